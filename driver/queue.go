@@ -1,0 +1,240 @@
+package driver
+
+import "time"
+
+// Queue is what stands under one name, as the rule sees it: nothing that has expired. It decides who holds the lock.
+//
+//  1. A join names an owner that holds the lock, in a mode that covers its own, and is granted at once wherever it
+//     stands. So joins have no place in the order of arrival.
+//  2. Any other request, a stranger, stands at the end. It is granted as soon as it is compatible with every join and
+//     every stranger ahead of it, granted or not. Requests of one owner are compatible. Others are when all of them are
+//     Shared and the owners, counted once each, keep the smallest limit among them.
+//  3. A waiter depends on the nearest stranger ahead that stands against it, and on a join only if there is none; if it
+//     is the limit that stands against it, on one request of each of the nearest owners that fill it, and on the one
+//     that sets it. While those exist its answer cannot change; when one of them goes, it has to look again.
+//
+// A request only ever stands against those behind it, and a join adds neither an owner nor a smaller limit ([Queue.Admit]). So a grant is
+// never taken back, and the granted strangers are a prefix: an evaluation stops at the first that waits.
+//
+// The methods are pure functions of the queue. They are safe for concurrent use while nobody changes it.
+type Queue struct {
+	Joins     []*Entry // in any order
+	Strangers []*Entry // in order of arrival
+}
+
+// Entry is a request as it stands in a queue. Its Token is set once it is granted.
+type Entry struct {
+	Request
+	Broken bool          // an operator ended the hold: it can be neither renewed nor joined
+	Age    time.Duration // since it arrived, by the service's clock; set by Inspect
+	Left   time.Duration // until it expires, by the service's clock, unless it is renewed; set by Inspect
+}
+
+// Len returns how many requests stand in the queue.
+func (q Queue) Len() int { return len(q.Joins) + len(q.Strangers) }
+
+// Holders returns the granted requests: strangers in order of arrival, then joins.
+func (q Queue) Holders() []*Entry {
+	g := q.Granted()
+	return append(append(make([]*Entry, 0, g+len(q.Joins)), q.Strangers[:g]...), q.Joins...)
+}
+
+// Waiters returns the requests that wait, in order of arrival.
+func (q Queue) Waiters() []*Entry { return q.Strangers[q.Granted():] }
+
+// Admit decides what becomes of a request that arrives. It returns the request as it has to be stored, or why it is
+// refused: [ErrConflict] if the name is in use as the other kind (whoever came first keeps it), and of a join [ErrLost] if its owner does
+// not hold the lock, [ErrUpgrade] if it holds it in a mode that does not cover r's. An admitted join is granted; an
+// admitted stranger goes to the end of Strangers, where [Queue.Granted] tells.
+func (q Queue) Admit(r Request) (Request, error) {
+	if r.Join() {
+		return q.admitJoin(r)
+	}
+	if f := q.first(); f != nil && f.Semaphore() != r.Semaphore() {
+		return r, ErrConflict
+	}
+	return r, nil
+}
+
+// first returns the request that decides what kind of lock the name is.
+func (q Queue) first() *Entry {
+	if len(q.Joins) > 0 {
+		return q.Joins[0]
+	}
+	if len(q.Strangers) > 0 {
+		return q.Strangers[0]
+	}
+	return nil
+}
+
+// admitJoin gives a join the token and the smallest limit of the hold that it joins, so that it bounds as much as the
+// hold did and no more, also after all other requests of the hold are gone.
+func (q Queue) admitJoin(r Request) (Request, error) {
+	held, covered, limit := false, false, r.Limit
+	visit := func(e *Entry) {
+		if e.Owner != r.Owner || e.Broken {
+			return
+		}
+		if !held {
+			held, limit, r.Token = true, e.Limit, e.Token
+		}
+		if e.Limit > 0 && (limit == 0 || e.Limit < limit) {
+			limit = e.Limit
+		}
+		covered = covered || e.Mode.Covers(r.Mode)
+	}
+	for _, e := range q.Strangers[:q.Granted()] {
+		visit(e)
+	}
+	for _, e := range q.Joins {
+		visit(e)
+	}
+	switch f := q.first(); {
+	case !held:
+		return r, ErrLost
+	case f.Semaphore() != r.Semaphore():
+		return r, ErrConflict
+	case !covered:
+		return r, ErrUpgrade
+	}
+	r.Limit = limit
+	return r, nil
+}
+
+// Granted returns how many strangers, from the first, are granted. It looks at one more than those, at most.
+func (q Queue) Granted() int {
+	a := q.ahead()
+	for i, s := range q.Strangers {
+		if !a.admits(s) {
+			return i
+		}
+		a.add(s)
+	}
+	return len(q.Strangers)
+}
+
+// Depends returns the requests that stranger i waits for, nearest first: none if it is granted.
+func (q Queue) Depends(i int) []*Entry {
+	s := q.Strangers[i]
+	for j := i - 1; j >= 0; j-- {
+		if e := q.Strangers[j]; e.Mode == Exclusive || s.Mode == Exclusive {
+			return []*Entry{e}
+		}
+	}
+	for _, e := range q.Joins {
+		if e.Owner != s.Owner && (e.Mode == Exclusive || s.Mode == Exclusive) {
+			return []*Entry{e}
+		}
+	}
+	if s.Mode == Exclusive {
+		return nil
+	}
+	return q.fills(i)
+}
+
+// fills is Depends where only a limit can stand against the stranger.
+func (q Queue) fills(i int) []*Entry {
+	s := q.Strangers[i]
+	limit, sets := s.Limit, (*Entry)(nil) // the smallest limit, and who sets it: nil for the stranger itself
+	near := make([]*Entry, 0, i+len(q.Joins))
+	for j := i - 1; j >= 0; j-- {
+		near = append(near, q.Strangers[j])
+	}
+	near = append(near, q.Joins...)
+	for _, e := range near {
+		if e.Limit > 0 && (limit == 0 || e.Limit < limit) {
+			limit, sets = e.Limit, e
+		}
+	}
+	if limit == 0 {
+		return nil
+	}
+	owners := map[ID]bool{s.Owner: true}
+	var deps []*Entry
+	for _, e := range near {
+		if len(deps) == limit {
+			break
+		}
+		if !owners[e.Owner] {
+			owners[e.Owner] = true
+			deps = append(deps, e)
+			if e.Limit == limit {
+				sets = nil // one of those waited for sets it too
+			}
+		}
+	}
+	if len(deps) < limit {
+		return nil
+	}
+	if sets != nil {
+		deps = append(deps, sets)
+	}
+	return deps
+}
+
+// ahead is the running sum of what stands against the next stranger: every join, and the strangers so far.
+type ahead struct {
+	strangers int            // owners that the strangers so far began
+	joined    map[ID][2]bool // owners of joins that none of those began: {present, Exclusive}; nil if there are no joins
+	exclusive int            // of both, how many are Exclusive
+	limit     int            // the smallest limit; 0: none
+}
+
+func (q Queue) ahead() ahead {
+	var a ahead
+	if len(q.Joins) == 0 {
+		return a
+	}
+	a.joined = make(map[ID][2]bool, len(q.Joins))
+	for _, j := range q.Joins {
+		was := a.joined[j.Owner]
+		if j.Mode == Exclusive && !was[1] {
+			a.exclusive++
+		}
+		a.joined[j.Owner] = [2]bool{true, was[1] || j.Mode == Exclusive}
+		a.lower(j.Limit)
+	}
+	return a
+}
+
+func (a *ahead) lower(limit int) {
+	if limit > 0 && (a.limit == 0 || limit < a.limit) {
+		a.limit = limit
+	}
+}
+
+// admits reports whether s is compatible with all that is ahead. Its own joins do not stand against it.
+func (a *ahead) admits(s *Entry) bool {
+	others, exclusive := a.strangers+len(a.joined), a.exclusive
+	if own := a.joined[s.Owner]; own[0] {
+		others--
+		if own[1] {
+			exclusive--
+		}
+	}
+	if others == 0 {
+		return true
+	}
+	if s.Mode == Exclusive || exclusive > 0 {
+		return false
+	}
+	limit := a.limit
+	if s.Limit > 0 && (limit == 0 || s.Limit < limit) {
+		limit = s.Limit
+	}
+	return limit == 0 || others < limit
+}
+
+func (a *ahead) add(s *Entry) {
+	if own := a.joined[s.Owner]; own[0] {
+		delete(a.joined, s.Owner)
+		if own[1] {
+			a.exclusive--
+		}
+	}
+	a.strangers++
+	if s.Mode == Exclusive {
+		a.exclusive++
+	}
+	a.lower(s.Limit)
+}

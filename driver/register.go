@@ -1,0 +1,158 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Opener opens the backend that a URL names and reaches it, or says why it cannot. It must not keep c.URL, which may hold a
+// password, beyond what its own client of the service needs, and its errors must not show it.
+type Opener func(ctx context.Context, c Config) (Backend, error)
+
+// Config is what an Opener is given: the URL, and the settings that all drivers share, which were read from it already.
+type Config struct {
+	URL    *url.URL      // without the shared parameters
+	Prefix string        // put before every name in the service's key space; may be empty
+	TTL    time.Duration // the default TTL of the client's locks; never 0
+	Client ID            // the client's ID, as its requests will carry it
+	Logger *slog.Logger  // never nil
+}
+
+// String returns the scheme alone, so that no log shows a password. So do GoString and LogValue.
+func (c Config) String() string {
+	if c.URL == nil {
+		return "driver.Config{}"
+	}
+	return "driver.Config{" + c.URL.Scheme + ":…}"
+}
+
+// GoString is String.
+func (c Config) GoString() string { return c.String() }
+
+// LogValue is String.
+func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// shared are the parameters that every URL takes; package dlock reads them.
+var shared = []string{"label", "order", "prefix", "ttl"}
+
+// Params reads the parameters of the URL that are the driver's own.
+func (c Config) Params() *Params { return NewParams(c.URL.Query()) }
+
+var registry = struct {
+	sync.RWMutex
+	openers map[string]Opener
+}{openers: map[string]Opener{}}
+
+// Register makes open responsible for URLs of the scheme. It is called from init functions, and panics if the scheme is
+// taken or open is nil.
+func Register(scheme string, open Opener) {
+	registry.Lock()
+	defer registry.Unlock()
+	if _, taken := registry.openers[scheme]; taken || open == nil {
+		panic("driver: Register of scheme " + strconv.Quote(scheme) + ": taken already, or no opener")
+	}
+	registry.openers[scheme] = open
+}
+
+// Lookup returns the opener of the scheme, or nil.
+func Lookup(scheme string) Opener {
+	registry.RLock()
+	defer registry.RUnlock()
+	return registry.openers[scheme]
+}
+
+// Schemes returns the registered schemes, sorted.
+func Schemes() []string {
+	registry.RLock()
+	defer registry.RUnlock()
+	var s []string
+	for scheme := range registry.openers {
+		s = append(s, scheme)
+	}
+	slices.Sort(s)
+	return s
+}
+
+// Params reads URL parameters by name and type. What was never asked for is unknown: [Params.Err] refuses it and lists
+// what was. It is not safe for concurrent use.
+type Params struct {
+	values url.Values
+	asked  []string
+	err    error
+}
+
+// NewParams reads from values.
+func NewParams(values url.Values) *Params { return &Params{values: values} }
+
+// String returns the parameter, or def if the URL does not have it.
+func (p *Params) String(name, def string) string {
+	p.asked = append(p.asked, name)
+	switch v := p.values[name]; {
+	case len(v) > 1:
+		p.fail("parameter %q is given %d times; give it once", name, len(v))
+		return def
+	case len(v) == 1:
+		return v[0]
+	default:
+		return def
+	}
+}
+
+// Duration returns the parameter, which is written as "30s" or "1m30s".
+func (p *Params) Duration(name string, def time.Duration) time.Duration {
+	return parse(p, name, def, time.ParseDuration, `a duration such as "30s"`)
+}
+
+// Int returns the parameter, a decimal number.
+func (p *Params) Int(name string, def int) int {
+	return parse(p, name, def, strconv.Atoi, `a whole number`)
+}
+
+// Bool returns the parameter: true or false.
+func (p *Params) Bool(name string, def bool) bool {
+	return parse(p, name, def, strconv.ParseBool, `true or false`)
+}
+
+func parse[T any](p *Params, name string, def T, f func(string) (T, error), want string) T {
+	s := p.String(name, "")
+	if !p.values.Has(name) {
+		return def
+	}
+	v, err := f(s)
+	if err != nil {
+		p.fail("parameter %q: want %s", name, want)
+		return def
+	}
+	return v
+}
+
+// Err returns the first fault: a repeated parameter, one that cannot be parsed, or an unknown one. It matches [ErrInvalid].
+// Values are never shown, since they may be secrets.
+func (p *Params) Err() error {
+	var unknown []string
+	for name := range p.values {
+		if !slices.Contains(p.asked, name) {
+			unknown = append(unknown, strconv.Quote(name))
+		}
+	}
+	if p.err == nil && len(unknown) > 0 {
+		slices.Sort(unknown)
+		valid := slices.Concat(p.asked, shared)
+		slices.Sort(valid)
+		p.fail("unknown parameter %s; valid are %s", strings.Join(unknown, ", "), strings.Join(slices.Compact(valid), ", "))
+	}
+	return p.err
+}
+
+func (p *Params) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf("%w URL: "+format, append([]any{ErrInvalid}, args...)...)
+	}
+}
