@@ -1,0 +1,144 @@
+package dlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// All returns a Mutex that locks all of ms or none, of any kind and any clients. Parts are locked one after the other, in
+// the order of their names, then of their backends' schemes, then of their clients' [Order] keys, whatever the order given,
+// so that two callers of All cannot deadlock. A lease of All is lost if any part is; Unlock still gives the others back. Under
+// an outer hold, All can deadlock with another caller that took the same locks in another order.
+//
+// A nil mutex, none at all, the same name twice on one backend, and equal names on two backends that nothing tells apart (give their
+// clients different Order keys) are [ErrInvalid], from its Lock.
+func All(ms ...Mutex) Mutex {
+	a := &all{}
+	for _, m := range ms {
+		switch m := m.(type) {
+		case *lock:
+			if m == nil {
+				a.err = invalid("a mutex given to All is nil")
+				return a
+			}
+			a.parts = append(a.parts, m)
+		case *all:
+			if m.err != nil {
+				a.err = m.err
+				return a
+			}
+			a.parts = append(a.parts, m.parts...)
+		default:
+			a.err = invalid("a mutex given to All is nil")
+			return a
+		}
+	}
+	a.err = a.sort()
+	return a
+}
+
+type all struct {
+	parts []*lock
+	err   error
+}
+
+func (a *all) sort() error {
+	if len(a.parts) == 0 {
+		return invalid("All of no mutex; at least one is needed")
+	}
+	order := func(x, y *lock) int {
+		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.c.caps.Backend, y.c.caps.Backend), cmp.Compare(x.c.set.order, y.c.set.order))
+	}
+	slices.SortStableFunc(a.parts, order)
+	for i, y := range a.parts[1:] {
+		if x := a.parts[i]; order(x, y) == 0 {
+			if x.c.sameQueues(y.c) {
+				return invalid("the name %q is given to All twice; once is enough", x.name)
+			}
+			return invalid("the name %q is given to All for two %s backends; give their clients different Order keys", x.name, x.c.caps.Backend)
+		}
+	}
+	return nil
+}
+
+// Name returns the names of the parts, in order, with commas between.
+func (a *all) Name() string {
+	var s []string
+	for _, p := range a.parts {
+		s = append(s, p.name)
+	}
+	return strings.Join(s, ", ")
+}
+
+func (a *all) Lock(ctx context.Context) (*Lease, error) {
+	l, err := a.take(ctx, true)
+	return l, wrap("lock", a.Name(), "", err)
+}
+
+func (a *all) TryLock(ctx context.Context) (*Lease, error) {
+	l, err := a.take(ctx, false)
+	return l, wrap("trylock", a.Name(), "", err)
+}
+
+func (a *all) take(ctx context.Context, wait bool) (*Lease, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	whole := &Lease{}
+	waiting := ctx // ends too if a part already held is lost
+	for _, p := range a.parts {
+		l, err := p.take(waiting, wait)
+		if err != nil {
+			if lost := whole.lostPart(); lost != nil && ctx.Err() == nil {
+				err = lost
+			}
+			err = wrap("lock", p.name, p.c.caps.Backend, err)
+			if len(whole.parts) > 0 {
+				whole.unlockParts(ctx) // what it says of holds that nobody has had is not the caller's
+			}
+			return nil, err
+		}
+		whole.parts = append(whole.parts, l)
+		waiting = l.Context(waiting)
+	}
+	for _, l := range whole.parts {
+		l.mu.Lock()
+		l.whole = whole
+		end := l.end
+		l.mu.Unlock()
+		if end != nil {
+			whole.finish(end)
+		}
+	}
+	return whole, nil
+}
+
+// lostPart returns the error of a part that is over, if there is one.
+func (l *Lease) lostPart() error {
+	for _, p := range l.parts {
+		if err := p.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unlockParts gives all parts back, the last first, and joins what went wrong.
+func (l *Lease) unlockParts(ctx context.Context) error {
+	var errs []error
+	for _, p := range slices.Backward(l.parts) {
+		errs = append(errs, p.Unlock(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func names(ls []*Lease) string {
+	var s []string
+	for _, l := range ls {
+		s = append(s, l.Name())
+	}
+	return strings.Join(s, ", ")
+}

@@ -1,0 +1,100 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// The sentinels. Each licenses one conclusion; find them with [errors.Is]. An error that matches none of them, nor the
+// context's, is the backend's own: the call's outcome is unknown, and dlock settles it in the background.
+var (
+	// ErrHeld: TryLock found the lock held, or somebody waiting for it. Nothing was left behind.
+	ErrHeld = driver.ErrHeld
+	// ErrLost: the lease is over although it was not given back: it expired, was broken, or could not be proved in time.
+	// Somebody else may hold the lock. It never comes back; stop what it guarded.
+	ErrLost = driver.ErrLost
+	// ErrNotHeld: there is nothing to give back or break: Unlock was called before, or no hold has the token of Break.
+	ErrNotHeld = driver.ErrNotHeld
+	// ErrUpgrade: an exclusive lock was asked under a shared hold of the same name. Waiting could deadlock, so it was
+	// refused at once; the shared hold is unharmed.
+	ErrUpgrade = driver.ErrUpgrade
+	// ErrClosed: the client was closed, which gave back its leases.
+	ErrClosed = driver.ErrClosed
+	// ErrConflict: the name is in use as a semaphore where a lock was asked, or the other way round.
+	ErrConflict = driver.ErrConflict
+	// ErrUnsupported: this backend cannot do that; [Client.Capabilities] tell.
+	ErrUnsupported = driver.ErrUnsupported
+	// ErrInvalid: the call or the configuration is wrong; nothing was sent. The text says what is allowed.
+	ErrInvalid = driver.ErrInvalid
+	// ErrInvalidName: the name is not valid. It matches ErrInvalid too.
+	ErrInvalidName = fmt.Errorf("%w name", ErrInvalid)
+)
+
+// Error is what every function of this package returns when it fails: what was tried, on what, and why not.
+type Error struct {
+	Op      string // "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "break", "close" …
+	Name    string // of the lock; empty if the operation has none
+	Backend string // the scheme; empty if there is none yet
+	Err     error  // matches a sentinel, the context's error, or the backend's own
+}
+
+// Error returns one line. It never holds a password.
+func (e *Error) Error() string {
+	var s strings.Builder
+	s.WriteString("dlock: ")
+	s.WriteString(e.Op)
+	if e.Name != "" {
+		s.WriteByte(' ')
+		s.WriteString(strconv.Quote(e.Name))
+	}
+	if e.Backend != "" {
+		s.WriteString(" (" + e.Backend + ")")
+	}
+	s.WriteString(": " + e.Err.Error())
+	return s.String()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// wrap makes err an *Error, once.
+func wrap(op, name, backend string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e := (*Error)(nil); errors.As(err, &e) && error(e) == err {
+		return err
+	}
+	return &Error{Op: op, Name: name, Backend: backend, Err: err}
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+// contextErr returns nil while ctx lives, and then its error together with its cause.
+func contextErr(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil && cause != err {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+// answered reports whether err is an answer of the backend, and not an unknown outcome.
+func answered(err error) bool {
+	for _, s := range []error{ErrHeld, ErrLost, ErrNotHeld, ErrUpgrade, ErrClosed, ErrConflict, ErrUnsupported, ErrInvalid} {
+		if errors.Is(err, s) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,68 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// giveBacks are requests that may still stand in the backend although nobody here counts on them: releases with an
+// unknown outcome, lost holds, grants that came too late. One goroutine, alive only while there are any, sends their
+// releases until each is settled or the client is closed. It is guarded by the client's mu.
+type giveBacks struct {
+	queue   []driver.Request
+	running bool
+}
+
+const (
+	giveBackMin = 20 * time.Millisecond // the pause after the first failure in a row
+	giveBackMax = 5 * time.Second
+)
+
+// giveBack has the request released in the background. c.mu is held.
+func (c *Client) giveBack(r driver.Request) {
+	r.Uncertain = true
+	c.back.queue = append(c.back.queue, r)
+	if !c.back.running && c.closed == nil {
+		c.back.running = true
+		go c.giveAllBack()
+	}
+}
+
+func (g *giveBacks) clear() []driver.Request {
+	rs := g.queue
+	g.queue = nil
+	return rs
+}
+
+func (c *Client) giveAllBack() {
+	wait := giveBackMin
+	for {
+		c.mu.Lock()
+		if len(c.back.queue) == 0 || c.closed != nil {
+			c.back.running = false
+			c.mu.Unlock()
+			return
+		}
+		r := c.back.queue[0]
+		c.back.queue[0] = driver.Request{}
+		c.back.queue = c.back.queue[1:]
+		c.mu.Unlock()
+
+		ctx, cancel := context.WithTimeout(c.ctx, grace)
+		err := c.b.Release(ctx, r)
+		cancel()
+		if err == nil || errors.Is(err, ErrLost) {
+			wait = giveBackMin
+			continue
+		}
+		c.set.logger.Debug("dlock: giving back failed; trying again", "name", r.Name, "backend", c.caps.Backend, "err", err)
+		c.mu.Lock()
+		c.back.queue = append(c.back.queue, r) // behind the others: one that always fails holds up none
+		c.mu.Unlock()
+		pause(c.ctx, wait)
+		wait = min(2*wait, giveBackMax)
+	}
+}

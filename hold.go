@@ -1,0 +1,207 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// hold is one granted request of this client, shared by the leases that re-entered it. Its fields but c, req and token are
+// guarded by c.mu.
+//
+// Trust in it ends at since + ttl − margin by the monotonic clock. Only a proof by the backend moves that on. Once it is
+// over, it is over: a hold leaves the client's renewer for good, and is given back.
+type hold struct {
+	c     *Client
+	req   driver.Request
+	token Token
+
+	over   bool
+	leases []*Lease // those not given back
+
+	since time.Time // before the call that proved it was sent
+	wall  time.Time // the wall clock at that instant
+	ttl   time.Duration
+	until time.Time // the end of trust
+
+	key  time.Time // of the heap of deadlines: never later than until
+	heap int       // the place there; -1: none
+	tick *ticker   // that renews it; nil: none
+	slot int       // the place there
+}
+
+// margin is what the client stops trusting before the backend's clock can end the hold: for the difference in the clocks' rates, and
+// for the time that it takes a holder to hear of the loss.
+func margin(ttl time.Duration) time.Duration {
+	return min(ttl/20+2*time.Millisecond, time.Second, ttl/2)
+}
+
+// errLate: the grant's trust was over before it was seen.
+var errLate = errors.New("late grant")
+
+// hold makes a lease of a grant. It fails with ErrClosed, and has the request given back, if the client was closed; with errLate if trust
+// in the grant is over.
+func (c *Client) hold(r driver.Request, g driver.Grant) (*Lease, error) {
+	h := &hold{c: c, req: r, token: g.Token, heap: -1}
+	l := &Lease{hold: h}
+	h.leases = []*Lease{l}
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.prove(driver.Renewal{TTL: g.TTL, Since: g.Since}, now)
+	switch {
+	case c.closed != nil:
+		c.giveBack(r)
+		return nil, ErrClosed
+	case !now.Before(h.until):
+		return nil, errLate
+	}
+	c.held.add(c, h)
+	return l, nil
+}
+
+// prove takes note of a proof. Of two, the one sent later counts. c.mu is held.
+func (h *hold) prove(p driver.Renewal, now time.Time) {
+	if p.TTL <= 0 {
+		p.TTL = h.req.TTL
+	}
+	if p.Since.Before(h.since) {
+		return
+	}
+	h.since, h.ttl = p.Since, p.TTL
+	h.wall = h.c.wall().Add(p.Since.Sub(now))
+	h.until = p.Since.Add(p.TTL - margin(p.TTL))
+}
+
+// slept reports whether the wall clock says that the hold is over and the monotonic clock does not: then the machine was
+// suspended, or its wall clock was set, and only the backend knows. c.mu is held.
+func (h *hold) slept() bool {
+	return !h.c.wall().Round(0).Before(h.wall.Round(0).Add(h.until.Sub(h.since)))
+}
+
+// check reports whether the hold can be trusted now, and asks the backend if the clocks disagree.
+func (h *hold) check(ctx context.Context) error {
+	c := h.c
+	c.mu.Lock()
+	switch {
+	case h.over:
+		closed := c.closed != nil
+		c.mu.Unlock()
+		if closed {
+			return ErrClosed
+		}
+		return ErrLost
+	case !time.Now().Before(h.until):
+		c.mu.Unlock()
+		c.lose(h, "trust in it ended before a renewal succeeded")
+		return ErrLost
+	case !h.slept():
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.Unlock()
+	return h.renew(ctx)
+}
+
+// renew proves the hold with a call of its own.
+func (h *hold) renew(ctx context.Context) error {
+	c := h.c
+	res := c.b.Renew(ctx, []driver.Request{h.req})
+	if len(res) != 1 {
+		return errors.New("the driver did not answer the renewal")
+	}
+	c.apply(h, res[0])
+	if res[0].Err != nil {
+		return c.explain(ctx, res[0].Err)
+	}
+	c.mu.Lock()
+	over := h.over || !time.Now().Before(h.until)
+	c.mu.Unlock()
+	if over {
+		return ErrLost
+	}
+	return nil
+}
+
+// reenter adds a lease to the hold.
+func (h *hold) reenter(ctx context.Context) (*Lease, error) {
+	if err := h.check(ctx); err != nil {
+		return nil, err
+	}
+	l := &Lease{hold: h}
+	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
+	switch {
+	case h.c.closed != nil:
+		return nil, ErrClosed
+	case h.over:
+		return nil, ErrLost
+	}
+	h.leases = append(h.leases, l)
+	return l, nil
+}
+
+// leave takes a lease that is given back from the hold, and reports whether it was the last: then the hold is over. c.mu is held.
+func (h *hold) leave(l *Lease) (last bool) {
+	if i := slices.Index(h.leases, l); i >= 0 {
+		h.leases = slices.Delete(h.leases, i, i+1)
+	}
+	if len(h.leases) > 0 || h.over {
+		return false
+	}
+	h.c.held.remove(h)
+	return true
+}
+
+// finish tells the leases that they are over. c.mu is not held.
+func (h *hold) finish(why error) {
+	h.c.mu.Lock()
+	ls := h.leases
+	h.leases = nil
+	h.c.mu.Unlock()
+	for _, l := range ls {
+		l.finish(why)
+	}
+}
+
+// lose ends the hold as lost, and has what may stand of it given back, so that a client that gave up wrongly blocks nobody.
+func (c *Client) lose(h *hold, why string) {
+	c.mu.Lock()
+	if h.over {
+		c.mu.Unlock()
+		return
+	}
+	c.held.remove(h)
+	c.giveBack(h.req)
+	c.mu.Unlock()
+	h.finish(ErrLost)
+	c.set.logger.Warn("dlock: lease lost", "name", h.req.Name, "backend", c.caps.Backend, "token", h.token, "why", why)
+}
+
+// loseID is lose, for what the backend noticed.
+func (c *Client) loseID(id driver.ID) {
+	c.mu.Lock()
+	h := c.held.find(id)
+	c.mu.Unlock()
+	if h != nil {
+		c.lose(h, "the backend reported it lost")
+	}
+}
+
+// apply takes note of what a renewal returned.
+func (c *Client) apply(h *hold, p driver.Renewal) {
+	switch {
+	case errors.Is(p.Err, ErrLost):
+		c.lose(h, "the backend does not have it any more")
+	case p.Err == nil:
+		c.mu.Lock()
+		if !h.over {
+			h.prove(p, time.Now())
+			c.held.moved(c, h)
+		}
+		c.mu.Unlock()
+	}
+}

@@ -1,0 +1,222 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Mutex is a lock that can be taken: exclusive, one side of a read-write lock, a semaphore's permit, or several at once
+// ([All]). It has no state of its own: two values of one name are one lock. It is safe for concurrent use.
+//
+// The interface is sealed; only this package implements it.
+type Mutex interface {
+	// Name returns the name that was given.
+	Name() string
+
+	// Lock waits until the lock is granted, in the order of arrival. ctx bounds the wait, not the lease; when it ends, Lock
+	// returns its error within 100 ms, nothing stays in the queue, and a grant that came too late is passed on.
+	//
+	// Under a context that carries a hold on this very name ([Lease.Context], [WithOwner]) it re-enters that hold instead and never waits:
+	// with no call to the backend if the hold is this client's and has the same mode; [ErrLost] if that hold is over; [ErrUpgrade]
+	// if exclusive is asked under shared.
+	//
+	// Other errors: [ErrInvalid] (a bad name or option), [ErrConflict], [ErrUnsupported], [ErrClosed], the context's, or the backend's
+	// own. On every error the caller holds nothing.
+	Lock(ctx context.Context) (*Lease, error)
+
+	// TryLock is Lock without the wait: if the lock is held, or somebody waits for it, it is [ErrHeld] at once, and has left nothing
+	// behind when it returns.
+	TryLock(ctx context.Context) (*Lease, error)
+
+	take(ctx context.Context, wait bool) (*Lease, error)
+}
+
+// Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). What is wrong with the name or
+// the options is the error of its Lock.
+func (c *Client) Mutex(name string, opts ...LockOption) Mutex {
+	return c.newLock(name, driver.Exclusive, 0, opts)
+}
+
+// RWMutex is a read-write lock: readers together, a writer alone, in the order of arrival, so that neither starves. It is safe for
+// concurrent use.
+type RWMutex struct{ read, write Mutex }
+
+// Read returns the lock that readers take.
+func (rw RWMutex) Read() Mutex { return rw.read }
+
+// Write returns the lock that writers take. Under a context that carries it, Read downgrades: join, then give the exclusive lease back.
+func (rw RWMutex) Write() Mutex { return rw.write }
+
+// RWMutex returns the read-write lock of that name.
+func (c *Client) RWMutex(name string, opts ...LockOption) RWMutex {
+	return RWMutex{
+		read:  c.newLock(name, driver.Shared, 0, opts),
+		write: c.newLock(name, driver.Exclusive, 0, opts),
+	}
+}
+
+// Semaphore returns a lock that up to n owners hold together; n is at least 1. Where clients name different limits, the smallest
+// of those that hold or wait ahead counts, so that a limit can be changed while both values live. A name is either a lock or a
+// semaphore; the other is [ErrConflict] while it is in use.
+func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
+	l := c.newLock(name, driver.Shared, n, opts)
+	if n < 1 && l.err == nil {
+		l.err = invalid("a semaphore of %d; at least 1 is needed", n)
+	}
+	return l
+}
+
+// lock is the Mutex of one name.
+type lock struct {
+	c     *Client
+	name  string
+	mode  driver.Mode
+	limit int
+	ttl   time.Duration
+	fixed bool
+	label string
+	err   error // what is wrong with all that
+}
+
+func (c *Client) newLock(name string, mode driver.Mode, limit int, opts []LockOption) *lock {
+	l := &lock{c: c, name: name, mode: mode, limit: limit, ttl: c.set.ttl, label: c.set.label}
+	for _, o := range opts {
+		if o != nil {
+			o.lock(l)
+		}
+	}
+	l.err = l.check()
+	return l
+}
+
+func (l *lock) check() error {
+	if err := checkName(l.name); err != nil {
+		return err
+	}
+	if err := checkText(l.label); err != nil {
+		return invalid("label: %w", err)
+	}
+	if err := checkTTL(l.ttl, l.c.caps); err != nil {
+		return err
+	}
+	switch {
+	case l.mode == driver.Shared && l.limit > 0 && !l.c.caps.Semaphores:
+		return fmt.Errorf("%w: semaphores", ErrUnsupported)
+	case l.mode == driver.Shared && l.limit == 0 && !l.c.caps.Shared:
+		return fmt.Errorf("%w: read-write locks", ErrUnsupported)
+	}
+	return nil
+}
+
+func (l *lock) Name() string { return l.name }
+
+func (l *lock) Lock(ctx context.Context) (*Lease, error) {
+	lease, err := l.take(ctx, true)
+	return lease, wrap("lock", l.name, l.c.caps.Backend, err)
+}
+
+func (l *lock) TryLock(ctx context.Context) (*Lease, error) {
+	lease, err := l.take(ctx, false)
+	return lease, wrap("trylock", l.name, l.c.caps.Backend, err)
+}
+
+func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	if err := contextErr(ctx); err != nil {
+		return nil, err
+	}
+	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: wait}
+	if in := carriedFor(ctx, l.c, l.name); in != nil {
+		if h := in.hold; h != nil && h.c == l.c && h.req.Mode == r.Mode && h.req.Semaphore() == r.Semaphore() {
+			return h.reenter(ctx)
+		}
+		if !l.c.caps.Joins {
+			return nil, fmt.Errorf("%w: joining the hold of another client or mode", ErrUnsupported)
+		}
+		r.Owner, r.Token = in.owner.id, in.owner.token
+	}
+	return l.c.acquire(ctx, r)
+}
+
+// lateGrants is how often a grant may arrive after the end of its own trust before Lock gives up.
+const lateGrants = 3
+
+// acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a lease of the grant.
+func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
+	ctx, done, err := c.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	for late, stranger := 0, r.Owner.IsZero(); ; {
+		r.ID = driver.NewID()
+		if stranger {
+			r.Owner = r.ID
+		}
+		g, err := c.b.Acquire(ctx, r)
+		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
+			err = pause(ctx, retry.After)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, c.explain(ctx, err)
+		}
+		lease, err := c.hold(r, g)
+		if err != errLate {
+			return lease, err
+		}
+		// The hold may be over already. It is never resumed: what may stand of it is given back, and a new one asked for.
+		r.Uncertain = true
+		c.release(ctx, r)
+		r.Uncertain = false
+		if late++; late == lateGrants {
+			return nil, fmt.Errorf("%w: %d grants arrived after the end of their TTL of %s; a longer ttl is needed", ErrLost, late, r.TTL)
+		}
+		if err := contextErr(ctx); err != nil {
+			return nil, c.explain(ctx, err)
+		}
+	}
+}
+
+// pause waits d, give or take half of it, so that those who wait do not come back together.
+func pause(ctx context.Context, d time.Duration) error {
+	d = max(d, time.Millisecond)
+	t := time.NewTimer(d/2 + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Do locks m, runs fn under the lease's context, and gives the lock back, also if fn panics. It returns the error of Lock, or those of fn
+// and of Unlock joined: [ErrLost] if the lease was lost while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and
+// returns a lease with the token.
+//
+// In a loop it is leader election: who is in fn leads, until its context ends.
+func Do(ctx context.Context, m Mutex, fn func(ctx context.Context) error) (err error) {
+	if m == nil || fn == nil {
+		return wrap("do", "", "", invalid("the mutex or the function is nil"))
+	}
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := lease.Unlock(ctx); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
+	return fn(lease.Context(ctx))
+}

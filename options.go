@@ -1,0 +1,154 @@
+package dlock
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	defaultTTL = 30 * time.Second
+	maxTTL     = 24 * time.Hour
+	maxText    = 255 // bytes, of names and labels
+)
+
+// Option configures a client. Of options that say the same thing the last one counts, and any of them counts more than
+// the URL.
+type Option interface{ client(*settings) }
+
+// LockOption configures one lock.
+type LockOption interface{ lock(*lock) }
+
+// BreakOption configures Break.
+type BreakOption interface{ breaks(*breaking) }
+
+// settings are what the locks of a client have in common.
+type settings struct {
+	ttl    time.Duration
+	label  string
+	order  string
+	logger *slog.Logger
+}
+
+func newSettings() settings {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	return settings{
+		ttl:    defaultTTL,
+		label:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), filepath.Base(os.Args[0])),
+		logger: slog.Default(),
+	}
+}
+
+type ttlOption time.Duration
+
+func (d ttlOption) client(s *settings) { s.ttl = time.Duration(d) }
+func (d ttlOption) lock(l *lock)       { l.ttl, l.fixed = time.Duration(d), false }
+
+// TTL sets how long the backend keeps a hold without hearing from its client: the longest that a crashed holder blocks
+// others. The lease renews itself every third of it. The default is 30s; the least is the backend's MinTTL, the most
+// 24h.
+func TTL(d time.Duration) interface {
+	Option
+	LockOption
+} {
+	return ttlOption(d)
+}
+
+type labelOption string
+
+func (t labelOption) client(s *settings) { s.label = string(t) }
+func (t labelOption) lock(l *lock)       { l.label = string(t) }
+
+// Label sets what people see of a request in [Client.Inspect]; by default host/pid/program. It means nothing to the
+// lock: two owners with one label are two owners. At most 255 bytes of UTF-8 without control characters.
+func Label(text string) interface {
+	Option
+	LockOption
+} {
+	return labelOption(text)
+}
+
+type fixedOption time.Duration
+
+func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
+
+// FixedLease asks for leases that are not renewed: each ends d after its grant, as lost if it was not given back by then.
+// [Lease.Renew] starts it anew. Where Capabilities say ServerEndsFixed it ends even if the client is stopped. At least the
+// backend's MinTTL, at most 24h.
+func FixedLease(d time.Duration) LockOption { return fixedOption(d) }
+
+type orderOption string
+
+func (k orderOption) client(s *settings) { s.order = string(k) }
+
+// Order gives the backend a key that tells it from others of the same scheme, for [All] and for owners that travel as
+// text: all clients of one backend must use the same.
+func Order(key string) Option { return orderOption(key) }
+
+type loggerOption struct{ *slog.Logger }
+
+func (o loggerOption) client(s *settings) { s.logger = o.Logger }
+
+// Logger sets where the client reports what no caller is told in a return value: a lease lost (Warn), renewals that
+// fail (Warn), clean-up that goes on in the background (Debug). The default is slog.Default(); nil discards.
+func Logger(l *slog.Logger) Option {
+	if l == nil {
+		l = slog.New(slog.DiscardHandler)
+	}
+	return loggerOption{l}
+}
+
+type breaking struct{ force bool }
+
+type forceOption struct{}
+
+func (forceOption) breaks(b *breaking) { b.force = true }
+
+// Force makes [Client.Break] end the hold now. The holder may be in the middle of its work and learns of it at its next
+// renewal, up to TTL/3 later: until then two can be in, and only fencing tokens protect the resource.
+func Force() BreakOption { return forceOption{} }
+
+// checkText refuses what cannot be a name or a label.
+func checkText(s string) error {
+	switch {
+	case len(s) > maxText:
+		return fmt.Errorf("%d bytes long; at most %d are allowed", len(s), maxText)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("not valid UTF-8")
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return fmt.Errorf("has the control character %U", r)
+		}
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	if name == "" {
+		return fmt.Errorf("%w: empty; a name has 1 to %d bytes", ErrInvalidName, maxText)
+	}
+	if err := checkText(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	return nil
+}
+
+// checkTTL refuses a TTL that the backend cannot keep.
+func checkTTL(d time.Duration, caps Capabilities) error {
+	least, most := max(caps.MinTTL, time.Millisecond), maxTTL
+	if caps.MaxTTL > 0 {
+		most = min(most, caps.MaxTTL)
+	}
+	if d < least || d > most {
+		return invalid("TTL of %s; %s to %s are allowed here", d, least, most)
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package dlock
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// renewer keeps the holds of a client: it renews them in batches and ends those whose trust runs out. It is guarded by the client's mu.
+//
+// It has no goroutine of its own. Holds of one TTL share a ticker, which renews all of them with one call each TTL/3.
+// Independently of any call, one timer fires at the earliest deadline, so that no hung call can delay the news of a loss.
+type renewer struct {
+	tickers   map[time.Duration]*ticker
+	deadlines deadlines
+	timer     *time.Timer
+	armed     time.Time // when the timer fires; zero: it does not
+}
+
+// ticker renews the holds of one TTL.
+type ticker struct {
+	ttl   time.Duration
+	holds []*hold
+	timer *time.Timer
+	due   time.Time // when the timer fires; while a renewal is under way, what was added since wants; zero: nothing
+	busy  bool      // a renewal is under way
+	fails bool      // the last renewal left something unknown
+}
+
+// retryShare is the part of a TTL after which a renewal that failed is tried again; one that succeeded, after a third.
+const retryShare = 12
+
+func (r *renewer) add(c *Client, h *hold) {
+	h.key = h.until
+	heap.Push(&r.deadlines, h)
+	r.arm(c)
+	if h.req.Fixed {
+		return
+	}
+	t := r.tickers[h.ttl]
+	if t == nil {
+		if r.tickers == nil {
+			r.tickers = map[time.Duration]*ticker{}
+		}
+		t = &ticker{ttl: h.ttl}
+		r.tickers[h.ttl] = t
+	}
+	t.want(c, h.since.Add(h.ttl/3))
+	h.tick, h.slot = t, len(t.holds)
+	t.holds = append(t.holds, h)
+}
+
+// want sees to it that a renewal starts by then.
+func (t *ticker) want(c *Client, by time.Time) {
+	if !t.due.IsZero() && !by.Before(t.due) {
+		return
+	}
+	t.due = by
+	switch {
+	case t.busy:
+	case t.timer == nil:
+		t.timer = time.AfterFunc(time.Until(by), func() { c.renew(t) })
+	default:
+		t.timer.Reset(time.Until(by))
+	}
+}
+
+// remove ends the hold's part in everything here, for good.
+func (r *renewer) remove(h *hold) {
+	h.over = true
+	if h.heap >= 0 {
+		heap.Remove(&r.deadlines, h.heap)
+	}
+	if t := h.tick; t != nil {
+		last := len(t.holds) - 1
+		t.holds[h.slot] = t.holds[last]
+		t.holds[h.slot].slot = h.slot
+		t.holds[last] = nil
+		t.holds = t.holds[:last]
+		h.tick = nil
+	}
+}
+
+// moved takes note of a new deadline. A later one needs nothing: the heap finds out when the old one comes.
+func (r *renewer) moved(c *Client, h *hold) {
+	if h.until.Before(h.key) && h.heap >= 0 {
+		h.key = h.until
+		heap.Fix(&r.deadlines, h.heap)
+		r.arm(c)
+	}
+}
+
+func (r *renewer) find(id driver.ID) *hold {
+	for _, h := range r.deadlines {
+		if h.req.ID == id {
+			return h
+		}
+	}
+	return nil
+}
+
+// clear removes and returns all holds, and stops the timers.
+func (r *renewer) clear() []*hold {
+	hs := append([]*hold(nil), r.deadlines...)
+	for _, h := range hs {
+		r.remove(h)
+	}
+	for _, t := range r.tickers {
+		t.timer.Stop()
+	}
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.tickers = nil
+	return hs
+}
+
+// arm sees to it that the timer fires by the earliest deadline. It may fire earlier for nothing.
+func (r *renewer) arm(c *Client) {
+	if len(r.deadlines) == 0 {
+		return
+	}
+	at := r.deadlines[0].key
+	switch {
+	case r.timer == nil:
+		r.timer = time.AfterFunc(time.Until(at), c.expire)
+	case r.armed.IsZero() || at.Before(r.armed):
+		r.timer.Reset(time.Until(at))
+	default:
+		return
+	}
+	r.armed = at
+}
+
+// expire ends the holds whose trust has run out.
+func (c *Client) expire() {
+	var lost []*hold
+	c.mu.Lock()
+	r, now := &c.held, time.Now()
+	r.armed = time.Time{}
+	for len(r.deadlines) > 0 && !now.Before(r.deadlines[0].key) {
+		h := r.deadlines[0]
+		if now.Before(h.until) {
+			h.key = h.until
+			heap.Fix(&r.deadlines, 0)
+			continue
+		}
+		heap.Pop(&r.deadlines)
+		lost = append(lost, h)
+	}
+	if c.closed == nil {
+		r.arm(c)
+	}
+	c.mu.Unlock()
+	for _, h := range lost {
+		why := "trust in it ended before a renewal succeeded"
+		if h.req.Fixed {
+			why = "its fixed time is over"
+		}
+		c.lose(h, why)
+	}
+}
+
+// renew is one tick: all holds of one TTL in one call.
+func (c *Client) renew(t *ticker) {
+	c.mu.Lock()
+	if c.closed != nil || len(t.holds) == 0 {
+		if c.held.tickers[t.ttl] == t {
+			delete(c.held.tickers, t.ttl)
+		}
+		c.mu.Unlock()
+		return
+	}
+	hs := append([]*hold(nil), t.holds...)
+	t.busy, t.due = true, time.Time{}
+	c.mu.Unlock()
+	rs := make([]driver.Request, len(hs))
+	for i, h := range hs {
+		rs[i] = h.req
+	}
+
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(c.ctx, t.ttl/3)
+	res := c.b.Renew(ctx, rs)
+	cancel()
+	var unknown error
+	for i, h := range hs {
+		p := driver.Renewal{Err: errors.New("the driver did not answer")}
+		if i < len(res) {
+			p = res[i]
+		}
+		c.apply(h, p)
+		if p.Err != nil && !errors.Is(p.Err, ErrLost) {
+			unknown = p.Err
+		}
+	}
+	if unknown != nil && c.ctx.Err() == nil && !t.fails {
+		c.set.logger.Warn("dlock: renewal failed; trying again", "backend", c.caps.Backend, "ttl", t.ttl, "err", unknown)
+	}
+	t.fails = unknown != nil // only this goroutine touches it: the timer is not armed
+
+	next := t.ttl / 3
+	if t.fails {
+		next = t.ttl / retryShare
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.busy = false
+	if c.closed != nil {
+		return
+	}
+	due := start.Add(next)
+	if soonest := time.Now().Add(t.ttl / retryShare / 2); due.Before(soonest) {
+		due = soonest // after a slow renewal, not at once again
+	}
+	if !t.due.IsZero() && t.due.Before(due) {
+		due = t.due
+	}
+	t.due = due
+	t.timer.Reset(time.Until(due))
+}
+
+// deadlines is a heap of holds by key.
+type deadlines []*hold
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].key.Before(d[j].key) }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].heap, d[j].heap = i, j
+}
+
+// Push is heap.Interface's.
+func (d *deadlines) Push(x any) {
+	h := x.(*hold)
+	h.heap = len(*d)
+	*d = append(*d, h)
+}
+
+// Pop is heap.Interface's.
+func (d *deadlines) Pop() any {
+	last := len(*d) - 1
+	h := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	h.heap = -1
+	return h
+}
