@@ -1,0 +1,145 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+func TestAllLocksInOneOrderAndCarriesEveryPart(t *testing.T) {
+	c, b := newHooked(t)
+	var order []string
+	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		order = append(order, r.Name)
+		return b.Backend.Acquire(ctx, r)
+	}
+	m := All(c.Mutex("b"), All(c.Semaphore("c", 2), c.RWMutex("a").Read()))
+	if m.Name() != "a, b, c" {
+		t.Error(m.Name())
+	}
+	l := mustLock(t, m, t.Context())
+	if len(order) != 3 || order[0] != "a" || order[1] != "b" || order[2] != "c" {
+		t.Errorf("order %v", order)
+	}
+	if ps := l.Leases(); len(ps) != 3 || ps[1].Name() != "b" || ps[1].Token() == 0 || l.Token() != 0 || !l.Owner().IsZero() {
+		t.Errorf("parts %v", ps)
+	}
+	if u := l.Until(); u.After(l.Leases()[0].Until()) {
+		t.Error("Until is not the least")
+	}
+	inner := mustLock(t, m, l.Context(t.Context()))
+	if len(order) != 3 {
+		t.Error("re-entry called the backend")
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Error(err)
+	}
+	mustUnlock(t, inner)
+	ctx := l.Context(t.Context())
+	mustUnlock(t, l)
+	if ctx.Err() == nil || isLost(l) {
+		t.Error("after Unlock the context lives, or Lost is closed")
+	}
+	wantErr(t, l.Unlock(t.Context()), ErrNotHeld)
+	for _, name := range []string{"a", "b", "c"} {
+		if !free(t, c, name) {
+			t.Error(name, "is not free")
+		}
+	}
+}
+
+func TestAllOrNothing(t *testing.T) {
+	c, _ := newHooked(t)
+	held := mustLock(t, c.Mutex("b"), t.Context())
+	_, err := All(c.Mutex("a"), c.Mutex("b"), c.Mutex("c")).TryLock(t.Context())
+	wantErr(t, err, ErrHeld)
+	if e := (*Error)(nil); !errors.As(err, &e) || e.Name != "b" {
+		t.Errorf("%v does not name the culprit", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = All(c.Mutex("a"), c.Mutex("b")).Lock(ctx)
+	wantErr(t, err, context.DeadlineExceeded)
+	if !free(t, c, "a") || !free(t, c, "c") {
+		t.Error("a part was left behind")
+	}
+	mustUnlock(t, held)
+}
+
+func TestLosingOnePartLosesTheWholeAndTheRestIsGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		l := mustLock(t, All(c.Mutex("a"), c.Mutex("b")), t.Context())
+		ctx := l.Context(t.Context())
+		if err := c.Break(t.Context(), "b", l.Leases()[1].Token(), Force()); err != nil {
+			t.Fatal(err)
+		}
+		<-l.Lost()
+		<-ctx.Done()
+		wantErr(t, context.Cause(ctx), ErrLost)
+		wantErr(t, l.Err(), ErrLost)
+		if l.Leases()[0].Err() != nil {
+			t.Error("the other part:", l.Leases()[0].Err())
+		}
+		wantErr(t, l.Unlock(t.Context()), ErrLost)
+		synctest.Wait()
+		if !free(t, c, "a") || !free(t, c, "b") {
+			t.Error("not given back")
+		}
+		_ = b
+	})
+}
+
+func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		held := mustLock(t, c.Mutex("b"), t.Context())
+		res := make(chan error)
+		go func() {
+			_, err := All(c.Mutex("a"), c.Mutex("b")).Lock(t.Context())
+			res <- err
+		}()
+		synctest.Wait()
+		q, err := c.Inspect(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Break(t.Context(), "a", q.Holders()[0].Token, true); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, <-res, ErrLost)
+		mustUnlock(t, held)
+		synctest.Wait()
+		if !free(t, c, "a") || !free(t, c, "b") {
+			t.Error("left behind")
+		}
+	})
+}
+
+func TestAllOverTwoBackends(t *testing.T) {
+	one, two := newOn(t, memory.New()), newOn(t, memory.New())
+	_, err := All(one.Mutex("a"), two.Mutex("a")).Lock(t.Context())
+	wantErr(t, err, ErrInvalid)
+
+	one, two = newOn(t, memory.New(), Order("1")), newOn(t, memory.New(), Order("2"))
+	l := mustLock(t, All(two.Mutex("a"), one.Mutex("a")), t.Context())
+	if l.Leases()[0].hold.c != one {
+		t.Error("not in the order of the keys")
+	}
+	ctx := l.Context(t.Context())
+	for _, c := range []*Client{one, two} {
+		in := mustLock(t, c.Mutex("a"), ctx)
+		mustUnlock(t, in)
+	}
+	mustUnlock(t, l)
+
+	space := new(memory.Space)
+	one, two = newOn(t, space.Open()), newOn(t, space.Open())
+	_, err = All(one.Mutex("a"), two.Mutex("a")).Lock(t.Context())
+	wantErr(t, err, ErrInvalid)
+}

@@ -1,0 +1,93 @@
+package dlock
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+func newBench(tb testing.TB) *Client {
+	c, err := New(memory.New(), Logger(nil))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { c.Close() })
+	return c
+}
+
+func BenchmarkLockUnlock(b *testing.B) {
+	c := newBench(b)
+	m := c.Mutex("a")
+	b.ReportAllocs()
+	for b.Loop() {
+		l, _ := m.Lock(b.Context())
+		l.Unlock(b.Context())
+	}
+}
+
+func BenchmarkLockUnlockParallel(b *testing.B) {
+	c := newBench(b)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		m := c.Mutex(fmt.Sprint(time.Now().UnixNano()))
+		for pb.Next() {
+			l, _ := m.Lock(b.Context())
+			l.Unlock(b.Context())
+		}
+	})
+}
+
+func BenchmarkReentry(b *testing.B) {
+	c := newBench(b)
+	m := c.Mutex("a")
+	outer, _ := m.Lock(b.Context())
+	ctx := outer.Context(b.Context())
+	b.ReportAllocs()
+	for b.Loop() {
+		l, _ := m.Lock(ctx)
+		l.Unlock(ctx)
+	}
+}
+
+// BenchmarkHandOff measures a hand-off between goroutines that all want one name: the same for any number of waiters.
+func BenchmarkHandOff(b *testing.B) {
+	for _, waiters := range []int{10, 1000} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) { handOffs(b, waiters, b.N) })
+	}
+}
+
+func handOffs(tb testing.TB, waiters, n int) time.Duration {
+	c := newBench(tb)
+	m := c.Mutex("a")
+	gate := mustLock(tb, m, tb.Context())
+	var wg sync.WaitGroup
+	for i := range waiters {
+		wg.Go(func() {
+			for range (n + i) / waiters {
+				l, err := m.Lock(tb.Context())
+				if err != nil {
+					tb.Error(err)
+					return
+				}
+				l.Unlock(tb.Context())
+			}
+		})
+	}
+	for n >= waiters { // until all wait
+		q, err := c.Inspect(tb.Context(), "a")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(q.Waiters()) == waiters {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	start := time.Now()
+	mustUnlock(tb, gate)
+	wg.Wait()
+	return time.Since(start)
+}

@@ -1,0 +1,255 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	_ "github.com/dlock-go/dlock/driver/memory"
+)
+
+// open is what a program does once; a program of several processes would name redis://…, mysql://… or file:///….
+func open() *dlock.Client {
+	client, err := dlock.Open(context.Background(), "memory:?ttl=10s")
+	if err != nil {
+		panic(err)
+	}
+	return client
+}
+
+func Example() {
+	ctx := context.Background()
+	client, err := dlock.Open(ctx, "memory:shop?ttl=30s")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+
+	lease, err := client.Mutex("orders/42").Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Unlock(ctx)
+
+	ctx = lease.Context(ctx)
+	fmt.Println("charging order 42:", ctx.Err() == nil, lease.Token() > 0)
+	// Output: charging order 42: true true
+}
+
+func ExampleClient_Mutex() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	stock := 2
+	for range 3 {
+		lease, err := client.Mutex("stock").Lock(ctx)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if stock > 0 {
+			stock--
+			fmt.Println("sold one, left:", stock)
+		}
+		if err := lease.Unlock(ctx); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// sold one, left: 1
+	// sold one, left: 0
+}
+
+func ExampleMutex_tryLock() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	report := client.Mutex("cron/report")
+	lease, err := report.TryLock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Unlock(ctx)
+	if _, err := report.TryLock(ctx); errors.Is(err, dlock.ErrHeld) {
+		fmt.Println("another one makes the report")
+	}
+	// Output: another one makes the report
+}
+
+func ExampleClient_RWMutex() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	prices := client.RWMutex("prices")
+
+	write, _ := prices.Write().Lock(ctx)
+	// Downgrade: nobody can write between the update and the read.
+	read, _ := prices.Read().Lock(write.Context(ctx))
+	write.Unlock(ctx)
+
+	other, err := prices.Read().TryLock(ctx)
+	fmt.Println("a second reader:", err)
+	_, err = prices.Write().TryLock(ctx)
+	fmt.Println("a writer:", errors.Is(err, dlock.ErrHeld))
+	other.Unlock(ctx)
+	read.Unlock(ctx)
+	// Output:
+	// a second reader: <nil>
+	// a writer: true
+}
+
+func ExampleClient_Semaphore() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	downloads := client.Semaphore("downloads", 2)
+	a, _ := downloads.Lock(ctx)
+	b, _ := downloads.Lock(ctx)
+	_, err := downloads.TryLock(ctx)
+	fmt.Println("a third:", errors.Is(err, dlock.ErrHeld))
+	a.Unlock(ctx)
+	c, err := downloads.TryLock(ctx)
+	fmt.Println("after one ended:", err)
+	b.Unlock(ctx)
+	c.Unlock(ctx)
+	// Output:
+	// a third: true
+	// after one ended: <nil>
+}
+
+func ExampleAll() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	both := dlock.All(client.Mutex("account/bob"), client.Mutex("account/alice"))
+	lease, err := both.Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Unlock(ctx)
+	fmt.Println("transferring under", lease.Name())
+	// Output: transferring under account/alice, account/bob
+}
+
+func ExampleDo() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	err := dlock.Do(ctx, client.Mutex("migrations"), func(ctx context.Context) error {
+		fmt.Println("migrating")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// migrating
+	// <nil>
+}
+
+// Leader election: whoever is in the function leads, until its context ends.
+func ExampleDo_leaderElection() {
+	client := open()
+	defer client.Close()
+	ctx, resign := context.WithCancel(context.Background())
+	defer resign()
+	for ctx.Err() == nil {
+		err := dlock.Do(ctx, client.Mutex("leader"), func(ctx context.Context) error {
+			fmt.Println("leading")
+			resign() // a real leader works until ctx ends: lost, or told to stop
+			<-ctx.Done()
+			return nil
+		})
+		if err != nil && !errors.Is(err, dlock.ErrLost) {
+			fmt.Println(err)
+		}
+	}
+	// Output: leading
+}
+
+func ExampleFixedLease() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	// At most one mail in 50 ms, by whichever process; nobody unlocks.
+	once := client.Mutex("mail/daily", dlock.FixedLease(50*time.Millisecond))
+	for range 3 {
+		if _, err := once.TryLock(ctx); err == nil {
+			fmt.Println("sending the mail")
+		}
+	}
+	// Output: sending the mail
+}
+
+func ExampleWithOwner() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	lease, _ := client.Mutex("job/7").Lock(ctx)
+	defer lease.Unlock(ctx)
+	header := lease.Owner().String() // travels to another process
+
+	owner, err := dlock.ParseOwner(header)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	joined, err := client.Mutex("job/7").Lock(dlock.WithOwner(ctx, owner))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer joined.Unlock(ctx)
+	fmt.Println("same hold:", joined.Token() == lease.Token())
+	// Output: same hold: true
+}
+
+func ExampleLease_Context() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	orders := client.Mutex("orders/42")
+	settle := func(ctx context.Context) error {
+		lease, err := orders.Lock(ctx) // re-enters: no call to the backend
+		if err != nil {
+			return err
+		}
+		defer lease.Unlock(ctx)
+		fmt.Println("settled")
+		return nil
+	}
+	lease, _ := orders.Lock(ctx)
+	defer lease.Unlock(ctx)
+	fmt.Println(settle(lease.Context(ctx)))
+	// Output:
+	// settled
+	// <nil>
+}
+
+func ExampleClient_Inspect() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	lease, _ := client.Mutex("orders/42", dlock.Label("till 3")).Lock(ctx)
+	defer lease.Unlock(ctx)
+	queue, err := client.Inspect(ctx, "orders/42")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, h := range queue.Holders() {
+		fmt.Println("held by", h.Label, "with the token of the lease:", h.Token == lease.Token())
+	}
+	fmt.Println("waiting:", len(queue.Waiters()))
+	// Output:
+	// held by till 3 with the token of the lease: true
+	// waiting: 0
+}
+
+func ExampleClient_Break() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	lease, _ := client.Mutex("orders/42").Lock(ctx)
+	queue, _ := client.Inspect(ctx, "orders/42")
+	token := queue.Holders()[0].Token // what the operator saw
+	fmt.Println(client.Break(ctx, "orders/42", token, dlock.Force()))
+	fmt.Println(errors.Is(client.Break(ctx, "orders/42", token), dlock.ErrNotHeld))
+	<-lease.Lost()
+	// Output:
+	// <nil>
+	// true
+}

@@ -1,0 +1,145 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+// hooked is a backend whose calls a test can count, hang, fail and change.
+type hooked struct {
+	driver.Backend
+	acquires, renews, releases atomic.Int64
+
+	acquire func(ctx context.Context, r driver.Request) (driver.Grant, error)
+	renew   func(ctx context.Context, rs []driver.Request) []driver.Renewal
+	release func(ctx context.Context, r driver.Request) error
+	caps    func(*driver.Capabilities)
+}
+
+func (b *hooked) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	b.acquires.Add(1)
+	if b.acquire != nil {
+		return b.acquire(ctx, r)
+	}
+	return b.Backend.Acquire(ctx, r)
+}
+
+func (b *hooked) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	b.renews.Add(1)
+	if b.renew != nil {
+		return b.renew(ctx, rs)
+	}
+	return b.Backend.Renew(ctx, rs)
+}
+
+func (b *hooked) Release(ctx context.Context, r driver.Request) error {
+	b.releases.Add(1)
+	if b.release != nil {
+		return b.release(ctx, r)
+	}
+	return b.Backend.Release(ctx, r)
+}
+
+func (b *hooked) Capabilities() driver.Capabilities {
+	caps := b.Backend.(driver.Capable).Capabilities()
+	if b.caps != nil {
+		b.caps(&caps)
+	}
+	return caps
+}
+
+func (b *hooked) Break(ctx context.Context, name string, t Token, force bool) error {
+	return b.Backend.(driver.Breaker).Break(ctx, name, t, force)
+}
+
+// newHooked returns a client of its own memory backend, and the hooks. Close is the test's cleanup.
+func newHooked(t testing.TB, opts ...Option) (*Client, *hooked) {
+	t.Helper()
+	b := &hooked{Backend: memory.New()}
+	return newOn(t, b, opts...), b
+}
+
+func newOn(t testing.TB, b driver.Backend, opts ...Option) *Client {
+	t.Helper()
+	c, err := New(b, append([]Option{Logger(nil)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// bubble runs f in virtual time.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+func mustLock(t testing.TB, m Mutex, ctx context.Context) *Lease {
+	t.Helper()
+	l, err := m.Lock(ctx)
+	if err != nil {
+		t.Fatalf("Lock(%s): %v", m.Name(), err)
+	}
+	return l
+}
+
+func mustUnlock(t testing.TB, l *Lease) {
+	t.Helper()
+	if err := l.Unlock(context.Background()); err != nil {
+		t.Fatalf("Unlock: %v", err)
+	}
+}
+
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("got error %v; want one that matches %q", err, want)
+	}
+	if e := (*Error)(nil); !errors.As(err, &e) {
+		t.Fatalf("error %v is no *Error", err)
+	}
+}
+
+func isLost(l *Lease) bool {
+	select {
+	case <-l.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+// free reports that nobody holds or waits for the name.
+func free(t testing.TB, c *Client, name string) bool {
+	t.Helper()
+	q, err := c.Inspect(context.Background(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Len() == 0
+}
+
+// hang is a call that never gets through: it returns when its context ends.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func hungRenew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	err := hang(ctx)
+	res := make([]driver.Renewal, len(rs))
+	for i := range res {
+		res[i].Err = err
+	}
+	return res
+}
+
+const day = 24 * time.Hour

@@ -1,0 +1,315 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func textLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+func TestUnlockTwice(t *testing.T) {
+	c, _ := newHooked(t)
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	mustUnlock(t, l)
+	next := mustLock(t, c.Mutex("a"), t.Context())
+	wantErr(t, l.Unlock(t.Context()), ErrNotHeld)
+	wantErr(t, l.Err(), ErrNotHeld)
+	wantErr(t, l.Renew(t.Context()), ErrNotHeld)
+	if next.Err() != nil || free(t, c, "a") {
+		t.Error("the second Unlock touched the successor")
+	}
+	if isLost(l) {
+		t.Error("Unlock closed Lost")
+	}
+}
+
+func TestUnlockUnderAContextThatIsOver(t *testing.T) {
+	c, _ := newHooked(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	l := mustLock(t, c.Mutex("a"), ctx)
+	cancel()
+	mustUnlock(t, l)
+	if !free(t, c, "a") {
+		t.Error("not given back")
+	}
+	l = mustLock(t, c.Mutex("a"), t.Context())
+	if err := l.Unlock(ctx); err != nil || !free(t, c, "a") {
+		t.Errorf("%v, or not given back", err)
+	}
+}
+
+func TestUnlockIsBoundedAndGoesOnInTheBackground(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Hour))
+		var cut atomic.Bool
+		cut.Store(true)
+		b.release = func(ctx context.Context, r driver.Request) error {
+			if cut.Load() {
+				return hang(ctx)
+			}
+			return b.Backend.Release(ctx, r)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		start := time.Now()
+		err := l.Unlock(over)
+		if d := time.Since(start); d > grace {
+			t.Errorf("Unlock took %s", d)
+		}
+		wantErr(t, err, context.DeadlineExceeded)
+		if errors.Is(err, ErrLost) || errors.Is(err, ErrNotHeld) {
+			t.Error("an unknown outcome looks like an answer:", err)
+		}
+		wantErr(t, l.Unlock(t.Context()), ErrNotHeld)
+		time.Sleep(time.Minute)
+		cut.Store(false)
+		time.Sleep(grace + 2*giveBackMax)
+		if !free(t, c, "a") {
+			t.Error("not given back when the backend came back")
+		}
+	})
+}
+
+func TestAReleaseWithUnknownOutcomeIsSettled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		first, dropped := true, errors.New("reply lost")
+		b.release = func(ctx context.Context, r driver.Request) error {
+			err := b.Backend.Release(ctx, r)
+			if first {
+				first, err = false, dropped
+			}
+			return err
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		wantErr(t, l.Unlock(t.Context()), dropped)
+		next := mustLock(t, c.Mutex("a"), t.Context())
+		synctest.Wait()
+		if next.Err() != nil || b.releases.Load() != 2 {
+			t.Errorf("%v, %d releases", next.Err(), b.releases.Load())
+		}
+	})
+}
+
+func TestABadGiveBackHoldsUpNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		var fail atomic.Bool
+		fail.Store(true)
+		b.release = func(ctx context.Context, r driver.Request) error {
+			if r.Name == "bad" || fail.Load() {
+				return errors.New("no")
+			}
+			return b.Backend.Release(ctx, r)
+		}
+		bad, good := mustLock(t, c.Mutex("bad"), t.Context()), mustLock(t, c.Mutex("good"), t.Context())
+		bad.Unlock(t.Context())
+		good.Unlock(t.Context())
+		fail.Store(false)
+		time.Sleep(2 * giveBackMax)
+		if !free(t, c, "good") {
+			t.Error("good waits for bad")
+		}
+	})
+}
+
+func TestFixedLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		start := time.Now()
+		l := mustLock(t, c.Mutex("a", FixedLease(10*time.Second)), t.Context())
+		if got := l.Until().Sub(start); got != 10*time.Second-margin(10*time.Second) {
+			t.Errorf("trusted for %s", got)
+		}
+		time.Sleep(9 * time.Second)
+		if l.Err() != nil || b.renews.Load() != 0 {
+			t.Errorf("%v, %d renewals; want none", l.Err(), b.renews.Load())
+		}
+		if err := l.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Second)
+		if l.Err() != nil {
+			t.Error("Renew did not start it anew:", l.Err())
+		}
+		<-l.Lost()
+		if d := time.Since(start); d > 19*time.Second {
+			t.Errorf("ended after %s", d)
+		}
+		wantErr(t, l.Unlock(t.Context()), ErrLost)
+		wantErr(t, l.Renew(t.Context()), ErrLost)
+	})
+}
+
+func TestRenewThatFailsChangesNothing(t *testing.T) {
+	c, b := newHooked(t)
+	down := errors.New("down")
+	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal { return []driver.Renewal{{Err: down}} }
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	until := l.Until()
+	wantErr(t, l.Renew(t.Context()), down)
+	if l.Err() != nil || l.Until() != until {
+		t.Error("an unknown outcome changed the lease")
+	}
+	b.renew = nil
+	if err := l.Renew(t.Context()); err != nil || !l.Until().After(until) {
+		t.Errorf("%v, until %s", err, l.Until())
+	}
+}
+
+func TestContextEndsAsItSays(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Second))
+		m := c.Mutex("a")
+
+		l := mustLock(t, m, t.Context())
+		parent, cancel := context.WithCancelCause(t.Context())
+		ctx := l.Context(parent)
+		cancel(io.EOF)
+		if context.Cause(ctx) != io.EOF {
+			t.Error("parent's cause:", context.Cause(ctx))
+		}
+		synctest.Wait()
+		if n := len(l.contexts); n != 0 {
+			t.Errorf("%d contexts kept after their parent ended", n)
+		}
+		ctx = l.Context(t.Context())
+		mustUnlock(t, l)
+		if ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrLost) {
+			t.Error("after Unlock:", ctx.Err(), context.Cause(ctx))
+		}
+		if l.Context(t.Context()).Err() == nil {
+			t.Error("a context of a lease that is over is alive")
+		}
+
+		b.renew = hungRenew
+		l = mustLock(t, m, t.Context())
+		ctx = l.Context(t.Context())
+		<-ctx.Done()
+		wantErr(t, context.Cause(ctx), ErrLost)
+		_, err := m.Lock(ctx)
+		wantErr(t, err, ErrLost)
+		wantErr(t, err, context.Canceled)
+		wantErr(t, context.Cause(l.Context(t.Context())), ErrLost)
+	})
+}
+
+func TestLossNeverClosesALeaseThatWasGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Second))
+		b.renew = hungRenew
+		outer := mustLock(t, c.Mutex("a"), t.Context())
+		inner := mustLock(t, c.Mutex("a"), outer.Context(t.Context()))
+		mustUnlock(t, inner)
+		<-outer.Lost()
+		synctest.Wait()
+		if isLost(inner) {
+			t.Error("the inner lease was given back before the loss")
+		}
+	})
+}
+
+func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		before := runtime.NumGoroutine()
+		c, b := newHooked(t)
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		ctx := l.Context(t.Context())
+		waiter := make(chan error)
+		go func() {
+			_, err := c.Mutex("a").Lock(t.Context())
+			waiter <- err
+		}()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- c.Close() }()
+		wantErr(t, <-waiter, ErrClosed)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error("again:", err)
+		}
+		wantErr(t, context.Cause(ctx), ErrClosed)
+		if isLost(l) {
+			t.Error("Close closed Lost")
+		}
+		wantErr(t, l.Unlock(t.Context()), ErrClosed)
+		wantErr(t, l.Err(), ErrClosed)
+		_, err := c.Mutex("a").Lock(t.Context())
+		wantErr(t, err, ErrClosed)
+		_, err = c.Mutex("a").Lock(context.WithoutCancel(ctx))
+		wantErr(t, err, ErrClosed)
+		_, err = c.Inspect(t.Context(), "a")
+		wantErr(t, err, ErrClosed)
+		wantErr(t, c.Break(t.Context(), "a", 1), ErrClosed)
+		if n := b.acquires.Load() - b.releases.Load(); n != 0 && n != 1 { // the driver removes the waiter itself
+			t.Errorf("%d requests not given back", n)
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 0 {
+			t.Errorf("%d goroutines left", n)
+		}
+	})
+}
+
+func TestCloseIsBoundedWhateverTheBackendDoes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		heal := make(chan struct{})
+		defer close(heal)
+		c, b := newHooked(t)
+		for range 100 {
+			mustLock(t, c.Mutex(driver.NewID().String()), t.Context())
+		}
+		b.release = func(context.Context, driver.Request) error { <-heal; return nil }
+		b.acquire = func(context.Context, driver.Request) (driver.Grant, error) { <-heal; return driver.Grant{}, io.EOF }
+		go c.Mutex("x").Lock(t.Context())
+		synctest.Wait()
+		start := time.Now()
+		err := c.Close()
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("Close took %s", d)
+		}
+		if err == nil {
+			t.Error("holds could not be given back, and Close says nothing")
+		}
+	})
+}
+
+func TestAGrantThatRacesWithCloseIsGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		granted, goOn := make(chan struct{}), make(chan struct{})
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := b.Backend.Acquire(context.WithoutCancel(ctx), r)
+			close(granted)
+			<-goOn
+			return g, err
+		}
+		res := make(chan error)
+		go func() {
+			_, err := c.Mutex("a").Lock(t.Context())
+			res <- err
+		}()
+		<-granted
+		closed := make(chan error)
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		close(goOn)
+		wantErr(t, <-res, ErrClosed)
+		<-closed
+		if b.releases.Load() != 1 {
+			t.Errorf("%d releases; want one", b.releases.Load())
+		}
+	})
+}

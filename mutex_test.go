@@ -1,0 +1,406 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+func TestReentryCallsNobodyAndIsCounted(t *testing.T) {
+	c, b := newHooked(t)
+	outer := mustLock(t, c.Mutex("a"), t.Context())
+	ctx := outer.Context(t.Context())
+	inner := mustLock(t, c.RWMutex("a").Write(), ctx)
+	if again, err := c.Mutex("a").TryLock(inner.Context(ctx)); err != nil {
+		t.Fatal(err)
+	} else {
+		mustUnlock(t, again)
+	}
+	if inner.Token() != outer.Token() || inner.Owner() != outer.Owner() {
+		t.Error("the inner lease has another token or owner")
+	}
+	if n := b.acquires.Load(); n != 1 {
+		t.Errorf("%d calls to Acquire; want 1", n)
+	}
+	mustUnlock(t, outer)
+	if free(t, c, "a") {
+		t.Error("free although the inner lease is held")
+	}
+	if inner.Err() != nil {
+		t.Error(inner.Err())
+	}
+	mustUnlock(t, inner)
+	if !free(t, c, "a") || b.releases.Load() != 1 {
+		t.Errorf("not free, or %d releases", b.releases.Load())
+	}
+}
+
+func TestReentryUnderAHoldThatIsOverIsLost(t *testing.T) {
+	c, _ := newHooked(t)
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	ctx := l.Context(t.Context())
+	mustUnlock(t, l)
+	if ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrLost) {
+		t.Fatalf("context after Unlock: %v, cause %v", ctx.Err(), context.Cause(ctx))
+	}
+	_, err := c.Mutex("a").Lock(context.WithoutCancel(ctx))
+	wantErr(t, err, ErrLost)
+	if _, err = c.Mutex("b").Lock(context.WithoutCancel(ctx)); err != nil {
+		t.Fatal("another name:", err)
+	}
+}
+
+func TestAContextCarriesItsOwnNameOnly(t *testing.T) {
+	c, _ := newHooked(t)
+	ctx := mustLock(t, c.Mutex("a"), t.Context()).Context(t.Context())
+	mustLock(t, c.Mutex("b"), ctx)
+	_, err := c.Mutex("b").TryLock(ctx)
+	wantErr(t, err, ErrHeld)
+}
+
+func TestNestedContextsCarryAllNames(t *testing.T) {
+	c, b := newHooked(t)
+	ctx := mustLock(t, c.Mutex("a"), t.Context()).Context(t.Context())
+	ctx = mustLock(t, c.Mutex("b"), ctx).Context(ctx)
+	mustLock(t, c.Mutex("a"), ctx)
+	mustLock(t, c.Mutex("b"), ctx)
+	if n := b.acquires.Load(); n != 2 {
+		t.Errorf("%d calls to Acquire; want 2", n)
+	}
+}
+
+func TestJoinFromAnotherClient(t *testing.T) {
+	space := new(memory.Space)
+	one, two := newOn(t, space.Open()), newOn(t, space.Open())
+	other := newOn(t, memory.New())
+	l := mustLock(t, one.Mutex("a"), t.Context())
+
+	for what, ctx := range map[string]context.Context{
+		"context": l.Context(t.Context()),
+		"text":    WithOwner(t.Context(), mustParse(t, l.Owner().String())),
+	} {
+		j, err := two.Mutex("a").Lock(ctx)
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		if j.Token() != l.Token() || j.Owner() != l.Owner() {
+			t.Errorf("%s: another token or owner", what)
+		}
+		mustUnlock(t, j)
+	}
+	if _, err := two.Mutex("a").TryLock(t.Context()); !errors.Is(err, ErrHeld) {
+		t.Error("a stranger:", err)
+	}
+	// A backend that is known to be another one is not concerned by a context.
+	mustUnlock(t, mustLock(t, other.Mutex("a"), l.Context(t.Context())))
+
+	j := mustLock(t, two.Mutex("a"), WithOwner(t.Context(), l.Owner()))
+	mustUnlock(t, l)
+	if free(t, one, "a") {
+		t.Error("free although the join holds")
+	}
+	mustUnlock(t, j)
+	if !free(t, one, "a") {
+		t.Error("not free after the last give-back")
+	}
+	_, err := two.Mutex("a").Lock(WithOwner(t.Context(), l.Owner()))
+	wantErr(t, err, ErrLost)
+	if !free(t, one, "a") {
+		t.Error("the refused join stands in the queue")
+	}
+	if WithOwner(t.Context(), Owner{}) != t.Context() {
+		t.Error("the zero Owner changed the context")
+	}
+}
+
+func TestUpgradeIsRefusedDowngradeWorks(t *testing.T) {
+	c, _ := newHooked(t)
+	rw := c.RWMutex("a")
+	r := mustLock(t, rw.Read(), t.Context())
+	_, err := rw.Write().Lock(r.Context(t.Context()))
+	wantErr(t, err, ErrUpgrade)
+	if r.Err() != nil {
+		t.Error("the shared lease was harmed:", r.Err())
+	}
+	mustUnlock(t, r)
+
+	w := mustLock(t, rw.Write(), t.Context())
+	d := mustLock(t, rw.Read(), w.Context(t.Context()))
+	mustUnlock(t, w)
+	if _, err := rw.Write().TryLock(t.Context()); !errors.Is(err, ErrHeld) {
+		t.Error("writer beside the downgraded reader:", err)
+	}
+	mustUnlock(t, mustLock(t, rw.Read(), t.Context()))
+	mustUnlock(t, d)
+	if !free(t, c, "a") {
+		t.Error("not free")
+	}
+}
+
+func TestInvalidLocks(t *testing.T) {
+	c, b := newHooked(t)
+	long := strings.Repeat("x", 256)
+	for what, m := range map[string]Mutex{
+		"empty name":        c.Mutex(""),
+		"long name":         c.Mutex(long),
+		"invalid UTF-8":     c.RWMutex("a\xff").Read(),
+		"control character": c.Semaphore("a\nb", 1),
+		"C1 control":        c.Mutex("a\u0085"),
+		"semaphore of 0":    c.Semaphore("a", 0),
+		"semaphore of -1":   c.Semaphore("a", -1),
+		"TTL of 0":          c.Mutex("a", TTL(0)),
+		"negative TTL":      c.Mutex("a", TTL(-time.Second)),
+		"TTL over a day":    c.Mutex("a", TTL(day+1)),
+		"fixed over a day":  c.Mutex("a", FixedLease(day+1)),
+		"TTL under the min": c.Mutex("a", TTL(1)),
+		"long label":        c.Mutex("a", Label(long)),
+		"All of none":       All(),
+		"All of nil":        All(c.Mutex("a"), nil),
+		"All twice":         All(c.Mutex("a"), c.RWMutex("a").Read()),
+		"All, bad part":     All(c.Mutex("a"), c.Mutex("")),
+		"All of bad All":    All(c.Mutex("a"), All()),
+	} {
+		_, err := m.Lock(t.Context())
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v; want ErrInvalid", what, err)
+		}
+		if e := (*Error)(nil); !errors.As(err, &e) {
+			t.Errorf("%s: no *Error", what)
+		}
+		if name := strings.Contains(what, "name") || strings.Contains(what, "UTF") || strings.Contains(what, "control"); name != errors.Is(err, ErrInvalidName) && !strings.HasPrefix(what, "All") && !strings.HasPrefix(what, "C1") {
+			t.Errorf("%s: matches ErrInvalidName: %t", what, !name)
+		}
+	}
+	if !free(t, c, "a") {
+		t.Error("a lock was left behind")
+	}
+	if n := b.acquires.Load() - b.releases.Load(); n != 0 {
+		t.Errorf("%d locks left behind", n)
+	}
+	for what, err := range map[string]error{
+		"Do without mutex":    Do(t.Context(), nil, func(context.Context) error { return nil }),
+		"Do without function": Do(t.Context(), c.Mutex("a"), nil),
+	} {
+		wantErr(t, err, ErrInvalid)
+		_ = what
+	}
+	if _, err := c.Inspect(t.Context(), ""); !errors.Is(err, ErrInvalidName) {
+		t.Error(err)
+	}
+	wantErr(t, c.Break(t.Context(), "a", 1), ErrNotHeld)
+}
+
+func TestConflictLeavesTheFirst(t *testing.T) {
+	c, _ := newHooked(t)
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	_, err := c.Semaphore("a", 3).Lock(t.Context())
+	wantErr(t, err, ErrConflict)
+	_, err = c.Semaphore("a", 3).Lock(l.Context(t.Context()))
+	wantErr(t, err, ErrConflict)
+	if l.Err() != nil {
+		t.Error(l.Err())
+	}
+	mustUnlock(t, l)
+	p := mustLock(t, c.Semaphore("a", 3), t.Context())
+	_, err = c.RWMutex("a").Read().Lock(t.Context())
+	wantErr(t, err, ErrConflict)
+	mustUnlock(t, p)
+}
+
+func TestErrorsOfTheContext(t *testing.T) {
+	c, b := newHooked(t)
+	held := mustLock(t, c.Mutex("a"), t.Context())
+
+	done, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("the shop closed"))
+	n := b.acquires.Load()
+	for _, m := range []Mutex{c.Mutex("free"), All(c.Mutex("x"), c.Mutex("y"))} {
+		_, err := m.Lock(done)
+		wantErr(t, err, context.Canceled)
+		if !strings.Contains(err.Error(), "the shop closed") {
+			t.Errorf("%v does not tell the cause", err)
+		}
+	}
+	if b.acquires.Load() != n {
+		t.Error("a context that was over reached the backend")
+	}
+
+	short, stop := context.WithTimeout(t.Context(), time.Millisecond)
+	defer stop()
+	_, err := c.Mutex("a").Lock(short)
+	wantErr(t, err, context.DeadlineExceeded)
+	if errors.Is(err, ErrHeld) {
+		t.Error("a wait that timed out looks like a refusal")
+	}
+	_, err = c.Mutex("a").TryLock(t.Context())
+	wantErr(t, err, ErrHeld)
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Error("a refusal looks like a timeout")
+	}
+	// A driver that reports its own error when the context ends.
+	own := errors.New("i/o timeout")
+	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		<-ctx.Done()
+		return driver.Grant{}, own
+	}
+	short, stop = context.WithTimeout(t.Context(), time.Millisecond)
+	defer stop()
+	_, err = c.Mutex("b").Lock(short)
+	wantErr(t, err, context.DeadlineExceeded)
+	wantErr(t, err, own)
+	mustUnlock(t, held)
+}
+
+func TestABackendWithoutQueueIsWaitedForWithJitter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			wait := r.Wait
+			r.Wait = false
+			g, err := b.Backend.Acquire(ctx, r)
+			if wait && errors.Is(err, ErrHeld) {
+				err = &driver.Retry{After: 100 * time.Millisecond}
+			}
+			return g, err
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		got := make(chan *Lease)
+		start := time.Now()
+		go func() {
+			l, _ := c.Mutex("a").Lock(t.Context())
+			got <- l
+		}()
+		time.Sleep(10 * time.Second)
+		mustUnlock(t, l)
+		next := <-got
+		if d := time.Since(start) - 10*time.Second; d > 150*time.Millisecond {
+			t.Errorf("got it %s after the release", d)
+		}
+		if n := b.acquires.Load(); n < 60 || n > 200 {
+			t.Errorf("%d attempts in 10s at 100 ms", n)
+		}
+		_, err := c.Mutex("a").TryLock(t.Context())
+		wantErr(t, err, ErrHeld)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = c.Mutex("a").Lock(short)
+		wantErr(t, err, context.DeadlineExceeded)
+		if errors.Is(err, ErrHeld) {
+			t.Error("a wait that timed out looks like a refusal")
+		}
+		mustUnlock(t, next)
+	})
+}
+
+func TestAGrantThatArrivesAfterItsTTLIsNoLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Second))
+		slow := 2
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := b.Backend.Acquire(ctx, r)
+			if slow > 0 {
+				slow--
+				time.Sleep(2 * time.Second) // the reply is held up
+			}
+			return g, err
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		if l.Err() != nil || b.acquires.Load() != 3 {
+			t.Errorf("%v after %d requests; want a good lease of the third", l.Err(), b.acquires.Load())
+		}
+		mustUnlock(t, l)
+		slow = 100
+		_, err := c.Mutex("a").Lock(t.Context())
+		wantErr(t, err, ErrLost)
+		if !free(t, c, "a") {
+			t.Error("a late grant was left behind")
+		}
+	})
+}
+
+func TestDo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Second))
+		m, own := c.Mutex("a"), errors.New("own")
+
+		if err := Do(t.Context(), m, func(ctx context.Context) error {
+			l, err := m.Lock(ctx)
+			if err == nil {
+				defer l.Unlock(ctx)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		if err := Do(t.Context(), m, func(context.Context) error { return own }); err != own {
+			t.Errorf("%v; want fn's own error as it is", err)
+		}
+		func() {
+			defer func() {
+				if recover() != "boom" {
+					t.Error("the panic did not come through")
+				}
+			}()
+			Do(t.Context(), m, func(context.Context) error { panic("boom") })
+		}()
+		if !free(t, c, "a") {
+			t.Error("not given back after a panic")
+		}
+		b.renew = hungRenew
+		err := Do(t.Context(), m, func(ctx context.Context) error {
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), ErrLost) {
+				t.Errorf("cause %v", context.Cause(ctx))
+			}
+			return nil
+		})
+		wantErr(t, err, ErrLost)
+	})
+}
+
+func TestSemaphoreAndReadersShare(t *testing.T) {
+	c, _ := newHooked(t)
+	s := c.Semaphore("s", 3)
+	var ls []*Lease
+	for range 3 {
+		ls = append(ls, mustLock(t, s, t.Context()))
+	}
+	_, err := s.TryLock(t.Context())
+	wantErr(t, err, ErrHeld)
+	_, err = c.Semaphore("s", 10).TryLock(t.Context()) // the smallest in use counts
+	wantErr(t, err, ErrHeld)
+	for _, l := range ls {
+		mustUnlock(t, l)
+	}
+}
+
+func TestConcurrentUseOfOneMutexValue(t *testing.T) {
+	c, _ := newHooked(t)
+	m, sum, wg := c.Mutex("a"), 0, sync.WaitGroup{}
+	for range 50 {
+		wg.Go(func() {
+			l := mustLock(t, m, t.Context())
+			sum++ // the race detector watches
+			mustUnlock(t, l)
+		})
+	}
+	wg.Wait()
+	if sum != 50 {
+		t.Error(sum)
+	}
+}
+
+func mustParse(t testing.TB, s string) Owner {
+	t.Helper()
+	o, err := ParseOwner(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}

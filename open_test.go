@@ -1,0 +1,182 @@
+package dlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+// canary is a password that must never be seen.
+const canary = "c4n@ry/p%ss?#"
+
+func init() {
+	// A driver that fails, and shows all it was given.
+	driver.Register("leaky", func(_ context.Context, c driver.Config) (driver.Backend, error) {
+		return nil, fmt.Errorf("dial %s: %v %+v %#v: refused", c.URL, c, c, c)
+	})
+	driver.Register("plain", func(_ context.Context, c driver.Config) (driver.Backend, error) {
+		p := c.Params()
+		p.Duration("session_timeout", time.Second)
+		p.Int("n", 0)
+		return memory.New(), p.Err()
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for _, tt := range []struct{ url, says string }{
+		{"", "unknown scheme"},
+		{"nosuch://h", "driver/all"},
+		{"nosuch://h", "memory"}, // the known ones are listed
+		{"localhost:6379", "unknown scheme"},
+		{"memory:a?ttl=0", "24h"},
+		{"memory:a?ttl=-1s", "24h"},
+		{"memory:a?ttl=25h", "24h"},
+		{"memory:a?ttl=1ns", "24h"},
+		{"memory:a?ttl=soon", "duration"},
+		{"memory:a?ttl=30", "duration"},
+		{"memory:a?ttl=1s&ttl=2s", "2 times"},
+		{"plain:a?session_timeout=1s&session_timeout=2s", "2 times"},
+		{"plain:a?n=x", "whole number"},
+		{"plain:a?tll=1s", "n, order, prefix, session_timeout, ttl"},
+		{"memory:a?x=1", "label, order, prefix, ttl"},
+		{"memory:a?ttl=1s;x=2", "well-formed"},
+		{"memory:a?ttl=%zz", "well-formed"},
+		{"memory:a#b", "fragment"},
+		{"memory:a?label=" + strings.Repeat("x", 256), "255"},
+		{"memory:a?prefix=%00", "control"},
+		{"memory:a?order=%ff", "UTF-8"},
+	} {
+		c, err := dlock.Open(t.Context(), tt.url)
+		if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), tt.says) || c != nil {
+			t.Errorf("Open(%q): %v; want ErrInvalid that says %q", tt.url, err, tt.says)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := dlock.Open(over, "memory:a"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := dlock.New(nil); !errors.Is(err, dlock.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := dlock.New(memory.New(), dlock.TTL(0)); !errors.Is(err, dlock.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestOptionsCountMoreThanTheURL(t *testing.T) {
+	c, err := dlock.Open(t.Context(), "memory:options?ttl=5s&label=url&prefix=p/&order=k", dlock.TTL(7*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Mutex("a").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := c.Inspect(t.Context(), "a")
+	if err != nil || len(q.Holders()) != 1 {
+		t.Fatal(q, err)
+	}
+	if h := q.Holders()[0]; h.TTL != 7*time.Second || h.Label != "url" || h.Token != l.Token() || h.Name != "a" {
+		t.Errorf("holder %+v", h.Request)
+	}
+	// Another prefix is another lock; no prefix is the literal name.
+	other, err := dlock.Open(t.Context(), "memory:options")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Mutex("a").TryLock(t.Context()); err != nil {
+		t.Error("without prefix:", err)
+	}
+	if _, err := other.Mutex("p/a").TryLock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
+		t.Error("the literal name:", err)
+	}
+}
+
+func TestNoPasswordIsEverShown(t *testing.T) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	esc := url.QueryEscape(canary)
+	check := func(what, s string) {
+		t.Helper()
+		for _, secret := range []string{canary, esc, url.PathEscape(canary), "c4n", "p%ss"} {
+			if strings.Contains(s, secret) {
+				t.Errorf("%s shows the password: %s", what, s)
+			}
+		}
+	}
+	for _, raw := range []string{
+		"leaky://user:" + esc + "@h:1/x",
+		"leaky://user:" + canary + "@h:1/x",     // not percent-encoded
+		"leaky://user:" + esc + "@h:port/x",     // a bad port
+		"leaky://user:" + esc + "@h:1/%zz",      // a bad escape
+		"nosuch://user:" + esc + "@h",           // unknown
+		"://user:" + esc + "@h",                 // no scheme
+		"leaky://user:" + esc + "@[::1/",        // a bad host
+		"leaky://user:" + esc + "@h\x7f",        // a control character
+		"leaky://user:" + esc + "@h?ttl=banana", // a bad parameter
+		"memory://user:" + esc + "@h/x",
+		"memory:a?password=" + esc,
+		"memory:a?ttl=" + esc,
+		"plain:a?n=" + esc,
+		"leaky:" + canary,
+	} {
+		_, err := dlock.Open(t.Context(), raw, dlock.Logger(logger))
+		if err == nil {
+			t.Errorf("%s was opened", raw)
+			continue
+		}
+		if raw == "leaky:"+canary {
+			continue // no password: just text that the test's driver repeats
+		}
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			check("the error", fmt.Sprintf("%v %+v %#v %q", e, e, e, e))
+		}
+	}
+	u, _ := url.Parse("memory://user:" + esc + "@h")
+	cfg := driver.Config{URL: u, Prefix: "p"}
+	check("Config", fmt.Sprintf("%v %+v %#v %s", cfg, cfg, cfg, cfg))
+	check("&Config", fmt.Sprintf("%v %+v %#v %s", &cfg, &cfg, &cfg, &cfg))
+	logger.Info("config", "c", cfg, "p", &cfg)
+
+	c, err := dlock.Open(t.Context(), "plain://user:"+esc+"@h", dlock.Logger(logger))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	logger.Info("client", "c", c)
+	check("Client", fmt.Sprintf("%v %+v %#v %s", c, c, c, c))
+	check("the log", log.String())
+}
+
+func TestErrorIsWrappedOnce(t *testing.T) {
+	c, err := dlock.New(memory.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.Mutex("a").Lock(t.Context())
+	_, err = c.Mutex("a").TryLock(t.Context())
+	if got, want := err.Error(), `dlock: trylock "a" (memory): held by another owner`; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	var e *dlock.Error
+	if !errors.As(err, &e) || e.Op != "trylock" || e.Name != "a" || e.Backend != "memory" || e.Err != dlock.ErrHeld {
+		t.Errorf("%#v", e)
+	}
+	if !errors.Is(dlock.ErrInvalidName, dlock.ErrInvalid) {
+		t.Error("ErrInvalidName does not match ErrInvalid")
+	}
+}

@@ -1,0 +1,304 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func TestADayOfHeldLeases(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		var ls []*Lease
+		for i := range 20 {
+			ls = append(ls, mustLock(t, c.Mutex(fmt.Sprint(i)), t.Context()))
+			time.Sleep(700 * time.Millisecond)
+		}
+		start := b.renews.Load()
+		time.Sleep(day)
+		if got, want := b.renews.Load()-start, int64(day/(10*time.Second)); got < want-1 || got > want+1 {
+			t.Errorf("%d renewals in a day; want %d: one batch each TTL/3", got, want)
+		}
+		for _, l := range ls {
+			if err := l.Err(); err != nil {
+				t.Errorf("%s: %v", l.Name(), err)
+			}
+			mustUnlock(t, l)
+		}
+	})
+}
+
+func TestLossIsSignalledOnTimeWhileRenewHangs(t *testing.T) {
+	for _, deaf := range []bool{false, true} { // deaf: the call ignores even its context
+		t.Run(fmt.Sprintf("deaf=%t", deaf), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c, b := newHooked(t, TTL(30*time.Second))
+				heal := make(chan struct{})
+				b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+					if deaf {
+						<-heal
+					}
+					return hungRenew(ctx, rs)
+				}
+				defer close(heal)
+				start := time.Now()
+				var ls []*Lease
+				for i := range 100 {
+					ls = append(ls, mustLock(t, c.Mutex(fmt.Sprint(i)), t.Context()))
+					time.Sleep(10 * time.Millisecond)
+				}
+				ctx := ls[0].Context(t.Context())
+				for i, l := range ls {
+					<-l.Lost()
+					at, server := time.Since(start), time.Duration(i)*10*time.Millisecond+30*time.Second
+					if want := server - margin(30*time.Second); at != want {
+						t.Fatalf("lease %d was lost after %s; want %s, and %s is the server's", i, at, want, server)
+					}
+					wantErr(t, l.Err(), ErrLost)
+				}
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), ErrLost) {
+					t.Errorf("cause %v; want ErrLost", context.Cause(ctx))
+				}
+				wantErr(t, ls[0].Unlock(t.Context()), ErrLost)
+			})
+		})
+	}
+}
+
+func TestARenewalThatFailsIsTriedAgainBeforeTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		var fails atomic.Int64
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			if fails.Add(1) <= 5 {
+				return make([]driver.Renewal, 0) // a driver that answers nothing is an unknown outcome too
+			}
+			return b.Backend.Renew(ctx, rs)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		time.Sleep(5 * time.Minute)
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if n := fails.Load(); n < 30 || n > 36 {
+			t.Errorf("%d renewals in 5 minutes, 5 of them failed", n)
+		}
+	})
+}
+
+func TestALostHoldIsGivenBackAndTheNextIsRenewed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		var cut atomic.Bool
+		cut.Store(true)
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			if cut.Load() {
+				return hungRenew(ctx, rs)
+			}
+			return b.Backend.Renew(ctx, rs)
+		}
+		var late []driver.Request
+		b.release = func(ctx context.Context, r driver.Request) error {
+			if cut.Load() {
+				return hang(ctx)
+			}
+			late = append(late, r)
+			return b.Backend.Release(ctx, r)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		<-l.Lost()
+		cut.Store(false)
+		l2 := mustLock(t, c.Mutex("a"), t.Context())
+		if l2.Token() <= l.Token() {
+			t.Errorf("token %d after %d", l2.Token(), l.Token())
+		}
+		time.Sleep(time.Hour)
+		if err := l2.Err(); err != nil {
+			t.Fatal("the next lease was not renewed:", err)
+		}
+		if len(late) != 1 || late[0].ID != l.hold.req.ID || !late[0].Uncertain {
+			t.Errorf("given back in the background: %+v; want the lost request, marked as uncertain", late)
+		}
+		mustUnlock(t, l2)
+	})
+}
+
+func TestAHoldTheBackendDeniesIsLostAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		if err := b.Break(t.Context(), "a", l.Token(), false); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		<-l.Lost()
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("lost %s after the break; the next renewal is due within 10s", d)
+		}
+	})
+}
+
+func TestGrantsOfAnOldInstantAreRenewedInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		mustLock(t, c.Mutex("young"), t.Context()) // its ticker is due in 10s
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := b.Backend.Acquire(ctx, r)
+			g.Since = g.Since.Add(-25 * time.Second) // 5s left: the backend reported what remains
+			return g, err
+		}
+		old := mustLock(t, c.Mutex("old"), t.Context())
+		time.Sleep(time.Minute)
+		if err := old.Err(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestASuspendedMachineProvesItsHoldsBeforeItTrustsThem(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		ahead := time.Duration(0)
+		c.wall = func() time.Time { return time.Now().Add(ahead) }
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		ctx := l.Context(t.Context())
+
+		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 0 {
+			t.Fatalf("re-entry: %v, %d renewals; want none", err, b.renews.Load())
+		}
+		ahead = time.Minute // the wall clock went on, the monotonic one did not; the backend still has the hold
+		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
+			t.Fatalf("re-entry after a suspension: %v, %d renewals; want one", err, b.renews.Load())
+		}
+		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
+			t.Fatalf("re-entry after the proof: %v, %d renewals; want no other", err, b.renews.Load())
+		}
+		ahead = 2 * time.Minute // now the backend has ended it
+		if err := b.Break(t.Context(), "a", l.Token(), true); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, l.Err(), ErrLost)
+		if !isLost(l) {
+			t.Error("not signalled")
+		}
+	})
+}
+
+func TestTenThousandLeasesAreCheap(t *testing.T) {
+	const n = 10000
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		var batch int
+		var hung atomic.Bool
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			if hung.Load() {
+				return hungRenew(ctx, rs)
+			}
+			batch = max(batch, len(rs))
+			return b.Backend.Renew(ctx, rs)
+		}
+		names := make([]string, n)
+		for i := range names {
+			names[i] = fmt.Sprint("orders/", i)
+		}
+		// What the backend keeps of n requests is not the client's: measured alone first.
+		raw := heapOf(func() any {
+			for i, name := range names {
+				id := driver.NewID()
+				if _, err := b.Backend.Acquire(t.Context(), driver.Request{Name: "raw" + name, ID: id, Owner: id, TTL: time.Hour}); err != nil {
+					t.Fatal(i, err)
+				}
+			}
+			return nil
+		})
+		goroutines := runtime.NumGoroutine()
+		ls := make([]*Lease, n)
+		all := heapOf(func() any {
+			for i, name := range names {
+				ls[i] = mustLock(t, c.Mutex(name), t.Context())
+			}
+			return ls
+		})
+		if per := (all - raw) / n; per > 1024 {
+			t.Errorf("%d bytes of heap for each lease; at most 1024", per)
+		} else {
+			t.Logf("%d bytes of heap for each lease, and %d for the memory backend's entry", per, raw/n)
+		}
+		renews := b.renews.Load()
+		time.Sleep(10 * time.Minute)
+		if got := b.renews.Load() - renews; got > 61 || batch != n {
+			t.Errorf("%d calls to Renew in 60 TTL/3, the largest of %d; want one of %d each", got, batch, n)
+		}
+		if got := runtime.NumGoroutine() - goroutines; got > 4 {
+			t.Errorf("%d goroutines for %d leases; at most 4", got, n)
+		}
+		hung.Store(true)
+		start := time.Now()
+		for _, l := range ls {
+			<-l.Lost()
+		}
+		if d := time.Since(start); d > 30*time.Second {
+			t.Errorf("all were told of the loss after %s", d)
+		}
+		synctest.Wait()
+	})
+}
+
+func heapOf(f func() any) int64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	keep := f()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(keep)
+	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+}
+
+func TestAPausedClientFindsOutByItself(t *testing.T) {
+	// The timer that tells of a loss has not run yet when the process wakes up: every method judges by the clock.
+	c, b := newHooked(t, TTL(time.Hour))
+	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		g, err := b.Backend.Acquire(ctx, r)
+		return g, err
+	}
+	for what, try := range map[string]func(*Lease, context.Context) error{
+		"Err":    func(l *Lease, _ context.Context) error { return l.Err() },
+		"Unlock": func(l *Lease, ctx context.Context) error { return l.Unlock(ctx) },
+		"Renew":  func(l *Lease, ctx context.Context) error { return l.Renew(ctx) },
+		"Lock":   func(l *Lease, ctx context.Context) error { _, err := c.Mutex(l.Name()).Lock(ctx); return err },
+	} {
+		l := mustLock(t, c.Mutex(what), t.Context())
+		ctx := l.Context(t.Context())
+		c.mu.Lock()
+		l.hold.until = time.Now() // as if the timer were late
+		c.mu.Unlock()
+		wantErr(t, try(l, ctx), ErrLost)
+		if !isLost(l) {
+			t.Errorf("%s: Lost is not closed", what)
+		}
+	}
+}
+
+func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var out strings.Builder
+		c, b := newHooked(t, TTL(time.Second), Logger(textLogger(&out)))
+		b.renew = hungRenew
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		<-l.Lost()
+		synctest.Wait()
+		if s := out.String(); !strings.Contains(s, "lease lost") || !strings.Contains(s, "name=a") || strings.Contains(s, l.hold.req.ID.String()) {
+			t.Errorf("log: %s", s)
+		}
+	})
+}
