@@ -27,7 +27,7 @@ func (c *Client) giveBack(r driver.Request) {
 	c.back.queue = append(c.back.queue, r)
 	if !c.back.running && c.closed == nil {
 		c.back.running = true
-		go c.giveAllBack()
+		c.calls.Go(c.giveAllBack) // Close waits for it, and sends what is left
 	}
 }
 

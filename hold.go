@@ -88,12 +88,9 @@ func (h *hold) check(ctx context.Context) error {
 	c.mu.Lock()
 	switch {
 	case h.over:
-		closed := c.closed != nil
+		err := c.overLocked()
 		c.mu.Unlock()
-		if closed {
-			return ErrClosed
-		}
-		return ErrLost
+		return err
 	case !time.Now().Before(h.until):
 		c.mu.Unlock()
 		c.lose(h, "trust in it ended before a renewal succeeded")
@@ -104,6 +101,14 @@ func (h *hold) check(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	return h.renew(ctx)
+}
+
+// overLocked returns why a hold that was not given back is over. c.mu is held.
+func (c *Client) overLocked() error {
+	if c.closed != nil {
+		return ErrClosed
+	}
+	return ErrLost
 }
 
 // renew proves the hold with a call of its own.
@@ -134,11 +139,8 @@ func (h *hold) reenter(ctx context.Context) (*Lease, error) {
 	l := &Lease{hold: h}
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
-	switch {
-	case h.c.closed != nil:
-		return nil, ErrClosed
-	case h.over:
-		return nil, ErrLost
+	if h.over {
+		return nil, h.c.overLocked()
 	}
 	h.leases = append(h.leases, l)
 	return l, nil

@@ -52,16 +52,17 @@ func (l *Lease) unlock(ctx context.Context) error {
 		h.c.mu.Unlock()
 		return err
 	}
-	if h.over { // lost or closed this moment; finish is on its way
+	if h.over { // this moment; finish is on its way
+		err := h.c.overLocked()
 		l.mu.Unlock()
-		closed := h.c.closed != nil
 		h.c.mu.Unlock()
-		if closed {
-			return ErrClosed
-		}
-		return ErrLost
+		return err
 	}
 	last := h.leave(l)
+	if last {
+		h.c.calls.Add(1) // Close waits for it
+		defer h.c.calls.Done()
+	}
 	h.c.mu.Unlock()
 	l.endLocked(ErrNotHeld)
 	if !last {

@@ -313,3 +313,55 @@ func TestAGrantThatRacesWithCloseIsGivenBack(t *testing.T) {
 		}
 	})
 }
+
+func TestCloseWaitsForAnUnlockUnderWay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		entered, goOn := make(chan struct{}), make(chan struct{})
+		b.release = func(ctx context.Context, r driver.Request) error {
+			close(entered)
+			<-goOn
+			return b.Backend.Release(ctx, r)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		unlocked, closed := make(chan error), make(chan error, 1)
+		go func() { unlocked <- l.Unlock(t.Context()) }()
+		<-entered
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		close(goOn)
+		if err := <-unlocked; err != nil {
+			t.Error("Unlock:", err)
+		}
+		if err := <-closed; err != nil {
+			t.Error("Close:", err)
+		}
+	})
+}
+
+func TestCloseSettlesWhatWasBeingGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		var cut atomic.Bool
+		cut.Store(true)
+		b.release = func(ctx context.Context, r driver.Request) error {
+			if cut.Load() {
+				return hang(ctx)
+			}
+			return b.Backend.Release(ctx, r)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		over, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		wantErr(t, l.Unlock(over), context.DeadlineExceeded)
+		synctest.Wait() // the background hangs in its first attempt
+		cut.Store(false)
+		n := b.releases.Load()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if b.releases.Load() == n {
+			t.Error("Close did not send the release again")
+		}
+	})
+}

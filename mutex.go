@@ -25,6 +25,8 @@ type Mutex interface {
 	// with no call to the backend if the hold is this client's and has the same mode; [ErrLost] if that hold is over; [ErrUpgrade]
 	// if exclusive is asked under shared.
 	//
+	// A lease that re-enters shares the hold, its TTL, and whether it is renewed.
+	//
 	// Other errors: [ErrInvalid] (a bad name or option), [ErrConflict], [ErrUnsupported], [ErrClosed], the context's, or the backend's
 	// own. On every error the caller holds nothing.
 	Lock(ctx context.Context) (*Lease, error)
@@ -134,8 +136,16 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	}
 	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: wait}
 	if in := carriedFor(ctx, l.c, l.name); in != nil {
-		if h := in.hold; h != nil && h.c == l.c && h.req.Mode == r.Mode && h.req.Semaphore() == r.Semaphore() {
-			return h.reenter(ctx)
+		if h := in.hold; h != nil {
+			if h.c == l.c && h.req.Mode == r.Mode && h.req.Semaphore() == r.Semaphore() {
+				return h.reenter(ctx)
+			}
+			// The service may still have what its client does not trust any more, or has closed.
+			if err := h.check(ctx); errors.Is(err, ErrClosed) && h.c != l.c {
+				return nil, ErrLost
+			} else if err != nil {
+				return nil, err
+			}
 		}
 		if !l.c.caps.Joins {
 			return nil, fmt.Errorf("%w: joining the hold of another client or mode", ErrUnsupported)

@@ -404,3 +404,31 @@ func mustParse(t testing.TB, s string) Owner {
 	}
 	return o
 }
+
+func TestNothingJoinsAHoldThatItsClientDoesNotTrust(t *testing.T) {
+	// The service may have it for some time yet: that is no reason to get in.
+	space := new(memory.Space)
+	one, two := newOn(t, space.Open(), TTL(time.Hour)), newOn(t, space.Open())
+	for what, lock := range map[string]func(context.Context) (*Lease, error){
+		"same mode":      one.Mutex("a").Lock,
+		"other mode":     one.RWMutex("a").Read().Lock,
+		"another client": two.Mutex("a").Lock,
+	} {
+		l := mustLock(t, one.Mutex("a"), t.Context())
+		ctx := context.WithoutCancel(l.Context(t.Context()))
+		one.mu.Lock()
+		l.hold.until = time.Now()
+		one.mu.Unlock()
+		_, err := lock(ctx)
+		if !errors.Is(err, ErrLost) {
+			t.Errorf("%s: %v; want ErrLost", what, err)
+		}
+	}
+	l := mustLock(t, one.Mutex("a"), t.Context())
+	ctx := context.WithoutCancel(l.Context(t.Context()))
+	one.Close()
+	_, err := two.Mutex("a").Lock(ctx)
+	wantErr(t, err, ErrLost)
+	_, err = one.Mutex("a").Lock(ctx)
+	wantErr(t, err, ErrClosed)
+}

@@ -1,0 +1,241 @@
+// Package arch holds the rules of the code base that a compiler does not: who may import what, what every driver must have, and that every
+// exported name says what it promises.
+package arch
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	module = "github.com/dlock-go/dlock"
+	root   = "../.."
+)
+
+// pkg is what go list says of a package.
+type pkg struct {
+	ImportPath string
+	Dir        string
+	Standard   bool
+	Deps       []string
+}
+
+// list runs go list with the given patterns in the root module.
+func list(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Standard,Deps"}, args...)...)
+	cmd.Dir = root
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ps []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return ps
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ps = append(ps, p)
+	}
+}
+
+// clients are the modules that each driver may depend on; what is not listed has the standard library only.
+var clients = map[string][]string{}
+
+func TestImports(t *testing.T) {
+	standard := map[string]bool{}
+	all := list(t, "-deps", "./...")
+	for _, p := range all {
+		standard[p.ImportPath] = p.Standard
+	}
+	drivers := func(path string) bool {
+		return strings.HasPrefix(path, module+"/driver/") || path == module+"/driver/all"
+	}
+	for _, p := range all {
+		if p.Standard || !strings.HasPrefix(p.ImportPath, module) {
+			continue
+		}
+		for _, d := range p.Deps {
+			ours := d == module || strings.HasPrefix(d, module+"/")
+			switch {
+			case standard[d]:
+			case !ours:
+				if p.ImportPath != module+"/driver/all" && !slices.ContainsFunc(clients[filepath.Base(p.ImportPath)], func(m string) bool { return d == m || strings.HasPrefix(d, m+"/") }) {
+					t.Errorf("%s depends on %s: only the driver of a service may depend on its client, and says so in the list of this test", p.ImportPath, d)
+				}
+			case p.ImportPath == module+"/driver" || drivers(p.ImportPath) && p.ImportPath != module+"/driver/all":
+				if d != module+"/driver" {
+					t.Errorf("%s depends on %s: the contract depends on nothing here, and a driver on the contract alone", p.ImportPath, d)
+				}
+			case drivers(d) && p.ImportPath != module+"/driver/all":
+				t.Errorf("%s depends on the driver %s: users choose their drivers", p.ImportPath, d)
+			}
+		}
+	}
+}
+
+// driverDirs returns the folders of drivers.
+func driverDirs(t *testing.T) []string {
+	t.Helper()
+	es, err := os.ReadDir(filepath.Join(root, "driver"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dirs []string
+	for _, e := range es {
+		if e.IsDir() && e.Name() != "all" && e.Name() != "testdata" {
+			dirs = append(dirs, e.Name())
+		}
+	}
+	if len(dirs) < 2 {
+		t.Fatalf("found the drivers %v only", dirs)
+	}
+	return dirs
+}
+
+func TestEveryDriverHasItsParts(t *testing.T) {
+	fset := token.NewFileSet()
+	calls := func(pattern string) bool { // a call of conformance.Run in a test file
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			src, err := parser.ParseFile(fset, f, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			ast.Inspect(src, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Run" {
+					x, ok := s.X.(*ast.Ident)
+					found = found || ok && x.Name == "conformance"
+				}
+				return true
+			})
+			if found {
+				return true
+			}
+		}
+		return false
+	}
+	every, err := os.ReadFile(filepath.Join(root, "driver/all/all.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range driverDirs(t) {
+		if !calls("driver/"+d+"/*_test.go") && !calls("conformance/containers/"+d+"*_test.go") {
+			t.Errorf("driver/%s has no conformance run: neither in its own folder nor in conformance/containers/%s*_test.go", d, d)
+		}
+		if !strings.Contains(string(every), module+"/driver/"+d+`"`) {
+			t.Errorf("driver/all does not import driver/%s", d)
+		}
+		page, err := os.ReadFile(filepath.Join(root, "docs", d+".md"))
+		if err != nil {
+			t.Errorf("driver/%s has no page in docs", d)
+			continue
+		}
+		for _, h := range []string{"## URL", "## What it promises", "## What it does not promise", "## How it works", "## Costs", "## Operating it"} {
+			if !strings.Contains(string(page), "\n"+h+"\n") {
+				t.Errorf("docs/%s.md has no heading %q", d, h)
+			}
+		}
+	}
+}
+
+// TestExportedNamesSayWhatTheyPromise wants a comment on every exported name and package outside tests and commands.
+func TestExportedNamesSayWhatTheyPromise(t *testing.T) {
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || e.Name() == "cmd"):
+			return filepath.SkipDir
+		case e.IsDir():
+			documented(t, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func documented(t *testing.T, dir string) {
+	fset := token.NewFileSet()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages, n := map[string]bool{}, 0
+	for _, path := range files {
+		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages[strings.TrimSuffix(f.Name.Name, "_test")] = packages[strings.TrimSuffix(f.Name.Name, "_test")] || f.Doc != nil
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		n++
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && (d.Recv == nil || exportedReceiver(d.Recv)) && d.Doc == nil {
+					t.Errorf("%s: %s has no comment", fset.Position(d.Pos()), d.Name)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					specDocumented(t, fset, d, s)
+				}
+			}
+		}
+	}
+	for name, ok := range packages {
+		if !ok && n > 0 {
+			t.Errorf("package %s in %s has no comment", name, dir)
+		}
+	}
+}
+
+func specDocumented(t *testing.T, fset *token.FileSet, d *ast.GenDecl, s ast.Spec) {
+	switch s := s.(type) {
+	case *ast.TypeSpec:
+		if !s.Name.IsExported() {
+			return
+		}
+		if d.Doc == nil && s.Doc == nil {
+			t.Errorf("%s: %s has no comment", fset.Position(s.Pos()), s.Name)
+		}
+	case *ast.ValueSpec:
+		if s.Names[0].IsExported() && s.Doc == nil && s.Comment == nil && (d.Doc == nil || len(d.Specs) > 1) {
+			t.Errorf("%s: %s has no comment", fset.Position(s.Pos()), s.Names[0])
+		}
+	}
+}
+
+func exportedReceiver(r *ast.FieldList) bool {
+	typ := r.List[0].Type
+	if p, ok := typ.(*ast.StarExpr); ok {
+		typ = p.X
+	}
+	if g, ok := typ.(*ast.IndexExpr); ok {
+		typ = g.X
+	}
+	id, ok := typ.(*ast.Ident)
+	return ok && id.IsExported()
+}
