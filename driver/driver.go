@@ -42,8 +42,9 @@ type Backend interface {
 	// leaves nothing behind. A join (any other owner) never waits: it is granted, or [ErrLost] if the owner does not hold
 	// the lock, or [ErrUpgrade]. [ErrConflict] refuses a lock among semaphores, and the other way round.
 	//
-	// Resumed, a request has its TTL armed anew, or the grant reports what remains; the token is the same each time. A
-	// request that has expired, was released, or was given up is never resumed: that is [ErrLost].
+	// Resumed, a request has its TTL armed anew, or the grant reports what remains; the token is the same each time. What
+	// has expired, was ended by force, or was released as Uncertain is never resumed: that is [ErrLost]. The ID of a
+	// request that ended in good order is not sent again.
 	//
 	// While a request waits the driver keeps it alive, at a cost that does not grow with the number of waiters: one push
 	// channel, watch stream or batched poll for the whole client. Waiters are granted in the order of arrival.
@@ -59,7 +60,8 @@ type Backend interface {
 	// Renew proves that the requests still hold, and arms their TTLs anew, in a number of round trips that does not grow
 	// with each request (batches, one per server). The result has one element for each request, in the same order.
 	//
-	// It never revives a request that has expired, was released or was broken: that is [ErrLost], and it is final.
+	// It never revives a request that has expired, was released or was broken: that is [ErrLost], and it is final. Of a
+	// request that still waits it is [ErrNotHeld].
 	Renew(ctx context.Context, rs []Request) []Renewal
 
 	// Release removes the request, granted or waiting, and grants whoever follows. It is nil if this call, or an earlier

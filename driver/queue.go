@@ -10,8 +10,11 @@ import "time"
 //     every stranger ahead of it, granted or not. Requests of one owner are compatible. Others are when all of them are
 //     Shared and the owners, counted once each, keep the smallest limit among them.
 //  3. A waiter depends on the nearest stranger ahead that stands against it, and on a join only if there is none; if it
-//     is the limit that stands against it, on one request of each of the nearest owners that fill it, and on the one
-//     that sets it. While those exist its answer cannot change; when one of them goes, it has to look again.
+//     is a limit that stands against it, on the nearest requests, one of each owner, that fill it. While those exist its
+//     answer cannot change; when one of them goes, it has to look again.
+//
+// So a departure wakes one writer, or the readers that stand between it and the next writer, or at most n waiters for
+// permits, where n is the largest limit among them.
 //
 // A request only ever stands against those behind it, and a join adds neither an owner nor a smaller limit ([Queue.Admit]). So a grant is
 // never taken back, and the granted strangers are a prefix: an evaluation stops at the first that waits.
@@ -70,11 +73,12 @@ func (q Queue) first() *Entry {
 // admitJoin gives a join the token and the smallest limit of the hold that it joins, so that it bounds as much as the
 // hold did and no more, also after all other requests of the hold are gone.
 func (q Queue) admitJoin(r Request) (Request, error) {
-	held, covered, limit := false, false, r.Limit
+	held, covered, broken, limit := false, false, false, r.Limit
 	visit := func(e *Entry) {
-		if e.Owner != r.Owner || e.Broken {
+		if e.Owner != r.Owner {
 			return
 		}
+		broken = broken || e.Broken
 		if !held {
 			held, limit, r.Token = true, e.Limit, e.Token
 		}
@@ -90,7 +94,7 @@ func (q Queue) admitJoin(r Request) (Request, error) {
 		visit(e)
 	}
 	switch f := q.first(); {
-	case !held:
+	case !held || broken:
 		return r, ErrLost
 	case f.Semaphore() != r.Semaphore():
 		return r, ErrConflict
@@ -132,90 +136,66 @@ func (q Queue) Depends(i int) []*Entry {
 	return q.fills(i)
 }
 
-// fills is Depends where only a limit can stand against the stranger.
+// fills is Depends where only a limit can stand against the stranger. It stops at the nearest requests that fill the
+// smallest limit among them and its own, although a smaller one may stand farther ahead: if everybody watched whoever
+// set that, its departure would wake them all.
 func (q Queue) fills(i int) []*Entry {
-	s := q.Strangers[i]
-	limit, sets := s.Limit, (*Entry)(nil) // the smallest limit, and who sets it: nil for the stranger itself
-	near := make([]*Entry, 0, i+len(q.Joins))
-	for j := i - 1; j >= 0; j-- {
-		near = append(near, q.Strangers[j])
-	}
-	near = append(near, q.Joins...)
-	for _, e := range near {
-		if e.Limit > 0 && (limit == 0 || e.Limit < limit) {
-			limit, sets = e.Limit, e
-		}
-	}
-	if limit == 0 {
-		return nil
-	}
-	owners := map[ID]bool{s.Owner: true}
+	limit, owners := q.Strangers[i].Limit, map[ID]bool{q.Strangers[i].Owner: true}
 	var deps []*Entry
-	for _, e := range near {
-		if len(deps) == limit {
-			break
+	fill := func(e *Entry) bool {
+		lowers := e.Limit > 0 && (limit == 0 || e.Limit < limit)
+		if lowers {
+			limit = e.Limit
 		}
-		if !owners[e.Owner] {
+		if lowers || !owners[e.Owner] {
 			owners[e.Owner] = true
 			deps = append(deps, e)
-			if e.Limit == limit {
-				sets = nil // one of those waited for sets it too
-			}
+		}
+		return limit > 0 && len(owners) > limit
+	}
+	for j := i - 1; j >= 0; j-- {
+		if fill(q.Strangers[j]) {
+			return deps
 		}
 	}
-	if len(deps) < limit {
-		return nil
+	for _, e := range q.Joins {
+		if fill(e) {
+			return deps
+		}
 	}
-	if sets != nil {
-		deps = append(deps, sets)
-	}
-	return deps
+	return nil
 }
 
 // ahead is the running sum of what stands against the next stranger: every join, and the strangers so far.
 type ahead struct {
-	strangers int            // owners that the strangers so far began
-	joined    map[ID][2]bool // owners of joins that none of those began: {present, Exclusive}; nil if there are no joins
-	exclusive int            // of both, how many are Exclusive
-	limit     int            // the smallest limit; 0: none
+	strangers int         // owners that the strangers so far began
+	joined    map[ID]bool // owners of joins that none of those began; nil if there are no joins
+	exclusive bool        // any of both is Exclusive; of a stranger's own joins only if it is itself
+	limit     int         // the smallest limit; 0: none
 }
 
 func (q Queue) ahead() ahead {
 	var a ahead
-	if len(q.Joins) == 0 {
-		return a
+	if len(q.Joins) > 0 {
+		a.joined = make(map[ID]bool, len(q.Joins))
 	}
-	a.joined = make(map[ID][2]bool, len(q.Joins))
 	for _, j := range q.Joins {
-		was := a.joined[j.Owner]
-		if j.Mode == Exclusive && !was[1] {
-			a.exclusive++
-		}
-		a.joined[j.Owner] = [2]bool{true, was[1] || j.Mode == Exclusive}
-		a.lower(j.Limit)
+		a.joined[j.Owner] = true
+		a.count(j)
 	}
 	return a
 }
 
-func (a *ahead) lower(limit int) {
-	if limit > 0 && (a.limit == 0 || limit < a.limit) {
-		a.limit = limit
-	}
-}
-
 // admits reports whether s is compatible with all that is ahead. Its own joins do not stand against it.
 func (a *ahead) admits(s *Entry) bool {
-	others, exclusive := a.strangers+len(a.joined), a.exclusive
-	if own := a.joined[s.Owner]; own[0] {
+	others := a.strangers + len(a.joined)
+	if a.joined[s.Owner] {
 		others--
-		if own[1] {
-			exclusive--
-		}
 	}
 	if others == 0 {
 		return true
 	}
-	if s.Mode == Exclusive || exclusive > 0 {
+	if s.Mode == Exclusive || a.exclusive {
 		return false
 	}
 	limit := a.limit
@@ -226,15 +206,14 @@ func (a *ahead) admits(s *Entry) bool {
 }
 
 func (a *ahead) add(s *Entry) {
-	if own := a.joined[s.Owner]; own[0] {
-		delete(a.joined, s.Owner)
-		if own[1] {
-			a.exclusive--
-		}
-	}
+	delete(a.joined, s.Owner)
 	a.strangers++
-	if s.Mode == Exclusive {
-		a.exclusive++
+	a.count(s)
+}
+
+func (a *ahead) count(e *Entry) {
+	a.exclusive = a.exclusive || e.Mode == Exclusive
+	if e.Limit > 0 && (a.limit == 0 || e.Limit < a.limit) {
+		a.limit = e.Limit
 	}
-	a.lower(s.Limit)
 }

@@ -25,7 +25,7 @@ type Config struct {
 	Logger *slog.Logger  // never nil
 }
 
-// String returns the scheme alone, so that no log shows a password. So do GoString and LogValue.
+// String returns the scheme alone, so that no log shows a password. So do GoString, LogValue and MarshalText.
 func (c Config) String() string {
 	if c.URL == nil {
 		return "driver.Config{}"
@@ -35,6 +35,9 @@ func (c Config) String() string {
 
 // GoString is String.
 func (c Config) GoString() string { return c.String() }
+
+// MarshalText is String.
+func (c Config) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // LogValue is String.
 func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }

@@ -1,0 +1,68 @@
+// Package memory is the driver for locks within one process: tests, and programs that do not need a service yet.
+//
+// It is also the driver to read first. The contract of package driver needs little more than this: a queue under each
+// name, the rule of [driver.Queue] to say who holds, and somebody who wakes the waiter that it names.
+//
+// # URLs
+//
+// "memory:name" opens a client of the space with that name, which all clients of the process that open it share, and
+// which is forgotten when the last of them is closed. "memory:" opens a client of a space of its own. Names of spaces are
+// compared as written. There are no parameters beyond those that every URL has.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func init() { driver.Register("memory", open) }
+
+// New returns a client of a new space that nobody else can reach. Use [Space] for several clients of one.
+func New() *Backend { return new(Space).Open() }
+
+// named are the spaces with a name. Its mutex comes before that of a space where both are held.
+var named = struct {
+	sync.Mutex
+	spaces map[string]*namedSpace
+}{spaces: map[string]*namedSpace{}}
+
+type namedSpace struct {
+	Space
+	clients int
+}
+
+func open(_ context.Context, c driver.Config) (driver.Backend, error) {
+	if err := c.Params().Err(); err != nil {
+		return nil, err
+	}
+	if c.URL.User != nil || c.URL.Host != "" || c.URL.Path != "" {
+		return nil, fmt.Errorf("%w URL: want memory:name, which the process shares by name, or memory: for a space of its own, "+
+			"without user, host or path", driver.ErrInvalid)
+	}
+	name := c.URL.Opaque
+	if name == "" {
+		b := New()
+		b.prefix = c.Prefix
+		return b, nil
+	}
+	named.Lock()
+	defer named.Unlock()
+	s := named.spaces[name]
+	if s == nil {
+		s = &namedSpace{}
+		named.spaces[name] = s
+	}
+	s.clients++
+	b := s.Open()
+	b.prefix, b.forget = c.Prefix, func() {
+		named.Lock()
+		defer named.Unlock()
+		if s.clients--; s.clients == 0 {
+			delete(named.spaces, name)
+		}
+	}
+	return b, nil
+}
