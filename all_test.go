@@ -95,6 +95,19 @@ func TestLosingOnePartLosesTheWholeAndTheRestIsGivenBack(t *testing.T) {
 	})
 }
 
+func TestAPartGivenBackAloneIsNoLossAnotherIs(t *testing.T) {
+	c, _ := newHooked(t)
+	l := mustLock(t, All(c.Mutex("a"), c.Mutex("b")), t.Context())
+	mustUnlock(t, l.Leases()[0])
+	if isLost(l) {
+		t.Error("lost by an Unlock")
+	}
+	if err := c.Break(t.Context(), "b", l.Leases()[1].Token(), Force()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Lost()
+}
+
 func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(30*time.Second))
@@ -112,7 +125,11 @@ func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
 		if err := b.Break(t.Context(), "a", q.Holders()[0].Token, true); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, <-res, ErrLost)
+		err = <-res
+		wantErr(t, err, ErrLost)
+		if errors.Is(err, context.Canceled) {
+			t.Errorf("%v looks as if the caller's context had ended", err)
+		}
 		mustUnlock(t, held)
 		synctest.Wait()
 		if !free(t, c, "a") || !free(t, c, "b") {

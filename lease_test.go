@@ -224,7 +224,7 @@ func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
 		before := runtime.NumGoroutine()
 		c, b := newHooked(t)
 		l := mustLock(t, c.Mutex("a"), t.Context())
-		ctx := l.Context(t.Context())
+		ctx, lost := l.Context(t.Context()), l.Lost()
 		waiter := make(chan error)
 		go func() {
 			_, err := c.Mutex("a").Lock(t.Context())
@@ -241,8 +241,10 @@ func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
 			t.Error("again:", err)
 		}
 		wantErr(t, context.Cause(ctx), ErrClosed)
-		if isLost(l) {
+		select {
+		case <-lost:
 			t.Error("Close closed Lost")
+		default:
 		}
 		wantErr(t, l.Unlock(t.Context()), ErrClosed)
 		wantErr(t, l.Err(), ErrClosed)

@@ -191,9 +191,6 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 		if late++; late == lateGrants {
 			return nil, fmt.Errorf("%w: %d grants arrived after the end of their TTL of %s; a longer ttl is needed", ErrLost, late, r.TTL)
 		}
-		if err := contextErr(ctx); err != nil {
-			return nil, c.explain(ctx, err)
-		}
 	}
 }
 

@@ -114,6 +114,11 @@ func TestJoinFromAnotherClient(t *testing.T) {
 	if !free(t, one, "a") {
 		t.Error("the refused join stands in the queue")
 	}
+	nameless := func(b *memory.Backend) *hooked { // a driver that cannot tell its queues from others
+		return &hooked{Backend: b, caps: func(c *driver.Capabilities) { c.Identity = "" }}
+	}
+	one, two = newOn(t, nameless(space.Open())), newOn(t, nameless(space.Open()))
+	mustLock(t, two.Mutex("b"), mustLock(t, one.Mutex("b"), t.Context()).Context(t.Context()))
 	if WithOwner(t.Context(), Owner{}) != t.Context() {
 		t.Error("the zero Owner changed the context")
 	}
@@ -137,6 +142,8 @@ func TestUpgradeIsRefusedDowngradeWorks(t *testing.T) {
 		t.Error("writer beside the downgraded reader:", err)
 	}
 	mustUnlock(t, mustLock(t, rw.Read(), t.Context()))
+	_, err = rw.Read().Lock(context.WithoutCancel(w.Context(t.Context()))) // the owner lives on, that lease of it does not
+	wantErr(t, err, ErrLost)
 	mustUnlock(t, d)
 	if !free(t, c, "a") {
 		t.Error("not free")
@@ -231,10 +238,12 @@ func TestErrorsOfTheContext(t *testing.T) {
 		t.Error("a context that was over reached the backend")
 	}
 
-	short, stop := context.WithTimeout(t.Context(), time.Millisecond)
+	late := errors.New("the shop closes")
+	short, stop := context.WithTimeoutCause(t.Context(), time.Millisecond, late)
 	defer stop()
 	_, err := c.Mutex("a").Lock(short)
 	wantErr(t, err, context.DeadlineExceeded)
+	wantErr(t, err, late)
 	if errors.Is(err, ErrHeld) {
 		t.Error("a wait that timed out looks like a refusal")
 	}
@@ -316,8 +325,12 @@ func TestAGrantThatArrivesAfterItsTTLIsNoLease(t *testing.T) {
 		}
 		mustUnlock(t, l)
 		slow = 100
+		n := b.releases.Load()
 		_, err := c.Mutex("a").Lock(t.Context())
 		wantErr(t, err, ErrLost)
+		if n = b.releases.Load() - n; n != lateGrants {
+			t.Errorf("%d late grants given back; want %d", n, lateGrants)
+		}
 		if !free(t, c, "a") {
 			t.Error("a late grant was left behind")
 		}

@@ -193,6 +193,38 @@ func TestASuspendedMachineProvesItsHoldsBeforeItTrustsThem(t *testing.T) {
 	})
 }
 
+func TestTrust(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 30 * time.Second, day} {
+		if m := margin(ttl); m <= 0 || m > ttl/2 || m > time.Second || ttl >= time.Second && m < 50*time.Millisecond {
+			t.Errorf("margin(%s) = %s", ttl, m)
+		}
+	}
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		l := mustLock(t, c.Mutex("a", FixedLease(time.Hour)), t.Context())
+		until := l.Until()
+		renew := func(ttl time.Duration, age time.Duration) {
+			b.renew = func(context.Context, []driver.Request) []driver.Renewal {
+				return []driver.Renewal{{TTL: ttl, Since: time.Now().Add(-age)}}
+			}
+			if err := l.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		renew(2*time.Hour, time.Minute) // the reply to a call that was sent before the last proof
+		if l.Until() != until {
+			t.Error("an older proof counted")
+		}
+		start := time.Now()
+		renew(10*time.Second, 0) // the backend keeps it for less than before
+		<-l.Lost()
+		if d := time.Since(start); d != 10*time.Second-margin(10*time.Second) {
+			t.Errorf("lost after %s", d)
+		}
+	})
+}
+
 func TestTenThousandLeasesAreCheap(t *testing.T) {
 	const n = 10000
 	bubble(t, func(t *testing.T) {
@@ -297,6 +329,9 @@ func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
 		l := mustLock(t, c.Mutex("a"), t.Context())
 		<-l.Lost()
 		synctest.Wait()
+		if s := out.String(); strings.Count(s, "renewal failed") != 1 {
+			t.Errorf("want the failing renewals told once; log: %s", s)
+		}
 		if s := out.String(); !strings.Contains(s, "lease lost") || !strings.Contains(s, "name=a") || strings.Contains(s, l.hold.req.ID.String()) {
 			t.Errorf("log: %s", s)
 		}
