@@ -246,13 +246,7 @@ func (c *Client) GoString() string { return c.String() }
 
 // sameQueues reports whether both clients stand over the same queues, as far as can be told within a process.
 func (c *Client) sameQueues(d *Client) bool {
-	if c == d {
-		return true
-	}
-	if c.caps.Backend != d.caps.Backend || c.set.order != d.set.order {
-		return false
-	}
-	return c.caps.Identity == d.caps.Identity || c.caps.Identity == "" || d.caps.Identity == ""
+	return c == d || c.caps.Backend == d.caps.Backend && c.set.order == d.set.order && c.caps.Identity == d.caps.Identity
 }
 
 // Inspect returns who holds the lock and who waits for it, as the backend sees it now. It is for people and tests: by the

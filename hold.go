@@ -177,9 +177,11 @@ func (c *Client) lose(h *hold, why string) {
 		return
 	}
 	c.held.remove(h)
+	c.mu.Unlock()
+	h.finish(ErrLost) // before it is given back, and somebody else is in
+	c.mu.Lock()
 	c.giveBack(h.req)
 	c.mu.Unlock()
-	h.finish(ErrLost)
 	c.set.logger.Warn("dlock: lease lost", "name", h.req.Name, "backend", c.caps.Backend, "token", h.token, "why", why)
 }
 

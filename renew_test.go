@@ -328,6 +328,7 @@ func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
 		b.renew = hungRenew
 		l := mustLock(t, c.Mutex("a"), t.Context())
 		<-l.Lost()
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if s := out.String(); strings.Count(s, "renewal failed") != 1 {
 			t.Errorf("want the failing renewals told once; log: %s", s)
