@@ -99,9 +99,9 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 	if err := contextErr(ctx); err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(rawURL)
-	if err != nil { // its text may hold the password
-		return nil, invalid("not a URL; want scheme://user:password@host:port/path?parameters, with special characters percent-encoded")
+	u, hosts, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
 	}
 	opener := driver.Lookup(u.Scheme)
 	if opener == nil {
@@ -132,7 +132,7 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 		return nil, err
 	}
 	id := driver.NewID()
-	b, err := opener(ctx, driver.Config{URL: u, Prefix: prefix, TTL: set.ttl, Client: id, Logger: set.logger})
+	b, err := opener(ctx, driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.ttl, Client: id, Logger: set.logger})
 	if err != nil {
 		return nil, scrub(err, u)
 	}
@@ -141,6 +141,43 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 		b.Close()
 	}
 	return c, err
+}
+
+// parseURL parses a URL whose authority may name several hosts, with commas between, which net/url does not know. The URL has the
+// first.
+func parseURL(raw string) (*url.URL, []string, error) {
+	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || strings.ContainsAny(scheme, "/?#") {
+		u, err := url.Parse(raw)
+		if err != nil { // its text may show the password
+			return nil, nil, bad
+		}
+		return u, nil, nil
+	}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		end = i
+	}
+	list, after := rest[:end], rest[end:]
+	user := ""
+	if i := strings.LastIndexByte(list, '@'); i >= 0 {
+		user, list = list[:i+1], list[i+1:]
+	}
+	hosts := strings.Split(list, ",")
+	for _, h := range hosts {
+		if u, err := url.Parse("x://" + h); err != nil || u.Host != h || h == "" && len(hosts) > 1 {
+			return nil, nil, bad
+		}
+	}
+	u, err := url.Parse(scheme + "://" + user + hosts[0] + after)
+	if err != nil {
+		return nil, nil, bad
+	}
+	if hosts[0] == "" {
+		hosts = nil
+	}
+	return u, hosts, nil
 }
 
 // fromURL takes the parameters that all backends share out of values.

@@ -24,6 +24,9 @@ func init() {
 	driver.Register("leaky", func(_ context.Context, c driver.Config) (driver.Backend, error) {
 		return nil, fmt.Errorf("dial %s: %v %+v %#v: refused", c.URL, c, c, c)
 	})
+	driver.Register("hosts", func(_ context.Context, c driver.Config) (driver.Backend, error) {
+		return nil, fmt.Errorf("%q", c.Hosts)
+	})
 	driver.Register("plain", func(_ context.Context, c driver.Config) (driver.Backend, error) {
 		p := c.Params()
 		p.Duration("session_timeout", time.Second)
@@ -51,6 +54,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"memory:a?x=1", "label, order, prefix, ttl"},
 		{"memory:a?ttl=1s;x=2", "well-formed"},
 		{"memory:a?ttl=%zz", "well-formed"},
+		{"memory://h1:1,:x", "not a URL"},
+		{"memory://h1:1,,h2", "not a URL"},
 		{"memory:a#b", "fragment"},
 		{"memory:a?label=" + strings.Repeat("x", 256), "255"},
 		{"memory:a?prefix=%00", "control"},
@@ -71,6 +76,20 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if _, err := dlock.New(memory.New(), dlock.TTL(0)); !errors.Is(err, dlock.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+func TestOpenGivesTheDriverAllHosts(t *testing.T) {
+	for raw, want := range map[string][]string{
+		"hosts://u:p%2F@h1:1,h2,[::1]:3,[fe80::1]/path?n=1": {"h1:1", "h2", "[::1]:3", "[fe80::1]"},
+		"hosts://h1?n=1":  {"h1"},
+		"hosts:///path":   nil,
+		"hosts:path?n=//": nil,
+		"hosts:a?n=x://y": nil,
+	} {
+		if _, err := dlock.Open(t.Context(), raw); err == nil || err.Error() != fmt.Sprintf("dlock: open (hosts): %q", want) {
+			t.Errorf("%s: %v; want %q", raw, err, want)
+		}
 	}
 }
 

@@ -18,7 +18,8 @@ type Opener func(ctx context.Context, c Config) (Backend, error)
 
 // Config is what an Opener is given: the URL, and the settings that all drivers share, which were read from it already.
 type Config struct {
-	URL    *url.URL      // without the shared parameters
+	URL    *url.URL      // without the shared parameters; of several hosts, with the first
+	Hosts  []string      // all hosts of the URL, as written: "h1:6379", "[::1]"
 	Prefix string        // put before every name in the service's key space; may be empty
 	TTL    time.Duration // the default TTL of the client's locks; never 0
 	Client ID            // the client's ID, as its requests will carry it
