@@ -96,16 +96,18 @@ func TestLosingOnePartLosesTheWholeAndTheRestIsGivenBack(t *testing.T) {
 }
 
 func TestAPartGivenBackAloneIsNoLossAnotherIs(t *testing.T) {
-	c, _ := newHooked(t)
-	l := mustLock(t, All(c.Mutex("a"), c.Mutex("b")), t.Context())
-	mustUnlock(t, l.Leases()[0])
-	if isLost(l) {
-		t.Error("lost by an Unlock")
-	}
-	if err := c.Break(t.Context(), "b", l.Leases()[1].Token(), Force()); err != nil {
-		t.Fatal(err)
-	}
-	<-l.Lost()
+	bubble(t, func(t *testing.T) {
+		c, _ := newHooked(t)
+		l := mustLock(t, All(c.Mutex("a"), c.Mutex("b")), t.Context())
+		mustUnlock(t, l.Leases()[0])
+		if isLost(l) {
+			t.Error("lost by an Unlock")
+		}
+		if err := c.Break(t.Context(), "b", l.Leases()[1].Token(), Force()); err != nil {
+			t.Fatal(err)
+		}
+		<-l.Lost()
+	})
 }
 
 func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
