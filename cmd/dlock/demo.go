@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
+)
+
+func newDemo() *cobra.Command {
+	o := demo.Options{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "A flash sale: several shops sell one stock, first without a lock, then under dlock",
+		Long: `A flash sale: several shops, which are processes, sell one stock to more buyers than it has items. Each sale
+reads the stock, thinks, and writes it back.
+
+Without a lock that oversells. Under dlock exactly the stock is sold, although one shop is killed (SIGKILL) in the
+middle of a sale.
+
+Exit status: 0 if exactly the stock was sold under the lock, 1 if not or if something failed, 2 for wrong flags,
+130 if interrupted.`,
+		Example: `  dlock demo
+  dlock demo --shops 8 --buyers 1000 --stock 200 --think 2ms
+  dlock demo --url "file:///var/lib/shop/locks?ttl=5s"`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return untilSignal(func(ctx context.Context) error { return demo.Run(ctx, o, cmd.OutOrStdout()) })
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.URL, "url", "", "the backend (default file: in a temporary folder); its ttl is 2s unless it says another")
+	f.IntVar(&o.Shops, "shops", 4, "processes that sell")
+	f.IntVar(&o.Buyers, "buyers", 300, "buyers of all shops together, who all come at once")
+	f.IntVar(&o.Stock, "stock", 50, "items to sell")
+	f.DurationVar(&o.Think, "think", 5*time.Millisecond, "between reading the stock and writing it")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "of the whole demo")
+	return cmd
+}
+
+// newShop is the command with which the demo starts its shops.
+func newShop() *cobra.Command {
+	return &cobra.Command{
+		Use:    demo.ShopCommand,
+		Short:  "One shop of the demo, which starts it",
+		Hidden: true,
+		Args:   usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			signal.Ignore(os.Interrupt, syscall.SIGHUP) // which a terminal sends to all: the demo ends its shops
+			return demo.Shop(cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}

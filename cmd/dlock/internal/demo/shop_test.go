@@ -1,0 +1,133 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+// newShop returns a shop with a fresh stock, and what it tells.
+func newShop(t *testing.T, stock int, l lock) (*shop, *strings.Builder) {
+	t.Helper()
+	var told strings.Builder
+	s := &shop{config: config{Dir: t.TempDir(), Shop: 1}, lock: l, out: json.NewEncoder(&told)}
+	if err := s.stock().write(stock); err != nil {
+		t.Fatal(err)
+	}
+	return s, &told
+}
+
+func wantState(t *testing.T, s *shop, sales, left int) {
+	t.Helper()
+	es, err := s.ledger().read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := s.stock().read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(es) != sales || n != left {
+		t.Errorf("%d sales, %d left; want %d and %d", len(es), n, sales, left)
+	}
+}
+
+// lostLease is lost while its holder thinks.
+type lostLease struct{ nobodys }
+
+func (lostLease) Err() error                   { return fmt.Errorf("lease: %w", dlock.ErrLost) }
+func (lostLease) Unlock(context.Context) error { return dlock.ErrLost }
+
+func TestALostLeaseSellsNothingAndTheBuyerQueuesAgain(t *testing.T) {
+	calls := 0
+	s, told := newShop(t, 3, func(context.Context) (lease, error) {
+		if calls++; calls < 3 {
+			return lostLease{}, nil
+		}
+		return nobodys{}, nil
+	})
+	if err := s.sale(t.Context(), lostLease{}, 0); !errors.Is(err, dlock.ErrLost) {
+		t.Error(err)
+	}
+	wantState(t, s, 0, 3)
+	if err := s.buy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wantState(t, s, 1, 2)
+	if n := strings.Count(told.String(), `"note"`); calls != 3 || n != 2 {
+		t.Errorf("%d calls, %d notes", calls, n)
+	}
+}
+
+func TestABuyerTriesAgainWhenTheBackendDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		s, _ := newShop(t, 1, func(context.Context) (lease, error) {
+			if calls++; calls < 10 {
+				return nil, errors.New("connection refused")
+			}
+			return nobodys{}, nil
+		})
+		if err := s.buy(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantState(t, s, 1, 0)
+	})
+}
+
+func TestABuyerGivesUpInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := errors.New("connection refused")
+		s, _ := newShop(t, 1, func(context.Context) (lease, error) { return nil, gone })
+		begin := time.Now()
+		if err := s.buy(t.Context()); !errors.Is(err, gone) {
+			t.Error(err)
+		}
+		if d := time.Since(begin); d < patience || d > patience+time.Second {
+			t.Error("gave up after", d)
+		}
+	})
+}
+
+func TestABuyerDoesNotRepeatWhatCannotSucceed(t *testing.T) {
+	for _, e := range []error{dlock.ErrInvalid, dlock.ErrUnsupported, dlock.ErrConflict, dlock.ErrClosed} {
+		calls := 0
+		s, _ := newShop(t, 1, func(context.Context) (lease, error) { calls++; return nil, fmt.Errorf("lock: %w", e) })
+		if err := s.buy(t.Context()); !errors.Is(err, e) || calls != 1 {
+			t.Errorf("%v after %d calls", err, calls)
+		}
+	}
+}
+
+func TestOnlyTheFirstToGetThereIsKilled(t *testing.T) {
+	s, told := newShop(t, 2, unguarded)
+	s.KillAt = 2
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.buy(ctx); !errors.Is(err, context.DeadlineExceeded) { // it thought until then
+		t.Error(err)
+	}
+	wantState(t, s, 0, 2)
+	if err := s.buy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wantState(t, s, 1, 1)
+	if n := strings.Count(told.String(), `"kill me"`); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+func TestSoldOut(t *testing.T) {
+	s, _ := newShop(t, 0, unguarded)
+	if err := s.buy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wantState(t, s, 0, 0)
+}

@@ -1,0 +1,98 @@
+package conformance
+
+import (
+	"context"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+var breaking = []Law{
+	{Name: "break-wrong-token", run: breakWrongToken, needs: []need{breakable, fencing},
+		Sentence: "Break with a token that no holder has is ErrNotHeld and changes nothing"},
+	{Name: "break", run: breakPlain, needs: []need{breakable},
+		Sentence: "a broken hold is neither renewed nor joined, and its successor is in only after the holder knows, within a TTL"},
+	{Name: "break-force", run: breakForce, needs: []need{breakable},
+		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
+}
+
+// breakIt calls Break.
+func (e *env) breakIt(c *dlock.Client, name string, t dlock.Token, opts ...dlock.BreakOption) error {
+	e.Helper()
+	return call(e, "Break", func(ctx context.Context) error { return c.Break(ctx, name, t, opts...) })
+}
+
+func breakWrongToken(e *env) {
+	a, op, name := e.client(), e.client(), e.name()
+	before := e.lock(a.Mutex(name))
+	old := before.Token()
+	e.unlock(before)
+	e.want("Break of a free lock", e.breakIt(op, name, old), dlock.ErrNotHeld)
+	l := e.lock(a.Mutex(name))
+	for _, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
+		for _, t := range []dlock.Token{old, l.Token() + 1, 0} {
+			e.want("Break with the token of no holder", e.breakIt(op, name, t, opts...), dlock.ErrNotHeld)
+		}
+	}
+	e.mustBeHeld(op.Mutex(name), "nothing was broken")
+	if err := call(e, "Renew", l.Renew); err != nil {
+		e.Errorf("Renew after a Break that was refused: %v", err)
+	}
+	if e.caps.Joins {
+		e.unlock(e.lockIn(e.handed(l), op.Mutex(name)))
+	}
+	e.unlock(l)
+	e.becomes(name, 0, 0)
+}
+
+func breakPlain(e *env) {
+	a, b, op, name := e.client(dlock.TTL(e.steady)), e.client(), e.client(), e.name()
+	l := e.lock(a.Mutex(name))
+	ctx := l.Context(e.ctx)
+	next := e.begin(b.Mutex(name))
+	if err := e.breakIt(op, name, l.Token()); err != nil {
+		e.Fatalf("Break: %v", err)
+	}
+	broken := time.Now()
+	if e.caps.Joins {
+		_, err := e.tryIn(e.handed(l), op.Mutex(name))
+		e.want("a join to a broken hold", err, dlock.ErrLost)
+	}
+	successor := next.got(e)
+	if !l.Until().Before(next.at) && ctx.Err() == nil {
+		e.Errorf("the holder had not been told when its successor came in")
+	}
+	if took := next.at.Sub(broken); took > e.steady+2*time.Second {
+		e.Errorf("a broken hold with a TTL of %s ended after %s", e.steady, took)
+	}
+	e.until("the holder's context ended", func() bool { return ctx.Err() != nil })
+	e.want("its cause", context.Cause(ctx), dlock.ErrLost)
+	e.want("the holder's Unlock", e.unlockErr(l), dlock.ErrLost)
+	if e.caps.Fencing {
+		e.want("Break again, with the old token", e.breakIt(op, name, l.Token()), dlock.ErrNotHeld)
+	}
+	e.mustBeHeld(op.Mutex(name), "the successor holds it")
+	e.unlock(successor)
+}
+
+func breakForce(e *env) {
+	a, b, op, name := e.client(), e.client(), e.client(), e.name()
+	l := e.lock(a.Mutex(name))
+	next := e.begin(b.Mutex(name))
+	e.becomes(name, 1, 1)
+	if err := e.breakIt(op, name, l.Token(), dlock.Force()); err != nil {
+		e.Fatalf("Break: %v", err)
+	}
+	successor := next.got(e) // the TTL is longer than the patience
+	e.want("the old holder's Renew", call(e, "Renew", l.Renew), dlock.ErrLost)
+	e.want("the old holder's Unlock", e.unlockErr(l), dlock.ErrLost)
+	if e.caps.Fencing {
+		e.want("Break again, with the old token", e.breakIt(op, name, l.Token(), dlock.Force()), dlock.ErrNotHeld)
+	}
+	e.mustBeHeld(op.Mutex(name), "the successor holds it")
+	if err := call(e, "Renew", successor.Renew); err != nil {
+		e.Errorf("the successor's Renew: %v", err)
+	}
+	e.unlock(successor)
+	e.becomes(name, 0, 0)
+}

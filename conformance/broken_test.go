@@ -1,0 +1,232 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fault is what is wrong with a toy. The first three are sound.
+type fault string
+
+const (
+	none      fault = "nothing"
+	powerless fault = "has a harness without powers"
+	poor      fault = "locks exclusively and nothing else: no queue, no tokens, no joins, no Inspect"
+
+	everybodyIn   fault = "grants to everybody"
+	tryStays      fault = "leaves a refused TryLock in the queue"
+	ownerIsClient fault = "takes requests of one client for one owner (etcd's Session)"
+	newestFirst   fault = "grants to the newest waiter first"
+	barges        fault = "frees the lock and tells the next to come for it"
+
+	readersAlone  fault = "lets readers in one by one"
+	readersPass   fault = "lets readers pass a waiting writer"
+	limitOffByOne fault = "admits one owner too many"
+	largestLimit  fault = "compares each with its own limit only"
+	permitForAll  fault = "admits all waiters when one permit is given back"
+
+	joinQueues   fault = "lets a join wait like a stranger"
+	joinToken    fault = "gives a join a token of its own"
+	freesJoins   fault = "frees an owner when its first request is given back"
+	joinRevives  fault = "lets a join begin a hold"
+	upgradeWaits fault = "lets exclusive under shared wait"
+	noDowngrade  fault = "refuses shared under exclusive"
+
+	twiceIsTwo      fault = "takes a granted request that is sent again for another one"
+	twiceWaitsTwice fault = "takes a waiting request that is sent again for another one"
+	releasesAnybody fault = "releases whoever holds, without comparing"
+	noTombs         fault = "forgets what was released"
+	foldsCase       fault = "takes 'A' for 'a'"
+	trimsSpace      fault = "takes 'a ' for 'a'"
+	truncates       fault = "cuts long names"
+	showsKeys       fault = "shows names as it stores them"
+	hidesLabels     fault = "shows no labels"
+	ownerIsLabel    fault = "takes requests with one label for one owner"
+	kindsMix        fault = "lets locks and semaphores share a name"
+
+	cancelStays         fault = "leaves a cancelled wait in the queue"
+	cancelFreesNobody   fault = "does not look again when a waiter goes"
+	swallowsWakeUp      fault = "lets a cancelled waiter keep the grant that raced with it (rueidislock)"
+	slowCancel          fault = "looks at the context every 300 ms"
+	slowOffLine         fault = "waits for the network before the context"
+	ignoresPreCancelled fault = "does not look at the context before the call"
+	waitersExpire       fault = "does not keep waiters alive"
+	deadWait            fault = "keeps waiters for ever"
+
+	renewsNothing fault = "answers a renewal without renewing"
+	unknownIsLost fault = "takes a renewal without a reply for a loss"
+	fixedForever  fault = "keeps fixed leases until they are given back"
+	extendOrSet   fault = "acquires on renewal if the name is free (redsync's SetNXOnExtend)"
+	shortTTL      fault = "keeps less than the TTL that it reports"
+	sinceReceipt  fault = "counts the TTL from the reply (etcd's Session)"
+	remembersLoss fault = "stops renewing names that it lost once"
+	leavesLost    fault = "does not give back what is uncertain"
+	releaseHopes  fault = "takes a release without a reply for done"
+
+	breaksAnybody   fault = "breaks without comparing the token"
+	brokenRenewable fault = "renews what is broken"
+	brokenJoinable  fault = "lets a broken hold be joined"
+	breaksNow       fault = "breaks by force always"
+	forceWaits      fault = "breaks by force never"
+
+	tokensRestart0   fault = "starts tokens anew when nobody is left"
+	readersKeepToken fault = "gives readers the last writer's token"
+	clockTokens      fault = "takes tokens from the wall clock alone"
+	forgetsTokens    fault = "loses tokens in a restart"
+	forgetsHolds     fault = "claims to be durable and is not"
+
+	closeLeaves      fault = "leaves what it holds when it is closed"
+	closeWakesNobody fault = "lets calls wait on when it is closed"
+	closeHangs       fault = "waits for the network when it is closed"
+	leaksGoroutine   fault = "leaves a goroutine behind a cancelled wait"
+
+	chatty              fault = "asks twenty times for each lock"
+	pollsEach           fault = "polls for each waiter"
+	goroutinePerWaiter  fault = "has a goroutine for each waiter"
+	connectionPerWaiter fault = "has a connection for each waiter"
+	renewsOneByOne      fault = "renews each lease by itself"
+	herd                fault = "wakes everybody at each hand-off"
+
+	claimsQueue      fault = "claims to queue and tells waiters to come again"
+	deniesTokens     fault = "denies its tokens"
+	deniesShared     fault = "denies read-write locks"
+	deniesSemaphores fault = "denies semaphores"
+	deniesJoins      fault = "denies joins"
+	deniesInspect    fault = "denies Inspect"
+)
+
+// everything is declared of drivers that exclude nobody: there is hardly a law that does not notice.
+const everything = "everything"
+
+// broken are the faults: the laws that are there to find each, and all others that may find it too.
+var broken = []struct {
+	fault     fault
+	must, may string
+}{
+	{everybodyIn, "one-holder reenter storm", everything},
+	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest storm"},
+	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest storm unlock-cut-off"},
+	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order"},
+	{barges, "no-overtaking", "neither-starves storm"},
+	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
+	{readersPass, "neither-starves", "storm"},
+	{limitOffByOne, "semaphore-limit", "inspect semaphore-order semaphore-smallest storm"},
+	{largestLimit, "semaphore-smallest", "storm"},
+	{permitForAll, "semaphore-order", "semaphore-limit storm"},
+	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade"},
+	{joinToken, "join", "downgrade"},
+	{freesJoins, "join", "downgrade"},
+	{joinRevives, "join-over", "break"},
+	{upgradeWaits, "upgrade", ""},
+	{noDowngrade, "downgrade", ""},
+	{twiceIsTwo, "same-request", "trust-within-ttl"},
+	{twiceWaitsTwice, "same-request-waiting", ""},
+	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off"},
+	{noTombs, "late-duplicate late-copy", "cancel-cut-off"},
+	{foldsCase, "names", ""},
+	{trimsSpace, "names", ""},
+	{truncates, "names", ""},
+	{showsKeys, "names", ""},
+	{hidesLabels, "inspect", "labels"},
+	{ownerIsLabel, "labels", everything},
+	{kindsMix, "conflict", ""},
+	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade storm swallowed-wake-up"},
+	{cancelFreesNobody, "cancelled-wait", ""},
+	{swallowsWakeUp, "swallowed-wake-up", "cancel-cut-off capabilities late-copy storm"},
+	{slowCancel, "cancel-prompt", ""},
+	{slowOffLine, "cancel-cut-off", ""},
+	{ignoresPreCancelled, "pre-cancelled", ""},
+	{waitersExpire, "patient-wait", "storm"},
+	{deadWait, "dead-waiter", "inspect"},
+	{renewsNothing, "renewed", "after-loss cost-hold outage trust-within-ttl"},
+	{unknownIsLost, "outage", ""},
+	{fixedForever, "fixed", ""},
+	{extendOrSet, "renew-never-acquires", ""},
+	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant outage storm"},
+	{sinceReceipt, "late-grant", ""},
+	{remembersLoss, "after-loss", ""},
+	{leavesLost, "late-duplicate", ""},
+	{releaseHopes, "unlock-cut-off", "cancel-cut-off"},
+	{breaksAnybody, "break-wrong-token", "break break-force"},
+	{brokenRenewable, "break", ""},
+	{brokenJoinable, "break", ""},
+	{breaksNow, "break", ""},
+	{forceWaits, "break-force", "tokens-grow"},
+	{tokensRestart0, "tokens-grow", "break-wrong-token storm tokens-clock tokens-restart tokens-shared"},
+	{readersKeepToken, "tokens-shared", ""},
+	{clockTokens, "tokens-clock", ""},
+	{forgetsTokens, "tokens-restart", ""},
+	{forgetsHolds, "durable", ""},
+	{closeLeaves, "close-frees", "close-wakes"},
+	{closeWakesNobody, "close-wakes", "close-frees"},
+	{closeHangs, "close-cut-off", ""},
+	{leaksGoroutine, "close-leaks-nothing", ""},
+	{chatty, "cost-lock", "late-grant"},
+	{pollsEach, "cost-wait", "cost-hand-off"},
+	{goroutinePerWaiter, "cost-wait", ""},
+	{connectionPerWaiter, "cost-wait", ""},
+	{renewsOneByOne, "cost-hold", ""},
+	{herd, "cost-hand-off", ""},
+	{claimsQueue, "capabilities", "arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl"},
+	{deniesTokens, "capabilities", ""},
+	{deniesShared, "capabilities", ""},
+	{deniesSemaphores, "capabilities", ""},
+	{deniesJoins, "capabilities", ""},
+	{deniesInspect, "capabilities", ""},
+}
+
+// A law that finds fault with a sound driver is worth nothing.
+func TestSoundDriversPass(t *testing.T) {
+	for _, f := range []fault{none, powerless, poor} {
+		for _, l := range Laws() {
+			t.Run(string(f)+"/"+l.Name, func(t *testing.T) {
+				r := try(t, l, f)
+				if r.failed {
+					t.Errorf("law %q finds fault with a sound driver, that %s:\n%s", l.Name, f, r)
+				}
+				if f == none && r.skipped {
+					t.Errorf("skipped on a toy that can do all: %s", r)
+				}
+			})
+		}
+	}
+}
+
+func TestBrokenDriversFail(t *testing.T) {
+	for _, b := range broken {
+		check := func(t *testing.T, alone bool) {
+			for _, l := range Laws() {
+				if l.alone != alone {
+					continue
+				}
+				r := try(t, l, b.fault)
+				must := slices.Contains(strings.Fields(b.must), l.Name)
+				may := b.may == everything || slices.Contains(strings.Fields(b.may), l.Name)
+				switch {
+				case must && !r.failed:
+					t.Errorf("law %q passes a driver that %s", l.Name, b.fault)
+				case r.failed && !must && !may:
+					t.Errorf("law %q fails a driver that %s, which is not declared:\n%s", l.Name, b.fault, r)
+				}
+			}
+		}
+		t.Run("alone/"+string(b.fault), func(t *testing.T) { check(t, true) })
+		t.Run(string(b.fault), func(t *testing.T) {
+			t.Parallel()
+			check(t, false)
+		})
+	}
+}
+
+func TestEveryLawFindsAFault(t *testing.T) {
+	var found []string
+	for _, b := range broken {
+		found = append(found, strings.Fields(b.must)...)
+	}
+	for _, l := range Laws() {
+		if !slices.Contains(found, l.Name) {
+			t.Errorf("no broken driver is there for law %q", l.Name)
+		}
+	}
+}

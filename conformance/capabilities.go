@@ -1,0 +1,175 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+var capabilities = []Law{
+	{Name: "capabilities", run: capabilitiesTrue,
+		Sentence: "what Capabilities claim works, and what they deny is ErrUnsupported and leaves nothing behind"},
+	{Name: "inspect", run: inspectTrue, needs: []need{inspecting, queueing},
+		Sentence: "Inspect shows holders and waiters in order, with their IDs, owners, clients, modes, limits, tokens, labels and the time that is left"},
+}
+
+func capabilitiesTrue(e *env) {
+	d, caps := e.direct(), e.caps
+	c, ok := d.Backend.(driver.Capable)
+	if !ok {
+		e.Fatalf("the backend does not say what it can do: %T has no Capabilities", d.Backend)
+	}
+	if c.Capabilities() != caps {
+		e.Errorf("two clients of one service have different Capabilities: %+v and %+v", caps, c.Capabilities())
+	}
+	if caps.Backend == "" {
+		e.Errorf("Capabilities.Backend is empty")
+	}
+	if caps.MinTTL < 0 || caps.MaxTTL < 0 || caps.MaxTTL > 0 && caps.MaxTTL < caps.MinTTL {
+		e.Errorf("MinTTL is %s and MaxTTL %s", caps.MinTTL, caps.MaxTTL)
+	}
+	name := e.name()
+	claim := func(what string, claimed bool, err error) {
+		e.Helper()
+		if claimed && err != nil {
+			e.Errorf("Capabilities claim %s, and it failed: %v", what, err)
+		}
+		if !claimed && !errors.Is(err, driver.ErrUnsupported) {
+			e.Errorf("Capabilities deny %s, and the error was %v; want ErrUnsupported", what, err)
+		}
+	}
+	acquire := func(change func(*driver.Request)) error {
+		r := d.ask(name)
+		change(&r)
+		_, err := d.acquire(r)
+		if err == nil {
+			err = d.release(r)
+		}
+		if caps.Inspect {
+			e.stands(name, 0, 0)
+		}
+		return err
+	}
+	claim("Shared", caps.Shared, acquire(func(r *driver.Request) { r.Mode = driver.Shared }))
+	claim("Semaphores", caps.Semaphores, acquire(func(r *driver.Request) { r.Mode, r.Limit = driver.Shared, 2 }))
+	claim("locks with the least TTL", true, acquire(func(r *driver.Request) { r.TTL = max(caps.MinTTL, e.ttl) }))
+	if caps.MaxTTL > 0 {
+		claim("locks with the greatest TTL", true, acquire(func(r *driver.Request) { r.TTL = caps.MaxTTL }))
+	}
+	_, err := e.inspectWith(d, name)
+	claim("Inspect", caps.Inspect, err)
+
+	held := d.ask(name)
+	g := d.get(held)
+	if (g.Token != 0) != caps.Fencing {
+		e.Errorf("Capabilities.Fencing is %v, and the token is %d", caps.Fencing, g.Token)
+	}
+	j := d.join(held, g.Token)
+	_, err = d.acquire(j)
+	claim("Joins", caps.Joins, err)
+	if err == nil {
+		err = d.release(j)
+		claim("Joins", true, err)
+	}
+	e.queues(d, name)
+	if err := d.release(held); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+
+	client := e.client()
+	l, err := e.tryIn(e.ctx, client.RWMutex(name).Read())
+	claim("Shared", caps.Shared, err)
+	if err == nil {
+		e.unlock(l)
+	}
+	l, err = e.tryIn(e.ctx, client.Semaphore(name, 2))
+	claim("Semaphores", caps.Semaphores, err)
+	if err == nil {
+		e.unlock(l)
+	}
+	if client.Capabilities() != caps {
+		e.Errorf("the client's Capabilities are not the backend's")
+	}
+	if b, ok := d.Backend.(driver.Breaker); ok {
+		err := call(e, "Break", func(ctx context.Context) error { return b.Break(ctx, name, 1, false) })
+		e.want("Break of a name that nobody holds", err, driver.ErrNotHeld)
+	} else {
+		e.want("Break", e.breakIt(client, name, 1), dlock.ErrUnsupported)
+	}
+}
+
+// queues sees to it that a request that has to wait does so, or is told to come again by a backend that does not queue.
+func (e *env) queues(d *direct, name string) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.ctx, e.ttl/2)
+	defer cancel()
+	r := d.ask(name)
+	r.Wait = true
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, r)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		retry := (*driver.Retry)(nil)
+		switch again := errors.As(err, &retry); {
+		case e.caps.Queue && ctx.Err() == nil:
+			e.Errorf("Capabilities claim Queue, and a request that has to wait returned %v", err)
+		case !e.caps.Queue && !again:
+			e.Errorf("Capabilities deny Queue, and a request that has to wait returned %v; want a *driver.Retry", err)
+		case again && retry.After < 0:
+			e.Errorf("retry after %s", retry.After)
+		}
+	case <-time.After(e.patience):
+		e.Fatalf("Acquire does not return although its context ended")
+	}
+}
+
+func inspectTrue(e *env) {
+	name := e.name()
+	d, f := e.direct(), e.direct()
+	holder, waiter := d.ask(name), f.ask(name)
+	holder.Label, waiter.Label, waiter.Wait = "who holds", "who waits ✓", true
+	if e.caps.Semaphores {
+		holder.Mode, holder.Limit = driver.Shared, 1
+		waiter.Mode, waiter.Limit = driver.Shared, 3
+	}
+	began := time.Now()
+	g := d.get(holder)
+	done := f.begin(waiter)
+	e.becomes(name, 1, 1)
+	pause(e.ttl / 4)
+	q := e.inspect(name)
+	for i, want := range []driver.Request{holder, waiter} {
+		got := append(q.Holders(), q.Waiters()...)[i]
+		r := got.Request
+		if r.Name != name || r.ID != want.ID || r.Owner != want.Owner || r.Client != want.Client || r.Mode != want.Mode || r.Limit != want.Limit || r.Label != want.Label {
+			e.Errorf("Inspect shows %+v; want %+v", r, want)
+		}
+		if got.Left <= 0 || got.Left > want.TTL+time.Second {
+			e.Errorf("Inspect shows %s left of a TTL of %s", got.Left, want.TTL)
+		}
+		if most := time.Since(began) + time.Second; got.Age < 0 || got.Age > most {
+			e.Errorf("Inspect shows an age of %s; it is at most %s", got.Age, most)
+		}
+	}
+	if t := q.Holders()[0].Token; t != g.Token {
+		e.Errorf("Inspect shows token %d; it was granted with %d", t, g.Token)
+	}
+	if err := d.release(holder); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+	if res := f.receive(done); res.err != nil {
+		e.Fatalf("Acquire: %v", res.err)
+	}
+	if err := f.release(waiter); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+	if q := e.inspect(name); q.Len() != 0 {
+		e.Errorf("a free name shows %s", show(q))
+	}
+}

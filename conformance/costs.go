@@ -1,0 +1,151 @@
+package conformance
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+var costs = []Law{
+	{Name: "cost-lock", run: costLock,
+		Sentence: "an uncontended Lock and Unlock make a few calls, and an idle client hardly any"},
+	{Name: "cost-wait", run: costWait, needs: []need{queueing, inspecting}, alone: true,
+		Sentence: "waiting costs a client no calls, goroutines or connections for each waiter"},
+	{Name: "cost-hold", run: costHold, alone: true,
+		Sentence: "holding costs a client no calls, goroutines or connections for each lease: all are renewed together, once each TTL/3"},
+	{Name: "cost-hand-off", run: costHandOff, needs: []need{queueing, inspecting}, alone: true,
+		Sentence: "a hand-off wakes one waiter: its calls do not grow with the number of those who wait"},
+}
+
+func costLock(e *env) {
+	const rounds, each = 50, 6 // Acquire and Release of two trips each, and something for the driver's own
+	p, name := e.peer(), e.name()
+	e.pass(p.Mutex(name))
+	before := p.calls()
+	for range rounds {
+		e.pass(p.Mutex(name))
+	}
+	if n := p.calls() - before; n > rounds*each {
+		e.Errorf("%d times Lock and Unlock made %d round trips; want %d at most", rounds, n, rounds*each)
+	}
+	const idle = 10
+	if s := p.spends(e.ttl); s.calls > idle {
+		e.Errorf("an idle client made %d round trips in %s; want %d at most", s.calls, e.ttl, idle)
+	}
+}
+
+// spent is what a client uses in a stretch of time.
+type spent struct {
+	calls                   int64
+	goroutines, connections int
+}
+
+// spends measures the client over d.
+func (p *peer) spends(d time.Duration) spent {
+	pause(d / 4) // let what has just begun come to rest
+	before := p.calls()
+	pause(d)
+	return spent{calls: p.calls() - before, goroutines: runtime.NumGoroutine(), connections: p.connections()}
+}
+
+// atMost fails the law if more of something costs more. Each of the n that came is allowed goroutines of its own.
+func (e *env) atMost(what string, n int, own int, few, many spent) {
+	e.Helper()
+	const slack = 10
+	if many.calls > 2*few.calls+slack {
+		e.Errorf("with %d more %s the round trips went from %d to %d", n, what, few.calls, many.calls)
+	}
+	if many.goroutines > few.goroutines+own*n+slack {
+		e.Errorf("with %d more %s the goroutines went from %d to %d", n, what, few.goroutines, many.goroutines)
+	}
+	if many.connections > few.connections+1 {
+		e.Errorf("with %d more %s the connections went from %d to %d", n, what, few.connections, many.connections)
+	}
+}
+
+func costWait(e *env) {
+	const few, many = 5, 100
+	holder, p, name := e.client(), e.peer(dlock.TTL(e.steady)), e.name()
+	e.lock(holder.Mutex(name))
+	var line []*attempt
+	grow := func(to int) spent {
+		for len(line) < to {
+			line = append(line, e.begin(p.Mutex(name)))
+		}
+		e.becomes(name, 1, to)
+		return p.spends(e.steady / 2) // there is a renewal in it
+	}
+	const own = 2 // the law's, which waits, and the gate's, which is in the driver's Acquire
+	e.atMost("waiters", many-few, own, grow(few), grow(many))
+	for _, a := range line {
+		a.cancel()
+	}
+	e.becomes(name, 1, 0)
+}
+
+func costHold(e *env) {
+	const few, many = 5, 200
+	p := e.peer(dlock.TTL(e.steady))
+	var held []*dlock.Lease
+	grow := func(to int) spent {
+		for len(held) < to {
+			held = append(held, e.lock(p.Mutex(e.name())))
+		}
+		return p.spends(e.steady / 2) // there is a renewal in it
+	}
+	e.atMost("leases", many-few, 0, grow(few), grow(many))
+	for _, l := range held {
+		if err := l.Err(); err != nil {
+			e.Fatalf("a lease was not renewed: %v", err)
+		}
+	}
+}
+
+func costHandOff(e *env) {
+	const few, many, hands = 5, 60, 10
+	var clients []*peer
+	for range 5 {
+		clients = append(clients, e.peer())
+	}
+	total := func() (n int64) {
+		for _, p := range clients {
+			n += p.calls()
+		}
+		return n
+	}
+	cost := func(waiters int) int64 {
+		name, granted := e.name(), make(chan *attempt)
+		held := e.lock(clients[0].Mutex(name))
+		for i := range waiters + hands {
+			a := e.begin(clients[i%len(clients)].Mutex(name))
+			go func() {
+				<-a.done
+				select {
+				case granted <- a:
+				case <-e.ctx.Done():
+				}
+			}()
+		}
+		e.becomes(name, 1, waiters+hands)
+		before := total()
+		for range hands {
+			e.unlock(held)
+			select {
+			case a := <-granted:
+				held = a.got(e)
+			case <-time.After(e.patience):
+				e.Fatalf("after a release nobody came in")
+			}
+		}
+		e.becomes(name, 1, waiters)
+		return total() - before
+	}
+	a, b := cost(few), cost(many)
+	if b > 2*a+2*hands {
+		e.Errorf("%d hand-offs made %d calls with %d waiters and %d with %d", hands, a, few, b, many)
+	}
+	if most := int64(8 * hands); a > most {
+		e.Errorf("%d hand-offs made %d calls; want %d at most", hands, a, most)
+	}
+}

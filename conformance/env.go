@@ -1,0 +1,445 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// env is one run of one law: its test, its names, its clients. Every wait in it has an end, whatever the driver does.
+type env struct {
+	T
+	h     Harness
+	caps  driver.Capabilities
+	probe driver.Backend // observes; holds nothing
+	ctx   context.Context
+
+	ttl      time.Duration // short: for what has to expire
+	steady   time.Duration // for what has to be renewed: a loaded machine keeps it
+	long     time.Duration // for what must not expire: longer than any patience
+	patience time.Duration // how long the law waits for what has to happen
+}
+
+func newEnv(t T, h Harness) *env {
+	t.Helper()
+	e := &env{T: t, h: h, ctx: t.Context()}
+	e.probe = e.open()
+	if c, ok := e.probe.(driver.Capable); ok {
+		e.caps = c.Capabilities()
+	}
+	e.ttl = h.TTL
+	if e.ttl == 0 {
+		e.ttl = max(e.caps.MinTTL, 200*time.Millisecond)
+	}
+	e.steady = max(e.ttl, time.Second)
+	e.patience = 10*time.Second + 3*e.ttl
+	e.long = 4 * e.patience
+	if m := e.caps.MaxTTL; m > 0 {
+		e.long = min(e.long, m)
+	}
+	return e
+}
+
+// name returns one that nobody uses.
+func (e *env) name() string { return "law-" + driver.NewID().String() }
+
+func (e *env) open() driver.Backend {
+	e.Helper()
+	b := e.h.Open(e.T)
+	if b == nil {
+		e.Fatalf("Harness.Open returned nil")
+	}
+	e.Cleanup(func() { e.ends("Close of a backend", func() { b.Close() }) })
+	return b
+}
+
+// client opens a client. Its locks have the long TTL unless the options say otherwise.
+func (e *env) client(opts ...dlock.Option) *dlock.Client {
+	e.Helper()
+	return e.clientOn(e.open(), opts...)
+}
+
+func (e *env) clientOn(b driver.Backend, opts ...dlock.Option) *dlock.Client {
+	e.Helper()
+	c, err := dlock.New(b, append([]dlock.Option{dlock.TTL(e.long), dlock.Logger(nil)}, opts...)...)
+	if err != nil {
+		e.Fatalf("dlock.New: %v", err)
+	}
+	e.Cleanup(func() { e.ends("Close of a client", func() { c.Close() }) })
+	return c
+}
+
+// ends runs f, and reports it if it does not end within the patience.
+func (e *env) ends(what string, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(e.patience + 10*time.Second):
+		e.Errorf("%s does not return", what)
+		return false
+	}
+}
+
+// call runs f under a context that lasts for the patience, and fails the law if f does not return.
+func call[R any](e *env, what string, f func(ctx context.Context) R) R {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.ctx, e.patience)
+	defer cancel()
+	done := make(chan R, 1)
+	go func() { done <- f(ctx) }()
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(e.patience + 5*time.Second):
+		e.Fatalf("%s does not return, although its context ended", what)
+		panic("unreachable")
+	}
+}
+
+// attempt is one call of Lock under way.
+type attempt struct {
+	what   string
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it returned; then the rest is set
+	lease  *dlock.Lease
+	err    error
+	at     time.Time // when it returned
+}
+
+// begin calls Lock, which may wait for as long as the law runs.
+func (e *env) begin(m dlock.Mutex) *attempt { return e.beginIn(e.ctx, m) }
+
+func (e *env) beginIn(ctx context.Context, m dlock.Mutex) *attempt {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &attempt{what: "Lock of " + m.Name(), cancel: cancel, done: make(chan struct{})}
+	e.Cleanup(cancel)
+	go func() {
+		defer close(a.done)
+		a.lease, a.err = m.Lock(ctx)
+		a.at = time.Now()
+	}()
+	return a
+}
+
+// pending reports whether Lock still waits.
+func (a *attempt) pending() bool {
+	select {
+	case <-a.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// wait waits until Lock returned.
+func (a *attempt) wait(e *env) error {
+	e.Helper()
+	select {
+	case <-a.done:
+	case <-time.After(e.patience):
+		e.Fatalf("%s still waits after %s", a.what, e.patience)
+	}
+	return a.err
+}
+
+// got waits for the lease.
+func (a *attempt) got(e *env) *dlock.Lease {
+	e.Helper()
+	if err := a.wait(e); err != nil {
+		e.Fatalf("%s: %v", a.what, err)
+	}
+	return a.lease
+}
+
+// mustWait fails the law if Lock returned.
+func (a *attempt) mustWait(e *env, why string) {
+	e.Helper()
+	if !a.pending() {
+		e.Fatalf("%s returned (error %v) although %s", a.what, a.err, why)
+	}
+}
+
+// lock takes the lock, and fails the law if it cannot.
+func (e *env) lock(m dlock.Mutex) *dlock.Lease {
+	e.Helper()
+	return e.lockIn(e.ctx, m)
+}
+
+func (e *env) lockIn(ctx context.Context, m dlock.Mutex) *dlock.Lease {
+	e.Helper()
+	return e.beginIn(ctx, m).got(e)
+}
+
+type leaseOrError struct {
+	lease *dlock.Lease
+	err   error
+}
+
+func (e *env) tryIn(ctx context.Context, m dlock.Mutex) (*dlock.Lease, error) {
+	e.Helper()
+	r := call(e, "TryLock", func(bound context.Context) leaseOrError {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(bound, cancel)()
+		l, err := m.TryLock(ctx)
+		return leaseOrError{l, err}
+	})
+	return r.lease, r.err
+}
+
+// try takes the lock without waiting, and fails the law if it cannot.
+func (e *env) try(m dlock.Mutex) *dlock.Lease {
+	e.Helper()
+	l, err := e.tryIn(e.ctx, m)
+	if err != nil {
+		e.Fatalf("TryLock of %s, which is free for it: %v", m.Name(), err)
+	}
+	return l
+}
+
+// mustBeHeld fails the law unless TryLock is ErrHeld.
+func (e *env) mustBeHeld(m dlock.Mutex, why string) {
+	e.Helper()
+	if _, err := e.tryIn(e.ctx, m); !errors.Is(err, dlock.ErrHeld) {
+		e.Fatalf("TryLock returned error %v, want ErrHeld: %s", err, why)
+	}
+}
+
+// unlock gives the lease back, and fails the law if that is not nil.
+func (e *env) unlock(l *dlock.Lease) {
+	e.Helper()
+	if err := e.unlockErr(l); err != nil {
+		e.Fatalf("Unlock: %v", err)
+	}
+}
+
+func (e *env) unlockErr(l *dlock.Lease) error {
+	e.Helper()
+	return call(e, "Unlock", l.Unlock)
+}
+
+// want fails the law unless err matches target.
+func (e *env) want(what string, err, target error) {
+	e.Helper()
+	if !errors.Is(err, target) {
+		e.Fatalf("%s returned error %v; want one that matches %q", what, err, target)
+	}
+}
+
+// until waits for the condition.
+func (e *env) until(what string, cond func() bool) {
+	e.Helper()
+	for end := time.Now().Add(e.patience); !cond(); pause(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			e.Fatalf("after %s it is still not so that %s", e.patience, what)
+		}
+	}
+}
+
+// stays fails the law if the condition does not last for a while. For where nothing tells that what must not happen is over.
+func (e *env) stays(what string, cond func() bool) {
+	e.Helper()
+	for end := time.Now().Add(e.ttl / 4); time.Now().Before(end); pause(5 * time.Millisecond) {
+		if !cond() {
+			e.Fatalf("it did not stay so that %s", what)
+		}
+	}
+}
+
+func pause(d time.Duration) { <-time.After(d) }
+
+// inspect returns the queue of the name.
+func (e *env) inspect(name string) driver.Queue {
+	e.Helper()
+	q, err := e.inspectWith(e.probe, name)
+	if err != nil {
+		e.Fatalf("Inspect: %v", err)
+	}
+	return q
+}
+
+func (e *env) inspectWith(b driver.Backend, name string) (q driver.Queue, err error) {
+	e.Helper()
+	a := call(e, "Inspect", func(ctx context.Context) queueOrError {
+		q, err := b.Inspect(ctx, name)
+		return queueOrError{q, err}
+	})
+	return a.q, a.err
+}
+
+type queueOrError struct {
+	q   driver.Queue
+	err error
+}
+
+// close closes a client or a backend, and fails the law if that is not nil.
+func (e *env) close(c io.Closer) {
+	e.Helper()
+	if err := call(e, "Close", func(context.Context) error { return c.Close() }); err != nil {
+		e.Errorf("Close: %v", err)
+	}
+}
+
+// becomes waits until as many hold and wait. A backend that does not queue shows no waiters; one without Inspect shows
+// nothing, and is given a moment.
+func (e *env) becomes(name string, holders, waiters int) {
+	e.Helper()
+	if !e.caps.Inspect {
+		pause(e.ttl / 4)
+		return
+	}
+	var q driver.Queue
+	for end := time.Now().Add(e.patience); ; pause(2 * time.Millisecond) {
+		if q = e.inspect(name); e.counts(q, holders, waiters) {
+			return
+		}
+		if time.Now().After(end) {
+			e.Fatalf("after %s there are not %d holders and %d waiters but %s", e.patience, holders, waiters, show(q))
+		}
+	}
+}
+
+// stands fails the law unless as many hold and wait now.
+func (e *env) stands(name string, holders, waiters int) {
+	e.Helper()
+	if !e.caps.Inspect {
+		return
+	}
+	if q := e.inspect(name); !e.counts(q, holders, waiters) {
+		e.Fatalf("there are not %d holders and %d waiters but %s", holders, waiters, show(q))
+	}
+}
+
+func (e *env) counts(q driver.Queue, holders, waiters int) bool {
+	return len(q.Holders()) == holders && (len(q.Waiters()) == waiters || !e.caps.Queue)
+}
+
+func show(q driver.Queue) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%d holders, %d waiters:", len(q.Holders()), len(q.Waiters()))
+	for _, r := range append(q.Holders(), q.Waiters()...) {
+		fmt.Fprintf(&s, " [%.8s of %.8s %s limit %d token %d left %s]", r.ID, r.Owner, r.Mode, r.Limit, r.Token, r.Left)
+	}
+	return s.String()
+}
+
+// together runs f n times at once, and reports the first error; the others are told to stop.
+func (e *env) together(n int, f func(ctx context.Context, i int) error) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.ctx, 2*e.patience)
+	defer cancel()
+	e.ends("what ran together", func() {
+		var wg sync.WaitGroup
+		var first sync.Once
+		for i := range n {
+			wg.Go(func() {
+				if err := f(ctx, i); err != nil {
+					first.Do(func() { e.Errorf("%v", err) })
+					cancel()
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// direct is a driver's client without the portable layer.
+type direct struct {
+	e *env
+	driver.Backend
+	id driver.ID
+}
+
+func (e *env) direct() *direct {
+	e.Helper()
+	return &direct{e: e, Backend: e.open(), id: driver.NewID()}
+}
+
+// ask returns a new request for an exclusive lock with the long TTL.
+func (d *direct) ask(name string) driver.Request {
+	id := driver.NewID()
+	return driver.Request{Name: name, ID: id, Owner: id, Client: d.id, TTL: d.e.long, Label: "law"}
+}
+
+// join returns a request that joins the hold of r.
+func (d *direct) join(r driver.Request, t driver.Token) driver.Request {
+	j := d.ask(r.Name)
+	j.Owner, j.Token, j.Mode, j.Limit = r.Owner, t, r.Mode, r.Limit
+	return j
+}
+
+type grantOrError struct {
+	driver.Grant
+	err error
+}
+
+// acquire calls Acquire, and does not wait for ever.
+func (d *direct) acquire(r driver.Request) (driver.Grant, error) {
+	d.e.Helper()
+	g := call(d.e, "Acquire", func(ctx context.Context) grantOrError {
+		g, err := d.Acquire(ctx, r)
+		return grantOrError{g, err}
+	})
+	return g.Grant, g.err
+}
+
+// get is acquire of what has to be granted.
+func (d *direct) get(r driver.Request) driver.Grant {
+	d.e.Helper()
+	g, err := d.acquire(r)
+	if err != nil {
+		d.e.Fatalf("Acquire: %v", err)
+	}
+	return g
+}
+
+// begin calls Acquire and returns where its result will be.
+func (d *direct) begin(r driver.Request) <-chan grantOrError {
+	done := make(chan grantOrError, 1)
+	ctx, cancel := context.WithTimeout(d.e.ctx, 2*d.e.patience)
+	go func() {
+		defer cancel()
+		g, err := d.Acquire(ctx, r)
+		done <- grantOrError{g, err}
+	}()
+	return done
+}
+
+// receive waits for what begin will have.
+func (d *direct) receive(done <-chan grantOrError) grantOrError {
+	d.e.Helper()
+	select {
+	case g := <-done:
+		return g
+	case <-time.After(d.e.patience):
+		d.e.Fatalf("Acquire still waits after %s", d.e.patience)
+		panic("unreachable")
+	}
+}
+
+func (d *direct) release(r driver.Request) error {
+	d.e.Helper()
+	return call(d.e, "Release", func(ctx context.Context) error { return d.Release(ctx, r) })
+}
+
+// renew renews one request.
+func (d *direct) renew(r driver.Request) driver.Renewal {
+	d.e.Helper()
+	res := call(d.e, "Renew", func(ctx context.Context) []driver.Renewal { return d.Renew(ctx, []driver.Request{r}) })
+	if len(res) != 1 {
+		d.e.Fatalf("Renew of 1 request has %d results", len(res))
+	}
+	return res[0]
+}

@@ -1,0 +1,74 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+var exclusion = []Law{
+	{Name: "one-holder", run: oneHolder,
+		Sentence: "an exclusive lock has one holder at a time: a counter that it guards, and nothing else does, counts right"},
+	{Name: "try-held", run: tryHeld,
+		Sentence: "a second owner's TryLock is ErrHeld at once, leaves nothing in the queue, and spoils nothing for the next"},
+	{Name: "owner-not-client", run: ownerNotClient,
+		Sentence: "a lock is held by an owner, not by a client: two owners of one client exclude each other"},
+}
+
+func oneHolder(e *env) {
+	const goroutines, rounds = 9, 5
+	name := e.name()
+	clients := []*dlock.Client{e.client(), e.client(), e.client()}
+	var inside, count atomic.Int64
+	e.together(goroutines, func(ctx context.Context, i int) error {
+		for range rounds {
+			l, err := clients[i%len(clients)].Mutex(name).Lock(ctx)
+			if err != nil {
+				return err
+			}
+			if n := inside.Add(1); n != 1 {
+				return fmt.Errorf("%d holders are in", n)
+			}
+			n := count.Load()
+			pause(time.Millisecond)
+			count.Store(n + 1)
+			inside.Add(-1)
+			if err := l.Unlock(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if n := count.Load(); n != goroutines*rounds && !e.Failed() {
+		e.Errorf("counted to %d; want %d", n, goroutines*rounds)
+	}
+}
+
+func tryHeld(e *env) {
+	a, b, name := e.client(), e.client(), e.name()
+	held := e.lock(a.Mutex(name))
+	for range 3 {
+		e.mustBeHeld(b.Mutex(name), "another client holds it")
+		e.stands(name, 1, 0)
+	}
+	e.unlock(held)
+	e.unlock(e.try(b.Mutex(name)))
+	e.becomes(name, 0, 0)
+}
+
+func ownerNotClient(e *env) {
+	c, name := e.client(), e.name()
+	first := e.lock(c.Mutex(name))
+	e.mustBeHeld(c.Mutex(name), "another owner of the same client holds it")
+	second := e.begin(c.Mutex(name))
+	e.becomes(name, 1, 1)
+	second.mustWait(e, "another owner of the same client holds the lock")
+	e.unlock(first)
+	l := second.got(e)
+	e.mustBeHeld(c.Mutex(name), "the second owner holds it now")
+	e.unlock(l)
+	e.becomes(name, 0, 0)
+}

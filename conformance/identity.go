@@ -1,0 +1,285 @@
+package conformance
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+var identity = []Law{
+	{Name: "same-request", run: sameRequest,
+		Sentence: "a request sent twice is one request: one entry, one token, one release"},
+	{Name: "same-request-waiting", run: sameRequestWaiting, needs: []need{queueing, inspecting},
+		Sentence: "a request that waits and is sent again keeps its one place, and both copies get its one grant"},
+	{Name: "same-release", run: sameRelease,
+		Sentence: "a copy of a release that arrives late touches no other request"},
+	{Name: "late-duplicate", run: lateDuplicate,
+		Sentence: "a copy of an acquire that arrives after its release (Uncertain) is ErrLost and creates nothing, for a TTL, also if the release overtook it"},
+	{Name: "late-copy", run: lateCopy,
+		Sentence: "what a client asked for off the line and gave up does not come to life, neither when the line is back nor when the network delivers it again"},
+	{Name: "names", run: namesDistinct,
+		Sentence: "names that differ in any byte are different locks, and come back from Inspect and List as they were given"},
+	{Name: "labels", run: labels,
+		Sentence: "a label is for people: owners with equal labels exclude each other"},
+	{Name: "conflict", run: conflict, needs: []need{semaphores},
+		Sentence: "a name in use as a lock is ErrConflict for semaphores, and the other way round, at once; who came first keeps it undisturbed"},
+}
+
+func sameRequest(e *env) {
+	a, b, name := e.direct(), e.direct(), e.name()
+	r := a.ask(name)
+	first, again := a.get(r), a.get(r)
+	if first.Token != again.Token {
+		e.Errorf("one request was granted with token %d and again with %d", first.Token, again.Token)
+	}
+	e.stands(name, 1, 0)
+	if e.caps.Joins {
+		j := a.join(r, first.Token)
+		a.get(j)
+		a.get(j)
+		e.stands(name, 2, 0)
+		if err := a.release(j); err != nil {
+			e.Fatalf("Release of a join that was sent twice: %v", err)
+		}
+		e.stands(name, 1, 0)
+	}
+	if err := a.release(r); err != nil {
+		e.Fatalf("Release of a request that was sent twice: %v", err)
+	}
+	e.stands(name, 0, 0)
+	next := b.ask(name)
+	b.get(next)
+	if err := b.release(next); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+}
+
+func sameRequestWaiting(e *env) {
+	a, b, name := e.direct(), e.direct(), e.name()
+	held := a.ask(name)
+	a.get(held)
+	r, last := b.ask(name), a.ask(name)
+	r.Wait, last.Wait = true, true
+	one := b.begin(r)
+	e.becomes(name, 1, 1)
+	two := b.begin(r)
+	three := a.begin(last)
+	e.becomes(name, 1, 2)
+	e.stays("a request sent twice waits once, ahead of the next", func() bool {
+		w := e.inspect(name).Waiters()
+		return len(w) == 2 && w[0].ID == r.ID && w[1].ID == last.ID
+	})
+	if err := a.release(held); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+	g1, g2 := b.receive(one), b.receive(two)
+	if g1.err != nil || g2.err != nil || g1.Token != g2.Token {
+		e.Fatalf("two copies of one request were answered token %d, %v and token %d, %v", g1.Token, g1.err, g2.Token, g2.err)
+	}
+	e.stands(name, 1, 1)
+	if err := b.release(r); err != nil {
+		e.Fatalf("Release of a request that was sent twice: %v", err)
+	}
+	if g := a.receive(three); g.err != nil {
+		e.Fatalf("the next: %v", g.err)
+	}
+	if err := a.release(last); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+	e.stands(name, 0, 0)
+}
+
+// lostOrNil fails the law unless a release that came again says what it may.
+func (e *env) lostOrNil(what string, err error) {
+	e.Helper()
+	if err != nil {
+		e.want(what, err, driver.ErrLost)
+	}
+}
+
+func sameRelease(e *env) {
+	a, b, name := e.direct(), e.direct(), e.name()
+	r, next := a.ask(name), b.ask(name)
+	a.get(r)
+	if err := a.release(r); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+	e.lostOrNil("Release again", a.release(r))
+	b.get(next)
+	e.lostOrNil("Release again, from the past", a.release(r))
+	if _, err := a.acquire(a.ask(name)); err == nil {
+		e.Fatalf("a second release of the predecessor freed the lock of its successor")
+	}
+	if p := b.renew(next); p.Err != nil {
+		e.Fatalf("the successor's Renew: %v", p.Err)
+	}
+	if err := b.release(next); err != nil {
+		e.Fatalf("the successor's Release: %v", err)
+	}
+}
+
+func lateDuplicate(e *env) {
+	a, b, name := e.direct(), e.direct(), e.name()
+	r := a.ask(name)
+	a.get(r)
+	r.Uncertain = true
+	if err := a.release(r); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+	never := a.ask(name) // its release overtakes it
+	never.Uncertain = true
+	e.lostOrNil("Release of what never arrived", a.release(never))
+	for _, late := range []driver.Request{r, never} {
+		late.Uncertain = false
+		for _, late.Wait = range []bool{false, true} {
+			_, err := a.acquire(late)
+			e.want("an acquire that arrives after its release", err, driver.ErrLost)
+			e.stands(name, 0, 0)
+		}
+	}
+	next := b.ask(name)
+	b.get(next)
+	if err := b.release(next); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+}
+
+func lateCopy(e *env) {
+	p, other, name := e.peer(), e.client(), e.name()
+	replay := p.record()
+	heal := p.cut()
+	e.giveUp(p, name)
+	heal()
+	e.settled(other, name)
+	replay()
+	e.settled(other, name)
+
+	heal = p.deafen() // now it arrives for sure
+	e.giveUp(p, name)
+	heal()
+	e.settled(other, name)
+	replay()
+	e.settled(other, name)
+}
+
+// giveUp locks on a bad line until a moment has passed.
+func (e *env) giveUp(p *peer, name string) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := e.beginIn(ctx, p.Mutex(name)).wait(e); err == nil {
+		e.Fatalf("Lock succeeded off the line")
+	}
+}
+
+// settled waits until the name is free, and sees to it that it stays so.
+func (e *env) settled(c *dlock.Client, name string) {
+	e.Helper()
+	e.becomes(name, 0, 0)
+	e.stays("nothing stands in the queue", func() bool { return !e.caps.Inspect || e.inspect(name).Len() == 0 })
+	e.unlock(e.lock(c.Mutex(name)))
+}
+
+// hostile returns names that a careless encoding would take for one another or could not store.
+func (e *env) hostile() []string {
+	x := e.name()
+	ns := []string{".", "..", "/", "//", "*", "?", "\\", " ", "zookeeper", "0", "%00", "{}", "-", "'; DROP TABLE locks; --"}
+	for _, s := range []string{
+		"", "a", "A", "a ", " a", "a  ", "a.", "a/", "a//", "a/b", "a/b/", "/a", "./a", "../a", "a/.", "a/..", "a\\b", "a:b", "a|b", "a,b",
+		"a%2fb", "a%2Fb", "a+b", "a b", "a*", "a?", "a[b]", "{a}", "{a}b", "{a", "a}", "a\"b", "a'b", "a;b", "a`b", "$a", "~a", "#a", "a@b",
+		"ä", "a\u0308", "ß", "ss", "ẞ", "ı", "i", "İ", "I", "K", "\u212a", "é", "e\u0301", "\u200b", "\u2028", "\ufeff", "😀", "😁", "\ufffd",
+		"00", "0", "1", "01", "1.0", "NULL", "null", "nil", "true",
+	} {
+		ns = append(ns, x+s, s+x)
+	}
+	long := strings.Repeat("l", 254-len(x))
+	ns = append(ns, x+long+"1", x+long+"2", x+long, x+strings.ToUpper(long)+"1", x+strings.Repeat("漢", (255-len(x))/3))
+	slices.Sort(ns)
+	return slices.Compact(ns)
+}
+
+func namesDistinct(e *env) {
+	c, ns := e.client(), e.hostile()
+	for _, n := range ns { // all held at once: where two fold, the second waits for the first
+		e.lock(c.Mutex(n))
+	}
+	for _, n := range ns {
+		if !e.caps.Inspect {
+			break
+		}
+		for _, h := range e.inspect(n).Holders() {
+			if h.Name != n {
+				e.Errorf("Inspect(%q) shows a request for %q", n, h.Name)
+			}
+		}
+		e.stands(n, 1, 0)
+	}
+	l, ok := e.probe.(driver.Lister)
+	if !ok {
+		return
+	}
+	var err error
+	listed := call(e, "List", func(ctx context.Context) []string {
+		var names []string
+		names, err = l.List(ctx)
+		return names
+	})
+	if err != nil {
+		e.Fatalf("List: %v", err)
+	}
+	slices.Sort(listed)
+	for _, n := range ns {
+		if _, found := slices.BinarySearch(listed, n); !found {
+			e.Errorf("%q is held, and List does not have it", n)
+		}
+	}
+}
+
+func labels(e *env) {
+	const text = "one label for all"
+	a, b, name := e.client(dlock.Label(text)), e.client(dlock.Label(text)), e.name()
+	first := e.lock(a.Mutex(name))
+	e.mustBeHeld(a.Mutex(name), "another owner with the same label holds it")
+	e.mustBeHeld(b.Mutex(name), "another owner with the same label holds it")
+	second := e.begin(b.Mutex(name))
+	e.becomes(name, 1, 1)
+	if e.caps.Inspect {
+		q := e.inspect(name)
+		for _, r := range append(q.Holders(), q.Waiters()...) {
+			if r.Label != text {
+				e.Errorf("Inspect shows label %q; want %q", r.Label, text)
+			}
+		}
+	}
+	second.mustWait(e, "another owner with the same label holds")
+	e.unlock(first)
+	e.unlock(second.got(e))
+	e.becomes(name, 0, 0)
+}
+
+func conflict(e *env) {
+	a, b, name := e.client(), e.client(), e.name()
+	firsts := []struct{ first, other dlock.Mutex }{
+		{a.Mutex(name), b.Semaphore(name, 2)},
+		{a.Semaphore(name, 2), b.Mutex(name)},
+	}
+	if e.caps.Shared {
+		firsts = append(firsts,
+			struct{ first, other dlock.Mutex }{a.RWMutex(name).Read(), b.Semaphore(name, 2)},
+			struct{ first, other dlock.Mutex }{a.Semaphore(name, 2), b.RWMutex(name).Read()})
+	}
+	for _, f := range firsts {
+		l := e.lock(f.first)
+		e.want("Lock of the other kind", e.begin(f.other).wait(e), dlock.ErrConflict)
+		_, err := e.tryIn(e.ctx, f.other)
+		e.want("TryLock of the other kind", err, dlock.ErrConflict)
+		e.stands(name, 1, 0)
+		e.unlock(l)
+		e.unlock(e.try(f.other))
+		e.becomes(name, 0, 0)
+	}
+}

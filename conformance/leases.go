@@ -1,0 +1,343 @@
+package conformance
+
+import (
+	"context"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+var leases = []Law{
+	{Name: "renewed", run: renewed,
+		Sentence: "a lease outlives its TTL, until it is given back"},
+	{Name: "outage", run: outage,
+		Sentence: "a line that is back before the TTL is over costs nothing: an unknown outcome is not a loss"},
+	{Name: "fixed", run: fixed,
+		Sentence: "a fixed lease ends on time: its holder knows, then the next is in, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
+	{Name: "expired-powerless", run: expiredPowerless,
+		Sentence: "an expired holder can neither renew, nor resume, nor release its successor"},
+	{Name: "renew-never-acquires", run: renewNeverAcquires,
+		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
+	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
+		Sentence: "what a grant or a renewal promises (Since + TTL) ends no later than the service keeps it"},
+	{Name: "loss-first", run: lossFirst,
+		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
+	{Name: "after-loss", run: afterLoss, needs: []need{inspecting},
+		Sentence: "when the line is back, nothing of a lost lease stays, and the next lease of that name is renewed again"},
+	{Name: "late-grant", run: lateGrant, needs: []need{inspecting},
+		Sentence: "a grant that reaches its client after its time is not believed"},
+	{Name: "unlock-cut-off", run: unlockCutOff,
+		Sentence: "an Unlock with an unknown outcome is settled when the line is back, long before the TTL, and touches no successor"},
+}
+
+func renewed(e *env) {
+	a, b, name := e.client(dlock.TTL(e.steady)), e.client(), e.name()
+	l := e.lock(a.Mutex(name))
+	ctx := l.Context(e.ctx)
+	for end := time.Now().Add(3 * e.steady / 2); time.Now().Before(end); pause(e.steady / 10) {
+		e.mustBeHeld(b.Mutex(name), "its lease renews itself")
+		if err := l.Err(); err != nil {
+			e.Fatalf("the lease was not kept: %v", err)
+		}
+	}
+	if ctx.Err() != nil {
+		e.Errorf("the lease's context ended: %v", context.Cause(ctx))
+	}
+	e.unlock(l)
+	e.unlock(e.lock(b.Mutex(name)))
+}
+
+func outage(e *env) {
+	ttl := 2 * e.steady
+	p, b, name := e.peer(dlock.TTL(ttl)), e.client(), e.name()
+	l := e.lock(p.Mutex(name))
+	start := time.Now()
+	heal := p.cut()
+	pause(ttl * 3 / 4) // a renewal has failed by now, and another is under way
+	heal()
+	for time.Since(start) < ttl*6/5 {
+		if err := l.Err(); err != nil {
+			e.Fatalf("off the line for %s of a TTL of %s: %v", ttl*3/4, ttl, err)
+		}
+		pause(ttl / 20)
+	}
+	e.mustBeHeld(b.Mutex(name), "its lease outlived the outage")
+	e.unlock(l)
+}
+
+func fixed(e *env) {
+	p, b, name := e.peer(), e.client(), e.name()
+	l := e.lock(p.Mutex(name, dlock.FixedLease(e.ttl)))
+	ctx := l.Context(e.ctx)
+	next := e.begin(b.Mutex(name))
+	if e.caps.ServerEndsFixed {
+		p.cut()
+	}
+	successor := next.got(e)
+	if next.at.Before(l.Until()) {
+		e.Errorf("the next was in %s before the lease's time was over", l.Until().Sub(next.at))
+	}
+	if late := next.at.Sub(l.Until()); late > e.ttl+2*time.Second {
+		e.Errorf("the next was in %s after the lease's time was over", late)
+	}
+	e.want("Err of the lease", l.Err(), dlock.ErrLost)
+	e.until("its context ended", func() bool { return ctx.Err() != nil })
+	e.want("its context's cause", context.Cause(ctx), dlock.ErrLost)
+	e.want("its Unlock", e.unlockErr(l), dlock.ErrLost)
+	e.mustBeHeld(b.Mutex(name), "the successor holds it")
+	e.unlock(successor)
+}
+
+// expire has a request expire: acquired, never renewed.
+func (d *direct) expire(name string) driver.Request {
+	d.e.Helper()
+	r := d.ask(name)
+	r.TTL = d.e.ttl
+	d.get(r)
+	return r
+}
+
+func expiredPowerless(e *env) {
+	a, b, name := e.direct(), e.direct(), e.name()
+	r := a.expire(name)
+	next, g := b.take(name)
+	if p := a.renew(r); p.Err == nil {
+		e.Errorf("Renew of an expired request returned nil")
+	} else {
+		e.want("Renew of an expired request", p.Err, driver.ErrLost)
+	}
+	if err := a.release(r); err == nil {
+		e.Errorf("Release of an expired request returned nil")
+	} else {
+		e.want("Release of an expired request", err, driver.ErrLost)
+	}
+	r.TTL = e.long
+	if _, err := a.acquire(r); err == nil {
+		e.Errorf("an expired request was resumed while its successor holds")
+	}
+	if p := b.renew(next); p.Err != nil {
+		e.Fatalf("the successor's Renew: %v", p.Err)
+	}
+	if again := b.get(next); again.Token != g.Token {
+		e.Errorf("the successor's token was %d and is %d", g.Token, again.Token)
+	}
+	if err := b.release(next); err != nil {
+		e.Fatalf("the successor's Release: %v", err)
+	}
+}
+
+// take waits for the lock; a driver that cannot queue is asked again.
+func (d *direct) take(name string) (driver.Request, driver.Grant) {
+	d.e.Helper()
+	r := d.ask(name)
+	if d.e.caps.Queue {
+		r.Wait = true
+		res := d.receive(d.begin(r))
+		if res.err != nil {
+			d.e.Fatalf("Acquire: %v", res.err)
+		}
+		return r, res.Grant
+	}
+	var g driver.Grant
+	d.e.until("the lock is free", func() bool {
+		var err error
+		r = d.ask(name)
+		g, err = d.acquire(r)
+		return err == nil
+	})
+	return r, g
+}
+
+func renewNeverAcquires(e *env) {
+	a, b := e.direct(), e.direct()
+	for _, used := range []bool{false, true} {
+		name := e.name()
+		r := a.expire(name)
+		if used {
+			next, _ := b.take(name)
+			if err := b.release(next); err != nil {
+				e.Fatalf("Release: %v", err)
+			}
+		} else {
+			pause(e.ttl + e.ttl/10 + 10*time.Millisecond)
+			e.becomes(name, 0, 0)
+		}
+		if p := a.renew(r); p.Err == nil {
+			e.Errorf("Renew of an expired request returned nil")
+		} else {
+			e.want("Renew of an expired request", p.Err, driver.ErrLost)
+		}
+		e.stands(name, 0, 0)
+		next := b.ask(name)
+		b.get(next)
+		if err := b.release(next); err != nil {
+			e.Fatalf("Release: %v", err)
+		}
+		if p := b.renew(next); p.Err == nil {
+			e.Errorf("Renew of a request that was released returned nil")
+		} else {
+			e.want("Renew of a request that was released", p.Err, driver.ErrLost)
+		}
+		e.stands(name, 0, 0)
+	}
+}
+
+func trustWithinTTL(e *env) {
+	a, b, name := e.direct(), e.direct(), e.name()
+	// bounded fails the law if the promise outlasts what the service says is left. Rounding may add a little.
+	bounded := func(what string, r driver.Request, sent, since time.Time, ttl time.Duration) {
+		e.Helper()
+		for _, h := range e.inspect(name).Holders() {
+			if over := since.Add(ttl).Sub(time.Now().Add(h.Left)); h.ID == r.ID && over > 5*time.Millisecond {
+				e.Errorf("what %s promises outlasts the service's by %s", what, over)
+			}
+		}
+		if ttl <= 0 || since.Before(sent) {
+			e.Errorf("%s reports a TTL of %s since %s before the call", what, ttl, sent.Sub(since))
+		}
+	}
+	r := a.ask(name)
+	sent := time.Now()
+	g := a.get(r)
+	bounded("a grant", r, sent, g.Since, g.TTL)
+	pause(e.ttl / 4)
+	sent = time.Now()
+	p := a.renew(r)
+	if p.Err != nil {
+		e.Fatalf("Renew: %v", p.Err)
+	}
+	bounded("a renewal", r, sent, p.Since, p.TTL)
+	sent = time.Now()
+	g = a.get(r)
+	bounded("a grant sent again", r, sent, g.Since, g.TTL)
+	if e.caps.Queue {
+		next := b.ask(name)
+		next.Wait = true
+		sent = time.Now()
+		done := b.begin(next)
+		e.becomes(name, 1, 1)
+		pause(e.ttl / 4)
+		if err := a.release(r); err != nil {
+			e.Fatalf("Release: %v", err)
+		}
+		res := b.receive(done)
+		if res.err != nil {
+			e.Fatalf("Acquire: %v", res.err)
+		}
+		bounded("a grant after a wait", next, sent, res.Since, res.TTL)
+		a, r = b, next
+	}
+	if err := a.release(r); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+}
+
+func lossFirst(e *env) {
+	const rounds = 3
+	b, told := e.client(), 0
+	for range rounds {
+		p, name := e.peer(dlock.TTL(e.ttl)), e.name()
+		l := e.lock(p.Mutex(name))
+		ctx := l.Context(e.ctx)
+		p.cut()
+		next := e.begin(b.Mutex(name))
+		successor := next.got(e)
+		if ctx.Err() != nil {
+			told++
+		}
+		if !l.Until().Before(next.at) {
+			e.Errorf("the lease was trusted until %s after its successor was in", l.Until().Sub(next.at))
+		}
+		e.want("Err of a lease whose successor is in", l.Err(), dlock.ErrLost)
+		e.until("its context ended", func() bool { return ctx.Err() != nil })
+		e.want("its context's cause", context.Cause(ctx), dlock.ErrLost)
+		e.until("Lost is closed", func() bool {
+			select {
+			case <-l.Lost():
+				return true
+			default:
+				return false
+			}
+		})
+		e.unlock(successor)
+	}
+	if told == 0 { // a loaded machine may be late once
+		e.Errorf("in none of the rounds had the context ended when the successor came in")
+	}
+}
+
+func afterLoss(e *env) {
+	p, b, name := e.peer(dlock.TTL(e.steady)), e.client(), e.name()
+	old := e.lock(p.Mutex(name))
+	heal := p.deafen() // the service hears renewals; the client does not know, and gives up
+	e.until("the lease is lost", func() bool { return old.Err() != nil })
+	heal()
+	l := e.lock(p.Mutex(name))
+	e.becomes(name, 1, 0)
+	for end := time.Now().Add(6 * e.steady / 5); time.Now().Before(end); pause(e.steady / 10) {
+		if err := l.Err(); err != nil {
+			e.Fatalf("the next lease was not renewed: %v", err)
+		}
+		e.stands(name, 1, 0)
+	}
+	e.mustBeHeld(b.Mutex(name), "the next lease is renewed")
+	e.want("Unlock of the lost lease", e.unlockErr(old), dlock.ErrLost)
+	e.stands(name, 1, 0)
+	e.unlock(l)
+	e.becomes(name, 0, 0)
+}
+
+func lateGrant(e *env) {
+	p, b, name := e.peer(dlock.TTL(e.ttl)), e.client(), e.name()
+	heal := p.deafen()
+	late := e.begin(p.Mutex(name))
+	e.becomes(name, 1, 0) // it holds, and does not know
+	next := e.begin(b.Mutex(name))
+	successor := next.got(e)
+	heal()
+	e.stays("the late one is not in while its successor holds", func() bool { return late.pending() || late.err != nil })
+	e.mustBeHeld(b.Mutex(name), "the successor holds it")
+	e.unlock(successor)
+	late.cancel()
+	if late.wait(e) == nil {
+		e.unlockErr(late.lease)
+	}
+	e.becomes(name, 0, 0)
+}
+
+func unlockCutOff(e *env) {
+	p, b := e.peer(), e.client()
+	for _, spoil := range []func() func(){p.cut, p.deafen} {
+		name := e.name()
+		l := e.lock(p.Mutex(name))
+		heal := spoil()
+		ctx, cancel := context.WithTimeout(e.ctx, 30*time.Millisecond)
+		err := call(e, "Unlock", func(context.Context) error { return l.Unlock(ctx) })
+		cancel()
+		if err == nil {
+			e.Errorf("Unlock without a reply returned nil")
+		}
+		heal()
+		next := e.lock(b.Mutex(name))
+		e.stays("the successor holds", func() bool {
+			_, err := e.tryIn(e.ctx, b.Mutex(name))
+			return err != nil
+		})
+		e.unlock(next)
+	}
+	if e.h.Cut == nil || e.h.Deafen == nil { // a real line would need luck for this one
+		name := e.name()
+		l := e.lock(p.Mutex(name))
+		p.gate.DropReply()
+		if err := e.unlockErr(l); err == nil {
+			e.Errorf("Unlock whose reply was dropped returned nil")
+		}
+		next := e.lock(b.Mutex(name))
+		e.stays("the successor holds", func() bool {
+			_, err := e.tryIn(e.ctx, b.Mutex(name))
+			return err != nil
+		})
+		e.unlock(next)
+	}
+}

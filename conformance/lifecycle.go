@@ -1,0 +1,183 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+var lifecycle = []Law{
+	{Name: "close-frees", run: closeFrees,
+		Sentence: "Close gives back what the client holds and takes back what it waits for, long before the TTL"},
+	{Name: "close-wakes", run: closeWakes,
+		Sentence: "Close makes calls under way return ErrClosed, ends the leases' contexts with that cause, and is final"},
+	{Name: "close-cut-off", run: closeCutOff,
+		Sentence: "Close off the line takes a few seconds at most"},
+	{Name: "close-leaks-nothing", run: closeLeaksNothing, alone: true,
+		Sentence: "after Close no goroutine of the client is left, whatever was locked, cancelled and lost"},
+	{Name: "durable", run: durableHolds, needs: []need{durable, restarting}, alone: true,
+		Sentence: "where Capabilities say Durable, a hold outlives a restart of the service"},
+}
+
+func closeFrees(e *env) {
+	a, b := e.client(), e.client()
+	held, wanted := e.name(), e.name()
+	e.lock(a.Mutex(held))
+	next := e.begin(b.Mutex(held))
+	e.becomes(held, 1, 1)
+	l := e.lock(b.Mutex(wanted))
+	e.begin(a.Mutex(wanted))
+	e.becomes(wanted, 1, 1)
+	behind := e.begin(b.Mutex(wanted))
+	e.becomes(wanted, 1, 2)
+	e.close(a)
+	e.unlock(next.got(e))
+	e.becomes(wanted, 1, 1)
+	e.unlock(l)
+	e.unlock(behind.got(e))
+	e.becomes(held, 0, 0)
+	e.becomes(wanted, 0, 0)
+
+	d, name := e.direct(), e.name() // what the portable layer does not know, the driver removes
+	d.get(d.ask(name))
+	waits := d.ask(held)
+	waits.Wait = true
+	l = e.lock(b.Mutex(held))
+	done := d.begin(waits)
+	e.becomes(held, 1, 1)
+	e.close(d)
+	e.unlock(e.lock(b.Mutex(name)))
+	e.becomes(held, 1, 0)
+	d.receive(done)
+	e.unlock(l)
+}
+
+func closeWakes(e *env) {
+	a, b, name, held := e.client(), e.client(), e.name(), e.name()
+	l := e.lock(a.Mutex(held))
+	ctx := l.Context(e.ctx)
+	e.lock(b.Mutex(name))
+	waits := e.begin(a.Mutex(name))
+	e.becomes(name, 1, 1)
+	d := e.direct()
+	r := d.ask(name)
+	done := make(<-chan grantOrError)
+	if e.caps.Queue {
+		r.Wait = true
+		done = d.begin(r)
+		e.becomes(name, 1, 2)
+	}
+	for range 2 {
+		e.close(a)
+		e.close(d)
+	}
+	e.want("Lock that waited at Close", waits.wait(e), dlock.ErrClosed)
+	if e.caps.Queue {
+		e.want("Acquire that waited at Close", d.receive(done).err, driver.ErrClosed)
+	}
+	if ctx.Err() == nil {
+		e.Errorf("Close left the context of a lease alive")
+	} else {
+		e.want("its cause", context.Cause(ctx), dlock.ErrClosed)
+	}
+	select {
+	case <-l.Lost():
+		e.Errorf("Close closed Lost")
+	default:
+	}
+	e.want("Unlock after Close", e.unlockErr(l), dlock.ErrClosed)
+	e.want("Lock after Close", e.begin(a.Mutex(name)).wait(e), dlock.ErrClosed)
+	_, err := d.acquire(d.ask(e.name()))
+	e.want("Acquire after Close", err, driver.ErrClosed)
+	e.want("Release after Close", d.release(r), driver.ErrClosed)
+	e.want("Renew after Close", d.renew(r).Err, driver.ErrClosed)
+	_, err = e.inspectWith(d, name)
+	if e.caps.Inspect {
+		e.want("Inspect after Close", err, driver.ErrClosed)
+	}
+	e.becomes(name, 1, 0)
+}
+
+func closeCutOff(e *env) {
+	p, b, name, held := e.peer(dlock.TTL(e.ttl)), e.client(), e.name(), e.name()
+	l := e.lock(p.Mutex(held))
+	e.lock(b.Mutex(name))
+	waits := e.begin(p.Mutex(name))
+	e.becomes(name, 1, 1)
+	p.cut()
+	start := time.Now()
+	call(e, "Close off the line", func(context.Context) error { return p.Close() })
+	if took := time.Since(start); took > 15*time.Second {
+		e.Errorf("Close off the line took %s", took)
+	}
+	e.want("Lock that waited at Close", waits.wait(e), dlock.ErrClosed)
+	e.want("the lease", l.Err(), dlock.ErrClosed)
+	e.unlock(e.lock(b.Mutex(held))) // at its TTL
+
+	q := e.peer() // the driver alone
+	e.lock(q.Mutex(e.name()))
+	q.cut()
+	start = time.Now()
+	call(e, "Close of the backend off the line", func(context.Context) error { return q.gate.Close() })
+	if took := time.Since(start); took > 8*time.Second {
+		e.Errorf("Close of the backend off the line took %s", took)
+	}
+}
+
+// goroutines waits until the process has at most so many, and returns how many it has.
+func (e *env) goroutines(most int) int {
+	n := 0
+	for end := time.Now().Add(e.patience); ; pause(5 * time.Millisecond) {
+		if n = runtime.NumGoroutine(); n <= most || time.Now().After(end) {
+			return n
+		}
+	}
+}
+
+func closeLeaksNothing(e *env) {
+	const waits, clients, slack = 20, 10, 6 // the runtime has a few goroutines that come and go
+	other, name := e.client(), e.name()
+	l := e.lock(other.Mutex(name))
+	before := runtime.NumGoroutine()
+	for i := range clients {
+		p := e.peer(dlock.TTL(e.ttl))
+		e.together(waits, func(ctx context.Context, i int) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Duration(i)*time.Millisecond/4)
+			defer cancel()
+			if _, err := p.Mutex(name).Lock(ctx); err == nil {
+				return errors.New("a Lock succeeded although another holds")
+			}
+			return nil
+		})
+		held := e.lock(p.Mutex(e.name()))
+		if i == 0 {
+			heal := p.cut()
+			e.until("the lease is lost", func() bool { return held.Err() != nil })
+			heal()
+		}
+		e.unlock(e.lock(p.Mutex(e.name())))
+		e.close(p)
+		e.close(p.b)
+	}
+	e.unlock(l)
+	if after := e.goroutines(before + slack); after > before+slack {
+		stacks := make([]byte, 1<<16)
+		e.Errorf("%d goroutines before, %d after %d clients came and went:\n%s", before, after, clients, stacks[:runtime.Stack(stacks, true)])
+	}
+}
+
+func durableHolds(e *env) {
+	a, b, name := e.client(), e.client(), e.name()
+	l := e.lock(a.Mutex(name))
+	e.h.Restart(e.T)
+	e.mustBeHeld(b.Mutex(name), "its hold outlives the restart")
+	if err := call(e, "Renew", l.Renew); err != nil {
+		e.Errorf("Renew after the restart: %v", err)
+	}
+	e.unlock(l)
+	e.unlock(e.lock(b.Mutex(name)))
+}

@@ -1,0 +1,225 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+var stress = []Law{
+	{Name: "storm", run: storm,
+		Sentence: "whatever clients do at random, holds that exclude each other do not overlap, tokens grow, and those seen waiting are granted in order"},
+}
+
+// seed returns DLOCK_SEED, or a new one, and prints it.
+func (e *env) seed() uint64 {
+	e.Helper()
+	s := rand.Uint64()
+	if text := os.Getenv("DLOCK_SEED"); text != "" {
+		var err error
+		if s, err = strconv.ParseUint(text, 10, 64); err != nil {
+			e.Fatalf("DLOCK_SEED: %v", err)
+		}
+	}
+	e.Logf("DLOCK_SEED=%d", s)
+	return s
+}
+
+// watch is the oracle: it knows who is in, and who was seen waiting before whom.
+type watch struct {
+	mu     sync.Mutex
+	in     map[*dlock.Lease]want
+	before map[string]map[string]bool // by label: those seen waiting ahead of it
+	tokens map[string]dlock.Token     // by label: of exclusive holds
+	last   dlock.Token                // of the exclusive hold that came in last
+}
+
+// want is what was asked for.
+type want struct {
+	mode  driver.Mode
+	limit int
+}
+
+// enter takes note that a lease came in. A lease whose trust is over is out, by its own word.
+func (w *watch) enter(l *dlock.Lease, asked want, label string) error {
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	limit, others := asked.limit, 0
+	for o, a := range w.in {
+		if !now.Before(o.Until()) {
+			continue
+		}
+		others++
+		if asked.mode == driver.Exclusive || a.mode == driver.Exclusive {
+			return fmt.Errorf("%s lease %d is in together with %s lease %d", asked.mode, l.Token(), a.mode, o.Token())
+		}
+		if a.limit > 0 && (limit == 0 || a.limit < limit) {
+			limit = a.limit
+		}
+	}
+	if limit > 0 && others >= limit {
+		return fmt.Errorf("%d owners hold a semaphore of %d", others+1, limit)
+	}
+	w.in[l] = asked
+	if asked.mode == driver.Exclusive && l.Token() != 0 {
+		if l.Token() <= w.last {
+			return fmt.Errorf("token %d came after %d", l.Token(), w.last)
+		}
+		w.last = l.Token()
+		w.tokens[label] = l.Token()
+	}
+	return nil
+}
+
+func (w *watch) leave(l *dlock.Lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.in, l)
+}
+
+// see takes note of the order of those who wait.
+func (w *watch) see(q driver.Queue) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waiters := q.Waiters()
+	for i, b := range waiters {
+		if w.before[b.Label] == nil {
+			w.before[b.Label] = map[string]bool{}
+		}
+		for _, a := range waiters[:i] {
+			w.before[b.Label][a.Label] = true
+		}
+	}
+}
+
+// inOrder returns an error if two that waited exclusively were granted in the wrong order.
+func (w *watch) inOrder() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for b, ahead := range w.before {
+		for a := range ahead {
+			if ta, tb := w.tokens[a], w.tokens[b]; ta != 0 && tb != 0 && ta > tb {
+				return fmt.Errorf("request %s waited ahead of %s and was granted after it: tokens %d and %d", a, b, ta, tb)
+			}
+		}
+	}
+	return nil
+}
+
+func storm(e *env) {
+	const goroutines, steps = 12, 20
+	seed := e.seed()
+	clients := []*dlock.Client{e.client(), e.client(), e.client()}
+	names, watches := make([]string, 3), make([]*watch, 3)
+	for i := range names {
+		names[i] = e.name()
+		watches[i] = &watch{in: map[*dlock.Lease]want{}, before: map[string]map[string]bool{}, tokens: map[string]dlock.Token{}}
+	}
+	end := time.Now().Add(e.patience / 2)
+	ctx, stop := context.WithCancel(e.ctx)
+	var observer sync.WaitGroup
+	defer observer.Wait()
+	defer stop()
+	if e.caps.Inspect && e.caps.Queue {
+		observer.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if q, err := e.probe.Inspect(ctx, names[i%len(names)]); err == nil {
+					watches[i%len(names)].see(q)
+				}
+				pause(time.Millisecond)
+			}
+		})
+	}
+	e.together(goroutines, func(ctx context.Context, g int) error {
+		lots := rand.New(rand.NewPCG(seed, uint64(g)))
+		for step := 0; step < steps && time.Now().Before(end); step++ {
+			n := lots.IntN(len(names))
+			v := e.draw(lots, clients[lots.IntN(len(clients))], names[n], n == 2, fmt.Sprintf("%d.%d", g, step))
+			if err := v.visit(ctx, lots, watches[n]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	stop()
+	observer.Wait()
+	for i, w := range watches {
+		if err := w.inOrder(); err != nil {
+			e.Errorf("%v", err)
+		}
+		e.becomes(names[i], 0, 0)
+	}
+}
+
+// visitor is one who locks once.
+type visitor struct {
+	dlock.Mutex
+	want
+	label string // nobody else's
+	fixed bool
+}
+
+// draw makes a visitor. The last name is a semaphore's, the others are read-write locks.
+func (e *env) draw(lots *rand.Rand, c *dlock.Client, name string, semaphore bool, label string) visitor {
+	v := visitor{label: label, fixed: lots.IntN(30) == 0}
+	opts := []dlock.LockOption{dlock.Label(label)}
+	if v.fixed {
+		opts = append(opts, dlock.FixedLease(e.ttl))
+	}
+	switch {
+	case semaphore && e.caps.Semaphores:
+		v.mode, v.limit = driver.Shared, 2+lots.IntN(2)
+		v.Mutex = c.Semaphore(name, v.limit, opts...)
+	case e.caps.Shared && lots.IntN(2) == 0:
+		v.mode = driver.Shared
+		v.Mutex = c.RWMutex(name, opts...).Read()
+	default:
+		v.Mutex = c.Mutex(name, opts...)
+	}
+	return v
+}
+
+// visit locks in one way or another, stays for a moment, and gives the lock back, or lets it expire if it is a fixed one.
+func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
+	moment := func() time.Duration { return time.Duration(lots.IntN(2000)) * time.Microsecond }
+	lock := v.Lock
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	switch lots.IntN(4) {
+	case 0:
+		lock = v.TryLock
+	case 1:
+		defer time.AfterFunc(3*moment(), cancel).Stop()
+	}
+	l, err := lock(waiting)
+	if err != nil {
+		if errors.Is(err, dlock.ErrHeld) || waiting.Err() != nil && ctx.Err() == nil {
+			return nil
+		}
+		return err
+	}
+	if err := w.enter(l, v.want, v.label); err != nil {
+		return err
+	}
+	pause(moment())
+	if v.fixed {
+		select {
+		case <-l.Lost():
+		case <-ctx.Done():
+		}
+	}
+	w.leave(l)
+	if err := l.Unlock(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,846 @@
+package conformance
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// toy is a service behind a network, in one process and in virtual time, that can be broken. What is wrong with it is its
+// fault; each fault is asked for where it bites, so that this file reads as a list of ways to get it wrong.
+type toy struct {
+	fault fault
+
+	mu     sync.Mutex
+	queues map[string]*toyQueue
+	all    map[driver.ID]*toyRequest
+	tombs  map[driver.ID]time.Time
+	last   map[string]driver.Token // by key
+	step   time.Duration
+	end    chan struct{} // closed: the test is over
+}
+
+type toyQueue struct {
+	driver.Queue
+	key string
+}
+
+type toyRequest struct {
+	driver.Entry
+	q       *toyQueue
+	c       *toyClient
+	granted bool
+	arrived time.Time
+	expires time.Time
+}
+
+func newToy(f fault) *toy {
+	s := &toy{fault: f, end: make(chan struct{})}
+	s.forget()
+	s.last = map[string]driver.Token{}
+	return s
+}
+
+func (s *toy) forget() {
+	s.queues, s.all, s.tombs = map[string]*toyQueue{}, map[driver.ID]*toyRequest{}, map[driver.ID]time.Time{}
+}
+
+func (s *toy) is(f fault) bool { return s.fault == f }
+
+// key is where a name's queue stands.
+func (s *toy) key(name string) string {
+	switch s.fault {
+	case foldsCase:
+		return strings.ToLower(name)
+	case trimsSpace:
+		return strings.TrimRight(name, " ")
+	case truncates:
+		return name[:min(len(name), 250)]
+	}
+	return name
+}
+
+type answer struct {
+	granted bool
+	token   driver.Token
+	ttl     time.Duration
+	err     error
+}
+
+// enter adds a request or, if it came before, resumes it. again: its client knows that it stood here.
+func (s *toy) enter(c *toyClient, r driver.Request, again bool) answer {
+	now := time.Now()
+	if c.left {
+		return answer{err: driver.ErrClosed}
+	}
+	key := s.key(r.Name)
+	s.sweep(key)
+	if now.Before(s.tombs[r.ID]) && !s.is(noTombs) {
+		return answer{err: driver.ErrLost}
+	}
+	e := s.all[r.ID]
+	if e != nil && !again && (s.is(twiceIsTwo) && e.granted || s.is(twiceWaitsTwice) && !e.granted) {
+		e = nil
+		r.ID = driver.NewID()
+		if !r.Join() {
+			r.Owner = r.ID
+		}
+	}
+	if e == nil {
+		if again {
+			return answer{err: driver.ErrLost}
+		}
+		var err error
+		if e, err = s.admit(c, r, key, now); err != nil {
+			return answer{err: err}
+		}
+	}
+	if e.Broken {
+		return answer{err: driver.ErrLost}
+	}
+	if s.is(barges) && !e.granted && s.fits(e) {
+		s.grant(e)
+	}
+	if !e.granted {
+		if !r.Wait {
+			if !s.is(tryStays) {
+				s.remove(e)
+			}
+			return answer{err: driver.ErrHeld}
+		}
+		if s.is(claimsQueue) {
+			s.remove(e)
+			return answer{err: &driver.Retry{After: 50 * time.Millisecond}}
+		}
+		return answer{}
+	}
+	s.arm(e, r.TTL)
+	return answer{granted: true, token: e.Token, ttl: r.TTL}
+}
+
+func (s *toy) admit(c *toyClient, r driver.Request, key string, now time.Time) (*toyRequest, error) {
+	q := s.queues[key]
+	if q == nil {
+		q = &toyQueue{key: key}
+	}
+	holders := q.Holders()
+	if !r.Join() {
+		for _, h := range holders {
+			if s.is(ownerIsClient) && h.Client == r.Client || s.is(ownerIsLabel) && h.Label == r.Label {
+				r.Owner = h.Owner
+			}
+		}
+	}
+	if s.is(readersAlone) && r.Limit == 0 {
+		r.Mode = driver.Exclusive
+	}
+	if s.is(limitOffByOne) && r.Limit > 0 {
+		r.Limit++
+	}
+	admitted, err := q.Admit(r)
+	switch {
+	case s.is(joinQueues) && r.Join(), s.is(upgradeWaits) && err == driver.ErrUpgrade, s.is(joinRevives) && err == driver.ErrLost && r.Join():
+		r.Owner = r.ID
+		admitted, err = r, nil
+	case s.is(brokenJoinable) && err == driver.ErrLost:
+		for _, h := range holders {
+			if h.Owner == r.Owner {
+				admitted, err = r, nil
+				admitted.Token = h.Token
+			}
+		}
+	case s.is(noDowngrade) && r.Join() && r.Mode == driver.Shared:
+		err = driver.ErrUpgrade
+	case s.is(kindsMix) && err == driver.ErrConflict:
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	e := &toyRequest{Entry: driver.Entry{Request: admitted}, q: q, c: c, arrived: now}
+	s.queues[key], s.all[e.ID] = q, e
+	s.arm(e, e.TTL)
+	switch {
+	case e.Join():
+		q.Joins = append(q.Joins, &e.Entry)
+		e.granted = true
+		if s.is(joinToken) {
+			e.Token = s.next(e)
+		}
+	case s.is(newestFirst):
+		q.Strangers = slices.Insert(q.Strangers, min(q.Granted(), len(q.Strangers)), &e.Entry)
+	default:
+		q.Strangers = append(q.Strangers, &e.Entry)
+	}
+	if !s.is(barges) {
+		s.settle(q)
+	}
+	return e, nil
+}
+
+// fits reports whether a request is compatible with those that hold, whoever waits.
+func (s *toy) fits(e *toyRequest) bool {
+	var q driver.Queue
+	for _, o := range e.q.Strangers {
+		if s.all[o.ID].granted {
+			q.Strangers = append(q.Strangers, o)
+		}
+	}
+	q.Joins, q.Strangers = e.q.Joins, append(q.Strangers, &e.Entry)
+	return q.Granted() == len(q.Strangers)
+}
+
+// settle grants what is to be granted now.
+func (s *toy) settle(q *toyQueue) {
+	n := q.Granted()
+	if s.is(everybodyIn) {
+		n = len(q.Strangers)
+	}
+	if s.is(largestLimit) {
+		for n < len(q.Strangers) && q.Strangers[n].Limit > n+len(q.Joins) {
+			n++
+		}
+	}
+	var waiters []*toyRequest
+	for i, o := range slices.Clone(q.Strangers) {
+		e := s.all[o.ID]
+		pass := s.is(readersPass) && n > 0 && q.Strangers[0].Mode == driver.Shared && o.Mode == driver.Shared && o.Limit == 0
+		switch {
+		case e.granted:
+		case (i < n || pass) && !s.is(barges):
+			s.grant(e)
+		default:
+			waiters = append(waiters, e)
+		}
+	}
+	for i, e := range waiters {
+		if s.is(herd) || s.is(barges) && i == 0 {
+			s.push(e)
+		}
+	}
+	if q.Len() == 0 {
+		delete(s.queues, q.key)
+		if s.is(tokensRestart0) {
+			delete(s.last, q.key)
+		}
+	}
+}
+
+func (s *toy) grant(e *toyRequest) {
+	e.granted = true
+	e.Token = s.next(e)
+	s.arm(e, e.TTL)
+	s.push(e)
+}
+
+// next returns a token.
+func (s *toy) next(e *toyRequest) driver.Token {
+	switch {
+	case s.is(poor):
+		return 0
+	case s.is(clockTokens):
+		return driver.Token(time.Now().Add(s.step).UnixMicro())
+	case s.is(readersKeepToken) && e.Mode == driver.Shared:
+		return max(s.last[e.q.key], 1)
+	}
+	s.last[e.q.key]++
+	return s.last[e.q.key]
+}
+
+// push tells the client that its request was granted. Off the line, the message is lost.
+func (s *toy) push(e *toyRequest) {
+	if e.c.line(true) == nil {
+		time.AfterFunc(toyLatency, func() { e.c.wake(e.ID) })
+	}
+}
+
+// arm lets the request expire ttl from now.
+func (s *toy) arm(e *toyRequest, ttl time.Duration) {
+	e.TTL = ttl
+	switch {
+	case s.is(shortTTL):
+		ttl = ttl * 3 / 4
+	case s.is(fixedForever) && e.Fixed, s.is(deadWait) && !e.granted:
+		ttl = 24 * time.Hour
+	}
+	e.expires = time.Now().Add(ttl)
+	time.AfterFunc(ttl, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sweep(e.q.key)
+	})
+}
+
+// sweep removes what has expired under the key.
+func (s *toy) sweep(key string) {
+	q := s.queues[key]
+	if q == nil {
+		return
+	}
+	now := time.Now()
+	for _, o := range append(slices.Clone(q.Joins), q.Strangers...) {
+		if e := s.all[o.ID]; !now.Before(e.expires) {
+			s.tombs[e.ID] = now.Add(e.TTL)
+			s.remove(e)
+		}
+	}
+}
+
+func (s *toy) remove(e *toyRequest) {
+	delete(s.all, e.ID)
+	is := func(o *driver.Entry) bool { return o == &e.Entry }
+	e.q.Joins = slices.DeleteFunc(e.q.Joins, is)
+	e.q.Strangers = slices.DeleteFunc(e.q.Strangers, is)
+	if s.is(cancelFreesNobody) && !e.granted {
+		return
+	}
+	if s.is(permitForAll) && e.Semaphore() && e.granted {
+		for _, o := range e.q.Strangers {
+			if w := s.all[o.ID]; !w.granted {
+				s.grant(w)
+			}
+		}
+	}
+	s.settle(e.q)
+}
+
+func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
+	s.sweep(s.key(r.Name))
+	e := s.all[r.ID]
+	if e == nil && s.is(extendOrSet) && s.queues[s.key(r.Name)] == nil {
+		delete(s.tombs, r.ID)
+		s.enter(c, r, false)
+		return r.TTL, nil
+	}
+	if e == nil || !e.granted || e.Broken && !s.is(brokenRenewable) {
+		return 0, driver.ErrLost
+	}
+	if !s.is(renewsNothing) {
+		s.arm(e, r.TTL)
+	}
+	return r.TTL, nil
+}
+
+func (s *toy) release(r driver.Request) error {
+	s.sweep(s.key(r.Name))
+	if r.Uncertain {
+		s.tombs[r.ID] = time.Now().Add(r.TTL)
+	}
+	e := s.all[r.ID]
+	if e == nil && s.is(releasesAnybody) {
+		if q := s.queues[s.key(r.Name)]; q != nil {
+			if hs := q.Holders(); len(hs) > 0 {
+				e = s.all[hs[0].ID]
+			}
+		}
+	}
+	switch {
+	case e == nil:
+		return driver.ErrLost
+	case s.is(swallowsWakeUp) && r.Uncertain && r.Wait && e.granted:
+		return nil
+	}
+	s.remove(e)
+	if s.is(freesJoins) && !e.Join() {
+		for _, j := range slices.Clone(e.q.Joins) {
+			if j.Owner == e.Owner {
+				s.remove(s.all[j.ID])
+			}
+		}
+	}
+	return nil
+}
+
+func (s *toy) inspect(name string) driver.Queue {
+	s.sweep(s.key(name))
+	q := s.queues[s.key(name)]
+	if q == nil {
+		return driver.Queue{}
+	}
+	now := time.Now()
+	show := func(es []*driver.Entry) (out []*driver.Entry) {
+		for _, o := range es {
+			e, shown := s.all[o.ID], *o
+			shown.Age, shown.Left = now.Sub(e.arrived), e.expires.Sub(now)
+			switch s.fault {
+			case hidesLabels:
+				shown.Label = ""
+			case showsKeys:
+				shown.Name = url.QueryEscape(o.Name)
+			}
+			out = append(out, &shown)
+		}
+		return out
+	}
+	return driver.Queue{Joins: show(q.Joins), Strangers: show(q.Strangers)}
+}
+
+func (s *toy) breakHold(name string, t driver.Token, force bool) error {
+	s.sweep(s.key(name))
+	q := s.queues[s.key(name)]
+	if q == nil {
+		return driver.ErrNotHeld
+	}
+	err := driver.ErrNotHeld
+	for _, h := range q.Holders() {
+		if h.Token == t || s.is(breaksAnybody) {
+			err = nil
+			s.all[h.ID].Broken = true
+			if force && !s.is(forceWaits) || s.is(breaksNow) {
+				s.remove(s.all[h.ID])
+			}
+		}
+	}
+	return err
+}
+
+// toyLatency is how long a message travels.
+const toyLatency = time.Millisecond
+
+// toyClient is a driver of the toy.
+type toyClient struct {
+	s       *toy
+	calls   atomic.Int64
+	closing chan struct{} // closed: calls return
+	dead    chan struct{} // closed: nothing of it goes on
+	left    bool          // the service heard that it closed; guarded by s.mu
+
+	mu        sync.Mutex
+	cut, deaf chan struct{} // closed at heal; nil: the line is good
+	waits     map[chan struct{}]driver.Request
+	keeps     bool
+	more      chan struct{} // a waiter came
+	sent      []driver.Request
+	gaveUp    map[string]bool // names
+}
+
+func (s *toy) open() *toyClient {
+	return &toyClient{s: s, closing: make(chan struct{}), dead: make(chan struct{}), waits: map[chan struct{}]driver.Request{}, more: make(chan struct{}, 1), gaveUp: map[string]bool{}}
+}
+
+func (c *toyClient) line(reply bool) chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut == nil && reply {
+		return c.deaf
+	}
+	return c.cut
+}
+
+func (c *toyClient) spoil(line *chan struct{}) (heal func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	spoiled := make(chan struct{})
+	*line = spoiled
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if *line == spoiled {
+			*line = nil
+		}
+		close(spoiled)
+	})
+}
+
+// travel takes a message along the line, as soon as it is good, and reports whether it arrived.
+func (c *toyClient) travel(reply bool) bool {
+	pause(toyLatency)
+	for {
+		l := c.line(reply)
+		if l == nil {
+			return true
+		}
+		select {
+		case <-l:
+		case <-c.dead:
+			return false
+		case <-c.s.end:
+			return false
+		}
+	}
+}
+
+// send has f executed by the service. After an error nobody knows whether it was, or will be.
+func (c *toyClient) send(ctx context.Context, stop <-chan struct{}, f func()) error {
+	c.calls.Add(1)
+	done := make(chan struct{})
+	go func() {
+		if !c.travel(false) {
+			return
+		}
+		c.s.mu.Lock()
+		f()
+		c.s.mu.Unlock()
+		if c.travel(true) {
+			close(done)
+		}
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		if c.s.is(slowOffLine) {
+			select {
+			case <-done:
+			case <-time.After(time.Second):
+			}
+		}
+		return ctx.Err()
+	case <-stop:
+		return driver.ErrClosed
+	}
+}
+
+func (c *toyClient) closed() bool {
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	switch {
+	case c.closed():
+		return driver.Grant{}, driver.ErrClosed
+	case ctx.Err() != nil && !c.s.is(ignoresPreCancelled):
+		return driver.Grant{}, ctx.Err()
+	case ctx.Err() != nil:
+		ctx = context.WithoutCancel(ctx)
+	}
+	if c.s.is(poor) && (r.Mode == driver.Shared || r.Join()) {
+		return driver.Grant{}, driver.ErrUnsupported
+	}
+	for range c.s.times(chatty, 20) {
+		c.send(ctx, c.closing, func() {})
+	}
+	woken := c.await(r)
+	defer c.arrived(woken)
+	for again := false; ; again = true {
+		since := time.Now()
+		var a answer
+		if err := c.send(ctx, c.closing, func() { a = c.s.enter(c, r, again) }); err != nil {
+			c.giveUp(r)
+			return driver.Grant{}, err
+		}
+		if c.s.is(sinceReceipt) {
+			since = time.Now()
+		}
+		if a.granted || a.err != nil {
+			return driver.Grant{Token: a.token, TTL: a.ttl, Since: since}, a.err
+		}
+		if c.s.is(poor) {
+			c.giveUp(r)
+			return driver.Grant{}, &driver.Retry{After: 50 * time.Millisecond}
+		}
+		if err := c.wait(ctx, woken); err != nil {
+			if !c.s.is(cancelStays) {
+				c.giveUp(r)
+			}
+			return driver.Grant{}, err
+		}
+	}
+}
+
+// times returns n if the toy has that fault.
+func (s *toy) times(f fault, n int) int {
+	if s.is(f) {
+		return n
+	}
+	return 0
+}
+
+// wait waits until the request may have been granted.
+func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
+	over := make(chan struct{})
+	defer close(over)
+	if c.s.is(goroutinePerWaiter) {
+		go func() { <-over }()
+	}
+	closing, done, poll := c.closing, ctx.Done(), (<-chan time.Time)(nil)
+	if c.s.is(closeWakesNobody) {
+		closing = c.s.end
+	}
+	if c.s.is(pollsEach) {
+		poll = time.After(20 * time.Millisecond)
+	}
+	if c.s.is(slowCancel) {
+		done = nil
+	}
+	for {
+		if c.s.is(slowCancel) {
+			poll = time.After(300 * time.Millisecond)
+		}
+		select {
+		case <-woken:
+			return nil
+		case <-done:
+			if c.s.is(leaksGoroutine) {
+				go func() { <-c.s.end }()
+			}
+			return ctx.Err()
+		case <-closing:
+			return driver.ErrClosed
+		case <-poll:
+			if c.s.is(slowCancel) && ctx.Err() == nil {
+				continue
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// await registers a waiter, and returns where it is woken.
+func (c *toyClient) await(r driver.Request) chan struct{} {
+	woken := make(chan struct{}, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = append(c.sent, r)
+	c.waits[woken] = r
+	if !c.keeps && !c.s.is(waitersExpire) {
+		c.keeps = true
+		go c.keepAlive()
+	}
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+	return woken
+}
+
+func (c *toyClient) arrived(woken chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waits, woken)
+}
+
+func (c *toyClient) wake(id driver.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for woken, r := range c.waits {
+		if r.ID == id {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// keepAlive proves all that waits with one call each third of a TTL, and wakes those whose wake-up was lost.
+func (c *toyClient) keepAlive() {
+	for last := time.Now(); ; {
+		c.mu.Lock()
+		var rs []driver.Request
+		ttl := time.Hour
+		for _, r := range c.waits {
+			rs = append(rs, r)
+			ttl = min(ttl, r.TTL)
+		}
+		if len(rs) == 0 || c.closed() {
+			c.keeps = false
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		select {
+		case <-time.After(time.Until(last.Add(ttl / 3))):
+		case <-c.more: // its TTL may be shorter
+			continue
+		case <-c.closing:
+			continue
+		}
+		last = time.Now()
+		var changed []driver.ID
+		ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
+		err := c.send(ctx, c.closing, func() {
+			for _, r := range rs {
+				if e := c.s.all[r.ID]; e == nil || e.granted {
+					changed = append(changed, r.ID)
+				} else {
+					c.s.arm(e, r.TTL)
+				}
+			}
+		})
+		cancel()
+		if err == nil {
+			for _, id := range changed {
+				c.wake(id)
+			}
+		}
+	}
+}
+
+// giveUp removes, in the background, what an Acquire may have left.
+func (c *toyClient) giveUp(r driver.Request) {
+	r.Uncertain = true
+	go func() {
+		for !c.closed() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			err := c.send(ctx, c.closing, func() { c.s.release(r) })
+			cancel()
+			if err == nil {
+				return
+			}
+		}
+	}()
+}
+
+func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	if c.s.is(renewsOneByOne) && len(rs) > 1 {
+		res := make([]driver.Renewal, len(rs))
+		var wg sync.WaitGroup
+		for i := range rs {
+			wg.Go(func() { res[i] = c.Renew(ctx, rs[i:i+1])[0] })
+		}
+		wg.Wait()
+		return res
+	}
+	fail := func(err error) []driver.Renewal {
+		res := make([]driver.Renewal, len(rs))
+		for i := range res {
+			res[i].Err = err
+		}
+		return res
+	}
+	if c.closed() {
+		return fail(driver.ErrClosed)
+	}
+	since := time.Now()
+	var res []driver.Renewal
+	err := c.send(ctx, c.closing, func() {
+		now := make([]driver.Renewal, len(rs))
+		for i, r := range rs {
+			now[i] = driver.Renewal{TTL: r.TTL, Since: since}
+			if !c.gaveUpOn(r.Name) {
+				now[i].TTL, now[i].Err = c.s.renew(c, r)
+			}
+		}
+		res = now
+	})
+	if err != nil && c.s.is(unknownIsLost) {
+		err = driver.ErrLost
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return res
+}
+
+// gaveUpOn is the fault of a client that remembers a loss by name.
+func (c *toyClient) gaveUpOn(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.s.is(remembersLoss) && c.gaveUp[name]
+}
+
+func (c *toyClient) Release(ctx context.Context, r driver.Request) error {
+	if c.closed() {
+		return driver.ErrClosed
+	}
+	if r.Uncertain {
+		c.mu.Lock()
+		c.gaveUp[r.Name] = true
+		c.mu.Unlock()
+		if c.s.is(leavesLost) {
+			return nil
+		}
+	}
+	r.Wait = false
+	var answer error
+	if err := c.send(ctx, c.closing, func() { answer = c.s.release(r) }); err != nil {
+		if c.s.is(releaseHopes) {
+			return nil
+		}
+		return err
+	}
+	return answer
+}
+
+func (c *toyClient) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	if c.s.is(poor) {
+		return driver.Queue{}, driver.ErrUnsupported
+	}
+	if c.closed() {
+		return driver.Queue{}, driver.ErrClosed
+	}
+	var q driver.Queue
+	if err := c.send(ctx, c.closing, func() { q = c.s.inspect(name) }); err != nil {
+		return driver.Queue{}, err
+	}
+	return q, nil
+}
+
+func (c *toyClient) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	var answer error
+	if err := c.send(ctx, c.closing, func() { answer = c.s.breakHold(name, t, force) }); err != nil {
+		return err
+	}
+	return answer
+}
+
+func (c *toyClient) List(ctx context.Context) ([]string, error) {
+	var names []string
+	err := c.send(ctx, c.closing, func() {
+		seen := map[string]bool{}
+		for _, e := range c.s.all {
+			if !seen[e.Name] {
+				seen[e.Name] = true
+				names = append(names, e.Name)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return names, nil
+}
+
+func (c *toyClient) Close() error {
+	c.mu.Lock()
+	if c.closed() {
+		c.mu.Unlock()
+		return nil
+	}
+	close(c.closing)
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if c.s.is(closeHangs) {
+		ctx = context.Background()
+	}
+	err := c.send(ctx, c.s.end, func() {
+		c.left = true
+		for _, e := range c.s.all {
+			if e.c == c && c.s.all[e.ID] == e && !c.s.is(closeLeaves) {
+				c.s.remove(e)
+			}
+		}
+	})
+	close(c.dead)
+	return err
+}
+
+func (c *toyClient) Capabilities() driver.Capabilities {
+	if c.s.is(poor) {
+		return driver.Capabilities{Backend: "toy"}
+	}
+	return driver.Capabilities{
+		Backend:         "toy",
+		Queue:           true,
+		Fencing:         !c.s.is(deniesTokens),
+		Shared:          !c.s.is(deniesShared),
+		Semaphores:      !c.s.is(deniesSemaphores),
+		Joins:           !c.s.is(deniesJoins),
+		Inspect:         !c.s.is(deniesInspect),
+		Durable:         true,
+		ServerEndsFixed: true,
+	}
+}

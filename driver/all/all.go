@@ -1,0 +1,11 @@
+// Package all imports every driver, for programs that leave the choice to a URL:
+//
+//	import _ "github.com/dlock-go/dlock/driver/all"
+//
+// A program that knows its backend imports that driver alone, and none of the other clients.
+package all
+
+import (
+	_ "github.com/dlock-go/dlock/driver/file"   // file:///dir
+	_ "github.com/dlock-go/dlock/driver/memory" // memory:name
+)

@@ -1,0 +1,232 @@
+//go:build linux
+
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Acquire implements [driver.Backend].
+func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := b.begin(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	defer b.calls.Done()
+	if r.TTL <= 0 || r.Name == "" || r.ID.IsZero() || r.Owner.IsZero() {
+		return driver.Grant{}, fmt.Errorf("%w request: want a name, an ID, an owner and a TTL", driver.ErrInvalid)
+	}
+	h, fresh, err := b.hold(r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if err := b.enter(ctx, h, r); err != nil {
+		if fresh {
+			b.drop(h) // it is not in the queue
+		} else {
+			b.abandon(h)
+		}
+		return driver.Grant{}, err
+	}
+	g, err := b.await(ctx, h)
+	if err != nil {
+		b.abandon(h)
+	}
+	return g, err
+}
+
+// hold returns our record of the request, and whether it is a new one. From now on whoever grants it finds that.
+func (b *backend) hold(r driver.Request) (h *hold, fresh bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.mine[r.ID]; h != nil {
+		return h, false, nil
+	}
+	cell, word, err := b.session.take()
+	if err != nil {
+		return nil, false, err
+	}
+	name := b.prefix + r.Name
+	h = &hold{name: name, slot: slot(name), id: r.ID, ttl: r.TTL, cell: cell, word: word, decided: make(chan struct{})}
+	b.mine[r.ID] = h
+	return h, true, nil
+}
+
+// await returns the grant of a request that stands in the queue, once it has one.
+func (b *backend) await(ctx context.Context, h *hold) (driver.Grant, error) {
+	if g, err := b.granted(h); err != nil || g.Token != 0 {
+		return g, err
+	}
+	b.join(h)
+	defer b.part(h)
+	select {
+	case <-h.decided:
+		if h.fault != nil {
+			return driver.Grant{}, h.fault
+		}
+		return b.granted(h)
+	case <-ctx.Done():
+		return driver.Grant{}, ctx.Err()
+	case <-b.closing:
+		return driver.Grant{}, driver.ErrClosed
+	}
+}
+
+// granted returns the grant of the request after it has proved it. Of one that waits the token is 0.
+func (b *backend) granted(h *hold) (driver.Grant, error) {
+	s, err := b.read(h.slot)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	e := s.find(h.name, h.id)
+	if e == nil || e.session != b.session.id {
+		return driver.Grant{}, driver.ErrLost
+	}
+	since := time.Now()
+	now, err := b.clock()
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	h.mu.Lock()
+	h.armed = max(h.armed, e.armed)
+	h.mu.Unlock()
+	if e.Token == 0 {
+		return driver.Grant{}, nil
+	}
+	return driver.Grant{Token: e.Token, TTL: h.ttl, Since: since}, b.prove(h, now)
+}
+
+// enter puts the request into the queue, or resumes it.
+func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
+	added := false
+	err := b.update(ctx, h.slot, func(s *state, now int64) error {
+		added = false
+		if e := s.find(h.name, r.ID); e != nil {
+			return b.resume(s, e, h, r, now)
+		}
+		if h.entered.Load() || s.barred(h.name, r.ID) {
+			return driver.ErrLost
+		}
+		q := s.queue(h.name)
+		if q == nil {
+			q = &queue{}
+		}
+		rule := q.rule()
+		admitted, err := rule.Admit(r)
+		if err != nil {
+			return err
+		}
+		e := &entry{session: b.session.id, cell: h.cell, arrived: now, armed: now}
+		e.Request = admitted
+		e.Name, e.Wait, e.Uncertain = h.name, false, false
+		if rule.Strangers = append(rule.Strangers, &e.Entry); !r.Wait && !r.Join() && rule.Granted() < len(rule.Strangers) {
+			return driver.ErrHeld
+		}
+		s.add(e)
+		added = true
+		return nil
+	})
+	if added && err == nil {
+		h.entered.Store(true)
+	}
+	return err
+}
+
+// resume takes up a request that is in the queue already. It moves to this session, if another one sent it.
+func (b *backend) resume(s *state, e *entry, h *hold, r driver.Request, now int64) error {
+	switch {
+	case e.Broken:
+		return driver.ErrLost
+	case !r.Wait && !e.Join() && e.Token == 0:
+		s.remove(h.name, r.ID)
+		return driver.ErrHeld
+	case e.session != b.session.id || e.cell != h.cell:
+		s.each(h.name, func(o *entry) *entry {
+			if o != e {
+				return o
+			}
+			return o.change(func(o *entry) { o.session, o.cell, o.TTL, o.armed = b.session.id, h.cell, h.ttl, now })
+		})
+	}
+	return nil
+}
+
+// abandon gives back a request whose Acquire failed, in the background if that takes longer.
+func (b *backend) abandon(h *hold) {
+	h.finish()
+	done := make(chan struct{})
+	b.calls.Go(func() {
+		defer close(done)
+		for b.leave(h) != nil {
+			select {
+			case <-b.closing: // which tries once more
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	select {
+	case <-done:
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// leave takes the request out of the queue. Other errors than nil left it where it was.
+func (b *backend) leave(h *hold) error {
+	err := b.update(context.Background(), h.slot, func(s *state, _ int64) error {
+		s.remove(h.name, h.id)
+		return nil
+	})
+	if err == nil {
+		b.drop(h)
+	}
+	return err
+}
+
+// drop forgets a request that is not in the queue.
+func (b *backend) drop(h *hold) {
+	h.finish()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h.decide(nil)
+	if b.mine[h.id] == h {
+		delete(b.mine, h.id)
+		b.session.give(h.cell)
+	}
+}
+
+// Release implements [driver.Backend].
+func (b *backend) Release(_ context.Context, r driver.Request) error {
+	if err := b.begin(context.Background()); err != nil {
+		return err
+	}
+	defer b.calls.Done()
+	name := b.prefix + r.Name
+	b.mu.Lock()
+	h := b.mine[r.ID]
+	b.mu.Unlock()
+	if h != nil {
+		h.finish()
+	}
+	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
+		e := s.find(name, r.ID)
+		if e != nil {
+			s.remove(name, r.ID)
+		}
+		if r.Uncertain {
+			s.bury(tombstone{name, r.ID, now + int64(r.TTL)})
+		}
+		if e == nil || e.Broken {
+			return driver.ErrLost
+		}
+		return nil
+	})
+	if h != nil && (err == nil || errors.Is(err, driver.ErrLost)) {
+		b.drop(h)
+	}
+	return err
+}

@@ -1,0 +1,71 @@
+//go:build linux
+
+package file
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// mapped is a part of a file as memory that all processes share, in words of 64 bits. Words are read and written through
+// load, swap and raise alone.
+type mapped []byte
+
+func mapFile(fd int, offset int64, size int, prot int) (mapped, error) {
+	m, err := syscall.Mmap(fd, offset, size, prot, syscall.MAP_SHARED)
+	return m, err
+}
+
+func (m mapped) unmap() {
+	if m != nil {
+		syscall.Munmap(m)
+	}
+}
+
+func (m mapped) word(i int) *uint64 { return (*uint64)(unsafe.Pointer(&m[8*i])) }
+
+func load(p *uint64) (v uint64, err error) {
+	err = guard(p, func() { v = atomic.LoadUint64(p) })
+	return v, err
+}
+
+// swap puts v in place of old, and reports whether it did. After an error it did not.
+func swap(p *uint64, old, v uint64) (done bool, err error) {
+	err = guard(p, func() { done = atomic.CompareAndSwapUint64(p, old, v) })
+	return done, err
+}
+
+// raise makes the word v unless it is greater already. A full barrier: what is loaded after it was in the word after it.
+func raise(p *uint64, v uint64) error {
+	return guard(p, func() {
+		for old := atomic.LoadUint64(p); old < v; old = atomic.LoadUint64(p) {
+			if atomic.CompareAndSwapUint64(p, old, v) {
+				return
+			}
+		}
+	})
+}
+
+// guard runs f, which touches p, and turns a fault into an error: the memory is a file, which somebody may truncate and
+// a disk may fail to read.
+func guard(p *uint64, f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			fault, ok := r.(interface {
+				error
+				Addr() uintptr
+			})
+			if !ok {
+				panic(r)
+			}
+			err = fmt.Errorf("shared memory is gone (a file of the directory was truncated, or its disk fails): %w", fault)
+		}
+	}()
+	_ = *p // under the race detector f faults in C code, which cannot be recovered: so fault here
+	f()
+	return nil
+}

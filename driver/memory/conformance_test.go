@@ -1,0 +1,26 @@
+package memory_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+func harness() conformance.Harness {
+	space := new(memory.Space)
+	return conformance.Harness{Open: func(conformance.T) driver.Backend { return space.Open() }}
+}
+
+func TestConformance(t *testing.T) { conformance.Run(t, harness()) }
+
+// TestConformanceInVirtualTime runs the same laws where no machine is too slow for them.
+func TestConformanceInVirtualTime(t *testing.T) {
+	for _, l := range conformance.Laws() {
+		t.Run(l.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { l.Run(t, harness()) })
+		})
+	}
+}
