@@ -255,8 +255,12 @@ func (s *toy) next(e *toyRequest) driver.Token {
 
 // push tells the client that its request was granted. Off the line, the message is lost.
 func (s *toy) push(e *toyRequest) {
+	delay := toyLatency
+	if s.is(barges) {
+		delay *= 2 // so that others can be first
+	}
 	if e.c.line(true) == nil {
-		time.AfterFunc(toyLatency, func() { e.c.wake(e.ID) })
+		time.AfterFunc(delay, func() { e.c.wake(e.ID) })
 	}
 }
 

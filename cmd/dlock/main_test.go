@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
@@ -33,8 +34,10 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, out, errOut *strings.
 		t.Fatal(err)
 	}
 	dir, out, errOut = t.TempDir(), new(strings.Builder), new(strings.Builder)
-	cmd = exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+dir, "TMP="+dir)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	cmd = exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+dir, "TMP="+dir, "GORACE=atexit_sleep_ms=10") // instead of a second
 	cmd.Stdout, cmd.Stderr = out, errOut
 	return cmd, out, errOut, dir
 }

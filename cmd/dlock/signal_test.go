@@ -129,7 +129,7 @@ func TestAShopIgnoresTheTerminal(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	fmt.Fprint(in, `"start"`)
+	fmt.Fprintln(in, `"start"`)
 	last := ""
 	for told.Scan() {
 		last = told.Text()

@@ -156,7 +156,7 @@ func TestWaitersAreServedInOrderAcrossClients(t *testing.T) {
 			by = b
 		}
 		release(t, map[bool]*backend{true: a, false: by}[i == 0], held)
-		if err := <-done[i]; err != nil {
+		if err := answer(t, done[i]); err != nil {
 			t.Fatal(err)
 		}
 		q := inspect(t, b, "orders/42")
@@ -275,7 +275,7 @@ func TestCancelledWaitLeavesNothing(t *testing.T) {
 	}()
 	eventually(t, "it waits", func() bool { return inspect(t, a, "a").Len() == 2 })
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	if err := answer(t, done); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	if n := inspect(t, a, "a").Len(); n != 1 {
@@ -418,7 +418,7 @@ func TestCloseFreesAndWakes(t *testing.T) {
 		})
 	}
 	closers.Wait()
-	if err := <-own; !errors.Is(err, driver.ErrClosed) {
+	if err := answer(t, own); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("own waiter: %v", err)
 	}
 	if err := answer(t, theirs); err != nil {

@@ -83,12 +83,12 @@ func (b *backend) prove(h *hold, now int64) error {
 	if h.over {
 		return driver.ErrLost
 	}
+	if err := b.look(h); err != nil { // what is broken is not armed any more
+		return err
+	}
 	if now >= h.armed+int64(h.ttl) {
 		h.over = true // it may stand there still, but somebody may have seen it expired
 		return driver.ErrLost
-	}
-	if err := b.look(h); err != nil { // what is broken is not armed any more
-		return err
 	}
 	b.at("arm")
 	if err := raise(h.word, uint64(now)); err != nil {

@@ -187,6 +187,25 @@ func TestKilledHolderFreesAtOnce(t *testing.T) {
 	}
 }
 
+// A writer that is killed while it waits does not keep out the readers behind it.
+func TestKilledWaiterLetsReadersPass(t *testing.T) {
+	dir := t.TempDir()
+	b, c := openTest(t, dir), start(t, dir)
+	read := func() driver.Request {
+		r := request("a", long)
+		r.Mode = driver.Shared
+		return r
+	}
+	acquire(t, b, read())
+	c.send("acquire a 1h")
+	eventually(t, "the writer waits", func() bool { return inspect(t, b, "a").Len() == 2 })
+	done := background(t, b, read())
+	c.kill()
+	if err := answer(t, done); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Programs that a holder has started inherit nothing that keeps it alive.
 func TestKilledHolderFreesAtOnceThoughItsChildLives(t *testing.T) {
 	dir := t.TempDir()

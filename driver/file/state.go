@@ -207,13 +207,13 @@ func bare(es []*entry) []*driver.Entry {
 	return out
 }
 
-// holders returns the granted requests.
-func (q *queue) holders() []*entry {
+// granted returns the requests that have been granted, and the first stranger that has not, if there is one.
+func (q *queue) granted() (granted, first []*entry) {
 	n := 0
 	for n < len(q.strangers) && q.strangers[n].Token != 0 {
 		n++
 	}
-	return slices.Concat(q.strangers[:n], q.joins)
+	return slices.Concat(q.strangers[:n], q.joins), q.strangers[n:min(n+1, len(q.strangers))]
 }
 
 // change returns a changed copy.

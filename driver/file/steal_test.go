@@ -266,9 +266,15 @@ func TestWaiterIsKeptAlive(t *testing.T) {
 			return err == nil && int64(at) == r.now.Load()
 		})
 	}
+	if err := renew(r.b, w); !errors.Is(err, driver.ErrNotHeld) {
+		t.Errorf("Renew of what waits: %v", err)
+	}
 	release(t, r.a, q)
 	if err := answer(t, done); err != nil {
 		t.Fatal(err)
+	}
+	if err := renew(r.b, w); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -157,7 +157,8 @@ func (b *backend) attend(r round, now int64) error {
 		}
 		r.waits.state = s
 		for i := range s.queues {
-			for _, e := range s.queues[i].holders() {
+			granted, _ := s.queues[i].granted()
+			for _, e := range granted {
 				b.decide(e.ID, nil)
 			}
 		}
@@ -183,10 +184,11 @@ func (b *backend) attend(r round, now int64) error {
 	return nil
 }
 
-// overdue reports whether an update would let somebody in: only those who hold matter, since nobody else is in the way.
+// overdue reports whether an update would let somebody in. Only those who hold and the first who waits matter: the others wait
+// for that one whether they live or not.
 func (b *backend) overdue(q *queue, now int64) (bool, error) {
-	holders := q.holders()
-	for _, e := range holders {
+	granted, first := q.granted()
+	for _, e := range append(granted, first...) {
 		cell, dead, err := b.cell(e, now)
 		if err != nil {
 			return false, err
@@ -195,7 +197,7 @@ func (b *backend) overdue(q *queue, now int64) (bool, error) {
 			return true, nil
 		}
 	}
-	return len(holders) == 0, nil
+	return len(granted) == 0, nil
 }
 
 // failAll tells the waiters of a slot that nothing can be known.
