@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks every module of the repository: its formatting, go vet, staticcheck; with "test", also every test under the race detector.
-# Usage: scripts/check.sh lint|test
+# Checks every module of the repository: formatting, go vet and staticcheck; with "test", also every test under the race
+# detector. Usage: scripts/check.sh lint|test
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +27,8 @@ echo "== building staticcheck"
 go build -C internal/tools -o "$PWD/.bin/" honnef.co/go/tools/cmd/staticcheck || fail "building staticcheck"
 
 summary=()
-for dir in $(find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -exec dirname {} + | sed 's|^\./||' | sort); do
+modules=$(find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -exec dirname {} + | sed 's|^\./||' | sort)
+for dir in $modules; do
 	if [ -z "$(go list -C "$dir" ./... 2>/dev/null || echo broken)" ]; then
 		summary+=("ok  $dir (no packages)")
 		continue

@@ -15,8 +15,8 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// asCommand makes the test binary the command itself, and the shops that it starts too: so the race detector sees them, and results of tests are
-// not cached over changes of the command.
+// asCommand makes the test binary the command itself, and the shops that it starts too: so the race detector sees
+// them, and results of tests are not cached over changes of the command.
 const asCommand = "DLOCK_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {

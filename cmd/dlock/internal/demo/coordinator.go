@@ -76,8 +76,8 @@ func (s *child) listen(to chan<- heard) {
 	to <- heard{from: s, at: time.Now(), over: true, exit: err}
 }
 
-// sell starts the shops, lets them sell all at once, kills one when it asks for it, and waits until the others have ended, as they
-// do at the end of ctx at the latest. Progress goes to the screen.
+// sell starts the shops, lets them sell all at once, kills one when it asks for it, and waits until the others have
+// ended, as they do at the end of ctx at the latest. Progress goes to the screen.
 func sell(ctx context.Context, o Options, c config, s *screen) (*result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -1,9 +1,9 @@
-// Package demo is the flash sale: shops, which are processes, sell one stock to more buyers than it has items. Each sale is a slow
-// read-modify-write of a file. Without a lock that oversells; under dlock it sells exactly the stock, although one shop is killed in
-// the middle of a sale.
+// Package demo is the flash sale: shops, which are processes, sell one stock to more buyers than it has items. Each
+// sale is a slow read-modify-write of a file. Without a lock that oversells; under dlock it sells exactly the stock,
+// although one shop is killed in the middle of a sale.
 //
-// The coordinator (this process) starts the shops, kills one, and reports. The ledger, to which every sale is appended, is the
-// truth that it reports.
+// The coordinator (this process) starts the shops, kills one, and reports. The ledger, to which every sale is
+// appended, is the truth that it reports.
 package demo
 
 import (
@@ -53,7 +53,8 @@ func (o Options) check() error {
 	case o.Stock < 1 || o.Stock > mostBuyers/2:
 		return usage("--stock %d: 1 to %d are allowed", o.Stock, mostBuyers/2)
 	case o.Buyers < leastBuyers(o.Shops, o.Stock) || o.Buyers > mostBuyers:
-		return usage("--buyers %d: with %d shops and a stock of %d, %d to %d are allowed; the buyers of the killed shop go home, and the others have to buy the rest",
+		return usage("--buyers %d: with %d shops and a stock of %d, %d to %d are allowed; "+
+			"the buyers of the killed shop go home, and the others have to buy the rest",
 			o.Buyers, o.Shops, o.Stock, leastBuyers(o.Shops, o.Stock), mostBuyers)
 	case o.Think < 0:
 		return usage("--think %s: 0s or more is allowed", o.Think)
@@ -66,8 +67,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// leastBuyers is the least number of buyers of whom a whole stock's worth remains, whichever shop goes: stock × shops / (shops − 1),
-// rounded up.
+// leastBuyers is the least number of buyers of whom a whole stock's worth remains, whichever shop goes: stock × shops
+// / (shops − 1), rounded up.
 func leastBuyers(shops, stock int) int { return (stock*shops + shops - 2) / (shops - 1) }
 
 // shopBuyers is how many of the buyers are those of shop i, which counts from 0.
@@ -82,9 +83,9 @@ func (o Options) shopBuyers(i int) int {
 // killAt is the number of items left in the middle of the sale: whoever reads it first is killed.
 func (o Options) killAt() int { return (o.Stock + 1) / 2 }
 
-// Run runs the sale twice, without and with a lock, and writes the page to w. It returns nil only if exactly the stock was sold under
-// the lock. Errors match [ErrUsage] or [dlock.ErrInvalid] if the options are wrong, and the context's if that ended it. When it
-// returns, the shops have ended and the temporary folder is gone.
+// Run runs the sale twice, without and with a lock, and writes the page to w. It returns nil only if exactly the stock
+// was sold under the lock. Errors match [ErrUsage] or [dlock.ErrInvalid] if the options are wrong, and the context's
+// if that ended it. When it returns, the shops have ended and the temporary folder is gone.
 func Run(ctx context.Context, o Options, w io.Writer) (err error) {
 	if err := o.check(); err != nil {
 		return err

@@ -51,7 +51,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestLeastBuyers holds the formula to what it is for: enough buyers, whichever shop is killed, and not one more than that.
+// TestLeastBuyers holds the formula to what it is for: enough buyers, whichever shop is killed, and not one more than
+// that.
 func TestLeastBuyers(t *testing.T) {
 	left := func(shops, buyers int) int { // after the shop with the most buyers is gone
 		o := Options{Shops: shops, Buyers: buyers}

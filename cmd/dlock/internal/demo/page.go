@@ -33,7 +33,8 @@ func (r *result) showLocked(s *screen, caps dlock.Capabilities) error {
 	if k := r.kill; k != nil && k.heir > 0 {
 		row("takeover", "%s from SIGKILL until shop %d held the lock", short(k.takeover), k.heir)
 	}
-	row("waits", "p50 %s, p99 %s; %d buyers got in", short(percentile(r.waits, 0.50)), short(percentile(r.waits, 0.99)), len(r.waits))
+	p50, p99 := percentile(r.waits, 0.50), percentile(r.waits, 0.99)
+	row("waits", "p50 %s, p99 %s; %d buyers got in", short(p50), short(p99), len(r.waits))
 	row("hand-offs", "%.0f per second (a sale thinks for %s)", r.handOffs(), short(r.think))
 	row("shares", "%s", r.sharesText())
 	switch {

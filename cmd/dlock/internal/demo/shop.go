@@ -16,7 +16,8 @@ import (
 // patience is how long a buyer asks again for a lock of which the backend says neither yes nor no.
 const patience = 30 * time.Second
 
-// Shop is the process of one shop, which talks with its coordinator over in and out. An error that it returns was told already.
+// Shop is the process of one shop, which talks with its coordinator over in and out. An error that it returns was told
+// already.
 func Shop(in io.Reader, out io.Writer) error {
 	s := &shop{out: json.NewEncoder(out)}
 	orders := json.NewDecoder(in)
@@ -107,8 +108,8 @@ func (s *shop) buy(ctx context.Context) error {
 	}
 }
 
-// enter waits for the lock. An error that leaves the outcome unknown is the backend's trouble, which may pass: dlock removes what
-// may stand in the queue, and the buyer queues again.
+// enter waits for the lock. An error that leaves the outcome unknown is the backend's trouble, which may pass: dlock
+// removes what may stand in the queue, and the buyer queues again.
 func (s *shop) enter(ctx context.Context) (lease, error) {
 	var giveUp time.Time
 	for {

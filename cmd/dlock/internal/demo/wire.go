@@ -8,8 +8,9 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// The coordinator writes to a shop's standard input: its config, and once every shop is ready, the word start. The end of that
-// input ends the shop, so that none outlives its coordinator. A shop writes events to its standard output. Both are JSON.
+// The coordinator writes to a shop's standard input: its config, and once every shop is ready, the word start. The end
+// of that input ends the shop, so that none outlives its coordinator. A shop writes events to its standard output.
+// Both are JSON.
 
 const start = "start"
 
