@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 )
 
 // All returns a Mutex that locks all of ms or none, of any kind and any clients. Parts are locked one after the other, in
@@ -32,7 +33,7 @@ func All(ms ...Mutex) Mutex {
 			}
 			a.parts = append(a.parts, m.parts...)
 		default:
-			a.err = invalid("a mutex given to All is nil")
+			a.err = invalid("a mutex given to All is nil, or of another package")
 			return a
 		}
 	}
@@ -92,14 +93,15 @@ func (a *all) take(ctx context.Context, wait bool) (*Lease, error) {
 	for _, p := range a.parts {
 		l, err := p.take(waiting, wait)
 		if err != nil {
-			if lost := whole.lostPart(); lost != nil && ctx.Err() == nil {
-				err = lost
+			if ctx.Err() == nil {
+				err = cmp.Or(whole.lostPart(), err)
 			}
-			err = wrap("lock", p.name, p.c.caps.Backend, err)
-			if len(whole.parts) > 0 {
-				whole.unlockParts(ctx) // what it says of holds that nobody has had is not the caller's
+			op := "lock"
+			if !wait {
+				op = "trylock"
 			}
-			return nil, err
+			whole.abandon(ctx)
+			return nil, wrap(op, p.name, p.c.caps.Backend, err)
 		}
 		whole.parts = append(whole.parts, l)
 		waiting = l.Context(waiting)
@@ -124,6 +126,30 @@ func (l *Lease) lostPart() error {
 		}
 	}
 	return nil
+}
+
+// abandon gives the parts back that Lock has so far; what that says of holds that nobody has had is not the caller's. It returns soon
+// after ctx ended, since Lock has to; the rest is then done in the background.
+func (l *Lease) abandon(ctx context.Context) {
+	if len(l.parts) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.unlockParts(ctx)
+	}()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(50 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
 }
 
 // unlockParts gives all parts back, the last first, and joins what went wrong.

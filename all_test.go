@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,4 +162,42 @@ func TestAllOverTwoBackends(t *testing.T) {
 	one, two = newOn(t, space.Open()), newOn(t, space.Open())
 	_, err = All(one.Mutex("a"), two.Mutex("a")).Lock(t.Context())
 	wantErr(t, err, ErrInvalid)
+}
+
+func TestACancelledAllReturnsInTimeWhateverReleaseDoes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Hour))
+		held := mustLock(t, c.Mutex("z"), t.Context())
+		var cut atomic.Bool
+		cut.Store(true)
+		b.release = func(ctx context.Context, r driver.Request) error {
+			if cut.Load() {
+				return hang(ctx)
+			}
+			return b.Backend.Release(ctx, r)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := All(c.Mutex("a"), c.Mutex("b"), c.Mutex("z")).Lock(ctx)
+		wantErr(t, err, context.DeadlineExceeded)
+		if d := time.Since(start) - time.Second; d > 100*time.Millisecond {
+			t.Errorf("returned %s after the end of its context", d)
+		}
+		cut.Store(false)
+		time.Sleep(2*grace + 2*giveBackMax)
+		if !free(t, c, "a") || !free(t, c, "b") {
+			t.Error("not given back when the backend came back")
+		}
+		mustUnlock(t, held)
+	})
+}
+
+func TestAllNamesWhatWasTried(t *testing.T) {
+	c, _ := newHooked(t)
+	mustLock(t, c.Mutex("b"), t.Context())
+	_, err := All(c.Mutex("a"), c.Mutex("b")).TryLock(t.Context())
+	if e := (*Error)(nil); !errors.As(err, &e) || e.Op != "trylock" {
+		t.Error(err)
+	}
 }

@@ -39,6 +39,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,7 +69,7 @@ type Client struct {
 
 	ctx   context.Context // ends with Close
 	stop  context.CancelCauseFunc
-	calls sync.WaitGroup // Acquires under way
+	calls sync.WaitGroup // calls under way that Close waits for
 
 	mu     sync.Mutex
 	closed chan struct{} // nil until Close begins, closed when it is done
@@ -134,7 +135,11 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 	id := driver.NewID()
 	b, err := opener(ctx, driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.ttl, Client: id, Logger: set.logger})
 	if err != nil {
-		return nil, scrub(err, u)
+		err = scrub(err, u)
+		if ctx.Err() != nil && !answered(err) && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w: %w", contextErr(ctx), err)
+		}
+		return nil, err
 	}
 	c, err := newClient(b, id, set)
 	if err != nil {
@@ -218,21 +223,40 @@ func scrub(err error, u *url.URL) error {
 	if !ok || password == "" {
 		return err
 	}
+	_, asWritten, _ := strings.Cut(u.User.String(), ":") // every encoding has its own set of harmless characters
+	forms := []string{password, asWritten, url.QueryEscape(password), url.PathEscape(password)}
+	for _, quoted := range []string{strconv.Quote(password), strconv.QuoteToASCII(password)} {
+		forms = append(forms, quoted[1:len(quoted)-1])
+	}
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) }) // one may be part of another
 	text := err.Error()
 	clean := text
-	for _, p := range []string{password, url.QueryEscape(password), url.PathEscape(password)} {
+	for _, p := range forms {
 		clean = strings.ReplaceAll(clean, p, "xxxxx")
 	}
 	if clean == text {
 		return err
 	}
-	if answered(err) {
-		return invalid("%s", clean)
+	s := &scrubbed{text: clean}
+	for _, is := range append(sentinels, context.Canceled, context.DeadlineExceeded) {
+		if errors.Is(err, is) {
+			s.is = append(s.is, is)
+		}
 	}
-	return errors.New(clean) // the chain would show it
+	return s
 }
 
-// New returns a client on a backend that the caller opened with its driver's own constructor, and that the client closes.
+// scrubbed stands for an error that showed a password. It matches the same sentinels; the rest of the chain would show it again.
+type scrubbed struct {
+	text string
+	is   []error
+}
+
+func (e *scrubbed) Error() string   { return e.text }
+func (e *scrubbed) Unwrap() []error { return e.is }
+
+// New returns a client on a backend that the caller opened with its driver's own constructor, and that the client's Close closes.
+// On an error the backend stays open.
 func New(b driver.Backend, opts ...Option) (*Client, error) {
 	if b == nil {
 		return nil, wrap("open", "", "", invalid("the backend is nil"))

@@ -43,7 +43,7 @@ type Error struct {
 	Err     error  // matches a sentinel, the context's error, or the backend's own
 }
 
-// Error returns one line. It never holds a password.
+// Error returns the text of Err behind what was tried. It never holds a password.
 func (e *Error) Error() string {
 	var s strings.Builder
 	s.WriteString("dlock: ")
@@ -89,9 +89,11 @@ func contextErr(ctx context.Context) error {
 	return err
 }
 
+var sentinels = []error{ErrHeld, ErrLost, ErrNotHeld, ErrUpgrade, ErrClosed, ErrConflict, ErrUnsupported, ErrInvalid}
+
 // answered reports whether err is an answer of the backend, and not an unknown outcome.
 func answered(err error) bool {
-	for _, s := range []error{ErrHeld, ErrLost, ErrNotHeld, ErrUpgrade, ErrClosed, ErrConflict, ErrUnsupported, ErrInvalid} {
+	for _, s := range sentinels {
 		if errors.Is(err, s) {
 			return true
 		}

@@ -39,24 +39,25 @@ func margin(ttl time.Duration) time.Duration {
 	return min(ttl/20+2*time.Millisecond, time.Second, ttl/2)
 }
 
-// errLate: the grant's trust was over before it was seen.
+// errLate: the grant was over, or may have been, before it was seen.
 var errLate = errors.New("late grant")
 
-// hold makes a lease of a grant. It fails with ErrClosed, and has the request given back, if the client was closed; with errLate if trust
-// in the grant is over.
+// hold makes a lease of a grant. It fails with ErrClosed, and has the request given back, if the client was closed; with errLate if
+// trust in the grant is over, or the backend reported it lost already.
 func (c *Client) hold(r driver.Request, g driver.Grant) (*Lease, error) {
 	h := &hold{c: c, req: r, token: g.Token, heap: -1}
 	l := &Lease{hold: h}
 	h.leases = []*Lease{l}
-	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now()
 	h.prove(driver.Renewal{TTL: g.TTL, Since: g.Since}, now)
+	lost := c.held.forget(r.ID)
 	switch {
 	case c.closed != nil:
 		c.giveBack(r)
 		return nil, ErrClosed
-	case !now.Before(h.until):
+	case lost || !now.Before(h.until) || h.slept():
 		return nil, errLate
 	}
 	c.held.add(c, h)
@@ -65,14 +66,14 @@ func (c *Client) hold(r driver.Request, g driver.Grant) (*Lease, error) {
 
 // prove takes note of a proof. Of two, the one sent later counts. c.mu is held.
 func (h *hold) prove(p driver.Renewal, now time.Time) {
-	if p.TTL <= 0 {
+	if p.TTL <= 0 || h.req.Fixed && p.TTL > h.req.TTL { // a fixed lease ends on time, however long the service keeps it
 		p.TTL = h.req.TTL
 	}
 	if p.Since.Before(h.since) {
 		return
 	}
 	h.since, h.ttl = p.Since, p.TTL
-	h.wall = h.c.wall().Add(p.Since.Sub(now))
+	h.wall = h.c.wall().Add(p.Since.Round(0).Sub(now.Round(0))) // without the monotonic clocks, which may have stood still
 	h.until = p.Since.Add(p.TTL - margin(p.TTL))
 }
 
@@ -93,7 +94,7 @@ func (h *hold) check(ctx context.Context) error {
 		return err
 	case !time.Now().Before(h.until):
 		c.mu.Unlock()
-		c.lose(h, "trust in it ended before a renewal succeeded")
+		c.lose(h, unproved)
 		return ErrLost
 	case !h.slept():
 		c.mu.Unlock()
@@ -118,7 +119,9 @@ func (h *hold) renew(ctx context.Context) error {
 	if len(res) != 1 {
 		return errors.New("the driver did not answer the renewal")
 	}
-	c.apply(h, res[0])
+	if c.apply(h, res[0]) {
+		c.tell(loss{h, denied})
+	}
 	if res[0].Err != nil {
 		return c.explain(ctx, res[0].Err)
 	}
@@ -169,43 +172,81 @@ func (h *hold) finish(why error) {
 	}
 }
 
-// lose ends the hold as lost, and has what may stand of it given back, so that a client that gave up wrongly blocks nobody.
+// loss is a hold that was just removed as lost, and why.
+type loss struct {
+	h   *hold
+	why string
+}
+
+const (
+	unproved = "trust in it ended before a renewal succeeded"
+	denied   = "the backend does not have it any more"
+	reported = "the backend reported it lost"
+	timeUp   = "its fixed time is over"
+)
+
+// lose ends the hold as lost.
 func (c *Client) lose(h *hold, why string) {
 	c.mu.Lock()
-	if h.over {
-		c.mu.Unlock()
-		return
+	over := h.over
+	if !over {
+		c.held.remove(h)
 	}
-	c.held.remove(h)
 	c.mu.Unlock()
-	h.finish(ErrLost) // before it is given back, and somebody else is in
-	c.mu.Lock()
-	c.giveBack(h.req)
-	c.mu.Unlock()
-	c.set.logger.Warn("dlock: lease lost", "name", h.req.Name, "backend", c.caps.Backend, "token", h.token, "why", why)
+	if !over {
+		c.tell(loss{h, why})
+	}
 }
 
-// loseID is lose, for what the backend noticed.
+// tell tells of losses: all leases first; then the backend, so that a client that gave up wrongly blocks nobody; then the log, which
+// is the program's own and may take its time.
+func (c *Client) tell(ls ...loss) {
+	c.end(ls)
+	c.log(ls)
+}
+
+func (c *Client) end(ls []loss) {
+	for _, l := range ls {
+		l.h.finish(ErrLost) // before it is given back, and somebody else is in
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range ls {
+		c.giveBack(l.h.req)
+	}
+}
+
+func (c *Client) log(ls []loss) {
+	for _, l := range ls {
+		c.set.logger.Warn("dlock: lease lost", "name", l.h.req.Name, "backend", c.caps.Backend, "token", l.h.token, "why", l.why)
+	}
+}
+
+// loseID is lose, for what the backend noticed. It may notice before the grant was seen here.
 func (c *Client) loseID(id driver.ID) {
 	c.mu.Lock()
-	h := c.held.find(id)
+	h, known := c.held.requests[id]
+	if known && h == nil {
+		c.held.requests[id] = &hold{over: true}
+	}
 	c.mu.Unlock()
 	if h != nil {
-		c.lose(h, "the backend reported it lost")
+		c.lose(h, reported)
 	}
 }
 
-// apply takes note of what a renewal returned.
-func (c *Client) apply(h *hold, p driver.Renewal) {
+// apply takes note of what a renewal returned, and reports whether the hold was removed as lost: then the caller tells of it.
+func (c *Client) apply(h *hold, p driver.Renewal) (lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
+	case h.over:
 	case errors.Is(p.Err, ErrLost):
-		c.lose(h, "the backend does not have it any more")
+		c.held.remove(h)
+		return true
 	case p.Err == nil:
-		c.mu.Lock()
-		if !h.over {
-			h.prove(p, time.Now())
-			c.held.moved(c, h)
-		}
-		c.mu.Unlock()
+		h.prove(p, time.Now())
+		c.held.moved(c, h)
 	}
+	return false
 }

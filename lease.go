@@ -131,6 +131,7 @@ func (l *Lease) cause(why error) error {
 
 // Context returns a context that carries the hold: a Lock of the same name under it re-enters. It ends with parent; with the
 // lease's Unlock; and if the lease is lost or the client closed, with a cause ([context.Cause]) that matches ErrLost or ErrClosed.
+// Until one of them ends it takes some memory: derive one where the work begins, not one in each turn of a loop.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if l.parts != nil {
 		for _, p := range l.parts {
@@ -175,7 +176,7 @@ func (l *Lease) Lost() <-chan struct{} {
 
 // Err returns nil while the lease is held and trusted, and afterwards, for good, why it is over: an error that matches [ErrLost],
 // [ErrNotHeld] (given back) or [ErrClosed]. It does no I/O but for one case: if the wall clock ran ahead of the monotonic one (the
-// machine was suspended), it asks the backend, for up to TTL/3.
+// machine was suspended), it asks the backend, for up to TTL/3, and any other error says that there was no answer yet.
 func (l *Lease) Err() error {
 	if l.parts != nil {
 		for _, p := range l.parts {
@@ -190,7 +191,17 @@ func (l *Lease) Err() error {
 	}
 	ctx, cancel := context.WithTimeout(l.hold.c.ctx, l.hold.req.TTL/3)
 	defer cancel()
-	return l.hold.c.fail("lease", l, l.hold.check(ctx))
+	return l.hold.c.fail("lease", l, l.orEnded(l.hold.check(ctx)))
+}
+
+// orEnded returns err, or why the lease is over: that of a hold says lost also if an Unlock of this lease went between.
+func (l *Lease) orEnded(err error) error {
+	if err != nil {
+		if end := l.ended(); end != nil {
+			return end
+		}
+	}
+	return err
 }
 
 // ended returns why the lease is over, if it is.
@@ -212,7 +223,7 @@ func (l *Lease) expired() error {
 	if !late {
 		return nil
 	}
-	h.c.lose(h, "trust in it ended before a renewal succeeded")
+	h.c.lose(h, unproved)
 	return ErrLost
 }
 
@@ -241,7 +252,7 @@ func (l *Lease) renew(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	return l.hold.renew(ctx)
+	return l.orEnded(l.hold.renew(ctx))
 }
 
 // Until returns the end of trust, with a monotonic reading: unless it is proved again before, the lease is lost then. Renewals move it on.

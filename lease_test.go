@@ -367,3 +367,39 @@ func TestCloseSettlesWhatWasBeingGivenBack(t *testing.T) {
 		}
 	})
 }
+
+func TestALeaseGivenBackMeanwhileIsNotLost(t *testing.T) {
+	for what, ask := range map[string]func(*Lease) error{
+		"Renew": func(l *Lease) error { return l.Renew(context.Background()) },
+		"Err":   (*Lease).Err,
+	} {
+		c, b := newHooked(t)
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			mustUnlock(t, l)
+			return b.Backend.Renew(ctx, rs)
+		}
+		c.wall = func() time.Time { return time.Now().Add(time.Hour) } // lets Err ask the backend
+		err := ask(l)
+		if wantErr(t, err, ErrNotHeld); errors.Is(err, ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestAFixedLeaseEndsOnTimeAlsoIfTheBackendKeepsItLonger(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := b.Backend.Acquire(ctx, r)
+			g.TTL = time.Minute
+			return g, err
+		}
+		start := time.Now()
+		l := mustLock(t, c.Mutex("a", FixedLease(5*time.Second)), t.Context())
+		<-l.Lost()
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("ended after %s", d)
+		}
+	})
+}

@@ -45,7 +45,7 @@ func (c *Client) Mutex(name string, opts ...LockOption) Mutex {
 }
 
 // RWMutex is a read-write lock: readers together, a writer alone, in the order of arrival, so that neither starves. It is safe for
-// concurrent use.
+// concurrent use. The zero RWMutex is of no use; [Client.RWMutex] makes one.
 type RWMutex struct{ read, write Mutex }
 
 // Read returns the lock that readers take.
@@ -155,7 +155,7 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	return l.c.acquire(ctx, r)
 }
 
-// lateGrants is how often a grant may arrive after the end of its own trust before Lock gives up.
+// lateGrants is how often a grant may be over when it arrives before Lock gives up.
 const lateGrants = 3
 
 // acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a lease of the grant.
@@ -170,7 +170,15 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 		if stranger {
 			r.Owner = r.ID
 		}
+		c.mu.Lock()
+		c.held.expect(r.ID)
+		c.mu.Unlock()
 		g, err := c.b.Acquire(ctx, r)
+		if err != nil {
+			c.mu.Lock()
+			c.held.forget(r.ID)
+			c.mu.Unlock()
+		}
 		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
 			err = pause(ctx, retry.After)
 			if err == nil {
@@ -185,11 +193,17 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 			return lease, err
 		}
 		// The hold may be over already. It is never resumed: what may stand of it is given back, and a new one asked for.
+		if ctx.Err() != nil { // nobody waits for that any more
+			c.mu.Lock()
+			c.giveBack(r)
+			c.mu.Unlock()
+			return nil, c.explain(ctx, ctx.Err())
+		}
 		r.Uncertain = true
 		c.release(ctx, r)
 		r.Uncertain = false
 		if late++; late == lateGrants {
-			return nil, fmt.Errorf("%w: %d grants arrived after the end of their TTL of %s; a longer ttl is needed", ErrLost, late, r.TTL)
+			return nil, fmt.Errorf("%w: %d grants were over when they arrived; their TTL of %s may be too short", ErrLost, late, r.TTL)
 		}
 	}
 }

@@ -445,3 +445,52 @@ func TestNothingJoinsAHoldThatItsClientDoesNotTrust(t *testing.T) {
 	_, err = one.Mutex("a").Lock(ctx)
 	wantErr(t, err, ErrClosed)
 }
+
+func TestALateGrantDoesNotHoldUpACancelledLock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Second))
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if ctx.Err() != nil {
+				return driver.Grant{}, ctx.Err()
+			}
+			g, err := b.Backend.Acquire(ctx, r)
+			<-ctx.Done() // the reply and the end of the context race
+			return g, err
+		}
+		b.release = func(ctx context.Context, r driver.Request) error { return hang(ctx) }
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := c.Mutex("a").Lock(ctx)
+		wantErr(t, err, context.DeadlineExceeded)
+		if d := time.Since(start) - 2*time.Second; d > 100*time.Millisecond {
+			t.Errorf("returned %s after the end of its context", d)
+		}
+	})
+}
+
+func TestALossReportedBeforeItsGrantIsNoLease(t *testing.T) {
+	c, b := newHooked(t)
+	early := 1
+	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		g, err := b.Backend.Acquire(ctx, r)
+		if early > 0 && err == nil {
+			early--
+			c.loseID(r.ID)
+		}
+		return g, err
+	}
+	l := mustLock(t, c.Mutex("a", FixedLease(time.Hour)), t.Context())
+	if a := b.acquires.Load(); a != 2 || l.Err() != nil {
+		t.Errorf("%d requests, %v; want a good lease of the second", a, l.Err())
+	}
+	_, err := c.Mutex("a").TryLock(t.Context())
+	wantErr(t, err, ErrHeld)
+	mustUnlock(t, l)
+	if !free(t, c, "a") {
+		t.Error("the first was left behind")
+	}
+	if n := len(c.held.requests); n != 0 {
+		t.Errorf("%d requests remembered for ever", n)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ import (
 // canary is a password that must never be seen.
 const canary = "c4n@ry/p%ss?#"
 
+var errRefused = errors.New("refused")
+
 func init() {
 	// A driver that fails, and shows all it was given.
 	driver.Register("leaky", func(_ context.Context, c driver.Config) (driver.Backend, error) {
@@ -26,6 +29,21 @@ func init() {
 	})
 	driver.Register("hosts", func(_ context.Context, c driver.Config) (driver.Backend, error) {
 		return nil, fmt.Errorf("%q", c.Hosts)
+	})
+	driver.Register("slow", func(ctx context.Context, c driver.Config) (driver.Backend, error) {
+		<-ctx.Done()
+		return nil, fmt.Errorf("dial %s: %w", c.URL.Host, errRefused)
+	})
+	driver.Register("slowleaky", func(ctx context.Context, c driver.Config) (driver.Backend, error) {
+		<-ctx.Done()
+		return nil, fmt.Errorf("dial %s: %w", c.URL, ctx.Err())
+	})
+	driver.Register("unable", func(_ context.Context, c driver.Config) (driver.Backend, error) {
+		return nil, fmt.Errorf("%s: %w", c.URL, dlock.ErrUnsupported)
+	})
+	driver.Register("quoting", func(_ context.Context, c driver.Config) (driver.Backend, error) {
+		p, _ := c.URL.User.Password()
+		return nil, fmt.Errorf("%s %v %q %+q %s %+v", c.URL, c.URL.User, p, p, p, *c.URL)
 	})
 	driver.Register("plain", func(_ context.Context, c driver.Config) (driver.Backend, error) {
 		p := c.Params()
@@ -197,5 +215,50 @@ func TestErrorIsWrappedOnce(t *testing.T) {
 	}
 	if !errors.Is(dlock.ErrInvalidName, dlock.ErrInvalid) {
 		t.Error("ErrInvalidName does not match ErrInvalid")
+	}
+}
+
+func TestOpenThatTimedOutSaysSo(t *testing.T) {
+	for url, also := range map[string]error{"slow://h": errRefused, "slowleaky://u:secret@h": context.DeadlineExceeded} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, err := dlock.Open(ctx, url)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, also) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestAnErrorThatShowedAPasswordIsStillTheSame(t *testing.T) {
+	_, err := dlock.Open(t.Context(), "unable://u:secret@h")
+	if !errors.Is(err, dlock.ErrUnsupported) || errors.Is(err, dlock.ErrInvalid) || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
+func TestNoFormOfThePasswordIsShown(t *testing.T) {
+	for _, password := range []string{"p%40ss+word", "a%3Ab;c", "x%40y$z&1=2", "q%22uote%5C", "%C3%A9%00%40+"} {
+		_, err := dlock.Open(t.Context(), "quoting://u:"+password+"@h")
+		if err == nil || !strings.Contains(err.Error(), "xxxxx") {
+			t.Fatal(err)
+		}
+		for _, part := range []string{"word", "b;c", "y$z", "uote", "%C3", "\\x00", "\\u00", "é"} {
+			if strings.Contains(err.Error(), part) {
+				t.Errorf("password %s: %v", password, err)
+			}
+		}
+	}
+}
+
+func TestTheDefaultLabelIsAlwaysValid(t *testing.T) {
+	defer func(args []string) { os.Args = args }(os.Args)
+	for _, args := range [][]string{nil, {strings.Repeat("é", 200)}, {"a\nb\xff"}} {
+		os.Args = args
+		c, err := dlock.New(memory.New())
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+			continue
+		}
+		c.Close()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -35,15 +36,26 @@ type settings struct {
 }
 
 func newSettings() settings {
+	return settings{ttl: defaultTTL, label: defaultLabel(), logger: slog.Default()}
+}
+
+// defaultLabel is host/pid/program, as far as that is a valid label: nobody chose those names for it.
+func defaultLabel() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "?"
 	}
-	return settings{
-		ttl:    defaultTTL,
-		label:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), filepath.Base(os.Args[0])),
-		logger: slog.Default(),
+	program := "?"
+	if len(os.Args) > 0 {
+		program = filepath.Base(os.Args[0])
 	}
+	label := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(fmt.Sprintf("%s/%d/%s", host, os.Getpid(), program), "?"))
+	return strings.ToValidUTF8(label[:min(len(label), maxText)], "")
 }
 
 type ttlOption time.Duration

@@ -14,6 +14,7 @@ import (
 // It has no goroutine of its own. Holds of one TTL share a ticker, which renews all of them with one call each TTL/3.
 // Independently of any call, one timer fires at the earliest deadline, so that no hung call can delay the news of a loss.
 type renewer struct {
+	requests  map[driver.ID]*hold // all that are under way or held; nil: its grant was not seen yet
 	tickers   map[time.Duration]*ticker
 	deadlines deadlines
 	timer     *time.Timer
@@ -33,13 +34,33 @@ type ticker struct {
 // retryShare is the part of a TTL after which a renewal that failed is tried again; one that succeeded, after a third.
 const retryShare = 12
 
+// expect takes note of a request that is about to be sent.
+func (r *renewer) expect(id driver.ID) {
+	if r.requests == nil {
+		r.requests = map[driver.ID]*hold{}
+	}
+	r.requests[id] = nil
+}
+
+// forget is the end of that, and reports whether the backend reported it lost meanwhile.
+func (r *renewer) forget(id driver.ID) (lost bool) {
+	lost = r.requests[id] != nil
+	delete(r.requests, id)
+	return lost
+}
+
 func (r *renewer) add(c *Client, h *hold) {
+	r.requests[h.req.ID] = h
 	h.key = h.until
 	heap.Push(&r.deadlines, h)
 	r.arm(c)
-	if h.req.Fixed {
-		return
+	if !h.req.Fixed {
+		r.tick(c, h)
 	}
+}
+
+// tick has the hold renewed, each third of its TTL.
+func (r *renewer) tick(c *Client, h *hold) {
 	t := r.tickers[h.ttl]
 	if t == nil {
 		if r.tickers == nil {
@@ -74,6 +95,11 @@ func (r *renewer) remove(h *hold) {
 	if h.heap >= 0 {
 		heap.Remove(&r.deadlines, h.heap)
 	}
+	delete(r.requests, h.req.ID)
+	r.untick(h)
+}
+
+func (r *renewer) untick(h *hold) {
 	if t := h.tick; t != nil {
 		last := len(t.holds) - 1
 		t.holds[h.slot] = t.holds[last]
@@ -84,22 +110,18 @@ func (r *renewer) remove(h *hold) {
 	}
 }
 
-// moved takes note of a new deadline. A later one needs nothing: the heap finds out when the old one comes.
+// moved takes note of a new deadline. A later one needs nothing: the heap finds out when the old one comes. A TTL that is a little
+// longer or shorter than before is no reason to leave the batch.
 func (r *renewer) moved(c *Client, h *hold) {
-	if h.until.Before(h.key) && h.heap >= 0 {
+	if h.until.Before(h.key) {
 		h.key = h.until
 		heap.Fix(&r.deadlines, h.heap)
 		r.arm(c)
 	}
-}
-
-func (r *renewer) find(id driver.ID) *hold {
-	for _, h := range r.deadlines {
-		if h.req.ID == id {
-			return h
-		}
+	if t := h.tick; t != nil && (h.ttl < t.ttl/3*2 || h.ttl > t.ttl*2) {
+		r.untick(h)
+		r.tick(c, h)
 	}
-	return nil
 }
 
 // clear removes and returns all holds, and stops the timers.
@@ -137,7 +159,7 @@ func (r *renewer) arm(c *Client) {
 
 // expire ends the holds whose trust has run out.
 func (c *Client) expire() {
-	var lost []*hold
+	var lost []loss
 	c.mu.Lock()
 	r, now := &c.held, time.Now()
 	r.armed = time.Time{}
@@ -148,25 +170,27 @@ func (c *Client) expire() {
 			heap.Fix(&r.deadlines, 0)
 			continue
 		}
-		heap.Pop(&r.deadlines)
-		lost = append(lost, h)
+		why := unproved
+		if h.req.Fixed {
+			why = timeUp
+		}
+		r.remove(h)
+		lost = append(lost, loss{h, why})
 	}
 	if c.closed == nil {
 		r.arm(c)
 	}
 	c.mu.Unlock()
-	for _, h := range lost {
-		why := "trust in it ended before a renewal succeeded"
-		if h.req.Fixed {
-			why = "its fixed time is over"
-		}
-		c.lose(h, why)
-	}
+	c.tell(lost...)
 }
 
 // renew is one tick: all holds of one TTL in one call.
 func (c *Client) renew(t *ticker) {
 	c.mu.Lock()
+	if t.busy { // its timer was set anew while it fired
+		c.mu.Unlock()
+		return
+	}
 	if c.closed != nil || len(t.holds) == 0 {
 		if c.held.tickers[t.ttl] == t {
 			delete(c.held.tickers, t.ttl)
@@ -186,31 +210,40 @@ func (c *Client) renew(t *ticker) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.ttl/3)
 	res := c.b.Renew(ctx, rs)
 	cancel()
-	var unknown error
+	var (
+		unknown error
+		lost    []loss
+	)
 	for i, h := range hs {
 		p := driver.Renewal{Err: errors.New("the driver did not answer")}
 		if i < len(res) {
 			p = res[i]
 		}
-		c.apply(h, p)
-		if p.Err != nil && !errors.Is(p.Err, ErrLost) {
+		if c.apply(h, p) {
+			lost = append(lost, loss{h, denied})
+		} else if p.Err != nil && !errors.Is(p.Err, ErrLost) {
 			unknown = p.Err
 		}
 	}
-	if unknown != nil && c.ctx.Err() == nil && !t.fails {
+	c.end(lost)
+	if c.again(t, start, unknown != nil) {
 		c.set.logger.Warn("dlock: renewal failed; trying again", "backend", c.caps.Backend, "ttl", t.ttl, "err", unknown)
 	}
-	t.fails = unknown != nil // only this goroutine touches it: the timer is not armed
+	c.log(lost)
+}
 
-	next := t.ttl / 3
-	if t.fails {
-		next = t.ttl / retryShare
-	}
+// again sets the ticker for the next renewal after one that began at start, and reports whether this is the first in a row to fail.
+func (c *Client) again(t *ticker, start time.Time, fails bool) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t.busy = false
+	first = fails && !t.fails
+	t.busy, t.fails = false, fails
 	if c.closed != nil {
-		return
+		return false
+	}
+	next := t.ttl / 3
+	if fails {
+		next = t.ttl / retryShare
 	}
 	due := start.Add(next)
 	if soonest := time.Now().Add(t.ttl / retryShare / 2); due.Before(soonest) {
@@ -221,6 +254,7 @@ func (c *Client) renew(t *ticker) {
 	}
 	t.due = due
 	t.timer.Reset(time.Until(due))
+	return first
 }
 
 // deadlines is a heap of holds by key.

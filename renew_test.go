@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -337,4 +340,156 @@ func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
 			t.Errorf("log: %s", s)
 		}
 	})
+}
+
+// stuckHandler is a log whose reader went away.
+type stuckHandler struct {
+	slog.Handler
+	heal chan struct{}
+}
+
+func (h stuckHandler) Handle(context.Context, slog.Record) error { <-h.heal; return nil }
+
+func stuckLogger(t *testing.T) *slog.Logger {
+	heal := make(chan struct{})
+	t.Cleanup(func() { close(heal) })
+	return slog.New(stuckHandler{slog.NewTextHandler(io.Discard, nil), heal})
+}
+
+func TestALogThatHangsDelaysNoNewsOfALoss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second), Logger(stuckLogger(t)))
+		b.renew = hungRenew
+		var ls []*Lease
+		for i := range 100 {
+			ls = append(ls, mustLock(t, c.Mutex(fmt.Sprint(i)), t.Context()))
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		for i, l := range ls {
+			if !isLost(l) {
+				t.Fatalf("lease %d was not told", i)
+			}
+		}
+	})
+}
+
+func TestALogThatHangsKeepsNoLeaseFromBeingRenewed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second), Logger(stuckLogger(t)))
+		lost := mustLock(t, c.Mutex("a"), t.Context())
+		l := mustLock(t, c.Mutex("b"), t.Context())
+		if err := b.Break(t.Context(), "a", lost.Token(), true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if !isLost(lost) || l.Err() != nil {
+			t.Errorf("told of the loss: %t; the other lease: %v", isLost(lost), l.Err())
+		}
+	})
+}
+
+func TestATickerRenewsOnceAtATime(t *testing.T) {
+	c, b := newHooked(t)
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+		entered <- struct{}{}
+		<-goOn
+		return b.Backend.Renew(ctx, rs)
+	}
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		c.renew(l.hold.tick)
+	}()
+	<-entered
+	second := make(chan struct{})
+	go func() { // its timer was reset while it fired
+		defer close(second)
+		c.renew(l.hold.tick)
+	}()
+	select {
+	case <-second:
+	case <-entered:
+		t.Error("two renewals at a time")
+	}
+	close(goOn)
+	<-first
+	<-second
+}
+
+func TestABackendThatKeepsLessThanBeforeIsRenewedMoreOften(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(30*time.Second))
+		var ttl atomic.Int64
+		ttl.Store(int64(6 * time.Second))
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			res := b.Backend.Renew(ctx, rs)
+			for i := range res {
+				res[i].TTL = time.Duration(ttl.Load())
+			}
+			return res
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		time.Sleep(time.Minute)
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		n := b.renews.Load()
+		time.Sleep(time.Minute)
+		if n = b.renews.Load() - n; n < 29 || n > 31 {
+			t.Errorf("%d renewals in a minute; want one each 2s", n)
+		}
+		ttl.Store(int64(30 * time.Second))
+		time.Sleep(time.Minute)
+		n = b.renews.Load()
+		time.Sleep(time.Minute)
+		if n = b.renews.Load() - n; n < 5 || n > 7 {
+			t.Errorf("%d renewals in a minute; want one each 10s again", n)
+		}
+	})
+}
+
+// asleep is a reading of time.Now from before the machine was suspended for d: the monotonic clock stood still.
+func asleep(d time.Duration) time.Time {
+	now := time.Now().Add(-d)
+	(*struct {
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	})(unsafe.Pointer(&now)).ext += int64(d)
+	return now
+}
+
+func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
+	if at := asleep(time.Hour); time.Since(at) > time.Minute || time.Now().Round(0).Sub(at.Round(0)) < time.Hour {
+		t.Fatal("time.Time is not what asleep thinks it is")
+	}
+	c, b := newHooked(t, TTL(30*time.Second))
+	suspended := true
+	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		g, err := b.Backend.Acquire(ctx, r)
+		if suspended {
+			suspended, g.Since = false, asleep(time.Hour)
+		}
+		return g, err
+	}
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	if a, r := b.acquires.Load(), b.releases.Load(); a != 2 || r != 1 {
+		t.Errorf("%d requests, %d given back; want the first, which may be over, given back", a, r)
+	}
+	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+		res := b.Backend.Renew(ctx, rs)
+		if b.renews.Load() == 1 {
+			res[0].Since = asleep(time.Hour)
+		}
+		return res
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Err(); err != nil || b.renews.Load() != 2 {
+		t.Errorf("%v after %d renewals; want a proof of after the suspension", err, b.renews.Load())
+	}
 }
