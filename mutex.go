@@ -155,7 +155,7 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	return l.c.acquire(ctx, r)
 }
 
-// lateGrants is how often a grant may be over when it arrives before Lock gives up.
+// lateGrants is how often a request may be over, waiting or when its grant arrives, before Lock gives up.
 const lateGrants = 3
 
 // acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a lease of the grant.
@@ -182,6 +182,11 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
 			err = pause(ctx, retry.After)
 			if err == nil {
+				continue
+			}
+		}
+		if stranger && r.Wait && errors.Is(err, ErrLost) { // nobody heard of it for too long while it waited: it takes a new place
+			if late++; late < lateGrants {
 				continue
 			}
 		}

@@ -337,6 +337,30 @@ func TestAGrantThatArrivesAfterItsTTLIsNoLease(t *testing.T) {
 	})
 }
 
+func TestARequestLostWhileItWaitsTakesANewPlace(t *testing.T) {
+	c, b := newHooked(t)
+	lose := 2
+	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		if lose > 0 {
+			lose--
+			return driver.Grant{}, ErrLost
+		}
+		return b.Backend.Acquire(ctx, r)
+	}
+	mustUnlock(t, mustLock(t, c.Mutex("a"), t.Context()))
+	lose = 100
+	_, err := c.Mutex("a").Lock(t.Context())
+	wantErr(t, err, ErrLost)
+	if lose != 100-lateGrants {
+		t.Errorf("%d requests; want %d", 100-lose, lateGrants)
+	}
+	_, err = c.Mutex("a").TryLock(t.Context())
+	wantErr(t, err, ErrLost)
+	if lose != 100-lateGrants-1 {
+		t.Error("TryLock asked again")
+	}
+}
+
 func TestDo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(time.Second))

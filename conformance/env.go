@@ -77,7 +77,7 @@ func (e *env) clientOn(b driver.Backend, opts ...dlock.Option) *dlock.Client {
 }
 
 // ends runs f, and reports it if it does not end within the patience.
-func (e *env) ends(what string, f func()) bool {
+func (e *env) ends(what string, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -85,10 +85,8 @@ func (e *env) ends(what string, f func()) bool {
 	}()
 	select {
 	case <-done:
-		return true
 	case <-time.After(e.patience + 10*time.Second):
 		e.Errorf("%s does not return", what)
-		return false
 	}
 }
 

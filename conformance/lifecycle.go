@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"runtime"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -128,21 +127,11 @@ func closeCutOff(e *env) {
 	}
 }
 
-// goroutines waits until the process has at most so many, and returns how many it has.
-func (e *env) goroutines(most int) int {
-	n := 0
-	for end := time.Now().Add(e.patience); ; pause(5 * time.Millisecond) {
-		if n = runtime.NumGoroutine(); n <= most || time.Now().After(end) {
-			return n
-		}
-	}
-}
-
 func closeLeaksNothing(e *env) {
-	const waits, clients, slack = 20, 10, 6 // the runtime has a few goroutines that come and go
+	const waits, clients, slack = 20, 10, 6 // a process has a few goroutines that come and go
 	other, name := e.client(), e.name()
 	l := e.lock(other.Mutex(name))
-	before := runtime.NumGoroutine()
+	before := goroutines()
 	for i := range clients {
 		p := e.peer(dlock.TTL(e.ttl))
 		e.together(waits, func(ctx context.Context, i int) error {
@@ -164,10 +153,7 @@ func closeLeaksNothing(e *env) {
 		e.close(p.b)
 	}
 	e.unlock(l)
-	if after := e.goroutines(before + slack); after > before+slack {
-		stacks := make([]byte, 1<<16)
-		e.Errorf("%d goroutines before, %d after %d clients came and went:\n%s", before, after, clients, stacks[:runtime.Stack(stacks, true)])
-	}
+	e.until("no more goroutines are left than there were", func() bool { return goroutines() <= before+slack })
 }
 
 func durableHolds(e *env) {

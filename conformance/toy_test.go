@@ -38,6 +38,7 @@ type toyRequest struct {
 	granted bool
 	arrived time.Time
 	expires time.Time
+	timer   *time.Timer
 }
 
 func newToy(f fault) *toy {
@@ -274,7 +275,11 @@ func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 		ttl = 24 * time.Hour
 	}
 	e.expires = time.Now().Add(ttl)
-	time.AfterFunc(ttl, func() {
+	if e.timer != nil {
+		e.timer.Reset(ttl)
+		return
+	}
+	e.timer = time.AfterFunc(ttl, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.sweep(e.q.key)
@@ -297,6 +302,7 @@ func (s *toy) sweep(key string) {
 }
 
 func (s *toy) remove(e *toyRequest) {
+	e.timer.Stop()
 	delete(s.all, e.ID)
 	is := func(o *driver.Entry) bool { return o == &e.Entry }
 	e.q.Joins = slices.DeleteFunc(e.q.Joins, is)

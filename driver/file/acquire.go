@@ -123,7 +123,8 @@ func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 		e := &entry{session: b.session.id, cell: h.cell, arrived: now, armed: now}
 		e.Request = admitted
 		e.Name, e.Wait, e.Uncertain = h.name, false, false
-		if rule.Strangers = append(rule.Strangers, &e.Entry); !r.Wait && !r.Join() && rule.Granted() < len(rule.Strangers) {
+		rule.Strangers = append(rule.Strangers, &e.Entry)
+		if !r.Wait && !r.Join() && rule.Granted() < len(rule.Strangers) {
 			return driver.ErrHeld
 		}
 		s.add(e)

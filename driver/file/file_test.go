@@ -321,26 +321,38 @@ func TestCancelledWaitPassesTheGrantOn(t *testing.T) {
 	}
 }
 
-// A grant by another client is told by the bell; where there is none, the next look finds it.
-func TestBell(t *testing.T) {
-	for _, bell := range []bool{true, false} {
-		dir, c := t.TempDir(), testConfig()
-		if bell {
-			c.tick = time.Hour
-		}
-		a, b := openTest(t, dir), openTestConfig(t, dir, c)
-		if !bell {
-			if err := os.Remove(filepath.Join(b.table.path, "clients", b.session.bellName())); err != nil {
-				t.Fatal(err)
+// A grant by the client itself is told directly, one by another client by the bell; where there is none, the next
+// look finds it.
+func TestWaiterIsTold(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		own, noBell bool
+		tick        time.Duration
+	}{
+		{name: "directly", own: true, tick: time.Hour},
+		{name: "by the bell", tick: time.Hour},
+		{name: "by a look", noBell: true, tick: tick},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, set := t.TempDir(), testConfig()
+			set.tick = c.tick
+			a, b := openTest(t, dir), openTestConfig(t, dir, set)
+			if c.own {
+				a = b
 			}
-		}
-		r := request("a", long)
-		acquire(t, a, r)
-		done := background(t, b, request("a", long))
-		release(t, a, r)
-		if err := answer(t, done); err != nil {
-			t.Errorf("bell %t: %v", bell, err)
-		}
+			if c.noBell {
+				if err := os.Remove(filepath.Join(b.table.path, "clients", b.session.bellName())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := request("a", long)
+			acquire(t, a, r)
+			done := background(t, b, request("a", long))
+			release(t, a, r)
+			if err := answer(t, done); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

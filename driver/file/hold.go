@@ -76,7 +76,8 @@ func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return out
 }
 
-// prove arms a granted request as of now, which the caller has read before, and returns nil if it still holds: see tidy.
+// prove arms a granted request as of now, which the caller has read before, and returns nil if it still holds: see
+// tidy.
 func (b *backend) prove(h *hold, now int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -27,8 +27,8 @@ type peer struct {
 // idle is how long a client that is not met any more is kept open.
 const idle = int64(10e9)
 
-// cell returns the time in a peer's cell, or that the peer is dead, in which case all its requests are over: for good, since
-// nobody locks its file again. A peer that was found alive at this very now is not asked again.
+// cell returns the time in a peer's cell, or that the peer is dead, in which case all its requests are over: for
+// good, since nobody locks its file again. A peer that was found alive at this very now is not asked again.
 func (p *peers) cell(id driver.ID, i int, now int64) (at int64, dead bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

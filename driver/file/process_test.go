@@ -249,8 +249,8 @@ func TestStoppedHolderFreesAtItsTTL(t *testing.T) {
 	}
 }
 
-// A process that is stopped at any step of an update wedges nobody: what it did not put in place does not count, and what it did
-// ends at its TTL. When it goes on, it finds out.
+// A process that is stopped at any step of an update wedges nobody: what it did not put in place does not count, and
+// what it did ends at its TTL. When it goes on, it finds out.
 func TestStoppedInAnUpdate(t *testing.T) {
 	const ttl = 400 * time.Millisecond // where it has to pass; elsewhere an hour
 	for _, step := range []string{"new", "written", "swapped", "unlinked"} {
@@ -314,8 +314,8 @@ func TestStoppedInAnUpdate(t *testing.T) {
 	}
 }
 
-// Processes work on a few names while some are killed and stopped. In each section three witnesses watch: a file lock shows a second
-// holder, a counter loses updates if there are two, and the tokens have to grow.
+// Processes work on a few names while some are killed and stopped. In each section three witnesses watch: a file lock
+// shows a second holder, a counter loses updates if there are two, and the tokens have to grow.
 func TestProcessesExcludeEachOther(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kill=%t", kill), func(t *testing.T) {

@@ -17,8 +17,8 @@ const (
 	chunkSize  = 8 * chunkCells
 )
 
-// cells are a client's file: one word for each of its requests, the time when it was last proved or kept alive. The file
-// grows by whole chunks. Not safe for concurrent use, but for the words themselves.
+// cells are a client's file: one word for each of its requests, the time when it was last proved or kept alive. The
+// file grows by whole chunks. Not safe for concurrent use, but for the words themselves.
 type cells struct {
 	fd     int
 	prot   int
@@ -51,8 +51,8 @@ func (c *cells) close() {
 	syscall.Close(c.fd)
 }
 
-// session is this client's presence: a file that is locked (flock) for as long as the process lives, and a named pipe, its
-// bell, that others write to when they grant one of its waiters.
+// session is this client's presence: a file that is locked (flock) for as long as the process lives, and a named
+// pipe, its bell, that others write to when they grant one of its waiters.
 type session struct {
 	id      driver.ID
 	clients int // descriptor of the directory
@@ -64,8 +64,8 @@ type session struct {
 	free  []int
 }
 
-// openSession makes the file aside and renames it into place once it is locked: it is never seen unlocked while its client
-// lives. That the file system keeps its word about locks and shared memory is tried out on it.
+// openSession makes the file aside and renames it into place once it is locked: it is never seen unlocked while its
+// client lives. That the file system keeps its word about locks and shared memory is tried out on it.
 func openSession(clients int) (*session, error) {
 	s := &session{id: driver.NewID(), clients: clients}
 	name := s.id.String()
@@ -198,8 +198,8 @@ func (s *session) cell(i int) (int64, error) {
 	return int64(v), err
 }
 
-// close ends the presence: others find it dead. If nothing is left in the queues the file can go; otherwise it tells the next
-// client that there is something to sweep.
+// close ends the presence: others find it dead. If nothing is left in the queues the file can go; otherwise it tells
+// the next client that there is something to sweep.
 func (s *session) close(remove bool) {
 	if remove {
 		syscall.Unlinkat(s.clients, s.id.String())

@@ -254,7 +254,8 @@ type line struct {
 	Until   int64        `json:"until,omitempty"`
 }
 
-// encode returns the content of a state file: a line of JSON for each request, in order of arrival, joins after strangers.
+// encode returns the content of a state file: a line of JSON for each request, in order of arrival, joins after
+// strangers.
 func (s *state) encode() ([]byte, error) {
 	all, size := s.entries(), 0
 	for _, e := range all {

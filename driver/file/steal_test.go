@@ -50,6 +50,9 @@ func (s *steps) stop(step string, n int, f func() error) (resume func() error) {
 			return <-done
 		}
 	case err := <-done: // it never came there
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.step = ""
 		return func() error { return err }
 	}
 }
@@ -113,8 +116,9 @@ func TestRenewalThatComesLateIsLost(t *testing.T) {
 	}
 }
 
-// A renewal read the clock in time, and is stopped before it writes its cell. Then the request expires, and somebody takes it, in two
-// updates: mark and drop. Wherever the renewal comes in between, exactly one of the two has the lock.
+// A renewal read the clock in time, and is stopped before it writes its cell. Then the request expires, and somebody
+// takes it, in two updates: mark and drop. Wherever the renewal comes in between, exactly one of the two has the
+// lock.
 func TestRenewalAndTheftSeeEachOther(t *testing.T) {
 	for _, c := range []struct {
 		step  string // of the thief, during which the renewal goes on to its end
@@ -195,8 +199,8 @@ func TestRenewalAndBreakSeeEachOther(t *testing.T) {
 	}
 }
 
-// A writer that was stopped in an update and comes back after others have been through does no harm: also where the slot was
-// vacant before, and is again.
+// A writer that was stopped in an update and comes back after others have been through does no harm: also where the
+// slot was vacant before, and is again.
 func TestStoppedWriterLosesItsSwap(t *testing.T) {
 	for _, step := range []string{"new", "written"} {
 		r := newRig(t)
@@ -379,6 +383,19 @@ func TestFixedEndsUnlessItIsRenewed(t *testing.T) {
 	}
 	if err := renew(r.a, other); err != nil {
 		t.Error(err)
+	}
+}
+
+// Also where nobody has noticed that it expired.
+func TestExpiredRequestIsNotRenewed(t *testing.T) {
+	r := newRig(t)
+	q := request("a", 10*second)
+	acquire(t, r.a, q)
+	r.advance(10 * second)
+	for range 2 {
+		if err := renew(r.a, q); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("err = %v", err)
+		}
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// sweep removes what clients that were killed left behind, if it finds the file of one: requests in slots that nobody uses any
-// more, and states that were written but not put in place, or replaced but not removed. It is housekeeping: what is left blocks
-// nobody.
+// sweep removes what clients that were killed left behind, if it finds the file of one: requests in slots that nobody
+// uses any more, and states that were written but not put in place, or replaced but not removed. It is housekeeping:
+// what is left blocks nobody.
 func (b *backend) sweep() error {
 	dead, err := b.dead()
 	if err != nil || len(dead) == 0 {
@@ -43,8 +43,8 @@ func (b *backend) sweep() error {
 	return nil
 }
 
-// sweepSlot removes the states among words that are not the slot's, after it has put a new one in place: who wrote one of them
-// saw an earlier word, which never comes back, so that it can never be the slot's.
+// sweepSlot removes the states among words that are not the slot's, after it has put a new one in place: who wrote
+// one of them saw an earlier word, which never comes back, so that it can never be the slot's.
 func (b *backend) sweepSlot(slot int, words []uint64) error {
 	word, err := load(b.table.word(slot))
 	if err != nil {

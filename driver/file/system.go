@@ -32,8 +32,8 @@ func bootID() (string, error) {
 	return id, err
 }
 
-// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each may have a monotonic clock of
-// its own.
+// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each may have a monotonic
+// clock of its own.
 func timeNamespace() uint64 {
 	var st syscall.Stat_t
 	if syscall.Stat("/proc/self/ns/time", &st) != nil {

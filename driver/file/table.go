@@ -105,8 +105,8 @@ func earlier(dir, path string) ([]string, error) {
 	return old, err
 }
 
-// greatest returns the greatest number that earlier boots gave out, as far as they can still be read. After a power loss
-// it may be too small; the wall clock, which next never falls behind, makes up for that.
+// greatest returns the greatest number that earlier boots gave out, as far as they can still be read. After a power
+// loss it may be too small; the wall clock, which next never falls behind, makes up for that.
 func greatest(old []string) uint64 {
 	var v uint64
 	for _, p := range old {
@@ -147,12 +147,12 @@ func (t *table) attach() error {
 	}
 	v, err := load(t.mem.word(headFormat))
 	if err == nil && v != format {
-		return fmt.Errorf("%w: its format is %d, and this version of dlock knows %d; let one version alone use the directory",
+		return fmt.Errorf("%w: its format is %d, and this version of dlock knows %d; use one version at a time",
 			driver.ErrUnsupported, v, format)
 	}
 	ns, err2 := load(t.mem.word(headTime))
 	if err2 == nil && ns != timeNamespace() {
-		err2 = fmt.Errorf("%w: this process is in another time namespace, with a clock of its own, than those which use the directory",
+		err2 = fmt.Errorf("%w: this process is in another time namespace than those which use the directory, and so has another clock",
 			driver.ErrUnsupported)
 	}
 	return errors.Join(err, err2)
@@ -175,8 +175,8 @@ func (t *table) removed() bool {
 	return syscall.Fstat(t.fd, &st) == nil && st.Nlink == 0
 }
 
-// next returns a number greater than all that it returned before, in any process and boot, and not behind the wall clock
-// in microseconds. Tokens and the names of states are such numbers.
+// next returns a number greater than all that it returned before, in any process and boot, and not behind the wall
+// clock in microseconds. Tokens and the names of states are such numbers.
 func (t *table) next() (uint64, error) {
 	p := t.mem.word(headClock)
 	for {
@@ -201,8 +201,8 @@ func slot(name string) int {
 
 func (t *table) word(slot int) *uint64 { return t.mem.word(headWords + slot) }
 
-// A word names the state of its slot. No word is ever used again. It is odd, and at first 0, if nothing stands there, and no
-// file does.
+// A word names the state of its slot. No word is ever used again. It is odd, and at first 0, if nothing stands there,
+// and no file does.
 func vacant(word uint64) bool { return word == 0 || word&1 == 1 }
 
 // stateName is where the state of a word stands.

@@ -10,10 +10,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// update changes the state of a slot. It drops what is over, grants who is next, lets change edit the copy (nil: no more than
-// that), grants again, and puts the copy in place, from the start again as long as others are faster; so change may
-// run several times. What else changed is put in place even if change returns an error, which update returns. After any other
-// error nothing of change was done.
+// update changes the state of a slot. It drops what is over, grants who is next, lets change edit the copy (nil: no
+// more than that), grants again, and puts the copy in place, from the start again as long as others are faster; so
+// change may run several times. What else changed is put in place even if change returns an error, which update
+// returns. After any other error nothing of change was done.
 func (b *backend) update(ctx context.Context, slot int, change func(s *state, now int64) error) error {
 	lock := b.updating[slot%len(b.updating)]
 	select {
@@ -73,10 +73,11 @@ func (b *backend) update(ctx context.Context, slot int, change func(s *state, no
 
 // tidy drops what is over: the requests of dead clients, and in two steps those that nobody kept alive.
 //
-// A request that has expired is marked suspect first. Its owner arms it in two steps too: it writes the time into its cell,
-// and then looks at the word of the slot. If it sees the word from before the mark, its time was in the cell before the mark was
-// in place, so that whoever reads the cell after it read the mark sees that time, and takes the mark away. If it sees a later word, it
-// reads the state and finds the mark. So a suspect whose cell still shows that it expired can go.
+// A request that has expired is marked suspect first. Its owner arms it in two steps too: it writes the time into its
+// cell, and then looks at the word of the slot. If it sees the word from before the mark, its time was in the cell
+// before the mark was in place, so that whoever reads the cell after it read the mark sees that time, and takes the
+// mark away. If it sees a later word, it reads the state and finds the mark. So a suspect whose cell still shows that
+// it expired can go.
 //
 // The end of a broken hold is found in the same way: from the cell, once the break is in place.
 //

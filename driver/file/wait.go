@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// tick is how often the slots with waiters are looked at, and whether those in the way are alive: that soon is free what a
-	// process held that was killed. Of a grant the bell tells at once.
+	// tick is how often the slots with waiters are looked at, and whether those in the way are alive: that soon is
+	// free what a process held that was killed. Of a grant the bell tells at once.
 	tick = 10 * time.Millisecond
 	// patience is for how many ticks in a row a slot may be unreadable before its waiters are told.
 	patience = 100
@@ -184,8 +184,8 @@ func (b *backend) attend(r round, now int64) error {
 	return nil
 }
 
-// overdue reports whether an update would let somebody in. Only those who hold and the first who waits matter: the others wait
-// for that one whether they live or not.
+// overdue reports whether an update would let somebody in. Only those who hold and the first who waits matter: the
+// others wait for that one whether they live or not.
 func (b *backend) overdue(q *queue, now int64) (bool, error) {
 	granted, first := q.granted()
 	for _, e := range append(granted, first...) {
