@@ -147,7 +147,8 @@ func inspectTrue(e *env) {
 	for i, want := range []driver.Request{holder, waiter} {
 		got := append(q.Holders(), q.Waiters()...)[i]
 		r := got.Request
-		if r.Name != name || r.ID != want.ID || r.Owner != want.Owner || r.Client != want.Client || r.Mode != want.Mode || r.Limit != want.Limit || r.Label != want.Label {
+		if r.Name != name || r.ID != want.ID || r.Owner != want.Owner || r.Client != want.Client ||
+			r.Mode != want.Mode || r.Limit != want.Limit || r.Label != want.Label {
 			e.Errorf("Inspect shows %+v; want %+v", r, want)
 		}
 		if got.Left <= 0 || got.Left > want.TTL+time.Second {

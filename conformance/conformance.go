@@ -99,8 +99,8 @@ type Harness struct {
 	Step func(t T, d time.Duration)
 }
 
-// Run checks every law as a subtest of t. Those that need the service or the process for themselves run first; the others, which mostly
-// wait, side by side.
+// Run checks every law as a subtest of t. Those that need the service or the process for themselves run first; the
+// others, which mostly wait, side by side.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Open == nil {

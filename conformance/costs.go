@@ -96,7 +96,7 @@ func costWait(e *env) {
 }
 
 func costHold(e *env) {
-	const few, many = 5, 200
+	const few, many = 5, 100
 	p := e.peer(dlock.TTL(e.steady))
 	var held []*dlock.Lease
 	grow := func(to int) spent {

@@ -22,7 +22,8 @@ type Law struct {
 
 // Laws returns all laws, by subject. The slice is the caller's.
 func Laws() []Law {
-	return slices.Concat(exclusion, order, shared, reentry, identity, waiting, leases, breaking, tokens, lifecycle, costs, capabilities, stress)
+	return slices.Concat(exclusion, order, shared, reentry, identity, waiting, leases, breaking, tokens, lifecycle,
+		costs, capabilities, stress)
 }
 
 // Run checks the law in t. It is skipped, with the reason, if the backend's Capabilities deny what it needs. It works in a

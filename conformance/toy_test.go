@@ -146,7 +146,8 @@ func (s *toy) admit(c *toyClient, r driver.Request, key string, now time.Time) (
 	}
 	admitted, err := q.Admit(r)
 	switch {
-	case s.is(joinQueues) && r.Join(), s.is(upgradeWaits) && err == driver.ErrUpgrade, s.is(joinRevives) && err == driver.ErrLost && r.Join():
+	case s.is(joinQueues) && r.Join(), s.is(upgradeWaits) && err == driver.ErrUpgrade,
+		s.is(joinRevives) && err == driver.ErrLost && r.Join():
 		r.Owner = r.ID
 		admitted, err = r, nil
 	case s.is(brokenJoinable) && err == driver.ErrLost:
@@ -431,7 +432,14 @@ type toyClient struct {
 }
 
 func (s *toy) open() *toyClient {
-	return &toyClient{s: s, closing: make(chan struct{}), dead: make(chan struct{}), waits: map[chan struct{}]driver.Request{}, more: make(chan struct{}, 1), gaveUp: map[string]bool{}}
+	return &toyClient{
+		s:       s,
+		closing: make(chan struct{}),
+		dead:    make(chan struct{}),
+		waits:   map[chan struct{}]driver.Request{},
+		more:    make(chan struct{}, 1),
+		gaveUp:  map[string]bool{},
+	}
 }
 
 func (c *toyClient) line(reply bool) chan struct{} {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,15 +37,18 @@ func TestMain(m *testing.M) {
 
 // serve obeys commands, a line each, and answers each with a line:
 //
-//	acquire NAME TTL, release, renew; spawn a program; stop STEP: the next pass of that step sends SIGSTOP to this process;
-//	work NAMES TTL: locks and unlocks under the eyes of the witnesses until "done" comes.
+//	acquire NAME TTL, release, renew; spawn a program;
+//	stop STEP: the next pass of that step sends SIGSTOP to this process;
+//	work NAMES: locks and unlocks under the eyes of the witnesses until "done" comes.
 func serve(dir string) {
 	c := testConfig()
 	var step atomic.Pointer[string]
 	c.at = func(s string) {
 		if p := step.Load(); p != nil && *p == s {
 			step.Store(nil)
-			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			runtime.LockOSThread() // the signal goes to this thread, so that it stops here: another would let it run on a little
+			defer runtime.UnlockOSThread()
+			syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 		}
 	}
 	b, err := openConfig(dir, "", c)
@@ -54,9 +58,15 @@ func serve(dir string) {
 	}
 	fmt.Println("ready")
 	var r driver.Request
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		f := strings.Fields(in.Text())
+	commands := make(chan string, 1)
+	go func() {
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			commands <- in.Text()
+		}
+		os.Exit(1) // the test is over, and this process with it, whatever it waits for
+	}()
+	for command := range commands {
+		f := strings.Fields(command)
 		var answer any = "ok"
 		switch f[0] {
 		case "acquire":
@@ -86,13 +96,10 @@ func serve(dir string) {
 			step.Store(&f[1])
 		case "work":
 			names, _ := strconv.Atoi(f[1])
-			done := make(chan struct{})
-			go func() { in.Scan(); close(done) }()
-			answer = work(b, dir, names, done)
+			answer = work(b, dir, names, commands)
 		}
 		fmt.Println(answer)
 	}
-	b.Close()
 }
 
 // child is a process that obeys.
@@ -381,7 +388,9 @@ func TestProcessesExcludeEachOther(t *testing.T) {
 }
 
 // work is the part of a child: it returns how many sections it was in, or "bad" and why.
-func work(b *backend, dir string, names int, done <-chan struct{}) string {
+func work(b *backend, dir string, names int, commands <-chan string) string {
+	done := make(chan struct{})
+	go func() { <-commands; close(done) }()
 	var sections atomic.Int64
 	var all sync.WaitGroup
 	bad := make(chan string, 16)
