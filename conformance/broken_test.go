@@ -99,21 +99,22 @@ const (
 // everything is declared of drivers that exclude nobody: there is hardly a law that does not notice.
 const everything = "everything"
 
-// broken are the faults: the laws that are there to find each, and all others that may find it too.
+// broken are the faults: the laws that are there to find each, and all others that may find it too. The law "storm" does everything at
+// random, so any fault may show there.
 var broken = []struct {
 	fault     fault
 	must, may string
 }{
 	{everybodyIn, "one-holder reenter storm", everything},
-	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest storm"},
-	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest storm unlock-cut-off"},
+	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest"},
+	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off"},
 	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order"},
-	{barges, "no-overtaking", "neither-starves storm"},
+	{barges, "no-overtaking", "neither-starves"},
 	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
-	{readersPass, "neither-starves", "storm"},
-	{limitOffByOne, "semaphore-limit", "inspect semaphore-order semaphore-smallest storm"},
-	{largestLimit, "semaphore-smallest", "storm"},
-	{permitForAll, "semaphore-order", "semaphore-limit storm"},
+	{readersPass, "neither-starves", ""},
+	{limitOffByOne, "semaphore-limit", "inspect semaphore-order semaphore-smallest"},
+	{largestLimit, "semaphore-smallest", ""},
+	{permitForAll, "semaphore-order", "semaphore-limit"},
 	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade"},
 	{joinToken, "join", "downgrade"},
 	{freesJoins, "join", "downgrade"},
@@ -131,19 +132,19 @@ var broken = []struct {
 	{hidesLabels, "inspect", "labels"},
 	{ownerIsLabel, "labels", everything},
 	{kindsMix, "conflict", ""},
-	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade storm swallowed-wake-up"},
+	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up"},
 	{cancelFreesNobody, "cancelled-wait", ""},
-	{swallowsWakeUp, "swallowed-wake-up", "cancel-cut-off capabilities late-copy storm"},
+	{swallowsWakeUp, "swallowed-wake-up", "cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
 	{slowOffLine, "cancel-cut-off", ""},
 	{ignoresPreCancelled, "pre-cancelled", ""},
-	{waitersExpire, "patient-wait", "storm"},
+	{waitersExpire, "patient-wait", ""},
 	{deadWait, "dead-waiter", "inspect"},
 	{renewsNothing, "renewed", "after-loss cost-hold outage trust-within-ttl"},
 	{unknownIsLost, "outage", ""},
 	{fixedForever, "fixed", ""},
 	{extendOrSet, "renew-never-acquires", ""},
-	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant outage storm"},
+	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant outage"},
 	{sinceReceipt, "late-grant", ""},
 	{remembersLoss, "after-loss", ""},
 	{leavesLost, "late-duplicate", ""},
@@ -153,7 +154,7 @@ var broken = []struct {
 	{brokenJoinable, "break", ""},
 	{breaksNow, "break", ""},
 	{forceWaits, "break-force", "tokens-grow"},
-	{tokensRestart0, "tokens-grow", "break-wrong-token storm tokens-clock tokens-restart tokens-shared"},
+	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared"},
 	{readersKeepToken, "tokens-shared", ""},
 	{clockTokens, "tokens-clock", ""},
 	{forgetsTokens, "tokens-restart", ""},
@@ -202,7 +203,7 @@ func TestBrokenDriversFail(t *testing.T) {
 				}
 				r := try(t, l, b.fault)
 				must := slices.Contains(strings.Fields(b.must), l.Name)
-				may := b.may == everything || slices.Contains(strings.Fields(b.may), l.Name)
+				may := b.may == everything || l.Name == "storm" || slices.Contains(strings.Fields(b.may), l.Name)
 				switch {
 				case must && !r.failed:
 					t.Errorf("law %q passes a driver that %s", l.Name, b.fault)

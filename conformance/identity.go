@@ -154,14 +154,14 @@ func lateCopy(e *env) {
 	heal := p.cut()
 	e.giveUp(p, name)
 	heal()
-	e.settled(other, name)
+	e.clears(name)
 	replay()
 	e.settled(other, name)
 
 	heal = p.deafen() // now it arrives for sure
 	e.giveUp(p, name)
 	heal()
-	e.settled(other, name)
+	e.clears(name)
 	replay()
 	e.settled(other, name)
 }
@@ -174,6 +174,19 @@ func (e *env) giveUp(p *peer, name string) {
 	if err := e.beginIn(ctx, p.Mutex(name)).wait(e); err == nil {
 		e.Fatalf("Lock succeeded off the line")
 	}
+}
+
+// clears waits until the name is free and stays so: what was given up off the line may arrive when that is back, just before what removes it.
+func (e *env) clears(name string) {
+	e.Helper()
+	e.until("nothing comes to stand in the queue any more", func() bool {
+		for end := time.Now().Add(e.ttl / 4); time.Now().Before(end); pause(5 * time.Millisecond) {
+			if e.caps.Inspect && e.inspect(name).Len() > 0 {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // settled waits until the name is free, and sees to it that it stays so.

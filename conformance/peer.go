@@ -19,7 +19,11 @@ func (e *env) peer(opts ...dlock.Option) *peer {
 	e.Helper()
 	b := e.open()
 	g := NewGate(b)
-	return &peer{Client: e.clientOn(g, opts...), e: e, b: b, gate: g}
+	p := &peer{Client: e.clientOn(g, opts...), e: e, b: b, gate: g}
+	if e.h.Cut != nil || e.h.Deafen != nil { // a line has to be up to become bad: no client sends anything before it is
+		e.unlock(e.lock(p.Mutex(e.name())))
+	}
+	return p
 }
 
 // cut takes the client off the line until heal, or the end of the law.

@@ -162,8 +162,10 @@ func cancelCutOff(e *env) {
 		e.Errorf("Unlock off the line returned nil")
 	}
 	heal()
-	e.settled(other, name)
-	e.settled(other, held)
+	for _, n := range []string{name, held} {
+		e.clears(n)
+		e.settled(other, n)
+	}
 }
 
 func preCancelled(e *env) {
