@@ -290,6 +290,7 @@ func afterLoss(e *env) {
 
 func lateGrant(e *env) {
 	p, b, name := e.peer(dlock.TTL(e.ttl)), e.client(), e.name()
+	e.unlock(e.lock(p.Mutex(name))) // the line to where this name stands is up
 	heal := p.deafen()
 	late := e.begin(p.Mutex(name))
 	e.becomes(name, 1, 0) // it holds, and does not know
