@@ -19,3 +19,7 @@ lint: ## formatting, go vet (also for macOS and Windows) and staticcheck, in eve
 .PHONY: fmt
 fmt: ## format the code
 	@gofmt -w .
+
+.PHONY: images
+images: ## build the images of the tests' servers from Debian's packages, where none can be pulled (make test does so by itself)
+	@scripts/images.sh redis valkey

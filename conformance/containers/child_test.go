@@ -1,0 +1,89 @@
+package containers
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// ticker says what time it is for it, without being asked, and repeats what it is told.
+var ticker = NewProgram("ticker", func(in *bufio.Scanner, out io.Writer, args []string) error {
+	fmt.Fprintln(out, strings.Join(args, ","))
+	for in.Scan() {
+		switch in.Text() {
+		case "fail":
+			return fmt.Errorf("told to fail")
+		case "tick":
+			go func() {
+				for i := 0; ; i++ {
+					fmt.Fprintln(out, i)
+					time.Sleep(5 * time.Millisecond)
+				}
+			}()
+		default:
+			fmt.Fprintln(out, in.Text())
+		}
+	}
+	return nil
+})
+
+func TestChild(t *testing.T) {
+	t.Parallel()
+	c := ticker.Start(t, "a", "b c")
+	c.Expect("a,b c")
+	c.Say("hello")
+	c.Expect("hello")
+	c.Wait()
+	if got := fatal(t, func(t T) { c.t = t; c.Hear() }); !strings.Contains(got, "nothing more") {
+		t.Fatalf("a child that ended says %q", got)
+	}
+}
+
+func TestChildThatFails(t *testing.T) {
+	t.Parallel()
+	c := ticker.Start(t)
+	c.Expect("")
+	c.Say("fail")
+	if got := fatal(t, func(t T) { c.t = t; c.Wait() }); !strings.Contains(got, "told to fail") {
+		t.Fatalf("Wait failed with %q", got)
+	}
+}
+
+func TestChildStops(t *testing.T) {
+	t.Parallel()
+	c := ticker.Start(t)
+	c.Expect("")
+	c.Say("tick")
+	c.Expect("0")
+	c.Expect("1")
+	c.Stop()
+	for len(c.lines) > 0 { // said before
+		c.Hear()
+	}
+	select {
+	case line := <-c.lines: // one may have been on its way
+		select {
+		case next := <-c.lines:
+			t.Fatalf("a child that was stopped says %q, %q", line, next)
+		case <-time.After(4 * quiet):
+		}
+	case <-time.After(4 * quiet):
+	}
+	c.Continue()
+	c.Hear()
+	c.Stop()
+	c.Kill()
+	c.Kill()
+}
+
+func TestTwoProgramsOfOneName(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Fatal("the second was accepted")
+		}
+	}()
+	NewProgram(ticker.name, nil)
+}

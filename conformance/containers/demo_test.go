@@ -1,0 +1,53 @@
+package containers
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// flashSale runs "dlock demo" on the URL, and disturb once the sale under the lock has begun.
+func flashSale(t *testing.T, url string, disturb func()) {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "dlock")
+	build := exec.Command("go", "build", "-C", "../../cmd/dlock", "-o", bin, ".")
+	build.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var page strings.Builder
+	locked, disturbed := false, false
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		page.WriteString(lines.Text() + "\n")
+		locked = locked || strings.HasPrefix(lines.Text(), "under dlock")
+		if locked && !disturbed && strings.Contains(lines.Text(), " of 50 sold") {
+			disturbed = true
+			disturb()
+		}
+	}
+	if err := cmd.Wait(); err != nil || !disturbed || !strings.Contains(page.String(), "sold 50, the stock was 50: oversold by 0") {
+		t.Errorf("disturbed: %t; %v\n%s", disturbed, err, page.String())
+	}
+}
+
+func TestRedisFlashSale(t *testing.T) {
+	s := StartOwn(t, Redis)
+	flashSale(t, s.URL+"/0", func() {
+		s.Pause(t)
+		<-time.After(time.Second)
+		s.Continue(t)
+	})
+}

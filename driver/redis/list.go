@@ -1,0 +1,83 @@
+package redis
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// List implements [driver.Lister] with SCAN, over all masters of a Cluster, and a look at each name: most keys only remember a token.
+func (b *Backend) List(ctx context.Context) ([]string, error) {
+	if b.ctx.Err() != nil {
+		return nil, driver.ErrClosed
+	}
+	type result struct {
+		names []string
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() { // the client library does not heed the end of ctx
+		names, err := b.list(ctx)
+		done <- result{names, err}
+	}()
+	select {
+	case r := <-done:
+		return r.names, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-b.stop:
+		return nil, driver.ErrClosed
+	}
+}
+
+func (b *Backend) list(ctx context.Context) ([]string, error) {
+	var mu sync.Mutex
+	seen, used := map[string]bool{}, []string(nil)
+	scan := func(ctx context.Context, c redis.Cmdable) error {
+		var names []string
+		it := c.Scan(ctx, 0, globEscape(b.space.prefix)+"{*}", 1000).Iterator()
+		for it.Next(ctx) {
+			name, ok := b.space.name(it.Val())
+			mu.Lock()
+			if ok && !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+			mu.Unlock()
+		}
+		for len(names) > 0 && it.Err() == nil {
+			calls := make([]*call, min(len(names), batchMax))
+			for i := range calls {
+				calls[i] = b.call(inspectScript, names[i])
+			}
+			exec(ctx, b.rdb, calls)
+			for i, c := range calls {
+				if c.err != nil {
+					return b.explain(names[i], c.err)
+				}
+				if q, err := parseQueue(names[i], c.reply); err != nil {
+					return err
+				} else if q.Len() > 0 {
+					mu.Lock()
+					used = append(used, names[i])
+					mu.Unlock()
+				}
+			}
+			names = names[len(calls):]
+		}
+		return it.Err()
+	}
+	if cc, ok := b.rdb.(*redis.ClusterClient); ok {
+		err := cc.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return scan(ctx, c) })
+		return used, err
+	}
+	return used, scan(ctx, b.rdb)
+}
+
+func globEscape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(s)
+}

@@ -1,0 +1,97 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// renewMax is how many renewals go in one pipeline.
+const renewMax = 256
+
+// Renew implements [driver.Backend]. It sends pipelines of at most 256 scripts, one for each request, one after the other. In a Cluster each
+// node has pipelines of its own, so that a dead one costs no leases on the others.
+func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	res := make([]driver.Renewal, len(rs))
+	if b.ctx.Err() != nil {
+		for i := range res {
+			res[i].Err = driver.ErrClosed
+		}
+		return res
+	}
+	calls := make([]*call, len(rs))
+	for i := range rs {
+		calls[i] = b.call(renewScript, rs[i].Name, rs[i].ID.String(), rs[i].TTL.Microseconds())
+	}
+	go b.renew(ctx, calls)
+	var why error // there is no time to wait for more
+	for i, c := range calls {
+		if why == nil {
+			select {
+			case <-c.done:
+				res[i] = b.renewed(&rs[i], c)
+			case <-ctx.Done():
+				why = ctx.Err()
+			case <-b.stop:
+				why = driver.ErrClosed
+			}
+		}
+		if why != nil {
+			select {
+			case <-c.done:
+				res[i] = b.renewed(&rs[i], c)
+			default:
+				res[i].Err = why
+			}
+		}
+	}
+	return res
+}
+
+// renew sends the calls.
+func (b *Backend) renew(ctx context.Context, calls []*call) {
+	nodes := map[*redis.Client][]*call{}
+	for _, c := range calls {
+		node := home(b.rdb, c.keys[0])
+		nodes[node] = append(nodes[node], c)
+	}
+	for _, queue := range nodes {
+		go func() {
+			for len(queue) > 0 && ctx.Err() == nil {
+				n := min(len(queue), renewMax)
+				sent := time.Now()
+				for _, c := range queue[:n] {
+					c.sent = sent
+				}
+				exec(ctx, b.rdb, queue[:n])
+				for _, c := range queue[:n] {
+					c.done <- struct{}{}
+				}
+				queue = queue[n:]
+			}
+		}()
+	}
+}
+
+// renewed reads the answer.
+func (b *Backend) renewed(r *driver.Request, c *call) driver.Renewal {
+	n, _ := c.reply.(int64)
+	switch {
+	case c.err != nil:
+		return driver.Renewal{Err: b.explain(r.Name, c.err)}
+	case n == 1:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if m := b.mine[r.ID]; m != nil {
+			m.until = c.sent.Add(r.TTL)
+		}
+		return driver.Renewal{TTL: r.TTL, Since: c.sent}
+	case n == 2:
+		return driver.Renewal{Err: driver.ErrNotHeld}
+	default:
+		return driver.Renewal{Err: driver.ErrLost}
+	}
+}

@@ -1,0 +1,77 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// replicaTimeout is how long replicas have to confirm a grant.
+const replicaTimeout = time.Second
+
+// errReplicas: the master granted, and not enough replicas have it.
+var errReplicas = errors.New("not confirmed by enough replicas")
+
+// runOnReplicas runs the call and WAIT behind it on the same connection, as WAIT speaks of the writes of its connection only.
+func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
+	type result struct {
+		reply any
+		err   error
+	}
+	done := make(chan result, 1)
+	c.copies, c.sent = 1, time.Now()
+	go func() {
+		reply, err := b.confirmed(c)
+		done <- result{reply, err}
+	}()
+	select {
+	case r := <-done:
+		return r.reply, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-b.stop:
+		return nil, driver.ErrClosed
+	}
+}
+
+func (b *Backend) confirmed(c *call) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*replicaTimeout)
+	defer cancel()
+	node := pipeliner(b.rdb)
+	if cc, ok := b.rdb.(*redis.ClusterClient); ok {
+		master, err := cc.MasterForKey(ctx, c.keys[0])
+		if err != nil {
+			return nil, err
+		}
+		node = master
+	}
+	for full := false; ; full = true {
+		pipe := node.Pipeline()
+		cmd := c.command(ctx, full)
+		_ = pipe.Process(ctx, cmd)
+		wait := redis.NewIntCmd(ctx, "wait", b.o.WaitReplicas, replicaTimeout.Milliseconds())
+		_ = pipe.Process(ctx, wait)
+		_, _ = pipe.Exec(ctx)
+		reply, err := cmd.Result()
+		if !full && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if v, err := parseAcquire(reply); err != nil || !v.granted {
+			return reply, nil
+		}
+		if n, err := wait.Result(); err != nil {
+			return nil, fmt.Errorf("%w: %w", errReplicas, err)
+		} else if n < int64(b.o.WaitReplicas) {
+			return nil, fmt.Errorf("%w: %d of %d within %s", errReplicas, n, b.o.WaitReplicas, replicaTimeout)
+		}
+		return reply, nil
+	}
+}

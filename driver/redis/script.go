@@ -1,0 +1,306 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// script is Lua that the server keeps under its hash.
+type script struct{ text, hash string }
+
+//go:embed lua/*.lua
+var lua embed.FS
+
+var (
+	acquireScript = queueScript("acquire")
+	releaseScript = queueScript("release")
+	renewScript   = queueScript("renew")
+	inspectScript = queueScript("inspect")
+	breakScript   = queueScript("break")
+)
+
+func newScript(text string) *script {
+	sum := sha1.Sum([]byte(text))
+	return &script{text: text, hash: hex.EncodeToString(sum[:])}
+}
+
+// queueScript reads a script on a queue. What it shares with the others is included.
+func queueScript(name string) *script {
+	read := func(name string) string {
+		text, err := lua.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err) // the build left it out
+		}
+		return string(text)
+	}
+	return newScript(read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
+}
+
+// once is a command that the client library must not send again by itself: whether there may be a copy under way is ours to know.
+type once struct{ *redis.Cmd }
+
+// NoRetry is redis.Cmder's.
+func (once) NoRetry() bool { return true }
+
+// call is one script to run on one name.
+type call struct {
+	script *script
+	keys   []string
+	args   []any
+
+	sent   time.Time // before it was first given to the network
+	copies int       // how often it was sent, or may have been
+	reply  any
+	err    error
+	done   chan struct{}
+}
+
+func newCall(s *script, keys []string, args ...any) *call {
+	return &call{script: s, keys: keys, args: args, done: make(chan struct{}, 1)}
+}
+
+// count takes note that the call is sent.
+func (c *call) count() {
+	if c.copies++; c.copies == 1 {
+		c.sent = time.Now()
+	}
+}
+
+func (c *call) command(ctx context.Context, full bool) once {
+	a := make([]any, 0, 3+len(c.keys)+len(c.args))
+	if full {
+		a = append(a, "eval", c.script.text)
+	} else {
+		a = append(a, "evalsha", c.script.hash)
+	}
+	a = append(a, len(c.keys))
+	for _, k := range c.keys {
+		a = append(a, k)
+	}
+	return once{redis.NewCmd(ctx, append(a, c.args...)...)}
+}
+
+const (
+	batchMax = 256 // calls in one pipeline
+	lanesMax = 2   // pipelines under way to one node
+	attempts = 4   // how often a call is sent whose outcome is unknown
+
+	brisk = 40 * time.Millisecond // the time for a call that its caller sends itself
+)
+
+// conveyor sends calls in pipelines: what arrives while some are under way goes into the next. A call that is alone goes at once. It has
+// no goroutine while there is nothing to send. In a Cluster each node has a belt of its own, so that a dead one holds up no other.
+type conveyor struct {
+	rdb   redis.UniversalClient
+	brisk *redis.Client // rdb with little time for each call; nil for a Cluster
+
+	mu    sync.Mutex
+	belts map[*redis.Client]*belt
+}
+
+func newConveyor(rdb redis.UniversalClient) *conveyor {
+	v := &conveyor{rdb: rdb, belts: map[*redis.Client]*belt{}}
+	if c, ok := rdb.(*redis.Client); ok {
+		v.brisk = c.WithTimeout(brisk)
+	}
+	return v
+}
+
+// belt are the calls to one node.
+type belt struct {
+	queue []*call
+	lanes int           // pipelines under way
+	took  time.Duration // the last one; 0: not known
+}
+
+// run sends the call and waits for the reply, but not beyond ctx or stop: then the call goes on alone.
+func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any, error) {
+	wait := 10 * time.Millisecond
+	for {
+		if !v.self(ctx, c) {
+			v.send(c)
+			select {
+			case <-c.done:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-stop:
+				return nil, driver.ErrClosed
+			}
+		}
+		if c.err == nil || !passing(c.err) || c.copies >= attempts {
+			return c.reply, c.err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), c.err)
+		case <-stop:
+			t.Stop()
+			return nil, driver.ErrClosed
+		}
+		wait *= 4
+	}
+}
+
+// self sends the call from the goroutine of its caller, if there is a lane free and the last answer came quickly, and reports whether this
+// one did too. On a fast network the two changes of goroutine that it saves cost as much as the way to the server. The caller
+// cannot leave meanwhile, so there is little time; when that is over, the call goes the usual way too, as a copy.
+func (v *conveyor) self(ctx context.Context, c *call) bool {
+	if v.brisk == nil {
+		return false
+	}
+	v.mu.Lock()
+	b := v.belts[nil]
+	if b == nil || b.lanes == lanesMax || len(b.queue) > 0 || b.took == 0 || b.took > brisk/4 {
+		v.mu.Unlock()
+		return false
+	}
+	b.lanes++
+	v.mu.Unlock()
+	c.count()
+	start := time.Now()
+	exec(ctx, v.brisk, []*call{c})
+	took := time.Since(start)
+	if passing(c.err) {
+		took = 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	b.took = took
+	if len(b.queue) > 0 {
+		go v.lane(nil, b)
+	} else {
+		b.lanes--
+	}
+	var late net.Error
+	return !errors.As(c.err, &late) || !late.Timeout()
+}
+
+// send gives the call to the network.
+func (v *conveyor) send(c *call) {
+	c.count()
+	if _, ok := v.rdb.(*redis.ClusterClient); ok {
+		go func() { v.put(home(v.rdb, c.keys[0]), c) }() // it may have to ask the Cluster
+		return
+	}
+	v.put(nil, c)
+}
+
+// home returns the node of a Cluster where a key lives, or nil: it is not a Cluster, or cannot tell. It only sorts calls. Where they
+// really go, the client decides.
+func home(rdb redis.UniversalClient, key string) *redis.Client {
+	if cc, ok := rdb.(*redis.ClusterClient); ok {
+		if node, err := cc.MasterForKey(context.Background(), key); err == nil {
+			return node
+		}
+	}
+	return nil
+}
+
+func (v *conveyor) put(node *redis.Client, c *call) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	b := v.belts[node]
+	if b == nil {
+		b = &belt{}
+		v.belts[node] = b
+	}
+	b.queue = append(b.queue, c)
+	if b.lanes < lanesMax {
+		b.lanes++
+		go v.lane(node, b)
+	}
+}
+
+func (v *conveyor) lane(node *redis.Client, b *belt) {
+	for {
+		v.mu.Lock()
+		n := min(len(b.queue), batchMax)
+		if n == 0 {
+			if b.lanes--; b.lanes == 0 && node != nil { // nodes come and go
+				delete(v.belts, node)
+			}
+			v.mu.Unlock()
+			return
+		}
+		batch := b.queue[:n:n]
+		b.queue = b.queue[n:]
+		v.mu.Unlock()
+		start := time.Now()
+		exec(context.Background(), v.rdb, batch)
+		took := time.Since(start)
+		if passing(batch[0].err) {
+			took = 0
+		}
+		v.mu.Lock()
+		b.took = took
+		v.mu.Unlock()
+		for _, c := range batch {
+			c.done <- struct{}{}
+		}
+	}
+}
+
+// exec runs the calls in one pipeline, and those whose script the server does not know again, in full. Each has its reply or its
+// error then.
+func exec(ctx context.Context, rdb pipeliner, batch []*call) {
+	full := false
+	for len(batch) > 0 {
+		pipe := rdb.Pipeline()
+		cmds := make([]once, len(batch))
+		for i, c := range batch {
+			cmds[i] = c.command(ctx, full)
+			_ = pipe.Process(ctx, cmds[i])
+		}
+		_, failed := pipe.Exec(ctx)
+		var again []*call
+		for i, c := range batch {
+			c.reply, c.err = cmds[i].Result()
+			if c.reply == nil && c.err == nil { // no script answers nil: the greeting of a new connection was refused
+				c.err = fmt.Errorf("no reply: %w", cmp.Or(failed, io.ErrUnexpectedEOF))
+			}
+			if c.err != nil && strings.HasPrefix(c.err.Error(), "NOSCRIPT") && !full {
+				again = append(again, c)
+			}
+		}
+		batch, full = again, true
+	}
+}
+
+type pipeliner interface{ Pipeline() redis.Pipeliner }
+
+// passing reports whether the error is one of the network or of a server that is just starting, failing over or moving slots: worth
+// asking again. After one of the network the call may have been executed.
+func passing(err error) bool {
+	if err == nil {
+		return false
+	}
+	var e redis.Error
+	if !errors.As(err, &e) {
+		var ne net.Error
+		return errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+			errors.Is(err, redis.ErrPoolTimeout) || strings.Contains(err.Error(), "connection") || strings.Contains(err.Error(), "reset")
+	}
+	for _, p := range []string{"LOADING ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "MOVED ", "ASK ", "BUSY ", "UNKILLABLE ", "NOREPLICAS "} {
+		if strings.HasPrefix(e.Error(), p) {
+			return true
+		}
+	}
+	return false
+}
