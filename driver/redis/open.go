@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -42,19 +43,23 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := strings.Replace(c.URL.Scheme, "rediss", "redis", 1)
 	var rdb redis.UniversalClient
-	switch base {
+	switch strings.Replace(c.URL.Scheme, "rediss", "redis", 1) {
 	case "redis":
 		rdb = redis.NewClient(s.options(s.hosts[0]))
 	case "redis+sentinel":
+		o := s.options("")
 		rdb = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
-			Username: s.user, Password: s.password, DB: s.db, DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write, PoolSize: s.poolSize, TLSConfig: s.tls,
+			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
+			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
 		})
 	default:
+		o := s.options("")
 		rdb = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: s.hosts, ClusterStateReloadInterval: 5 * time.Second, Username: s.user, Password: s.password, DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write, PoolSize: s.poolSize, TLSConfig: s.tls,
+			Addrs: s.hosts, ClusterStateReloadInterval: 5 * time.Second, MaintNotificationsConfig: o.MaintNotificationsConfig,
+			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
+			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
 		})
 	}
 	s.o.Identity = strings.Join(append(slices.Sorted(slices.Values(s.hosts)), s.master, strconv.Itoa(s.db)), ",")
@@ -70,10 +75,15 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
+// options are what all kinds of client have in common.
 func (s *settings) options(addr string) *redis.Options {
 	return &redis.Options{
-		Addr: addr, Username: s.user, Password: s.password, DB: s.db, DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write,
-		PoolSize: s.poolSize, TLSConfig: s.tls,
+		Addr: addr, Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls, DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write,
+		PoolSize:         s.poolSize,
+		PipelinePoolSize: -1, // pipelines are what this driver sends: a second pool for them would only double the connections
+		DialerRetries:    1,  // the driver tries again by itself, and is to know soon
+		// This would look names up before any context counts, for notices that only a managed Redis sends.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
@@ -89,12 +99,7 @@ func parse(c driver.Config) (*settings, error) {
 	if sentinel {
 		port = "26379"
 	}
-	for _, h := range c.Hosts {
-		if !strings.Contains(h[strings.LastIndexByte(h, ']')+1:], ":") {
-			h = net.JoinHostPort(strings.Trim(h, "[]"), port)
-		}
-		s.hosts = append(s.hosts, h)
-	}
+	s.hosts = withPorts(c.Hosts, port)
 	switch {
 	case len(s.hosts) == 0:
 		return nil, bad("it has no host; want %s://user:password@host:%s/…", u.Scheme, port)
@@ -129,45 +134,63 @@ func parse(c driver.Config) (*settings, error) {
 		s.sentinelUser = p.String("sentinel_username", "")
 		s.sentinelPassword = p.String("sentinel_password", "")
 	}
-	var ca, cert, key, name string
-	secure := strings.HasPrefix(u.Scheme, "rediss")
-	if secure {
-		ca, cert, key, name = p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", ""), p.String("tls_server_name", "")
-	}
+	files := tlsParams(p, strings.HasPrefix(u.Scheme, "rediss"))
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	if s.dial <= 0 || s.read <= 0 || s.write <= 0 || s.poolSize < 0 {
 		return nil, bad("timeouts are positive, and pool_size is not negative")
 	}
-	if secure {
-		t, err := tlsConfig(ca, cert, key, name)
-		if err != nil {
-			return nil, bad("%w", err)
-		}
-		s.tls = t
+	var err error
+	if s.tls, err = files.config(); err != nil {
+		return nil, bad("%w", err)
 	}
 	return s, nil
 }
 
-// tlsConfig always verifies the server.
-func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
+// withPorts adds the port to the hosts that have none.
+func withPorts(hosts []string, port string) []string {
+	var all []string
+	for _, h := range hosts {
+		if !strings.Contains(h[strings.LastIndexByte(h, ']')+1:], ":") {
+			h = net.JoinHostPort(strings.Trim(h, "[]"), port)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// tlsFiles are what a URL says about TLS; nil: it has none.
+type tlsFiles struct{ ca, cert, key, name string }
+
+func tlsParams(p *driver.Params, secure bool) *tlsFiles {
+	if !secure {
+		return nil
+	}
+	return &tlsFiles{p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", ""), p.String("tls_server_name", "")}
+}
+
+// config always verifies the server.
+func (f *tlsFiles) config() (*tls.Config, error) {
+	if f == nil {
+		return nil, nil
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.name}
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
 		if err != nil {
 			return nil, fmt.Errorf("tls_ca: %w", err)
 		}
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls_ca: %s has no certificate in PEM form", ca)
+			return nil, fmt.Errorf("tls_ca: %s has no certificate in PEM form", f.ca)
 		}
 	}
-	if (cert == "") != (key == "") {
+	if (f.cert == "") != (f.key == "") {
 		return nil, fmt.Errorf("tls_cert and tls_key go together")
 	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
 			return nil, fmt.Errorf("tls_cert: %w", err)
 		}

@@ -3,13 +3,11 @@ package redis
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -30,11 +28,7 @@ func openRedlock(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	clients := make([]redis.UniversalClient, len(s.hosts))
 	for i, h := range s.hosts {
 		ro := s.options(h)
-		// A call ends with its time, and a master that is down is so at once: a majority goes on without it.
-		ro.ContextTimeoutEnabled, ro.DialerRetries = true, 1
-		// This would look names up before ctx counts, for notices that only a managed Redis sends.
-		ro.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		ro.PipelinePoolSize = -1 // most pipelines are one script long, and need no pool of great buffers
+		ro.ContextTimeoutEnabled = true // a majority goes on without a master that is late
 		clients[i] = redis.NewClient(ro)
 	}
 	b, err := NewRedlock(clients, o)
@@ -78,12 +72,7 @@ func parseRedlock(c driver.Config) (*settings, RedlockOptions, error) {
 	}
 	s := &settings{user: u.User.Username()}
 	s.password, _ = u.User.Password()
-	for _, h := range c.Hosts {
-		if !strings.Contains(h[strings.LastIndexByte(h, ']')+1:], ":") {
-			h = net.JoinHostPort(strings.Trim(h, "[]"), "6379")
-		}
-		s.hosts = append(s.hosts, h)
-	}
+	s.hosts = withPorts(c.Hosts, "6379")
 	if len(s.hosts) < 3 {
 		return bad("%s wants at least 3 masters: %s://user:password@host:6379,host:6379,host:6379/DB", u.Scheme, u.Scheme)
 	}
@@ -99,23 +88,16 @@ func parseRedlock(c driver.Config) (*settings, RedlockOptions, error) {
 	o.RetryDelay = p.Duration("retry_delay", 50*time.Millisecond)
 	o.MinUptime = p.Duration("min_uptime", 0)
 	s.poolSize = p.Int("pool_size", 0)
-	var ca, cert, key, name string
-	secure := u.Scheme == "redlocks"
-	if secure {
-		ca, cert, key, name = p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", ""), p.String("tls_server_name", "")
-	}
+	files := tlsParams(p, u.Scheme == "redlocks")
 	if err := p.Err(); err != nil {
 		return nil, o, err
 	}
 	if o.NodeTimeout <= 0 || o.RetryDelay <= 0 || s.poolSize < 0 {
 		return bad("node_timeout and retry_delay are positive, and pool_size is not negative")
 	}
-	if secure {
-		t, err := tlsConfig(ca, cert, key, name)
-		if err != nil {
-			return bad("%w", err)
-		}
-		s.tls = t
+	var err error
+	if s.tls, err = files.config(); err != nil {
+		return bad("%w", err)
 	}
 	return s, o, nil
 }

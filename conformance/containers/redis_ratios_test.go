@@ -1,0 +1,199 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock"
+)
+
+// The benchmarks of this file measure dlock against what its messages cost by themselves, in turns in one run: machines
+// are shared, and only the ratio means anything. They report the median of the turns.
+
+const (
+	turns    = 15
+	turnTime = 300 * time.Millisecond
+)
+
+// Two scripts are the least that a lock needs: a compare-and-set and a compare-and-delete.
+var (
+	bareSet    = goredis.NewScript(`if redis.call('GET', KEYS[1]) then return 0 end redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1`)
+	bareDelete = goredis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+)
+
+// pairs is how often the goroutines run f together in a second. Each has a name of its own.
+func pairs(b *testing.B, goroutines int, f func(name string) error) float64 {
+	var n atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range goroutines {
+		name := fmt.Sprint("ratio/", i)
+		wg.Go(func() {
+			for time.Since(start) < turnTime {
+				if err := f(name); err != nil {
+					b.Error(err)
+					return
+				}
+				n.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(n.Load()) / time.Since(start).Seconds()
+}
+
+func median[E float64 | time.Duration](v []E) E {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+func BenchmarkRedisPairs(b *testing.B) {
+	s := Start(b, Redis)
+	ctx := b.Context()
+	plain := goredis.NewClient(&goredis.Options{Addr: s.Addr})
+	defer plain.Close()
+	client, err := dlock.Open(ctx, s.URL+"/0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.Close()
+	bare := func(name string) error {
+		if err := bareSet.EvalSha(ctx, plain, []string{name}, "me", 30000).Err(); err != nil {
+			return err
+		}
+		return bareDelete.EvalSha(ctx, plain, []string{name}, "me").Err()
+	}
+	lock := func(name string) error {
+		l, err := client.Mutex(name).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		return l.Unlock(ctx)
+	}
+	for _, script := range []*goredis.Script{bareSet, bareDelete} {
+		if err := script.Load(ctx, plain).Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, g := range []int{1, 16, 256} {
+		b.Run(fmt.Sprint("goroutines=", g), func(b *testing.B) {
+			var ratios, ours, theirs []float64
+			for range turns {
+				t, o := pairs(b, g, bare), pairs(b, g, lock)
+				theirs, ours, ratios = append(theirs, t), append(ours, o), append(ratios, o/t)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(median(ours), "pairs/s")
+			b.ReportMetric(median(theirs), "bare-pairs/s")
+			b.ReportMetric(median(ratios), "ratio")
+		})
+	}
+}
+
+// handOffs has the waiters take turns on one name for a while, in so many clients, and returns the times from the call of Unlock to
+// the return of the next Lock.
+func handOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Duration) []time.Duration {
+	ctx, stop := context.WithTimeout(b.Context(), 2*turnTime)
+	defer stop()
+	var mu sync.Mutex
+	var took []time.Duration
+	var left time.Time
+	var wg sync.WaitGroup
+	for i := range waiters {
+		m := clients[i%len(clients)].Mutex("hand-off")
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				l, err := m.Lock(ctx)
+				if err != nil {
+					return
+				}
+				now := time.Now()
+				mu.Lock()
+				if !left.IsZero() {
+					took = append(took, now.Sub(left))
+				}
+				mu.Unlock()
+				<-time.After(hold)
+				mu.Lock()
+				left = time.Now()
+				mu.Unlock()
+				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return took
+}
+
+func BenchmarkRedisHandOff(b *testing.B) {
+	s := Start(b, Redis)
+	ctx := b.Context()
+	plain := goredis.NewClient(&goredis.Options{Addr: s.Addr})
+	defer plain.Close()
+	if err := bareSet.Load(ctx, plain).Err(); err != nil {
+		b.Fatal(err)
+	}
+	sub := plain.Subscribe(ctx, "ratio")
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil {
+		b.Fatal(err)
+	}
+	var clients []*dlock.Client
+	for range 8 {
+		c, err := dlock.Open(ctx, s.URL+"/0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	// ring is the least that a hand-off needs: a message that arrives, and a call that confirms.
+	ring := func() time.Duration {
+		var sum []time.Duration
+		for start := time.Now(); time.Since(start) < turnTime; {
+			<-time.After(time.Millisecond)
+			at := time.Now()
+			done := make(chan error, 1)
+			go func() { done <- plain.Publish(ctx, "ratio", "x").Err() }()
+			if _, err := sub.ReceiveMessage(ctx); err != nil {
+				b.Fatal(err)
+			}
+			if err := bareSet.EvalSha(ctx, plain, []string{"hand-off"}, "me", 30000).Err(); err != nil {
+				b.Fatal(err)
+			}
+			sum = append(sum, time.Since(at))
+			if err := <-done; err != nil {
+				b.Fatal(err)
+			}
+		}
+		return median(sum)
+	}
+	for _, n := range []int{1, 8} {
+		b.Run(fmt.Sprint("clients=", n), func(b *testing.B) {
+			var few, many, rings []time.Duration
+			var growth, ratio []float64
+			for range turns {
+				r := ring()
+				f := median(handOffs(b, clients[:n], 2, time.Millisecond))
+				m := median(handOffs(b, clients[:n], 128, time.Millisecond))
+				few, many, rings = append(few, f), append(many, m), append(rings, r)
+				growth, ratio = append(growth, float64(m)/float64(f)), append(ratio, float64(m)/float64(r))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(median(few).Microseconds()), "µs-2-waiters")
+			b.ReportMetric(float64(median(many).Microseconds()), "µs-128-waiters")
+			b.ReportMetric(float64(median(rings).Microseconds()), "µs-publish+evalsha")
+			b.ReportMetric(median(growth), "128/2")
+			b.ReportMetric(median(ratio), "128/(publish+evalsha)")
+		})
+	}
+}
