@@ -98,13 +98,14 @@ func BenchmarkRedisPairs(b *testing.B) {
 }
 
 // handOffs has the waiters take turns on one name for a while, in so many clients, and returns the times from the call of Unlock to
-// the return of the next Lock.
+// the return of the next Lock. Who gives the lock back asks for it again only when another has had it.
 func handOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Duration) []time.Duration {
 	ctx, stop := context.WithTimeout(b.Context(), 2*turnTime)
 	defer stop()
 	var mu sync.Mutex
 	var took []time.Duration
 	var left time.Time
+	turn := make(chan struct{}) // closed when somebody has had it since
 	var wg sync.WaitGroup
 	for i := range waiters {
 		m := clients[i%len(clients)].Mutex("hand-off")
@@ -119,6 +120,9 @@ func handOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Dura
 				if !left.IsZero() {
 					took = append(took, now.Sub(left))
 				}
+				close(turn)
+				turn = make(chan struct{})
+				next := turn
 				mu.Unlock()
 				<-time.After(hold)
 				mu.Lock()
@@ -126,6 +130,10 @@ func handOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Dura
 				mu.Unlock()
 				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
 					b.Error(err)
+				}
+				select {
+				case <-next:
+				case <-ctx.Done():
 				}
 			}
 		})
