@@ -234,3 +234,51 @@ func join(addrs []string) string {
 	}
 	return s
 }
+
+func TestRedisWaitsOutlastAnOutage(t *testing.T) {
+	s := StartOwn(t, Redis.With(RedisDurable...))
+	open := func() *dlock.Client {
+		c, err := dlock.Open(t.Context(), s.URL+"/0?dial_timeout=1s&read_timeout=1s&ttl=20s", dlock.Logger(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	holder, waiter := open(), open()
+	held, err := holder.Mutex("a").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wait := func() {
+		wg.Go(func() {
+			l, err := waiter.Mutex("a").Lock(t.Context())
+			if err != nil {
+				t.Errorf("a wait did not outlast the outage: %v", err)
+				return
+			}
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 5 {
+		wait()
+	}
+	await(t, "all wait", func() bool {
+		q, err := holder.Inspect(t.Context(), "a")
+		return err == nil && len(q.Waiters()) == 5
+	})
+	s.Kill(t)
+	wait()
+	if _, err := waiter.Mutex("a").TryLock(t.Context()); err == nil || errors.Is(err, dlock.ErrHeld) {
+		t.Errorf("TryLock without a server: %v", err)
+	}
+	<-time.After(2 * time.Second) // the waiters of before notice
+	s.Restart(t)
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}

@@ -168,6 +168,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			b.leave(w)
 		}
 	}()
+	heard := time.Now() // of the server; at first, when it was asked
 	for {
 		b.mu.Lock()
 		resume, round := !m.until.IsZero(), b.round // what was granted is not asked for anew: it may have expired
@@ -191,9 +192,16 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			}
 		}
 		b.mu.Unlock()
+		if r.Wait && passing(err) && time.Since(heard) < keeps(r.TTL) {
+			if err := b.pause(ctx, err); err != nil {
+				return driver.Grant{}, err
+			}
+			continue
+		}
 		if err != nil {
 			return driver.Grant{}, err
 		}
+		heard = time.Now()
 		if a.granted {
 			return driver.Grant{Token: a.token, TTL: r.TTL, Since: c.sent}, nil
 		}
@@ -208,6 +216,20 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		if err := w.sleep(ctx, b.stop); err != nil {
 			return driver.Grant{}, err
 		}
+	}
+}
+
+// pause lets a while pass after an error of the line, which an Acquire that waits outlasts as long as the server keeps its place.
+func (b *Backend) pause(ctx context.Context, why error) error {
+	t := time.NewTimer(jitter(lookout / 2))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ctx.Err(), why)
+	case <-b.stop:
+		return driver.ErrClosed
 	}
 }
 
