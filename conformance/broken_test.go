@@ -53,6 +53,7 @@ const (
 	ignoresPreCancelled fault = "does not look at the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
 	deadWait            fault = "keeps waiters for ever"
+	waitsOnLine         fault = "ends a wait with an error when the line breaks"
 
 	renewsNothing fault = "answers a renewal without renewing"
 	unknownIsLost fault = "takes a renewal without a reply for a loss"
@@ -140,6 +141,7 @@ var broken = []struct {
 	{ignoresPreCancelled, "pre-cancelled", ""},
 	{waitersExpire, "patient-wait", ""},
 	{deadWait, "dead-waiter", "inspect"},
+	{waitsOnLine, "wait-outage", ""},
 	{renewsNothing, "renewed", "after-loss cost-hold outage trust-within-ttl"},
 	{unknownIsLost, "outage", ""},
 	{fixedForever, "fixed", ""},
@@ -169,7 +171,7 @@ var broken = []struct {
 	{connectionPerWaiter, "cost-wait", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl"},
+	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl"},
 	{deniesTokens, "capabilities", ""},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},

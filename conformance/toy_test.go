@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -575,6 +576,8 @@ func (s *toy) times(f fault, n int) int {
 	return 0
 }
 
+var errLine = errors.New("the line is broken")
+
 // wait waits until the request may have been granted.
 func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
 	over := make(chan struct{})
@@ -596,6 +599,9 @@ func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
 		if c.s.is(slowCancel) {
 			poll = time.After(300 * time.Millisecond)
 		}
+		if c.s.is(waitsOnLine) {
+			poll = time.After(50 * time.Millisecond)
+		}
 		select {
 		case <-woken:
 			return nil
@@ -608,6 +614,12 @@ func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
 			return driver.ErrClosed
 		case <-poll:
 			if c.s.is(slowCancel) && ctx.Err() == nil {
+				continue
+			}
+			if c.s.is(waitsOnLine) {
+				if c.line(true) != nil {
+					return errLine
+				}
 				continue
 			}
 			return ctx.Err()

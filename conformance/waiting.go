@@ -21,6 +21,8 @@ var waiting = []Law{
 		Sentence: "a context that ended before the call never acquires"},
 	{Name: "patient-wait", run: patientWait, needs: []need{queueing, inspecting},
 		Sentence: "a waiter keeps its place for longer than its TTL"},
+	{Name: "wait-outage", run: waitOutage, needs: []need{queueing},
+		Sentence: "a wait outlasts a line that is back before the TTL is over, and gets in"},
 	{Name: "dead-waiter", run: deadWaiter, needs: []need{queueing, inspecting},
 		Sentence: "a waiter whose client is cut off blocks those behind it for no longer than its TTL, and believes in no grant that is over"},
 }
@@ -235,4 +237,18 @@ func deadWaiter(e *env) {
 	e.becomes(name, 1, 0) // its time is over before its turn comes
 	e.unlock(held)
 	e.unlock(e.lock(c.Mutex(name)))
+}
+
+func waitOutage(e *env) {
+	a, p, name := e.client(), e.peer(), e.name()
+	held := e.lock(a.Mutex(name))
+	w := e.begin(p.Mutex(name))
+	e.becomes(name, 1, 1)
+	heal := p.cut()
+	pause(max(e.ttl, 2*time.Second)) // whatever looks after the waiter has found the line bad by now
+	w.mustWait(e, "the lock is held, and its TTL is long")
+	heal()
+	e.unlock(held)
+	e.unlock(w.got(e))
+	e.becomes(name, 0, 0)
 }
