@@ -64,10 +64,14 @@ func (p *peer) spends(d time.Duration) spent {
 func (e *env) atMost(what string, n int, own int, few, many spent) {
 	e.Helper()
 	const slack = 10
+	foreign := 0
+	if e.h.Connections == nil { // a few may come, and goroutines of the harness with them
+		foreign = 30
+	}
 	if many.calls > 2*few.calls+slack {
 		e.Errorf("with %d more %s the round trips went from %d to %d", n, what, few.calls, many.calls)
 	}
-	if many.goroutines > few.goroutines+own*n+slack {
+	if many.goroutines > few.goroutines+own*n+foreign+slack {
 		e.Errorf("with %d more %s the goroutines went from %d to %d", n, what, few.goroutines, many.goroutines)
 	}
 	if many.connections > few.connections+1 {
