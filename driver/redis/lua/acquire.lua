@@ -72,7 +72,7 @@ for _, h in pairs(held) do
   if h.owner == r.id then return {-1, 'lost'} end -- it expired, and joins of its hold go on
 end
 
-local before = places and redis.call('HGET', W, r.id)
+local before = awaiting(r.id)
 if before then -- it waits already: keep it alive, in its place
   if not wait then
     unwait(r.id)
@@ -80,7 +80,7 @@ if before then -- it waits already: keep it alive, in its place
     save()
     return {-1, 'held'}
   end
-  r.arrived = read(r.id, before).arrived
+  r.arrived = before.arrived
   await()
   settle()
   if held[r.id] then return confirm() end

@@ -45,6 +45,14 @@ local function unwait(id)
   redis.call('HDEL', W, id)
 end
 
+-- awaiting returns a request of those who wait, unless it has expired: then it is not there any more.
+local function awaiting(id)
+  local text = places and redis.call('HGET', W, id)
+  local r = text and read(id, text)
+  if not r or r.expiry > now then return r end
+  unwait(id)
+end
+
 -- bury makes sure that copies of the request which are still under way create nothing.
 local function bury(id, ttl, forced)
   local before = gone[id] or 0

@@ -20,8 +20,8 @@ local forced = (gone[id] or 0) < 0
 if was then
   held[id] = nil
   redis.call('HDEL', H, id)
-elseif places and redis.call('HDEL', W, id) == 1 then
-  redis.call('ZREM', Q, id)
+elseif awaiting(id) then
+  unwait(id)
   was = true
 end
 if ttl > 0 then bury(id, ttl) end

@@ -4,8 +4,7 @@
 
 local r = held[ARGV[4]]
 if not r then
-  if places and redis.call('HEXISTS', W, ARGV[4]) == 1 then return 2 end
-  return 0
+  return awaiting(ARGV[4]) and 2 or 0
 end
 if has(r, 'b') then return 0 end
 r.ttl = tonumber(ARGV[5])
