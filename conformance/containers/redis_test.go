@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,30 +198,43 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 	w.more(t, 100)
 }
 
+// TestRedisWaitReplicas has a grant that all replicas have, and one that a replica which stands cannot confirm.
 func TestRedisWaitReplicas(t *testing.T) {
-	s := StartSentinel(t, Redis)
-	url := "redis+sentinel://" + join(s.Addrs()) + "/" + s.Name + "/0?wait_replicas=2"
-	c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
-	if err != nil {
-		t.Fatal(err)
+	run := func(t *testing.T, url string, replica func() *Server) {
+		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Mutex("a").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r := replica()
+		r.Pause(t)
+		defer r.Continue(t)
+		_, err = c.Mutex("a").Lock(t.Context())
+		if err == nil || errors.Is(err, dlock.ErrHeld) {
+			t.Fatalf("a grant that a replica does not have: %v", err)
+		}
+		await(t, "what was not confirmed is given back", func() bool {
+			q, err := c.Inspect(t.Context(), "a")
+			return err == nil && q.Len() == 0
+		})
 	}
-	defer c.Close()
-	l, err := c.Mutex("a").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s.Nodes[2].Pause(t)
-	defer s.Nodes[2].Continue(t)
-	_, err = c.Mutex("a").Lock(t.Context())
-	if err == nil || errors.Is(err, dlock.ErrHeld) {
-		t.Fatalf("a grant that one of two replicas has: %v", err)
-	}
-	await(t, "what was not confirmed is given back", func() bool {
-		q, err := c.Inspect(t.Context(), "a")
-		return err == nil && q.Len() == 0
+	t.Run("sentinel", func(t *testing.T) {
+		s := StartSentinel(t, Redis)
+		run(t, "redis+sentinel://"+join(s.Addrs())+"/"+s.Name+"/0?wait_replicas=2", func() *Server { return s.Nodes[2] })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		s := StartCluster(t, Redis)
+		run(t, "redis+cluster://"+join(s.Addrs())+"?wait_replicas=1", func() *Server {
+			i := slices.Index(s.Nodes[:3], s.Master(t, "dlock:{a}"))
+			return s.Nodes[3+i] // which follows it since the start
+		})
 	})
 }
 

@@ -22,11 +22,11 @@ import (
 // fleet are the masters of Redlock.
 type fleet []*Server
 
-func startFleet(t T) fleet {
+func startFleet(t T, k Kind) fleet {
 	t.Helper()
 	f := make(fleet, 5)
 	for i := range f {
-		f[i] = StartOwn(t, Redis.With(RedisDurable...))
+		f[i] = StartOwn(t, k.With(RedisDurable...))
 	}
 	return f
 }
@@ -181,7 +181,7 @@ func unknown(t T, err error, answered int) {
 }
 
 func TestRedlockConformance(t *testing.T) {
-	f := startFleet(t)
+	f := startFleet(t, Redis)
 	all := func(b driver.Backend, fault func(*Proxy) func()) (heal func()) {
 		var heals []func()
 		for _, p := range b.(*side).lines {
@@ -200,7 +200,7 @@ func TestRedlockConformance(t *testing.T) {
 		}
 		return n
 	}
-	conformance.Run(t, conformance.Harness{
+	conformance.Run(t, Reported("redlock", conformance.Harness{
 		Open: func(t conformance.T) driver.Backend {
 			return f.lined(t, redis.RedlockOptions{RetryDelay: 10 * time.Millisecond})
 		},
@@ -221,16 +221,13 @@ func TestRedlockConformance(t *testing.T) {
 		},
 		Calls:       func(b driver.Backend) int64 { return most(b, func(c Counts) int64 { return c.RoundTrips }) },
 		Connections: func(b driver.Backend) int { return int(most(b, func(c Counts) int64 { return int64(c.Open) })) },
-	})
+	}))
 }
 
 // TestRedlock runs what needs masters that fail. All use one fleet, and leave it whole.
 func TestRedlock(t *testing.T) {
-	f := startFleet(t)
-	for _, c := range []struct {
-		name string
-		run  func(*testing.T, fleet)
-	}{
+	f := startFleet(t, Redis)
+	f.run(t, []fleetTest{
 		{"two of five down", twoDown},
 		{"three of five down", threeDown},
 		{"two of five hang", twoHang},
@@ -254,7 +251,35 @@ func TestRedlock(t *testing.T) {
 		{"nothing piles up", nothingPilesUp},
 		{"round trips", roundTrips},
 		{"URL", openURL},
-	} {
+	})
+}
+
+// TestRedlockOnValkey has what rests on the server: its scripts, its expiry, its rights.
+func TestRedlockOnValkey(t *testing.T) {
+	f := startFleet(t, Valkey)
+	f.run(t, []fleetTest{
+		{"two of five down", twoDown},
+		{"three of five hang", threeHang},
+		{"contenders", contenders},
+		{"lost replies", lostReplies},
+		{"renewal with a minority lost", minorityLost},
+		{"least uptime", leastUptime},
+		{"loss in time", lossInTime},
+		{"broken by force past a minority", breakMinority},
+		{"foreign keys", foreignKeys},
+		{"scripts forgotten", scriptsForgotten},
+		{"least rights", leastRights},
+	})
+}
+
+// fleetTest is a test that leaves the fleet as it was.
+type fleetTest struct {
+	name string
+	run  func(*testing.T, fleet)
+}
+
+func (f fleet) run(t *testing.T, all []fleetTest) {
+	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) { c.run(t, f) })
 	}
 }

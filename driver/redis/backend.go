@@ -171,7 +171,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 	heard := time.Now() // of the server; at first, when it was asked
 	for {
 		b.mu.Lock()
-		resume, round := !m.until.IsZero(), b.round // what was granted is not asked for anew: it may have expired
+		resume, round, told := !m.until.IsZero(), b.round, m.told // what was granted is not asked for anew: it may have expired
 		m.told = false
 		b.mu.Unlock()
 		c := b.call(acquireScript, r.Name, acquireArgs(r, resume)...)
@@ -181,7 +181,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			a, err = parseAcquire(reply)
 		}
 		b.mu.Lock()
-		m.uncertain = m.uncertain || c.copies > 1 || err != nil && !final(err)
+		m.uncertain = m.uncertain || c.copies > 1 || c.copies == 1 && err != nil && !final(err)
 		switch {
 		case err != nil && isNo(err):
 			m.stands = false
@@ -189,6 +189,9 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			m.stands = true
 			if a.granted {
 				m.until = c.sent.Add(r.TTL)
+				if w != nil && !told && !m.told && r.Mode == driver.Shared { // the message went unheard, as may have those to who came in with it
+					b.names[r.Name].wake()
+				}
 			}
 		}
 		b.mu.Unlock()
@@ -355,6 +358,13 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	c := b.releaseCall(r, r.Uncertain || known.uncertain)
 	reply, err := b.conv.run(ctx, b.stop, c)
 	if err != nil {
+		if c.copies == 0 {
+			b.mu.Lock()
+			if m := b.mine[r.ID]; m != nil {
+				m.releases--
+			}
+			b.mu.Unlock()
+		}
 		return b.explain(r.Name, err)
 	}
 	b.forget(r.ID)
@@ -470,10 +480,15 @@ func (b *Backend) explain(name string, err error) error {
 	switch s := err.Error(); {
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
 		return fmt.Errorf("one of the keys %q holds something that dlock did not write; remove it, or use another prefix: %w", b.space.keys(name), err)
-	case strings.HasPrefix(s, "NOPERM"):
+	case lacksRight(s):
 		return fmt.Errorf("the server's user lacks a right (docs/redis.md lists those that suffice): %w", err)
 	}
 	return err
+}
+
+// lacksRight reports whether the server says that its user may not do something: a command, or what a script does.
+func lacksRight(text string) bool {
+	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script")
 }
 
 // Close implements [driver.Backend].
@@ -486,20 +501,29 @@ func (b *Backend) Close() error {
 	b.closed = true
 	b.cancel()
 	b.mu.Unlock()
-	b.tasks.Wait() // each ends with the context
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	b.tasks.Wait() // each ends with b.ctx
 	var left []*call
 	b.mu.Lock()
 	for _, m := range b.mine {
 		left = append(left, b.releaseCall(m.r, m.uncertain || m.asking > 0))
 	}
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
 	var wg sync.WaitGroup
 	for _, c := range left {
 		wg.Go(func() { _, _ = b.conv.run(ctx, nil, c) })
 	}
 	wg.Wait()
+	deaf := make(chan struct{})
+	go func() {
+		defer close(deaf)
+		b.ears.tasks.Wait()
+	}()
+	select {
+	case <-deaf:
+	case <-ctx.Done(): // a connection that is just being opened minds no context: it ends with the library's patience
+	}
 	if b.owned {
 		return b.rdb.Close()
 	}

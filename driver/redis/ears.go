@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +22,7 @@ type ears struct {
 	clients []driver.ID // whose channels are wanted
 	sub     *redis.PubSub
 	err     error // why the server refuses it
+	tasks   sync.WaitGroup
 }
 
 func (b *Backend) channel(client driver.ID) string { return b.space.channels() + client.String() }
@@ -35,9 +37,9 @@ func (b *Backend) listen(client driver.ID) error {
 	}
 	e.clients = append(e.clients, client)
 	if len(e.clients) == 1 {
-		b.tasks.Go(b.hear)
+		e.tasks.Go(b.hear)
 	} else if sub := e.sub; sub != nil {
-		b.tasks.Go(func() { _ = sub.Subscribe(b.ctx, b.channel(client)) }) // hear learns what becomes of it
+		e.tasks.Go(func() { _ = sub.Subscribe(b.ctx, b.channel(client)) }) // hear learns what becomes of it
 	}
 	return e.err
 }

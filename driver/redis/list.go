@@ -69,7 +69,7 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 			}
 			names = names[len(calls):]
 		}
-		return it.Err()
+		return b.explain("*", it.Err())
 	}
 	if cc, ok := b.rdb.(*redis.ClusterClient); ok {
 		err := cc.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return scan(ctx, c) })

@@ -29,6 +29,9 @@ func redlockConfig(t *testing.T, raw string) driver.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if all[0] == "" {
+		all = nil
+	}
 	return driver.Config{URL: u, Hosts: all, Prefix: "p"}
 }
 

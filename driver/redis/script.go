@@ -67,6 +67,9 @@ type call struct {
 	reply  any
 	err    error
 	done   chan struct{}
+
+	taken bool // a lane has it; guarded by the conveyor's mu, as is the next
+	left  bool // nobody waits for it any more, and no lane had it by then
 }
 
 func newCall(s *script, keys []string, args ...any) *call {
@@ -127,17 +130,23 @@ type belt struct {
 	took  time.Duration // the last one; 0: not known
 }
 
-// run sends the call and waits for the reply, but not beyond ctx or stop: then the call goes on alone.
+// run sends the call and waits for the reply, but not beyond ctx or stop: then the call goes on alone if it is under way, and is not sent
+// any more if it is not.
 func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any, error) {
 	wait := 10 * time.Millisecond
 	for {
 		if !v.self(ctx, c) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			v.send(c)
 			select {
 			case <-c.done:
 			case <-ctx.Done():
+				v.leave(c)
 				return nil, ctx.Err()
 			case <-stop:
+				v.leave(c)
 				return nil, driver.ErrClosed
 			}
 		}
@@ -175,7 +184,9 @@ func (v *conveyor) self(ctx context.Context, c *call) bool {
 	v.mu.Unlock()
 	c.count()
 	start := time.Now()
-	exec(ctx, v.brisk, []*call{c})
+	soon, cancel := context.WithTimeout(ctx, brisk) // should it have to open a connection
+	exec(soon, v.brisk, []*call{c})
+	cancel()
 	took := time.Since(start)
 	if passing(c.err) {
 		took = 0
@@ -195,6 +206,7 @@ func (v *conveyor) self(ctx context.Context, c *call) bool {
 // send gives the call to the network.
 func (v *conveyor) send(c *call) {
 	c.count()
+	c.taken = false
 	if _, ok := v.rdb.(*redis.ClusterClient); ok {
 		go func() { v.put(home(v.rdb, c.keys[0]), c) }() // it may have to ask the Cluster
 		return
@@ -228,19 +240,41 @@ func (v *conveyor) put(node *redis.Client, c *call) {
 	}
 }
 
+// leave takes note that nobody waits for the call any more.
+func (v *conveyor) leave(c *call) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !c.taken {
+		c.left = true
+		c.copies--
+	}
+}
+
+// take takes the calls of the next pipeline off the belt.
+func (b *belt) take() []*call {
+	var batch []*call
+	for len(b.queue) > 0 && len(batch) < batchMax {
+		c := b.queue[0]
+		b.queue = b.queue[1:]
+		if !c.left {
+			c.taken = true
+			batch = append(batch, c)
+		}
+	}
+	return batch
+}
+
 func (v *conveyor) lane(node *redis.Client, b *belt) {
 	for {
 		v.mu.Lock()
-		n := min(len(b.queue), batchMax)
-		if n == 0 {
+		batch := b.take()
+		if len(batch) == 0 {
 			if b.lanes--; b.lanes == 0 && node != nil { // nodes come and go
 				delete(v.belts, node)
 			}
 			v.mu.Unlock()
 			return
 		}
-		batch := b.queue[:n:n]
-		b.queue = b.queue[n:]
 		v.mu.Unlock()
 		start := time.Now()
 		exec(context.Background(), v.rdb, batch)

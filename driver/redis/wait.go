@@ -25,6 +25,13 @@ type waiter struct {
 	wake chan struct{} // has a token in it if there is a reason to ask the server
 }
 
+// wake makes all of them ask the server. The backend's mu is held.
+func (g *group) wake() {
+	for _, w := range g.waiters {
+		w.poke()
+	}
+}
+
 func (w *waiter) poke() {
 	select {
 	case w.wake <- struct{}{}:
@@ -149,8 +156,6 @@ func (b *Backend) wakeAll() {
 	defer b.mu.Unlock()
 	b.round++
 	for _, g := range b.names {
-		for _, w := range g.waiters {
-			w.poke()
-		}
+		g.wake()
 	}
 }

@@ -93,8 +93,7 @@ else
   end
   if not wait then return {-1, 'held'} end
   if not places then
-    redis.call('ZCARD', Q) -- fails, before anything is touched, if it is not ours
-    redis.call('HLEN', W)
+    ours()
     redis.call('DEL', Q, W) -- what an evicted or deleted hash may have left
     places = 0
   end

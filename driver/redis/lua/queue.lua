@@ -17,10 +17,12 @@ local held, gone, last, places = {}, {}, 0, nil -- places: nil if nobody waits
 
 local function int(x) return string.format('%.0f', x) end
 
+local function foreign(field) error('the field ' .. field .. ' of ' .. H .. ' is not a request of dlock') end
+
 local function read(id, line)
   local m, l, o, t, e, d, c, f, a, text =
     string.match(line, '^(%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
-  if not m then error('the field ' .. id .. ' of ' .. H .. ' is not a request of dlock') end
+  if not m then foreign(id) end
   return {id = id, mode = m, limit = tonumber(l), owner = o, token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d),
     client = c, flags = f, arrived = tonumber(a), label = text}
 end
@@ -111,17 +113,24 @@ local function settle()
   end
 end
 
+-- ours fails, before anything is touched, if the keys of those who wait are not ours.
+local function ours()
+  redis.call('ZCARD', Q)
+  redis.call('HLEN', W)
+end
+
 -- load makes sense of what was read, drops what has expired, and grants whoever follows.
 local function load()
   local dead, expired = {}, false
   for i = 1, #raw, 2 do
     local k, v = raw[i], raw[i + 1]
     if k == 't' then
-      last = tonumber(v)
+      last = tonumber(v) or foreign(k)
     elseif k == 'n' then
-      places = tonumber(v)
+      places = tonumber(v) or foreign(k)
+      ours()
     elseif string.sub(k, 1, 1) == 'g' then
-      local at = tonumber(v)
+      local at = tonumber(v) or foreign(k)
       if math.abs(at) > now then gone[string.sub(k, 2)] = at else redis.call('HDEL', H, k) end
     else
       local r = read(k, v)

@@ -1,0 +1,109 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// TestRedisCloseMakesCallsReturn closes backends whose line is bad while calls of every kind are under way, over clients that are
+// patient by themselves: as the library makes them, they dial for 25 s and read for 3 s.
+func TestRedisCloseMakesCallsReturn(t *testing.T) {
+	s := StartOwn(t, Redis)
+	both := func(fault func(*Proxy, Direction) func()) func(*Proxy) func() {
+		return func(p *Proxy) func() {
+			there, back := fault(p, ToServer), fault(p, ToClient)
+			return func() { there(); back() }
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		fault func(*Proxy) (heal func())
+	}{
+		{"held", (*Proxy).Isolate},
+		{"deaf", func(p *Proxy) func() { return p.Hold(ToClient) }},
+		{"vanished", both((*Proxy).Vanish)},
+		{"cut and held", func(p *Proxy) func() { defer p.Cut(); return p.Isolate() }},
+		{"cut and refused", func(p *Proxy) func() { defer p.Cut(); return p.Refuse() }},
+	} {
+		for _, used := range []time.Duration{0, 100 * time.Millisecond} { // how long it was off the line before
+			t.Run(fmt.Sprintf("%s, %s before", c.name, used), func(t *testing.T) {
+				t.Parallel()
+				p := NewProxy()
+				t.Cleanup(p.Close)
+				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true}), p, redis.Options{}).(*owning).Backend
+				other := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), NewProxy(), redis.Options{})
+				var held []driver.Request
+				for i := range 8 {
+					held = append(held, request(fmt.Sprint(t.Name(), i)))
+					if _, err := b.Acquire(t.Context(), held[i]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				busy := request(t.Name() + " busy")
+				if _, err := other.Acquire(t.Context(), busy); err != nil {
+					t.Fatal(err)
+				}
+				var calls sync.WaitGroup
+				var mu sync.Mutex
+				closed, slowest, slow := time.Time{}, time.Duration(0), ""
+				begin := func(what string, f func() error) {
+					calls.Go(func() {
+						err := f()
+						mu.Lock()
+						defer mu.Unlock()
+						if err == nil {
+							t.Errorf("%s succeeded off the line", what)
+						} else if !closed.IsZero() && !errors.Is(err, driver.ErrClosed) && c.name != "cut and refused" {
+							t.Errorf("%s at Close: %v", what, err)
+						}
+						if took := time.Since(closed); !closed.IsZero() && took > slowest {
+							slowest, slow = took, what
+						}
+					})
+				}
+				acquire := func(r driver.Request) func() error {
+					return func() error { _, err := b.Acquire(context.Background(), r); return err }
+				}
+				waits := request(busy.Name)
+				waits.Wait = true
+				begin("an Acquire that waits", acquire(waits))
+				await(t, "it waits", func() bool {
+					q, err := other.Inspect(t.Context(), busy.Name)
+					return err == nil && len(q.Waiters()) == 1
+				})
+				defer c.fault(p)()
+				<-time.After(used)
+				for i, r := range held {
+					begin("Acquire", acquire(request(fmt.Sprint(t.Name(), " free ", i))))
+					begin("Release", func() error { return b.Release(context.Background(), r) })
+					begin("Renew", func() error { return b.Renew(context.Background(), []driver.Request{r})[0].Err })
+					begin("Inspect", func() error { _, err := b.Inspect(context.Background(), r.Name); return err })
+				}
+				begin("Break", func() error { return b.Break(context.Background(), busy.Name, 1, true) })
+				begin("List", func() error { _, err := b.List(context.Background()); return err })
+				<-time.After(20 * time.Millisecond) // most are under way; those that are not are refused
+				mu.Lock()
+				closed = time.Now()
+				mu.Unlock()
+				if err := b.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				took := time.Since(closed)
+				calls.Wait()
+				t.Logf("Close took %s, the slowest call (%s) returned after %s", took, slow, slowest)
+				if took > 5*time.Second || slowest > 2*time.Second {
+					t.Errorf("Close took %s, the slowest call (%s) returned after %s", took, slow, slowest)
+				}
+			})
+		}
+	}
+}
