@@ -382,7 +382,7 @@ func TestRedisDeadWaitersCostAWindow(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				held := redisLock(t, holder.Mutex(name))
 				for i := range dead {
-					gone := func() {}
+					var gone func()
 					if killed {
 						gone = redisWaiter.Start(t, s.URL+"/0?"+params, name, fmt.Sprint(each)).Kill
 					} else {
