@@ -51,3 +51,15 @@ func TestRedisFlashSale(t *testing.T) {
 		s.Continue(t)
 	})
 }
+
+func TestMySQLFlashSale(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *Server) {
+		flashSale(t, s.URL+"?migrate=true", func() {
+			killed, stop := killMySQL(t, s)
+			defer stop()
+			await(t, "connections were killed", func() bool { return killed.Load() >= 10 })
+			s.Restart(t)
+			await(t, "more connections were killed", func() bool { return killed.Load() >= 20 })
+		})
+	})
+}

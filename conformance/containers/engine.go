@@ -58,7 +58,7 @@ func inContainer(k Kind, ports []int) (place, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &box{kind: k, image: image, argv: k.Command(dataDir, ports), engine: e}, origin, nil
+	return &box{kind: k, image: image, argv: k.argv(dataDir, ports), engine: e}, origin, nil
 }
 
 func (b *box) start() error {

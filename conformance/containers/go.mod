@@ -3,13 +3,23 @@ module github.com/dlock-go/dlock/conformance/containers
 go 1.26.0
 
 require (
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/golang-migrate/migrate/v4 v4.20.1
 	github.com/moby/moby/api v1.55.0
 	github.com/moby/moby/client v0.5.0
+	github.com/pressly/goose/v3 v3.27.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/testcontainers/testcontainers-go v0.44.0
 )
 
-require golang.org/x/term v0.47.0 // indirect
+require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/mfridman/interpolate v0.0.2 // indirect
+	github.com/sethvargo/go-retry v0.3.0 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/sync v0.21.0 // indirect
+	golang.org/x/term v0.47.0 // indirect
+)
 
 require (
 	dario.cat/mergo v1.0.2 // indirect

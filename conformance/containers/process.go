@@ -32,8 +32,8 @@ func asProcess(k Kind, ports []int) (place, string, error) {
 		return nil, "", err
 	}
 	p := &process{kind: k, dir: dir}
-	p.argv = k.Command(p.data(), ports)
-	if err := installed(k, p.argv[0]); err != nil {
+	p.argv = k.argv(p.data(), ports)
+	if err := installed(k, k.Command(p.data(), ports)[0]); err != nil {
 		os.RemoveAll(dir)
 		return nil, "", fmt.Errorf("process: %w", err)
 	}

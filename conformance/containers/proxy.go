@@ -3,6 +3,7 @@ package containers
 import (
 	"context"
 	"io"
+	"iter"
 	"net"
 	"sync"
 	"time"
@@ -263,17 +264,33 @@ type Recording struct {
 // On each connection hello goes first: what a server wants to hear on a new one (a password, say) before requests that were recorded
 // in the middle of an old one.
 func (r *Recording) Replay(hello string) error {
-	r.p.mu.Lock()
-	delete(r.p.records, r)
-	sent := r.sent
-	r.sent = nil
-	r.p.mu.Unlock()
-	for l, bytes := range sent {
-		if err := say(l.server, hello+string(bytes)); err != nil {
+	return r.replay(func([]byte) string { return hello })
+}
+
+// replay is Replay with a hello for each connection, given what is sent on it after that.
+func (r *Recording) replay(hello func(sent []byte) string) error {
+	for server, sent := range r.end() {
+		if err := say(server, hello(sent)+string(sent)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// end ends the recording and returns what was sent, by server.
+func (r *Recording) end() iter.Seq2[string, []byte] {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	delete(r.p.records, r)
+	sent := r.sent
+	r.sent = nil
+	return func(yield func(string, []byte) bool) {
+		for l, bytes := range sent {
+			if !yield(l.server, bytes) {
+				return
+			}
+		}
+	}
 }
 
 func say(server, what string) error {

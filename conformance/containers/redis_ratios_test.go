@@ -1,11 +1,7 @@
 package containers
 
 import (
-	"context"
 	"fmt"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,45 +10,11 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// The benchmarks of this file measure dlock against what its messages cost by themselves, in turns in one run: machines
-// are shared, and only the ratio means anything. They report the median of the turns.
-
-const (
-	turns    = 15
-	turnTime = 300 * time.Millisecond
-)
-
 // Two scripts are the least that a lock needs: a compare-and-set and a compare-and-delete.
 var (
 	bareSet    = goredis.NewScript(`if redis.call('GET', KEYS[1]) then return 0 end redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1`)
 	bareDelete = goredis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
-
-// pairs is how often the goroutines run f together in a second. Each has a name of its own.
-func pairs(b *testing.B, goroutines int, f func(name string) error) float64 {
-	var n atomic.Int64
-	var wg sync.WaitGroup
-	start := time.Now()
-	for i := range goroutines {
-		name := fmt.Sprint("ratio/", i)
-		wg.Go(func() {
-			for time.Since(start) < turnTime {
-				if err := f(name); err != nil {
-					b.Error(err)
-					return
-				}
-				n.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return float64(n.Load()) / time.Since(start).Seconds()
-}
-
-func median[E float64 | time.Duration](v []E) E {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
-}
 
 func BenchmarkRedisPairs(b *testing.B) {
 	s := Start(b, Redis)
@@ -95,51 +57,6 @@ func BenchmarkRedisPairs(b *testing.B) {
 			b.ReportMetric(median(ratios), "ratio")
 		})
 	}
-}
-
-// handOffs has the waiters take turns on one name for a while, in so many clients, and returns the times from the call of Unlock to
-// the return of the next Lock. Who gives the lock back asks for it again only when another has had it.
-func handOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Duration) []time.Duration {
-	ctx, stop := context.WithTimeout(b.Context(), 2*turnTime)
-	defer stop()
-	var mu sync.Mutex
-	var took []time.Duration
-	var left time.Time
-	turn := make(chan struct{}) // closed when somebody has had it since
-	var wg sync.WaitGroup
-	for i := range waiters {
-		m := clients[i%len(clients)].Mutex("hand-off")
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				l, err := m.Lock(ctx)
-				if err != nil {
-					return
-				}
-				now := time.Now()
-				mu.Lock()
-				if !left.IsZero() {
-					took = append(took, now.Sub(left))
-				}
-				close(turn)
-				turn = make(chan struct{})
-				next := turn
-				mu.Unlock()
-				<-time.After(hold)
-				mu.Lock()
-				left = time.Now()
-				mu.Unlock()
-				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
-					b.Error(err)
-				}
-				select {
-				case <-next:
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return took
 }
 
 func BenchmarkRedisHandOff(b *testing.B) {

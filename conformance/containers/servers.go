@@ -46,6 +46,9 @@ type Kind struct {
 	Ports   int               // how many a server listens on
 	Files   map[string]string // are put into the folder of the data: text by name
 
+	// Prepare, unless it is nil, is a program and its arguments that fill a new folder of the data before the first start.
+	Prepare func(dir string) []string
+
 	// Command is the program and its arguments: it keeps its data in dir, which exists and is its working directory, and
 	// listens on 127.0.0.1, for its clients on the first of the ports.
 	Command func(dir string, ports []int) []string
@@ -62,6 +65,25 @@ func (k Kind) With(args ...string) Kind {
 	command := k.Command
 	k.Command = func(dir string, ports []int) []string { return append(command(dir, ports), args...) }
 	return k
+}
+
+// argv returns what runs the server on the data in dir, after having prepared them if need be. The shell becomes the server, which so
+// gets the signals.
+func (k Kind) argv(dir string, ports []int) []string {
+	command := k.Command(dir, ports)
+	if k.Prepare == nil {
+		return command
+	}
+	return []string{"sh", "-c", "cd " + words(dir) + " && { [ -e prepared ] || { " + words(k.Prepare(dir)...) + " && : >prepared; }; } && exec " + words(command...)}
+}
+
+// words quotes words for the shell.
+func words(ws ...string) string {
+	var s strings.Builder
+	for _, w := range ws {
+		s.WriteString(" '" + strings.ReplaceAll(w, "'", `'\''`) + "'")
+	}
+	return s.String()
 }
 
 // Server is one server. Its methods fail the test if they do not succeed; they wait until what they do is done. Only one may be

@@ -8,5 +8,6 @@ package all
 import (
 	_ "github.com/dlock-go/dlock/driver/file"   // file:///dir
 	_ "github.com/dlock-go/dlock/driver/memory" // memory:name
+	_ "github.com/dlock-go/dlock/driver/mysql"  // mysql://, mysqls://, mariadb://, mariadbs://
 	_ "github.com/dlock-go/dlock/driver/redis"  // redis://, redis+sentinel://, redis+cluster://, redlock://, and each with rediss, redlocks
 )

@@ -1,0 +1,899 @@
+package containers
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+)
+
+// TestMySQLFaults runs, on one server of each kind, what goes wrong with locks in tables.
+func TestMySQLFaults(t *testing.T) {
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, StartOwn(t, k))
+			for _, f := range []struct {
+				name string
+				run  func(*testing.T, *Server)
+			}{
+				{"settings of connections", mysqlSettings},
+				{"isolation of the server", mysqlIsolation},
+				{"one connection", mysqlOneConnection},
+				{"names", mysqlNames},
+				{"racers on fresh names", mysqlRacers},
+				{"killed connections", mysqlKills},
+				{"lost replies", mysqlLostReplies},
+				{"expired rows are stolen", mysqlSteals},
+				{"a row that is blocked", mysqlBlockedRow},
+				{"a ghost waiter", mysqlGhost},
+				{"deadlocks with others", mysqlDeadlocks},
+				{"a stopped client", mysqlStoppedClient},
+				{"a frozen server", mysqlFrozenServer},
+				{"a restart in the middle", mysqlRestart},
+			} {
+				t.Run(f.name, func(t *testing.T) { f.run(t, s) })
+			}
+		})
+	}
+}
+
+// side opens the driver over a pool of the test's.
+func (s *Server) side(t T) *poolSide {
+	t.Helper()
+	return s.mysql(t).side(t, NewProxy(), mysql.Options{})
+}
+
+// acquired acquires what has to be granted.
+func acquired(t T, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	g, err := b.Acquire(ctx, r)
+	if err != nil {
+		t.Fatalf("Acquire: %v", err)
+	}
+	return g
+}
+
+// released releases what has to be there.
+func released(t T, b driver.Backend, r driver.Request) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := b.Release(ctx, r); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+// queue returns what stands under a name.
+func queue(t T, b driver.Backend, name string) driver.Queue {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	q, err := b.Inspect(ctx, name)
+	if err != nil {
+		t.Fatalf("Inspect: %v", err)
+	}
+	return q
+}
+
+var clientIDs sync.Map // by backend
+
+// asked is a request of the backend's client for a name.
+func asked(b driver.Backend, name string, ttl time.Duration) driver.Request {
+	client, _ := clientIDs.LoadOrStore(b, driver.NewID())
+	r := request(name)
+	r.Client, r.TTL = client.(driver.ID), ttl
+	return r
+}
+
+// waiting is asked for a request that waits.
+func waiting(b driver.Backend, name string, ttl time.Duration) driver.Request {
+	r := asked(b, name, ttl)
+	r.Wait = true
+	return r
+}
+
+// exercise does everything that the driver can do, and is particular about time.
+func exercise(t T, b driver.Backend, name string) {
+	t.Helper()
+	const ttl = time.Minute
+	a := asked(b, name, ttl)
+	start := time.Now()
+	g := acquired(t, b, a)
+	if g.Token == 0 || g.TTL != ttl || g.Since.Before(start) {
+		t.Fatalf("granted %+v", g)
+	}
+	if again := acquired(t, b, a); again.Token != g.Token {
+		t.Fatalf("sent again it has token %d, before %d", again.Token, g.Token)
+	}
+	q := queue(t, b, name)
+	took := time.Since(start)
+	if e := q.Holders(); len(e) != 1 || e[0].ID != a.ID || e[0].Left > ttl || e[0].Left < ttl-took || e[0].Age < 0 || e[0].Age > took {
+		t.Fatalf("after %s there is %+v", took, e)
+	}
+	if _, err := b.Acquire(context.Background(), asked(b, name, ttl)); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("another's Acquire: %v", err)
+	}
+	for range 2 { // the second one may write what stands there
+		if r := b.Renew(context.Background(), []driver.Request{a, asked(b, name, ttl)}); r[0].Err != nil || !errors.Is(r[1].Err, driver.ErrLost) {
+			t.Fatalf("Renew: %v, %v", r[0].Err, r[1].Err)
+		}
+	}
+	next := waiting(b, name, ttl)
+	granted := make(chan driver.Grant, 1)
+	var failed error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var n driver.Grant
+		if n, failed = b.Acquire(context.Background(), next); failed == nil {
+			granted <- n
+		}
+	})
+	await(t, "the next one waits", func() bool { return len(queue(t, b, name).Waiters()) == 1 })
+	released(t, b, a)
+	wg.Wait()
+	if failed != nil {
+		t.Fatalf("Acquire of the next: %v", failed)
+	}
+	if n := <-granted; n.Token <= g.Token {
+		t.Fatalf("token %d after %d", n.Token, g.Token)
+	}
+	if err := b.Release(context.Background(), a); !errors.Is(err, driver.ErrLost) {
+		t.Fatalf("Release of what was released: %v", err)
+	}
+	if names, err := b.(driver.Lister).List(context.Background()); err != nil || !slices.Contains(names, name) {
+		t.Fatalf("List: %q, %v", names, err)
+	}
+	released(t, b, next)
+
+	const short = 200 * time.Millisecond
+	start = time.Now()
+	acquired(t, b, asked(b, name, short))
+	after := waiting(b, name, ttl)
+	acquired(t, b, after)
+	if took := time.Since(start); took < short || took > short+10*time.Second {
+		t.Fatalf("a hold of %s blocked others for %s", short, took)
+	}
+	if err := b.(driver.Breaker).Break(context.Background(), name, queue(t, b, name).Holders()[0].Token, true); err != nil {
+		t.Fatalf("Break: %v", err)
+	}
+	if r := b.Renew(context.Background(), []driver.Request{after}); !errors.Is(r[0].Err, driver.ErrLost) {
+		t.Fatalf("Renew of what was broken: %v", r[0].Err)
+	}
+	if n := queue(t, b, name).Len(); n != 0 {
+		t.Fatalf("%d requests are left", n)
+	}
+}
+
+// mysqlSettings: nothing depends on how the user's pool connects, and a connection goes back as it came.
+func mysqlSettings(t *testing.T, s *Server) {
+	set := func(name, value string) func(*gomysql.Config) {
+		return func(c *gomysql.Config) { c.Params = map[string]string{name: value} }
+	}
+	for name, with := range map[string]func(*gomysql.Config){
+		"the library's own": func(*gomysql.Config) {},
+		"found rows":        func(c *gomysql.Config) { c.ClientFoundRows = true },
+		"parse time":        func(c *gomysql.Config) { c.ParseTime = true },
+		"parse time elsewhere": func(c *gomysql.Config) {
+			c.ParseTime, c.Loc = true, time.FixedZone("elsewhere", 9*3600+1800)
+		},
+		"location alone":    func(c *gomysql.Config) { c.Loc = time.FixedZone("elsewhere", -5*3600) },
+		"interpolation":     func(c *gomysql.Config) { c.InterpolateParams = true },
+		"several at once":   func(c *gomysql.Config) { c.MultiStatements = true },
+		"collation":         func(c *gomysql.Config) { c.Collation = "latin1_general_ci" },
+		"east":              set("time_zone", "'+13:00'"),
+		"west":              set("time_zone", "'-12:00'"),
+		"no mode":           set("sql_mode", "''"),
+		"ANSI":              set("sql_mode", "'ANSI,NO_BACKSLASH_ESCAPES'"),
+		"traditional":       set("sql_mode", "'TRADITIONAL,PAD_CHAR_TO_FULL_LENGTH,NO_UNSIGNED_SUBTRACTION'"),
+		"autocommit off":    set("autocommit", "0"),
+		"chained":           set("completion_type", "'CHAIN'"),
+		"impatient":         set("innodb_lock_wait_timeout", "1"),
+		"one row":           set("sql_select_limit", "1"),
+		"safe updates":      set("sql_safe_updates", "1"),
+		"short concat":      set("group_concat_max_len", "4"),
+		"read only":         set("transaction_read_only", "1"),
+		"everything at one": func(c *gomysql.Config) { *c = *hostile(dsn{c}).Config },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := s.mysql(t)
+			with(d.Config)
+			if name == "read only" && s.kind.Name == "mariadb" {
+				d.Params = map[string]string{"tx_read_only": "1"}
+			}
+			b := d.side(t, NewProxy(), mysql.Options{})
+			b.db.SetMaxOpenConns(1)
+			before := sessionState(t, b.db)
+			exercise(t, b, "settings/"+name)
+			if after := sessionState(t, b.db); after != before {
+				t.Errorf("a connection of the user's came back as\n%s, it was\n%s", after, before)
+			}
+		})
+	}
+}
+
+// sessionState is what the driver may have changed of the session of the pool's only connection.
+func sessionState(t T, db *sql.DB) (state string) {
+	t.Helper()
+	return one[string](t, db, `SELECT CONCAT_WS('; ', CONNECTION_ID(), @@session.autocommit, @@session.sql_mode, @@session.time_zone, @@session.innodb_lock_wait_timeout,
+		@@session.character_set_client, @@session.collation_connection, @@session.sql_select_limit, @@session.sql_safe_updates, @@session.completion_type, DATABASE())`)
+}
+
+// mysqlIsolation: the isolation that the server gives to those who do not ask.
+func mysqlIsolation(t *testing.T, s *Server) {
+	root := s.mysql(t).pool(t)
+	defer execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+	for _, level := range []string{"READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
+		t.Run(level, func(t *testing.T) {
+			execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL "+level)
+			exercise(t, s.side(t), "isolation/"+level)
+			race(t, s, "isolation/"+level, 5)
+		})
+	}
+}
+
+// mysqlOneConnection: a client with one connection renews what it holds while it waits for others.
+func mysqlOneConnection(t *testing.T, s *Server) {
+	b := s.side(t)
+	b.db.SetMaxOpenConns(1)
+	c, other := clientOf(t, b, dlock.TTL(mysqlTTL)), clientOf(t, s.side(t), dlock.TTL(mysqlTTL))
+	mine, err := c.Mutex("one/mine").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := other.Mutex("one/theirs").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			l, err := c.Mutex("one/theirs").Lock(t.Context())
+			if err != nil {
+				t.Errorf("Lock: %v", err)
+				return
+			}
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Errorf("Unlock: %v", err)
+			}
+		})
+	}
+	await(t, "all wait", func() bool { return len(queue(t, b, "one/theirs").Waiters()) == 8 })
+	<-time.After(2 * mysqlTTL) // what is under test is that these pass
+	if err := mine.Err(); err != nil {
+		t.Errorf("what it holds: %v", err)
+	}
+	if err := theirs.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if err := mine.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// mysqlNames: names are bytes, whatever the collations of server and connection take for equal.
+func mysqlNames(t *testing.T, s *Server) {
+	names := []string{
+		"a", "A", "a ", "a  ", " a", "á", "a\u0301", "ä", "a\u0308", "ß", "ss", "SS", "ｓｓ", "a/b", "a/", "a/B", "ı", "i", "I", "İ", "\u212b", "\u00c5", "A\u030a",
+		`'; DROP TABLE dlock_locks; -- `, `\`, `\\`, `"`, "`", `'`, `''`, "%", "_", "?", ":a", "X'61'", "0x61", "61", "NULL", "🔒", "🔓", "日本", "\u00a0a", "a\u200d", "a\u200b",
+		strings.Repeat("x", 254), strings.Repeat("x", 255), strings.Repeat("x", 254) + " ", strings.Repeat("é", 127),
+	}
+	d := s.mysql(t)
+	d.Collation = "latin1_swedish_ci"
+	d.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"}
+	b, other := d.side(t, NewProxy(), mysql.Options{Prefix: "names/"}), s.mysql(t).side(t, NewProxy(), mysql.Options{Prefix: "names/"})
+	stranger := s.mysql(t).side(t, NewProxy(), mysql.Options{Prefix: "names"})
+	tokens := map[string]driver.Token{}
+	for i, n := range names {
+		if slices.Contains(names[:i], n) {
+			t.Fatalf("%q is there twice", n)
+		}
+		tokens[n] = acquired(t, b, asked(b, n, time.Minute)).Token
+	}
+	for _, n := range names {
+		if _, err := other.Acquire(t.Context(), asked(other, n, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%q: %v", n, err)
+		}
+		if q := queue(t, other, n); q.Len() != 1 || q.Strangers[0].Token != tokens[n] || q.Strangers[0].Name != n {
+			t.Errorf("%q: %+v", n, q)
+		}
+		if q := queue(t, stranger, n); q.Len() != 0 {
+			t.Errorf("with another prefix, %q: %+v", n, q)
+		}
+	}
+	listed, err := other.List(t.Context())
+	slices.Sort(listed)
+	slices.Sort(names)
+	if err != nil || !slices.Equal(listed, names) {
+		t.Errorf("List: %q, %v", listed, err)
+	}
+	if listed, err := stranger.List(t.Context()); err != nil || len(listed) != 0 {
+		t.Errorf("List with another prefix: %q, %v", listed, err)
+	}
+}
+
+// race lets 32 racers of four clients run for names that were never used before: one holds each, and nobody sees an error.
+func race(t *testing.T, s *Server, prefix string, rounds int) {
+	t.Helper()
+	var sides []*poolSide
+	for range 4 {
+		sides = append(sides, s.side(t))
+	}
+	for i := range rounds {
+		name := fmt.Sprint(prefix, "/race/", i)
+		var wg sync.WaitGroup
+		var won atomic.Int64
+		start := make(chan struct{})
+		for j := range 32 {
+			wg.Go(func() {
+				<-start
+				switch _, err := sides[j%len(sides)].Acquire(t.Context(), asked(sides[j%len(sides)], name, time.Minute)); {
+				case err == nil:
+					won.Add(1)
+				case !errors.Is(err, driver.ErrHeld):
+					t.Errorf("a racer: %v", err)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+		if n := won.Load(); n != 1 {
+			t.Fatalf("%d of 32 hold %s", n, name)
+		}
+		if n := queue(t, sides[0], name).Len(); n != 1 {
+			t.Fatalf("%d requests stand under %s", n, name)
+		}
+	}
+}
+
+func mysqlRacers(t *testing.T, s *Server) {
+	race(t, s, "fresh", 10)
+	// The same with those who wait: all have their turn.
+	var sides []*poolSide
+	for range 4 {
+		sides = append(sides, s.side(t))
+	}
+	for i := range 5 {
+		name := fmt.Sprint("fresh/turns/", i)
+		var wg sync.WaitGroup
+		var in, turns atomic.Int64
+		for j := range 32 {
+			wg.Go(func() {
+				b := sides[j%len(sides)]
+				r := waiting(b, name, time.Minute)
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Errorf("a racer: %v", err)
+					return
+				}
+				if in.Add(1) != 1 {
+					t.Errorf("two hold %s", name)
+				}
+				turns.Add(1)
+				in.Add(-1)
+				if err := b.Release(t.Context(), r); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := turns.Load(); n != 32 {
+			t.Errorf("%d of 32 had a turn", n)
+		}
+	}
+}
+
+// takeTurns runs n goroutines of two clients that take turns on two names, until stop: no call may fail.
+func takeTurns(t testing.TB, s *Server, prefix string, n int) (done *atomic.Int64, stop func()) {
+	t.Helper()
+	done = new(atomic.Int64)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var in [2]atomic.Int64
+	clients := []*dlock.Client{clientOf(t, s.side(t)), clientOf(t, s.side(t))}
+	for i := range n {
+		c, name := clients[i%2], i/2%2
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				l, err := c.Mutex(fmt.Sprint(prefix, "/", name)).Lock(ctx)
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Errorf("Lock: %v", err)
+					}
+					continue
+				}
+				if in[name].Add(1) != 1 {
+					t.Errorf("two hold one name")
+				}
+				in[name].Add(-1)
+				if err := l.Unlock(context.Background()); err != nil {
+					t.Errorf("Unlock: %v", err)
+				}
+				done.Add(1)
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+		b := s.side(t)
+		await(t, "nothing is left", func() bool {
+			return queue(t, b, prefix+"/0").Len()+queue(t, b, prefix+"/1").Len() == 0
+		})
+	})
+	t.Cleanup(stop)
+	return done, stop
+}
+
+// further waits for n more turns.
+func further(t T, done *atomic.Int64, n int64) {
+	t.Helper()
+	from := done.Load()
+	await(t, "work goes on", func() bool { return done.Load() >= from+n })
+}
+
+// killMySQL kills connections of the server, but for that which asks, until stop, and tells how many.
+func killMySQL(t *testing.T, s *Server) (killed *atomic.Int64, stop func()) {
+	t.Helper()
+	db, killed := s.mysql(t).pool(t), new(atomic.Int64)
+	db.SetMaxOpenConns(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ctx.Err() == nil; <-time.After(time.Duration(1+rand.IntN(20)) * time.Millisecond) {
+			var ids []int64
+			rows, err := db.Query("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'")
+			for err == nil && rows.Next() {
+				var id int64
+				if err = rows.Scan(&id); err == nil {
+					ids = append(ids, id)
+				}
+			}
+			if err != nil || len(ids) == 0 {
+				continue // the test has restarted the server
+			}
+			if _, err := db.Exec(fmt.Sprint("KILL ", ids[rand.IntN(len(ids))])); err == nil {
+				killed.Add(1)
+			}
+		}
+	})
+	return killed, sync.OnceFunc(func() { cancel(); wg.Wait() })
+}
+
+// mysqlKills: connections are killed at any moment, and nobody is told.
+func mysqlKills(t *testing.T, s *Server) {
+	done, stop := takeTurns(t, s, "kills", 8)
+	further(t, done, 20)
+	killed, enough := killMySQL(t, s)
+	await(t, "connections were killed", func() bool { return killed.Load() >= 100 })
+	further(t, done, 50)
+	enough()
+	further(t, done, 50)
+	stop()
+}
+
+// mysqlLostReplies: the server did what was asked, and the connection broke before it could say so.
+func mysqlLostReplies(t *testing.T, s *Server) {
+	b, other := s.side(t), s.side(t)
+	for i := range 5 {
+		name := fmt.Sprint("lost/", i)
+		lose := func(what string) func() {
+			dropped := b.line.DropReply("CALL")
+			return func() { t.Helper(); closed(t, what, dropped) }
+		}
+		r := asked(b, name, time.Minute)
+		was := lose("the reply to Acquire")
+		g := acquired(t, b, r)
+		was()
+		if q := queue(t, other, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+			t.Fatalf("granted token %d, and there is %+v", g.Token, q)
+		}
+
+		was = lose("the reply to an Acquire that is refused")
+		if _, err := b.Acquire(t.Context(), asked(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("another's Acquire: %v", err)
+		}
+		was()
+
+		was = lose("the reply to Renew")
+		if p := b.Renew(t.Context(), []driver.Request{r}); errors.Is(p[0].Err, driver.ErrLost) {
+			t.Fatalf("Renew: %v", p[0].Err)
+		}
+		was()
+		if p := b.Renew(t.Context(), []driver.Request{r}); p[0].Err != nil {
+			t.Fatalf("Renew: %v", p[0].Err)
+		}
+
+		was = lose("the reply to Release")
+		released(t, b, r)
+		was()
+		if n := queue(t, other, name).Len(); n != 0 {
+			t.Fatalf("%d requests are left", n)
+		}
+	}
+	// A release that is lost passes the lock on once.
+	const name = "lost/hand-off"
+	r, next := asked(b, name, time.Minute), waiting(other, name, time.Minute)
+	acquired(t, b, r)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := other.Acquire(t.Context(), next); err != nil {
+			t.Errorf("Acquire: %v", err)
+		}
+	})
+	await(t, "one waits", func() bool { return queue(t, b, name).Len() == 2 })
+	dropped := b.line.DropReply("CALL")
+	released(t, b, r)
+	closed(t, "the reply to Release", dropped)
+	wg.Wait()
+	if q := queue(t, b, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
+		t.Errorf("there is %+v", q)
+	}
+	released(t, other, next)
+}
+
+// mysqlSteals: who finds an expired row takes its place, and the old owner touches nothing any more.
+func mysqlSteals(t *testing.T, s *Server) {
+	b, other := s.side(t), s.side(t)
+	const short = 300 * time.Millisecond
+	for _, wait := range []bool{true, false} {
+		name := fmt.Sprint("steal/", wait)
+		old, thief := asked(b, name, short), asked(other, name, time.Minute)
+		thief.Wait = wait
+		before := acquired(t, b, old).Token
+		var g driver.Grant
+		if wait {
+			g = acquired(t, other, thief)
+		} else {
+			await(t, "the row has expired", func() bool {
+				var err error
+				g, err = other.Acquire(t.Context(), thief)
+				return err == nil
+			})
+		}
+		if g.Token <= before {
+			t.Errorf("token %d after %d", g.Token, before)
+		}
+		if r := b.Renew(t.Context(), []driver.Request{old}); !errors.Is(r[0].Err, driver.ErrLost) {
+			t.Errorf("Renew of the old owner: %v", r[0].Err)
+		}
+		if err := b.Release(t.Context(), old); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Release of the old owner: %v", err)
+		}
+		if q := queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != thief.ID {
+			t.Errorf("there is %+v", q)
+		}
+	}
+}
+
+// lockRow takes the row of a name as a foreign transaction does, and returns what gives it back.
+func lockRow(t testing.TB, s *Server, name string) (unlock func()) {
+	t.Helper()
+	tx, err := s.mysql(t).pool(t).Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := tx.QueryRow("SELECT COUNT(*) FROM (SELECT 1 FROM dlock_locks WHERE name = CAST(? AS BINARY) FOR UPDATE) x", name).Scan(&n); err != nil || n != 1 {
+		t.Fatalf("%d rows of %q are locked, %v", n, name, err)
+	}
+	unlock = sync.OnceFunc(func() { tx.Rollback() })
+	t.Cleanup(unlock)
+	return unlock
+}
+
+// transactions returns how many transactions the connections of a pool's user have open at the server, and how many of those wait
+// for a row.
+func transactions(t T, db *sql.DB, user string) (open, wait int) {
+	t.Helper()
+	err := db.QueryRow(`SELECT COUNT(*), COALESCE(SUM(x.trx_state = 'LOCK WAIT'), 0) FROM information_schema.innodb_trx x
+		JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = ?`, user).Scan(&open, &wait)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return open, wait
+}
+
+// idle reports whether no connection of the user has a transaction open.
+func idle(t T, db *sql.DB, user string) bool {
+	t.Helper()
+	open, _ := transactions(t, db, user)
+	return open == 0
+}
+
+// userOf is d as another user, who may do everything.
+func userOf(t T, s *Server, name string) dsn {
+	t.Helper()
+	execute(t, s.mysql(t).pool(t), "CREATE USER IF NOT EXISTS '"+name+"'@'%' IDENTIFIED BY ''", "GRANT ALL ON *.* TO '"+name+"'@'%'")
+	d := s.mysql(t)
+	d.User = name
+	return d
+}
+
+// mysqlBlockedRow: a grant counts its time from when the row was got, not from when it was asked for.
+func mysqlBlockedRow(t *testing.T, s *Server) {
+	const ttl, blocked = 4 * time.Second, 2500 * time.Millisecond
+	b := userOf(t, s, "blocked").side(t, NewProxy(), mysql.Options{})
+	root := s.mysql(t).pool(t)
+	for _, what := range []string{"acquire", "renew", "hand-off"} {
+		name := "blocked/" + what
+		first := asked(b, name, time.Minute)
+		acquired(t, b, first)
+		r := waiting(b, name, ttl)
+		switch what {
+		case "acquire":
+			released(t, b, first)
+		case "renew":
+			released(t, b, first)
+			acquired(t, b, r)
+		}
+		unlock := lockRow(t, s, name)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			switch what {
+			case "renew":
+				if p := b.Renew(context.Background(), []driver.Request{r}); p[0].Err != nil {
+					t.Errorf("Renew: %v", p[0].Err)
+				}
+			case "hand-off":
+				released(t, b, first)
+				fallthrough
+			default:
+				acquired(t, b, r)
+			}
+		})
+		if what != "renew" { // which may do without that row
+			await(t, "it waits for the row", func() bool { _, wait := transactions(t, root, "blocked"); return wait > 0 })
+		}
+		<-time.After(blocked)
+		at := time.Now()
+		unlock()
+		wg.Wait()
+		q := queue(t, b, name)
+		floor := ttl - time.Since(at)
+		if what == "renew" {
+			floor = ttl - time.Since(at) - blocked - time.Second // it may have gone through at once
+		}
+		if e := q.Holders(); len(e) != 1 || e[0].Left < floor || e[0].Left > ttl {
+			t.Errorf("%s, the row was blocked for %s: want %s or more to be left; there are %d holders", what, blocked, floor, len(e))
+			for _, h := range e {
+				t.Errorf("of one %s are left", h.Left)
+			}
+		}
+		released(t, b, r)
+	}
+}
+
+// mysqlGhost: who gave up does not go on waiting at the server.
+func mysqlGhost(t *testing.T, s *Server) {
+	b := userOf(t, s, "ghost").side(t, NewProxy(), mysql.Options{})
+	root := s.mysql(t).pool(t)
+	const name = "ghost"
+	released(t, b, func() driver.Request { r := asked(b, name, time.Minute); acquired(t, b, r); return r }())
+	unlock := lockRow(t, s, name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if _, err := b.Acquire(ctx, waiting(b, name, time.Minute)); !errors.Is(err, context.Canceled) {
+				t.Errorf("Acquire: %v", err)
+			}
+		})
+	}
+	await(t, "they wait for the row", func() bool { _, wait := transactions(t, root, "ghost"); return wait > 0 })
+	cancel()
+	start := time.Now()
+	wg.Wait()
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("they gave up after %s", took)
+	}
+	// Clean-up may go on trying, for a moment each time; nobody may hang there for the 50 s that are usual.
+	longest := func() int {
+		return one[int](t, root, `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW())), 0) FROM information_schema.innodb_trx x
+			JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'ghost' AND x.trx_state = 'LOCK WAIT'`)
+	}
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		if n := longest(); n > 3 {
+			t.Fatalf("a ghost has waited for a row for %d seconds", n)
+		}
+	}
+	unlock()
+	await(t, "nothing of them is left", func() bool { return queue(t, b, name).Len() == 0 })
+	r := asked(b, name, time.Minute)
+	acquired(t, b, r)
+	released(t, b, r)
+}
+
+// mysqlDeadlocks: transactions of others take our rows in an order in which they deadlock with us. Nobody is told.
+func mysqlDeadlocks(t *testing.T, s *Server) {
+	done, stop := takeTurns(t, s, "deadlocks", 8)
+	further(t, done, 20)
+	db := s.mysql(t).pool(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var theirs atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := func() error {
+					tx, err := db.BeginTx(ctx, nil)
+					if err != nil {
+						return err
+					}
+					defer tx.Rollback()
+					var n int
+					// requests first, then the lock row: the other way round than those who change a queue. Repeatable read locks gaps too.
+					if err := tx.QueryRow("SELECT COUNT(*) FROM dlock_requests FOR UPDATE").Scan(&n); err != nil {
+						return err
+					}
+					return tx.QueryRow("SELECT COUNT(*) FROM dlock_locks WHERE name LIKE 'deadlocks/%' FOR UPDATE").Scan(&n)
+				}()
+				var e *gomysql.MySQLError
+				if errors.As(err, &e) && e.Number == 1213 {
+					theirs.Add(1)
+				}
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	before := deadlocks(t, db)
+	await(t, "there were deadlocks", func() bool { return deadlocks(t, db) >= before+20 || theirs.Load() >= 20 })
+	further(t, done, 20)
+	cancel()
+	wg.Wait()
+	t.Logf("%d deadlocks, %d of them ended a transaction of the test", deadlocks(t, db)-before, theirs.Load())
+	stop()
+}
+
+// deadlocks returns how many the server has seen.
+func deadlocks(t T, db *sql.DB) int {
+	t.Helper()
+	return one[int](t, db, "SELECT COUNT FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'")
+}
+
+// mysqlLocker is a client in a process of its own, which locks and unlocks all the time.
+var mysqlLocker = NewProgram("mysql locker", func(in *bufio.Scanner, out io.Writer, args []string) error {
+	c, err := dlock.Open(context.Background(), args[0], dlock.Logger(nil), dlock.TTL(mysqlTTL))
+	if err != nil {
+		return err
+	}
+	m := c.Mutex(args[1])
+	for i := 0; ; i++ {
+		l, err := m.Lock(context.Background())
+		if err != nil {
+			continue // a grant that it slept through
+		}
+		l.Unlock(context.Background())
+		if i == 0 {
+			fmt.Fprintln(out, "locked")
+		}
+	}
+})
+
+// mysqlStoppedClient: a client that is stopped in the middle of a call keeps no row locked.
+func mysqlStoppedClient(t *testing.T, s *Server) {
+	userOf(t, s, "stopped")
+	child := mysqlLocker.Start(t, strings.Replace(s.URL, "root@", "stopped@", 1), "stopped")
+	child.Expect("locked")
+	root, b := s.mysql(t).pool(t), s.side(t)
+	for range 15 {
+		<-time.After(time.Duration(rand.IntN(20)) * time.Millisecond)
+		child.Stop()
+		none := 0 // in a row: the table is a copy that may be a tenth of a second old
+		for end := time.Now().Add(10 * time.Second); none <= 10; <-time.After(20 * time.Millisecond) {
+			if none++; !idle(t, root, "stopped") {
+				none = 0
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the stopped client has had a transaction open for ten seconds: %s", one[string](t, root, `SELECT CONCAT_WS('; ', x.trx_state, x.trx_started, NOW(),
+					x.trx_query, x.trx_rows_locked, x.trx_rows_modified, p.command, p.time, p.state, p.info) FROM information_schema.innodb_trx x
+					JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'stopped' LIMIT 1`))
+			}
+		}
+		start, r := time.Now(), waiting(b, "stopped", time.Minute)
+		acquired(t, b, r)
+		if took := time.Since(start); took > mysqlTTL+10*time.Second {
+			t.Errorf("its lock was free after %s", took)
+		}
+		released(t, b, r)
+		child.Continue()
+	}
+}
+
+// mysqlFrozenServer: the server stands still.
+func mysqlFrozenServer(t *testing.T, s *Server) {
+	c, b := clientOf(t, s.side(t), dlock.TTL(mysqlTTL)), s.side(t)
+	l, err := c.Mutex("frozen/held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Pause(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if _, err := c.Mutex("frozen/asked").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lock: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("Lock returned after %s", took)
+	}
+	select {
+	case <-l.Lost():
+	case <-time.After(10 * time.Second):
+		t.Errorf("the lease is not lost")
+	}
+	if now := time.Now(); now.Before(l.Until()) {
+		t.Errorf("lost %s too early", l.Until().Sub(now))
+	}
+	s.Continue(t)
+	for _, name := range []string{"frozen/held", "frozen/asked"} {
+		await(t, "nothing is left of "+name, func() bool { return queue(t, b, name).Len() == 0 })
+		r := asked(b, name, time.Minute)
+		acquired(t, b, r)
+		released(t, b, r)
+	}
+}
+
+// mysqlRestart: the server is killed and started again, on its data.
+func mysqlRestart(t *testing.T, s *Server) {
+	c, other := clientOf(t, s.side(t)), clientOf(t, s.side(t))
+	l, err := c.Mutex("restart/held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, stop := takeTurns(t, s, "restart", 8)
+	further(t, done, 20)
+	var wg sync.WaitGroup
+	wg.Go(func() { // waits through it all
+		next, err := other.Mutex("restart/held").Lock(t.Context())
+		if err != nil {
+			t.Errorf("Lock of one who waited: %v", err)
+			return
+		}
+		if next.Token() <= l.Token() {
+			t.Errorf("token %d after %d", next.Token(), l.Token())
+		}
+		next.Unlock(t.Context())
+	})
+	b := s.side(t)
+	await(t, "one waits", func() bool { return queue(t, b, "restart/held").Len() == 2 })
+	s.Kill(t)
+	wg.Go(func() { // begins while nobody listens
+		late, err := c.Mutex("restart/late").Lock(t.Context())
+		if err != nil {
+			t.Errorf("Lock of one who came while the server was down: %v", err)
+			return
+		}
+		late.Unlock(t.Context())
+	})
+	s.Restart(t)
+	further(t, done, 50)
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew of what was held: %v", err)
+	}
+	if q := queue(t, b, "restart/held"); len(q.Holders()) != 1 || q.Holders()[0].Token != l.Token() {
+		t.Errorf("there is %+v", q)
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	wg.Wait()
+	stop()
+}

@@ -1,0 +1,165 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	mysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func init() {
+	for _, scheme := range []string{"mysql", "mysqls", "mariadb", "mariadbs"} {
+		driver.Register(scheme, open)
+	}
+}
+
+// settings are what a URL says.
+type settings struct {
+	config   *mysql.Config
+	poolSize int
+	migrate  bool
+	o        Options
+}
+
+func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
+	s, err := parse(c)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := mysql.NewConnector(s.config)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(s.poolSize)
+	db.SetMaxIdleConns(s.poolSize)
+	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened goes again
+	b, err := newBackend(db, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
+	if err == nil {
+		b.owned = true
+		if s.migrate {
+			err = Migrate(ctx, db)
+		}
+	}
+	if err == nil {
+		err = check(ctx, db)
+	}
+	if err == nil {
+		_, err = b.Inspect(ctx, "dlock") // with the rights that will be needed
+	}
+	if err != nil {
+		db.Close()
+		return nil, fmt.Errorf("reach %s: %w", s.config.Addr, err)
+	}
+	return b, nil
+}
+
+// check reaches the server, and says what is missing there.
+func check(ctx context.Context, db *sql.DB) error {
+	sets, err := query(ctx, db, "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'read_only', 'super_read_only')")
+	if err != nil {
+		return explain(err)
+	}
+	is := map[string]string{}
+	for _, row := range sets[0] {
+		is[strings.ToLower(row[0])] = strings.ToUpper(row[1])
+	}
+	switch {
+	case is["read_only"] == "ON" || is["super_read_only"] == "ON":
+		return errors.New("the server is read-only, a replica perhaps: locks live on the primary")
+	case is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT":
+		return errBinlog
+	}
+	switch have, err := version(ctx, db); {
+	case err != nil:
+		return explain(err)
+	case have < schema:
+		return errSchema
+	}
+	return nil
+}
+
+func parse(c driver.Config) (*settings, error) {
+	u := c.URL
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w URL: "+format, append([]any{driver.ErrInvalid}, args...)...)
+	}
+	if len(c.Hosts) != 1 {
+		return nil, bad("want one host: %s://user:password@host:3306/database", u.Scheme)
+	}
+	addr := c.Hosts[0]
+	if !strings.Contains(addr[strings.LastIndexByte(addr, ']')+1:], ":") {
+		addr = net.JoinHostPort(strings.Trim(addr, "[]"), "3306")
+	}
+	database := strings.Trim(u.Path, "/")
+	if database == "" || strings.Contains(database, "/") {
+		return nil, bad("the path names the database: %s://user:password@host:3306/database", u.Scheme)
+	}
+	s := &settings{config: mysql.NewConfig(), o: Options{Prefix: c.Prefix, Identity: addr + "/" + database}}
+	s.config.Net, s.config.Addr, s.config.DBName, s.config.User = "tcp", addr, database, u.User.Username()
+	s.config.Passwd, _ = u.User.Password()
+	s.config.Logger = &mysql.NopLogger{}
+	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2"} // so that no call has to set it
+	p := c.Params()
+	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
+	s.poolSize = p.Int("pool_size", 32)
+	s.migrate = p.Bool("migrate", false)
+	s.o.GrantWindow = p.Duration("grant_window", time.Second)
+	var ca, cert, key, name string
+	secure := strings.HasSuffix(u.Scheme, "s")
+	if secure {
+		ca, cert, key, name = p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", ""), p.String("tls_server_name", "")
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	if s.config.Timeout <= 0 || s.poolSize < 2 {
+		return nil, bad("dial_timeout is positive, and pool_size is at least 2")
+	}
+	if secure {
+		host, _, _ := net.SplitHostPort(addr)
+		t, err := tlsConfig(ca, cert, key, cmp.Or(name, host))
+		if err != nil {
+			return nil, bad("%w", err)
+		}
+		s.config.TLS = t
+	}
+	return s, nil
+}
+
+// tlsConfig always verifies the server.
+func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("tls_ca: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls_ca: %s has no certificate in PEM form", ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, fmt.Errorf("tls_cert and tls_key go together")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("tls_cert: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}

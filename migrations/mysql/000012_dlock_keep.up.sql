@@ -1,0 +1,26 @@
+CREATE PROCEDURE IF NOT EXISTS dlock_keep(IN p_client BINARY(16))
+SQL SECURITY INVOKER
+COMMENT 'Keeps alive all that the client has waiting, and returns how much that is'
+BEGIN
+  DECLARE v_n INT;
+  DECLARE v_timeout INT DEFAULT @@innodb_lock_wait_timeout;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    SET SESSION innodb_lock_wait_timeout = v_timeout;
+    RESIGNAL;
+  END;
+  IF v_timeout > 2 THEN
+    SET SESSION innodb_lock_wait_timeout = 2;
+  END IF;
+  ROLLBACK AND NO CHAIN NO RELEASE;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION READ WRITE;
+  UPDATE dlock_requests SET expires_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND WHERE client = p_client AND state = 'waiting';
+  SELECT COUNT(*) INTO v_n FROM dlock_requests WHERE client = p_client AND state = 'waiting'; -- ROW_COUNT() leaves out what has the same time already
+  COMMIT AND NO CHAIN NO RELEASE;
+  IF v_timeout > 2 THEN
+    SET SESSION innodb_lock_wait_timeout = v_timeout;
+  END IF;
+  SELECT v_n;
+END
