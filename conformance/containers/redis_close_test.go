@@ -15,7 +15,7 @@ import (
 )
 
 // TestRedisCloseMakesCallsReturn closes backends whose line is bad while calls of every kind are under way, over clients that are
-// patient by themselves: as the library makes them, they dial for 25 s and read for 3 s.
+// patient by themselves: they dial for 25 s, as the library makes them, and read for 20.
 func TestRedisCloseMakesCallsReturn(t *testing.T) {
 	s := StartOwn(t, Redis)
 	both := func(fault func(*Proxy, Direction) func()) func(*Proxy) func() {
@@ -32,6 +32,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 		{"deaf", func(p *Proxy) func() { return p.Hold(ToClient) }},
 		{"vanished", both((*Proxy).Vanish)},
 		{"cut and held", func(p *Proxy) func() { defer p.Cut(); return p.Isolate() }},
+		{"cut and deaf", func(p *Proxy) func() { defer p.Cut(); return p.Hold(ToClient) }}, // connections can be opened, and that is all
 		{"cut and refused", func(p *Proxy) func() { defer p.Cut(); return p.Refuse() }},
 	} {
 		for _, used := range []time.Duration{0, 100 * time.Millisecond} { // how long it was off the line before
@@ -39,7 +40,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 				t.Parallel()
 				p := NewProxy()
 				t.Cleanup(p.Close)
-				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true}), p, redis.Options{}).(*owning).Backend
+				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: 20 * time.Second}), p, redis.Options{}).(*owning).Backend
 				other := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), NewProxy(), redis.Options{})
 				var held []driver.Request
 				for i := range 8 {

@@ -223,7 +223,11 @@ func TestRedisKeepsNothing(t *testing.T) {
 	size := func() int64 { // the server takes its time to remove what has expired, unless somebody asks for it
 		for all := k.Scan(k.ctx, 0, "*", 10_000).Iterator(); all.Next(k.ctx); {
 		}
-		return k.DBSize(k.ctx).Val()
+		n, err := k.DBSize(k.ctx).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
 	}
 	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), NewProxy(), redis.Options{KeepTokens: 200 * time.Millisecond})
 	var next, most atomic.Int64

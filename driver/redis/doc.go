@@ -37,11 +37,14 @@
 //     by itself (every command forbids it), so the driver knows when there may be a copy.
 //   - A copy of an acquire is late: wherever one was uncertain, the release leaves a tombstone for a TTL, under which it creates nothing.
 //   - A publication is lost: the first waiter of each client and name asks again every second; each waiter every TTL/3, which also
-//     keeps it alive. After a new subscription all ask.
+//     keeps it alive. After a new subscription all ask; after a Shared grant that a client did not hear of, all that it has there.
+//   - A call is given up before it was sent: it never is, and needs no clean-up.
 //   - The server forgets its scripts: they are sent in full. It restarts empty: holders are lost at their next renewal, waiters arrive
 //     anew. With data that a promoted replica did not have: see docs/redis.md; no lock on Redis survives that, which is why its
 //     tokens follow the server's clock.
-//   - A key of ours has another type: every call fails with the key's name, and touches nothing.
+//   - A key of ours has another type, or fields of another's: every call that needs it fails with the key's name, and touches nothing.
+//   - A key of ours is deleted, or evicted: without the hash the holders are lost as if the server had restarted empty; without one of the
+//     other two those who wait arrive anew, within the second in which the first of them looks.
 //
 // # Time
 //
