@@ -236,6 +236,13 @@ func TestRedlockLeastRights(t *testing.T) {
 	for range 3 {
 		f = append(f, StartOwn(t, Redis))
 	}
+	for _, s := range f { // it counts its time in seconds
+		c := s.cli(t)
+		await(t, "it has been up for a second", func() bool {
+			info, err := c.Info(c.ctx, "server").Result()
+			return err == nil && infoField(info, "uptime_in_seconds") != "0"
+		})
+	}
 	rights := slices.Concat([]string{"~dlock:*", "-@all"}, documented(t, "its rights are `([^`]*)`"), documented(t, "`([^`]*)` with `min_uptime`"))
 	leastRightsOf(t, f, rights, everyVote, func(user, password string) (driver.Backend, error) {
 		var masters []goredis.UniversalClient
