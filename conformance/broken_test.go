@@ -50,6 +50,7 @@ const (
 	swallowsWakeUp      fault = "lets a cancelled waiter keep the grant that raced with it (rueidislock)"
 	slowCancel          fault = "looks at the context every 300 ms"
 	slowOffLine         fault = "waits for the network before the context"
+	unreadAnswer        fault = "takes a call whose answer it did not read for one that was never sent"
 	ignoresPreCancelled fault = "does not look at the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
 	deadWait            fault = "keeps waiters for ever"
@@ -135,9 +136,10 @@ var broken = []struct {
 	{kindsMix, "conflict", ""},
 	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up"},
 	{cancelFreesNobody, "cancelled-wait", ""},
-	{swallowsWakeUp, "swallowed-wake-up", "cancel-cut-off capabilities late-copy"},
+	{swallowsWakeUp, "swallowed-wake-up", "cancel-answered cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
 	{slowOffLine, "cancel-cut-off", ""},
+	{unreadAnswer, "cancel-answered", "swallowed-wake-up"},
 	{ignoresPreCancelled, "pre-cancelled", ""},
 	{waitersExpire, "patient-wait", ""},
 	{deadWait, "dead-waiter", "inspect"},

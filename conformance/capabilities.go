@@ -78,6 +78,7 @@ func capabilitiesTrue(e *env) {
 	if err := d.release(held); err != nil {
 		e.Fatalf("Release: %v", err)
 	}
+	e.becomes(name, 0, 0) // the wait that ended may go a little later
 
 	client := e.client()
 	l, err := e.tryIn(e.ctx, client.RWMutex(name).Read())

@@ -502,6 +502,12 @@ func (c *toyClient) send(ctx context.Context, stop <-chan struct{}, f func()) er
 	}()
 	select {
 	case <-done:
+		if c.s.is(unreadAnswer) {
+			pause(toyLatency / 4) // until it comes to reading
+			if ctx.Err() != nil {
+				return errUnread
+			}
+		}
 		return nil
 	case <-ctx.Done():
 		if c.s.is(slowOffLine) {
@@ -545,7 +551,9 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 	for again := false; ; again = true {
 		since := time.Now()
 		var a answer
-		if err := c.send(ctx, c.closing, func() { a = c.s.enter(c, r, again) }); err != nil {
+		if err := c.send(ctx, c.closing, func() { a = c.s.enter(c, r, again) }); err == errUnread {
+			return driver.Grant{}, ctx.Err()
+		} else if err != nil {
 			c.giveUp(r)
 			return driver.Grant{}, err
 		}
@@ -576,7 +584,10 @@ func (s *toy) times(f fault, n int) int {
 	return 0
 }
 
-var errLine = errors.New("the line is broken")
+var (
+	errLine   = errors.New("the line is broken")
+	errUnread = errors.New("the answer is there, and nobody reads it")
+)
 
 // wait waits until the request may have been granted.
 func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {

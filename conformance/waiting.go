@@ -17,6 +17,8 @@ var waiting = []Law{
 		Sentence: "Lock returns within 100 ms of the end of its context"},
 	{Name: "cancel-cut-off", run: cancelCutOff,
 		Sentence: "every call returns within 100 ms of the end of its context, also off the line, and nothing of it stays when the line is back"},
+	{Name: "cancel-answered", run: cancelAnswered,
+		Sentence: "a Lock whose context ends as the answer arrives has the lock or leaves nothing, whichever of both it saw first"},
 	{Name: "pre-cancelled", run: preCancelled,
 		Sentence: "a context that ended before the call never acquires"},
 	{Name: "patient-wait", run: patientWait, needs: []need{queueing, inspecting},
@@ -167,6 +169,43 @@ func cancelCutOff(e *env) {
 	for _, n := range []string{name, held} {
 		e.clears(n)
 		e.settled(other, n)
+	}
+}
+
+func cancelAnswered(e *env) {
+	const rounds, abreast = 240, 4
+	c, other := e.client(), e.client()
+	start := time.Now()
+	e.unlock(e.lock(c.Mutex(e.name())))
+	took := time.Since(start)
+	names := make([]string, rounds)
+	for i := range names {
+		names[i] = e.name()
+	}
+	e.together(abreast, func(ctx context.Context, g int) error {
+		when := took // comes near to where answers arrive, and stays there
+		for i := g; i < rounds; i += abreast {
+			waiting, cancel := context.WithCancel(ctx)
+			timer := time.AfterFunc(when, cancel)
+			l, err := c.Mutex(names[i]).Lock(waiting)
+			timer.Stop()
+			cancel()
+			switch {
+			case err == nil:
+				when -= when / 16
+				if err := l.Unlock(ctx); err != nil {
+					return err
+				}
+			case errors.Is(err, context.Canceled):
+				when += when / 15
+			default:
+				return err
+			}
+		}
+		return nil
+	})
+	for _, name := range names {
+		e.unlock(e.lock(other.Mutex(name)))
 	}
 }
 

@@ -2,9 +2,13 @@ package driver
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +49,18 @@ func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // shared are the parameters that every URL takes; package dlock reads them.
 var shared = []string{"label", "order", "prefix", "ttl"}
+
+// Addrs returns the hosts of the URL as addresses to dial: those without a port get the one given.
+func (c Config) Addrs(port string) []string {
+	var addrs []string
+	for _, h := range c.Hosts {
+		if !strings.Contains(h[strings.LastIndexByte(h, ']')+1:], ":") {
+			h = net.JoinHostPort(strings.Trim(h, "[]"), port)
+		}
+		addrs = append(addrs, h)
+	}
+	return addrs
+}
 
 // Params reads the parameters of the URL that are the driver's own.
 func (c Config) Params() *Params { return NewParams(c.URL.Query()) }
@@ -137,7 +153,34 @@ func parse[T any](p *Params, name string, def T, f func(string) (T, error), want
 	return v
 }
 
-// Err returns the first fault: a repeated parameter, one that cannot be parsed, or an unknown one. It matches [ErrInvalid].
+// TLS returns what the parameters that all drivers have for TLS say: tls_ca (the certificates that are trusted in place of the system's), tls_cert and
+// tls_key (the client's own), each a file in PEM form, and tls_server_name (in place of the host's name). The server is always verified. A file
+// that cannot be used is a fault that [Params.Err] returns. A driver asks for it only if the URL's scheme means TLS, so that elsewhere the parameters are unknown.
+func (p *Params) TLS() *tls.Config {
+	ca, cert, key := p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", "")
+	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.String("tls_server_name", "")}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		t.RootCAs = x509.NewCertPool()
+		if err != nil {
+			p.fail("tls_ca: %w", err)
+		} else if !t.RootCAs.AppendCertsFromPEM(pem) {
+			p.fail("tls_ca: %s has no certificate in PEM form", ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		p.fail("tls_cert and tls_key go together")
+	} else if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			p.fail("tls_cert: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t
+}
+
+// Err returns the first fault: a repeated parameter, one that cannot be parsed, a file that cannot be used, or an unknown one. It matches [ErrInvalid].
 // Values are never shown, since they may be secrets.
 func (p *Params) Err() error {
 	var unknown []string

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -39,6 +40,7 @@ func TestMySQLFaults(t *testing.T) {
 				{"racers on fresh names", mysqlRacers},
 				{"killed connections", mysqlKills},
 				{"lost replies", mysqlLostReplies},
+				{"answers that nobody waits for", mysqlUnreadAnswers},
 				{"expired rows are stolen", mysqlSteals},
 				{"a row that is blocked", mysqlBlockedRow},
 				{"a ghost waiter", mysqlGhost},
@@ -547,6 +549,64 @@ func mysqlLostReplies(t *testing.T, s *Server) {
 		t.Errorf("there is %+v", q)
 	}
 	released(t, other, next)
+}
+
+// noticing is a connection that calls arrived whenever something arrived.
+type noticing struct {
+	net.Conn
+	arrived *atomic.Pointer[func()]
+}
+
+func (c noticing) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if f := c.arrived.Load(); f != nil && n > 0 {
+		(*f)()
+	}
+	return n, err
+}
+
+// mysqlUnreadAnswers: an Acquire whose context ends at the instant at which its answer arrives leaves nothing, whichever of both is seen first.
+func mysqlUnreadAnswers(t *testing.T, s *Server) {
+	d := s.mysql(t)
+	c := d.Clone()
+	var arrived atomic.Pointer[func()]
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return noticing{conn, &arrived}, err
+	}
+	db := dsn{c}.open()
+	defer db.Close()
+	b, err := mysql.New(db, mysql.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	cancelled := 0
+	for i := range 600 {
+		ctx, cancel := context.WithCancel(t.Context())
+		soon := func() { time.AfterFunc(rand.N(150*time.Microsecond), cancel) }
+		arrived.Store(&soon)
+		r := asked(b, fmt.Sprint("unread/", i), time.Hour)
+		if _, err := b.Acquire(ctx, r); err == nil {
+			arrived.Store(nil)
+			released(t, b, r)
+		} else if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		} else {
+			cancelled++
+		}
+		arrived.Store(nil)
+		cancel()
+	}
+	t.Logf("%d of 600 were cancelled first", cancelled)
+	await(t, "nothing is left", func() bool {
+		sets, err := db.Query("SELECT 1 FROM dlock_requests WHERE name LIKE 'unread/%' AND state IN ('waiting', 'granted', 'holding') LIMIT 1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sets.Close()
+		return !sets.Next()
+	})
 }
 
 // mysqlSteals: who finds an expired row takes its place, and the old owner touches nothing any more.

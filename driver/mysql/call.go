@@ -116,8 +116,9 @@ type call struct {
 	stmt  string
 	begun time.Time
 	left  atomic.Bool  // nobody waits for it any more: it is not sent again
-	doubt atomic.Int32 // how many copies may be under way, or were executed without an answer
+	doubt atomic.Int32 // how many copies may be under way, or were executed without an answer that somebody read
 
+	read bool      // the last copy was answered: whoever reads that takes it out of doubt
 	sent time.Time // before the copy that was answered was sent
 	sets results
 	err  error
@@ -145,10 +146,13 @@ func (c *call) carry(db *sql.DB) {
 		c.sets, c.err = query(ctx, db, c.stmt)
 		cancel()
 		what := judge(c.err)
+		if c.read = what == answered; c.read {
+			return
+		}
 		if what != unknown {
 			c.doubt.Add(-1)
 		}
-		if what == answered || time.Since(c.begun) > patience {
+		if time.Since(c.begun) > patience {
 			return
 		}
 		if what == rolledBack && wait > 16*time.Millisecond {
@@ -191,6 +195,23 @@ func judge(err error) outcome {
 	return unknown
 }
 
+// wait returns when the call is answered, or at the end of ctx or stop: then it is left to itself.
+func (c *call) wait(ctx context.Context, stop <-chan struct{}) error {
+	select {
+	case <-c.done:
+		if c.read {
+			c.doubt.Add(-1)
+		}
+		return c.err
+	case <-ctx.Done():
+		c.left.Store(true)
+		return ctx.Err()
+	case <-stop:
+		c.left.Store(true)
+		return driver.ErrClosed
+	}
+}
+
 // lanes let one call at a time go to each name: on the server they would only wait for each other, each with a connection.
 type lanes struct {
 	mu sync.Mutex
@@ -208,7 +229,7 @@ func (b *Backend) send(ctx context.Context, stop <-chan struct{}, name string, u
 	if l == nil {
 		l = &lane{}
 		v.m[name] = l
-		go v.drive(b.db, name, l)
+		go b.drive(name, l)
 	}
 	if urgent {
 		l.urgent = append(l.urgent, c)
@@ -216,22 +237,15 @@ func (b *Backend) send(ctx context.Context, stop <-chan struct{}, name string, u
 		l.queue = append(l.queue, c)
 	}
 	v.mu.Unlock()
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		c.left.Store(true)
-		return ctx.Err()
-	case <-stop:
-		c.left.Store(true)
-		return driver.ErrClosed
-	}
+	err := c.wait(ctx, stop)
 	if c.doubt.Load() > 0 {
 		b.wakeName(name) // an answer that told of grants may be lost
 	}
-	return c.err
+	return err
 }
 
-func (v *lanes) drive(db *sql.DB, name string, l *lane) {
+func (b *Backend) drive(name string, l *lane) {
+	v := &b.lanes
 	for {
 		v.mu.Lock()
 		from := &l.urgent
@@ -246,6 +260,9 @@ func (v *lanes) drive(db *sql.DB, name string, l *lane) {
 		c := (*from)[0]
 		*from = slices.Delete(*from, 0, 1)
 		v.mu.Unlock()
-		c.carry(db)
+		c.carry(b.db)
+		if c.left.Load() && c.doubt.Load() > 0 { // so the answer came after whoever left had woken them
+			b.wakeName(name)
+		}
 	}
 }

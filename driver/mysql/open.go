@@ -3,13 +3,10 @@ package mysql
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -98,10 +95,7 @@ func parse(c driver.Config) (*settings, error) {
 	if len(c.Hosts) != 1 {
 		return nil, bad("want one host: %s://user:password@host:3306/database", u.Scheme)
 	}
-	addr := c.Hosts[0]
-	if !strings.Contains(addr[strings.LastIndexByte(addr, ']')+1:], ":") {
-		addr = net.JoinHostPort(strings.Trim(addr, "[]"), "3306")
-	}
+	addr := c.Addrs("3306")[0]
 	database := strings.Trim(u.Path, "/")
 	if database == "" || strings.Contains(database, "/") {
 		return nil, bad("the path names the database: %s://user:password@host:3306/database", u.Scheme)
@@ -116,10 +110,10 @@ func parse(c driver.Config) (*settings, error) {
 	s.poolSize = p.Int("pool_size", 32)
 	s.migrate = p.Bool("migrate", false)
 	s.o.GrantWindow = p.Duration("grant_window", time.Second)
-	var ca, cert, key, name string
-	secure := strings.HasSuffix(u.Scheme, "s")
-	if secure {
-		ca, cert, key, name = p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", ""), p.String("tls_server_name", "")
+	if strings.HasSuffix(u.Scheme, "s") {
+		host, _, _ := net.SplitHostPort(addr)
+		s.config.TLS = p.TLS()
+		s.config.TLS.ServerName = cmp.Or(s.config.TLS.ServerName, host)
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -127,39 +121,5 @@ func parse(c driver.Config) (*settings, error) {
 	if s.config.Timeout <= 0 || s.poolSize < 2 {
 		return nil, bad("dial_timeout is positive, and pool_size is at least 2")
 	}
-	if secure {
-		host, _, _ := net.SplitHostPort(addr)
-		t, err := tlsConfig(ca, cert, key, cmp.Or(name, host))
-		if err != nil {
-			return nil, bad("%w", err)
-		}
-		s.config.TLS = t
-	}
 	return s, nil
-}
-
-// tlsConfig always verifies the server.
-func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("tls_ca: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls_ca: %s has no certificate in PEM form", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, fmt.Errorf("tls_cert and tls_key go together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("tls_cert: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
 }

@@ -76,14 +76,5 @@ func (b *Backend) alone(ctx context.Context, c *call) error {
 		return driver.ErrClosed
 	}
 	go c.carry(b.db)
-	select {
-	case <-c.done:
-		return c.err
-	case <-ctx.Done():
-		c.left.Store(true)
-		return ctx.Err()
-	case <-b.stop:
-		c.left.Store(true)
-		return driver.ErrClosed
-	}
+	return c.wait(ctx, b.stop)
 }

@@ -3,10 +3,7 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +96,7 @@ func parse(c driver.Config) (*settings, error) {
 	if sentinel {
 		port = "26379"
 	}
-	s.hosts = withPorts(c.Hosts, port)
+	s.hosts = c.Addrs(port)
 	switch {
 	case len(s.hosts) == 0:
 		return nil, bad("it has no host; want %s://user:password@host:%s/…", u.Scheme, port)
@@ -134,69 +131,16 @@ func parse(c driver.Config) (*settings, error) {
 		s.sentinelUser = p.String("sentinel_username", "")
 		s.sentinelPassword = p.String("sentinel_password", "")
 	}
-	files := tlsParams(p, strings.HasPrefix(u.Scheme, "rediss"))
+	if strings.HasPrefix(u.Scheme, "rediss") {
+		s.tls = p.TLS()
+	}
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	if s.dial <= 0 || s.read <= 0 || s.write <= 0 || s.poolSize < 0 {
 		return nil, bad("timeouts are positive, and pool_size is not negative")
 	}
-	var err error
-	if s.tls, err = files.config(); err != nil {
-		return nil, bad("%w", err)
-	}
 	return s, nil
-}
-
-// withPorts adds the port to the hosts that have none.
-func withPorts(hosts []string, port string) []string {
-	var all []string
-	for _, h := range hosts {
-		if !strings.Contains(h[strings.LastIndexByte(h, ']')+1:], ":") {
-			h = net.JoinHostPort(strings.Trim(h, "[]"), port)
-		}
-		all = append(all, h)
-	}
-	return all
-}
-
-// tlsFiles are what a URL says about TLS; nil: it has none.
-type tlsFiles struct{ ca, cert, key, name string }
-
-func tlsParams(p *driver.Params, secure bool) *tlsFiles {
-	if !secure {
-		return nil
-	}
-	return &tlsFiles{p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", ""), p.String("tls_server_name", "")}
-}
-
-// config always verifies the server.
-func (f *tlsFiles) config() (*tls.Config, error) {
-	if f == nil {
-		return nil, nil
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.name}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, fmt.Errorf("tls_ca: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls_ca: %s has no certificate in PEM form", f.ca)
-		}
-	}
-	if (f.cert == "") != (f.key == "") {
-		return nil, fmt.Errorf("tls_cert and tls_key go together")
-	}
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, fmt.Errorf("tls_cert: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
 }
 
 // identity names the queues that a client of the caller's stands over, as far as its options tell.

@@ -72,7 +72,7 @@ func parseRedlock(c driver.Config) (*settings, RedlockOptions, error) {
 	}
 	s := &settings{user: u.User.Username()}
 	s.password, _ = u.User.Password()
-	s.hosts = withPorts(c.Hosts, "6379")
+	s.hosts = c.Addrs("6379")
 	if len(s.hosts) < 3 {
 		return bad("%s wants at least 3 masters: %s://user:password@host:6379,host:6379,host:6379/DB", u.Scheme, u.Scheme)
 	}
@@ -88,16 +88,14 @@ func parseRedlock(c driver.Config) (*settings, RedlockOptions, error) {
 	o.RetryDelay = p.Duration("retry_delay", 50*time.Millisecond)
 	o.MinUptime = p.Duration("min_uptime", 0)
 	s.poolSize = p.Int("pool_size", 0)
-	files := tlsParams(p, u.Scheme == "redlocks")
+	if u.Scheme == "redlocks" {
+		s.tls = p.TLS()
+	}
 	if err := p.Err(); err != nil {
 		return nil, o, err
 	}
 	if o.NodeTimeout <= 0 || o.RetryDelay <= 0 || s.poolSize < 0 {
 		return bad("node_timeout and retry_delay are positive, and pool_size is not negative")
-	}
-	var err error
-	if s.tls, err = files.config(); err != nil {
-		return bad("%w", err)
 	}
 	return s, o, nil
 }
