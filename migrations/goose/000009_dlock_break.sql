@@ -10,14 +10,15 @@ BEGIN
   DECLARE v_n INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT '';
   DECLARE v_timeout INT DEFAULT @@innodb_lock_wait_timeout;
+  DECLARE v_safe INT DEFAULT @@sql_safe_updates;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION
   BEGIN
     ROLLBACK AND NO CHAIN NO RELEASE;
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
     RESIGNAL;
   END;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = 2;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = LEAST(v_timeout, 2), SESSION sql_safe_updates = FALSE;
   END IF;
   CALL dlock_begin(p_prefix, p_name, FALSE, v_last, v_place, v_side, v_base, v_head, v_now);
   IF v_last IS NOT NULL THEN
@@ -35,8 +36,8 @@ BEGIN
     UPDATE dlock_locks SET last_token = v_last, last_side = v_side, head = v_head WHERE prefix = p_prefix AND name = p_name;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
   END IF;
   SELECT v_n, v_news;
 END;

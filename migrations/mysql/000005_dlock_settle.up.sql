@@ -17,7 +17,7 @@ BEGIN
     WHERE prefix = p_prefix AND name = p_name AND (place >= -p_side AND place < 0 OR place >= p_base AND place < io_head);
   IF v_unconfirmed > 0 THEN
     SET v_place = p_base - 1;
-    dead: LOOP -- one after the other: DELETE with a subquery is more than safe updates allow on MariaDB
+    dead: LOOP -- one after the other, each by its key
       SELECT place, client INTO v_place, v_client FROM dlock_requests
         WHERE prefix = p_prefix AND name = p_name AND place > v_place AND place < io_head AND state = 'granted' AND expires_at <= p_now
         ORDER BY place LIMIT 1;

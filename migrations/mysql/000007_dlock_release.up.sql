@@ -9,15 +9,16 @@ BEGIN
   DECLARE v_state, v_alive, v_result INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT '';
   DECLARE v_timeout INT DEFAULT @@innodb_lock_wait_timeout;
+  DECLARE v_safe INT DEFAULT @@sql_safe_updates;
   DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION
   BEGIN
     ROLLBACK AND NO CHAIN NO RELEASE;
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
     RESIGNAL;
   END;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = 2;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = LEAST(v_timeout, 2), SESSION sql_safe_updates = FALSE;
   END IF;
   CALL dlock_begin(p_prefix, p_name, p_tombstone > 0, v_last, v_place, v_side, v_base, v_head, v_now);
 
@@ -45,8 +46,8 @@ BEGIN
     END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
   END IF;
   SELECT v_result, v_head, v_news;
 END

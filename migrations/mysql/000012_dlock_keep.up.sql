@@ -4,14 +4,15 @@ COMMENT 'Keeps alive all that the client has waiting, and returns how much that 
 BEGIN
   DECLARE v_n INT;
   DECLARE v_timeout INT DEFAULT @@innodb_lock_wait_timeout;
+  DECLARE v_safe INT DEFAULT @@sql_safe_updates;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION
   BEGIN
     ROLLBACK AND NO CHAIN NO RELEASE;
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
     RESIGNAL;
   END;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = 2;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = LEAST(v_timeout, 2), SESSION sql_safe_updates = FALSE;
   END IF;
   ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -19,8 +20,8 @@ BEGIN
   UPDATE dlock_requests SET expires_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND WHERE client = p_client AND state = 'waiting';
   SELECT COUNT(*) INTO v_n FROM dlock_requests WHERE client = p_client AND state = 'waiting'; -- ROW_COUNT() leaves out what has the same time already
   COMMIT AND NO CHAIN NO RELEASE;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
   END IF;
   SELECT v_n;
 END

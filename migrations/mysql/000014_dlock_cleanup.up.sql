@@ -8,6 +8,7 @@ BEGIN
   DECLARE v_end BOOLEAN DEFAULT FALSE;
   DECLARE v_n INT DEFAULT 0;
   DECLARE v_timeout INT DEFAULT @@innodb_lock_wait_timeout;
+  DECLARE v_safe INT DEFAULT @@sql_safe_updates;
   DECLARE unused CURSOR FOR SELECT prefix, name FROM dlock_locks l
     WHERE used_at <= UTC_TIMESTAMP(6) - INTERVAL p_unused MICROSECOND AND NOT EXISTS (
       SELECT 1 FROM dlock_requests r WHERE r.prefix = l.prefix AND r.name = l.name AND r.expires_at > UTC_TIMESTAMP(6)) LIMIT p_most;
@@ -15,11 +16,11 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION
   BEGIN
     ROLLBACK AND NO CHAIN NO RELEASE;
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
     RESIGNAL;
   END;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = 2;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = LEAST(v_timeout, 2), SESSION sql_safe_updates = FALSE;
   END IF;
   OPEN unused;
   names: LOOP
@@ -36,8 +37,8 @@ BEGIN
     COMMIT AND NO CHAIN NO RELEASE;
   END LOOP;
   CLOSE unused;
-  IF v_timeout > 2 THEN
-    SET SESSION innodb_lock_wait_timeout = v_timeout;
+  IF v_timeout > 2 OR v_safe THEN
+    SET SESSION innodb_lock_wait_timeout = v_timeout, SESSION sql_safe_updates = v_safe;
   END IF;
   SELECT v_n;
 END
