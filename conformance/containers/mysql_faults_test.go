@@ -576,24 +576,29 @@ func mysqlUnreadAnswers(t *testing.T, s *Server) {
 	}
 	db := dsn{c}.open()
 	defer db.Close()
+	db.SetMaxOpenConns(8) // what is given up goes on, each on a connection
+	db.SetMaxIdleConns(8)
 	b, err := mysql.New(db, mysql.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	cancelled := 0
+	cancelled, delay := 0, 50*time.Microsecond // hunts the instant at which the answer is there and not read
 	for i := range 600 {
 		ctx, cancel := context.WithCancel(t.Context())
-		soon := func() { time.AfterFunc(rand.N(150*time.Microsecond), cancel) }
+		after := delay
+		soon := func() { time.AfterFunc(after, cancel) }
 		arrived.Store(&soon)
 		r := asked(b, fmt.Sprint("unread/", i), time.Hour)
 		if _, err := b.Acquire(ctx, r); err == nil {
 			arrived.Store(nil)
 			released(t, b, r)
+			delay -= delay / 16
 		} else if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		} else {
 			cancelled++
+			delay += delay / 16
 		}
 		arrived.Store(nil)
 		cancel()
