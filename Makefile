@@ -22,4 +22,4 @@ fmt: ## format the code
 
 .PHONY: images
 images: ## build the images of the tests' servers from Debian's packages, where none can be pulled (make test does so by itself)
-	@scripts/images.sh redis valkey
+	@scripts/images.sh

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -62,13 +63,13 @@ func (c *Client) RWMutex(name string, opts ...LockOption) RWMutex {
 	}
 }
 
-// Semaphore returns a lock that up to n owners hold together; n is at least 1. Where clients name different limits, the smallest
+// Semaphore returns a lock that up to n owners hold together; n is at least 1, and at most 2147483647. Where clients name different limits, the smallest
 // of those that hold or wait ahead counts, so that a limit can be changed while both values live. A name is either a lock or a
 // semaphore; the other is [ErrConflict] while it is in use.
 func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
 	l := c.newLock(name, driver.Shared, n, opts)
-	if n < 1 && l.err == nil {
-		l.err = invalid("a semaphore of %d; at least 1 is needed", n)
+	if (n < 1 || n > math.MaxInt32) && l.err == nil {
+		l.err = invalid("a semaphore of %d; it can be 1 to %d", n, math.MaxInt32)
 	}
 	return l
 }

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,7 @@ func TestInvalidLocks(t *testing.T) {
 		"control character": c.Semaphore("a\nb", 1),
 		"C1 control":        c.Mutex("a\u0085"),
 		"semaphore of 0":    c.Semaphore("a", 0),
+		"semaphore of 2³¹":  c.Semaphore("a", math.MaxInt32+1),
 		"semaphore of -1":   c.Semaphore("a", -1),
 		"TTL of 0":          c.Mutex("a", TTL(0)),
 		"negative TTL":      c.Mutex("a", TTL(-time.Second)),

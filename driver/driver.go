@@ -119,7 +119,7 @@ type Request struct {
 	Token  Token  // of a join: the token of the hold that it joins
 	Client ID     // who sent it: all requests of one client have the same
 	Mode   Mode
-	Limit  int           // of Shared: how many owners may hold together; 0: no bound
+	Limit  int           // of Shared: how many owners may hold together, 1<<31-1 at most; 0: no bound
 	TTL    time.Duration // how long the service keeps it without a renewal
 	Label  string        // for people
 

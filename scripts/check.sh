@@ -54,7 +54,7 @@ for dir in $modules; do
 	fi
 	if [ "$what" = test ]; then
 		echo "== $dir: test -race"
-		go test -C "$dir" -race -timeout 30m $([ "$dir" != conformance/containers ] || echo -count=1) ./... || fail "tests in $dir"
+		go test -C "$dir" -race -timeout 60m $([ "$dir" != conformance/containers ] || echo -count=1) ./... || fail "tests in $dir"
 		ran+=", tests with -race"
 	fi
 	summary+=("ok  $dir ($ran)")

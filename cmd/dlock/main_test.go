@@ -73,7 +73,7 @@ func TestUsage(t *testing.T) {
 		{"demo --buyers 10", "67 to 100000 are allowed"},
 		{"demo --think -1s", "0s or more is allowed"},
 		{"demo --url memory:x", "separate processes"},
-		{"demo --url nosuch://u:canary@h", `unknown scheme "nosuch"; known here: file`},
+		{"demo --url nosuch://u:canary@h", `unknown scheme "nosuch"; known here: etcd, etcds, file, mariadb`},
 		{"demo --nosuch", "unknown flag: --nosuch; see dlock demo --help"},
 		{"demo extra", `unknown command "extra"`},
 		{"nosuch", `unknown command "nosuch"`},

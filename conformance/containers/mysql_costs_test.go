@@ -236,25 +236,7 @@ func mysqlHolding(t *testing.T, s *Server) {
 	const many, ttl = 10_000, 15 * time.Second
 	b, line := s.ownSide(t, "")
 	c := clientOf(t, b, dlock.TTL(ttl))
-	leases := make([]*dlock.Lease, many)
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range 32 {
-		wg.Go(func() {
-			for i := next.Add(1) - 1; i < many; i = next.Add(1) - 1 {
-				l, err := c.Mutex(fmt.Sprint("holding/", i)).Lock(t.Context())
-				if err != nil {
-					t.Errorf("Lock: %v", err)
-					return
-				}
-				leases[i] = l
-			}
-		})
-	}
-	wg.Wait()
-	if t.Failed() {
-		return
-	}
+	leases := holdMany(t, c, many)
 	<-time.After(ttl / 3) // the first renewal may be in parts: that of leases that are younger than it
 	const periods = 2
 	calls := spoken(t, line, func() { <-time.After(periods * ttl / 3) })
@@ -262,11 +244,7 @@ func mysqlHolding(t *testing.T, s *Server) {
 	if n := calls["dlock_renew"]; n < periods-1 || n > periods+1 || len(calls) > 1 {
 		t.Errorf("%d leases make the calls %v in %d times TTL/3; want %d of dlock_renew", many, calls, periods, periods)
 	}
-	for i, l := range leases {
-		if err := l.Err(); err != nil {
-			t.Fatalf("lease %d: %v", i, err)
-		}
-	}
+	mustLive(t, leases)
 }
 
 // passing counts how often n goroutines of one client pass a lock on within d, from hand to hand: each waits behind the others.

@@ -61,57 +61,6 @@ func (s *Server) side(t T) *poolSide {
 	return s.mysql(t).side(t, NewProxy(), mysql.Options{})
 }
 
-// acquired acquires what has to be granted.
-func acquired(t T, b driver.Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	g, err := b.Acquire(ctx, r)
-	if err != nil {
-		t.Fatalf("Acquire: %v", err)
-	}
-	return g
-}
-
-// released releases what has to be there.
-func released(t T, b driver.Backend, r driver.Request) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := b.Release(ctx, r); err != nil {
-		t.Fatalf("Release: %v", err)
-	}
-}
-
-// queue returns what stands under a name.
-func queue(t T, b driver.Backend, name string) driver.Queue {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	q, err := b.Inspect(ctx, name)
-	if err != nil {
-		t.Fatalf("Inspect: %v", err)
-	}
-	return q
-}
-
-var clientIDs sync.Map // by backend
-
-// asked is a request of the backend's client for a name.
-func asked(b driver.Backend, name string, ttl time.Duration) driver.Request {
-	client, _ := clientIDs.LoadOrStore(b, driver.NewID())
-	r := request(name)
-	r.Client, r.TTL = client.(driver.ID), ttl
-	return r
-}
-
-// waiting is asked for a request that waits.
-func waiting(b driver.Backend, name string, ttl time.Duration) driver.Request {
-	r := asked(b, name, ttl)
-	r.Wait = true
-	return r
-}
-
 // exercise does everything that the driver can do, and is particular about time.
 func exercise(t T, b driver.Backend, name string) {
 	t.Helper()
@@ -303,33 +252,7 @@ func mysqlNames(t *testing.T, s *Server) {
 	d.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"}
 	b, other := d.side(t, NewProxy(), mysql.Options{Prefix: "names/"}), s.mysql(t).side(t, NewProxy(), mysql.Options{Prefix: "names/"})
 	stranger := s.mysql(t).side(t, NewProxy(), mysql.Options{Prefix: "names"})
-	tokens := map[string]driver.Token{}
-	for i, n := range names {
-		if slices.Contains(names[:i], n) {
-			t.Fatalf("%q is there twice", n)
-		}
-		tokens[n] = acquired(t, b, asked(b, n, time.Minute)).Token
-	}
-	for _, n := range names {
-		if _, err := other.Acquire(t.Context(), asked(other, n, time.Minute)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("%q: %v", n, err)
-		}
-		if q := queue(t, other, n); q.Len() != 1 || q.Strangers[0].Token != tokens[n] || q.Strangers[0].Name != n {
-			t.Errorf("%q: %+v", n, q)
-		}
-		if q := queue(t, stranger, n); q.Len() != 0 {
-			t.Errorf("with another prefix, %q: %+v", n, q)
-		}
-	}
-	listed, err := other.List(t.Context())
-	slices.Sort(listed)
-	slices.Sort(names)
-	if err != nil || !slices.Equal(listed, names) {
-		t.Errorf("List: %q, %v", listed, err)
-	}
-	if listed, err := stranger.List(t.Context()); err != nil || len(listed) != 0 {
-		t.Errorf("List with another prefix: %q, %v", listed, err)
-	}
+	namesApart(t, b, other, stranger, names)
 }
 
 // race lets 32 racers of four clients run for names that were never used before: one holds each, and nobody sees an error.
@@ -402,55 +325,6 @@ func mysqlRacers(t *testing.T, s *Server) {
 	}
 }
 
-// takeTurns runs n goroutines of two clients that take turns on two names, until stop: no call may fail.
-func takeTurns(t testing.TB, s *Server, prefix string, n int) (done *atomic.Int64, stop func()) {
-	t.Helper()
-	done = new(atomic.Int64)
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	var in [2]atomic.Int64
-	clients := []*dlock.Client{clientOf(t, s.side(t)), clientOf(t, s.side(t))}
-	for i := range n {
-		c, name := clients[i%2], i/2%2
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				l, err := c.Mutex(fmt.Sprint(prefix, "/", name)).Lock(ctx)
-				if err != nil {
-					if ctx.Err() == nil {
-						t.Errorf("Lock: %v", err)
-					}
-					continue
-				}
-				if in[name].Add(1) != 1 {
-					t.Errorf("two hold one name")
-				}
-				in[name].Add(-1)
-				if err := l.Unlock(context.Background()); err != nil {
-					t.Errorf("Unlock: %v", err)
-				}
-				done.Add(1)
-			}
-		})
-	}
-	stop = sync.OnceFunc(func() {
-		cancel()
-		wg.Wait()
-		b := s.side(t)
-		await(t, "nothing is left", func() bool {
-			return queue(t, b, prefix+"/0").Len()+queue(t, b, prefix+"/1").Len() == 0
-		})
-	})
-	t.Cleanup(stop)
-	return done, stop
-}
-
-// further waits for n more turns.
-func further(t T, done *atomic.Int64, n int64) {
-	t.Helper()
-	from := done.Load()
-	await(t, "work goes on", func() bool { return done.Load() >= from+n })
-}
-
 // killMySQL kills connections of the server, but for that which asks, until stop, and tells how many.
 func killMySQL(t *testing.T, s *Server) (killed *atomic.Int64, stop func()) {
 	t.Helper()
@@ -481,7 +355,7 @@ func killMySQL(t *testing.T, s *Server) (killed *atomic.Int64, stop func()) {
 
 // mysqlKills: connections are killed at any moment, and nobody is told.
 func mysqlKills(t *testing.T, s *Server) {
-	done, stop := takeTurns(t, s, "kills", 8)
+	done, stop := takeTurns(t, "kills", 8, s.side(t), clientOf(t, s.side(t)), clientOf(t, s.side(t)))
 	further(t, done, 20)
 	killed, enough := killMySQL(t, s)
 	await(t, "connections were killed", func() bool { return killed.Load() >= 100 })
@@ -782,7 +656,7 @@ func mysqlGhost(t *testing.T, s *Server) {
 
 // mysqlDeadlocks: transactions of others take our rows in an order in which they deadlock with us. Nobody is told.
 func mysqlDeadlocks(t *testing.T, s *Server) {
-	done, stop := takeTurns(t, s, "deadlocks", 8)
+	done, stop := takeTurns(t, "deadlocks", 8, s.side(t), clientOf(t, s.side(t)), clientOf(t, s.side(t)))
 	further(t, done, 20)
 	db := s.mysql(t).pool(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -902,47 +776,5 @@ func mysqlFrozenServer(t *testing.T, s *Server) {
 
 // mysqlRestart: the server is killed and started again, on its data.
 func mysqlRestart(t *testing.T, s *Server) {
-	c, other := clientOf(t, s.side(t)), clientOf(t, s.side(t))
-	l, err := c.Mutex("restart/held").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	done, stop := takeTurns(t, s, "restart", 8)
-	further(t, done, 20)
-	var wg sync.WaitGroup
-	wg.Go(func() { // waits through it all
-		next, err := other.Mutex("restart/held").Lock(t.Context())
-		if err != nil {
-			t.Errorf("Lock of one who waited: %v", err)
-			return
-		}
-		if next.Token() <= l.Token() {
-			t.Errorf("token %d after %d", next.Token(), l.Token())
-		}
-		next.Unlock(t.Context())
-	})
-	b := s.side(t)
-	await(t, "one waits", func() bool { return queue(t, b, "restart/held").Len() == 2 })
-	s.Kill(t)
-	wg.Go(func() { // begins while nobody listens
-		late, err := c.Mutex("restart/late").Lock(t.Context())
-		if err != nil {
-			t.Errorf("Lock of one who came while the server was down: %v", err)
-			return
-		}
-		late.Unlock(t.Context())
-	})
-	s.Restart(t)
-	further(t, done, 50)
-	if err := l.Renew(t.Context()); err != nil {
-		t.Errorf("Renew of what was held: %v", err)
-	}
-	if q := queue(t, b, "restart/held"); len(q.Holders()) != 1 || q.Holders()[0].Token != l.Token() {
-		t.Errorf("there is %+v", q)
-	}
-	if err := l.Unlock(t.Context()); err != nil {
-		t.Errorf("Unlock: %v", err)
-	}
-	wg.Wait()
-	stop()
+	acrossRestart(t, s, s.side(t), clientOf(t, s.side(t)), clientOf(t, s.side(t)))
 }

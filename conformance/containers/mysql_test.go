@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
@@ -165,15 +164,4 @@ func hostile(d dsn) dsn {
 		"sql_safe_updates": "1", "sql_select_limit": "1", "group_concat_max_len": "4", "completion_type": "'CHAIN'",
 	}
 	return dsn{c}
-}
-
-// clientOf is dlock.New over a backend.
-func clientOf(t T, b driver.Backend, opts ...dlock.Option) *dlock.Client {
-	t.Helper()
-	c, err := dlock.New(b, append([]dlock.Option{dlock.Logger(nil)}, opts...)...)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
 }

@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -33,7 +34,7 @@ func asProcess(k Kind, ports []int) (place, string, error) {
 	}
 	p := &process{kind: k, dir: dir}
 	p.argv = k.argv(p.data(), ports)
-	if err := installed(k, k.Command(p.data(), ports)[0]); err != nil {
+	if err := installed(k, cmp.Or(k.Needs, k.Command(p.data(), ports)[0])); err != nil {
 		os.RemoveAll(dir)
 		return nil, "", fmt.Errorf("process: %w", err)
 	}
@@ -61,7 +62,8 @@ func installed(k Kind, program string) error {
 	case os.Geteuid() != 0:
 		return fmt.Errorf("there is no program %s; root may install it: apt-get install %s", program, k.Package)
 	}
-	for _, args := range [][]string{{"update"}, {"install", "-y", "--no-install-recommends", k.Package}} {
+	install := append([]string{"install", "-y", "--no-install-recommends"}, strings.Fields(k.Package)...)
+	for _, args := range [][]string{{"update"}, install} {
 		cmd := exec.Command(apt, append([]string{"-q"}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -341,6 +341,7 @@ func (m *redisModel) release(id driver.ID, ttl int64) string {
 func (m *redisModel) bury(id driver.ID, ttl int64, forced bool) {
 	t := m.gone[id]
 	m.gone[id] = tombstone{max(t.until, m.now+ttl), t.forced || forced}
+	m.remembered = min(m.remembered, m.now+m.keep) // less only if the clock was set back since one ended: all that is kept is kept from now
 	m.latest = max(m.latest, m.now+ttl)
 }
 

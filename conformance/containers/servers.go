@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -42,8 +43,9 @@ type Kind struct {
 	Name    string            // as in DLOCK_TEST_<NAME>_URL
 	Image   string            // the published one
 	Built   string            // what scripts/images.sh calls the one that it builds
-	Package string            // Debian's, which has the program
-	Ports   int               // how many a server listens on
+	Package string            // Debian's, which has the program; several if need be
+	Needs   string            // the program that tells whether the package is installed, unless it is the command's
+	Ports   int               // how many a server listens on; 0: one
 	Files   map[string]string // are put into the folder of the data: text by name
 
 	// Prepare, unless it is nil, is a program and its arguments that fill a new folder of the data before the first start.
@@ -292,21 +294,30 @@ var taken struct {
 	ports []int
 }
 
+// The ports of servers are none that systems give to connections (from 32768 on Linux, from 49152 elsewhere): one of those would be in use when a server that was
+// killed starts again.
+const firstPort, lastPort = 15000, 32000
+
 // freePorts returns ports of 127.0.0.1 on which nobody listens, each of them once in a run.
 func freePorts(n int) ([]int, error) {
 	taken.Lock()
 	defer taken.Unlock()
 	var ports []int
-	for len(ports) < n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for tries := 0; len(ports) < n; tries++ {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		if slices.Contains(taken.ports, port) {
+			continue
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
-			return nil, err
+			if tries > 1000 {
+				return nil, fmt.Errorf("no free port of %d to %d: %w", firstPort, lastPort, err)
+			}
+			continue
 		}
 		defer l.Close()
-		if port := l.Addr().(*net.TCPAddr).Port; !slices.Contains(taken.ports, port) {
-			ports = append(ports, port)
-			taken.ports = append(taken.ports, port)
-		}
+		ports = append(ports, port)
+		taken.ports = append(taken.ports, port)
 	}
 	return ports, nil
 }

@@ -55,8 +55,14 @@ func list(t *testing.T, args ...string) []pkg {
 
 // clients are the modules that each driver may depend on; what is not listed has the standard library only.
 var clients = map[string][]string{
-	"mysql": {"github.com/go-sql-driver/mysql", "filippo.io/edwards25519"},
-	"redis": {"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "github.com/zeebo/xxh3", "github.com/klauspost/cpuid/v2", "go.uber.org/atomic", "golang.org/x/sys"},
+	"etcd": {
+		"go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/client/pkg/v3", "go.etcd.io/etcd/api/v3", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto",
+		"github.com/grpc-ecosystem/grpc-gateway/v2", "github.com/golang/protobuf", "github.com/coreos/go-semver", "github.com/coreos/go-systemd/v22",
+		"go.uber.org/zap", "go.uber.org/multierr", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/text",
+	},
+	"mysql":     {"github.com/go-sql-driver/mysql", "filippo.io/edwards25519"},
+	"redis":     {"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "github.com/zeebo/xxh3", "github.com/klauspost/cpuid/v2", "go.uber.org/atomic", "golang.org/x/sys"},
+	"zookeeper": {"github.com/go-zookeeper/zk"},
 }
 
 func TestImports(t *testing.T) {

@@ -1,0 +1,248 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock"
+)
+
+// TestEtcdCluster runs, on three members, what a cluster goes through.
+func TestEtcdCluster(t *testing.T) {
+	c := StartDivisibleEtcdCluster(t)
+	for _, f := range []struct {
+		name string
+		run  func(*testing.T, *EtcdCluster)
+	}{
+		{"the leader is killed", etcdLeaderKilled},
+		{"the leader is cut off", func(t *testing.T, c *EtcdCluster) { etcdMinority(t, c, c.Leader(t)) }},
+		{"a follower is cut off", func(t *testing.T, c *EtcdCluster) { etcdMinority(t, c, (c.Leader(t)+1)%3) }},
+		{"a leader that slept", etcdLeaderSleeps},
+		{"compaction and defragmentation under load", etcdCompaction},
+	} {
+		t.Run(f.name, func(t *testing.T) { f.run(t, c) })
+	}
+}
+
+// etcdLeaderKilled: nobody loses what it holds, nor its place, and nobody is told.
+func etcdLeaderKilled(t *testing.T, c *EtcdCluster) {
+	probe := c.side(t)
+	a, b := clientOf(t, c.side(t), dlock.TTL(10*time.Second)), clientOf(t, c.side(t), dlock.TTL(10*time.Second))
+	held, err := a.Mutex("leader/held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		l, err := b.Mutex("leader/held").Lock(t.Context())
+		if err == nil {
+			err = l.Unlock(t.Context())
+		}
+		waits <- err
+	}()
+	await(t, "one waits", func() bool { return queue(t, probe, "leader/held").Len() == 2 })
+	place := queue(t, probe, "leader/held").Waiters()[0].ID
+	done, stop := takeTurns(t, "leader", 8, probe, a, b)
+	further(t, done, 20)
+	for range 2 {
+		old := c.Leader(t)
+		c.Members[old].Kill(t)
+		if now := c.Leader(t); now == old {
+			t.Fatal("the leader is the same")
+		}
+		further(t, done, 50)
+		c.Members[old].Restart(t)
+		further(t, done, 20)
+	}
+	stop()
+	if err := held.Err(); err != nil {
+		t.Errorf("what was held: %v", err)
+	}
+	if q := queue(t, probe, "leader/held"); len(q.Holders()) != 1 || len(q.Waiters()) != 1 || q.Waiters()[0].ID != place {
+		t.Errorf("there is %+v", q)
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-waits; err != nil {
+		t.Errorf("who waited: %v", err)
+	}
+}
+
+// etcdMinority: a client that reaches only a member without a majority knows that its hold is over before the next is in.
+func etcdMinority(t *testing.T, c *EtcdCluster, member int) {
+	const ttl = 2 * etcdTTL
+	near := etcdOver(t, NewProxy(), []string{c.Members[member].Addr})
+	var others []string
+	for i, m := range c.Members {
+		if i != member {
+			others = append(others, m.Addr)
+		}
+	}
+	far := etcdOver(t, NewProxy(), others)
+	inside, outside, everywhere := clientOf(t, near, dlock.TTL(ttl)), clientOf(t, far, dlock.TTL(ttl)), clientOf(t, c.side(t), dlock.TTL(ttl))
+	held, err := inside.Mutex("minority").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	also, err := everywhere.Mutex("minority/also").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		l, err := inside.Mutex("minority/also").Lock(t.Context())
+		if err == nil {
+			err = l.Unlock(context.WithoutCancel(t.Context()))
+		}
+		waits <- err
+	}()
+	await(t, "one waits", func() bool { return queue(t, far, "minority/also").Len() == 2 })
+	heal := c.Cut(member)
+	t.Cleanup(heal)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if l, err := inside.Mutex("minority/new").Lock(ctx); err == nil {
+		t.Errorf("a lock with token %d from a minority", l.Token())
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lock: %v", err)
+	}
+	next, err := outside.Mutex("minority").Lock(t.Context())
+	at := time.Now()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held.Until().After(at) {
+		t.Errorf("the next was in %s before the time of the one without a majority was over", held.Until().Sub(at))
+	}
+	select {
+	case <-held.Lost():
+	case <-time.After(time.Second):
+		t.Error("the hold without a majority is not lost")
+	}
+	if next.Token() <= held.Token() {
+		t.Errorf("token %d after %d", next.Token(), held.Token())
+	}
+	if err := also.Unlock(t.Context()); err != nil { // who can reach the others goes on; who waits without a majority hears nothing of it
+		t.Errorf("Unlock: %v", err)
+	}
+	heal()
+	if err := <-waits; err != nil {
+		t.Errorf("who waited without a majority: %v", err)
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	again, err := inside.Mutex("minority").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	for _, name := range []string{"minority", "minority/also", "minority/new"} {
+		await(t, "nothing is left of "+name, func() bool { return queue(t, far, name).Len() == 0 })
+	}
+}
+
+// etcdLeaderSleeps: a leader is stopped, and goes on when it has long been replaced. It may still believe, and say, that all is as it was.
+func etcdLeaderSleeps(t *testing.T, c *EtcdCluster) {
+	m := c.Members[c.Leader(t)]
+	near := etcdOver(t, NewProxy(), []string{m.Addr})
+	far := c.side(t)
+	inside := clientOf(t, near, dlock.TTL(etcdTTL))
+	held, err := inside.Mutex("sleeps").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Pause(t)
+	next := waiting(far, "sleeps", time.Minute)
+	g := acquired(t, far, next)
+	at := time.Now()
+	m.Continue(t)
+	if held.Until().After(at) {
+		t.Errorf("the next was in %s before the time of the first was over", held.Until().Sub(at))
+	}
+	if err := held.Renew(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Renew of what was lost: %v", err)
+	}
+	if err := held.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Unlock of what was lost: %v", err)
+	}
+	if q := queue(t, far, "sleeps"); len(q.Holders()) != 1 || q.Holders()[0].Token != g.Token {
+		t.Errorf("there is %+v", q)
+	}
+	released(t, far, next)
+}
+
+// etcdCompaction: history is compacted all the time, and the members are defragmented in turn, which stops each for a moment.
+func etcdCompaction(t *testing.T, c *EtcdCluster) {
+	probe, root := c.side(t), c.Members[0].etcd(t)
+	a, b := clientOf(t, c.side(t), dlock.TTL(10*time.Second)), clientOf(t, c.side(t), dlock.TTL(10*time.Second))
+	done, stop := takeTurns(t, "compaction", 8, probe, a, b)
+	further(t, done, 20)
+	for i := range 20 {
+		res, err := root.Get(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := root.Compact(t.Context(), res.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+			t.Fatal(err)
+		}
+		m := c.Members[i%len(c.Members)]
+		if _, err := m.etcd(t).Defragment(t.Context(), m.Addr); err != nil {
+			t.Fatal(err)
+		}
+		further(t, done, 5)
+	}
+	stop()
+}
+
+// TestEtcdFlashSale: the stock is sold once, also while the leader is killed.
+func TestEtcdFlashSale(t *testing.T) {
+	c := StartEtcdCluster(t)
+	flashSale(t, c.URL(), func() {
+		old := c.Leader(t)
+		c.Members[old].Kill(t)
+		c.Leader(t)
+		c.Members[old].Restart(t)
+	})
+}
+
+// TestPeerNetworkCut: what a member says after it was cut off is not heard.
+func TestPeerNetworkCut(t *testing.T) {
+	say := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	member := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-say
+		fmt.Fprint(w, "x")
+	})}
+	go member.Serve(l)
+	t.Cleanup(func() { member.Close() })
+	n := newPeerNetwork(t, []int{l.Addr().(*net.TCPAddr).Port})
+	for range 300 {
+		res, err := http.Get(n.urls[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		heal := n.cut(0)
+		say <- struct{}{}
+		heard, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if heal(); len(heard) > 0 {
+			t.Fatalf("heard %q from a member that is cut off", heard)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+// TestEtcdCosts counts what clients send.
+func TestEtcdCosts(t *testing.T) {
+	s := StartOwn(t, Etcd)
+	for _, f := range []struct {
+		name string
+		run  func(*testing.T, *Server)
+	}{
+		{"round trips", etcdRoundTrips},
+		{"hand-offs", etcdHandOffs},
+		{"waiting", etcdIdleWait},
+		{"holding", etcdHolding},
+		{"a TTL that the server raises", etcdRaisedTTL},
+	} {
+		t.Run(f.name, func(t *testing.T) { f.run(t, s) })
+	}
+}
+
+// etcdRoundTrips: Lock is one, Unlock is one, re-entry none; of a fixed lease they are two each, since it has a lease of its own.
+func etcdRoundTrips(t *testing.T, s *Server) {
+	const rounds = 50
+	b := s.etcdSide(t)
+	c := clientOf(t, b, dlock.TTL(10*time.Minute))
+	m := c.Mutex("trips")
+	unlocked := func(l *dlock.Lease, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // re-entry is a counter
+			again, err := m.Lock(l.Context(t.Context()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := again.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlocked(m.Lock(t.Context())) // which asks for a lease
+	const slack = 2               // for what a busy machine may have repeated
+	costs := func(what string, txns, others int64, f func()) {
+		t.Helper()
+		before := b.rpcs.counts()
+		for range rounds {
+			f()
+		}
+		sent := b.rpcs.since(before)
+		t.Logf("%s, %d times: %v", what, rounds, sent)
+		if n := sent["Txn"]; n < txns*rounds || n > txns*rounds+slack {
+			t.Errorf("%s made %d transactions in %d rounds; want %d", what, n, rounds, txns*rounds)
+		}
+		if n := total(sent) - sent["Txn"]; n < others*rounds-slack || n > others*rounds+slack { // the last may be sent in the background
+			t.Errorf("%s made %d other calls in %d rounds; want %d", what, n, rounds, others*rounds)
+		}
+	}
+	costs("Lock, re-entry and Unlock", 2, 0, func() { unlocked(m.Lock(t.Context())) })
+	costs("TryLock, re-entry and Unlock", 2, 0, func() { unlocked(m.TryLock(t.Context())) })
+	fixed := c.Mutex("trips", dlock.FixedLease(time.Minute))
+	costs("Lock and Unlock of a fixed lease", 2, 2, func() { unlocked(fixed.Lock(t.Context())) })
+	r := c.RWMutex("trips/shared")
+	first, err := r.Read().Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	costs("Lock and Unlock beside a reader", 2, 0, func() {
+		l, err := r.Read().Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	costs("TryLock of what is held", 1, 0, func() {
+		if _, err := r.Write().TryLock(t.Context()); err == nil {
+			t.Fatal("it is held")
+		}
+	})
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held, err := clientOf(t, s.etcdSide(t)).Mutex("trips/joined").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := dlock.WithOwner(t.Context(), held.Owner())
+	costs("A join, which reads first, and its Unlock", 2, 1, func() {
+		l, err := c.Mutex("trips/joined").Lock(join)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// etcdHandOffs: a hand-off is the transaction of who gives the lock back, and no call of the one who gets it, however many wait.
+func etcdHandOffs(t *testing.T, s *Server) {
+	const hands = 20
+	probe := s.etcdSide(t)
+	for _, waiters := range []int{2, 16, 128} {
+		for _, clients := range []int{1, 4} {
+			name := fmt.Sprint("hands/", waiters, "/", clients)
+			var sides []*etcdSide
+			var cs []*dlock.Client
+			for range clients {
+				b := s.etcdSide(t)
+				sides, cs = append(sides, b), append(cs, clientOf(t, b, dlock.TTL(10*time.Minute)))
+			}
+			held, err := cs[0].Mutex(name).Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan *dlock.Lease)
+			var wg sync.WaitGroup
+			for i := range waiters + hands {
+				wg.Go(func() {
+					l, err := cs[i%clients].Mutex(name).Lock(ctx)
+					if err == nil {
+						got <- l
+					} else if ctx.Err() == nil {
+						t.Errorf("Lock: %v", err)
+					}
+				})
+			}
+			await(t, "all wait", func() bool { return queue(t, probe, name).Len() == 1+waiters+hands })
+			start := time.Now()
+			var before []map[string]int64
+			for _, b := range sides {
+				before = append(before, b.rpcs.counts())
+			}
+			for range hands {
+				if err := held.Unlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				held = <-got
+			}
+			sent := map[string]int64{}
+			for i, b := range sides {
+				for method, n := range b.rpcs.since(before[i]) {
+					sent[method] += n
+				}
+			}
+			t.Logf("%d waiters of %d clients, %d hand-offs: %v", waiters, clients, hands, sent)
+			if n := sent["Txn"]; n < hands || n > hands+2 {
+				t.Errorf("%d waiters: %d hand-offs made %d transactions", waiters, hands, n)
+			}
+			asks := int64(time.Since(start)/(3*time.Second)) + 1 // each client asks whether its stream is there
+			if n := total(sent) - sent["Txn"]; n > asks*int64(clients) {
+				t.Errorf("%d waiters: %d hand-offs made %d other calls: %v", waiters, hands, n, sent)
+			}
+			if err := held.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for l := range got {
+					l.Unlock(context.Background())
+				}
+			}()
+			cancel()
+			wg.Wait()
+			close(got)
+			for i := range cs {
+				cs[i].Close()
+				sides[i].Close()
+			}
+		}
+	}
+}
+
+// etcdIdleWait: those who wait cost a client what keeps its leases alive, and nothing else; no goroutine and no connection each.
+func etcdIdleWait(t *testing.T, s *Server) {
+	const names, each, ttl, span = 8, 16, 6 * time.Second, 10 * time.Second
+	holder, b := s.etcdSide(t), s.etcdSide(t)
+	h, c := clientOf(t, holder, dlock.TTL(10*time.Minute)), clientOf(t, b, dlock.TTL(ttl))
+	if l, err := c.Mutex("idle/warm").Lock(t.Context()); err != nil || l.Unlock(t.Context()) != nil {
+		t.Fatal(err)
+	}
+	goroutines := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range names {
+		name := fmt.Sprint("idle/", i)
+		if _, err := h.Mutex(name).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range each {
+			wg.Go(func() {
+				if _, err := c.Mutex(name).Lock(ctx); err == nil {
+					t.Error("one of those who wait was granted")
+				}
+			})
+		}
+		await(t, "all wait", func() bool { return queue(t, holder, name).Len() == 1+each })
+	}
+	before, start := b.rpcs.counts(), time.Now()
+	<-time.After(span)
+	took, sent := time.Since(start), b.rpcs.since(before)
+	t.Logf("%d waiters for %d names, for %s: %v, %d connections", names*each, names, took, sent, b.line.Counts().Open)
+	periods := int64(took/(ttl/3)) + 2
+	for method, n := range sent {
+		switch method {
+		case "LeaseKeepAlive", "LeaseTimeToLive", "Range": // the proofs of one lease
+			if n > periods {
+				t.Errorf("%d times %s in %s; want %d at most", n, method, took, periods)
+			}
+		case "Watch": // requests for progress, on the one stream
+			if n > int64(took/(3*time.Second))+1 {
+				t.Errorf("%d messages on the stream of watches in %s", n, took)
+			}
+		default:
+			t.Errorf("%d times %s while nothing happens", n, method)
+		}
+	}
+	if sent["LeaseKeepAlive"] == 0 {
+		t.Error("their lease was not kept alive")
+	}
+	if n := runtime.NumGoroutine() - goroutines - names*each; n > 40 {
+		t.Errorf("%d waiters have %d goroutines more than one each, the test's", names*each, n)
+	}
+	if n := b.line.Counts().Open; n > 2 {
+		t.Errorf("%d waiters have %d connections", names*each, n)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// etcdHolding: 10,000 leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no goroutine of its own.
+func etcdHolding(t *testing.T, s *Server) {
+	const many, ttl = 10_000, 15 * time.Second
+	b := s.etcdSide(t)
+	c := clientOf(t, b, dlock.TTL(ttl))
+	if l, err := c.Mutex("holding/warm").Lock(t.Context()); err != nil || l.Unlock(t.Context()) != nil {
+		t.Fatal(err)
+	}
+	goroutines := runtime.NumGoroutine()
+	leases := holdMany(t, c, many)
+	<-time.After(ttl / 3) // those that are younger come into step
+	const periods = 2
+	before := b.rpcs.counts()
+	<-time.After(periods * ttl / 3)
+	sent := b.rpcs.since(before)
+	t.Logf("%d leases: %v in %d times TTL/3; %d goroutines more", many, sent, periods, runtime.NumGoroutine()-goroutines)
+	if n := sent["LeaseKeepAlive"]; n < many/1000 || n > 20*periods {
+		t.Errorf("%d leases made %d keep-alives in %d times TTL/3", many, n, periods)
+	}
+	if n := total(sent); n > 3*20*periods {
+		t.Errorf("%d leases made the calls %v in %d times TTL/3", many, sent, periods)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n > 100 {
+		t.Errorf("%d leases have %d goroutines", many, n)
+	}
+	mustLive(t, leases)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	next.Store(many)
+	for range 64 {
+		wg.Go(func() {
+			for i := next.Add(-1); i >= 0; i = next.Add(-1) {
+				leases[i].Unlock(t.Context())
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant says.
+func etcdRaisedTTL(t *testing.T, _ *Server) {
+	const least = 6 * time.Second // three elections of eighty heartbeats, by half
+	s := StartOwn(t, Etcd.With("--election-timeout=4000"))
+	b := s.etcdSide(t)
+	for _, fixed := range []bool{false, true} {
+		r := asked(b, fmt.Sprint("raised/", fixed), etcdTTL)
+		r.Fixed = fixed
+		if g := acquired(t, b, r); g.TTL != least {
+			t.Errorf("fixed %t: asked for %s it has %s, and the server gives %s", fixed, etcdTTL, g.TTL, least)
+		}
+		released(t, b, r)
+	}
+}

@@ -1,0 +1,839 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// TestEtcdFaults runs, on one member, what goes wrong with locks under leases.
+func TestEtcdFaults(t *testing.T) {
+	s := StartOwn(t, Etcd)
+	for _, f := range []struct {
+		name string
+		run  func(*testing.T, *Server)
+	}{
+		{"names", etcdNames},
+		{"racers of one client", etcdRacers},
+		{"lost replies", etcdLostReplies},
+		{"connections that are refused", etcdRefused},
+		{"late copies", etcdLateCopies},
+		{"a stray key", etcdStray},
+		{"a stray key under a key that is used again", etcdStrayAgain},
+		{"a release beside its acquire", etcdReleaseBesideAcquire},
+		{"a join beside a break", etcdJoinBesideBreak},
+		{"a break of a large hold", etcdBreakLarge},
+		{"a break that takes long", etcdBreakSlow},
+		{"no space", etcdNoSpace},
+		{"a lease that an operator revokes", etcdRevoked},
+		{"a key that an operator deletes", etcdDeleted},
+		{"joins that race with the end", etcdJoins},
+		{"watches that end", etcdWatches},
+		{"compaction behind the back of a waiter", etcdCompactedWaiter},
+		{"a server that hangs", etcdHangs},
+		{"a restart in the middle", etcdRestart},
+	} {
+		t.Run(f.name, func(t *testing.T) { f.run(t, s) })
+	}
+}
+
+// keysOf returns what stands in the server under a name.
+func keysOf(t T, c *clientv3.Client, name string) []*mvccpb.KeyValue {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	res, err := c.Get(ctx, "dlock/"+strings.ReplaceAll(name, "/", "%2F")+"/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return res.Kvs
+}
+
+// keyOf returns the one key of a request.
+func keyOf(t T, c *clientv3.Client, r driver.Request) *mvccpb.KeyValue {
+	t.Helper()
+	var found []*mvccpb.KeyValue
+	for _, kv := range keysOf(t, c, r.Name) {
+		if strings.Contains(string(kv.Value), r.ID.String()) {
+			found = append(found, kv)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d keys have the request", len(found))
+	}
+	return found[0]
+}
+
+// etcdNames: no lock sees the keys of another, whatever separates keys and begins ranges.
+func etcdNames(t *testing.T, s *Server) {
+	names := []string{"a", "A", "a ", " a", "a/b", "a0", "a/", "/a", "a//b", "a.", "a-", "a%", "a%2F", "a%2Fb", "a%25", "%", "%%", "/", "//", "0", ".", "..",
+		"s", "j", "a\u00a0", "é", "e\u0301", "🔒", strings.Repeat("x", 255), strings.Repeat("/", 255), strings.Repeat("%", 254)}
+	b, other, stranger := s.etcdSide(t), s.etcdSide(t), etcdByURL(t, NewProxy(), s.URL+"/elsewhere")
+	within := etcdByURL(t, NewProxy(), s.URL+"/dlock/a") // a root that looks like one of the names
+	acquired(t, within, asked(within, "b", time.Minute))
+	namesApart(t, b, other, stranger, names)
+	if err := b.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if listed, err := other.List(t.Context()); err != nil || len(listed) != 0 {
+		t.Errorf("List after Close: %q, %v", listed, err)
+	}
+}
+
+// etcdRacers: so many of one client come at a time that what they send goes together.
+func etcdRacers(t *testing.T, s *Server) {
+	b := s.etcdSide(t)
+	done, stop := takeTurns(t, "racers", 128, b, clientOf(t, b))
+	further(t, done, 500)
+	stop()
+	for i := range 5 {
+		name := fmt.Sprint("racers/fresh/", i)
+		var wg sync.WaitGroup
+		var won atomic.Int64
+		for range 64 {
+			wg.Go(func() {
+				switch _, err := b.Acquire(t.Context(), asked(b, name, time.Minute)); {
+				case err == nil:
+					won.Add(1)
+				case !errors.Is(err, driver.ErrHeld):
+					t.Errorf("a racer: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := won.Load(); n != 1 {
+			t.Errorf("%d of 64 hold %s", n, name)
+		}
+		if n := queue(t, b, name).Len(); n != 1 {
+			t.Errorf("%d requests stand under %s", n, name)
+		}
+	}
+}
+
+// etcdRefused: nobody listens for a while, and a call that began meanwhile succeeds when somebody does.
+func etcdRefused(t *testing.T, s *Server) {
+	b := s.etcdSide(t)
+	r := asked(b, "refused", time.Minute)
+	acquired(t, b, r)
+	heal := b.line.Refuse()
+	b.line.Cut()
+	renewal, next := make(chan error, 1), acquiring(b, asked(b, "refused/next", time.Minute))
+	go func() { renewal <- renewed(b, r) }()
+	<-time.After(1500 * time.Millisecond) // in which each attempt fails at once
+	heal()
+	if err := <-renewal; err != nil {
+		t.Errorf("Renew: %v", err)
+	}
+	if err := <-next; err != nil {
+		t.Errorf("Acquire: %v", err)
+	}
+	released(t, b, r)
+}
+
+// etcdLostReplies: the server did what was asked, and the answer never came.
+func etcdLostReplies(t *testing.T, s *Server) {
+	probe := s.etcdSide(t)
+	for _, fixed := range []bool{false, true} {
+		for _, wait := range []bool{false, true} {
+			b := s.etcdSide(t)
+			name := fmt.Sprint("lost/", fixed, "/", wait)
+			r := asked(b, name, time.Minute)
+			r.Fixed, r.Wait = fixed, wait
+			grant, put := b.rpcs.loseReply("LeaseGrant"), b.rpcs.loseReply("Txn")
+			g := acquired(t, b, r)
+			closed(t, "the reply to LeaseGrant", grant)
+			closed(t, "the reply to the transaction of Acquire", put)
+			if q := queue(t, probe, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+				t.Fatalf("granted token %d, and there is %+v", g.Token, q)
+			}
+			for _, method := range []string{"LeaseTimeToLive", "Range"} {
+				if fixed {
+					break
+				}
+				lost := b.rpcs.loseReply(method)
+				if err := renewed(b, r); err != nil {
+					t.Fatalf("Renew without the reply to %s: %v", method, err)
+				}
+				closed(t, "the reply to "+method, lost)
+			}
+			next := waiting(probe, name, time.Minute)
+			got := acquiring(probe, next)
+			await(t, "one waits", func() bool { return queue(t, probe, name).Len() == 2 })
+			lost := b.rpcs.loseReply("Txn")
+			released(t, b, r)
+			closed(t, "the reply to Release", lost)
+			if err := <-got; err != nil {
+				t.Fatalf("Acquire of the next: %v", err)
+			}
+			if q := queue(t, probe, name); q.Len() != 1 || q.Strangers[0].ID != next.ID {
+				t.Fatalf("there is %+v", q)
+			}
+			released(t, probe, next)
+			join := asked(b, name, time.Minute)
+			first := asked(probe, name, time.Minute)
+			g = acquired(t, probe, first)
+			join.Owner, join.Token = first.ID, g.Token
+			lost = b.rpcs.loseReply("Txn")
+			if again := acquired(t, b, join); again.Token != g.Token {
+				t.Fatalf("a join has token %d, what it joined %d", again.Token, g.Token)
+			}
+			closed(t, "the reply to the transaction of a join", lost)
+			released(t, probe, first)
+			if q := queue(t, probe, name); q.Len() != 1 || len(q.Joins) != 1 || q.Joins[0].ID != join.ID {
+				t.Fatalf("there is %+v", q)
+			}
+			released(t, b, join)
+			if n := queue(t, probe, name).Len(); n != 0 {
+				t.Fatalf("%d requests are left", n)
+			}
+		}
+	}
+}
+
+// etcdLateCopies: a client's keys are used again, and copies of all that it ever sent do nothing to who has one now.
+func etcdLateCopies(t *testing.T, s *Server) {
+	root := s.etcd(t)
+	for _, lossy := range []bool{false, true} {
+		b, name := s.etcdSide(t), fmt.Sprint("copies/", lossy)
+		sent := b.rpcs.record()
+		first := asked(b, name, time.Minute)
+		if lossy {
+			b.rpcs.loseReply("Txn")
+		}
+		acquired(t, b, first)
+		keys := keysOf(t, root, name)
+		if lossy {
+			b.rpcs.loseReply("Txn")
+		}
+		released(t, b, first)
+		copies := sent()
+		if want := map[bool]int{false: 2, true: 4}[lossy]; len(copies) < want || len(keys) != 1 {
+			t.Fatalf("%d keys, and %d transactions were seen; want %d", len(keys), len(copies), want)
+		}
+		for range 2 {
+			r := asked(b, name, time.Minute)
+			g := acquired(t, b, r)
+			if again := string(keyOf(t, root, r).Key) == string(keys[0].Key); again == lossy { // or its tombstone has it
+				t.Fatalf("used again: %t", again)
+			}
+			replayTxns(t, s, copies)
+			slices.Reverse(copies)
+			replayTxns(t, s, copies)
+			if q := queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+				t.Fatalf("after copies of what ended there is %+v", q)
+			}
+			if err := renewed(b, r); err != nil {
+				t.Fatalf("Renew after copies of what ended: %v", err)
+			}
+			released(t, b, r)
+		}
+	}
+}
+
+// etcdStray: a copy of an acquire that arrives after the release puts a key that its client keeps alive. The client finds it, and deletes it.
+func etcdStray(t *testing.T, s *Server) {
+	b, other, root := s.etcdSide(t), s.etcdSide(t), s.etcd(t)
+	c := clientOf(t, b, dlock.TTL(etcdTTL))
+	kept, err := c.Mutex("stray/kept").Lock(t.Context()) // its lease is that of the stray too
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := b.rpcs.record()
+	l, err := c.Mutex("stray").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := sent()
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	replayTxns(t, s, copies)
+	if n := len(keysOf(t, root, "stray")); n != 1 {
+		t.Fatalf("the copy put %d keys", n)
+	}
+	start := time.Now()
+	r := waiting(other, "stray", time.Minute)
+	acquired(t, other, r)
+	if took := time.Since(start); took > 2*etcdTTL+5*time.Second {
+		t.Errorf("a stray key blocked others for %s", took)
+	}
+	released(t, other, r)
+	if err := kept.Err(); err != nil {
+		t.Errorf("what was held meanwhile: %v", err)
+	}
+	if err := kept.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// etcdStrayAgain: who finds a stray under the key that it was to have removes it, and does not wait for an audit.
+func etcdStrayAgain(t *testing.T, s *Server) {
+	const name = "stray/again"
+	b, root := s.etcdSide(t), s.etcd(t)
+	sent := b.rpcs.record()
+	first := asked(b, name, time.Minute)
+	acquired(t, b, first)
+	copies := sent()
+	released(t, b, first)
+	replayTxns(t, s, copies)
+	keyOf(t, root, first)
+	start := time.Now()
+	r := waiting(b, name, time.Minute)
+	if err := <-acquiring(b, r); err != nil {
+		t.Fatalf("Acquire after %s: %v", time.Since(start), err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("a stray key blocked its own client for %s", took)
+	}
+	keyOf(t, root, r)
+	released(t, b, r)
+	await(t, "nothing is left", func() bool { return len(keysOf(t, root, name)) == 0 })
+}
+
+// before has f run before the next call of a unary method is sent.
+func before(method string, f func()) func(*clientv3.Config) {
+	var once sync.Once
+	return func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, name string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if path.Base(name) == method {
+					once.Do(f)
+				}
+				return invoke(ctx, name, req, res, conn, opts...)
+			}))
+	}
+}
+
+// etcdReleaseBesideAcquire: a release that comes while the transaction of its acquire is under way ends both.
+func etcdReleaseBesideAcquire(t *testing.T, s *Server) {
+	const name = "beside"
+	other, root := s.etcdSide(t), s.etcd(t)
+	for _, wait := range []bool{false, true} {
+		under, let := make(chan struct{}), make(chan struct{})
+		b := s.etcdSide(t, before("Txn", func() { close(under); <-let }))
+		r := asked(b, name, time.Minute)
+		r.Wait = wait
+		got, gone := acquiring(b, r), make(chan error, 1)
+		closed(t, "the transaction", under)
+		go func() { gone <- b.Release(context.Background(), r) }()
+		<-time.After(100 * time.Millisecond)
+		close(let)
+		if err := <-gone; err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		if err := <-got; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Acquire: %v", err)
+		}
+		if n := len(keysOf(t, root, name)); n != 0 {
+			t.Errorf("%d keys are left", n)
+		}
+		next := asked(other, name, time.Minute)
+		acquired(t, other, next)
+		released(t, other, next)
+	}
+}
+
+// etcdJoinBesideBreak: a join that comes after a break has read the hold is broken with it.
+func etcdJoinBesideBreak(t *testing.T, s *Server) {
+	for _, force := range []bool{false, true} {
+		name := fmt.Sprint("break/", force)
+		a := s.etcdSide(t)
+		hold, join := asked(a, name, time.Minute), asked(a, name, time.Minute)
+		g := acquired(t, a, hold)
+		join.Owner, join.Token = hold.ID, g.Token
+		operator := s.etcdSide(t, before("LeaseGrant", func() { acquired(t, a, join) }))
+		if err := operator.Break(t.Context(), name, g.Token, force); err != nil {
+			t.Fatalf("Break: %v", err)
+		}
+		for what, r := range map[string]driver.Request{"what was broken": hold, "a join of it": join} {
+			if err := renewed(a, r); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("force %t: Renew of %s: %v", force, what, err)
+			}
+		}
+		if n := queue(t, a, name).Len(); force && n != 0 {
+			t.Errorf("%d requests are left", n)
+		}
+	}
+}
+
+// etcdBreakLarge: a hold of more requests than a transaction may have operations.
+func etcdBreakLarge(t *testing.T, s *Server) {
+	const name = "break/large"
+	a, b := s.etcdSide(t), s.etcdSide(t)
+	hold := asked(a, name, time.Minute)
+	g := acquired(t, a, hold)
+	rs := []driver.Request{hold}
+	for range 150 {
+		join := asked(a, name, time.Minute)
+		join.Owner, join.Token = hold.ID, g.Token
+		acquired(t, a, join)
+		rs = append(rs, join)
+	}
+	if err := b.Break(t.Context(), name, g.Token, false); err != nil {
+		t.Fatalf("Break: %v", err)
+	}
+	for _, e := range queue(t, b, name).Holders() {
+		if !e.Broken {
+			t.Fatalf("a request of a broken hold is not broken")
+		}
+	}
+	for i, p := range a.Renew(t.Context(), rs) {
+		if !errors.Is(p.Err, driver.ErrLost) {
+			t.Fatalf("Renew of request %d: %v", i, p.Err)
+		}
+	}
+	if err := b.Break(t.Context(), name, g.Token, true); err != nil {
+		t.Fatalf("Break by force: %v", err)
+	}
+	if n := queue(t, b, name).Len(); n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+}
+
+// etcdBreakSlow: between the grant of its lease and its transaction the holder may renew. What is broken stands for a TTL from then.
+func etcdBreakSlow(t *testing.T, s *Server) {
+	for _, f := range []struct {
+		name       string
+		slow, lost bool
+	}{{"at once", false, false}, {"slow", true, false}, {"slow, and the reply is lost", true, true}} {
+		t.Run(f.name, func(t *testing.T) {
+			name := "break/long/" + f.name
+			a := s.etcdSide(t)
+			operator := s.etcdSide(t, before("Txn", func() {
+				if f.slow {
+					<-time.After(300 * time.Millisecond) // more than is left to chance
+				}
+			}))
+			hold := asked(a, name, time.Minute)
+			g := acquired(t, a, hold)
+			if f.lost {
+				operator.rpcs.loseReply("Txn")
+			}
+			start := time.Now()
+			if err := operator.Break(t.Context(), name, g.Token, false); err != nil {
+				t.Fatalf("Break: %v", err)
+			}
+			took := time.Since(start)
+			if q := queue(t, a, name); q.Len() != 1 || !q.Strangers[0].Broken {
+				t.Errorf("there is %+v", q)
+			}
+			if n := operator.rpcs.counts()["LeaseKeepAlive"]; n > 0 != f.slow && (f.slow || took < 200*time.Millisecond) {
+				t.Errorf("after %s the lease of what is broken was given its time anew %d times", took, n)
+			}
+		})
+	}
+}
+
+// etcdNoSpace: without space locks can be given back, whatever became of their acquires; nothing is left, and who comes is told what to do.
+func etcdNoSpace(t *testing.T, s *Server) {
+	const name = "full"
+	b, other, root := s.etcdSide(t), s.etcdSide(t), s.etcd(t)
+	r, next := asked(b, name, time.Minute), waiting(other, name, time.Minute)
+	lost := b.rpcs.loseReply("Txn")
+	acquired(t, b, r)
+	closed(t, "the reply to Acquire", lost)
+	got := acquiring(other, next)
+	await(t, "one waits", func() bool { return queue(t, b, name).Len() == 2 })
+	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: s.status().Header.MemberId}
+	if _, err := pb.NewMaintenanceClient(root.ActiveConnection()).Alarm(t.Context(), alarm); err != nil {
+		t.Fatal(err)
+	}
+	disarm := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if _, err := root.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(disarm)
+	released(t, b, r)
+	if err := <-got; err != nil {
+		t.Fatalf("Acquire of one who waited: %v", err)
+	}
+	released(t, other, next)
+	if _, err := b.Acquire(t.Context(), asked(b, name, time.Minute)); !errors.Is(err, rpctypes.ErrNoSpace) || !strings.Contains(err.Error(), "defragment") {
+		t.Errorf("Acquire without space: %v", err)
+	}
+	if n := len(keysOf(t, root, name)); n != 0 {
+		t.Errorf("%d keys are left", n)
+	}
+	disarm()
+	r = asked(b, name, time.Minute)
+	acquired(t, b, r)
+	released(t, b, r)
+}
+
+// etcdRevoked: the end of a lease is the end of a hold, and of a wait's place, but never a grant.
+func etcdRevoked(t *testing.T, s *Server) {
+	a, b, root := s.etcdSide(t), s.etcdSide(t), s.etcd(t)
+	const name = "revoked"
+	revoke := func(r driver.Request) {
+		t.Helper()
+		if _, err := root.Revoke(t.Context(), clientv3.LeaseID(keyOf(t, root, r).Lease)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var told atomic.Int64
+	a.Notify(func(driver.ID) { told.Add(1) })
+	hold, next := asked(a, name, 10*time.Second), waiting(b, name, 10*time.Second)
+	before := acquired(t, a, hold)
+	got := acquiring(b, next)
+	await(t, "one waits", func() bool { return queue(t, a, name).Len() == 2 })
+	old := keyOf(t, root, next).CreateRevision
+	revoke(next) // of who waits
+	await(t, "who waited is back in the queue", func() bool {
+		q := queue(t, a, name)
+		return q.Len() == 2 && len(q.Waiters()) == 1 && q.Waiters()[0].ID == next.ID
+	})
+	if now := keyOf(t, root, next).CreateRevision; now <= old {
+		t.Errorf("its place is %d, and was %d", now, old)
+	}
+	select {
+	case err := <-got:
+		t.Fatalf("Acquire returned %v while another holds", err)
+	default:
+	}
+	revoke(hold) // of who holds
+	if err := <-got; err != nil {
+		t.Fatalf("Acquire of the next: %v", err)
+	}
+	if q := queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != next.ID || q.Strangers[0].Token <= before.Token {
+		t.Fatalf("there is %+v", q)
+	}
+	if err := renewed(a, hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew of a hold whose lease was revoked: %v", err)
+	}
+	await(t, "its client is told", func() bool { return told.Load() == 1 })
+	if err := a.Release(t.Context(), hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Release of a hold whose lease was revoked: %v", err)
+	}
+	if q := queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != next.ID {
+		t.Fatalf("there is %+v", q)
+	}
+	released(t, b, next)
+	r := asked(a, name, 10*time.Second) // with another lease
+	acquired(t, a, r)
+	if err := renewed(a, r); err != nil {
+		t.Errorf("Renew of the next hold: %v", err)
+	}
+	released(t, a, r)
+}
+
+// etcdDeleted: the next renewal at the latest tells that a key is gone, although its lease lives.
+func etcdDeleted(t *testing.T, s *Server) {
+	a, b, root := s.etcdSide(t), s.etcdSide(t), s.etcd(t)
+	const name = "deleted"
+	remove := func(r driver.Request) {
+		t.Helper()
+		if _, err := root.Delete(t.Context(), string(keyOf(t, root, r).Key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold, beside := asked(a, name, time.Minute), asked(a, name+"/beside", time.Minute)
+	acquired(t, a, hold)
+	acquired(t, a, beside)
+	next := waiting(b, name, time.Minute)
+	got := acquiring(b, next)
+	await(t, "one waits", func() bool { return queue(t, a, name).Len() == 2 })
+	old := keyOf(t, root, next).CreateRevision
+	remove(next)
+	await(t, "who waited is back in the queue", func() bool { return queue(t, a, name).Len() == 2 })
+	if now := keyOf(t, root, next).CreateRevision; now <= old {
+		t.Errorf("its place is %d, and was %d", now, old)
+	}
+	remove(hold)
+	if err := <-got; err != nil {
+		t.Fatalf("Acquire of the next: %v", err)
+	}
+	rs := a.Renew(t.Context(), []driver.Request{hold, beside})
+	if !errors.Is(rs[0].Err, driver.ErrLost) || rs[1].Err != nil {
+		t.Errorf("Renew of what was deleted: %v; of what was not: %v", rs[0].Err, rs[1].Err)
+	}
+	if err := a.Release(t.Context(), hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Release of what was deleted: %v", err)
+	}
+	released(t, a, beside)
+	released(t, b, next)
+	// A release that comes before any renewal finds out too.
+	r := asked(a, name, time.Minute)
+	acquired(t, a, r)
+	remove(r)
+	if err := a.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Release of what was deleted: %v", err)
+	}
+	c := clientOf(t, s.etcdSide(t), dlock.TTL(etcdTTL))
+	l, err := c.Mutex(name + "/lease").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := root.Delete(t.Context(), "dlock/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-l.Lost():
+	case <-time.After(etcdTTL):
+		t.Errorf("a lease is not lost a TTL after its key was deleted")
+	}
+}
+
+// etcdJoins: a join and the end of the hold that it joins come at the same time; the join is in, or it is too late, and then the next is in.
+func etcdJoins(t *testing.T, s *Server) {
+	a, b, c := s.etcdSide(t), s.etcdSide(t), s.etcdSide(t)
+	joined := 0
+	for i := range 60 {
+		const name = "joins"
+		hold := asked(a, name, time.Minute)
+		g := acquired(t, a, hold)
+		join := asked(b, name, time.Minute)
+		join.Owner, join.Token = hold.ID, g.Token
+		next := waiting(c, name, time.Minute)
+		got := acquiring(c, next)
+		await(t, "one waits", func() bool { return len(queue(t, a, name).Waiters()) == 1 })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			<-time.After(time.Duration(i%20) * 100 * time.Microsecond)
+			released(t, a, hold)
+		})
+		_, err := b.Acquire(t.Context(), join)
+		wg.Wait()
+		switch {
+		case err == nil:
+			joined++
+			if q := queue(t, a, name); len(q.Holders()) != 1 || q.Holders()[0].ID != join.ID {
+				t.Fatalf("joined, and there is %+v", q)
+			}
+			select {
+			case err := <-got:
+				t.Fatalf("the next is in beside a join, error %v", err)
+			default:
+			}
+			released(t, b, join)
+		case !errors.Is(err, driver.ErrLost):
+			t.Fatalf("a join: %v", err)
+		}
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		released(t, c, next)
+	}
+	t.Logf("%d of 60 joins came in time", joined)
+}
+
+// etcdWatches: the event that would have ended a wait gets lost, with its watch or with the stream.
+func etcdWatches(t *testing.T, s *Server) {
+	a, b := s.etcdSide(t), s.etcdSide(t)
+	for what, spoil := range map[string]func(*pb.WatchResponse) error{
+		"cancelled": func(res *pb.WatchResponse) error {
+			res.Events, res.Canceled, res.CancelReason = nil, true, "a test"
+			return nil
+		},
+		"compacted": func(res *pb.WatchResponse) error {
+			res.Events, res.Canceled, res.CompactRevision = nil, true, res.Header.Revision
+			return nil
+		},
+		"no leader": func(*pb.WatchResponse) error { return status.Error(codes.Unavailable, "etcdserver: no leader") },
+		"token expired": func(*pb.WatchResponse) error {
+			return status.Error(codes.Unauthenticated, "etcdserver: invalid auth token")
+		},
+		"reset": func(*pb.WatchResponse) error { return status.Error(codes.Internal, "stream terminated by RST_STREAM") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			name := "watches/" + what
+			hold := asked(a, name, time.Minute)
+			acquired(t, a, hold)
+			var waits []<-chan error
+			var rs []driver.Request
+			for i := range 3 {
+				rs = append(rs, waiting(b, name, time.Minute))
+				waits = append(waits, acquiring(b, rs[i]))
+				await(t, "it waits", func() bool { return queue(t, a, name).Len() == i+2 })
+			}
+			places := queue(t, a, name).Strangers
+			for i, r := range rs {
+				spoilt := b.rpcs.spoilEvents(spoil)
+				if i == 0 {
+					released(t, a, hold)
+				} else {
+					released(t, b, rs[i-1])
+				}
+				closed(t, "an event", spoilt)
+				start := time.Now()
+				if err := <-waits[i]; err != nil {
+					t.Fatalf("Acquire: %v", err)
+				}
+				if took := time.Since(start); took > 5*time.Second {
+					t.Errorf("it took %s until it looked again", took)
+				}
+				q := queue(t, a, name)
+				if len(q.Holders()) != 1 || q.Holders()[0].ID != r.ID || places[i+1].ID != r.ID {
+					t.Errorf("%d lost their places: %+v", i, q)
+				}
+			}
+			released(t, b, rs[2])
+		})
+	}
+}
+
+// etcdCompactedWaiter: what happened while a waiter's line was dead was compacted before it heard of it.
+func etcdCompactedWaiter(t *testing.T, s *Server) {
+	a, b, root := s.etcdSide(t), s.etcdSide(t), s.etcd(t)
+	const name = "compacted"
+	hold := asked(a, name, time.Minute)
+	acquired(t, a, hold)
+	next := waiting(b, name, time.Minute)
+	got := acquiring(b, next)
+	await(t, "one waits", func() bool { return queue(t, a, name).Len() == 2 })
+	heal := b.line.Isolate()
+	released(t, a, hold)
+	big := strings.Repeat("x", 100<<10)
+	for i := range 60 { // more than the buffers between them hold
+		if _, err := root.Put(t.Context(), "dlock/"+name+"/other", big+fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	res, err := root.Delete(t.Context(), "dlock/"+name+"/other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := root.Compact(t.Context(), res.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	heal()
+	select {
+	case err := <-got:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("who waits was not told")
+	}
+	if q := queue(t, a, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
+		t.Errorf("there is %+v", q)
+	}
+	released(t, b, next)
+}
+
+// etcdHangs: a server that says nothing, or a line that swallows everything, keeps no call longer than its context.
+func etcdHangs(t *testing.T, s *Server) {
+	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
+		c := clientOf(t, b, dlock.TTL(etcdTTL))
+		held, err := c.Mutex("hangs/held").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		probe := s.etcdSide(t)
+		other, err := clientOf(t, probe).Mutex("hangs/waits").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			_, err := c.Mutex("hangs/waits").Lock(ctx)
+			waits <- err
+		}()
+		await(t, "one waits", func() bool { return queue(t, probe, "hangs/waits").Len() == 2 })
+		heal := hangs()
+		bounded := func(what string, f func(ctx context.Context) error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("%s returned after %s", what, took)
+			}
+		}
+		bounded("Lock", func(ctx context.Context) error { _, err := c.Mutex("hangs/asked").Lock(ctx); return err })
+		bounded("TryLock", func(ctx context.Context) error { _, err := c.Mutex("hangs/asked").TryLock(ctx); return err })
+		bounded("Renew", held.Renew)
+		bounded("Inspect", func(ctx context.Context) error { _, err := c.Inspect(ctx, "hangs/asked"); return err })
+		bounded("Break", func(ctx context.Context) error { return c.Break(ctx, "hangs/held", held.Token()) })
+		cancel()
+		start := time.Now()
+		if err := <-waits; !errors.Is(err, context.Canceled) || time.Since(start) > time.Second {
+			t.Errorf("who waits returned %v after %s", err, time.Since(start))
+		}
+		select {
+		case <-held.Lost():
+		case <-time.After(2 * etcdTTL):
+			t.Errorf("the lease is not lost")
+		}
+		if now := time.Now(); now.Before(held.Until()) {
+			t.Errorf("lost %s too early", held.Until().Sub(now))
+		}
+		start = time.Now()
+		c.Close() // which can give nothing back
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("Close returned after %s", took)
+		}
+		heal()
+		if err := other.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, name := range []string{"hangs/held", "hangs/asked", "hangs/waits"} {
+			await(t, "nothing is left of "+name, func() bool { return queue(t, probe, name).Len() == 0 })
+		}
+	}
+	t.Run("server", func(t *testing.T) {
+		hang(t, s.etcdSide(t), func() func() { s.Pause(t); return func() { s.Continue(t) } })
+	})
+	t.Run("line", func(t *testing.T) {
+		b := s.etcdSide(t)
+		hang(t, b, func() func() {
+			there, back := b.line.Vanish(ToServer), b.line.Vanish(ToClient)
+			return func() { there(); back() }
+		})
+	})
+}
+
+// etcdRestart: the server is killed and started again, on its data.
+func etcdRestart(t *testing.T, s *Server) {
+	c, other := clientOf(t, s.etcdSide(t), dlock.TTL(time.Minute)), clientOf(t, s.etcdSide(t), dlock.TTL(time.Minute))
+	acrossRestart(t, s, s.etcdSide(t), c, other)
+}
+
+// TestEtcdSlowReplies: the longer replies take, the less time a holder has, since it counts from when it asked.
+func TestEtcdSlowReplies(t *testing.T) {
+	t.Parallel()
+	const ttl, late = 6 * time.Second, time.Second
+	s := StartOwn(t, Etcd)
+	b, other := s.etcdSide(t), s.etcdSide(t)
+	c := clientOf(t, b, dlock.TTL(ttl))
+	queue(t, b, "slow") // it is connected
+	b.line.Delay(ToClient, late)
+	l, err := c.Mutex("slow").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.line.Isolate()
+	acquired(t, other, waiting(other, "slow", time.Minute))
+	if at := time.Now(); l.Until().After(at) {
+		t.Errorf("the next was in %s before the time of the first was over", l.Until().Sub(at))
+	}
+	select {
+	case <-l.Lost():
+	case <-time.After(time.Second):
+		t.Error("the first does not know")
+	}
+}

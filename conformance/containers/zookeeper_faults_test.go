@@ -1,0 +1,739 @@
+package containers
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper"
+)
+
+// TestZooKeeperFaults is what may go wrong between clients and one server.
+func TestZooKeeperFaults(t *testing.T) {
+	s := StartOwn(t, ZooKeeper)
+	for _, f := range []struct {
+		what string
+		test func(*testing.T, *Server)
+	}{
+		{"a create without a reply", zkLostCreate},
+		{"a create that never arrives", zkCutCreate},
+		{"a wait is given up in the middle of a create", zkGivenUpCreate},
+		{"a late copy of a create", zkLateCreate},
+		{"a join without a reply", zkLostJoin},
+		{"an unlock without a reply", zkLostUnlock},
+		{"a user's connection outlives its client", zkOutlived},
+		{"a user's connection is away for long", zkLongAway},
+		{"connections break", zkBrokenConnections},
+		{"the client is cut off", zkCutClient},
+		{"who only tries is cut off", zkCutTry},
+		{"a session longer than servers give", zkLongSession},
+		{"the client is stopped", zkStoppedClient},
+		{"a node is deleted by hand", zkHandDeleted},
+		{"a hold is broken", zkBroken},
+		{"a hold is broken before its client knows of it", zkBrokenUnseen},
+		{"two backends on one line", zkTwoOnALine},
+		{"foreign children", zkForeign},
+		{"parents vanish", zkNoParents},
+		{"nothing is left", zkNothingLeft},
+	} {
+		t.Run(f.what, func(t *testing.T) {
+			t.Parallel()
+			f.test(t, s)
+		})
+	}
+}
+
+// zkLostCreate: the server has executed it, and the client finds its node again, also if the answers to its first look for it are lost too.
+func zkLostCreate(t *testing.T, s *Server) {
+	z, other := s.tree(t), zkOpen(t, s.URL, "", time.Minute)
+	for lost := range 4 {
+		name := fmt.Sprint("lost-create-", lost)
+		z.make(zkQueue(name), 0) // so that the first create succeeds
+		c := zkOpen(t, s.URL, "", time.Minute)
+		mustUnlock(t, mustLock(t, c.Mutex("warm")))
+		drop := c.p.DropReply(zkQueue(name))
+		a := try(t, c.Mutex(name))
+		for range lost {
+			closed(t, "the drop", drop)
+			drop = c.p.DropReply(zkQueue(name))
+		}
+		if lost < 3 {
+			closed(t, "the last drop", drop)
+		} else {
+			c.p.DropReply("no such thing")
+		}
+		l := a.got("Lock", time.Now(), 30*time.Second)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("after %d lost replies %d requests stand there, want 1", lost+1, n)
+		}
+		if _, err := other.Mutex(name).TryLock(bounded(t, 10*time.Second)); !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("after %d lost replies another client gets %v; want that it is held", lost+1, err)
+		}
+		mustUnlock(t, l)
+		z.await(name, 0)
+	}
+}
+
+// zkCutCreate: it was not executed, and is sent again.
+func zkCutCreate(t *testing.T, s *Server) {
+	z := s.tree(t)
+	c := zkOpen(t, s.URL, "", time.Minute)
+	for _, bytes := range []int{0, 1, 20, 60, 100} {
+		name := fmt.Sprint("cut-create-", bytes)
+		z.make(zkQueue(name), 0)
+		mustUnlock(t, mustLock(t, c.Mutex("warm")))
+		cut := c.p.CutAfter(ToServer, bytes)
+		l := mustLock(t, c.Mutex(name))
+		closed(t, "the cut", cut)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("%d requests stand there, want 1", n)
+		}
+		mustUnlock(t, l)
+		z.await(name, 0)
+	}
+}
+
+// zkGivenUpCreate: nobody wants the request any more, and what the server made of it is removed long before the session would end.
+func zkGivenUpCreate(t *testing.T, s *Server) {
+	z, other := s.tree(t), zkOpen(t, s.URL, "", time.Minute)
+	for looks := range 3 {
+		name := fmt.Sprint("given-up-", looks)
+		z.make(zkQueue(name), 0)
+		c := zkOpen(t, s.URL, "", time.Minute)
+		mustUnlock(t, mustLock(t, c.Mutex("warm")))
+		heal := c.p.Hold(ToClient)
+		a := try(t, c.Mutex(name))
+		z.await(name, 1)
+		start := time.Now()
+		a.cancel()
+		a.within("Lock that is given up", start, 2*time.Second)
+		if !errors.Is(a.err, context.Canceled) {
+			t.Errorf("Lock that is given up: %v", a.err)
+		}
+		for range looks { // replies to what the client does about it are lost too
+			drop := c.p.DropReply(name)
+			c.p.Cut()
+			heal()
+			closed(t, "the drop", drop)
+		}
+		if looks > 0 {
+			c.p.Cut()
+		}
+		heal() // if nothing was cut, the reply arrives late
+		try(t, other.Mutex(name)).got("Lock of what an orphan could block", start, 30*time.Second)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("%d requests stand there, want 1", n)
+		}
+	}
+}
+
+// zkLostJoin: it stands in the queue, and against nobody, so it is granted.
+func zkLostJoin(t *testing.T, s *Server) {
+	const name = "lost-join"
+	z, p := s.tree(t), NewProxy()
+	t.Cleanup(p.Close)
+	b, err := zkBackend(zkBehind(t, s.URL, p, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	hold, join := request(name), request(name)
+	g := acquired(t, b, hold)
+	join.Owner, join.Token, join.Mode = hold.ID, g.Token, driver.Shared
+	drop := p.DropReply(zkQueue(name) + "/r:")
+	if j := acquired(t, b, join); j.Token != g.Token {
+		t.Errorf("the join has the token %d, its hold %d", j.Token, g.Token)
+	}
+	closed(t, "the drop", drop)
+	z.await(name, 2)
+	released(t, b, join)
+	released(t, b, hold)
+	z.await(name, 0)
+}
+
+// zkOutlived: what is under way when a client is closed leaves nothing in the session, which goes on; nor does a create whose reply was lost before.
+func zkOutlived(t *testing.T, s *Server) {
+	for _, lost := range []bool{false, true} {
+		name := fmt.Sprint("outlived-", lost)
+		z, p := s.tree(t), NewProxy()
+		t.Cleanup(p.Close)
+		z.make(zkQueue(name), 0)
+		side := zkOnConn(t, s, p, 20*time.Second, zookeeper.Options{})
+		held := request(name + "-held")
+		acquired(t, side, held)
+		heal, dropped := func() {}, (<-chan struct{})(nil)
+		if lost {
+			dropped = p.DropReply(zkQueue(name))
+		} else {
+			heal = p.Hold(ToClient)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := side.Acquire(t.Context(), request(name))
+			ended <- err
+		}()
+		if lost {
+			closed(t, "the drop", dropped)
+			heal = p.Isolate()
+		}
+		z.await(name, 1)
+		side.Backend.Close()
+		if err := <-ended; !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("Acquire of a client that was closed: %v", err)
+		}
+		heal()
+		z.await(name, 0)
+		z.await(held.Name, 0)
+	}
+}
+
+// zkLongAway: a request whose reply was lost, and for which no session could be had for so long that even looking for one was given up, holds all the same
+// when it gets in; what was done to remove its first node does not remove that.
+func zkLongAway(t *testing.T, s *Server) {
+	const name, timeout, attempt = "long-away", 3 * time.Second, 10 * time.Second
+	z, p := s.tree(t), NewProxy()
+	t.Cleanup(p.Close)
+	z.make(zkQueue(name), 0)
+	side := zkOnConn(t, s, p, timeout, zookeeper.Options{})
+	c, other := clientOf(t, side, dlock.TTL(timeout*9/16)), zkOpen(t, s.URL, "", time.Minute)
+	dropped := p.DropReply(zkQueue(name))
+	a := try(t, c.Mutex(name))
+	closed(t, "the drop", dropped)
+	heal := p.Isolate()
+	defer heal()
+	<-time.After(timeout + attempt + time.Second)
+	heal()
+	l := a.got("Lock", time.Now(), 30*time.Second)
+	for end := time.Now().Add(3 * timeout); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		if _, err := other.Mutex(name).TryLock(bounded(t, 10*time.Second)); !errors.Is(err, dlock.ErrHeld) || l.Err() != nil {
+			t.Fatalf("another client gets %v; the lease is %v", err, l.Err())
+		}
+	}
+	mustUnlock(t, l)
+	z.await(name, 0)
+}
+
+// zkLateCreate: the request is under way for so long that the client has given it up and tried again on another connection; what
+// arrives then stands for nobody.
+func zkLateCreate(t *testing.T, s *Server) {
+	z, other := s.tree(t), zkOpen(t, s.URL, "", 20*time.Second)
+	for _, up := range []bool{false, true} {
+		name := fmt.Sprint("late-create-", up)
+		z.make(zkQueue(name), 0)
+		c := zkOpen(t, s.URL, "", 20*time.Second)
+		mustUnlock(t, mustLock(t, c.Mutex("warm")))
+		heal := c.p.Hold(ToServer)
+		a := try(t, c.Mutex(name))
+		before := c.p.Counts().Dialled
+		if up {
+			<-time.After(200 * time.Millisecond) // there is nothing to see of a request that does not arrive
+			a.cancel()
+			a.within("Lock that is given up", time.Now(), 2*time.Second)
+		} else {
+			await(t, "the client has hung up", func() bool { return c.p.Counts().Dialled > before || !a.pending() })
+		}
+		heal()
+		if up {
+			try(t, other.Mutex(name)).got("Lock of what a late copy could block", time.Now(), 15*time.Second)
+			if n := len(z.children(zkQueue(name))); n != 1 {
+				t.Errorf("%d requests stand there, want 1", n)
+			}
+			continue
+		}
+		l := a.got("Lock", time.Now(), 15*time.Second)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("%d requests stand there, want 1", n)
+		}
+		mustUnlock(t, l)
+		z.await(name, 0)
+	}
+}
+
+// pending reports whether the Lock has not returned.
+func (a *attempt) pending() bool {
+	select {
+	case <-a.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// zkLostUnlock: the node is gone, and Unlock says so.
+func zkLostUnlock(t *testing.T, s *Server) {
+	z := s.tree(t)
+	c := zkOpen(t, s.URL, "", time.Minute)
+	l := mustLock(t, c.Mutex("lost-unlock"))
+	drop := c.p.DropReply(zkQueue("lost-unlock"))
+	mustUnlock(t, l)
+	closed(t, "the drop", drop)
+	z.await("lost-unlock", 0)
+	l = mustLock(t, c.Mutex("lost-unlock"))
+	cut := c.p.CutAfter(ToServer, 10)
+	mustUnlock(t, l)
+	closed(t, "the cut", cut)
+	z.await("lost-unlock", 0)
+}
+
+// zkBrokenConnections: a session outlives its connections, and so do its holds and its place in a queue.
+func zkBrokenConnections(t *testing.T, s *Server) {
+	z := s.tree(t)
+	holder, waiter := zkOpen(t, s.URL, "", 5*time.Second), zkOpen(t, s.URL, "", 5*time.Second)
+	l := mustLock(t, holder.Mutex("broken"))
+	first := try(t, waiter.Mutex("broken"))
+	z.await("broken", 2)
+	second := try(t, waiter.Mutex("broken"))
+	z.await("broken", 3)
+	stood := z.children(zkQueue("broken"))
+	for range 8 {
+		holder.p.Cut()
+		waiter.p.Cut()
+		<-time.After(100 * time.Millisecond)
+	}
+	if err := l.Renew(bounded(t, 10*time.Second)); err != nil || l.Err() != nil {
+		t.Fatalf("after its connections broke the lease is %v, %v", err, l.Err())
+	}
+	if now := z.children(zkQueue("broken")); !sameNames(stood, now) {
+		t.Errorf("before the connections broke there stood %q, after it %q", stood, now)
+	}
+	// The hand-off happens while the waiter has no connection, so that it hears of no event.
+	heal := waiter.p.Refuse()
+	waiter.p.Cut()
+	start := time.Now()
+	mustUnlock(t, l)
+	heal()
+	next := first.got("Lock after the wake-up was lost", start, 10*time.Second)
+	if !second.pending() || next.Token() <= l.Token() {
+		t.Errorf("the second waiter is in: %t; tokens %d, then %d", !second.pending(), l.Token(), next.Token())
+	}
+	mustUnlock(t, next)
+	mustUnlock(t, second.got("the second Lock", start, 20*time.Second))
+}
+
+func sameNames(a, b []string) bool {
+	seen := map[string]int{}
+	for _, s := range a {
+		seen[s]++
+	}
+	for _, s := range b {
+		seen[s]--
+	}
+	for _, n := range seen {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// zkCutClient: a session that ends on the server has ended for the client before; what it holds later is new, and was not there before.
+func zkCutClient(t *testing.T, s *Server) {
+	z := s.tree(t)
+	cut, other := zkOpen(t, s.URL, "", zkTTL), zkOpen(t, s.URL, "", zkTTL)
+	l := mustLock(t, cut.Mutex("cut"))
+	mine := z.children(zkQueue("cut"))
+	heal := cut.p.Isolate()
+	defer heal()
+	next := try(t, other.Mutex("cut"))
+	<-next.done
+	if next.err != nil || l.Err() == nil || next.lease.Token() <= l.Token() {
+		t.Fatalf("another client holds it: %v, %+v; and the one that is cut off has %v", next.err, next.lease, l.Err())
+	}
+	lost(t, l)
+	queued := try(t, cut.Mutex("cut")) // while it is off the line
+	heal()
+	z.await("cut", 2)
+	if err := l.Unlock(bounded(t, 10*time.Second)); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Unlock of the lost lease: %v", err)
+	}
+	if next.lease.Err() != nil || !queued.pending() {
+		t.Errorf("the successor's lease: %v; the client that came back is in: %t", next.lease.Err(), !queued.pending())
+	}
+	if now := z.children(zkQueue("cut")); sameNames(mine, now) || strings.Contains(strings.Join(now, " "), mine[0]) {
+		t.Errorf("the lost request %q is there again: %q", mine, now)
+	}
+	mustUnlock(t, next.lease)
+	again := queued.got("Lock after a loss", time.Now(), 20*time.Second)
+	if again.Token() <= next.lease.Token() {
+		t.Errorf("tokens %d, then %d", next.lease.Token(), again.Token())
+	}
+	mustUnlock(t, again)
+}
+
+// zkCutTry: TryLock says that no server answers, long before the session is over; nothing of it comes to life when one does again.
+func zkCutTry(t *testing.T, s *Server) {
+	z := s.tree(t)
+	c := zkOpen(t, s.URL, "", 25*time.Second)
+	mustUnlock(t, mustLock(t, c.Mutex("cut-try")))
+	heal := c.p.Isolate()
+	defer heal()
+	start := time.Now()
+	_, err := c.Mutex("cut-try").TryLock(t.Context())
+	if took := time.Since(start); err == nil || errors.Is(err, dlock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
+		t.Errorf("TryLock returned %v after %s; want that no server answered for 10 s", err, took)
+	}
+	heal()
+	mustUnlock(t, mustLock(t, c.Mutex("cut-try")))
+	z.await("cut-try", 0)
+}
+
+// zkLongSession: the servers give ten hours of the twenty that are asked for, and leases have 5/7 of that, whatever more their TTL would be.
+func zkLongSession(t *testing.T, s *Server) {
+	c := zkOpen(t, s.URL, "?session_timeout=20h", 8*time.Hour)
+	l := mustLock(t, c.Mutex("long"))
+	if left := time.Until(l.Until()); left > 10*time.Hour*5/7 || left < 7*time.Hour {
+		t.Errorf("the lease has %s; want 5/7 of 10 h", left)
+	}
+	mustUnlock(t, l)
+}
+
+// zkTwoOnALine: a second backend is refused while the first is there, which goes on.
+func zkTwoOnALine(t *testing.T, s *Server) {
+	line := zookeeper.NewLine(nil)
+	conn, _, err := zk.Connect([]string{s.Addr}, 20*time.Second, zk.WithLogger(quietly{}), zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	for range 2 { // the second has the line once the first is closed
+		b, err := zookeeper.New(bounded(t, 20*time.Second), conn, line, zookeeper.Options{Prefix: "two-on-a-line"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := zookeeper.New(bounded(t, 20*time.Second), conn, line, zookeeper.Options{}); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("a second backend: %v", err)
+		}
+		r := asked(b, "mine", 15*time.Second)
+		acquired(t, b, r)
+		released(t, b, r)
+		b.Close()
+	}
+	if _, _, err := conn.Exists("/"); err != nil {
+		t.Errorf("Close has closed the connection: %v", err)
+	}
+}
+
+// zkLocker holds a name, and says what becomes of the lease.
+var zkLocker = NewProgram("zookeeper-locker", func(in *bufio.Scanner, out io.Writer, args []string) error {
+	ctx := context.Background()
+	c, err := dlock.Open(ctx, args[0], dlock.TTL(zkTTL), dlock.Logger(nil))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		l, err := c.Mutex(args[1]).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "locked")
+		if !in.Scan() {
+			return nil
+		}
+		if held := l.Err() == nil && time.Now().Before(l.Until()); held {
+			fmt.Fprintln(out, "it seems to hold")
+		} else {
+			fmt.Fprintln(out, "lost")
+		}
+		if err := l.Unlock(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
+			return err
+		}
+	}
+})
+
+// zkStoppedClient: a process that stood still for longer than its session knows at once that it has lost, and can lock again.
+func zkStoppedClient(t *testing.T, s *Server) {
+	child := zkLocker.Start(t, s.URL, "stopped")
+	child.Expect("locked")
+	other := zkOpen(t, s.URL, "", zkTTL)
+	for range 2 {
+		child.Stop()
+		next := try(t, other.Mutex("stopped")).got("Lock of what a stopped client held", time.Now(), 20*time.Second)
+		child.Say("well?")
+		child.Continue()
+		child.Expect("lost")
+		mustUnlock(t, next)
+		child.Expect("locked")
+	}
+	child.Wait()
+}
+
+// zkHandDeleted: the holder learns at a renewal that its node is gone, however many it has.
+func zkHandDeleted(t *testing.T, s *Server) {
+	z := s.tree(t)
+	const holds, ttl = 100, 3 * time.Second
+	c, other := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", ttl)
+	leases := make([]*dlock.Lease, holds)
+	for i := range leases {
+		leases[i] = mustLock(t, c.Mutex(fmt.Sprint("by-hand-", i)))
+	}
+	for _, i := range []int{0, 57, 99} {
+		name := fmt.Sprint("by-hand-", i)
+		for _, node := range z.children(zkQueue(name)) {
+			mustZK(t, "delete", z.Delete(zkQueue(name)+"/"+node, -1))
+		}
+		lost(t, leases[i])
+		next := try(t, other.Mutex(name)).got("Lock of what was deleted by hand", time.Now(), 20*time.Second)
+		if err := leases[i].Unlock(bounded(t, 10*time.Second)); !errors.Is(err, dlock.ErrLost) {
+			t.Errorf("Unlock of a lost lease: %v", err)
+		}
+		if next.Err() != nil || len(z.children(zkQueue(name))) != 1 || next.Token() <= leases[i].Token() {
+			t.Errorf("the successor has %v, its token is %d after %d", next.Err(), next.Token(), leases[i].Token())
+		}
+	}
+	for i, l := range leases {
+		if i != 0 && i != 57 && i != 99 && l.Err() != nil {
+			t.Errorf("lease %d, which nobody touched, is %v", i, l.Err())
+		}
+	}
+}
+
+// zkBroken: the holder learns of it at its next renewal, and a waiter comes in; the token is the one that the operator saw.
+func zkBroken(t *testing.T, s *Server) {
+	const others, ttl = 150, 3 * time.Second // more than a renewal looks at in turn
+	c, operator := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
+	for i := range others {
+		mustLock(t, c.Mutex(fmt.Sprint("beside-broken-", i)))
+	}
+	for i, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}, {dlock.Force()}} {
+		name := fmt.Sprint("broken-", i)
+		l, untouched := mustLock(t, c.Mutex(name)), mustLock(t, c.Mutex(name+"-untouched"))
+		if err := operator.Break(bounded(t, 10*time.Second), name, l.Token()+1, opts...); !errors.Is(err, dlock.ErrNotHeld) {
+			t.Errorf("Break with a wrong token: %v", err)
+		}
+		start := time.Now()
+		if i == 2 { // and the operator does not hear that it is done
+			operator.p.DropReply("a hold was broken")
+		}
+		if err := operator.Break(bounded(t, 10*time.Second), name, l.Token(), opts...); err != nil {
+			t.Fatalf("Break: %v", err)
+		}
+		waiter := try(t, operator.Mutex(name))
+		lost(t, l)
+		if took := time.Since(start); took > ttl {
+			t.Errorf("the holder has learned of it after %s", took)
+		}
+		next := waiter.got("Lock of what was broken", start, 15*time.Second)
+		if next.Token() <= l.Token() || untouched.Err() != nil {
+			t.Errorf("the successor's token is %d after %d; the other lease is %v", next.Token(), l.Token(), untouched.Err())
+		}
+	}
+}
+
+// zkBrokenUnseen: who was cut off while its turn came, and was broken, holds nothing when it is back.
+func zkBrokenUnseen(t *testing.T, s *Server) {
+	const name, ttl = "broken-unseen", 6 * time.Second
+	z, c, other := s.tree(t), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
+	l := mustLock(t, other.Mutex(name))
+	waiter := try(t, c.Mutex(name))
+	z.await(name, 2)
+	heal := c.p.Isolate()
+	defer heal()
+	mustUnlock(t, l)
+	q, err := other.Inspect(bounded(t, 10*time.Second), name)
+	if err != nil || len(q.Holders()) != 1 {
+		t.Fatalf("%+v, %v", q, err)
+	}
+	token := q.Holders()[0].Token
+	if err := other.Break(bounded(t, 10*time.Second), name, token); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(ttl/2 + 100*time.Millisecond) // when it is back it has to prove its session before it is granted
+	heal()
+	next := waiter.got("Lock of who was broken", time.Now(), 20*time.Second)
+	if next.Token() <= token {
+		t.Errorf("what was broken with token %d is granted with %d", token, next.Token())
+	}
+	mustUnlock(t, next)
+}
+
+// zkForeign: what is not the driver's stands in the queue's directory, and nobody minds.
+func zkForeign(t *testing.T, s *Server) {
+	z := s.tree(t)
+	c, other := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute)
+	const id = "0123456789abcdef0123456789abcdef"
+	for _, child := range []string{
+		"x", "0000000000", "w", "w:", "w:0000000000", "r::0:0000000000", "w:" + id, "w:" + id + ":", "w:" + id[1:] + ":0:0000000000",
+		"w:" + id + ":x:0000000000", "w:" + id + ":-1:0000000000", "w:" + id + ":99999999999999999999:0000000000", "q:" + id + ":0:0000000000",
+		"w:" + id + ":0:00000000", "w:" + id + ":0:abcdefghij", "w:" + id + ":0:" + id + ":0000000000", "w:" + id + ":0:" + id + ":x:0000000000",
+		"_c_" + id + "-lock-0000000000", "read-0000000001", "é\u2028", "w:" + strings.ToUpper(id) + ":0:0000000000",
+	} {
+		z.make(zkQueue("foreign")+"/"+child, 0)
+	}
+	z.make(zkQueue("foreign")+"/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	foreign := len(z.children(zkQueue("foreign")))
+	for range 3 {
+		l, err := c.Mutex("foreign").TryLock(bounded(t, 10*time.Second))
+		if err != nil {
+			t.Fatalf("TryLock among foreign children: %v", err)
+		}
+		if _, err := other.Mutex("foreign").TryLock(bounded(t, 10*time.Second)); !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("TryLock of what is held: %v", err)
+		}
+		waiter := try(t, other.Mutex("foreign"))
+		z.await("foreign", foreign+2)
+		q, err := c.Inspect(bounded(t, 10*time.Second), "foreign")
+		if err != nil || len(q.Holders()) != 1 || len(q.Waiters()) != 1 {
+			t.Errorf("Inspect: %v, %d holders, %d waiters", err, len(q.Holders()), len(q.Waiters()))
+		}
+		mustUnlock(t, l)
+		mustUnlock(t, waiter.got("Lock", time.Now(), 10*time.Second))
+	}
+	z.await("foreign", foreign)
+}
+
+// zkNoParents: what is above the requests is removed again and again, and made again.
+func zkNoParents(t *testing.T, s *Server) {
+	const clients, rounds = 2, 60
+	z := s.tree(t)
+	stop := make(chan struct{})
+	removed := make(chan map[string]int)
+	go func() {
+		n := map[string]int{}
+		defer func() { removed <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			for _, path := range []string{"/vanish/locks/shared", "/vanish/locks/own-0", "/vanish/locks/own-1", "/vanish/locks", "/vanish"} {
+				if z.Delete(path, -1) == nil {
+					n[path]++
+				}
+			}
+		}
+	}()
+	var in, turns atomic.Int32
+	var wg sync.WaitGroup
+	for i := range clients {
+		c := zkOpen(t, s.URL, "?prefix=vanish", time.Minute)
+		wg.Go(func() {
+			for n := range rounds {
+				name := "shared"
+				if n%2 == 0 {
+					name = fmt.Sprint("own-", i)
+					<-time.After(5 * time.Millisecond) // nobody is there
+				}
+				l, err := c.Mutex(name).Lock(bounded(t, 30*time.Second))
+				if err != nil {
+					t.Errorf("Lock: %v", err)
+					return
+				}
+				if name == "shared" {
+					if in.Add(1) != 1 {
+						t.Errorf("two hold it")
+					}
+					turns.Add(1)
+					in.Add(-1)
+				}
+				if err := l.Unlock(bounded(t, 30*time.Second)); err != nil {
+					t.Errorf("Unlock: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	if n := <-removed; n["/vanish/locks/shared"] < 3 || n["/vanish/locks/own-0"] < 3 || n["/vanish/locks"] < 3 || turns.Load() != clients*rounds/2 {
+		t.Errorf("removed in between: %v; %d turns", n, turns.Load())
+	}
+}
+
+// zkNothingLeft: names that were locked, waited for and given up go out of use, and leave no node.
+func zkNothingLeft(t *testing.T, s *Server) {
+	z := s.tree(t)
+	c, other := zkOpen(t, s.URL, "?prefix=left", time.Minute), zkOpen(t, s.URL, "?prefix=left", time.Minute)
+	for i := range 50 {
+		name := fmt.Sprint("n", i)
+		l := mustLock(t, c.Mutex(name))
+		if i%5 == 0 {
+			a := try(t, other.Mutex(name))
+			if i%10 == 0 {
+				a.cancel()
+				<-a.done
+				mustUnlock(t, l)
+				continue
+			}
+			mustUnlock(t, l)
+			l = a.got("Lock", time.Now(), 10*time.Second)
+		}
+		mustUnlock(t, l)
+	}
+	await(t, "no name is left", func() bool { return len(z.children("/left/locks")) == 0 })
+	if err := errors.Join(c.Close(), other.Close()); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if n := z.children("/left/sessions"); len(n) > 0 {
+		t.Errorf("after Close there is %q", n)
+	}
+}
+
+// watches returns how many watches the server keeps.
+func (s *Server) watches(t T) (n int) {
+	t.Helper()
+	for line := range strings.Lines(s.four(t, "wchs")) {
+		if _, err := fmt.Sscanf(line, "Total watches:%d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatalf("wchs says no total")
+	return 0
+}
+
+// TestZooKeeperWatches: the client library cannot remove a watch; a great many waits that are given up behind one holder make no more of them.
+func TestZooKeeperWatches(t *testing.T) {
+	const waits, abreast = 400, 8
+	s := StartOwn(t, ZooKeeper)
+	holder, c, z := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute), s.tree(t)
+	l := mustLock(t, holder.Mutex("long"))
+	mustUnlock(t, mustLock(t, c.Mutex("warm")))
+	before, goroutines := s.watches(t), runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	for i := range abreast {
+		wg.Go(func() {
+			for n := range waits / abreast {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(5+(i+n)%7)*time.Millisecond)
+				if _, err := c.Mutex("long").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Lock of what is held: %v", err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	z.await("long", 1)
+	await(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+	after := s.watches(t)
+	t.Logf("%d watches before %d waits, %d after", before, waits, after)
+	if after > before+4 {
+		t.Errorf("%d watches before %d waits, %d after", before, waits, after)
+	}
+	const alone = 40 // a wait is a create, a listing and a delete: the watch stands already
+	calls := c.p.Counts().RoundTrips
+	for range alone {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		c.Mutex("long").Lock(ctx)
+		cancel()
+		z.await("long", 1)
+	}
+	if n := c.p.Counts().RoundTrips - calls; n > 3*alone+alone/4 {
+		t.Errorf("%d waits made %d round trips; want %d", alone, n, 3*alone)
+	}
+	a := try(t, c.Mutex("long"))
+	z.await("long", 2)
+	mustUnlock(t, l)
+	mustUnlock(t, a.got("Lock", time.Now(), 10*time.Second))
+}

@@ -1,0 +1,97 @@
+package containers
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+// secureZooKeeper starts a server that has a port for TLS, and returns the address of that port. Clients show a certificate if auth is "need".
+func secureZooKeeper(t *testing.T, a *authority, cert, key, auth string) (s *Server, addr string) {
+	t.Helper()
+	k := ZooKeeper
+	k.Ports = 2
+	k.Files = map[string]string{"ca.pem": a.pem, "server.pem": key + cert}
+	for name, text := range ZooKeeper.Files {
+		k.Files[name] = text
+	}
+	k.Command = zookeeperCommand(`secureClientPortAddress=127.0.0.1
+secureClientPort=$port
+ssl.keyStore.location=$dir/server.pem
+ssl.trustStore.location=$dir/ca.pem
+ssl.clientAuth=`+auth+"\n", 0, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
+	s = StartOwn(t, k)
+	return s, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.ports[1]))
+}
+
+// TestZooKeeperTLS: the server is verified, always; nothing falls back to plain text.
+func TestZooKeeperTLS(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	mine, mineKey := ours.issue("a client")
+	ca, wrong, clientCert, clientKey := file(t, ours.pem), file(t, theirs.pem), file(t, mine), file(t, mineKey)
+	cert, key := ours.issue("127.0.0.1")
+	named, namedKey := ours.issue("zk.example")
+	plain, byIP := secureZooKeeper(t, ours, cert, key, "none")
+	_, byName := secureZooKeeper(t, ours, named, namedKey, "need")
+	open := func(scheme, addr string, params url.Values) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		c, err := dlock.Open(ctx, (&url.URL{Scheme: scheme, User: url.UserPassword("app", "secret"), Host: addr, RawQuery: params.Encode()}).String(), dlock.Logger(nil))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		l, err := c.Mutex("secure").Lock(ctx)
+		if err != nil {
+			return err
+		}
+		return l.Unlock(ctx)
+	}
+	with := func(pairs ...string) url.Values {
+		v := url.Values{}
+		for i := 0; i < len(pairs); i += 2 {
+			v.Set(pairs[i], pairs[i+1])
+		}
+		return v
+	}
+	for _, c := range []struct {
+		what, scheme, addr string
+		params             url.Values
+		want               string // in the error; "-": there is none
+	}{
+		{"verified by address", "zookeepers", byIP, with("tls_ca", ca), "-"},
+		{"the short scheme", "zks", byIP, with("tls_ca", ca), "-"},
+		{"verified by name, with a certificate of the client", "zookeepers", byName, with("tls_ca", ca, "tls_server_name", "zk.example", "tls_cert", clientCert, "tls_key", clientKey), "-"},
+		{"without the certificate of the client", "zookeepers", byName, with("tls_ca", ca, "tls_server_name", "zk.example"), ""},
+		{"an authority that nobody knows", "zookeepers", byIP, nil, "certificate"},
+		{"another authority", "zookeepers", byIP, with("tls_ca", wrong), "certificate"},
+		{"another name", "zookeepers", byName, with("tls_ca", ca, "tls_cert", clientCert, "tls_key", clientKey), "certificate"},
+		{"another name again", "zookeepers", byIP, with("tls_ca", ca, "tls_server_name", "other.example"), "certificate"},
+		{"in the clear", "zookeeper", byIP, nil, ""},
+		{"where there is no TLS", "zookeepers", plain.Addr, with("tls_ca", ca), ""},
+		{"TLS of another scheme", "zookeeper", byIP, with("tls_ca", ca), "tls_ca"},
+		{"no such file", "zookeepers", byIP, with("tls_ca", ca+"-none"), "tls_ca"},
+		{"half a pair", "zookeepers", byIP, with("tls_ca", ca, "tls_cert", clientCert), "tls_key"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			err := open(c.scheme, c.addr, c.params)
+			if (err == nil) != (c.want == "-") || err != nil && !strings.Contains(strings.ToLower(err.Error()), c.want) {
+				t.Errorf("%v; want %q", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the password is shown: %v", err)
+			}
+			if took := time.Since(start); took > 7*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// begin refuses a call that cannot go on.
+func (b *Backend) begin(ctx context.Context) error {
+	if b.ctx.Err() != nil {
+		return driver.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// Inspect implements [driver.Backend]. What is left of a lease comes from the server, which tells whole seconds: it is the greatest that may be.
+// Ages come from the clocks of those who wrote them.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	if err := b.begin(ctx); err != nil {
+		return driver.Queue{}, err
+	}
+	res, err := b.get(ctx, b.folder(name))
+	if err != nil {
+		return driver.Queue{}, err
+	}
+	q := read(name, res.Kvs)
+	left, err := b.remaining(ctx, q)
+	if err != nil {
+		return driver.Queue{}, err
+	}
+	granted := q.d.Granted()
+	for i, r := range append(q.order[:len(q.order):len(q.order)], q.joins...) {
+		r.Left, r.Age = left[r.lease], max(0, time.Since(r.arrived))
+		if i >= granted && !r.Join() {
+			r.Token = 0
+		}
+	}
+	return q.d, nil
+}
+
+// remaining asks how much time the leases of a queue have left.
+func (b *Backend) remaining(ctx context.Context, q *queue) (map[int64]time.Duration, error) {
+	left := map[int64]time.Duration{}
+	for _, r := range q.records {
+		left[r.lease] = 0
+	}
+	var (
+		mu     sync.Mutex
+		wg     sync.WaitGroup
+		failed error
+	)
+	turns := make(chan struct{}, 8)
+	for _, id := range slices.Collect(maps.Keys(left)) {
+		wg.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			var res *pb.LeaseTimeToLiveResponse
+			err := b.repeat(ctx, func(ctx context.Context) (err error) {
+				res, err = b.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id}, callOptions...)
+				return err
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+			} else if res.TTL >= 0 {
+				left[id] = time.Duration(min(res.TTL+1, res.GrantedTTL)) * time.Second
+			}
+		})
+	}
+	wg.Wait()
+	return left, failed
+}
+
+// List implements [driver.Lister].
+func (b *Backend) List(ctx context.Context) ([]string, error) {
+	const page = 1000
+	if err := b.begin(ctx); err != nil {
+		return nil, err
+	}
+	var names []string
+	for from := []byte(b.base); ; {
+		var res *pb.RangeResponse
+		err := b.repeat(ctx, func(ctx context.Context) (err error) {
+			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: from, RangeEnd: end(b.base), Limit: page}, callOptions...)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range res.Kvs {
+			name, ok := b.nameOf(string(kv.Key))
+			if r := decode(name, kv); ok && !r.grave && (len(names) == 0 || names[len(names)-1] != name) {
+				names = append(names, name)
+			}
+		}
+		if !res.More {
+			return names, nil
+		}
+		from = append(res.Kvs[len(res.Kvs)-1].Key, 0)
+	}
+}
+
+// Break implements [driver.Breaker]. It puts the keys of the hold anew, marked, under a lease that nobody keeps alive: so their owner finds them missing under its own.
+// A hold of very many requests takes several transactions: it has ended once this returns. Without force its keys outlive what their owner may believe in: see outlive.
+func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	if err := b.begin(ctx); err != nil {
+		return err
+	}
+	sent := false      // a transaction whose answer is not known, or that ended a part of the hold
+	var under []*lease // that what was broken stands under
+	for {
+		res, err := b.get(ctx, b.folder(name))
+		if err != nil {
+			return err
+		}
+		q := read(name, res.Kvs)
+		hold := q.hold(t)
+		if len(hold) == 0 {
+			if sent && force {
+				return nil // by a copy
+			}
+			return driver.ErrNotHeld
+		}
+		if !force {
+			hold = slices.DeleteFunc(hold, func(r *record) bool { return r.Broken })
+		}
+		if len(hold) == 0 {
+			return b.outlive(ctx, under)
+		}
+		now := hold[:min(len(hold), batch-1)] // and a comparison more, below
+		req, l, err := b.breaking(ctx, now, force)
+		if err != nil {
+			return err
+		}
+		lost := false
+		req.Compare = append(req.Compare, unchanged(b.folder(name)+"j", res.Header.Revision)) // nobody joined since
+		var out *pb.TxnResponse
+		err = b.repeat(ctx, func(ctx context.Context) (err error) {
+			out, _, err = b.txns.txn(ctx, name, req)
+			lost = lost || judge(err) == unknown
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if out.Succeeded || lost {
+			sent, under = true, append(under, l)
+		}
+		switch {
+		case !out.Succeeded || len(now) < len(hold):
+		case force:
+			return nil
+		default:
+			return b.outlive(ctx, under)
+		}
+	}
+}
+
+// outlive makes sure of the time of leases of a break whose transactions are executed. Until then the owner may have renewed, and it trusts that for a TTL less a
+// margin: TTL/20, or a second if that is less (see package dlock). The break's lease counts from its grant. While no more than a fifth of the margin lies between
+// the grant's sending and now it has enough left, and the clocks' rates have the rest of the margin; else it gets its whole TTL anew.
+func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
+	for _, l := range ls {
+		if time.Since(l.since) <= min(l.ttl/100, 200*time.Millisecond) {
+			continue
+		}
+		if err := b.refresh(ctx, l); err != nil && !errors.Is(err, driver.ErrLost) { // lost: nothing is left of the hold
+			return err
+		}
+	}
+	return nil
+}
+
+// hold returns the requests of the hold with that token.
+func (q *queue) hold(t driver.Token) []*record {
+	var hold []*record
+	for _, r := range append(q.order[:q.d.Granted():q.d.Granted()], q.joins...) {
+		if r.Token == t {
+			hold = append(hold, r)
+		}
+	}
+	return hold
+}
+
+// breaking is the transaction that ends a hold, if it is still as it was read, and the lease for what it puts.
+func (b *Backend) breaking(ctx context.Context, hold []*record, force bool) (*pb.TxnRequest, *lease, error) {
+	ttl := time.Duration(0)
+	for _, r := range hold {
+		ttl = max(ttl, r.TTL)
+	}
+	l, err := b.grant(ctx, ttl)
+	if err != nil {
+		return nil, nil, err
+	}
+	req := &pb.TxnRequest{}
+	for _, r := range hold {
+		broken := *r
+		broken.Broken, broken.grave = true, force
+		req.Compare = append(req.Compare, is(r.key, r.mod))
+		req.Success = append(req.Success, putOp(r.key, broken.encode(), l.id))
+	}
+	return req, l, nil
+}

@@ -1,0 +1,189 @@
+package zookeeper
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// encode makes a name one part of a path: letters, digits, '-', '_' and dots that do not begin it stand for themselves, every other byte
+// is written as '%' and two digits.
+func encode(name string) string {
+	var s strings.Builder
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.' && i > 0:
+			s.WriteByte(c)
+		default:
+			fmt.Fprintf(&s, "%%%02X", c)
+		}
+	}
+	return s.String()
+}
+
+// decode is the inverse of encode. It refuses what encode does not write.
+func decode(part string) (string, bool) {
+	var s strings.Builder
+	for i := 0; i < len(part); i++ {
+		c := part[i]
+		if c == '%' {
+			if i+2 >= len(part) {
+				return "", false
+			}
+			n, err := strconv.ParseUint(part[i+1:i+3], 16, 8)
+			if err != nil {
+				return "", false
+			}
+			c, i = byte(n), i+2
+		}
+		s.WriteByte(c)
+	}
+	return s.String(), encode(s.String()) == part
+}
+
+// node is a request as a node's name has it. All that the rule needs is there, so that one listing decides.
+type node struct {
+	name  string // the whole of it
+	seq   int32  // the server's number
+	czxid int64  // the order of arrival where the numbers do not tell it; 0: not read
+	entry driver.Entry
+}
+
+// stem returns the node's name without the number that the server adds: mode:id:limit: and of a join owner:token: too.
+func stem(r driver.Request) string {
+	mode := "w"
+	if r.Mode == driver.Shared {
+		mode = "r"
+	}
+	s := fmt.Sprintf("%s:%s:%d:", mode, r.ID, r.Limit)
+	if r.Join() {
+		s += fmt.Sprintf("%s:%d:", r.Owner, r.Token)
+	}
+	return s
+}
+
+// parseNode reads a child's name. It refuses what no request can have written: such a child is somebody else's, and stands against nobody.
+func parseNode(lock, name string) (*node, bool) {
+	parts := strings.Split(name, ":")
+	if len(parts) != 4 && len(parts) != 6 {
+		return nil, false
+	}
+	seq, err := strconv.ParseInt(parts[len(parts)-1], 10, 32)
+	if err != nil {
+		return nil, false
+	}
+	n := &node{name: name, seq: int32(seq)}
+	r := &n.entry.Request
+	r.Name = lock
+	switch parts[0] {
+	case "w":
+	case "r":
+		r.Mode = driver.Shared
+	default:
+		return nil, false
+	}
+	limit, err := strconv.ParseInt(parts[2], 10, 32)
+	if err != nil || limit < 0 || limit > 0 && r.Mode == driver.Exclusive || r.ID.UnmarshalText([]byte(parts[1])) != nil {
+		return nil, false
+	}
+	r.Limit, r.Owner = int(limit), r.ID
+	if len(parts) == 6 {
+		token, err := strconv.ParseUint(parts[4], 10, 64)
+		if err != nil || r.Owner.UnmarshalText([]byte(parts[3])) != nil || r.Owner == r.ID {
+			return nil, false
+		}
+		r.Token = driver.Token(token)
+	}
+	return n, name == stem(*r)+fmt.Sprintf("%010d", n.seq) // as the server writes it
+}
+
+// first reports whether own stands there before every other child, all of which are strangers numbered as usual: then it holds, and nothing else has to be
+// read. False says nothing.
+func first(children []string, own string) bool {
+	const digits = 10
+	number := func(child string) (string, bool) {
+		at := len(child) - digits
+		if at < 1 || child[at-1] != ':' || strings.Count(child, ":") != 3 {
+			return "", false
+		}
+		return child[at:], child[at] >= '0' && child[at] <= '9' && child[at:] != "2147483647"
+	}
+	mine, ok := number(own)
+	there := false
+	for _, child := range children {
+		if !ok {
+			return false
+		}
+		var n string
+		if n, ok = number(child); child == own {
+			there = true
+		} else if n <= mine {
+			return false
+		}
+	}
+	return there && ok
+}
+
+// worn reports whether the directory's numbers ran out: from then on they are all the same, or negative, and only zxids tell the order.
+func worn(ns []*node) bool {
+	return slices.ContainsFunc(ns, func(n *node) bool { return !n.entry.Join() && (n.seq < 0 || n.seq == math.MaxInt32) })
+}
+
+// sortNodes puts nodes in order of arrival.
+func sortNodes(ns []*node) {
+	byZxid := worn(ns)
+	slices.SortFunc(ns, func(a, b *node) int {
+		if byZxid {
+			return cmp.Or(cmp.Compare(a.czxid, b.czxid), strings.Compare(a.name, b.name))
+		}
+		return cmp.Or(cmp.Compare(a.seq, b.seq), strings.Compare(a.name, b.name))
+	})
+}
+
+// queueOf makes the rule's queue of sorted nodes.
+func queueOf(ns []*node) (q driver.Queue) {
+	for _, n := range ns {
+		if n.entry.Join() {
+			q.Joins = append(q.Joins, &n.entry)
+		} else {
+			q.Strangers = append(q.Strangers, &n.entry)
+		}
+	}
+	return q
+}
+
+// card is what a request's node holds: what people ask for, and what Break needs. Nothing is granted by it.
+type card struct {
+	Client  driver.ID `json:"client"`
+	TTL     int64     `json:"ttl_ms"`
+	Fixed   bool      `json:"fixed,omitempty"`
+	Label   string    `json:"label,omitempty"`
+	Session string    `json:"session"` // the name of the session's own node
+}
+
+func newCard(r driver.Request, session string) []byte {
+	b, err := json.Marshal(card{Client: r.Client, TTL: r.TTL.Milliseconds(), Fixed: r.Fixed, Label: r.Label, Session: session})
+	if err != nil {
+		return nil // strings and numbers cannot fail
+	}
+	return b
+}
+
+// parseCard reads a card. Of one that cannot be read nothing is known; the request stands all the same.
+func parseCard(data []byte) (c card) {
+	if json.Unmarshal(data, &c) != nil || strings.Contains(c.Session, "/") {
+		return card{}
+	}
+	return c
+}
+
+func (c *card) apply(r *driver.Request) {
+	r.Client, r.TTL, r.Fixed, r.Label = c.Client, time.Duration(c.TTL)*time.Millisecond, c.Fixed, c.Label
+}
