@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -29,6 +30,7 @@ type ticker struct {
 	due   time.Time // when the timer fires; while a renewal is under way, what was added since wants; zero: nothing
 	busy  bool      // a renewal is under way
 	fails bool      // the last renewal left something unknown
+	began time.Time // when the last renewal of all holds began
 }
 
 // retryShare is the part of a TTL after which a renewal that failed is tried again; one that succeeded, after a third.
@@ -184,6 +186,22 @@ func (c *Client) expire() {
 	c.tell(lost...)
 }
 
+// batch returns the holds that a renewal renews which starts now: all, or those alone that the last one left unknown. The oldest proof
+// comes first. So a renewal of more holds than the service can do in its time goes on where it ended, and none of them is always the one
+// that was not reached.
+func (t *ticker) batch(now time.Time) []*hold {
+	proved := func(h *hold) bool { return t.fails && !h.since.Before(t.began) }
+	hs := slices.DeleteFunc(slices.Clone(t.holds), proved)
+	if len(hs) == 0 {
+		hs = slices.Clone(t.holds)
+	}
+	if len(hs) == len(t.holds) {
+		t.began = now
+	}
+	slices.SortFunc(hs, func(a, b *hold) int { return a.since.Compare(b.since) })
+	return hs
+}
+
 // renew is one tick: all holds of one TTL in one call.
 func (c *Client) renew(t *ticker) {
 	c.mu.Lock()
@@ -198,7 +216,8 @@ func (c *Client) renew(t *ticker) {
 		c.mu.Unlock()
 		return
 	}
-	hs := append([]*hold(nil), t.holds...)
+	start := time.Now()
+	hs := t.batch(start)
 	t.busy, t.due = true, time.Time{}
 	c.mu.Unlock()
 	rs := make([]driver.Request, len(hs))
@@ -206,7 +225,6 @@ func (c *Client) renew(t *ticker) {
 		rs[i] = h.req
 	}
 
-	start := time.Now()
 	ctx, cancel := context.WithTimeout(c.ctx, t.ttl/3)
 	res := c.b.Renew(ctx, rs)
 	cancel()
@@ -232,7 +250,8 @@ func (c *Client) renew(t *ticker) {
 	c.log(lost)
 }
 
-// again sets the ticker for the next renewal after one that began at start, and reports whether this is the first in a row to fail.
+// again sets the ticker for the next renewal after one that began at start, and reports whether this is the first in a row to fail. A
+// third of the TTL counts from the last renewal of all.
 func (c *Client) again(t *ticker, start time.Time, fails bool) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,11 +260,10 @@ func (c *Client) again(t *ticker, start time.Time, fails bool) (first bool) {
 	if c.closed != nil {
 		return false
 	}
-	next := t.ttl / 3
+	due := t.began.Add(t.ttl / 3)
 	if fails {
-		next = t.ttl / retryShare
+		due = start.Add(t.ttl / retryShare)
 	}
-	due := start.Add(next)
 	if soonest := time.Now().Add(t.ttl / retryShare / 2); due.Before(soonest) {
 		due = soonest // after a slow renewal, not at once again
 	}

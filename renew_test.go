@@ -273,7 +273,7 @@ func TestTenThousandLeasesAreCheap(t *testing.T) {
 		if got := b.renews.Load() - renews; got > 61 || batch.Load() != n {
 			t.Errorf("%d calls to Renew in 60 TTL/3, the largest of %d; want one of %d each", got, batch.Load(), n)
 		}
-		if got := runtime.NumGoroutine() - goroutines; got > 4 {
+		if got := settled(goroutines+4) - goroutines; got > 4 {
 			t.Errorf("%d goroutines for %d leases; at most 4", got, n)
 		}
 		hung.Store(true)
@@ -492,4 +492,33 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 	if err := l.Err(); err != nil || b.renews.Load() != 2 {
 		t.Errorf("%v after %d renewals; want a proof of after the suspension", err, b.renews.Load())
 	}
+}
+
+func TestARenewalThatRunsOutOfTimeKeepsNoHoldFromEver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const ttl, holds = 12 * time.Second, 100
+		c, b := newHooked(t, TTL(ttl))
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			var res []driver.Renewal
+			for i := range rs {
+				select {
+				case <-time.After(ttl / 2 / holds): // all of them take half a TTL, and the call has a third
+					res = append(res, b.Backend.Renew(ctx, rs[i:i+1])...)
+				case <-ctx.Done():
+					res = append(res, driver.Renewal{Err: ctx.Err()})
+				}
+			}
+			return res
+		}
+		var ls []*Lease
+		for i := range holds {
+			ls = append(ls, mustLock(t, c.Mutex(fmt.Sprint(i)), t.Context()))
+		}
+		time.Sleep(10 * ttl)
+		for i, l := range ls {
+			if isLost(l) {
+				t.Errorf("lease %d of %d is lost", i, holds)
+			}
+		}
+	})
 }
