@@ -114,6 +114,7 @@ const (
 // call is a statement that is sent until it is answered. The procedures may be called twice.
 type call struct {
 	stmt  string
+	time  time.Duration // that a copy has
 	begun time.Time
 	left  atomic.Bool  // nobody waits for it any more: it is not sent again
 	doubt atomic.Int32 // how many copies may be under way, or were executed without an answer that somebody read
@@ -126,7 +127,7 @@ type call struct {
 }
 
 func newCall(procedure string, args ...any) *call {
-	return &call{stmt: statement(procedure, args...), begun: time.Now(), done: make(chan struct{})}
+	return &call{stmt: statement(procedure, args...), time: callTimeout, begun: time.Now(), done: make(chan struct{})}
 }
 
 var errNotSent = errors.New("not sent")
@@ -142,7 +143,7 @@ func (c *call) carry(db *sql.DB) {
 			return
 		}
 		c.sent = time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), c.time)
 		c.sets, c.err = query(ctx, db, c.stmt)
 		cancel()
 		what := judge(c.err)

@@ -10,8 +10,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// renewMax is how many renewals go in one statement.
-const renewMax = 10_000
+const (
+	renewMax  = 10_000           // renewals in one statement
+	renewTime = time.Millisecond // that each adds to the time of its statement: a slow server is not asked for all of them once more
+)
 
 // Renew implements [driver.Backend]: one statement for each TTL, and each ten thousand requests.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
@@ -41,6 +43,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 		ids[i] = rs[at].ID.String()
 	}
 	c := newCall("renew", bin(`["`+strings.Join(ids, `","`)+`"]`), len(ids), ttl)
+	c.time += time.Duration(len(ids)) * renewTime
 	err := b.alone(ctx, c)
 	if err != nil {
 		for _, at := range which {
