@@ -168,8 +168,8 @@ func ExampleDo_leaderElection() {
 func ExampleFixedLease() {
 	client, ctx := open(), context.Background()
 	defer client.Close()
-	// At most one mail in 50 ms, by whichever process; nobody unlocks.
-	once := client.Mutex("mail/daily", dlock.FixedLease(50*time.Millisecond))
+	// At most one mail in a day, by whichever process; nobody unlocks.
+	once := client.Mutex("mail/daily", dlock.FixedLease(24*time.Hour))
 	for range 3 {
 		if _, err := once.TryLock(ctx); err == nil {
 			fmt.Println("sending the mail")

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -125,6 +126,17 @@ func free(t testing.TB, c *Client, name string) bool {
 		t.Fatal(err)
 	}
 	return q.Len() == 0
+}
+
+// settled returns how many goroutines there are, once there are no more than want: [runtime.NumGoroutine] may be off for a moment.
+func settled(want int) (n int) {
+	for range 1000 {
+		if n = runtime.NumGoroutine(); n <= want {
+			break
+		}
+		runtime.Gosched()
+	}
+	return n
 }
 
 // hang is a call that never gets through: it returns when its context ends.

@@ -223,49 +223,51 @@ func TestConflictLeavesTheFirst(t *testing.T) {
 }
 
 func TestErrorsOfTheContext(t *testing.T) {
-	c, b := newHooked(t)
-	held := mustLock(t, c.Mutex("a"), t.Context())
+	bubble(t, func(t *testing.T) { // the short contexts last until the backend has them
+		c, b := newHooked(t)
+		held := mustLock(t, c.Mutex("a"), t.Context())
 
-	done, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("the shop closed"))
-	n := b.acquires.Load()
-	for _, m := range []Mutex{c.Mutex("free"), All(c.Mutex("x"), c.Mutex("y"))} {
-		_, err := m.Lock(done)
-		wantErr(t, err, context.Canceled)
-		if !strings.Contains(err.Error(), "the shop closed") {
-			t.Errorf("%v does not tell the cause", err)
+		done, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the shop closed"))
+		n := b.acquires.Load()
+		for _, m := range []Mutex{c.Mutex("free"), All(c.Mutex("x"), c.Mutex("y"))} {
+			_, err := m.Lock(done)
+			wantErr(t, err, context.Canceled)
+			if !strings.Contains(err.Error(), "the shop closed") {
+				t.Errorf("%v does not tell the cause", err)
+			}
 		}
-	}
-	if b.acquires.Load() != n {
-		t.Error("a context that was over reached the backend")
-	}
+		if b.acquires.Load() != n {
+			t.Error("a context that was over reached the backend")
+		}
 
-	late := errors.New("the shop closes")
-	short, stop := context.WithTimeoutCause(t.Context(), time.Millisecond, late)
-	defer stop()
-	_, err := c.Mutex("a").Lock(short)
-	wantErr(t, err, context.DeadlineExceeded)
-	wantErr(t, err, late)
-	if errors.Is(err, ErrHeld) {
-		t.Error("a wait that timed out looks like a refusal")
-	}
-	_, err = c.Mutex("a").TryLock(t.Context())
-	wantErr(t, err, ErrHeld)
-	if errors.Is(err, context.DeadlineExceeded) {
-		t.Error("a refusal looks like a timeout")
-	}
-	// A driver that reports its own error when the context ends.
-	own := errors.New("i/o timeout")
-	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-		<-ctx.Done()
-		return driver.Grant{}, own
-	}
-	short, stop = context.WithTimeout(t.Context(), time.Millisecond)
-	defer stop()
-	_, err = c.Mutex("b").Lock(short)
-	wantErr(t, err, context.DeadlineExceeded)
-	wantErr(t, err, own)
-	mustUnlock(t, held)
+		late := errors.New("the shop closes")
+		short, stop := context.WithTimeoutCause(t.Context(), time.Millisecond, late)
+		defer stop()
+		_, err := c.Mutex("a").Lock(short)
+		wantErr(t, err, context.DeadlineExceeded)
+		wantErr(t, err, late)
+		if errors.Is(err, ErrHeld) {
+			t.Error("a wait that timed out looks like a refusal")
+		}
+		_, err = c.Mutex("a").TryLock(t.Context())
+		wantErr(t, err, ErrHeld)
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.Error("a refusal looks like a timeout")
+		}
+		// A driver that reports its own error when the context ends.
+		own := errors.New("i/o timeout")
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			<-ctx.Done()
+			return driver.Grant{}, own
+		}
+		short, stop = context.WithTimeout(t.Context(), time.Millisecond)
+		defer stop()
+		_, err = c.Mutex("b").Lock(short)
+		wantErr(t, err, context.DeadlineExceeded)
+		wantErr(t, err, own)
+		mustUnlock(t, held)
+	})
 }
 
 func TestABackendWithoutQueueIsWaitedForWithJitter(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -220,12 +221,14 @@ func TestErrorIsWrappedOnce(t *testing.T) {
 
 func TestOpenThatTimedOutSaysSo(t *testing.T) {
 	for url, also := range map[string]error{"slow://h": errRefused, "slowleaky://u:secret@h": context.DeadlineExceeded} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		_, err := dlock.Open(ctx, url)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, also) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", url, err)
-		}
+		synctest.Test(t, func(t *testing.T) { // the context lasts until the driver has it
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := dlock.Open(ctx, url)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, also) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s: %v", url, err)
+			}
+		})
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 var breaking = []Law{
 	{Name: "break-wrong-token", run: breakWrongToken, needs: []need{breakable, fencing},
 		Sentence: "Break with a token that no holder has is ErrNotHeld and changes nothing"},
-	{Name: "break", run: breakPlain, needs: []need{breakable},
+	{Name: "break", run: breakPlain, still: keepsSteady, needs: []need{breakable},
 		Sentence: "a broken hold is neither renewed nor joined, and its successor is in only after the holder knows, within a TTL"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
@@ -60,7 +60,7 @@ func breakPlain(e *env) {
 	}
 	successor := next.got(e)
 	if !l.Until().Before(next.at) && ctx.Err() == nil {
-		e.Errorf("the holder had not been told when its successor came in")
+		e.breach("the holder had not been told when its successor came in")
 	}
 	if took := next.at.Sub(broken); took > e.steady+2*time.Second {
 		e.Errorf("a broken hold with a TTL of %s ended after %s", e.steady, took)
@@ -83,7 +83,7 @@ func breakForce(e *env) {
 	if err := e.breakIt(op, name, l.Token(), dlock.Force()); err != nil {
 		e.Fatalf("Break: %v", err)
 	}
-	successor := next.got(e) // the TTL is longer than the patience
+	successor := next.got(e) // its first renewal would come after the patience
 	e.want("the old holder's Renew", call(e, "Renew", l.Renew), dlock.ErrLost)
 	e.want("the old holder's Unlock", e.unlockErr(l), dlock.ErrLost)
 	if e.caps.Fencing {

@@ -17,7 +17,8 @@ type Law struct {
 
 	run   func(*env)
 	needs []need
-	alone bool // it counts or restarts what all laws share
+	alone bool       // it counts or restarts what all laws share
+	still standstill // it keeps leases that a machine which stands still for so long may lose: then it is run anew; nil: none
 }
 
 // Laws returns all laws, by subject. The slice is the caller's.
@@ -40,6 +41,10 @@ func (l Law) Run(t T, h Harness) {
 		if !n.met(e) {
 			t.Skipf("needs %s, which %s has not", n.what, e.caps.Backend)
 		}
+	}
+	if l.still != nil {
+		e.rounds(l.still, l.run)
+		return
 	}
 	l.run(e)
 }

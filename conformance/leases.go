@@ -9,11 +9,11 @@ import (
 )
 
 var leases = []Law{
-	{Name: "renewed", run: renewed,
+	{Name: "renewed", run: renewed, still: keepsSteady,
 		Sentence: "a lease outlives its TTL, until it is given back"},
-	{Name: "outage", run: outage,
+	{Name: "outage", run: outage, still: keepsSteady,
 		Sentence: "a line that is back before the TTL is over costs nothing: an unknown outcome is not a loss"},
-	{Name: "fixed", run: fixed,
+	{Name: "fixed", run: fixed, still: keepsShort,
 		Sentence: "a fixed lease ends on time: its holder knows, then the next is in, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
 	{Name: "expired-powerless", run: expiredPowerless,
 		Sentence: "an expired holder can neither renew, nor resume, nor release its successor"},
@@ -21,11 +21,11 @@ var leases = []Law{
 		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
 		Sentence: "what a grant or a renewal promises (Since + TTL) ends no later than the service keeps it"},
-	{Name: "loss-first", run: lossFirst,
+	{Name: "loss-first", run: lossFirst, still: keepsShort,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
-	{Name: "after-loss", run: afterLoss, needs: []need{inspecting},
+	{Name: "after-loss", run: afterLoss, still: keepsSteady, needs: []need{inspecting},
 		Sentence: "when the line is back, nothing of a lost lease stays, and the next lease of that name is renewed again"},
-	{Name: "late-grant", run: lateGrant, needs: []need{inspecting},
+	{Name: "late-grant", run: lateGrant, still: keepsShort, needs: []need{inspecting},
 		Sentence: "a grant that reaches its client after its time is not believed"},
 	{Name: "unlock-cut-off", run: unlockCutOff,
 		Sentence: "an Unlock with an unknown outcome is settled when the line is back, long before the TTL, and touches no successor"},
@@ -49,7 +49,7 @@ func renewed(e *env) {
 }
 
 func outage(e *env) {
-	ttl := 2 * e.steady
+	ttl := 3 * e.steady // long enough to be proved again in what remains of it
 	p, b, name := e.peer(dlock.TTL(ttl)), e.client(), e.name()
 	start := time.Now()
 	l := e.lock(p.Mutex(name))
@@ -78,7 +78,7 @@ func fixed(e *env) {
 	}
 	successor := next.got(e)
 	if next.at.Before(l.Until()) {
-		e.Errorf("the next was in %s before the lease's time was over", l.Until().Sub(next.at))
+		e.breach("the next was in %s before the lease's time was over", l.Until().Sub(next.at))
 	}
 	if late := next.at.Sub(l.Until()); late > e.ttl+2*time.Second {
 		e.Errorf("the next was in %s after the lease's time was over", late)
@@ -94,10 +94,19 @@ func fixed(e *env) {
 // expire has a request expire: acquired, never renewed.
 func (d *direct) expire(name string) driver.Request {
 	d.e.Helper()
-	r := d.ask(name)
-	r.TTL = d.e.ttl
-	d.get(r)
-	return r
+	const most = 5
+	for i := 1; ; i++ {
+		r := d.ask(name)
+		r.TTL = d.e.ttl
+		start := time.Now()
+		_, err := d.acquire(r)
+		if err == nil {
+			return r
+		}
+		if took := time.Since(start); i == most || took < r.TTL/10 { // no driver gets an answer in time from what stands still
+			d.e.Fatalf("Acquire: %v", err)
+		}
+	}
 }
 
 func expiredPowerless(e *env) {
@@ -237,9 +246,9 @@ func trustWithinTTL(e *env) {
 }
 
 func lossFirst(e *env) {
-	const rounds = 3
+	const least, most = 3, 12
 	b, told := e.client(), 0
-	for range rounds {
+	for i := 0; i < least || told == 0 && i < most; i++ { // a loaded machine may be late now and then
 		p, name := e.peer(dlock.TTL(e.ttl)), e.name()
 		l := e.lock(p.Mutex(name))
 		ctx := l.Context(e.ctx)
@@ -250,7 +259,7 @@ func lossFirst(e *env) {
 			told++
 		}
 		if !l.Until().Before(next.at) {
-			e.Errorf("the lease was trusted until %s after its successor was in", l.Until().Sub(next.at))
+			e.breach("the lease was trusted until %s after its successor was in", l.Until().Sub(next.at))
 		}
 		e.want("Err of a lease whose successor is in", l.Err(), dlock.ErrLost)
 		e.until("its context ended", func() bool { return ctx.Err() != nil })
@@ -265,7 +274,7 @@ func lossFirst(e *env) {
 		})
 		e.unlock(successor)
 	}
-	if told == 0 { // a loaded machine may be late once
+	if told == 0 {
 		e.Errorf("in none of the rounds had the context ended when the successor came in")
 	}
 }

@@ -14,9 +14,9 @@ var lifecycle = []Law{
 		Sentence: "Close gives back what the client holds and takes back what it waits for, long before the TTL"},
 	{Name: "close-wakes", run: closeWakes,
 		Sentence: "Close makes calls under way return ErrClosed, ends the leases' contexts with that cause, and is final"},
-	{Name: "close-cut-off", run: closeCutOff,
+	{Name: "close-cut-off", run: closeCutOff, still: keepsShort,
 		Sentence: "Close off the line takes a few seconds at most"},
-	{Name: "close-leaks-nothing", run: closeLeaksNothing, alone: true,
+	{Name: "close-leaks-nothing", run: closeLeaksNothing, still: keepsShort, alone: true,
 		Sentence: "after Close no goroutine of the client is left, whatever was locked, cancelled and lost"},
 	{Name: "durable", run: durableHolds, needs: []need{durable, restarting}, alone: true,
 		Sentence: "where Capabilities say Durable, a hold outlives a restart of the service"},
@@ -148,7 +148,7 @@ func closeLeaksNothing(e *env) {
 			e.until("the lease is lost", func() bool { return held.Err() != nil })
 			heal()
 		}
-		e.unlock(e.lock(p.Mutex(e.name())))
+		e.visit(p.Mutex(e.name()))
 		e.close(p)
 		e.close(p.b)
 	}

@@ -21,7 +21,7 @@ func (e *env) peer(opts ...dlock.Option) *peer {
 	g := NewGate(b)
 	p := &peer{Client: e.clientOn(g, opts...), e: e, b: b, gate: g}
 	if e.h.Cut != nil || e.h.Deafen != nil { // a line has to be up to become bad: no client sends anything before it is
-		e.unlock(e.lock(p.Mutex(e.name())))
+		e.visit(p.Mutex(e.name()))
 	}
 	return p
 }

@@ -116,7 +116,7 @@ func (c *Child) Say(line string) {
 	}
 }
 
-// Hear returns the next line that the child says, and waits for it for at most ten seconds.
+// Hear returns the next line that the child says, and waits for it for at most a minute.
 func (c *Child) Hear() string {
 	c.t.Helper()
 	select {
@@ -125,7 +125,7 @@ func (c *Child) Hear() string {
 			c.t.Fatalf("the child has nothing more to say; it wrote:\n%s", tail(c.errs.String(), 20))
 		}
 		return line
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		c.t.Fatalf("the child says nothing")
 	}
 	panic("unreachable")
@@ -170,7 +170,7 @@ func (c *Child) Wait() {
 	c.in.Close()
 	select {
 	case <-c.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		c.t.Fatalf("the child does not end")
 	}
 	if s := c.cmd.ProcessState; !s.Success() {

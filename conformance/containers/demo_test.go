@@ -19,7 +19,7 @@ func flashSale(t *testing.T, url string, disturb func()) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url)
+	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms") // so that it is not over before the disturbance is
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

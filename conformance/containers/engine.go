@@ -28,7 +28,7 @@ const (
 // engine returns a client of the container engine, if there is one.
 var engine = sync.OnceValues(func() (*testcontainers.DockerClient, error) {
 	log.SetDefault(log.NewNoopLogger())
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func inContainer(k Kind, ports []int) (place, string, error) {
 }
 
 func (b *box) start() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if b.c != nil {
 		_, err := b.engine.ContainerStart(ctx, b.c.GetContainerID(), client.ContainerStartOptions{})
@@ -101,7 +101,7 @@ func (b *box) start() error {
 }
 
 func (b *box) do(f func(ctx context.Context, id string) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	return f(ctx, b.c.GetContainerID())
 }
@@ -193,7 +193,7 @@ func removeContainers(id string) {
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for clean := 0; clean < 2 && ctx.Err() == nil; clean++ {
 		if clean > 0 {

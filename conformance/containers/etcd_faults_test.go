@@ -86,15 +86,27 @@ func keyOf(t T, c *clientv3.Client, r driver.Request) *mvccpb.KeyValue {
 func etcdNames(t *testing.T, s *Server) {
 	names := []string{"a", "A", "a ", " a", "a/b", "a0", "a/", "/a", "a//b", "a.", "a-", "a%", "a%2F", "a%2Fb", "a%25", "%", "%%", "/", "//", "0", ".", "..",
 		"s", "j", "a\u00a0", "é", "e\u0301", "🔒", strings.Repeat("x", 255), strings.Repeat("/", 255), strings.Repeat("%", 254)}
-	b, other, stranger := s.etcdSide(t), s.etcdSide(t), etcdByURL(t, NewProxy(), s.URL+"/elsewhere")
+	other, stranger, root := s.etcdSide(t), etcdByURL(t, NewProxy(), s.URL+"/elsewhere"), s.etcd(t)
 	within := etcdByURL(t, NewProxy(), s.URL+"/dlock/a") // a root that looks like one of the names
 	acquired(t, within, asked(within, "b", time.Minute))
-	namesApart(t, b, other, stranger, names)
-	if err := b.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-	if listed, err := other.List(t.Context()); err != nil || len(listed) != 0 {
-		t.Errorf("List after Close: %q, %v", listed, err)
+	for try := range 3 {
+		b := s.etcdSide(t)
+		namesApart(t, b, other, stranger, names)
+		start := time.Now()
+		if err := b.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		took := time.Since(start)
+		listed, err := other.List(t.Context())
+		if err != nil || len(listed) == 0 || took < 2*time.Second || try == 2 { // after that Close leaves the rest to the server
+			if err != nil || len(listed) != 0 {
+				t.Errorf("List after Close, which took %s: %q, %v", took, listed, err)
+			}
+			return
+		}
+		if _, err := root.Delete(t.Context(), "dlock/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -130,22 +142,31 @@ func etcdRacers(t *testing.T, s *Server) {
 
 // etcdRefused: nobody listens for a while, and a call that began meanwhile succeeds when somebody does.
 func etcdRefused(t *testing.T, s *Server) {
-	b := s.etcdSide(t)
-	r := asked(b, "refused", time.Minute)
-	acquired(t, b, r)
-	heal := b.line.Refuse()
-	b.line.Cut()
-	renewal, next := make(chan error, 1), acquiring(b, asked(b, "refused/next", time.Minute))
-	go func() { renewal <- renewed(b, r) }()
-	<-time.After(1500 * time.Millisecond) // in which each attempt fails at once
-	heal()
-	if err := <-renewal; err != nil {
-		t.Errorf("Renew: %v", err)
+	for try := range 3 {
+		b := s.etcdSide(t)
+		r := asked(b, fmt.Sprint("refused/", try), time.Minute)
+		acquired(t, b, r)
+		heal := b.line.Refuse()
+		b.line.Cut()
+		start := time.Now()
+		renewal, next := make(chan error, 1), acquiring(b, asked(b, r.Name+"/next", time.Minute))
+		go func() { renewal <- renewed(b, r) }()
+		<-time.After(1500 * time.Millisecond) // in which each attempt fails at once
+		heal()
+		took := time.Since(start)
+		if err := <-renewal; err != nil {
+			t.Errorf("Renew: %v", err)
+		}
+		err := <-next
+		released(t, b, r)
+		if err != nil && took > 2500*time.Millisecond && try < 2 {
+			continue // the longer nobody listens, the longer gRPC waits until it dials again; the call may give up before
+		}
+		if err != nil {
+			t.Errorf("Acquire, with nobody there for %s: %v", took, err)
+		}
+		return
 	}
-	if err := <-next; err != nil {
-		t.Errorf("Acquire: %v", err)
-	}
-	released(t, b, r)
 }
 
 // etcdLostReplies: the server did what was asked, and the answer never came.
@@ -211,8 +232,8 @@ func etcdLostReplies(t *testing.T, s *Server) {
 // etcdLateCopies: a client's keys are used again, and copies of all that it ever sent do nothing to who has one now.
 func etcdLateCopies(t *testing.T, s *Server) {
 	root := s.etcd(t)
-	for _, lossy := range []bool{false, true} {
-		b, name := s.etcdSide(t), fmt.Sprint("copies/", lossy)
+	copied := func(name string, lossy bool) (prompt bool, wrong error) {
+		b := s.etcdSide(t)
 		sent := b.rpcs.record()
 		first := asked(b, name, time.Minute)
 		if lossy {
@@ -232,7 +253,7 @@ func etcdLateCopies(t *testing.T, s *Server) {
 			r := asked(b, name, time.Minute)
 			g := acquired(t, b, r)
 			if again := string(keyOf(t, root, r).Key) == string(keys[0].Key); again == lossy { // or its tombstone has it
-				t.Fatalf("used again: %t", again)
+				return b.rpcs.prompted(), fmt.Errorf("used again: %t", again)
 			}
 			replayTxns(t, s, copies)
 			slices.Reverse(copies)
@@ -245,67 +266,88 @@ func etcdLateCopies(t *testing.T, s *Server) {
 			}
 			released(t, b, r)
 		}
+		return true, nil
+	}
+	for _, lossy := range []bool{false, true} {
+		prompted(t, func(round int) (bool, error) { return copied(fmt.Sprint("copies/", lossy, "/", round), lossy) })
 	}
 }
 
 // etcdStray: a copy of an acquire that arrives after the release puts a key that its client keeps alive. The client finds it, and deletes it.
 func etcdStray(t *testing.T, s *Server) {
-	b, other, root := s.etcdSide(t), s.etcdSide(t), s.etcd(t)
-	c := clientOf(t, b, dlock.TTL(etcdTTL))
-	kept, err := c.Mutex("stray/kept").Lock(t.Context()) // its lease is that of the stray too
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent := b.rpcs.record()
-	l, err := c.Mutex("stray").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	copies := sent()
-	if err := l.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	replayTxns(t, s, copies)
-	if n := len(keysOf(t, root, "stray")); n != 1 {
-		t.Fatalf("the copy put %d keys", n)
-	}
-	start := time.Now()
-	r := waiting(other, "stray", time.Minute)
-	acquired(t, other, r)
-	if took := time.Since(start); took > 2*etcdTTL+5*time.Second {
-		t.Errorf("a stray key blocked others for %s", took)
-	}
-	released(t, other, r)
-	if err := kept.Err(); err != nil {
-		t.Errorf("what was held meanwhile: %v", err)
-	}
-	if err := kept.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	const ttl = 6 * time.Second // it is found by the second renewal
+	other, root := s.etcdSide(t), s.etcd(t)
+	prompted(t, func(round int) (prompt bool, wrong error) {
+		name := fmt.Sprint("stray/", round)
+		b := s.etcdSide(t)
+		c := clientOf(t, b, dlock.TTL(ttl))
+		kept, err := c.Mutex(name + "/kept").Lock(t.Context()) // its lease is that of the stray too
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := b.rpcs.record()
+		l, err := c.Mutex(name).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies := sent()
+		if err := l.Unlock(t.Context()); err != nil {
+			return b.rpcs.prompted(), err
+		}
+		replayTxns(t, s, copies)
+		if n := len(keysOf(t, root, name)); n != 1 {
+			return b.rpcs.prompted(), fmt.Errorf("the copy put %d keys", n)
+		}
+		start := time.Now()
+		r := waiting(other, name, time.Minute)
+		acquired(t, other, r)
+		took := time.Since(start)
+		released(t, other, r)
+		if took > 2*ttl+5*time.Second {
+			wrong = fmt.Errorf("a stray key blocked others for %s", took)
+		}
+		if err := kept.Err(); err != nil {
+			wrong = errors.Join(wrong, fmt.Errorf("what was held meanwhile: %w", err))
+		}
+		if err := kept.Unlock(t.Context()); err != nil {
+			wrong = errors.Join(wrong, err)
+		}
+		return b.rpcs.prompted(), wrong
+	})
 }
 
 // etcdStrayAgain: who finds a stray under the key that it was to have removes it, and does not wait for an audit.
 func etcdStrayAgain(t *testing.T, s *Server) {
-	const name = "stray/again"
-	b, root := s.etcdSide(t), s.etcd(t)
-	sent := b.rpcs.record()
-	first := asked(b, name, time.Minute)
-	acquired(t, b, first)
-	copies := sent()
-	released(t, b, first)
-	replayTxns(t, s, copies)
-	keyOf(t, root, first)
-	start := time.Now()
-	r := waiting(b, name, time.Minute)
-	if err := <-acquiring(b, r); err != nil {
-		t.Fatalf("Acquire after %s: %v", time.Since(start), err)
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("a stray key blocked its own client for %s", took)
-	}
-	keyOf(t, root, r)
-	released(t, b, r)
-	await(t, "nothing is left", func() bool { return len(keysOf(t, root, name)) == 0 })
+	root := s.etcd(t)
+	prompted(t, func(round int) (prompt bool, wrong error) {
+		name := fmt.Sprint("stray/again/", round)
+		b := s.etcdSide(t)
+		sent := b.rpcs.record()
+		first := asked(b, name, time.Minute)
+		acquired(t, b, first)
+		copies := sent()
+		released(t, b, first)
+		replayTxns(t, s, copies)
+		if kvs := keysOf(t, root, name); len(kvs) != 1 || !strings.Contains(string(kvs[0].Value), first.ID.String()) {
+			return b.rpcs.prompted(), fmt.Errorf("the copy put %d keys", len(kvs))
+		}
+		start := time.Now()
+		r := waiting(b, name, time.Minute)
+		if err := <-acquiring(b, r); err != nil {
+			t.Fatalf("Acquire after %s: %v", time.Since(start), err)
+		}
+		if took := time.Since(start); took > 15*time.Second { // the first audit would be after 24 s
+			t.Errorf("a stray key blocked its own client for %s", took)
+		}
+		keyOf(t, root, r)
+		released(t, b, r)
+		for end := time.Now().Add(15 * time.Second); len(keysOf(t, root, name)) > 0; <-time.After(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				return b.rpcs.prompted(), errors.New("something is left")
+			}
+		}
+		return true, nil
+	})
 }
 
 // before has f run before the next call of a unary method is sent.
@@ -324,30 +366,34 @@ func before(method string, f func()) func(*clientv3.Config) {
 
 // etcdReleaseBesideAcquire: a release that comes while the transaction of its acquire is under way ends both.
 func etcdReleaseBesideAcquire(t *testing.T, s *Server) {
-	const name = "beside"
 	other, root := s.etcdSide(t), s.etcd(t)
 	for _, wait := range []bool{false, true} {
-		under, let := make(chan struct{}), make(chan struct{})
-		b := s.etcdSide(t, before("Txn", func() { close(under); <-let }))
-		r := asked(b, name, time.Minute)
-		r.Wait = wait
-		got, gone := acquiring(b, r), make(chan error, 1)
-		closed(t, "the transaction", under)
-		go func() { gone <- b.Release(context.Background(), r) }()
-		<-time.After(100 * time.Millisecond)
-		close(let)
-		if err := <-gone; err != nil {
-			t.Errorf("Release: %v", err)
-		}
-		if err := <-got; !errors.Is(err, driver.ErrLost) {
-			t.Errorf("Acquire: %v", err)
-		}
-		if n := len(keysOf(t, root, name)); n != 0 {
-			t.Errorf("%d keys are left", n)
-		}
-		next := asked(other, name, time.Minute)
-		acquired(t, other, next)
-		released(t, other, next)
+		prompted(t, func(round int) (prompt bool, wrong error) {
+			name := fmt.Sprint("beside/", wait, "/", round)
+			under, let, asking := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			b := s.etcdSide(t, before("Txn", func() { close(under); <-let }))
+			r := asked(b, name, time.Minute)
+			r.Wait = wait
+			got, gone := acquiring(b, r), make(chan error, 1)
+			closed(t, "the transaction", under)
+			go func() { close(asking); gone <- b.Release(context.Background(), r) }()
+			closed(t, "the release", asking)
+			closes(nil, 100*time.Millisecond)
+			close(let)
+			if err := <-gone; err != nil {
+				wrong = fmt.Errorf("Release: %w", err)
+			}
+			if err := <-got; !errors.Is(err, driver.ErrLost) {
+				wrong = errors.Join(wrong, fmt.Errorf("Acquire: %v", err))
+			}
+			if n := len(keysOf(t, root, name)); n != 0 {
+				wrong = errors.Join(wrong, fmt.Errorf("%d keys are left", n))
+			}
+			next := asked(other, name, time.Minute)
+			acquired(t, other, next)
+			released(t, other, next)
+			return b.rpcs.prompted(), wrong
+		})
 	}
 }
 
@@ -452,12 +498,16 @@ func etcdNoSpace(t *testing.T, s *Server) {
 	closed(t, "the reply to Acquire", lost)
 	got := acquiring(other, next)
 	await(t, "one waits", func() bool { return queue(t, b, name).Len() == 2 })
-	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: s.status().Header.MemberId}
+	status, err := root.Status(t.Context(), s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: status.Header.MemberId}
 	if _, err := pb.NewMaintenanceClient(root.ActiveConnection()).Alarm(t.Context(), alarm); err != nil {
 		t.Fatal(err)
 	}
 	disarm := func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if _, err := root.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
 			t.Error(err)
@@ -493,7 +543,7 @@ func etcdRevoked(t *testing.T, s *Server) {
 	}
 	var told atomic.Int64
 	a.Notify(func(driver.ID) { told.Add(1) })
-	hold, next := asked(a, name, 10*time.Second), waiting(b, name, 10*time.Second)
+	hold, next := asked(a, name, time.Minute), waiting(b, name, time.Minute)
 	before := acquired(t, a, hold)
 	got := acquiring(b, next)
 	await(t, "one waits", func() bool { return queue(t, a, name).Len() == 2 })
@@ -529,7 +579,7 @@ func etcdRevoked(t *testing.T, s *Server) {
 		t.Fatalf("there is %+v", q)
 	}
 	released(t, b, next)
-	r := asked(a, name, 10*time.Second) // with another lease
+	r := asked(a, name, time.Minute) // with another lease
 	acquired(t, a, r)
 	if err := renewed(a, r); err != nil {
 		t.Errorf("Renew of the next hold: %v", err)
@@ -572,14 +622,20 @@ func etcdDeleted(t *testing.T, s *Server) {
 	}
 	released(t, a, beside)
 	released(t, b, next)
-	// A release that comes before any renewal finds out too.
-	r := asked(a, name, time.Minute)
-	acquired(t, a, r)
-	remove(r)
-	if err := a.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Release of what was deleted: %v", err)
-	}
-	c := clientOf(t, s.etcdSide(t), dlock.TTL(etcdTTL))
+	// A release that comes before any renewal finds out too. (One that is sent again takes it for what the first did.)
+	prompted(t, func(int) (prompt bool, wrong error) {
+		a := s.etcdSide(t)
+		r := asked(a, name, time.Minute)
+		acquired(t, a, r)
+		remove(r)
+		if err := a.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			wrong = fmt.Errorf("Release of what was deleted: %v", err)
+		}
+		return a.rpcs.prompted(), wrong
+	})
+	const ttl = 6 * time.Second
+	side := s.etcdSide(t)
+	c := clientOf(t, side, dlock.TTL(ttl))
 	l, err := c.Mutex(name + "/lease").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -587,10 +643,9 @@ func etcdDeleted(t *testing.T, s *Server) {
 	if _, err := root.Delete(t.Context(), "dlock/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-l.Lost():
-	case <-time.After(etcdTTL):
-		t.Errorf("a lease is not lost a TTL after its key was deleted")
+	calls := side.rpcs.counts()
+	if closed(t, "the loss of a lease whose key was deleted", l.Lost()); side.rpcs.since(calls)["LeaseTimeToLive"] > 6 { // two renewals, asked for anew
+		t.Errorf("a lease whose key was deleted was lost after the calls %v", side.rpcs.since(calls))
 	}
 }
 
@@ -661,12 +716,15 @@ func etcdWatches(t *testing.T, s *Server) {
 			acquired(t, a, hold)
 			var waits []<-chan error
 			var rs []driver.Request
+			listened := b.rpcs.watches()
 			for i := range 3 {
 				rs = append(rs, waiting(b, name, time.Minute))
 				waits = append(waits, acquiring(b, rs[i]))
 				await(t, "it waits", func() bool { return queue(t, a, name).Len() == i+2 })
 			}
+			await(t, "they listen", func() bool { return b.rpcs.watches() > listened })
 			places := queue(t, a, name).Strangers
+			quickest := time.Minute
 			for i, r := range rs {
 				spoilt := b.rpcs.spoilEvents(spoil)
 				if i == 0 {
@@ -679,13 +737,14 @@ func etcdWatches(t *testing.T, s *Server) {
 				if err := <-waits[i]; err != nil {
 					t.Fatalf("Acquire: %v", err)
 				}
-				if took := time.Since(start); took > 5*time.Second {
-					t.Errorf("it took %s until it looked again", took)
-				}
+				quickest = min(quickest, time.Since(start))
 				q := queue(t, a, name)
 				if len(q.Holders()) != 1 || q.Holders()[0].ID != r.ID || places[i+1].ID != r.ID {
 					t.Errorf("%d lost their places: %+v", i, q)
 				}
+			}
+			if quickest > 5*time.Second { // of three, since the machine may stand still
+				t.Errorf("it took %s at least until it looked again", quickest)
 			}
 			released(t, b, rs[2])
 		})
@@ -722,7 +781,7 @@ func etcdCompactedWaiter(t *testing.T, s *Server) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("who waits was not told")
 	}
 	if q := queue(t, a, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
@@ -731,10 +790,24 @@ func etcdCompactedWaiter(t *testing.T, s *Server) {
 	released(t, b, next)
 }
 
+// closes reports whether c is closed within d. A time in which this process stands still counts little.
+func closes(c <-chan struct{}, d time.Duration) bool {
+	const step = 10 * time.Millisecond
+	for range d / step {
+		select {
+		case <-c:
+			return true
+		case <-time.After(step):
+		}
+	}
+	return false
+}
+
 // etcdHangs: a server that says nothing, or a line that swallows everything, keeps no call longer than its context.
 func etcdHangs(t *testing.T, s *Server) {
+	const ttl = 2 * etcdTTL // so that it is not over while calls hang
 	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
-		c := clientOf(t, b, dlock.TTL(etcdTTL))
+		c := clientOf(t, b, dlock.TTL(ttl))
 		held, err := c.Mutex("hangs/held").Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -756,36 +829,37 @@ func etcdHangs(t *testing.T, s *Server) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
-			start := time.Now()
-			if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			start, stood := time.Now(), standstill() // only this process matters: the server hangs anyway
+			err := f(ctx)
+			took, still := time.Since(start), stood()
+			if over := !time.Now().Before(held.Until()); !errors.Is(err, context.DeadlineExceeded) && !(over && errors.Is(err, dlock.ErrLost)) {
 				t.Errorf("%s: %v", what, err)
 			}
-			if took := time.Since(start); took > 2*time.Second {
-				t.Errorf("%s returned after %s", what, took)
+			if took-still > 2*time.Second {
+				t.Errorf("%s returned after %s, of which the process stood still for %s", what, took, still)
 			}
 		}
+		bounded("Renew", held.Renew)
 		bounded("Lock", func(ctx context.Context) error { _, err := c.Mutex("hangs/asked").Lock(ctx); return err })
 		bounded("TryLock", func(ctx context.Context) error { _, err := c.Mutex("hangs/asked").TryLock(ctx); return err })
-		bounded("Renew", held.Renew)
 		bounded("Inspect", func(ctx context.Context) error { _, err := c.Inspect(ctx, "hangs/asked"); return err })
 		bounded("Break", func(ctx context.Context) error { return c.Break(ctx, "hangs/held", held.Token()) })
+		start, stood := time.Now(), standstill()
 		cancel()
-		start := time.Now()
-		if err := <-waits; !errors.Is(err, context.Canceled) || time.Since(start) > time.Second {
-			t.Errorf("who waits returned %v after %s", err, time.Since(start))
+		err = <-waits
+		if took, still := time.Since(start), stood(); !errors.Is(err, context.Canceled) || took-still > time.Second {
+			t.Errorf("who waits returned %v after %s, of which the process stood still for %s", err, took, still)
 		}
-		select {
-		case <-held.Lost():
-		case <-time.After(2 * etcdTTL):
+		if !closes(held.Lost(), 2*ttl) {
 			t.Errorf("the lease is not lost")
 		}
 		if now := time.Now(); now.Before(held.Until()) {
 			t.Errorf("lost %s too early", held.Until().Sub(now))
 		}
-		start = time.Now()
+		start, stood = time.Now(), standstill()
 		c.Close() // which can give nothing back
-		if took := time.Since(start); took > 10*time.Second {
-			t.Errorf("Close returned after %s", took)
+		if took, still := time.Since(start), stood(); took-still > 10*time.Second {
+			t.Errorf("Close returned after %s, of which the process stood still for %s", took, still)
 		}
 		heal()
 		if err := other.Unlock(t.Context()); err != nil {
@@ -831,9 +905,7 @@ func TestEtcdSlowReplies(t *testing.T) {
 	if at := time.Now(); l.Until().After(at) {
 		t.Errorf("the next was in %s before the time of the first was over", l.Until().Sub(at))
 	}
-	select {
-	case <-l.Lost():
-	case <-time.After(time.Second):
+	if !closes(l.Lost(), time.Second) {
 		t.Error("the first does not know")
 	}
 }

@@ -23,6 +23,9 @@ import (
 
 const etcdPassword = "canary"
 
+// patiently is what the URL says of one that is to be opened, or refused for another reason than the time.
+const patiently = "?dial_timeout=30s"
+
 // guardedEtcd is a member that wants a user and a password. Its root is a client.
 func guardedEtcd(t *testing.T, args ...string) (*Server, *clientv3.Client) {
 	t.Helper()
@@ -123,7 +126,7 @@ func TestEtcdRights(t *testing.T) {
 		user(t, root, name, rights...)
 		all.Go(func() {
 			err := everything(t, "l/rights "+name, func() (driver.Backend, error) {
-				u, err := url.Parse(s.as(name, etcdPassword))
+				u, err := url.Parse(s.as(name, etcdPassword) + patiently)
 				if err != nil {
 					return nil, err
 				}
@@ -163,7 +166,7 @@ func TestEtcdSecrets(t *testing.T) {
 			}
 		}
 	}
-	c, err := dlock.Open(t.Context(), s.as("app", secret), dlock.Logger(nil))
+	c, err := dlock.Open(t.Context(), s.as("app", secret)+patiently, dlock.Logger(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,10 +220,10 @@ func TestEtcdSecrets(t *testing.T) {
 			hidden(fmt.Sprintf("error %d, a %T", wrong, e), e)
 		}
 	}
-	if _, err := dlock.Open(t.Context(), s.as("app", "wrong"), dlock.Logger(nil)); err == nil || !strings.Contains(err.Error(), "password") {
+	if _, err := dlock.Open(t.Context(), s.as("app", "wrong")+patiently, dlock.Logger(nil)); err == nil || !strings.Contains(err.Error(), "password") {
 		t.Errorf("a wrong password: %v", err)
 	}
-	if _, err := dlock.Open(t.Context(), "etcd://"+s.Addr, dlock.Logger(nil)); err == nil || !strings.Contains(err.Error(), "password") {
+	if _, err := dlock.Open(t.Context(), "etcd://"+s.Addr+patiently, dlock.Logger(nil)); err == nil || !strings.Contains(err.Error(), "password") {
 		t.Errorf("no password: %v", err)
 	}
 }
@@ -233,7 +236,7 @@ func TestEtcdTokens(t *testing.T) {
 	const ttl = 9 * time.Second // renewed each three seconds: each time with a token that has expired
 	var clients []*dlock.Client
 	for range 3 {
-		c, err := dlock.Open(t.Context(), s.as("app", etcdPassword), dlock.Logger(nil), dlock.TTL(ttl))
+		c, err := dlock.Open(t.Context(), s.as("app", etcdPassword)+patiently, dlock.Logger(nil), dlock.TTL(ttl))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +249,7 @@ func TestEtcdTokens(t *testing.T) {
 	}
 	wait := func(c *dlock.Client) <-chan error {
 		done := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		go func() {
 			defer cancel()
 			l, err := c.Mutex("tokens").Lock(ctx)

@@ -94,6 +94,10 @@ func etcdByURL(t T, p *Proxy, text string) *etcdSide {
 	}
 	identity := u.Host
 	u.Host = strings.Join(hosts, ",")
+	if q := u.Query(); !q.Has("dial_timeout") { // a machine that stands still is no reason
+		q.Set("dial_timeout", "10s")
+		u.RawQuery = q.Encode()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	b, err := driver.Lookup(u.Scheme)(ctx, driver.Config{URL: u, Hosts: hosts, TTL: time.Minute, Client: driver.NewID()})

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -21,6 +22,8 @@ type rpcs struct {
 	recording bool
 	txns      []*pb.TxnRequest
 	spoil     func(*pb.WatchResponse) error // of what the server says on watches; an error breaks the stream
+	watching  int64                         // watches that the server said are there
+	longest   time.Duration                 // that a unary call took
 }
 
 func newRPCs() *rpcs {
@@ -56,6 +59,24 @@ func total(calls map[string]int64) (n int64) {
 		n += c
 	}
 	return n
+}
+
+// promptly is less than the time after which the driver gives up the first attempt of a call.
+const promptly = 400 * time.Millisecond
+
+// prompted reports whether each unary call so far was answered so soon that the driver cannot have sent it again. (Of one that it sent again it leaves a
+// tombstone, for a copy may be under way; and it takes what it finds undone for its own work.)
+func (r *rpcs) prompted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.longest < promptly
+}
+
+// watches returns how many watches the server said are there, so far.
+func (r *rpcs) watches() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.watching
 }
 
 // loseReply loses the next reply to a unary method: the server executed it, and the client cannot know. The result is closed when that happened.
@@ -97,7 +118,13 @@ func (r *rpcs) unary(ctx context.Context, name string, req, res any, c *grpc.Cli
 	lost := r.lose[method]
 	delete(r.lose, method)
 	r.mu.Unlock()
+	start := time.Now()
 	err := invoke(ctx, name, req, res, c, opts...)
+	r.mu.Lock()
+	if r.longest = max(r.longest, time.Since(start)); ctx.Err() != nil {
+		r.longest = max(r.longest, promptly) // it was given up, perhaps before it was sent
+	}
+	r.mu.Unlock()
 	if lost != nil {
 		close(lost)
 		return status.Error(codes.Unavailable, "the reply was lost")
@@ -141,6 +168,11 @@ func (s *seenStream) RecvMsg(m any) error {
 		return err
 	}
 	res, ok := m.(*pb.WatchResponse)
+	if ok && res.Created && !res.Canceled {
+		s.r.mu.Lock()
+		s.r.watching++
+		s.r.mu.Unlock()
+	}
 	if !ok || len(res.Events) == 0 {
 		return nil
 	}

@@ -67,12 +67,12 @@ func TestHarnessRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.place.remove()
-	if _, err := tell(within5s(t), s.Addr, "one"); err != nil {
+	if _, err := tell(bounded(t, patience), s.Addr, "one"); err != nil {
 		t.Fatal(err)
 	}
 	pid := s.place.(*process).cmd.Process.Pid
 	Harness("diary", nil, s).Restart(t)
-	if got, err := tell(within5s(t), s.Addr, "two"); err != nil || !strings.Contains(got, "one") {
+	if got, err := tell(bounded(t, patience), s.Addr, "two"); err != nil || !strings.Contains(got, "one") {
 		t.Errorf("it answers %q, %v", got, err)
 	}
 	if pid == s.place.(*process).cmd.Process.Pid {

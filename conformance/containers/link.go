@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -283,7 +284,8 @@ func (l *link) sever(d Direction) {
 	// Closed with bytes that it has not read, the receiver's connection would be reset too.
 	l.p.work.Go(func() {
 		defer receiver.Close()
-		receiver.SetReadDeadline(time.Now().Add(time.Second))
+		receiver.SetReadDeadline(time.Now().Add(30 * time.Second)) // it may be slow, or stand still
+		defer context.AfterFunc(l.p.ctx, func() { receiver.SetReadDeadline(time.Now()) })()
 		io.Copy(io.Discard, receiver)
 	})
 }

@@ -88,7 +88,7 @@ func mysqlConfig(text string) (dsn, error) {
 	c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
-	c.Timeout = 5 * time.Second
+	c.Timeout = 15 * time.Second
 	c.Logger = &mysql.NopLogger{} // it would tell of every connection that ends
 	return dsn{c}, nil
 }

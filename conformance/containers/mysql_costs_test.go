@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -134,7 +135,11 @@ func mysqlHandOff(t *testing.T, s *Server) {
 	for what, c := range map[string]struct {
 		clients, confirm int
 	}{"one client": {1, 0}, "two clients": {2, 1}} {
-		probe, sides := s.side(t), []*poolSide{s.side(t), s.side(t)}[:c.clients]
+		probe := s.side(t)
+		var sides []*poolSide
+		for range c.clients { // whoever misses the window comes again, and would be counted twice
+			sides = append(sides, s.mysql(t).side(t, NewProxy(), mysql.Options{GrantWindow: time.Minute}))
+		}
 		name := "hand-off/" + what
 		first := waiting(sides[0], name, time.Minute)
 		acquired(t, sides[0], first)
@@ -159,7 +164,7 @@ func mysqlHandOff(t *testing.T, s *Server) {
 		})
 		own := waiters / c.clients
 		t.Logf("%s, %d of their waiters: %v", what, own, calls)
-		// Each arrives, confirms if it must, and goes. The first may be too late for its window on a busy machine, and come again.
+		// Each arrives, confirms if it must, and goes. A call that a busy machine does not answer in time is repeated.
 		if n, want := calls["dlock_acquire"], own*(1+c.confirm); n < want || n > want+own/4 {
 			t.Errorf("%s: %d who wait made %d calls of dlock_acquire; want %d", what, own, n, want)
 		}
@@ -198,16 +203,23 @@ func mysqlWaiting(t *testing.T, s *Server) {
 		var stops []func()
 		for i := range names {
 			name := fmt.Sprint("waiting/", names, "/", i)
-			acquired(t, holder, asked(holder, name, time.Minute))
+			acquired(t, holder, asked(holder, name, time.Hour))
 			stops = append(stops, queueUp(t, b, holder, name, waiters/names))
 		}
 		await(t, "connections beyond two are given up", func() bool { return line.Counts().Open <= 2 })
 		<-time.After(2500 * time.Millisecond) // who has just come asks more often
 		const span = 4 * time.Second
-		most, before, start := 0, line.Counts(), time.Now()
-		for time.Since(start) < span {
-			most = max(most, line.Counts().Open)
+		seen, before, start := map[int]int{}, line.Counts(), time.Now()
+		looks := 0
+		for ; time.Since(start) < span; looks++ {
+			seen[line.Counts().Open]++
 			<-time.After(10 * time.Millisecond)
+		}
+		most := 0 // but for moments: while one that was given up closes, another may be there
+		for open, n := range seen {
+			if n > looks/20 {
+				most = max(most, open)
+			}
 		}
 		took, after := time.Since(start), line.Counts()
 		rate := float64(after.RoundTrips-before.RoundTrips) / took.Seconds()
@@ -231,20 +243,62 @@ func mysqlWaiting(t *testing.T, s *Server) {
 	}
 }
 
-// mysqlHolding: a client renews 10,000 leases with one statement each TTL/3.
+// mysqlHolding: a client renews what it holds with one statement each TTL/3, up to 10,000 at once.
 func mysqlHolding(t *testing.T, s *Server) {
-	const many, ttl = 10_000, 15 * time.Second
+	const many, ttl = 1000, 15 * time.Second
 	b, line := s.ownSide(t, "")
 	c := clientOf(t, b, dlock.TTL(ttl))
 	leases := holdMany(t, c, many)
 	<-time.After(ttl / 3) // the first renewal may be in parts: that of leases that are younger than it
 	const periods = 2
-	calls := spoken(t, line, func() { <-time.After(periods * ttl / 3) })
-	t.Logf("%d leases: %v in %d times TTL/3", many, calls, periods)
-	if n := calls["dlock_renew"]; n < periods-1 || n > periods+1 || len(calls) > 1 {
-		t.Errorf("%d leases make the calls %v in %d times TTL/3; want %d of dlock_renew", many, calls, periods, periods)
+	for try := range 3 { // what is not answered in time is repeated; a client that renews too often does so each time
+		calls := spoken(t, line, func() { <-time.After(periods * ttl / 3) })
+		t.Logf("%d leases: %v in %d times TTL/3", many, calls, periods)
+		if n := calls["dlock_renew"]; n >= periods-1 && n <= periods+1 && len(calls) == 1 {
+			break
+		}
+		if try == 2 {
+			t.Errorf("%d leases make the calls %v in %d times TTL/3; want %d of dlock_renew", many, calls, periods, periods)
+		}
 	}
 	mustLive(t, leases)
+
+	// More take a slow server too long to be tied to a TTL.
+	const most = 10_000
+	b, line = s.ownSide(t, "")
+	rs := make([]driver.Request, most)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < most; i = next.Add(1) - 1 {
+				rs[i] = asked(b, fmt.Sprint("holding/most/", i), time.Hour)
+				acquired(t, b, rs[i])
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	const once = 10 * time.Second // the driver repeats what takes longer than 13 s
+	for try := range 5 {
+		var failed error
+		start := time.Now()
+		calls := spoken(t, line, func() {
+			for _, r := range b.Renew(t.Context(), rs) {
+				failed = cmp.Or(failed, r.Err)
+			}
+		})
+		took := time.Since(start)
+		t.Logf("%d renewals: %v in %s", most, calls, took)
+		if failed == nil && calls["dlock_renew"] == 1 && len(calls) == 1 {
+			return
+		}
+		if took <= once || try == 4 {
+			t.Fatalf("%d renewals make the calls %v in %s, and %v; want one of dlock_renew", most, calls, took, failed)
+		}
+	}
 }
 
 // passing counts how often n goroutines of one client pass a lock on within d, from hand to hand: each waits behind the others.

@@ -306,7 +306,7 @@ func (h *sqlHistory) play(ctx context.Context, conn *sql.Conn) (map[string]int, 
 			return nil, err
 		}
 		sets, err := sqlRows(ctx, conn, s.call(*h))
-		for deadlock := (*mysql.MySQLError)(nil); errors.As(err, &deadlock) && deadlock.Number == 1213; { // with another name; the driver repeats it too
+		for e := (*mysql.MySQLError)(nil); errors.As(err, &e) && (e.Number == 1213 || e.Number == 1205); { // with another name; the driver repeats it too
 			sets, err = sqlRows(ctx, conn, s.call(*h))
 		}
 		if err != nil {

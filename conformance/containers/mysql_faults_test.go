@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,20 +172,33 @@ func mysqlSettings(t *testing.T, s *Server) {
 			}
 			b := d.side(t, NewProxy(), mysql.Options{})
 			b.db.SetMaxOpenConns(1)
-			before := sessionState(t, b.db)
-			exercise(t, b, "settings/"+name)
-			if after := sessionState(t, b.db); after != before {
-				t.Errorf("a connection of the user's came back as\n%s, it was\n%s", after, before)
+			for try := range 3 {
+				conn, before := sessionState(t, b.db)
+				exercise(t, b, fmt.Sprint("settings/", name, "/", try))
+				again, after := sessionState(t, b.db)
+				if after != before {
+					t.Errorf("a connection of the user's came back as\n%s, it was\n%s", after, before)
+				}
+				if again == conn {
+					return
+				}
 			}
+			t.Error("it is another connection each time") // now and then a statement takes too long, and its connection is given up
 		})
 	}
 }
 
 // sessionState is what the driver may have changed of the session of the pool's only connection.
-func sessionState(t T, db *sql.DB) (state string) {
+func sessionState(t T, db *sql.DB) (conn int64, state string) {
 	t.Helper()
-	return one[string](t, db, `SELECT CONCAT_WS('; ', CONNECTION_ID(), @@session.autocommit, @@session.sql_mode, @@session.time_zone, @@session.innodb_lock_wait_timeout,
+	text := one[string](t, db, `SELECT CONCAT_WS('; ', CONNECTION_ID(), @@session.autocommit, @@session.sql_mode, @@session.time_zone, @@session.innodb_lock_wait_timeout,
 		@@session.character_set_client, @@session.collation_connection, @@session.sql_select_limit, @@session.sql_safe_updates, @@session.completion_type, DATABASE())`)
+	id, state, _ := strings.Cut(text, "; ")
+	conn, err := strconv.ParseInt(id, 10, 64)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return conn, state
 }
 
 // mysqlIsolation: the isolation that the server gives to those who do not ask.
@@ -204,7 +218,8 @@ func mysqlIsolation(t *testing.T, s *Server) {
 func mysqlOneConnection(t *testing.T, s *Server) {
 	b := s.side(t)
 	b.db.SetMaxOpenConns(1)
-	c, other := clientOf(t, b, dlock.TTL(mysqlTTL)), clientOf(t, s.side(t), dlock.TTL(mysqlTTL))
+	const ttl = 10 * time.Second
+	c, other := clientOf(t, b, dlock.TTL(ttl)), clientOf(t, s.side(t), dlock.TTL(ttl))
 	mine, err := c.Mutex("one/mine").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +242,10 @@ func mysqlOneConnection(t *testing.T, s *Server) {
 		})
 	}
 	await(t, "all wait", func() bool { return len(queue(t, b, "one/theirs").Waiters()) == 8 })
-	<-time.After(2 * mysqlTTL) // what is under test is that these pass
+	for range 2 {
+		until := mine.Until()
+		await(t, "what it holds is renewed, or lost", func() bool { return mine.Until().After(until) || mine.Err() != nil })
+	}
 	if err := mine.Err(); err != nil {
 		t.Errorf("what it holds: %v", err)
 	}
@@ -333,8 +351,10 @@ func killMySQL(t *testing.T, s *Server) (killed *atomic.Int64, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ; ctx.Err() == nil; <-time.After(time.Duration(1+rand.IntN(20)) * time.Millisecond) {
+		var took time.Duration // on a slow server calls need longer too, and each has to get through now and then
+		for ; ctx.Err() == nil; <-time.After(time.Duration(1+rand.IntN(20))*time.Millisecond + 2*took) {
 			var ids []int64
+			start := time.Now()
 			rows, err := db.Query("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'")
 			for err == nil && rows.Next() {
 				var id int64
@@ -348,6 +368,7 @@ func killMySQL(t *testing.T, s *Server) (killed *atomic.Int64, stop func()) {
 			if _, err := db.Exec(fmt.Sprint("KILL ", ids[rand.IntN(len(ids))])); err == nil {
 				killed.Add(1)
 			}
+			took = min(time.Since(start), 50*time.Millisecond)
 		}
 	})
 	return killed, sync.OnceFunc(func() { cancel(); wg.Wait() })
@@ -562,7 +583,7 @@ func userOf(t T, s *Server, name string) dsn {
 
 // mysqlBlockedRow: a grant counts its time from when the row was got, not from when it was asked for.
 func mysqlBlockedRow(t *testing.T, s *Server) {
-	const ttl, blocked = 4 * time.Second, 2500 * time.Millisecond
+	const ttl, blocked = 30 * time.Second, 2500 * time.Millisecond
 	b := userOf(t, s, "blocked").side(t, NewProxy(), mysql.Options{})
 	root := s.mysql(t).pool(t)
 	for _, what := range []string{"acquire", "renew", "hand-off"} {
@@ -578,6 +599,7 @@ func mysqlBlockedRow(t *testing.T, s *Server) {
 			acquired(t, b, r)
 		}
 		unlock := lockRow(t, s, name)
+		begun := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			switch what {
@@ -595,14 +617,14 @@ func mysqlBlockedRow(t *testing.T, s *Server) {
 		if what != "renew" { // which may do without that row
 			await(t, "it waits for the row", func() bool { _, wait := transactions(t, root, "blocked"); return wait > 0 })
 		}
-		<-time.After(blocked)
+		<-time.After(blocked - time.Since(begun)) // long enough for a wait at the server to end; nobody tries for much longer
 		at := time.Now()
 		unlock()
 		wg.Wait()
 		q := queue(t, b, name)
 		floor := ttl - time.Since(at)
 		if what == "renew" {
-			floor = ttl - time.Since(at) - blocked - time.Second // it may have gone through at once
+			floor = ttl - time.Since(begun) // it may have gone through at once
 		}
 		if e := q.Holders(); len(e) != 1 || e[0].Left < floor || e[0].Left > ttl {
 			t.Errorf("%s, the row was blocked for %s: want %s or more to be left; there are %d holders", what, blocked, floor, len(e))
@@ -631,20 +653,24 @@ func mysqlGhost(t *testing.T, s *Server) {
 		})
 	}
 	await(t, "they wait for the row", func() bool { _, wait := transactions(t, root, "ghost"); return wait > 0 })
+	still, start := standstill(), time.Now()
 	cancel()
-	start := time.Now()
 	wg.Wait()
-	if took := time.Since(start); took > time.Second {
-		t.Errorf("they gave up after %s", took)
+	if took, not := time.Since(start), still(); took-not > time.Second {
+		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
 	}
 	// Clean-up may go on trying, for a moment each time; nobody may hang there for the 50 s that are usual.
 	longest := func() int {
 		return one[int](t, root, `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW())), 0) FROM information_schema.innodb_trx x
 			JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'ghost' AND x.trx_state = 'LOCK WAIT'`)
 	}
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); <-time.After(200 * time.Millisecond) {
-		if n := longest(); n > 3 {
+	for end := time.Now().Add(6 * time.Second); ; <-time.After(200 * time.Millisecond) {
+		n := longest()
+		if n > 15 {
 			t.Fatalf("a ghost has waited for a row for %d seconds", n)
+		}
+		if n <= 3 && time.Now().After(end) { // one that waits for longer is watched: a moment is longer on a server that stood still
+			break
 		}
 	}
 	unlock()
@@ -742,7 +768,7 @@ func mysqlStoppedClient(t *testing.T, s *Server) {
 
 // mysqlFrozenServer: the server stands still.
 func mysqlFrozenServer(t *testing.T, s *Server) {
-	c, b := clientOf(t, s.side(t), dlock.TTL(mysqlTTL)), s.side(t)
+	c, b := clientOf(t, s.side(t), dlock.TTL(5*time.Second)), s.side(t)
 	l, err := c.Mutex("frozen/held").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -750,16 +776,16 @@ func mysqlFrozenServer(t *testing.T, s *Server) {
 	s.Pause(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	start := time.Now()
+	still, start := standstill(), time.Now()
 	if _, err := c.Mutex("frozen/asked").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Lock: %v", err)
 	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("Lock returned after %s", took)
+	if took, not := time.Since(start), still(); took-not > 2*time.Second {
+		t.Errorf("Lock returned after %s, of which this process stood still for %s", took, not)
 	}
 	select {
 	case <-l.Lost():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Errorf("the lease is not lost")
 	}
 	if now := time.Now(); now.Before(l.Until()) {
@@ -776,5 +802,5 @@ func mysqlFrozenServer(t *testing.T, s *Server) {
 
 // mysqlRestart: the server is killed and started again, on its data.
 func mysqlRestart(t *testing.T, s *Server) {
-	acrossRestart(t, s, s.side(t), clientOf(t, s.side(t)), clientOf(t, s.side(t)))
+	acrossRestart(t, s, s.side(t), clientOf(t, s.side(t), dlock.TTL(time.Minute)), clientOf(t, s.side(t), dlock.TTL(time.Minute)))
 }

@@ -162,7 +162,7 @@ func sawChange(t *testing.T, k Kind, ahead bool, delay time.Duration) bool {
 	was := hour()
 	b, other := s.side(t), s.side(t)
 	const ttl = 5 * time.Second
-	held, r, next := clientOf(t, other, dlock.TTL(ttl)), asked(b, "change/dies", ttl), waiting(b, "change/dies", time.Minute)
+	held, r, next := clientOf(t, other, dlock.TTL(3*ttl)), asked(b, "change/dies", ttl), waiting(b, "change/dies", time.Minute)
 	l, err := held.Mutex("change/lives").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -171,8 +171,8 @@ func sawChange(t *testing.T, k Kind, ahead bool, delay time.Duration) bool {
 		return false
 	}
 	<-time.After(time.Until(at) - 2*time.Second)
-	acquired(t, b, r)
 	start := time.Now()
+	acquired(t, b, r)
 	acquired(t, b, next)
 	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
 		t.Errorf("a hold of %s blocked others for %s", ttl, took)
@@ -181,7 +181,7 @@ func sawChange(t *testing.T, k Kind, ahead bool, delay time.Duration) bool {
 	if q := queue(t, b, "change/dies"); len(q.Holders()) != 1 || q.Holders()[0].Left > time.Minute || q.Holders()[0].Left < 30*time.Second || q.Holders()[0].Age > 30*time.Second {
 		t.Errorf("after the change there is %+v", q.Holders())
 	}
-	if err := l.Err(); err != nil {
+	if err := errors.Join(l.Err(), l.Renew(t.Context())); err != nil {
 		t.Errorf("what was held and renewed: %v", err)
 	}
 	if err := l.Unlock(t.Context()); err != nil {

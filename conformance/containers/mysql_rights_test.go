@@ -82,7 +82,7 @@ func TestMySQLRights(t *testing.T) {
 // useAll does everything that the driver can do with a name, as the user dlock, and returns the first error.
 func useAll(t *testing.T, s *Server, name string) error {
 	t.Helper()
-	c, err := dlock.Open(t.Context(), strings.Replace(s.URL, "root@", "dlock:password@", 1), dlock.Logger(nil), dlock.TTL(time.Second))
+	c, err := dlock.Open(t.Context(), strings.Replace(s.URL, "root@", "dlock:password@", 1), dlock.Logger(nil))
 	if err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func useAll(t *testing.T, s *Server, name string) error {
 	d := s.mysql(t)
 	d.User, d.Passwd = "dlock", "password"
 	b := d.side(t, NewProxy(), mysql.Options{})
-	other := clientOf(t, b, dlock.TTL(time.Second))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	other := clientOf(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l, err := c.Mutex(name).Lock(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func useAll(t *testing.T, s *Server, name string) error {
 		}
 		waited <- err
 	}()
-	<-time.After(1500 * time.Millisecond) // it is renewed meanwhile
+	<-time.After(1500 * time.Millisecond) // the other one looks for its grant meanwhile
 	_, inspected := c.Inspect(ctx, name)
 	_, listed := b.List(ctx)
 	if err := errors.Join(l.Err(), l.Renew(ctx), inspected, listed, l.Unlock(ctx)); err != nil {

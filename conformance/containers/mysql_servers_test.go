@@ -81,14 +81,14 @@ func TestMySQLServers(t *testing.T) {
 				t.Errorf("a paused server answered: %v", err)
 			}
 			s.Continue(t)
-			if err := db.PingContext(within5s(t)); err != nil {
+			if err := db.PingContext(bounded(t, patience)); err != nil {
 				t.Errorf("a server that goes on: %v", err)
 			}
 
 			execute(t, db, "INSERT INTO t VALUES (2)")
 			s.Pause(t)
 			s.Kill(t)
-			if err := db.PingContext(within5s(t)); err == nil || isTimeout(err) {
+			if err := db.PingContext(bounded(t, patience)); err == nil || isTimeout(err) {
 				t.Errorf("a dead server: %v", err)
 			}
 			s.Restart(t)

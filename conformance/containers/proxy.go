@@ -294,7 +294,7 @@ func (r *Recording) end() iter.Seq2[string, []byte] {
 }
 
 func say(server, what string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", server)

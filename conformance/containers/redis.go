@@ -76,13 +76,18 @@ func infoField(info, name string) string {
 
 // dialRedis returns a client that neither retries nor says more than it is told.
 func dialRedis(url string) (*redis.Client, error) {
+	return dialRedisFor(url, time.Second, 3*time.Second)
+}
+
+// dialRedisFor is dialRedis for one that waits so long for a connection, and for an answer.
+func dialRedisFor(url string, dial, answer time.Duration) (*redis.Client, error) {
 	o, err := redis.ParseURL(url)
 	if err != nil {
 		return nil, err
 	}
 	o.MaxRetries = -1
 	o.DialerRetries = 1
-	o.DialTimeout = time.Second
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dial, answer, answer
 	o.DisableIdentity = true
 	return redis.NewClient(o), nil
 }
@@ -96,11 +101,11 @@ type cli struct {
 
 func (s *Server) cli(t T) *cli {
 	t.Helper()
-	c, err := dialRedis(s.URL)
+	c, err := dialRedisFor(s.URL, time.Minute, time.Minute) // it may be slow, or stand still for a moment: what it says counts
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // as long as a test may take
 	t.Cleanup(func() { cancel(); c.Close() })
 	return &cli{t, c, ctx}
 }
@@ -114,15 +119,27 @@ func (c *cli) must(args ...any) {
 
 func await(t T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !cond(); <-time.After(20 * time.Millisecond) {
+	awaitFor(t, time.Minute, what, cond)
+}
+
+func awaitFor(t T, d time.Duration, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); !cond(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after a minute it is still not so that %s", what)
+			t.Fatalf("after %s it is still not so that %s", d, what)
 		}
 	}
 }
 
-// failover is how long a master has to be silent before the others replace it.
-const failover = 2 * time.Second
+const (
+	// failover is how long a master has to be silent before the others replace it: longer than a busy machine stands still, since who
+	// is replaced for that loses grants.
+	failover = 5 * time.Second
+
+	// elected is how long the others may take for that in all. Sentinels that find that they stood still do nothing for 30 s, and an
+	// election without a winner is held again.
+	elected = 3 * time.Minute
+)
 
 // Sentinel is a master with two replicas, and three sentinels that watch them.
 type Sentinel struct {
@@ -132,7 +149,7 @@ type Sentinel struct {
 }
 
 // StartSentinel starts three servers of the kind (Redis or Valkey) and their sentinels for one test, and waits until all know
-// each other. A master that is silent for two seconds is replaced.
+// each other. A master that is silent for five seconds is replaced.
 func StartSentinel(t T, k Kind) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Name: "dlock"}
@@ -148,7 +165,7 @@ func StartSentinel(t T, k Kind) *Sentinel {
 	k.Files = map[string]string{"sentinel.conf": fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s 2
 sentinel down-after-milliseconds %[1]s %[4]d
 sentinel failover-timeout %[1]s %[5]d
-`, s.Name, host, port, failover.Milliseconds(), 3*failover.Milliseconds())}
+`, s.Name, host, port, failover.Milliseconds(), 6000)}
 	command := k.Command
 	k.Command = func(dir string, ports []int) []string {
 		program := command(dir, ports)[0]
@@ -187,7 +204,7 @@ func (s *Sentinel) Master(t T) *Server {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		at, err := c.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Name).StringSlice()
 		cancel()
 		c.Close()
@@ -209,7 +226,7 @@ func (s *Sentinel) Master(t T) *Server {
 func (s *Sentinel) AwaitMaster(t T, not *Server) *Server {
 	t.Helper()
 	var m *Server
-	await(t, "another master takes writes", func() bool {
+	awaitFor(t, elected, "another master takes writes", func() bool {
 		m = s.Master(t)
 		return m != nil && m != not && m.role() == "master"
 	})
@@ -242,7 +259,7 @@ type Cluster struct {
 }
 
 // StartCluster starts a cluster of servers of the kind (Redis or Valkey) for one test, and waits until it serves. A master that
-// is silent for two seconds is replaced by its replica.
+// is silent for five seconds is replaced by its replica.
 func StartCluster(t T, k Kind) *Cluster {
 	t.Helper()
 	const masters, nodes = 3, 6
@@ -256,6 +273,16 @@ func StartCluster(t T, k Kind) *Cluster {
 	c := &Cluster{}
 	var clis []*cli
 	var ids []string
+	polls := 0
+	// A node that stood still at the wrong moment has forgotten whom it was about to meet: all are introduced again now and then.
+	meet := func(done bool) bool {
+		if polls++; !done && polls%250 == 0 {
+			for _, n := range c.Nodes[1:] {
+				clis[0].must("CLUSTER", "MEET", "127.0.0.1", n.ports[0], n.ports[1])
+			}
+		}
+		return done
+	}
 	for i := range nodes {
 		s := StartOwn(t, k)
 		c.Nodes, clis = append(c.Nodes, s), append(clis, s.cli(t))
@@ -273,11 +300,11 @@ func StartCluster(t T, k Kind) *Cluster {
 	for i, n := range clis {
 		if i >= masters {
 			await(t, "the nodes know each other", func() bool {
-				return n.Do(n.ctx, "CLUSTER", "REPLICATE", ids[i-masters]).Err() == nil
+				return meet(n.Do(n.ctx, "CLUSTER", "REPLICATE", ids[i-masters]).Err() == nil)
 			})
 		}
 	}
-	await(t, "the cluster serves", func() bool { return c.whole(clis) })
+	await(t, "the cluster serves", func() bool { return meet(c.whole(clis)) })
 	return c
 }
 
@@ -395,7 +422,7 @@ func (c *Cluster) Master(t T, key string) *Server {
 func (c *Cluster) AwaitMaster(t T, key string, not *Server) *Server {
 	t.Helper()
 	var m *Server
-	await(t, "another master has the slot", func() bool {
+	awaitFor(t, elected, "another master has the slot", func() bool {
 		m = c.Master(t, key)
 		return m != nil && m != not && m.role() == "master"
 	})

@@ -25,6 +25,37 @@ func openRedis(t *testing.T, s *Server, params string) *dlock.Client {
 	return c
 }
 
+// running lets the process run for so long: the time for which it stands still hardly counts.
+func running(d time.Duration) {
+	const step = 20 * time.Millisecond
+	for ; d > 0; d -= step {
+		<-time.After(step)
+	}
+}
+
+// lateness watches the process. What it returns says for how long it stood still, or was late, in all since then.
+func lateness(t *testing.T) func() time.Duration {
+	const step = 20 * time.Millisecond
+	var mu sync.Mutex
+	var sum time.Duration
+	due := time.Now().Add(step)
+	ctx := t.Context()
+	go func() {
+		for ctx.Err() == nil {
+			<-time.After(step)
+			mu.Lock()
+			sum += max(0, time.Since(due))
+			due = time.Now().Add(step)
+			mu.Unlock()
+		}
+	}()
+	return func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return sum + max(0, time.Since(due))
+	}
+}
+
 // redisLock takes a lock, for which the test has a minute.
 func redisLock(t *testing.T, m dlock.Mutex) *dlock.Lease {
 	t.Helper()
@@ -67,15 +98,18 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	seen := s.cli(t)
 	heal := p.Isolate()
 	defer heal()
-	var stuck, gone sync.WaitGroup
+	var stuck, begun, gone sync.WaitGroup
+	begun.Add(4)
 	for i := range 4 { // the line is full
 		stuck.Go(func() {
+			begun.Done()
 			if _, err := b.Acquire(t.Context(), request(fmt.Sprint("stuck ", i))); err != nil {
 				t.Errorf("a call that was held for a moment: %v", err)
 			}
 		})
 	}
-	<-time.After(200 * time.Millisecond)
+	begun.Wait()
+	running(200 * time.Millisecond)
 	before, _ := seen.scripts()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -105,7 +139,7 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 
 // TestRedisServesSoonAfterAPause: those who gave up while the server stood are not in the way of those who come when it goes on.
 func TestRedisServesSoonAfterAPause(t *testing.T) {
-	const pause, window = 2500 * time.Millisecond, 5 * time.Second // one who gave up and was let in would cost a window
+	const pause, window = 2500 * time.Millisecond, 10 * time.Second // one who gave up and was let in would cost a window
 	params := fmt.Sprintf("ttl=30s&read_timeout=1s&grant_window=%s", window)
 	s := StartOwn(t, Redis)
 	fresh := openRedis(t, s, params)
@@ -116,16 +150,16 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 			l := redisLock(t, c.Mutex(name))
 			var leave sync.WaitGroup
 			defer leave.Wait()
-			giveUp := func(after time.Duration) {
-				ctx, cancel := context.WithTimeout(t.Context(), after)
-				defer cancel()
+			giveUp := func(ctx context.Context) {
 				if _, err := c.Mutex(name).Lock(ctx); err == nil {
 					t.Error("Lock of what is held, of a server that stands, succeeded")
 				}
 			}
+			waits, leaveAll := context.WithCancel(t.Context())
+			defer leaveAll()
 			if mode == "waits" || mode == "all" {
 				for range 20 {
-					leave.Go(func() { giveUp(time.Second + pause/2) })
+					leave.Go(func() { giveUp(waits) })
 				}
 				redisWaiting(t, fresh, name, 20)
 			}
@@ -135,7 +169,9 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 				for range 50 {
 					leave.Go(func() {
 						for time.Since(start) < pause-time.Second {
-							giveUp(100 * time.Millisecond)
+							ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+							giveUp(ctx)
+							cancel()
 						}
 					})
 				}
@@ -148,6 +184,8 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 					t.Error("Unlock of a server that stands succeeded")
 				}
 			})
+			leaveAll()
+			leave.Wait()
 			<-time.After(time.Until(start.Add(pause)))
 			s.Continue(t)
 			on := time.Now()

@@ -44,7 +44,7 @@ func everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 			return fmt.Errorf("open: %w", err)
 		}
 		defer b.Close()
-		if clients[i], err = dlock.New(b, dlock.Logger(nil), dlock.TTL(9*time.Second)); err != nil {
+		if clients[i], err = dlock.New(b, dlock.Logger(nil), dlock.TTL(30*time.Second)); err != nil {
 			return err
 		}
 		defer clients[i].Close()
@@ -78,10 +78,15 @@ func everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 		l, err := b.Mutex(name).Lock(ctx)
 		waited <- result{l, err}
 	}()
-	select { // for so long that the subscription has to show that it lives
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		running(4500 * time.Millisecond) // for so long that the subscription has to show that it lives
+	}()
+	select {
 	case r := <-waited:
 		return fmt.Errorf("wait: %w", cmpErr(r.err))
-	case <-time.After(4 * time.Second):
+	case <-shown:
 	}
 	if err := held.Renew(ctx); err != nil {
 		return fmt.Errorf("renew: %w", err)

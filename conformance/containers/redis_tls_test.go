@@ -38,7 +38,7 @@ func TestRedisTLS(t *testing.T) {
 		return "&tls_cert=" + file(t, cert) + "&tls_key=" + file(t, key)
 	}
 	ca, client := "tls_ca="+file(t, a.pem), pair(a)
-	for _, scheme := range []string{"rediss://" + addr + "/0?ttl=10s&", "redlocks://" + strings.Join(fleet, ",") + "/0?ttl=10s&node_timeout=1s&"} {
+	for _, scheme := range []string{"rediss://" + addr + "/0?ttl=2m&", "redlocks://" + strings.Join(fleet, ",") + "/0?ttl=2m&node_timeout=10s&"} {
 		for _, c := range []struct{ what, params, why string }{
 			{"all is well", ca + client, ""},
 			{"the server's name, said", ca + client + "&tls_server_name=127.0.0.1", ""},
@@ -49,7 +49,7 @@ func TestRedisTLS(t *testing.T) {
 			{"another server's name", ca + client + "&tls_server_name=elsewhere", "match elsewhere"},
 		} {
 			t.Run(scheme[:6]+", "+c.what, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				client, err := dlock.Open(ctx, scheme+c.params, dlock.Logger(nil))
 				if c.why != "" {

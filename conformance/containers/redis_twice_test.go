@@ -31,6 +31,7 @@ type twice struct {
 func newTwice(t *testing.T, s *Server, maxRetries int) *twice {
 	t.Helper()
 	open := func(o goredis.Options) *dlock.Client {
+		o.ReadTimeout = 20 * time.Second // replies get lost by the test alone
 		rdb := goredis.NewClient(&o)
 		t.Cleanup(func() { rdb.Close() })
 		b, err := redis.New(rdb, redis.Options{})
@@ -68,7 +69,7 @@ func (w *twice) ok(err error) {
 
 func (w *twice) lock(c *dlock.Client, name string) *dlock.Lease {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
 	l, err := c.Mutex(name).Lock(ctx)
 	w.ok(err)
@@ -80,7 +81,7 @@ func (w *twice) lockSoon(c *dlock.Client) (granted func() *dlock.Lease) {
 	var l *dlock.Lease
 	var err error
 	over := make(chan struct{})
-	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	go func() {
 		defer close(over)
 		defer cancel()

@@ -69,7 +69,7 @@ func queue(t T, b driver.Backend, name string) driver.Queue {
 func acquiring(b driver.Backend, r driver.Request) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_, err := b.Acquire(ctx, r)
 		done <- err
@@ -79,7 +79,7 @@ func acquiring(b driver.Backend, r driver.Request) <-chan error {
 
 // renewed renews one request.
 func renewed(b driver.Backend, r driver.Request) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return b.Renew(ctx, []driver.Request{r})[0].Err
 }
@@ -98,7 +98,7 @@ func clientOf(t T, b driver.Backend, opts ...dlock.Option) *dlock.Client {
 // mustLock takes a lock.
 func mustLock(t *testing.T, m dlock.Mutex) *dlock.Lease {
 	t.Helper()
-	l, err := m.Lock(bounded(t, 30*time.Second))
+	l, err := m.Lock(bounded(t, time.Minute))
 	if err != nil {
 		t.Fatalf("Lock of %s: %v", m.Name(), err)
 	}
@@ -115,15 +115,16 @@ type listing interface {
 // name is taken for another, and nothing is there under another root.
 func namesApart(t *testing.T, b, other, stranger listing, names []string) {
 	t.Helper()
+	const ttl = 10 * time.Minute // nobody renews, and there may be many names
 	tokens := map[string]driver.Token{}
 	for i, n := range names {
 		if slices.Contains(names[:i], n) {
 			t.Fatalf("%q is there twice", n)
 		}
-		tokens[n] = acquired(t, b, asked(b, n, time.Minute)).Token
+		tokens[n] = acquired(t, b, asked(b, n, ttl)).Token
 	}
 	for _, n := range names {
-		if _, err := other.Acquire(t.Context(), asked(other, n, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		if _, err := other.Acquire(t.Context(), asked(other, n, ttl)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%q: %v", n, err)
 		}
 		if q := queue(t, other, n); q.Len() != 1 || q.Strangers[0].Token != tokens[n] || q.Strangers[0].Name != n {
@@ -167,6 +168,30 @@ func holdMany(t *testing.T, c *dlock.Client, n int) []*dlock.Lease {
 		t.FailNow()
 	}
 	return leases
+}
+
+// standstill measures for how long this process stood still until stop is called, for what is to be done by itself within some time.
+func standstill() (stop func() time.Duration) {
+	const step = 5 * time.Millisecond
+	over, sum := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var still time.Duration
+		for last, going := time.Now(), true; going; {
+			select {
+			case <-over:
+				going = false
+			case <-time.After(step):
+			}
+			now := time.Now()
+			still += max(0, now.Sub(last)-2*step)
+			last = now
+		}
+		sum <- still
+	}()
+	return func() time.Duration {
+		close(over)
+		return <-sum
+	}
 }
 
 // mustLive fails the test if one of the leases was lost.

@@ -119,11 +119,10 @@ func sweep(folder string) {
 	if _, err := os.Stat(filepath.Join(folder, containersMark)); err == nil {
 		removeContainers(filepath.Base(folder))
 	}
-	for range 100 { // a process that is just ending may still write
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a process that is just ending may still write
 		if os.RemoveAll(folder) == nil {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

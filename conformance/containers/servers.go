@@ -190,7 +190,7 @@ var errEnded = errors.New("the server ended")
 
 // wait waits until the server serves.
 func (s *Server) wait() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	for {
 		version, err := s.ask(ctx)
@@ -208,7 +208,7 @@ func (s *Server) wait() error {
 }
 
 func (s *Server) ask(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if s.place != nil { // clients complain at length of a server that does not listen yet
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)

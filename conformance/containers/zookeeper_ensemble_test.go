@@ -55,7 +55,7 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 		e.AwaitServing(t)
 		w.more(t, 50)
 	}
-	if err := held.Renew(bounded(t, 20*time.Second)); err != nil || held.Err() != nil || !waiter.pending() {
+	if err := held.Renew(bounded(t, 30*time.Second)); err != nil || held.Err() != nil || !waiter.pending() {
 		t.Errorf("after two leaders were killed the lease is %v, %v; the waiter is in: %t", err, held.Err(), !waiter.pending())
 	}
 	mustUnlock(t, held)
@@ -92,7 +92,7 @@ func zkMinority(t *testing.T, e *Ensemble, choose func(T) *Server, reads bool) {
 			t.Errorf("back again the client gets %v; want that it is held", err)
 		}
 		mustUnlock(t, next.lease)
-		mustUnlock(t, mustLock(t, c.Mutex(name)))
+		mustUnlock(t, mustLock(t, c.Mutex(name, dlock.TTL(time.Minute))))
 	}
 	if reads && !stale {
 		t.Errorf("the server that was cut off never said what was: this test proves nothing")
@@ -178,16 +178,23 @@ func zkMoves(t *testing.T, e *Ensemble) {
 // zkStaysBehind: a request is still under way to one server when the client has gone on to another and has done with the lock. When it
 // arrives it does nothing.
 func zkStaysBehind(t *testing.T, e *Ensemble) {
-	c := e.roaming(t, 8*time.Second)
+	c := e.roaming(t, 10*time.Second)
 	mustUnlock(t, mustLock(t, c.Mutex("warm")))
-	at := c.at()[0]
+	at := -1
+	await(t, "the client is at one server", func() bool { // it has asked others how long their sessions last
+		if now := c.at(); len(now) == 1 {
+			at = now[0]
+		}
+		return at >= 0
+	})
 	z := e.Nodes[(at+1)%3].tree(t)
 	z.make(zkQueue("behind"), 0)
 	heal := c.lines[at].Hold(ToServer)
 	l := mustLock(t, c.Mutex("behind"))
-	if n := len(z.children(zkQueue("behind"))); n != 1 || slices.Contains(c.at(), at) && len(c.at()) == 1 {
-		t.Fatalf("%d requests stand there; the client is at %v, and was at %d", n, c.at(), at)
+	if now := c.at(); slices.Contains(now, at) && len(now) == 1 {
+		t.Fatalf("the client is at %v, and was at %d", now, at)
 	}
+	z.await("behind", 1) // this server may lag
 	stood := z.children(zkQueue("behind"))
 	heal()
 	for range 20 {
@@ -215,23 +222,23 @@ func zkLags(t *testing.T, e *Ensemble) {
 	for i := range 5 {
 		name := fmt.Sprint("lags-", i)
 		l := mustLock(t, c.Mutex(name))
-		again, err := late.Mutex(name).Lock(dlock.WithOwner(bounded(t, 10*time.Second), l.Owner()))
+		again, err := late.Mutex(name).Lock(dlock.WithOwner(bounded(t, 30*time.Second), l.Owner()))
 		if err != nil {
 			t.Fatalf("a join at a server that lags: %v", err)
 		}
 		mustUnlock(t, again)
 		mustUnlock(t, l)
-		if _, err := late.Mutex(name).Lock(dlock.WithOwner(bounded(t, 10*time.Second), l.Owner())); !errors.Is(err, dlock.ErrLost) {
+		if _, err := late.Mutex(name).Lock(dlock.WithOwner(bounded(t, 30*time.Second), l.Owner())); !errors.Is(err, dlock.ErrLost) {
 			t.Fatalf("a join of a hold that is over, at a server that shows it yet: %v", err)
 		}
-		p, err := c.Semaphore(name+"-n", 2).Lock(bounded(t, 10*time.Second))
+		p, err := c.Semaphore(name+"-n", 2).Lock(bounded(t, 30*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if q, err := late.Inspect(bounded(t, 10*time.Second), name+"-n"); err != nil || len(q.Holders()) != 1 {
+		if q, err := late.Inspect(bounded(t, 30*time.Second), name+"-n"); err != nil || len(q.Holders()) != 1 {
 			t.Errorf("Inspect at a server that lags: %v, %d holders", err, len(q.Holders()))
 		}
-		if err := late.Break(bounded(t, 10*time.Second), name+"-n", p.Token(), dlock.Force()); err != nil {
+		if err := late.Break(bounded(t, 30*time.Second), name+"-n", p.Token(), dlock.Force()); err != nil {
 			t.Errorf("Break at a server that lags: %v", err)
 		}
 	}
@@ -241,7 +248,7 @@ func zkLags(t *testing.T, e *Ensemble) {
 func zkNoLeader(t *testing.T, e *Ensemble) {
 	const while, most = 2 * time.Second, 150
 	left := e.Nodes[0]
-	c := zkOpen(t, left.only(), "", 20*time.Second)
+	c := zkOpen(t, left.only(), "", time.Minute)
 	l := mustLock(t, c.Mutex("no-leader"))
 	e.Nodes[1].Kill(t)
 	e.Nodes[2].Kill(t)
@@ -254,7 +261,7 @@ func zkNoLeader(t *testing.T, e *Ensemble) {
 	e.Nodes[1].Restart(t)
 	e.Nodes[2].Restart(t)
 	e.AwaitServing(t)
-	if err := l.Renew(bounded(t, 20*time.Second)); err != nil || l.Err() != nil {
+	if err := l.Renew(bounded(t, 30*time.Second)); err != nil || l.Err() != nil {
 		t.Errorf("when there is a leader again the lease is %v, %v", err, l.Err())
 	}
 	mustUnlock(t, l)
@@ -273,7 +280,7 @@ func zkAllKilled(t *testing.T, e *Ensemble) {
 		n.Restart(t)
 	}
 	e.AwaitServing(t)
-	if err := l.Renew(bounded(t, 20*time.Second)); err != nil || l.Err() != nil || !waiter.pending() {
+	if err := l.Renew(bounded(t, 30*time.Second)); err != nil || l.Err() != nil || !waiter.pending() {
 		t.Fatalf("after a restart of all servers the lease is %v, %v; the waiter is in: %t", err, l.Err(), !waiter.pending())
 	}
 	mustUnlock(t, l)

@@ -37,7 +37,7 @@ func TestZooKeeperCredentials(t *testing.T) {
 		if user != "" {
 			url = asUser(s.URL, user, password, more)
 		}
-		c, err := dlock.Open(bounded(t, 10*time.Second), url, dlock.TTL(time.Minute), dlock.Logger(nil))
+		c, err := dlock.Open(bounded(t, 30*time.Second), url, dlock.TTL(time.Minute), dlock.Logger(nil))
 		if err == nil {
 			t.Cleanup(func() { c.Close() })
 		}
@@ -71,7 +71,7 @@ func TestZooKeeperCredentials(t *testing.T) {
 	for user, password := range map[string]string{"": "", "app": "other", "stranger": "secret"} {
 		other, err := open(user, password, "")
 		if err == nil {
-			_, err = other.Mutex("private").TryLock(bounded(t, 10*time.Second))
+			_, err = other.Mutex("private").TryLock(bounded(t, 30*time.Second))
 		}
 		if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "secret") || errors.Is(err, dlock.ErrHeld) {
 			t.Errorf("as %q with another password: %v; want that it has no right", user, err)
@@ -81,7 +81,7 @@ func TestZooKeeperCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := same.Mutex("private").TryLock(bounded(t, 10*time.Second)); !errors.Is(err, dlock.ErrHeld) {
+	if _, err := same.Mutex("private").TryLock(bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
 		t.Errorf("with the same credentials: %v", err)
 	}
 	mustUnlock(t, l)
@@ -156,8 +156,8 @@ func TestZooKeeperSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	_, err = dlock.Open(bounded(t, 2*time.Second), asUser(fmt.Sprintf("zookeeper://127.0.0.1:%d", nobody[0]), "app", secret, ""), dlock.Logger(nil))
-	if err == nil || time.Since(start) > 3*time.Second || !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), fmt.Sprint(nobody[0])) {
+	_, err = dlock.Open(bounded(t, 30*time.Second), asUser(fmt.Sprintf("zookeeper://127.0.0.1:%d", nobody[0]), "app", secret, ""), dlock.Logger(nil))
+	if err == nil || time.Since(start) > 8*time.Second || !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), fmt.Sprint(nobody[0])) {
 		t.Errorf("where nobody listens: %v after %s", err, time.Since(start))
 	}
 	b, err2 := zkBackend(asUser(s.URL, "app", secret, ""))

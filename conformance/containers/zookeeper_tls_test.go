@@ -39,8 +39,8 @@ func TestZooKeeperTLS(t *testing.T) {
 	named, namedKey := ours.issue("zk.example")
 	plain, byIP := secureZooKeeper(t, ours, cert, key, "none")
 	_, byName := secureZooKeeper(t, ours, named, namedKey, "need")
-	open := func(scheme, addr string, params url.Values) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	open := func(patience time.Duration, scheme, addr string, params url.Values) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		c, err := dlock.Open(ctx, (&url.URL{Scheme: scheme, User: url.UserPassword("app", "secret"), Host: addr, RawQuery: params.Encode()}).String(), dlock.Logger(nil))
 		if err != nil {
@@ -81,15 +81,27 @@ func TestZooKeeperTLS(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
+			const patience, tries = 5 * time.Second, 5
+			if c.want == "-" {
+				if err := open(time.Minute, c.scheme, c.addr, c.params); err != nil {
+					t.Error(err)
+				}
+				return
+			}
 			start := time.Now()
-			err := open(c.scheme, c.addr, c.params)
-			if (err == nil) != (c.want == "-") || err != nil && !strings.Contains(strings.ToLower(err.Error()), c.want) {
+			err := open(patience, c.scheme, c.addr, c.params)
+			for try := 1; try < tries && c.want != "" && isTimeout(err); try++ { // the driver gives a handshake 2 s: the machine stood still
+				t.Logf("once more: %v", err)
+				start = time.Now()
+				err = open(patience, c.scheme, c.addr, c.params)
+			}
+			if err == nil || !strings.Contains(strings.ToLower(err.Error()), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
 				t.Errorf("the password is shown: %v", err)
 			}
-			if took := time.Since(start); took > 7*time.Second {
+			if took := time.Since(start); took > 9*time.Second { // a driver that does not look at the context takes 10 s
 				t.Errorf("it took %s", took)
 			}
 		})

@@ -109,11 +109,13 @@ func TestABuyerDoesNotRepeatWhatCannotSucceed(t *testing.T) {
 func TestOnlyTheFirstToGetThereIsKilled(t *testing.T) {
 	s, told := newShop(t, 2, unguarded)
 	s.KillAt = 2
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := s.buy(ctx); !errors.Is(err, context.DeadlineExceeded) { // it thought until then
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) { // the context lasts until it has asked
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := s.buy(ctx); !errors.Is(err, context.DeadlineExceeded) { // it thought until then
+			t.Error(err)
+		}
+	})
 	wantState(t, s, 0, 2)
 	if err := s.buy(t.Context()); err != nil {
 		t.Error(err)
