@@ -186,19 +186,18 @@ func (c *Client) expire() {
 	c.tell(lost...)
 }
 
-// batch returns the holds that a renewal renews which starts now: all, or those alone that the last one left unknown. The oldest proof
-// comes first. So a renewal of more holds than the service can do in its time goes on where it ended, and none of them is always the one
-// that was not reached.
+// batch returns the holds that a renewal renews which starts now: all, or after one that left some unknown those whose time it is. So a
+// renewal of more holds than the service can do in its time goes on where it ended, and the last of them have their turn; and one that stays
+// unknown keeps no other from being renewed.
 func (t *ticker) batch(now time.Time) []*hold {
-	proved := func(h *hold) bool { return t.fails && !h.since.Before(t.began) }
-	hs := slices.DeleteFunc(slices.Clone(t.holds), proved)
+	early := func(h *hold) bool { return t.fails && now.Before(h.since.Add(h.ttl/3)) }
+	hs := slices.DeleteFunc(slices.Clone(t.holds), early)
 	if len(hs) == 0 {
 		hs = slices.Clone(t.holds)
 	}
 	if len(hs) == len(t.holds) {
 		t.began = now
 	}
-	slices.SortFunc(hs, func(a, b *hold) int { return a.since.Compare(b.since) })
 	return hs
 }
 

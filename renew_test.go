@@ -494,7 +494,8 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 	}
 }
 
-func TestARenewalThatRunsOutOfTimeKeepsNoHoldFromEver(t *testing.T) {
+// A backend that needs longer for all holds than the renewal has does not leave the same ones to the end each time.
+func TestASlowRenewalReachesEveryHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const ttl, holds = 12 * time.Second, 100
 		c, b := newHooked(t, TTL(ttl))
@@ -502,7 +503,7 @@ func TestARenewalThatRunsOutOfTimeKeepsNoHoldFromEver(t *testing.T) {
 			var res []driver.Renewal
 			for i := range rs {
 				select {
-				case <-time.After(ttl / 2 / holds): // all of them take half a TTL, and the call has a third
+				case <-time.After(ttl / 2 / holds): // the call has a third
 					res = append(res, b.Backend.Renew(ctx, rs[i:i+1])...)
 				case <-ctx.Done():
 					res = append(res, driver.Renewal{Err: ctx.Err()})
@@ -510,15 +511,59 @@ func TestARenewalThatRunsOutOfTimeKeepsNoHoldFromEver(t *testing.T) {
 			}
 			return res
 		}
-		var ls []*Lease
-		for i := range holds {
-			ls = append(ls, mustLock(t, c.Mutex(fmt.Sprint(i)), t.Context()))
-		}
-		time.Sleep(10 * ttl)
-		for i, l := range ls {
-			if isLost(l) {
-				t.Errorf("lease %d of %d is lost", i, holds)
-			}
-		}
+		mustKeep(t, c, holds, 10*ttl)
 	})
+}
+
+// A hold of which nothing can be learnt keeps the others from nothing, whether its error comes at once or never, and however old its proof is.
+func TestAHoldThatStaysUnknownCostsTheOthersNothing(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		for age := range 8 {
+			bubble(t, func(t *testing.T) {
+				const ttl, holds = 12 * time.Second, 10
+				c, b := newHooked(t, TTL(ttl))
+				b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+					res, odd := b.Backend.Renew(ctx, rs), false
+					for i, r := range rs {
+						if strings.HasPrefix(r.Name, "unknown/") {
+							res[i], odd = driver.Renewal{Err: errors.New("a foreign key")}, true
+						}
+					}
+					if odd && hangs {
+						<-ctx.Done()
+					}
+					return res
+				}
+				go func() { // a new one, when the one before is lost
+					for i := 0; t.Context().Err() == nil; i++ {
+						l, err := c.Mutex(fmt.Sprint("unknown/", i)).Lock(t.Context())
+						if err != nil {
+							return
+						}
+						select {
+						case <-l.Lost():
+						case <-t.Context().Done():
+						}
+					}
+				}()
+				time.Sleep(time.Duration(age) * ttl / 24)
+				mustKeep(t, c, holds, 10*ttl)
+			})
+		}
+	}
+}
+
+// mustKeep fails the test if the client loses one of its leases within d.
+func mustKeep(t *testing.T, c *Client, leases int, d time.Duration) {
+	t.Helper()
+	var ls []*Lease
+	for i := range leases {
+		ls = append(ls, mustLock(t, c.Mutex(fmt.Sprint(i)), t.Context()))
+	}
+	time.Sleep(d)
+	for i, l := range ls {
+		if isLost(l) {
+			t.Errorf("lease %d of %d is lost", i, leases)
+		}
+	}
 }

@@ -10,13 +10,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// standstill says how long the machine or the service may stand still in a law before its leases may be lost: a tenth of their TTL. A driver
-// may leave one server no longer than that to answer.
+// standstill says how long the machine or the service may stand still in a law before its leases may be lost: a tenth of their TTL, which is
+// all that a driver of several servers may leave each of them. Less than noise is none.
 type standstill func(*env) time.Duration
 
+const noise = 50 * time.Millisecond
+
 var (
-	keepsSteady standstill = func(e *env) time.Duration { return e.steady / 10 }
-	keepsShort  standstill = func(e *env) time.Duration { return e.ttl / 10 }
+	keepsSteady standstill = func(e *env) time.Duration { return max(e.steady/10, noise) }
+	keepsShort  standstill = func(e *env) time.Duration { return max(e.ttl/10, noise) }
 )
 
 // rounds runs a law that needs leases of a short TTL to be kept. No driver keeps one while the machine or the service stands still: a failure
@@ -28,6 +30,7 @@ func (e *env) rounds(limit standstill, law func(*env)) {
 	for i := range most {
 		again := *e
 		again.ttl, again.steady = e.bounded(e.ttl<<i), e.bounded(e.steady<<i)
+		again.patience += 3 * (again.ttl - e.ttl)
 		r := &round{T: e.T, limit: limit(&again)}
 		again.T = r
 		if i < most-1 {
@@ -108,14 +111,13 @@ func (r *round) Fatalf(format string, args ...any) {
 	r.T.Fatalf(format, args...)
 }
 
-// breach fails the law for what no standstill excuses.
-func (e *env) breach(format string, args ...any) {
-	e.Helper()
-	t := e.T
-	if r, ok := t.(*round); ok {
-		t = r.T
+// strict is for what no standstill excuses: it fails the law in any round.
+func (e *env) strict() *env {
+	s := *e
+	if r, ok := e.T.(*round); ok {
+		s.T = r.T
 	}
-	t.Errorf(format, args...)
+	return &s
 }
 
 // pace watches for how long at most the process was not served by its machine, or a lock not by its service.
@@ -154,10 +156,11 @@ func (e *env) watchPace(limit time.Duration) *pace {
 	d := &direct{e: e, Backend: e.probe, id: driver.NewID()}
 	watches.Go(func() {
 		for ctx.Err() == nil {
-			p.ask(true)
 			r := d.ask(e.name())
+			p.ask(true)
 			_, err := d.Acquire(ctx, r)
 			if err == nil {
+				p.ask(true)
 				err = d.Release(ctx, r)
 			}
 			p.ask(false)
@@ -198,28 +201,35 @@ func (p *pace) stood() time.Duration {
 	return p.most
 }
 
-// unserved begins to measure for how long the machine does not serve the process; total ends that, and returns it.
-func unserved() (total func() time.Duration) {
-	const noise = 20 * time.Millisecond
-	quit, sum := make(chan struct{}), make(chan time.Duration, 1)
+// unserved begins to measure for how long the machine does not serve the process; total ends that, and returns how much of it was before end.
+func unserved() (total func(end time.Time) time.Duration) {
+	const beat, late = 2 * time.Millisecond, 20 * time.Millisecond
+	type gap struct{ from, to time.Time }
+	quit, found := make(chan struct{}), make(chan []gap, 1)
 	go func() {
-		late := time.Duration(0)
+		var gaps []gap
 		for {
-			start := time.Now()
-			pause(2 * time.Millisecond)
-			if gap := time.Since(start); gap > noise {
-				late += gap
+			g := gap{from: time.Now().Add(beat)}
+			pause(beat)
+			if g.to = time.Now(); g.to.Sub(g.from) > late {
+				gaps = append(gaps, g)
 			}
 			select {
 			case <-quit:
-				sum <- late
+				found <- gaps
 				return
 			default:
 			}
 		}
 	}()
-	return func() time.Duration {
+	return func(end time.Time) (sum time.Duration) {
 		close(quit)
-		return <-sum
+		for _, g := range <-found {
+			if g.to.After(end) {
+				g.to = end
+			}
+			sum += max(g.to.Sub(g.from), 0)
+		}
+		return sum
 	}
 }

@@ -214,7 +214,7 @@ func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
 		if errors.Is(err, dlock.ErrHeld) || waiting.Err() != nil && ctx.Err() == nil {
 			return nil
 		}
-		if v.fixed && took >= v.ttl/10 { // the service may have stood still for too long for so short a TTL
+		if v.fixed && (errors.Is(err, dlock.ErrLost) || took >= max(v.ttl/10, noise)) { // the service stood still for too long for so short a TTL
 			return nil
 		}
 		return err

@@ -48,10 +48,8 @@ func tokensGrow(e *env) {
 	t = e.grows("a hand-off", t, l.Token())
 	e.unlock(l)
 
-	d := e.direct()
-	r := d.ask(name)
-	r.TTL = e.ttl
-	t = e.grows("a release", t, d.get(r).Token)
+	_, g := e.direct().expire(name)
+	t = e.grows("a release", t, g.Token)
 	l = e.lock(b.Mutex(name))
 	t = e.grows("an expiry", t, l.Token())
 	if _, ok := e.probe.(driver.Breaker); ok {

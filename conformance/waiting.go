@@ -108,16 +108,16 @@ func (e *env) prompt(what string, f func(ctx context.Context) error) {
 		cancel()
 		select {
 		case at := <-done:
+			gone := idle(at)
 			if err == nil {
-				idle()
 				e.Fatalf("%s returned nil", what)
 			}
-			if took := at.Sub(end) - idle(); took > limit {
+			if took := at.Sub(end) - gone; took > limit {
 				late++
 				worst = max(worst, took)
 			}
 		case <-time.After(e.patience):
-			idle()
+			idle(end)
 			e.Fatalf("%s does not return although its context ended %s ago", what, e.patience)
 		}
 	}
@@ -251,7 +251,7 @@ func patientWait(e *env) {
 	}
 	e.unlock(held)
 	l := first.got(e)
-	second.mustWait(e, "the first waiter holds")
+	second.mustWait(e.strict(), "the first waiter holds")
 	e.unlock(l)
 	e.unlock(second.got(e))
 }
@@ -268,7 +268,7 @@ func deadWaiter(e *env) {
 	held = next.got(e)
 	e.becomes(name, 1, 0)
 	heal()
-	e.stays("the late waiter is not in while its successor holds", func() bool { return dead.pending() || dead.err != nil })
+	e.strict().stays("the late waiter is not in while its successor holds", func() bool { return dead.pending() || dead.err != nil })
 	dead.cancel()
 	dead.wait(e)
 	e.becomes(name, 1, 0)
@@ -286,7 +286,7 @@ func waitOutage(e *env) {
 	held := e.lock(a.Mutex(name))
 	w := e.begin(p.Mutex(name))
 	e.becomes(name, 1, 1)
-	pause(e.ttl / 20) // the client knows that it waits
+	pause(time.Millisecond) // the client knows that it waits
 	heal := p.cut()
 	pause(max(e.ttl, 2*time.Second)) // whatever looks after the waiter has found the line bad by now
 	w.mustWait(e, "the lock is held, and its TTL is long")

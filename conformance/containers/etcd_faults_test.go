@@ -724,7 +724,7 @@ func etcdWatches(t *testing.T, s *Server) {
 			}
 			await(t, "they listen", func() bool { return b.rpcs.watches() > listened })
 			places := queue(t, a, name).Strangers
-			quickest := time.Minute
+			slow := 0
 			for i, r := range rs {
 				spoilt := b.rpcs.spoilEvents(spoil)
 				if i == 0 {
@@ -737,14 +737,16 @@ func etcdWatches(t *testing.T, s *Server) {
 				if err := <-waits[i]; err != nil {
 					t.Fatalf("Acquire: %v", err)
 				}
-				quickest = min(quickest, time.Since(start))
+				if time.Since(start) > 5*time.Second {
+					slow++
+				}
 				q := queue(t, a, name)
 				if len(q.Holders()) != 1 || q.Holders()[0].ID != r.ID || places[i+1].ID != r.ID {
 					t.Errorf("%d lost their places: %+v", i, q)
 				}
 			}
-			if quickest > 5*time.Second { // of three, since the machine may stand still
-				t.Errorf("it took %s at least until it looked again", quickest)
+			if slow > 1 { // the machine may stand still
+				t.Errorf("it took more than 5s until it looked again, %d times of %d", slow, len(rs))
 			}
 			released(t, b, rs[2])
 		})

@@ -281,7 +281,7 @@ func mysqlHolding(t *testing.T, s *Server) {
 	if t.Failed() {
 		return
 	}
-	const once = 10 * time.Second // the driver repeats what takes longer than 13 s
+	const once = 7 * time.Second // the driver sends again what takes longer than 8 s
 	for try := range 5 {
 		var failed error
 		start := time.Now()
