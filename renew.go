@@ -30,7 +30,6 @@ type ticker struct {
 	due   time.Time // when the timer fires; while a renewal is under way, what was added since wants; zero: nothing
 	busy  bool      // a renewal is under way
 	fails bool      // the last renewal left something unknown
-	began time.Time // when the last renewal of all holds began
 }
 
 // retryShare is the part of a TTL after which a renewal that failed is tried again; one that succeeded, after a third.
@@ -186,19 +185,16 @@ func (c *Client) expire() {
 	c.tell(lost...)
 }
 
-// batch returns the holds that a renewal renews which starts now: all, or after one that left some unknown those whose time it is. So a
-// renewal of more holds than the service can do in its time goes on where it ended, and the last of them have their turn; and one that stays
-// unknown keeps no other from being renewed.
-func (t *ticker) batch(now time.Time) []*hold {
-	early := func(h *hold) bool { return t.fails && now.Before(h.since.Add(h.ttl/3)) }
-	hs := slices.DeleteFunc(slices.Clone(t.holds), early)
-	if len(hs) == 0 {
-		hs = slices.Clone(t.holds)
+// batch returns the holds of a renewal that starts now, the oldest proof first, and the time that it has: it ends before the trust in one of
+// them does, as far as that leaves it TTL/12. So a renewal of more holds than the service can do in its time goes on where it ended, and what
+// it proved before it was held up is known in time.
+func (t *ticker) batch(now time.Time) ([]*hold, time.Duration) {
+	hs, left := slices.Clone(t.holds), t.ttl/3
+	for _, h := range hs {
+		left = min(left, h.until.Sub(now)-t.ttl/retryShare/2)
 	}
-	if len(hs) == len(t.holds) {
-		t.began = now
-	}
-	return hs
+	slices.SortFunc(hs, func(a, b *hold) int { return a.since.Compare(b.since) })
+	return hs, max(left, t.ttl/retryShare)
 }
 
 // renew is one tick: all holds of one TTL in one call.
@@ -216,7 +212,7 @@ func (c *Client) renew(t *ticker) {
 		return
 	}
 	start := time.Now()
-	hs := t.batch(start)
+	hs, left := t.batch(start)
 	t.busy, t.due = true, time.Time{}
 	c.mu.Unlock()
 	rs := make([]driver.Request, len(hs))
@@ -224,7 +220,7 @@ func (c *Client) renew(t *ticker) {
 		rs[i] = h.req
 	}
 
-	ctx, cancel := context.WithTimeout(c.ctx, t.ttl/3)
+	ctx, cancel := context.WithTimeout(c.ctx, left)
 	res := c.b.Renew(ctx, rs)
 	cancel()
 	var (
@@ -249,8 +245,7 @@ func (c *Client) renew(t *ticker) {
 	c.log(lost)
 }
 
-// again sets the ticker for the next renewal after one that began at start, and reports whether this is the first in a row to fail. A
-// third of the TTL counts from the last renewal of all.
+// again sets the ticker for the next renewal after one that began at start, and reports whether this is the first in a row to fail.
 func (c *Client) again(t *ticker, start time.Time, fails bool) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,10 +254,11 @@ func (c *Client) again(t *ticker, start time.Time, fails bool) (first bool) {
 	if c.closed != nil {
 		return false
 	}
-	due := t.began.Add(t.ttl / 3)
+	next := t.ttl / 3
 	if fails {
-		due = start.Add(t.ttl / retryShare)
+		next = t.ttl / retryShare
 	}
+	due := start.Add(next)
 	if soonest := time.Now().Add(t.ttl / retryShare / 2); due.Before(soonest) {
 		due = soonest // after a slow renewal, not at once again
 	}

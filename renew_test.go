@@ -518,7 +518,7 @@ func TestASlowRenewalReachesEveryHold(t *testing.T) {
 // A hold of which nothing can be learnt keeps the others from nothing, whether its error comes at once or never, and however old its proof is.
 func TestAHoldThatStaysUnknownCostsTheOthersNothing(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
-		for age := range 8 {
+		for age := range 48 {
 			bubble(t, func(t *testing.T) {
 				const ttl, holds = 12 * time.Second, 10
 				c, b := newHooked(t, TTL(ttl))

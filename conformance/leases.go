@@ -36,7 +36,7 @@ func renewed(e *env) {
 	l := e.lock(a.Mutex(name))
 	ctx := l.Context(e.ctx)
 	for end := time.Now().Add(3 * e.steady / 2); time.Now().Before(end); pause(e.steady / 10) {
-		e.mustBeHeld(b.Mutex(name), "its lease renews itself")
+		e.mustBeHeld(b.Mutex(name), "its lease renews itself", l)
 		if err := l.Err(); err != nil {
 			e.Fatalf("the lease was not kept: %v", err)
 		}
@@ -64,7 +64,7 @@ func outage(e *env) {
 		}
 		pause(ttl / 20)
 	}
-	e.mustBeHeld(b.Mutex(name), "its lease outlived the outage")
+	e.mustBeHeld(b.Mutex(name), "its lease outlived the outage", l)
 	e.unlock(l)
 }
 
@@ -299,7 +299,7 @@ func afterLoss(e *env) {
 		}
 		e.stands(name, 1, 0)
 	}
-	e.mustBeHeld(b.Mutex(name), "the next lease is renewed")
+	e.mustBeHeld(b.Mutex(name), "the next lease is renewed", l)
 	e.want("Unlock of the lost lease", e.unlockErr(old), dlock.ErrLost)
 	e.stands(name, 1, 0)
 	e.unlock(l)

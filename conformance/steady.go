@@ -31,6 +31,7 @@ func (e *env) rounds(limit standstill, law func(*env)) {
 		again := *e
 		again.ttl, again.steady = e.bounded(e.ttl<<i), e.bounded(e.steady<<i)
 		again.patience += 3 * (again.ttl - e.ttl)
+		again.long = e.bounded(e.long + 12*(again.ttl-e.ttl))
 		r := &round{T: e.T, limit: limit(&again)}
 		again.T = r
 		if i < most-1 {

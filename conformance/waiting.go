@@ -251,7 +251,7 @@ func patientWait(e *env) {
 	}
 	e.unlock(held)
 	l := first.got(e)
-	second.mustWait(e.strict(), "the first waiter holds")
+	e.strict().stays("the second waits while the first holds", func() bool { return second.pending() || second.err != nil })
 	e.unlock(l)
 	e.unlock(second.got(e))
 }

@@ -75,6 +75,9 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 
 // alone sends a call that concerns no single name.
 func (b *Backend) alone(ctx context.Context, c *call) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := b.ctx.Err(); err != nil {
 		return driver.ErrClosed
 	}
