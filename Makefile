@@ -1,20 +1,33 @@
 .DEFAULT_GOAL := help
 
+# Each module stands on its own, as for its users, and nothing that is run here changes the checkout.
+export GOWORK := off
+
+CHECK = go build -o .bin/check ./internal/check && exec .bin/check
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## the flash sale, without a lock and under dlock; ARGS="--url …" adds flags
-	@go run ./cmd/dlock demo $(ARGS)
+	@go build -C cmd/dlock -o "$(CURDIR)/.bin/dlock" . && exec .bin/dlock demo $(ARGS)
+
+.PHONY: quick
+quick: ## within a minute: vet, staticcheck, unit tests and laws of the library, memory and file
+	@$(CHECK) quick
 
 .PHONY: test
-test: ## all that CI runs: lint, and every test under the race detector, in every module
-	@scripts/check.sh test
+test: ## within ten minutes, and all that CI runs: every module with the race detector, every service on its real servers
+	@$(CHECK) test
+
+.PHONY: long
+long: ## before a release, and after a change to a protocol: all laws on all set-ups, long histories, long storms
+	@$(CHECK) long
 
 .PHONY: lint
 lint: ## formatting, go vet (also for macOS and Windows) and staticcheck, in every module
-	@scripts/check.sh lint
+	@$(CHECK) lint
 
 .PHONY: fmt
 fmt: ## format the code

@@ -80,7 +80,7 @@ func TestLosingOnePartLosesTheWholeAndTheRestIsGivenBack(t *testing.T) {
 		if err := c.Break(t.Context(), "b", l.Leases()[1].Token(), Force()); err != nil {
 			t.Fatal(err)
 		}
-		<-l.Lost()
+		mustBeLost(t, l)
 		<-ctx.Done()
 		wantErr(t, context.Cause(ctx), ErrLost)
 		wantErr(t, l.Err(), ErrLost)
@@ -107,7 +107,7 @@ func TestAPartGivenBackAloneIsNoLossAnotherIs(t *testing.T) {
 		if err := c.Break(t.Context(), "b", l.Leases()[1].Token(), Force()); err != nil {
 			t.Fatal(err)
 		}
-		<-l.Lost()
+		mustBeLost(t, l)
 	})
 }
 
@@ -116,8 +116,10 @@ func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
 		c, b := newHooked(t, TTL(30*time.Second))
 		held := mustLock(t, c.Mutex("b"), t.Context())
 		res := make(chan error)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // renewals go on for ever
+		defer cancel()
 		go func() {
-			_, err := All(c.Mutex("a"), c.Mutex("b")).Lock(t.Context())
+			_, err := All(c.Mutex("a"), c.Mutex("b")).Lock(ctx)
 			res <- err
 		}()
 		synctest.Wait()

@@ -23,9 +23,10 @@
 //
 // # Owners
 //
-// A lock is held by an owner, not by a goroutine or a connection. The owner travels in the context: a lock of the same name under [Lease.Context]
-// re-enters. The first pitfall is to forget that context: a lock of a name that the caller holds, under a context that does not
-// carry the hold, waits for itself.
+// A lock is held by an owner, not by a goroutine or a connection. The owner travels in the context:
+// a lock of the same name under [Lease.Context] re-enters. The first pitfall is to forget that
+// context: a lock of a name that the caller holds, under a context that does not carry the hold,
+// waits for itself. The log says so once it has waited for a TTL, and TryLock's error at once.
 //
 // # Fencing tokens
 //
@@ -79,9 +80,10 @@ type Client struct {
 	wall func() time.Time // the wall clock; tests set it
 }
 
-// Open opens a client on the backend that the URL names, and reaches it or says why it cannot. The context bounds that
-// only. Parameters of every URL: ttl (see [TTL]), prefix (before every name in the service's key space), label (see [Label]),
-// order (see [Order]). What else is allowed depends on the scheme; an error lists it.
+// Open opens a client on the backend that the URL names, and reaches it or says why it cannot,
+// within 10 s. The context bounds that only. Parameters of every URL: ttl (see [TTL]), prefix
+// (before every name in the service's key space), label (see [Label]), order (see [Order]). What
+// else is allowed depends on the scheme; an error lists it.
 //
 // No error, log line or String ever shows a password of the URL.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
@@ -106,11 +108,7 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 	}
 	opener := driver.Lookup(u.Scheme)
 	if opener == nil {
-		known := strings.Join(driver.Schemes(), ", ")
-		if known == "" {
-			known = "none"
-		}
-		return nil, invalid("unknown scheme %q; known here: %s; import _ \"github.com/dlock-go/dlock/driver/all\" brings the rest", u.Scheme, known)
+		return nil, unknownScheme(u.Scheme)
 	}
 	if u.Fragment != "" {
 		return nil, invalid("the URL has a fragment; write # as %%23")
@@ -133,13 +131,11 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 		return nil, err
 	}
 	id := driver.NewID()
-	b, err := opener(ctx, driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.ttl, Client: id, Logger: set.logger})
+	within := bounded(ctx, noAnswer)
+	defer within.end()
+	b, err := opener(within, driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.lease(Capabilities{}), Client: id, Logger: set.logger})
 	if err != nil {
-		err = scrub(err, u)
-		if ctx.Err() != nil && !answered(err) && !errors.Is(err, ctx.Err()) {
-			err = fmt.Errorf("%w: %w", contextErr(ctx), err)
-		}
-		return nil, err
+		return nil, scrub(explain(within, err), u)
 	}
 	c, err := newClient(b, id, set)
 	if err != nil {
@@ -155,7 +151,7 @@ func parseURL(raw string) (*url.URL, []string, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.ContainsAny(scheme, "/?#") {
 		u, err := url.Parse(raw)
-		if err != nil { // its text may show the password
+		if err != nil || u.Scheme == "" { // the error's text may show the password
 			return nil, nil, bad
 		}
 		return u, nil, nil
@@ -195,7 +191,7 @@ func (s settings) fromURL(values url.Values) (settings, string, error) {
 		}
 	}
 	p := driver.NewParams(own)
-	s.ttl = p.Duration("ttl", s.ttl)
+	s.ttl, s.chosen = p.Duration("ttl", s.ttl), own.Has("ttl")
 	s.label = p.String("label", s.label)
 	s.order = p.String("order", s.order)
 	prefix := p.String("prefix", "")
@@ -214,7 +210,19 @@ func (s settings) check(caps Capabilities) error {
 			return invalid("%s: %w", what, err)
 		}
 	}
-	return checkTTL(s.ttl, caps)
+	return checkTTL(s.lease(caps), caps)
+}
+
+// lease returns the TTL of locks for which nobody chose one: the client's, or the nearest to the
+// default that the backend keeps.
+func (s settings) lease(caps Capabilities) time.Duration {
+	if s.chosen {
+		return s.ttl
+	}
+	if caps.MaxTTL > 0 && caps.MaxTTL < defaultTTL {
+		return caps.MaxTTL
+	}
+	return max(defaultTTL, caps.MinTTL)
 }
 
 // scrub hides the password of u, should the driver's error show it.
@@ -276,6 +284,7 @@ func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
 	if err := set.check(c.caps); err != nil {
 		return nil, err
 	}
+	c.set.ttl = set.lease(c.caps)
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	if n, ok := b.(driver.Notifier); ok {
 		n.Notify(c.loseID)
@@ -310,8 +319,10 @@ func (c *Client) sameQueues(d *Client) bool {
 	return c == d || c.caps.Backend == d.caps.Backend && c.set.order == d.set.order && c.caps.Identity == d.caps.Identity
 }
 
-// Inspect returns who holds the lock and who waits for it, as the backend sees it now. It is for people and tests: by the
-// time that it returns, it is history. Errors: [ErrInvalidName], [ErrClosed], [ErrUnsupported], the context's, the backend's.
+// Inspect returns who holds the lock and who waits for it, as the backend sees it now. It is for
+// people and tests: by the time that it returns, it is history. Errors: [ErrInvalidName],
+// [ErrClosed], [ErrUnsupported], the context's, the backend's, or that it did not answer within 10
+// s.
 func (c *Client) Inspect(ctx context.Context, name string) (Queue, error) {
 	q, err := call(c, ctx, name, func(ctx context.Context) (Queue, error) { return c.b.Inspect(ctx, name) })
 	return q, wrap("inspect", name, c.caps.Backend, err)
@@ -343,53 +354,42 @@ func call[T any](c *Client, ctx context.Context, name string, f func(context.Con
 	if err := checkName(name); err != nil {
 		return zero, err
 	}
-	ctx, done, err := c.begin(ctx)
+	b, err := c.begin(ctx, noAnswer)
 	if err != nil {
 		return zero, err
 	}
-	defer done()
-	v, err := f(ctx)
-	return v, c.explain(ctx, err)
+	defer c.done(b)
+	v, err := f(b)
+	return v, explain(b, err)
 }
 
-// begin starts a call that Close ends: done must be called when it is over.
-func (c *Client) begin(parent context.Context) (ctx context.Context, done func(), err error) {
-	if err := contextErr(parent); err != nil {
-		return nil, nil, err
+// begin starts a call that ends with the client, and with the time of limit, unless that is nil.
+func (c *Client) begin(caller context.Context, limit *over) (*bound, error) {
+	if err := contextErr(caller); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed != nil {
-		c.mu.Unlock()
-		return nil, nil, ErrClosed
+		return nil, ErrClosed
 	}
 	c.calls.Add(1)
-	c.mu.Unlock()
-	ctx, cancel := context.WithCancelCause(parent)
-	detach := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
-	return ctx, func() {
-		detach()
-		cancel(nil)
-		c.calls.Done()
-	}, nil
+	b := bounded(caller, limit)
+	b.client = c.ctx
+	return b, nil
 }
 
-// explain makes sure that what a call returned after its context ended matches why it ended.
-func (c *Client) explain(ctx context.Context, err error) error {
-	switch {
-	case err == nil || ctx.Err() == nil || answered(err) && !errors.Is(err, ErrClosed):
-		return err
-	case context.Cause(ctx) == ErrClosed:
-		return ErrClosed
-	case errors.Is(err, ctx.Err()):
-		return contextErr(ctx)
-	default:
-		return fmt.Errorf("%w: %w", contextErr(ctx), err)
-	}
+// done is the end of a call.
+func (c *Client) done(b *bound) {
+	b.end()
+	c.calls.Done()
 }
 
-// Close ends the contexts of the client's leases, gives back what it holds, makes its calls under way return [ErrClosed], and
-// closes the backend. It takes a few seconds at most; what could not be given back by then expires, and is the error. After it,
-// every call is ErrClosed. Close again waits for the first and returns nil.
+// Close ends the contexts of the client's leases, gives back what it holds (but fixed leases where
+// Capabilities say FixedOutlives: those stand until their time), makes its calls under way return
+// [ErrClosed], and closes the backend. It takes a few seconds at most; what could not be given back
+// by then expires, and is the error. After it, every call is ErrClosed. Close again waits for the
+// first and returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed != nil {
@@ -407,7 +407,9 @@ func (c *Client) Close() error {
 	c.stop(ErrClosed)
 	for _, h := range holds {
 		h.finish(ErrClosed)
-		rest = append(rest, h.req)
+		if !h.req.Fixed || !c.caps.FixedOutlives {
+			rest = append(rest, h.req)
+		}
 	}
 	if !within(grace, c.calls.Wait) {
 		c.set.logger.Warn("dlock: calls still under way at Close", "backend", c.caps.Backend)
@@ -422,6 +424,7 @@ func (c *Client) Close() error {
 	} else {
 		err = errors.Join(err, <-closed)
 	}
+	err = hide(err)
 	return wrap("close", "", c.caps.Backend, err)
 }
 

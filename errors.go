@@ -10,20 +10,26 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The sentinels. Each licenses one conclusion; find them with [errors.Is]. An error that matches none of them, nor the
-// context's, is the backend's own: the call's outcome is unknown, and dlock settles it in the background.
+// The sentinels. Each licenses one conclusion; find them with [errors.Is]. An error that matches
+// none of them, nor the context's, is the backend's own: the call's outcome is unknown, and dlock
+// settles it in the background. No error matches [context.DeadlineExceeded] or [context.Canceled]
+// while the caller's context lives.
 var (
-	// ErrHeld: TryLock found the lock held, or somebody waiting for it. Nothing was left behind.
+	// ErrHeld: TryLock found the lock held, or somebody waiting for it; or the wait of Lock ended,
+	// by its context or by [Wait], while the request stood in the queue (the error matches the
+	// context's then, too, if it was that). Nothing was left behind.
 	ErrHeld = driver.ErrHeld
-	// ErrLost: the lease is over although it was not given back: it expired, was broken, or could not be proved in time.
-	// Somebody else may hold the lock. It never comes back; stop what it guarded.
+	// ErrLost: the lease is over although it was not given back: it expired, was broken, or could
+	// not be proved in time. Somebody else may hold the lock. It never comes back; stop what it
+	// guarded. Of Lock: what it had was over each time before this process saw it; the caller holds
+	// nothing.
 	ErrLost = driver.ErrLost
 	// ErrNotHeld: there is nothing to give back or break: Unlock was called before, or no hold has the token of Break.
 	ErrNotHeld = driver.ErrNotHeld
 	// ErrUpgrade: an exclusive lock was asked under a shared hold of the same name. Waiting could deadlock, so it was
 	// refused at once; the shared hold is unharmed.
 	ErrUpgrade = driver.ErrUpgrade
-	// ErrClosed: the client was closed, which gave back its leases.
+	// ErrClosed: the client was closed, which ended its leases.
 	ErrClosed = driver.ErrClosed
 	// ErrConflict: the name is in use as a semaphore where a lock was asked, or the other way round.
 	ErrConflict = driver.ErrConflict
@@ -87,6 +93,19 @@ func contextErr(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", err, cause)
 	}
 	return err
+}
+
+// Permanent reports whether trying again cannot mend err: a mistake in the call or the
+// configuration ([ErrInvalid]), what the backend cannot do ([ErrUnsupported]), a client that was
+// closed ([ErrClosed]), an upgrade ([ErrUpgrade]). A loop around Lock or [Do] ends on those, and
+// pauses after any other error before it goes on. It is false of nil.
+func Permanent(err error) bool {
+	for _, s := range []error{ErrInvalid, ErrUnsupported, ErrClosed, ErrUpgrade} {
+		if errors.Is(err, s) {
+			return true
+		}
+	}
+	return false
 }
 
 var sentinels = []error{ErrHeld, ErrLost, ErrNotHeld, ErrUpgrade, ErrClosed, ErrConflict, ErrUnsupported, ErrInvalid}

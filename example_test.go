@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -145,30 +146,52 @@ func ExampleDo() {
 	// <nil>
 }
 
+// campaign leads again and again until ctx ends, or on an error that trying again cannot mend.
+// After any other it pauses: a loop that does not would ask a service that is down thousands of
+// times a second.
+func campaign(ctx context.Context, leader dlock.Mutex, lead func(ctx context.Context) error) error {
+	for ctx.Err() == nil {
+		err := dlock.Do(ctx, leader, lead)
+		switch {
+		case dlock.Permanent(err):
+			return err
+		case err != nil && ctx.Err() == nil:
+			fmt.Println(err)
+			select {
+			case <-time.After(time.Second/2 + rand.N(time.Second)): // not all at once
+			case <-ctx.Done():
+			}
+		}
+	}
+	return ctx.Err()
+}
+
 // Leader election: whoever is in the function leads, until its context ends.
 func ExampleDo_leaderElection() {
 	client := open()
 	defer client.Close()
 	ctx, resign := context.WithCancel(context.Background())
 	defer resign()
-	for ctx.Err() == nil {
-		err := dlock.Do(ctx, client.Mutex("leader"), func(ctx context.Context) error {
-			fmt.Println("leading")
-			resign() // a real leader works until ctx ends: lost, or told to stop
-			<-ctx.Done()
-			return nil
-		})
-		if err != nil && !errors.Is(err, dlock.ErrLost) {
-			fmt.Println(err)
-		}
-	}
-	// Output: leading
+	err := campaign(ctx, client.Mutex("leader"), func(ctx context.Context) error {
+		fmt.Println("leading")
+		resign() // a real leader works until ctx ends: lost, or told to stop
+		<-ctx.Done()
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// leading
+	// context canceled
 }
 
 func ExampleFixedLease() {
 	client, ctx := open(), context.Background()
 	defer client.Close()
-	// At most one mail in a day, by whichever process; nobody unlocks.
+	if !client.Capabilities().FixedOutlives {
+		fmt.Println("here the lease would end with its client")
+		return
+	}
+	// At most one mail in a day, by whichever process, also if it ends meanwhile; nobody unlocks.
 	once := client.Mutex("mail/daily", dlock.FixedLease(24*time.Hour))
 	for range 3 {
 		if _, err := once.TryLock(ctx); err == nil {
@@ -176,6 +199,26 @@ func ExampleFixedLease() {
 		}
 	}
 	// Output: sending the mail
+}
+
+// A web handler tells a lock that is held from a service that does not answer.
+func ExampleWait() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	other, _ := client.Mutex("orders/42").Lock(ctx)
+	defer other.Unlock(ctx)
+	handle := func(ctx context.Context) int {
+		err := dlock.Do(ctx, client.Mutex("orders/42", dlock.Wait(10*time.Millisecond)), func(context.Context) error { return nil })
+		switch {
+		case errors.Is(err, dlock.ErrHeld):
+			return 409
+		case err != nil:
+			return 503
+		}
+		return 200
+	}
+	fmt.Println(handle(ctx))
+	// Output: 409
 }
 
 func ExampleWithOwner() {

@@ -12,8 +12,32 @@ import (
 // unknown outcome, lost holds, grants that came too late. One goroutine, alive only while there are any, sends their
 // releases until each is settled or the client is closed. It is guarded by the client's mu.
 type giveBacks struct {
-	queue   []driver.Request
+	queue   []givingBack
 	running bool
+	lost    map[driver.ID]int // owners of holds that were lost and are not given back yet: this client must not join them
+}
+
+type givingBack struct {
+	driver.Request
+	lost bool // it was a hold
+}
+
+// lose takes note that a hold of the owner was lost.
+func (g *giveBacks) lose(owner driver.ID) {
+	if g.lost == nil {
+		g.lost = map[driver.ID]int{}
+	}
+	g.lost[owner]++
+}
+
+// settled ends that.
+func (g *giveBacks) settled(r givingBack) {
+	if !r.lost {
+		return
+	}
+	if g.lost[r.Owner]--; g.lost[r.Owner] == 0 {
+		delete(g.lost, r.Owner)
+	}
 }
 
 const (
@@ -22,7 +46,9 @@ const (
 )
 
 // giveBack has the request released in the background. c.mu is held.
-func (c *Client) giveBack(r driver.Request) {
+func (c *Client) giveBack(r driver.Request) { c.giveBackAs(givingBack{Request: r}) }
+
+func (c *Client) giveBackAs(r givingBack) {
 	r.Uncertain = true
 	c.back.queue = append(c.back.queue, r)
 	if !c.back.running && c.closed == nil {
@@ -31,8 +57,22 @@ func (c *Client) giveBack(r driver.Request) {
 	}
 }
 
+// giveBackAt is giveBackAs at that time. If the client is closed before, it is left to the service.
+func (c *Client) giveBackAt(at time.Time, r givingBack) {
+	time.AfterFunc(time.Until(at), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.closed == nil {
+			c.giveBackAs(r)
+		}
+	})
+}
+
 func (g *giveBacks) clear() []driver.Request {
-	rs := g.queue
+	var rs []driver.Request
+	for _, r := range g.queue {
+		rs = append(rs, r.Request)
+	}
 	g.queue = nil
 	return rs
 }
@@ -47,14 +87,17 @@ func (c *Client) giveAllBack() {
 			return
 		}
 		r := c.back.queue[0]
-		c.back.queue[0] = driver.Request{}
+		c.back.queue[0] = givingBack{}
 		c.back.queue = c.back.queue[1:]
 		c.mu.Unlock()
 
 		ctx, cancel := context.WithTimeout(c.ctx, grace)
-		err := c.b.Release(ctx, r)
+		err := c.b.Release(ctx, r.Request)
 		cancel()
 		if err == nil || errors.Is(err, ErrLost) {
+			c.mu.Lock()
+			c.back.settled(r)
+			c.mu.Unlock()
 			wait = giveBackMin
 			continue
 		}

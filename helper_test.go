@@ -155,3 +155,13 @@ func hungRenew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 }
 
 const day = 24 * time.Hour
+
+// mustBeLost waits until the lease is lost, for an hour of virtual time at most.
+func mustBeLost(t *testing.T, l *Lease) {
+	t.Helper()
+	select {
+	case <-l.Lost():
+	case <-time.After(time.Hour):
+		t.Fatal("nobody told of the loss")
+	}
+}

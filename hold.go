@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -19,7 +20,10 @@ type hold struct {
 	req   driver.Request
 	token Token
 
+	waits  bool      // it is a request that is not granted yet; the rest is set when it is
+	began  time.Time // when it was asked for, or granted
 	over   bool
+	told   bool     // the log has it that a request of this client waits for it
 	leases []*Lease // those not given back
 
 	since time.Time // before the call that proved it was sent
@@ -31,6 +35,8 @@ type hold struct {
 	heap int       // the place there; -1: none
 	tick *ticker   // that renews it; nil: none
 	slot int       // the place there
+
+	next, prev *hold // of the same name
 }
 
 // margin is what the client stops trusting before the backend's clock can end the hold: for the difference in the clocks' rates, and
@@ -42,14 +48,17 @@ func margin(ttl time.Duration) time.Duration {
 // errLate: the grant was over, or may have been, before it was seen.
 var errLate = errors.New("late grant")
 
-// hold makes a lease of a grant. It fails with ErrClosed, and has the request given back, if the client was closed; with errLate if
-// trust in the grant is over, or the backend reported it lost already.
-func (c *Client) hold(r driver.Request, g driver.Grant) (*Lease, error) {
-	h := &hold{c: c, req: r, token: g.Token, heap: -1}
+// hold makes a lease of a grant, with h if the request was watched. It fails with ErrClosed, and
+// has the request given back, if the client was closed; with errLate if trust in the grant is over,
+// or the backend reported it lost already.
+func (c *Client) hold(h *hold, r driver.Request, g driver.Grant) (*Lease, error) {
+	if h == nil {
+		h = &hold{c: c, heap: -1}
+	}
 	l := &Lease{hold: h}
-	h.leases = []*Lease{l}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	h.req = r
 	now := time.Now()
 	h.prove(driver.Renewal{TTL: g.TTL, Since: g.Since}, now)
 	lost := c.held.forget(r.ID)
@@ -60,13 +69,14 @@ func (c *Client) hold(r driver.Request, g driver.Grant) (*Lease, error) {
 	case lost || !now.Before(h.until) || h.slept():
 		return nil, errLate
 	}
+	h.token, h.leases, h.began, h.waits = g.Token, []*Lease{l}, now, false
 	c.held.add(c, h)
 	return l, nil
 }
 
 // prove takes note of a proof. Of two, the one sent later counts. c.mu is held.
 func (h *hold) prove(p driver.Renewal, now time.Time) {
-	if p.TTL <= 0 || h.req.Fixed && p.TTL > h.req.TTL { // a fixed lease ends on time, however long the service keeps it
+	if p.TTL == 0 || h.req.Fixed && p.TTL > h.req.TTL { // a fixed lease ends on time, however long the service keeps it
 		p.TTL = h.req.TTL
 	}
 	if p.Since.Before(h.since) {
@@ -85,23 +95,26 @@ func (h *hold) slept() bool {
 
 // check reports whether the hold can be trusted now, and asks the backend if the clocks disagree.
 func (h *hold) check(ctx context.Context) error {
+	if known, err := h.judge(); known {
+		return err
+	}
+	return h.renew(ctx)
+}
+
+// judge is check as far as the clocks tell; known is false if they disagree.
+func (h *hold) judge() (known bool, err error) {
 	c := h.c
 	c.mu.Lock()
-	switch {
-	case h.over:
-		err := c.overLocked()
-		c.mu.Unlock()
-		return err
-	case !time.Now().Before(h.until):
-		c.mu.Unlock()
-		c.lose(h, unproved)
-		return ErrLost
-	case !h.slept():
-		c.mu.Unlock()
-		return nil
-	}
+	over, why, late, slept := h.over, c.overLocked(), !time.Now().Before(h.until), h.slept()
 	c.mu.Unlock()
-	return h.renew(ctx)
+	switch {
+	case over:
+		return true, why
+	case late:
+		c.lose(h, h.overdue())
+		return true, ErrLost
+	}
+	return !slept, nil
 }
 
 // overLocked returns why a hold that was not given back is over. c.mu is held.
@@ -113,8 +126,13 @@ func (c *Client) overLocked() error {
 }
 
 // renew proves the hold with a call of its own.
-func (h *hold) renew(ctx context.Context) error {
+func (h *hold) renew(caller context.Context) error {
 	c := h.c
+	ctx, err := c.begin(caller, noAnswer)
+	if err != nil {
+		return err
+	}
+	defer c.done(ctx)
 	res := c.b.Renew(ctx, []driver.Request{h.req})
 	if len(res) != 1 {
 		return errors.New("the driver did not answer the renewal")
@@ -123,7 +141,7 @@ func (h *hold) renew(ctx context.Context) error {
 		c.tell(loss{h, denied})
 	}
 	if res[0].Err != nil {
-		return c.explain(ctx, res[0].Err)
+		return explain(ctx, res[0].Err)
 	}
 	c.mu.Lock()
 	over := h.over || !time.Now().Before(h.until)
@@ -185,12 +203,43 @@ const (
 	timeUp   = "its fixed time is over"
 )
 
+// overdue says why trust in the hold is over.
+func (h *hold) overdue() string {
+	if h.req.Fixed {
+		return timeUp
+	}
+	return unproved
+}
+
+// remove takes a lost hold from those held, and remembers its owner before anybody hears of it.
+// c.mu is held.
+func (c *Client) remove(h *hold) {
+	c.held.remove(h)
+	c.back.lose(h.req.Owner)
+}
+
+// lostOwner reports whether this client lost a hold of the owner on the name, and the service may
+// still have it.
+func (c *Client) lostOwner(name string, owner driver.ID) bool {
+	c.mu.Lock()
+	lost := c.back.lost[owner] > 0
+	late := c.held.requests[owner] // trust in it may be over, and the timer late
+	if late != nil && (late.over || late.req.Name != name || time.Now().Before(late.until)) {
+		late = nil
+	}
+	c.mu.Unlock()
+	if late != nil {
+		c.lose(late, late.overdue())
+	}
+	return lost || late != nil
+}
+
 // lose ends the hold as lost.
 func (c *Client) lose(h *hold, why string) {
 	c.mu.Lock()
 	over := h.over
 	if !over {
-		c.held.remove(h)
+		c.remove(h)
 	}
 	c.mu.Unlock()
 	if !over {
@@ -212,13 +261,22 @@ func (c *Client) end(ls []loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range ls {
-		c.giveBack(l.h.req)
+		r := givingBack{l.h.req, true}
+		if l.why == timeUp { // for its holder; it stands against others until its time
+			c.giveBackAt(l.h.since.Add(l.h.ttl), r)
+		} else {
+			c.giveBackAs(r)
+		}
 	}
 }
 
 func (c *Client) log(ls []loss) {
 	for _, l := range ls {
-		c.set.logger.Warn("dlock: lease lost", "name", l.h.req.Name, "backend", c.caps.Backend, "token", l.h.token, "why", l.why)
+		level := slog.LevelWarn
+		if l.why == timeUp { // as planned
+			level = slog.LevelDebug
+		}
+		c.set.logger.Log(context.Background(), level, "dlock: lease lost", "name", l.h.req.Name, "backend", c.caps.Backend, "token", l.h.token, "why", l.why)
 	}
 }
 
@@ -242,7 +300,7 @@ func (c *Client) apply(h *hold, p driver.Renewal) (lost bool) {
 	switch {
 	case h.over:
 	case errors.Is(p.Err, ErrLost):
-		c.held.remove(h)
+		c.remove(h)
 		return true
 	case p.Err == nil:
 		h.prove(p, time.Now())

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -71,21 +72,28 @@ func (l *Lease) unlock(ctx context.Context) error {
 	return h.c.release(ctx, h.req)
 }
 
+// graceOver ends what goes on after its caller's context ended.
+var graceOver = &over{grace}
+
 // release gives a request back now, or in the background if the outcome is unknown.
 func (c *Client) release(ctx context.Context, r driver.Request) error {
-	if ctx.Err() != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), grace)
-		defer cancel()
+	caller, limit := contextErr(ctx), noAnswer
+	if caller != nil {
+		ctx, limit = context.WithoutCancel(ctx), graceOver
 	}
-	err := c.b.Release(ctx, r)
+	b := bounded(ctx, limit)
+	defer b.end()
+	err := c.b.Release(b, r)
 	if err == nil || errors.Is(err, ErrLost) {
 		return err
 	}
 	c.mu.Lock()
 	c.giveBack(r)
 	c.mu.Unlock()
-	return c.explain(ctx, err)
+	if err = explain(b, err); caller != nil {
+		err = fmt.Errorf("%w: %w", caller, err)
+	}
+	return err
 }
 
 // fail wraps what went wrong with a lease.
@@ -189,9 +197,14 @@ func (l *Lease) Err() error {
 	if err := l.ended(); err != nil {
 		return l.hold.c.fail("lease", l, err)
 	}
-	ctx, cancel := context.WithTimeout(l.hold.c.ctx, l.hold.req.TTL/3)
-	defer cancel()
-	return l.hold.c.fail("lease", l, l.orEnded(l.hold.check(ctx)))
+	h := l.hold
+	known, err := h.judge()
+	if !known {
+		ctx := bounded(h.c.ctx, &over{h.req.TTL / 3})
+		defer ctx.end()
+		err = h.renew(ctx)
+	}
+	return h.c.fail("lease", l, l.orEnded(err))
 }
 
 // orEnded returns err, or why the lease is over: that of a hold says lost also if an Unlock of this lease went between.
@@ -223,12 +236,13 @@ func (l *Lease) expired() error {
 	if !late {
 		return nil
 	}
-	h.c.lose(h, unproved)
+	h.c.lose(h, h.overdue())
 	return ErrLost
 }
 
-// Renew proves the lease now, with a call to the backend, and starts the time of a [FixedLease] anew. [ErrLost]: it is lost.
-// [ErrNotHeld], [ErrClosed]: it was over before. Any other error left it as it was; it is trusted until Until.
+// Renew proves the lease now, with a call to the backend, and starts the time of a [FixedLease]
+// anew. [ErrLost]: it is lost. [ErrNotHeld], [ErrClosed]: it was over before. Any other error
+// (after 10 s at most) left it as it was; it is trusted until Until.
 func (l *Lease) Renew(ctx context.Context) error {
 	if l.parts != nil {
 		var errs []error
@@ -247,11 +261,6 @@ func (l *Lease) renew(ctx context.Context) error {
 	if err := l.ended(); err != nil {
 		return err
 	}
-	ctx, done, err := l.hold.c.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
 	return l.orEnded(l.hold.renew(ctx))
 }
 

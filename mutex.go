@@ -19,8 +19,10 @@ type Mutex interface {
 	// Name returns the name that was given.
 	Name() string
 
-	// Lock waits until the lock is granted, in the order of arrival. ctx bounds the wait, not the lease; when it ends, Lock
-	// returns its error within 100 ms, nothing stays in the queue, and a grant that came too late is passed on.
+	// Lock waits until the lock is granted, in the order of arrival. ctx bounds the wait, not the
+	// lease; when it ends, Lock returns its error within 100 ms, nothing stays in the queue, and a
+	// grant that came too late is passed on. That error matches [ErrHeld] too if the request stood
+	// in the queue, and not if the service did not answer.
 	//
 	// Under a context that carries a hold on this very name ([Lease.Context], [WithOwner]) it re-enters that hold instead and never waits:
 	// with no call to the backend if the hold is this client's and has the same mode; [ErrLost] if that hold is over; [ErrUpgrade]
@@ -28,12 +30,15 @@ type Mutex interface {
 	//
 	// A lease that re-enters shares the hold, its TTL, and whether it is renewed.
 	//
-	// Other errors: [ErrInvalid] (a bad name or option), [ErrConflict], [ErrUnsupported], [ErrClosed], the context's, or the backend's
-	// own. On every error the caller holds nothing.
+	// Other errors: [ErrInvalid] (a bad name or option), [ErrConflict], [ErrUnsupported],
+	// [ErrClosed], [ErrLost] (three times a grant, or its place in the queue, was over before this
+	// process saw it: it is stopped for longer than the TTL again and again, or cut off), the
+	// context's, or the backend's own. On every error the caller holds nothing.
 	Lock(ctx context.Context) (*Lease, error)
 
-	// TryLock is Lock without the wait: if the lock is held, or somebody waits for it, it is [ErrHeld] at once, and has left nothing
-	// behind when it returns.
+	// TryLock is Lock without the wait: if the lock is held, or somebody waits for it, it is
+	// [ErrHeld] at once, and has left nothing behind when it returns. A backend that does not
+	// answer for 10 s is an error, whatever the context.
 	TryLock(ctx context.Context) (*Lease, error)
 
 	take(ctx context.Context, wait bool) (*Lease, error)
@@ -82,6 +87,7 @@ type lock struct {
 	limit int
 	ttl   time.Duration
 	fixed bool
+	wait  *over // how long Lock waits at most; nil: as long as its context
 	label string
 	err   error // what is wrong with all that
 }
@@ -106,6 +112,9 @@ func (l *lock) check() error {
 	}
 	if err := checkTTL(l.ttl, l.c.caps); err != nil {
 		return err
+	}
+	if l.wait != nil && l.wait.d < 0 {
+		return invalid("Wait of %s; it can be 0, which is TryLock, or more", l.wait.d)
 	}
 	switch {
 	case l.mode == driver.Shared && l.limit > 0 && !l.c.caps.Semaphores:
@@ -135,6 +144,7 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	if err := contextErr(ctx); err != nil {
 		return nil, err
 	}
+	wait = wait && (l.wait == nil || l.wait.d > 0)
 	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: wait}
 	if in := carriedFor(ctx, l.c, l.name); in != nil {
 		if h := in.hold; h != nil {
@@ -147,32 +157,54 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 			} else if err != nil {
 				return nil, err
 			}
+		} else if l.c.lostOwner(l.name, in.owner.id) {
+			return nil, ErrLost
 		}
 		if !l.c.caps.Joins {
 			return nil, fmt.Errorf("%w: joining the hold of another client or mode", ErrUnsupported)
 		}
 		r.Owner, r.Token = in.owner.id, in.owner.token
 	}
-	return l.c.acquire(ctx, r)
+	return l.c.acquire(ctx, r, l.within(r))
+}
+
+// within returns the time that a request has. One that does not wait is answered within the time of
+// any call.
+func (l *lock) within(r driver.Request) *over {
+	if !r.Wait || r.Owner != (driver.ID{}) && (l.wait == nil || l.wait.d > answerTime) {
+		return noAnswer
+	}
+	return l.wait
 }
 
 // lateGrants is how often a request may be over, waiting or when its grant arrives, before Lock gives up.
 const lateGrants = 3
 
 // acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a lease of the grant.
-func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
-	ctx, done, err := c.begin(ctx)
+func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) (*Lease, error) {
+	ctx, err := c.begin(caller, limit)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	for late, stranger := 0, r.Owner.IsZero(); ; {
+	defer c.done(ctx)
+	var h *hold // of one that may wait, which is watched
+	stranger := r.Owner.IsZero()
+	if stranger && r.Wait {
+		h = &hold{c: c, req: r, heap: -1, waits: true}
+		defer c.unwatch(h)
+	}
+	held := false // the service said so, and to come again
+	for late := 0; ; {
 		r.ID = driver.NewID()
 		if stranger {
 			r.Owner = r.ID
 		}
 		c.mu.Lock()
 		c.held.expect(r.ID)
+		if h != nil && h.began.IsZero() && c.closed == nil {
+			h.began = time.Now()
+			c.held.due(c, h, h.began.Add(r.TTL))
+		}
 		c.mu.Unlock()
 		g, err := c.b.Acquire(ctx, r)
 		if err != nil {
@@ -181,20 +213,25 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 			c.mu.Unlock()
 		}
 		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
-			err = pause(ctx, retry.After)
-			if err == nil {
+			held = true
+			if pause(ctx, retry.After) == nil {
 				continue
 			}
+			err = ctx.Err()
 		}
-		if stranger && r.Wait && errors.Is(err, ErrLost) { // nobody heard of it for too long while it waited: it takes a new place
+		if held && ctx.Err() != nil && ofContext(err) {
+			err = driver.Waited(ctx)
+		}
+		if stranger && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil { // nobody heard of it for too long while it waited: it takes a new place
 			if late++; late < lateGrants {
 				continue
 			}
+			err = fmt.Errorf("%w: %d places in the queue were over before its client was heard of again; its TTL of %s may be too short", ErrLost, late, r.TTL)
 		}
 		if err != nil {
-			return nil, c.explain(ctx, err)
+			return nil, explain(ctx, c.heldHere(r, err))
 		}
-		lease, err := c.hold(r, g)
+		lease, err := c.hold(h, r, g)
 		if err != errLate {
 			return lease, err
 		}
@@ -203,7 +240,7 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 			c.mu.Lock()
 			c.giveBack(r)
 			c.mu.Unlock()
-			return nil, c.explain(ctx, ctx.Err())
+			return nil, explain(ctx, ctx.Err())
 		}
 		r.Uncertain = true
 		c.release(ctx, r)
@@ -213,6 +250,42 @@ func (c *Client) acquire(ctx context.Context, r driver.Request) (*Lease, error) 
 		}
 	}
 }
+
+// unwatch ends the watch over a request that waits.
+func (c *Client) unwatch(h *hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.waits {
+		c.held.drop(h)
+	}
+}
+
+// heldHere makes a refusal say that it is a hold of this same client which stands against the
+// request, if it is.
+func (c *Client) heldHere(r driver.Request, err error) error {
+	if r.Wait || !errors.Is(err, ErrHeld) {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held.against(&r, time.Now()) != nil {
+		return errHeldHere
+	}
+	return err
+}
+
+// errHeldHere is ErrHeld by a hold of this same client.
+var errHeldHere error = heldHere{}
+
+type heldHere struct{}
+
+// Error gives the advice that those need who forgot the context.
+func (heldHere) Error() string {
+	return "held by this client; if this code holds it, pass lease.Context"
+}
+
+// Is matches ErrHeld.
+func (heldHere) Is(target error) bool { return target == ErrHeld }
 
 // pause waits d, give or take half of it, so that those who wait do not come back together.
 func pause(ctx context.Context, d time.Duration) error {
@@ -231,7 +304,9 @@ func pause(ctx context.Context, d time.Duration) error {
 // and of Unlock joined: [ErrLost] if the lease was lost while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and
 // returns a lease with the token.
 //
-// In a loop it is leader election: who is in fn leads, until its context ends.
+// In a loop it is leader election: who is in fn leads, until its context ends. The loop ends on an
+// error that is [Permanent], and pauses after any other; the example shows it. [Wait] bounds the
+// wait and not fn.
 func Do(ctx context.Context, m Mutex, fn func(ctx context.Context) error) (err error) {
 	if m == nil || fn == nil {
 		return wrap("do", "", "", invalid("the mutex or the function is nil"))

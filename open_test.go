@@ -56,10 +56,17 @@ func init() {
 
 func TestOpenRefuses(t *testing.T) {
 	for _, tt := range []struct{ url, says string }{
-		{"", "unknown scheme"},
+		{"", "not a URL; want scheme://"},
+		{"memory", "not a URL; want scheme://"},
 		{"nosuch://h", "driver/all"},
 		{"nosuch://h", "memory"}, // the known ones are listed
 		{"localhost:6379", "unknown scheme"},
+		{"redis://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
+		{"rediss+sentinel://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
+		{"mariadb://h", `import _ "github.com/dlock-go/dlock/driver/mysql"`},
+		{"zks://h", `import _ "github.com/dlock-go/dlock/driver/zookeeper"`},
+		{"reids://h", `did you mean "redis"? Its driver is not imported; import _ "github.com/dlock-go/dlock/driver/redis"`},
+		{"memroy:a", `did you mean "memory"?`},
 		{"memory:a?ttl=0", "24h"},
 		{"memory:a?ttl=-1s", "24h"},
 		{"memory:a?ttl=25h", "24h"},
@@ -96,6 +103,73 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := dlock.New(memory.New(), dlock.TTL(0)); !errors.Is(err, dlock.ErrInvalid) {
 		t.Error(err)
 	}
+}
+
+// What a message says is allowed is allowed, and can be read.
+func TestTheLeastTTLIsReadable(t *testing.T) {
+	b := &coarse{memory.New()}
+	_, err := dlock.New(b, dlock.TTL(2*time.Second))
+	if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), "2.251s to 27.999s") {
+		t.Error(err)
+	}
+	if c, err := dlock.New(b, dlock.TTL(2251*time.Millisecond)); err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
+	}
+}
+
+type coarse struct{ *memory.Backend }
+
+func (b *coarse) Capabilities() driver.Capabilities {
+	caps := b.Backend.Capabilities()
+	caps.MinTTL, caps.MaxTTL = 2250*time.Millisecond+1, 28*time.Second-1
+	return caps
+}
+
+// failing is a backend that is down.
+type failing struct {
+	*memory.Backend
+	acquires int
+}
+
+func (b *failing) Acquire(context.Context, driver.Request) (driver.Grant, error) {
+	b.acquires++
+	return driver.Grant{}, errRefused
+}
+
+func TestTheElectionOfTheExampleDoesNotSpin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &failing{Backend: memory.New()}
+		c, err := dlock.New(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		out := os.Stdout
+		os.Stdout, _ = os.Open(os.DevNull)
+		defer func() { os.Stdout = out }()
+		lead := func(context.Context) error { return nil }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := campaign(ctx, c.Mutex("leader"), lead); !errors.Is(err, context.DeadlineExceeded) || b.acquires > 120 || b.acquires < 30 {
+			t.Errorf("%v after %d attempts in a minute", err, b.acquires)
+		}
+		for what, m := range map[string]dlock.Mutex{"a bad name": c.Mutex(""), "no semaphores": c.Semaphore("a", 0)} {
+			if err := campaign(t.Context(), m, lead); !dlock.Permanent(err) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		c.Close()
+		if err := campaign(t.Context(), c.Mutex("leader"), lead); !errors.Is(err, dlock.ErrClosed) {
+			t.Error(err)
+		}
+		for _, again := range []error{nil, dlock.ErrHeld, dlock.ErrLost, dlock.ErrConflict, dlock.ErrNotHeld, context.Canceled, errRefused} {
+			if dlock.Permanent(again) {
+				t.Errorf("%v is permanent", again)
+			}
+		}
+	})
 }
 
 func TestOpenGivesTheDriverAllHosts(t *testing.T) {
@@ -200,12 +274,18 @@ func TestNoPasswordIsEverShown(t *testing.T) {
 }
 
 func TestErrorIsWrappedOnce(t *testing.T) {
-	c, err := dlock.New(memory.New())
+	space := new(memory.Space)
+	c, err := dlock.New(space.Open())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.Mutex("a").Lock(t.Context())
+	other, err := dlock.New(space.Open())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	other.Mutex("a").Lock(t.Context())
 	_, err = c.Mutex("a").TryLock(t.Context())
 	if got, want := err.Error(), `dlock: trylock "a" (memory): held by another owner`; got != want {
 		t.Errorf("%s; want %s", got, want)

@@ -30,13 +30,14 @@ type BreakOption interface{ breaks(*breaking) }
 // settings are what the locks of a client have in common.
 type settings struct {
 	ttl    time.Duration
+	chosen bool // the TTL was
 	label  string
 	order  string
 	logger *slog.Logger
 }
 
 func newSettings() settings {
-	return settings{ttl: defaultTTL, label: defaultLabel(), logger: slog.Default()}
+	return settings{label: defaultLabel(), logger: slog.Default()}
 }
 
 // defaultLabel is host/pid/program, as far as that is a valid label: nobody chose those names for it.
@@ -60,12 +61,13 @@ func defaultLabel() string {
 
 type ttlOption time.Duration
 
-func (d ttlOption) client(s *settings) { s.ttl = time.Duration(d) }
+func (d ttlOption) client(s *settings) { s.ttl, s.chosen = time.Duration(d), true }
 func (d ttlOption) lock(l *lock)       { l.ttl, l.fixed = time.Duration(d), false }
 
-// TTL sets how long the backend keeps a hold without hearing from its client: the longest that a crashed holder blocks
-// others. The lease renews itself every third of it. The default is 30s; the least is the backend's MinTTL, the most
-// 24h.
+// TTL sets how long the backend keeps a hold without hearing from its client: the longest that a
+// crashed holder blocks others. The lease renews itself every third of it. The default is 30s, or
+// the nearest to it that the backend keeps; the least is the backend's MinTTL, the most its MaxTTL,
+// and 24h. Any other is [ErrInvalid]: none is cut.
 func TTL(d time.Duration) interface {
 	Option
 	LockOption
@@ -91,10 +93,27 @@ type fixedOption time.Duration
 
 func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 
-// FixedLease asks for leases that are not renewed: each ends d after its grant, as lost if it was not given back by then.
-// [Lease.Renew] starts it anew. Where Capabilities say ServerEndsFixed it ends even if the client is stopped. At least the
-// backend's MinTTL, at most 24h.
+// FixedLease asks for leases that are not renewed: each ends d after its grant, as lost if it was
+// not given back by then (which is the plan: the log has it at level Debug). [Lease.Renew] starts
+// it anew. Where Capabilities say ServerEndsFixed it ends even if the client is stopped.
+//
+// Where Capabilities say FixedOutlives it stands until its time also over the client's Close and
+// the death of its process, so that what must not be done twice in d is not; only Unlock gives it
+// back before. Elsewhere both free it, or the death does within the backend's time.
+//
+// At least the backend's MinTTL, at most its MaxTTL, and 24h; any other d is [ErrInvalid].
 func FixedLease(d time.Duration) LockOption { return fixedOption(d) }
+
+type waitOption time.Duration
+
+func (d waitOption) lock(l *lock) { l.wait = &over{time.Duration(d)} }
+
+// Wait bounds how long Lock waits, besides its context, so that [Do] can bound the wait and not the
+// work. When d is over Lock returns [ErrHeld] if the request stood in the queue, and otherwise an
+// error that says that the backend did not answer; neither matches [context.DeadlineExceeded].
+// Wait(0) makes Lock do what TryLock does. Each part of [All] has its own. A negative d is
+// [ErrInvalid].
+func Wait(d time.Duration) LockOption { return waitOption(d) }
 
 type orderOption string
 
@@ -108,8 +127,11 @@ type loggerOption struct{ *slog.Logger }
 
 func (o loggerOption) client(s *settings) { s.logger = o.Logger }
 
-// Logger sets where the client reports what no caller is told in a return value: a lease lost (Warn), renewals that
-// fail (Warn), clean-up that goes on in the background (Debug). The default is slog.Default(); nil discards.
+// Logger sets where the client reports what no caller is told in a return value: a lease lost
+// (Warn; of a fixed lease whose time is over Debug), renewals that fail (Warn), a Lock that has
+// waited for a TTL behind a hold of this same client (Warn, once for each hold: the Lock may be
+// waiting for itself), clean-up that goes on in the background (Debug). The default is
+// slog.Default(); nil discards.
 func Logger(l *slog.Logger) Option {
 	if l == nil {
 		l = slog.New(slog.DiscardHandler)
@@ -160,7 +182,8 @@ func checkTTL(d time.Duration, caps Capabilities) error {
 		most = min(most, caps.MaxTTL)
 	}
 	if d < least || d > most {
-		return invalid("TTL of %s; %s to %s are allowed here", d, least, most)
+		const tick = time.Millisecond // nobody wants to read a nanosecond: what is said is allowed
+		return invalid("TTL of %s; %s to %s are allowed here", d, (least + tick - 1).Truncate(tick), most.Truncate(tick))
 	}
 	return nil
 }

@@ -79,8 +79,9 @@ func ParseOwner(text string) (Owner, error) {
 	return o, nil
 }
 
-// WithOwner returns a context under which a lock of the owner's name joins its hold, and is [ErrLost] if that hold is over. Locks of other names
-// are not concerned. The zero Owner changes nothing.
+// WithOwner returns a context under which a lock of the owner's name joins its hold, and is
+// [ErrLost] if that hold is over, or if this client lost it and the service may still have it.
+// Locks of other names are not concerned. The zero Owner changes nothing.
 //
 // The joining lease has the same token, is renewed by its own client, and is lost and given back on its own.
 func WithOwner(ctx context.Context, o Owner) context.Context {

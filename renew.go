@@ -12,10 +12,14 @@ import (
 
 // renewer keeps the holds of a client: it renews them in batches and ends those whose trust runs out. It is guarded by the client's mu.
 //
+// Beside its holds it watches those that wait, for one that waits for a hold of this same client:
+// they stand among the deadlines.
+//
 // It has no goroutine of its own. Holds of one TTL share a ticker, which renews all of them with one call each TTL/3.
 // Independently of any call, one timer fires at the earliest deadline, so that no hung call can delay the news of a loss.
 type renewer struct {
 	requests  map[driver.ID]*hold // all that are under way or held; nil: its grant was not seen yet
+	named     map[string]*hold    // the holds of each name, linked by next
 	tickers   map[time.Duration]*ticker
 	deadlines deadlines
 	timer     *time.Timer
@@ -52,12 +56,76 @@ func (r *renewer) forget(id driver.ID) (lost bool) {
 
 func (r *renewer) add(c *Client, h *hold) {
 	r.requests[h.req.ID] = h
-	h.key = h.until
-	heap.Push(&r.deadlines, h)
-	r.arm(c)
+	r.link(h)
+	r.due(c, h, h.until)
 	if !h.req.Fixed {
 		r.tick(c, h)
 	}
+}
+
+// due has the deadline of h at that time.
+func (r *renewer) due(c *Client, h *hold, at time.Time) {
+	if h.key = at; h.heap < 0 {
+		heap.Push(&r.deadlines, h)
+	} else {
+		heap.Fix(&r.deadlines, h.heap)
+	}
+	r.arm(c)
+}
+
+// drop takes h from the deadlines.
+func (r *renewer) drop(h *hold) {
+	if h.heap >= 0 {
+		heap.Remove(&r.deadlines, h.heap)
+	}
+}
+
+func (r *renewer) link(h *hold) {
+	if r.named == nil {
+		r.named = map[string]*hold{}
+	}
+	if h.next = r.named[h.req.Name]; h.next != nil {
+		h.next.prev = h
+	}
+	r.named[h.req.Name] = h
+}
+
+func (r *renewer) unlink(h *hold) {
+	switch {
+	case h.prev != nil:
+		h.prev.next = h.next
+	case h.next != nil:
+		r.named[h.req.Name] = h.next
+	default:
+		delete(r.named, h.req.Name)
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	h.prev, h.next = nil, nil
+}
+
+// against returns a hold of this client, held since then at least, that stands against a stranger's
+// request; nil if there is none among the newest. That the look is bounded costs a warning where a
+// client has very many readers or permits of one name, and keeps its calls cheap there.
+func (r *renewer) against(q *driver.Request, since time.Time) *hold {
+	const most = 128
+	limit, owners := q.Limit, 0
+	for h, seen := r.named[q.Name], 0; h != nil && seen < most; h, seen = h.next, seen+1 {
+		if h.began.After(since) {
+			continue
+		}
+		if h.req.Mode == driver.Exclusive || q.Mode == driver.Exclusive {
+			return h
+		}
+		if h.req.Limit > 0 && !h.req.Join() {
+			limit = min(limit, h.req.Limit)
+			if owners++; owners >= limit {
+				return h
+			}
+		}
+	}
+	return nil
 }
 
 // tick has the hold renewed, each third of its TTL.
@@ -93,9 +161,8 @@ func (t *ticker) want(c *Client, by time.Time) {
 // remove ends the hold's part in everything here, for good.
 func (r *renewer) remove(h *hold) {
 	h.over = true
-	if h.heap >= 0 {
-		heap.Remove(&r.deadlines, h.heap)
-	}
+	r.drop(h)
+	r.unlink(h)
 	delete(r.requests, h.req.ID)
 	r.untick(h)
 }
@@ -127,9 +194,14 @@ func (r *renewer) moved(c *Client, h *hold) {
 
 // clear removes and returns all holds, and stops the timers.
 func (r *renewer) clear() []*hold {
-	hs := append([]*hold(nil), r.deadlines...)
-	for _, h := range hs {
+	var hs []*hold
+	for _, h := range slices.Clone(r.deadlines) {
+		if h.waits {
+			r.drop(h)
+			continue
+		}
 		r.remove(h)
+		hs = append(hs, h)
 	}
 	for _, t := range r.tickers {
 		t.timer.Stop()
@@ -158,31 +230,52 @@ func (r *renewer) arm(c *Client) {
 	r.armed = at
 }
 
-// expire ends the holds whose trust has run out.
+// expire ends the holds whose trust has run out, and looks after those that have waited for long.
 func (c *Client) expire() {
-	var lost []loss
+	var (
+		lost []loss
+		own  []wait
+	)
 	c.mu.Lock()
 	r, now := &c.held, time.Now()
 	r.armed = time.Time{}
 	for len(r.deadlines) > 0 && !now.Before(r.deadlines[0].key) {
 		h := r.deadlines[0]
+		if h.waits {
+			if by := r.against(&h.req, now.Add(-h.req.TTL)); by != nil && !by.told {
+				by.told = true
+				r.drop(h)
+				own = append(own, wait{h.req, by.req.Label, now.Sub(h.began), now.Sub(by.began)})
+			} else {
+				h.key = now.Add(h.req.TTL)
+				heap.Fix(&r.deadlines, 0)
+			}
+			continue
+		}
 		if now.Before(h.until) {
 			h.key = h.until
 			heap.Fix(&r.deadlines, 0)
 			continue
 		}
-		why := unproved
-		if h.req.Fixed {
-			why = timeUp
-		}
-		r.remove(h)
-		lost = append(lost, loss{h, why})
+		c.remove(h)
+		lost = append(lost, loss{h, h.overdue()})
 	}
 	if c.closed == nil {
 		r.arm(c)
 	}
 	c.mu.Unlock()
 	c.tell(lost...)
+	for _, w := range own {
+		c.set.logger.Warn("dlock: Lock waits for a hold of this same client; if this code holds it, pass lease.Context", "name", w.req.Name,
+			"backend", c.caps.Backend, "holder", w.label, "held", w.held, "waits", w.waits)
+	}
+}
+
+// wait is one of this client's for a hold of this client, and for how long.
+type wait struct {
+	req         driver.Request
+	label       string // the holder's
+	waits, held time.Duration
 }
 
 // batch returns the holds of a renewal that starts now, the oldest proof first, and the time that it has: it ends before the trust in one of

@@ -12,7 +12,7 @@ type fault string
 const (
 	none      fault = "nothing"
 	powerless fault = "has a harness without powers"
-	poor      fault = "locks exclusively and nothing else: no queue, no tokens, no joins, no Inspect"
+	poor      fault = "locks exclusively and nothing else: no queue, no tokens, no joins, no Inspect, no Capabilities"
 
 	everybodyIn   fault = "grants to everybody"
 	tryStays      fault = "leaves a refused TryLock in the queue"
@@ -53,13 +53,24 @@ const (
 	unreadAnswer        fault = "takes a call whose answer it did not read for one that was never sent"
 	ignoresPreCancelled fault = "does not look at the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
+	keepsBriefly        fault = "keeps waiters alive for one TTL after they came"
 	deadWait            fault = "keeps waiters for ever"
 	waitsOnLine         fault = "ends a wait with an error when the line breaks"
+
+	saysNothing  fault = "does not say that a wait stood in the queue"
+	saysHeld     fault = "says that the lock is held when nobody answered"
+	ownDeadlines fault = "ends its calls at a deadline of its own, with the error of a context"
+	noiseDelays  fault = "looks after its waiters only when nobody new has come for a while"
+	keepsDead    fault = "removes waiters that died only at the head of the queue"
 
 	renewsNothing fault = "answers a renewal without renewing"
 	unknownIsLost fault = "takes a renewal without a reply for a loss"
 	fixedForever  fault = "keeps fixed leases until they are given back"
+	fixedGoes     fault = "gives fixed leases back at Close and claims that they stand"
+	fixedStays    fault = "lets fixed leases stand over Close and denies it"
+	cutsTTL       fault = "cuts the TTL that it cannot keep"
 	extendOrSet   fault = "acquires on renewal if the name is free (redsync's SetNXOnExtend)"
+	renewsUnseen  fault = "renews what has expired if nobody has looked at the name since"
 	shortTTL      fault = "keeps less than the TTL that it reports"
 	sinceReceipt  fault = "counts the TTL from the reply (etcd's Session)"
 	remembersLoss fault = "stops renewing names that it lost once"
@@ -108,9 +119,9 @@ var broken = []struct {
 	must, may string
 }{
 	{everybodyIn, "one-holder reenter storm", everything},
-	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest"},
+	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why"},
 	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off"},
-	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order"},
+	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
 	{barges, "no-overtaking", "neither-starves"},
 	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
 	{readersPass, "neither-starves", ""},
@@ -125,8 +136,8 @@ var broken = []struct {
 	{noDowngrade, "downgrade", ""},
 	{twiceIsTwo, "same-request", "trust-within-ttl"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
-	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off"},
-	{noTombs, "late-duplicate late-copy", "cancel-cut-off"},
+	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why"},
+	{noTombs, "late-duplicate late-copy", "cancel-cut-off wait-says-why"},
 	{foldsCase, "names", ""},
 	{trimsSpace, "names", ""},
 	{truncates, "names", ""},
@@ -134,25 +145,35 @@ var broken = []struct {
 	{hidesLabels, "inspect", "labels"},
 	{ownerIsLabel, "labels", everything},
 	{kindsMix, "conflict", ""},
-	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up"},
+	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
 	{cancelFreesNobody, "cancelled-wait", ""},
 	{swallowsWakeUp, "swallowed-wake-up", "cancel-answered cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
 	{slowOffLine, "cancel-cut-off", ""},
 	{unreadAnswer, "cancel-answered", "swallowed-wake-up"},
 	{ignoresPreCancelled, "pre-cancelled", ""},
-	{waitersExpire, "patient-wait", ""},
-	{deadWait, "dead-waiter", "inspect"},
+	{waitersExpire, "patient-wait", "noise"},
+	{keepsBriefly, "patient-wait", "noise"},
+	{deadWait, "dead-waiter", "inspect dead-waiters"},
 	{waitsOnLine, "wait-outage", ""},
+	{saysNothing, "wait-says-why", ""},
+	{saysHeld, "wait-says-why", ""},
+	{ownDeadlines, "bounded-calls", ""},
+	{noiseDelays, "noise", ""},
+	{keepsDead, "dead-waiters", ""},
 	{renewsNothing, "renewed", "after-loss cost-hold outage trust-within-ttl"},
 	{unknownIsLost, "outage", ""},
-	{fixedForever, "fixed", ""},
+	{fixedForever, "fixed", "fixed-close"},
+	{fixedGoes, "fixed-close", ""},
+	{fixedStays, "fixed-close", ""},
+	{cutsTTL, "ttl-bounds", ""},
 	{extendOrSet, "renew-never-acquires", ""},
-	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant outage"},
+	{renewsUnseen, "renew-never-acquires", ""},
+	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant outage fixed-close"},
 	{sinceReceipt, "late-grant", ""},
 	{remembersLoss, "after-loss", ""},
 	{leavesLost, "late-duplicate", ""},
-	{releaseHopes, "unlock-cut-off", "cancel-cut-off"},
+	{releaseHopes, "unlock-cut-off", "cancel-cut-off bounded-calls"},
 	{breaksAnybody, "break-wrong-token", "break break-force"},
 	{brokenRenewable, "break", ""},
 	{brokenJoinable, "break", ""},
@@ -173,7 +194,7 @@ var broken = []struct {
 	{connectionPerWaiter, "cost-wait", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl"},
+	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters"},
 	{deniesTokens, "capabilities", ""},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},

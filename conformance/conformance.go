@@ -95,8 +95,26 @@ type Harness struct {
 	// Restart stops the service and starts it with the data that it had. Clients stay open.
 	Restart func(T)
 
+	// Stored returns how many requests the service keeps for the name, those that have expired
+	// included.
+	Stored func(t T, b driver.Backend, name string) int
+
+	// Only says which laws Run runs; nil: all.
+	Only func(Law) bool
+
+	// Done is told what became of a law when it and all that it opened is over.
+	Done func(T, Verdict)
+
 	// Step sets the service's wall clock on by d, or back if d is negative. The suite steps it back where it was.
 	Step func(t T, d time.Duration)
+}
+
+// Verdict is what became of a law.
+type Verdict struct {
+	Law     Law
+	Began   time.Time
+	Failed  bool
+	Skipped string // why; empty: it was not
 }
 
 // Run checks every law as a subtest of t. Those that need the service or the process for themselves run first; the
@@ -106,13 +124,14 @@ func Run(t *testing.T, h Harness) {
 	if h.Open == nil {
 		t.Fatal("conformance: the harness has no Open")
 	}
-	const abreast = 6 // more than t.Parallel would on a small machine
+	const abreast = 6 // more than t.Parallel would on a small machine: most of them wait
 	var others sync.WaitGroup
 	free := make(chan struct{}, abreast)
 	for _, alone := range []bool{true, false} {
 		for _, l := range Laws() {
 			run := func() { t.Run(l.Name, func(t *testing.T) { l.Run(t, h) }) }
 			switch {
+			case h.Only != nil && !h.Only(l):
 			case l.alone && alone:
 				run()
 			case !l.alone && !alone:

@@ -34,6 +34,8 @@ func newEnv(t T, h Harness) *env {
 	e.probe = e.open()
 	if c, ok := e.probe.(driver.Capable); ok {
 		e.caps = c.Capabilities()
+	} else {
+		e.caps.Backend = fmt.Sprintf("%T", e.probe)
 	}
 	e.ttl = h.TTL
 	if e.ttl == 0 {

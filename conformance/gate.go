@@ -198,8 +198,16 @@ func (g *Gate) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 		return driver.Grant{}, err
 	}
 	stop()
-	if expired && a.err != nil {
+	switch {
+	case a.err == nil:
+	case expired:
 		a.err = driver.ErrLost
+	case ctx.Err() != nil && errors.Is(a.err, inner.Err()): // the caller's context says how it ended
+		if errors.Is(a.err, driver.ErrHeld) {
+			a.err = driver.Waited(ctx)
+		} else {
+			a.err = ctx.Err()
+		}
 	}
 	return a.Grant, a.err
 }

@@ -13,7 +13,7 @@ import (
 var identity = []Law{
 	{Name: "same-request", run: sameRequest,
 		Sentence: "a request sent twice is one request: one entry, one token, one release"},
-	{Name: "same-request-waiting", run: sameRequestWaiting, needs: []need{queueing, inspecting},
+	{Name: "same-request-waiting", run: sameRequestWaiting, still: keepsSteady, needs: []need{queueing, inspecting},
 		Sentence: "a request that waits and is sent again keeps its one place, and both copies get its one grant"},
 	{Name: "same-release", run: sameRelease,
 		Sentence: "a copy of a release that arrives late touches no other request"},

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -31,15 +32,20 @@ func Laws() []Law {
 // testing/synctest bubble if the backend does.
 func (l Law) Run(t T, h Harness) {
 	t.Helper()
+	v := Verdict{Law: l, Began: time.Now()}
 	t.Cleanup(func() { // the first in is the last to run: after the law and all that it opened
-		if t.Failed() {
+		if v.Failed = t.Failed(); v.Failed {
 			t.Logf("%s: law %q: %s", l.where(), l.Name, l.Sentence)
+		}
+		if h.Done != nil {
+			h.Done(t, v)
 		}
 	})
 	e := newEnv(t, h)
 	for _, n := range l.needs {
 		if !n.met(e) {
-			t.Skipf("needs %s, which %s has not", n.what, e.caps.Backend)
+			v.Skipped = fmt.Sprintf("needs %s, which %s has not", n.what, e.caps.Backend)
+			t.Skipf("%s", v.Skipped)
 		}
 	}
 	if l.still != nil {
@@ -74,5 +80,6 @@ var (
 	breakable = need{"the interface driver.Breaker", func(e *env) bool { _, ok := e.probe.(driver.Breaker); return ok }}
 
 	restarting = need{"the power Harness.Restart", func(e *env) bool { return e.h.Restart != nil }}
+	storing    = need{"the power Harness.Stored", func(e *env) bool { return e.h.Stored != nil }}
 	stepping   = need{"the power Harness.Step", func(e *env) bool { return e.h.Step != nil }}
 )

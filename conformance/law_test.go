@@ -2,7 +2,9 @@ package conformance
 
 import (
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -14,6 +16,45 @@ func TestLawsAreNamed(t *testing.T) {
 		}
 		if seen[l.Name] = true; len(l.Sentence) < 20 || l.run == nil {
 			t.Errorf("law %q has no sentence or no code", l.Name)
+		}
+	}
+}
+
+// What is alike is a law; and enough is not: the rest is what a cluster runs.
+func TestAlike(t *testing.T) {
+	laws := Laws()
+	for _, name := range alike {
+		if !slices.ContainsFunc(laws, func(l Law) bool { return l.Name == name }) {
+			t.Errorf("there is no law %q", name)
+		}
+	}
+	for _, l := range laws {
+		if !l.Alike() && slices.Contains([]string{"one-holder", "storm", "durable", "tokens-restart", "late-copy"}, l.Name) {
+			return
+		}
+	}
+	t.Error("a cluster would run no law of those that it breaks first")
+}
+
+func TestRunTellsWhatBecameOfALaw(t *testing.T) {
+	var mu sync.Mutex
+	told := map[string]Verdict{}
+	toy := newToy(poor)
+	defer close(toy.end)
+	h := toy.harness()
+	h.Only = func(l Law) bool { return l.Name == "pre-cancelled" || l.Name == "arrival-order" }
+	h.Done = func(_ T, v Verdict) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[v.Law.Name] = v
+	}
+	t.Run("all", func(t *testing.T) { Run(t, h) })
+	if len(told) != 2 || told["pre-cancelled"].Skipped != "" || !strings.Contains(told["arrival-order"].Skipped, "needs Capabilities.Queue") {
+		t.Errorf("told %+v", told)
+	}
+	for name, v := range told {
+		if v.Failed || v.Began.IsZero() {
+			t.Errorf("%s: %+v", name, v)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -14,7 +15,11 @@ var leases = []Law{
 	{Name: "outage", run: outage, still: keepsSteady,
 		Sentence: "a line that is back before the TTL is over costs nothing: an unknown outcome is not a loss"},
 	{Name: "fixed", run: fixed, still: keepsShort,
-		Sentence: "a fixed lease ends on time: its holder knows, then the next is in, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
+		Sentence: "a fixed lease ends on time, and not before: its holder knows, then the next is in, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
+	{Name: "fixed-close", run: fixedClose, still: keepsSteady,
+		Sentence: "a fixed lease stands until its time over the Close of its client where Capabilities say FixedOutlives, and else Close frees it"},
+	{Name: "ttl-bounds", run: ttlBounds, still: keepsShort,
+		Sentence: "a TTL that Capabilities allow is kept in full, and any other is ErrInvalid and leaves nothing behind: none is cut in silence"},
 	{Name: "expired-powerless", run: expiredPowerless,
 		Sentence: "an expired holder can neither renew, nor resume, nor release its successor"},
 	{Name: "renew-never-acquires", run: renewNeverAcquires,
@@ -49,7 +54,7 @@ func renewed(e *env) {
 }
 
 func outage(e *env) {
-	ttl := 3 * e.steady // long enough to be proved again in what remains of it
+	ttl := e.bounded(3 * e.steady) // long enough to be proved again in what remains of it
 	p, b, name := e.peer(dlock.TTL(ttl)), e.client(), e.name()
 	start := time.Now()
 	l := e.lock(p.Mutex(name))
@@ -73,8 +78,17 @@ func fixed(e *env) {
 	l := e.lock(p.Mutex(name, dlock.FixedLease(e.ttl)))
 	ctx := l.Context(e.ctx)
 	next := e.begin(b.Mutex(name))
+
+	sent, lives := time.Now(), e.name()
+	e.lock(e.client().Mutex(lives, dlock.FixedLease(e.ttl)))
+	after := e.begin(b.Mutex(lives))
+
 	if e.caps.ServerEndsFixed {
 		p.cut()
+	}
+	e.unlock(after.got(e))
+	if early := sent.Add(e.ttl).Sub(after.at); early > 5*time.Millisecond {
+		e.strict().Errorf("the next was in %s before the time of a fixed lease was over, whose client lives", early)
 	}
 	successor := next.got(e)
 	if next.at.Before(l.Until()) {
@@ -89,6 +103,73 @@ func fixed(e *env) {
 	e.want("its Unlock", e.unlockErr(l), dlock.ErrLost)
 	e.mustBeHeld(b.Mutex(name), "the successor holds it")
 	e.unlock(successor)
+}
+
+func fixedClose(e *env) {
+	ttl := e.long
+	if e.caps.FixedOutlives {
+		ttl = e.bounded(2 * e.steady)
+	}
+	a, d, b := e.client(), e.direct(), e.client()
+	through, alone := e.name(), e.name() // what the portable layer does not know is the driver's to leave or to remove
+	sent := time.Now()
+	l := e.lock(a.Mutex(through, dlock.FixedLease(ttl)))
+	r := d.ask(alone)
+	r.TTL, r.Fixed = ttl, true
+	d.get(r)
+	granted := time.Now()
+	e.close(a)
+	e.close(d)
+	e.want("Err after Close", l.Err(), dlock.ErrClosed)
+	for _, name := range []string{through, alone} {
+		next := e.begin(b.Mutex(name))
+		successor := next.got(e)
+		if early := sent.Add(ttl).Sub(next.at); e.caps.FixedOutlives && early > 5*time.Millisecond {
+			e.strict().Errorf("Capabilities claim FixedOutlives, and after Close the next was in %s before the time of a fixed lease was over", early)
+		}
+		if late := next.at.Sub(granted.Add(ttl)); e.caps.FixedOutlives && late > e.steady+2*time.Second {
+			e.Errorf("the next was in %s after the time of a fixed lease whose client was closed", late)
+		}
+		e.unlock(successor)
+	}
+}
+
+func ttlBounds(e *env) {
+	const most = 24 * time.Hour // of package dlock
+	d, name := e.direct(), e.name()
+	kept := []time.Duration{max(e.caps.MinTTL, e.ttl), e.caps.MaxTTL}
+	var refused []time.Duration
+	if e.caps.MaxTTL == 0 {
+		kept[1] = most
+	} else {
+		refused = append(refused, e.caps.MaxTTL+time.Second, 2*e.caps.MaxTTL)
+	}
+	if e.caps.MinTTL > 0 {
+		refused = append(refused, e.caps.MinTTL/2, 0)
+	}
+	for _, fixed := range []bool{false, true} {
+		for _, ttl := range kept {
+			r := d.ask(name)
+			r.TTL, r.Fixed = ttl, fixed
+			sent := time.Now()
+			g := d.get(r)
+			if g.TTL < ttl || sent.Sub(g.Since) > ttl/2 {
+				e.Errorf("of a TTL of %s (fixed: %v), which Capabilities allow, %s were given, from %s before the call", ttl, fixed, g.TTL, sent.Sub(g.Since))
+			}
+			if err := d.release(r); err != nil && !(errors.Is(err, driver.ErrLost) && time.Since(sent) > ttl) {
+				e.Fatalf("Release: %v", err)
+			}
+			e.becomes(name, 0, 0)
+		}
+		for _, ttl := range refused {
+			r := d.ask(name)
+			r.TTL, r.Fixed = ttl, fixed
+			if _, err := d.acquire(r); !errors.Is(err, driver.ErrInvalid) {
+				e.strict().Errorf("Acquire with a TTL of %s (fixed: %v), which Capabilities do not allow, returned %v; want ErrInvalid", ttl, fixed, err)
+			}
+			e.stands(name, 0, 0)
+		}
+	}
 }
 
 // expire has a request expire: acquired, never renewed.
@@ -161,7 +242,9 @@ func (d *direct) take(name string) (driver.Request, driver.Grant) {
 }
 
 func renewNeverAcquires(e *env) {
-	a, b := e.direct(), e.direct()
+	a, b, unseen := e.direct(), e.direct(), e.name()
+	old, g := a.expire(unseen)
+	over := time.Now().Add(max(g.TTL, e.ttl) * 3 / 2)
 	for _, used := range []bool{false, true} {
 		name := e.name()
 		r, _ := a.expire(name)
@@ -192,6 +275,13 @@ func renewNeverAcquires(e *env) {
 		}
 		e.stands(name, 0, 0)
 	}
+	pause(time.Until(over)) // nobody looks at that name meanwhile, so nobody has found out that it is over
+	if p := a.renew(old); p.Err == nil {
+		e.Errorf("Renew of a request that had expired, and that nobody had looked at since, returned nil")
+	} else {
+		e.want("Renew of an expired request", p.Err, driver.ErrLost)
+	}
+	e.stands(unseen, 0, 0)
 }
 
 func trustWithinTTL(e *env) {
@@ -254,7 +344,7 @@ func lossFirst(e *env) {
 		ctx := l.Context(e.ctx)
 		p.cut()
 		next := e.begin(b.Mutex(name))
-		idle := unserved()
+		idle := e.unserved()
 		successor := next.got(e)
 		switch {
 		case ctx.Err() != nil:

@@ -3,9 +3,9 @@ package conformance
 import "github.com/dlock-go/dlock"
 
 var order = []Law{
-	{Name: "arrival-order", run: arrivalOrder, needs: []need{queueing, inspecting},
+	{Name: "arrival-order", run: arrivalOrder, still: keepsSteady, needs: []need{queueing, inspecting},
 		Sentence: "waiters are granted one by one in the order in which the service saw them, whatever their clients"},
-	{Name: "no-overtaking", run: noOvertaking, needs: []need{queueing, inspecting},
+	{Name: "no-overtaking", run: noOvertaking, still: keepsSteady, needs: []need{queueing, inspecting},
 		Sentence: "nobody who arrives at the moment of a release overtakes those who wait already"},
 }
 
@@ -23,7 +23,7 @@ func arrivalOrder(e *env) {
 		e.unlock(held)
 		held = a.got(e)
 		for _, later := range line[i+1:] {
-			later.mustWait(e, "those who arrived before it wait or hold")
+			later.mustWait(e.strict(), "those who arrived before it wait or hold")
 		}
 	}
 	e.unlock(held)
@@ -42,7 +42,7 @@ func noOvertaking(e *env) {
 		late := e.begin(c.Mutex(name))
 		held = next.got(e)
 		e.becomes(name, 1, 1)
-		late.mustWait(e, "it came after one who holds")
+		late.mustWait(e.strict(), "it came after one who holds")
 		e.unlock(held)
 		held = late.got(e)
 	}

@@ -21,6 +21,7 @@ type recorder struct {
 
 	mu              sync.Mutex
 	failed, skipped bool
+	ended           bool // by Fatalf or Skipf; package testing panics if a test ends in another way without returning
 	log             []string
 	cleanups        []func()
 }
@@ -53,11 +54,18 @@ func (r *recorder) Errorf(format string, args ...any) { r.note(true, false, form
 
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.note(true, false, format, args)
-	runtime.Goexit()
+	r.end()
 }
 
 func (r *recorder) Skipf(format string, args ...any) {
 	r.note(false, true, format, args)
+	r.end()
+}
+
+func (r *recorder) end() {
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
 	runtime.Goexit()
 }
 
@@ -100,13 +108,7 @@ func (s *toy) harness() Harness {
 		return Harness{Open: func(T) driver.Backend { return s.open() }}
 	}
 	if s.is(poor) {
-		return Harness{Open: func(T) driver.Backend {
-			c := s.open()
-			return struct {
-				driver.Backend
-				driver.Capable
-			}{c, c}
-		}}
+		return Harness{Open: func(T) driver.Backend { return struct{ driver.Backend }{s.open()} }}
 	}
 	return Harness{
 		Open:        func(T) driver.Backend { return s.open() },
@@ -138,6 +140,14 @@ func (s *toy) harness() Harness {
 			case forgetsTokens:
 				s.last = map[string]driver.Token{}
 			}
+		},
+		Stored: func(_ T, _ driver.Backend, name string) int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if q := s.queues[s.key(name)]; q != nil {
+				return q.Len()
+			}
+			return 0
 		},
 		Step: func(_ T, d time.Duration) {
 			s.mu.Lock()

@@ -77,6 +77,9 @@ func (r *round) run(f func()) bool {
 		return false
 	}
 	if !whole {
+		if r.void.Load() { // what was excused ended the law; the test, which failed all the same, has not ended yet
+			r.T.Fatalf("the law ended there")
+		}
 		runtime.Goexit() // the test has said why
 	}
 	return true
@@ -203,7 +206,7 @@ func (p *pace) stood() time.Duration {
 }
 
 // unserved begins to measure for how long the machine does not serve the process; total ends that, and returns how much of it was before end.
-func unserved() (total func(end time.Time) time.Duration) {
+func (e *env) unserved() (total func(end time.Time) time.Duration) {
 	const beat, late = 2 * time.Millisecond, 20 * time.Millisecond
 	type gap struct{ from, to time.Time }
 	quit, found := make(chan struct{}), make(chan []gap, 1)
@@ -217,6 +220,9 @@ func unserved() (total func(end time.Time) time.Duration) {
 			}
 			select {
 			case <-quit:
+				found <- gaps
+				return
+			case <-e.ctx.Done(): // nobody asked
 				found <- gaps
 				return
 			default:

@@ -25,6 +25,7 @@ func TestALawBeginsAnewOnlyAfterAStandstill(t *testing.T) {
 	fatal := func(e *env) { e.Fatalf("a breach") }
 	fails := func(e *env) { e.Errorf("a breach") }
 	strict := func(e *env) { e.strict().Fatalf("a breach") }
+	both := func(e *env) { e.strict().Errorf("a leak"); e.Fatalf("a breach") }
 	sound := func(*env) {}
 	for _, c := range []struct {
 		what   string
@@ -40,6 +41,7 @@ func TestALawBeginsAnewOnlyAfterAStandstill(t *testing.T) {
 		{"an error after a standstill", ttl / 2, []func(*env){fails, sound}, 2, false},
 		{"a broken driver on a service that stands still", ttl / 2, []func(*env){fatal}, 4, true},
 		{"what no standstill excuses", ttl / 2, []func(*env){strict, sound}, 1, true},
+		{"what no standstill excuses, and what one does", ttl / 2, []func(*env){both, sound}, 1, true},
 		{"what no standstill excuses, in the second round", ttl / 2, []func(*env){fails, strict, sound}, 2, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -55,7 +57,11 @@ func TestALawBeginsAnewOnlyAfterAStandstill(t *testing.T) {
 					ttls = append(ttls, e.ttl)
 					say(e)
 				}}
-				alone(func() { l.Run(r, h) })
+				returned := false
+				alone(func() { l.Run(r, h); returned = true })
+				if !returned && !r.ended {
+					t.Errorf("the law ended in no way that package testing knows:\n%s", r)
+				}
 				r.cancel()
 				for _, f := range r.cleanups {
 					alone(f)

@@ -216,6 +216,9 @@ func (s *toy) settle(q *toyQueue) {
 		pass := s.is(readersPass) && n > 0 && q.Strangers[0].Mode == driver.Shared && o.Mode == driver.Shared && o.Limit == 0
 		switch {
 		case e.granted:
+		case s.is(keepsDead) && i < n && !time.Now().Before(e.expires):
+			s.remove(e) // which settles the rest
+			return
 		case (i < n || pass) && !s.is(barges):
 			s.grant(e)
 		default:
@@ -284,7 +287,9 @@ func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 	e.timer = time.AfterFunc(ttl, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.sweep(e.q.key)
+		if !s.is(renewsUnseen) || e.q.Granted() < len(e.q.Strangers) { // somebody waits
+			s.sweep(e.q.key)
+		}
 	})
 }
 
@@ -296,7 +301,11 @@ func (s *toy) sweep(key string) {
 	}
 	now := time.Now()
 	for _, o := range append(slices.Clone(q.Joins), q.Strangers...) {
-		if e := s.all[o.ID]; !now.Before(e.expires) {
+		switch e := s.all[o.ID]; {
+		case e == nil:
+		case now.Before(e.expires) && s.is(keepsDead) && !e.granted:
+			return
+		case !now.Before(e.expires):
 			s.tombs[e.ID] = now.Add(e.TTL)
 			s.remove(e)
 		}
@@ -323,7 +332,9 @@ func (s *toy) remove(e *toyRequest) {
 }
 
 func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
-	s.sweep(s.key(r.Name))
+	if !s.is(renewsUnseen) {
+		s.sweep(s.key(r.Name))
+	}
 	e := s.all[r.ID]
 	if e == nil && s.is(extendOrSet) && s.queues[s.key(r.Name)] == nil {
 		delete(s.tombs, r.ID)
@@ -379,6 +390,9 @@ func (s *toy) inspect(name string) driver.Queue {
 	show := func(es []*driver.Entry) (out []*driver.Entry) {
 		for _, o := range es {
 			e, shown := s.all[o.ID], *o
+			if !now.Before(e.expires) {
+				continue
+			}
 			shown.Age, shown.Left = now.Sub(e.arrived), e.expires.Sub(now)
 			switch s.fault {
 			case hidesLabels:
@@ -411,6 +425,9 @@ func (s *toy) breakHold(name string, t driver.Token, force bool) error {
 	}
 	return err
 }
+
+// The TTLs that the toy keeps.
+const toyMinTTL, toyMaxTTL = time.Millisecond, time.Hour
 
 // toyLatency is how long a message travels.
 const toyLatency = time.Millisecond
@@ -488,6 +505,11 @@ func (c *toyClient) travel(reply bool) bool {
 // send has f executed by the service. After an error nobody knows whether it was, or will be.
 func (c *toyClient) send(ctx context.Context, stop <-chan struct{}, f func()) error {
 	c.calls.Add(1)
+	if c.s.is(ownDeadlines) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+	}
 	done := make(chan struct{})
 	go func() {
 		if !c.travel(false) {
@@ -543,6 +565,12 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 	if c.s.is(poor) && (r.Mode == driver.Shared || r.Join()) {
 		return driver.Grant{}, driver.ErrUnsupported
 	}
+	if !c.s.is(poor) && (r.TTL < toyMinTTL || r.TTL > toyMaxTTL) {
+		if !c.s.is(cutsTTL) {
+			return driver.Grant{}, driver.ErrInvalid
+		}
+		r.TTL = min(max(r.TTL, toyMinTTL), toyMaxTTL)
+	}
 	for range c.s.times(chatty, 20) {
 		c.send(ctx, c.closing, func() {})
 	}
@@ -555,6 +583,9 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 			return driver.Grant{}, ctx.Err()
 		} else if err != nil {
 			c.giveUp(r)
+			if ctx.Err() != nil && (again || c.s.is(saysHeld)) {
+				err = driver.Waited(ctx)
+			}
 			return driver.Grant{}, err
 		}
 		if c.s.is(sinceReceipt) {
@@ -570,6 +601,9 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 		if err := c.wait(ctx, woken); err != nil {
 			if !c.s.is(cancelStays) {
 				c.giveUp(r)
+			}
+			if ctx.Err() != nil && err == ctx.Err() && !c.s.is(saysNothing) {
+				err = driver.Waited(ctx)
 			}
 			return driver.Grant{}, err
 		}
@@ -694,6 +728,9 @@ func (c *toyClient) keepAlive() {
 		select {
 		case <-time.After(time.Until(last.Add(ttl / 3))):
 		case <-c.more: // its TTL may be shorter
+			if c.s.is(noiseDelays) {
+				last = time.Now()
+			}
 			continue
 		case <-c.closing:
 			continue
@@ -705,7 +742,7 @@ func (c *toyClient) keepAlive() {
 			for _, r := range rs {
 				if e := c.s.all[r.ID]; e == nil || e.granted {
 					changed = append(changed, r.ID)
-				} else {
+				} else if !c.s.is(keepsBriefly) || time.Since(e.arrived) < r.TTL {
 					c.s.arm(e, r.TTL)
 				}
 			}
@@ -860,7 +897,8 @@ func (c *toyClient) Close() error {
 	err := c.send(ctx, c.s.end, func() {
 		c.left = true
 		for _, e := range c.s.all {
-			if e.c == c && c.s.all[e.ID] == e && !c.s.is(closeLeaves) {
+			stays := c.s.is(closeLeaves) || e.Fixed && e.granted && !c.s.is(poor) && !c.s.is(fixedGoes)
+			if e.c == c && c.s.all[e.ID] == e && !stays {
 				c.s.remove(e)
 			}
 		}
@@ -870,9 +908,6 @@ func (c *toyClient) Close() error {
 }
 
 func (c *toyClient) Capabilities() driver.Capabilities {
-	if c.s.is(poor) {
-		return driver.Capabilities{Backend: "toy"}
-	}
 	return driver.Capabilities{
 		Backend:         "toy",
 		Queue:           true,
@@ -883,5 +918,8 @@ func (c *toyClient) Capabilities() driver.Capabilities {
 		Inspect:         !c.s.is(deniesInspect),
 		Durable:         true,
 		ServerEndsFixed: true,
+		FixedOutlives:   !c.s.is(fixedStays),
+		MinTTL:          toyMinTTL,
+		MaxTTL:          toyMaxTTL,
 	}
 }

@@ -3,15 +3,21 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 )
 
 var waiting = []Law{
-	{Name: "cancelled-wait", run: cancelledWait, needs: []need{queueing, inspecting},
+	{Name: "cancelled-wait", run: cancelledWait, still: keepsSteady, needs: []need{queueing, inspecting},
 		Sentence: "a cancelled wait ends with the context's error, leaves no trace, and wakes nobody but those whom it alone held up"},
-	{Name: "swallowed-wake-up", run: swallowedWakeUp,
+	{Name: "wait-says-why", run: waitSaysWhy, still: keepsSteady,
+		Sentence: "the error of a wait that ended matches ErrHeld if the request stood in the queue and not if the service did not answer, and the context's only if that ended"},
+	{Name: "noise", run: noiseElsewhere, still: keepsSteady, needs: []need{queueing, inspecting},
+		Sentence: "contention inside a client on other names neither delays its waiters nor costs them their places"},
+	{Name: "swallowed-wake-up", run: swallowedWakeUp, still: keepsSteady,
 		Sentence: "a wait that is cancelled while it is being granted passes the grant on"},
 	{Name: "cancel-prompt", run: cancelPrompt,
 		Sentence: "Lock returns within 100 ms of the end of its context"},
@@ -25,6 +31,10 @@ var waiting = []Law{
 		Sentence: "a waiter keeps its place for longer than its TTL"},
 	{Name: "wait-outage", run: waitOutage, needs: []need{queueing},
 		Sentence: "a wait outlasts a line that is back before the TTL is over, and gets in"},
+	{Name: "bounded-calls", run: boundedCalls,
+		Sentence: "off the line every call but a wait ends within 10 s, and no error matches those of a context while the caller's lives"},
+	{Name: "dead-waiters", run: deadWaiters, still: keepsShort, needs: []need{queueing, inspecting, storing},
+		Sentence: "waiters that died behind one that lives do not pile up in the service"},
 	{Name: "dead-waiter", run: deadWaiter, still: keepsShort, needs: []need{queueing, inspecting},
 		Sentence: "a waiter whose client is cut off blocks those behind it for no longer than its TTL, and believes in no grant that is over"},
 }
@@ -37,11 +47,7 @@ func cancelledWait(e *env) {
 	next := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 2)
 	quits.cancel()
-	err := quits.wait(e)
-	e.want("a cancelled Lock", err, context.Canceled)
-	if errors.Is(err, dlock.ErrHeld) {
-		e.Errorf("a cancelled Lock returned %v, which reads like a refusal", err)
-	}
+	e.want("a cancelled Lock", quits.wait(e), context.Canceled)
 	e.becomes(name, 1, 1)
 	e.stays("the other waiter waits", next.pending)
 	e.unlock(held)
@@ -60,6 +66,129 @@ func cancelledWait(e *env) {
 	e.unlock(behind.got(e))
 	e.unlock(reader)
 	e.becomes(name, 0, 0)
+}
+
+// waits returns the error of a Lock that cannot succeed and ends after d: by its context, or else
+// by the option Wait.
+func (e *env) waits(c *dlock.Client, name string, d time.Duration, byContext bool) error {
+	e.Helper()
+	ctx, opts := e.ctx, []dlock.LockOption{dlock.Wait(d)}
+	if byContext {
+		short, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		ctx, opts = short, nil
+	}
+	a := e.beginIn(ctx, c.Mutex(name, opts...))
+	err := a.wait(e)
+	if err == nil {
+		e.Fatalf("Lock of what cannot be had returned nil")
+	}
+	return err
+}
+
+func waitSaysWhy(e *env) {
+	a, b, p, name := e.client(), e.client(), e.peer(), e.name()
+	held := e.lock(a.Mutex(name))
+	says := func(what string, err error, byContext, answered bool) {
+		e.Helper()
+		if got := errors.Is(err, context.DeadlineExceeded); got != byContext || errors.Is(err, context.Canceled) {
+			e.Errorf("%s returned %v, which matches the error of a context: %v; want %v", what, err, got, byContext)
+		}
+		if got := errors.Is(err, dlock.ErrHeld); got != answered {
+			e.Errorf("%s returned %v, which matches ErrHeld: %v; want %v", what, err, got, answered)
+		}
+	}
+	for _, byContext := range []bool{true, false} {
+		what, d := map[bool]string{true: "Lock whose context", false: "Lock whose Wait"}[byContext]+" ended in the queue", 50*time.Millisecond
+		err := e.waits(b, name, d, byContext)
+		for ; !errors.Is(err, dlock.ErrHeld) && d < e.patience/4; d *= 4 { // a machine under load may not have had its answer by then
+			err = e.waits(b, name, d, byContext)
+		}
+		says(what, err, byContext, true)
+	}
+	e.becomes(name, 1, 0)
+	_, err := e.tryIn(e.ctx, b.Mutex(name))
+	says("TryLock", err, false, true)
+
+	for _, spoil := range []func() func(){p.cut, p.deafen} {
+		heal := spoil()
+		for _, byContext := range []bool{true, false} {
+			says("Lock off the line", e.waits(p.Client, name, 200*time.Millisecond, byContext), byContext, false)
+		}
+		heal()
+	}
+	e.becomes(name, 1, 0)
+	e.unlock(held)
+	e.unlock(e.lock(b.Mutex(name)))
+}
+
+func noiseElsewhere(e *env) {
+	const rounds, pairs = 3, 3
+	prompt := max(2*time.Second, e.steady)
+	a, p := e.client(), e.client()
+	mostly, worst := 0, time.Duration(0)
+	for range rounds {
+		name := e.name()
+		held := e.lock(a.Mutex(name))
+		first := e.begin(p.Mutex(name, dlock.TTL(e.steady)))
+		e.becomes(name, 1, 1)
+		second := e.begin(p.Mutex(name, dlock.TTL(e.steady)))
+		e.becomes(name, 1, 2)
+		want := e.inspect(name).Waiters()
+
+		quiet, hush := context.WithCancel(e.ctx)
+		ended := make(chan struct{})
+		stop := func() {
+			hush()
+			<-ended
+		}
+		defer stop() // a round that proves nothing ends here, and its noise with it
+		others := []string{e.name(), e.name(), e.name()}
+		go func() { // of each pair one finds its name held by the other: a wait begins every few milliseconds, and ends
+			defer close(ended)
+			e.together(2*pairs, func(ctx context.Context, i int) error {
+				for ctx.Err() == nil && quiet.Err() == nil {
+					l, err := p.Mutex(others[i%pairs]).Lock(ctx)
+					if err != nil && ctx.Err() != nil {
+						return nil // another one has said why
+					}
+					if err != nil {
+						return err
+					}
+					pause(5 * time.Millisecond)
+					if err := l.Unlock(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
+						return err
+					}
+				}
+				return nil
+			})
+		}()
+		for end := time.Now().Add(3 * e.steady / 2); time.Now().Before(end); pause(e.steady / 10) {
+			for i, w := range e.inspect(name).Waiters() {
+				if i >= len(want) || w.ID != want[i].ID {
+					e.Fatalf("a waiter lost its place while its client was busy with other names")
+				}
+			}
+			e.stands(name, 1, 2)
+		}
+		idle := e.unserved()
+		released := time.Now()
+		e.unlock(held)
+		l := first.got(e)
+		late := first.at.Sub(released) - idle(first.at)
+		second.mustWait(e, "the first holds")
+		e.unlock(l)
+		e.unlock(second.got(e))
+		stop()
+		worst = max(worst, late)
+		if late <= prompt {
+			mostly++
+		}
+		if mostly > rounds/2 {
+			return
+		}
+	}
+	e.Errorf("with its client busy on other names a waiter was in more than %s after the release in %d of %d rounds; at worst %s", prompt, rounds-mostly, rounds, worst)
 }
 
 func swallowedWakeUp(e *env) {
@@ -103,7 +232,7 @@ func (e *env) prompt(what string, f func(ctx context.Context) error) {
 			done <- time.Now()
 		}()
 		pause(10 * time.Millisecond)
-		idle := unserved()
+		idle := e.unserved()
 		end := time.Now()
 		cancel()
 		select {
@@ -240,20 +369,24 @@ func patientWait(e *env) {
 	e.becomes(name, 1, 1)
 	second := e.begin(b.Mutex(name, dlock.TTL(e.steady))) // shorter than that of the one whom the client keeps alive already
 	e.becomes(name, 1, 2)
+	third := e.begin(b.Mutex(name)) // a place that is lost and taken anew is seen by who stands behind
+	e.becomes(name, 1, 3)
 	want := e.inspect(name).Waiters()
-	for end := time.Now().Add(3 * e.steady / 2); time.Now().Before(end); pause(e.steady / 10) {
+	// What keeps it alive may have done so once, as its TTL ended: that is seen only after two.
+	for end := time.Now().Add(3 * e.steady); time.Now().Before(end); pause(e.steady / 10) {
 		for i, w := range e.inspect(name).Waiters() {
 			if w.ID != want[i].ID {
 				e.Fatalf("the waiters changed places")
 			}
 		}
-		e.stands(name, 1, 2)
+		e.stands(name, 1, 3)
 	}
 	e.unlock(held)
 	l := first.got(e)
 	e.strict().stays("the second waits while the first holds", func() bool { return second.pending() || second.err != nil })
 	e.unlock(l)
 	e.unlock(second.got(e))
+	e.unlock(third.got(e))
 }
 
 func deadWaiter(e *env) {
@@ -294,4 +427,153 @@ func waitOutage(e *env) {
 	e.unlock(held)
 	e.unlock(w.got(e))
 	e.becomes(name, 0, 0)
+}
+
+// answerTime is how long a call waits for its answer at most, as package dlock promises.
+const answerTime = 10 * time.Second
+
+// boundedCalls has all calls hang side by side, so that they take their time once.
+func boundedCalls(e *env) {
+	ctx, stop := context.WithCancel(e.ctx)
+	e.Cleanup(stop)
+	idle := e.unserved()
+	var calls []*bounded
+	hang := func(what string, f func(context.Context) error) {
+		b := &bounded{what: what, done: make(chan struct{})}
+		calls = append(calls, b)
+		go func() {
+			defer close(b.done)
+			start := time.Now()
+			b.err = f(ctx)
+			b.over = ctx.Err() != nil
+			b.took = time.Since(start)
+		}()
+	}
+	for _, cut := range []bool{true, false} {
+		p, d := e.peer(), e.peer() // through dlock, and the driver alone
+		free, one, two, own := e.name(), e.name(), e.name(), e.name()
+		renewed, given := e.lock(p.Mutex(one)), e.lock(p.Mutex(two))
+		to := &direct{e: e, Backend: d.gate, id: driver.NewID()}
+		held := to.ask(own)
+		g := to.get(held)
+		line := "off the line"
+		if cut {
+			p.cut()
+			d.cut()
+		} else {
+			line = "on a line that brings no reply"
+			p.deafen()
+			d.deafen()
+		}
+		through := func(what string, f func(context.Context) error) { hang(what+" "+line, f) }
+		through("TryLock", func(ctx context.Context) error {
+			_, err := p.Mutex(free).TryLock(ctx)
+			return err
+		})
+		through("Inspect", func(ctx context.Context) error {
+			_, err := p.Inspect(ctx, free)
+			return err
+		})
+		through("Break", func(ctx context.Context) error { return p.Break(ctx, free, 1) })
+		through("Renew", renewed.Renew)
+		through("Unlock", given.Unlock)
+		// A driver may leave it to the caller to end these: it has no deadlines then, or deadlines
+		// that nobody sees.
+		alone := func(what string, f func(context.Context) error) {
+			hang(what+" "+line, f)
+			calls[len(calls)-1].direct = true
+		}
+		alone("the driver's Acquire", func(ctx context.Context) error {
+			_, err := to.Acquire(ctx, to.ask(e.name()))
+			return err
+		})
+		alone("the driver's Inspect", func(ctx context.Context) error {
+			_, err := to.Inspect(ctx, own)
+			return err
+		})
+		alone("the driver's Renew", func(ctx context.Context) error { return to.Renew(ctx, []driver.Request{held})[0].Err })
+		alone("the driver's Break", func(ctx context.Context) error { return d.gate.Break(ctx, own, g.Token+1, false) })
+	}
+	for _, direct := range []bool{false, true} {
+		for _, b := range calls {
+			if b.direct == direct {
+				b.ends(e)
+			}
+		}
+		if !direct {
+			stood := idle(time.Now())
+			for _, b := range calls {
+				if !b.direct && b.took > answerTime+time.Second+stood {
+					e.Errorf("%s returned after %s; want %s at most", b.what, b.took, answerTime)
+				}
+			}
+			stop()
+		}
+	}
+}
+
+// bounded is a call off the line.
+type bounded struct {
+	what   string
+	direct bool          // the driver's, whose context the law ends when those of dlock have ended
+	done   chan struct{} // closed when it returned; then the rest is set
+	err    error
+	over   bool // its context had ended by then
+	took   time.Duration
+}
+
+func (b *bounded) ends(e *env) {
+	e.Helper()
+	select {
+	case <-b.done:
+	case <-time.After(e.patience + 5*time.Second):
+		e.Fatalf("%s does not return", b.what)
+	}
+	own := errors.Is(b.err, context.DeadlineExceeded) || errors.Is(b.err, context.Canceled)
+	switch {
+	case !b.over && own:
+		e.Errorf("%s returned %v, which matches the error of a context, and the caller's lives", b.what, b.err)
+	case !b.over && b.err == nil:
+		e.Errorf("%s returned nil", b.what)
+	}
+}
+
+// deadWaiters lets clients die with many waiters each, one after the other, behind a waiter that
+// lives.
+func deadWaiters(e *env) {
+	const clients, each, most = 4, 40, 50
+	a, b, name := e.client(), e.client(), e.name()
+	held := e.lock(a.Mutex(name))
+	waits := e.begin(b.Mutex(name))
+	e.becomes(name, 1, 1)
+	for range clients {
+		p := e.peer()
+		d := &direct{e: e, Backend: p.gate, id: driver.NewID()}
+		for range each {
+			r := d.ask(name)
+			r.TTL, r.Wait = e.ttl, true
+			go d.Acquire(e.ctx, r)
+		}
+		e.until("the waiters stand", func() bool {
+			stand := 0
+			for _, w := range e.inspect(name).Waiters() {
+				if w.Client == d.id {
+					stand++
+				}
+			}
+			return stand == each
+		})
+		p.cut()
+	}
+	e.becomes(name, 1, 1)
+	var stored int
+	e.until(fmt.Sprintf("of %d waiters that died at most %d are stored", clients*each, most), func() bool {
+		pause(10 * time.Millisecond)
+		e.mustBeHeld(b.Mutex(name), "another holds it") // whoever comes may find them
+		stored = e.h.Stored(e.T, e.probe, name)
+		return stored <= 2+most
+	})
+	waits.mustWait(e, "another holds")
+	e.unlock(held)
+	e.unlock(waits.got(e))
 }

@@ -49,6 +49,14 @@ type Backend interface {
 	// While a request waits the driver keeps it alive, at a cost that does not grow with the number of waiters: one push
 	// channel, watch stream or batched poll for the whole client. Waiters are granted in the order of arrival.
 	//
+	// If ctx ends while the request stands in the queue, as the service has said, the error is [Waited]'s; if the service did not
+	// answer, it matches the context's error and not [ErrHeld]. While ctx lives no error matches [context.DeadlineExceeded] or
+	// [context.Canceled]: the deadlines that a driver sets itself are its own business.
+	//
+	// A TTL below MinTTL or above MaxTTL of the Capabilities is [ErrInvalid]; any other is kept in full, never cut.
+	//
+	// What has expired does not pile up behind those that live: it is swept wherever it stands, a bounded number with each call.
+	//
 	// On any error, the end of ctx included, no request stays: the driver removes it, in the background if it must, and a
 	// copy of it that is still under way creates nothing when it arrives. If the error raced with a grant, that grant is
 	// passed on to the next waiter.
@@ -77,8 +85,9 @@ type Backend interface {
 	Inspect(ctx context.Context, name string) (Queue, error)
 
 	// Close ends the client's presence: it makes calls under way return, stops what the driver started, and removes what
-	// the client still has in any queue as far as it can within a few seconds (what it cannot, expires). A client of the
-	// service that the user brought stays open. Close again returns nil.
+	// the client still has in any queue as far as it can within a few seconds (what it cannot, expires). What was granted to
+	// a Fixed request stays until its time where Capabilities say FixedOutlives. A client of the service that the user
+	// brought stays open. Close again returns nil.
 	Close() error
 }
 
@@ -156,7 +165,7 @@ func (m Mode) Covers(n Mode) bool { return m == Exclusive || n == Shared }
 // Grant is what Acquire returns: the proof of a hold.
 type Grant struct {
 	Token Token         // the hold's fencing token; 0 if Capabilities say no fencing
-	TTL   time.Duration // what the service really gave, counted from Since
+	TTL   time.Duration // what the service really gave, counted from Since; 0: what was asked for
 	Since time.Time     // a reading of time.Now before the call that proved the hold was sent
 }
 
@@ -217,6 +226,7 @@ type Capabilities struct {
 	Durable    bool // holds outlive a restart of the service
 
 	ServerEndsFixed bool // a fixed lease is ended by the service even if the client is stopped; else by the client alone
+	FixedOutlives   bool // a granted Fixed request stands until its time also over Close and over the death of its process; else both free it
 
 	MinTTL time.Duration // the least TTL that the service keeps
 	MaxTTL time.Duration // the greatest; 0: no bound of its own
@@ -241,6 +251,24 @@ var (
 	// ErrInvalid: the call itself is wrong and nothing was sent; it will not succeed when repeated.
 	ErrInvalid = errors.New("invalid")
 )
+
+// Waited returns what Acquire returns when ctx ended while the request stood in the queue, as the service had said. It
+// matches [ErrHeld], the context's error and its cause. ctx must have ended.
+func Waited(ctx context.Context) error {
+	return &waited{err: ctx.Err(), cause: context.Cause(ctx)}
+}
+
+type waited struct{ err, cause error }
+
+func (w *waited) Error() string {
+	if w.cause != nil && w.cause != w.err {
+		return fmt.Sprintf("%s: %s, while it waited", w.err, w.cause)
+	}
+	return w.err.Error() + " while it waited: " + ErrHeld.Error()
+}
+
+// Unwrap returns all that it matches.
+func (w *waited) Unwrap() []error { return []error{w.err, ErrHeld, w.cause} }
 
 // Retry is the answer of a backend that cannot queue to a request that would have to wait. It matches [ErrHeld].
 type Retry struct {

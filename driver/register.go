@@ -25,7 +25,7 @@ type Config struct {
 	URL    *url.URL      // without the shared parameters; of several hosts, with the first
 	Hosts  []string      // all hosts of the URL, as written: "h1:6379", "[::1]"
 	Prefix string        // put before every name in the service's key space; may be empty
-	TTL    time.Duration // the default TTL of the client's locks; never 0
+	TTL    time.Duration // the default TTL of the client's locks; never 0. If nobody chose one, locks take the nearest that Capabilities allow
 	Client ID            // the client's ID, as its requests will carry it
 	Logger *slog.Logger  // never nil
 }
@@ -98,6 +98,28 @@ func Schemes() []string {
 	}
 	slices.Sort(s)
 	return s
+}
+
+// ours are the schemes of the drivers of this repository, by the folder of the driver.
+var ours = map[string][]string{
+	"etcd":      {"etcd", "etcds"},
+	"file":      {"file"},
+	"memory":    {"memory"},
+	"mysql":     {"mysql", "mysqls", "mariadb", "mariadbs"},
+	"redis":     {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "redlock", "redlocks"},
+	"zookeeper": {"zookeeper", "zookeepers", "zk", "zks"},
+}
+
+// Imports returns the import path of the driver for each scheme that this repository has one for,
+// whether the program imports it or not.
+func Imports() map[string]string {
+	paths := map[string]string{}
+	for dir, schemes := range ours {
+		for _, scheme := range schemes {
+			paths[scheme] = "github.com/dlock-go/dlock/driver/" + dir
+		}
+	}
+	return paths
 }
 
 // Params reads URL parameters by name and type. What was never asked for is unknown: [Params.Err] refuses it and lists

@@ -4,8 +4,8 @@
 #   scripts/images.sh redis valkey     these
 #   scripts/images.sh                  all
 #
-# What is there already is not built again. Two runs at once wait for each other. Needs a container engine, and root for
-# debootstrap (which is installed if it is missing).
+# They are built side by side. What is there already is not built again; two runs at once wait for each other, image by image.
+# Needs a container engine, and root for debootstrap (which is installed if it is missing).
 set -eu
 
 say() { echo "images: $*" >&2; }
@@ -28,14 +28,17 @@ through() {
   [ -z "${http_proxy:-}" ] || export http_proxy
 }
 
+debootstrap_there() {
+  command -v debootstrap >/dev/null || [ -x /usr/sbin/debootstrap ] && return
+  say "installing debootstrap"
+  as_root apt-get install -y --no-install-recommends debootstrap >&2
+}
+
 # base SUITE: Debian and nothing more.
 base() {
   tag=dlock-test/base:$1
   present "$tag" && return
-  if ! command -v debootstrap >/dev/null && [ ! -x /usr/sbin/debootstrap ]; then
-    say "installing debootstrap"
-    as_root apt-get install -y --no-install-recommends debootstrap >&2
-  fi
+  alone debootstrap debootstrap_there
   say "building $tag"
   dir=$(mktemp -d)
   trap 'as_root rm -rf --one-file-system "$dir" "$dir.log"' EXIT # debootstrap may have left /proc mounted in it
@@ -52,28 +55,57 @@ base() {
   trap - EXIT INT TERM HUP
 }
 
-# image TAG SUITE PACKAGES: no entry point; the tests say which program runs.
-image() {
-  present "$1" && return
-  base "$2"
+# tag TAG: builds an image from the Dockerfile on its input.
+tag() {
   say "building $1"
-  if ! log=$(docker build --network host --build-arg http_proxy --build-arg https_proxy --build-arg no_proxy -t "$1" - 2>&1 <<EOF
-FROM dlock-test/base:$2
-ENV DEBIAN_FRONTEND=noninteractive
-RUN apt-get update && apt-get install -y --no-install-recommends $3 && rm -rf /var/lib/apt/lists/*
-EOF
-  ); then
+  if ! log=$(docker build --network host --build-arg http_proxy --build-arg https_proxy --build-arg no_proxy -t "$1" - 2>&1); then
     echo "$log" | tail -n 20 >&2
     exit 1
   fi
 }
 
+# image TAG SUITE PACKAGES: no entry point; the tests say which program runs.
+image() {
+  present "$1" && return
+  alone "base-$2" base "$2"
+  tag "$1" <<EOF
+FROM dlock-test/base:$2
+ENV DEBIAN_FRONTEND=noninteractive
+RUN apt-get update && apt-get install -y --no-install-recommends $3 && rm -rf /var/lib/apt/lists/*
+EOF
+}
+
+# ready TAG PROGRAM ARGUMENTS: TAG-ready has, in /ready/db, the data that the program fills a folder with before the first start.
+ready() {
+  from=$1
+  shift
+  present "$from-ready" && return
+  tag "$from-ready" <<EOF
+FROM $from
+RUN mkdir /ready && $* --datadir=/ready/db
+EOF
+}
+
+# alone NAME COMMAND: runs it while no other run does anything of that name.
+alone() (
+  exec 9>"${TMPDIR:-/tmp}/dlock-images-$1.lock"
+  flock 9
+  shift
+  "$@"
+)
+
 build() {
   case $1 in
   redis) image dlock-test/redis:8 trixie redis-server ;;
   valkey) image dlock-test/valkey:8 trixie valkey-server ;;
-  mysql) image dlock-test/mysql:9 sid mysql-server-core ;;
-  mariadb) image dlock-test/mariadb:11 trixie mariadb-server ;;
+  mysql)
+    image dlock-test/mysql:9 sid mysql-server-core
+    ready dlock-test/mysql:9 mysqld --no-defaults --user=root --secure-file-priv=NULL --initialize-insecure
+    ;;
+  mariadb)
+    image dlock-test/mariadb:11 trixie mariadb-server
+    ready dlock-test/mariadb:11 mariadb-install-db --no-defaults --user=root --auth-root-authentication-method=normal --skip-test-db
+    ;;
   zookeeper) image dlock-test/zookeeper:3.9 trixie "zookeeper default-jre-headless" ;;
   etcd) image dlock-test/etcd:3.5 trixie etcd-server ;;
   *) say "no image is called $1" && exit 2 ;;
@@ -81,6 +113,11 @@ build() {
 }
 
 [ $# -gt 0 ] || set -- redis valkey mysql mariadb zookeeper etcd
-exec 9>"${TMPDIR:-/tmp}/dlock-images.lock"
-flock 9
-for name; do build "$name"; done
+pids=
+for name; do
+  alone "$name" build "$name" &
+  pids="$pids $!"
+done
+code=0
+for pid in $pids; do wait "$pid" || code=1; done
+exit $code

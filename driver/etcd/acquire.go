@@ -38,14 +38,12 @@ func (b *Backend) ready(ctx context.Context, m *mine) (*lease, string, error) {
 
 // write sends a transaction that puts the request's key until it is answered.
 func (b *Backend) write(ctx context.Context, m *mine, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, err error) {
-	err = b.repeat(ctx, func(ctx context.Context) (err error) {
-		res, rev, err = b.txns.txn(ctx, m.r.Name, req)
+	res, rev, err = b.txn(ctx, m.r.Name, req, func(err error) {
 		if judge(err) == unknown {
 			b.mu.Lock()
 			m.uncertain = true
 			b.mu.Unlock()
 		}
-		return err
 	})
 	if isFull(err) {
 		b.find(ctx, m)
@@ -53,7 +51,19 @@ func (b *Backend) write(ctx context.Context, m *mine, req *pb.TxnRequest) (res *
 	return res, rev, err
 }
 
-// find looks whether a request's key stands although the server said that it has no space: what takes the last of it is executed.
+// txn sends a transaction on a name until it is answered. Failed is told each error.
+func (b *Backend) txn(ctx context.Context, name string, req *pb.TxnRequest, failed func(error)) (res *pb.TxnResponse, rev int64, err error) {
+	err = b.again(ctx, func(ctx context.Context, try time.Duration) (line time.Duration, err error) {
+		if res, rev, line, err = b.txns.txn(ctx, try, name, req); err != nil {
+			failed(err)
+		}
+		return line, err
+	})
+	return res, rev, err
+}
+
+// find looks whether a request's key stands although the server said that it has no space: what
+// takes the last of it is executed.
 func (b *Backend) find(ctx context.Context, m *mine) {
 	b.mu.Lock()
 	key := m.key
@@ -77,7 +87,11 @@ func (b *Backend) find(ctx context.Context, m *mine) {
 // line puts a request at the end of the queue, and returns when it is granted.
 func (b *Backend) line(ctx context.Context, m *mine) error {
 	for {
-		in, err := b.stand(ctx, m)
+		var in bool
+		err := outlast(ctx, m.r, func() (err error) {
+			in, err = b.stand(ctx, m)
+			return err
+		})
 		if in || err != nil {
 			return err
 		}
@@ -119,15 +133,17 @@ func (b *Backend) sleep(ctx context.Context, m *mine) error {
 		select {
 		case <-m.wake:
 		case <-ctx.Done():
-			return ctx.Err()
+			return driver.Waited(ctx)
 		case <-b.ctx.Done():
 			return driver.ErrClosed
 		}
 	}
 }
 
-// stand puts a request's key, and reports whether it is granted at once. It reads what stands ahead by the same transaction, unless the hub knows
-// that it has to wait anyway.
+// stand puts a request's key, and reports whether it is granted at once. It reads what stands ahead
+// by the same transaction, unless the hub knows that it has to wait anyway, or will tell: while
+// another request of this client comes to the name, which reads it. So of thousands that come at
+// once few read the queue, which has thousands of keys then.
 func (b *Backend) stand(ctx context.Context, m *mine) (in bool, err error) {
 	for {
 		l, key, err := b.ready(ctx, m)
@@ -136,10 +152,12 @@ func (b *Backend) stand(ctx context.Context, m *mine) (in bool, err error) {
 		}
 		b.mu.Lock()
 		n := b.of(m.r.Name)
-		free, long := !n.shared, n.q != nil && len(n.q.order) > small
+		free, blind := !n.shared && n.coming == 0, n.q != nil && len(n.q.order) > small || n.coming > 0
+		n.coming++
 		b.mu.Unlock()
 		if free { // most likely nobody is there, and the shortest transaction does
 			rev, err := b.first(ctx, m, l, key)
+			n.came(b)
 			if isGone(err) {
 				b.buryLease(l)
 			} else if rev != 0 || err != nil {
@@ -153,10 +171,11 @@ func (b *Backend) stand(ctx context.Context, m *mine) (in bool, err error) {
 			Success: []*pb.RequestOp{putOp(key, value(m.r, false), l.id), look},
 			Failure: []*pb.RequestOp{look},
 		}
-		if long {
+		if blind {
 			req.Success = req.Success[:1]
 		}
 		res, rev, err := b.write(ctx, m, req)
+		n.came(b)
 		if isGone(err) {
 			b.buryLease(l)
 			continue
@@ -164,7 +183,7 @@ func (b *Backend) stand(ctx context.Context, m *mine) (in bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if long && res.Succeeded {
+		if blind && res.Succeeded {
 			b.stands(m, rev)
 			return false, nil
 		}
@@ -223,14 +242,16 @@ func (b *Backend) stands(m *mine, rev int64) {
 	m.stands(rev)
 }
 
-// stands takes note of the revision that put the request's key. If the lease was found dead meanwhile, the key went with it. b.mu is held.
+// stands takes note of the revision that put the request's key. If the lease was found dead
+// meanwhile, the key went with it. b.mu is held.
 func (m *mine) stands(rev int64) {
 	if m.lease != nil {
 		m.rev, m.granted, m.checked = rev, false, false
 	}
 }
 
-// resumed finds out what stands under a request's key: an earlier copy of it, or something that was left there: then it gets another key.
+// resumed finds out what stands under a request's key: an earlier copy of it, or something that was
+// left there: then it gets another key.
 func (b *Backend) resumed(m *mine, q *queue) (rev int64, err error) {
 	r := q.records[m.key]
 	switch {
@@ -252,7 +273,8 @@ func (b *Backend) resumed(m *mine, q *queue) (rev int64, err error) {
 	return r.rev, nil
 }
 
-// try puts a request's key if it is granted then. So what has to be refused never stands in anybody's way.
+// try puts a request's key if it is granted then. So what has to be refused never stands in
+// anybody's way.
 func (b *Backend) try(ctx context.Context, m *mine) error {
 	folder := b.folder(m.r.Name)
 	free := unchanged(folder, 0) // nothing is there
@@ -371,9 +393,10 @@ func (q *queue) cover(r driver.Request) *record {
 	return nil
 }
 
-// remove removes a request's key, and reports whether it was there as it had been put. Where a copy of the acquire may be under way it leaves a
-// tombstone, which expires by itself; but not in a server without space, where a copy puts nothing either: what one puts later is a stray. A copy of what it sends does
-// nothing to whoever has the key by then.
+// remove removes a request's key, and reports whether it was there as it had been put. Where a copy
+// of the acquire may be under way it leaves a tombstone, which expires by itself; but not in a
+// server without space, where a copy puts nothing either: what one puts later is a stray. A copy of
+// what it sends does nothing to whoever has the key by then.
 func (b *Backend) remove(ctx context.Context, m *mine) (was bool, err error) {
 	b.mu.Lock()
 	key, rev, l, leaving := m.key, m.rev, m.lease, m.leaving
@@ -400,14 +423,12 @@ func (b *Backend) remove(ctx context.Context, m *mine) (was bool, err error) {
 	for mod := rev; ; {
 		req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, mod)}, Success: []*pb.RequestOp{away}, Failure: []*pb.RequestOp{keyOp(key)}}
 		var res *pb.TxnResponse
-		err = b.repeat(ctx, func(ctx context.Context) (err error) {
-			res, _, err = b.txns.txn(ctx, m.r.Name, req)
+		res, _, err = b.txn(ctx, m.r.Name, req, func(err error) {
 			if judge(err) == unknown || isFull(err) { // what takes the last of the space is executed
 				b.mu.Lock()
 				m.tries++
 				b.mu.Unlock()
 			}
-			return err
 		})
 		if uncertain && isFull(err) {
 			away, uncertain, until = deleteOp(key), false, time.Time{}
@@ -444,7 +465,8 @@ func (b *Backend) remove(ctx context.Context, m *mine) (was bool, err error) {
 	return was, nil
 }
 
-// gone takes note that a request's key was removed, with a tombstone until then. If it was released that is its end. b.mu is held.
+// gone takes note that a request's key was removed, with a tombstone until then. If it was released
+// that is its end. b.mu is held.
 func (b *Backend) gone(m *mine, until time.Time) {
 	if m.key != "" {
 		b.left(m)
@@ -480,14 +502,15 @@ func (b *Backend) surrender(l *lease) {
 // erase deletes a key that no request has.
 func (b *Backend) erase(name, key string) error {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := b.repeat(b.ctx, func(ctx context.Context) error {
-			res, err := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(key)}, callOptions...)
-			if err != nil || len(res.Kvs) == 0 {
-				return err
-			}
-			_, _, err = b.txns.txn(ctx, name, &pb.TxnRequest{Compare: []*pb.Compare{is(key, res.Kvs[0].ModRevision)}, Success: []*pb.RequestOp{deleteOp(key)}})
+		var res *pb.RangeResponse
+		err := b.repeat(b.ctx, func(ctx context.Context) (err error) {
+			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(key)}, callOptions...)
 			return err
 		})
+		if err == nil && len(res.Kvs) > 0 {
+			req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, res.Kvs[0].ModRevision)}, Success: []*pb.RequestOp{deleteOp(key)}}
+			_, _, err = b.txn(b.ctx, name, req, func(error) {})
+		}
 		if err == nil {
 			return nil
 		}

@@ -34,6 +34,7 @@ func (c *cluster) LeaseGrant(context.Context, *pb.LeaseGrantRequest, ...grpc.Cal
 func storing(t *testing.T, s *store) (*Backend, *lease, *mine) {
 	b, l, m := proving(t, s.cluster)
 	b.kv, b.txns.kv = s, s
+	b.verdict.Store(&verdict{}) // it knows the cluster
 	return b, l, m
 }
 
@@ -44,8 +45,8 @@ func readBy(rev int64, did bool, kvs ...*mvccpb.KeyValue) *pb.TxnResponse {
 	}}
 }
 
-// TestLeaseDiesBesideItsPut: a put is executed, and its lease is found dead before the answer comes. What the client saw of the queue until then does not let the
-// request in behind a stranger.
+// TestLeaseDiesBesideItsPut: a put is executed, and its lease is found dead before the answer
+// comes. What the client saw of the queue until then does not let the request in behind a stranger.
 func TestLeaseDiesBesideItsPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{cluster: &cluster{read: 1, keep: 1, list: 1}}

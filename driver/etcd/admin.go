@@ -21,8 +21,8 @@ func (b *Backend) begin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Inspect implements [driver.Backend]. What is left of a lease comes from the server, which tells whole seconds: it is the greatest that may be.
-// Ages come from the clocks of those who wrote them.
+// Inspect implements [driver.Backend]. What is left of a lease comes from the server, which tells
+// whole seconds: it is the greatest that may be. Ages come from the clocks of those who wrote them.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Queue{}, err
@@ -109,8 +109,10 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 	}
 }
 
-// Break implements [driver.Breaker]. It puts the keys of the hold anew, marked, under a lease that nobody keeps alive: so their owner finds them missing under its own.
-// A hold of very many requests takes several transactions: it has ended once this returns. Without force its keys outlive what their owner may believe in: see outlive.
+// Break implements [driver.Breaker]. It puts the keys of the hold anew, marked, under a lease that
+// nobody keeps alive: so their owner finds them missing under its own. A hold of very many requests
+// takes several transactions: it has ended once this returns. Without force its keys outlive what
+// their owner may believe in: see outlive.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	if err := b.begin(ctx); err != nil {
 		return err
@@ -143,12 +145,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		}
 		lost := false
 		req.Compare = append(req.Compare, unchanged(b.folder(name)+"j", res.Header.Revision)) // nobody joined since
-		var out *pb.TxnResponse
-		err = b.repeat(ctx, func(ctx context.Context) (err error) {
-			out, _, err = b.txns.txn(ctx, name, req)
-			lost = lost || judge(err) == unknown
-			return err
-		})
+		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || judge(err) == unknown })
 		if err != nil {
 			return err
 		}
@@ -165,9 +162,11 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	}
 }
 
-// outlive makes sure of the time of leases of a break whose transactions are executed. Until then the owner may have renewed, and it trusts that for a TTL less a
-// margin: TTL/20, or a second if that is less (see package dlock). The break's lease counts from its grant. While no more than a fifth of the margin lies between
-// the grant's sending and now it has enough left, and the clocks' rates have the rest of the margin; else it gets its whole TTL anew.
+// outlive makes sure of the time of leases of a break whose transactions are executed. Until then
+// the owner may have renewed, and it trusts that for a TTL less a margin: TTL/20, or a second if
+// that is less (see package dlock). The break's lease counts from its grant. While no more than a
+// fifth of the margin lies between the grant's sending and now it has enough left, and the clocks'
+// rates have the rest of the margin; else it gets its whole TTL anew.
 func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
 	for _, l := range ls {
 		if time.Since(l.since) <= min(l.ttl/100, 200*time.Millisecond) {
@@ -191,7 +190,8 @@ func (q *queue) hold(t driver.Token) []*record {
 	return hold
 }
 
-// breaking is the transaction that ends a hold, if it is still as it was read, and the lease for what it puts.
+// breaking is the transaction that ends a hold, if it is still as it was read, and the lease for
+// what it puts.
 func (b *Backend) breaking(ctx context.Context, hold []*record, force bool) (*pb.TxnRequest, *lease, error) {
 	ttl := time.Duration(0)
 	for _, r := range hold {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,24 +16,31 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
+// The TTLs that a cluster keeps: one that asks for less than its least gets that, so 2 s are as
+// good as kept; and etcd refuses more than 285 years, of which a tombstone takes two TTLs.
+const minTTL, maxTTL = 2 * time.Second, 100 * 365 * 24 * time.Hour
+
 // Options configure [New]. The zero value is useful.
 type Options struct {
 	Root   string // what all keys begin with, before a '/', in which it does not end; written with % and / escaped ("a/b" as "a%2Fb"); empty: "dlock"
 	Prefix string // put before every name, with nothing between
 
-	// Identity names the queues, for contexts that carry holds between clients of one process: clients of the same queues have the
-	// same. Empty: the client, so that another client of the same cluster is taken for one of other queues.
+	// Identity names the queues, for contexts that carry holds between clients of one process:
+	// clients of the same queues have the same. Empty: the client, so that another client of the
+	// same cluster is taken for one of other queues.
 	Identity string
 }
 
-// Backend is a client of one etcd cluster. It implements [driver.Backend], [driver.Capable], [driver.Breaker], [driver.Lister] and
-// [driver.Notifier], whose contracts it keeps.
+// Backend is a client of one etcd cluster. It implements [driver.Backend], [driver.Capable],
+// [driver.Breaker], [driver.Lister] and [driver.Notifier], whose contracts it keeps.
 type Backend struct {
 	client *clientv3.Client
 	owned  bool // Close closes the client
 	kv     pb.KVClient
 	leases pb.LeaseClient
 	watch  pb.WatchClient
+	status pb.MaintenanceClient
+	lines  *lines // the connections; nil: they are the user's
 	id     string // of this backend: its keys have it
 	base   string // what all keys begin with: root/prefix, both escaped, so that no root is within another
 	caps   driver.Capabilities
@@ -41,6 +50,10 @@ type Backend struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // what goes on in the background
 	tasked sync.Mutex     // so that nothing begins after Close
+
+	met     chan struct{}           // has a token in it while somebody finds out what the cluster is
+	verdict atomic.Pointer[verdict] // on the cluster; nil: none yet
+	probing atomic.Bool             // a connection is suspected
 
 	mu     sync.Mutex
 	closed bool
@@ -89,9 +102,11 @@ func (m *mine) poke() {
 	}
 }
 
-// New returns a backend over the connection of a client, which the caller owns and Close leaves open; the client has to stay open until after Close. It does not
-// reach the cluster yet. Interceptors and credentials of the connection are used; a namespace put over the client's KV is not. The error is ErrInvalid: the client
-// is nil or has no connection, or the root ends in '/'.
+// New returns a backend over the connection of a client, which the caller owns and Close leaves
+// open; the client has to stay open until after Close. It does not reach the cluster yet: the first
+// Acquire does, and is ErrUnsupported each time if that is a grpc-proxy or older than 3.5.
+// Interceptors and credentials of the connection are used; a namespace put over the client's KV is
+// not. The error is ErrInvalid: the client is nil or has no connection, or the root ends in '/'.
 func New(client *clientv3.Client, o Options) (*Backend, error) {
 	if client == nil {
 		return nil, fmt.Errorf("%w options: New needs a client; make it with clientv3.New", driver.ErrInvalid)
@@ -115,17 +130,17 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	}
 	id, base := driver.NewID().String()[:16], escape.Replace(o.Root)+"/"+escape.Replace(o.Prefix)
 	b := &Backend{
-		client: client, kv: pb.NewKVClient(conn), leases: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn),
-		id: id, base: base,
+		client: client, kv: pb.NewKVClient(conn), leases: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn), status: pb.NewMaintenanceClient(conn),
+		id: id, base: base, met: make(chan struct{}, 1),
 		mine: map[driver.ID]*mine{}, buried: map[driver.ID]time.Time{}, names: names{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, graves: map[int64]*lease{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Identity: o.Identity + "/" + base, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
-			Inspect: true, Durable: true, ServerEndsFixed: true, MinTTL: 2 * time.Second, MaxTTL: 100 * 365 * 24 * time.Hour,
+			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.txns.kv, b.txns.ctx = b.kv, b.ctx
+	b.txns.kv, b.txns.ctx, b.txns.late = b.kv, b.ctx, b.suspect
 	b.alive.b, b.hub.b, b.hub.watches = b, b, map[int64]*name{}
 	return b, nil
 }
@@ -141,7 +156,8 @@ func (b *Backend) spawn(f func()) bool {
 	return true
 }
 
-// String returns what shows no secret: the client's configuration, which has a password in it, is not part of it.
+// String returns what shows no secret: the client's configuration, which has a password in it, is
+// not part of it.
 func (b *Backend) String() string { return "etcd.Backend{" + b.base + "}" }
 
 // GoString is String.
@@ -159,7 +175,13 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 
 // Acquire implements [driver.Backend].
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := ctx.Err(); err != nil {
+	if err := b.begin(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	if r.TTL < minTTL || r.TTL > maxTTL {
+		return driver.Grant{}, fmt.Errorf("%w TTL %s: etcd keeps %s to %s", driver.ErrInvalid, r.TTL, minTTL, maxTTL)
+	}
+	if err := outlast(ctx, r, func() error { return b.meet(ctx) }); err != nil {
 		return driver.Grant{}, err
 	}
 	b.mu.Lock()
@@ -271,7 +293,7 @@ func (b *Backend) hold(ctx context.Context, m *mine) (driver.Grant, error) {
 			return g, nil
 		}
 		b.mu.Unlock()
-		if err := b.refresh(ctx, l); errors.Is(err, driver.ErrLost) {
+		if err := outlast(ctx, m.r, func() error { return b.refresh(ctx, l) }); errors.Is(err, driver.ErrLost) {
 			continue
 		} else if err != nil {
 			return driver.Grant{}, err
@@ -282,7 +304,8 @@ func (b *Backend) hold(ctx context.Context, m *mine) (driver.Grant, error) {
 	}
 }
 
-// vanished takes note that a request does not stand any more. One that waits goes back to the end of the queue; b.mu is held.
+// vanished takes note that a request does not stand any more. One that waits goes back to the end
+// of the queue; b.mu is held.
 func (b *Backend) vanished(m *mine) {
 	switch {
 	case m.leaving: // by that
@@ -333,7 +356,8 @@ func (b *Backend) giveUp(m *mine) {
 	b.spawn(func() { b.settle(m) })
 }
 
-// settle removes a request's key, however long it takes: it is a goroutine for each such request, until the server answers.
+// settle removes a request's key, however long it takes: it is a goroutine for each such request,
+// until the server answers.
 func (b *Backend) settle(m *mine) {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		if _, err := b.remove(b.ctx, m); err == nil || pause(b.ctx, wait) != nil {
@@ -342,7 +366,8 @@ func (b *Backend) settle(m *mine) {
 	}
 }
 
-// expire drops the holds that were not renewed in time: under a shared lease they would stand for ever. b.mu is held.
+// expire drops the holds that were not renewed in time: under a shared lease they would stand for
+// ever. b.mu is held.
 func (b *Backend) expire(now time.Time) {
 	if !now.After(b.sweep) {
 		return
@@ -443,7 +468,9 @@ func (b *Backend) drop(m *mine) {
 	}
 }
 
-// Close implements [driver.Backend]. It revokes the client's leases, and with them goes whatever stands or arrives under them.
+// Close implements [driver.Backend]. It revokes the client's leases, and with them goes whatever
+// stands or arrives under them. Those of fixed requests that were granted it leaves: they end by
+// themselves.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -460,6 +487,11 @@ func (b *Backend) Close() error {
 	left := make([]*lease, 0, len(b.fixed))
 	for l := range b.fixed {
 		left = append(left, l)
+	}
+	for _, m := range b.mine {
+		if m.r.Fixed && !m.until.IsZero() && !m.leaving {
+			left = slices.DeleteFunc(left, func(l *lease) bool { return l == m.lease })
+		}
 	}
 	for _, p := range b.pools {
 		left = append(left, p.leases...)

@@ -50,7 +50,8 @@ func TestFoldersNeverMeet(t *testing.T) {
 	}
 }
 
-// TestRootsNeverMeet: no backend's keys are in the range of one with another root, nor have they one identity, wherever the slashes are.
+// TestRootsNeverMeet: no backend's keys are in the range of one with another root, nor have they
+// one identity, wherever the slashes are.
 func TestRootsNeverMeet(t *testing.T) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
 	if err != nil {
@@ -191,7 +192,8 @@ func TestTellWakesWhoIsGranted(t *testing.T) {
 	}
 }
 
-// TestTellChecksWhoWaits: a request that went back to the end of the queue is not checked by what it was.
+// TestTellChecksWhoWaits: a request that went back to the end of the queue is not checked by what
+// it was.
 func TestTellChecksWhoWaits(t *testing.T) {
 	b := &Backend{}
 	m := &mine{r: driver.Request{ID: driver.ID{1}, Owner: driver.ID{1}}, key: "1"}
@@ -238,7 +240,8 @@ func (s *server) count() int {
 	return len(s.calls)
 }
 
-// TestCombine: what comes while the lanes are busy travels together, one of each name, and is sent alone if the server refuses it together.
+// TestCombine: what comes while the lanes are busy travels together, one of each name, and is sent
+// alone if the server refuses it together.
 func TestCombine(t *testing.T) {
 	for _, refuses := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -261,7 +264,7 @@ func TestCombine(t *testing.T) {
 			send := func(names ...string) {
 				for _, name := range names {
 					go func() {
-						res, rev, err := c.txn(t.Context(), name, &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{deleteOp(name)}})
+						res, rev, _, err := c.txn(t.Context(), time.Minute, name, &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{deleteOp(name)}})
 						if err != nil || !res.Succeeded || rev == 0 {
 							t.Errorf("%s: %v, %d, %v", name, res, rev, err)
 						}
@@ -274,7 +277,7 @@ func TestCombine(t *testing.T) {
 			sends(lanes)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, _, err := c.txn(ctx, "left", nil); !errors.Is(err, errNotSent) || judge(err) != refused {
+			if _, _, _, err := c.txn(ctx, time.Minute, "left", nil); !errors.Is(err, errNotSent) || judge(err) != refused {
 				t.Errorf("who left before it was sent got %v", err)
 			}
 			s.let <- struct{}{}
@@ -294,14 +297,15 @@ func TestCombine(t *testing.T) {
 			sends(want)
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if c.busy != 0 || len(c.queue) != 0 {
-				t.Errorf("%d lanes are busy and %d wait when all is done", c.busy, len(c.queue))
+			if c.busy != 0 || len(c.order) != 0 || len(c.lines) != 0 {
+				t.Errorf("%d lanes are busy and %d wait when all is done", c.busy, len(c.order))
 			}
 		})
 	}
 }
 
-// TestCombineWithoutSpace: what was sent together may have been executed, and who asks again is sent alone.
+// TestCombineWithoutSpace: what was sent together may have been executed, and who asks again is
+// sent alone.
 func TestCombineWithoutSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{let: make(chan struct{})}
@@ -317,7 +321,7 @@ func TestCombineWithoutSpace(t *testing.T) {
 		for _, name := range []string{"x", "y", "a", "b", "c", "d", "e", "f"} {
 			go func() {
 				send := func() error {
-					_, _, err := c.txn(t.Context(), name, &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{deleteOp(name)}})
+					_, _, _, err := c.txn(t.Context(), time.Minute, name, &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{deleteOp(name)}})
 					return err
 				}
 				err := send()

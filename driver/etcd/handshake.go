@@ -10,48 +10,18 @@ import (
 	"time"
 )
 
-// handshakes finds the reason if the cluster cannot be reached. gRPC goes on dialling whatever happens and says in the end that the time is over; so a handshake
-// of our own with each host, begun when the first answer takes long, tells what is wrong with a certificate. What it returns is called once, with the error that there was.
-func (s *settings) handshakes(ctx context.Context) (reason func(error) error) {
+// certificates finds out, after no member could be reached, whether it is for a certificate, theirs
+// or ours. What gRPC says of a server that refuses ours depends on which message was there first.
+func (s *settings) certificates(ctx context.Context) error {
 	if s.config.TLS == nil {
-		return func(err error) error { return err }
+		return nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	found := make(chan error, 1)
-	go func() {
-		for _, addr := range s.config.Endpoints {
-			if pause(ctx, 200*time.Millisecond) != nil {
-				break
-			}
-			if err := shake(ctx, s.config.TLS, addr); errors.Is(err, errCertificate) {
-				found <- fmt.Errorf("%s: %w", addr, err)
-				return
-			}
+	for _, addr := range s.config.Endpoints {
+		if err := shake(ctx, s.config.TLS, addr); errors.Is(err, errCertificate) {
+			return fmt.Errorf("%s: %w", addr, err)
 		}
-		found <- nil
-	}()
-	return func(err error) error {
-		defer cancel()
-		if err == nil {
-			return nil
-		}
-		wait := time.NewTimer(time.Second)
-		defer wait.Stop()
-		why := error(nil)
-		select {
-		case why = <-found:
-		case <-ctx.Done():
-			select {
-			case why = <-found:
-			default:
-			}
-		case <-wait.C:
-		}
-		if why != nil {
-			return fmt.Errorf("%w (%w)", why, err)
-		}
-		return err
 	}
+	return nil
 }
 
 var errCertificate = errors.New("the certificate was not accepted")
@@ -61,19 +31,20 @@ func shake(ctx context.Context, t *tls.Config, addr string) error {
 	host, _, _ := net.SplitHostPort(addr)
 	t = t.Clone()
 	t.ServerName, t.NextProtos = cmp.Or(t.ServerName, host), []string{"h2"}
-	var d net.Dialer
+	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	conn.SetDeadline(time.Now().Add(2 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Second))
 	c := tls.Client(conn, t)
 	if err := c.HandshakeContext(ctx); err != nil {
 		return certificate(err)
 	}
-	// With TLS 1.3 the server refuses the client's certificate after the handshake. Otherwise it sends its settings.
+	// With TLS 1.3 the server refuses the client's certificate after the handshake. Otherwise it
+	// sends its settings.
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		return certificate(err)
 	}

@@ -16,7 +16,9 @@ import (
 
 const (
 	linger = 2 * time.Second // a name is watched for so long after the last waiter: the next may come soon
-	listen = 3 * time.Second // the stream is asked this often whether it is there, and given up if it does not say so by the next time
+	listen = time.Second     // the stream is asked this often whether it is there; its connection is suspected if it does not answer by then,
+	deaf   = 5 * time.Second // and the stream is given up if it still did not by then
+	behind = 3 * time.Second // what a member does not know for longer than that, it hears too late
 	small  = 4               // a queue that is no longer is read by whoever arrives, since it may be granted at once
 )
 
@@ -29,6 +31,7 @@ type name struct {
 	slots        map[int]time.Time // keys of this client in use; a time: until then, by a tombstone
 	waiting      map[string]*mine  // by key
 	shared       bool              // others were seen there lately
+	coming       int               // requests of this client whose transactions are under way
 	unchecked    []*mine           // those that have not yet seen what stands ahead of them
 	since        time.Time         // when the last of them left
 
@@ -48,8 +51,16 @@ func (b *Backend) of(s string) *name {
 	return n
 }
 
-// slot gives a request a key that this client does not use now. Keys are used again and again: the server's index keeps each that ever was until it
-// is compacted, and a range walks over all of them. b.mu is held.
+// came is the end of what coming counts.
+func (n *name) came(b *Backend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n.coming--
+}
+
+// slot gives a request a key that this client does not use now. Keys are used again and again: the
+// server's index keeps each that ever was until it is compacted, and a range walks over all of
+// them. b.mu is held.
 func (b *Backend) slot(m *mine) {
 	n := b.of(m.r.Name)
 	for i := 0; ; i++ {
@@ -77,7 +88,7 @@ func (b *Backend) free(name string, slot int, at time.Time) {
 
 // tidy forgets a name of which nothing is left. b.mu is held.
 func (n *name) tidy(b *Backend) {
-	if b.names[n.name] == n && len(n.slots) == 0 && n.watch == 0 {
+	if b.names[n.name] == n && len(n.slots) == 0 && n.watch == 0 && n.coming == 0 {
 		delete(b.names, n.name)
 	}
 }
@@ -133,26 +144,65 @@ func (ns names) idle(b *Backend, now time.Time) {
 type hub struct {
 	b       *Backend
 	out     *outbox[*pb.WatchRequest] // nil: no stream
-	last    int64                     // watch ID
+	first   int64                     // watch ID of this stream
+	last    int64                     // the same
 	watches map[int64]*name
 	stop    context.CancelFunc // ends the stream
 	asked   time.Time          // when the stream was asked whether it is there; zero: it has answered
-	checked time.Time          // when that was last thought of
+	checked time.Time          // when it was last asked
 	faults  int                // streams in a row that brought nothing
+
+	looked time.Time // when a revision was last asked for
+	seen   int64     // that revision
+	due    int64     // the revision that the stream's member has to know by now; 0: any
 }
 
-// check finds out whether the stream is still there. b.mu is held.
+// check finds out whether the stream is still there, and its member not behind the others. b.mu is
+// held.
 func (h *hub) check(now time.Time) {
-	if h.out == nil || now.Sub(h.checked) < listen {
+	switch {
+	case h.out == nil:
 		return
-	}
-	h.checked = now
-	if !h.asked.IsZero() {
+	case len(h.watches) == 0:
 		h.stop()
 		return
 	}
-	h.asked = now
-	h.out.add(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+	if now.Sub(h.looked) >= behind {
+		h.looked, h.due = now, h.seen
+		h.b.spawn(h.look)
+	}
+	silent := now.Sub(h.asked)
+	switch {
+	case h.asked.IsZero():
+		if now.Sub(h.checked) >= listen {
+			h.asked, h.checked = now, now
+			h.out.add(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+		}
+	case silent > deaf:
+		h.stop()
+	case silent > listen:
+		h.b.suspect()
+	}
+}
+
+// look finds out how far the cluster is. The stream's member has to be that far when it is asked
+// after the next look. A member that lags hears of nothing in time, and nothing else tells: it
+// has a leader, and answers.
+func (h *hub) look() {
+	b := h.b
+	ctx, cancel := context.WithTimeout(b.ctx, behind)
+	defer cancel()
+	var res *pb.RangeResponse
+	err := b.repeat(ctx, func(ctx context.Context) (err error) {
+		res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base)}, callOptions...)
+		return err
+	})
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h.seen = res.Header.Revision
 }
 
 // await has the backend look after a request that waits. b.mu is held.
@@ -164,6 +214,9 @@ func (b *Backend) await(m *mine) {
 		b.hub.watch(n)
 	}
 	n.shared = true
+	if v := b.verdict.Load(); v != nil {
+		m.refusal = v.err
+	}
 	if !m.checked {
 		n.unchecked = append(n.unchecked, m)
 	}
@@ -223,6 +276,7 @@ func (h *hub) open() {
 	out := newOutbox[*pb.WatchRequest]()
 	h.out = out
 	old := h.watches
+	h.first = h.last + 1
 	h.watches = make(map[int64]*name, len(old))
 	for _, n := range old { // under new IDs, so that nothing of the old stream is taken for the new one's
 		h.last++
@@ -231,7 +285,7 @@ func (h *hub) open() {
 		out.add(h.request(n))
 	}
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(h.b.ctx))
-	h.stop, h.asked = cancel, time.Time{}
+	h.stop, h.asked, h.checked, h.due = cancel, time.Time{}, time.Now(), 0
 	h.b.spawn(func() {
 		_ = h.run(ctx, out)
 		cancel()
@@ -244,7 +298,7 @@ func (h *hub) again() {
 	b := h.b
 	b.mu.Lock()
 	h.faults++
-	wait := min(20*time.Millisecond<<min(h.faults, 6), time.Second)
+	wait := min(20*time.Millisecond<<min(h.faults, 6), 500*time.Millisecond)
 	b.mu.Unlock()
 	_ = pause(b.ctx, wait)
 	b.mu.Lock()
@@ -284,8 +338,14 @@ func (h *hub) hear(res *pb.WatchResponse) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h.asked, h.faults = time.Time{}, 0
+	if progress := res.WatchId == -1 && !res.Created && !res.Canceled; progress && res.Header.GetRevision() < h.due {
+		h.stop() // another may lead to another member, and begins with what the cluster knows
+		return
+	}
 	n := h.watches[res.WatchId]
 	switch {
+	case n == nil && res.Created && res.WatchId != -1 && h.foreign(res.WatchId):
+		h.refuse(errProxy)
 	case n == nil || n.watch != res.WatchId: // it was cancelled
 	case res.Canceled: // the server cannot go on: compacted, or it lacks a right
 		delete(h.watches, n.watch)
@@ -307,6 +367,20 @@ func (h *hub) hear(res *pb.WatchResponse) {
 	default:
 		n.apply(b, res.Events)
 		n.tell(b)
+	}
+}
+
+// foreign reports whether a watch has an ID that this stream never asked for. b.mu is held.
+func (h *hub) foreign(id int64) bool { return id < h.first || id > h.last }
+
+// refuse ends the waits: the driver cannot lock with this cluster. b.mu is held.
+func (h *hub) refuse(err error) {
+	h.b.verdict.Store(&verdict{err})
+	for _, n := range h.watches {
+		for _, m := range n.waiting {
+			m.refusal = err
+			m.poke()
+		}
 	}
 }
 
@@ -358,7 +432,8 @@ func (n *name) apply(b *Backend, events []*mvccpb.Event) {
 	}
 }
 
-// tell wakes the waiters of this client that are granted: nobody else has anything to do. b.mu is held.
+// tell wakes the waiters of this client that are granted: nobody else has anything to do. b.mu is
+// held.
 func (n *name) tell(b *Backend) {
 	if n.q == nil || len(n.waiting) == 0 {
 		return

@@ -19,7 +19,8 @@ const version = "1"
 // Root, prefix and name in a key have neither '/' nor, but for these two, '%'.
 var escape, unescape = strings.NewReplacer("%", "%25", "/", "%2F"), strings.NewReplacer("%25", "%", "%2F", "/")
 
-// folder returns what all keys of a name begin with: root/name/. Names of which one begins with the other never share one.
+// folder returns what all keys of a name begin with: root/name/. Names of which one begins with the
+// other never share one.
 func (b *Backend) folder(name string) string { return b.base + escape.Replace(name) + "/" }
 
 // nameOf returns the name that a key stands under, and whether it is a key of this driver.
@@ -29,7 +30,8 @@ func (b *Backend) nameOf(key string) (string, bool) {
 	return unescape.Replace(name), ok && found && last != "" && !strings.Contains(last, "/")
 }
 
-// end returns the end of the range of all keys with the prefix, which is never empty, and ends in a byte of UTF-8.
+// end returns the end of the range of all keys with the prefix, which is never empty, and ends in a
+// byte of UTF-8.
 func end(prefix string) []byte {
 	e := []byte(prefix)
 	e[len(e)-1]++
@@ -54,7 +56,8 @@ type record struct {
 	grave   bool
 }
 
-// encode writes the value of a request's key: version, ID, flags, mode, limit, TTL (ms), client, owner, token, arrival (ms), label.
+// encode writes the value of a request's key: version, ID, flags, mode, limit, TTL (ms), client,
+// owner, token, arrival (ms), label.
 func (r *record) encode() string {
 	v := make([]byte, 0, 192+len(r.Label))
 	id := func(id driver.ID) {
@@ -92,7 +95,8 @@ func (r *record) encode() string {
 // foreign is the label of a key that this version cannot read.
 const foreign = "(not readable: written by another version of dlock, or not by dlock)"
 
-// decode reads a key and its value. What cannot be read stands in everybody's way: it may be the hold of a later version.
+// decode reads a key and its value. What cannot be read stands in everybody's way: it may be the
+// hold of a later version.
 func decode(name string, kv *mvccpb.KeyValue) *record {
 	r, err := parseValue(string(kv.Value))
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// leaseMax is how many keys share a lease. A put costs the server a little for each key of its lease.
+// leaseMax is how many keys share a lease. A put costs the server a little for each key of its
+// lease.
 const leaseMax = 1000
 
 // lease is a lease of this client. The backend's mu guards what changes.
@@ -72,12 +73,8 @@ func (b *Backend) use(ctx context.Context, m *mine) error {
 		return nil
 	}
 	b.mu.Unlock()
-	select {
-	case p.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-b.ctx.Done():
-		return driver.ErrClosed
+	if err := b.turn(ctx, p.turn); err != nil {
+		return err
 	}
 	defer func() { <-p.turn }()
 	for {
@@ -167,17 +164,21 @@ func (b *Backend) grant(ctx context.Context, ttl time.Duration) (*lease, error) 
 func (b *Backend) refresh(ctx context.Context, l *lease) error {
 	over := time.Now().Add(patience)
 	for {
-		p := b.proveOne(ctx, l)
+		p := b.proveOne(ctx, l, max(time.Until(over), time.Second))
 		switch {
 		case p.err == nil && time.Since(p.since) < l.ttl/2:
 			return nil
 		case errors.Is(p.err, driver.ErrLost), b.ctx.Err() != nil:
 			return p.err
 		case time.Now().After(over):
-			if p.err == nil || errors.Is(p.err, context.DeadlineExceeded) && ctx.Err() == nil {
+			var e *ended
+			switch {
+			case p.err == nil:
 				p.err = errNoAnswer
+			case ctx.Err() == nil && errors.As(p.err, &e): // by the bound of the attempt
+				p.err = e.why
 			}
-			return fmt.Errorf("the lease could not be renewed: %w", p.err)
+			return &unanswered{fmt.Errorf("the lease could not be renewed: %w", p.err)}
 		}
 		if b.rest(ctx, 20*time.Millisecond); ctx.Err() != nil {
 			return ctx.Err()
@@ -185,8 +186,8 @@ func (b *Backend) refresh(ctx context.Context, l *lease) error {
 	}
 }
 
-func (b *Backend) proveOne(ctx context.Context, l *lease) proof {
-	ctx, cancel := context.WithTimeout(ctx, max(l.ttl/3, time.Second))
+func (b *Backend) proveOne(ctx context.Context, l *lease, most time.Duration) proof {
+	ctx, cancel := context.WithTimeout(ctx, min(max(l.ttl/3, time.Second), most))
 	defer cancel()
 	return b.prove(ctx, []*lease{l})[0]
 }
@@ -244,8 +245,9 @@ func (b *Backend) keeping() {
 	}
 }
 
-// keep is the one goroutine that looks after all leases: it keeps alive those under which somebody waits, or a request may soon be put;
-// drops the requests that nobody renewed; and gives back what is not used. It ends when there is no lease.
+// keep is the one goroutine that looks after all leases: it keeps alive those under which somebody
+// waits, or a request may soon be put; drops the requests that nobody renewed; and gives back what
+// is not used. It ends when there is no lease.
 func (b *Backend) keep() {
 	for {
 		b.mu.Lock()
@@ -283,8 +285,8 @@ func (b *Backend) prolong(ttl time.Duration, ls []*lease) {
 	}
 }
 
-// chores returns the leases to prove, by TTL, so that none waits for the answers to one that has more time; those to give back; and when to come again;
-// 0: never. b.mu is held.
+// chores returns the leases to prove, by TTL, so that none waits for the answers to one that has
+// more time; those to give back; and when to come again; 0: never. b.mu is held.
 func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next time.Duration) {
 	now := time.Now()
 	due = map[time.Duration][]*lease{}
@@ -321,7 +323,9 @@ func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next 
 		any = true
 	}
 	b.expire(now)
-	b.hub.check(now)
+	if b.hub.check(now); b.hub.out != nil {
+		next = min(next, listen/4)
+	}
 	if now.Sub(b.tidied) > time.Second {
 		b.tidied = now
 		b.tidy(now)

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -33,49 +34,99 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	reason := s.handshakes(ctx)
-	b, err := dial(ctx, s)
-	if why := reason(err); err != nil {
-		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.config.Endpoints, ", "), why)
+	b, err := s.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.config.Endpoints, ", "), err)
 	}
 	return b, nil
 }
 
-// dial makes the client, which asks the server for a token if there is a user, and reads with the rights that will be needed.
-func dial(ctx context.Context, s *settings) (*Backend, error) {
+// dial makes the client, if the cluster can be reached and is one that the driver can lock with.
+func (s *settings) dial(parent context.Context) (*Backend, error) {
+	bound := 2 * s.config.DialTimeout
+	ctx, cancel := context.WithTimeout(parent, bound)
+	defer cancel()
+	b, err := s.connect(ctx)
+	if err == nil {
+		if err = b.meet(ctx); err == nil {
+			return b, nil
+		}
+		b.Close()
+	}
+	var e *ended
+	switch {
+	case parent.Err() != nil:
+		err = &ended{parent.Err(), err}
+	case errors.As(err, &e):
+		err = e.why
+	case ctx.Err() != nil:
+		err = noAnswer(bound)
+	}
+	return nil, err
+}
+
+// connect makes the client. The library's asks for a token first if there is a user, and does not
+// say why nobody answers; so one without a user finds out whether somebody does.
+func (s *settings) connect(ctx context.Context) (*Backend, error) {
+	b, err := s.client(s.anonymous())
+	if err != nil {
+		return nil, err
+	}
+	if err := b.attempt(ctx, s.config.DialTimeout, b.version); err != nil {
+		b.Close()
+		if why := s.certificates(ctx); why != nil {
+			return nil, why
+		}
+		return nil, plain(err)
+	}
+	if s.config.Username == "" {
+		return b, nil
+	}
+	b.Close()
 	type made struct {
-		client *clientv3.Client
-		err    error
+		b   *Backend
+		err error
 	}
 	done := make(chan made, 1)
 	go func() {
-		client, err := clientv3.New(s.config)
-		done <- made{client, err}
+		b, err := s.client(s.config)
+		done <- made{b, err}
 	}()
-	var m made
 	select {
-	case m = <-done:
+	case m := <-done:
+		return m.b, m.err
 	case <-ctx.Done():
 		go func() { // it ends after the dial timeout
 			if m := <-done; m.err == nil {
-				m.client.Close()
+				m.b.Close()
 			}
 		}()
 		return nil, ctx.Err()
 	}
-	if m.err != nil {
-		return nil, explain(m.err)
+}
+
+// anonymous is the configuration without a user.
+func (s *settings) anonymous() clientv3.Config {
+	c := s.config
+	c.Username, c.Password = "", ""
+	return c
+}
+
+// client makes a backend with a client of its own, which it does not try out.
+func (s *settings) client(c clientv3.Config) (*Backend, error) {
+	ls := newLines(c.DialTimeout, len(c.Endpoints))
+	c.DialOptions = append(c.DialOptions[:len(c.DialOptions):len(c.DialOptions)], ls.options()...)
+	client, err := clientv3.New(c)
+	if err != nil {
+		return nil, explain(err)
 	}
-	b, err := newBackend(m.client, s.o)
-	if err == nil {
-		b.owned = true
-		bound, cancel := context.WithTimeout(ctx, 2*s.config.DialTimeout)
-		defer cancel()
-		if _, err = b.Inspect(bound, "dlock"); err != nil {
-			b.Close()
-		}
+	b, err := newBackend(client, s.o)
+	if err != nil {
+		client.Close()
+		return nil, err
 	}
-	return b, err
+	b.owned, b.lines = true, ls
+	return b, nil
 }
 
 func parse(c driver.Config) (*settings, error) {
@@ -111,7 +162,8 @@ func parse(c driver.Config) (*settings, error) {
 	return s, nil
 }
 
-// named makes the TLS handshake ask for the server name that the URL gives: the client of etcd puts the host's in its place.
+// named makes the TLS handshake ask for the server name that the URL gives: the client of etcd puts
+// the host's in its place.
 func named(t *tls.Config) []grpc.DialOption {
 	if t.ServerName == "" {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Renew implements [driver.Backend]: a keep-alive and an audit for each lease, and one read, all sent at once.
+// Renew implements [driver.Backend]: a keep-alive and an audit for each lease, and one read, all
+// sent at once.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	fail := func(err error) []driver.Renewal {
@@ -79,10 +80,13 @@ type proof struct {
 	err   error     // ErrLost: the lease is gone
 }
 
-// prove renews leases, and audits their keys: what of ours is missing there is lost, what is there and not ours was put by a late copy and goes.
+// prove renews leases, and audits their keys: what of ours is missing there is lost, what is there
+// and not ours was put by a late copy and goes.
 //
-// A leader that was replaced without its knowledge could answer the keep-alive and the audit. So a linearizable read, which only a leader with a majority behind it can
-// answer, is sent at the same time, and all three have to be answered in the same term: that leader was the leader after all of it had been sent.
+// A leader that was replaced without its knowledge could answer the keep-alive and the audit. So a
+// linearizable read, which only a leader with a majority behind it can answer, is sent at the same
+// time, and all three have to be answered in the same term: that leader was the leader after all of
+// it had been sent.
 func (b *Backend) prove(ctx context.Context, ls []*lease) []proof {
 	ps := make([]proof, len(ls))
 	if len(ls) == 0 {
@@ -181,8 +185,9 @@ func (b *Backend) audit(ctx context.Context, l *lease) audit {
 	return a
 }
 
-// insist asks for a part of a proof until it is answered or ctx ends. If an answer takes long it asks again, which may lead to another member, and goes on waiting for
-// the first: so neither a dead member nor a long line is in the way.
+// insist asks for a part of a proof until it is answered or ctx ends. If an answer takes long it
+// asks again, which may lead to another member, and goes on waiting for the first: so neither a
+// dead member nor a long line is in the way.
 func insist[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -208,6 +213,7 @@ func insist[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 	late, wait := min(max(ttl/8, 100*time.Millisecond), time.Second), 5*time.Millisecond
 	next := time.NewTimer(late)
 	defer next.Stop()
+	last := errNoAnswer
 	for {
 		var none T
 		select {
@@ -218,23 +224,25 @@ func insist[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			case b.ctx.Err() != nil:
 				return none, driver.ErrClosed
 			case ctx.Err() != nil:
-				return none, ctx.Err()
+				return none, &ended{ctx.Err(), last}
 			case judge(a.err) == answered:
 				return none, explain(a.err)
 			}
+			last = plain(a.err)
 			if under--; under == 0 {
 				b.rest(ctx, wait)
 				wait = min(2*wait, 100*time.Millisecond)
 				begin()
 			}
 		case <-next.C:
+			b.suspect()
 			if under < abreast {
 				begin()
 			}
 			late *= 2
 			next.Reset(late)
 		case <-ctx.Done():
-			return none, ctx.Err()
+			return none, &ended{ctx.Err(), last}
 		case <-b.ctx.Done():
 			return none, driver.ErrClosed
 		}

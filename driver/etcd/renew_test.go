@@ -215,7 +215,8 @@ func TestRenewBesideRelease(t *testing.T) {
 	}
 }
 
-// TestLapsedLeaseIsAskedForFirst: a client that hears nothing must not keep alive what it cannot use.
+// TestLapsedLeaseIsAskedForFirst: a client that hears nothing must not keep alive what it cannot
+// use.
 func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &cluster{read: 1, keep: 1, list: 1, deaf: true}
@@ -262,7 +263,8 @@ func TestSlowAnswersAreWaitedFor(t *testing.T) {
 	})
 }
 
-// TestDeadMemberIsPassedOver: the second attempt, which reaches another, is in time for the renewal.
+// TestDeadMemberIsPassedOver: the second attempt, which reaches another, is in time for the
+// renewal.
 func TestDeadMemberIsPassedOver(t *testing.T) {
 	for _, part := range []string{"read", "list", "stream"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -278,7 +280,8 @@ func TestDeadMemberIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestLeasesOfOtherTTLs: one that nothing is said of, and that has time, keeps no other from being renewed.
+// TestLeasesOfOtherTTLs: one that nothing is said of, and that has time, keeps no other from being
+// renewed.
 func TestLeasesOfOtherTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &cluster{read: 1, keep: 1, list: 1, hung: 8}

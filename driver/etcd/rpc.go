@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -20,7 +22,7 @@ import (
 const (
 	firstTry = 500 * time.Millisecond // for one attempt of a call; each that follows gets twice as long,
 	lastTry  = 4 * time.Second        // up to this
-	patience = 10 * time.Second       // for a call that nobody answers
+	patience = 8 * time.Second        // for a call that nobody answers; package dlock has no more than 10 s
 )
 
 // callOptions let answers be as large as the server makes them.
@@ -42,7 +44,7 @@ const (
 )
 
 func judge(err error) outcome {
-	if err == nil {
+	if err == nil || errors.Is(err, driver.ErrUnsupported) {
 		return answered
 	}
 	if errors.Is(err, errNotSent) {
@@ -73,17 +75,31 @@ func code(err error) codes.Code {
 // isGone reports whether the server says that a lease does not exist.
 func isGone(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) }
 
-// isFull reports whether the server says that it has no space. What took the last of it was executed.
+// isFull reports whether the server says that it has no space. What took the last of it was
+// executed.
 func isFull(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) }
 
-// repeat calls f until it is answered, ctx ends, or patience is over. Attempts get longer: a slow server is not a dead one.
+// repeat calls f until it is answered, ctx ends, or patience is over. Attempts get longer: a slow
+// server is not a dead one.
 func (b *Backend) repeat(ctx context.Context, f func(ctx context.Context) error) error {
+	return b.again(ctx, func(ctx context.Context, try time.Duration) (line time.Duration, err error) {
+		return 0, b.attempt(ctx, try, f)
+	})
+}
+
+// again is repeat of what bounds its attempts itself, and says how long each stood in line before
+// it was sent: that is no silence of the server's.
+func (b *Backend) again(ctx context.Context, f func(ctx context.Context, try time.Duration) (line time.Duration, err error)) error {
 	over := time.Now().Add(patience)
 	wait := 2 * time.Millisecond
+	var why error // nobody answered, in words
 	for try := firstTry; ; try = min(2*try, lastTry) {
-		err := b.attempt(ctx, try, f)
-		if try == firstTry { // from now on a member without a leader refuses at once, so that the next attempt goes to another
+		line, err := f(ctx, min(try, time.Until(over)))
+		if over = over.Add(line); try == firstTry { // from now on a member without a leader refuses at once, so that the next attempt goes to another
 			ctx = clientv3.WithRequireLeader(ctx)
+		}
+		if last := plain(err); why == nil || last != errNoAnswer { // that an attempt was cut short says nothing
+			why = last
 		}
 		switch {
 		case err == nil:
@@ -91,26 +107,119 @@ func (b *Backend) repeat(ctx context.Context, f func(ctx context.Context) error)
 		case b.ctx.Err() != nil:
 			return driver.ErrClosed
 		case ctx.Err() != nil:
-			return ctx.Err()
-		case judge(err) == answered, time.Now().After(over):
+			return &ended{ctx.Err(), why}
+		case judge(err) == answered:
 			return explain(err)
+		case time.Until(over) < firstTry:
+			return &unanswered{why}
 		}
 		b.rest(ctx, wait)
-		wait = min(2*wait, 500*time.Millisecond)
+		wait = min(2*wait, 250*time.Millisecond)
 	}
 }
 
-// attempt calls f with a bound, which Close cuts short. The bound is a timer, not a deadline: gRPC would tell a deadline to the server, where it costs more than here.
-func (b *Backend) attempt(parent context.Context, bound time.Duration, f func(ctx context.Context) error) error {
+// outlast calls f for a request. If that waits, and nobody answers, it calls f until it is
+// answered, ctx ends, or nobody did for a TTL: an outage that is shorter ends no wait, be it in the
+// queue or on the way there. Package dlock bounds a join by itself, as all that do not wait.
+func outlast(ctx context.Context, r driver.Request, f func() error) error {
+	over := time.Now().Add(r.TTL)
+	for {
+		err := f()
+		var silence *unanswered
+		if !r.Wait || r.Join() || !errors.As(err, &silence) || ctx.Err() != nil || time.Until(over) < firstTry {
+			return err
+		}
+	}
+}
+
+// attempt calls f with a bound, which Close cuts short.
+func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
+	return attempt(ctx, b.ctx, bound, b.suspect, f)
+}
+
+// attempt calls f with a bound, which the end of the second context cuts short, and calls late if
+// that was over. The bound is a timer, not a deadline: gRPC would tell a deadline to the server,
+// where it costs more than here.
+func attempt(parent, closed context.Context, bound time.Duration, late func(), f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	timer := time.AfterFunc(bound, cancel)
-	defer context.AfterFunc(b.ctx, cancel)()
+	defer context.AfterFunc(closed, cancel)()
 	err := f(ctx)
-	if !timer.Stop() && err != nil && parent.Err() == nil && b.ctx.Err() == nil {
-		return fmt.Errorf("%w within %s", errNoAnswer, bound)
+	if !timer.Stop() && err != nil && parent.Err() == nil && closed.Err() == nil {
+		late()
+		return noAnswer(bound)
 	}
 	return err
+}
+
+// noAnswer is the error of a call that nobody answered in a time.
+func noAnswer(within time.Duration) error { return fmt.Errorf("%w within %s", errNoAnswer, within) }
+
+// unanswered is the error of a call that nobody answered for as long as patience goes: it may
+// succeed if it is sent again.
+type unanswered struct{ error }
+
+func (u *unanswered) Unwrap() error { return u.error }
+
+// ended is the error of a call whose context ended. It says what kept the call from ending sooner:
+// the rest is said by who knows whose context it was.
+type ended struct{ err, why error }
+
+func (e *ended) Error() string { return e.why.Error() }
+
+// Unwrap returns the context's error alone: the other is for people.
+func (e *ended) Unwrap() error { return e.err }
+
+// plain says why a server could not be reached, without what gRPC puts around it, and is no error
+// of a context, which is for the caller's.
+func plain(err error) error {
+	switch {
+	case err == nil, errors.Is(err, errNoAnswer):
+		return err
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return errNoAnswer
+	}
+	switch status.Code(err) {
+	case codes.DeadlineExceeded, codes.Canceled:
+		return errNoAnswer
+	case codes.Unavailable:
+	default:
+		return explain(err)
+	}
+	text := status.Convert(err).Message()
+	if _, inner, ok := strings.Cut(text, "desc = "); ok {
+		if inner, bad := strconv.Unquote(inner); bad == nil {
+			text = strings.TrimPrefix(strings.TrimPrefix(inner, "transport: "), "Error while dialing: ")
+		}
+	}
+	return &unreached{text, rpctypes.Error(err)}
+}
+
+// unreached is an error of the connection, in fewer words.
+type unreached struct {
+	text string
+	err  error
+}
+
+func (u *unreached) Error() string { return u.text }
+func (u *unreached) Unwrap() error { return u.err }
+
+// turn waits for one's turn to ask what one asks for all, no longer than for an answer: if those
+// before get none, everybody learns that at once, and not one after the other.
+func (b *Backend) turn(ctx context.Context, turn chan struct{}) error {
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-over.C:
+		return &unanswered{noAnswer(patience)}
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.ctx.Done():
+		return driver.ErrClosed
+	}
 }
 
 // rest lets some time pass, until ctx or Close.

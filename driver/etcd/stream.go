@@ -52,7 +52,8 @@ func (o *outbox[T]) run(ctx context.Context, send func(T) error) {
 	}
 }
 
-// keepAlives is the one stream of keep-alives. It is opened when it is needed, and anew after any fault.
+// keepAlives is the one stream of keep-alives. It is opened when it is needed, and anew after any
+// fault.
 type keepAlives struct {
 	b  *Backend
 	mu sync.Mutex
@@ -68,7 +69,8 @@ type keepStream struct {
 	pending map[int64][]chan *pb.LeaseKeepAliveResponse // the server answers those of one lease in the order in which they came
 }
 
-// keep sends a keep-alive and returns the answer. It goes over a stream that was not tried for it before, which may lead to another member. k.mu guards tried.
+// keep sends a keep-alive and returns the answer. It goes over a stream that was not tried for it
+// before, which may lead to another member. k.mu guards tried.
 func (k *keepAlives) keep(ctx context.Context, id int64, tried map[*keepStream]bool) (*pb.LeaseKeepAliveResponse, error) {
 	answer := make(chan *pb.LeaseKeepAliveResponse, 1)
 	k.mu.Lock()

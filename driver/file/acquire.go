@@ -3,9 +3,11 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -20,6 +22,10 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if r.TTL <= 0 || r.Name == "" || r.ID.IsZero() || r.Owner.IsZero() {
 		return driver.Grant{}, fmt.Errorf("%w request: want a name, an ID, an owner and a TTL", driver.ErrInvalid)
 	}
+	if r.TTL < minTTL || r.TTL > maxTTL {
+		return driver.Grant{}, fmt.Errorf("%w TTL %v: at least %v and at most %v", driver.ErrInvalid, r.TTL, minTTL, maxTTL)
+	}
+	b.clear(nil)
 	h, fresh, err := b.hold(r)
 	if err != nil {
 		return driver.Grant{}, err
@@ -39,7 +45,8 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, err
 }
 
-// hold returns our record of the request, and whether it is a new one. From now on whoever grants it finds that.
+// hold returns our record of the request, and whether it is a new one. From now on whoever grants
+// it finds that.
 func (b *backend) hold(r driver.Request) (h *hold, fresh bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,19 +77,23 @@ func (b *backend) await(ctx context.Context, h *hold) (driver.Grant, error) {
 		}
 		return b.granted(h)
 	case <-ctx.Done():
-		return driver.Grant{}, ctx.Err()
+		return driver.Grant{}, driver.Waited(ctx)
 	case <-b.closing:
 		return driver.Grant{}, driver.ErrClosed
 	}
 }
 
-// granted returns the grant of the request after it has proved it. Of one that waits the token is 0.
+// granted returns the grant of the request after it has proved it. Of one that waits the token is
+// 0.
 func (b *backend) granted(h *hold) (driver.Grant, error) {
 	s, err := b.read(h.slot)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	e := s.find(h.name, h.id)
+	e, err := s.find(h.name, h.id)
+	if err != nil {
+		return driver.Grant{}, err
+	}
 	if e == nil || e.session != b.session.id {
 		return driver.Grant{}, driver.ErrLost
 	}
@@ -105,8 +116,8 @@ func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 	added := false
 	err := b.update(ctx, h.slot, func(s *state, now int64) error {
 		added = false
-		if e := s.find(h.name, r.ID); e != nil {
-			return b.resume(s, e, h, r, now)
+		if e, err := s.find(h.name, r.ID); e != nil || err != nil {
+			return errors.Join(err, b.resume(s, e, h, r, now))
 		}
 		if h.entered.Load() || s.barred(h.name, r.ID) {
 			return driver.ErrLost
@@ -124,12 +135,11 @@ func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 		e.Request = admitted
 		e.Name, e.Wait, e.Uncertain = h.name, false, false
 		rule.Strangers = append(rule.Strangers, &e.Entry)
-		if !r.Wait && !r.Join() && rule.Granted() < len(rule.Strangers) {
+		if !r.Wait && !r.Join() && (len(q.tail) > 0 || rule.Granted() < len(rule.Strangers)) {
 			return driver.ErrHeld
 		}
-		s.add(e)
 		added = true
-		return nil
+		return s.add(e)
 	})
 	if added && err == nil {
 		h.entered.Store(true)
@@ -137,19 +147,18 @@ func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 	return err
 }
 
-// resume takes up a request that is in the queue already. It moves to this session, if another one sent it.
+// resume takes up a request that is in the queue already. It moves to this session, if another one
+// sent it.
 func (b *backend) resume(s *state, e *entry, h *hold, r driver.Request, now int64) error {
 	switch {
+	case e == nil:
+		return nil
 	case e.Broken:
 		return driver.ErrLost
 	case !r.Wait && !e.Join() && e.Token == 0:
-		s.remove(h.name, r.ID)
-		return driver.ErrHeld
+		return errors.Join(driver.ErrHeld, s.remove(h.name, r.ID))
 	case e.session != b.session.id || e.cell != h.cell:
-		s.each(h.name, func(o *entry) *entry {
-			if o != e {
-				return o
-			}
+		return s.alter(h.name, r.ID, func(o *entry) *entry {
 			return o.change(func(o *entry) { o.session, o.cell, o.TTL, o.armed = b.session.id, h.cell, h.ttl, now })
 		})
 	}
@@ -179,8 +188,7 @@ func (b *backend) abandon(h *hold) {
 // leave takes the request out of the queue. Other errors than nil left it where it was.
 func (b *backend) leave(h *hold) error {
 	err := b.update(context.Background(), h.slot, func(s *state, _ int64) error {
-		s.remove(h.name, h.id)
-		return nil
+		return s.remove(h.name, h.id)
 	})
 	if err == nil {
 		b.drop(h)
@@ -213,13 +221,18 @@ func (b *backend) Release(_ context.Context, r driver.Request) error {
 	if h != nil {
 		h.finish()
 	}
+	var until int64
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
-		e := s.find(name, r.ID)
-		if e != nil {
-			s.remove(name, r.ID)
+		e, err := s.find(name, r.ID)
+		if err == nil && e != nil {
+			err = s.remove(name, r.ID)
+		}
+		if err != nil {
+			return err
 		}
 		if r.Uncertain {
-			s.bury(tombstone{name, r.ID, now + int64(r.TTL)})
+			until = now + int64(min(r.TTL, maxTTL))
+			s.bury(tombstone{name, r.ID, until})
 		}
 		if e == nil || e.Broken {
 			return driver.ErrLost
@@ -229,5 +242,35 @@ func (b *backend) Release(_ context.Context, r driver.Request) error {
 	if h != nil && (err == nil || errors.Is(err, driver.ErrLost)) {
 		b.drop(h)
 	}
+	b.clear(&grave{slot(name), until})
 	return err
+}
+
+// grave is where this client has left a tombstone.
+type grave struct {
+	slot  int
+	until int64
+}
+
+// clear removes some of the tombstones whose time is over: nobody might come to their slots again.
+// It remembers fresh if that was left (until != 0).
+func (b *backend) clear(fresh *grave) {
+	const some = 2
+	b.mu.Lock()
+	if fresh != nil && fresh.until != 0 {
+		at, _ := slices.BinarySearchFunc(b.graves, fresh.until, func(g grave, t int64) int { return cmp.Compare(g.until, t) })
+		b.graves = slices.Insert(b.graves, at, *fresh)
+	}
+	var over []grave
+	if len(b.graves) > 0 {
+		if now, err := b.clock(); err == nil {
+			for len(over) < some && len(b.graves) > 0 && b.graves[0].until <= now {
+				over, b.graves = append(over, b.graves[0]), b.graves[1:]
+			}
+		}
+	}
+	b.mu.Unlock()
+	for _, g := range over {
+		b.update(context.Background(), g.slot, nil) // what fails stays until somebody comes there
+	}
 }

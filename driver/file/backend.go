@@ -4,8 +4,10 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +24,6 @@ type backend struct {
 	prefix   string
 	table    *table
 	session  *session
-	peers    *peers
 	clock    func() (int64, error) // monotonic
 	tick     time.Duration
 	at       func(step string) // for tests
@@ -37,6 +38,8 @@ type backend struct {
 	cache   map[int]*state
 	mine    map[driver.ID]*hold
 	waits   map[int]*waits
+	news    []int   // slots that the poller has to look at
+	graves  []grave // by their time
 	polling bool
 }
 
@@ -72,11 +75,11 @@ func openConfig(dir, prefix string, c config) (*backend, error) {
 	if err := syscall.Stat(dir, &st); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	t, err := openTable(dir, c.boot)
+	t, err := openTable(dir, c.boot, c.at)
 	if err != nil {
 		return nil, err
 	}
-	s, err := openSession(t.clients)
+	s, err := openSession(t)
 	if err != nil {
 		t.close()
 		return nil, fmt.Errorf("%s: %w", t.path, err)
@@ -86,7 +89,6 @@ func openConfig(dir, prefix string, c config) (*backend, error) {
 		prefix:   prefix,
 		table:    t,
 		session:  s,
-		peers:    &peers{clients: t.clients, known: map[driver.ID]*peer{}},
 		clock:    c.clock,
 		tick:     c.tick,
 		at:       c.at,
@@ -106,7 +108,7 @@ func openConfig(dir, prefix string, c config) (*backend, error) {
 	return b, nil
 }
 
-// Capabilities returns what the driver can do. The locks die with the boot of the machine.
+// Capabilities returns what the driver can do. The holds end with the boot of the machine.
 func (b *backend) Capabilities() driver.Capabilities {
 	return driver.Capabilities{
 		Backend:         "file",
@@ -118,9 +120,16 @@ func (b *backend) Capabilities() driver.Capabilities {
 		Joins:           true,
 		Inspect:         true,
 		ServerEndsFixed: true,
-		MinTTL:          100 * time.Millisecond,
+		FixedOutlives:   true,
+		MinTTL:          minTTL,
+		MaxTTL:          maxTTL,
 	}
 }
+
+const (
+	minTTL = 100 * time.Millisecond
+	maxTTL = 100 * 365 * 24 * time.Hour // keeps sums of times far from the end of their range
+)
 
 // begin starts a call that Close waits for.
 func (b *backend) begin(ctx context.Context) error {
@@ -146,7 +155,7 @@ func (b *backend) Break(ctx context.Context, name string, t driver.Token, force 
 	i := slot(name)
 	err := b.update(ctx, i, func(s *state, _ int64) error {
 		found := false
-		s.each(name, func(e *entry) *entry {
+		err := s.each(name, func(e *entry) *entry { // all that have tokens are at hand
 			if t == 0 || e.Token != t {
 				return e
 			}
@@ -159,10 +168,10 @@ func (b *backend) Break(ctx context.Context, name string, t driver.Token, force 
 			}
 			return e.change(func(e *entry) { e.Broken = true })
 		})
-		if !found {
+		if err == nil && !found {
 			return driver.ErrNotHeld
 		}
-		return nil
+		return err
 	})
 	if err == nil {
 		b.update(context.Background(), i, nil) // finds when it ends; otherwise whoever comes next does
@@ -178,7 +187,7 @@ func (b *backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	defer b.calls.Done()
 	name = b.prefix + name
 	i := slot(name)
-	if err := b.update(ctx, i, nil); err != nil {
+	if err := b.updateSome(ctx, i, math.MaxInt, nil); err != nil {
 		return driver.Queue{}, err
 	}
 	s, err := b.read(i)
@@ -193,7 +202,7 @@ func (b *backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	var out driver.Queue
 	show := func(es []*entry, to *[]*driver.Entry) {
 		for _, e := range es {
-			cell, dead, err2 := b.cell(e, now)
+			cell, dead, err2 := b.life(e, now)
 			if left := e.expires(cell) - now; err2 != nil {
 				err = err2
 			} else if !dead && left > 0 {
@@ -204,7 +213,8 @@ func (b *backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 			}
 		}
 	}
-	show(q.strangers, &out.Strangers)
+	strangers, err := q.all()
+	show(strangers, &out.Strangers)
 	show(q.joins, &out.Joins)
 	return out, err
 }
@@ -227,7 +237,7 @@ func (b *backend) List(ctx context.Context) ([]string, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := b.update(ctx, i, nil); err != nil {
+		if err := b.updateSome(ctx, i, math.MaxInt, nil); err != nil {
 			return nil, err
 		}
 		s, err := b.read(i)
@@ -255,16 +265,43 @@ func (b *backend) Close() error {
 	b.mu.Unlock()
 	defer close(b.done)
 	close(b.closing)
-	b.peers.ring(b.session.id) // the poller
+	if b.session.bell != nil {
+		b.session.poke() // the poller
+	}
 	b.calls.Wait()
-	end := time.Now().Add(2 * time.Second)
+	end, clean := time.Now().Add(2*time.Second), true
 	for _, h := range slices.Collect(maps.Values(b.mine)) {
-		if time.Now().After(end) || b.leave(h) != nil {
-			break // it dies with the session
+		if time.Now().After(end) || b.bequeath(h) != nil {
+			clean = false // it dies with the session
+			break
 		}
 	}
-	b.session.close(len(b.mine) == 0)
-	b.peers.close()
+	b.session.close(clean)
 	b.table.close()
 	return nil
+}
+
+// bequeath leaves what was granted to a Fixed request to its time, and takes every other out of the
+// queue.
+func (b *backend) bequeath(h *hold) error {
+	h.mu.Lock()
+	over := h.over // given up, or lost
+	h.mu.Unlock()
+	return b.update(context.Background(), h.slot, func(s *state, _ int64) error {
+		var err error
+		fault := s.alter(h.name, h.id, func(e *entry) *entry {
+			switch {
+			case e.session != b.session.id:
+				return e
+			case over || !e.outlives():
+				return nil
+			}
+			var cell int64
+			if cell, err = b.table.cells.at(e.session, e.cell); err != nil {
+				return e
+			}
+			return e.orphan(cell)
+		})
+		return errors.Join(err, fault)
+	})
 }

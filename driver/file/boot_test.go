@@ -5,10 +5,12 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -29,9 +31,8 @@ func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 	}
 	r := request("a", long)
 	g := acquire(t, a, r)
-	c := testConfig()
-	c.boot = boot2
-	b := openTestConfig(t, dir, c)
+	powerOff(t, a)
+	b := openTestConfig(t, dir, booted(boot2))
 	w := request("a", long)
 	w.Wait = false
 	if h := acquire(t, b, w); h.Token <= g.Token {
@@ -47,6 +48,156 @@ func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 	if _, err := a.Acquire(t.Context(), request("b", long)); err == nil {
 		t.Error("Acquire in a directory that was removed")
 	}
+}
+
+// powerOff makes others find nobody in the client's directory, as if the machine had been switched
+// off.
+func powerOff(t testing.TB, b *backend) {
+	t.Helper()
+	if _, err := flock(b.table.dir, syscall.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func booted(boot string) config {
+	c := testConfig()
+	c.boot = boot
+	return c
+}
+
+// refused reports whether the error says why a process with another boot ID may not come in.
+func refusedBoot(err error) bool {
+	return errors.Is(err, driver.ErrUnsupported) && strings.Contains(err.Error(), "boot ID")
+}
+
+// A container that has a boot ID of its own must not take the live state of others for a leftover.
+func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
+	dir := t.TempDir()
+	holder := startBoot(t, dir, boot1)
+	token := holder.do("acquire a 1h")
+	open := func() (*backend, error) { return openConfig(dir, "", booted(boot2)) }
+	for _, state := range []string{"runs", "is stopped", "goes on"} {
+		switch state {
+		case "is stopped":
+			holder.signal(syscall.SIGSTOP)
+			holder.stopped()
+		case "goes on":
+			holder.signal(syscall.SIGCONT)
+		}
+		b, err := open()
+		if err == nil {
+			b.Close()
+		}
+		if !refusedBoot(err) {
+			t.Fatalf("the holder %s: Open with another boot ID: %v", state, err)
+		}
+	}
+	if s := holder.do("renew"); s != "ok" {
+		t.Errorf("Renew by the holder: %q", s)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("who was refused left something: %v, %v", files, err)
+	}
+	holder.kill() // now it is as after a reboot
+	b, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if g := acquire(t, b, request("a", long)); fmt.Sprint(g.Token) <= token {
+		t.Errorf("token %d after %s", g.Token, token)
+	}
+}
+
+// However two with different boot IDs meet when they open, and wherever one of them is stopped,
+// they are never both in.
+func TestNewcomersWithDifferentBootIDs(t *testing.T) {
+	t.Run("at once", func(t *testing.T) {
+		for range 10 {
+			dir := t.TempDir()
+			var all sync.WaitGroup
+			var in [2]atomic.Int64
+			for i := range 8 {
+				all.Go(func() {
+					b, err := openConfig(dir, "", booted([]string{boot1, boot2}[i%2]))
+					if err == nil {
+						in[i%2].Add(1)
+						t.Cleanup(func() { b.Close() })
+					} else if !refusedBoot(err) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if a, b := in[0].Load(), in[1].Load(); a > 0 && b > 0 || a+b == 0 {
+				t.Fatalf("%d and %d are in", a, b)
+			}
+		}
+	})
+	t.Run("one is stopped before it looks", func(t *testing.T) {
+		dir, first := t.TempDir(), booted(boot1)
+		var s steps
+		first.at = s.at
+		resume := s.stop("announced", 1, func() error { return openAndKeep(t, dir, first) })
+		if err := openAndKeep(t, dir, booted(boot2)); !refusedBoot(err) {
+			t.Errorf("beside it: %v", err)
+		}
+		if err := resume(); err != nil {
+			t.Errorf("the one that was stopped: %v", err)
+		}
+	})
+	t.Run("one is stopped while it removes what was left", func(t *testing.T) {
+		dir, first := t.TempDir(), booted(boot2)
+		powerOff(t, openTest(t, dir))
+		var s steps
+		first.at = s.at
+		resume := s.stop("clear", 1, func() error { return openAndKeep(t, dir, first) })
+		if err := openAndKeep(t, dir, booted(boot1)); !refusedBoot(err) {
+			t.Errorf("with the boot ID of what was left: %v", err)
+		}
+		if err := openAndKeep(t, dir, booted(boot2)); err != nil {
+			t.Errorf("with the same boot ID: %v", err)
+		}
+		if err := resume(); err != nil {
+			t.Errorf("the one that was stopped: %v", err)
+		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+			t.Errorf("in the directory: %v, %v", files, err)
+		}
+	})
+	t.Run("one is stopped before it looks, and the other was there", func(t *testing.T) {
+		dir, second := t.TempDir(), booted(boot2)
+		var s steps
+		second.at = s.at
+		resume := s.stop("announced", 1, func() error { return openAndKeep(t, dir, second) })
+		c := booted(boot1) // it showed itself before the second, and looked before it
+		others := filepath.Join(dir, "dlock-"+boot1)
+		if err := makeTable(dir, others); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := openAt(atFDCWD, others, syscall.O_RDONLY|syscall.O_DIRECTORY)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(fd)
+		if _, err := flock(fd, syscall.LOCK_SH); err != nil {
+			t.Fatal(err)
+		}
+		if err := resume(); !refusedBoot(err) {
+			t.Errorf("the one that was stopped: %v", err)
+		}
+		if err := openAndKeep(t, dir, c); err != nil {
+			t.Errorf("where somebody is: %v", err)
+		}
+	})
+}
+
+func openAndKeep(t testing.TB, dir string, c config) error {
+	b, err := openConfig(dir, "", c)
+	if err == nil {
+		t.Cleanup(func() { b.Close() })
+	}
+	return err
 }
 
 func TestManyOpenAtOnceAndShareOneDirectory(t *testing.T) {
@@ -124,7 +275,8 @@ func TestUnusableDirectories(t *testing.T) {
 	}
 }
 
-// Damage is an error that says what to do: never a crash, and never a lock that is free because its state is gone.
+// Damage is an error that says what to do: never a crash, and never a lock that is free because its
+// state is gone.
 func TestDamageIsAnError(t *testing.T) {
 	damage := map[string]func(t *testing.T, b *backend) error{
 		"table truncated": func(t *testing.T, b *backend) error {
@@ -139,11 +291,8 @@ func TestDamageIsAnError(t *testing.T) {
 		"state overwritten": func(t *testing.T, b *backend) error {
 			return os.WriteFile(filepath.Join(b.table.path, "states", states(t, b)[0]), []byte("{\"name\":\"a\"}\n"), 0o600)
 		},
-		"client's file truncated": func(t *testing.T, b *backend) error {
-			for id := range b.peers.known {
-				return os.Truncate(filepath.Join(b.table.path, "clients", id.String()), 0)
-			}
-			return errors.New("no peer")
+		"cells truncated": func(t *testing.T, b *backend) error {
+			return os.Truncate(filepath.Join(b.table.path, "cells"), 0)
 		},
 	}
 	for name, f := range damage {
@@ -194,8 +343,8 @@ func TestGarbageIsSwept(t *testing.T) {
 	dead := openTest(t, dir)
 	acquire(t, dead, request("left", long))
 	background(t, dead, request("kept", long))
-	// States of killed writers: of a slot in use and of a vacant one, complete and not, never put in place and
-	// replaced.
+	// States of killed writers: of a slot in use and of a vacant one, complete and not, never put
+	// in place and replaced.
 	garbage := []string{stateName(slot("kept"), 2), stateName(slot("unused"), 4), stateName(slot("unused"), 6)}
 	for _, g := range garbage {
 		if err := os.WriteFile(filepath.Join(a.table.path, "states", g), nil, 0o600); err != nil {
@@ -218,13 +367,14 @@ func TestGarbageIsSwept(t *testing.T) {
 	if inspect(t, b, "kept").Len() != 1 {
 		t.Error("a waiter of the dead is left")
 	}
-	files, err := os.ReadDir(filepath.Join(b.table.path, "clients"))
-	if err != nil || len(files) != 4 { // a and b, with their bells
-		t.Errorf("clients: %v, %v", files, err)
+	files, err := os.ReadDir(filepath.Join(b.table.path, "bells"))
+	if err != nil || len(files) != 2 { // those of a and b
+		t.Errorf("bells: %v, %v", files, err)
 	}
 }
 
-// A writer that was stopped before its swap while somebody swept finds that it lost, and its state again.
+// A writer that was stopped before its swap while somebody swept finds that it lost, and its state
+// again.
 func TestSweepMeetsAWriter(t *testing.T) {
 	r := newRig(t)
 	dead := openTest(t, filepath.Dir(r.a.table.path))
@@ -246,7 +396,7 @@ func TestSweepMeetsAWriter(t *testing.T) {
 // die makes others find the client dead, as if its process had been killed.
 func die(t testing.TB, b *backend) {
 	t.Helper()
-	if _, err := flock(b.session.cells.fd, syscall.LOCK_UN); err != nil {
+	if _, err := lockByte(b.table.cells.fd, b.session.id.home(), syscall.F_UNLCK); err != nil {
 		t.Fatal(err)
 	}
 }

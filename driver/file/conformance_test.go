@@ -3,6 +3,10 @@
 package file_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/dlock-go/dlock/conformance"
@@ -12,11 +16,44 @@ import (
 
 func TestConformance(t *testing.T) {
 	dir := t.TempDir()
-	conformance.Run(t, conformance.Harness{Open: func(t conformance.T) driver.Backend {
-		b, err := file.New(dir, "")
-		if err != nil {
-			t.Fatalf("open: %v", err)
+	conformance.Run(t, conformance.Harness{
+		Open: func(t conformance.T) driver.Backend {
+			b, err := file.New(dir, "")
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Stored: func(t conformance.T, _ driver.Backend, name string) int { return stored(t, dir, name) },
+	})
+}
+
+// stored counts the requests for the name that stand in the files of the directory.
+func stored(t conformance.T, dir, name string) (n int) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "dlock-*", "states", "*"))
+	if err != nil {
+		t.Fatalf("list states: %v", err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if os.IsNotExist(err) {
+			return stored(t, dir, name) // it was replaced meanwhile
+		} else if err != nil {
+			t.Fatalf("read a state: %v", err)
 		}
-		return b
-	}})
+		for text := range bytes.Lines(data) {
+			var l struct {
+				Name string
+				Gone int64
+			}
+			if err := json.Unmarshal(text, &l); err != nil {
+				t.Fatalf("%s: %v", f, err)
+			}
+			if l.Name == name && l.Gone == 0 {
+				n++
+			}
+		}
+	}
+	return n
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// local are the file systems, by the magic number of statfs(2), on which shared mappings, flock and rename do what the
-// protocol needs: they belong to one kernel, which keeps one copy of each page.
+// local are the file systems, by the magic number of statfs(2), on which shared mappings, flock and
+// rename do what the protocol needs: they belong to one kernel, which keeps one copy of each page.
 var local = map[uint32]string{
 	0xef53:     "ext2, ext3 or ext4",
 	0x58465342: "xfs",

@@ -42,7 +42,8 @@ func (h *hold) finish() {
 	h.mu.Unlock()
 }
 
-// Renew implements [driver.Backend]. It makes no system call for each request, unless the slot of its name has changed.
+// Renew implements [driver.Backend]. It makes no system call for each request, unless the slot of
+// its name has changed.
 func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	out := make([]driver.Renewal, len(rs))
 	fail := func(err error) []driver.Renewal {
@@ -63,6 +64,7 @@ func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	if err != nil {
 		return fail(err)
 	}
+	b.clear(nil)
 	for i := range rs {
 		b.mu.Lock()
 		h := b.mine[rs[i].ID]
@@ -76,8 +78,8 @@ func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return out
 }
 
-// prove arms a granted request as of now, which the caller has read before, and returns nil if it still holds: see
-// tidy.
+// prove arms a granted request as of now, which the caller has read before, and returns nil if it
+// still holds: see tidy.
 func (b *backend) prove(h *hold, now int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,8 +116,10 @@ func (b *backend) look(h *hold) error {
 		if err != nil {
 			return err
 		}
-		e := s.find(h.name, h.id)
+		e, err := s.find(h.name, h.id)
 		switch {
+		case err != nil:
+			return err
 		case e == nil || e.session != b.session.id || e.Broken:
 			h.over = true
 			return driver.ErrLost

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// mapped is a part of a file as memory that all processes share, in words of 64 bits. Words are read and written
-// through load, swap and raise alone.
+// mapped is a part of a file as memory that all processes share, in words of 64 bits. Words are
+// read and written through load, swap and raise alone.
 type mapped []byte
 
 func mapFile(fd int, offset int64, size int, prot int) (mapped, error) {
@@ -38,8 +38,8 @@ func swap(p *uint64, old, v uint64) (done bool, err error) {
 	return done, err
 }
 
-// raise makes the word v unless it is greater already. A full barrier: what is loaded after it was in the word after
-// it.
+// raise makes the word v unless it is greater already. A full barrier: what is loaded after it was
+// in the word after it.
 func raise(p *uint64, v uint64) error {
 	return guard(p, func() {
 		for old := atomic.LoadUint64(p); old < v; old = atomic.LoadUint64(p) {
@@ -50,8 +50,8 @@ func raise(p *uint64, v uint64) error {
 	})
 }
 
-// guard runs f, which touches p, and turns a fault into an error: the memory is a file, which somebody may truncate and
-// a disk may fail to read.
+// guard runs f, which touches p, and turns a fault into an error: the memory is a file, which
+// somebody may truncate and a disk may fail to read.
 func guard(p *uint64, f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -12,13 +12,13 @@ import (
 
 func init() { driver.Register("file", fromURL) }
 
-// New returns a backend over the queues in dir, which is created, for this user alone, if it is missing. All programs
-// that share it run as one user. The prefix, which may be empty, is put before every name: backends see each other's
-// locks where prefix and name together are the same.
+// New returns a backend over the queues in dir, which is created, for this user alone, if it is
+// missing. All programs that share it run as one user. The prefix, which may be empty, is put
+// before every name: backends see each other's locks where prefix and name together are the same.
 //
-// The backend has the optional interfaces [driver.Capable], [driver.Breaker] and [driver.Lister]. A directory whose
-// file system cannot keep the promises of this package is refused with an error that matches [driver.ErrUnsupported]
-// and says why.
+// The backend has the optional interfaces [driver.Capable], [driver.Breaker] and [driver.Lister]. A
+// directory whose file system cannot keep the promises of this package is refused with an error
+// that matches [driver.ErrUnsupported] and says why.
 func New(dir, prefix string) (driver.Backend, error) {
 	switch {
 	case dir == "" || strings.ContainsRune(dir, 0):

@@ -25,7 +25,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-const childEnv = "DLOCK_FILE_TEST_CHILD" // the directory: this process is a child of a test
+const (
+	childEnv = "DLOCK_FILE_TEST_CHILD" // the directory: this process is a child of a test
+	bootEnv  = "DLOCK_FILE_TEST_BOOT"  // its boot ID
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
@@ -37,11 +40,11 @@ func TestMain(m *testing.M) {
 
 // serve obeys commands, a line each, and answers each with a line:
 //
-//	acquire NAME TTL, release, renew; spawn a program;
+//	acquire NAME TTL [fixed], release, renew; spawn a program;
 //	stop STEP: the next pass of that step sends SIGSTOP to this process;
 //	work NAMES: locks and unlocks under the eyes of the witnesses until "done" comes.
 func serve(dir string) {
-	c := testConfig()
+	c := booted(os.Getenv(bootEnv))
 	var step atomic.Pointer[string]
 	c.at = func(s string) {
 		if p := step.Load(); p != nil && *p == s {
@@ -72,6 +75,7 @@ func serve(dir string) {
 		case "acquire":
 			ttl, _ := time.ParseDuration(f[2])
 			r = request(f[1], ttl)
+			r.Fixed = len(f) > 3
 			if g, err := b.Acquire(context.Background(), r); err != nil {
 				answer = err
 			} else {
@@ -110,10 +114,12 @@ type child struct {
 	out *bufio.Reader
 }
 
-func start(t testing.TB, dir string) *child {
+func start(t testing.TB, dir string) *child { return startBoot(t, dir, boot1) }
+
+func startBoot(t testing.TB, dir, boot string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	cmd.Env = append(os.Environ(), childEnv+"="+dir, bootEnv+"="+boot)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -194,6 +200,33 @@ func TestKilledHolderFreesAtOnce(t *testing.T) {
 	}
 }
 
+// Also when the client that watches over the queue is killed with the holder, or is stopped,
+// somebody notices.
+func TestKilledHolderFreesAtOnceWithoutAGuard(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		dir := t.TempDir()
+		b, c, guard := openTest(t, dir), start(t, dir), start(t, dir)
+		c.do("acquire a 1h")
+		guard.send("acquire a 2s")
+		eventually(t, "the guard waits", func() bool { return inspect(t, b, "a").Len() == 2 })
+		done := background(t, b, request("a", long))
+		eventually(t, "it watches", func() bool {
+			s, err := b.read(slot("a"))
+			return err == nil && s.queue("a").guard() != 0 && s.queue("a").guard() != b.session.id
+		})
+		if stop {
+			guard.signal(syscall.SIGSTOP)
+			guard.stopped()
+		} else {
+			guard.kill()
+		}
+		c.kill()
+		if err := answer(t, done); err != nil { // after the guard's TTL, where that is stopped
+			t.Fatal(err)
+		}
+	}
+}
+
 // A writer that is killed while it waits does not keep out the readers behind it.
 func TestKilledWaiterLetsReadersPass(t *testing.T) {
 	dir := t.TempDir()
@@ -256,8 +289,8 @@ func TestStoppedHolderFreesAtItsTTL(t *testing.T) {
 	}
 }
 
-// A process that is stopped at any step of an update wedges nobody: what it did not put in place does not count, and
-// what it did ends at its TTL. When it goes on, it finds out.
+// A process that is stopped at any step of an update wedges nobody: what it did not put in place
+// does not count, and what it did ends at its TTL. When it goes on, it finds out.
 func TestStoppedInAnUpdate(t *testing.T) {
 	const ttl = 400 * time.Millisecond // where it has to pass; elsewhere an hour
 	for _, step := range []string{"new", "written", "swapped", "unlinked"} {
@@ -321,8 +354,9 @@ func TestStoppedInAnUpdate(t *testing.T) {
 	}
 }
 
-// Processes work on a few names while some are killed and stopped. In each section three witnesses watch: a file lock
-// shows a second holder, a counter loses updates if there are two, and the tokens have to grow.
+// Processes work on a few names while some are killed and stopped. In each section three witnesses
+// watch: a file lock shows a second holder, a counter loses updates if there are two, and the
+// tokens have to grow.
 func TestProcessesExcludeEachOther(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kill=%t", kill), func(t *testing.T) {

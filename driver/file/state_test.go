@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func anyEntry(t *rapid.T) *entry {
 	}
 	number := rapid.Int64Range(0, 1<<62)
 	e := &entry{
-		session: id("session"), cell: rapid.IntRange(0, 1<<20).Draw(t, "cell"), arrived: number.Draw(t, "arrived"),
+		session: sessionID(rapid.Uint64Min(1).Draw(t, "session")), cell: rapid.IntRange(0, 1<<20).Draw(t, "cell"), arrived: number.Draw(t, "arrived"),
 		armed: number.Draw(t, "armed"), suspect: rapid.Bool().Draw(t, "suspect"), until: number.Draw(t, "until"),
 	}
 	e.Name = rapid.StringN(1, -1, 255).Draw(t, "name")
@@ -37,13 +38,25 @@ func anyEntry(t *rapid.T) *entry {
 	return e
 }
 
+// entries returns all requests of the state: of each queue the strangers, then the joins.
+func entries(t interface{ Fatal(...any) }, s *state) (all []*entry) {
+	for i := range s.queues {
+		es, err := s.queues[i].all()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(append(all, es...), s.queues[i].joins...)
+	}
+	return all
+}
+
 func TestStateRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &state{}
 		for range rapid.IntRange(0, 8).Draw(t, "n") {
 			s.add(anyEntry(t))
 		}
-		for i, e := range s.entries() {
+		for i, e := range entries(t, s) {
 			s.bury(tombstone{e.Name, e.ID, int64(i) + 1})
 		}
 		data, err := s.encode()
@@ -75,7 +88,7 @@ func TestEditLeavesTheOriginalAlone(t *testing.T) {
 	s := &state{}
 	var es []*entry
 	for i := range 5 {
-		e := &entry{session: driver.NewID()}
+		e := &entry{session: sessionID(1 + i)}
 		e.Name, e.ID, e.TTL = "a", driver.NewID(), time.Second
 		e.Owner = e.ID
 		e.Label = fmt.Sprint(i)
@@ -99,7 +112,7 @@ func TestEditLeavesTheOriginalAlone(t *testing.T) {
 		if len(c.granted) != 1 || c.granted[0].ID != es[1].ID || c.granted[0].armed != 7 {
 			t.Errorf("granted %v", c.granted)
 		}
-		if got := c.entries(); len(got) != 5 || got[4] != extra || got[3].ID != es[4].ID {
+		if got := entries(t, c); len(got) != 5 || got[4].ID != extra.ID || got[3].ID != es[4].ID {
 			t.Errorf("edited to %v", got)
 		}
 	}
@@ -107,17 +120,17 @@ func TestEditLeavesTheOriginalAlone(t *testing.T) {
 	if err := c.grant(7, token); err != nil {
 		t.Fatal(err)
 	}
-	if c.entries()[0].Token == 0 || s.entries()[0].Token != 0 {
+	if entries(t, c)[0].Token == 0 || entries(t, s)[0].Token != 0 {
 		t.Error("a grant is not in the copy alone")
 	}
 	c, d := s.edit(), s.edit()
 	for _, to := range []*state{c, d} {
 		to.add(es[0].change(func(e *entry) { e.ID = driver.NewID(); e.Owner = e.ID }))
 	}
-	if c.entries()[5] == d.entries()[5] {
+	if entries(t, c)[5].ID == entries(t, d)[5].ID {
 		t.Error("one edit overwrites the other")
 	}
-	for _, e := range s.entries() {
+	for _, e := range s.queues[0].strangers {
 		e.line = nil
 	}
 	if after, _ := s.encode(); !bytes.Equal(before, after) {
@@ -125,38 +138,89 @@ func TestEditLeavesTheOriginalAlone(t *testing.T) {
 	}
 }
 
-// What did not change is not parsed again: hand-offs in a long queue are cheap.
-func TestDecodeTakesWhatIsKnown(t *testing.T) {
-	s := &state{}
-	for i := range 1000 {
-		e := &entry{session: driver.NewID(), cell: i}
-		e.Name, e.ID, e.TTL = "a", driver.NewID(), time.Second
-		e.Owner = e.ID
-		s.add(e)
-	}
-	if _, err := s.encode(); err != nil {
-		t.Fatal(err)
-	}
-	c := s.edit()
-	c.remove("a", s.queues[0].strangers[0].ID)
-	if err := c.grant(1, func() (uint64, error) { return 1, nil }); err != nil {
-		t.Fatal(err)
-	}
-	data, err := c.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := decode(data, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed := 0
-	for i, e := range back.entries() {
-		if e != s.queues[0].strangers[i+1] {
-			parsed++
+// Nobody reads the lines of those who wait behind the first: an arrival and a hand-off do as much
+// in a long queue as in a short one, but for the copying.
+func TestLongQueueIsNotRead(t *testing.T) {
+	allocations := func(n int) float64 {
+		s := &state{}
+		for i := range n {
+			e := &entry{session: sessionID(1 + i), cell: i}
+			e.Name, e.ID, e.TTL = "a", driver.NewID(), time.Second
+			e.Owner = e.ID
+			if err := s.add(e); err != nil {
+				t.Fatal(err)
+			}
 		}
+		data, err := s.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return testing.AllocsPerRun(20, func() {
+			back, err := decode(data, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := back.edit()
+			err = c.remove("a", c.queues[0].strangers[0].ID)
+			if err == nil {
+				err = c.grant(1, func() (uint64, error) { return 1, nil })
+			}
+			if err == nil {
+				err = c.add(back.queues[0].strangers[0].change(func(e *entry) { e.ID = driver.NewID() }))
+			}
+			if err == nil {
+				_, err = c.encode()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
-	if parsed != 1 {
-		t.Errorf("%d requests were parsed, want 1", parsed)
+	if short, longer := allocations(20), allocations(1000); longer > short+10 {
+		t.Errorf("%v allocations with 20 requests, %v with 1,000", short, longer)
 	}
+}
+
+// Wherever a request stands it is found, changed and removed, and all others stay as they were.
+func TestStateChangesOneRequestAnywhere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &state{}
+		var want []driver.ID
+		for range rapid.IntRange(1, 8).Draw(t, "n") {
+			e := anyEntry(t)
+			e.Name, e.Owner, e.Token = "a", e.ID, 0
+			if s.queue("a") == nil || !s.ids("a")[e.ID] {
+				want = append(want, e.ID)
+				if err := s.add(e); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		i := rapid.IntRange(0, len(want)-1).Draw(t, "which")
+		c := s.edit()
+		err := c.alter("a", want[i], func(e *entry) *entry { return e.change(func(e *entry) { e.armed = 42 }) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, id := range want {
+			before, err := s.find("a", id)
+			after, err2 := c.find("a", id)
+			if err != nil || err2 != nil || before == nil || after == nil {
+				t.Fatalf("request %d is not found: %v, %v", j, err, err2)
+			}
+			if changed := after.armed == 42 && before.armed != 42; changed != (j == i && before.armed != 42) {
+				t.Fatalf("request %d of which %d was changed", j, i)
+			}
+		}
+		if err := c.remove("a", want[i]); err != nil {
+			t.Fatal(err)
+		}
+		var got []driver.ID
+		for _, e := range entries(t, c) {
+			got = append(got, e.ID)
+		}
+		if rest := slices.Delete(slices.Clone(want), i, i+1); !slices.Equal(got, rest) {
+			t.Fatalf("of %v without %d remained %v", want, i, got)
+		}
+	})
 }

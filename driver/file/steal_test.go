@@ -4,6 +4,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,7 +37,8 @@ func (s *steps) at(step string) {
 	}
 }
 
-// stop runs f, which stops at the n-th pass of the step, and returns what lets it go on and waits for it.
+// stop runs f, which stops at the n-th pass of the step, and returns what lets it go on and waits
+// for it.
 func (s *steps) stop(step string, n int, f func() error) (resume func() error) {
 	s.mu.Lock()
 	s.step, s.n, s.hit = step, n, make(chan chan struct{})
@@ -116,9 +118,9 @@ func TestRenewalThatComesLateIsLost(t *testing.T) {
 	}
 }
 
-// A renewal read the clock in time, and is stopped before it writes its cell. Then the request expires, and somebody
-// takes it, in two updates: mark and drop. Wherever the renewal comes in between, exactly one of the two has the
-// lock.
+// A renewal read the clock in time, and is stopped before it writes its cell. Then the request
+// expires, and somebody takes it, in two updates: mark and drop. Wherever the renewal comes in
+// between, exactly one of the two has the lock.
 func TestRenewalAndTheftSeeEachOther(t *testing.T) {
 	for _, c := range []struct {
 		step  string // of the thief, during which the renewal goes on to its end
@@ -161,7 +163,8 @@ func TestRenewalAndTheftSeeEachOther(t *testing.T) {
 	}
 }
 
-// What renewals proved before they saw the break holds until the end that it gets, and nothing prolongs that.
+// What renewals proved before they saw the break holds until the end that it gets, and nothing
+// prolongs that.
 func TestRenewalAndBreakSeeEachOther(t *testing.T) {
 	for _, c := range []struct {
 		step    string // of the break, during which the renewal runs
@@ -199,8 +202,8 @@ func TestRenewalAndBreakSeeEachOther(t *testing.T) {
 	}
 }
 
-// A writer that was stopped in an update and comes back after others have been through does no harm: also where the
-// slot was vacant before, and is again.
+// A writer that was stopped in an update and comes back after others have been through does no
+// harm: also where the slot was vacant before, and is again.
 func TestStoppedWriterLosesItsSwap(t *testing.T) {
 	for _, step := range []string{"new", "written"} {
 		r := newRig(t)
@@ -305,6 +308,33 @@ func TestLateDuplicateCreatesNothing(t *testing.T) {
 	r.advance(1)
 	if inspect(t, r.b, "a"); len(states(t, r.b)) != 0 {
 		t.Error("the tombstone stays")
+	}
+}
+
+// Nobody comes to those names again, but the client that left the tombstones makes other calls.
+func TestTombstonesDoNotPileUp(t *testing.T) {
+	r := newRig(t)
+	other := request("other", long)
+	acquire(t, r.a, other)
+	for i := range 10 {
+		q := request(fmt.Sprint("a", i), 10*second)
+		q.Uncertain = true
+		acquire(t, r.a, q)
+		release(t, r.a, q)
+	}
+	r.advance(10*second - 1)
+	renew(r.a, other)
+	if n := len(states(t, r.a)); n != 11 {
+		t.Fatalf("%d states before the end", n)
+	}
+	r.advance(1)
+	for range 5 {
+		if err := renew(r.a, other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(states(t, r.a)); n != 1 {
+		t.Errorf("%d states after the tombstones' time", n)
 	}
 }
 

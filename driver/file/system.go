@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// monotonic reads CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine. It stands still while the
-// machine is suspended, and so do they.
+// monotonic reads CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine. It
+// stands still while the machine is suspended, and so do they.
 func monotonic() (int64, error) {
 	const clockMonotonic = 1
 	var ts syscall.Timespec
@@ -32,8 +32,8 @@ func bootID() (string, error) {
 	return id, err
 }
 
-// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each may have a monotonic
-// clock of its own.
+// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each may
+// have a monotonic clock of its own.
 func timeNamespace() uint64 {
 	var st syscall.Stat_t
 	if syscall.Stat("/proc/self/ns/time", &st) != nil {
@@ -77,13 +77,42 @@ func size(fd int) (int64, error) {
 	return st.Size, err
 }
 
-// flock takes a lock that its open file description keeps until it is closed, and reports whether it could at once.
+// flock takes a lock that its open file description keeps until it is closed, and reports whether
+// it could at once.
 func flock(fd int, how int) (bool, error) {
 	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.Flock(fd, how|syscall.LOCK_NB) })
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// Locks of an open file description on bytes of a file, the same on all kinds of machines.
+const (
+	ofdGet = 36
+	ofdSet = 37
+)
+
+// lockByte takes or gives back (F_UNLCK) the lock on a byte, which the open file description keeps
+// until it is closed, and reports whether it could at once. There need not be such a byte.
+func lockByte(fd, i int, how int16) (bool, error) {
+	l := syscall.Flock_t{Type: how, Start: int64(i), Len: 1}
+	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.FcntlFlock(uintptr(fd), ofdSet, &l) })
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// lockedByOthers reports whether another open file description has the lock on a byte, without
+// touching it.
+func lockedByOthers(fd, i int) (bool, error) {
+	l := syscall.Flock_t{Type: syscall.F_WRLCK, Start: int64(i), Len: 1}
+	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.FcntlFlock(uintptr(fd), ofdGet, &l) })
+	if err != nil {
+		return false, fmt.Errorf("ask for a lock: %w", err)
+	}
+	return l.Type != syscall.F_UNLCK, nil
 }
 
 // readAt returns the content of a file.

@@ -3,18 +3,28 @@
 package file
 
 import (
+	"bytes"
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
-
-	"github.com/dlock-go/dlock/driver"
 )
 
-// update changes the state of a slot. It drops what is over, grants who is next, lets change edit the copy (nil: no
-// more than that), grants again, and puts the copy in place, from the start again as long as others are faster; so
-// change may run several times. What else changed is put in place even if change returns an error, which update
-// returns. After any other error nothing of change was done.
+// update changes the state of a slot. It drops what is over, grants who is next, lets change edit
+// the copy (nil: no more than that), grants again, and puts the copy in place, from the start again
+// as long as others are faster; so change may run several times. What else changed is put in place
+// even if change returns an error, which update returns. After any other error nothing of change
+// was done.
 func (b *backend) update(ctx context.Context, slot int, change func(s *state, now int64) error) error {
+	return b.updateSome(ctx, slot, sample, change)
+}
+
+// sample is how many of those who wait behind the first an update looks at: the dead do not pile up
+// there.
+const sample = 4
+
+// updateSome is update with another number than sample.
+func (b *backend) updateSome(ctx context.Context, slot, some int, change func(s *state, now int64) error) error {
 	lock := b.updating[slot%len(b.updating)]
 	select {
 	case lock <- struct{}{}:
@@ -38,7 +48,7 @@ func (b *backend) update(ctx context.Context, slot int, change func(s *state, no
 			return err
 		}
 		s := old.edit()
-		again, err := b.tidy(s, now)
+		again, err := b.tidy(s, some, now)
 		if err != nil {
 			return err
 		}
@@ -63,7 +73,7 @@ func (b *backend) update(ctx context.Context, slot int, change func(s *state, no
 				continue
 			}
 			b.keep(slot, s)
-			b.wake(s.granted)
+			b.wake(slot, old, s)
 		}
 		if !again {
 			return refused
@@ -71,29 +81,38 @@ func (b *backend) update(ctx context.Context, slot int, change func(s *state, no
 	}
 }
 
-// tidy drops what is over: the requests of dead clients, and in two steps those that nobody kept alive.
+// tidy drops what is over: the requests of dead clients, and in two steps those that nobody kept
+// alive.
 //
-// A request that has expired is marked suspect first. Its owner arms it in two steps too: it writes the time into its
-// cell, and then looks at the word of the slot. If it sees the word from before the mark, its time was in the cell
-// before the mark was in place, so that whoever reads the cell after it read the mark sees that time, and takes the
-// mark away. If it sees a later word, it reads the state and finds the mark. So a suspect whose cell still shows that
-// it expired can go.
+// A request that has expired is marked suspect first. Its owner arms it in two steps too: it writes
+// the time into its cell, and then looks at the word of the slot. If it sees the word from before
+// the mark, its time was in the cell before the mark was in place, so that whoever reads the cell
+// after it read the mark sees that time, and takes the mark away. If it sees a later word, it reads
+// the state and finds the mark. So a suspect whose cell still shows that it expired can go.
 //
 // The end of a broken hold is found in the same way: from the cell, once the break is in place.
 //
-// It reports whether it has set marks: then nothing else was decided, and this copy has to be put in place first.
-func (b *backend) tidy(s *state, now int64) (marked bool, err error) {
-	s.each("", func(e *entry) *entry {
+// It looks at all that are at hand, and at some of those behind: they are in nobody's way. If the
+// first who waits is over it looks at all behind it too. The next may have been over for as long:
+// nobody is to be granted in the place of one who lives, nor to be found over in its turn, one
+// after the other.
+//
+// It reports whether it has set marks: then nothing else was decided, and this copy has to be put
+// in place first.
+func (b *backend) tidy(s *state, some int, now int64) (marked bool, err error) {
+	judge := func(e *entry) *entry {
 		if err != nil {
 			return e
 		}
 		var cell int64
 		var dead bool
-		cell, dead, err = b.cell(e, now)
+		cell, dead, err = b.life(e, now)
 		expires := e.expires(cell)
 		switch expired := now >= expires; {
 		case err != nil:
 			return e
+		case dead && !expired && e.outlives():
+			return e.orphan(cell)
 		case dead, expired && e.suspect, expired && e.Broken && e.until != 0:
 			return nil
 		case e.Broken && e.until == 0:
@@ -105,18 +124,60 @@ func (b *backend) tidy(s *state, now int64) (marked bool, err error) {
 			return e.change(func(e *entry) { e.suspect = false })
 		}
 		return e
-	})
+	}
+	depends := false
+	for i := range s.queues {
+		q := &s.queues[i]
+		over, fault := b.headless(q, now)
+		if fault != nil {
+			return false, fault
+		}
+		from, n := 0, some
+		if over {
+			n = math.MaxInt
+		} else if lines := bytes.Count(q.tail, []byte{'\n'}); lines > some {
+			at := rand.IntN(len(q.tail))
+			from = bytes.LastIndexByte(q.tail[:at], '\n') + 1
+		}
+		marked = false
+		if fault := s.behind(q, from, n, judge); fault != nil {
+			return false, fault
+		}
+		depends = depends || marked && over
+	}
+	marked = depends // nothing depends on the marks of others
+	if fault := s.each("", judge); fault != nil {
+		return false, fault
+	}
 	s.unbury(now)
 	return marked, err
 }
 
-// cell returns when the request was last kept alive, or that its client is dead.
-func (b *backend) cell(e *entry, now int64) (int64, bool, error) {
-	if e.session == b.session.id {
-		at, err := b.session.cell(e.cell)
-		return at, false, err
+// headless reports whether the first who waits is over.
+func (b *backend) headless(q *queue, now int64) (bool, error) {
+	_, first := q.granted()
+	for _, e := range first {
+		cell, dead, err := b.life(e, now)
+		if err != nil || dead || now >= e.expires(cell) {
+			return true, err
+		}
 	}
-	return b.peers.cell(e.session, e.cell, now)
+	return false, nil
+}
+
+// life returns when the request was last kept alive, and whether its client is dead.
+func (b *backend) life(e *entry, now int64) (cell int64, dead bool, err error) {
+	if e.session == 0 {
+		return 0, false, nil
+	}
+	lives := e.session == b.session.id
+	if !lives {
+		lives, err = b.table.cells.lives(e.session, now)
+	}
+	if err == nil {
+		cell, err = b.table.cells.at(e.session, e.cell)
+	}
+	return cell, !lives, err
 }
 
 // read returns the state of the slot as of now.
@@ -150,15 +211,27 @@ func (b *backend) keep(slot int, s *state) {
 	b.cache[slot] = s
 }
 
-// wake tells those that an update granted.
-func (b *backend) wake(granted []*entry) {
-	rung := map[driver.ID]bool{b.session.id: true}
-	for _, e := range granted {
+// wake tells those that an update granted, and those that have become guards by it.
+func (b *backend) wake(slot int, old, s *state) {
+	rung := map[sessionID]bool{}
+	for _, e := range s.granted {
 		if e.session == b.session.id {
 			b.decide(e.ID, nil)
-		} else if !rung[e.session] {
+		} else {
 			rung[e.session] = true
-			b.peers.ring(e.session)
+		}
+	}
+	for i := range s.queues {
+		g := s.queues[i].guard()
+		if q := old.queue(s.queues[i].name); g != 0 && (q == nil || q.guard() != g) {
+			rung[g] = true
+		}
+	}
+	for g := range rung {
+		if g == b.session.id {
+			b.poke(slot)
+		} else {
+			b.table.ring(g, slot)
 		}
 	}
 }

@@ -45,9 +45,12 @@ func (b *Backend) Capabilities() driver.Capabilities {
 		Joins:           true,
 		Inspect:         true,
 		ServerEndsFixed: true,
-		MinTTL:          time.Millisecond,
+		FixedOutlives:   true,
+		MinTTL:          minTTL,
 	}
 }
+
+const minTTL = time.Millisecond
 
 // Notify implements [driver.Notifier]. An expiry is noticed when its name is used next, or at once if somebody waits.
 func (b *Backend) Notify(lost func(driver.ID)) {
@@ -61,6 +64,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
+	if r.TTL < minTTL {
+		return driver.Grant{}, fmt.Errorf("%w TTL of %s; the least is %s", driver.ErrInvalid, r.TTL, minTTL)
+	}
 	grant, w, err := b.enter(r)
 	if w == nil {
 		return grant, err
@@ -70,7 +76,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return w.grant, w.err
 	case <-ctx.Done():
 		b.Release(ctx, r) // waiting or granted by now, it goes, and whoever follows is granted
-		return driver.Grant{}, ctx.Err()
+		return driver.Grant{}, driver.Waited(ctx)
 	}
 }
 
@@ -259,7 +265,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// leave removes all that the client has in any queue, and reports whether this was the first call.
+// leave removes all that the client has in any queue but fixed holds, and reports whether this was
+// the first call.
 func (b *Backend) leave() bool {
 	s := b.space
 	s.mu.Lock()
@@ -267,10 +274,10 @@ func (b *Backend) leave() bool {
 	if b.closed {
 		return false
 	}
-	b.closed = true
+	b.closed, b.lost = true, nil
 	now, changed := time.Now(), map[*queue]bool{}
 	for _, r := range s.requests {
-		if r.client == b {
+		if r.client == b && !(r.Fixed && r.granted()) {
 			q := s.queues[r.Name]
 			s.remove(q, r, driver.ErrClosed)
 			changed[q] = true

@@ -11,7 +11,12 @@ import (
 
 func harness() conformance.Harness {
 	space := new(memory.Space)
-	return conformance.Harness{Open: func(conformance.T) driver.Backend { return space.Open() }}
+	return conformance.Harness{
+		Open: func(conformance.T) driver.Backend { return space.Open() },
+		Stored: func(_ conformance.T, b driver.Backend, name string) int {
+			return b.(*memory.Backend).Stored(name)
+		},
+	}
 }
 
 func TestConformance(t *testing.T) { conformance.Run(t, harness()) }

@@ -5,15 +5,17 @@
 //
 // # URLs
 //
-// "memory:name" opens a client of the space with that name, which all clients of the process that open it share, and
-// which is forgotten when the last of them is closed. "memory:" opens a client of a space of its own. Names of spaces are
-// compared as written. There are no parameters beyond those that every URL has.
+// "memory:name" opens a client of the space with that name, which all clients of the process that
+// open it share, and which is forgotten when the last of them is closed and no fixed hold stands
+// any more. "memory:" opens a client of a space of its own. Names of spaces are compared as
+// written. There are no parameters beyond those that every URL has.
 package memory
 
 import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -32,6 +34,24 @@ var named = struct {
 type namedSpace struct {
 	Space
 	clients int
+	timer   *time.Timer // of the next free; nil until one was needed
+}
+
+// free forgets the space once no client has it open and the time of every fixed hold is over.
+func (s *namedSpace) free(name string) {
+	named.Lock()
+	defer named.Unlock()
+	if s.clients > 0 || named.spaces[name] != s {
+		return
+	}
+	switch left := s.left(time.Now()); {
+	case left <= 0:
+		delete(named.spaces, name)
+	case s.timer == nil:
+		s.timer = time.AfterFunc(left, func() { s.free(name) })
+	default:
+		s.timer.Reset(left)
+	}
 }
 
 func open(_ context.Context, c driver.Config) (driver.Backend, error) {
@@ -59,10 +79,9 @@ func open(_ context.Context, c driver.Config) (driver.Backend, error) {
 	b := s.Open()
 	b.prefix, b.forget = c.Prefix, func() {
 		named.Lock()
-		defer named.Unlock()
-		if s.clients--; s.clients == 0 {
-			delete(named.spaces, name)
-		}
+		s.clients--
+		named.Unlock()
+		s.free(name)
 	}
 	return b, nil
 }

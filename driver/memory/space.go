@@ -75,6 +75,16 @@ func (s *Space) touch(name string, now time.Time) *queue {
 	return s.queues[name]
 }
 
+// left returns how long the last of the holds stands, unless it is renewed or given back.
+func (s *Space) left(now time.Time) (left time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.requests {
+		left = max(left, r.expires.Sub(now))
+	}
+	return left
+}
+
 // add puts an admitted request into its queue, and grants it if the rule does.
 func (s *Space) add(q *queue, r *request, now time.Time) {
 	s.queues[q.name], s.requests[r.ID] = q, r

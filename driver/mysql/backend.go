@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,8 +30,7 @@ type Options struct {
 // Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable], [driver.Breaker] and [driver.Lister], whose
 // contracts it keeps.
 type Backend struct {
-	db     *sql.DB
-	owned  bool // Close closes db
+	pool   *pool
 	o      Options
 	prefix bin
 	caps   driver.Capabilities
@@ -43,9 +43,10 @@ type Backend struct {
 	mu       sync.Mutex
 	closed   bool
 	mine     map[driver.ID]*mine // what may stand in the queues
-	holds    map[string]int      // how many of those were granted, by name
+	holds    map[string]int      // how many of those were granted that let nobody else in, by name
 	names    map[string]*group   // those who wait, by name
 	watching bool                // there is a goroutine that looks for grants
+	kept     time.Time           // when it last kept alive what waits; its own
 	nudge    chan struct{}       // has a token in it if that has to think again
 }
 
@@ -68,10 +69,10 @@ func New(db *sql.DB, o Options) (*Backend, error) {
 	if o.Identity == "" {
 		o.Identity = fmt.Sprintf("%p", db)
 	}
-	return newBackend(db, o, "mysql")
+	return newBackend(&pool{db: db}, o, "mysql")
 }
 
-func newBackend(db *sql.DB, o Options, scheme string) (*Backend, error) {
+func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	if o.GrantWindow == 0 {
 		o.GrantWindow = time.Second
 	}
@@ -79,11 +80,11 @@ func newBackend(db *sql.DB, o Options, scheme string) (*Backend, error) {
 		return nil, fmt.Errorf("%w options: the grant window is at least 10ms, and the prefix has at most 255 bytes", driver.ErrInvalid)
 	}
 	b := &Backend{
-		db: db, o: o, prefix: bin(o.Prefix), lanes: lanes{m: map[string]*lane{}},
+		pool: p, o: o, prefix: bin(o.Prefix), lanes: lanes{m: map[string]*lane{}},
 		mine: map[driver.ID]*mine{}, holds: map[string]int{}, names: map[string]*group{}, nudge: make(chan struct{}, 1),
 		caps: driver.Capabilities{
 			Backend: scheme, Identity: o.Identity + "/" + o.Prefix, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
-			Inspect: true, Durable: true, ServerEndsFixed: true, MinTTL: 50 * time.Millisecond, MaxTTL: 100 * 365 * 24 * time.Hour,
+			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 50 * time.Millisecond, MaxTTL: 100 * 365 * 24 * time.Hour,
 		},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -98,6 +99,9 @@ func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
+	}
+	if r.TTL < b.caps.MinTTL || r.TTL > b.caps.MaxTTL {
+		return driver.Grant{}, fmt.Errorf("%w TTL %s: it is %s at least and %s at most", driver.ErrInvalid, r.TTL, b.caps.MinTTL, b.caps.MaxTTL)
 	}
 	b.mu.Lock()
 	if b.closed {
@@ -140,11 +144,15 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		}
 		given, told := m.given, m.told
 		m.told = false
+		stood := m.stands
 		b.mu.Unlock()
 		if given != nil && w != nil {
 			return *given, nil
 		}
 		c := newCall("acquire", b.prefix, bin(r.Name), r.ID, r.Owner, r.Client, r.Mode == driver.Shared, r.Limit, r.TTL, r.Fixed, wait, b.o.GrantWindow, text(r.Label))
+		if stood { // an outage shorter than its TTL ends no wait
+			c.patience = max(patience, r.TTL)
+		}
 		err := b.send(ctx, b.stop, r.Name, told, c)
 		var a verdict
 		if err == nil {
@@ -164,7 +172,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		}
 		b.mu.Unlock()
 		if err != nil {
-			return driver.Grant{}, err
+			return driver.Grant{}, b.waited(ctx, stood && c.trouble.Load() == nil, err)
 		}
 		if a.granted {
 			return driver.Grant{Token: a.token, TTL: r.TTL, Since: c.sent}, nil
@@ -175,14 +183,29 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		}
 		b.waits(w, a)
 		if err := w.sleep(ctx, b.stop); err != nil {
-			return driver.Grant{}, err
+			return driver.Grant{}, b.waited(ctx, true, err)
 		}
 	}
 }
 
+// waited is the error of an Acquire that ended with ctx, if it did: where the server said that the
+// request stands in the queue, and answers, it says so.
+func (b *Backend) waited(ctx context.Context, stands bool, err error) error {
+	if ended := ctx.Err(); ended == nil || !errors.Is(err, ended) {
+		return err
+	}
+	if t := b.pool.trouble.Load(); t != nil && stands {
+		return fmt.Errorf("%w: %w", err, *t)
+	}
+	if !stands {
+		return err
+	}
+	return driver.Waited(ctx)
+}
+
 // holding takes note of a proof that the request holds. b.mu is held.
 func (b *Backend) holding(m *mine, since time.Time) {
-	if m.until.IsZero() && b.mine[m.r.ID] == m {
+	if m.until.IsZero() && m.r.Mode == driver.Exclusive && b.mine[m.r.ID] == m {
 		b.holds[m.r.Name]++
 	}
 	m.until = since.Add(m.r.TTL)
@@ -195,7 +218,7 @@ func (b *Backend) forget(m *mine) {
 		return
 	}
 	delete(b.mine, id)
-	if m.until.IsZero() {
+	if m.until.IsZero() || m.r.Mode == driver.Shared {
 		return
 	}
 	if b.holds[name]--; b.holds[name] == 0 {
@@ -447,17 +470,24 @@ func explain(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	switch e.Number {
-	case 1146, 1305: // no such table, no such procedure
-		return fmt.Errorf("%w: %w", errSchema, err)
-	case 1044, 1142, 1143, 1227, 1370:
+	if lacksRight(err) {
 		return fmt.Errorf("the server's user lacks a right (docs/mysql.md lists those that suffice): %w", err)
+	}
+	switch e.Number {
+	case 1146, 1305, 1318: // no such table, no such procedure, other parameters
+		return fmt.Errorf("%w: %w", errSchema, err)
 	case 1665:
 		return fmt.Errorf("%w: %w", errBinlog, err)
 	case 1290, 1836:
 		return fmt.Errorf("the server is read-only: %w", err)
 	}
 	return err
+}
+
+// lacksRight reports whether the server refused the user something.
+func lacksRight(err error) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && slices.Contains([]uint16{1044, 1142, 1143, 1227, 1370}, e.Number)
 }
 
 var (
@@ -483,6 +513,9 @@ func (b *Backend) Close() error {
 	b.mu.Lock()
 	left := make(chan leaving, len(b.mine))
 	for _, m := range b.mine {
+		if m.r.Fixed && !m.until.IsZero() && m.asking+m.releases == 0 {
+			continue // it stands until its time
+		}
 		left <- leaving{m.r.Name, b.releaseCall(m.r, m.uncertain || m.asking > 0)}
 	}
 	b.mu.Unlock()
@@ -500,8 +533,8 @@ func (b *Backend) Close() error {
 		})
 	}
 	wg.Wait()
-	if b.owned {
-		return b.db.Close()
+	if b.pool.owned {
+		return b.pool.db.Close()
 	}
 	return nil
 }

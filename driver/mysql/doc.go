@@ -8,10 +8,12 @@
 //
 // # State
 //
-// dlock_locks has one row for each prefix and name that was ever used. It is the mutex of the queue: whatever changes a queue holds this row by
-// SELECT … FOR UPDATE, in a READ COMMITTED transaction which begins and ends within one CALL. So the server runs from the row lock to the
-// COMMIT without the client, and nobody holds a row, a transaction or a connection while a lock is held or waited for. The row also
-// has the last token and what is known of the places in the queue. It is kept; [Cleanup] removes those long unused.
+// dlock_locks has one row for each prefix and name that was ever used. It is the mutex of the
+// queue: whatever changes a queue holds this row by SELECT … FOR UPDATE, in a READ COMMITTED
+// transaction which begins and ends within one CALL. So the server runs from the row lock to the
+// COMMIT without the client, and nobody holds a row, a transaction or a connection while a lock is
+// held or waited for. The row also has the last token and what is known of the places in the queue.
+// It is kept; [Cleanup] removes those whose last token is old.
 //
 // dlock_requests has one row for each request, under its place in the queue of its name:
 //
@@ -35,7 +37,8 @@
 //	    is a new arrival at the end; the driver never sends it again for one that it knows to have held.
 //	  - settle, within every transaction: drops the holders that have expired, and grants whoever is next. A waiter of the client that made the
 //	    call is told by its reply: it holds for its TTL and has nothing more to ask. A waiter of another client is granted for a window (1 s) until it
-//	    confirms. Not confirmed, it goes, and with it all others of that client that wait there.
+//	    confirms. Not confirmed, it goes, and with it all others of that client that wait there. One transaction removes 500 of the dead at
+//	    most: what it did stands by itself, so it is committed, and the same CALL goes on in another, after others of the name.
 //	  - release: removes the request wherever it is, and settles.
 //	  - renew: arms the TTL of holders anew, any number in one statement, without their lock rows. It never brings back what has expired or is broken.
 //	    Stealing judges anew when it deletes the row: so whichever of the two comes first is right, and the other sees it.
@@ -43,16 +46,50 @@
 //	    of the names that it waits for have a holder that has expired. It looks after a
 //	    twentieth of the time since the queue moved, three times in each of its moves once it is next, not before those ahead can have had their
 //	    turns, at least 1 ms and at most 100 ms after the last look; and hardly while the client itself holds, as its own release will tell.
-//	  - keep: one statement each few seconds keeps alive all that a client has waiting. What nobody keeps goes when its turn comes.
+//	  - keep: one statement each few seconds keeps alive all that a client has waiting, and removes
+//	    up to a hundred of those that nobody keeps, under any name. What it leaves goes when its turn
+//	    comes.
+//
+// # Connections
+//
+// A connection is used for one CALL, which leaves nothing in it: it ends the transaction that it
+// finds and its own, and puts back the settings of the session that it changes (dlock_enter,
+// dlock_leave): no wait for a row or a table is longer than 2 s, and the session's clock runs.
+// Whoever kills the query, or ends its time, keeps the CALL from doing so, since no handler of a
+// procedure runs then. So a connection goes back to its pool after a whole answer, and not
+// otherwise:
+//
+//	idle ── CALL ──► busy ── answer ──► idle
+//	                   └── an error of any kind, the end of its time ──► closed
+//
+// A client has at most 30 CALLs for names at the server at once, or two less than its pool may have
+// connections, beside those that renew and one of those who wait; releases and confirmations come
+// before new requests. A statement that it gave up, after 3 s, has left the server by then, or
+// leaves it when the wait that it is in has lasted for 2 s.
+//
+// # The schema
+//
+// A client works with the schema that it was written for, and with no other: it asks for its number
+// when it is opened, or with its first call, and refuses an older and a newer one. So clients of two
+// protocols never stand in one queue. For those that run while the schema is changed, a later
+// migration gives a procedure whose meaning changes other parameters: the server refuses their
+// calls.
 //
 // # What is lost, repeated or late
 //
-//   - A reply is lost, a COMMIT's too, or the connection is killed: the same CALL is sent again on another connection. Acquire, renew
-//     and break write absolute state. Release sent again finds nothing: that is success if an earlier copy was sent and the hold cannot have expired.
+//   - A reply is lost, a COMMIT's too, the connection is killed, or the query alone (1317), or its
+//     time is over (1969, 3024): nobody knows whether it committed. The same CALL is sent again on
+//     another connection. Acquire, renew and break write absolute state. Release sent again finds
+//     nothing: that is success if an earlier copy was sent and the hold cannot have expired.
 //   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a TTL, under which it creates nothing.
 //   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed record (1020): the procedure rolled back all
 //     of it, and is called again.
-//   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row after 2 s.
+//   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row or
+//     the table after 2 s.
+//   - An outage: a call is sent for 10 s; one for a request that stands in the queue for that
+//     request's TTL, if it is longer.
+//   - The session's clock was stopped (SET timestamp): it runs during the CALL, and stands afterwards
+//     where it stood.
 //   - A reply that told of grants is lost: whoever sent it makes the waiters of that name ask. A client that dies then costs the queue the TTL of
 //     one request, as one that dies right after it was granted.
 //   - A look finds nothing because it came before the COMMIT: the next one finds it.
@@ -61,6 +98,7 @@
 //
 // # Time
 //
-// A token is max(last + 1, the server's microseconds since 1970), so that it grows also after [Cleanup] removed the row, as long as the clock is not set back
-// further than the time for which the name was unused.
+// A token is max(last + 1, the server's microseconds since 1970), so that it grows also after
+// [Cleanup] removed the row, as long as the clock is not set back further than the age that the
+// last token had.
 package mysql

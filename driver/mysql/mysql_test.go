@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,18 +37,25 @@ func TestStatementHoldsNoSQL(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	server := func(n uint16) error { return fmt.Errorf("call: %w", &mysql.MySQLError{Number: n}) }
-	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	server := func(n uint16, state string) error {
+		e := &mysql.MySQLError{Number: n}
+		copy(e.SQLState[:], state)
+		return fmt.Errorf("call: %w", e)
+	}
+	dial := &notSent{&net.OpError{Op: "dial", Err: errors.New("refused")}}
 	for _, c := range []struct {
 		err  error
 		want outcome
 	}{
-		{nil, answered}, {server(1305), answered}, {server(1142), answered}, {errors.New("sql: database is closed"), answered},
-		{&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, answered},
-		{server(1213), rolledBack}, {server(1205), rolledBack}, {server(1062), rolledBack}, {server(1020), rolledBack},
-		{dial, unreached}, {server(1040), unreached}, {server(1290), unreached},
-		{&net.OpError{Op: "read", Err: errors.New("reset")}, unknown}, {mysql.ErrInvalidConn, unknown}, {context.DeadlineExceeded, unknown},
-		{server(1053), unknown}, {server(1317), unknown}, {server(1927), unknown},
+		{nil, answered}, {server(1305, "42000"), answered}, {server(1142, "42000"), answered}, {server(1665, "HY000"), answered}, {server(1406, "22001"), answered},
+		{&notSent{errors.New("sql: database is closed")}, answered}, {&notSent{server(1045, "28000")}, answered}, {&notSent{mysql.ErrNoTLS}, answered},
+		{&notSent{&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, answered},
+		{server(1213, "40001"), rolledBack}, {server(1205, "HY000"), rolledBack}, {server(1062, "23000"), rolledBack}, {server(1020, "HY000"), rolledBack},
+		{dial, unreached}, {server(1040, "08004"), unreached}, {server(1226, "42000"), unreached}, {server(1290, "HY000"), unreached},
+		{&notSent{server(1040, "08004")}, unreached}, {&notSent{server(1053, "08S01")}, unreached}, {&notSent{mysql.ErrInvalidConn}, unreached},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, unknown}, {mysql.ErrInvalidConn, unknown}, {errors.New("the server did not answer within 3s"), unknown},
+		{server(1053, "08S01"), unknown}, {server(1317, "70100"), unknown}, {server(1927, "70100"), unknown},
+		{server(1969, "70100"), unknown}, {server(3024, "HY000"), unknown}, {server(1180, "HY000"), unknown}, {server(1105, "HY000"), unknown},
 	} {
 		if got := judge(c.err); got != c.want {
 			t.Errorf("%v: got %d, want %d", c.err, got, c.want)
@@ -131,6 +140,78 @@ func TestLooksFollowTheQueue(t *testing.T) {
 			if got := g.due(c.holds); got != c.want {
 				t.Errorf("%s: got %s, want %s", c.what, got, c.want)
 			}
+		}
+	})
+}
+
+// refuses is a service that counts those who come, and lets nobody in.
+type refuses struct{ came atomic.Int32 }
+
+func (r *refuses) Connect(context.Context) (sqldriver.Conn, error) {
+	r.came.Add(1)
+	return nil, errors.New("refused")
+}
+
+func (*refuses) Driver() sqldriver.Driver { return nil }
+
+// TestNoiseDelaysNoLook: waits that begin under other names bring the next look nearer, and never
+// put it off.
+func TestNoiseDelaysNoLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s refuses
+		db := sql.OpenDB(&s)
+		defer db.Close()
+		b, err := New(db, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		waits := func(name string) *waiter { return b.join(&mine{r: driver.Request{Name: name, Wait: true}}) }
+		defer b.leave(waits("waits"))
+		time.Sleep(10 * time.Second) // now it looks each 100 ms
+		b.mu.Lock()
+		b.holds["noise"] = 1 // who waits for its own client does not look often
+		b.mu.Unlock()
+		before := s.came.Load()
+		for range 250 {
+			w := waits("noise")
+			time.Sleep(40 * time.Millisecond)
+			b.leave(w)
+		}
+		if looks := s.came.Load() - before; looks < 90 || looks > 110 {
+			t.Errorf("beside noise it looked %d times in 10 s; want 100", looks)
+		}
+	})
+}
+
+// TestGateLetsUrgentCallsFirst: what lets others go on does not wait for those that came before it.
+func TestGateLetsUrgentCallsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(nil)
+		defer db.Close()
+		db.SetMaxOpenConns(3) // one place
+		var g gate
+		g.enter(db, false)
+		var order []string
+		come := func(what string, urgent bool) {
+			go func() {
+				g.enter(db, urgent)
+				order = append(order, what)
+				g.leave()
+			}()
+			synctest.Wait()
+		}
+		come("new", false)
+		come("new too", false)
+		come("release", true)
+		come("confirmation", true)
+		g.leave()
+		synctest.Wait()
+		if got, want := fmt.Sprint(order), "[release confirmation new new too]"; got != want {
+			t.Errorf("the order is %s, want %s", got, want)
+		}
+		if g.in != 0 {
+			t.Errorf("%d are in", g.in)
 		}
 	})
 }

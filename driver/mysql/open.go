@@ -42,15 +42,12 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	db.SetMaxOpenConns(s.poolSize)
 	db.SetMaxIdleConns(s.poolSize)
 	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened goes again
-	b, err := newBackend(db, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
-	if err == nil {
-		b.owned = true
-		if s.migrate {
-			err = Migrate(ctx, db)
-		}
+	b, err := newBackend(&pool{db: db, owned: true}, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
+	if err == nil && s.migrate {
+		err = b.pool.migrate(ctx)
 	}
 	if err == nil {
-		err = check(ctx, db)
+		err = b.pool.check(ctx)
 	}
 	if err == nil {
 		_, err = b.Inspect(ctx, "dlock") // with the rights that will be needed
@@ -63,13 +60,13 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 }
 
 // check reaches the server, and says what is missing there.
-func check(ctx context.Context, db *sql.DB) error {
-	sets, err := query(ctx, db, "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'read_only', 'super_read_only')")
+func (p *pool) check(ctx context.Context) error {
+	a, err := p.ask(ctx, callTimeout, "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'read_only', 'super_read_only')")
 	if err != nil {
 		return explain(err)
 	}
 	is := map[string]string{}
-	for _, row := range sets[0] {
+	for _, row := range a.sets[0] {
 		is[strings.ToLower(row[0])] = strings.ToUpper(row[1])
 	}
 	switch {
@@ -78,13 +75,7 @@ func check(ctx context.Context, db *sql.DB) error {
 	case is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT":
 		return errBinlog
 	}
-	switch have, err := version(ctx, db); {
-	case err != nil:
-		return explain(err)
-	case have < schema:
-		return errSchema
-	}
-	return nil
+	return explain(p.fit(ctx))
 }
 
 func parse(c driver.Config) (*settings, error) {
@@ -104,7 +95,7 @@ func parse(c driver.Config) (*settings, error) {
 	s.config.Net, s.config.Addr, s.config.DBName, s.config.User = "tcp", addr, database, u.User.Username()
 	s.config.Passwd, _ = u.User.Password()
 	s.config.Logger = &mysql.NopLogger{}
-	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2"} // so that no call has to set it
+	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2"} // so that no call has to set them
 	p := c.Params()
 	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
 	s.poolSize = p.Int("pool_size", 32)

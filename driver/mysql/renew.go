@@ -81,6 +81,6 @@ func (b *Backend) alone(ctx context.Context, c *call) error {
 	if err := b.ctx.Err(); err != nil {
 		return driver.ErrClosed
 	}
-	go c.carry(b.db)
-	return c.wait(ctx, b.stop)
+	go c.carry(b.pool, false)
+	return c.wait(ctx, b.pool, b.stop)
 }

@@ -221,27 +221,22 @@ func (b *Backend) wakeName(name string) {
 
 // watch looks for grants by other clients as long as somebody waits, and keeps what waits alive.
 func (b *Backend) watch() {
-	looked, kept := time.Now(), time.Now()
+	looked, scanned := time.Now(), time.Now()
 	for {
 		d, name, clients := b.next()
 		if clients == nil {
 			return
 		}
-		t := time.NewTimer(d)
-		select {
-		case <-t.C:
-		case <-b.nudge:
-			t.Stop()
+		if b.nudged(time.Until(looked.Add(d))) { // the time since the last look counts: so nudges only bring the next one nearer
 			continue
-		case <-b.stop:
-			t.Stop()
 		}
-		names, alive := time.Since(looked) >= lookout, time.Since(kept) >= keep
+		looked = time.Now()
+		names, alive := looked.Sub(scanned) >= lookout, looked.Sub(b.kept) >= keep
 		if names {
-			looked = time.Now()
+			scanned = looked
 		}
 		if alive {
-			kept = time.Now()
+			b.kept = looked
 		}
 		for client, n := range clients {
 			b.look(client, name, names)
@@ -249,6 +244,20 @@ func (b *Backend) watch() {
 				b.keep(client, n)
 			}
 		}
+	}
+}
+
+// nudged waits for d, unless there is a nudge, or the client is closed.
+func (b *Backend) nudged(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false
+	case <-b.nudge:
+		return true
+	case <-b.stop:
+		return false
 	}
 }
 
@@ -274,9 +283,8 @@ func (b *Backend) next() (d time.Duration, name string, clients map[driver.ID]in
 
 // look asks which requests of the client were granted, how far the queue of a name is, and, if it is time, which names have an expired holder.
 func (b *Backend) look(client driver.ID, name string, names bool) {
-	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
-	defer cancel()
-	sets, err := query(ctx, b.db, statement("look", b.prefix, client, b.o.GrantWindow, bin(name), names))
+	a, err := b.pool.ask(b.ctx, callTimeout, statement("look", b.prefix, client, b.o.GrantWindow, bin(name), names))
+	sets := a.sets
 	if err != nil || len(sets) < 2 {
 		if names {
 			b.wakeFirst() // they learn what is wrong
@@ -304,15 +312,14 @@ func (b *Backend) look(client driver.ID, name string, names bool) {
 	}
 }
 
-// keep keeps alive what the client has waiting. If the server has less than n of it, some was dropped.
+// keep keeps alive what the client has waiting, and removes some of the dead. If the server has
+// less than n of what waits, some was dropped.
 func (b *Backend) keep(client driver.ID, n int) {
-	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
-	defer cancel()
-	sets, err := query(ctx, b.db, statement("keep", client))
+	a, err := b.pool.ask(b.ctx, callTimeout, statement("keep", client))
 	if err != nil {
 		return
 	}
-	if row, err := single(sets, 1); err == nil {
+	if row, err := single(a.sets, 1); err == nil {
 		if have, _ := strconv.Atoi(row[0]); have < n {
 			b.wakeFirst()
 		}

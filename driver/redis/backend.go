@@ -63,16 +63,32 @@ type mine struct {
 	told      bool      // there was a message about it since it last asked
 	until     time.Time // it cannot have expired before; zero: it was not granted
 	uncertain bool      // a copy of its acquire may be under way
+	outlives  bool      // it was granted, Fixed, and nobody gave it back: Close leaves it
 	releases  int       // how often a release of it was sent
 }
 
 // New returns a backend over a client that the caller owns, and that Close leaves open. It does not reach the server yet. The client's
-// retry options do not matter.
+// retry options do not matter. A [*redis.Ring] is refused: it sends the subscription elsewhere than the scripts, and each name to another
+// server as soon as one of them seems to be down.
 func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
+	if err := refuseRing(rdb); err != nil {
+		return nil, err
+	}
 	if o.Identity == "" {
 		o.Identity = identity(rdb)
 	}
 	return newBackend(rdb, o, "redis")
+}
+
+// maxTTL is the greatest whose end, in µs, has 16 digits, as lua/queue.lua wants them, and is a whole number in Lua.
+const maxTTL = 100 * 365 * 24 * time.Hour
+
+func refuseRing(rdb redis.UniversalClient) error {
+	if _, ok := rdb.(*redis.Ring); ok {
+		return fmt.Errorf("%w client: a redis.Ring picks a server for each key and channel, and another one when that seems to be down; "+
+			"use a client of one server, of Sentinel or of a Cluster", driver.ErrInvalid)
+	}
+	return nil
 }
 
 func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, error) {
@@ -90,7 +106,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 		mine: map[driver.ID]*mine{}, names: map[string]*group{},
 		caps: driver.Capabilities{
 			Backend: scheme, Identity: o.Identity + "/" + o.Prefix, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
-			Inspect: true, Durable: true, ServerEndsFixed: true, MinTTL: 50 * time.Millisecond,
+			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 50 * time.Millisecond, MaxTTL: maxTTL,
 		},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -110,7 +126,15 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 }
 
 func (b *Backend) call(s *script, name string, args ...any) *call {
-	return newCall(s, b.space.keys(name), slices.Concat(b.common, args)...)
+	return newCall(s, []string{b.space.key(name)}, slices.Concat(b.common, args)...)
+}
+
+// checkTTL refuses a TTL that is not kept.
+func checkTTL(d time.Duration, c driver.Capabilities) error {
+	if d < c.MinTTL || d > c.MaxTTL {
+		return fmt.Errorf("%w TTL of %s; %s to %s are allowed", driver.ErrInvalid, d, c.MinTTL, c.MaxTTL)
+	}
+	return nil
 }
 
 func acquireArgs(r driver.Request, resume bool) []any {
@@ -135,6 +159,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
+	if err := checkTTL(r.TTL, b.caps); err != nil {
+		return driver.Grant{}, err
+	}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -156,8 +183,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	if err != nil {
 		b.giveUp(m)
-		return driver.Grant{}, b.explain(r.Name, err)
+		return driver.Grant{}, b.explain(ctx, r.Name, err)
 	}
+	m.outlives = r.Fixed
 	return g, nil
 }
 
@@ -169,12 +197,18 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		}
 	}()
 	heard := time.Now() // of the server; at first, when it was asked
+	failed := false     // the line did since then
 	for {
 		b.mu.Lock()
 		resume, round, told := !m.until.IsZero(), b.round, m.told // what was granted is not asked for anew: it may have expired
 		m.told = false
 		b.mu.Unlock()
-		c := b.call(acquireScript, r.Name, acquireArgs(r, resume)...)
+		script := acquireScript
+		if resume || w != nil {
+			script = confirmScript
+		}
+		c := b.call(script, r.Name, acquireArgs(r, resume)...)
+		asked := time.Now()
 		reply, err := b.run(ctx, c)
 		var a verdict
 		if err == nil {
@@ -184,6 +218,8 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		m.uncertain = m.uncertain || c.copies > 1 || c.copies == 1 && err != nil && !final(err)
 		switch {
 		case err != nil && isNo(err):
+			m.stands = false
+		case err == nil && a.again:
 			m.stands = false
 		case err == nil:
 			m.stands = true
@@ -195,14 +231,21 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			}
 		}
 		b.mu.Unlock()
+		if w != nil && !failed && err != nil && !isNo(err) && ctx.Err() != nil && time.Since(asked) < lookout {
+			return driver.Grant{}, driver.Waited(ctx) // the server has hardly had the time to say anything else
+		}
+		failed = err != nil
 		if r.Wait && passing(err) && time.Since(heard) < keeps(r.TTL) {
 			if err := b.pause(ctx, err); err != nil {
 				return driver.Grant{}, err
 			}
 			continue
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return driver.Grant{}, err
+		case a.again:
+			continue
 		}
 		heard = time.Now()
 		if a.granted {
@@ -217,6 +260,9 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			return driver.Grant{}, err
 		}
 		if err := w.sleep(ctx, b.stop); err != nil {
+			if ctx.Err() != nil {
+				err = driver.Waited(ctx)
+			}
 			return driver.Grant{}, err
 		}
 	}
@@ -230,7 +276,7 @@ func (b *Backend) pause(ctx context.Context, why error) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ctx.Err(), why)
+		return ended(ctx, why)
 	case <-b.stop:
 		return driver.ErrClosed
 	}
@@ -260,6 +306,7 @@ func final(err error) bool { return isNo(err) || refused(err) }
 
 // verdict is what acquire.lua says to a request that may stand.
 type verdict struct {
+	again   bool // it does not stand yet; the script had too many dead waiters to remove before it
 	granted bool
 	token   driver.Token
 	expiry  time.Duration // of who waits: until the next of those who hold expires
@@ -275,6 +322,8 @@ func parseAcquire(reply any) (verdict, error) {
 	switch {
 	case len(l) == 2 && n[0] == 1:
 		return verdict{granted: true, token: driver.Token(n[1])}, nil
+	case len(l) == 1 && n[0] == 2:
+		return verdict{again: true}, nil
 	case len(l) == 3 && n[0] == 0:
 		return verdict{expiry: time.Duration(n[1]) * time.Microsecond, fresh: n[2] == 1}, nil
 	case len(l) == 2 && n[0] == -1:
@@ -352,6 +401,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	if m := b.mine[r.ID]; m != nil {
 		known = *m
 		m.releases++
+		m.outlives = false
 		m.uncertain = m.uncertain || r.Uncertain
 	}
 	b.mu.Unlock()
@@ -365,7 +415,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 			}
 			b.mu.Unlock()
 		}
-		return b.explain(r.Name, err)
+		return b.explain(ctx, r.Name, err)
 	}
 	b.forget(r.ID)
 	n, _ := reply.(int64)
@@ -394,11 +444,10 @@ func parseQueue(name string, reply any) (driver.Queue, error) {
 	var q driver.Queue
 	for _, part := range l[1:] {
 		var es []*driver.Entry
-		fields, _ := part.([]any)
-		for i := 0; i+1 < len(fields); i += 2 {
-			id, _ := fields[i].(string)
-			line, _ := fields[i+1].(string)
-			e, err := parseEntry(name, id, line, now)
+		members, _ := part.([]any)
+		for _, m := range members {
+			member, _ := m.(string)
+			e, err := parseEntry(name, member, now)
 			if err != nil {
 				return driver.Queue{}, err
 			}
@@ -418,28 +467,32 @@ func parseQueue(name string, reply any) (driver.Queue, error) {
 	return q, nil
 }
 
-func parseEntry(name, id, line string, now int64) (*driver.Entry, error) {
-	f := strings.SplitN(line, " ", 10)
-	if len(f) != 10 {
-		return nil, fmt.Errorf("unexpected request %q", line)
+// parseEntry reads a member s, x or w; lua/queue.lua has its parts.
+func parseEntry(name, member string, now int64) (*driver.Entry, error) {
+	f := strings.SplitN(member, " ", 11)
+	if len(f) != 11 || f[0] == "" {
+		return nil, fmt.Errorf("unexpected request %q", member)
 	}
 	e := &driver.Entry{}
-	e.Name, e.Label = name, f[9]
-	if f[0] == "s" {
+	e.Name, e.Label = name, f[10]
+	if f[1] == "s" {
 		e.Mode = driver.Shared
 	}
 	var n [5]int64
-	for i, at := range []int{1, 3, 4, 5, 8} {
+	for i, at := range []int{2, 4, 5, 6, 9} {
 		v, err := strconv.ParseInt(f[at], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("unexpected request %q", line)
+			return nil, fmt.Errorf("unexpected request %q", member)
 		}
 		n[i] = v
 	}
-	e.Limit, e.Token, e.TTL = int(n[0]), driver.Token(n[1]), time.Duration(n[3])*time.Microsecond
+	e.Limit, e.TTL = int(n[0]), time.Duration(n[3])*time.Microsecond
+	if f[0][0] != 'w' { // who waits has a place there
+		e.Token = driver.Token(n[1])
+	}
 	e.Left, e.Age = time.Duration(n[2]-now)*time.Microsecond, time.Duration(now-n[4])*time.Microsecond
-	e.Fixed, e.Broken = strings.Contains(f[7], "f"), strings.Contains(f[7], "b")
-	err := errors.Join(e.ID.UnmarshalText([]byte(id)), e.Owner.UnmarshalText([]byte(f[2])), e.Client.UnmarshalText([]byte(f[6])))
+	e.Fixed, e.Broken = strings.Contains(f[8], "f"), strings.Contains(f[8], "b")
+	err := errors.Join(e.ID.UnmarshalText([]byte(f[0][1:])), e.Owner.UnmarshalText([]byte(f[3])), e.Client.UnmarshalText([]byte(f[7])))
 	return e, err
 }
 
@@ -469,19 +522,34 @@ func (b *Backend) ask(ctx context.Context, name string, c *call) (any, error) {
 		return nil, driver.ErrClosed
 	}
 	reply, err := b.conv.run(ctx, b.stop, c)
-	return reply, b.explain(name, err)
+	return reply, b.explain(ctx, name, err)
 }
 
-// explain says what a user can do about an error of the server.
-func (b *Backend) explain(name string, err error) error {
+// explain says what a user can do about an error of the server or the line. While ctx, which is the caller's, lives, it never matches a
+// context's.
+func (b *Backend) explain(ctx context.Context, name string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if ctx.Err() == nil {
+		err = hide(err)
+	}
 	switch s := err.Error(); {
-	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
-		return fmt.Errorf("one of the keys %q holds something that dlock did not write; remove it, or use another prefix: %w", b.space.keys(name), err)
+	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
+		return fmt.Errorf("the key %q holds something that this version of dlock did not write; remove it, or use another prefix: %w", b.space.key(name), err)
+	}
+	return explain(err)
+}
+
+// explain is what is true of any server.
+func explain(err error) error {
+	switch s := err.Error(); {
 	case lacksRight(s):
 		return fmt.Errorf("the server's user lacks a right (docs/redis.md lists those that suffice): %w", err)
+	case strings.HasPrefix(s, "OOM "):
+		return fmt.Errorf("the server's memory is full (maxmemory), so it takes no new requests; those that stand are kept: %w", err)
+	case strings.HasPrefix(s, "WRONGPASS") || strings.HasPrefix(s, "NOAUTH"):
+		return fmt.Errorf("the server does not accept the user or the password: %w", err)
 	}
 	return err
 }
@@ -507,7 +575,9 @@ func (b *Backend) Close() error {
 	var left []*call
 	b.mu.Lock()
 	for _, m := range b.mine {
-		left = append(left, b.releaseCall(m.r, m.uncertain || m.asking > 0))
+		if !m.outlives || m.asking > 0 {
+			left = append(left, b.releaseCall(m.r, m.uncertain || m.asking > 0))
+		}
 	}
 	b.mu.Unlock()
 	var wg sync.WaitGroup

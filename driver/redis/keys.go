@@ -10,13 +10,10 @@ var decoder = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 
 func newSpace(prefix string) space { return space{"dlock:" + encoder.Replace(prefix)} }
 
-// keys returns the keys of a name, all in one slot of a cluster: the braces make its encoding the hash tag.
-func (s space) keys(name string) []string {
-	base := s.prefix + "{" + encoder.Replace(name) + "}"
-	return []string{base, base + ":q", base + ":w"}
-}
+// key returns the key of a name. The braces make its encoding the hash tag, for who wants other keys in the same slot of a Cluster.
+func (s space) key(name string) string { return s.prefix + "{" + encoder.Replace(name) + "}" }
 
-// name is the inverse of keys, for the first of them.
+// name is the inverse of key.
 func (s space) name(key string) (string, bool) {
 	enc, ok := strings.CutPrefix(key, s.prefix+"{")
 	if !ok {

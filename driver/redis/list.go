@@ -57,7 +57,7 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 			exec(ctx, b.rdb, calls)
 			for i, c := range calls {
 				if c.err != nil {
-					return b.explain(names[i], c.err)
+					return b.explain(ctx, names[i], c.err)
 				}
 				if q, err := parseQueue(names[i], c.reply); err != nil {
 					return err
@@ -69,11 +69,11 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 			}
 			names = names[len(calls):]
 		}
-		return b.explain("*", it.Err())
+		return b.explain(ctx, "*", it.Err())
 	}
 	if cc, ok := b.rdb.(*redis.ClusterClient); ok {
 		err := cc.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return scan(ctx, c) })
-		return used, err
+		return used, b.explain(ctx, "*", err)
 	}
 	return used, scan(ctx, b.rdb)
 }

@@ -47,15 +47,15 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	case "redis+sentinel":
 		o := s.options("")
 		rdb = redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
-			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
+			MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, MaxRetries: -1, SentinelPassword: s.sentinelPassword,
+			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
 			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
 		})
 	default:
 		o := s.options("")
 		rdb = redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: s.hosts, ClusterStateReloadInterval: 5 * time.Second, MaintNotificationsConfig: o.MaintNotificationsConfig,
-			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
+			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
 			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
 		})
 	}
@@ -63,7 +63,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	b, err := newBackend(rdb, s.o, c.URL.Scheme)
 	if err == nil {
 		b.owned = true
-		_, err = b.Inspect(ctx, "dlock") // reaches the server, with the rights that will be needed
+		err = b.reach(ctx)
 	}
 	if err != nil {
 		rdb.Close()
@@ -72,10 +72,18 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
+// reach asks the server something, with the rights that will be needed.
+func (b *Backend) reach(ctx context.Context) error {
+	c := b.call(inspectScript, "dlock")
+	c.fresh = true
+	_, err := b.ask(ctx, "dlock", c)
+	return err
+}
+
 // options are what all kinds of client have in common.
 func (s *settings) options(addr string) *redis.Options {
 	return &redis.Options{
-		Addr: addr, Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls, DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write,
+		Addr: addr, Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls, Dialer: dialer(s.dial, s.tls), DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write,
 		PoolSize:         s.poolSize,
 		PipelinePoolSize: -1, // pipelines are what this driver sends: a second pool for them would only double the connections
 		DialerRetries:    1,  // the driver tries again by itself, and is to know soon

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dlock-go/dlock/driver"
 )
 
@@ -85,5 +87,17 @@ func TestURLErrors(t *testing.T) {
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: error %v; want one that matches ErrInvalid and says %q", raw, err, want)
 		}
+	}
+}
+
+// TestNewRefusesARing: it has no one server for a name and its channel.
+func TestNewRefusesARing(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer ring.Close()
+	if _, err := New(ring, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "Ring") {
+		t.Errorf("New over a Ring: %v", err)
+	}
+	if _, err := NewRedlock([]redis.UniversalClient{ring, ring, ring}, RedlockOptions{}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("NewRedlock over a Ring: %v", err)
 	}
 }

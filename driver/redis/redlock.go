@@ -45,8 +45,8 @@ type RedlockOptions struct {
 //
 // # Time
 //
-// A hold is good for TTL − (TTL/100 + 2ms) from the instant before the first master was asked; what the majority took
-// to answer is part of that, so it is judged after the quorum. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of
+// A hold is good for its TTL from the instant before the first master was asked; what the majority took to answer is part
+// of that, so it is judged after the quorum. The masters keep it for CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of
 // the description of the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its implementations
 // use: a hundredth for clocks that run at different rates, and 2ms for expiry in whole milliseconds. The portable
 // layer takes its own margin off that. A master whose wall clock jumps expires too early or too late; one may.
@@ -106,6 +106,9 @@ func NewRedlock(clients []redis.UniversalClient, o RedlockOptions) (*Redlock, er
 	}
 	var all, ids []string
 	for _, c := range clients {
+		if err := refuseRing(c); err != nil {
+			return nil, err
+		}
 		where, id := redlockAddress(c)
 		if slices.Contains(all, where) {
 			return nil, fmt.Errorf("%w options: the master %s is named twice", driver.ErrInvalid, where)
@@ -116,7 +119,7 @@ func NewRedlock(clients []redis.UniversalClient, o RedlockOptions) (*Redlock, er
 	slices.Sort(ids)
 	b.caps = driver.Capabilities{
 		Backend: "redlock", Identity: strings.Join(ids, " ") + " " + o.Prefix,
-		Inspect: true, ServerEndsFixed: true, MinTTL: 500 * time.Millisecond,
+		Inspect: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 500 * time.Millisecond, MaxTTL: maxTTL,
 	}
 	return b, nil
 }
@@ -137,11 +140,8 @@ func (b *Redlock) Capabilities() driver.Capabilities { return b.caps }
 // timeout is how long a master has to answer, and Redlock to make up its mind.
 func (b *Redlock) timeout(ttl time.Duration) time.Duration { return min(b.o.NodeTimeout, ttl/10) }
 
-// valid is what a hold of that TTL is good for.
-func valid(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.Millisecond }
-
 // holder returns the key under which a master has the holder of the name.
-func (b *Redlock) holder(name string) string { return b.space.keys(name)[0] + ":redlock" }
+func (b *Redlock) holder(name string) string { return b.space.key(name) + ":redlock" }
 
 // call is a script with what the request is known by on every master.
 func (b *Redlock) call(s *script, name, id string, args ...any) *call {
@@ -166,7 +166,7 @@ func (b *Redlock) ask(timeout time.Duration, calls func() []*call, landed func(a
 		asks[i] = func() {
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
-			n.run(ctx, a.calls)
+			exec(ctx, n.rdb, a.calls)
 			b.mu.Lock()
 			landed(a)
 			b.mu.Unlock()
@@ -182,19 +182,6 @@ func (b *Redlock) ask(timeout time.Duration, calls func() []*call, landed func(a
 		b.tasks.Go(ask)
 	}
 	return answers, nil
-}
-
-// errGreeting: the client library has its error for itself when a master refuses the greeting of a new connection.
-var errGreeting = errors.New("the master refused the connection; check the user and the password")
-
-// run is exec, and sees to it that no call seems to have been answered that never left.
-func (n *node) run(ctx context.Context, calls []*call) {
-	exec(ctx, n.rdb, calls)
-	for _, c := range calls {
-		if c.err == nil && c.reply == nil { // no script of ours says nothing
-			c.err = errGreeting
-		}
-	}
 }
 
 // gather takes n answers as they come, until take has enough of them, the time is over, or the caller or the client

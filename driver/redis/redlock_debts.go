@@ -13,7 +13,7 @@ var (
 	//go:embed lua/redlock_release.lua
 	redlockReleaseLua string
 
-	redlockRelease = newScript(redlockLua + redlockReleaseLua)
+	redlockRelease = newScript(whenFull + redlockLua + redlockReleaseLua)
 )
 
 // debt is a release that a master has to be told. All releases of Redlock go this way: each master has one goroutine
@@ -126,7 +126,7 @@ func (b *Redlock) payOnce(i int, timeout time.Duration) bool {
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	n.run(ctx, calls)
+	exec(ctx, n.rdb, calls)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := true
@@ -163,7 +163,11 @@ func (b *Redlock) payOnce(i int, timeout time.Duration) bool {
 func (b *Redlock) payAll() {
 	b.mu.Lock()
 	for id, m := range b.ballots {
+		granted := m.r.Fixed && !m.until.IsZero() && !m.over
 		for i, v := range m.votes {
+			if granted && v == yes {
+				continue // it stands until its time
+			}
 			if v == yes || v == maybe || v == sent {
 				b.owe(i, m, v != yes, nil)
 			}

@@ -71,12 +71,12 @@ func (b *Redlock) explain(name string, err error) error {
 		return nil
 	}
 	switch s := err.Error(); {
+	case errors.As(err, new(*handshakeError)):
+		return hide(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return errSilent
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holder(name), err)
-	case lacksRight(s):
-		return fmt.Errorf("the server's user lacks a right (docs/redis.md lists those that suffice): %w", err)
 	}
-	return err
+	return explain(err)
 }

@@ -20,7 +20,7 @@ var (
 	redlockBreakLua string
 
 	redlockLook  = newScript(redlockLua + redlockLookLua)
-	redlockBreak = newScript(redlockLua + redlockBreakLua)
+	redlockBreak = newScript(whenFull + redlockLua + redlockBreakLua)
 )
 
 // Inspect implements [driver.Backend]: it shows the one request that a majority of the masters has. Waiters leave no

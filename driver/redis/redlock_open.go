@@ -70,7 +70,7 @@ func parseRedlock(c driver.Config) (*settings, RedlockOptions, error) {
 	bad := func(format string, args ...any) (*settings, RedlockOptions, error) {
 		return nil, o, fmt.Errorf("%w URL: "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
-	s := &settings{user: u.User.Username()}
+	s := &settings{user: u.User.Username(), dial: 3 * time.Second} // less than reach has
 	s.password, _ = u.User.Password()
 	s.hosts = c.Addrs("6379")
 	if len(s.hosts) < 3 {

@@ -47,6 +47,9 @@ func (b *Redlock) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
+	if err := checkTTL(r.TTL, b.caps); err != nil {
+		return driver.Grant{}, err
+	}
 	m, resumed, err := b.enter(r)
 	if err != nil {
 		return driver.Grant{}, err
@@ -131,7 +134,7 @@ func (b *Redlock) vote(ctx context.Context, m *ballot) (driver.Grant, error) {
 		b.mu.Lock()
 		m.until = since.Add(r.TTL)
 		b.mu.Unlock()
-		return driver.Grant{TTL: valid(r.TTL), Since: since}, nil
+		return driver.Grant{TTL: r.TTL, Since: since}, nil
 	case granted+held < b.need:
 		return driver.Grant{}, why
 	case r.Wait:
@@ -179,7 +182,7 @@ func (b *Redlock) landed(m *ballot, a answer) {
 // unsent reports whether the call certainly never left.
 func unsent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, errGreeting)
+	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
 
 // abandon takes back what an Acquire that failed has on the masters, and waits for those that answered it: they will

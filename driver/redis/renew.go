@@ -32,7 +32,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		if why == nil {
 			select {
 			case <-c.done:
-				res[i] = b.renewed(&rs[i], c)
+				res[i] = b.renewed(ctx, &rs[i], c)
 			case <-ctx.Done():
 				why = ctx.Err()
 			case <-b.stop:
@@ -42,7 +42,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		if why != nil {
 			select {
 			case <-c.done:
-				res[i] = b.renewed(&rs[i], c)
+				res[i] = b.renewed(ctx, &rs[i], c)
 			default:
 				res[i].Err = why
 			}
@@ -77,11 +77,11 @@ func (b *Backend) renew(ctx context.Context, calls []*call) {
 }
 
 // renewed reads the answer.
-func (b *Backend) renewed(r *driver.Request, c *call) driver.Renewal {
+func (b *Backend) renewed(ctx context.Context, r *driver.Request, c *call) driver.Renewal {
 	n, _ := c.reply.(int64)
 	switch {
 	case c.err != nil:
-		return driver.Renewal{Err: b.explain(r.Name, c.err)}
+		return driver.Renewal{Err: b.explain(ctx, r.Name, c.err)}
 	case n == 1:
 		b.mu.Lock()
 		defer b.mu.Unlock()

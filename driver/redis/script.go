@@ -25,12 +25,20 @@ type script struct{ text, hash string }
 //go:embed lua/*.lua
 var lua embed.FS
 
+// What keeps or ends a hold, or hands it on, runs on a server whose memory is full too: it hardly needs any, and gives some back. Only
+// what arrives is refused there.
+const (
+	needsMemory = "#!lua\n"
+	whenFull    = "#!lua flags=allow-oom\n"
+)
+
 var (
-	acquireScript = queueScript("acquire")
-	releaseScript = queueScript("release")
-	renewScript   = queueScript("renew")
-	inspectScript = queueScript("inspect")
-	breakScript   = queueScript("break")
+	acquireScript = queueScript(needsMemory, "acquire")
+	confirmScript = queueScript(whenFull, "acquire") // of what stands
+	releaseScript = queueScript(whenFull, "release")
+	renewScript   = queueScript(whenFull, "renew")
+	inspectScript = queueScript(whenFull, "inspect")
+	breakScript   = queueScript(whenFull, "break")
 )
 
 func newScript(text string) *script {
@@ -39,7 +47,7 @@ func newScript(text string) *script {
 }
 
 // queueScript reads a script on a queue. What it shares with the others is included.
-func queueScript(name string) *script {
+func queueScript(flags, name string) *script {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
 		if err != nil {
@@ -47,7 +55,7 @@ func queueScript(name string) *script {
 		}
 		return string(text)
 	}
-	return newScript(read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
+	return newScript(flags + read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
 }
 
 // once is a command that the client library must not send again by itself: whether there may be a copy under way is ours to know.
@@ -67,6 +75,8 @@ type call struct {
 	reply  any
 	err    error
 	done   chan struct{}
+
+	fresh bool // no connection for it can be an old one that is dead: if there is no answer in time, it is not sent again
 
 	taken bool // a lane has it; guarded by the conveyor's mu, as is the next
 	left  bool // nobody waits for it any more, and no lane had it by then
@@ -102,6 +112,8 @@ const (
 	lanesMax = 2   // pipelines under way to one node
 	attempts = 4   // how often a call is sent whose outcome is unknown
 
+	moves = 3 * time.Second // how long the nodes of a Cluster may contradict each other about where a slot is
+
 	brisk = 40 * time.Millisecond // the time for a call that its caller sends itself
 )
 
@@ -133,7 +145,7 @@ type belt struct {
 // run sends the call and waits for the reply, but not beyond ctx or stop: then the call goes on alone if it is under way, and is not sent
 // any more if it is not.
 func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any, error) {
-	wait := 10 * time.Millisecond
+	wait, start := 10*time.Millisecond, time.Now()
 	for {
 		if !v.self(ctx, c) {
 			if err := ctx.Err(); err != nil {
@@ -150,7 +162,13 @@ func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any,
 				return nil, driver.ErrClosed
 			}
 		}
-		if c.err == nil || !passing(c.err) || c.copies >= attempts {
+		switch {
+		case c.err == nil || !passing(c.err) || timeout(c.err) && (c.fresh || unsent(c.err)):
+			return c.reply, c.err
+		case elsewhere(c.err) && time.Since(start) < moves: // it was not executed
+			c.copies--
+			wait = min(wait, 50*time.Millisecond)
+		case c.copies >= attempts:
 			return c.reply, c.err
 		}
 		t := time.NewTimer(wait)
@@ -158,7 +176,7 @@ func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any,
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), c.err)
+			return nil, ended(ctx, c.err)
 		case <-stop:
 			t.Stop()
 			return nil, driver.ErrClosed
@@ -307,7 +325,7 @@ func exec(ctx context.Context, rdb pipeliner, batch []*call) {
 		for i, c := range batch {
 			c.reply, c.err = cmds[i].Result()
 			if c.reply == nil && c.err == nil { // no script answers nil: the greeting of a new connection was refused
-				c.err = fmt.Errorf("no reply: %w", cmp.Or(failed, io.ErrUnexpectedEOF))
+				c.err = cmp.Or(failed, io.ErrUnexpectedEOF)
 			}
 			if c.err != nil && strings.HasPrefix(c.err.Error(), "NOSCRIPT") && !full {
 				again = append(again, c)
@@ -318,6 +336,14 @@ func exec(ctx context.Context, rdb pipeliner, batch []*call) {
 }
 
 type pipeliner interface{ Pipeline() redis.Pipeliner }
+
+// ended is the error of a call whose context ended after it had failed.
+func ended(ctx context.Context, why error) error {
+	if errors.Is(why, ctx.Err()) { // it says so already
+		return why
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), why)
+}
 
 // passing reports whether the error is one of the network or of a server that is just starting, failing over or moving slots: worth
 // asking again. After one of the network the call may have been executed.
@@ -337,4 +363,47 @@ func passing(err error) bool {
 		}
 	}
 	return false
+}
+
+// elsewhere reports whether a node of a Cluster says that the key's slot is elsewhere, or on its way, after all that the client library
+// has done about it.
+func elsewhere(err error) bool {
+	var e redis.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	for _, p := range []string{"MOVED ", "ASK ", "TRYAGAIN "} {
+		if strings.HasPrefix(e.Error(), p) {
+			return true
+		}
+	}
+	return false
+}
+
+// timeout reports whether the time of the line was over.
+func timeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+// hidden is an error in which a deadline of the line's own is not taken for the caller's.
+type hidden struct{ error }
+
+// Is matches all that the error does, but for the context's errors.
+func (h hidden) Is(target error) bool {
+	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.error, target)
+}
+
+// As finds all that is in the error.
+func (h hidden) As(target any) bool { return errors.As(h.error, target) }
+
+// hide keeps an error from matching a context's, and says what a time that was over means.
+func hide(err error) error {
+	if timeout(err) && !unsent(err) {
+		err = fmt.Errorf("the server did not answer in time: %w", err)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return hidden{err}
+	}
+	return err
 }

@@ -106,8 +106,7 @@ func keeps(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
 
 // sleep returns when it is time to ask the server: there is a reason, or the request has to be kept alive.
 func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
-	const most = 24 * time.Hour // lua/queue.lua lets a queue go that nobody asks for longer
-	t := time.NewTimer(min(most, keeps(w.m.r.TTL)) / 3)
+	t := time.NewTimer(keeps(w.m.r.TTL) / 3)
 	defer t.Stop()
 	select {
 	case <-w.wake:

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"time"
@@ -18,6 +19,9 @@ func (b *Backend) acquire(ctx context.Context, m *mine, wait bool) (driver.Grant
 		s, err := b.stand(ctx, m)
 		if errors.Is(err, errNoServer) && wait {
 			continue // that took long enough not to hurry
+		}
+		if err == nil && m.r.TTL > s.ttl {
+			err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, m.r.TTL, s.ttl)
 		}
 		if err != nil {
 			return driver.Grant{}, err
@@ -61,7 +65,7 @@ func (b *Backend) stand(ctx context.Context, m *mine) (*session, error) {
 			return s, nil
 		case s != nil:
 			b.unstand(m)
-			m.s, m.path, m.doubt, m.broken = nil, "", false, false
+			m.s, m.path, m.doubt, m.broken, m.stood = nil, "", false, false, false
 		}
 		b.mu.Unlock()
 		s, err := b.session(ctx, m.r.TTL, m.r.Name)
@@ -90,48 +94,71 @@ func (s *session) ask(ctx context.Context, m *mine, wait bool) (*driver.Grant, e
 			return nil, err
 		}
 		if m.path != "" && m.r.Join() { // it stands, so it is granted, unless the hold was broken since
-			if _, err := s.grant(m); err != nil {
+			if _, err := s.grant(ctx, m); err != nil {
 				return nil, err
 			}
 			return s.resume(ctx, m)
 		}
 	}
 	if m.path == "" {
+		m.stood = false
 		alone, err := s.create(ctx, m)
 		if err != nil {
 			return nil, err
 		}
 		if alone || m.r.Join() {
-			return s.grant(m)
+			return s.grant(ctx, m)
 		}
 	}
 	for {
-		granted, deps, err := s.look(ctx, m)
+		a, err := s.look(ctx, m)
 		switch {
 		case err != nil:
 			return nil, err
-		case granted:
-			if since, ttl := s.lives(); time.Since(since) > ttl/2 {
+		case a.granted:
+			if since, ttl := s.lives(m.r.TTL); time.Since(since) > ttl/2 {
 				if err := s.prove(ctx); err != nil {
 					return nil, err
 				}
 			}
-			return s.grant(m)
+			return s.grant(ctx, m)
 		case m.path == "":
 			return nil, nil
 		case !wait:
 			return nil, s.withdraw(ctx, m, driver.ErrHeld)
 		}
-		if err := s.sleep(ctx, m, deps); err != nil {
+		m.stood = true
+		if err := s.sleep(ctx, m, a); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// grant takes note that the request holds.
-func (s *session) grant(m *mine) (*driver.Grant, error) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
+// grant takes note that the request holds. If an audit could not look at its node, which was not
+// known then, that is looked at first: what was broken is never granted.
+func (s *session) grant(ctx context.Context, m *mine) (*driver.Grant, error) {
+	for {
+		s.b.mu.Lock()
+		audits, at := s.audits, m.path
+		if m.gone || m.broken || m.audited == audits {
+			g, err := s.granted(m)
+			s.b.mu.Unlock()
+			return g, err
+		}
+		s.b.mu.Unlock()
+		stat, err := s.stat(ctx, at)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return nil, err
+		}
+		s.b.mu.Lock()
+		m.broken = m.broken || err != nil || !s.sound(stat)
+		m.audited = audits
+		s.b.mu.Unlock()
+	}
+}
+
+// granted is grant of what is as it was. s.b.mu is held.
+func (s *session) granted(m *mine) (*driver.Grant, error) {
 	if m.gone || m.broken {
 		return nil, driver.ErrLost
 	}
@@ -139,7 +166,7 @@ func (s *session) grant(m *mine) (*driver.Grant, error) {
 		return nil, errEnded
 	}
 	m.granted, m.slot = true, len(s.holds)
-	since, ttl := s.lives()
+	since, ttl := s.lives(m.r.TTL)
 	m.until = since.Add(ttl)
 	s.holds = append(s.holds, m)
 	return &driver.Grant{Token: m.token, TTL: ttl, Since: since}, nil
@@ -155,13 +182,14 @@ func (s *session) resume(ctx context.Context, m *mine) (*driver.Grant, error) {
 	if m.gone || m.broken {
 		return nil, driver.ErrLost
 	}
-	since, ttl := s.lives()
+	since, ttl := s.lives(m.r.TTL)
 	m.until = since.Add(ttl)
 	return &driver.Grant{Token: m.token, TTL: ttl, Since: since}, nil
 }
 
-// create sends the request: one transaction creates its node and touches the directory, whose new state tells whether the request is
-// alone there, and the transaction's zxid, which is the token. A join checks the hold in the same transaction.
+// create sends the request: one transaction creates its node and touches the directory, whose new
+// state tells whether the request is alone there, and the transaction's zxid, which is the token. A
+// join checks the hold in the same transaction.
 func (s *session) create(ctx context.Context, m *mine) (alone bool, err error) {
 	r, dir := m.r, s.b.dir(m.r.Name)
 	var check *zk.CheckVersionRequest
@@ -171,6 +199,9 @@ func (s *session) create(ctx context.Context, m *mine) (alone bool, err error) {
 		}
 	}
 	data := newCard(r, path.Base(s.node))
+	s.b.mu.Lock()
+	m.audited = s.audits
+	s.b.mu.Unlock()
 	err = s.withParents(ctx, dir+"/x", func() error {
 		var at string
 		var stat *zk.Stat
@@ -252,51 +283,58 @@ func (s *session) late(r driver.Request, at string, err error) {
 	}
 }
 
-// admit asks the queue whether a join is granted, and returns it as it has to be stored and what must be as it is then. A server that lags may not know
-// the hold yet, so nothing is refused by what it shows before it has caught up; what it shows of a hold that is over, the check finds out.
+// admit asks the queue whether a join is granted, and returns it as it has to be stored and what
+// must be as it is then. A server that lags may not know the hold yet, or may show one that is
+// over, so nothing is refused before it has caught up; what changes after that, the check finds
+// out.
 func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, *zk.CheckVersionRequest, error) {
-	ns, _, err := s.list(ctx, r.Name)
-	if err != nil {
-		return r, nil, err
-	}
-	j, at, err := covering(ns, r)
-	if err != nil {
-		if ns, _, err = s.listNow(ctx, r.Name); err != nil {
+	for synced := false; ; synced = true {
+		l, err := s.list(ctx, r.Name, synced)
+		if err != nil {
 			return r, nil, err
 		}
-		if j, at, err = covering(ns, r); err != nil {
+		v, err := l.view()
+		if err != nil {
 			return r, nil, err
 		}
+		j, at, err := v.covering(r)
+		switch {
+		case err != nil && synced:
+			return r, nil, err
+		case err != nil:
+			continue
+		}
+		at = s.b.dir(r.Name) + "/" + at
+		stat, err := s.stat(ctx, at)
+		switch {
+		case errors.Is(err, zk.ErrNoNode): // it went in between; another may cover the join
+		case err != nil:
+			return r, nil, err
+		case stat.Version != 0:
+			return r, nil, driver.ErrLost // it was broken
+		default:
+			return j, &zk.CheckVersionRequest{Path: at, Version: 0}, nil
+		}
 	}
-	at = s.b.dir(r.Name) + "/" + at
-	stat, err := s.stat(ctx, at)
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		return r, nil, errChanged
-	case err != nil:
-		return r, nil, err
-	case stat.Version != 0:
-		return r, nil, driver.ErrLost // it was broken
-	}
-	return j, &zk.CheckVersionRequest{Path: at, Version: 0}, nil
 }
 
-// covering returns the join as the queue admits it, and the name of a node that covers it: as long as that is there and as it was, the hold is.
-func covering(ns []*node, r driver.Request) (driver.Request, string, error) {
-	ns = slices.DeleteFunc(ns, func(n *node) bool { return n.entry.ID == r.ID }) // a copy of it that came before stands against nothing
-	q := queueOf(ns)
+// covering returns the join as the queue admits it, and the name of a node that covers it: as long
+// as that is there and as it was, the hold is.
+func (v *view) covering(r driver.Request) (driver.Request, string, error) {
+	q := v.q
+	if len(v.byID[r.ID]) > 0 { // a copy of it that came before stands against nothing
+		q.Joins = slices.DeleteFunc(slices.Clone(q.Joins), func(e *driver.Entry) bool { return e.ID == r.ID })
+	}
 	j, err := q.Admit(r)
 	if err != nil {
 		return r, "", err
 	}
 	j.Token = r.Token // strangers do not carry theirs in their names; the join knows it
-	held := map[*driver.Entry]bool{}
-	for _, e := range q.Holders() {
-		held[e] = true
-	}
-	for _, n := range ns {
-		if e := &n.entry; e.Owner == r.Owner && held[e] && e.Mode.Covers(r.Mode) {
-			return j, n.name, nil
+	for _, es := range [][]*driver.Entry{q.Strangers[:v.granted], q.Joins} {
+		for _, e := range es {
+			if e.Owner == r.Owner && e.Mode.Covers(r.Mode) {
+				return j, v.names[e], nil
+			}
 		}
 	}
 	return r, "", driver.ErrLost

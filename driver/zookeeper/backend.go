@@ -22,8 +22,9 @@ type Options struct {
 	Prefix string   // the name of the node there, encoded as the names of locks are, 255 bytes at most; empty: dlock
 	ACL    []zk.ACL // of what is created; empty: everybody may do everything
 
-	// Identity names the queues, for contexts that carry holds between clients of one process: clients of the same queues have the
-	// same. Empty: the connection, so that another connection to the same servers is taken for other queues.
+	// Identity names the queues, for contexts that carry holds between clients of one process:
+	// clients of the same queues have the same. Empty: the connection, so that another connection
+	// to the same servers is taken for other queues.
 	Identity string
 }
 
@@ -40,12 +41,13 @@ type options struct {
 	scheme      string
 }
 
-// Backend is a client of one ensemble. It implements [driver.Backend], [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister], whose
-// contracts it keeps.
+// Backend is a client of one ensemble. It implements [driver.Backend], [driver.Capable],
+// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps.
 type Backend struct {
 	o     options
 	user  *zk.Conn // nil: the backend makes its own
 	line  *Line    // of the user's connection
+	fault *fault   // why no server is reached
 	id    driver.ID
 	root  string // the path above locks and sessions
 	caps  driver.Capabilities
@@ -77,21 +79,30 @@ type mine struct {
 	token   driver.Token
 	granted bool
 	broken  bool      // its node is not as it was: somebody ended the hold
+	audited int       // the last audit of its session that looked at its node, or came before that
 	gone    bool      // it was released
 	slot    int       // among the session's holds
 	until   time.Time // it cannot have expired before
+	stood   bool      // it waits in the queue, as a server has said; for who has the turn
 	doubt   bool      // there may be a node of it that is not at path
 	deleted bool      // a delete of it may have been executed
 	leaving bool      // it is being released
 }
 
-// New returns a backend over the user's own connection, which Close leaves open, but for what dlock created in its session: that is removed. The line is the one
-// whose Dial and Event the connection was made with. New waits until the connection has a session, for ten seconds or until ctx ends, and returns an error if
-// there is none, or if the session may not create what it has to; ErrInvalid if conn or line is nil, if the line serves a backend that is not closed, or if an
+// New returns a backend over the user's own connection, which Close leaves open, but for what dlock
+// created in its session: that is removed. The line is the one whose Dial and Event the connection
+// was made with. New waits until the connection has a session, for ten seconds or until ctx ends,
+// and returns an error if there is none, or if the session may not create what it has to;
+// ErrInvalid if conn or line is nil, if the line serves a backend that is not closed, or if an
 // option is not as its comment says.
 //
-// All leases have the TTL that the connection's session allows, 5/7 of its timeout, less of one below 21 s; a smaller TTL is refused. If that session is lost so are the leases; the
-// client goes on with the next session that the connection gets.
+// A connection that was made without the line is refused at once, as ErrInvalid: what the line does
+// not hear cannot be known.
+//
+// The greatest TTL is the one that the connection's session allows, 5/7 of its timeout, less of one
+// below 21 s, and the least is half of that: a holder that died is freed at the session's timeout,
+// whatever its TTL was. If that session is lost so are the leases; the client goes on with the next
+// session that the connection gets.
 func New(ctx context.Context, conn *zk.Conn, line *Line, o Options) (*Backend, error) {
 	if conn == nil || line == nil {
 		return nil, fmt.Errorf("%w: New needs the connection, and the line that it was made with: zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event)", driver.ErrInvalid)
@@ -106,14 +117,29 @@ func New(ctx context.Context, conn *zk.Conn, line *Line, o Options) (*Backend, e
 	if !line.take() {
 		return nil, fmt.Errorf("%w line: it serves another backend, which is not closed; make a connection with a line of its own, or share that backend", driver.ErrInvalid)
 	}
-	b.user, b.line = conn, line
+	b.user, b.line, b.fault = conn, line, line.fault
 	s, err := b.session(ctx, 0, "")
 	if err != nil {
 		b.Close()
 		return nil, err
 	}
-	b.caps.MinTTL = s.ttl // a longer one is cut down to that: the grant says so
+	b.bound(s.ttl/2, s.ttl)
 	return b, nil
+}
+
+// bound sets the TTLs that are allowed, in milliseconds, which are easier to read than what follows
+// from a timeout.
+func (b *Backend) bound(least, most time.Duration) {
+	b.caps.MinTTL = (least + time.Millisecond - 1).Truncate(time.Millisecond)
+	b.caps.MaxTTL = most.Truncate(time.Millisecond)
+}
+
+// refuse is an error if no session keeps a lease of that TTL.
+func (b *Backend) refuse(ttl time.Duration) error {
+	if ttl >= b.caps.MinTTL && ttl <= b.caps.MaxTTL {
+		return nil
+	}
+	return fmt.Errorf("%w TTL of %s: the servers' sessions allow %s to %s (docs/zookeeper.md tells why)", driver.ErrInvalid, ttl, b.caps.MinTTL, b.caps.MaxTTL)
 }
 
 func newBackend(o options) (*Backend, error) {
@@ -128,27 +154,47 @@ func newBackend(o options) (*Backend, error) {
 		return nil, fmt.Errorf("%w options: the chroot is a clean absolute path, and the prefix has at most 255 bytes and is not zookeeper's own node", driver.ErrInvalid)
 	}
 	b := &Backend{
-		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(),
+		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &fault{},
 		slots: map[class]*slot{}, mine: map[driver.ID]*mine{}, tombs: map[driver.ID]time.Time{},
 		caps: driver.Capabilities{
-			Backend: o.scheme, Identity: o.Identity + o.Chroot + "/" + o.Prefix, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
-			Inspect: true, Durable: true,
+			Backend: o.scheme, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true, Inspect: true, Durable: true,
 		},
 	}
+	b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // the path is the queues'
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.stop = b.ctx.Done()
 	return b, nil
 }
 
+// locks returns what the paths of all directories begin with.
+func (b *Backend) locks() string { return b.root + "/locks/" }
+
 // dir returns the path of a name's directory.
-func (b *Backend) dir(name string) string { return b.root + "/locks/" + encode(name) }
+func (b *Backend) dir(name string) string { return b.locks() + encode(name) }
+
+// fit returns the TTL of the sessions that serve requests of that TTL, as if they had that TTL or
+// more, and less than twice of it: the client's own, or a power of two of a second. So all TTLs
+// that there are make a few sessions.
+func (b *Backend) fit(ttl time.Duration) time.Duration {
+	if b.user != nil || b.o.timeout > 0 {
+		return 0
+	}
+	fit := time.Second
+	for fit < ttl {
+		fit *= 2
+	}
+	for fit/2 >= ttl && fit > time.Millisecond {
+		fit /= 2
+	}
+	if own := b.o.ttl; ttl <= own && own <= fit {
+		return own
+	}
+	return max(min(fit, b.caps.MaxTTL), b.caps.MinTTL)
+}
 
 // class returns which session a request has.
 func (b *Backend) class(ttl time.Duration, name string) class {
-	if b.user != nil || b.o.timeout > 0 {
-		ttl = 0
-	}
-	c := class{ttl: ttl}
+	c := class{ttl: b.fit(ttl)}
 	if b.o.sessions > 1 {
 		c.index = int(maphash.String(b.seed, name) % uint64(b.o.sessions))
 	}
@@ -182,6 +228,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
+	if err := b.refuse(r.TTL); err != nil {
+		return driver.Grant{}, err
+	}
 	b.mu.Lock()
 	switch {
 	case b.closed:
@@ -209,14 +258,12 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	select {
 	case m.turn <- struct{}{}:
 		g, err = b.acquire(ctx, m, r.Wait)
+		err = b.ended(ctx, asked, err, m.stood)
 		<-m.turn
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = b.ended(ctx, asked, ctx.Err(), false)
 	case <-b.stop:
 		err = driver.ErrClosed
-	}
-	if errors.Is(err, context.DeadlineExceeded) && asked.Err() == nil {
-		err = fmt.Errorf("no server answered for %s", patience)
 	}
 
 	b.mu.Lock()
@@ -235,9 +282,26 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		if m.asking == 0 {
 			b.giveUp(m)
 		}
-		return driver.Grant{}, explain(err)
+		return driver.Grant{}, err
 	}
 	return g, nil
+}
+
+// ended is the error of an Acquire that ended with err, where ctx is what remained of the time that
+// was asked for.
+func (b *Backend) ended(ctx, asked context.Context, err error, stood bool) error {
+	switch {
+	case err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()):
+	case asked.Err() != nil && stood:
+		return driver.Waited(asked)
+	case asked.Err() == nil:
+		err = fmt.Errorf("no server answered for %s", patience)
+		if cause := b.fault.get(); cause != nil {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+		return err
+	}
+	return b.explain(asked, err)
 }
 
 // dead reports whether the request must not come to life. b.mu is held.
@@ -348,18 +412,11 @@ func (s *session) bye() {
 			}
 		}
 		s.b.mu.Unlock()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.clear(paths...)
-		}()
-		t := time.NewTimer(closeTimeout)
-		defer t.Stop()
-		select {
-		case <-done:
-		case <-t.C:
+		within(closeTimeout, func() { s.clear(paths...) })
+		s.line.listen(nil, s.b.locks())
+		if !s.rest() {
+			s.line.hangUp(time.Now().Add(time.Hour)) // which ends them
 		}
-		s.line.listen(nil, s.watched)
 	}
 	s.end()
 }

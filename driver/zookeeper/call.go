@@ -15,41 +15,35 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// errEnded: the session ended while the call was under way. Its outcome is unknown, but what it created dies with the session.
+// errEnded: the session ended while the call was under way. Its outcome is unknown, but what it
+// created dies with the session.
 var errEnded = errors.New("the session with ZooKeeper ended")
 
-// call is one call of the library under way. The library takes no context, so each runs in a goroutine of its own, which ends when the
-// server answers, the connection breaks, or the session is over.
-type call struct {
-	began time.Time
-	taken atomic.Bool // by the caller, who went away, or by the result
-}
-
-// call runs f and returns its error, or that of ctx, or errEnded. If it returns before f, what f returns is given to late, if there is one.
-// What f sets may be read only if call returned f's error, or in late.
+// call runs f and returns its error, or that of ctx, or errEnded. The library takes no context, so
+// f runs in a goroutine of its own, which ends when the server answers, or the connection breaks.
+// If call returns before f, what f returns is given to late, if there is one. What f sets may be
+// read only if call returned f's error, or in late.
 func (s *session) call(ctx context.Context, f func(*zk.Conn) error, late func(error)) error {
 	if err := ctx.Err(); err != nil {
 		return notSent{err}
 	}
-	c := &call{began: time.Now()}
+	var taken atomic.Bool // by the caller, who went away, or by the result
 	s.mu.Lock()
-	if s.over {
+	if s.over || s.shut {
 		s.mu.Unlock()
 		return notSent{errEnded}
 	}
-	s.calls[c] = struct{}{}
+	s.calls.Add(1)
 	s.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
 		err := f(s.conn)
-		s.mu.Lock()
-		delete(s.calls, c)
-		s.mu.Unlock()
+		s.calls.Done()
 		if errors.Is(err, zk.ErrSessionExpired) {
 			s.end()
 			err = errEnded
 		}
-		if c.taken.CompareAndSwap(false, true) {
+		if taken.CompareAndSwap(false, true) {
 			done <- err
 		} else if late != nil {
 			late(err)
@@ -66,7 +60,7 @@ func (s *session) call(ctx context.Context, f func(*zk.Conn) error, late func(er
 	case <-s.b.stop:
 		err = driver.ErrClosed
 	}
-	if !c.taken.CompareAndSwap(false, true) {
+	if !taken.CompareAndSwap(false, true) {
 		return s.verify(<-done)
 	}
 	return err
@@ -85,19 +79,6 @@ type notSent struct{ error }
 
 // Unwrap returns the reason.
 func (e notSent) Unwrap() error { return e.error }
-
-// oldest returns when the oldest call under way began; now if there is none.
-func (s *session) oldest() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := time.Now()
-	for c := range s.calls {
-		if c.began.Before(t) {
-			t = c.began
-		}
-	}
-	return t
-}
 
 // noes are the answers by which a server refuses. After any other error the outcome is unknown.
 var noes = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrAuthFailed,
@@ -122,9 +103,15 @@ func brokenLine(err error) bool {
 	return err != nil && !refused(err) && !slices.ContainsFunc(finals, func(f error) bool { return errors.Is(err, f) })
 }
 
-// explain says what a user can do about an error of the server.
-func explain(err error) error {
+// explain says what a user can do about an error of the server, and why no server answered a call
+// whose context ended.
+func (b *Backend) explain(ctx context.Context, err error) error {
 	switch {
+	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		if cause := b.fault.get(); cause != nil {
+			return fmt.Errorf("%w; %w", ctx.Err(), cause)
+		}
+		return ctx.Err()
 	case errors.Is(err, zk.ErrNoAuth):
 		return fmt.Errorf("the client lacks a right (docs/zookeeper.md lists those that suffice): %w", err)
 	case errors.Is(err, zk.ErrInvalidACL):
@@ -133,7 +120,17 @@ func explain(err error) error {
 	return err
 }
 
-// withParents runs f, which creates the node at path, and if its parents are missing makes them and runs it again.
+// plain is an error that matches no context's: the deadline in it was the driver's, and the
+// caller's lives.
+func plain(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// withParents runs f, which creates the node at path, and if its parents are missing makes them and
+// runs it again.
 func (s *session) withParents(ctx context.Context, at string, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
@@ -152,7 +149,8 @@ func (s *session) withParents(ctx context.Context, at string, f func() error) er
 	}
 }
 
-// mkdir makes a directory and what is missing above it. That of a name is a container, which the server removes when it has been empty for a while.
+// mkdir makes a directory and what is missing above it. That of a name is a container, which the
+// server removes when it has been empty for a while.
 func (s *session) mkdir(ctx context.Context, dir string) error {
 	if dir == "/" {
 		return nil
@@ -179,7 +177,8 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 	return err
 }
 
-// remove deletes a node of the session in the background's time: until it is gone, or the session is.
+// remove deletes a node of the session in the background's time: until it is gone, or the session
+// is.
 func (s *session) remove(at string) {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		sent := s.now()
@@ -199,37 +198,10 @@ func (s *session) remove(at string) {
 	}
 }
 
-// removed reports whether a delete with that result need not be tried again: the node is gone, or it may not be deleted. A server that has too much to do
-// refuses too, for now.
+// removed reports whether a delete with that result need not be tried again: the node is gone, or
+// it may not be deleted. A server that has too much to do refuses too, for now.
 func removed(err error) bool {
 	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth)
-}
-
-// children lists a directory. One that is not there has no children, and version -1.
-func (s *session) children(ctx context.Context, dir string) ([]string, int32, error) {
-	var children []string
-	var stat *zk.Stat
-	err := s.call(ctx, func(c *zk.Conn) (err error) {
-		children, stat, err = c.Children(dir)
-		return err
-	}, nil)
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		return nil, -1, nil
-	case err != nil:
-		return nil, 0, err
-	}
-	return children, stat.Version, nil
-}
-
-// list returns the requests under a name, in order of arrival, and the version of the directory's data.
-func (s *session) list(ctx context.Context, name string) ([]*node, int32, error) {
-	children, version, err := s.children(ctx, s.b.dir(name))
-	if err != nil {
-		return nil, 0, err
-	}
-	ns, err := s.parse(ctx, name, children)
-	return ns, version, err
 }
 
 // parse makes requests of a name's children, in order of arrival.
@@ -249,21 +221,14 @@ func (s *session) parse(ctx context.Context, name string, children []string) (ns
 	return ns, nil
 }
 
-// sync makes the server catch up with its leader: without it a server shows a past in which what other clients did has not happened yet. What this session
-// wrote itself it sees in any case, and all that came before that.
+// sync makes the server catch up with its leader: without it a server shows a past in which what
+// other clients did has not happened yet. What this session wrote itself it sees in any case, and
+// all that came before that.
 func (s *session) sync(ctx context.Context, at string) error {
 	return s.call(ctx, func(c *zk.Conn) error {
 		_, err := c.Sync(at)
 		return err
 	}, nil)
-}
-
-// listNow is list of what stands there now.
-func (s *session) listNow(ctx context.Context, name string) ([]*node, int32, error) {
-	if err := s.sync(ctx, s.b.dir(name)); err != nil {
-		return nil, 0, err
-	}
-	return s.list(ctx, name)
 }
 
 // date reads when the strangers arrived, and returns what is still there.

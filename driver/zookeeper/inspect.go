@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,12 +17,13 @@ import (
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	s, err := b.some(ctx)
 	if err != nil {
-		return driver.Queue{}, err
+		return driver.Queue{}, b.explain(ctx, err)
 	}
-	_, ns, _, err := s.read(ctx, name)
+	r, err := s.read(ctx, name)
 	if err != nil {
-		return driver.Queue{}, explain(err)
+		return driver.Queue{}, b.explain(ctx, err)
 	}
+	ns := r.there
 	q := queueOf(ns)
 	for i, g := 0, q.Granted(); i < len(q.Strangers); i++ {
 		if i >= g {
@@ -31,17 +33,40 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	return q, nil
 }
 
-// read returns the queue of a name with everything that is known of it, the sessions of its requests, and the version of the directory.
-func (s *session) read(ctx context.Context, name string) (sessions map[*node]string, there []*node, version int32, err error) {
-	ns, version, err := s.listNow(ctx, name)
+// known is what is known of requests beside their nodes' names.
+type known struct {
+	there    []*node                  // those that have not gone, in order of arrival
+	sessions map[*node]string         // the names of their sessions' own nodes
+	silent   map[string]time.Duration // how long ago each of those was proved
+}
+
+// read returns the queue of a name as it is now.
+func (s *session) read(ctx context.Context, name string) (*known, error) {
+	ns, err := s.nodes(ctx, name, true)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, err
 	}
+	k, err := s.cards(ctx, name, ns)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.readProofs(ctx, k.silent); err != nil {
+		return nil, err
+	}
+	for _, n := range k.there {
+		e := &n.entry
+		silent := min(k.silent[k.sessions[n]], e.Age)
+		e.Left = min(max(e.TTL*sessionShare/ttlShare-silent, time.Millisecond), e.TTL) // it is there: it has not expired
+	}
+	return k, nil
+}
+
+// cards reads the nodes, and sets what their names do not tell.
+func (s *session) cards(ctx context.Context, name string, ns []*node) (*known, error) {
 	dir := s.b.dir(name)
-	sessions, gone := map[*node]string{}, map[*node]bool{}
-	proofs := map[string]time.Duration{}
+	k, gone := &known{sessions: map[*node]string{}, silent: map[string]time.Duration{}}, map[*node]bool{}
 	var mu sync.Mutex
-	err = each(len(ns), func(i int) error {
+	err := each(len(ns), func(i int) error {
 		n := ns[i]
 		var data []byte
 		var stat *zk.Stat
@@ -65,26 +90,16 @@ func (s *session) read(ctx context.Context, name string) (sessions map[*node]str
 			e.Token = driver.Token(stat.Czxid)
 		}
 		e.Broken, e.Age, e.Left = stat.Version != 0, s.age(stat.Ctime), e.TTL
-		sessions[n] = c.Session
-		proofs[c.Session] = e.Age
+		k.sessions[n] = c.Session
+		k.silent[c.Session] = e.Age
 		return nil
 	})
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	if err := s.readProofs(ctx, proofs); err != nil {
-		return nil, nil, 0, err
-	}
 	for _, n := range ns {
-		if gone[n] {
-			continue
+		if !gone[n] {
+			k.there = append(k.there, n)
 		}
-		e := &n.entry
-		silent := min(proofs[sessions[n]], e.Age)
-		e.Left = min(max(e.TTL*sessionShare/ttlShare-silent, time.Millisecond), e.TTL) // it is there: it has not expired
-		there = append(there, n)
 	}
-	return sessions, there, version, nil
+	return k, err
 }
 
 // readProofs sets how long ago each session was proved.
@@ -111,65 +126,178 @@ func (s *session) readProofs(ctx context.Context, proofs map[string]time.Duratio
 	})
 }
 
-// Break implements [driver.Breaker]. It marks, or with force removes, all requests of the hold in one transaction, which fails if a request came between, and
-// which writes to the sessions of those requests too, so that the holders see it with their next renewal.
+// Break implements [driver.Breaker]. It marks all requests of the hold, and writes to their
+// sessions in the same transactions, so that the holders see it with their next renewal. When all
+// are marked the hold cannot be joined any more; with force they are removed then.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	s, err := b.some(ctx)
 	if err != nil {
-		return err
+		return b.explain(ctx, err)
 	}
-	uncertain := false
+	w := &breaking{name: name, token: t, force: force}
 	for {
-		err := s.breakOnce(ctx, name, t, force)
-		switch {
-		case errors.Is(err, driver.ErrNotHeld) && uncertain && force:
-			return nil // a copy whose reply was lost did it
-		case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode): // the queue changed
-		case brokenLine(err):
-			uncertain = true
-		default:
-			return explain(err)
+		done, err := s.breakOnce(ctx, w)
+		if done || err != nil && !brokenLine(err) && !moved(err) {
+			return b.explain(ctx, err)
+		}
+		if brokenLine(err) {
+			w.begun = true // perhaps
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
-			return err
+			return b.explain(ctx, err)
 		}
 	}
 }
 
-func (s *session) breakOnce(ctx context.Context, name string, t driver.Token, force bool) error {
-	sessions, ns, version, err := s.read(ctx, name)
+// breaking is a Break under way.
+type breaking struct {
+	name  string
+	token driver.Token
+	force bool
+	begun bool // some of it may have been executed
+}
+
+// moved reports whether a transaction failed since the queue had changed.
+func moved(err error) bool { return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) }
+
+// breakOnce looks at the queue, and goes on with what is to be done. Not done and no error: once
+// more. Who waits is not read, however many there are.
+func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err error) {
+	l, err := s.list(ctx, w.name, true)
 	if err != nil {
-		return err
+		return false, err
 	}
-	owner, held := driver.ID{}, false
-	q := queueOf(ns)
-	for _, e := range q.Holders() {
-		if e.Token == t && t != 0 {
-			owner, held = e.Owner, true
+	ns, err := s.parse(ctx, w.name, l.children)
+	if err != nil {
+		return false, err
+	}
+	hold, err := s.hold(ctx, w, ns)
+	if err != nil {
+		return false, err
+	}
+	there, marked, err := s.mark(ctx, w, hold)
+	if err != nil {
+		return false, err
+	}
+	dir := s.b.dir(w.name)
+	switch {
+	case len(there) == 0 && w.begun && w.force:
+		return true, nil
+	case len(there) == 0:
+		return true, driver.ErrNotHeld
+	case marked:
+		if same, err := s.unchanged(ctx, dir, l.version); !same { // a join may have come in between
+			return false, err
 		}
 	}
-	if !held {
-		return driver.ErrNotHeld
+	if !w.force {
+		return true, nil
 	}
-	dir := s.b.dir(name)
-	ops := []any{&zk.CheckVersionRequest{Path: dir, Version: version}}
+	w.begun = true
+	return false, s.batches(ctx, there, func(n *node) []any { return []any{&zk.DeleteRequest{Path: dir + "/" + n.name, Version: -1}} }, nil)
+}
+
+// hold returns the requests of the hold with the token, in order of arrival. The names of joins
+// tell it; of those who began their holds only the granted are asked for it.
+func (s *session) hold(ctx context.Context, w *breaking, ns []*node) (hold []*node, err error) {
+	var owner driver.ID
+	var began []*node
+	for _, n := range ns {
+		if n.entry.Join() && n.entry.Token == w.token {
+			owner = n.entry.Owner
+		} else if !n.entry.Join() {
+			began = append(began, n)
+		}
+	}
+	if owner.IsZero() {
+		k, err := s.cards(ctx, w.name, began[:queueOf(ns).Granted()])
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range k.there {
+			if n.entry.Token == w.token {
+				owner = n.entry.Owner
+			}
+		}
+	}
+	for _, n := range ns {
+		if n.entry.Owner == owner && w.token != 0 && !owner.IsZero() {
+			hold = append(hold, n)
+		}
+	}
+	return hold, nil
+}
+
+// mark breaks what is sound of a hold, and returns what is there of it. The first is that by which
+// joins are admitted, and is marked before all others are read: joins that go on coming do not make
+// it more than there is time for.
+func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []*node, marked bool, err error) {
+	dir := s.b.dir(w.name)
+	for some := range slices.Chunk(hold, batch) {
+		k, err := s.cards(ctx, w.name, some)
+		if err != nil {
+			return nil, marked, err
+		}
+		there = append(there, k.there...)
+		sound := slices.DeleteFunc(k.there, func(n *node) bool { return n.entry.Broken })
+		if len(sound) == 0 {
+			continue
+		}
+		w.begun, marked = true, true
+		err = s.batches(ctx, sound, func(n *node) []any {
+			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: newCard(n.entry.Request, k.sessions[n]), Version: 0}}
+		}, k.sessions)
+		if err != nil {
+			return nil, marked, err
+		}
+	}
+	return there, marked, nil
+}
+
+// unchanged reports whether nobody arrived since the directory had that version. This session sees
+// at least what came before its own last write.
+func (s *session) unchanged(ctx context.Context, dir string, version int32) (bool, error) {
+	stat, err := s.stat(ctx, dir)
+	if err != nil {
+		return false, err
+	}
+	return stat.Version == version, nil
+}
+
+// batch is how many requests one transaction of Break changes. Those with the longest names and
+// labels still fit into one.
+const batch = 64
+
+// batches does to the nodes what the operations say, and writes to the sessions' own nodes, so many
+// nodes in one transaction. If one of a batch has gone, each is tried alone.
+func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
+	for some := range slices.Chunk(ns, batch) {
+		err := s.transact(ctx, some, do, sessions)
+		for i := 0; moved(err) && i < len(some); i++ {
+			if one := s.transact(ctx, some[i:i+1], do, sessions); one != nil && !moved(one) {
+				return one
+			}
+		}
+		if err != nil && !moved(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// transact is one transaction of batches.
+func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
+	var ops []any
 	touched := map[string]bool{"": true}
 	for _, n := range ns {
-		if n.entry.Owner != owner {
+		ops = append(ops, do(n)...)
+		name := sessions[n]
+		if touched[name] {
 			continue
 		}
-		at := dir + "/" + n.name
-		if force {
-			ops = append(ops, &zk.DeleteRequest{Path: at, Version: -1})
-		} else if !n.entry.Broken {
-			ops = append(ops, &zk.SetDataRequest{Path: at, Data: newCardFrom(n, sessions[n]), Version: 0})
-		}
-		if touched[sessions[n]] {
-			continue
-		}
-		touched[sessions[n]] = true
-		at = s.b.root + "/sessions/" + path.Base(sessions[n])
-		switch _, err = s.stat(ctx, at); {
+		touched[name] = true
+		at := s.b.root + "/sessions/" + path.Base(name)
+		switch _, err := s.stat(ctx, at); {
 		case err == nil:
 			ops = append(ops, &zk.SetDataRequest{Path: at, Data: []byte("a hold was broken"), Version: -1})
 		case !errors.Is(err, zk.ErrNoNode): // without it the session's next proof looks at all its holds
@@ -179,17 +307,14 @@ func (s *session) breakOnce(ctx context.Context, name string, t driver.Token, fo
 	return s.call(ctx, func(c *zk.Conn) error { _, err := c.Multi(ops...); return err }, nil)
 }
 
-// newCardFrom is the card that a node had.
-func newCardFrom(n *node, session string) []byte { return newCard(n.entry.Request, session) }
-
 // List implements [driver.Lister].
 func (b *Backend) List(ctx context.Context) ([]string, error) {
 	s, err := b.some(ctx)
 	if err != nil {
-		return nil, err
+		return nil, b.explain(ctx, err)
 	}
 	if err := s.sync(ctx, b.root+"/locks"); err != nil {
-		return nil, explain(err)
+		return nil, b.explain(ctx, err)
 	}
 	var dirs []string
 	err = s.call(ctx, func(c *zk.Conn) (err error) {
@@ -200,7 +325,7 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, explain(err)
+		return nil, b.explain(ctx, err)
 	}
 	var names []string
 	for _, dir := range dirs {
@@ -210,7 +335,7 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 	}
 	used := make([]bool, len(names))
 	err = each(len(names), func(i int) error {
-		ns, _, err := s.list(ctx, names[i])
+		ns, err := s.nodes(ctx, names[i], false)
 		used[i] = len(ns) > 0
 		return err
 	})
@@ -220,5 +345,5 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 			in = append(in, name)
 		}
 	}
-	return in, explain(err)
+	return in, b.explain(ctx, err)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// encode makes a name one part of a path: letters, digits, '-', '_' and dots that do not begin it stand for themselves, every other byte
-// is written as '%' and two digits.
+// encode makes a name one part of a path: letters, digits, '-', '_' and dots that do not begin it
+// stand for themselves, every other byte is written as '%' and two digits.
 func encode(name string) string {
 	var s strings.Builder
 	for i := range len(name) {
@@ -48,7 +48,8 @@ func decode(part string) (string, bool) {
 	return s.String(), encode(s.String()) == part
 }
 
-// node is a request as a node's name has it. All that the rule needs is there, so that one listing decides.
+// node is a request as a node's name has it. All that the rule needs is there, so that one listing
+// decides.
 type node struct {
 	name  string // the whole of it
 	seq   int32  // the server's number
@@ -56,7 +57,8 @@ type node struct {
 	entry driver.Entry
 }
 
-// stem returns the node's name without the number that the server adds: mode:id:limit: and of a join owner:token: too.
+// stem returns the node's name without the number that the server adds: mode:id:limit: and of a
+// join owner:token: too.
 func stem(r driver.Request) string {
 	mode := "w"
 	if r.Mode == driver.Shared {
@@ -69,7 +71,8 @@ func stem(r driver.Request) string {
 	return s
 }
 
-// parseNode reads a child's name. It refuses what no request can have written: such a child is somebody else's, and stands against nobody.
+// parseNode reads a child's name. It refuses what no request can have written: such a child is
+// somebody else's, and stands against nobody.
 func parseNode(lock, name string) (*node, bool) {
 	parts := strings.Split(name, ":")
 	if len(parts) != 4 && len(parts) != 6 {
@@ -104,8 +107,8 @@ func parseNode(lock, name string) (*node, bool) {
 	return n, name == stem(*r)+fmt.Sprintf("%010d", n.seq) // as the server writes it
 }
 
-// first reports whether own stands there before every other child, all of which are strangers numbered as usual: then it holds, and nothing else has to be
-// read. False says nothing.
+// first reports whether own stands there before every other child, all of which are strangers
+// numbered as usual: then it holds, and nothing else has to be read. False says nothing.
 func first(children []string, own string) bool {
 	const digits = 10
 	number := func(child string) (string, bool) {
@@ -131,7 +134,8 @@ func first(children []string, own string) bool {
 	return there && ok
 }
 
-// worn reports whether the directory's numbers ran out: from then on they are all the same, or negative, and only zxids tell the order.
+// worn reports whether the directory's numbers ran out: from then on they are all the same, or
+// negative, and only zxids tell the order.
 func worn(ns []*node) bool {
 	return slices.ContainsFunc(ns, func(n *node) bool { return !n.entry.Join() && (n.seq < 0 || n.seq == math.MaxInt32) })
 }
@@ -159,7 +163,8 @@ func queueOf(ns []*node) (q driver.Queue) {
 	return q
 }
 
-// card is what a request's node holds: what people ask for, and what Break needs. Nothing is granted by it.
+// card is what a request's node holds: what people ask for, and what Break needs. Nothing is
+// granted by it.
 type card struct {
 	Client  driver.ID `json:"client"`
 	TTL     int64     `json:"ttl_ms"`
@@ -176,7 +181,8 @@ func newCard(r driver.Request, session string) []byte {
 	return b
 }
 
-// parseCard reads a card. Of one that cannot be read nothing is known; the request stands all the same.
+// parseCard reads a card. Of one that cannot be read nothing is known; the request stands all the
+// same.
 func parseCard(data []byte) (c card) {
 	if json.Unmarshal(data, &c) != nil || strings.Contains(c.Session, "/") {
 		return card{}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -34,13 +35,14 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	least, err := leastTimeout(ctx, o)
+	least, most, err := timeouts(ctx, o)
 	if err == nil {
 		b.o.lag = least / 4 // the least timeout is two ticks, unless it was set; the lag is half a tick
-		b.caps.MinTTL = ttlOf(least, b.o.lag) + 1
+		b.bound(ttlOf(least, b.o.lag), ttlOf(most, b.o.lag))
+		b.o.ttl = max(min(o.ttl, b.caps.MaxTTL), b.caps.MinTTL)
 		var s *session
 		if s, err = b.some(ctx); err == nil && o.timeout > 0 {
-			b.caps.MinTTL = s.ttl // a longer one is cut down to that: the grant says so
+			b.bound(s.ttl/2, s.ttl)
 		}
 	}
 	if err != nil {
@@ -81,50 +83,89 @@ func parse(c driver.Config) (options, error) {
 	return o, nil
 }
 
-// dialTLS returns a dialer that speaks TLS. The server is verified by the name that was dialled unless the configuration has another.
+// dialTLS returns a dialer that speaks TLS. The server is verified by the name that was dialled
+// unless the configuration has another.
 func dialTLS(t *tls.Config) zk.Dialer {
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
 		host, _, _ := net.SplitHostPort(address)
 		t := t.Clone()
 		t.ServerName = cmp.Or(t.ServerName, host)
-		return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, t)
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, t)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, fmt.Errorf("%s: no TLS handshake within %s", address, timeout)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return conn, nil
 	}
 }
 
-// leastTimeout asks the servers for the least session timeout that they give: with a session that asks for almost none, and is closed at once.
-func leastTimeout(ctx context.Context, o options) (time.Duration, error) {
+// timeouts asks the servers for the least and the greatest session timeout that they give: with
+// sessions that ask for almost none and for a very long one, and are closed at once.
+func timeouts(ctx context.Context, o options) (least, most time.Duration, err error) {
+	const endless = 24 * time.Hour * sessionShare / ttlShare // the greatest TTL that there is
 	type answer struct {
-		timeout time.Duration
-		err     error
+		least, most time.Duration
+		err         error
 	}
-	end := time.Now().Add(connectTimeout)
+	end := time.Now().Add(openTimeout)
+	var last error
 	for try := 1; ; try++ {
 		done := make(chan answer, 1)
 		addr := o.addrs[try%len(o.addrs)]
 		go func() {
-			d, err := probe(o.dial, addr, time.Millisecond)
-			done <- answer{d, err}
+			var a answer
+			if a.least, a.err = probe(o.dial, addr, time.Millisecond); a.err == nil {
+				a.most, a.err = probe(o.dial, addr, endless)
+			}
+			done <- a
 		}()
 		var a answer
 		select {
 		case a = <-done:
 		case <-ctx.Done():
-			return 0, fmt.Errorf("no answer: %w", ctx.Err())
+			return 0, 0, untimely(ctx, last)
 		}
-		patient := errors.Is(a.err, errMute) && time.Now().Before(end) // there is a server, and it may be about to find its leader
-		if a.err == nil || !patient && try >= 2*len(o.addrs) {
-			return a.timeout, a.err
+		if a.err == nil {
+			return a.least, a.most, nil
+		}
+		last = plain(a.err)
+		patient := errors.Is(a.err, errMute) // there is a server, and it may be about to find its leader
+		if time.Now().After(end) || !patient && try >= 2*len(o.addrs) {
+			return 0, 0, last
 		}
 		if pause(ctx, 100*time.Millisecond) != nil {
-			return 0, a.err
+			return 0, 0, untimely(ctx, last)
 		}
 	}
+}
+
+// untimely is the error of an Open whose context ended, after that error.
+func untimely(ctx context.Context, last error) error {
+	if last == nil {
+		return fmt.Errorf("no answer: %w", ctx.Err())
+	}
+	return fmt.Errorf("%w; %w", ctx.Err(), last)
 }
 
 // errMute: there is a server that gives no session.
 var errMute = errors.New("the server does not answer as a ZooKeeper does that serves")
 
-// probe begins a session that asks for that timeout, ends it, and returns the timeout that the server gave.
+// errHungUp is what a server does that has no leader, or no connection left for the client's
+// address.
+var errHungUp = fmt.Errorf("%w: it hangs up at once, as one without a leader does, or one that has no connection left for this address (maxClientCnxns)", errMute)
+
+// mute says what is wrong with a server that gave no session before err ended the connection.
+func mute(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return errHungUp
+	}
+	return errMute
+}
+
+// probe begins a session that asks for that timeout, ends it, and returns the timeout that the
+// server gave.
 func probe(dial zk.Dialer, addr string, timeout time.Duration) (time.Duration, error) {
 	conn, err := dial("tcp", addr, greetTimeout)
 	if err != nil {
@@ -139,11 +180,11 @@ func probe(dial zk.Dialer, addr string, timeout time.Duration) (time.Duration, e
 	hello = binary.BigEndian.AppendUint32(hello, 16)                             // the length of the password, which follows
 	hello = append(hello, make([]byte, 16)...)
 	if _, err := conn.Write(hello); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%s: %w: %w", addr, mute(err), err)
 	}
 	reply := make([]byte, helloLen)
 	if _, err := io.ReadFull(conn, reply); err != nil {
-		return 0, fmt.Errorf("%w: %w", errMute, err)
+		return 0, fmt.Errorf("%s: %w: %w", addr, mute(err), err)
 	}
 	given, id := time.Duration(int32(binary.BigEndian.Uint32(reply[8:])))*time.Millisecond, binary.BigEndian.Uint64(reply[12:])
 	if given <= 0 || id == 0 {

@@ -61,10 +61,11 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrLost
 	}
 	m.leaving = false
-	return explain(err)
+	return b.explain(ctx, err)
 }
 
-// delete deletes the node of a request. On a broken line it is sent again; a node that is gone then was deleted by an earlier copy, as far as anybody can tell.
+// delete deletes the node of a request. On a broken line it is sent again; a node that is gone then
+// was deleted by an earlier copy, as far as anybody can tell.
 func (s *session) delete(ctx context.Context, m *mine, at string, version int32) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		sent := s.now()
@@ -89,11 +90,11 @@ func (s *session) delete(ctx context.Context, m *mine, at string, version int32)
 func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
 	s, err := b.some(ctx)
 	if err != nil {
-		return err
+		return b.explain(ctx, err)
 	}
-	ns, _, err := s.listNow(ctx, r.Name)
+	ns, err := s.nodes(ctx, r.Name, true)
 	if err != nil {
-		return explain(err)
+		return b.explain(ctx, err)
 	}
 	for _, n := range ns {
 		if n.entry.ID != r.ID {
@@ -103,7 +104,7 @@ func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 		case err != nil:
-			return explain(err)
+			return b.explain(ctx, err)
 		}
 	}
 	return driver.ErrLost

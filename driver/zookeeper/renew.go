@@ -11,8 +11,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// checks is how many holds one proof looks at beside the session's own node: whoever breaks a hold writes to that too, so this only finds
-// what was removed by hand.
+// checks is how many holds one proof looks at beside the session's own node: whoever breaks a hold
+// writes to that too, so this only finds what was removed by hand.
 const checks = 32
 
 // Renew implements [driver.Backend]: one transaction for each session.
@@ -74,9 +74,9 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		case m.gone || m.broken || errors.Is(err, errEnded) || errors.Is(err, zk.ErrSessionExpired):
 			res[i].Err = driver.ErrLost
 		case err != nil:
-			res[i].Err = explain(err)
+			res[i].Err = b.explain(ctx, err)
 		default:
-			since, ttl := m.s.lives()
+			since, ttl := m.s.lives(m.r.TTL)
 			res[i] = driver.Renewal{TTL: ttl, Since: since}
 			m.until = since.Add(ttl)
 		}
@@ -84,8 +84,9 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
-// prove writes to the session's own node, which only a live session in touch with the leader can, and checks some holds in the same transaction: those given, or
-// the next in turn. It is nil also if holds turned out to be broken: they are marked.
+// prove writes to the session's own node, which only a live session in touch with the leader can,
+// and checks some holds in the same transaction: those given, or the next in turn. It is nil also
+// if holds turned out to be broken: they are marked.
 func (s *session) prove(ctx context.Context, some ...*mine) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -184,7 +185,8 @@ func (s *session) choose(some []*mine) []string {
 	return paths
 }
 
-// audit looks at the session's own node, and at every hold unless that is as our last write left it.
+// audit looks at the session's own node, and at every hold unless that is as our last write left
+// it.
 func (s *session) audit(ctx context.Context) error {
 	var data []byte
 	var stat *zk.Stat
@@ -222,13 +224,16 @@ func (s *session) audit(ctx context.Context) error {
 	return nil
 }
 
-// auditHolds marks the requests whose nodes are not as they were: also those that hold by now and do not know it yet.
+// auditHolds marks the requests whose nodes are not as they were: also those that hold by now and
+// do not know it yet.
 func (s *session) auditHolds(ctx context.Context) error {
 	var holds []*mine
 	var paths []string
 	s.b.mu.Lock()
+	s.audits++
 	for _, m := range s.mine {
 		if !m.leaving && m.path != "" {
+			m.audited = s.audits
 			holds, paths = append(holds, m), append(paths, m.path)
 		}
 	}
@@ -243,9 +248,14 @@ func (s *session) auditHolds(ctx context.Context) error {
 		defer s.b.mu.Unlock()
 		switch {
 		case m.path != paths[i]: // it stands elsewhere by now
-		case err != nil || stat.Version != 0 || stat.EphemeralOwner != s.id:
+		case err != nil || !s.sound(stat):
 			m.broken = true
 		}
 		return nil
 	})
+}
+
+// sound reports whether a request's node is as this session made it.
+func (s *session) sound(stat *zk.Stat) bool {
+	return stat.Version == 0 && stat.EphemeralOwner == s.id
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// A session lasts 7/5 of the TTL that its leases have, and at least 4/3 of that and a lag. The leader, who expires sessions, counts from the last sign of
-// life that a follower told it of: the one a third of a TTL before the proof, if the follower is cut off within the lag (half a tick) after that.
+// A session lasts 7/5 of the TTL that its leases have, and at least 4/3 of that and a lag. The
+// leader, who expires sessions, counts from the last sign of life that a follower told it of: the
+// one a third of a TTL before the proof, if the follower is cut off within the lag (half a tick)
+// after that.
 const (
 	sessionShare = 7
 	ttlShare     = 5
@@ -22,7 +24,8 @@ const (
 // usualLag is the lag of servers with the usual tick of two seconds.
 const usualLag = time.Second
 
-// timeoutFor returns the timeout of a session for that TTL; ttlOf the TTL that a session's timeout allows.
+// timeoutFor returns the timeout of a session for that TTL; ttlOf the TTL that a session's timeout
+// allows.
 func timeoutFor(ttl, lag time.Duration) time.Duration {
 	return max((ttl*sessionShare+ttlShare-1)/ttlShare, (ttl*4+2)/3+lag)
 }
@@ -34,13 +37,15 @@ func ttlOf(timeout, lag time.Duration) time.Duration {
 const (
 	connectTimeout = 10 * time.Second // for a new session
 	greetTimeout   = 2 * time.Second  // for a server to take a connection; at most
-	callTimeout    = 10 * time.Second // for a call before another server is tried; at most
-	patience       = 10 * time.Second // of who only tries
+	openTimeout    = 7 * time.Second  // for servers to say how long their sessions last
+	callTimeout    = 10 * time.Second // for a server that answers nothing before another is tried; at most
+	patience       = 8 * time.Second  // of who only tries
 	closeTimeout   = 2 * time.Second  // for the good end of one
 	idleTimeout    = time.Minute      // for one without requests, but the first
 )
 
-// session is one session with the ensemble, and the connection that carries it. What it created dies with it.
+// session is one session with the ensemble, and the connection that carries it. What it created
+// dies with it.
 type session struct {
 	b       *Backend
 	conn    *zk.Conn
@@ -48,25 +53,31 @@ type session struct {
 	own     bool // the driver made the connection
 	id      int64
 	timeout time.Duration
-	lag     time.Duration // how late the leader may hear of it
-	ttl     time.Duration // of its leases
-	node    string        // the path of its own node
-	ended   chan struct{} // closed when it is over
-	turn    chan struct{} // held by whoever proves
+	lag     time.Duration  // how late the leader may hear of it
+	ttl     time.Duration  // of its leases, at most
+	node    string         // the path of its own node
+	ended   chan struct{}  // closed when it is over
+	signed  time.Time      // when keep last gave a sign of life
+	turn    chan struct{}  // held by whoever proves
+	reads   chan struct{}  // has a token for each listing and watch under way
+	calls   sync.WaitGroup // of the library, under way
 
-	mu      sync.Mutex
-	over    bool
-	calls   map[*call]struct{}
-	watches map[string]*watch
-	alive   time.Time     // before the last write that succeeded was sent
-	room    time.Duration // for which the leader keeps the session from then on, at least
-	ahead   time.Duration // of the server's clock before ours
-	version int32         // of its own node
-	sent    string        // what was last written to its own node
-	unsure  bool          // it is not known whether that was executed
-	count   int           // of those writes
+	mu       sync.Mutex
+	over     bool
+	shut     bool // no call begins any more
+	watches  map[string]*watch
+	halls    map[hallKey]*hall
+	checking bool          // it is looked whether those who wait have missed anything
+	alive    time.Time     // before the last write that succeeded was sent
+	room     time.Duration // for which the leader keeps the session from then on, at least
+	ahead    time.Duration // of the server's clock before ours
+	version  int32         // of its own node
+	sent     string        // what was last written to its own node
+	unsure   bool          // it is not known whether that was executed
+	count    int           // of those writes
 
 	// guarded by b.mu
+	audits int // how often all nodes were looked at
 	mine   map[driver.ID]*mine
 	holds  []*mine // the granted ones of those
 	next   int     // the hold that is to be looked at next
@@ -76,9 +87,9 @@ type session struct {
 // errNoServer: there is no session within connectTimeout.
 var errNoServer = errors.New("no server gave a session")
 
-// class is what requests share a session: they have one TTL. A pool has several for each.
+// class is what requests share a session. A pool has several for each TTL.
 type class struct {
-	ttl   time.Duration
+	ttl   time.Duration // of the session's leases, at most; 0: of all that there are
 	index int
 }
 
@@ -89,7 +100,8 @@ type slot struct {
 	err  error
 }
 
-// session returns the session for requests with that TTL under that name, and makes one if there is none.
+// session returns the session for requests with that TTL under that name, and makes one if there is
+// none.
 func (b *Backend) session(ctx context.Context, ttl time.Duration, name string) (*session, error) {
 	c := b.class(ttl, name)
 	b.mu.Lock()
@@ -131,6 +143,9 @@ func (b *Backend) begin(c class, sl *slot) {
 	if err == nil && s.isOver() || b.ctx.Err() == nil && (errors.Is(err, errEnded) || errors.Is(err, context.DeadlineExceeded)) {
 		err = errNoServer
 	}
+	if cause := b.fault.get(); cause != nil && errors.Is(err, errNoServer) {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
 	if err == nil && b.closed {
 		err = driver.ErrClosed
 		s.discard()
@@ -149,8 +164,8 @@ func (b *Backend) begin(c class, sl *slot) {
 // connect makes a session, and its own node.
 func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, error) {
 	s := &session{
-		b: b, ended: make(chan struct{}), turn: make(chan struct{}, 1), calls: map[*call]struct{}{}, watches: map[string]*watch{},
-		mine: map[driver.ID]*mine{}, idling: time.Now(),
+		b: b, ended: make(chan struct{}), turn: make(chan struct{}, 1), reads: make(chan struct{}, reads), watches: map[string]*watch{},
+		halls: map[hallKey]*hall{}, mine: map[driver.ID]*mine{}, idling: time.Now(),
 	}
 	var err error
 	if b.user != nil {
@@ -164,7 +179,7 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 	}
 	if err != nil {
 		s.discard()
-		return nil, explain(err)
+		return nil, b.explain(b.ctx, err)
 	}
 	return s, nil
 }
@@ -187,14 +202,14 @@ func (s *session) dial(ctx context.Context, ttl time.Duration) error {
 	}
 	asked = max((asked + time.Millisecond - 1).Truncate(time.Millisecond), time.Millisecond)
 	line := NewLine(o.dial)
-	line.own, line.lag = true, o.lag
+	line.own, line.lag, line.fault = true, o.lag, s.b.fault
 	ready := make(chan struct{})
 	var once sync.Once
 	line.listen(func(e zk.Event) {
 		if e.Type == zk.EventSession && e.State == zk.StateHasSession {
 			once.Do(func() { close(ready) })
 		}
-	}, nil)
+	}, "")
 	conn, _, err := zk.Connect(o.addrs, asked, zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event), zk.WithHostProvider(&hosts{line: line, addrs: o.addrs}),
 		zk.WithLogger(silent{}), zk.WithLogInfo(false), zk.WithMaxConnBufferSize(256<<10))
 	if err != nil {
@@ -220,7 +235,7 @@ func (s *session) dial(ctx context.Context, ttl time.Duration) error {
 	if o.timeout == 0 && s.timeout == asked {
 		s.ttl = ttl
 	}
-	line.listen(s.event, s.watched)
+	line.listen(s.event, s.b.locks())
 	if o.credentials != "" {
 		for {
 			err := s.call(ctx, func(c *zk.Conn) error { return c.AddAuth("digest", []byte(o.credentials)) }, nil)
@@ -238,24 +253,52 @@ func (s *session) dial(ctx context.Context, ttl time.Duration) error {
 // adopt takes the session that the user's connection has now.
 func (s *session) adopt(ctx context.Context, conn *zk.Conn, line *Line) error {
 	s.conn, s.line = conn, line
+	var odd time.Time // since when something is wrong
 	for {
+		switch patience := apart(conn, line); {
+		case patience == 0:
+			odd = time.Time{}
+		case odd.IsZero():
+			odd = time.Now()
+		case time.Since(odd) > patience:
+			return errApart
+		}
 		st := line.state()
 		if st.up && st.id != 0 {
 			s.id, s.timeout, s.lag = st.id, st.timeout, st.lag
 			s.ttl = ttlOf(s.timeout, st.lag)
-			line.listen(s.event, s.watched)
+			line.listen(s.event, s.b.locks())
 			if now := line.state(); now.id == s.id {
 				return nil
 			}
 		}
 		line.dumb(time.Now().Add(-greetTimeout))
 		if pause(ctx, 10*time.Millisecond) != nil {
-			return fmt.Errorf("%w: the connection has none (was it made with the line's Dial and Event?)", errNoServer)
+			return fmt.Errorf("%w: the connection has none", errNoServer)
 		}
 	}
 }
 
-// enrol makes the session's own node: a write to it proves the session, and one by somebody else says that a hold was broken.
+// errApart: what a line does not hear cannot be used.
+var errApart = fmt.Errorf("%w connection: it was not made with this line; connect with zk.WithDialer(line.Dial) and zk.WithEventCallback(line.Event), "+
+	"both of the line that New is given", driver.ErrInvalid)
+
+// apart returns 0, or for how long the connection may be as it is now if it goes through the line:
+// it has a session that the line has not heard of, or looks for a server and has not dialled.
+func apart(conn *zk.Conn, line *Line) time.Duration {
+	const moment, dialling = 250 * time.Millisecond, 3 * time.Second // the library pauses for a second before it dials again
+	st, id := line.state(), conn.SessionID()
+	switch {
+	case conn.State() == zk.StateHasSession && (st.id != id || !st.up):
+		return moment
+	case !st.tried && conn.Server() != "":
+		return dialling
+	}
+	return 0
+}
+
+// enrol makes the session's own node: a write to it proves the session, and one by somebody else
+// says that a hold was broken.
 func (s *session) enrol(ctx context.Context) error {
 	data := fmt.Sprint(s.count)
 	return s.withParents(ctx, s.node, func() error {
@@ -291,7 +334,8 @@ func (s *session) enrol(ctx context.Context) error {
 
 var errAnswer = errors.New("unexpected answer")
 
-// moment is when a write was sent, and a sign of life that the leader knew of by then if the write succeeded.
+// moment is when a write was sent, and a sign of life that the leader knew of by then if the write
+// succeeded.
 type moment struct{ sent, known time.Time }
 
 func (s *session) now() moment {
@@ -299,8 +343,9 @@ func (s *session) now() moment {
 	return moment{now, s.line.known(now.Add(-s.lag))}
 }
 
-// wrote takes note of a write that succeeded: the session was alive when it was sent. The follower was in touch with the leader then, but may not have told
-// it of the write's client yet, only of its signs of life until a lag before.
+// wrote takes note of a write that succeeded: the session was alive when it was sent. The follower
+// was in touch with the leader then, but may not have told it of the write's client yet, only of
+// its signs of life until a lag before.
 func (s *session) wrote(m moment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,11 +354,12 @@ func (s *session) wrote(m moment) {
 	}
 }
 
-// lives returns when the session was last proved, and for how long leases may be trusted from then on: it is less than their TTL if the session had been idle.
-func (s *session) lives() (since time.Time, ttl time.Duration) {
+// lives returns when the session was last proved, and for how long leases of that TTL may be
+// trusted from then on: for less if the session had been idle.
+func (s *session) lives(ttl time.Duration) (since time.Time, trust time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.alive, max(min(s.ttl, s.room), 1)
+	return s.alive, max(min(ttl, s.ttl, s.room), 1)
 }
 
 // clock takes note of the server's clock, which stamped what was written between since and now.
@@ -337,10 +383,6 @@ func (s *session) event(e zk.Event) {
 		switch {
 		case e.State == zk.StateExpired, e.State == zk.StateHasSession && s.line.state().id != s.id:
 			go s.end()
-		case e.State == zk.StateHasSession:
-			s.mu.Lock() // what happened meanwhile is looked up, not trusted to the library's way of setting its watches again
-			s.fireAll()
-			s.mu.Unlock()
 		}
 	case zk.EventNodeDeleted, zk.EventNodeDataChanged, zk.EventNotWatching:
 		s.mu.Lock()
@@ -351,8 +393,10 @@ func (s *session) event(e zk.Event) {
 
 // keep looks after the session until it is over.
 func (s *session) keep(c class) {
-	tick := time.NewTicker(min(max(s.timeout/20, 5*time.Millisecond), time.Second))
+	period := min(max(s.timeout/20, 5*time.Millisecond), time.Second)
+	tick := time.NewTicker(period)
 	defer tick.Stop()
+	last, awake := time.Now(), time.Now()
 	for {
 		select {
 		case <-tick.C:
@@ -367,18 +411,36 @@ func (s *session) keep(c class) {
 			return
 		}
 		quarter := max(s.timeout/4, 50*time.Millisecond)
-		if patience := now.Add(-min(quarter, callTimeout)); s.oldest().Before(patience) {
-			s.line.hangUp(patience)
+		if now.Sub(last) > period+quarter/4 { // this process stood still: there may be an answer that it has not read
+			awake = now
+		}
+		last = now
+		if since := now.Add(-min(quarter, callTimeout)); awake.Before(since) && s.line.stalled(since) {
+			s.line.hangUp(since)
 		}
 		s.line.dumb(now.Add(-min(quarter, greetTimeout)))
 		s.expire(now)
 		if waits, idle := s.load(now); idle && s.own && c != s.b.class(s.b.o.ttl, "") {
 			s.end()
 			return
-		} else if since, _ := s.lives(); waits && now.Sub(since) >= s.ttl/3 {
+		} else if since, _ := s.lives(s.ttl); waits && now.Sub(since) >= s.ttl/3 {
 			s.proveSoon()
 		}
+		s.checkSoon(now, max(int(period/checkEvery), 1))
+		s.signSoon(now)
 	}
+}
+
+// signSoon gives the leader a sign of life of an idle session, which the library does less often
+// than a lease needs that is granted then: its whole TTL is trusted only if a sign is not older
+// than the rest of the session's timeout.
+func (s *session) signSoon(now time.Time) {
+	every := s.timeout / 6
+	if now.Sub(s.signed) < every || now.Sub(s.line.known(now)) < every || !s.line.state().up {
+		return
+	}
+	s.signed = now
+	s.b.tasks.Go(func() { _, _ = s.stat(s.b.ctx, s.node) })
 }
 
 // load reports whether requests of the session wait, and whether it has had none for long.
@@ -391,7 +453,8 @@ func (s *session) load(now time.Time) (waits, idle bool) {
 	return len(s.mine) > len(s.holds), now.Sub(s.idling) > idleTimeout
 }
 
-// expire removes holds that nobody has renewed for a TTL: the session would keep them for as long as it lives.
+// expire removes holds that nobody has renewed for a TTL: the session would keep them for as long
+// as it lives.
 func (s *session) expire(now time.Time) {
 	var old []*mine
 	s.b.mu.Lock()
@@ -408,7 +471,8 @@ func (s *session) expire(now time.Time) {
 	s.b.mu.Unlock()
 }
 
-// end takes note that the session is over: its leases are lost, for good. The server may know later, or may have known for long.
+// end takes note that the session is over: its leases are lost, for good. The server may know
+// later, or may have known for long.
 func (s *session) end() {
 	b := s.b
 	b.mu.Lock()
@@ -455,28 +519,55 @@ func (s *session) end() {
 	}
 }
 
-// leave ends the session at the server, as far as it can be reached, and the connection. It returns within a little more than closeTimeout.
+// leave ends the session at the server, as far as it can be reached, and the connection. It returns
+// within a little more than twice closeTimeout.
 func (s *session) leave() {
 	if s.conn == nil {
 		return
 	}
-	done := make(chan struct{})
-	go func() {
-		s.conn.Close()
-		close(done)
-	}()
-	t := time.NewTimer(closeTimeout)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
+	if !s.rest() { // the library has to give them up by itself
+		s.line.end()
+		s.line.hangUp(time.Now().Add(time.Hour))
+		go func() {
+			s.calls.Wait()
+			s.conn.Close()
+		}()
+		return
 	}
+	within(closeTimeout, s.conn.Close)
 	s.line.end()
 	s.line.hangUp(time.Now().Add(time.Hour))
 }
 
-// clear removes nodes on a user's connection, in whichever session: what the driver gave up for lost may go on, and a call that the library had not sent yet may
-// have reached the next one. It ends when they are gone, or the connection is closed; after Close soon.
+// rest lets no call begin any more, and waits until those under way have ended: a call that the
+// library's Close overtakes reads its answer while that is written. It reports whether they have.
+func (s *session) rest() bool {
+	s.mu.Lock()
+	s.shut = true
+	s.mu.Unlock()
+	return within(closeTimeout, s.calls.Wait)
+}
+
+// within runs f, and reports whether it returned in that time. If not it goes on.
+func within(d time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// clear removes nodes on a user's connection, in whichever session: what the driver gave up for
+// lost may go on, and a call that the library had not sent yet may have reached the next one. It
+// ends when they are gone, or the connection is closed; after Close soon.
 func (s *session) clear(paths ...string) {
 	over := time.Now().Add(2 * s.timeout)
 	_ = each(len(paths), func(i int) error {
@@ -490,7 +581,8 @@ func (s *session) clear(paths ...string) {
 	})
 }
 
-// silent is a logger for the library. What it has to say is in the errors, and its addresses may be in a URL with a password.
+// silent is a logger for the library. What it has to say is in the errors, and its addresses may be
+// in a URL with a password.
 type silent struct{}
 
 // Printf is zk.Logger's.

@@ -10,7 +10,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// find looks for the request after a create whose reply was lost. Of several nodes the first counts.
+// find looks for the request after a create whose reply was lost. Of several nodes the first
+// counts.
 func (s *session) find(ctx context.Context, m *mine) error {
 	nodes, err := s.strays(ctx, m.r)
 	if err != nil || len(nodes) == 0 {
@@ -31,17 +32,19 @@ type stray struct {
 	czxid int64
 }
 
-// strays returns the nodes of the request that belong to this session. One of an earlier session has the same ID, and another owner.
+// strays returns the nodes of the request that belong to this session. One of an earlier session
+// has the same ID, and another owner.
 func (s *session) strays(ctx context.Context, r driver.Request) ([]stray, error) {
-	ns, _, err := s.listNow(ctx, r.Name)
+	l, err := s.list(ctx, r.Name, true)
+	if err != nil {
+		return nil, err
+	}
+	v, err := l.view()
 	if err != nil {
 		return nil, err
 	}
 	var found []stray
-	for _, n := range ns {
-		if n.entry.ID != r.ID {
-			continue
-		}
+	for _, n := range v.byID[r.ID] {
 		at := s.b.dir(r.Name) + "/" + n.name
 		stat, err := s.stat(ctx, at)
 		if errors.Is(err, zk.ErrNoNode) {
@@ -57,10 +60,12 @@ func (s *session) strays(ctx context.Context, r driver.Request) ([]stray, error)
 	return found, nil
 }
 
-// sweepDelay is when the second look for strays comes: a create whose reply was lost may itself still be on its way.
+// sweepDelay is when the second look for strays comes: a create whose reply was lost may itself
+// still be on its way.
 const sweepDelay = 2 * time.Second
 
-// sweepSoon removes, in the background, all nodes of the request but the one where it is known to stand: now, and after a delay.
+// sweepSoon removes, in the background, all nodes of the request but the one where it is known to
+// stand: now, and after a delay.
 func (s *session) sweepSoon(m *mine) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -94,8 +99,9 @@ func (s *session) sweepSoon(m *mine) {
 	})
 }
 
-// scourSoon is sweepSoon after Close, on a user's connection, which goes on: it removes all nodes of the request, in whichever session of that connection. It ends
-// soon, whatever the servers answer.
+// scourSoon is sweepSoon after Close, on a user's connection, which goes on: it removes all nodes
+// of the request, in whichever session of that connection. It ends soon, whatever the servers
+// answer.
 func (s *session) scourSoon(r driver.Request) {
 	if s.own {
 		return
@@ -122,8 +128,9 @@ func (s *session) scourSoon(r driver.Request) {
 	}()
 }
 
-// again returns the session after one that is over, or nil if there is none now: a user's connection may come back with what the driver gave up, and what was not
-// sent in one session may be in the next.
+// again returns the session after one that is over, or nil if there is none now: a user's
+// connection may come back with what the driver gave up, and what was not sent in one session may
+// be in the next.
 func (s *session) again() *session {
 	now, err := s.b.some(s.b.ctx)
 	if err != nil {

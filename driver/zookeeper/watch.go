@@ -3,14 +3,13 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 
 	"github.com/go-zookeeper/zk"
 )
 
-// watch is a watch on one path, shared by all that wait for it. The library cannot remove one, so it stays when nobody waits any more, for who comes
-// next: what stands at a server is bounded by the requests that stand in its queues, however many come and go behind them.
+// watch is a watch on one path, shared by all that wait for it. The library cannot remove one, so
+// it stays when nobody waits any more, for who comes next: what stands at a server is bounded by
+// the requests that stand in its queues, however many come and go behind them.
 type watch struct {
 	wakes map[chan struct{}]struct{} // of those who wait
 }
@@ -22,7 +21,8 @@ func poke(wake chan struct{}) {
 	}
 }
 
-// await has wake poked when the node changes or is gone, or when that is in doubt. It returns when the watch stands, or ctx ends.
+// await has wake poked when the node changes or is gone, or when that is in doubt. It returns when
+// the watch stands, or ctx ends.
 func (s *session) await(ctx context.Context, at string, wake chan struct{}) {
 	s.mu.Lock()
 	if w := s.watches[at]; w != nil {
@@ -43,10 +43,16 @@ func (s *session) await(ctx context.Context, at string, wake chan struct{}) {
 			s.fire(at)
 		}
 	}
-	err := s.call(ctx, func(c *zk.Conn) error {
+	free, err := s.reading(ctx)
+	if err != nil {
+		settle(err)
+		return
+	}
+	err = s.call(ctx, func(c *zk.Conn) error {
 		_, _, _, err := c.GetW(at) // its channel is not needed: the line hears everything
 		return err
 	}, settle)
+	free()
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) { // else it is under way yet
 		settle(err)
 	} else if unsent := (notSent{}); errors.As(err, &unsent) {
@@ -78,11 +84,4 @@ func (s *session) fireAll() {
 	for at := range s.watches {
 		s.fire(at)
 	}
-}
-
-// watched returns the paths that are watched.
-func (s *session) watched() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.watches))
 }

@@ -1,7 +1,9 @@
 package zookeeper
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"pgregory.net/rapid"
 
 	"github.com/dlock-go/dlock/driver"
@@ -235,32 +238,170 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestFarewell: a connection that ends before its server's greeting tells the library nothing, which would take it for the greeting.
+// packet is one as a server or the library sends it: its length, two numbers, and what follows.
+func packet(number, does int32, body ...any) []byte {
+	b, _ := binary.Append(nil, binary.BigEndian, []int32{0, number, does})
+	for _, v := range body {
+		b, _ = binary.Append(b, binary.BigEndian, v)
+	}
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	return b
+}
+
+// read is a call that reads a node.
+func read(number int32, at string, watch byte) []byte {
+	return packet(number, opGetData, int32(len(at)), []byte(at), watch)
+}
+
+// replied is the answer to a call.
+func replied(number int32, err int32) []byte { return packet(number, 0, int32(1), err) }
+
+// happened is an event at a node.
+func happened(t zk.EventType, at string) []byte {
+	return packet(anEvent, -1, int32(-1), int32(0), int32(t), int32(zk.StateSyncConnected), int32(len(at)), []byte(at))
+}
+
+// TestFarewell: a connection that ends tells the library that the driver's watches are over, just
+// those that it has. Before the server's greeting it tells nothing, which would be taken for the
+// greeting.
 func TestFarewell(t *testing.T) {
-	for _, greeted := range []bool{false, true} {
+	greeting := append([]byte{0, 0, 0, 16}, make([]byte, 16)...)
+	const root, at = "/root/locks/", "/root/locks/a/path"
+	for what, c := range map[string]struct {
+		greeted bool
+		calls   [][]byte // what the library says
+		answers [][]byte
+		told    bool
+	}{
+		"not greeted":        {},
+		"nothing watched":    {greeted: true},
+		"watched":            {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0)}, true},
+		"no answer":          {true, [][]byte{read(1, at, 1)}, nil, false},
+		"no node":            {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, -101)}, false},
+		"read":               {true, [][]byte{read(1, at, 0)}, [][]byte{replied(1, 0)}, false},
+		"the user's":         {true, [][]byte{read(1, "/his/a/path", 1)}, [][]byte{replied(1, 0)}, false},
+		"over":               {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at)}, false},
+		"changed":            {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDataChanged, at)}, false},
+		"watched again":      {true, [][]byte{read(1, at, 1), read(2, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at), replied(2, 0)}, true},
+		"an event elsewhere": {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at+"s")}, true},
+	} {
 		ours, server := net.Pipe()
 		line := NewLine(func(string, string, time.Duration) (net.Conn, error) { return ours, nil })
-		line.listen(nil, func() []string { return []string{"/a/path"} })
+		line.listen(nil, root)
 		conn, err := line.Dial("", "", time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
 		go func() {
-			if greeted {
-				server.Write(append([]byte{0, 0, 0, 16}, make([]byte, 16)...))
+			if c.greeted {
+				server.Write(greeting)
+			}
+			io.CopyN(io.Discard, server, int64(len(slices.Concat(c.calls...))))
+			for _, p := range c.answers {
+				server.Write(p)
 			}
 			server.Close()
 		}()
-		var all []byte
-		buf := make([]byte, 1024)
-		for err == nil {
-			var n int
-			n, err = conn.Read(buf)
-			all = append(all, buf[:n]...)
+		if c.greeted {
+			if _, err := io.ReadFull(conn, make([]byte, len(greeting))); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if told := strings.Contains(string(all), "/a/path"); told != greeted {
-			t.Errorf("greeted: %t; the library is told of the end of its watches: %t", greeted, told)
+		for _, p := range c.calls {
+			conn.Write(p)
 		}
+		all, _ := io.ReadAll(conn)
+		all = all[min(len(slices.Concat(c.answers...)), len(all)):]
+		if told := bytes.Equal(all, farewellTo(at)); told != c.told || !told && len(all) > 0 {
+			t.Errorf("%s: the library is told of the end of its watch: %t, by %q", what, told, all)
+		}
+	}
+}
+
+// farewellTo is the event by which a connection that ends takes leave of a watch.
+func farewellTo(at string) []byte { return happened(zk.EventNodeDataChanged, at) }
+
+// TestStalled: a server is taken for dead when it answers nothing, not when there is much to
+// answer.
+func TestStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const patience = 10 * time.Second
+		l := NewLine(nil)
+		l.greet(40*time.Second, 1, time.Now())
+		stalled := func() bool { return l.stalled(time.Now().Add(-patience)) }
+		time.Sleep(time.Minute)
+		if stalled() {
+			t.Error("a server that was asked nothing is dead")
+		}
+		for range 100 {
+			l.speak(nil)
+		}
+		for range 50 { // one call takes a second, the last waits for almost a minute
+			time.Sleep(time.Second)
+			l.hear(replied(1, 0))
+			l.hear(happened(zk.EventNodeDeleted, "/x"))
+			if stalled() {
+				t.Fatal("a server that answers is dead")
+			}
+		}
+		for range 11 {
+			time.Sleep(time.Second)
+			l.hear(happened(zk.EventNodeDeleted, "/x"))
+		}
+		if !stalled() {
+			t.Error("a server that answers nothing any more lives")
+		}
+	})
+}
+
+// TestClasses: all TTLs that there are make a few sessions, none of which lasts for less, nor for
+// as if the TTL was twice as long.
+func TestClasses(t *testing.T) {
+	const own = 7 * time.Second
+	b, err := newBackend(options{ttl: own, sessions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.bound(ttlOf(4*time.Second, time.Second), ttlOf(40*time.Second, time.Second))
+	if b.caps.MinTTL != 2250*time.Millisecond || b.caps.MaxTTL != 28571*time.Millisecond {
+		t.Errorf("%s to %s are allowed", b.caps.MinTTL, b.caps.MaxTTL)
+	}
+	classes := map[class]bool{}
+	for ttl := b.caps.MinTTL; ttl <= b.caps.MaxTTL; ttl += 7 * time.Millisecond {
+		c := b.class(ttl, "n")
+		if c.ttl < ttl || c.ttl >= 2*ttl {
+			t.Fatalf("%s has sessions for %s", ttl, c.ttl)
+		}
+		classes[c] = true
+	}
+	if len(classes) > 6 || b.fit(own) != own {
+		t.Errorf("%v, and %s for the client's own %s", classes, b.fit(own), own)
+	}
+	for _, ttl := range []time.Duration{0, b.caps.MinTTL - 1, b.caps.MaxTTL + 1, 24 * time.Hour} {
+		if err := b.refuse(ttl); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "2.25s to 28.571s") {
+			t.Errorf("a TTL of %s: %v", ttl, err)
+		}
+	}
+}
+
+// TestIdentity: what stands under other paths has another identity.
+func TestIdentity(t *testing.T) {
+	seen := map[string]Options{}
+	for _, o := range []Options{{}, {Prefix: "dlock/dlock"}, {Chroot: "/dlock"}, {Chroot: "/teams/a", Prefix: "b"}, {Chroot: "/teams", Prefix: "a/b"}, {Chroot: "/teams/a%2Fb"}, {Chroot: "/teams", Prefix: "a%2Fb"},
+		{Identity: "x/teams", Chroot: "/a", Prefix: "b"}, {Identity: "x", Chroot: "/teams/a", Prefix: "b"}, {Identity: `x"/teams`, Chroot: "/a", Prefix: "b"}} {
+		b, err := newBackend(options{Options: o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, is := seen[b.caps.Identity]; is {
+			t.Errorf("%+v and %+v have the identity %q", o, other, b.caps.Identity)
+		}
+		seen[b.caps.Identity] = o
+	}
+	a, _ := newBackend(options{Options: Options{Chroot: "/teams/"}})
+	b, _ := newBackend(options{Options: Options{Chroot: "/teams", Prefix: "dlock"}})
+	if a.caps.Identity != b.caps.Identity {
+		t.Errorf("one path has the identities %q and %q", a.caps.Identity, b.caps.Identity)
 	}
 }
 
@@ -294,7 +435,8 @@ func TestDialAfterTheEnd(t *testing.T) {
 func TestSignsOfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lag = time.Second
-		l := &Line{own: true, lag: lag}
+		l := NewLine(nil)
+		l.own, l.lag = true, lag
 		known := func(want time.Time) {
 			t.Helper()
 			if got := l.known(time.Now().Add(-lag)); !got.Equal(want) {
@@ -307,27 +449,27 @@ func TestSignsOfLife(t *testing.T) {
 		known(greeted) // the leader was asked for that
 		time.Sleep(10 * time.Second)
 		ping := time.Now()
-		l.speak()
+		l.speak(nil)
 		time.Sleep(2 * lag)
 		known(greeted) // nobody knows whether it arrived
-		l.hear(false)
+		l.hear(happened(zk.EventNodeDeleted, "/x"))
 		known(greeted)
-		l.hear(true)
+		l.hear(replied(1, 0))
 		known(greeted) // the answer came just now: the follower may have had to wait for the packet
 		time.Sleep(lag)
 		known(ping) // and not the time of the answer
 		time.Sleep(10 * time.Second)
 		next := time.Now()
-		l.speak()
-		l.hear(true)
+		l.speak(nil)
+		l.hear(replied(1, 0))
 		time.Sleep(lag - time.Millisecond)
 		known(ping) // the follower may not have passed it on
 		time.Sleep(time.Millisecond)
 		known(next)
 		for range 10_000 {
-			l.speak()
+			l.speak(nil)
 			time.Sleep(time.Millisecond)
-			l.hear(true)
+			l.hear(replied(1, 0))
 			if old := time.Since(l.known(time.Now().Add(-lag))); old < lag || old > lag+lag/signsApart+2*time.Millisecond && time.Since(next) > 3*lag {
 				t.Fatalf("busy, known is %s ago", old)
 			}
@@ -336,7 +478,7 @@ func TestSignsOfLife(t *testing.T) {
 			t.Errorf("%d signs and %d packets are remembered", len(l.signs), len(l.unheard))
 		}
 		back := time.Now()
-		l.speak()
+		l.speak(nil)
 		l.greet(40*time.Second, 1, back) // a new connection
 		known(back)
 	})

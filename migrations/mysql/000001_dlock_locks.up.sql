@@ -6,6 +6,7 @@ CREATE TABLE IF NOT EXISTS dlock_locks (
   last_side BIGINT NOT NULL COMMENT 'how many places of joins and tombstones were given out; they are negative',
   base BIGINT NOT NULL COMMENT 'no stranger holds at a lower place',
   head BIGINT NOT NULL COMMENT 'who holds is below, who waits is not',
-  used_at DATETIME(6) NOT NULL COMMENT 'UTC; the last arrival',
-  PRIMARY KEY (prefix, name)
+  used_at DATETIME(6) NOT NULL COMMENT 'UTC; the last arrival, or up to a minute before it',
+  PRIMARY KEY (prefix, name),
+  KEY used_at (used_at)
 ) ENGINE = InnoDB COMMENT = 'dlock: one row for each name, the mutex of its queue'

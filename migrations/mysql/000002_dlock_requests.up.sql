@@ -14,8 +14,10 @@ CREATE TABLE IF NOT EXISTS dlock_requests (
   ttl_us BIGINT NOT NULL,
   expires_at DATETIME(6) NOT NULL COMMENT 'UTC',
   arrived_at DATETIME(6) NOT NULL COMMENT 'UTC',
+  waits_until DATETIME(6) NULL COMMENT 'of who waits: expires_at, so that the dead are found',
   label VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL,
   PRIMARY KEY (prefix, name, place),
   UNIQUE KEY id (id),
-  KEY client (client, state, token)
+  KEY client (client, state, token),
+  KEY waits_until (waits_until)
 ) ENGINE = InnoDB COMMENT = 'dlock: the requests that hold or wait; see the view dlock_queue'

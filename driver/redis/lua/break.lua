@@ -3,22 +3,21 @@
 --- include queue.lua
 
 local n = 0
-for id, r in pairs(held) do
-  if int(r.token) == ARGV[4] then
-    n = n + 1
-    if ARGV[5] == '1' then
-      held[id] = nil
-      redis.call('HDEL', H, id)
-      bury(id, r.ttl, true)
-      redis.call('PUBLISH', channels .. r.client, '-' .. id)
-    else
-      flag(r, 'b', true)
-      store(r)
+for _, kind in ipairs({'s', 'x'}) do
+  for _, member in ipairs(redis.call('ZRANGE', S, '[' .. kind, '(' .. string.char(string.byte(kind) + 1), 'BYLEX')) do
+    local r = read(member)
+    if int(r.token) == ARGV[4] then
+      n = n + 1
+      if ARGV[5] == '1' then
+        drop(r)
+        bury(r.id, r.ttl, true)
+        redis.call('PUBLISH', channels .. r.client, '-' .. r.id)
+      else
+        flag(r, 'b', true)
+        store(r.mode, r)
+      end
     end
   end
 end
-if n > 0 then
-  settle()
-  save()
-end
-return n
+if n > 0 then settle() end
+return done(n)

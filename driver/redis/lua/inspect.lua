@@ -1,20 +1,13 @@
--- Returns {now (µs), {id, request, …} of those who hold, {id, request, …} of those who wait, in order}.
+-- Returns {now (µs), those who hold, those who wait, in order}, each as it is stored.
 
 --- include queue.lua
 
 settle()
-local holding, waiting = {}, {}
-for id, r in pairs(held) do
-  holding[#holding + 1] = id
-  holding[#holding + 1] = line(r)
+local waiting = {}
+for _, place in ipairs(redis.call('ZRANGE', S, '[q', '(r', 'BYLEX')) do
+  local r = get('w', name(place)) or foreign(place)
+  if waits(r) then waiting[#waiting + 1] = r.member end
 end
-if places then
-  for _, id in ipairs(redis.call('ZRANGE', Q, 0, -1)) do
-    local text = redis.call('HGET', W, id)
-    if text and read(id, text).expiry > now then
-      waiting[#waiting + 1] = id
-      waiting[#waiting + 1] = text
-    end
-  end
-end
-return {now, holding, waiting}
+local holding = redis.call('ZRANGE', S, '[s', '(t', 'BYLEX')
+for _, member in ipairs(redis.call('ZRANGE', S, '[x', '(y', 'BYLEX')) do holding[#holding + 1] = member end
+return done({now, holding, waiting})

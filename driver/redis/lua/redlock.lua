@@ -16,4 +16,8 @@ local function now()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+-- Clocks run at different rates, and keys expire in whole milliseconds: a master keeps a hold a hundredth of its time and 2 ms longer than
+-- it is trusted.
+local function kept(ttl) return math.ceil((ttl + 3) * 100 / 99) end
+
 local function int(x) return string.format('%.0f', x) end

@@ -10,5 +10,5 @@ if not h and tonumber(ARGV[4]) > 0 then
   if up < tonumber(ARGV[4]) then return {-2, up} end
 end
 local since = h and h.since or int(now())
-redis.call('SET', KEYS[1], table.concat({ARGV[1], '-', ARGV[2], since, ARGV[3]}, ' '), 'PX', ARGV[2])
+redis.call('SET', KEYS[1], table.concat({ARGV[1], '-', ARGV[2], since, ARGV[3]}, ' '), 'PX', int(kept(ARGV[2])))
 return {1}

@@ -2,11 +2,10 @@
 -- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by force.
 
 -- Most often it is alone, and little is needed.
-if #raw == 4 and ARGV[5] == '0' then
-  local at = raw[1] == ARGV[4] and raw[3] == 't' and 2 or raw[3] == ARGV[4] and raw[1] == 't' and 4
-  local expiry = at and string.match(raw[at], '^%a %d+ %x+ %d+ (%d+) ')
+if lone and ARGV[5] == '0' and string.sub(lone, 2, 33) == ARGV[4] then
+  local expiry = string.match(lone, '^%S+ %a %d+ %x+ %d+ (%d+) ')
   if expiry and tonumber(expiry) > now then
-    redis.call('HDEL', KEYS[1], ARGV[4])
+    redis.call('ZREM', KEYS[1], unpack(head, 2))
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     return 1
   end
@@ -15,17 +14,14 @@ end
 --- include queue.lua
 
 local id, ttl = ARGV[4], tonumber(ARGV[5])
-local was = held[id] ~= nil
-local forced = (gone[id] or 0) < 0
-if was then
-  held[id] = nil
-  redis.call('HDEL', H, id)
-elseif awaiting(id) then
-  unwait(id)
-  was = true
+local forced = gone(id) == 'f'
+local r = holder(id)
+local was = r or awaiting(id)
+if r then
+  drop(r)
+elseif was then
+  unwait(was)
 end
 if ttl > 0 then bury(id, ttl) end
 if was then settle() end
-if was or ttl > 0 then save() end
-if was then return 1 end
-return forced and -1 or 0
+return done(was and 1 or forced and -1 or 0)

@@ -1,0 +1,176 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// answerTime is how long a call of this package waits for the backend's answer, whatever its
+// context allows: Open, TryLock, a Lock that joins a hold, Inspect, Break, Renew and Unlock. Only a
+// Lock that stands in the queue waits for as long as its context.
+const answerTime = 10 * time.Second
+
+// over is the cause of a context that ended because a time was over which this package set. It
+// keeps that apart from the end of the caller's context, and does not match its errors.
+type over struct{ d time.Duration }
+
+var noAnswer = &over{answerTime}
+
+// Error says what a call that ended so has to say.
+func (o *over) Error() string { return fmt.Sprintf("the backend did not answer within %s", o.d) }
+
+// bound is the context of one call. It ends with the caller's, with cause limit when its time is
+// over, and with cause ErrClosed when the client is closed. What it takes to hear of that is made
+// when somebody asks: a backend that answers at once does not.
+type bound struct {
+	caller context.Context
+	client context.Context // nil: Close does not end it
+	limit  *over           // nil: it has no time
+	until  time.Time       // when that is over
+
+	mu    sync.Mutex
+	ctx   context.Context // nil until somebody asks
+	stop  func()
+	ended bool
+}
+
+// bounded returns a context that ends with the caller's, and with cause o when its time is over. A
+// nil o sets no time. It has to be ended.
+func bounded(caller context.Context, o *over) *bound {
+	b := &bound{caller: caller, limit: o}
+	if o != nil {
+		b.until = time.Now().Add(o.d)
+	}
+	return b
+}
+
+// end ends the context, if nothing else has.
+func (b *bound) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	if b.ctx != nil {
+		b.stop()
+	}
+}
+
+// asked returns the context that tells.
+func (b *bound) asked() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ctx == nil {
+		b.make()
+	}
+	return b.ctx
+}
+
+func (b *bound) make() {
+	ctx, stop := b.caller, context.CancelFunc(func() {})
+	if b.limit != nil {
+		ctx, stop = context.WithDeadlineCause(ctx, b.until, b.limit)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	detach := func() bool { return true }
+	if b.client != nil {
+		detach = context.AfterFunc(b.client, func() { cancel(ErrClosed) })
+		if b.client.Err() != nil {
+			cancel(ErrClosed) // now: AfterFunc takes a moment
+		}
+	}
+	b.ctx, b.stop = ctx, func() {
+		detach()
+		cancel(nil)
+		stop()
+	}
+	if b.ended {
+		b.stop()
+	}
+}
+
+// lives reports whether nobody has asked yet, and nothing has ended the context.
+func (b *bound) lives() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ctx == nil && !b.ended && b.caller.Err() == nil &&
+		(b.client == nil || b.client.Err() == nil) &&
+		(b.limit == nil || time.Now().Before(b.until))
+}
+
+// Err implements context.Context.
+func (b *bound) Err() error {
+	if b.lives() {
+		return nil
+	}
+	return b.asked().Err()
+}
+
+// Done implements context.Context.
+func (b *bound) Done() <-chan struct{} { return b.asked().Done() }
+
+// Deadline implements context.Context.
+func (b *bound) Deadline() (time.Time, bool) { return b.asked().Deadline() }
+
+// Value implements context.Context. Package context asks it for the cause, too.
+func (b *bound) Value(key any) any { return b.asked().Value(key) }
+
+// explain makes what a call returned match why its context ended, if it did, and hides the
+// deadlines that are none of the caller's: no error matches those of package context while his
+// context lives.
+func explain(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return hide(err)
+	}
+	cause := context.Cause(ctx)
+	own := ofContext(err) // the driver says that a context ended, and not what the service says
+	answer := !own && answered(err) && !errors.Is(err, ErrClosed)
+	stood := own && errors.Is(err, ErrHeld)
+	o, timeUp := cause.(*over)
+	switch {
+	case answer:
+		return err
+	case cause == ErrClosed:
+		return ErrClosed
+	case timeUp && stood:
+		return fmt.Errorf("%w: it was for all of the %s that Lock was to wait", ErrHeld, o.d)
+	case timeUp && err == ctx.Err():
+		return o
+	case timeUp:
+		return fmt.Errorf("%w: %w", o, hide(err))
+	case stood:
+		return driver.Waited(ctx)
+	case err == ctx.Err():
+		return contextErr(ctx)
+	default:
+		return fmt.Errorf("%w: %w", contextErr(ctx), hide(err))
+	}
+}
+
+// ofContext reports whether err matches an error of package context. Those of package net do, too,
+// when a time of their own is over.
+func ofContext(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// hide keeps err, if it matches an error of package context, from doing so.
+func hide(err error) error {
+	if err == nil || !ofContext(err) {
+		return err
+	}
+	return hidden{err}
+}
+
+// hidden is an error that matches all that it matched but the errors of package context.
+type hidden struct{ error }
+
+// Is matches what is hidden does.
+func (h hidden) Is(target error) bool {
+	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.error, target)
+}
+
+// As finds what is hidden.
+func (h hidden) As(target any) bool { return errors.As(h.error, target) }

@@ -1,0 +1,94 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// ends are the ways in which the context of a call ends, and what it says then.
+var ends = []struct {
+	name       string
+	end        func(call *bound, cancel context.CancelCauseFunc, close context.CancelFunc)
+	err, cause error
+}{
+	{"its caller's", func(_ *bound, cancel context.CancelCauseFunc, _ context.CancelFunc) { cancel(errMine) }, context.Canceled, errMine},
+	{"its client's", func(_ *bound, _ context.CancelCauseFunc, close context.CancelFunc) { close() }, context.Canceled, ErrClosed},
+	{"its time's", func(*bound, context.CancelCauseFunc, context.CancelFunc) { time.Sleep(answerTime) }, context.DeadlineExceeded, noAnswer},
+	{"its own", func(call *bound, _ context.CancelCauseFunc, _ context.CancelFunc) { call.end() }, context.Canceled, context.Canceled},
+}
+
+var errMine = errors.New("mine")
+
+// withBound runs f with a context of a call whose caller has the value 1 for the key 1, and what
+// ends that caller and the client.
+func withBound(t *testing.T, f func(call *bound, cancel context.CancelCauseFunc, close context.CancelFunc)) {
+	bubble(t, func(t *testing.T) {
+		type key int
+		caller, cancel := context.WithCancelCause(context.WithValue(t.Context(), key(1), 1))
+		defer cancel(nil)
+		client, close := context.WithCancel(context.Background())
+		defer close()
+		call := bounded(caller, noAnswer)
+		defer call.end()
+		call.client = client
+		begun := time.Now()
+		f(call, cancel, close)
+		if at, ok := call.Deadline(); !ok || !at.Equal(begun.Add(answerTime)) {
+			t.Errorf("its deadline is %v, %v", at.Sub(begun), ok)
+		}
+		if v := call.Value(key(1)); v != 1 {
+			t.Errorf("its caller's value is %v", v)
+		}
+	})
+}
+
+// The context of a call says the same whether somebody asked before its end, or only after it.
+func TestBoundTells(t *testing.T) {
+	for _, c := range ends {
+		for name, ask := range map[string]func(*bound){
+			"unasked":         func(*bound) {},
+			"asked Err":       func(b *bound) { b.Err() },
+			"asked Done":      func(b *bound) { b.Done() },
+			"asked the cause": func(b *bound) { context.Cause(b) },
+		} {
+			t.Run(c.name+" end, "+name, func(t *testing.T) {
+				withBound(t, func(call *bound, cancel context.CancelCauseFunc, close context.CancelFunc) {
+					ask(call)
+					if err := call.Err(); err != nil {
+						t.Errorf("it has ended already: %v", err)
+					}
+					c.end(call, cancel, close)
+					synctest.Wait()
+					if err := call.Err(); err != c.err {
+						t.Errorf("its error is %v; want %v", err, c.err)
+					}
+					if cause := context.Cause(call); cause != c.cause {
+						t.Errorf("its cause is %v; want %v", cause, c.cause)
+					}
+					<-call.Done()
+				})
+			})
+		}
+	}
+}
+
+// Whoever waits for the end of the context of a call, or of one made of it, hears of it.
+func TestBoundWakes(t *testing.T) {
+	for _, c := range ends {
+		t.Run(c.name, func(t *testing.T) {
+			withBound(t, func(call *bound, cancel context.CancelCauseFunc, close context.CancelFunc) {
+				of, stop := context.WithTimeout(call, time.Hour)
+				defer stop()
+				go c.end(call, cancel, close)
+				<-of.Done()
+				<-call.Done()
+				if cause := context.Cause(of); cause != c.cause {
+					t.Errorf("the cause of the one made of it is %v; want %v", cause, c.cause)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,368 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestEtcdCosts counts what clients send.
+func TestEtcdCosts(t *testing.T) {
+	s := service.StartOwn(t, Etcd)
+	for _, f := range []struct {
+		name string
+		run  func(*testing.T, *service.Server)
+	}{
+		{"round trips", etcdRoundTrips},
+		{"hand-offs", etcdHandOffs},
+		{"waiting", etcdIdleWait},
+		{"holding", etcdHolding},
+		{"a TTL that the server raises", etcdRaisedTTL},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			service.Watch(t, s)
+			f.run(t, s)
+		})
+	}
+}
+
+// prompted runs rounds of what goes as it should only if each call is sent once, until one goes so. F gets the number of the round, and returns what is
+// wrong with it, and whether the calls were answered promptly: only then it counts.
+func prompted(t *testing.T, f func(round int) (prompt bool, wrong error)) {
+	t.Helper()
+	const most = 5
+	for round := range most {
+		prompt, wrong := f(round)
+		if wrong == nil {
+			return
+		}
+		if prompt || round == most-1 {
+			t.Errorf("round %d, answered promptly %t: %v", round, prompt, wrong)
+			return
+		}
+		t.Logf("round %d, with answers that were late: %v", round, wrong)
+	}
+}
+
+// etcdRoundTrips: Lock is one, Unlock is one, re-entry none; of a fixed lease they are two each, since it has a lease of its own.
+func etcdRoundTrips(t *testing.T, s *service.Server) {
+	prompted(t, func(round int) (bool, error) {
+		b := etcdSideOf(t, s)
+		wrong := etcdTripsOf(t, s, b, fmt.Sprint("trips/", round))
+		return b.rpcs.prompted(), wrong
+	})
+}
+
+// etcdTripsOf counts the round trips of a client, on names with the prefix, and returns what is wrong with their number.
+func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) error {
+	const rounds = 50
+	c := steps.ClientOf(t, b, dlock.TTL(10*time.Minute))
+	m := c.Mutex(name)
+	var wrong []error
+	unlocked := func(l *dlock.Lease, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // re-entry is a counter
+			again, err := m.Lock(l.Context(t.Context()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := again.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlocked(m.Lock(t.Context())) // which asks for a lease
+	const slack = 2
+	costs := func(what string, txns, others int64, f func()) {
+		t.Helper()
+		before := b.rpcs.counts()
+		for range rounds {
+			f()
+		}
+		sent := b.rpcs.since(before)
+		t.Logf("%s, %d times: %v", what, rounds, sent)
+		if n := sent["Txn"]; n < txns*rounds || n > txns*rounds+slack {
+			wrong = append(wrong, fmt.Errorf("%s made %d transactions in %d rounds; want %d", what, n, rounds, txns*rounds))
+		}
+		if n := total(sent) - sent["Txn"]; n < others*rounds-slack || n > others*rounds+slack { // the last may be sent in the background
+			wrong = append(wrong, fmt.Errorf("%s made %d other calls in %d rounds; want %d", what, n, rounds, others*rounds))
+		}
+	}
+	costs("Lock, re-entry and Unlock", 2, 0, func() { unlocked(m.Lock(t.Context())) })
+	costs("TryLock, re-entry and Unlock", 2, 0, func() { unlocked(m.TryLock(t.Context())) })
+	fixed := c.Mutex(name, dlock.FixedLease(time.Minute))
+	costs("Lock and Unlock of a fixed lease", 2, 2, func() { unlocked(fixed.Lock(t.Context())) })
+	r := c.RWMutex(name + "/shared")
+	first, err := r.Read().Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	costs("Lock and Unlock beside a reader", 2, 0, func() {
+		l, err := r.Read().Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	costs("TryLock of what is held", 1, 0, func() {
+		if _, err := r.Write().TryLock(t.Context()); err == nil {
+			t.Fatal("it is held")
+		}
+	})
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held, err := steps.ClientOf(t, etcdSideOf(t, s), dlock.TTL(10*time.Minute)).Mutex(name + "/joined").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := dlock.WithOwner(t.Context(), held.Owner())
+	costs("A join, which reads first, and its Unlock", 2, 1, func() {
+		l, err := c.Mutex(name + "/joined").Lock(join)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return errors.Join(wrong...)
+}
+
+// etcdHandOffs: a hand-off is the transaction of who gives the lock back, and no call of the one who gets it, however many wait.
+func etcdHandOffs(t *testing.T, s *service.Server) {
+	probe := etcdSideOf(t, s)
+	for _, waiters := range []int{2, 16, 128} {
+		for _, clients := range []int{1, 4} {
+			prompted(t, func(round int) (bool, error) {
+				return etcdHandsOf(t, s, probe, fmt.Sprint("hands/", waiters, "/", clients, "/", round), waiters, clients)
+			})
+		}
+	}
+}
+
+// etcdHandsOf has clients hand a lock on, with so many more that wait, and returns what is wrong with the number of their calls.
+func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, waiters, clients int) (prompt bool, wrong error) {
+	const hands, abreast = 20, 16 // so few come at a time that none waits for long until it is sent
+	var sides []*etcdSide
+	var cs []*dlock.Client
+	for range clients {
+		b := etcdSideOf(t, s)
+		sides, cs = append(sides, b), append(cs, steps.ClientOf(t, b, dlock.TTL(10*time.Minute)))
+	}
+	held, err := cs[0].Mutex(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan *dlock.Lease)
+	var wg sync.WaitGroup
+	for i := range waiters + hands {
+		wg.Go(func() {
+			l, err := cs[i%clients].Mutex(name).Lock(ctx)
+			if err == nil {
+				got <- l
+			} else if ctx.Err() == nil {
+				t.Errorf("Lock: %v", err)
+			}
+		})
+		if n := i + 1; n%abreast == 0 || n == waiters+hands {
+			await.That(t, "all wait", func() bool { return steps.Queue(t, probe, name).Len() == 1+n })
+		}
+	}
+	await.That(t, "all clients listen", func() bool {
+		return !slices.ContainsFunc(sides, func(b *etcdSide) bool { return b.rpcs.watches() == 0 || b.rpcs.counts()["Range"] == 0 })
+	})
+	start := time.Now()
+	var before []map[string]int64
+	for _, b := range sides {
+		before = append(before, b.rpcs.counts())
+	}
+	for range hands {
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		held = <-got
+	}
+	sent := map[string]int64{}
+	for i, b := range sides {
+		for method, n := range b.rpcs.since(before[i]) {
+			sent[method] += n
+		}
+	}
+	t.Logf("%d waiters of %d clients, %d hand-offs: %v", waiters, clients, hands, sent)
+	prompt = !slices.ContainsFunc(sides, func(b *etcdSide) bool { return !b.rpcs.prompted() })
+	if n := sent["Txn"]; n < hands || n > hands+2 {
+		wrong = fmt.Errorf("%d waiters: %d hand-offs made %d transactions", waiters, hands, n)
+	}
+	asks := int64(time.Since(start)/(3*time.Second)) + 1 // each client asks whether its stream is there
+	if n := total(sent) - sent["Txn"]; n > asks*int64(clients) {
+		wrong = errors.Join(wrong, fmt.Errorf("%d waiters: %d hand-offs made %d other calls: %v", waiters, hands, n, sent))
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for l := range got {
+			l.Unlock(context.Background())
+		}
+	}()
+	cancel()
+	wg.Wait()
+	close(got)
+	for i := range cs {
+		cs[i].Close()
+		sides[i].Close()
+	}
+	return prompt, wrong
+}
+
+// fewer waits until there are at most so many: calls that are just under way have some of their own.
+func fewer(t *testing.T, what string, most int, count func() int) {
+	t.Helper()
+	n := count()
+	for end := time.Now().Add(15 * time.Second); n > most && time.Now().Before(end); n = count() {
+		<-time.After(20 * time.Millisecond)
+	}
+	if n > most {
+		t.Errorf("there are %d %s; want %d at most", n, what, most)
+	}
+}
+
+// etcdIdleWait: those who wait cost a client what keeps its leases alive, and nothing else; no goroutine and no connection each.
+func etcdIdleWait(t *testing.T, s *service.Server) {
+	const names, each, ttl, span = 8, 16, 12 * time.Second, 10 * time.Second
+	holder, b := etcdSideOf(t, s), etcdSideOf(t, s)
+	h, c := steps.ClientOf(t, holder, dlock.TTL(10*time.Minute)), steps.ClientOf(t, b, dlock.TTL(ttl))
+	if l, err := c.Mutex("idle/warm").Lock(t.Context()); err != nil || l.Unlock(t.Context()) != nil {
+		t.Fatal(err)
+	}
+	goroutines := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range names {
+		name := fmt.Sprint("idle/", i)
+		if _, err := h.Mutex(name).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range each {
+			wg.Go(func() {
+				if _, err := c.Mutex(name).Lock(ctx); err == nil {
+					t.Error("one of those who wait was granted")
+				}
+			})
+		}
+		await.That(t, "all wait", func() bool { return steps.Queue(t, holder, name).Len() == 1+each })
+	}
+	await.That(t, "it listens to all names", func() bool { return b.rpcs.watches() >= names })
+	before, start := b.rpcs.counts(), time.Now()
+	<-time.After(span)
+	took, sent := time.Since(start), b.rpcs.since(before)
+	t.Logf("%d waiters for %d names, for %s: %v, %d connections", names*each, names, took, sent, b.line.Counts().Open)
+	periods := int64(took/(ttl/3)) + 2
+	if !b.rpcs.prompted() { // an answer that takes long is asked for again
+		periods *= 2
+	}
+	for method, n := range sent {
+		switch method {
+		case "LeaseKeepAlive", "LeaseTimeToLive", "Range": // the proofs of one lease
+			most := periods
+			if method == "Range" { // and how far the cluster is
+				most += int64(took/(3*time.Second)) + 1
+			}
+			if n > most {
+				t.Errorf("%d times %s in %s; want %d at most", n, method, took, most)
+			}
+		case "Watch": // requests for progress, on the one stream
+			if n > int64(took/time.Second)+1 {
+				t.Errorf("%d messages on the stream of watches in %s", n, took)
+			}
+		default:
+			t.Errorf("%d times %s while nothing happens", n, method)
+		}
+	}
+	if sent["LeaseKeepAlive"] == 0 {
+		t.Error("their lease was not kept alive")
+	}
+	fewer(t, fmt.Sprintf("goroutines of %d waiters more than one each, the test's", names*each), 40, func() int { return runtime.NumGoroutine() - goroutines - names*each })
+	if n := b.line.Counts().Open; n > 2 {
+		t.Errorf("%d waiters have %d connections", names*each, n)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// etcdHolding: 10,000 leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no goroutine of its own.
+func etcdHolding(t *testing.T, s *service.Server) {
+	const many, ttl = 10_000, 15 * time.Second
+	b := etcdSideOf(t, s)
+	c := steps.ClientOf(t, b, dlock.TTL(ttl))
+	if l, err := c.Mutex("holding/warm").Lock(t.Context()); err != nil || l.Unlock(t.Context()) != nil {
+		t.Fatal(err)
+	}
+	goroutines := runtime.NumGoroutine()
+	leases := steps.HoldMany(t, c, many)
+	<-time.After(ttl / 3) // those that are younger come into step
+	before, start := b.rpcs.counts(), time.Now()
+	<-time.After(2 * ttl / 3)
+	took, sent := time.Since(start), b.rpcs.since(before)
+	t.Logf("%d leases: %v in %s; %d goroutines more", many, sent, took, runtime.NumGoroutine()-goroutines)
+	most := 20 * (int64(took/(ttl/3)) + 1) // some ten of etcd's leases, and an answer that takes long is asked for again
+	if n := sent["LeaseKeepAlive"]; n < many/1000 || n > most {
+		t.Errorf("%d leases made %d keep-alives in %s", many, n, took)
+	}
+	if n := total(sent); n > 3*most {
+		t.Errorf("%d leases made the calls %v in %s", many, sent, took)
+	}
+	fewer(t, fmt.Sprintf("goroutines of %d leases", many), 100, func() int { return runtime.NumGoroutine() - goroutines })
+	steps.MustLive(t, leases)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	next.Store(many)
+	for range 64 {
+		wg.Go(func() {
+			for i := next.Add(-1); i >= 0; i = next.Add(-1) {
+				leases[i].Unlock(t.Context())
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant says.
+func etcdRaisedTTL(t *testing.T, _ *service.Server) {
+	const least = 6 * time.Second // three elections of eighty heartbeats, by half
+	s := service.StartOwn(t, Etcd.With("--election-timeout=4000"))
+	b := etcdSideOf(t, s)
+	for _, fixed := range []bool{false, true} {
+		r := steps.Asked(b, fmt.Sprint("raised/", fixed), etcdTTL)
+		r.Fixed = fixed
+		if g := steps.Acquired(t, b, r); g.TTL != least {
+			t.Errorf("fixed %t: asked for %s it has %s, and the server gives %s", fixed, etcdTTL, g.TTL, least)
+		}
+		steps.Released(t, b, r)
+	}
+}

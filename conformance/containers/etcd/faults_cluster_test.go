@@ -1,0 +1,264 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestEtcdCluster runs, on three members, what a cluster goes through.
+func TestEtcdCluster(t *testing.T) {
+	c := StartDivisibleCluster(t)
+	for _, f := range []struct {
+		name string
+		run  func(*testing.T, *Cluster)
+	}{
+		{"the leader is killed", etcdLeaderKilled},
+		{"the leader is cut off", func(t *testing.T, c *Cluster) { etcdMinority(t, c, c.Leader(t)) }},
+		{"a follower is cut off", func(t *testing.T, c *Cluster) { etcdMinority(t, c, (c.Leader(t)+1)%3) }},
+		{"a leader that slept", etcdLeaderSleeps},
+		{"compaction and defragmentation under load", etcdCompaction},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			service.Watch(t, c.Members...)
+			f.run(t, c)
+		})
+	}
+}
+
+// etcdLeaderKilled: nobody loses what it holds, nor its place, and nobody is told.
+func etcdLeaderKilled(t *testing.T, c *Cluster) {
+	const ttl = 30 * time.Second // more than members and machine together may stand still
+	probe := c.side(t)
+	a, b := steps.ClientOf(t, c.side(t), dlock.TTL(ttl)), steps.ClientOf(t, c.side(t), dlock.TTL(ttl))
+	held, err := a.Mutex("leader/held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		l, err := b.Mutex("leader/held").Lock(t.Context())
+		if err == nil {
+			err = l.Unlock(t.Context())
+		}
+		waits <- err
+	}()
+	await.That(t, "one waits", func() bool { return steps.Queue(t, probe, "leader/held").Len() == 2 })
+	place := steps.Queue(t, probe, "leader/held").Waiters()[0].ID
+	done, stop := steps.TakeTurns(t, "leader", 8, probe, a, b)
+	steps.Further(t, done, 20)
+	for range 2 {
+		old := c.Leader(t)
+		c.Members[old].Kill(t)
+		if now := c.Leader(t); now == old {
+			t.Fatal("the leader is the same")
+		}
+		steps.Further(t, done, 50)
+		await.That(t, "what is held is renewed", func() bool { return held.Renew(t.Context()) == nil })
+		c.Members[old].Restart(t)
+		steps.Further(t, done, 20)
+	}
+	stop()
+	if err := held.Err(); err != nil {
+		t.Errorf("what was held: %v", err)
+	}
+	if q := steps.Queue(t, probe, "leader/held"); len(q.Holders()) != 1 || len(q.Waiters()) != 1 || q.Waiters()[0].ID != place {
+		t.Errorf("there is %+v", q)
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-waits; err != nil {
+		t.Errorf("who waited: %v", err)
+	}
+}
+
+// etcdMinority: a client that reaches only a member without a majority knows that its hold is over before the next is in.
+func etcdMinority(t *testing.T, c *Cluster, member int) {
+	const ttl, most = 2 * etcdTTL, time.Minute // of those who are to lose what they have, and of the others
+	near := etcdOver(t, netfault.NewProxy(), []string{c.Members[member].Addr})
+	var others []string
+	for i, m := range c.Members {
+		if i != member {
+			others = append(others, m.Addr)
+		}
+	}
+	far := etcdOver(t, netfault.NewProxy(), others)
+	inside, outside, everywhere := steps.ClientOf(t, near, dlock.TTL(ttl)), steps.ClientOf(t, far, dlock.TTL(most)), steps.ClientOf(t, c.side(t), dlock.TTL(most))
+	held, err := inside.Mutex("minority").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	also, err := everywhere.Mutex("minority/also").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- passes(t.Context(), inside.Mutex("minority/also")) }()
+	await.That(t, "one waits", func() bool { return steps.Queue(t, far, "minority/also").Len() == 2 })
+	heal := c.Cut(member)
+	t.Cleanup(heal)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if l, err := inside.Mutex("minority/new").Lock(ctx); err == nil {
+		t.Errorf("a lock with token %d from a minority", l.Token())
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lock: %v", err)
+	}
+	next, err := outside.Mutex("minority").Lock(t.Context())
+	at := time.Now()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held.Until().After(at) {
+		t.Errorf("the next was in %s before the time of the one without a majority was over", held.Until().Sub(at))
+	}
+	if !closes(held.Lost(), time.Second) {
+		t.Error("the hold without a majority is not lost")
+	}
+	if next.Token() <= held.Token() {
+		t.Errorf("token %d after %d", next.Token(), held.Token())
+	}
+	// Who can reach the others goes on; who waits without a majority hears nothing of it.
+	await.That(t, "what is held is renewed", func() bool { return also.Renew(t.Context()) == nil })
+	if err := also.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	heal()
+	if err := <-waits; err != nil {
+		t.Errorf("who waited without a majority: %v", err)
+	}
+	if err := next.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	if err := passes(t.Context(), inside.Mutex("minority")); err != nil {
+		t.Errorf("who is back: %v", err)
+	}
+	for _, name := range []string{"minority", "minority/also", "minority/new"} {
+		await.That(t, "nothing is left of "+name, func() bool { return steps.Queue(t, far, name).Len() == 0 })
+	}
+}
+
+// passes locks and unlocks. What was over before it was given back, on a machine that stood still, is locked once more.
+func passes(ctx context.Context, m dlock.Mutex) error {
+	const most = 5
+	for i := 1; ; i++ {
+		l, err := m.Lock(ctx)
+		if err != nil {
+			return fmt.Errorf("Lock: %w", err)
+		}
+		err = l.Unlock(context.WithoutCancel(ctx))
+		if i == most || !errors.Is(err, dlock.ErrLost) || time.Now().Before(l.Until()) {
+			return err
+		}
+	}
+}
+
+// etcdLeaderSleeps: a leader is stopped, and goes on when it has long been replaced. It may still believe, and say, that all is as it was.
+func etcdLeaderSleeps(t *testing.T, c *Cluster) {
+	m := c.Members[c.Leader(t)]
+	near := etcdOver(t, netfault.NewProxy(), []string{m.Addr})
+	far := c.side(t)
+	inside := steps.ClientOf(t, near, dlock.TTL(etcdTTL))
+	held, err := inside.Mutex("sleeps").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Pause(t)
+	next := steps.Waiting(far, "sleeps", time.Minute)
+	g := steps.Acquired(t, far, next)
+	at := time.Now()
+	m.Continue(t)
+	if held.Until().After(at) {
+		t.Errorf("the next was in %s before the time of the first was over", held.Until().Sub(at))
+	}
+	if err := held.Renew(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Renew of what was lost: %v", err)
+	}
+	if err := held.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Unlock of what was lost: %v", err)
+	}
+	if q := steps.Queue(t, far, "sleeps"); len(q.Holders()) != 1 || q.Holders()[0].Token != g.Token {
+		t.Errorf("there is %+v", q)
+	}
+	steps.Released(t, far, next)
+}
+
+// etcdCompaction: history is compacted all the time, and the members are defragmented in turn, which stops each for a moment.
+func etcdCompaction(t *testing.T, c *Cluster) {
+	const ttl = 30 * time.Second // more than members and machine together may stand still
+	probe, root := c.side(t), etcdOf(t, c.Members[0])
+	a, b := steps.ClientOf(t, c.side(t), dlock.TTL(ttl)), steps.ClientOf(t, c.side(t), dlock.TTL(ttl))
+	done, stop := steps.TakeTurns(t, "compaction", 8, probe, a, b)
+	steps.Further(t, done, 20)
+	const rounds = 20
+	compacted := 0
+	for i := range rounds {
+		res, err := root.Get(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = root.Compact(t.Context(), res.Header.Revision, clientv3.WithCompactPhysical())
+		var e rpctypes.EtcdError
+		switch {
+		case err == nil:
+			compacted++
+		case !errors.As(err, &e) || e.Code() != codes.Unavailable: // else there was an election, and nobody knows whether it was executed
+			t.Fatal(err)
+		}
+		m := c.Members[i%len(c.Members)]
+		if _, err := etcdOf(t, m).Defragment(t.Context(), m.Addr); err != nil {
+			t.Fatal(err)
+		}
+		steps.Further(t, done, 5)
+	}
+	stop()
+	if compacted < rounds/2 {
+		t.Errorf("%d of %d compactions were answered", compacted, rounds)
+	}
+}
+
+// TestPeerNetworkCut: what a member says after it was cut off is not heard.
+func TestPeerNetworkCut(t *testing.T) {
+	say := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	member := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-say
+		fmt.Fprint(w, "x")
+	})}
+	go member.Serve(l)
+	t.Cleanup(func() { member.Close() })
+	n := newPeerNetwork(t, []int{l.Addr().(*net.TCPAddr).Port})
+	for range 300 {
+		res, err := http.Get(n.urls[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		heal := n.cut(0)
+		say <- struct{}{}
+		heard, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if heal(); len(heard) > 0 {
+			t.Fatalf("heard %q from a member that is cut off", heard)
+		}
+	}
+}

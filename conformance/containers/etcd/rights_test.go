@@ -1,0 +1,284 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/etcd"
+)
+
+const etcdPassword = "canary"
+
+// patiently is what the URL says of one that is to be opened, or refused for another reason than the time.
+const patiently = "?dial_timeout=30s"
+
+// guardedEtcd is a member that wants a user and a password. Its root is a client.
+func guardedEtcd(t *testing.T, args ...string) (*service.Server, *clientv3.Client) {
+	t.Helper()
+	s := service.StartOwn(t, Etcd.With(append(args, "--bcrypt-cost=4")...)) // a cost that a hundred clients can pay
+	open := etcdOf(t, s)
+	_, err := open.UserAdd(t.Context(), "root", etcdPassword)
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("add root", err)
+	_, err = open.UserGrantRole(t.Context(), "root", "root")
+	must("grant root", err)
+	_, err = open.AuthEnable(t.Context())
+	must("enable", err)
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "root", Password: etcdPassword, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
+	must("root", err)
+	t.Cleanup(func() { root.Close() })
+	return s, root
+}
+
+// user adds one with a role of the name that has the rights, each a type and a range.
+func user(t *testing.T, root *clientv3.Client, name string, rights ...etcdRight) {
+	t.Helper()
+	_, err := root.RoleAdd(t.Context(), name)
+	for _, r := range rights {
+		if err == nil {
+			_, err = root.RoleGrantPermission(t.Context(), name, r.from, r.to, r.kind)
+		}
+	}
+	if err == nil {
+		_, err = root.UserAdd(t.Context(), name, etcdPassword)
+	}
+	if err == nil {
+		_, err = root.UserGrantRole(t.Context(), name, name)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type etcdRight struct {
+	from, to string
+	kind     clientv3.PermissionType
+}
+
+var (
+	etcdRead  = clientv3.PermissionType(clientv3.PermRead)
+	etcdWrite = clientv3.PermissionType(clientv3.PermWrite)
+	etcdBoth  = clientv3.PermissionType(clientv3.PermReadWrite)
+)
+
+// documentedRole is the role of docs/etcd.md.
+func documentedRole(t *testing.T) etcdRight {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/etcd.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := regexp.MustCompile(`etcdctl role grant-permission (\S+) --prefix=true (\S+) (\S+)`).FindAllSubmatch(page, -1)
+	if len(all) != 1 {
+		t.Fatalf("docs/etcd.md grants %d rights, want one", len(all))
+	}
+	kind, err := clientv3.StrToPermissionType(string(all[0][2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := strings.Trim(string(all[0][3]), "'\"")
+	return etcdRight{prefix, clientv3.GetPrefixRangeEnd(prefix), kind}
+}
+
+// urlAs is the URL of the server for a user.
+func urlAs(s *service.Server, name, password string) string {
+	return "etcd://" + url.UserPassword(name, password).String() + "@" + s.Addr
+}
+
+// TestEtcdRights: the role of the documentation suffices, and nothing less does; what is missing is said.
+func TestEtcdRights(t *testing.T) {
+	t.Parallel()
+	s, root := guardedEtcd(t)
+	role := documentedRole(t)
+	roles := map[string][]etcdRight{
+		"documented":   {role},
+		"none":         nil,
+		"read":         {{role.from, role.to, etcdRead}},
+		"write":        {{role.from, role.to, etcdWrite}},
+		"one-key":      {{role.from, "", etcdBoth}},
+		"elsewhere":    {{"elsewhere/", "elsewhere0", etcdBoth}},
+		"half":         {{role.from + "m", role.to, etcdBoth}, {role.from, role.from + "m", etcdRead}},
+		"half-unread":  {{role.from + "m", role.to, etcdBoth}, {role.from, role.from + "m", etcdWrite}},
+		"all-but-some": {{role.from, role.from + "rights/", etcdBoth}},
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for name, rights := range roles {
+		user(t, root, name, rights...)
+		all.Go(func() {
+			err := steps.Everything(t, "l/rights "+name, func() (driver.Backend, error) {
+				u, err := url.Parse(urlAs(s, name, etcdPassword) + patiently)
+				if err != nil {
+					return nil, err
+				}
+				return driver.Lookup("etcd")(t.Context(), driver.Config{URL: u, Hosts: []string{u.Host}, TTL: time.Minute, Client: driver.NewID()})
+			})
+			switch {
+			case name == "documented" && err != nil:
+				t.Errorf("with the role that is documented: %v", err)
+			case name == "documented":
+			case err == nil:
+				t.Errorf("the role %q suffices too", name)
+			case !errors.Is(err, rpctypes.ErrPermissionDenied) || !strings.Contains(err.Error(), "docs/etcd.md"):
+				t.Errorf("with the role %q the error does not say what to do: %v", name, err)
+			}
+			if err != nil && strings.Contains(err.Error(), etcdPassword) {
+				t.Errorf("the error has the password: %v", err)
+			}
+		})
+	}
+}
+
+// TestEtcdSecrets looks for a password in whatever is printed.
+func TestEtcdSecrets(t *testing.T) {
+	s, root := guardedEtcd(t)
+	user(t, root, "app", etcdRight{"dlock/", "dlock0", etcdBoth})
+	const secret = "hunter-canary-2"
+	if _, err := root.UserChangePassword(t.Context(), "app", secret); err != nil {
+		t.Fatal(err)
+	}
+	hidden := func(what string, values ...any) {
+		t.Helper()
+		for _, v := range values {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+				if text := fmt.Sprintf(verb, v); strings.Contains(text, secret) || strings.Contains(text, "hunter") {
+					t.Errorf("%s: %s shows the password", what, verb)
+				}
+			}
+		}
+	}
+	c, err := dlock.Open(t.Context(), urlAs(s, "app", secret)+patiently, dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Mutex("secret").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, held := c.Mutex("secret").TryLock(t.Context())
+	hidden("what is used", c, c.Capabilities(), l, held)
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "app", Password: secret, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	b, err := etcd.New(client, etcd.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	hidden("a backend", b, struct{ b *etcd.Backend }{b}, b.Capabilities())
+	nobody, err := service.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := 0
+	for _, text := range []string{
+		urlAs(s, "app", secret+"x"),
+		urlAs(s, "other", secret),
+		strings.Replace(urlAs(s, "app", secret), s.Addr, fmt.Sprint("127.0.0.1:", nobody[0]), 1) + "?dial_timeout=500ms",
+		urlAs(s, "app", secret) + "/?" + secret + "=1",
+		urlAs(s, "app", secret) + "/?dial_timeout=" + secret,
+		"etcds" + strings.TrimPrefix(urlAs(s, "app", secret), "etcd") + "?dial_timeout=500ms",
+		urlAs(s, "", secret),
+		urlAs(s, "app", secret) + ":x",
+	} {
+		c, err := dlock.Open(t.Context(), text, dlock.Logger(nil))
+		if err == nil {
+			c.Close()
+			t.Error("a URL that is wrong was opened")
+			continue
+		}
+		wrong++
+		if !strings.Contains(text, "?"+secret) { // the name of a parameter is no secret
+			hidden(fmt.Sprint("error ", wrong), err)
+		}
+		for e := err; e != nil && !strings.Contains(text, "?"+secret); e = errors.Unwrap(e) {
+			hidden(fmt.Sprintf("error %d, a %T", wrong, e), e)
+		}
+	}
+	if _, err := dlock.Open(t.Context(), urlAs(s, "app", "wrong")+patiently, dlock.Logger(nil)); err == nil || !strings.Contains(err.Error(), "password") {
+		t.Errorf("a wrong password: %v", err)
+	}
+	if _, err := dlock.Open(t.Context(), "etcd://"+s.Addr+patiently, dlock.Logger(nil)); err == nil || !strings.Contains(err.Error(), "password") {
+		t.Errorf("no password: %v", err)
+	}
+}
+
+// TestEtcdTokens: tokens of the authentication expire within a second or two that nothing is asked. Nobody is told, and no wait ends.
+func TestEtcdTokens(t *testing.T) {
+	t.Parallel()
+	s, root := guardedEtcd(t, "--auth-token=simple", "--auth-token-ttl=1")
+	user(t, root, "app", etcdRight{"dlock/", "dlock0", etcdBoth})
+	const ttl = 9 * time.Second // renewed each three seconds: each time with a token that has expired
+	var clients []*dlock.Client
+	for range 3 {
+		c, err := dlock.Open(t.Context(), urlAs(s, "app", etcdPassword)+patiently, dlock.Logger(nil), dlock.TTL(ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	held, err := clients[0].Mutex("tokens").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := func(c *dlock.Client) <-chan error {
+		done := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		go func() {
+			defer cancel()
+			l, err := c.Mutex("tokens").Lock(ctx)
+			if err == nil {
+				err = l.Unlock(ctx)
+			}
+			done <- err
+		}()
+		return done
+	}
+	first := wait(clients[1])
+	<-time.After(ttl + ttl/2) // what is under test is that this passes
+	late := wait(clients[2])  // whose first watch is asked for with a token that has expired
+	if err := held.Err(); err != nil {
+		t.Errorf("what was held: %v", err)
+	}
+	await.That(t, "two wait", func() bool {
+		q, err := clients[0].Inspect(t.Context(), "tokens")
+		return err == nil && q.Len() == 3
+	})
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	for _, done := range []<-chan error{first, late} {
+		if err := <-done; err != nil {
+			t.Errorf("Lock of one who waited: %v", err)
+		}
+	}
+}

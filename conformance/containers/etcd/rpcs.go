@@ -1,0 +1,190 @@
+package etcd
+
+import (
+	"context"
+	"maps"
+	"path"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses replies, and can repeat transactions. Methods are
+// named without their service: "Txn", "Range", "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one.
+type rpcs struct {
+	mu        sync.Mutex
+	calls     map[string]int64
+	lose      map[string]chan struct{} // closed when a reply was lost
+	recording bool
+	txns      []*pb.TxnRequest
+	spoil     func(*pb.WatchResponse) error // of what the server says on watches; an error breaks the stream
+	watching  int64                         // watches that the server said are there
+	longest   time.Duration                 // that a unary call took
+}
+
+func newRPCs() *rpcs {
+	return &rpcs{calls: map[string]int64{}, lose: map[string]chan struct{}{}}
+}
+
+// options are for the client's connection.
+func (r *rpcs) options() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(r.unary), grpc.WithChainStreamInterceptor(r.stream)}
+}
+
+// counts returns how many of each were sent so far.
+func (r *rpcs) counts() map[string]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.calls)
+}
+
+// since returns how many of each were sent after those.
+func (r *rpcs) since(before map[string]int64) map[string]int64 {
+	now := r.counts()
+	for method, n := range before {
+		if now[method] -= n; now[method] == 0 {
+			delete(now, method)
+		}
+	}
+	return now
+}
+
+// total returns how many messages a client sent.
+func total(calls map[string]int64) (n int64) {
+	for _, c := range calls {
+		n += c
+	}
+	return n
+}
+
+// promptly is less than the time after which the driver gives up the first attempt of a call.
+const promptly = 400 * time.Millisecond
+
+// prompted reports whether each unary call so far was answered so soon that the driver cannot have sent it again. (Of one that it sent again it leaves a
+// tombstone, for a copy may be under way; and it takes what it finds undone for its own work.)
+func (r *rpcs) prompted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.longest < promptly
+}
+
+// watches returns how many watches the server said are there, so far.
+func (r *rpcs) watches() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.watching
+}
+
+// loseReply loses the next reply to a unary method: the server executed it, and the client cannot know. The result is closed when that happened.
+func (r *rpcs) loseReply(method string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost := make(chan struct{})
+	r.lose[method] = lost
+	return lost
+}
+
+// record keeps copies of the transactions that are sent from now on; the result returns them, and ends that.
+func (r *rpcs) record() (sent func() []*pb.TxnRequest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recording, r.txns = true, nil
+	return func() []*pb.TxnRequest {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		txns := r.txns
+		r.recording, r.txns = false, nil
+		return txns
+	}
+}
+
+func (r *rpcs) sees(method string, req any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls[method]++
+	if txn, ok := req.(*pb.TxnRequest); ok && r.recording {
+		r.txns = append(r.txns, txn)
+	}
+}
+
+func (r *rpcs) unary(ctx context.Context, name string, req, res any, c *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	method := path.Base(name)
+	r.sees(method, req)
+	r.mu.Lock()
+	lost := r.lose[method]
+	delete(r.lose, method)
+	r.mu.Unlock()
+	start := time.Now()
+	err := invoke(ctx, name, req, res, c, opts...)
+	r.mu.Lock()
+	if r.longest = max(r.longest, time.Since(start)); ctx.Err() != nil {
+		r.longest = max(r.longest, promptly) // it was given up, perhaps before it was sent
+	}
+	r.mu.Unlock()
+	if lost != nil {
+		close(lost)
+		return status.Error(codes.Unavailable, "the reply was lost")
+	}
+	return err
+}
+
+func (r *rpcs) stream(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, name string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, d, c, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &seenStream{s, r, path.Base(name)}, nil
+}
+
+type seenStream struct {
+	grpc.ClientStream
+	r      *rpcs
+	method string
+}
+
+func (s *seenStream) SendMsg(m any) error {
+	s.r.sees(s.method, m)
+	return s.ClientStream.SendMsg(m)
+}
+
+// spoilEvents has f change the next message of a watch that has events. If it returns an error that is what the client gets, and its stream is over.
+func (r *rpcs) spoilEvents(f func(*pb.WatchResponse) error) (done <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	spoilt := make(chan struct{})
+	r.spoil = func(res *pb.WatchResponse) error {
+		close(spoilt)
+		return f(res)
+	}
+	return spoilt
+}
+
+// examined is the ID of the watch by which the driver finds out, once, with whom it talks.
+const examined = 1 << 40
+
+func (s *seenStream) RecvMsg(m any) error {
+	if err := s.ClientStream.RecvMsg(m); err != nil {
+		return err
+	}
+	res, ok := m.(*pb.WatchResponse)
+	if ok && res.Created && !res.Canceled && res.WatchId != examined {
+		s.r.mu.Lock()
+		s.r.watching++
+		s.r.mu.Unlock()
+	}
+	if !ok || len(res.Events) == 0 {
+		return nil
+	}
+	s.r.mu.Lock()
+	spoil := s.r.spoil
+	s.r.spoil = nil
+	s.r.mu.Unlock()
+	if spoil == nil {
+		return nil
+	}
+	return spoil(res)
+}

@@ -1,0 +1,146 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+)
+
+// secureEtcd is a member that shows a certificate and wants, if client is set, one of its clients that the authority signed.
+func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client bool) *service.Server {
+	t.Helper()
+	k := Etcd
+	k.Files = map[string]string{"ca.pem": a.Pem, "cert.pem": cert, "key.pem": key}
+	command := k.Command
+	k.Command = func(dir string, ports []int) []string {
+		args := append(command(dir, ports), "--cert-file="+dir+"/cert.pem", "--key-file="+dir+"/key.pem")
+		if client {
+			args = append(args, "--client-cert-auth", "--trusted-ca-file="+dir+"/ca.pem")
+		}
+		for i, arg := range args {
+			if strings.HasPrefix(arg, "--listen-client-urls") || strings.HasPrefix(arg, "--advertise-client-urls") {
+				args[i] = strings.Replace(arg, "http:", "https:", 1)
+			}
+		}
+		return args
+	}
+	k.URL = func(addr string) string { return "etcds://" + addr }
+	mine, mineKey := a.Issue("a test")
+	pair, err := tls.X509KeyPair([]byte(mine), []byte(mineKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(a.Cert)
+	shown, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: pool, Certificates: []tls.Certificate{pair}, ServerName: append(shown.Leaf.DNSNames, "127.0.0.1")[0],
+	}}}
+	k.Ask = func(ctx context.Context, url string) (string, error) { return askEtcd(ctx, c, url) }
+	return service.StartOwn(t, k)
+}
+
+// watched looks at a server until stop, which reports whether it, or this process, stood still meanwhile.
+func watched(s *service.Server) (stop func() bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	still := make(chan bool)
+	go func() {
+		stood := false
+		for last := time.Now(); ctx.Err() == nil; {
+			s.Ask(context.Background())
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			stood = stood || time.Since(last) > 600*time.Millisecond
+			last = time.Now()
+		}
+		still <- stood
+	}()
+	return func() bool {
+		cancel()
+		return <-still
+	}
+}
+
+// TestEtcdTLS: the server is verified, always; nothing falls back to plain text.
+func TestEtcdTLS(t *testing.T) {
+	t.Parallel()
+	ours, theirs := service.NewAuthority(t), service.NewAuthority(t)
+	cert, key := ours.Issue("127.0.0.1")
+	named, namedKey := ours.Issue("db.example")
+	mine, mineKey := ours.Issue("a client")
+	strange, strangeKey := theirs.Issue("a client")
+	ca, wrong := service.File(t, ours.Pem), service.File(t, theirs.Pem)
+	clientCert, clientKey := service.File(t, mine), service.File(t, mineKey)
+	strangeCert, strangeCertKey := service.File(t, strange), service.File(t, strangeKey)
+	byIP, byName, strict := secureEtcd(t, ours, cert, key, false), secureEtcd(t, ours, named, namedKey, false), secureEtcd(t, ours, cert, key, true)
+	open := func(s *service.Server, scheme string, params []string) error {
+		v := url.Values{}
+		for i := 0; i < len(params); i += 2 {
+			v.Set(params[i], params[i+1])
+		}
+		c, err := dlock.Open(t.Context(), scheme+"://"+s.Addr+"?"+v.Encode(), dlock.Logger(nil))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		l, err := c.Mutex("secure").Lock(t.Context())
+		if err != nil {
+			return err
+		}
+		return l.Unlock(t.Context())
+	}
+	for _, c := range []struct {
+		what   string
+		server *service.Server
+		scheme string
+		params []string
+		want   string // in the error; empty: there is none
+	}{
+		{"verified by address", byIP, "etcds", []string{"tls_ca", ca}, ""},
+		{"verified by name", byName, "etcds", []string{"tls_ca", ca, "tls_server_name", "db.example"}, ""},
+		{"with a certificate of the client", strict, "etcds", []string{"tls_ca", ca, "tls_cert", clientCert, "tls_key", clientKey}, ""},
+		{"without one", strict, "etcds", []string{"tls_ca", ca}, "certificate"},
+		{"with one of another authority", strict, "etcds", []string{"tls_ca", ca, "tls_cert", strangeCert, "tls_key", strangeCertKey}, "certificate"},
+		{"an authority that nobody knows", byIP, "etcds", nil, "certificate"},
+		{"another authority", byIP, "etcds", []string{"tls_ca", wrong}, "certificate"},
+		{"another name", byName, "etcds", []string{"tls_ca", ca}, "certificate"},
+		{"another name again", byIP, "etcds", []string{"tls_ca", ca, "tls_server_name", "other.example"}, "certificate"},
+		{"in the clear", byIP, "etcd", nil, "reach"},
+		{"parameters of TLS in the clear", byIP, "etcd", []string{"tls_ca", ca}, "tls_ca"},
+		{"no such file", byIP, "etcds", []string{"tls_ca", ca + "-none"}, "tls_ca"},
+		{"half a pair", byIP, "etcds", []string{"tls_ca", ca, "tls_cert", clientCert}, "tls_key"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			if c.want == "" {
+				c.params = append(c.params, "dial_timeout", "30s")
+			}
+			for try := range 3 {
+				stood := watched(c.server)
+				err := open(c.server, c.scheme, c.params)
+				still := stood()
+				if (err == nil) == (c.want == "") && (err == nil || strings.Contains(strings.ToLower(err.Error()), c.want)) {
+					return
+				}
+				if err == nil || !still || try == 2 {
+					t.Errorf("%v; want %q", err, c.want)
+					return
+				}
+				t.Logf("the machine stood still, and nothing could be found out: %v", err)
+			}
+		})
+	}
+}

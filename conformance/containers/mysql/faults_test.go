@@ -1,0 +1,815 @@
+package mysql
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+)
+
+// TestMySQLFaults runs, on one server of each kind, what goes wrong with locks in tables.
+func TestMySQLFaults(t *testing.T) {
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, service.StartOwn(t, k))
+			for _, f := range []struct {
+				name string
+				run  func(*testing.T, *service.Server)
+			}{
+				{"settings of connections", mysqlSettings},
+				{"isolation of the server", mysqlIsolation},
+				{"one connection", mysqlOneConnection},
+				{"names", mysqlNames},
+				{"racers on fresh names", mysqlRacers},
+				{"killed connections", mysqlKills},
+				{"lost replies", mysqlLostReplies},
+				{"answers that nobody waits for", mysqlUnreadAnswers},
+				{"expired rows are stolen", mysqlSteals},
+				{"a row that is blocked", mysqlBlockedRow},
+				{"a ghost waiter", mysqlGhost},
+				{"deadlocks with others", mysqlDeadlocks},
+				{"a stopped client", mysqlStoppedClient},
+				{"a frozen server", mysqlFrozenServer},
+				{"a restart in the middle", mysqlRestart},
+			} {
+				t.Run(f.name, func(t *testing.T) {
+					service.Watch(t, s)
+					f.run(t, s)
+				})
+			}
+		})
+	}
+}
+
+// sideOf opens the driver over a pool of the test's.
+func sideOf(t service.T, s *service.Server) *poolSide {
+	t.Helper()
+	return mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{})
+}
+
+// exercise does everything that the driver can do, and is particular about time.
+func exercise(t service.T, b driver.Backend, name string) {
+	t.Helper()
+	const ttl = time.Minute
+	a := steps.Asked(b, name, ttl)
+	start := time.Now()
+	g := steps.Acquired(t, b, a)
+	if g.Token == 0 || g.TTL != ttl || g.Since.Before(start) {
+		t.Fatalf("granted %+v", g)
+	}
+	if again := steps.Acquired(t, b, a); again.Token != g.Token {
+		t.Fatalf("sent again it has token %d, before %d", again.Token, g.Token)
+	}
+	q := steps.Queue(t, b, name)
+	took := time.Since(start)
+	if e := q.Holders(); len(e) != 1 || e[0].ID != a.ID || e[0].Left > ttl || e[0].Left < ttl-took || e[0].Age < 0 || e[0].Age > took {
+		t.Fatalf("after %s there is %+v", took, e)
+	}
+	if _, err := b.Acquire(context.Background(), steps.Asked(b, name, ttl)); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("another's Acquire: %v", err)
+	}
+	for range 2 { // the second one may write what stands there
+		if r := b.Renew(context.Background(), []driver.Request{a, steps.Asked(b, name, ttl)}); r[0].Err != nil || !errors.Is(r[1].Err, driver.ErrLost) {
+			t.Fatalf("Renew: %v, %v", r[0].Err, r[1].Err)
+		}
+	}
+	next := steps.Waiting(b, name, ttl)
+	granted := make(chan driver.Grant, 1)
+	var failed error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var n driver.Grant
+		if n, failed = b.Acquire(context.Background(), next); failed == nil {
+			granted <- n
+		}
+	})
+	await.That(t, "the next one waits", func() bool { return len(steps.Queue(t, b, name).Waiters()) == 1 })
+	steps.Released(t, b, a)
+	wg.Wait()
+	if failed != nil {
+		t.Fatalf("Acquire of the next: %v", failed)
+	}
+	if n := <-granted; n.Token <= g.Token {
+		t.Fatalf("token %d after %d", n.Token, g.Token)
+	}
+	if err := b.Release(context.Background(), a); !errors.Is(err, driver.ErrLost) {
+		t.Fatalf("Release of what was released: %v", err)
+	}
+	if names, err := b.(driver.Lister).List(context.Background()); err != nil || !slices.Contains(names, name) {
+		t.Fatalf("List: %q, %v", names, err)
+	}
+	steps.Released(t, b, next)
+
+	const short = 200 * time.Millisecond
+	start = time.Now()
+	steps.Acquired(t, b, steps.Asked(b, name, short))
+	after := steps.Waiting(b, name, ttl)
+	steps.Acquired(t, b, after)
+	if took := time.Since(start); took < short || took > short+10*time.Second {
+		t.Fatalf("a hold of %s blocked others for %s", short, took)
+	}
+	if err := b.(driver.Breaker).Break(context.Background(), name, steps.Queue(t, b, name).Holders()[0].Token, true); err != nil {
+		t.Fatalf("Break: %v", err)
+	}
+	if r := b.Renew(context.Background(), []driver.Request{after}); !errors.Is(r[0].Err, driver.ErrLost) {
+		t.Fatalf("Renew of what was broken: %v", r[0].Err)
+	}
+	if n := steps.Queue(t, b, name).Len(); n != 0 {
+		t.Fatalf("%d requests are left", n)
+	}
+}
+
+// mysqlSettings: nothing depends on how the user's pool connects, and a connection goes back as it came.
+func mysqlSettings(t *testing.T, s *service.Server) {
+	set := func(name, value string) func(*gomysql.Config) {
+		return func(c *gomysql.Config) { c.Params = map[string]string{name: value} }
+	}
+	for name, with := range map[string]func(*gomysql.Config){
+		"the library's own": func(*gomysql.Config) {},
+		"found rows":        func(c *gomysql.Config) { c.ClientFoundRows = true },
+		"parse time":        func(c *gomysql.Config) { c.ParseTime = true },
+		"parse time elsewhere": func(c *gomysql.Config) {
+			c.ParseTime, c.Loc = true, time.FixedZone("elsewhere", 9*3600+1800)
+		},
+		"location alone":       func(c *gomysql.Config) { c.Loc = time.FixedZone("elsewhere", -5*3600) },
+		"interpolation":        func(c *gomysql.Config) { c.InterpolateParams = true },
+		"several at once":      func(c *gomysql.Config) { c.MultiStatements = true },
+		"collation":            func(c *gomysql.Config) { c.Collation = "latin1_general_ci" },
+		"east":                 set("time_zone", "'+13:00'"),
+		"west":                 set("time_zone", "'-12:00'"),
+		"no mode":              set("sql_mode", "''"),
+		"ANSI":                 set("sql_mode", "'ANSI,NO_BACKSLASH_ESCAPES'"),
+		"traditional":          set("sql_mode", "'TRADITIONAL,PAD_CHAR_TO_FULL_LENGTH,NO_UNSIGNED_SUBTRACTION'"),
+		"autocommit off":       set("autocommit", "0"),
+		"chained":              set("completion_type", "'CHAIN'"),
+		"impatient":            set("innodb_lock_wait_timeout", "1"),
+		"impatient for tables": set("lock_wait_timeout", "1"),
+		"one row":              set("sql_select_limit", "1"),
+		"safe updates":         set("sql_safe_updates", "1"),
+		"small joins":          set("max_join_size", "1"),
+		"short concat":         set("group_concat_max_len", "4"),
+		"read only":            set("transaction_read_only", "1"),
+		"everything at one":    func(c *gomysql.Config) { *c = *hostile(dsn{c}).Config },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := mysqlOf(t, s)
+			with(d.Config)
+			if name == "read only" && s.Kind.Name == "mariadb" {
+				d.Params = map[string]string{"tx_read_only": "1"}
+			}
+			b := d.side(t, netfault.NewProxy(), mysql.Options{})
+			b.db.SetMaxOpenConns(1)
+			for try := range 3 {
+				conn, before := sessionState(t, b.db)
+				exercise(t, b, fmt.Sprint("settings/", name, "/", try))
+				again, after := sessionState(t, b.db)
+				if after != before {
+					t.Errorf("a connection of the user's came back as\n%s, it was\n%s", after, before)
+				}
+				if again == conn {
+					return
+				}
+			}
+			t.Error("it is another connection each time") // now and then a statement takes too long, and its connection is given up
+		})
+	}
+}
+
+// sessionState is what the driver may have changed of the session of the pool's only connection.
+func sessionState(t service.T, db rower) (conn int64, state string) {
+	t.Helper()
+	text := one[string](t, db, `SELECT CONCAT_WS('; ', CONNECTION_ID(), @@session.autocommit, @@session.sql_mode, @@session.time_zone, @@session.innodb_lock_wait_timeout, @@session.lock_wait_timeout,
+		@@session.character_set_client, @@session.collation_connection, @@session.sql_select_limit, @@session.sql_safe_updates, @@session.sql_big_selects, @@session.max_join_size, @@session.completion_type, DATABASE())`)
+	id, state, _ := strings.Cut(text, "; ")
+	conn, err := strconv.ParseInt(id, 10, 64)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return conn, state
+}
+
+// mysqlIsolation: the isolation that the server gives to those who do not ask.
+func mysqlIsolation(t *testing.T, s *service.Server) {
+	root := mysqlOf(t, s).pool(t)
+	defer execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+	for _, level := range []string{"READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
+		t.Run(level, func(t *testing.T) {
+			execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL "+level)
+			exercise(t, sideOf(t, s), "isolation/"+level)
+			race(t, s, "isolation/"+level, 5)
+		})
+	}
+}
+
+// mysqlOneConnection: a client with one connection renews what it holds while it waits for others.
+func mysqlOneConnection(t *testing.T, s *service.Server) {
+	b := sideOf(t, s)
+	b.db.SetMaxOpenConns(1)
+	const ttl = 10 * time.Second
+	c, other := steps.ClientOf(t, b, dlock.TTL(ttl)), steps.ClientOf(t, sideOf(t, s), dlock.TTL(ttl))
+	mine, err := c.Mutex("one/mine").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := other.Mutex("one/theirs").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			l, err := c.Mutex("one/theirs").Lock(t.Context())
+			if err != nil {
+				t.Errorf("Lock: %v", err)
+				return
+			}
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Errorf("Unlock: %v", err)
+			}
+		})
+	}
+	await.That(t, "all wait", func() bool { return len(steps.Queue(t, b, "one/theirs").Waiters()) == 8 })
+	for range 2 {
+		until := mine.Until()
+		await.That(t, "what it holds is renewed, or lost", func() bool { return mine.Until().After(until) || mine.Err() != nil })
+	}
+	if err := mine.Err(); err != nil {
+		t.Errorf("what it holds: %v", err)
+	}
+	if err := theirs.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if err := mine.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// mysqlNames: names are bytes, whatever the collations of server and connection take for equal.
+func mysqlNames(t *testing.T, s *service.Server) {
+	names := []string{
+		"a", "A", "a ", "a  ", " a", "á", "a\u0301", "ä", "a\u0308", "ß", "ss", "SS", "ｓｓ", "a/b", "a/", "a/B", "ı", "i", "I", "İ", "\u212b", "\u00c5", "A\u030a",
+		`'; DROP TABLE dlock_locks; -- `, `\`, `\\`, `"`, "`", `'`, `''`, "%", "_", "?", ":a", "X'61'", "0x61", "61", "NULL", "🔒", "🔓", "日本", "\u00a0a", "a\u200d", "a\u200b",
+		strings.Repeat("x", 254), strings.Repeat("x", 255), strings.Repeat("x", 254) + " ", strings.Repeat("é", 127),
+	}
+	d := mysqlOf(t, s)
+	d.Collation = "latin1_swedish_ci"
+	d.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"}
+	b, other := d.side(t, netfault.NewProxy(), mysql.Options{Prefix: "names/"}), mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: "names/"})
+	stranger := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: "names"})
+	steps.NamesApart(t, b, other, stranger, names)
+}
+
+// race lets 32 racers of four clients run for names that were never used before: one holds each, and nobody sees an error.
+func race(t *testing.T, s *service.Server, prefix string, rounds int) {
+	t.Helper()
+	var sides []*poolSide
+	for range 4 {
+		sides = append(sides, sideOf(t, s))
+	}
+	for i := range rounds {
+		name := fmt.Sprint(prefix, "/race/", i)
+		var wg sync.WaitGroup
+		var won atomic.Int64
+		start := make(chan struct{})
+		for j := range 32 {
+			wg.Go(func() {
+				<-start
+				switch _, err := sides[j%len(sides)].Acquire(t.Context(), steps.Asked(sides[j%len(sides)], name, time.Minute)); {
+				case err == nil:
+					won.Add(1)
+				case !errors.Is(err, driver.ErrHeld):
+					t.Errorf("a racer: %v", err)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+		if n := won.Load(); n != 1 {
+			t.Fatalf("%d of 32 hold %s", n, name)
+		}
+		if n := steps.Queue(t, sides[0], name).Len(); n != 1 {
+			t.Fatalf("%d requests stand under %s", n, name)
+		}
+	}
+}
+
+func mysqlRacers(t *testing.T, s *service.Server) {
+	race(t, s, "fresh", 10)
+	// The same with those who wait: all have their turn.
+	var sides []*poolSide
+	for range 4 {
+		sides = append(sides, sideOf(t, s))
+	}
+	for i := range 5 {
+		name := fmt.Sprint("fresh/turns/", i)
+		var wg sync.WaitGroup
+		var in, turns atomic.Int64
+		for j := range 32 {
+			wg.Go(func() {
+				b := sides[j%len(sides)]
+				r := steps.Waiting(b, name, time.Minute)
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Errorf("a racer: %v", err)
+					return
+				}
+				if in.Add(1) != 1 {
+					t.Errorf("two hold %s", name)
+				}
+				turns.Add(1)
+				in.Add(-1)
+				if err := b.Release(t.Context(), r); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := turns.Load(); n != 32 {
+			t.Errorf("%d of 32 had a turn", n)
+		}
+	}
+}
+
+// killMySQL kills connections of the server, but for that which asks, until stop, and tells how many.
+func killMySQL(t *testing.T, s *service.Server) (killed *atomic.Int64, stop func()) {
+	t.Helper()
+	db, killed := mysqlOf(t, s).pool(t), new(atomic.Int64)
+	db.SetMaxOpenConns(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var took time.Duration // on a slow server calls need longer too, and each has to get through now and then
+		for ; ctx.Err() == nil; <-time.After(time.Duration(1+rand.IntN(20))*time.Millisecond + 2*took) {
+			var ids []int64
+			start := time.Now()
+			rows, err := db.Query("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'")
+			for err == nil && rows.Next() {
+				var id int64
+				if err = rows.Scan(&id); err == nil {
+					ids = append(ids, id)
+				}
+			}
+			if err != nil || len(ids) == 0 {
+				continue // the test has restarted the server
+			}
+			if _, err := db.Exec(fmt.Sprint("KILL ", ids[rand.IntN(len(ids))])); err == nil {
+				killed.Add(1)
+			}
+			took = min(time.Since(start), 50*time.Millisecond)
+		}
+	})
+	return killed, sync.OnceFunc(func() { cancel(); wg.Wait() })
+}
+
+// mysqlKills: connections are killed at any moment, and nobody is told.
+func mysqlKills(t *testing.T, s *service.Server) {
+	done, stop := steps.TakeTurns(t, "kills", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
+	steps.Further(t, done, 20)
+	killed, enough := killMySQL(t, s)
+	await.That(t, "connections were killed", func() bool { return killed.Load() >= 100 })
+	steps.Further(t, done, 50)
+	enough()
+	steps.Further(t, done, 50)
+	stop()
+}
+
+// mysqlLostReplies: the server did what was asked, and the connection broke before it could say so.
+func mysqlLostReplies(t *testing.T, s *service.Server) {
+	b, other := sideOf(t, s), sideOf(t, s)
+	for i := range 5 {
+		name := fmt.Sprint("lost/", i)
+		lose := func(what string) func() {
+			dropped := b.line.DropReply("CALL")
+			return func() { t.Helper(); await.Closed(t, what, dropped) }
+		}
+		r := steps.Asked(b, name, time.Minute)
+		was := lose("the reply to Acquire")
+		g := steps.Acquired(t, b, r)
+		was()
+		if q := steps.Queue(t, other, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+			t.Fatalf("granted token %d, and there is %+v", g.Token, q)
+		}
+
+		was = lose("the reply to an Acquire that is refused")
+		if _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("another's Acquire: %v", err)
+		}
+		was()
+
+		was = lose("the reply to Renew")
+		if p := b.Renew(t.Context(), []driver.Request{r}); errors.Is(p[0].Err, driver.ErrLost) {
+			t.Fatalf("Renew: %v", p[0].Err)
+		}
+		was()
+		if p := b.Renew(t.Context(), []driver.Request{r}); p[0].Err != nil {
+			t.Fatalf("Renew: %v", p[0].Err)
+		}
+
+		was = lose("the reply to Release")
+		steps.Released(t, b, r)
+		was()
+		if n := steps.Queue(t, other, name).Len(); n != 0 {
+			t.Fatalf("%d requests are left", n)
+		}
+	}
+	// A release that is lost passes the lock on once.
+	const name = "lost/hand-off"
+	r, next := steps.Asked(b, name, time.Minute), steps.Waiting(other, name, time.Minute)
+	steps.Acquired(t, b, r)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := other.Acquire(t.Context(), next); err != nil {
+			t.Errorf("Acquire: %v", err)
+		}
+	})
+	await.That(t, "one waits", func() bool { return steps.Queue(t, b, name).Len() == 2 })
+	dropped := b.line.DropReply("CALL")
+	steps.Released(t, b, r)
+	await.Closed(t, "the reply to Release", dropped)
+	wg.Wait()
+	if q := steps.Queue(t, b, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
+		t.Errorf("there is %+v", q)
+	}
+	steps.Released(t, other, next)
+}
+
+// noticing is a connection that calls arrived whenever something arrived.
+type noticing struct {
+	net.Conn
+	arrived *atomic.Pointer[func()]
+}
+
+func (c noticing) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if f := c.arrived.Load(); f != nil && n > 0 {
+		(*f)()
+	}
+	return n, err
+}
+
+// mysqlUnreadAnswers: an Acquire whose context ends at the instant at which its answer arrives leaves nothing, whichever of both is seen first.
+func mysqlUnreadAnswers(t *testing.T, s *service.Server) {
+	d := mysqlOf(t, s)
+	c := d.Clone()
+	var arrived atomic.Pointer[func()]
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return noticing{conn, &arrived}, err
+	}
+	db := dsn{c}.open()
+	defer db.Close()
+	db.SetMaxOpenConns(8) // what is given up goes on, each on a connection
+	db.SetMaxIdleConns(8)
+	b, err := mysql.New(db, mysql.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	cancelled, delay := 0, 50*time.Microsecond // hunts the instant at which the answer is there and not read
+	for i := range 600 {
+		ctx, cancel := context.WithCancel(t.Context())
+		after := delay
+		soon := func() { time.AfterFunc(after, cancel) }
+		arrived.Store(&soon)
+		r := steps.Asked(b, fmt.Sprint("unread/", i), time.Hour)
+		if _, err := b.Acquire(ctx, r); err == nil {
+			arrived.Store(nil)
+			steps.Released(t, b, r)
+			delay -= delay / 16
+		} else if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		} else {
+			cancelled++
+			delay += delay / 16
+		}
+		arrived.Store(nil)
+		cancel()
+	}
+	t.Logf("%d of 600 were cancelled first", cancelled)
+	await.That(t, "nothing is left", func() bool {
+		sets, err := db.Query("SELECT 1 FROM dlock_requests WHERE name LIKE 'unread/%' AND state IN ('waiting', 'granted', 'holding') LIMIT 1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sets.Close()
+		return !sets.Next()
+	})
+}
+
+// mysqlSteals: who finds an expired row takes its place, and the old owner touches nothing any more.
+func mysqlSteals(t *testing.T, s *service.Server) {
+	b, other := sideOf(t, s), sideOf(t, s)
+	const short = 300 * time.Millisecond
+	for _, wait := range []bool{true, false} {
+		name := fmt.Sprint("steal/", wait)
+		old, thief := steps.Asked(b, name, short), steps.Asked(other, name, time.Minute)
+		thief.Wait = wait
+		before := steps.Acquired(t, b, old).Token
+		var g driver.Grant
+		if wait {
+			g = steps.Acquired(t, other, thief)
+		} else {
+			await.That(t, "the row has expired", func() bool {
+				var err error
+				g, err = other.Acquire(t.Context(), thief)
+				return err == nil
+			})
+		}
+		if g.Token <= before {
+			t.Errorf("token %d after %d", g.Token, before)
+		}
+		if r := b.Renew(t.Context(), []driver.Request{old}); !errors.Is(r[0].Err, driver.ErrLost) {
+			t.Errorf("Renew of the old owner: %v", r[0].Err)
+		}
+		if err := b.Release(t.Context(), old); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Release of the old owner: %v", err)
+		}
+		if q := steps.Queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != thief.ID {
+			t.Errorf("there is %+v", q)
+		}
+	}
+}
+
+// lockRow takes the row of a name as a foreign transaction does, and returns what gives it back.
+func lockRow(t testing.TB, s *service.Server, name string) (unlock func()) {
+	t.Helper()
+	tx, err := mysqlOf(t, s).pool(t).Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := tx.QueryRow("SELECT COUNT(*) FROM (SELECT 1 FROM dlock_locks WHERE name = CAST(? AS BINARY) FOR UPDATE) x", name).Scan(&n); err != nil || n != 1 {
+		t.Fatalf("%d rows of %q are locked, %v", n, name, err)
+	}
+	unlock = sync.OnceFunc(func() { tx.Rollback() })
+	t.Cleanup(unlock)
+	return unlock
+}
+
+// transactions returns how many transactions the connections of a pool's user have open at the server, and how many of those wait
+// for a row.
+func transactions(t service.T, db *sql.DB, user string) (open, wait int) {
+	t.Helper()
+	<-time.After(150 * time.Millisecond) // what is shown is a copy, which is only made anew if it was not read for a tenth of a second
+	err := db.QueryRow(`SELECT COUNT(*), COALESCE(SUM(x.trx_state = 'LOCK WAIT'), 0) FROM information_schema.innodb_trx x
+		JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = ?`, user).Scan(&open, &wait)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return open, wait
+}
+
+// userOf is d as another user, who may do everything.
+func userOf(t service.T, s *service.Server, name string) dsn {
+	t.Helper()
+	execute(t, mysqlOf(t, s).pool(t), "CREATE USER IF NOT EXISTS '"+name+"'@'%' IDENTIFIED BY ''", "GRANT ALL ON *.* TO '"+name+"'@'%'")
+	d := mysqlOf(t, s)
+	d.User = name
+	return d
+}
+
+// mysqlBlockedRow: a grant counts its time from when the row was got, not from when it was asked for.
+func mysqlBlockedRow(t *testing.T, s *service.Server) {
+	const ttl, blocked = 30 * time.Second, 2500 * time.Millisecond
+	b := userOf(t, s, "blocked").side(t, netfault.NewProxy(), mysql.Options{})
+	root := mysqlOf(t, s).pool(t)
+	for _, what := range []string{"acquire", "renew", "hand-off"} {
+		name := "blocked/" + what
+		first := steps.Asked(b, name, time.Minute)
+		steps.Acquired(t, b, first)
+		r := steps.Waiting(b, name, ttl)
+		switch what {
+		case "acquire":
+			steps.Released(t, b, first)
+		case "renew":
+			steps.Released(t, b, first)
+			steps.Acquired(t, b, r)
+		}
+		unlock := lockRow(t, s, name)
+		begun := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			switch what {
+			case "renew":
+				if p := b.Renew(context.Background(), []driver.Request{r}); p[0].Err != nil {
+					t.Errorf("Renew: %v", p[0].Err)
+				}
+			case "hand-off":
+				steps.Released(t, b, first)
+				fallthrough
+			default:
+				steps.Acquired(t, b, r)
+			}
+		})
+		if what != "renew" { // which may do without that row
+			await.That(t, "it waits for the row", func() bool { _, wait := transactions(t, root, "blocked"); return wait > 0 })
+		}
+		<-time.After(blocked - time.Since(begun)) // long enough for a wait at the server to end; nobody tries for much longer
+		at := time.Now()
+		unlock()
+		wg.Wait()
+		q := steps.Queue(t, b, name)
+		floor := ttl - time.Since(at)
+		if what == "renew" {
+			floor = ttl - time.Since(begun) // it may have gone through at once
+		}
+		if e := q.Holders(); len(e) != 1 || e[0].Left < floor || e[0].Left > ttl {
+			t.Errorf("%s, the row was blocked for %s: want %s or more to be left; there are %d holders", what, blocked, floor, len(e))
+			for _, h := range e {
+				t.Errorf("of one %s are left", h.Left)
+			}
+		}
+		steps.Released(t, b, r)
+	}
+}
+
+// mysqlGhost: who gave up does not go on waiting at the server.
+func mysqlGhost(t *testing.T, s *service.Server) {
+	b := userOf(t, s, "ghost").side(t, netfault.NewProxy(), mysql.Options{})
+	root := mysqlOf(t, s).pool(t)
+	const name = "ghost"
+	steps.Released(t, b, func() driver.Request { r := steps.Asked(b, name, time.Minute); steps.Acquired(t, b, r); return r }())
+	unlock := lockRow(t, s, name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if _, err := b.Acquire(ctx, steps.Waiting(b, name, time.Minute)); !errors.Is(err, context.Canceled) {
+				t.Errorf("Acquire: %v", err)
+			}
+		})
+	}
+	await.That(t, "they wait for the row", func() bool { _, wait := transactions(t, root, "ghost"); return wait > 0 })
+	still, start := steps.Standstill(), time.Now()
+	cancel()
+	wg.Wait()
+	if took, not := time.Since(start), still(); took-not > time.Second {
+		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
+	}
+	// Clean-up may go on trying, for a moment each time; nobody may hang there for the 50 s that are usual.
+	longest := func() int {
+		return one[int](t, root, `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW())), 0) FROM information_schema.innodb_trx x
+			JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'ghost' AND x.trx_state = 'LOCK WAIT'`)
+	}
+	for end := time.Now().Add(6 * time.Second); ; <-time.After(200 * time.Millisecond) {
+		n := longest()
+		if n > 15 {
+			t.Fatalf("a ghost has waited for a row for %d seconds", n)
+		}
+		if n <= 3 && time.Now().After(end) { // one that waits for longer is watched: a moment is longer on a server that stood still
+			break
+		}
+	}
+	unlock()
+	await.That(t, "nothing of them is left", func() bool { return steps.Queue(t, b, name).Len() == 0 })
+	r := steps.Asked(b, name, time.Minute)
+	steps.Acquired(t, b, r)
+	steps.Released(t, b, r)
+}
+
+// mysqlDeadlocks: transactions of others take our rows in an order in which they deadlock with us. Nobody is told.
+func mysqlDeadlocks(t *testing.T, s *service.Server) {
+	done, stop := steps.TakeTurns(t, "deadlocks", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
+	steps.Further(t, done, 20)
+	db := mysqlOf(t, s).pool(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var theirs atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := func() error {
+					tx, err := db.BeginTx(ctx, nil)
+					if err != nil {
+						return err
+					}
+					defer tx.Rollback()
+					var n int
+					// requests first, then the lock row: the other way round than those who change a queue. Repeatable read locks gaps too.
+					if err := tx.QueryRow("SELECT COUNT(*) FROM dlock_requests FOR UPDATE").Scan(&n); err != nil {
+						return err
+					}
+					return tx.QueryRow("SELECT COUNT(*) FROM dlock_locks WHERE name LIKE 'deadlocks/%' FOR UPDATE").Scan(&n)
+				}()
+				var e *gomysql.MySQLError
+				if errors.As(err, &e) && e.Number == 1213 {
+					theirs.Add(1)
+				}
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	before := deadlocks(t, db)
+	await.That(t, "there were deadlocks", func() bool { return deadlocks(t, db) >= before+20 || theirs.Load() >= 20 })
+	steps.Further(t, done, 20)
+	cancel()
+	wg.Wait()
+	t.Logf("%d deadlocks, %d of them ended a transaction of the test", deadlocks(t, db)-before, theirs.Load())
+	stop()
+}
+
+// deadlocks returns how many the server has seen.
+func deadlocks(t service.T, db *sql.DB) int {
+	t.Helper()
+	return one[int](t, db, "SELECT COUNT FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'")
+}
+
+// mysqlLocker is a client in a process of its own, which locks and unlocks all the time.
+var mysqlLocker = service.NewProgram("mysql locker", func(in *bufio.Scanner, out io.Writer, args []string) error {
+	c, err := dlock.Open(context.Background(), args[0], dlock.Logger(nil), dlock.TTL(mysqlTTL))
+	if err != nil {
+		return err
+	}
+	m := c.Mutex(args[1])
+	for i := 0; ; i++ {
+		l, err := m.Lock(context.Background())
+		if err != nil {
+			continue // a grant that it slept through
+		}
+		l.Unlock(context.Background())
+		if i == 0 {
+			fmt.Fprintln(out, "locked")
+		}
+	}
+})
+
+// mysqlStoppedClient: a client that is stopped in the middle of a call keeps no row locked.
+func mysqlStoppedClient(t *testing.T, s *service.Server) {
+	userOf(t, s, "stopped")
+	child := mysqlLocker.Start(t, strings.Replace(s.URL, "root@", "stopped@", 1), "stopped")
+	child.Expect("locked")
+	root, b := mysqlOf(t, s).pool(t), sideOf(t, s)
+	for range 15 {
+		<-time.After(time.Duration(rand.IntN(20)) * time.Millisecond)
+		child.Stop()
+		await.That(t, "the stopped client has no transaction open", func() bool { open, _ := transactions(t, root, "stopped"); return open == 0 })
+		start, r := time.Now(), steps.Waiting(b, "stopped", time.Minute)
+		steps.Acquired(t, b, r)
+		if took := time.Since(start); took > mysqlTTL+10*time.Second {
+			t.Errorf("its lock was free after %s", took)
+		}
+		steps.Released(t, b, r)
+		child.Continue()
+	}
+}
+
+// mysqlFrozenServer: the server stands still.
+func mysqlFrozenServer(t *testing.T, s *service.Server) {
+	c, b := steps.ClientOf(t, sideOf(t, s), dlock.TTL(5*time.Second)), sideOf(t, s)
+	l, err := c.Mutex("frozen/held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Pause(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	still, start := steps.Standstill(), time.Now()
+	if _, err := c.Mutex("frozen/asked").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lock: %v", err)
+	}
+	if took, not := time.Since(start), still(); took-not > 2*time.Second {
+		t.Errorf("Lock returned after %s, of which this process stood still for %s", took, not)
+	}
+	select {
+	case <-l.Lost():
+	case <-time.After(time.Minute):
+		t.Errorf("the lease is not lost")
+	}
+	if now := time.Now(); now.Before(l.Until()) {
+		t.Errorf("lost %s too early", l.Until().Sub(now))
+	}
+	s.Continue(t)
+	for _, name := range []string{"frozen/held", "frozen/asked"} {
+		await.That(t, "nothing is left of "+name, func() bool { return steps.Queue(t, b, name).Len() == 0 })
+		r := steps.Asked(b, name, time.Minute)
+		steps.Acquired(t, b, r)
+		steps.Released(t, b, r)
+	}
+}
+
+// mysqlRestart: the server is killed and started again, on its data.
+func mysqlRestart(t *testing.T, s *service.Server) {
+	steps.AcrossRestart(t, s, sideOf(t, s), steps.ClientOf(t, sideOf(t, s), dlock.TTL(time.Minute)), steps.ClientOf(t, sideOf(t, s), dlock.TTL(time.Minute)))
+}

@@ -1,0 +1,650 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/migrations"
+)
+
+// TestMySQLField runs, on one server of each kind, what operators and real programs do to it.
+func TestMySQLField(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		for _, f := range []struct {
+			name string
+			run  func(*testing.T, *service.Server)
+		}{
+			{"queries are killed beside the user's work", mysqlKilledQueries},
+			{"a backup", mysqlBackup},
+			{"a clock that a session stopped", mysqlStoppedClock},
+			{"modes of those who migrate", mysqlModes},
+			{"clean-up", mysqlCleanup},
+			{"the dead", mysqlDead},
+			{"a queue full of the dead", mysqlManyDead},
+			{"a busy pool", mysqlBusyPool},
+			{"a permit for another client", mysqlPermits},
+			{"rights to migrate", mysqlRightsToMigrate},
+		} {
+			t.Run(f.name, func(t *testing.T) {
+				service.Watch(t, s)
+				f.run(t, s)
+			})
+		}
+	})
+}
+
+// mysqlKilledQueries: whatever is killed of ours, what others do on connections of the same pool
+// stays done, and the connections are as they were.
+func mysqlKilledQueries(t *testing.T, s *service.Server) {
+	const user, conns = "traffic", 8
+	db := userOf(t, s, user).pool(t)
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	execute(t, db, "CREATE TABLE traffic (n BIGINT PRIMARY KEY)")
+	_, usual := sessionState(t, db)
+	b, err := mysql.New(db, mysql.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	root := mysqlOf(t, s).pool(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	var number, turns, killed atomic.Int64
+	var mu sync.Mutex
+	var written []int64 // without an error
+	for range 3 {
+		wg.Go(func() { // the user's own work
+			for ctx.Err() == nil {
+				n := number.Add(1)
+				if _, err := db.Exec("INSERT INTO traffic VALUES (?)", n); err == nil {
+					mu.Lock()
+					written = append(written, n)
+					mu.Unlock()
+				}
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	for i := range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				r := steps.Waiting(b, fmt.Sprint("traffic/", i%2), time.Minute)
+				if _, err := b.Acquire(ctx, r); err != nil {
+					continue
+				}
+				b.Renew(ctx, []driver.Request{r})
+				_, _ = b.Inspect(ctx, r.Name)
+				if err := b.Release(context.Background(), r); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+				turns.Add(1)
+			}
+		})
+	}
+	wg.Go(func() { // now and then a row is not free, so that a kill finds a procedure in each of its steps
+		for i := 0; ctx.Err() == nil; i++ {
+			if tx, err := root.Begin(); err == nil {
+				table := []string{"dlock_locks", "dlock_requests"}[i%2]
+				_, _ = tx.Exec("SELECT COUNT(*) FROM (SELECT 1 FROM " + table + " WHERE name LIKE 'traffic/%' FOR UPDATE) x")
+				<-time.After(4 * time.Millisecond)
+				tx.Rollback()
+			}
+			<-time.After(4 * time.Millisecond)
+		}
+	})
+	await.That(t, "queries were killed, and work went on", func() bool {
+		if killed.Load() >= 150 { // enough: a slow machine may kill faster than it works
+			return turns.Load() >= 30
+		}
+		rows, err := root.Query("SELECT id FROM information_schema.processlist WHERE user = '" + user + "' AND command = 'Query' AND info NOT LIKE 'INSERT INTO traffic%'")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id int64
+			if err := rows.Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := root.Exec(fmt.Sprint("KILL QUERY ", id)); err == nil {
+				killed.Add(1)
+			}
+		}
+		return false
+	})
+	cancel()
+	wg.Wait()
+	t.Logf("%d kills, %d turns, %d rows written", killed.Load(), turns.Load(), len(written))
+	there := map[int64]bool{}
+	rows, err := root.Query("SELECT n FROM traffic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		there[n] = true
+	}
+	written = slices.DeleteFunc(written, func(n int64) bool { return there[n] })
+	if len(written) > 0 {
+		t.Errorf("%d rows that the user wrote are gone", len(written))
+	}
+	if open, _ := transactions(t, root, user); open > 0 {
+		t.Errorf("%d transactions are open", open)
+	}
+	var taken []*sql.Conn
+	for range conns {
+		c, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		taken = append(taken, c)
+	}
+	for _, c := range taken {
+		if _, now := sessionState(t, c); now != usual {
+			t.Errorf("a connection of the user's is now\n%s, it was\n%s", now, usual)
+		}
+	}
+}
+
+// mysqlBackup: while all tables are locked, a client keeps to few connections, and goes on
+// afterwards.
+func mysqlBackup(t *testing.T, s *service.Server) {
+	const user, names = "backup", 80
+	root := mysqlOf(t, s).pool(t)
+	sides := map[string]*poolSide{"backup1": nil, "backup2": nil}
+	for u := range sides {
+		sides[u] = userOf(t, s, u).side(t, netfault.NewProxy(), mysql.Options{}) // the pool has no limit
+		r := steps.Asked(sides[u], "backup/warm/"+u, time.Minute)
+		steps.Acquired(t, sides[u], r)
+		steps.Released(t, sides[u], r)
+	}
+	conn, err := root.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK"); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for u, b := range sides {
+		for i := range names {
+			wg.Go(func() {
+				r := steps.Asked(b, fmt.Sprint("backup/", u, "/", i), time.Minute)
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Errorf("Acquire: %v", err)
+				} else if err := b.Release(t.Context(), r); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		}
+	}
+	most := 0
+	for end := time.Now().Add(7 * time.Second); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		most = max(most, one[int](t, root, "SELECT COUNT(*) FROM information_schema.processlist WHERE user LIKE 'backup_'"))
+	}
+	if _, err := conn.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	t.Logf("%d clients with %d calls each had %d connections", len(sides), names, most)
+	if want := len(sides) * 40; most > want {
+		t.Errorf("%d clients have %d connections at a server that does not go on; want %d at most", len(sides), most, want)
+	}
+}
+
+// mysqlStoppedClock: SET timestamp on a connection moves nothing of ours, and stays as it was.
+func mysqlStoppedClock(t *testing.T, s *service.Server) {
+	other := sideOf(t, s)
+	for what, at := range map[string]string{"ahead": "UNIX_TIMESTAMP() + 3600.25", "back": "UNIX_TIMESTAMP() - 3600.25", "now": "UNIX_TIMESTAMP(SYSDATE(6))"} {
+		name := "clock/" + what
+		b := sideOf(t, s)
+		b.db.SetMaxOpenConns(1)
+		execute(t, b.db, "SET timestamp = "+at)
+		stopped := one[string](t, b.db, "SELECT @@timestamp")
+		held := steps.Asked(other, name, time.Minute)
+		g := steps.Acquired(t, other, held)
+		if _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%s: Acquire of what is held: %v", what, err)
+		}
+		steps.Released(t, other, held)
+		r := steps.Asked(b, name, time.Minute)
+		next := steps.Acquired(t, b, r)
+		if next.Token <= g.Token || next.Token > g.Token+driver.Token(time.Minute.Microseconds()) {
+			t.Errorf("%s: token %d after %d", what, next.Token, g.Token)
+		}
+		if p := b.Renew(t.Context(), []driver.Request{r}); p[0].Err != nil {
+			t.Errorf("%s: Renew: %v", what, p[0].Err)
+		}
+		if e := steps.Queue(t, other, name).Holders(); len(e) != 1 || e[0].Left < 30*time.Second || e[0].Left > time.Minute {
+			t.Errorf("%s: there is %+v", what, e)
+		}
+		steps.Released(t, b, r)
+		exercise(t, b, name+"/all")
+		if now := one[string](t, b.db, "SELECT @@timestamp"); now != stopped {
+			t.Errorf("%s: the connection came back with the timestamp %s, it was %s", what, now, stopped)
+		}
+	}
+}
+
+// mysqlModes: the sql_mode of those who apply the schema, and of those who call it, decides
+// nothing.
+func mysqlModes(t *testing.T, s *service.Server) {
+	modes := []string{"", "ANSI,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL,NO_UNSIGNED_SUBTRACTION"}
+	if s.Kind.Name == "mariadb" {
+		modes = []string{"", "EMPTY_STRING_IS_NULL", "EMPTY_STRING_IS_NULL,SIMULTANEOUS_ASSIGNMENT,TIME_ROUND_FRACTIONAL"}
+	}
+	ups, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := mysqlOf(t, s).pool(t)
+	for i, mode := range modes {
+		d := mysqlOf(t, s)
+		d.Params = map[string]string{"sql_mode": "'" + mode + "'"}
+		db := d.in(t, root, fmt.Sprint("mode", i))
+		for _, up := range ups {
+			text, err := migrations.Files.ReadFile(up)
+			if err != nil {
+				t.Fatal(err)
+			}
+			execute(t, db, string(text))
+		}
+		b, err := mysql.New(db, mysql.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		t.Run("mode "+mode, func(t *testing.T) {
+			exercise(t, b, "a")
+			other, err := mysql.New(db, mysql.Options{Identity: "another client"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			first, next := steps.Asked(b, "b", time.Minute), steps.Waiting(other, "b", time.Minute)
+			steps.Acquired(t, b, first)
+			got := steps.Acquiring(other, next)
+			await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "b").Waiters()) == 1 })
+			steps.Released(t, b, first)
+			if err := <-got; err != nil {
+				t.Fatal(err)
+			}
+			g := steps.Acquired(t, other, next)
+			if last := one[int64](t, db, "SELECT last_token FROM dlock_locks WHERE name = 'b'"); last != int64(g.Token) {
+				t.Errorf("the last token of the name is %d, and token %d was given out", last, g.Token)
+			}
+			steps.Released(t, other, next)
+		})
+	}
+}
+
+// mysqlCleanup: what is removed is judged by the last token, and found without reading what stays.
+func mysqlCleanup(t *testing.T, s *service.Server) {
+	b, db := sideOf(t, s), mysqlOf(t, s).pool(t)
+	db.SetMaxOpenConns(1)
+	first, next := steps.Asked(b, "cleanup/fresh", time.Minute), steps.Waiting(b, "cleanup/fresh", time.Minute)
+	steps.Acquired(t, b, first)
+	got := steps.Acquiring(b, next)
+	await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "cleanup/fresh").Waiters()) == 1 })
+	execute(t, db, "UPDATE dlock_locks SET used_at = used_at - INTERVAL 2 HOUR WHERE name = 'cleanup/fresh'") // both came long ago
+	steps.Released(t, b, first)
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	steps.Released(t, b, next)
+	if n, err := mysql.Cleanup(t.Context(), db, time.Hour); n != 0 || err != nil {
+		t.Errorf("Cleanup removed %d names, of one the last token is a moment old: %v", n, err)
+	}
+	if n := one[int](t, db, "SELECT COUNT(*) FROM dlock_locks WHERE name = 'cleanup/fresh'"); n != 1 {
+		t.Error("a name whose last token is a moment old is gone")
+	}
+
+	var values []string
+	for i := range 3000 {
+		values = append(values, fmt.Sprintf("(X'', 'cleanup/%d', %d, 1, 0, 1, 2, UTC_TIMESTAMP(6))", i, time.Now().UnixMicro()))
+	}
+	execute(t, db, "INSERT INTO dlock_locks (prefix, name, last_token, last_place, last_side, base, head, used_at) VALUES "+strings.Join(values, ","))
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := counted(t, conn, "Handler_read_next")
+	execute(t, conn, "CALL dlock_cleanup(3600000000, 1000)")
+	if n := counted(t, conn, "Handler_read_next") - before; n > 1000 {
+		t.Errorf("Cleanup that removes nothing reads %d rows", n)
+	}
+	execute(t, conn, "DELETE FROM dlock_locks WHERE name LIKE 'cleanup/%'")
+	conn.Close()
+}
+
+// mysqlDead: who died behind a living waiter does not stay, and whoever removes many does so in few
+// statements.
+func mysqlDead(t *testing.T, s *service.Server) {
+	const many = 250
+	db := mysqlOf(t, s).pool(t)
+	die := func(name string) {
+		execute(t, db, "UPDATE dlock_requests SET expires_at = expires_at - INTERVAL 1 MINUTE, waits_until = waits_until - INTERVAL 1 MINUTE"+
+			" WHERE state = 'waiting' AND name = '"+name+"' ORDER BY place DESC LIMIT "+fmt.Sprint(many))
+	}
+	stored := func(name string) int {
+		return one[int](t, db, "SELECT COUNT(*) FROM dlock_requests WHERE name = ?", name)
+	}
+	b := sideOf(t, s)
+	dies := func(name string, others int) {
+		gone := sideOf(t, s)
+		for range many {
+			go gone.Acquire(t.Context(), steps.Waiting(gone, name, time.Minute))
+		}
+		await.That(t, "they wait", func() bool { return len(steps.Queue(t, b, name).Waiters()) == many+others })
+		t.Cleanup(gone.line.Isolate())
+		die(name)
+	}
+
+	const name = "dead/behind"
+	held := steps.Asked(b, name, time.Minute)
+	steps.Acquired(t, b, held)
+	lives := steps.Waiting(b, name, time.Minute)
+	got := steps.Acquiring(b, lives)
+	await.That(t, "one that will live waits", func() bool { return stored(name) == 2 })
+	dies(name, 1)
+	await.That(t, "the dead behind it are gone", func() bool { return stored(name) == 2 })
+	steps.Released(t, b, held)
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	steps.Released(t, b, lives)
+
+	const queued = "dead/before"
+	held = steps.Asked(b, queued, time.Minute)
+	steps.Acquired(t, b, held)
+	dies(queued, 0)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	before := counted(t, conn, "Com_delete")
+	execute(t, conn, fmt.Sprintf("CALL dlock_release(X'', X'%x', X'%s', X'%s', 0, 1000000)", queued, held.ID, held.Client))
+	if n := counted(t, conn, "Com_delete") - before; n > 3 {
+		t.Errorf("%d dead at the head of a queue take %d statements", many, n)
+	}
+	if n := stored(queued); n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+}
+
+// mysqlManyDead: however many died, one transaction removes only some of them, and whoever is next
+// gets in with the call that finds them.
+func mysqlManyDead(t *testing.T, s *service.Server) {
+	const many, most = 1700, 500
+	b, db := sideOf(t, s), mysqlOf(t, s).pool(t)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for i, c := range []struct {
+		what string
+		head int
+		row  func(place int) (state, mode string, left int)
+	}{
+		{"waiters", 2, func(int) (string, string, int) { return "waiting", "exclusive", -60 }},
+		{"readers", 2 + many, func(int) (string, string, int) { return "holding", "shared", -60 }},
+		{"who wait with one that let a grant pass", 3, func(place int) (string, string, int) {
+			if place == 2 {
+				return "granted", "exclusive", -60
+			}
+			return "waiting", "exclusive", 60
+		}},
+	} {
+		name := "dead/many " + c.what
+		held := steps.Asked(b, name, time.Minute)
+		steps.Acquired(t, b, held) // at place 1
+		var rows []string
+		row := func(place, client int, state, mode string, left int) {
+			id := fmt.Sprintf("X'%016x%016x'", i, place)
+			rows = append(rows, fmt.Sprintf("(X'', X'%x', %d, %s, %s, X'%032x', '%s', 0, '%s', 0, 0, 0, 60000000, UTC_TIMESTAMP(6) + INTERVAL %d SECOND, UTC_TIMESTAMP(6), '')",
+				name, place, id, id, client, mode, state, left))
+		}
+		for place := 2; place < 2+many; place++ {
+			state, mode, left := c.row(place)
+			row(place, 1, state, mode, left)
+		}
+		row(2+many, 2, "waiting", "exclusive", 60) // it lives
+		execute(t, conn, "INSERT INTO dlock_requests (prefix, name, place, id, owner, client, mode, permits, state, broken, fixed, token, ttl_us, expires_at, arrived_at, label) VALUES "+
+			strings.Join(rows, ","), fmt.Sprintf("UPDATE dlock_locks SET last_place = %d, head = %d WHERE name = X'%x'", 2+many, c.head, name))
+		before := counted(t, conn, "Com_commit")
+		execute(t, conn, fmt.Sprintf("CALL dlock_release(X'', X'%x', X'%s', X'%s', 0, 60000000)", name, held.ID, held.Client))
+		if n := counted(t, conn, "Com_commit") - before; n < many/most+1 {
+			t.Errorf("%d dead, %s, go in %d transactions; want no more than %d in each", many, c.what, n, most)
+		}
+		if e := steps.Queue(t, b, name); len(e.Holders()) != 1 || len(e.Waiters()) != 0 {
+			t.Errorf("%s: %d hold and %d wait; want the one who lives to hold", c.what, len(e.Holders()), len(e.Waiters()))
+		}
+		if n := one[int](t, db, "SELECT COUNT(*) FROM dlock_requests WHERE name = ?", name); n != 1 {
+			t.Errorf("%s: %d requests are left, want 1", c.what, n)
+		}
+	}
+}
+
+// counted is what the server has counted for a connection.
+func counted(t service.T, conn *sql.Conn, name string) (n int) {
+	t.Helper()
+	if err := conn.QueryRowContext(context.Background(), "SHOW SESSION STATUS LIKE '"+name+"'").Scan(&name, &n); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// mysqlBusyPool: who has to wait for others of the pool is told so.
+func mysqlBusyPool(t *testing.T, s *service.Server) {
+	const conns, says = 5, "all 5 connections of the pool are in use"
+	b := sideOf(t, s)
+	b.db.SetMaxOpenConns(conns)
+	held := steps.Asked(b, "busy/held", time.Minute)
+	steps.Acquired(t, b, held)
+	for range conns {
+		tx, err := b.db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, acquire := b.Acquire(ctx, steps.Asked(b, "busy/asked", time.Minute))
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	for what, err := range map[string]error{"Acquire": acquire, "Renew": b.Renew(short, []driver.Request{held})[0].Err} {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v; want it to say %q", what, err, says)
+		}
+	}
+	_, err := b.Inspect(context.Background(), "busy/held") // has no end of its own
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
+		t.Errorf("Inspect: %v; want it to say %q", err, says)
+	}
+}
+
+// mysqlPermits: a waiter for a permit hears of another client's release as soon if its own client
+// has a permit too.
+func mysqlPermits(t *testing.T, s *service.Server) {
+	b, other := sideOf(t, s), sideOf(t, s)
+	permit := func(b driver.Backend, name string) driver.Request {
+		r := steps.Waiting(b, name, time.Minute)
+		r.Mode, r.Limit = driver.Shared, 2
+		return r
+	}
+	took := map[bool][]time.Duration{}
+	for i := range 24 {
+		name, own := fmt.Sprint("permits/", i), i%2 == 0
+		mine := permit(other, name)
+		if own {
+			mine = permit(b, name)
+		}
+		side := map[bool]driver.Backend{true: b, false: other}[own]
+		steps.Acquired(t, side, mine)
+		theirs := permit(other, name)
+		steps.Acquired(t, other, theirs)
+		next := permit(b, name)
+		got := steps.Acquiring(b, next)
+		await.That(t, "it waits", func() bool { return len(steps.Queue(t, other, name).Waiters()) == 1 })
+		<-time.After(time.Duration(i) * time.Millisecond)
+		start := time.Now()
+		steps.Released(t, other, theirs)
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		took[own] = append(took[own], time.Since(start))
+		steps.Released(t, b, next)
+		steps.Released(t, side, mine)
+	}
+	with, without := steps.Median(took[true]), steps.Median(took[false])
+	t.Logf("a permit is passed to another client in %s, to one that has another permit in %s", without, with)
+	if with > 3*without+5*time.Millisecond {
+		t.Errorf("a permit is passed to another client in %s, and to one that has another permit in %s", without, with)
+	}
+}
+
+// mysqlRightsToMigrate: who may not migrate is told what is missing, and what is said suffices.
+func mysqlRightsToMigrate(t *testing.T, s *service.Server) {
+	root := mysqlOf(t, s).pool(t)
+	execute(t, root, "CREATE DATABASE poor", "CREATE USER poor IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON poor.* TO poor")
+	url := strings.Replace(strings.Replace(s.URL, "root@", "poor@", 1), "/test", "/poor", 1) + "?migrate=true"
+	open := func() error {
+		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	err := open()
+	var e *gomysql.MySQLError
+	if err == nil || !errors.As(err, &e) || !strings.Contains(err.Error(), "CREATE, DROP, CREATE VIEW and CREATE ROUTINE") || !strings.Contains(err.Error(), "without migrate=true") {
+		t.Errorf("Open: %v; want it to say which rights are missing", err)
+	}
+	execute(t, root, "GRANT CREATE, DROP, CREATE VIEW, CREATE ROUTINE ON poor.* TO poor")
+	if err := open(); err != nil {
+		t.Errorf("with those rights: %v", err)
+	}
+}
+
+// TestMySQLOutage: what lasts longer than the patience of a call is told by its cause, and ends no
+// wait whose TTL is longer.
+func TestMySQLOutage(t *testing.T) {
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, service.Start(t, k))
+			var wg sync.WaitGroup
+			wg.Go(func() { mysqlCutOff(t, s) })
+			wg.Go(func() { mysqlSilence(t, s) })
+			wg.Wait()
+		})
+	}
+}
+
+// mysqlCutOff: a wait goes on over an outage that is shorter than its TTL.
+func mysqlCutOff(t *testing.T, s *service.Server) {
+	name := "outage/" + driver.NewID().String()
+	b, other := sideOf(t, s), sideOf(t, s)
+	held := steps.Asked(other, name, time.Hour)
+	steps.Acquired(t, other, held)
+	ended := steps.Acquiring(b, steps.Waiting(b, name, time.Minute))
+	await.That(t, "it waits", func() bool { return len(steps.Queue(t, other, name).Waiters()) == 1 })
+	heal := b.line.Refuse()
+	b.line.Cut()
+	select {
+	case err := <-ended:
+		t.Errorf("the wait ended in an outage that is shorter than its TTL: %v", err)
+		heal()
+		return
+	case <-time.After(13 * time.Second):
+	}
+	heal()
+	if err := other.Release(t.Context(), held); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("Acquire: %v", err)
+	}
+}
+
+// mysqlSilence: a server that takes connections and never says a word ends whatever is asked of it,
+// and no error is the context's.
+func mysqlSilence(t *testing.T, s *service.Server) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer l.Close()
+	url := strings.Replace(s.URL, s.Addr, l.Addr().String(), 1)
+	b := sideOf(t, s)
+	heal := b.line.Hold(netfault.ToClient)
+	defer heal()
+	var wg sync.WaitGroup
+	ends := func(what string, f func() error) {
+		wg.Go(func() {
+			done := make(chan error, 1)
+			go func() { done <- f() }()
+			select {
+			case err := <-done:
+				if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "did not answer") {
+					t.Errorf("%s: %v; want it to say that the server did not answer", what, err)
+				}
+			case <-time.After(25 * time.Second):
+				t.Errorf("%s does not end", what)
+			}
+		})
+	}
+	opens := func(url string) func() error {
+		return func() error {
+			c, err := dlock.Open(context.Background(), url, dlock.Logger(nil))
+			if err == nil {
+				c.Close()
+			}
+			return err
+		}
+	}
+	ends("Open", opens(url))
+	ends("Open that migrates", opens(url+"?migrate=true"))
+	ends("Acquire", func() error {
+		_, err := b.Acquire(context.Background(), steps.Asked(b, "silence", time.Minute))
+		return err
+	})
+	ends("Inspect", func() error { _, err := b.Inspect(context.Background(), "silence"); return err })
+	ends("Renew", func() error {
+		return b.Renew(context.Background(), []driver.Request{steps.Asked(b, "silence", time.Minute)})[0].Err
+	})
+	wg.Wait()
+}

@@ -1,0 +1,299 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+)
+
+// opens tries to open the driver in both ways, and returns what they say.
+func opens(t *testing.T, s *service.Server, user, params string) map[string]error {
+	t.Helper()
+	errs := map[string]error{}
+	c, err := dlock.Open(t.Context(), strings.Replace(s.URL, "root@", user+"@", 1)+params, dlock.Logger(nil))
+	if errs["Open"] = err; err == nil {
+		c.Close()
+	}
+	d := mysqlOf(t, s)
+	d.User = user
+	b, err := mysql.New(d.pool(t), mysql.Options{})
+	if err == nil { // New has no context: what it does not say, the first call does
+		r := steps.Asked(b, "opens", time.Minute)
+		if _, err = b.Acquire(t.Context(), r); err == nil {
+			err = b.Release(t.Context(), r)
+		}
+		b.Close()
+	}
+	errs["New"] = err
+	return errs
+}
+
+// refusals is what all that opens, migrates and cleans up says.
+func refusals(t *testing.T, s *service.Server, db *sql.DB) map[string]error {
+	t.Helper()
+	errs := opens(t, s, "root", "")
+	errs["migrate=true"] = opens(t, s, "root", "?migrate=true")["Open"]
+	errs["Migrate"] = mysql.Migrate(t.Context(), db)
+	_, errs["Cleanup"] = mysql.Cleanup(t.Context(), db, time.Hour)
+	return errs
+}
+
+// says fails the test unless all errors name what is wrong.
+func says(t *testing.T, what string, errs map[string]error, words ...string) {
+	t.Helper()
+	for way, err := range errs {
+		for _, w := range words {
+			if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(w)) {
+				t.Errorf("%s, by %s: %v; want it to say %q", what, way, err, w)
+			}
+		}
+	}
+}
+
+// TestMySQLOpen: what a server lacks is said when it is opened, with the way to mend it.
+func TestMySQLOpen(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		root := mysqlOf(t, s).pool(t)
+		says(t, "an empty database", opens(t, s, "root", ""), "tables", "?migrate=true", "mysql.Migrate")
+		for way, err := range opens(t, s, "root", "?migrate=true") {
+			if err != nil {
+				t.Errorf("migrated, by %s: %v", way, err)
+			}
+		}
+		if err := mysql.Migrate(t.Context(), root); err != nil {
+			t.Errorf("Migrate again: %v", err)
+		}
+		migrated(t, s)
+
+		execute(t, root, "CREATE USER writer@'%' IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON test.* TO writer@'%'")
+		for way, err := range opens(t, s, "writer", "") {
+			if err != nil {
+				t.Errorf("with a writer, by %s: %v", way, err)
+			}
+		}
+		execute(t, root, "SET GLOBAL read_only = 1")
+		says(t, "a server that takes no writes", opens(t, s, "writer", ""), "read-only")
+		execute(t, root, "SET GLOBAL read_only = 0")
+
+		version := one[int](t, root, "CALL dlock_version()")
+		execute(t, root, "DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version-1))
+		says(t, "an older schema", refusals(t, s, root), fmt.Sprint(version-1), fmt.Sprint(version), "another version", "migrate anew")
+		execute(t, root, "DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version+1))
+		says(t, "a newer schema", refusals(t, s, root), fmt.Sprint(version+1), fmt.Sprint(version), "newer version")
+		execute(t, root, "DROP PROCEDURE dlock_version")
+		says(t, "a schema without a version", opens(t, s, "root", ""), "?migrate=true")
+		execute(t, root, fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version))
+
+		execute(t, root, "DROP TABLE dlock_requests")
+		says(t, "a schema without a table", opens(t, s, "root", ""), "dlock_requests")
+	})
+}
+
+// TestMySQLMigrateRace: programs that start together migrate together.
+func TestMySQLMigrateRace(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				c, err := dlock.Open(t.Context(), s.URL+"?migrate=true", dlock.Logger(nil))
+				if err != nil {
+					t.Errorf("Open: %v", err)
+					return
+				}
+				defer c.Close()
+				if l, err := c.Mutex("migrated").Lock(t.Context()); err != nil {
+					t.Errorf("client %d: %v", i, err)
+				} else if err := l.Unlock(t.Context()); err != nil {
+					t.Errorf("client %d: %v", i, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED transactions write.
+func TestMySQLBinlogFormat(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		db := mysqlOf(t, s).open()
+		defer db.Close()
+		err := mysql.Migrate(t.Context(), db)
+		errs := opens(t, s, "root", "?migrate=true")
+		if err != nil {
+			errs["Migrate"] = err
+		}
+		says(t, "a binary log of statements", errs, "binlog_format", "ROW")
+	}, "--log-bin=binlog", "--server-id=1", "--binlog-format=STATEMENT")
+}
+
+// TestMySQLWinterTime: the server's own time zone goes an hour back, or ahead, while a lease is held.
+func TestMySQLWinterTime(t *testing.T) {
+	for _, k := range mysqlKinds {
+		for _, change := range []string{"back", "ahead"} {
+			t.Run(k.Name+"/"+change, func(t *testing.T) {
+				t.Parallel()
+				for delay := 20 * time.Second; ; delay *= 2 {
+					if sawChange(t, k, change == "ahead", delay) {
+						return
+					}
+					if delay > 2*time.Minute {
+						t.Fatal("the server was never up before its clock changed")
+					}
+				}
+			})
+		}
+	}
+}
+
+// sawChange holds leases while the server's local time changes, after delay, and reports whether the server was up early enough.
+func sawChange(t *testing.T, k service.Kind, ahead bool, delay time.Duration) bool {
+	at := time.Now().UTC().Add(delay).Truncate(time.Second)
+	// In the form of POSIX: standard time is UTC here, summer time one hour more; each begins on a day and at a local time.
+	stamp := func(t time.Time) string { return fmt.Sprintf("%d/%s", t.YearDay()-1, t.Format("15:04:05")) }
+	zone := "STD0SUM," + stamp(at.AddDate(0, 0, -30)) + "," + stamp(at.Add(time.Hour))
+	if ahead {
+		zone = "STD0SUM," + stamp(at) + "," + stamp(at.AddDate(0, 0, 30))
+	}
+	command := k.Command
+	k.Command = func(dir string, ports []int) []string {
+		return append([]string{"env", "TZ=" + zone}, command(dir, ports)...)
+	}
+	s := migrated(t, service.StartOwn(t, k))
+	root := mysqlOf(t, s).pool(t)
+	hour := func() int { return one[int](t, root, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())") }
+	was := hour()
+	b, other := sideOf(t, s), sideOf(t, s)
+	const ttl = 5 * time.Second
+	held, r, next := steps.ClientOf(t, other, dlock.TTL(3*ttl)), steps.Asked(b, "change/dies", ttl), steps.Waiting(b, "change/dies", time.Minute)
+	l, err := held.Mutex("change/lives").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if time.Until(at) < ttl { // too late to see both sides of the change
+		return false
+	}
+	<-time.After(time.Until(at) - 2*time.Second)
+	start := time.Now()
+	steps.Acquired(t, b, r)
+	steps.Acquired(t, b, next)
+	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
+		t.Errorf("a hold of %s blocked others for %s", ttl, took)
+	}
+	await.That(t, "the clock changes", func() bool { return hour() != was })
+	if q := steps.Queue(t, b, "change/dies"); len(q.Holders()) != 1 || q.Holders()[0].Left > time.Minute || q.Holders()[0].Left < 30*time.Second || q.Holders()[0].Age > 30*time.Second {
+		t.Errorf("after the change there is %+v", q.Holders())
+	}
+	if err := errors.Join(l.Err(), l.Renew(t.Context())); err != nil {
+		t.Errorf("what was held and renewed: %v", err)
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	return true
+}
+
+// TestMySQLSecrets: no error, log line or String shows a password.
+func TestMySQLSecrets(t *testing.T) {
+	const canary = "canary-7f3a"
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		execute(t, mysqlOf(t, s).pool(t), "CREATE USER app@'%' IDENTIFIED BY '"+canary+"'", "GRANT ALL ON test.* TO app@'%'")
+		var logs bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		as := func(user, password string) string { return strings.Replace(s.URL, "root@", user+":"+password+"@", 1) }
+		var seen []string
+		fails := func(what, url string) {
+			t.Helper()
+			c, err := dlock.Open(t.Context(), url, dlock.Logger(logger))
+			if err == nil {
+				c.Close()
+				t.Errorf("%s: Open succeeded", what)
+			}
+			seen = append(seen, what+": "+fmt.Sprintf("%v %+v %#v", err, err, err))
+		}
+		fails("a wrong password", as("app", canary+"-no"))
+		fails("an unknown parameter", as("app", canary)+"?passwort="+canary)
+		fails("a bad value", as("app", canary)+"?migrate="+canary)
+		fails("a password that breaks the URL", as("app", canary+"%zz"))
+		fails("an unknown database", as("app", canary)+"-none")
+		fails("nobody listens", strings.Replace(as("app", canary), s.Addr, "127.0.0.1:1", 1))
+		c, err := dlock.Open(t.Context(), as("app", canary), dlock.Logger(logger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := mysqlOf(t, s)
+		d.User, d.Passwd = "app", canary
+		b := d.side(t, netfault.NewProxy(), mysql.Options{})
+		seen = append(seen, fmt.Sprintf("%v %+v %#v %s", c, c, c, c), fmt.Sprintf("%v %+v %#v", b.Backend, b.Backend, b.Backend))
+		s.Kill(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = c.Mutex("a").Lock(ctx)
+		seen = append(seen, fmt.Sprintf("%v %+v %#v", err, err, err))
+		_, err = b.Acquire(ctx, steps.Asked(b, "a", time.Minute))
+		seen = append(seen, fmt.Sprintf("%v %+v", err, err))
+		c.Close()
+		for _, text := range append(seen, logs.String()) {
+			if strings.Contains(text, canary) {
+				t.Errorf("the password is shown: %s", text)
+			}
+		}
+		s.Restart(t)
+	})
+}
+
+// TestMySQLURL: what a URL can say, and what it is told when it is wrong.
+func TestMySQLURL(t *testing.T) {
+	s := migrated(t, service.StartOwn(t, MariaDB))
+	for url, words := range map[string]string{
+		"mysql:///test":                             "host",
+		"mysql://root@" + s.Addr:                    "database",
+		s.URL + "/deeper":                           "database",
+		s.URL + "?nonsense=1":                       "nonsense",
+		s.URL + "?migrate=perhaps":                  "migrate",
+		"mysql://root@h1:1,h2:2/test":               "host",
+		strings.Replace(s.URL, "/test", "/none", 1): "none",
+	} {
+		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
+		if err == nil {
+			c.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("Open(%s): %v; want it to say %q", url, err, words)
+		}
+	}
+	c, err := dlock.Open(t.Context(), s.URL+"?ttl=10s&prefix=p/", dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Mutex("a name").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: "p/"})
+	if q := steps.Queue(t, b, "a name"); len(q.Holders()) != 1 || q.Holders()[0].TTL != 10*time.Second || q.Holders()[0].Token != l.Token() {
+		t.Errorf("there is %+v", q)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Acquire(t.Context(), steps.Asked(b, "a", time.Minute)); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}

@@ -1,0 +1,126 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+)
+
+// documentedGrants are the statements of docs/mysql.md that give a user what it needs.
+func documentedGrants(t *testing.T) []string {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/mysql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var grants []string
+	for line := range strings.Lines(string(page)) {
+		if line = strings.TrimSuffix(strings.TrimSpace(line), ";"); strings.HasPrefix(line, "GRANT ") {
+			grants = append(grants, line)
+		}
+	}
+	if len(grants) < 2 {
+		t.Fatalf("docs/mysql.md has the grants %q only", grants)
+	}
+	return grants
+}
+
+// split is a grant of several privileges as grants of one each.
+func split(grant string) (parts []string) {
+	privileges, rest, _ := strings.Cut(strings.TrimPrefix(grant, "GRANT "), " ON ")
+	for p := range strings.SplitSeq(privileges, ",") {
+		parts = append(parts, "GRANT "+strings.TrimSpace(p)+" ON "+rest)
+	}
+	return parts
+}
+
+// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and one that is missing is named.
+func TestMySQLRights(t *testing.T) {
+	var grants []string
+	for _, g := range documentedGrants(t) {
+		grants = append(grants, split(g)...)
+	}
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		root := mysqlOf(t, s).pool(t)
+		for missing := -1; missing < len(grants); missing++ {
+			name := "all"
+			if missing >= 0 {
+				name = "without " + grants[missing]
+			}
+			t.Run(name, func(t *testing.T) {
+				execute(t, root, "DROP USER IF EXISTS dlock", "CREATE USER dlock IDENTIFIED BY 'password'")
+				for i, g := range grants {
+					if i != missing {
+						execute(t, root, g)
+					}
+				}
+				err := useAll(t, s, driver.NewID().String())
+				var e *gomysql.MySQLError
+				switch {
+				case missing < 0 && err != nil:
+					t.Errorf("with all grants: %v", err)
+				case missing >= 0 && err == nil:
+					t.Errorf("it is not needed")
+				case missing >= 0 && (!errors.As(err, &e) || !strings.Contains(err.Error(), "denied")):
+					t.Errorf("what is missing is not named: %v", err)
+				}
+			})
+		}
+	})
+}
+
+// useAll does everything that the driver can do with a name, as the user dlock, and returns the first error.
+func useAll(t *testing.T, s *service.Server, name string) error {
+	t.Helper()
+	c, err := dlock.Open(t.Context(), strings.Replace(s.URL, "root@", "dlock:password@", 1), dlock.Logger(nil))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	d := mysqlOf(t, s)
+	d.User, d.Passwd = "dlock", "password"
+	b := d.side(t, netfault.NewProxy(), mysql.Options{})
+	other := steps.ClientOf(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l, err := c.Mutex(name).Lock(ctx)
+	if err != nil {
+		return err
+	}
+	waited := make(chan error, 1)
+	go func() {
+		next, err := other.Mutex(name).Lock(ctx)
+		if err == nil {
+			err = next.Unlock(ctx)
+		}
+		waited <- err
+	}()
+	<-time.After(1500 * time.Millisecond) // the other one looks for its grant meanwhile
+	_, inspected := c.Inspect(ctx, name)
+	_, listed := b.List(ctx)
+	if err := errors.Join(l.Err(), l.Renew(ctx), inspected, listed, l.Unlock(ctx)); err != nil {
+		cancel()
+		return errors.Join(err, <-waited)
+	}
+	if err := <-waited; err != nil {
+		return err
+	}
+	p, err := c.Semaphore(name+"/permits", 2).Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Break(ctx, name+"/permits", p.Token(), dlock.Force()))
+}

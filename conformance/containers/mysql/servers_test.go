@@ -1,0 +1,180 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+)
+
+// mysqlKinds are the servers that every test of the driver runs on.
+var mysqlKinds = []service.Kind{MySQL, MariaDB}
+
+// onMySQL runs a test on a server of its own of each kind, side by side.
+func onMySQL(t *testing.T, f func(t *testing.T, s *service.Server), args ...string) {
+	t.Helper()
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			f(t, service.StartOwn(t, k.With(args...)))
+		})
+	}
+}
+
+// pool returns a pool over connections as d says, which the test closes.
+func (d dsn) pool(t service.T) *sql.DB {
+	t.Helper()
+	db := d.open()
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// execute executes statements.
+func execute(t service.T, db execer, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := db.ExecContext(context.Background(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// execer is a pool or a connection.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// rower is a pool or a connection.
+type rower interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// one returns the only value that a query returns.
+func one[V any](t service.T, db rower, query string, args ...any) (v V) {
+	t.Helper()
+	if err := db.QueryRowContext(context.Background(), query, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return v
+}
+
+func TestMySQLServers(t *testing.T) {
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			s := service.StartOwn(t, k)
+			if !strings.HasPrefix(s.Version, k.Name+" ") {
+				t.Errorf("%s calls itself %q", k.Name, s.Version)
+			}
+			p := netfault.NewProxy()
+			defer p.Close()
+			db := mysqlOf(t, s).through(p).pool(t)
+			db.SetMaxOpenConns(1)
+			execute(t, db, "CREATE TABLE t (k INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+			before := p.Counts().RoundTrips
+			for range 10 {
+				execute(t, db, "DO 1")
+			}
+			if n := p.Counts().RoundTrips - before; n != 10 {
+				t.Errorf("10 statements are %d round trips", n)
+			}
+
+			s.Pause(t)
+			ctx, cancel := context.WithTimeout(t.Context(), await.Quiet)
+			defer cancel()
+			if _, err := db.ExecContext(ctx, "DO 1"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a paused server answered: %v", err)
+			}
+			s.Continue(t)
+			if err := db.PingContext(await.Bounded(t, await.Patience)); err != nil {
+				t.Errorf("a server that goes on: %v", err)
+			}
+
+			execute(t, db, "INSERT INTO t VALUES (2)")
+			s.Pause(t)
+			s.Kill(t)
+			if err := db.PingContext(await.Bounded(t, await.Patience)); err == nil || await.IsTimeout(err) {
+				t.Errorf("a dead server: %v", err)
+			}
+			s.Restart(t)
+			if n := one[int](t, db, "SELECT COUNT(*) FROM t"); n != 2 {
+				t.Errorf("after a restart on its data there are %d rows, want 2", n)
+			}
+			s.RestartEmpty(t)
+			var e *mysql.MySQLError
+			if _, err := db.Exec("SELECT * FROM t"); !errors.As(err, &e) || e.Number != 1146 {
+				t.Errorf("after a restart without data: %v", err)
+			}
+		})
+	}
+}
+
+func TestMySQLReplyIsLost(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		p := netfault.NewProxy()
+		defer p.Close()
+		db := mysqlOf(t, s).through(p).pool(t)
+		execute(t, db, "CREATE TABLE t (k INT PRIMARY KEY)")
+		dropped := p.DropReply("INSERT INTO t")
+		if _, err := db.Exec("INSERT INTO t VALUES (1)"); err == nil {
+			t.Fatal("a dropped reply arrived")
+		}
+		await.Closed(t, "the drop", dropped)
+		if n := one[int](t, db, "SELECT COUNT(*) FROM t"); n != 1 {
+			t.Fatalf("after an INSERT without a reply there are %d rows, want 1", n)
+		}
+	})
+}
+
+// TestMySQLServerOfTheUser uses a server as a user may name it: with a password and another database.
+func TestMySQLServerOfTheUser(t *testing.T) {
+	own := service.StartOwn(t, MariaDB)
+	execute(t, mysqlOf(t, own).pool(t), "CREATE DATABASE other", "CREATE USER app IDENTIFIED BY 'p@ss/word'", "GRANT ALL ON other.* TO app")
+	u := url.URL{Scheme: "mysql", User: url.UserPassword("app", "p@ss/word"), Host: own.Addr, Path: "/other"}
+	t.Setenv("DLOCK_TEST_MARIADB_URL", u.String())
+	s := service.Start(t, MariaDB)
+	defer service.Unreport(s.Version + ": " + s.Origin)
+	if s.Own() || s.Addr != own.Addr {
+		t.Fatalf("got %+v", s)
+	}
+	if got := one[string](t, mysqlOf(t, s).pool(t), "SELECT CONCAT(SUBSTRING_INDEX(CURRENT_USER(), '@', 1), ' ', DATABASE())"); got != "app other" {
+		t.Fatalf("connected as %q", got)
+	}
+	if _, _, err := net.SplitHostPort(s.Addr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMySQLReplay(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		p := netfault.NewProxy()
+		defer p.Close()
+		db := mysqlOf(t, s).through(p).pool(t)
+		execute(t, db, "CREATE TABLE t (k INT AUTO_INCREMENT PRIMARY KEY)")
+		for _, conn := range []string{"an old connection", "a new connection"} {
+			before := one[int](t, db, "SELECT COUNT(*) FROM t")
+			if conn == "a new connection" {
+				db.SetMaxIdleConns(-1)
+			}
+			r := p.Record()
+			for range 3 {
+				execute(t, db, "INSERT INTO t VALUES ()")
+			}
+			if err := replay(s, r); err != nil {
+				t.Fatal(err)
+			}
+			if n := one[int](t, db, "SELECT COUNT(*) FROM t") - before; n != 6 {
+				t.Errorf("after 3 INSERTs on %s and their copies there are %d more rows", conn, n)
+			}
+		}
+	})
+}

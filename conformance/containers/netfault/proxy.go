@@ -1,0 +1,328 @@
+// Package netfault is the network between a client and its servers, made to misbehave: it cuts, holds, loses, delays and repeats.
+package netfault
+
+import (
+	"context"
+	"io"
+	"iter"
+	"net"
+	"sync"
+	"time"
+)
+
+// Direction is one of the two in which bytes pass a [Proxy].
+type Direction int
+
+const (
+	ToServer Direction = iota // requests
+	ToClient                  // replies
+)
+
+// Proxy is the network between one client and its servers: a TCP proxy that can be told to misbehave. The zero value is not
+// useful: [NewProxy] makes one, which forwards everything at once. All methods are safe for concurrent use.
+//
+// A client reaches its servers through it in one of two ways. [Proxy.Dial] has the signature of the dialers that client libraries
+// take, so servers that clients learn of later (a master that Sentinel names, the nodes of a cluster) are reached through it too.
+// [Proxy.Addr] is for what cannot be given a dialer.
+//
+// A fault lasts until its heal function is called, which may be called again. Faults that overlap are independent.
+type Proxy struct {
+	ctx   context.Context // ends with Close
+	close context.CancelFunc
+	work  sync.WaitGroup // the proxy's goroutines
+
+	mu        sync.Mutex
+	healed    sync.Cond               // for those that Dial
+	listeners map[string]net.Listener // by the server's address
+	links     map[*link]struct{}
+	hold      [2]int // how many faults hold the direction
+	vanish    [2]int
+	refuse    int
+	delay     [2]time.Duration
+	limits    [2]*limit
+	drop      *drop
+	records   map[*Recording]struct{}
+	counts    Counts
+}
+
+// limit is a cut that will come.
+type limit struct {
+	left int // bytes until then
+	done chan struct{}
+}
+
+// drop is a reply that will be lost.
+type drop struct {
+	request string // what the request contains
+	done    chan struct{}
+}
+
+// Counts are what a [Proxy] has seen since it was made.
+type Counts struct {
+	// RoundTrips is how often a connection had a reply to what its client had sent: bytes of the server that follow bytes of the
+	// client. Requests that were sent in one go count once; what a server sends unasked does not count.
+	RoundTrips int64
+	Dialled    int64 // connections that were opened
+	Open       int   // connections that are open now
+}
+
+// NewProxy returns a proxy without faults. The caller closes it.
+func NewProxy() *Proxy {
+	p := &Proxy{
+		listeners: map[string]net.Listener{},
+		links:     map[*link]struct{}{},
+		records:   map[*Recording]struct{}{},
+	}
+	p.ctx, p.close = context.WithCancel(context.Background())
+	p.healed.L = &p.mu
+	return p
+}
+
+// Close ends all connections and waits until nothing of the proxy is left. Close again does nothing.
+func (p *Proxy) Close() {
+	p.close()
+	p.mu.Lock()
+	for _, l := range p.listeners {
+		l.Close()
+	}
+	p.cut()
+	p.healed.Broadcast()
+	p.mu.Unlock()
+	p.work.Wait()
+}
+
+// Addr returns an address of this machine whose connections end at the server, which is given as host:port. It is the same each
+// time. A connection is reset if the server cannot be reached.
+func (p *Proxy) Addr(server string) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return "", net.ErrClosed
+	}
+	if l := p.listeners[server]; l != nil {
+		return l.Addr().String(), nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	p.listeners[server] = l
+	p.work.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.accept(c.(*net.TCPConn), server)
+		}
+	})
+	return l.Addr().String(), nil
+}
+
+// Dial connects to the server at addr through the proxy. The network is TCP, whatever is asked for. While what is sent to the
+// server is held or vanishes, Dial waits for heal or the end of ctx, as if the packets that open a connection had that fate too.
+func (p *Proxy) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	local, err := p.Addr(addr)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.healed.Broadcast()
+	})()
+	p.mu.Lock()
+	for ctx.Err() == nil && p.ctx.Err() == nil && p.blocked(ToServer) {
+		p.healed.Wait()
+	}
+	p.mu.Unlock()
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", local)
+}
+
+// blocked reports whether nothing passes in the direction. The caller holds mu.
+func (p *Proxy) blocked(d Direction) bool { return p.hold[d]+p.vanish[d] > 0 }
+
+// Cut resets all connections that are open. New ones can be opened.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut()
+}
+
+// cut is Cut; the caller holds mu.
+func (p *Proxy) cut() {
+	for l := range p.links {
+		l.reset()
+	}
+}
+
+// Refuse resets every new connection until heal, as when nothing listens at the servers. Open ones live on.
+func (p *Proxy) Refuse() (heal func()) { return p.fault(&p.refuse, nil) }
+
+// Hold keeps back what is sent in a direction, the end of a connection included, and delivers it at heal. Held in both directions
+// the client is off the line and the server hears nothing of it, new connections included. Held only on its way to the client,
+// everything is executed and no reply arrives.
+func (p *Proxy) Hold(d Direction) (heal func()) { return p.fault(&p.hold[d], nil) }
+
+// Isolate is Hold in both directions.
+func (p *Proxy) Isolate() (heal func()) {
+	there, back := p.Hold(ToServer), p.Hold(ToClient)
+	return func() { there(); back() }
+}
+
+// Vanish loses what is sent in a direction, the end of a connection included, while connections seem to live. At heal those that
+// lost something are reset, since a stream with a hole is none.
+func (p *Proxy) Vanish(d Direction) (heal func()) {
+	return p.fault(&p.vanish[d], func() {
+		for l := range p.links {
+			if l.pipes[d].lost {
+				l.reset()
+			}
+		}
+	})
+}
+
+func (p *Proxy) fault(n *int, healed func()) (heal func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*n++
+	p.wake()
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		*n--
+		if healed != nil && *n == 0 {
+			healed()
+		}
+		p.wake()
+	})
+}
+
+// wake makes all that waits look again. The caller holds mu.
+func (p *Proxy) wake() {
+	p.healed.Broadcast()
+	for l := range p.links {
+		l.wake()
+	}
+}
+
+// Delay makes each byte in the direction take d longer from now on; 0 ends that. Bytes stay in order, and follow each other as
+// closely as they were sent.
+func (p *Proxy) Delay(dir Direction, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay[dir] = d
+}
+
+// CutAfter lets n more bytes pass in the direction, on all connections together, and then ends the connection on which the next
+// one would follow: who receives sees its end, who sends a reset. The result is closed when that happened. CutAfter again
+// replaces the first.
+func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limits[d] = &limit{n, make(chan struct{})}
+	return p.limits[d].done
+}
+
+// DropReply loses the next reply to a request that contains the text (any, if it is empty), and resets its connection: the server
+// has executed what the client cannot know of. The result is closed when that happened. DropReply again replaces the first.
+func (p *Proxy) DropReply(request string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop = &drop{request, make(chan struct{})}
+	return p.drop.done
+}
+
+// Counts returns what the proxy has seen so far.
+func (p *Proxy) Counts() Counts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.counts
+	c.Open = len(p.links)
+	return c
+}
+
+// Record begins to copy what the client sends.
+func (p *Proxy) Record() *Recording {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &Recording{p: p, sent: map[*link][]byte{}}
+	p.records[r] = struct{}{}
+	return r
+}
+
+// Recording is a copy of what a client sends, connection by connection.
+type Recording struct {
+	p    *Proxy
+	sent map[*link][]byte // guarded by p.mu
+}
+
+// Replay ends the recording and sends all of it to the servers once more, each connection's part on a new connection past the
+// faults of the proxy, as a network may that kept the packets. The replies are dropped. It returns once the servers have executed it,
+// which a server shows by closing a connection whose client said all that it had to say.
+//
+// On each connection hello goes first: what a server wants to hear on a new one (a password, say) before requests that were recorded
+// in the middle of an old one.
+func (r *Recording) Replay(hello string) error {
+	return r.ReplayAfter(func([]byte) string { return hello })
+}
+
+// ReplayAfter is Replay with a hello for each connection, given what is sent on it after that.
+func (r *Recording) ReplayAfter(hello func(sent []byte) string) error {
+	for server, sent := range r.End() {
+		if err := say(server, hello(sent)+string(sent)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// End ends the recording and returns what was sent on each connection, by server. It can be called again.
+func (r *Recording) End() iter.Seq2[string, []byte] {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	delete(r.p.records, r)
+	sent := r.sent
+	return func(yield func(string, []byte) bool) {
+		for l, bytes := range sent {
+			if !yield(l.server, bytes) {
+				return
+			}
+		}
+	}
+}
+
+func say(server, what string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", server)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	end, _ := ctx.Deadline()
+	c.SetDeadline(end)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, c)
+		answered <- err
+	}()
+	if _, err := io.WriteString(c, what); err != nil {
+		return err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	return <-answered
+}
+
+// Abandon resets what clients have open, and holds back from the servers that they did, if the proxy holds what goes there.
+func (p *Proxy) Abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		abort(l.ends[ToClient])
+	}
+}

@@ -1,0 +1,361 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// proxied returns a client of the server that reaches it through a proxy only, which counts. No grant is lost because the machine is slow.
+func proxied(t *testing.T, s *service.Server, opts ...dlock.Option) (*dlock.Client, *netfault.Proxy) {
+	t.Helper()
+	p := netfault.NewProxy()
+	return over(t, s, p, nil, opts...), p
+}
+
+// pipelines counts those that a client sends.
+type pipelines struct{ atomic.Int64 }
+
+func (*pipelines) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (*pipelines) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+
+func (n *pipelines) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		n.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+// over returns a client on the line, whose pipelines are counted if there is a counter.
+func over(t *testing.T, s *service.Server, p *netfault.Proxy, sent *pipelines, opts ...dlock.Option) *dlock.Client {
+	t.Helper()
+	rdb := goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: 30 * time.Second})
+	if sent != nil {
+		rdb.AddHook(sent)
+	}
+	b := overRedis(t, rdb, p, redis.Options{GrantWindow: 30 * time.Second})
+	c, err := dlock.New(b, append([]dlock.Option{dlock.Logger(nil)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// dropped is how many connections were given up so far. What a busy machine is late with is sent once more, and its connection given up:
+// there are no more copies than that. It takes the proxy a moment to see it.
+func dropped(lines ...*netfault.Proxy) int64 {
+	var n int64
+	for _, p := range lines {
+		c := p.Counts()
+		n += c.Dialled - int64(c.Open)
+	}
+	return n
+}
+
+// becomes reports whether the condition holds within a few seconds.
+func becomes(cond func() bool) bool {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		if cond() {
+			return true
+		}
+	}
+	return cond()
+}
+
+// What a loaded machine is late with is sent once more: such a price does not count. Of the others the median does, as a look or the ping of
+// a subscription may come in between.
+func TestRedisRoundTrips(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	c, p := proxied(t, s)
+	other, _ := proxied(t, s)
+	want := map[string]int64{
+		"Lock": 1, "re-entry": 0, "Unlock of the re-entry": 0, "Unlock": 1, "TryLock": 1, "TryLock of what is held": 1, "Lock with a wait": 2,
+	}
+	prices := map[string][]int64{}
+	costs := func(what string, f func() error) {
+		t.Helper()
+		before, late := p.Counts().RoundTrips, dropped(p)
+		if err := f(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n := p.Counts().RoundTrips - before; dropped(p) == late {
+			prices[what] = append(prices[what], n)
+		}
+	}
+	lock := func(l **dlock.Lease, m dlock.Mutex) func() error {
+		return func() (err error) { *l, err = m.Lock(t.Context()); return err }
+	}
+	const rounds = 9
+	known := func() bool {
+		for what := range want {
+			if len(prices[what]) < rounds {
+				return false
+			}
+		}
+		return true
+	}
+	for i := 0; i < rounds || i < 10*rounds && !known(); i++ {
+		var l, again *dlock.Lease
+		for _, name := range []string{fmt.Sprint("never used before ", i), "used"} {
+			costs("Lock", lock(&l, c.Mutex(name)))
+			costs("re-entry", func() (err error) { again, err = c.Mutex(name).Lock(l.Context(t.Context())); return err })
+			costs("Unlock of the re-entry", func() error { return again.Unlock(t.Context()) })
+			costs("Unlock", func() error { return l.Unlock(t.Context()) })
+		}
+		costs("TryLock", func() (err error) { l, err = c.Mutex("used").TryLock(t.Context()); return err })
+		costs("Unlock", func() error { return l.Unlock(t.Context()) })
+
+		var held *dlock.Lease
+		if err := lock(&held, other.Mutex("busy"))(); err != nil {
+			t.Fatal(err)
+		}
+		costs("TryLock of what is held", func() error {
+			if _, err := c.Mutex("busy").TryLock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
+				return fmt.Errorf("two hold it: %w", err)
+			}
+			return nil
+		})
+		costs("Lock with a wait", func() error {
+			got := make(chan error, 1)
+			go func() { got <- lock(&l, c.Mutex("busy"))() }()
+			await.That(t, "it waits", func() bool {
+				q, err := other.Inspect(t.Context(), "busy")
+				return err == nil && len(q.Waiters()) == 1
+			})
+			if i == 0 {
+				<-time.After(200 * time.Millisecond) // the first wait subscribes
+			}
+			if err := held.Unlock(t.Context()); err != nil {
+				return err
+			}
+			return <-got
+		})
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, want := range want {
+		n := slices.Sorted(slices.Values(prices[what]))
+		if len(n) < rounds {
+			t.Errorf("%s was late nearly always: %v", what, n)
+		} else if got := n[len(n)/2]; got != want {
+			t.Errorf("%s cost %d round trips, not %d: %v", what, got, want, prices[what])
+		}
+	}
+}
+
+func TestRedisWaitingCostsTimedLooks(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	holder, _ := proxied(t, s, dlock.TTL(time.Hour)) // what a TTL asks for (renewals, each waiter once in a while) is far away
+	c, p := proxied(t, s, dlock.TTL(time.Hour))
+	held, err := holder.Mutex("long").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	const waiters = 50
+	for range waiters {
+		wg.Go(func() {
+			l, err := c.Mutex("long").Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	await.That(t, "all wait", func() bool {
+		q, err := holder.Inspect(t.Context(), "long")
+		return err == nil && len(q.Waiters()) == waiters
+	})
+	counter := CLIOf(t, s)
+	counter.listening(1)
+	start := time.Now()
+	ran, _ := counter.scripts()
+	before, late := p.Counts().RoundTrips, dropped(p)
+	<-time.After(5 * time.Second)
+	now, _ := counter.scripts()
+	trips := p.Counts().RoundTrips - before
+	// The look-out is once in 0.8 to 1 second; the subscription shows that it lives every 3.
+	took := time.Since(start)
+	looks := int64(took/(800*time.Millisecond)) + 1
+	copies := func() int64 { return dropped(p) - late }
+	if n := now - ran; !becomes(func() bool { return n <= looks+copies() }) {
+		t.Errorf("%d waiters of one client ran %d scripts in %s; want a look each second, %d, and have %d copies", waiters, n, took, looks, copies())
+	}
+	if most := looks + int64(took/(3*time.Second)) + 1; !becomes(func() bool { return trips <= most+copies() }) {
+		t.Errorf("%d waiters of one client made %d round trips in %s; want %d, and have %d copies", waiters, trips, took, most, copies())
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+}
+
+// Each turn is a Lock that waits, its confirmation and an Unlock: three scripts, one message. Whoever else asks meanwhile was woken in vain.
+func TestRedisOneWakeUpPerHandOff(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	counter := CLIOf(t, s)
+	waited := map[*dlock.Client]bool{}
+	for _, clients := range []int{1, 8} {
+		var all []*dlock.Client
+		var lines []*netfault.Proxy
+		for range clients {
+			c, p := proxied(t, s, dlock.TTL(time.Hour))
+			all, lines = append(all, c), append(lines, p)
+		}
+		for _, waiters := range []int{2, 16, 128} {
+			t.Run(fmt.Sprintf("clients=%d,waiters=%d", clients, waiters), func(t *testing.T) {
+				name := t.Name()
+				gate, err := all[0].Mutex(name).Lock(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var wg sync.WaitGroup
+				for i := range waiters {
+					waited[all[i%clients]] = true
+					m := all[i%clients].Mutex(name)
+					wg.Go(func() {
+						l, err := m.Lock(t.Context())
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if err := l.Unlock(t.Context()); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				await.That(t, "all wait", func() bool {
+					q, err := all[0].Inspect(t.Context(), name)
+					return err == nil && len(q.Waiters()) == waiters
+				})
+				counter.listening(len(waited))
+				start, late := time.Now(), dropped(lines...)
+				ran, told := counter.scripts()
+				if err := gate.Unlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				wg.Wait()
+				now, nowTold := counter.scripts()
+				took := time.Since(start)
+				if n := nowTold - told; n != int64(waiters) {
+					t.Errorf("%d messages for %d hand-offs", n, waiters)
+				}
+				looks := int64(clients) * (int64(took/(800*time.Millisecond)) + 1)
+				copies := func() int64 { return dropped(lines...) - late }
+				if n := now - ran; !becomes(func() bool { return n <= 1+2*int64(waiters)+looks+copies() }) {
+					t.Errorf("%d scripts for %d hand-offs in %s: want a confirmation and a release for each, %d looks at most, and have %d copies",
+						n, waiters, took, looks, copies())
+				}
+			})
+		}
+	}
+}
+
+func TestRedisTenThousandLeases(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	const leases, ttl = 10_000, 15 * time.Second // a renewal of all may take a third of it
+	var sent pipelines
+	c := over(t, s, netfault.NewProxy(), &sent, dlock.TTL(ttl))
+	held := make([]*dlock.Lease, leases)
+	idle := runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	for part := range 100 {
+		wg.Go(func() {
+			for i := part; i < leases; i += 100 {
+				l, err := c.Mutex(fmt.Sprint("lease/", i)).Lock(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				held[i] = l
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	if n := runtime.NumGoroutine() - idle; n > leases/20 {
+		t.Errorf("%d leases have %d goroutines", leases, n) // the proxy has some for each connection
+	}
+	before, start := sent.Load(), time.Now()
+	<-time.After(ttl)
+	rounds := int64(time.Since(start)/(ttl/3)) + 1
+	if n := sent.Load() - before; n == 0 || n > 50*rounds { // one for 256 leases
+		t.Errorf("%d leases made %d pipelines in %d thirds of their TTL; want 40 in each", leases, n, rounds)
+	} else {
+		t.Logf("%d leases made %d pipelines in %d thirds of their TTL", leases, n, rounds)
+	}
+	for _, l := range held {
+		if err := l.Err(); err != nil {
+			t.Fatalf("a lease was not renewed: %v", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for part := range 100 {
+		wg.Go(func() {
+			for i := part; i < leases; i += 100 {
+				if err := held[i].Unlock(ctx); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// listening waits until so many clients are subscribed, and all who wait have asked after that: then only looks are left.
+func (c *CLI) listening(clients int) {
+	c.t.Helper()
+	await.That(c.t, "the clients are subscribed", func() bool { return len(c.PubSubChannels(c.Ctx, "*").Val()) == clients })
+	last, _ := c.scripts()
+	calm := 0
+	await.That(c.t, "all have asked", func() bool {
+		<-time.After(100 * time.Millisecond)
+		now, _ := c.scripts()
+		if calm++; now-last > int64(clients) {
+			calm = 0
+		}
+		last = now
+		return calm == 4 // a machine that stands still is calm once
+	})
+}
+
+// scripts returns how often scripts were run and messages published on the server.
+func (c *CLI) scripts() (run, published int64) {
+	c.t.Helper()
+	info, err := c.Info(c.Ctx, "commandstats").Result()
+	if err != nil {
+		c.t.Fatalf("%v", err)
+	}
+	calls := func(command string) int64 {
+		first, _, _ := strings.Cut(InfoField(info, "cmdstat_"+command), ",")
+		n, _ := strconv.ParseInt(strings.TrimPrefix(first, "calls="), 10, 64)
+		return n
+	}
+	return calls("evalsha") + calls("eval"), calls("publish")
+}

@@ -1,0 +1,705 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// The scripts of driver/redis run on the server in virtual time, which the last argument tells: no history waits for anything, and
+// each plays again in the same way.
+
+// redisTiming is what a history asks of the driver's options, in µs.
+type redisTiming struct {
+	window, keep int64
+	budget       int // how many of the dead a script removes: less than in earnest, so that it is ever spent
+}
+
+const diffChannels = "dlock-diff:"
+
+// redisScript assembles a script as driver/redis does, but for its flags.
+func redisScript(t *testing.T, name string) string {
+	t.Helper()
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "driver", "redis", "lua", name+".lua"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	return read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1)
+}
+
+// redisBudget is the line of queue.lua that a history changes.
+const redisBudget = "local budget = 100\n"
+
+// virtually wraps a script: it sees the virtual clock; the key does not expire but when that says so; what it publishes is kept.
+// It returns its reply, what it published, the members that are stored, and until when.
+func virtually(script string) string {
+	return `
+local server, virtual = redis, tonumber(ARGV[#ARGV])
+local ttl, told, asked = KEYS[1] .. ':ttl', {}, false
+local function int(x) return string.format('%.0f', x) end
+if (tonumber(server.call('GET', ttl)) or virtual + 1) <= virtual then server.call('DEL', KEYS[1]) end
+if server.call('EXISTS', KEYS[1]) == 0 then server.call('DEL', ttl) end
+local commands = {
+  TIME = function()
+    asked = true
+    return {int(math.floor(virtual / 1000000)), int(virtual % 1000000)}
+  end,
+  PUBLISH = function(channel, message)
+    told[#told + 1] = channel .. ' ' .. message
+    return 1
+  end,
+  PEXPIRE = function(key, ms, more)
+    ms = tonumber(ms)
+    if more or ms % 1 ~= 0 then error('PEXPIRE') end
+    if server.call('EXISTS', key) == 0 then return 0 end
+    server.call('SET', ttl, int(virtual + ms * 1000))
+    return 1
+  end,
+}
+for _, name in ipairs{'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT'} do
+  commands[name] = function(key, ...)
+    if key ~= KEYS[1] then error('another key') end
+    return server.call(name, key, ...)
+  end
+end
+local redis = {call = function(name, ...)
+  if not commands[name] then error('the differential test does not know ' .. name) end
+  return commands[name](...)
+end}
+local function script()
+` + script + `
+end
+local reply = script()
+if not asked then error('it did not ask for the time') end
+local function lines(l) return table.concat(l, '\n') end
+return {reply, lines(told), lines(server.call('ZRANGE', KEYS[1], 0, -1)), server.call('GET', ttl) or '0'}
+`
+}
+
+// redisOp is one call of a script, or the loss of what the server has.
+type redisOp struct {
+	kind   string // acquire, renew, release, break, inspect; lose: the server forgets the name
+	r      driver.Request
+	resume bool
+	grave  int64 // of release: the TTL of the tombstone
+	token  driver.Token
+	force  bool
+}
+
+// arguments are those of the scripts, as driver/redis gives them.
+func (o *redisOp) arguments(w redisTiming) []any {
+	digit := map[bool]string{false: "0", true: "1"}
+	args := []any{diffChannels, w.keep / 1000, w.window}
+	id, ttl := o.r.ID.String(), o.r.TTL.Microseconds()
+	switch o.kind {
+	case "acquire":
+		mode, flags, wait := "x", "-", digit[o.r.Wait]
+		if o.r.Mode == driver.Shared {
+			mode = "s"
+		}
+		if o.r.Fixed {
+			flags = "f"
+		}
+		if o.resume {
+			wait = "-1"
+		}
+		args = append(args, id, o.r.Owner.String(), mode, o.r.Limit, ttl, o.r.Client.String(), flags, wait, o.r.Label)
+	case "renew":
+		args = append(args, id, ttl)
+	case "release":
+		args = append(args, id, o.grave)
+	case "break":
+		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force])
+	}
+	return args
+}
+
+// answer is what a reply says, in the words of the model.
+func (o *redisOp) answer(reply any) (string, error) {
+	if n, ok := reply.(int64); ok && o.kind != "acquire" && o.kind != "inspect" {
+		return fmt.Sprint(n), nil
+	}
+	l, _ := reply.([]any)
+	switch {
+	case o.kind == "acquire" && len(l) == 2 && l[0] == int64(1):
+		return fmt.Sprint("granted ", l[1]), nil
+	case o.kind == "acquire" && len(l) == 3 && l[0] == int64(0):
+		return fmt.Sprint("waits ", l[1], map[any]string{int64(1): " new", int64(0): " as before"}[l[2]]), nil
+	case o.kind == "acquire" && len(l) == 1 && l[0] == int64(2):
+		return "again", nil
+	case o.kind == "acquire" && len(l) == 2 && l[0] == int64(-1):
+		return fmt.Sprint("no: ", l[1]), nil
+	case o.kind == "inspect" && len(l) == 3:
+		var s redisState
+		for i, to := range []*[]storedRequest{&s.holding, &s.waiting} {
+			members, _ := l[i+1].([]any)
+			for _, m := range members {
+				r, err := readStored(fmt.Sprint(m))
+				if err != nil {
+					return "", err
+				}
+				*to = append(*to, r)
+			}
+		}
+		return s.String(), nil
+	}
+	return "", fmt.Errorf("unexpected reply %v", reply)
+}
+
+// readStored reads a request as the scripts write it.
+func readStored(member string) (storedRequest, error) {
+	f := strings.SplitN(member, " ", 11)
+	if len(f) != 11 || len(f[0]) != 33 || f[0][0] != 'w' && f[0][:1] != f[1] {
+		return storedRequest{}, fmt.Errorf("unexpected request %q", member)
+	}
+	r := storedRequest{id: f[0][1:], owner: f[3], client: f[7], label: f[10],
+		fixed: strings.Contains(f[8], "f"), broken: strings.Contains(f[8], "b"), pending: strings.Contains(f[8], "u")}
+	if f[1] == "s" {
+		r.mode = driver.Shared
+	}
+	limit, err := strconv.Atoi(f[2])
+	r.limit = limit
+	for i, to := range map[int]*int64{4: &r.token, 5: &r.expiry, 6: &r.ttl, 9: &r.arrived} {
+		n, bad := strconv.ParseInt(f[i], 10, 64)
+		*to, err = n, cmp.Or(err, bad)
+	}
+	if f[0][0] == 'w' {
+		r.token, r.place = 0, r.token
+	}
+	return r, err
+}
+
+// readState reads what virtually returns of the set. Each member that only helps to find another has to be there, and no more.
+func readState(now int64, stored, kept string) (s redisState, err error) {
+	number := func(text string) int64 {
+		n, bad := strconv.ParseInt(text, 10, 64)
+		err = cmp.Or(err, bad)
+		return n
+	}
+	s = redisState{gone: map[string]tombstone{}, passed: map[string]passedOver{}, kept: number(kept)}
+	var waiting []storedRequest
+	helps, want := []string{}, map[string]bool{}
+	for m := range strings.SplitSeq(stored, "\n") {
+		if m == "" {
+			continue
+		}
+		f := strings.Fields(m)
+		switch m[0] {
+		case '!':
+			s.last = number(f[1])
+		case 's', 'x', 'w':
+			r, bad := readStored(m)
+			err = cmp.Or(err, bad)
+			if m[0] == 'w' {
+				want[fmt.Sprintf("f%016d%s", r.expiry, r.id)], want[fmt.Sprintf("q%016d%s", r.place, r.id)] = true, true
+				waiting = append(waiting, r)
+				break
+			}
+			want[fmt.Sprintf("e%016d%s", r.expiry, r.id)] = true
+			if r.owner != r.id {
+				want["j"+r.owner+r.id] = true
+			}
+			if r.limit > 0 {
+				want[fmt.Sprintf("l%010d%s", r.limit, r.owner)] = true
+			}
+			s.holding = append(s.holding, r)
+		case 'g':
+			s.gone[f[0][1:]] = tombstone{number(f[2]), f[1] == "f"}
+			want[fmt.Sprintf("d%016d%s", number(f[2]), f[0])] = true
+		case 'c':
+			s.passed[f[0][1:]] = passedOver{number(f[1]), number(f[2])}
+			want[fmt.Sprintf("d%016d%s", number(f[2]), f[0])] = true
+		default:
+			helps = append(helps, m)
+		}
+	}
+	if all := slices.Sorted(maps.Keys(want)); err == nil && !slices.Equal(helps, all) {
+		err = fmt.Errorf("of the other members there are\n%q\nwant\n%q", helps, all)
+	}
+	slices.SortFunc(waiting, func(a, b storedRequest) int { return cmp.Compare(a.place, b.place) })
+	for _, r := range waiting {
+		if r.expiry > now && r.place > s.passed[r.client].place {
+			s.waiting = append(s.waiting, r)
+		} else {
+			s.dead++
+		}
+	}
+	return s, err
+}
+
+// redisStep is an operation at a time. That of a repetition is the very one of the step before.
+type redisStep struct {
+	at int64
+	op *redisOp
+}
+
+type redisHistory struct {
+	name  string
+	w     redisTiming
+	steps []redisStep
+}
+
+// do does one step on the model.
+func (s redisStep) do(m *redisModel) string {
+	o := s.op
+	m.begin(s.at)
+	defer m.over()
+	switch o.kind {
+	case "acquire":
+		return m.acquire(o.r, o.resume)
+	case "renew":
+		return m.renew(o.r.ID, o.r.TTL.Microseconds())
+	case "release":
+		return m.release(o.r.ID, o.grave)
+	case "break":
+		return m.breaks(o.token, o.force)
+	case "inspect":
+		return m.inspect()
+	}
+	return m.forget()
+}
+
+func (s redisStep) String() string {
+	o := s.op
+	text := fmt.Sprintf("at %d %s", s.at, o.kind)
+	switch o.kind {
+	case "acquire":
+		text += fmt.Sprintf(" %.2s of owner %.2s, client %.2s, %s, limit %d, ttl %s, wait %t, resume only %t",
+			o.r.ID, o.r.Owner, o.r.Client, o.r.Mode, o.r.Limit, o.r.TTL, o.r.Wait, o.resume)
+	case "renew":
+		text += fmt.Sprintf(" %.2s for %s", o.r.ID, o.r.TTL)
+	case "release":
+		text += fmt.Sprintf(" %.2s, tombstone for %d", o.r.ID, o.grave)
+	case "break":
+		text += fmt.Sprintf(" token %d, force %t", o.token, o.force)
+	}
+	return text
+}
+
+// chronicler invents a history. It plays it on a model, to know what is worth asking.
+type chronicler struct {
+	*rand.Rand
+	m     *redisModel
+	h     redisHistory
+	now   int64
+	back  int64 // by how much the clock may still be set back
+	kinds []driver.Request
+	asked []driver.Request
+}
+
+func newHistory(seed uint64, number int) redisHistory {
+	c := &chronicler{Rand: rand.New(rand.NewPCG(seed, uint64(number)))}
+	c.h = redisHistory{name: fmt.Sprintf("dlock-diff:{%d/%d}", seed, number), w: redisTiming{
+		window: []int64{10_000, 400_000, 1_000_000}[c.IntN(3)],
+		keep:   []int64{1_000_000, 60_000_000}[c.IntN(2)],
+		budget: redisBudgets[c.IntN(len(redisBudgets))],
+	}}
+	c.m = newRedisModel(c.h.w)
+	c.now, c.back = 1_700_000_000_000_000+c.Int64N(1e12), c.h.w.keep/2
+	write, read := driver.Request{}, driver.Request{Mode: driver.Shared}
+	permit := func(n int) driver.Request { return driver.Request{Mode: driver.Shared, Limit: n} }
+	c.kinds = [][]driver.Request{{write}, {write, read}, {write, read, read, read}, {permit(1 + c.IntN(3))},
+		{permit(1), permit(2), permit(3)}, {write, read, permit(1), permit(2), permit(3)}}[c.IntN(6)]
+	for range 6 + c.IntN(30) {
+		c.now += c.pass()
+		op := c.think()
+		c.add(op)
+		for c.IntN(4) == 0 {
+			c.now += []int64{0, 0, 0, c.Int64N(1000), c.Int64N(49_000)}[c.IntN(5)] // less than any TTL
+			c.add(op)
+		}
+	}
+	return c.h
+}
+
+func (c *chronicler) add(op *redisOp) {
+	s := redisStep{c.now, op}
+	s.do(c.m)
+	c.h.steps = append(c.h.steps, s)
+}
+
+// pass is how much time passes: often none or little, often just as much as something has left.
+func (c *chronicler) pass() int64 {
+	switch n := c.IntN(100); {
+	case n < 45:
+		return 0
+	case n < 55:
+		return c.Int64N(1000)
+	case n < 68:
+		return c.Int64N(400_000)
+	case n < 86:
+		var ends []int64
+		for _, r := range slices.Concat(c.m.held, c.m.waiting) {
+			ends = append(ends, r.expiry)
+		}
+		for _, id := range slices.SortedFunc(maps.Keys(c.m.gone), func(a, b driver.ID) int { return strings.Compare(a.String(), b.String()) }) {
+			ends = append(ends, c.m.gone[id].until)
+		}
+		if len(ends) == 0 {
+			return 1
+		}
+		return max(0, ends[c.IntN(len(ends))]-c.now+c.Int64N(3)-1)
+	case n < 92:
+		return c.Int64N(5_000_000)
+	case n < 95:
+		return c.h.w.keep + c.Int64N(c.h.w.keep)
+	case n < 96:
+		return 26 * 3600 * 1_000_000
+	}
+	back := min(c.back, c.Int64N(1_000_000))
+	c.back -= back
+	return -back
+}
+
+// think chooses what to ask for.
+func (c *chronicler) think() *redisOp {
+	n := c.IntN(100)
+	switch {
+	case n < 30 || len(c.asked) == 0:
+		return c.stranger()
+	case n < 42:
+		return c.join()
+	case n < 60:
+		o := &redisOp{kind: "acquire", r: c.any()}
+		if c.IntN(10) == 0 {
+			o.r.Wait = !o.r.Wait
+		}
+		o.resume = c.IntN(4) == 0
+		return o
+	case n < 68:
+		return &redisOp{kind: "renew", r: c.any()}
+	case n < 86:
+		o := &redisOp{kind: "release", r: c.any()}
+		if c.IntN(2) == 0 {
+			o.grave = o.r.TTL.Microseconds()
+		}
+		return o
+	case n < 92:
+		return &redisOp{kind: "break", token: c.token(), force: c.IntN(2) == 0}
+	case n < 98:
+		return &redisOp{kind: "inspect"}
+	}
+	return &redisOp{kind: "lose"}
+}
+
+// number is an ID that is easy to read: its first byte says which.
+func number(first byte, n int) (id driver.ID) {
+	for i := range id {
+		id[i] = first + byte(n)
+	}
+	return id
+}
+
+func (c *chronicler) request() driver.Request {
+	r := c.kinds[c.IntN(len(c.kinds))]
+	r.ID, r.Client = number(0x10, len(c.asked)), number(0xc0, c.IntN(3))
+	r.TTL = []time.Duration{50 * time.Millisecond, 999_999 * time.Microsecond, time.Second, 5 * time.Second, 20*time.Second + 1*time.Microsecond}[c.IntN(5)]
+	r.Wait, r.Fixed = c.IntN(4) > 0, c.IntN(4) == 0
+	r.Label = []string{"", "host 7 worker", " ä"}[c.IntN(3)]
+	return r
+}
+
+func (c *chronicler) stranger() *redisOp {
+	r := c.request()
+	r.Owner = r.ID
+	c.asked = append(c.asked, r)
+	return &redisOp{kind: "acquire", r: r}
+}
+
+func (c *chronicler) join() *redisOp {
+	r, to := c.request(), c.any()
+	r.Owner = to.Owner
+	switch c.IntN(20) {
+	case 0:
+		r.Owner = number(0xf0, 0) // nobody's
+	case 1, 2, 3, 4:
+	default:
+		r.Mode, r.Limit = to.Mode, to.Limit
+	}
+	c.asked = append(c.asked, r)
+	return &redisOp{kind: "acquire", r: r}
+}
+
+// any is a request that was asked for: most often one that still stands.
+func (c *chronicler) any() driver.Request {
+	if stand := slices.Concat(c.m.held, c.m.waiting); len(stand) > 0 && c.IntN(4) > 0 {
+		id := stand[c.IntN(len(stand))].ID
+		return c.asked[slices.IndexFunc(c.asked, func(r driver.Request) bool { return r.ID == id })]
+	}
+	return c.asked[c.IntN(len(c.asked))]
+}
+
+func (c *chronicler) token() driver.Token {
+	if len(c.m.held) > 0 && c.IntN(5) > 0 {
+		return c.m.held[c.IntN(len(c.m.held))].Token
+	}
+	return driver.Token(c.m.last + c.Int64N(3) - 1)
+}
+
+// redisBudgets are those that histories have.
+var redisBudgets = []int{1, 2, 100}
+
+// differential plays histories on a server.
+type differential struct {
+	rdb    *goredis.Client
+	hashes map[string]string // by script and budget
+}
+
+func newDifferential(t *testing.T, s *service.Server) *differential {
+	d := &differential{rdb: CLIOf(t, s).Client, hashes: map[string]string{}}
+	for _, name := range []string{"acquire", "renew", "release", "break", "inspect"} {
+		text := redisScript(t, name)
+		if strings.Count(text, redisBudget) != 1 {
+			t.Fatalf("%s.lua does not have the line %q", name, redisBudget)
+		}
+		for _, budget := range redisBudgets {
+			other := strings.Replace(text, redisBudget, fmt.Sprintf("local budget = %d\n", budget), 1)
+			hash, err := d.rdb.ScriptLoad(t.Context(), virtually(other)).Result()
+			if err != nil {
+				t.Fatalf("%s.lua: %v", name, err)
+			}
+			d.hashes[fmt.Sprint(name, budget)] = hash
+		}
+	}
+	return d
+}
+
+// play plays the histories at once, and holds each to a model. It returns one error for each, and what happened.
+func (d *differential) play(ctx context.Context, hs []redisHistory) ([]error, map[string]int) {
+	pipe := d.rdb.Pipeline()
+	replies := make([][]*goredis.Cmd, len(hs))
+	for i, h := range hs {
+		for _, s := range h.steps {
+			switch s.op.kind {
+			case "lose":
+				replies[i] = append(replies[i], pipe.Do(ctx, "DEL", h.name))
+			default:
+				replies[i] = append(replies[i], pipe.EvalSha(ctx, d.hashes[fmt.Sprint(s.op.kind, h.w.budget)], []string{h.name}, append(s.op.arguments(h.w), s.at)...))
+			}
+		}
+		pipe.Del(ctx, h.name, h.name+":ttl")
+	}
+	_, _ = pipe.Exec(ctx) // each has its own error
+	seen := map[string]int{}
+	errs := make([]error, len(hs))
+	for i, h := range hs {
+		m := newRedisModel(h.w)
+		errs[i] = h.compare(m, replies[i])
+		for what, n := range m.seen {
+			seen[what] += n
+		}
+	}
+	return errs, seen
+}
+
+// outcome is what came of a step.
+type outcome struct {
+	answer         string
+	granted, ended []string // what was published
+	state          redisState
+}
+
+// compare holds the replies to the model.
+func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
+	var before outcome
+	for i, s := range h.steps {
+		spent := m.left == 0 // the step before may have left something to do
+		want := s.do(m)
+		reply, err := replies[i].Result()
+		if err == nil && s.op.kind == "lose" {
+			before = outcome{}
+			continue
+		}
+		var got outcome
+		if err == nil {
+			got, err = s.read(reply)
+		}
+		switch {
+		case err != nil:
+		case got.answer != want:
+			err = fmt.Errorf("the answer is\n%s\nwant\n%s", got.answer, want)
+		case !slices.Equal(got.granted, m.granted) || !slices.Equal(got.ended, m.ended):
+			err = fmt.Errorf("it published %q and %q, want %q and %q", got.granted, got.ended, m.granted, m.ended)
+		case !got.state.same(m.state()):
+			err = errors.New("the states differ")
+		default:
+			err = m.check(got.state)
+		}
+		if err == nil && i > 0 && h.steps[i-1].op == s.op {
+			m.seen["sent twice"]++
+			err = s.again(before, got, s.at == h.steps[i-1].at && !spent)
+		}
+		if err != nil {
+			return fmt.Errorf("step %d: %w\nthe server has\n%s\nwant\n%s", i, err, got.state, m.state())
+		}
+		before = got
+	}
+	return nil
+}
+
+// read makes sense of what virtually returns.
+func (s redisStep) read(reply any) (o outcome, err error) {
+	l, _ := reply.([]any)
+	if len(l) != 4 {
+		return o, fmt.Errorf("unexpected reply %v", reply)
+	}
+	var text [4]string
+	for i := 1; i < len(l); i++ {
+		text[i], _ = l[i].(string)
+	}
+	for line := range strings.Lines(text[1]) {
+		if line = strings.TrimSpace(line); strings.Contains(line, " -") {
+			o.ended = append(o.ended, line)
+		} else {
+			o.granted = append(o.granted, line)
+		}
+	}
+	slices.Sort(o.ended) // they come in any order
+	if o.state, err = readState(s.at, text[2], text[3]); err != nil {
+		return o, err
+	}
+	o.answer, err = s.op.answer(l[0])
+	return o, err
+}
+
+// again says what is wrong if a script that was sent twice did more than sent once.
+func (s redisStep) again(first, second outcome, atOnce bool) error {
+	if atOnce && (len(second.granted)+len(second.ended) > 0 || !second.state.same(first.state)) {
+		return errors.New("sent again at once, it changed something")
+	}
+	same := first.answer == second.answer || first.answer == "again"
+	var ok bool
+	switch s.op.kind {
+	case "acquire":
+		ok = same || strings.HasPrefix(first.answer, "waits") && (strings.HasPrefix(second.answer, "waits") && strings.HasSuffix(second.answer, "as before") ||
+			!atOnce) || !atOnce && strings.HasPrefix(first.answer, "no")
+	case "renew":
+		ok = same || !atOnce && first.answer != "1"
+	case "release":
+		ok = second.answer == "0" || second.answer == "-1"
+	case "break":
+		ok = same && !s.op.force || s.op.force && second.answer == "0" || !atOnce
+	default:
+		ok = same || !atOnce
+	}
+	if !ok {
+		return fmt.Errorf("sent once it says %q, sent again %q", first.answer, second.answer)
+	}
+	return nil
+}
+
+// shrink leaves out of a history what does not matter to its error.
+func (d *differential) shrink(ctx context.Context, h redisHistory, err error) (redisHistory, error) {
+	for smaller := true; smaller; {
+		smaller = false
+		for i := len(h.steps) - 1; i >= 0; i-- {
+			try := h
+			try.steps = slices.Delete(slices.Clone(h.steps), i, i+1)
+			if errs, _ := d.play(ctx, []redisHistory{try}); errs[0] != nil {
+				h, err, smaller = try, errs[0], true
+			}
+		}
+	}
+	return h, err
+}
+
+// setting is a number of the environment.
+func setting(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// TestRedisScriptsKeepTheRule plays random histories on the scripts and on the rule, and compares every answer, every publication and
+// every state. DLOCK_SEED plays those of another run again, and DLOCK_HISTORIES says how many.
+func TestRedisScriptsKeepTheRule(t *testing.T) {
+	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(conformance.Longer(4000))))
+	t.Logf("DLOCK_SEED=%d", seed)
+	d := newDifferential(t, service.Start(t, Redis))
+	const batch = 50
+	var mu sync.Mutex
+	seen, next := map[string]int{}, 0
+	var failed *redisHistory
+	var why error
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				from := next
+				next += batch
+				over := from >= histories || failed != nil
+				mu.Unlock()
+				if over {
+					return
+				}
+				var hs []redisHistory
+				steps := 0
+				for i := from; i < min(from+batch, histories); i++ {
+					hs = append(hs, newHistory(seed, i))
+					steps += len(hs[len(hs)-1].steps)
+				}
+				errs, what := d.play(t.Context(), hs)
+				mu.Lock()
+				seen["steps"] += steps
+				for w, n := range what {
+					seen[w] += n
+				}
+				for i, err := range errs {
+					if err != nil && failed == nil {
+						failed, why = &hs[i], err
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		h, err := d.shrink(t.Context(), *failed, why)
+		var steps strings.Builder
+		for i, s := range h.steps {
+			fmt.Fprintf(&steps, "%d: %s\n", i, s)
+		}
+		t.Fatalf("the scripts and the rule differ in %s (of %d steps, %d matter), window %d, tokens kept for %d, budget %d:\n%s%v",
+			h.name, len(failed.steps), len(h.steps), h.w.window, h.w.keep, h.w.budget, steps.String(), err)
+	}
+	for _, what := range []string{
+		"granted at once", "a waiter arrives", "a waiter is granted", "a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
+		"a dead waiter is met", "a dead waiter is named", "the budget is spent", "a script is asked to run again",
+		"all is forgotten in time", "a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed", "broken",
+		"a broken hold is not renewed", "what was ended by force is released", "sent twice",
+	} {
+		if n := seen[what]; n < histories/1000 {
+			t.Errorf("in %d histories %q happened %d times: they do not show much", histories, what, n)
+		}
+	}
+	t.Logf("what happened: %v", seen)
+}

@@ -1,0 +1,198 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// openRedis opens a client of the server by URL.
+func openRedis(t *testing.T, s *service.Server, params string) *dlock.Client {
+	t.Helper()
+	c, err := dlock.Open(t.Context(), s.URL+"/0?"+params, dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// lateness watches the process. What it returns says for how long it stood still, or was late, in all since then.
+func lateness(t *testing.T) func() time.Duration {
+	const step = 20 * time.Millisecond
+	var mu sync.Mutex
+	var sum time.Duration
+	due := time.Now().Add(step)
+	ctx := t.Context()
+	go func() {
+		for ctx.Err() == nil {
+			<-time.After(step)
+			mu.Lock()
+			sum += max(0, time.Since(due))
+			due = time.Now().Add(step)
+			mu.Unlock()
+		}
+	}()
+	return func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return sum + max(0, time.Since(due))
+	}
+}
+
+// redisLock takes a lock, for which the test has a minute.
+func redisLock(t *testing.T, m dlock.Mutex) *dlock.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l, err := m.Lock(ctx)
+	if err != nil {
+		t.Fatalf("Lock of %q: %v", m.Name(), err)
+	}
+	return l
+}
+
+func redisUnlock(t *testing.T, l *dlock.Lease) {
+	t.Helper()
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Fatalf("Unlock of %q: %v", l.Name(), err)
+	}
+}
+
+// redisWaiting waits until so many wait for the name, as the client sees it.
+func redisWaiting(t *testing.T, c *dlock.Client, name string, n int) {
+	t.Helper()
+	await.That(t, fmt.Sprintf("%d wait for %q", n, name), func() bool {
+		q, err := c.Inspect(t.Context(), name)
+		return err == nil && len(q.Waiters()) == n
+	})
+}
+
+// TestRedisUnsentCallsAreDropped: what nobody waits for any more and was not sent yet, is not sent at all, neither the call nor the
+// clean-up after it.
+func TestRedisUnsentCallsAreDropped(t *testing.T) {
+	const given = 1000
+	s := service.StartOwn(t, Redis)
+	p := netfault.NewProxy()
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: time.Minute}), p, redis.Options{})
+	held := steps.Request("held")
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	seen := CLIOf(t, s)
+	heal := p.Isolate()
+	defer heal()
+	var stuck, begun, gone sync.WaitGroup
+	begun.Add(4)
+	for i := range 4 { // the line is full
+		stuck.Go(func() {
+			begun.Done()
+			if _, err := b.Acquire(t.Context(), steps.Request(fmt.Sprint("stuck ", i))); err != nil {
+				t.Errorf("a call that was held for a moment: %v", err)
+			}
+		})
+	}
+	begun.Wait()
+	await.Running(200 * time.Millisecond)
+	before, _ := seen.scripts()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	for i := range given {
+		gone.Go(func() {
+			var err error
+			if i%2 == 0 {
+				_, err = b.Acquire(ctx, steps.Request(fmt.Sprint("gone ", i)))
+			} else {
+				err = b.Release(ctx, held)
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("off the line: %v", err)
+			}
+		})
+	}
+	gone.Wait()
+	heal()
+	stuck.Wait()
+	if err := b.Release(t.Context(), held); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if after, _ := seen.scripts(); after-before > given/10 {
+		t.Errorf("the server ran %d scripts, of %d that nobody waited for", after-before, given)
+	}
+}
+
+// TestRedisServesSoonAfterAPause: those who gave up while the server stood are not in the way of those who come when it goes on.
+func TestRedisServesSoonAfterAPause(t *testing.T) {
+	const pause, window = 2500 * time.Millisecond, 10 * time.Second // one who gave up and was let in would cost a window
+	params := fmt.Sprintf("ttl=30s&read_timeout=1s&grant_window=%s", window)
+	s := service.StartOwn(t, Redis)
+	fresh := openRedis(t, s, params)
+	redisUnlock(t, redisLock(t, fresh.Mutex("warm")))
+	for _, mode := range []string{"unlock", "locks", "waits", "all"} {
+		t.Run(mode, func(t *testing.T) {
+			c, name := openRedis(t, s, params), "pause "+mode
+			l := redisLock(t, c.Mutex(name))
+			var leave sync.WaitGroup
+			defer leave.Wait()
+			giveUp := func(ctx context.Context) {
+				if _, err := c.Mutex(name).Lock(ctx); err == nil {
+					t.Error("Lock of what is held, of a server that stands, succeeded")
+				}
+			}
+			waits, leaveAll := context.WithCancel(t.Context())
+			defer leaveAll()
+			if mode == "waits" || mode == "all" {
+				for range 20 {
+					leave.Go(func() { giveUp(waits) })
+				}
+				redisWaiting(t, fresh, name, 20)
+			}
+			s.Pause(t)
+			start := time.Now()
+			if mode == "locks" || mode == "all" {
+				for range 50 {
+					leave.Go(func() {
+						for time.Since(start) < pause-time.Second {
+							ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+							giveUp(ctx)
+							cancel()
+						}
+					})
+				}
+			}
+			<-time.After(time.Until(start.Add(pause / 2)))
+			leave.Go(func() { // its own time is over; it is given back all the same
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				if err := l.Unlock(ctx); err == nil {
+					t.Error("Unlock of a server that stands succeeded")
+				}
+			})
+			leaveAll()
+			leave.Wait()
+			<-time.After(time.Until(start.Add(pause)))
+			s.Continue(t)
+			on := time.Now()
+			for range 2 {
+				redisUnlock(t, redisLock(t, fresh.Mutex(name)))
+			}
+			took := time.Since(on)
+			t.Logf("two newcomers were served %s after the pause", took)
+			if took > window*4/5 {
+				t.Errorf("two newcomers were served only %s after the pause", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,323 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// redisKey is the key of a name without braces and percent signs.
+func redisKey(name string) string { return "dlock:{" + name + "}" }
+
+// stored is how many requests the server keeps for a name, dead ones included.
+func stored(rdb goredis.Cmdable, name string) (n int) {
+	for _, kind := range []string{"s", "x", "w"} {
+		n += int(rdb.ZLexCount(context.Background(), redisKey(name), "["+kind, "("+string(kind[0]+1)).Val())
+	}
+	return n
+}
+
+// TestRedisForeignKeys puts what dlock did not write under its key, while nobody uses the name and while it is held and waited for.
+func TestRedisForeignKeys(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	waits := func(r driver.Request) driver.Request { r.Wait = true; return r }
+	for _, c := range []struct {
+		what string
+		args []any // of a command with the key after its first word
+	}{
+		{"a text", []any{"SET", "mine"}},
+		{"a hash", []any{"HSET", "name", "mine"}},
+		{"a sorted set that is another's", []any{"ZADD", 1, "mine"}},
+		{"a sorted set of a later version", []any{"ZADD", 0, "!2 1795000000000000"}},
+		{"a sorted set that looks like ours at first", []any{"ZADD", 0, "!1 1795000000000000", 0, "else"}},
+	} {
+		for _, used := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, used before: %t", c.what, used), func(t *testing.T) {
+				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{}).(*owning).Backend
+				held, next, other := steps.Request(t.Name()), waits(steps.Request(t.Name())), steps.Request("another of "+t.Name())
+				key := redisKey(held.Name)
+				if _, err := b.Acquire(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+				gone := make(chan error, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if used {
+					if _, err := b.Acquire(t.Context(), held); err != nil {
+						t.Fatal(err)
+					}
+					go func() { _, err := b.Acquire(ctx, next); gone <- err }()
+					await.That(t, "one waits", func() bool { return stored(k, held.Name) == 2 })
+				} else {
+					gone <- nil
+				}
+				if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error { // nobody asks in between
+					p.Del(k.Ctx, key)
+					p.Do(k.Ctx, slices.Insert(slices.Clone(c.args), 1, any(key))...)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				before := k.Dump(k.Ctx, key).Val()
+				check := func(what string, err error) {
+					t.Helper()
+					if err == nil || !strings.Contains(err.Error(), key) || !errors.As(err, new(goredis.Error)) {
+						t.Errorf("%s: error %v; want the server's, with the name of the key", what, err)
+					}
+					for _, no := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrConflict} {
+						if errors.Is(err, no) {
+							t.Errorf("%s: %v, of what nobody can know", what, err)
+						}
+					}
+				}
+				_, err := b.Acquire(t.Context(), waits(steps.Request(held.Name)))
+				check("Acquire that would wait", err)
+				_, err = b.Acquire(t.Context(), steps.Request(held.Name))
+				check("Acquire", err)
+				_, err = b.Inspect(t.Context(), held.Name)
+				check("Inspect", err)
+				check("Renew", b.Renew(t.Context(), []driver.Request{held})[0].Err)
+				check("Break", b.Break(t.Context(), held.Name, 1, true))
+				check("Release", b.Release(t.Context(), held))
+				_, err = b.List(t.Context())
+				check("List", err)
+				if used {
+					check("the Acquire that waited", <-gone) // it asks every second
+				}
+				if after := k.Dump(k.Ctx, key).Val(); after != before {
+					t.Errorf("what stood under the key was touched: %q, before %q", after, before)
+				}
+				if err := b.Renew(t.Context(), []driver.Request{other})[0].Err; err != nil {
+					t.Errorf("Renew of another name: %v", err)
+				}
+				k.Must("DEL", key)
+				again := waits(steps.Request(held.Name))
+				if _, err := b.Acquire(t.Context(), again); err != nil {
+					t.Errorf("Acquire after the mending: %v", err)
+				}
+				for _, r := range []driver.Request{again, other} {
+					if err := b.Release(t.Context(), r); err != nil {
+						t.Errorf("Release: %v", err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRedisDeletedKeys deletes the key while the name is held and waited for, as a person may, or an eviction.
+func TestRedisDeletedKeys(t *testing.T) {
+	const ttl = 12 * time.Second // renewed every 4
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	params := fmt.Sprintf("ttl=%s", ttl)
+	holder, one, other := openRedis(t, s, params), openRedis(t, s, params), openRedis(t, s, params)
+	name := t.Name()
+	held := redisLock(t, holder.Mutex(name))
+	var inside, served atomic.Int64
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	last := held.Token()
+	const waiters = 8
+	for i := range waiters {
+		c := one
+		if i%2 == 1 {
+			c = other
+		}
+		wg.Go(func() {
+			l, err := c.Mutex(name).Lock(t.Context())
+			if err != nil {
+				t.Errorf("Lock: %v", err)
+				return
+			}
+			if inside.Add(1) != 1 {
+				t.Error("two waiters are in")
+			}
+			<-time.After(20 * time.Millisecond)
+			mu.Lock()
+			if l.Token() <= last {
+				t.Errorf("token %d after %d", l.Token(), last)
+			}
+			last = l.Token()
+			mu.Unlock()
+			served.Add(1)
+			inside.Add(-1)
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Errorf("Unlock: %v", err)
+			}
+		})
+	}
+	redisWaiting(t, holder, name, waiters)
+	k.Must("DEL", redisKey(name))
+	start := time.Now()
+	select {
+	case <-held.Lost():
+	case <-time.After(time.Minute):
+		t.Fatal("the loss is not told")
+	}
+	if took := time.Since(start); took > ttl*2/3 {
+		t.Errorf("the loss was told after %s; the next renewal was %s away at most", took, ttl/3)
+	}
+	if err := held.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Unlock of what was lost: %v", err)
+	}
+	wg.Wait()
+	if took := time.Since(start); took > soon || served.Load() != waiters {
+		t.Errorf("%d of %d waiters were served within %s", served.Load(), waiters, took)
+	}
+}
+
+// TestRedisKeepsNothing: names that were used are forgotten, whatever happened under them.
+func TestRedisKeepsNothing(t *testing.T) {
+	t.Parallel() // it waits
+	const abreast = 256
+	names := int64(conformance.Longer(10_000))
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	size := func() int64 { // the server takes its time to remove what has expired, unless somebody asks for it
+		for all := k.Scan(k.Ctx, 0, "*", 10_000).Iterator(); all.Next(k.Ctx); {
+		}
+		n, err := k.DBSize(k.Ctx).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{KeepTokens: 200 * time.Millisecond})
+	var next, most atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range abreast {
+		wg.Go(func() {
+			for i := next.Add(1); i <= names; i = next.Add(1) {
+				r := steps.Request(fmt.Sprint("once/", i))
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Errorf("Acquire: %v", err)
+					return
+				}
+				if err := b.Release(t.Context(), r); err != nil {
+					t.Errorf("Release: %v", err)
+					return
+				}
+				if i%1000 == 0 {
+					most.Store(max(most.Load(), k.DBSize(k.Ctx).Val()))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d names in %s; at most about %d keys at a time", names, time.Since(start), most.Load())
+	if most.Load() == 0 {
+		t.Error("there never was a key: the test looks at the wrong database")
+	}
+	await.That(t, "the database is empty", func() bool { return size() == 0 })
+
+	params := "ttl=5s&keep_tokens=200ms"
+	one, other := openRedis(t, s, params), openRedis(t, s, params)
+	for _, c := range []struct {
+		what string
+		run  func(m, elsewhere dlock.Mutex)
+	}{
+		{"a wait", func(m, elsewhere dlock.Mutex) {
+			l := redisLock(t, m)
+			w := steps.Try(t, elsewhere)
+			redisWaiting(t, one, m.Name(), 1)
+			redisUnlock(t, l)
+			redisUnlock(t, w.Got("the wait", time.Now(), soon))
+		}},
+		{"a wait that was cancelled", func(m, elsewhere dlock.Mutex) {
+			l := redisLock(t, m)
+			w := steps.Try(t, elsewhere)
+			redisWaiting(t, one, m.Name(), 1)
+			w.Cancel()
+			redisWaiting(t, one, m.Name(), 0)
+			redisUnlock(t, l)
+		}},
+		{"a join", func(m, elsewhere dlock.Mutex) {
+			l := redisLock(t, m)
+			j, err := elsewhere.Lock(dlock.WithOwner(t.Context(), l.Owner()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			redisUnlock(t, l)
+			redisUnlock(t, j)
+		}},
+		{"a break", func(m, _ dlock.Mutex) {
+			l := redisLock(t, m)
+			if err := one.Break(t.Context(), m.Name(), l.Token()); err != nil {
+				t.Error(err)
+			}
+			<-l.Lost()
+		}},
+		{"a break by force", func(m, _ dlock.Mutex) {
+			l := redisLock(t, m)
+			if err := one.Break(t.Context(), m.Name(), l.Token(), dlock.Force()); err != nil {
+				t.Error(err)
+			}
+			<-l.Lost()
+		}},
+	} {
+		m := one.Mutex(c.what)
+		c.run(m, other.Mutex(c.what))
+		await.That(t, "nothing is left of "+c.what, func() bool { return size() == 0 })
+	}
+
+	for tries := 1; ; tries++ {
+		r := steps.Request(fmt.Sprint("a tombstone ", tries))
+		r.TTL, r.Uncertain = 2*time.Second, true
+		sent := time.Now()
+		if err := b.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Release of what never was: %v", err)
+		}
+		n := k.Exists(k.Ctx, redisKey(r.Name)).Val()
+		if n == 0 && time.Since(sent) >= r.TTL && tries < 5 {
+			continue // it may be gone already
+		}
+		if n != 1 {
+			t.Errorf("%s after it was sent for %s a tombstone is in %d keys", time.Since(sent), r.TTL, n)
+		}
+		break
+	}
+	await.That(t, "the tombstone is gone", func() bool { return size() == 0 })
+
+	// Clients that are gone without a word, and nobody comes to the name again.
+	const keep, ttl = 200 * time.Millisecond, 2 * time.Second
+	var gone []*netfault.Proxy
+	for range 2 {
+		p := netfault.NewProxy()
+		b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true}), p, redis.Options{KeepTokens: keep})
+		c, err := dlock.New(b, dlock.Logger(nil), dlock.TTL(ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		steps.Try(t, c.Mutex("left behind"))
+		gone = append(gone, p)
+	}
+	await.That(t, "one holds and one waits", func() bool { return stored(k, "left behind") == 2 })
+	for _, p := range gone {
+		t.Cleanup(p.Isolate())
+	}
+	if left := k.PTTL(k.Ctx, redisKey("left behind")).Val(); left > 3*time.Second+keep { // what waits is kept for 3 s at least
+		t.Errorf("what a process left behind stays for %s", left)
+	}
+	await.Within(t, soon, "what was left behind is gone", func() bool { return size() == 0 })
+}

@@ -1,0 +1,407 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// TestRedisFull: on a server whose memory is full, holds are renewed, given back, broken and handed on; only what is new is refused.
+func TestRedisFull(t *testing.T) {
+	for _, kind := range []service.Kind{Redis, Valkey} {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel() // it waits
+			const ttl = 3 * time.Second
+			s := service.StartOwn(t, kind.With("--maxmemory-policy", "noeviction"))
+			k := CLIOf(t, s)
+			c := openRedis(t, s, fmt.Sprintf("ttl=%s", ttl))
+			held, broken := redisLock(t, c.Mutex("held")), redisLock(t, c.Mutex("broken"))
+			b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
+			unsure := steps.Request("unsure") // given back with a tombstone
+			if _, err := b.Acquire(t.Context(), unsure); err != nil {
+				t.Fatal(err)
+			}
+			w := steps.Try(t, openRedis(t, s, fmt.Sprintf("ttl=%s", ttl)).Mutex("held"))
+			redisWaiting(t, c, "held", 1)
+			k.Must("CONFIG", "SET", "maxmemory", 1)
+			if err := k.Set(k.Ctx, "more", 1, 0).Err(); err == nil || !strings.HasPrefix(err.Error(), "OOM") {
+				t.Fatalf("the server is not full: %v", err)
+			}
+			<-time.After(ttl + ttl/2)
+			if err := held.Err(); err != nil {
+				t.Errorf("the hold after a TTL and a half: %v", err)
+			}
+			if err := held.Renew(t.Context()); err != nil {
+				t.Errorf("Renew: %v", err)
+			}
+			unsure.Uncertain = true
+			if err := b.Release(t.Context(), unsure); err != nil {
+				t.Errorf("Release that leaves a tombstone: %v", err)
+			}
+			if err := c.Break(t.Context(), "broken", broken.Token(), dlock.Force()); err != nil {
+				t.Errorf("Break: %v", err)
+			}
+			if err := held.Unlock(t.Context()); err != nil {
+				t.Errorf("Unlock: %v", err)
+			}
+			redisUnlock(t, w.Got("the waiter", time.Now(), soon))
+			_, err := c.Mutex("new").TryLock(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "memory is full") || errors.Is(err, dlock.ErrHeld) {
+				t.Errorf("TryLock of a new name: %v; want an error that says that the memory is full", err)
+			}
+			k.Must("CONFIG", "SET", "maxmemory", 0)
+			redisUnlock(t, redisLock(t, c.Mutex("new")))
+		})
+	}
+}
+
+// migration is a slot of a cluster between two of its masters.
+type migration struct {
+	number   int64
+	src, dst *CLI
+	ids      [2]string
+	port     int
+}
+
+func migrationOf(t *testing.T, c *Cluster, name string) *migration {
+	t.Helper()
+	from := c.Master(t, redisKey(name))
+	if from == nil {
+		t.Fatal("nobody has the slot")
+	}
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	s := &migration{src: CLIOf(t, from), dst: CLIOf(t, to), port: to.Ports[0]}
+	s.number = s.src.ClusterKeySlot(s.src.Ctx, redisKey(name)).Val()
+	for i, k := range []*CLI{s.src, s.dst} {
+		id, err := k.Do(k.Ctx, "CLUSTER", "MYID").Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.ids[i] = id
+	}
+	return s
+}
+
+func (s *migration) begin() {
+	s.dst.Must("CLUSTER", "SETSLOT", s.number, "IMPORTING", s.ids[0])
+	s.src.Must("CLUSTER", "SETSLOT", s.number, "MIGRATING", s.ids[1])
+}
+
+func (s *migration) move(key string) {
+	s.src.Must("MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS", key)
+}
+
+// TestRedisSlotsMove: what is in a slot is kept and served while it moves, for longer than a TTL, and wherever its keys are; and a call is
+// not lost between nodes that do not agree yet.
+func TestRedisSlotsMove(t *testing.T) {
+	t.Parallel() // it waits
+	const ttl = 3 * time.Second
+	c := StartCluster(t, Redis)
+	url := fmt.Sprintf("redis+cluster://%s?ttl=%s", join(c.Addrs()), ttl)
+	open := func() *dlock.Client {
+		client, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	one, other := open(), open()
+
+	names := []string{"stays until the end", "moves at once"}
+	held, waits, slots := map[string]*dlock.Lease{}, map[string]*steps.Attempt{}, map[string]*migration{}
+	for _, name := range names {
+		held[name] = redisLock(t, one.Mutex(name))
+		waits[name] = steps.Try(t, other.Mutex(name))
+		redisWaiting(t, one, name, 1)
+		slots[name] = migrationOf(t, c, name)
+		slots[name].begin()
+	}
+	slots[names[1]].move(redisKey(names[1]))
+	for end := time.Now().Add(ttl + ttl/2); time.Now().Before(end); <-time.After(ttl / 10) {
+		for _, name := range names {
+			if err := held[name].Err(); err != nil {
+				t.Fatalf("the hold of what %s, while its slot moves: %v", name, err)
+			}
+			if _, err := one.Inspect(t.Context(), name); err != nil {
+				t.Fatalf("Inspect of what %s, while its slot moves: %v", name, err)
+			}
+		}
+	}
+	for _, name := range names {
+		redisUnlock(t, held[name])
+		redisUnlock(t, waits[name].Got("the waiter", time.Now(), soon))
+		before := held[name].Token()
+		held[name] = redisLock(t, one.Mutex(name)) // the last token was all that stood there
+		if after := held[name].Token(); after <= before {
+			t.Errorf("token %d after token %d of what %s", after, before, name)
+		}
+	}
+	slots[names[0]].move(redisKey(names[0]))
+	for _, name := range names {
+		redisUnlock(t, held[name])
+		s := slots[name]
+		for _, k := range []*CLI{s.dst, s.src} {
+			k.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
+		}
+		redisUnlock(t, redisLock(t, one.Mutex(name)))
+	}
+
+	// The old node knows that the slot is gone, and the new one does not know that it has come.
+	s := migrationOf(t, c, "contradictory")
+	s.src.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
+	settled := make(chan struct{})
+	time.AfterFunc(1200*time.Millisecond, func() {
+		defer close(settled)
+		s.dst.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
+	})
+	l, err := one.Mutex("contradictory").TryLock(t.Context())
+	<-settled
+	if err != nil {
+		t.Fatalf("TryLock while two nodes contradict each other: %v", err)
+	}
+	redisUnlock(t, l)
+}
+
+// spentOn is what the server's thread spends on scripts (µs), and how many commands they run, while f does.
+func spentOn(k *CLI, f func()) (micros, commands int) {
+	k.t.Helper()
+	k.Must("CONFIG", "RESETSTAT")
+	f()
+	info, err := k.Info(k.Ctx, "commandstats").Result()
+	if err != nil {
+		k.t.Fatalf("%v", err)
+	}
+	for line := range strings.Lines(info) {
+		name, stats, ok := strings.Cut(strings.TrimSpace(line), ":calls=")
+		if !ok {
+			continue
+		}
+		calls, rest, _ := strings.Cut(stats, ",usec=")
+		usec, _, _ := strings.Cut(rest, ",")
+		n, _ := strconv.Atoi(calls)
+		u, _ := strconv.Atoi(usec)
+		switch name {
+		case "cmdstat_evalsha", "cmdstat_eval":
+			micros += u
+		case "cmdstat_time", "cmdstat_zrange", "cmdstat_zadd", "cmdstat_zrem", "cmdstat_zlexcount", "cmdstat_pexpire", "cmdstat_hgetall", "cmdstat_hset":
+			commands += n
+		}
+	}
+	return micros, commands
+}
+
+// TestRedisCostsOfManyReaders: what a reader costs the server does not grow with how many there are, nor with tombstones.
+func TestRedisCostsOfManyReaders(t *testing.T) {
+	const readers, few, sample = 5000, 10, 200
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, ReadTimeout: time.Minute}), netfault.NewProxy(), redis.Options{})
+	abreast := func(rs []driver.Request, do func(driver.Request) error) {
+		var wg sync.WaitGroup
+		for some := range slices.Chunk(rs, max(1, len(rs)/50)) {
+			wg.Go(func() {
+				for _, r := range some {
+					if err := do(r); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	var all []driver.Request
+	ask := func(n int) {
+		for range n {
+			r := steps.Request("read by many")
+			r.Mode, r.TTL = driver.Shared, 10*time.Minute
+			all = append(all, r)
+		}
+		abreast(all[len(all)-n:], func(r driver.Request) error {
+			_, err := b.Acquire(t.Context(), r)
+			return err
+		})
+	}
+	release := func(n int) {
+		abreast(all[len(all)-n:], func(r driver.Request) error {
+			r.Uncertain = true // it leaves a tombstone
+			return b.Release(t.Context(), r)
+		})
+		all = all[:len(all)-n]
+	}
+	type costs struct{ arrive, renew, release, refuse [2]int }
+	measure := func() (c costs) {
+		spend := func(f func()) [2]int { u, n := spentOn(k, f); return [2]int{u, n} }
+		c.arrive = spend(func() { ask(sample) })
+		c.renew = spend(func() {
+			for _, p := range b.Renew(t.Context(), all[len(all)-sample:]) {
+				if p.Err != nil {
+					t.Errorf("Renew: %v", p.Err)
+				}
+			}
+		})
+		c.refuse = spend(func() {
+			for range sample {
+				r := steps.Request("read by many")
+				if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("Acquire of a writer: %v", err)
+				}
+			}
+		})
+		c.release = spend(func() { release(sample) })
+		return c
+	}
+	least := func() costs { // of several rounds: what else the machine does meanwhile counts as the scripts' time
+		best := measure()
+		for range 4 {
+			c := measure()
+			for _, x := range []struct{ best, c *[2]int }{
+				{&best.arrive, &c.arrive}, {&best.renew, &c.renew}, {&best.release, &c.release}, {&best.refuse, &c.refuse},
+			} {
+				x.best[0], x.best[1] = min(x.best[0], x.c[0]), min(x.best[1], x.c[1])
+			}
+		}
+		return best
+	}
+	ask(few)
+	measure() // the scripts are known to the server then
+	before := least()
+	ask(2 * readers)
+	release(readers)
+	after := least()
+	for _, c := range []struct {
+		what          string
+		before, after [2]int
+	}{
+		{"arriving", before.arrive, after.arrive}, {"renewing", before.renew, after.renew},
+		{"refusing a writer", before.refuse, after.refuse}, {"releasing", before.release, after.release},
+	} {
+		t.Logf("%s: %d µs and %d commands for %d, with %d readers; %d µs and %d commands with %d readers and as many tombstones",
+			c.what, c.before[0], c.before[1], sample, few, c.after[0], c.after[1], readers)
+		if c.after[0] > 3*c.before[0] || c.after[1] > c.before[1]*5/4 {
+			t.Errorf("%s costs more with more readers", c.what)
+		}
+	}
+}
+
+// TestRedisManyDieWaiting: those who died while they waited go, some with each script, so that no script takes long for it.
+func TestRedisManyDieWaiting(t *testing.T) {
+	const many, most = 450, 100
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	holder := openRedis(t, s, "ttl=1m")
+	held := redisLock(t, holder.Mutex("crashes"))
+	p := netfault.NewProxy()
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true}), p, redis.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range many {
+		r := steps.Request("crashes")
+		r.Wait, r.TTL = true, time.Second
+		go func() { _, _ = b.Acquire(ctx, r) }()
+	}
+	await.That(t, "all wait", func() bool { return stored(k, "crashes") == many+1 })
+	t.Cleanup(p.Isolate())
+	died := func() int64 {
+		return k.ZLexCount(k.Ctx, redisKey("crashes"), "[f", fmt.Sprintf("(f%016d", time.Now().UnixMicro())).Val()
+	}
+	await.That(t, "all have died", func() bool { return died() == many })
+	for left := many; left > 0; {
+		if q, err := holder.Inspect(t.Context(), "crashes"); err != nil || q.Len() != 1 {
+			t.Fatalf("Inspect shows %d requests, %v; want that which holds", q.Len(), err)
+		}
+		now := stored(k, "crashes") - 1
+		if now > max(0, left-most/2) || now < left-2*most { // the holder renews at times, too
+			t.Fatalf("one script left %d of %d who died; about %d were to go", now, left, most)
+		}
+		left = now
+	}
+	redisUnlock(t, held)
+}
+
+// TestRedisOpenSaysWhy: Open ends soon, with the cause, and never as if the caller's time were over.
+func TestRedisOpenSaysWhy(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	CLIOf(t, s).Must("CONFIG", "SET", "requirepass", "right")
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	const params = "dial_timeout=1s&read_timeout=1s"
+	for _, c := range []struct{ url, want string }{
+		{"rediss://" + s.Addr + "?" + params, "TLS"},
+		{"rediss://" + silent.Addr().String() + "?" + params, "TLS"},
+		{"rediss+cluster://" + silent.Addr().String() + "?" + params, "TLS"},
+		{"rediss+sentinel://" + silent.Addr().String() + "/m?" + params, "TLS"},
+		{"redlocks://127.0.0.2:1," + s.Addr + "," + silent.Addr().String(), "TLS"},
+		{"redis://" + silent.Addr().String() + "?" + params, "did not answer"},
+		{"redis://" + closed.Addr().String() + "?" + params, "refused"},
+		{"rediss://" + closed.Addr().String() + "?" + params, "refused"},
+		{"redis+cluster://" + closed.Addr().String() + "?" + params, "refused"},
+		{"redis+sentinel://" + closed.Addr().String() + "/m?" + params, "refused"},
+		{"redis://no-such-host.invalid?" + params, "no-such-host.invalid"},
+		{"redis://:wrong@" + s.Addr + "?" + params, "the user or the password"},
+		{"redis://" + s.Addr + "?" + params, "the user or the password"},
+		{"redlock://:wrong@" + s.Addr + "," + closed.Addr().String() + ",127.0.0.2:1", "the user or the password"},
+	} {
+		t.Run(c.url, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			client, err := dlock.Open(t.Context(), c.url, dlock.Logger(nil))
+			if err == nil {
+				client.Close()
+				t.Fatal("it opened")
+			}
+			if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "no reply") {
+				t.Errorf("it says %q; want %q in it", err, c.want)
+			}
+			if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+				t.Errorf("%v matches a context's error", err)
+			}
+			if took := time.Since(start); took > 9*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// TestRedisEndedSaysItOnce: the error of a call that was not answered in its caller's time has that cause once in its text.
+func TestRedisEndedSaysItOnce(t *testing.T) {
+	c, p := behindLine(t, service.Start(t, Redis), redis.Options{})
+	redisUnlock(t, redisLock(t, c.Mutex("unanswered"))) // the line is up
+	t.Cleanup(p.Hold(netfault.ToClient))
+	for _, d := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		_, err := c.Mutex("unanswered").Lock(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), context.DeadlineExceeded.Error()) != 1 {
+			t.Errorf("Lock that was not answered within %s: %v", d, err)
+		}
+	}
+}

@@ -1,0 +1,20 @@
+package redis
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/conformance/containers/service"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{}) // it tells of every server that is killed
+	os.Exit(service.Main(m))
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}

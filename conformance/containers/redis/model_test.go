@@ -1,0 +1,576 @@
+package redis
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// redisModel is one name on Redis as the protocol in driver/redis/doc.go has it, with driver.Queue to decide who is granted. Times
+// are µs. It never forgets a token: that the server does shows only if its clock is set back by more than it remembers them for.
+type redisModel struct {
+	window, keep int64
+	budget       int // how many of the dead one script removes
+
+	now     int64
+	held    []*modelRequest // in the order of their grants
+	waiting []*modelRequest // in the order of arrival
+	gone    map[driver.ID]tombstone
+	passed  map[driver.ID]passedOver // by client
+	last    int64
+
+	left    int   // of the budget, in this step
+	changed bool  // this step changed something
+	kept    int64 // until when the server keeps all this
+	forgot  bool  // it has forgotten the last token
+
+	granted, ended []string       // what this step published: channel and message; of those that were ended by force in any order
+	seen           map[string]int // what happened, and how often
+}
+
+// modelRequest is a request with what the protocol adds to it.
+type modelRequest struct {
+	driver.Entry
+	expiry, ttl, arrived int64
+	place                int64 // of one that waits
+	pending              bool  // granted, and not confirmed yet
+}
+
+// tombstone keeps copies of a request from coming to life.
+type tombstone struct {
+	until  int64
+	forced bool
+}
+
+// passedOver is until when, and up to which place, what a client has does not wait any more.
+type passedOver struct{ place, until int64 }
+
+func newRedisModel(w redisTiming) *redisModel {
+	return &redisModel{window: w.window, keep: w.keep, budget: w.budget,
+		gone: map[driver.ID]tombstone{}, passed: map[driver.ID]passedOver{}, seen: map[string]int{}}
+}
+
+// waits reports whether a request still does.
+func (m *redisModel) waits(w *modelRequest) bool {
+	return w.expiry > m.now && w.place > m.passed[w.Client].place
+}
+
+// queue is what the rule sees: nothing that has expired.
+func (m *redisModel) queue() driver.Queue {
+	var q driver.Queue
+	for _, h := range m.held {
+		if h.Join() {
+			q.Joins = append(q.Joins, &h.Entry)
+		} else {
+			q.Strangers = append(q.Strangers, &h.Entry)
+		}
+	}
+	for _, w := range m.waiting {
+		if m.waits(w) {
+			q.Strangers = append(q.Strangers, &w.Entry)
+		}
+	}
+	return q
+}
+
+// holders is the queue without those who wait.
+func (m *redisModel) holders() driver.Queue {
+	q := m.queue()
+	q.Strangers = q.Strangers[:m.strangers()]
+	return q
+}
+
+// strangers is how many that hold are not joins.
+func (m *redisModel) strangers() int {
+	n := 0
+	for _, h := range m.held {
+		if !h.Join() {
+			n++
+		}
+	}
+	return n
+}
+
+func find(rs []*modelRequest, id driver.ID) *modelRequest {
+	for _, r := range rs {
+		if r.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+func without(rs []*modelRequest, gone *modelRequest) []*modelRequest {
+	return slices.DeleteFunc(rs, func(r *modelRequest) bool { return r == gone })
+}
+
+// begin is what each script begins with.
+func (m *redisModel) begin(now int64) {
+	m.now, m.granted, m.ended, m.left, m.changed = now, nil, nil, m.budget, false
+	if m.kept <= now && m.kept > 0 {
+		m.held, m.waiting, m.kept, m.forgot = nil, nil, 0, true
+		clear(m.gone)
+		clear(m.passed)
+		m.seen["all is forgotten in time"]++
+	}
+	dead := map[driver.ID]bool{}
+	for _, h := range slices.Clone(m.held) {
+		if h.expiry <= now {
+			m.seen["a hold expires"]++
+			m.end(h)
+			if h.pending {
+				dead[h.Client] = true
+			}
+		}
+	}
+	for client := range dead {
+		m.giveUp(client)
+	}
+	byEnd := slices.SortedFunc(slices.Values(m.waiting), func(a, b *modelRequest) int {
+		return cmp.Or(cmp.Compare(a.expiry, b.expiry), strings.Compare(a.ID.String(), b.ID.String()))
+	})
+	for _, w := range byEnd {
+		if w.expiry <= now && m.spend() {
+			m.unwait(w)
+			m.seen["a waiter expires"]++
+		}
+	}
+	m.sweepMarks()
+	if m.changed {
+		m.settle()
+	}
+}
+
+// spend takes one from the budget, if anything is left.
+func (m *redisModel) spend() bool {
+	if m.left == 0 {
+		m.seen["the budget is spent"]++
+		return false
+	}
+	m.left--
+	return true
+}
+
+// giveUp passes over all that a client has among those who wait.
+func (m *redisModel) giveUp(client driver.ID) {
+	if len(m.waiting) == 0 {
+		return
+	}
+	p := passedOver{until: m.passed[client].until}
+	for _, w := range m.waiting {
+		if m.waits(w) && w.Client == client {
+			m.seen["a waiter goes with its client"]++
+		}
+		p.place, p.until = w.place, max(p.until, w.expiry)
+	}
+	m.passed[client] = p
+	m.changed = true
+}
+
+// sweepMarks drops what keeps others out no more.
+func (m *redisModel) sweepMarks() {
+	type mark struct {
+		until int64
+		name  string
+		drop  func()
+	}
+	var marks []mark
+	for id, t := range m.gone {
+		marks = append(marks, mark{t.until, "g" + id.String(), func() { delete(m.gone, id) }})
+	}
+	for client, p := range m.passed {
+		marks = append(marks, mark{p.until, "c" + client.String(), func() { delete(m.passed, client) }})
+	}
+	slices.SortFunc(marks, func(a, b mark) int { return cmp.Or(cmp.Compare(a.until, b.until), strings.Compare(a.name, b.name)) })
+	for _, k := range marks {
+		if k.until <= m.now && m.spend() {
+			k.drop()
+			m.changed = true
+		}
+	}
+}
+
+// over is what each script ends with: what is stored goes when all of it is over, and the last token need not be kept.
+func (m *redisModel) over() {
+	if !m.changed {
+		return
+	}
+	latest := m.now
+	for _, r := range slices.Concat(m.held, m.waiting) {
+		latest = max(latest, r.expiry)
+	}
+	for _, t := range m.gone {
+		latest = max(latest, t.until)
+	}
+	for _, p := range m.passed {
+		latest = max(latest, p.until)
+	}
+	m.kept = m.now + ((latest-m.now+999)/1000)*1000 + m.keep
+}
+
+// settle grants whoever is next by the rule. It reports whether it is not done: the budget is spent.
+func (m *redisModel) settle() (more bool) {
+	for len(m.waiting) > 0 {
+		w := m.waiting[0]
+		if !m.waits(w) {
+			if !m.spend() {
+				return true
+			}
+			m.unwait(w)
+			m.seen["a dead waiter is met"]++
+			continue
+		}
+		if m.queue().Granted() <= m.strangers() {
+			return false
+		}
+		m.unwait(w)
+		w.pending, w.place = true, 0
+		m.grant(w, min(w.ttl, m.window))
+		m.granted = append(m.granted, diffChannels+w.Client.String()+" "+w.ID.String())
+		m.seen["a waiter is granted"]++
+		if w.Mode == driver.Exclusive {
+			return false // it shows only if the clock is set back: those behind who have expired are left to a later script
+		}
+	}
+	return false
+}
+
+func (m *redisModel) unwait(w *modelRequest) {
+	m.waiting = without(m.waiting, w)
+	m.changed = true
+}
+
+func (m *redisModel) grant(r *modelRequest, ttl int64) {
+	m.last, m.forgot = max(m.last+1, m.now), false
+	r.Token = driver.Token(m.last)
+	m.hold(r, ttl)
+}
+
+func (m *redisModel) hold(r *modelRequest, ttl int64) {
+	m.held = append(m.held, r)
+	m.arm(r, ttl)
+}
+
+func (m *redisModel) arm(r *modelRequest, ttl int64) {
+	r.expiry, m.changed = m.now+ttl, true
+}
+
+// end takes a holder away.
+func (m *redisModel) end(h *modelRequest) {
+	m.held = without(m.held, h)
+	m.changed = true
+}
+
+// no is a refusal.
+func (m *redisModel) no(err error) string {
+	word := map[error]string{driver.ErrHeld: "held", driver.ErrLost: "lost", driver.ErrConflict: "conflict", driver.ErrUpgrade: "upgrade"}[err]
+	m.seen[word]++
+	return "no: " + word
+}
+
+// awaiting returns a request of those who wait, unless it has expired: then it is not there any more.
+func (m *redisModel) awaiting(id driver.ID) *modelRequest {
+	w := find(m.waiting, id)
+	if w != nil && !m.waits(w) {
+		m.unwait(w)
+		m.seen["a dead waiter is named"]++
+		return nil
+	}
+	return w
+}
+
+// acquire is acquire.lua.
+func (m *redisModel) acquire(r driver.Request, resume bool) string {
+	ttl := r.TTL.Microseconds()
+	if h := find(m.held, r.ID); h != nil {
+		return m.confirm(h, ttl)
+	}
+	if dead := m.gone[r.ID].until > m.now; dead || resume {
+		if dead {
+			m.seen["a tombstone is met"]++
+		}
+		return m.no(driver.ErrLost)
+	}
+	if r.Join() {
+		return m.join(r, ttl)
+	}
+	if slices.ContainsFunc(m.held, func(h *modelRequest) bool { return h.Owner == r.ID }) {
+		return m.no(driver.ErrLost)
+	}
+	if w := m.awaiting(r.ID); w != nil {
+		return m.ask(w, r)
+	}
+	if m.settle() {
+		m.seen["a script is asked to run again"]++
+		return "again"
+	}
+	return m.arrive(r, ttl)
+}
+
+func (m *redisModel) confirm(h *modelRequest, ttl int64) string {
+	if h.Broken {
+		return m.no(driver.ErrLost)
+	}
+	if h.pending {
+		m.seen["a grant is confirmed"]++
+	}
+	h.pending, h.ttl = false, ttl
+	m.arm(h, ttl)
+	return fmt.Sprint("granted ", h.Token)
+}
+
+func (m *redisModel) join(r driver.Request, ttl int64) string {
+	stored, err := m.holders().Admit(r)
+	if err != nil {
+		return m.no(err)
+	}
+	m.seen["a join is granted"]++
+	m.hold(&modelRequest{Entry: driver.Entry{Request: stored}, ttl: ttl, arrived: m.now}, ttl)
+	return fmt.Sprint("granted ", stored.Token)
+}
+
+// ask is a request that waits already.
+func (m *redisModel) ask(w *modelRequest, r driver.Request) string {
+	if !r.Wait {
+		m.unwait(w)
+		m.settle()
+		return m.no(driver.ErrHeld)
+	}
+	m.await(w)
+	more := m.settle()
+	if h := find(m.held, r.ID); h != nil {
+		return m.confirm(h, r.TTL.Microseconds())
+	}
+	if more {
+		return "waits 1 as before"
+	}
+	return fmt.Sprint("waits ", m.hint(), " as before")
+}
+
+// arrive is a stranger that nobody knows.
+func (m *redisModel) arrive(r driver.Request, ttl int64) string {
+	q := m.queue()
+	stored, err := q.Admit(r)
+	if err != nil {
+		return m.no(err)
+	}
+	e := &modelRequest{Entry: driver.Entry{Request: stored}, ttl: ttl, arrived: m.now}
+	q.Strangers = append(q.Strangers, &e.Entry)
+	switch {
+	case q.Granted() == len(q.Strangers):
+		m.grant(e, ttl)
+		m.seen["granted at once"]++
+		return fmt.Sprint("granted ", e.Token)
+	case !r.Wait:
+		return m.no(driver.ErrHeld)
+	}
+	e.place = max(m.now, m.passed[r.Client].place+1)
+	if n := len(m.waiting); n > 0 {
+		e.place = max(e.place, m.waiting[n-1].place+1)
+	}
+	m.await(e)
+	m.waiting = append(m.waiting, e)
+	m.seen["a waiter arrives"]++
+	return fmt.Sprint("waits ", m.hint(), " new")
+}
+
+func (m *redisModel) await(w *modelRequest) { m.arm(w, max(w.ttl, 3_000_000)) }
+
+// hint is how long it is until the next of the holders expires.
+func (m *redisModel) hint() int64 {
+	var at int64
+	for _, h := range m.held {
+		if at == 0 || h.expiry < at {
+			at = h.expiry
+		}
+	}
+	return max(at-m.now, 0)
+}
+
+// renew is renew.lua.
+func (m *redisModel) renew(id driver.ID, ttl int64) string {
+	switch h := find(m.held, id); {
+	case h != nil && h.Broken:
+		m.seen["a broken hold is not renewed"]++
+		return "0"
+	case h != nil:
+		h.pending, h.ttl = false, ttl
+		m.arm(h, ttl)
+		m.seen["renewed"]++
+		return "1"
+	}
+	if m.awaiting(id) != nil {
+		return "2"
+	}
+	return "0"
+}
+
+// release is release.lua. The TTL is that of the tombstone; 0: none.
+func (m *redisModel) release(id driver.ID, ttl int64) string {
+	was, forced := true, m.gone[id].forced && m.gone[id].until > m.now
+	if h := find(m.held, id); h != nil {
+		m.end(h)
+	} else if w := m.awaiting(id); w != nil {
+		m.unwait(w)
+	} else {
+		was = false
+	}
+	if ttl > 0 {
+		m.bury(id, ttl, false)
+	}
+	switch {
+	case was:
+		m.settle()
+		return "1"
+	case forced:
+		m.seen["what was ended by force is released"]++
+		return "-1"
+	}
+	return "0"
+}
+
+func (m *redisModel) bury(id driver.ID, ttl int64, forced bool) {
+	t := m.gone[id]
+	if t.until <= m.now {
+		t = tombstone{}
+	}
+	m.gone[id] = tombstone{max(t.until, m.now+ttl), t.forced || forced}
+	m.changed = true
+}
+
+// breaks is break.lua.
+func (m *redisModel) breaks(t driver.Token, force bool) string {
+	n := 0
+	for _, h := range slices.Clone(m.held) {
+		if h.Token != t {
+			continue
+		}
+		n++
+		if !force {
+			h.Broken, m.changed = true, true
+			continue
+		}
+		m.end(h)
+		m.bury(h.ID, h.ttl, true)
+		m.ended = append(m.ended, diffChannels+h.Client.String()+" -"+h.ID.String())
+	}
+	slices.Sort(m.ended)
+	if n > 0 {
+		m.seen["broken"]++
+		m.settle()
+	}
+	return fmt.Sprint(n)
+}
+
+// inspect is inspect.lua.
+func (m *redisModel) inspect() string {
+	m.settle()
+	s := m.state()
+	s.gone, s.passed = nil, nil
+	return s.String()
+}
+
+// forget is the loss of all that the server has.
+func (m *redisModel) forget() string {
+	m.held, m.waiting, m.last, m.kept, m.forgot, m.changed = nil, nil, 0, 0, false, false
+	clear(m.gone)
+	clear(m.passed)
+	return "forgotten"
+}
+
+// state is what the server has to have.
+func (m *redisModel) state() redisState {
+	s := redisState{gone: map[string]tombstone{}, passed: map[string]passedOver{}}
+	for _, h := range m.held {
+		s.holding = append(s.holding, h.stored())
+	}
+	for _, w := range m.waiting {
+		if m.waits(w) {
+			s.waiting = append(s.waiting, w.stored())
+		}
+	}
+	for id, t := range m.gone {
+		s.gone[id.String()] = t
+	}
+	for client, p := range m.passed {
+		s.passed[client.String()] = p
+	}
+	return s
+}
+
+func (r *modelRequest) stored() storedRequest {
+	return storedRequest{
+		id: r.ID.String(), owner: r.Owner.String(), client: r.Client.String(), mode: r.Mode, limit: r.Limit, token: int64(r.Token),
+		place: r.place, expiry: r.expiry, ttl: r.ttl, arrived: r.arrived, fixed: r.Fixed, broken: r.Broken, pending: r.pending, label: r.Label,
+	}
+}
+
+// check holds what was kept, and for how long, to the promise.
+func (m *redisModel) check(s redisState) error {
+	switch {
+	case s.last != m.last && !(m.forgot && s.last == 0):
+		return fmt.Errorf("the last token is %d, want %d", s.last, m.last)
+	case s.kept != m.kept:
+		return fmt.Errorf("it is kept until %d, want %d", s.kept, m.kept)
+	case s.dead != len(m.waiting)-len(s.waiting):
+		return fmt.Errorf("%d dead waiters are kept, want %d", s.dead, len(m.waiting)-len(s.waiting))
+	}
+	return nil
+}
+
+// redisState is what the server has of one name.
+type redisState struct {
+	holding []storedRequest // in any order
+	waiting []storedRequest // without the dead
+	dead    int
+	gone    map[string]tombstone
+	passed  map[string]passedOver
+	last    int64
+	kept    int64 // until when; 0: there is nothing, or it is kept for ever
+}
+
+// storedRequest is a request as the server has it.
+type storedRequest struct {
+	id, owner, client      string
+	mode                   driver.Mode
+	limit                  int
+	token, place           int64
+	expiry, ttl, arrived   int64
+	fixed, broken, pending bool
+	label                  string
+}
+
+func (r storedRequest) String() string {
+	return fmt.Sprintf("%.2s: owner %.2s, client %.2s, %s, limit %d, token %d, place %d, until %d, ttl %d, since %d, %q, fixed %t, broken %t, pending %t",
+		r.id, r.owner, r.client, r.mode, r.limit, r.token, r.place, r.expiry, r.ttl, r.arrived, r.label, r.fixed, r.broken, r.pending)
+}
+
+// same reports whether the queues and tombstones are equal.
+func (s redisState) same(o redisState) bool {
+	byID := func(a, b storedRequest) int { return strings.Compare(a.id, b.id) }
+	return slices.Equal(slices.SortedFunc(slices.Values(s.holding), byID), slices.SortedFunc(slices.Values(o.holding), byID)) &&
+		slices.Equal(s.waiting, o.waiting) && maps.Equal(s.gone, o.gone) && maps.Equal(s.passed, o.passed)
+}
+
+// String is one line for each part, holders in the order of their IDs.
+func (s redisState) String() string {
+	var lines []string
+	for _, r := range s.holding {
+		lines = append(lines, "  holds "+r.String())
+	}
+	slices.Sort(lines)
+	for _, r := range s.waiting {
+		lines = append(lines, "  waits "+r.String())
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.gone)) {
+		lines = append(lines, fmt.Sprintf("  gone %.2s until %d, forced %t", id, s.gone[id].until, s.gone[id].forced))
+	}
+	for _, client := range slices.Sorted(maps.Keys(s.passed)) {
+		lines = append(lines, fmt.Sprintf("  passed over %.2s up to %d until %d", client, s.passed[client].place, s.passed[client].until))
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,61 @@
+package redlock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	servers "github.com/dlock-go/dlock/conformance/containers/redis"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+func TestRedlockConformance(t *testing.T) {
+	f := startFleet(t, servers.Redis)
+	all := func(b driver.Backend, fault func(*netfault.Proxy) func()) (heal func()) {
+		var heals []func()
+		for _, p := range b.(*side).lines {
+			heals = append(heals, fault(p))
+		}
+		return func() {
+			for _, h := range heals {
+				h()
+			}
+		}
+	}
+	// Masters are asked all at once: what counts is the one that was asked most.
+	most := func(b driver.Backend, count func(netfault.Counts) int64) (n int64) {
+		for _, p := range b.(*side).lines {
+			n = max(n, count(p.Counts()))
+		}
+		return n
+	}
+	conformance.Run(t, service.Reported("redlock", conformance.Harness{
+		Open: func(t conformance.T) driver.Backend {
+			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds it all the same: a law that
+			// begins anew with twice the TTL leaves them twice the time.
+			return f.lined(t, redis.RedlockOptions{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
+		},
+		TTL: 4 * time.Second, // a new connection and two calls on it fit into a tenth of that also while others work
+		Cut: func(_ conformance.T, b driver.Backend) func() { return all(b, (*netfault.Proxy).Isolate) },
+		Deafen: func(_ conformance.T, b driver.Backend) func() {
+			return all(b, func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) })
+		},
+		Record: func(t conformance.T, b driver.Backend) func() {
+			return all(b, func(p *netfault.Proxy) func() {
+				r := p.Record()
+				return func() {
+					if err := r.Replay(""); err != nil {
+						t.Errorf("replay: %v", err)
+					}
+				}
+			})
+		},
+		Calls: func(b driver.Backend) int64 { return most(b, func(c netfault.Counts) int64 { return c.RoundTrips }) },
+		Connections: func(b driver.Backend) int {
+			return int(most(b, func(c netfault.Counts) int64 { return int64(c.Open) }))
+		},
+	}, f...))
+}

@@ -1,0 +1,102 @@
+package redlock
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// nothingPilesUp: masters that hang cost what is under way, and not what was.
+func nothingPilesUp(t *testing.T, f fleet) {
+	const timeout = 2 * time.Second
+	a := f.side(t, redis.RedlockOptions{NodeTimeout: timeout})
+	held := steps.Request("piles")
+	a.get(t, held)
+	f.hang(t, 3, 4)
+	grow := func(n int) int {
+		for range n {
+			a.refused(t, steps.Request(held.Name), driver.ErrHeld)
+		}
+		r := steps.Request("piles too")
+		a.get(t, r)
+		a.release(t, r)
+		low := runtime.NumGoroutine()
+		for end := time.Now().Add(2 * timeout); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+			low = min(low, runtime.NumGoroutine())
+		}
+		return low
+	}
+	few, many := grow(10), grow(300)
+	t.Logf("goroutines after 10 refusals %d, after 310 %d", few, many)
+	if many > few+10 {
+		t.Errorf("with 300 refusals more the goroutines went from %d to %d", few, many)
+	}
+}
+
+func roundTrips(t *testing.T, f fleet) {
+	const rounds, many = 50, 1000
+	a := f.lined(t, redis.RedlockOptions{})
+	rs := make([]driver.Request, many)
+	for i := range rs {
+		rs[i] = steps.Request(fmt.Sprint("trips-", i))
+	}
+	warm := steps.Request("warm for trips") // so that the masters have the scripts
+	a.get(t, warm)
+	f.everywhere(t, warm.Name)
+	a.Renew(t.Context(), []driver.Request{warm})
+	a.release(t, warm)
+	f.clear(t, warm.Name)
+	for i := range rs {
+		a.get(t, rs[i])
+	}
+	f.everywhere(t, rs[many-1].Name)
+	trips := func(what string, n int, do func(i int)) {
+		t.Helper()
+		const greeting = 4 // round trips of a new connection, at most
+		var before []netfault.Counts
+		for _, p := range a.lines {
+			before = append(before, p.Counts())
+		}
+		start := time.Now()
+		for i := range n {
+			do(i)
+		}
+		took := time.Since(start)
+		mark := steps.Request("mark") // behind all that is under way
+		a.get(t, mark)
+		f.everywhere(t, mark.Name)
+		for i, p := range a.lines {
+			now := p.Counts()
+			if got := now.RoundTrips - before[i].RoundTrips - 1; got > int64(n)+greeting*(now.Dialled-before[i].Dialled) {
+				t.Errorf("%s %d times made %d round trips to master %d", what, n, got, i)
+			}
+		}
+		a.release(t, mark)
+		f.clear(t, mark.Name)
+		t.Logf("%s: %s", what, took/time.Duration(n))
+	}
+	trips("a grant sent again", rounds, func(i int) { a.get(t, rs[i]) })
+	trips("a refusal", rounds, func(i int) { a.refused(t, steps.Request(rs[i].Name), driver.ErrHeld) })
+	trips("Renew of 100", rounds, func(int) {
+		for i, p := range a.Renew(t.Context(), rs[:100]) {
+			if p.Err != nil {
+				t.Fatalf("Renew of %d: %v", i, p.Err)
+			}
+		}
+	})
+	trips("Release", rounds, func(i int) { a.release(t, rs[i]) })
+	trips("Acquire", rounds, func(i int) { a.get(t, rs[i]) })
+	start := time.Now()
+	for i, p := range a.Renew(t.Context(), rs) {
+		if p.Err != nil {
+			t.Fatalf("Renew of %d: %v", i, p.Err)
+		}
+	}
+	t.Logf("Renew of %d: %s", many, time.Since(start))
+}

@@ -1,0 +1,243 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	servers "github.com/dlock-go/dlock/conformance/containers/redis"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// fleet are the masters of Redlock.
+type fleet []*service.Server
+
+func startFleet(t service.T, k service.Kind) fleet {
+	t.Helper()
+	f := make(fleet, 5)
+	for i := range f {
+		f[i] = service.StartOwn(t, k.With(servers.Durable...))
+	}
+	return f
+}
+
+func (f fleet) url(params string) string {
+	return "redlock://" + strings.Join(service.Addrs(f), ",") + "/0?" + params
+}
+
+// side is a client of the fleet.
+type side struct {
+	*redis.Redlock
+	clients []goredis.UniversalClient
+	lines   []*netfault.Proxy // to each master, if it is lined
+}
+
+// Close closes all that the side has.
+func (s *side) Close() error {
+	err := s.Redlock.Close()
+	for _, c := range s.clients {
+		c.Close()
+	}
+	for _, p := range s.lines {
+		p.Close()
+	}
+	return err
+}
+
+// side opens a client. Its masters have ten seconds to answer, or a tenth of the TTL, unless the options say otherwise: the machine may
+// be busy.
+func (f fleet) side(t service.T, o redis.RedlockOptions) *side {
+	t.Helper()
+	return f.with(t, o, nil)
+}
+
+// lined is side with a proxy before each master.
+func (f fleet) lined(t service.T, o redis.RedlockOptions) *side {
+	t.Helper()
+	var lines []*netfault.Proxy
+	for range f {
+		lines = append(lines, netfault.NewProxy())
+	}
+	s := f.with(t, o, lines)
+	if _, err := s.Inspect(context.Background(), "warm"); err != nil { // a fault meets connections that are open
+		t.Fatalf("%v", err)
+	}
+	return s
+}
+
+func (f fleet) with(t service.T, o redis.RedlockOptions, lines []*netfault.Proxy) *side {
+	t.Helper()
+	if o.NodeTimeout == 0 {
+		o.NodeTimeout = 10 * time.Second
+	}
+	s := &side{lines: lines}
+	for i, m := range f {
+		set := &goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true, DialerRetries: 1}
+		if lines != nil {
+			set.Dialer = lines[i].Dial
+			set.PoolSize, set.MinIdleConns, set.PipelinePoolSize = 3, 3, -1 // as many connections at any time
+		}
+		s.clients = append(s.clients, goredis.NewClient(set))
+	}
+	b, err := redis.NewRedlock(s.clients, o)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	s.Redlock = b
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// open is dlock.New over a side.
+func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *side) {
+	t.Helper()
+	s := f.side(t, redis.RedlockOptions{})
+	c, err := dlock.New(s, append([]dlock.Option{dlock.Logger(nil)}, opts...)...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, s
+}
+
+// votes returns on how many masters something stands for the name. Those that do not answer count as -1.
+func (f fleet) votes(t service.T, name string) []int {
+	t.Helper()
+	n := make([]int, len(f))
+	for i, m := range f {
+		c := goredis.NewClient(&goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true, DialerRetries: 1})
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		v, err := c.Exists(ctx, "dlock:{"+name+"}:redlock").Result()
+		cancel()
+		c.Close()
+		if n[i] = int(v); err != nil {
+			n[i] = -1
+		}
+	}
+	return n
+}
+
+// clear waits until nothing stands for the name on any master.
+func (f fleet) clear(t service.T, name string) {
+	t.Helper()
+	await.That(t, "nothing stands for "+name, func() bool { return fmt.Sprint(f.votes(t, name)) == fmt.Sprint(make([]int, len(f))) })
+}
+
+// tombstones waits until masters know that the request is over, whatever of it comes late.
+func (f fleet) tombstones(t *testing.T, r driver.Request, some ...int) {
+	t.Helper()
+	for _, i := range some {
+		await.That(t, "there is a tombstone", func() bool {
+			return servers.CLIOf(t, f[i]).Exists(t.Context(), "dlock:{"+r.Name+"}:redlock:"+r.ID.String()).Val() == 1
+		})
+	}
+}
+
+// everywhere waits until all masters have it: grants return when a majority has.
+func (f fleet) everywhere(t service.T, name string) {
+	t.Helper()
+	await.That(t, "all masters have "+name, func() bool { return fmt.Sprint(f.votes(t, name)) == "[1 1 1 1 1]" })
+}
+
+// get acquires what has to be granted.
+func (s *side) get(t service.T, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := s.Acquire(context.Background(), r)
+	if err != nil {
+		t.Fatalf("Acquire: %v", err)
+	}
+	return g
+}
+
+func (s *side) refused(t service.T, r driver.Request, why error) {
+	t.Helper()
+	if _, err := s.Acquire(context.Background(), r); !errors.Is(err, why) {
+		t.Fatalf("Acquire: %v; want %v", err, why)
+	}
+}
+
+func (s *side) release(t service.T, r driver.Request) {
+	t.Helper()
+	if err := s.Release(context.Background(), r); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+// unknown fails the test unless the error leaves the outcome open, and says how many masters answered.
+func unknown(t service.T, err error, answered int) {
+	t.Helper()
+	for _, certain := range []error{nil, driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrClosed, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, certain) {
+			t.Fatalf("error %v matches %v", err, certain)
+		}
+	}
+	if want := fmt.Sprintf("%d of 5 masters answered", answered); !strings.Contains(err.Error(), want) {
+		t.Fatalf("error %v; want one that says %q", err, want)
+	}
+}
+
+// fleetTest is a test that leaves the fleet as it was.
+type fleetTest struct {
+	name string
+	run  func(*testing.T, fleet)
+}
+
+func (f fleet) run(t *testing.T, all []fleetTest) {
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			service.Watch(t, f...)
+			c.run(t, f)
+		})
+	}
+}
+
+// down kills masters until the test ends.
+func (f fleet) down(t *testing.T, some ...int) {
+	t.Helper()
+	for _, i := range some {
+		f[i].Kill(t)
+		t.Cleanup(func() { f[i].Restart(t) })
+	}
+}
+
+// hang stops masters until wake, or the test ends.
+func (f fleet) hang(t *testing.T, some ...int) (wake func()) {
+	t.Helper()
+	wake = sync.OnceFunc(func() {
+		for _, i := range some {
+			f[i].Continue(t)
+		}
+	})
+	t.Cleanup(wake)
+	for _, i := range some {
+		f[i].Pause(t)
+	}
+	return wake
+}
+
+// plant gives votes to somebody else.
+func (f fleet) plant(t *testing.T, r driver.Request, some ...int) {
+	t.Helper()
+	for _, i := range some {
+		servers.CLIOf(t, f[i]).Must("SET", "dlock:{"+r.Name+"}:redlock", fmt.Sprintf("%s - 60000 1 %s x", r.ID, r.Client), "PX", 60000)
+	}
+}
+
+// lose loses the next reply of some masters. The connection goes with it.
+func (s *side) lose(some ...int) (lost []<-chan struct{}) {
+	for _, i := range some {
+		lost = append(lost, s.lines[i].DropReply("evalsha"))
+	}
+	return lost
+}

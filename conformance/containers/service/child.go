@@ -1,0 +1,197 @@
+package service
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Program is what a child process runs: a second client that can be stopped as a whole, or killed. It talks to the test in lines.
+type Program struct{ name string }
+
+var programs = map[string]func(in *bufio.Scanner, out io.Writer, args []string) error{}
+
+// NewProgram names a program. It is called for a variable of the test's package, so that the child, which is the same test
+// binary, finds it. What the test says arrives on in, and what goes to out is for the test to hear. The process ends when main
+// returns, with its error if that is not nil; main returns when in ends, for then the test is over.
+func NewProgram(name string, main func(in *bufio.Scanner, out io.Writer, args []string) error) Program {
+	if _, twice := programs[name]; twice {
+		panic("service: two programs are called " + name)
+	}
+	programs[name] = main
+	return Program{name}
+}
+
+// childEnv is set in a child: the program's name.
+const childEnv = "DLOCK_TEST_CHILD"
+
+func runChild(name string) int {
+	main, ok := programs[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "there is no program %s\n", name)
+		return 2
+	}
+	if err := main(bufio.NewScanner(os.Stdin), os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Child is a process that runs a Program. Its methods fail the test if they do not succeed.
+type Child struct {
+	t     T
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string
+	errs  lockedBuffer
+	done  chan struct{}
+}
+
+// Start runs the program in a process of its own, which is killed when the test ends; if the test failed, what it wrote to its
+// standard error is shown.
+func (p Program) Start(t T, args ...string) *Child {
+	t.Helper()
+	run, err := begin()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	dir, err := os.MkdirTemp(run.folder, "child-")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	c := &Child{t: t, cmd: exec.Command(self, args...), lines: make(chan string, 1024)}
+	c.cmd.Dir = dir
+	c.cmd.Env = append(os.Environ(), childEnv+"="+p.name)
+	c.cmd.Stderr = &c.errs
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, hear, err := os.Pipe() // not StdoutPipe: what the child said last can be heard after its end
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	c.cmd.Stdout = hear
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatalf("%v", err)
+	}
+	c.done, err = spawn(c.cmd)
+	hear.Close()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	go func() {
+		defer out.Close()
+		defer close(c.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			c.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		c.cmd.Process.Kill()
+		<-c.done
+		if t.Failed() && c.errs.String() != "" {
+			t.Logf("the child %s wrote:\n%s", p.name, tail(c.errs.String(), 60))
+		}
+		os.RemoveAll(dir)
+	})
+	return c
+}
+
+// Say sends the child a line.
+func (c *Child) Say(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatalf("say %q to the child: %v", line, err)
+	}
+}
+
+// Hear returns the next line that the child says, and waits for it for at most a minute.
+func (c *Child) Hear() string {
+	c.t.Helper()
+	select {
+	case line, ok := <-c.lines:
+		if !ok {
+			c.t.Fatalf("the child has nothing more to say; it wrote:\n%s", tail(c.errs.String(), 20))
+		}
+		return line
+	case <-time.After(time.Minute):
+		c.t.Fatalf("the child says nothing")
+	}
+	panic("unreachable")
+}
+
+// Expect hears a line, which has to be the given one.
+func (c *Child) Expect(line string) {
+	c.t.Helper()
+	if got := c.Hear(); got != line {
+		c.t.Fatalf("the child says %q, want %q", got, line)
+	}
+}
+
+// Stop stops the child where it is, until Continue: all of its goroutines, its timers and its sockets.
+func (c *Child) Stop() {
+	c.t.Helper()
+	if err := stop(c.cmd.Process); err != nil {
+		c.t.Fatalf("stop the child: %v", err)
+	}
+}
+
+// Continue is the end of Stop.
+func (c *Child) Continue() {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		c.t.Fatalf("continue the child: %v", err)
+	}
+}
+
+// Kill ends the child at once, stopped or not, and waits until it is gone. Its connections are closed by the system.
+func (c *Child) Kill() {
+	c.t.Helper()
+	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		c.t.Fatalf("kill the child: %v", err)
+	}
+	<-c.done
+}
+
+// Wait tells the child that the test has no more to say, and waits until it has ended in good order.
+func (c *Child) Wait() {
+	c.t.Helper()
+	c.in.Close()
+	select {
+	case <-c.done:
+	case <-time.After(time.Minute):
+		c.t.Fatalf("the child does not end")
+	}
+	if s := c.cmd.ProcessState; !s.Success() {
+		c.t.Fatalf("the child: %s; it wrote:\n%s", s, strings.TrimSpace(tail(c.errs.String(), 20)))
+	}
+}
+
+// lockedBuffer is a buffer that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,89 @@
+package service
+
+import (
+	"sync"
+
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Harness returns a harness of the suite in which each client has a [Proxy] of its own, with all powers of this package: open
+// opens a client that reaches its servers through the proxy only. The servers are those that Restart restarts, on their data; it
+// is there if all are the test's own.
+//
+// Name says in the report what the laws ran on, as of [Reported]. Not every protocol lets a request be replayed on another
+// connection: where it does not, set Record to nil.
+func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backend, servers ...*Server) conformance.Harness {
+	var proxies sync.Map // by backend
+	of := func(b driver.Backend) *netfault.Proxy {
+		p, ok := proxies.Load(b)
+		if !ok {
+			panic("service: a backend that the harness did not open")
+		}
+		return p.(*netfault.Proxy)
+	}
+	h := conformance.Harness{
+		Open: func(t conformance.T) driver.Backend {
+			t.Helper()
+			p := netfault.NewProxy()
+			t.Cleanup(p.Close)
+			b := open(t, p)
+			proxies.Store(b, p)
+			return b
+		},
+		Cut:    func(_ conformance.T, b driver.Backend) func() { return of(b).Isolate() },
+		Deafen: func(_ conformance.T, b driver.Backend) func() { return of(b).Hold(netfault.ToClient) },
+		Record: func(t conformance.T, b driver.Backend) func() {
+			r := of(b).Record()
+			return func() {
+				t.Helper()
+				if err := r.Replay(""); err != nil {
+					t.Errorf("replay: %v", err)
+				}
+			}
+		},
+		Calls:       func(b driver.Backend) int64 { return of(b).Counts().RoundTrips },
+		Connections: func(b driver.Backend) int { return of(b).Counts().Open },
+		Restart: func(t conformance.T) {
+			t.Helper()
+			for _, s := range servers {
+				s.Kill(t)
+			}
+			for _, s := range servers {
+				s.Restart(t)
+			}
+		},
+	}
+	for _, s := range servers {
+		if !s.Own() {
+			h.Restart = nil
+		}
+	}
+	if len(servers) == 0 {
+		h.Restart = nil
+	}
+	return Reported(name, h, servers...)
+}
+
+// Reported returns the harness, with what becomes of its laws on the servers counted under the name in the last lines of the run. A
+// law that fails shows what the servers wrote meanwhile.
+func Reported(name string, h conformance.Harness, servers ...*Server) conformance.Harness {
+	h.Done = func(t conformance.T, v conformance.Verdict) {
+		t.Helper()
+		report.law(name, servers, v)
+		for _, s := range servers {
+			s.show(t, v.Began)
+		}
+	}
+	return h
+}
+
+// Beside returns the harness of a set-up that stands beside another one of its service on which all laws run: this one runs those
+// that are not alike on both, unless the run is long.
+func Beside(h conformance.Harness) conformance.Harness {
+	if !conformance.Long() {
+		h.Only = func(l conformance.Law) bool { return !l.Alike() }
+	}
+	return h
+}

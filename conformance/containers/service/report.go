@@ -1,0 +1,158 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock/conformance"
+)
+
+// report is what ran on what.
+var report tallies
+
+type tallies struct {
+	mu    sync.Mutex
+	lines []*Line
+}
+
+// Line is a line of the report: servers that were started, a way to start them that could not be used, or a set-up on which laws
+// ran. The file that DLOCK_TEST_REPORT names gets one of the last kind for each law, as JSON, when the law is over.
+type Line struct {
+	Started string `json:",omitempty"` // a kind of server: its version and where it came from
+	Note    string `json:",omitempty"`
+
+	SetUp    string         `json:",omitempty"` // on which laws ran
+	Versions string         `json:",omitempty"` // of its servers
+	Passed   int            `json:",omitempty"`
+	Failed   int            `json:",omitempty"`
+	Skipped  map[string]int `json:",omitempty"` // by their reasons
+	Left     int            `json:",omitempty"` // to a long run
+	Count    int            `json:",omitempty"` // of servers started
+	From, To time.Time      // of the laws
+}
+
+// line returns the line that is, or a new one. The caller holds mu.
+func (r *tallies) line(is func(*Line) bool, otherwise Line) *Line {
+	if i := slices.IndexFunc(r.lines, is); i >= 0 {
+		return r.lines[i]
+	}
+	r.lines = append(r.lines, &otherwise)
+	return &otherwise
+}
+
+func (r *tallies) started(s *Server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	what := s.Version + ": " + s.Origin
+	r.line(func(l *Line) bool { return l.Started == what }, Line{Started: what}).Count++
+}
+
+// tried notes, once each, the ways that failed before a server was started in another.
+func (r *tallies) tried(ways []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range ways {
+		first, _, _ := strings.Cut(w, "\n")
+		note := "could not be used: " + first
+		r.line(func(l *Line) bool { return l.Note == note }, Line{Note: note})
+	}
+}
+
+// law counts what became of a law on a set-up.
+func (r *tallies) law(setUp string, servers []*Server, v conformance.Verdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.line(func(l *Line) bool { return l.SetUp == setUp }, Line{SetUp: setUp, From: v.Began, Left: len(conformance.Laws())})
+	if l.Versions == "" {
+		l.Versions = versions(servers)
+	}
+	l.count(v)
+	one := Line{SetUp: setUp, Versions: l.Versions, From: v.Began, Left: l.Left + 1}
+	one.count(v)
+	if err := one.save(); err != nil {
+		fmt.Fprintln(os.Stderr, "DLOCK_TEST_REPORT:", err)
+	}
+}
+
+// count adds a law to the line of its set-up.
+func (l *Line) count(v conformance.Verdict) {
+	l.To = time.Now()
+	l.Left--
+	switch {
+	case v.Failed:
+		l.Failed++
+	case v.Skipped != "":
+		if l.Skipped == nil {
+			l.Skipped = map[string]int{}
+		}
+		l.Skipped[v.Skipped]++
+	default:
+		l.Passed++
+	}
+}
+
+func versions(servers []*Server) string {
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.Version)
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ", ")
+}
+
+// String is the line as the tests of one package print it.
+func (l *Line) String() string {
+	switch {
+	case l.Started != "":
+		return fmt.Sprintf("started %s (%d)", l.Started, l.Count)
+	case l.SetUp == "":
+		return l.Note
+	}
+	skipped := 0
+	for n := range maps.Values(l.Skipped) {
+		skipped += n
+	}
+	return fmt.Sprintf("ran on %s (%s): %d laws passed, %d skipped, %d failed, %d left to a long run, in %.0f s",
+		l.SetUp, l.Versions, l.Passed, skipped, l.Failed, l.Left, l.To.Sub(l.From).Seconds())
+}
+
+// print writes the report, in the order in which its lines came.
+func (r *tallies) print() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.lines {
+		fmt.Println(l)
+	}
+}
+
+// save appends the line to the file that DLOCK_TEST_REPORT names, in one write, since others do so too.
+func (l *Line) save() error {
+	name := os.Getenv("DLOCK_TEST_REPORT")
+	if name == "" {
+		return nil
+	}
+	text, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.Write(append(text, '\n'))
+	return err
+}
+
+// Unreport takes a line out of the report, of a server or a set-up, that is true of a test of tests only.
+func Unreport(what string) {
+	report.mu.Lock()
+	defer report.mu.Unlock()
+	report.lines = slices.DeleteFunc(report.lines, func(l *Line) bool { return l.Started == what || l.SetUp == what })
+}

@@ -1,0 +1,146 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Main is what TestMain calls, with nothing before it:
+//
+//	func TestMain(m *testing.M) { os.Exit(service.Main(m)) }
+//
+// It runs the tests, removes what they left, and then prints what ran on what, also to the file that DLOCK_TEST_REPORT names. In
+// processes that this package starts it does what they are for.
+func Main(m *testing.M) int {
+	inMain = true
+	switch {
+	case os.Getenv(sweepEnv) != "":
+		sweep(os.Getenv(sweepEnv))
+		return 0
+	case os.Getenv(childEnv) != "":
+		return runChild(os.Getenv(childEnv))
+	}
+	go endWithParent()
+	code := m.Run()
+	if theRun.sweeper != nil {
+		theRun.end.Close()
+		theRun.sweeper.Wait()
+	}
+	report.print()
+	return code
+}
+
+// endWithParent ends the run when whoever started it is gone: nobody would see how it ends, and nobody could interrupt it.
+func endWithParent() {
+	for parent := os.Getppid(); os.Getppid() == parent; {
+		time.Sleep(500 * time.Millisecond)
+	}
+	os.Exit(1) // the sweeper does the rest
+}
+
+// sweepEnv is set in the sweeper: the run's folder.
+const sweepEnv = "DLOCK_TEST_SWEEP"
+
+// run is what this process has started. Its sweeper is a second process that holds the reading end of a pipe: when the run has
+// ended, in whatever way, the pipe ends, and the sweeper removes what is left.
+type run struct {
+	id      string // also the label of its containers
+	folder  string // everything that it writes
+	sweeper *exec.Cmd
+	end     io.Closer
+}
+
+var (
+	theRun run
+	inMain bool // without Main the sweeper would run the tests
+)
+
+// begin returns the run; the first call starts it.
+func begin() (*run, error) { return beginOnce() }
+
+var beginOnce = sync.OnceValues(func() (*run, error) {
+	if !inMain {
+		return nil, errors.New("TestMain has to call service.Main")
+	}
+	folder, err := os.MkdirTemp("", "dlock-test-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(folder, "pids"), 0o700); err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), sweepEnv+"="+folder)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	end, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	ready, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
+		return nil, fmt.Errorf("the sweeper did not start: %w", err)
+	}
+	theRun = run{id: filepath.Base(folder), folder: folder, sweeper: cmd, end: end}
+	return &theRun, nil
+})
+
+// note tells the sweeper of a process, until forget.
+func (r *run) note(pid int) (forget func()) {
+	name := filepath.Join(r.folder, "pids", strconv.Itoa(pid))
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		panic(err) // nobody would remove the process
+	}
+	return func() { os.Remove(name) }
+}
+
+func sweep(folder string) {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
+	io.WriteString(os.Stdout, "\n")
+	io.Copy(io.Discard, os.Stdin) // until the run has ended
+
+	noted, _ := filepath.Glob(filepath.Join(folder, "pids", "*"))
+	for _, name := range noted {
+		if pid, err := strconv.Atoi(filepath.Base(name)); err == nil && within(pid, folder) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(folder, containersMark)); err == nil {
+		removeContainers(filepath.Base(folder))
+	}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a process that is just ending may still write
+		if os.RemoveAll(folder) == nil {
+			return
+		}
+	}
+}
+
+// within reports whether the process works in the folder: a process that is the run's does, another one that got its number does not.
+func within(pid int, folder string) bool {
+	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+	if err != nil { // not Linux
+		out, _ := exec.Command("lsof", "-a", "-p", strconv.Itoa(pid), "-d", "cwd", "-Fn").Output()
+		_, dir, _ = strings.Cut(string(out), "\nn")
+	}
+	return strings.HasPrefix(dir, folder+"/")
+}

@@ -1,0 +1,43 @@
+package steps
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// FlashSale runs "dlock demo" on the URL, and disturb once the sale under the lock has begun.
+func FlashSale(t *testing.T, url string, disturb func()) {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "dlock")
+	build := exec.Command("go", "build", "-C", "../../../cmd/dlock", "-o", bin, ".")
+	build.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms") // so that it is not over before the disturbance is
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var page strings.Builder
+	locked, disturbed := false, false
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		page.WriteString(lines.Text() + "\n")
+		locked = locked || strings.HasPrefix(lines.Text(), "under dlock")
+		if locked && !disturbed && strings.Contains(lines.Text(), " of 50 sold") {
+			disturbed = true
+			disturb()
+		}
+	}
+	if err := cmd.Wait(); err != nil || !disturbed || !strings.Contains(page.String(), "sold 50, the stock was 50: oversold by 0") {
+		t.Errorf("disturbed: %t; %v\n%s", disturbed, err, page.String())
+	}
+}

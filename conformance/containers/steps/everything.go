@@ -1,0 +1,104 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Everything does all that a client can do, with two of them, and returns the first error.
+func Everything(t *testing.T, name string, open func() (driver.Backend, error)) error {
+	var clients [2]*dlock.Client
+	var backend driver.Backend
+	for i := range clients {
+		b, err := open()
+		if err != nil {
+			return fmt.Errorf("open: %w", err)
+		}
+		defer b.Close()
+		if clients[i], err = dlock.New(b, dlock.Logger(nil), dlock.TTL(30*time.Second)); err != nil {
+			return err
+		}
+		defer clients[i].Close()
+		backend = b
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	a, b := clients[0], clients[1]
+	held, err := a.Mutex(name).Lock(ctx)
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	join, err := b.Mutex(name).Lock(dlock.WithOwner(ctx, held.Owner()))
+	if err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	if err := join.Unlock(ctx); err != nil {
+		return fmt.Errorf("unlock of a join: %w", err)
+	}
+	left, leave := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer leave()
+	if _, err := b.Mutex(name).Lock(left); !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("a wait that is given up: %w", err)
+	}
+	type result struct {
+		l   *dlock.Lease
+		err error
+	}
+	waited := make(chan result, 1)
+	go func() {
+		l, err := b.Mutex(name).Lock(ctx)
+		waited <- result{l, err}
+	}()
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		await.Running(4500 * time.Millisecond) // for so long that the subscription has to show that it lives
+	}()
+	select {
+	case r := <-waited:
+		return fmt.Errorf("wait: %w", CmpErr(r.err))
+	case <-shown:
+	}
+	if err := held.Renew(ctx); err != nil {
+		return fmt.Errorf("renew: %w", err)
+	}
+	if _, err := a.Inspect(ctx, name); err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	if names, err := backend.(driver.Lister).List(ctx); err != nil || len(names) == 0 {
+		return fmt.Errorf("list of %d: %w", len(names), CmpErr(err))
+	}
+	if err := held.Unlock(ctx); err != nil {
+		return fmt.Errorf("unlock: %w", err)
+	}
+	r := <-waited
+	if r.err != nil {
+		return fmt.Errorf("wait: %w", r.err)
+	}
+	for _, force := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
+		if err := a.Break(ctx, name, r.l.Token(), force...); err != nil {
+			return fmt.Errorf("break: %w", err)
+		}
+	}
+	rest, err := a.Mutex(name).Lock(ctx)
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	_ = rest // Close gives it back
+	return errors.Join(a.Close(), b.Close())
+}
+
+// CmpErr returns the error, or another one if there is none where there has to be one.
+func CmpErr(err error) error {
+	if err == nil {
+		return errors.New("it did not fail, nor do what it should")
+	}
+	return err
+}

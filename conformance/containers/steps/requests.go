@@ -1,0 +1,218 @@
+// Package steps has what tests of all services do with a backend or a client: ask, hold, wait, take turns.
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Request is a request for a name by a client and an owner of its own.
+func Request(name string) driver.Request {
+	id := driver.NewID()
+	return driver.Request{Name: name, ID: id, Owner: id, Client: driver.NewID(), TTL: time.Minute, Label: "a test"}
+}
+
+var clientIDs sync.Map // by backend
+
+// Asked is a request of the backend's client for a name.
+func Asked(b driver.Backend, name string, ttl time.Duration) driver.Request {
+	client, _ := clientIDs.LoadOrStore(b, driver.NewID())
+	r := Request(name)
+	r.Client, r.TTL = client.(driver.ID), ttl
+	return r
+}
+
+// Waiting is asked for a request that waits.
+func Waiting(b driver.Backend, name string, ttl time.Duration) driver.Request {
+	r := Asked(b, name, ttl)
+	r.Wait = true
+	return r
+}
+
+// Acquired acquires what has to be granted.
+func Acquired(t service.T, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	g, err := b.Acquire(ctx, r)
+	if err != nil {
+		t.Fatalf("Acquire: %v", err)
+	}
+	return g
+}
+
+// Released releases what has to be there.
+func Released(t service.T, b driver.Backend, r driver.Request) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := b.Release(ctx, r); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+// Queue returns what stands under a name.
+func Queue(t service.T, b driver.Backend, name string) driver.Queue {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	q, err := b.Inspect(ctx, name)
+	if err != nil {
+		t.Fatalf("Inspect: %v", err)
+	}
+	return q
+}
+
+// Acquiring calls Acquire, and sends what it returns.
+func Acquiring(b driver.Backend, r driver.Request) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := b.Acquire(ctx, r)
+		done <- err
+	}()
+	return done
+}
+
+// Renewed renews one request.
+func Renewed(b driver.Backend, r driver.Request) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return b.Renew(ctx, []driver.Request{r})[0].Err
+}
+
+// ClientOf is dlock.New over a backend.
+func ClientOf(t service.T, b driver.Backend, opts ...dlock.Option) *dlock.Client {
+	t.Helper()
+	c, err := dlock.New(b, append([]dlock.Option{dlock.Logger(nil)}, opts...)...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// MustLock takes a lock.
+func MustLock(t *testing.T, m dlock.Mutex) *dlock.Lease {
+	t.Helper()
+	l, err := m.Lock(await.Bounded(t, time.Minute))
+	if err != nil {
+		t.Fatalf("Lock of %s: %v", m.Name(), err)
+	}
+	return l
+}
+
+// listing is a backend that lists its names.
+type listing interface {
+	driver.Backend
+	driver.Lister
+}
+
+// NamesApart lets b hold every name, and looks with other, which shares its keys or rows, and with stranger, which has another root: no
+// name is taken for another, and nothing is there under another root.
+func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
+	t.Helper()
+	const ttl = 10 * time.Minute // nobody renews, and there may be many names
+	tokens := map[string]driver.Token{}
+	for i, n := range names {
+		if slices.Contains(names[:i], n) {
+			t.Fatalf("%q is there twice", n)
+		}
+		tokens[n] = Acquired(t, b, Asked(b, n, ttl)).Token
+	}
+	for _, n := range names {
+		if _, err := other.Acquire(t.Context(), Asked(other, n, ttl)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%q: %v", n, err)
+		}
+		if q := Queue(t, other, n); q.Len() != 1 || q.Strangers[0].Token != tokens[n] || q.Strangers[0].Name != n {
+			t.Errorf("%q: %+v", n, q)
+		}
+		if q := Queue(t, stranger, n); q.Len() != 0 {
+			t.Errorf("under another root, %q: %+v", n, q)
+		}
+	}
+	listed, err := other.List(t.Context())
+	slices.Sort(listed)
+	names = slices.Sorted(slices.Values(names))
+	if err != nil || !slices.Equal(listed, names) {
+		t.Errorf("List: %q, %v", listed, err)
+	}
+	if listed, err := stranger.List(t.Context()); err != nil || len(listed) != 0 {
+		t.Errorf("List under another root: %q, %v", listed, err)
+	}
+}
+
+// HoldMany locks n names, 16 at a time. A Lock that fails is tried again, for a slow server may give up a few of so many.
+func HoldMany(t *testing.T, c *dlock.Client, n int) []*dlock.Lease {
+	t.Helper()
+	leases := make([]*dlock.Lease, n)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 16 {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				m := c.Mutex(fmt.Sprint("holding/", i))
+				l, err := m.Lock(t.Context())
+				for tries := 0; err != nil && tries < 3; tries++ {
+					l, err = m.Lock(t.Context())
+				}
+				if err != nil {
+					t.Errorf("Lock: %v", err)
+					return
+				}
+				leases[i] = l
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return leases
+}
+
+// Standstill measures for how long this process stood still until stop is called, for what is to be done by itself within some time.
+func Standstill() (stop func() time.Duration) {
+	const step = 5 * time.Millisecond
+	over, sum := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var still time.Duration
+		for last, going := time.Now(), true; going; {
+			select {
+			case <-over:
+				going = false
+			case <-time.After(step):
+			}
+			now := time.Now()
+			still += max(0, now.Sub(last)-2*step)
+			last = now
+		}
+		sum <- still
+	}()
+	return func() time.Duration {
+		close(over)
+		return <-sum
+	}
+}
+
+// MustLive fails the test if one of the leases was lost.
+func MustLive(t *testing.T, leases []*dlock.Lease) {
+	t.Helper()
+	for i, l := range leases {
+		if err := l.Err(); err != nil {
+			t.Fatalf("lease %d: %v", i, err)
+		}
+	}
+}

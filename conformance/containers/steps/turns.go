@@ -1,0 +1,145 @@
+package steps
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// TakeTurns runs n goroutines of the clients that take turns on two names, until stop: no call may fail, and no two may hold.
+func TakeTurns(t *testing.T, prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
+	t.Helper()
+	return turnsOf(t, t.Errorf, prefix, n, probe, clients...)
+}
+
+// turnsOf is TakeTurns, with calls that fail told to failed.
+func turnsOf(t *testing.T, failed func(string, ...any), prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
+	t.Helper()
+	done = new(atomic.Int64)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var in [2]atomic.Int64
+	var tokens [2]atomic.Uint64
+	for i := range n {
+		c, name := clients[i%len(clients)], i/2%2
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				l, err := c.Mutex(fmt.Sprint(prefix, "/", name)).Lock(ctx)
+				if err != nil {
+					if ctx.Err() == nil {
+						failed("Lock: %v", err)
+						<-time.After(100 * time.Millisecond)
+					}
+					continue
+				}
+				if in[name].Add(1) != 1 {
+					t.Errorf("two hold one name")
+				}
+				if before := tokens[name].Swap(uint64(l.Token())); before >= uint64(l.Token()) {
+					t.Errorf("token %d after %d", l.Token(), before)
+				}
+				in[name].Add(-1)
+				if err := l.Unlock(context.Background()); err != nil {
+					failed("Unlock: %v", err)
+				}
+				done.Add(1)
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+		await.That(t, "nothing is left", func() bool {
+			return Queue(t, probe, prefix+"/0").Len()+Queue(t, probe, prefix+"/1").Len() == 0
+		})
+	})
+	t.Cleanup(stop)
+	return done, stop
+}
+
+// Further waits for n more turns.
+func Further(t service.T, done *atomic.Int64, n int64) {
+	t.Helper()
+	from := done.Load()
+	await.That(t, "work goes on", func() bool { return done.Load() >= from+n })
+}
+
+// AcrossRestart kills the server and starts it again on its data, while clients of it hold, wait, take turns and come: no call fails, and who held goes on.
+func AcrossRestart(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client) {
+	t.Helper()
+	const soon = 6 * time.Second // drivers try for 10 s; the rest is for a machine that stands still
+	for try := range 3 {
+		down, failed := restartUnder(t, s, b, c, other, fmt.Sprint("restart/", try))
+		if down > soon && len(failed) > 0 && try < 2 && !t.Failed() {
+			t.Logf("the server was down for %s, which no client waits for; once more: %v", down, failed)
+			continue
+		}
+		for _, f := range failed {
+			t.Errorf("the server was down for %s: %s", down, f)
+		}
+		return
+	}
+}
+
+// restartUnder is one restart of AcrossRestart. It returns how long the server was down, and which calls failed.
+func restartUnder(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client, prefix string) (down time.Duration, failures []string) {
+	t.Helper()
+	var mu sync.Mutex
+	failed := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		failures = append(failures, fmt.Sprintf(format, args...))
+	}
+	l, err := c.Mutex(prefix + "/held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, stop := turnsOf(t, failed, prefix, 8, b, c, other)
+	Further(t, done, 20)
+	var wg sync.WaitGroup
+	wg.Go(func() { // waits through it all
+		next, err := other.Mutex(prefix + "/held").Lock(t.Context())
+		if err != nil {
+			failed("Lock of one who waited: %v", err)
+			return
+		}
+		if next.Token() <= l.Token() {
+			t.Errorf("token %d after %d", next.Token(), l.Token())
+		}
+		next.Unlock(t.Context())
+	})
+	await.That(t, "one waits", func() bool { return Queue(t, b, prefix+"/held").Len() == 2 })
+	killed := time.Now()
+	s.Kill(t)
+	wg.Go(func() { // begins while nobody listens
+		late, err := c.Mutex(prefix + "/late").Lock(t.Context())
+		if err != nil {
+			failed("Lock of one who came while the server was down: %v", err)
+			return
+		}
+		late.Unlock(t.Context())
+	})
+	s.Restart(t)
+	down = time.Since(killed)
+	Further(t, done, 50)
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew of what was held: %v", err)
+	}
+	if q := Queue(t, b, prefix+"/held"); len(q.Holders()) != 1 || q.Holders()[0].Token != l.Token() {
+		t.Errorf("there is %+v", q)
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock: %v", err)
+	}
+	wg.Wait()
+	stop()
+	return down, failures
+}

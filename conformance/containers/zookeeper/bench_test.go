@@ -1,0 +1,139 @@
+package zookeeper
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// zkLock is the lock that the client library has, on a connection that a test ends.
+func zkLock(t service.T, s *service.Server) func(name string) *zk.Lock {
+	c := zkOf(t, s, 30*time.Second)
+	return func(name string) *zk.Lock { return zk.NewLock(c, "/peer/"+name, zk.WorldACL(zk.PermAll)) }
+}
+
+// BenchmarkZooKeeperPairs: Lock and Unlock that nobody disputes, beside those of the client library, each on one session; and on a pool of sessions.
+func BenchmarkZooKeeperPairs(b *testing.B) {
+	s := service.StartOwn(b, ZooKeeper)
+	ctx := b.Context()
+	peer := zkLock(b, s)
+	theirs := func(name string) error {
+		l := peer(name)
+		if err := l.Lock(); err != nil {
+			return err
+		}
+		return l.Unlock()
+	}
+	for _, params := range []string{"", "?sessions=4"} {
+		client := zkOpenDirect(b, s.URL+params, 30*time.Second)
+		ours := func(name string) error {
+			l, err := client.Mutex(name).Lock(ctx)
+			if err != nil {
+				return err
+			}
+			return l.Unlock(ctx)
+		}
+		for _, g := range []int{1, 16, 256} {
+			b.Run(fmt.Sprintf("goroutines=%d%s", g, params), func(b *testing.B) {
+				steps.Pairs(b, g, theirs) // the names are made
+				steps.Pairs(b, g, ours)
+				var ratios, us, them []float64
+				for range steps.Turns {
+					t, o := steps.Pairs(b, g, theirs), steps.Pairs(b, g, ours)
+					them, us, ratios = append(them, t), append(us, o), append(ratios, o/t)
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(steps.Median(us), "pairs/s")
+				b.ReportMetric(steps.Median(them), "zk.Lock-pairs/s")
+				b.ReportMetric(steps.Median(ratios), "ratio")
+			})
+		}
+	}
+}
+
+// zkOpenDirect opens a client with nothing between it and the server.
+func zkOpenDirect(t testing.TB, url string, ttl time.Duration) *dlock.Client {
+	t.Helper()
+	c, err := dlock.Open(t.Context(), url, dlock.TTL(ttl), dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// BenchmarkZooKeeperHandOff: the time from Unlock to the return of the next Lock, beside that of the client library, each on one session.
+func BenchmarkZooKeeperHandOff(b *testing.B) {
+	s := service.StartOwn(b, ZooKeeper)
+	peer := zkLock(b, s)
+	clients := []*dlock.Client{zkOpenDirect(b, s.URL, 30*time.Second)}
+	for _, n := range []int{2, 16, 128} {
+		b.Run(fmt.Sprint("waiters=", n), func(b *testing.B) {
+			var us, them []time.Duration
+			var ratios []float64
+			for range steps.Turns {
+				t, o := steps.Median(zkHandOffs(b, peer, n, time.Millisecond)), steps.Median(steps.HandOffs(b, clients, n, time.Millisecond))
+				them, us, ratios = append(them, t), append(us, o), append(ratios, float64(o)/float64(t))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(steps.Median(us).Microseconds()), "µs")
+			b.ReportMetric(float64(steps.Median(them).Microseconds()), "µs-zk.Lock")
+			b.ReportMetric(steps.Median(ratios), "ratio")
+		})
+	}
+}
+
+// zkHandOffs is handOffs of the client library's lock. It takes no context: who waits at the end gets it, and leaves.
+func zkHandOffs(b *testing.B, lock func(string) *zk.Lock, waiters int, hold time.Duration) []time.Duration {
+	end := time.Now().Add(2 * steps.TurnTime)
+	var mu sync.Mutex
+	var took []time.Duration
+	var left time.Time
+	turn := make(chan struct{}) // closed when somebody has had it since
+	over := make(chan struct{})
+	time.AfterFunc(2*steps.TurnTime, func() { close(over) })
+	var wg sync.WaitGroup
+	for range waiters {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				l := lock("hand-off")
+				if err := l.Lock(); err != nil {
+					b.Error(err)
+					return
+				}
+				now := time.Now()
+				late := now.After(end)
+				mu.Lock()
+				if !left.IsZero() && !late {
+					took = append(took, now.Sub(left))
+				}
+				close(turn)
+				turn = make(chan struct{})
+				next := turn
+				mu.Unlock()
+				if !late {
+					<-time.After(hold)
+				}
+				mu.Lock()
+				left = time.Now()
+				mu.Unlock()
+				if err := l.Unlock(); err != nil {
+					b.Error(err)
+				}
+				select {
+				case <-next:
+				case <-over:
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return took
+}

@@ -1,0 +1,17 @@
+package zookeeper
+
+import (
+	"testing"
+
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestZooKeeperFlashSale kills the leader in the middle of the sale.
+func TestZooKeeperFlashSale(t *testing.T) {
+	e := StartEnsemble(t)
+	steps.FlashSale(t, e.URL(), func() {
+		leader := e.AwaitLeader(t)
+		leader.Kill(t)
+		e.AwaitLeader(t, leader)
+	})
+}

@@ -1,0 +1,753 @@
+package zookeeper
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper"
+)
+
+// zkPrompt is how long a Lock may take to end with its context: it does at once, on a machine that goes on. What else would end it, a
+// driver that hangs up, takes at least 7 s.
+const zkPrompt = 5 * time.Second
+
+// TestZooKeeperFaults is what may go wrong between clients and one server.
+func TestZooKeeperFaults(t *testing.T) {
+	s := service.StartOwn(t, ZooKeeper)
+	for _, f := range []struct {
+		what string
+		test func(*testing.T, *service.Server)
+	}{
+		{"a create without a reply", zkLostCreate},
+		{"a create that never arrives", zkCutCreate},
+		{"a wait is given up in the middle of a create", zkGivenUpCreate},
+		{"a late copy of a create", zkLateCreate},
+		{"a join without a reply", zkLostJoin},
+		{"an unlock without a reply", zkLostUnlock},
+		{"a user's connection outlives its client", zkOutlived},
+		{"a user's connection is away for long", zkLongAway},
+		{"connections break", zkBrokenConnections},
+		{"the client is cut off", zkCutClient},
+		{"who only tries is cut off", zkCutTry},
+		{"a session longer than servers give", zkLongSession},
+		{"the client is stopped", zkStoppedClient},
+		{"a node is deleted by hand", zkHandDeleted},
+		{"a hold is broken", zkBroken},
+		{"a hold is broken before its client knows of it", zkBrokenUnseen},
+		{"two backends on one line", zkTwoOnALine},
+		{"foreign children", zkForeign},
+		{"parents vanish", zkNoParents},
+		{"nothing is left", zkNothingLeft},
+	} {
+		t.Run(f.what, func(t *testing.T) {
+			t.Parallel()
+			service.Watch(t, s)
+			f.test(t, s)
+		})
+	}
+}
+
+// zkLostCreate: the server has executed it, and the client finds its node again, also if the answers to its first look for it are lost too.
+func zkLostCreate(t *testing.T, s *service.Server) {
+	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
+	for lost := range 4 {
+		name := fmt.Sprint("lost-create-", lost)
+		z.make(zkQueue(name), 0) // so that the first create succeeds
+		c := zkOpen(t, s.URL, "", time.Minute)
+		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+		drop := c.p.DropReply(zkQueue(name))
+		a := steps.Try(t, c.Mutex(name))
+		for range lost {
+			await.Closed(t, "the drop", drop)
+			drop = c.p.DropReply(zkQueue(name))
+		}
+		if lost < 3 {
+			await.Closed(t, "the last drop", drop)
+		} else {
+			c.p.DropReply("no such thing")
+		}
+		l := a.Got("Lock", time.Now(), 30*time.Second)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("after %d lost replies %d requests stand there, want 1", lost+1, n)
+		}
+		if _, err := other.Mutex(name).TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("after %d lost replies another client gets %v; want that it is held", lost+1, err)
+		}
+		mustUnlock(t, l)
+		z.await(name, 0)
+	}
+}
+
+// zkCutCreate: it was not executed, and is sent again.
+func zkCutCreate(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	c := zkOpen(t, s.URL, "", time.Minute)
+	for _, bytes := range []int{0, 1, 20, 60, 100} {
+		name := fmt.Sprint("cut-create-", bytes)
+		z.make(zkQueue(name), 0)
+		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+		cut := c.p.CutAfter(netfault.ToServer, bytes)
+		l := steps.MustLock(t, c.Mutex(name))
+		await.Closed(t, "the cut", cut)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("%d requests stand there, want 1", n)
+		}
+		mustUnlock(t, l)
+		z.await(name, 0)
+	}
+}
+
+// zkGivenUpCreate: nobody wants the request any more, and what the server made of it is removed long before the session would end.
+func zkGivenUpCreate(t *testing.T, s *service.Server) {
+	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
+	for looks := range 3 {
+		name := fmt.Sprint("given-up-", looks)
+		z.make(zkQueue(name), 0)
+		c := zkOpen(t, s.URL, "", time.Minute)
+		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+		heal := c.p.Hold(netfault.ToClient)
+		a := steps.Try(t, c.Mutex(name))
+		z.await(name, 1)
+		start := time.Now()
+		a.Cancel()
+		a.Within("Lock that is given up", start, zkPrompt)
+		if !errors.Is(a.Err, context.Canceled) {
+			t.Errorf("Lock that is given up: %v", a.Err)
+		}
+		for range looks { // replies to what the client does about it are lost too
+			drop := c.p.DropReply(name)
+			c.p.Cut()
+			heal()
+			await.Closed(t, "the drop", drop)
+		}
+		if looks > 0 {
+			c.p.Cut()
+		}
+		heal() // if nothing was cut, the reply arrives late
+		steps.Try(t, other.Mutex(name)).Got("Lock of what an orphan could block", start, 30*time.Second)
+		if n := len(z.children(zkQueue(name))); n != 1 {
+			t.Errorf("%d requests stand there, want 1", n)
+		}
+	}
+}
+
+// zkLostJoin: it stands in the queue, and against nobody, so it is granted.
+func zkLostJoin(t *testing.T, s *service.Server) {
+	const name = "lost-join"
+	z, p := treeOf(t, s), netfault.NewProxy()
+	t.Cleanup(p.Close)
+	b, err := zkBackend(zkBehind(t, s.URL, p, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	hold, join := steps.Request(name), steps.Request(name)
+	g := steps.Acquired(t, b, hold)
+	join.Owner, join.Token, join.Mode = hold.ID, g.Token, driver.Shared
+	drop := p.DropReply(zkQueue(name) + "/r:")
+	if j := steps.Acquired(t, b, join); j.Token != g.Token {
+		t.Errorf("the join has the token %d, its hold %d", j.Token, g.Token)
+	}
+	await.Closed(t, "the drop", drop)
+	z.await(name, 2)
+	steps.Released(t, b, join)
+	steps.Released(t, b, hold)
+	z.await(name, 0)
+}
+
+// zkOutlived: what is under way when a client is closed leaves nothing in the session, which goes on; nor does a create whose reply was lost before.
+func zkOutlived(t *testing.T, s *service.Server) {
+	for _, lost := range []bool{false, true} {
+		name := fmt.Sprint("outlived-", lost)
+		z, p := treeOf(t, s), netfault.NewProxy()
+		t.Cleanup(p.Close)
+		z.make(zkQueue(name), 0)
+		side := zkOnConn(t, s, p, 20*time.Second, zookeeper.Options{})
+		held := steps.Asked(side, name+"-held", 10*time.Second)
+		steps.Acquired(t, side, held)
+		heal, back, dropped := func() {}, func() {}, (<-chan struct{})(nil)
+		if lost {
+			back = p.Refuse() // there is no other connection before that is held
+			dropped = p.DropReply(zkQueue(name))
+		} else {
+			heal = p.Hold(netfault.ToClient)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := side.Acquire(t.Context(), steps.Asked(side, name, 10*time.Second))
+			ended <- err
+		}()
+		if lost {
+			await.Closed(t, "the drop", dropped)
+			heal = p.Isolate()
+			back()
+		}
+		z.await(name, 1)
+		side.Backend.Close()
+		if err := <-ended; !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("Acquire of a client that was closed: %v", err)
+		}
+		heal()
+		z.await(name, 0)
+		z.await(held.Name, 0)
+	}
+}
+
+// zkLongAway: a request whose reply was lost, and for which no session could be had for so long that even looking for one was given up, holds all the same
+// when it gets in; what was done to remove its first node does not remove that.
+func zkLongAway(t *testing.T, s *service.Server) {
+	const name, ttl, attempt = "long-away", 6 * time.Second, 10 * time.Second
+	timeout := zkTimeout(ttl)
+	z, p := treeOf(t, s), netfault.NewProxy()
+	t.Cleanup(p.Close)
+	z.make(zkQueue(name), 0)
+	side := zkOnConn(t, s, p, timeout, zookeeper.Options{})
+	c, other := steps.ClientOf(t, side, dlock.TTL(ttl)), zkOpen(t, s.URL, "", time.Minute)
+	back := p.Refuse() // there is no other connection before that is held
+	dropped := p.DropReply(zkQueue(name))
+	a := steps.Try(t, c.Mutex(name))
+	await.Closed(t, "the drop", dropped)
+	heal := p.Isolate()
+	defer heal()
+	back()
+	<-time.After(timeout + attempt + time.Second)
+	heal()
+	l := a.Got("Lock", time.Now(), 40*time.Second)
+	for end := time.Now().Add(9 * time.Second); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		if _, err := other.Mutex(name).TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) || l.Err() != nil {
+			t.Fatalf("another client gets %v; the lease is %v", err, l.Err())
+		}
+	}
+	mustUnlock(t, l)
+	z.await(name, 0)
+}
+
+// zkLateCreate: the request is under way for so long that the client has given it up and tried again on another connection; what
+// arrives then stands for nobody.
+func zkLateCreate(t *testing.T, s *service.Server) {
+	z, other := treeOf(t, s), zkOpen(t, s.URL, "", 20*time.Second)
+	for _, up := range []bool{false, true} {
+		name := fmt.Sprint("late-create-", up)
+		z.make(zkQueue(name), 0)
+		c := zkOpen(t, s.URL, "", 20*time.Second)
+		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+		heal := c.p.Hold(netfault.ToServer)
+		a := steps.Try(t, c.Mutex(name))
+		before := c.p.Counts().Dialled
+		if up {
+			<-time.After(200 * time.Millisecond) // there is nothing to see of a request that does not arrive
+			a.Cancel()
+			a.Within("Lock that is given up", time.Now(), zkPrompt)
+		} else {
+			await.That(t, "the client has hung up", func() bool { return c.p.Counts().Dialled > before || !a.Pending() })
+		}
+		heal()
+		if up {
+			steps.Try(t, other.Mutex(name)).Got("Lock of what a late copy could block", time.Now(), 20*time.Second)
+			z.await(name, 1) // the copy may have come later than that
+			continue
+		}
+		l := a.Got("Lock", time.Now(), 20*time.Second)
+		z.await(name, 1)
+		mustUnlock(t, l)
+		z.await(name, 0)
+	}
+}
+
+// zkLostUnlock: the node is gone, and Unlock says so.
+func zkLostUnlock(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	c := zkOpen(t, s.URL, "", time.Minute)
+	l := steps.MustLock(t, c.Mutex("lost-unlock"))
+	drop := c.p.DropReply(zkQueue("lost-unlock"))
+	mustUnlock(t, l)
+	await.Closed(t, "the drop", drop)
+	z.await("lost-unlock", 0)
+	l = steps.MustLock(t, c.Mutex("lost-unlock"))
+	cut := c.p.CutAfter(netfault.ToServer, 10)
+	mustUnlock(t, l)
+	await.Closed(t, "the cut", cut)
+	z.await("lost-unlock", 0)
+}
+
+// zkBrokenConnections: a session outlives its connections, and so do its holds and its place in a queue.
+func zkBrokenConnections(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	holder, waiter := zkOpen(t, s.URL, "", 20*time.Second), zkOpen(t, s.URL, "", 20*time.Second)
+	l := steps.MustLock(t, holder.Mutex("broken"))
+	first := steps.Try(t, waiter.Mutex("broken"))
+	z.await("broken", 2)
+	second := steps.Try(t, waiter.Mutex("broken"))
+	z.await("broken", 3)
+	stood := z.children(zkQueue("broken"))
+	for range 8 {
+		holder.p.Cut()
+		waiter.p.Cut()
+		<-time.After(100 * time.Millisecond)
+	}
+	if err := l.Renew(await.Bounded(t, 30*time.Second)); err != nil || l.Err() != nil {
+		t.Fatalf("after its connections broke the lease is %v, %v", err, l.Err())
+	}
+	if now := z.children(zkQueue("broken")); !sameNames(stood, now) {
+		t.Errorf("before the connections broke there stood %q, after it %q", stood, now)
+	}
+	// The hand-off happens while the waiter has no connection, so that it hears of no event.
+	heal := waiter.p.Refuse()
+	waiter.p.Cut()
+	mustUnlock(t, l)
+	start := time.Now()
+	heal()
+	next := first.Got("Lock after the wake-up was lost", start, 10*time.Second)
+	if !second.Pending() || next.Token() <= l.Token() {
+		t.Errorf("the second waiter is in: %t; tokens %d, then %d", !second.Pending(), l.Token(), next.Token())
+	}
+	mustUnlock(t, next)
+	mustUnlock(t, second.Got("the second Lock", time.Now(), 20*time.Second))
+}
+
+func sameNames(a, b []string) bool {
+	seen := map[string]int{}
+	for _, s := range a {
+		seen[s]++
+	}
+	for _, s := range b {
+		seen[s]--
+	}
+	for _, n := range seen {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// zkCutClient: a session that ends on the server has ended for the client before; what it holds later is new, and was not there before.
+func zkCutClient(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	cut, other := zkOpen(t, s.URL, "", 5*time.Second), zkOpen(t, s.URL, "", time.Minute)
+	l := steps.MustLock(t, cut.Mutex("cut"))
+	mine := z.children(zkQueue("cut"))
+	heal := cut.p.Isolate()
+	defer heal()
+	next := steps.Try(t, other.Mutex("cut"))
+	<-next.Done
+	if next.Err != nil || l.Err() == nil || next.Lease.Token() <= l.Token() {
+		t.Fatalf("another client holds it: %v, %+v; and the one that is cut off has %v", next.Err, next.Lease, l.Err())
+	}
+	lost(t, l)
+	queued := steps.Try(t, cut.Mutex("cut", dlock.TTL(time.Minute))) // while it is off the line
+	heal()
+	z.await("cut", 2)
+	if err := l.Unlock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Unlock of the lost lease: %v", err)
+	}
+	if next.Lease.Err() != nil || !queued.Pending() {
+		t.Errorf("the successor's lease: %v; the client that came back is in: %t", next.Lease.Err(), !queued.Pending())
+	}
+	if now := z.children(zkQueue("cut")); sameNames(mine, now) || strings.Contains(strings.Join(now, " "), mine[0]) {
+		t.Errorf("the lost request %q is there again: %q", mine, now)
+	}
+	mustUnlock(t, next.Lease)
+	again := queued.Got("Lock after a loss", time.Now(), 20*time.Second)
+	if again.Token() <= next.Lease.Token() {
+		t.Errorf("tokens %d, then %d", next.Lease.Token(), again.Token())
+	}
+	mustUnlock(t, again)
+}
+
+// zkCutTry: TryLock says that no server answers, long before the session is over; nothing of it comes to life when one does again.
+func zkCutTry(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	c := zkOpen(t, s.URL, "", 25*time.Second)
+	mustUnlock(t, steps.MustLock(t, c.Mutex("cut-try")))
+	heal := c.p.Isolate()
+	defer heal()
+	start := time.Now()
+	_, err := c.Mutex("cut-try").TryLock(t.Context())
+	if took := time.Since(start); err == nil || errors.Is(err, dlock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
+		t.Errorf("TryLock returned %v after %s; want that no server answered for 10 s", err, took)
+	}
+	heal()
+	mustUnlock(t, steps.MustLock(t, c.Mutex("cut-try")))
+	z.await("cut-try", 0)
+}
+
+// zkLongSession: the servers give ten hours of the twenty that are asked for, which is known at once: a longer TTL than 5/7 of that is refused.
+func zkLongSession(t *testing.T, s *service.Server) {
+	const most = 10 * time.Hour * 5 / 7
+	_, err := dlock.Open(await.Bounded(t, 30*time.Second), s.URL+"?session_timeout=20h", dlock.TTL(8*time.Hour), dlock.Logger(nil))
+	if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), most.Truncate(time.Millisecond).String()) {
+		t.Errorf("Open with a TTL of 8 h: %v; want that %s are allowed", err, most)
+	}
+	c := zkOpen(t, s.URL, "?session_timeout=20h", 7*time.Hour)
+	l := steps.MustLock(t, c.Mutex("long"))
+	if left := time.Until(l.Until()); left > 7*time.Hour || left < 7*time.Hour-time.Minute {
+		t.Errorf("the lease has %s of 7 h", left)
+	}
+	mustUnlock(t, l)
+}
+
+// zkTwoOnALine: a second backend is refused while the first is there, which goes on.
+func zkTwoOnALine(t *testing.T, s *service.Server) {
+	line := zookeeper.NewLine(nil)
+	conn, _, err := zk.Connect([]string{s.Addr}, 20*time.Second, zk.WithLogger(quietly{}), zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	for range 2 { // the second has the line once the first is closed
+		b, err := zookeeper.New(await.Bounded(t, 30*time.Second), conn, line, zookeeper.Options{Prefix: "two-on-a-line"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := zookeeper.New(await.Bounded(t, 30*time.Second), conn, line, zookeeper.Options{}); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("a second backend: %v", err)
+		}
+		r := steps.Asked(b, "mine", 10*time.Second)
+		steps.Acquired(t, b, r)
+		steps.Released(t, b, r)
+		b.Close()
+	}
+	if _, _, err := conn.Exists("/"); err != nil {
+		t.Errorf("Close has closed the connection: %v", err)
+	}
+}
+
+// zkLocker holds a name, and says what becomes of the lease.
+var zkLocker = service.NewProgram("zookeeper-locker", func(in *bufio.Scanner, out io.Writer, args []string) error {
+	ctx := context.Background()
+	c, err := dlock.Open(ctx, args[0], dlock.TTL(zkTTL), dlock.Logger(nil))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		l, err := c.Mutex(args[1]).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "locked")
+		if !in.Scan() {
+			return nil
+		}
+		if held := l.Err() == nil && time.Now().Before(l.Until()); held {
+			fmt.Fprintln(out, "it seems to hold")
+		} else {
+			fmt.Fprintln(out, "lost")
+		}
+		if err := l.Unlock(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
+			return err
+		}
+	}
+})
+
+// zkStoppedClient: a process that stood still for longer than its session knows at once that it has lost, and can lock again.
+func zkStoppedClient(t *testing.T, s *service.Server) {
+	child := zkLocker.Start(t, s.URL, "stopped")
+	child.Expect("locked")
+	other := zkOpen(t, s.URL, "", time.Minute)
+	for range 2 {
+		child.Stop()
+		next := steps.Try(t, other.Mutex("stopped")).Got("Lock of what a stopped client held", time.Now(), 20*time.Second)
+		child.Say("well?")
+		child.Continue()
+		child.Expect("lost")
+		mustUnlock(t, next)
+		child.Expect("locked")
+	}
+	child.Wait()
+}
+
+// zkHandDeleted: the holder learns at a renewal that its node is gone, however many it has.
+func zkHandDeleted(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	const holds, ttl = 100, 6 * time.Second
+	c, other := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
+	leases := make([]*dlock.Lease, holds)
+	for i := range leases {
+		leases[i] = steps.MustLock(t, c.Mutex(fmt.Sprint("by-hand-", i)))
+	}
+	for _, i := range []int{0, 57, 99} {
+		name := fmt.Sprint("by-hand-", i)
+		for _, node := range z.children(zkQueue(name)) {
+			mustZK(t, "delete", z.Delete(zkQueue(name)+"/"+node, -1))
+		}
+		lost(t, leases[i])
+		next := steps.Try(t, other.Mutex(name)).Got("Lock of what was deleted by hand", time.Now(), 20*time.Second)
+		if err := leases[i].Unlock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrLost) {
+			t.Errorf("Unlock of a lost lease: %v", err)
+		}
+		if next.Err() != nil || len(z.children(zkQueue(name))) != 1 || next.Token() <= leases[i].Token() {
+			t.Errorf("the successor has %v, its token is %d after %d", next.Err(), next.Token(), leases[i].Token())
+		}
+	}
+	for i, l := range leases {
+		if i != 0 && i != 57 && i != 99 && l.Err() != nil {
+			t.Errorf("lease %d, which nobody touched, is %v", i, l.Err())
+		}
+	}
+}
+
+// zkBroken: the holder learns of it at its next renewal, and a waiter comes in; the token is the one that the operator saw.
+func zkBroken(t *testing.T, s *service.Server) {
+	const others, ttl = 150, 6 * time.Second // more than a renewal looks at in turn
+	c, operator := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
+	for i := range others {
+		steps.MustLock(t, c.Mutex(fmt.Sprint("beside-broken-", i)))
+	}
+	for i, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}, {dlock.Force()}} {
+		name := fmt.Sprint("broken-", i)
+		l, untouched := steps.MustLock(t, c.Mutex(name)), steps.MustLock(t, c.Mutex(name+"-untouched"))
+		if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token()+1, opts...); !errors.Is(err, dlock.ErrNotHeld) {
+			t.Errorf("Break with a wrong token: %v", err)
+		}
+		if i == 2 { // and the operator does not hear that it is done
+			operator.p.DropReply("a hold was broken")
+		}
+		if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token(), opts...); err != nil {
+			t.Fatalf("Break: %v", err)
+		}
+		start := time.Now()
+		waiter := steps.Try(t, operator.Mutex(name))
+		lost(t, l)
+		if took := time.Since(start); took > ttl {
+			t.Errorf("the holder has learned of it after %s", took)
+		}
+		next := waiter.Got("Lock of what was broken", start, 15*time.Second)
+		if next.Token() <= l.Token() || untouched.Err() != nil {
+			t.Errorf("the successor's token is %d after %d; the other lease is %v", next.Token(), l.Token(), untouched.Err())
+		}
+	}
+}
+
+// zkBrokenUnseen: who was cut off while its turn came, and was broken, holds nothing when it is back.
+func zkBrokenUnseen(t *testing.T, s *service.Server) {
+	const name, ttl = "broken-unseen", 6 * time.Second
+	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
+	l := steps.MustLock(t, other.Mutex(name))
+	waiter := steps.Try(t, c.Mutex(name))
+	z.await(name, 2)
+	heal := c.p.Isolate()
+	defer heal()
+	mustUnlock(t, l)
+	q, err := other.Inspect(await.Bounded(t, 30*time.Second), name)
+	if err != nil || len(q.Holders()) != 1 {
+		t.Fatalf("%+v, %v", q, err)
+	}
+	token := q.Holders()[0].Token
+	if err := other.Break(await.Bounded(t, 30*time.Second), name, token); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(ttl/2 + 100*time.Millisecond) // when it is back it has to prove its session before it is granted
+	heal()
+	next := waiter.Got("Lock of who was broken", time.Now(), 20*time.Second)
+	if next.Token() <= token {
+		t.Errorf("what was broken with token %d is granted with %d", token, next.Token())
+	}
+	mustUnlock(t, next)
+}
+
+// zkForeign: what is not the driver's stands in the queue's directory, and nobody minds.
+func zkForeign(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	c, other := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute)
+	const id = "0123456789abcdef0123456789abcdef"
+	for _, child := range []string{
+		"x", "0000000000", "w", "w:", "w:0000000000", "r::0:0000000000", "w:" + id, "w:" + id + ":", "w:" + id[1:] + ":0:0000000000",
+		"w:" + id + ":x:0000000000", "w:" + id + ":-1:0000000000", "w:" + id + ":99999999999999999999:0000000000", "q:" + id + ":0:0000000000",
+		"w:" + id + ":0:00000000", "w:" + id + ":0:abcdefghij", "w:" + id + ":0:" + id + ":0000000000", "w:" + id + ":0:" + id + ":x:0000000000",
+		"_c_" + id + "-lock-0000000000", "read-0000000001", "é\u2028", "w:" + strings.ToUpper(id) + ":0:0000000000",
+	} {
+		z.make(zkQueue("foreign")+"/"+child, 0)
+	}
+	z.make(zkQueue("foreign")+"/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	foreign := len(z.children(zkQueue("foreign")))
+	for range 3 {
+		l, err := c.Mutex("foreign").TryLock(await.Bounded(t, 30*time.Second))
+		if err != nil {
+			t.Fatalf("TryLock among foreign children: %v", err)
+		}
+		if _, err := other.Mutex("foreign").TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("TryLock of what is held: %v", err)
+		}
+		waiter := steps.Try(t, other.Mutex("foreign"))
+		z.await("foreign", foreign+2)
+		q, err := c.Inspect(await.Bounded(t, 30*time.Second), "foreign")
+		if err != nil || len(q.Holders()) != 1 || len(q.Waiters()) != 1 {
+			t.Errorf("Inspect: %v, %d holders, %d waiters", err, len(q.Holders()), len(q.Waiters()))
+		}
+		mustUnlock(t, l)
+		mustUnlock(t, waiter.Got("Lock", time.Now(), 10*time.Second))
+	}
+	z.await("foreign", foreign)
+}
+
+// zkNoParents: what is above the requests is removed again and again, and made again.
+func zkNoParents(t *testing.T, s *service.Server) {
+	const clients, rounds = 2, 60
+	z := treeOf(t, s)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	removed := map[string]int{}
+	enough := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return removed["/vanish/locks/shared"] >= 3 && removed["/vanish/locks/own-0"] >= 3 && removed["/vanish/locks"] >= 3
+	}
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			for _, path := range []string{"/vanish/locks/shared", "/vanish/locks/own-0", "/vanish/locks/own-1", "/vanish/locks", "/vanish"} {
+				if z.Delete(path, -1) == nil {
+					mu.Lock()
+					removed[path]++
+					mu.Unlock()
+				}
+			}
+		}
+	}()
+	var in, begun, turns atomic.Int32
+	var wg sync.WaitGroup
+	for i := range clients {
+		c := zkOpen(t, s.URL, "?prefix=vanish", time.Minute)
+		wg.Go(func() {
+			for n := 0; n < rounds || n < 20*rounds && !enough(); n++ { // who removes may be slower than who locks
+				name := "shared"
+				if n%2 == 0 {
+					name = fmt.Sprint("own-", i)
+					<-time.After(5 * time.Millisecond) // nobody is there
+				} else {
+					begun.Add(1)
+				}
+				l, err := c.Mutex(name).Lock(await.Bounded(t, 30*time.Second))
+				if err != nil {
+					t.Errorf("Lock: %v", err)
+					return
+				}
+				if name == "shared" {
+					if in.Add(1) != 1 {
+						t.Errorf("two hold it")
+					}
+					turns.Add(1)
+					in.Add(-1)
+				}
+				if err := l.Unlock(await.Bounded(t, 30*time.Second)); err != nil {
+					t.Errorf("Unlock: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	<-stopped
+	if !enough() || turns.Load() != begun.Load() || turns.Load() < clients*rounds/2 {
+		t.Errorf("removed in between: %v; %d turns of %d", removed, turns.Load(), begun.Load())
+	}
+}
+
+// zkNothingLeft: names that were locked, waited for and given up go out of use, and leave no node.
+func zkNothingLeft(t *testing.T, s *service.Server) {
+	z := treeOf(t, s)
+	c, other := zkOpen(t, s.URL, "?prefix=left", time.Minute), zkOpen(t, s.URL, "?prefix=left", time.Minute)
+	for i := range 50 {
+		name := fmt.Sprint("n", i)
+		l := steps.MustLock(t, c.Mutex(name))
+		if i%5 == 0 {
+			a := steps.Try(t, other.Mutex(name))
+			if i%10 == 0 {
+				a.Cancel()
+				<-a.Done
+				mustUnlock(t, l)
+				continue
+			}
+			mustUnlock(t, l)
+			l = a.Got("Lock", time.Now(), 10*time.Second)
+		}
+		mustUnlock(t, l)
+	}
+	await.That(t, "no name is left", func() bool { return len(z.children("/left/locks")) == 0 })
+	if err := errors.Join(c.Close(), other.Close()); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	// Close waits for the server for 2 s. By themselves the sessions end after 84 s.
+	await.That(t, "no session is left", func() bool { return len(z.children("/left/sessions")) == 0 })
+}
+
+// watchesOf returns how many watches the server keeps.
+func watchesOf(t service.T, s *service.Server) (n int) {
+	t.Helper()
+	for line := range strings.Lines(four(t, s, "wchs")) {
+		if _, err := fmt.Sscanf(line, "Total watches:%d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatalf("wchs says no total")
+	return 0
+}
+
+// TestZooKeeperWatches: the client library cannot remove a watch; a great many waits that are given up behind one holder make no more of them.
+func TestZooKeeperWatches(t *testing.T) {
+	const waits, abreast = 400, 8
+	s := service.StartOwn(t, ZooKeeper)
+	holder, c, z := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute), treeOf(t, s)
+	l := steps.MustLock(t, holder.Mutex("long"))
+	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+	before, goroutines := watchesOf(t, s), runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	for i := range abreast {
+		wg.Go(func() {
+			for n := range waits / abreast {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(5+(i+n)%7)*time.Millisecond)
+				if _, err := c.Mutex("long").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Lock of what is held: %v", err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	z.await("long", 1)
+	await.That(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+	after := watchesOf(t, s)
+	t.Logf("%d watches before %d waits, %d after", before, waits, after)
+	if after > before+4 {
+		t.Errorf("%d watches before %d waits, %d after", before, waits, after)
+	}
+	const alone = 40 // a wait is a create, a listing and a delete: the watch stands already
+	calls := c.p.Counts().RoundTrips
+	for range alone {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		c.Mutex("long").Lock(ctx)
+		cancel()
+		z.await("long", 1)
+	}
+	if n := c.p.Counts().RoundTrips - calls; n > 3*alone+alone/4 {
+		t.Errorf("%d waits made %d round trips; want %d", alone, n, 3*alone)
+	}
+	a := steps.Try(t, c.Mutex("long"))
+	z.await("long", 2)
+	mustUnlock(t, l)
+	mustUnlock(t, a.Got("Lock", time.Now(), 10*time.Second))
+}

@@ -1,0 +1,192 @@
+// Package zookeeper runs the driver on ZooKeeper: on a server that is alone, and on an ensemble of three.
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/conformance/containers/service"
+)
+
+const (
+	zkTick = 200 * time.Millisecond // a server's unit of time; the least session timeout
+
+	// zkSync is how long a member may be cut off from its leader, and a leader from most of its followers, before it notices. It is longer
+	// than a busy machine stands still: there would be elections for nothing.
+	zkSync = 25 * zkTick
+)
+
+// ZooKeeper is one ZooKeeper server of version 3.9. Sessions may last from a tick of 200 ms to ten hours; container nodes that are empty
+// are removed twice a second. A server that is killed leaves all that it ever acknowledged. (In tests no machine crashes: nothing has
+// to reach the disk.)
+var ZooKeeper = service.Kind{
+	Name:    "zookeeper",
+	Image:   "zookeeper:3.9",
+	Built:   "dlock-test/zookeeper:3.9",
+	Package: "zookeeper default-jre-headless",
+	Needs:   "/usr/share/zookeeper/bin/zkServer.sh",
+	Files:   map[string]string{"logback.xml": "<configuration/>"},
+	Command: zookeeperCommand("", 0),
+	URL:     func(addr string) string { return "zookeeper://" + addr },
+	Ask:     func(ctx context.Context, url string) (string, error) { return askZooKeeper(ctx, url, false) },
+}
+
+// zookeeperJars are what Debian's package consists of; the published image has a folder of them. What is absent is ignored.
+var zookeeperJars = func() string {
+	var jars []string
+	for _, j := range []string{"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java", "netty-all", "netty-buffer", "netty-codec",
+		"netty-common", "netty-handler", "netty-resolver", "netty-transport", "netty-transport-native-epoll"} {
+		jars = append(jars, "/usr/share/java/"+j+".jar")
+	}
+	return strings.Join(jars, ":")
+}()
+
+// zookeeperScript writes the configuration that its first argument is, and becomes the server. The others are options of the Java machine.
+const zookeeperScript = `set -e
+mkdir -p db
+printf '%s' "$1" >zoo.cfg
+[ "$2" = 0 ] || echo "$2" >db/myid
+jars=$3
+shift 3
+exec java "$@" -cp "$jars:$(echo /apache-zookeeper-*-bin/lib)/*:." org.apache.zookeeper.server.quorum.QuorumPeerMain zoo.cfg`
+
+// zookeeperCommand is for a server whose configuration has more lines than those that all have: $dir stands for its folder in them, $port
+// for the last of its ports. The options are the Java machine's. A member of an ensemble has a number from 1 on, a server that is alone 0.
+func zookeeperCommand(more string, member int, options ...string) func(string, []int) []string {
+	return func(dir string, ports []int) []string {
+		cfg := fmt.Sprintf(`tickTime=%d
+initLimit=20
+syncLimit=%d
+minSessionTimeout=%d
+maxSessionTimeout=36000000
+maxClientCnxns=0
+dataDir=%s/db
+admin.enableServer=false
+4lw.commands.whitelist=*
+clientPortAddress=127.0.0.1
+clientPort=%d
+`, zkTick.Milliseconds(), zkSync/zkTick, zkTick.Milliseconds(), dir, ports[0])
+		cfg += strings.NewReplacer("$dir", dir, "$port", strconv.Itoa(ports[len(ports)-1])).Replace(more)
+		return slices.Concat([]string{"sh", "-c", zookeeperScript, "zookeeper", cfg, strconv.Itoa(member), zookeeperJars,
+			"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=500",
+			"-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.NIOServerCnxn=error"}, options)
+	}
+}
+
+// askZooKeeper asks the first server of a URL for its version. One that has no leader counts as serving if alone is set: it does what a
+// member can do by itself.
+func askZooKeeper(ctx context.Context, text string, alone bool) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", errors.New("not a URL") // the error would show it, with its password
+	}
+	addr, _, _ := strings.Cut(u.Host, ",")
+	answer, err := fourLetters(ctx, addr, "srvr")
+	if err != nil {
+		return "", err
+	}
+	if _, rest, ok := strings.Cut(answer, "ookeeper version: "); ok {
+		return "zookeeper " + rest[:strings.IndexAny(rest+"-", "-,")], nil
+	}
+	if alone && answer != "" {
+		return "zookeeper", nil
+	}
+	return "", fmt.Errorf("srvr is answered with %q", answer)
+}
+
+// fourLetters returns a server's answer to one of its commands of four letters.
+func fourLetters(ctx context.Context, addr, command string) (string, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if end, ok := ctx.Deadline(); ok {
+		c.SetDeadline(end)
+	}
+	if _, err := io.WriteString(c, command); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	return string(answer), err
+}
+
+// four is fourLetters of a server that has to answer.
+func four(t service.T, s *service.Server, command string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	answer, err := fourLetters(ctx, s.Addr, command)
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return answer
+}
+
+// leads returns what the server takes itself for: leader, follower or standalone; nothing while it does not serve.
+func leads(s *service.Server) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // one that has no leader says so at once
+	defer cancel()
+	answer, _ := fourLetters(ctx, s.Addr, "srvr")
+	for line := range strings.Lines(answer) {
+		if mode, ok := strings.CutPrefix(line, "Mode: "); ok {
+			return strings.TrimSpace(mode)
+		}
+	}
+	return ""
+}
+
+// quietly is a logger of the client library's that says nothing.
+type quietly struct{}
+
+func (quietly) Printf(string, ...any) {}
+
+// hasty is a connection of the client library's that does not wait for the greeting for longer than a session lasts, as the library does: a
+// server that is just starting may take a connection and never answer.
+type hasty struct {
+	net.Conn
+	session time.Duration
+}
+
+// SetReadDeadline is net.Conn's. Only for the greeting the library sets one so late.
+func (c hasty) SetReadDeadline(t time.Time) error {
+	if time.Until(t) > c.session {
+		t = time.Now().Add(5 * time.Second)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// zkOf returns a connection to the servers with a session of its own, which the test ends.
+func zkOf(t service.T, s *service.Server, timeout time.Duration) *zk.Conn {
+	t.Helper()
+	dial := func(network, addr string, d time.Duration) (net.Conn, error) {
+		c, err := net.DialTimeout(network, addr, d)
+		return hasty{c, timeout}, err
+	}
+	c, events, err := zk.Connect([]string{s.Addr}, timeout, zk.WithLogger(quietly{}), zk.WithDialer(dial))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(c.Close)
+	patience := time.After(time.Minute)
+	for {
+		select {
+		case e := <-events:
+			if e.State == zk.StateHasSession {
+				return c
+			}
+		case <-patience:
+			t.Fatalf("no session at %s", s.Addr)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package zookeeper
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+)
+
+// secureZooKeeper starts a server that has a port for TLS, and returns the address of that port. Clients show a certificate if auth is "need".
+func secureZooKeeper(t *testing.T, a *service.Authority, cert, key, auth string) (s *service.Server, addr string) {
+	t.Helper()
+	k := ZooKeeper
+	k.Ports = 2
+	k.Files = map[string]string{"ca.pem": a.Pem, "server.pem": key + cert}
+	for name, text := range ZooKeeper.Files {
+		k.Files[name] = text
+	}
+	k.Command = zookeeperCommand(`secureClientPortAddress=127.0.0.1
+secureClientPort=$port
+ssl.keyStore.location=$dir/server.pem
+ssl.trustStore.location=$dir/ca.pem
+ssl.clientAuth=`+auth+"\n", 0, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
+	s = service.StartOwn(t, k)
+	return s, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))
+}
+
+// TestZooKeeperTLS: the server is verified, always; nothing falls back to plain text.
+func TestZooKeeperTLS(t *testing.T) {
+	ours, theirs := service.NewAuthority(t), service.NewAuthority(t)
+	mine, mineKey := ours.Issue("a client")
+	ca, wrong, clientCert, clientKey := service.File(t, ours.Pem), service.File(t, theirs.Pem), service.File(t, mine), service.File(t, mineKey)
+	cert, key := ours.Issue("127.0.0.1")
+	named, namedKey := ours.Issue("zk.example")
+	plain, byIP := secureZooKeeper(t, ours, cert, key, "none")
+	_, byName := secureZooKeeper(t, ours, named, namedKey, "need")
+	open := func(patience time.Duration, scheme, addr string, params url.Values) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		c, err := dlock.Open(ctx, (&url.URL{Scheme: scheme, User: url.UserPassword("app", "secret"), Host: addr, RawQuery: params.Encode()}).String(), dlock.Logger(nil))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		l, err := c.Mutex("secure").Lock(ctx)
+		if err != nil {
+			return err
+		}
+		return l.Unlock(ctx)
+	}
+	with := func(pairs ...string) url.Values {
+		v := url.Values{}
+		for i := 0; i < len(pairs); i += 2 {
+			v.Set(pairs[i], pairs[i+1])
+		}
+		return v
+	}
+	for _, c := range []struct {
+		what, scheme, addr string
+		params             url.Values
+		want               string // in the error; "-": there is none
+	}{
+		{"verified by address", "zookeepers", byIP, with("tls_ca", ca), "-"},
+		{"the short scheme", "zks", byIP, with("tls_ca", ca), "-"},
+		{"verified by name, with a certificate of the client", "zookeepers", byName, with("tls_ca", ca, "tls_server_name", "zk.example", "tls_cert", clientCert, "tls_key", clientKey), "-"},
+		{"without the certificate of the client", "zookeepers", byName, with("tls_ca", ca, "tls_server_name", "zk.example"), ""},
+		{"an authority that nobody knows", "zookeepers", byIP, nil, "certificate"},
+		{"another authority", "zookeepers", byIP, with("tls_ca", wrong), "certificate"},
+		{"another name", "zookeepers", byName, with("tls_ca", ca, "tls_cert", clientCert, "tls_key", clientKey), "certificate"},
+		{"another name again", "zookeepers", byIP, with("tls_ca", ca, "tls_server_name", "other.example"), "certificate"},
+		{"in the clear", "zookeeper", byIP, nil, ""},
+		{"where there is no TLS", "zookeepers", plain.Addr, with("tls_ca", ca), ""},
+		{"TLS of another scheme", "zookeeper", byIP, with("tls_ca", ca), "tls_ca"},
+		{"no such file", "zookeepers", byIP, with("tls_ca", ca+"-none"), "tls_ca"},
+		{"half a pair", "zookeepers", byIP, with("tls_ca", ca, "tls_cert", clientCert), "tls_key"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			const patience, tries = 5 * time.Second, 5
+			if c.want == "-" {
+				if err := open(time.Minute, c.scheme, c.addr, c.params); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			start := time.Now()
+			err := open(patience, c.scheme, c.addr, c.params)
+			for try := 1; try < tries && c.want != "" && await.IsTimeout(err); try++ { // the driver gives a handshake 2 s: the machine stood still
+				t.Logf("once more: %v", err)
+				start = time.Now()
+				err = open(patience, c.scheme, c.addr, c.params)
+			}
+			if err == nil || !strings.Contains(strings.ToLower(err.Error()), c.want) {
+				t.Errorf("%v; want %q", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the password is shown: %v", err)
+			}
+			if took := time.Since(start); took > 9*time.Second { // a driver that does not look at the context takes 10 s
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+//go:build linux
+
+package file
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"syscall"
+)
+
+const (
+	chunkSize  = 1 << 19 // by which the file grows: a whole number of pages everywhere
+	chunkWords = chunkSize / 8
+	blockWords = 64 // the first names the session that the block belongs to, the others are cells of its requests
+)
+
+// cells is the file in which all clients have their blocks, as shared memory. A client that lives
+// holds a lock on the byte of the file that has the number of its home.
+type cells struct {
+	fd int
+
+	mu     sync.Mutex
+	chunks []mapped
+	asked  int64 // living were found to live at this very time
+	living map[sessionID]bool
+}
+
+// word returns a word of the file, or nil if the file is not that long.
+func (c *cells) word(i int) (*uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.chunks) <= i/chunkWords {
+		n, err := size(c.fd)
+		if err != nil {
+			return nil, err
+		}
+		if n < int64(len(c.chunks)+1)*chunkSize {
+			return nil, nil
+		}
+		m, err := mapFile(c.fd, int64(len(c.chunks))*chunkSize, chunkSize, syscall.PROT_READ|syscall.PROT_WRITE)
+		if err != nil {
+			return nil, fmt.Errorf("map cells: %w", err)
+		}
+		c.chunks = append(c.chunks, m)
+	}
+	return c.chunks[i/chunkWords].word(i % chunkWords), nil
+}
+
+// grow adds a chunk that is really written: a hole might find the disk full when it is first
+// touched. The file is open for appending, so that two who grow it at once add two chunks.
+func (c *cells) grow() error {
+	if err := writeAll(c.fd, make([]byte, chunkSize)); err != nil {
+		return fmt.Errorf("grow cells: %w", err)
+	}
+	return nil
+}
+
+// owner returns the word that says whose the block is, nil beyond the last block, and what stands
+// in it.
+func (c *cells) owner(block int) (*uint64, sessionID, error) {
+	w, err := c.word(block * blockWords)
+	if err != nil || w == nil {
+		return nil, 0, err
+	}
+	v, err := load(w)
+	return w, sessionID(v), err
+}
+
+// at returns the time in a cell of the session's, 0 if it is not its any more.
+func (c *cells) at(s sessionID, cell int) (int64, error) {
+	_, before, err := c.owner(cell / blockWords)
+	if err != nil || before != s {
+		return 0, err
+	}
+	w, err := c.word(cell)
+	if err != nil {
+		return 0, err
+	}
+	v, err := load(w)
+	if err != nil || v > math.MaxInt64 {
+		return 0, err
+	}
+	_, after, err := c.owner(cell / blockWords)
+	if err != nil || after != s {
+		return 0, err
+	}
+	return int64(v), nil
+}
+
+// lives reports whether the client does. One that was found to live at this very now is not asked
+// again.
+func (c *cells) lives(s sessionID, now int64) (bool, error) {
+	c.mu.Lock()
+	known := c.asked == now && c.living[s]
+	c.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	w, owner, err := c.owner(s.home())
+	if err == nil && w == nil {
+		err = errors.New("the file cells is too short; " + repair)
+	}
+	if err != nil || owner != s {
+		return false, err
+	}
+	locked, err := lockedByOthers(c.fd, s.home())
+	if err != nil || !locked {
+		return false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked != now || c.living == nil {
+		c.asked, c.living = now, map[sessionID]bool{}
+	}
+	c.living[s] = true
+	return true, nil
+}
+
+// each calls f for every block that belongs to somebody.
+func (c *cells) each(f func(block int, owner sessionID, word *uint64) error) error {
+	for i := 0; ; i++ {
+		w, owner, err := c.owner(i)
+		if err != nil || w == nil {
+			return err
+		}
+		if owner != 0 {
+			if err := f(i, owner, w); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// dead returns the sessions whose clients do not live any more, but for the one that asks, whose
+// lock it cannot see.
+func (c *cells) dead(self sessionID, now int64) ([]sessionID, error) {
+	var dead []sessionID
+	err := c.each(func(block int, owner sessionID, _ *uint64) error {
+		if owner == self || owner.home() != block {
+			return nil
+		}
+		lives, err := c.lives(owner, now)
+		if err == nil && !lives {
+			dead = append(dead, owner)
+		}
+		return err
+	})
+	return dead, err
+}
+
+// free gives back all blocks of the session, its home at last: what is left of it is found by that.
+func (c *cells) free(s sessionID) error {
+	home, owner, err := c.owner(s.home())
+	if err != nil || owner != s {
+		return err
+	}
+	err = c.each(func(_ int, owner sessionID, word *uint64) error {
+		if owner != s || word == home {
+			return nil
+		}
+		_, err := swap(word, uint64(s), 0)
+		return err
+	})
+	if err == nil {
+		_, err = swap(home, uint64(s), 0)
+	}
+	return err
+}
+
+func (c *cells) close() {
+	for _, m := range c.chunks {
+		m.unmap()
+	}
+	if c.fd >= 0 {
+		syscall.Close(c.fd)
+	}
+}

@@ -1,0 +1,117 @@
+//go:build linux
+
+package file
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// cpu is the time that this process has used.
+func cpu(t testing.TB) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// Of those who wait a hand-off wakes the next two, however many there are. The others look as
+// seldom as if nothing happened. If each client looked after each hand-off it would be the square.
+func TestHandOffWakesFewAmongManyClients(t *testing.T) {
+	const handOffs, each = 60, 5
+	for _, clients := range []int{20, 140} {
+		dir := t.TempDir()
+		var looks atomic.Int64
+		c := testConfig()
+		c.at = func(step string) {
+			if step == "look" {
+				looks.Add(1)
+			}
+		}
+		bs, turns, waiting := make([]*backend, clients), make([]<-chan error, clients), make([]driver.Request, clients)
+		for i := range bs {
+			bs[i] = openTestConfig(t, dir, c)
+		}
+		held := request("a", long)
+		acquire(t, bs[0], held)
+		enter := func(i int) {
+			waiting[i] = request("a", long)
+			turns[i] = background(t, bs[i], waiting[i])
+		}
+		for i := range bs {
+			enter(i)
+		}
+		begun, used := time.Now(), cpu(t)
+		looks.Store(0)
+		release(t, bs[0], held)
+		for k := range handOffs {
+			i := k % clients
+			if err := answer(t, turns[i]); err != nil {
+				t.Fatal(err)
+			}
+			r := waiting[i]
+			enter(i)
+			release(t, bs[i], r)
+		}
+		n, elapsed := looks.Load(), time.Since(begun)
+		t.Logf("%d clients: %.1f looks and %v of CPU a hand-off, in %v", clients, float64(n)/handOffs, (cpu(t)-used)/handOffs, elapsed)
+		idle := int64(clients) * int64(1+elapsed/(glance*tick)) // what they look anyway
+		guards := int64(elapsed / tick)
+		if n > handOffs*each+idle+guards {
+			t.Errorf("among %d clients %d looks at %d hand-offs in %v", clients, n, handOffs, elapsed)
+		}
+	}
+}
+
+// Names whose waiters nothing happens to are not looked at every tick.
+func TestIdleWaitersOfManyNames(t *testing.T) {
+	const names = 1000
+	dir := t.TempDir()
+	a := openTest(t, dir)
+	var looks, passes atomic.Int64
+	c := testConfig()
+	c.at = func(step string) {
+		if step == "look" {
+			looks.Add(1)
+		}
+	}
+	c.clock = func() (int64, error) { passes.Add(1); return monotonic() }
+	b := openTestConfig(t, dir, c)
+	var all sync.WaitGroup
+	for i := range names {
+		acquire(t, a, request(fmt.Sprint(i), long))
+		all.Go(func() { b.Acquire(t.Context(), request(fmt.Sprint(i), long)) })
+	}
+	defer all.Wait()
+	defer b.Close()
+	eventually(t, "all are looked after", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		n := 0
+		for _, w := range b.waits {
+			n += len(w.holds)
+		}
+		return n == names
+	})
+	time.Sleep(100 * time.Millisecond) // the first looks
+	looks.Store(0)
+	passes.Store(0)
+	begun, used := time.Now(), cpu(t)
+	time.Sleep(2 * time.Second)
+	s := time.Since(begun).Seconds()
+	t.Logf("with %d names: %.0f looks, %.0f readings of the clock and %.1f ms of CPU a second", names, float64(looks.Load())/s,
+		float64(passes.Load())/s, float64((cpu(t)-used).Milliseconds())/s)
+	if n := float64(looks.Load()) / s; n > names/10 {
+		t.Errorf("%.0f looks a second at %d names to which nothing happens", n, names)
+	}
+	if n := float64(passes.Load()) / s; n > 3*float64(time.Second/tick) {
+		t.Errorf("%.0f readings of the clock a second", n)
+	}
+}

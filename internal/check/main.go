@@ -1,0 +1,310 @@
+// Check is what make runs: the checks and tests of the whole repository, in one of three sizes. It says while it runs what is going
+// on, shows of the tests what failed, and ends with a table of what ran on what.
+//
+//	check quick   the library, memory and file
+//	check test    all modules, and every service: what CI runs
+//	check long    the same, with all laws on all set-ups and longer histories
+//	check lint    what reads the code only
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) != 2 || !slices.Contains([]string{"quick", "test", "long", "lint"}, os.Args[1]) {
+		fmt.Fprintln(os.Stderr, "usage: check quick|test|long|lint, in the root of the repository")
+		os.Exit(2)
+	}
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	c := &check{ctx: ctx, start: time.Now(), tests: newTests(os.Stdout)}
+	context.AfterFunc(ctx, c.tests.interrupt) // the second interrupt is no other than the first: tests remove what they started
+	err := c.run(os.Args[1])
+	c.summary(err)
+	os.Remove(c.report)
+	if err != nil || ctx.Err() != nil {
+		os.Exit(1)
+	}
+}
+
+// services is the module that needs servers.
+const services = "conformance/containers"
+
+// longestFirst are all of its packages. Those that take longest begin, so that no core waits for them at the end.
+var longestFirst = []string{"./mysql", "./zookeeper", "./etcd", "./redis", "./..."}
+
+// embedded are the packages that need none.
+var embedded = []string{".", "./driver", "./driver/memory", "./driver/file", "./conformance", "./migrations", "./internal/..."}
+
+// check is one run.
+type check struct {
+	ctx    context.Context
+	start  time.Time
+	tests  *tests
+	report string // a file that the tests of services write to
+	logs   string // a folder that they make for the logs of servers, if they fail
+
+	mu   sync.Mutex
+	done []string // a line for each step
+}
+
+// step is a part of a run. Its output is shown if it fails.
+type step struct {
+	name string
+	run  func(out io.Writer) error
+}
+
+func (c *check) run(size string) error {
+	if err := c.prepare(size); err != nil {
+		return err
+	}
+	defer c.tell()()
+	switch size {
+	case "quick":
+		return c.abreast(
+			append([]step{c.gofmt()}, c.lint(".", embedded...)...),
+			[]step{c.test(".", embedded, "-p=8")})
+	case "lint":
+		return c.abreast(append(c.lintAll(), c.otherSystems()...))
+	}
+	// What computes, and beside it what mostly waits.
+	return c.abreast(
+		slices.Concat(c.lintAll(), []step{c.test(".", []string{"./..."}, "-race"), c.test("cmd/dlock", []string{"./..."}, "-race")}, c.otherSystems()),
+		[]step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=3")})
+}
+
+// prepare sees to what all steps need.
+func (c *check) prepare(size string) error {
+	for name, value := range map[string]string{
+		"GOWORK": "off", // each module has to stand on its own, as it does for its users; and nothing in the checkout changes
+
+		// The servers: testcontainers' own helper cannot be pulled everywhere, and the tests remove what they start themselves;
+		// published ports are on the loopback.
+		"TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1",
+	} {
+		if os.Getenv(name) == "" || name == "GOWORK" {
+			os.Setenv(name, value)
+		}
+	}
+	if size == "long" {
+		os.Setenv("DLOCK_TEST_LONG", "1")
+	}
+	report, err := os.CreateTemp("", "dlock-report-")
+	if err != nil {
+		return err
+	}
+	report.Close()
+	c.report = report.Name()
+	os.Setenv("DLOCK_TEST_REPORT", c.report)
+	c.logs = filepath.Join(os.TempDir(), fmt.Sprintf("dlock-logs-%d", os.Getpid())) // where tests that fail keep their servers' logs
+	os.Setenv("DLOCK_TEST_LOGS", c.logs)
+	if size == "test" || size == "long" {
+		return c.compiler()
+	}
+	return nil
+}
+
+// compiler makes sure that the race detector can be built.
+func (c *check) compiler() error {
+	out, err := exec.CommandContext(c.ctx, "go", "env", "CGO_ENABLED", "CC").Output()
+	if err != nil {
+		return err
+	}
+	cgo, cc, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	cc, _, _ = strings.Cut(cc, " ")
+	if _, err := exec.LookPath(cc); cgo != "1" || err != nil {
+		return fmt.Errorf("the race detector needs cgo and a C compiler, and there is no %s; install gcc (or clang, and set CC)", cc)
+	}
+	return nil
+}
+
+// abreast runs lanes of steps side by side, the steps of each one after the other. All lanes run to their end; a step that fails ends
+// its lane only if it has to.
+func (c *check) abreast(lanes ...[]step) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(lanes))
+	for i, lane := range lanes {
+		all.Go(func() {
+			for _, s := range lane {
+				errs[i] = errors.Join(errs[i], c.step(s))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (c *check) step(s step) error {
+	if c.ctx.Err() != nil {
+		return fmt.Errorf("%s: interrupted", s.name)
+	}
+	var out bytes.Buffer
+	start := time.Now()
+	c.tests.begin(s.name)
+	err := s.run(&out)
+	c.tests.end(s.name)
+	verdict := "ok  "
+	if err != nil {
+		verdict = "FAIL"
+		err = fmt.Errorf("%s: %w", s.name, err)
+		c.tests.print(out.String())
+	}
+	line := fmt.Sprintf("%s  %s  %.0f s\n", verdict, s.name, time.Since(start).Seconds())
+	c.tests.print(line)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done = append(c.done, line)
+	return err
+}
+
+// tell says every half minute what is going on, until the result is called.
+func (c *check) tell() (stop func()) {
+	quit := make(chan struct{})
+	go func() {
+		for tick := time.Tick(30 * time.Second); ; {
+			select {
+			case <-tick:
+				c.tests.print(fmt.Sprintf("... %s: %s\n", time.Since(c.start).Round(time.Second), c.tests.running(time.Now())))
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() { close(quit) }
+}
+
+// command runs a program in a folder.
+func (c *check) command(dir string, out io.Writer, name string, args ...string) error {
+	cmd := exec.CommandContext(c.ctx, name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	whole(cmd)
+	cmd.WaitDelay = 10 * time.Second
+	return cmd.Run()
+}
+
+func (c *check) gofmt() step {
+	return step{"gofmt", func(out io.Writer) error {
+		var list bytes.Buffer
+		if err := c.command(".", &list, "gofmt", "-l", "."); err != nil || list.Len() > 0 {
+			fmt.Fprint(out, list.String())
+			return errors.Join(err, errors.New("not formatted: make fmt"))
+		}
+		return nil
+	}}
+}
+
+// lint are go vet and staticcheck on packages of a module.
+func (c *check) lint(module string, packages ...string) []step {
+	return []step{
+		{"vet " + module, func(out io.Writer) error {
+			return c.command(module, out, "go", append([]string{"vet"}, packages...)...)
+		}},
+		{"staticcheck " + module, func(out io.Writer) error {
+			bin, err := filepath.Abs(".bin")
+			if err != nil {
+				return err
+			}
+			if err := c.command("internal/tools", out, "go", "build", "-o", bin+"/", "honnef.co/go/tools/cmd/staticcheck"); err != nil {
+				return err
+			}
+			return c.command(module, out, bin+"/staticcheck", packages...)
+		}},
+	}
+}
+
+func (c *check) lintAll() []step {
+	steps := []step{c.gofmt()}
+	for _, m := range modules() {
+		steps = append(steps, c.lint(m, "./...")...)
+	}
+	return steps
+}
+
+// modules are the modules of the repository that have packages.
+func modules() (dirs []string) {
+	filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata"):
+			return filepath.SkipDir
+		case e.Name() == "go.mod" && filepath.Dir(path) != "internal/tools":
+			dirs = append(dirs, filepath.Dir(path))
+		}
+		return nil
+	})
+	return dirs
+}
+
+// otherSystems vets the library for its users on other systems.
+func (c *check) otherSystems() (steps []step) {
+	for _, system := range []string{"darwin", "windows"} {
+		steps = append(steps, step{"vet . for " + system, func(out io.Writer) error {
+			return c.command(".", out, "env", "GOOS="+system, "CGO_ENABLED=0", "go", "vet", "./...")
+		}})
+	}
+	return steps
+}
+
+// images gets the images of all servers, where there is an engine.
+func (c *check) images() step {
+	return step{"images of the servers", func(out io.Writer) error {
+		return c.command(services, io.MultiWriter(out, c.tests), "go", "run", "-race", "./images")
+	}}
+}
+
+// test runs the tests of packages of a module.
+func (c *check) test(module string, packages []string, flags ...string) step {
+	return step{"tests of " + module, func(out io.Writer) error {
+		args := slices.Concat([]string{"test", "-json", "-timeout=60m"}, flags, packages)
+		cmd := exec.CommandContext(c.ctx, "go", args...)
+		cmd.Dir, cmd.Stderr = module, out
+		whole(cmd)
+		cmd.WaitDelay = 10 * time.Second
+		events, err := cmd.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		c.tests.read(events)
+		return cmd.Wait()
+	}}
+}
+
+// summary is the end of a run.
+func (c *check) summary(err error) {
+	fmt.Println()
+	for _, line := range c.done {
+		fmt.Print(line)
+	}
+	c.tests.summary(os.Stdout, c.report)
+	if _, err := os.Stat(c.logs); err == nil {
+		fmt.Printf("the servers' logs are in %s\n", c.logs)
+	}
+	took := time.Since(c.start).Round(time.Second)
+	if c.tests.interrupted {
+		fmt.Printf("\nINTERRUPTED after %s\n", took)
+		return
+	}
+	if err != nil {
+		fmt.Printf("\nFAILED after %s\n", took)
+		return
+	}
+	fmt.Printf("\nok, in %s\n", took)
+}

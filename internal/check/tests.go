@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+)
+
+// tests reads what go test -json says, of several runs at once. It shows go test's own lines and whatever a test that failed wrote.
+type tests struct {
+	mu     sync.Mutex
+	out    io.Writer
+	steps  []string // that run
+	under  map[id]*state
+	laws   map[string]*tally // of suites that report nothing by themselves, by package
+	failed []string
+	notes  []string // what could not be run
+
+	interrupted bool // tests that have no end are no news
+}
+
+// id is a test, or a package, whose test is empty.
+type id struct{ pkg, test string }
+
+// state is a test that runs.
+type state struct {
+	since time.Time
+	text  strings.Builder
+}
+
+// tally is a line of the last table.
+type tally struct {
+	SetUp, Versions      string
+	Passed, Failed, Left int
+	Skipped              map[string]int
+	From, To             time.Time
+}
+
+// event is a line of go test -json.
+type event struct {
+	Time                          time.Time
+	Action, Package, Test, Output string
+}
+
+func newTests(out io.Writer) *tests {
+	return &tests{out: out, under: map[id]*state{}, laws: map[string]*tally{}}
+}
+
+func (t *tests) print(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	io.WriteString(t.out, text)
+}
+
+// Write implements io.Writer.
+func (t *tests) Write(b []byte) (int, error) {
+	t.print(string(b))
+	return len(b), nil
+}
+
+// interrupt says that what ends from now on is cut off.
+func (t *tests) interrupt() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.interrupted = true
+}
+
+func (t *tests) begin(step string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.steps = append(t.steps, step)
+}
+
+func (t *tests) end(step string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.steps = slices.DeleteFunc(t.steps, func(s string) bool { return s == step })
+}
+
+// read takes in events until they end.
+func (t *tests) read(events io.Reader) {
+	r := bufio.NewReader(events)
+	for {
+		line, err := r.ReadString('\n')
+		if line != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) != nil {
+				t.print(line)
+			} else {
+				t.take(e)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (t *tests) take(e event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	me := id{e.Package, e.Test}
+	s := t.under[me]
+	switch e.Action {
+	case "start", "run":
+		t.under[me] = &state{since: e.Time}
+	case "build-output":
+		io.WriteString(t.out, e.Output)
+	case "output":
+		t.output(e, s)
+	case "pass", "skip", "fail":
+		t.verdict(e, s)
+		delete(t.under, me)
+	}
+}
+
+// noWay is what a test says that has no server.
+var noWay = regexp.MustCompile(`no way to start \w+`)
+
+func (t *tests) output(e event, s *state) {
+	if note := noWay.FindString(e.Output); note != "" && !slices.Contains(t.notes, note) {
+		t.notes = append(t.notes, note)
+	}
+	switch {
+	case e.Test == "" && (strings.HasPrefix(e.Output, "ok ") || strings.HasPrefix(e.Output, "FAIL\t") || strings.HasPrefix(e.Output, "---")):
+		io.WriteString(t.out, e.Output)
+	case s != nil && !strings.HasPrefix(e.Output, "=== "):
+		s.text.WriteString(e.Output)
+	}
+}
+
+// suite is a law of a suite that has no report of its own.
+var (
+	suite = regexp.MustCompile(`^TestConformance(InVirtualTime)?/[^/]+$`)
+	needs = regexp.MustCompile(`needs .*`)
+)
+
+func (t *tests) verdict(e event, s *state) {
+	if suite.MatchString(e.Test) {
+		t.law(e, s)
+	}
+	if e.Action != "fail" || s == nil {
+		return
+	}
+	if e.Test != "" {
+		t.failed = append(t.failed, path.Base(e.Package)+" "+e.Test)
+		io.WriteString(t.out, s.text.String())
+		return
+	}
+	for _, i := range t.sorted() { // it ended with its process
+		if x := t.under[i]; i.pkg == e.Package && i.test != "" {
+			if !t.interrupted {
+				t.failed = append(t.failed, path.Base(i.pkg)+" "+i.test+" (had no end)")
+				io.WriteString(t.out, x.text.String())
+			}
+			delete(t.under, i)
+		}
+	}
+	io.WriteString(t.out, s.text.String())
+}
+
+func (t *tests) law(e event, s *state) {
+	name, _, _ := strings.Cut(e.Test, "/")
+	setUp := path.Base(e.Package)
+	if name != "TestConformance" {
+		setUp += ", in virtual time"
+	}
+	l := t.laws[setUp]
+	if l == nil {
+		l = &tally{SetUp: setUp, Skipped: map[string]int{}, From: e.Time}
+		t.laws[setUp] = l
+	}
+	if s != nil && s.since.Before(l.From) {
+		l.From = s.since
+	}
+	l.To = e.Time
+	switch e.Action {
+	case "pass":
+		l.Passed++
+	case "fail":
+		l.Failed++
+	case "skip":
+		why := "without a reason"
+		if s != nil && needs.MatchString(s.text.String()) {
+			why = needs.FindString(s.text.String())
+		}
+		l.Skipped[why]++
+	}
+}
+
+func (t *tests) sorted() []id {
+	return slices.SortedFunc(maps.Keys(t.under), func(a, b id) int {
+		return strings.Compare(a.pkg+" "+a.test, b.pkg+" "+b.test)
+	})
+}
+
+// running says what runs: the steps, and of each package the test that has run for longest.
+func (t *tests) running(now time.Time) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	oldest := map[string]id{}
+	for i, s := range t.under {
+		parent := false
+		for o := range t.under {
+			parent = parent || o.pkg == i.pkg && strings.HasPrefix(o.test, i.test+"/")
+		}
+		if o, ok := oldest[i.pkg]; i.test != "" && !parent && (!ok || s.since.Before(t.under[o].since)) {
+			oldest[i.pkg] = i
+		}
+	}
+	what := slices.Clone(t.steps)
+	for _, pkg := range slices.Sorted(maps.Keys(oldest)) {
+		i := oldest[pkg]
+		what = append(what, fmt.Sprintf("%s %s (%.0f s)", path.Base(pkg), i.test, now.Sub(t.under[i].since).Seconds()))
+	}
+	return strings.Join(what, "; ")
+}
+
+// summary prints what ran on what, with what the report of the tests of services says, and what failed.
+func (t *tests) summary(out io.Writer, report string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := t.reported(report)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	why := map[string][]string{}
+	for n, l := range lines {
+		if n == 0 {
+			fmt.Fprintf(w, "\nlaws ran on\tversion\tpassed\tfailed\tskipped\tleft to make long\tseconds\n")
+		}
+		skipped := 0
+		for reason, n := range l.Skipped {
+			skipped += n
+			why[reason] = append(why[reason], l.SetUp)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", l.SetUp, l.Versions, l.Passed, l.Failed, skipped, l.Left, l.To.Sub(l.From).Seconds())
+	}
+	w.Flush()
+	for _, reason := range slices.Sorted(maps.Keys(why)) {
+		fmt.Fprintf(out, "skipped: %s (%s)\n", reason, strings.Join(why[reason], "; "))
+	}
+	for _, note := range t.notes {
+		fmt.Fprintf(out, "NOT RUN: there is %s, and what needs it was not run\n", note)
+	}
+	for _, name := range t.failed {
+		part := func(o string) bool { return strings.HasPrefix(o, name+"/") }
+		if !slices.ContainsFunc(t.failed, part) { // which says more
+			fmt.Fprintf(out, "FAILED: %s\n", name)
+		}
+	}
+}
+
+// reported returns the lines of the table of laws. The report has a line for each law.
+func (t *tests) reported(report string) (laws []*tally) {
+	for _, name := range slices.Sorted(maps.Keys(t.laws)) {
+		laws = append(laws, t.laws[name])
+	}
+	text, err := os.ReadFile(report)
+	if err != nil {
+		return laws
+	}
+	for line := range strings.Lines(string(text)) {
+		var l tally
+		if json.Unmarshal([]byte(line), &l) != nil || l.SetUp == "" {
+			continue
+		}
+		if i := slices.IndexFunc(laws, func(o *tally) bool { return o.SetUp == l.SetUp }); i >= 0 {
+			laws[i].add(l)
+		} else {
+			laws = append(laws, &l)
+		}
+	}
+	return laws
+}
+
+// add adds another tally of the same set-up.
+func (l *tally) add(o tally) {
+	l.Passed += o.Passed
+	l.Failed += o.Failed
+	l.Left = min(l.Left, o.Left)
+	for why, n := range o.Skipped {
+		if l.Skipped == nil {
+			l.Skipped = map[string]int{}
+		}
+		l.Skipped[why] += n
+	}
+	if o.From.Before(l.From) {
+		l.From = o.From
+	}
+	if o.To.After(l.To) {
+		l.To = o.To
+	}
+}

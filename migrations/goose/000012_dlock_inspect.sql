@@ -1,0 +1,37 @@
+-- +goose Up
+-- +goose StatementBegin
+CREATE PROCEDURE IF NOT EXISTS dlock_inspect(
+  IN p_prefix VARBINARY(255), IN p_name VARBINARY(255), IN p_client BINARY(16), IN p_window BIGINT)
+SQL SECURITY INVOKER
+COMMENT 'Returns the requests, holders first, in order of arrival, and then whom it granted'
+BEGIN
+  DECLARE v_now DATETIME(6);
+  DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
+  DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
+  DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
+  DECLARE v_time DOUBLE;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
+    RESIGNAL;
+  END;
+  CALL dlock_enter(v_rows, v_tables, v_safe, v_time);
+  CALL dlock_begin(p_prefix, p_name, FALSE, v_last, v_place, v_side, v_base, v_head, v_now);
+  IF v_last IS NOT NULL THEN
+    CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
+    UPDATE dlock_locks SET last_token = v_last, head = v_head WHERE prefix = p_prefix AND name = p_name;
+  END IF;
+  COMMIT AND NO CHAIN NO RELEASE;
+  SELECT HEX(id), HEX(owner), HEX(client), mode = 'shared', permits, token, ttl_us, fixed, broken,
+      TIMESTAMPDIFF(MICROSECOND, v_now, expires_at), TIMESTAMPDIFF(MICROSECOND, arrived_at, v_now), HEX(label)
+    FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now
+    ORDER BY place;
+  ROLLBACK AND NO CHAIN NO RELEASE;
+  SELECT v_news;
+  CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
+END;
+-- +goose StatementEnd
+
+-- +goose Down
+DROP PROCEDURE IF EXISTS dlock_inspect;

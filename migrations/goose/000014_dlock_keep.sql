@@ -1,0 +1,47 @@
+-- +goose Up
+-- +goose StatementBegin
+CREATE PROCEDURE IF NOT EXISTS dlock_keep(IN p_client BINARY(16))
+SQL SECURITY INVOKER
+COMMENT 'Keeps alive all that the client has waiting, and returns how much that is; and removes some of those who waited, under any name, and died'
+BEGIN
+  DECLARE v_n INT;
+  DECLARE v_id BINARY(16);
+  DECLARE v_end BOOLEAN DEFAULT FALSE;
+  DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
+  DECLARE v_time DOUBLE;
+  DECLARE dead CURSOR FOR SELECT id FROM dlock_requests FORCE INDEX (waits_until)
+    WHERE waits_until <= UTC_TIMESTAMP(6) LIMIT 100 FOR UPDATE SKIP LOCKED;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = TRUE;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
+    RESIGNAL;
+  END;
+  CALL dlock_enter(v_rows, v_tables, v_safe, v_time);
+  ROLLBACK AND NO CHAIN NO RELEASE;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION READ WRITE;
+  UPDATE dlock_requests SET expires_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND, waits_until = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND
+    WHERE client = p_client AND state = 'waiting';
+  SELECT COUNT(*) INTO v_n FROM dlock_requests WHERE client = p_client AND state = 'waiting'; -- ROW_COUNT() leaves out what has the same time already
+  COMMIT AND NO CHAIN NO RELEASE;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION READ WRITE;
+  OPEN dead;
+  bodies: LOOP -- in no name's lock row, for whoever finds one of them takes it for gone
+    FETCH dead INTO v_id;
+    IF v_end THEN
+      LEAVE bodies;
+    END IF;
+    DELETE FROM dlock_requests WHERE id = v_id;
+  END LOOP;
+  CLOSE dead;
+  COMMIT AND NO CHAIN NO RELEASE;
+  SELECT v_n;
+  CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
+END;
+-- +goose StatementEnd
+
+-- +goose Down
+DROP PROCEDURE IF EXISTS dlock_keep;
