@@ -10,12 +10,12 @@ import (
 )
 
 // All returns a Mutex that locks all of ms or none, of any kind and any clients. Parts are locked one after the other, in
-// the order of their names, then of their backends' schemes, then of their clients' [Order] keys, whatever the order given,
+// the order of their names, then of their backends' schemes, then of their clients' [Identity] keys, whatever the order given,
 // so that two callers of All cannot deadlock. A lease of All is lost if any part is; Unlock still gives the others back. Under
 // an outer hold, All can deadlock with another caller that took the same locks in another order.
 //
 // A nil mutex, none at all, the same name twice on one backend, and equal names on two backends that nothing tells apart (give their
-// clients different Order keys) are [ErrInvalid], from its Lock.
+// clients different identities, see [Identity]) are [ErrInvalid], from its Lock.
 func All(ms ...Mutex) Mutex {
 	a := &all{}
 	for _, m := range ms {
@@ -51,7 +51,7 @@ func (a *all) sort() error {
 		return invalid("All of no mutex; at least one is needed")
 	}
 	order := func(x, y *lock) int {
-		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.c.caps.Backend, y.c.caps.Backend), cmp.Compare(x.c.set.order, y.c.set.order))
+		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.c.caps.Backend, y.c.caps.Backend), cmp.Compare(x.c.set.identity, y.c.set.identity))
 	}
 	slices.SortStableFunc(a.parts, order)
 	for i, y := range a.parts[1:] {
@@ -59,7 +59,7 @@ func (a *all) sort() error {
 			if x.c.sameQueues(y.c) {
 				return invalid("the name %q is given to All twice; once is enough", x.name)
 			}
-			return invalid("the name %q is given to All for two %s backends; give their clients different Order keys", x.name, x.c.caps.Backend)
+			return invalid("the name %q is given to All for two %s backends; give each client an Identity of its own", x.name, x.c.caps.Backend)
 		}
 	}
 	return nil

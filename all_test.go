@@ -148,7 +148,7 @@ func TestAllOverTwoBackends(t *testing.T) {
 	_, err := All(one.Mutex("a"), two.Mutex("a")).Lock(t.Context())
 	wantErr(t, err, ErrInvalid)
 
-	one, two = newOn(t, memory.New(), Order("1")), newOn(t, memory.New(), Order("2"))
+	one, two = newOn(t, memory.New(), Identity("1")), newOn(t, memory.New(), Identity("2"))
 	l := mustLock(t, All(two.Mutex("a"), one.Mutex("a")), t.Context())
 	if l.Leases()[0].hold.c != one {
 		t.Error("not in the order of the keys")

@@ -82,7 +82,7 @@ type Client struct {
 
 // Open opens a client on the backend that the URL names, and reaches it or says why it cannot,
 // within 10 s. The context bounds that only. Parameters of every URL: ttl (see [TTL]), prefix
-// (before every name in the service's key space), label (see [Label]), order (see [Order]). What
+// (before every name in the service's key space), label (see [Label]), identity (see [Identity]). What
 // else is allowed depends on the scheme; an error lists it.
 //
 // No error, log line or String ever shows a password of the URL.
@@ -184,7 +184,7 @@ func parseURL(raw string) (*url.URL, []string, error) {
 // fromURL takes the parameters that all backends share out of values.
 func (s settings) fromURL(values url.Values) (settings, string, error) {
 	own := url.Values{}
-	for _, name := range []string{"ttl", "prefix", "label", "order"} {
+	for _, name := range []string{"ttl", "prefix", "label", "identity"} {
 		if v, ok := values[name]; ok {
 			own[name] = v
 			delete(values, name)
@@ -193,7 +193,7 @@ func (s settings) fromURL(values url.Values) (settings, string, error) {
 	p := driver.NewParams(own)
 	s.ttl, s.chosen = p.Duration("ttl", s.ttl), own.Has("ttl")
 	s.label = p.String("label", s.label)
-	s.order = p.String("order", s.order)
+	s.identity = p.String("identity", s.identity)
 	prefix := p.String("prefix", "")
 	err := p.Err()
 	if err == nil {
@@ -205,7 +205,7 @@ func (s settings) fromURL(values url.Values) (settings, string, error) {
 }
 
 func (s settings) check(caps Capabilities) error {
-	for what, text := range map[string]string{"label": s.label, "order key": s.order} {
+	for what, text := range map[string]string{"label": s.label, "identity": s.identity} {
 		if err := checkText(text); err != nil {
 			return invalid("%s: %w", what, err)
 		}
@@ -316,7 +316,7 @@ func (c *Client) GoString() string { return c.String() }
 
 // sameQueues reports whether both clients stand over the same queues, as far as can be told within a process.
 func (c *Client) sameQueues(d *Client) bool {
-	return c == d || c.caps.Backend == d.caps.Backend && c.set.order == d.set.order && c.caps.Identity == d.caps.Identity
+	return c == d || c.caps.Backend == d.caps.Backend && c.set.identity == d.set.identity && c.caps.Identity == d.caps.Identity
 }
 
 // Inspect returns who holds the lock and who waits for it, as the backend sees it now. It is for

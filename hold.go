@@ -60,7 +60,7 @@ func (c *Client) hold(h *hold, r driver.Request, g driver.Grant) (*Lease, error)
 	defer c.mu.Unlock()
 	h.req = r
 	now := time.Now()
-	h.prove(driver.Renewal{TTL: g.TTL, Since: g.Since}, now)
+	h.prove(driver.Renewal{TTL: g.TTL, SentAt: g.SentAt}, now)
 	lost := c.held.forget(r.ID)
 	switch {
 	case c.closed != nil:
@@ -79,12 +79,12 @@ func (h *hold) prove(p driver.Renewal, now time.Time) {
 	if p.TTL == 0 || h.req.Fixed && p.TTL > h.req.TTL { // a fixed lease ends on time, however long the service keeps it
 		p.TTL = h.req.TTL
 	}
-	if p.Since.Before(h.since) {
+	if p.SentAt.Before(h.since) {
 		return
 	}
-	h.since, h.ttl = p.Since, p.TTL
-	h.wall = h.c.wall().Add(p.Since.Round(0).Sub(now.Round(0))) // without the monotonic clocks, which may have stood still
-	h.until = p.Since.Add(p.TTL - margin(p.TTL))
+	h.since, h.ttl = p.SentAt, p.TTL
+	h.wall = h.c.wall().Add(p.SentAt.Round(0).Sub(now.Round(0))) // without the monotonic clocks, which may have stood still
+	h.until = p.SentAt.Add(p.TTL - margin(p.TTL))
 }
 
 // slept reports whether the wall clock says that the hold is over and the monotonic clock does not: then the machine was

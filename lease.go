@@ -305,7 +305,7 @@ func (l *Lease) Owner() Owner {
 		return Owner{}
 	}
 	c := l.hold.c
-	return Owner{backend: c.caps.Backend, order: c.set.order, name: l.hold.req.Name, id: l.hold.req.Owner, token: l.hold.token}
+	return Owner{backend: c.caps.Backend, identity: c.set.identity, name: l.hold.req.Name, id: l.hold.req.Owner, token: l.hold.token}
 }
 
 // Leases returns the parts of a lease of [All], in the order in which they were locked; of any other lease, itself.

@@ -76,8 +76,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"memory:a?ttl=1s&ttl=2s", "2 times"},
 		{"plain:a?session_timeout=1s&session_timeout=2s", "2 times"},
 		{"plain:a?n=x", "whole number"},
-		{"plain:a?tll=1s", "n, order, prefix, session_timeout, ttl"},
-		{"memory:a?x=1", "label, order, prefix, ttl"},
+		{"plain:a?tll=1s", "identity, label, n, prefix, session_timeout, ttl"},
+		{"memory:a?x=1", "identity, label, prefix, ttl"},
 		{"memory:a?ttl=1s;x=2", "well-formed"},
 		{"memory:a?ttl=%zz", "well-formed"},
 		{"memory://h1:1,:x", "not a URL"},
@@ -85,7 +85,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"memory:a#b", "fragment"},
 		{"memory:a?label=" + strings.Repeat("x", 256), "255"},
 		{"memory:a?prefix=%00", "control"},
-		{"memory:a?order=%ff", "UTF-8"},
+		{"memory:a?identity=%ff", "UTF-8"},
 	} {
 		c, err := dlock.Open(t.Context(), tt.url)
 		if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), tt.says) || c != nil {
@@ -187,7 +187,7 @@ func TestOpenGivesTheDriverAllHosts(t *testing.T) {
 }
 
 func TestOptionsCountMoreThanTheURL(t *testing.T) {
-	c, err := dlock.Open(t.Context(), "memory:options?ttl=5s&label=url&prefix=p/&order=k", dlock.TTL(7*time.Second))
+	c, err := dlock.Open(t.Context(), "memory:options?ttl=5s&label=url&prefix=p/&identity=k", dlock.TTL(7*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,16 +24,22 @@ type Option interface{ client(*settings) }
 // LockOption configures one lock.
 type LockOption interface{ lock(*lock) }
 
+// CommonOption configures a client, and so all of its locks, or one lock.
+type CommonOption interface {
+	Option
+	LockOption
+}
+
 // BreakOption configures Break.
 type BreakOption interface{ breaks(*breaking) }
 
 // settings are what the locks of a client have in common.
 type settings struct {
-	ttl    time.Duration
-	chosen bool // the TTL was
-	label  string
-	order  string
-	logger *slog.Logger
+	ttl      time.Duration
+	chosen   bool // the TTL was
+	label    string
+	identity string
+	logger   *slog.Logger
 }
 
 func newSettings() settings {
@@ -68,10 +74,7 @@ func (d ttlOption) lock(l *lock)       { l.ttl, l.fixed = time.Duration(d), fals
 // crashed holder blocks others. The lease renews itself every third of it. The default is 30s, or
 // the nearest to it that the backend keeps; the least is the backend's MinTTL, the most its MaxTTL,
 // and 24h. Any other is [ErrInvalid]: none is cut.
-func TTL(d time.Duration) interface {
-	Option
-	LockOption
-} {
+func TTL(d time.Duration) CommonOption {
 	return ttlOption(d)
 }
 
@@ -82,10 +85,7 @@ func (t labelOption) lock(l *lock)       { l.label = string(t) }
 
 // Label sets what people see of a request in [Client.Inspect]; by default host/pid/program. It means nothing to the
 // lock: two owners with one label are two owners. At most 255 bytes of UTF-8 without control characters.
-func Label(text string) interface {
-	Option
-	LockOption
-} {
+func Label(text string) CommonOption {
 	return labelOption(text)
 }
 
@@ -115,13 +115,13 @@ func (d waitOption) lock(l *lock) { l.wait = &over{time.Duration(d)} }
 // [ErrInvalid].
 func Wait(d time.Duration) LockOption { return waitOption(d) }
 
-type orderOption string
+type identityOption string
 
-func (k orderOption) client(s *settings) { s.order = string(k) }
+func (k identityOption) client(s *settings) { s.identity = string(k) }
 
 // Order gives the backend a key that tells it from others of the same scheme, for [All] and for owners that travel as
 // text: all clients of one backend must use the same.
-func Order(key string) Option { return orderOption(key) }
+func Identity(key string) Option { return identityOption(key) }
 
 type loggerOption struct{ *slog.Logger }
 

@@ -15,11 +15,11 @@ import (
 // Its text form has only letters, digits and the characters "._-", and fits into an environment variable or a header. Whoever has
 // it can join the hold. The zero Owner names nothing.
 type Owner struct {
-	backend string // scheme
-	order   string // the client's order key
-	name    string
-	id      driver.ID
-	token   Token
+	backend  string // scheme
+	identity string // the client's identity
+	name     string
+	id       driver.ID
+	token    Token
 }
 
 const ownerText = "dlock1" // the version of the text form
@@ -36,7 +36,7 @@ func (o Owner) String() string {
 		return ""
 	}
 	enc := base64.RawURLEncoding.EncodeToString
-	return strings.Join([]string{ownerText, enc([]byte(o.backend)), enc([]byte(o.order)), enc([]byte(o.name)),
+	return strings.Join([]string{ownerText, enc([]byte(o.backend)), enc([]byte(o.identity)), enc([]byte(o.name)),
 		o.id.String(), strconv.FormatUint(uint64(o.token), 16)}, ".")
 }
 
@@ -64,7 +64,7 @@ func ParseOwner(text string) (Owner, error) {
 		return Owner{}, bad
 	}
 	var o Owner
-	for i, s := range []*string{&o.backend, &o.order, &o.name} {
+	for i, s := range []*string{&o.backend, &o.identity, &o.name} {
 		b, err := base64.RawURLEncoding.Strict().DecodeString(f[1+i])
 		if err != nil {
 			return Owner{}, bad
@@ -116,10 +116,10 @@ func carriedFor(ctx context.Context, c *Client, name string) *carried {
 	return nil
 }
 
-// at reports whether the hold stands in the queues of c's backend. Within the process the backends tell; text has only scheme and order key.
+// at reports whether the hold stands in the queues of c's backend. Within the process the backends tell; text has only scheme and identity.
 func (h *carried) at(c *Client) bool {
 	if h.hold != nil {
 		return h.hold.c.sameQueues(c)
 	}
-	return h.owner.backend == c.caps.Backend && h.owner.order == c.set.order
+	return h.owner.backend == c.caps.Backend && h.owner.identity == c.set.identity
 }

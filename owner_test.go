@@ -12,7 +12,7 @@ import (
 )
 
 func TestOwnerText(t *testing.T) {
-	c, err := dlock.New(memory.New(), dlock.Order("eu.west"))
+	c, err := dlock.New(memory.New(), dlock.Identity("eu.west"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func TestGrantsOfAnOldInstantAreRenewedInTime(t *testing.T) {
 		mustLock(t, c.Mutex("young"), t.Context()) // its ticker is due in 10s
 		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 			g, err := b.Backend.Acquire(ctx, r)
-			g.Since = g.Since.Add(-25 * time.Second) // 5s left: the backend reported what remains
+			g.SentAt = g.SentAt.Add(-25 * time.Second) // 5s left: the backend reported what remains
 			return g, err
 		}
 		old := mustLock(t, c.Mutex("old"), t.Context())
@@ -208,7 +208,7 @@ func TestTrust(t *testing.T) {
 		until := l.Until()
 		renew := func(ttl time.Duration, age time.Duration) {
 			b.renew = func(context.Context, []driver.Request) []driver.Renewal {
-				return []driver.Renewal{{TTL: ttl, Since: time.Now().Add(-age)}}
+				return []driver.Renewal{{TTL: ttl, SentAt: time.Now().Add(-age)}}
 			}
 			if err := l.Renew(t.Context()); err != nil {
 				t.Fatal(err)
@@ -471,7 +471,7 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		g, err := b.Backend.Acquire(ctx, r)
 		if suspended {
-			suspended, g.Since = false, asleep(time.Hour)
+			suspended, g.SentAt = false, asleep(time.Hour)
 		}
 		return g, err
 	}
@@ -482,7 +482,7 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 		res := b.Backend.Renew(ctx, rs)
 		if b.renews.Load() == 1 {
-			res[0].Since = asleep(time.Hour)
+			res[0].SentAt = asleep(time.Hour)
 		}
 		return res
 	}

@@ -153,8 +153,8 @@ func ttlBounds(e *env) {
 			r.TTL, r.Fixed = ttl, fixed
 			sent := time.Now()
 			g := d.get(r)
-			if g.TTL < ttl || sent.Sub(g.Since) > ttl/2 {
-				e.Errorf("of a TTL of %s (fixed: %v), which Capabilities allow, %s were given, from %s before the call", ttl, fixed, g.TTL, sent.Sub(g.Since))
+			if g.TTL < ttl || sent.Sub(g.SentAt) > ttl/2 {
+				e.Errorf("of a TTL of %s (fixed: %v), which Capabilities allow, %s were given, from %s before the call", ttl, fixed, g.TTL, sent.Sub(g.SentAt))
 			}
 			if err := d.release(r); err != nil && !(errors.Is(err, driver.ErrLost) && time.Since(sent) > ttl) {
 				e.Fatalf("Release: %v", err)
@@ -302,17 +302,17 @@ func trustWithinTTL(e *env) {
 	r := a.ask(name)
 	sent := time.Now()
 	g := a.get(r)
-	bounded("a grant", r, sent, g.Since, g.TTL)
+	bounded("a grant", r, sent, g.SentAt, g.TTL)
 	pause(e.ttl / 4)
 	sent = time.Now()
 	p := a.renew(r)
 	if p.Err != nil {
 		e.Fatalf("Renew: %v", p.Err)
 	}
-	bounded("a renewal", r, sent, p.Since, p.TTL)
+	bounded("a renewal", r, sent, p.SentAt, p.TTL)
 	sent = time.Now()
 	g = a.get(r)
-	bounded("a grant sent again", r, sent, g.Since, g.TTL)
+	bounded("a grant sent again", r, sent, g.SentAt, g.TTL)
 	if e.caps.Queue {
 		next := b.ask(name)
 		next.Wait = true
@@ -327,7 +327,7 @@ func trustWithinTTL(e *env) {
 		if res.err != nil {
 			e.Fatalf("Acquire: %v", res.err)
 		}
-		bounded("a grant after a wait", next, sent, res.Since, res.TTL)
+		bounded("a grant after a wait", next, sent, res.SentAt, res.TTL)
 		a, r = b, next
 	}
 	if err := a.release(r); err != nil {

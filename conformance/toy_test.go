@@ -177,9 +177,9 @@ func (s *toy) admit(c *toyClient, r driver.Request, key string, now time.Time) (
 			e.Token = s.next(e)
 		}
 	case s.is(newestFirst):
-		q.Strangers = slices.Insert(q.Strangers, min(q.Granted(), len(q.Strangers)), &e.Entry)
+		q.Arrivals = slices.Insert(q.Arrivals, min(q.Granted(), len(q.Arrivals)), &e.Entry)
 	default:
-		q.Strangers = append(q.Strangers, &e.Entry)
+		q.Arrivals = append(q.Arrivals, &e.Entry)
 	}
 	if !s.is(barges) {
 		s.settle(q)
@@ -190,30 +190,30 @@ func (s *toy) admit(c *toyClient, r driver.Request, key string, now time.Time) (
 // fits reports whether a request is compatible with those that hold, whoever waits.
 func (s *toy) fits(e *toyRequest) bool {
 	var q driver.Queue
-	for _, o := range e.q.Strangers {
+	for _, o := range e.q.Arrivals {
 		if s.all[o.ID].granted {
-			q.Strangers = append(q.Strangers, o)
+			q.Arrivals = append(q.Arrivals, o)
 		}
 	}
-	q.Joins, q.Strangers = e.q.Joins, append(q.Strangers, &e.Entry)
-	return q.Granted() == len(q.Strangers)
+	q.Joins, q.Arrivals = e.q.Joins, append(q.Arrivals, &e.Entry)
+	return q.Granted() == len(q.Arrivals)
 }
 
 // settle grants what is to be granted now.
 func (s *toy) settle(q *toyQueue) {
 	n := q.Granted()
 	if s.is(everybodyIn) {
-		n = len(q.Strangers)
+		n = len(q.Arrivals)
 	}
 	if s.is(largestLimit) {
-		for n < len(q.Strangers) && q.Strangers[n].Limit > n+len(q.Joins) {
+		for n < len(q.Arrivals) && q.Arrivals[n].Limit > n+len(q.Joins) {
 			n++
 		}
 	}
 	var waiters []*toyRequest
-	for i, o := range slices.Clone(q.Strangers) {
+	for i, o := range slices.Clone(q.Arrivals) {
 		e := s.all[o.ID]
-		pass := s.is(readersPass) && n > 0 && q.Strangers[0].Mode == driver.Shared && o.Mode == driver.Shared && o.Limit == 0
+		pass := s.is(readersPass) && n > 0 && q.Arrivals[0].Mode == driver.Shared && o.Mode == driver.Shared && o.Limit == 0
 		switch {
 		case e.granted:
 		case s.is(keepsDead) && i < n && !time.Now().Before(e.expires):
@@ -287,7 +287,7 @@ func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 	e.timer = time.AfterFunc(ttl, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.is(renewsUnseen) || e.q.Granted() < len(e.q.Strangers) { // somebody waits
+		if !s.is(renewsUnseen) || e.q.Granted() < len(e.q.Arrivals) { // somebody waits
 			s.sweep(e.q.key)
 		}
 	})
@@ -300,7 +300,7 @@ func (s *toy) sweep(key string) {
 		return
 	}
 	now := time.Now()
-	for _, o := range append(slices.Clone(q.Joins), q.Strangers...) {
+	for _, o := range append(slices.Clone(q.Joins), q.Arrivals...) {
 		switch e := s.all[o.ID]; {
 		case e == nil:
 		case now.Before(e.expires) && s.is(keepsDead) && !e.granted:
@@ -317,12 +317,12 @@ func (s *toy) remove(e *toyRequest) {
 	delete(s.all, e.ID)
 	is := func(o *driver.Entry) bool { return o == &e.Entry }
 	e.q.Joins = slices.DeleteFunc(e.q.Joins, is)
-	e.q.Strangers = slices.DeleteFunc(e.q.Strangers, is)
+	e.q.Arrivals = slices.DeleteFunc(e.q.Arrivals, is)
 	if s.is(cancelFreesNobody) && !e.granted {
 		return
 	}
 	if s.is(permitForAll) && e.Semaphore() && e.granted {
-		for _, o := range e.q.Strangers {
+		for _, o := range e.q.Arrivals {
 			if w := s.all[o.ID]; !w.granted {
 				s.grant(w)
 			}
@@ -404,7 +404,7 @@ func (s *toy) inspect(name string) driver.Queue {
 		}
 		return out
 	}
-	return driver.Queue{Joins: show(q.Joins), Strangers: show(q.Strangers)}
+	return driver.Queue{Joins: show(q.Joins), Arrivals: show(q.Arrivals)}
 }
 
 func (s *toy) breakHold(name string, t driver.Token, force bool) error {
@@ -592,7 +592,7 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 			since = time.Now()
 		}
 		if a.granted || a.err != nil {
-			return driver.Grant{Token: a.token, TTL: a.ttl, Since: since}, a.err
+			return driver.Grant{Token: a.token, TTL: a.ttl, SentAt: since}, a.err
 		}
 		if c.s.is(poor) {
 			c.giveUp(r)
@@ -796,7 +796,7 @@ func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Ren
 	err := c.send(ctx, c.closing, func() {
 		now := make([]driver.Renewal, len(rs))
 		for i, r := range rs {
-			now[i] = driver.Renewal{TTL: r.TTL, Since: since}
+			now[i] = driver.Renewal{TTL: r.TTL, SentAt: since}
 			if !c.gaveUpOn(r.Name) {
 				now[i].TTL, now[i].Err = c.s.renew(c, r)
 			}

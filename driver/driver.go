@@ -11,7 +11,7 @@
 // # Time
 //
 // The service's clock expires requests. The client's monotonic clock can only make the client stop sooner: the instants
-// that a driver reports ([Grant.Since], [Renewal.Since]) are readings of [time.Now] taken before the call that proved
+// that a driver reports ([Grant.SentAt], [Renewal.SentAt]) are readings of [time.Now] taken before the call that proved
 // the hold was sent. No wall clock crosses machines.
 //
 // # For authors of drivers
@@ -164,16 +164,16 @@ func (m Mode) Covers(n Mode) bool { return m == Exclusive || n == Shared }
 
 // Grant is what Acquire returns: the proof of a hold.
 type Grant struct {
-	Token Token         // the hold's fencing token; 0 if Capabilities say no fencing
-	TTL   time.Duration // what the service really gave, counted from Since; 0: what was asked for
-	Since time.Time     // a reading of time.Now before the call that proved the hold was sent
+	Token  Token         // the hold's fencing token; 0 if Capabilities say no fencing
+	TTL    time.Duration // what the service really gave, counted from SentAt; 0: what was asked for
+	SentAt time.Time     // a reading of time.Now before the call that proved the hold was sent
 }
 
 // Renewal is what Renew returns for each request.
 type Renewal struct {
-	TTL   time.Duration // as of Grant
-	Since time.Time     // as of Grant
-	Err   error         // nil: it holds. ErrLost: it is lost for good. Anything else: unknown.
+	TTL    time.Duration // as of Grant
+	SentAt time.Time     // as of Grant
+	Err    error         // nil: it holds. ErrLost: it is lost for good. Anything else: unknown.
 }
 
 // Token is a fencing token. Those of Exclusive holds of one name grow strictly from each holder to the next. The token

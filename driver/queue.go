@@ -21,8 +21,8 @@ import "time"
 //
 // The methods are pure functions of the queue. They are safe for concurrent use while nobody changes it.
 type Queue struct {
-	Joins     []*Entry // in any order
-	Strangers []*Entry // in order of arrival
+	Joins    []*Entry // in any order
+	Arrivals []*Entry // in order of arrival
 }
 
 // Entry is a request as it stands in a queue. Its Token is set once it is granted.
@@ -34,21 +34,21 @@ type Entry struct {
 }
 
 // Len returns how many requests stand in the queue.
-func (q Queue) Len() int { return len(q.Joins) + len(q.Strangers) }
+func (q Queue) Len() int { return len(q.Joins) + len(q.Arrivals) }
 
 // Holders returns the granted requests: strangers in order of arrival, then joins.
 func (q Queue) Holders() []*Entry {
 	g := q.Granted()
-	return append(append(make([]*Entry, 0, g+len(q.Joins)), q.Strangers[:g]...), q.Joins...)
+	return append(append(make([]*Entry, 0, g+len(q.Joins)), q.Arrivals[:g]...), q.Joins...)
 }
 
 // Waiters returns the requests that wait, in order of arrival.
-func (q Queue) Waiters() []*Entry { return q.Strangers[q.Granted():] }
+func (q Queue) Waiters() []*Entry { return q.Arrivals[q.Granted():] }
 
 // Admit decides what becomes of a request that arrives. It returns the request as it has to be stored, or why it is
 // refused: [ErrConflict] if the name is in use as the other kind (whoever came first keeps it), and of a join [ErrLost] if its owner does
 // not hold the lock, [ErrUpgrade] if it holds it in a mode that does not cover r's. An admitted join is granted; an
-// admitted stranger goes to the end of Strangers, where [Queue.Granted] tells.
+// admitted stranger goes to the end of Arrivals, where [Queue.Granted] tells.
 func (q Queue) Admit(r Request) (Request, error) {
 	if r.Join() {
 		return q.admitJoin(r)
@@ -64,8 +64,8 @@ func (q Queue) first() *Entry {
 	if len(q.Joins) > 0 {
 		return q.Joins[0]
 	}
-	if len(q.Strangers) > 0 {
-		return q.Strangers[0]
+	if len(q.Arrivals) > 0 {
+		return q.Arrivals[0]
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (q Queue) admitJoin(r Request) (Request, error) {
 		}
 		covered = covered || e.Mode.Covers(r.Mode)
 	}
-	for _, e := range q.Strangers[:q.Granted()] {
+	for _, e := range q.Arrivals[:q.Granted()] {
 		visit(e)
 	}
 	for _, e := range q.Joins {
@@ -108,20 +108,20 @@ func (q Queue) admitJoin(r Request) (Request, error) {
 // Granted returns how many strangers, from the first, are granted. It looks at one more than those, at most.
 func (q Queue) Granted() int {
 	a := q.ahead()
-	for i, s := range q.Strangers {
+	for i, s := range q.Arrivals {
 		if !a.admits(s) {
 			return i
 		}
 		a.add(s)
 	}
-	return len(q.Strangers)
+	return len(q.Arrivals)
 }
 
 // Depends returns the requests that stranger i waits for, nearest first: none if it is granted.
 func (q Queue) Depends(i int) []*Entry {
-	s := q.Strangers[i]
+	s := q.Arrivals[i]
 	for j := i - 1; j >= 0; j-- {
-		if e := q.Strangers[j]; e.Mode == Exclusive || s.Mode == Exclusive {
+		if e := q.Arrivals[j]; e.Mode == Exclusive || s.Mode == Exclusive {
 			return []*Entry{e}
 		}
 	}
@@ -140,7 +140,7 @@ func (q Queue) Depends(i int) []*Entry {
 // smallest limit among them and its own, although a smaller one may stand farther ahead: if everybody watched whoever
 // set that, its departure would wake them all.
 func (q Queue) fills(i int) []*Entry {
-	limit, owners := q.Strangers[i].Limit, map[ID]bool{q.Strangers[i].Owner: true}
+	limit, owners := q.Arrivals[i].Limit, map[ID]bool{q.Arrivals[i].Owner: true}
 	var deps []*Entry
 	fill := func(e *Entry) bool {
 		lowers := e.Limit > 0 && (limit == 0 || e.Limit < limit)
@@ -154,7 +154,7 @@ func (q Queue) fills(i int) []*Entry {
 		return limit > 0 && len(owners) > limit
 	}
 	for j := i - 1; j >= 0; j-- {
-		if fill(q.Strangers[j]) {
+		if fill(q.Arrivals[j]) {
 			return deps
 		}
 	}

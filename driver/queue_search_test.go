@@ -218,7 +218,7 @@ func (s *search) queue(st *state) driver.Queue {
 		}
 		s.ptrs[i] = e
 	}
-	return driver.Queue{Strangers: s.ptrs[:st.strangers:st.strangers], Joins: s.ptrs[st.strangers:st.size():st.size()]}
+	return driver.Queue{Arrivals: s.ptrs[:st.strangers:st.strangers], Joins: s.ptrs[st.strangers:st.size():st.size()]}
 }
 
 // expand checks the state and visits all that can follow it.
@@ -252,7 +252,7 @@ func (s *search) look(st *state) (b *breach) {
 		if b = s.rule.check(q); b != nil {
 			return false
 		}
-		for w := s.granted; w < len(q.Strangers); w++ {
+		for w := s.granted; w < len(q.Arrivals); w++ {
 			seen := *st
 			for _, d := range s.rule.depends(q, w) {
 				seen.cells[d.Age].watched = true
@@ -372,7 +372,7 @@ func (s *search) step(strangers, joins []cell, kept int) *breach {
 		if granted < kept {
 			return breached(taken, "%v: of the strangers, %d were granted, and now %d", st, kept, granted)
 		}
-		if b := together(q.Strangers[:granted], q.Joins); b != nil {
+		if b := together(q.Arrivals[:granted], q.Joins); b != nil {
 			return b
 		}
 	}
@@ -442,7 +442,7 @@ func TestSearchFindsMutants(t *testing.T) {
 		mutate func(*rule)
 	}{
 		{"joins do not stand against strangers", compatible, func(r *rule) {
-			r.granted = func(q driver.Queue) int { return driver.Queue{Strangers: q.Strangers}.Granted() }
+			r.granted = func(q driver.Queue) int { return driver.Queue{Arrivals: q.Arrivals}.Granted() }
 		}},
 		{"a limit too many", compatible, func(r *rule) {
 			r.granted = func(q driver.Queue) int {
@@ -455,13 +455,13 @@ func TestSearchFindsMutants(t *testing.T) {
 		}},
 		{"the smallest limit is forgotten: each keeps its own", compatible, func(r *rule) {
 			r.granted = func(q driver.Queue) int {
-				for i, s := range q.Strangers {
-					all := slices.Concat(q.Joins, q.Strangers[:i+1])
+				for i, s := range q.Arrivals {
+					all := slices.Concat(q.Joins, q.Arrivals[:i+1])
 					if !restatement(rewritten(q, func(e *driver.Entry) { e.Limit = 0 }), i) || s.Limit > 0 && owners(all) > s.Limit {
 						return i
 					}
 				}
-				return len(q.Strangers)
+				return len(q.Arrivals)
 			}
 		}},
 		{"a waiting owner can be joined", taken, func(r *rule) {
@@ -496,7 +496,7 @@ func TestSearchFindsMutants(t *testing.T) {
 			}
 		}},
 		{"the last in the queue always waits", stuck, func(r *rule) {
-			r.granted = func(q driver.Queue) int { return min(q.Granted(), max(0, len(q.Strangers)-1)) }
+			r.granted = func(q driver.Queue) int { return min(q.Granted(), max(0, len(q.Arrivals)-1)) }
 		}},
 		{"readers do not share", restated, func(r *rule) {
 			r.granted = func(q driver.Queue) int {
@@ -509,7 +509,7 @@ func TestSearchFindsMutants(t *testing.T) {
 		}},
 		{"nobody waits for joins", dependent, func(r *rule) {
 			r.depends = func(q driver.Queue, i int) []*driver.Entry {
-				return driver.Queue{Strangers: q.Strangers}.Depends(i)
+				return driver.Queue{Arrivals: q.Arrivals}.Depends(i)
 			}
 		}},
 		{"a request is watched, not an owner", ahead, func(r *rule) {
@@ -532,8 +532,8 @@ func TestSearchFindsMutants(t *testing.T) {
 		}},
 		{"everybody watches the farthest", reach, func(r *rule) {
 			r.depends = func(q driver.Queue, i int) []*driver.Entry {
-				for _, e := range q.Strangers[:i] {
-					if e.Mode == driver.Exclusive || q.Strangers[i].Mode == driver.Exclusive {
+				for _, e := range q.Arrivals[:i] {
+					if e.Mode == driver.Exclusive || q.Arrivals[i].Mode == driver.Exclusive {
 						return []*driver.Entry{e}
 					}
 				}
@@ -571,7 +571,7 @@ func TestSearchFindsMutants(t *testing.T) {
 		}},
 		{"a hold that lives on in joins cannot be joined", admitted, func(r *rule) {
 			r.admit = func(q driver.Queue, a driver.Request) (driver.Request, error) {
-				if _, err := (driver.Queue{Strangers: q.Strangers}).Admit(a); a.Join() && err != nil {
+				if _, err := (driver.Queue{Arrivals: q.Arrivals}).Admit(a); a.Join() && err != nil {
 					return a, err
 				}
 				return q.Admit(a)
@@ -610,25 +610,25 @@ func rewritten(q driver.Queue, f func(*driver.Entry)) driver.Queue {
 		}
 		return out
 	}
-	return driver.Queue{Joins: change(q.Joins), Strangers: change(q.Strangers)}
+	return driver.Queue{Joins: change(q.Joins), Arrivals: change(q.Arrivals)}
 }
 
 // only returns what the queue would be if it had only the requests of one owner.
 func only(q driver.Queue, owner driver.ID) driver.Queue {
 	other := func(e *driver.Entry) bool { return e.Owner != owner }
 	return driver.Queue{
-		Joins:     slices.DeleteFunc(slices.Clone(q.Joins), other),
-		Strangers: slices.DeleteFunc(slices.Clone(q.Strangers), other),
+		Joins:    slices.DeleteFunc(slices.Clone(q.Joins), other),
+		Arrivals: slices.DeleteFunc(slices.Clone(q.Arrivals), other),
 	}
 }
 
 // fewest is Depends with as few requests as fill the smallest limit of all that stands ahead, whoever sets that limit.
 func fewest(q driver.Queue, i int) (deps []*driver.Entry, sets *driver.Entry) {
-	s := q.Strangers[i]
+	s := q.Arrivals[i]
 	if s.Limit == 0 {
 		return q.Depends(i), nil
 	}
-	near := slices.Clone(q.Strangers[:i])
+	near := slices.Clone(q.Arrivals[:i])
 	slices.Reverse(near)
 	near = append(near, q.Joins...)
 	limit := s.Limit

@@ -52,13 +52,13 @@ func breached(l law, format string, args ...any) *breach {
 // check holds one queue to the laws that need no history.
 func (r rule) check(q driver.Queue) *breach {
 	granted := r.granted(q)
-	if b := together(q.Strangers[:granted], q.Joins); b != nil {
+	if b := together(q.Arrivals[:granted], q.Joins); b != nil {
 		return b
 	}
 	if q.Len() > 0 && granted+len(q.Joins) == 0 {
 		return breached(stuck, "%s", show(q))
 	}
-	for i := range q.Strangers {
+	for i := range q.Arrivals {
 		if (i < granted) != restatement(q, i) {
 			return breached(restated, "%s: %d granted", show(q), granted)
 		}
@@ -71,7 +71,7 @@ func (r rule) check(q driver.Queue) *breach {
 		}
 		last := i
 		for n, d := range deps {
-			place := slices.Index(q.Strangers, d)
+			place := slices.Index(q.Arrivals, d)
 			switch {
 			case place >= last, place < 0 && !slices.Contains(q.Joins, d):
 				return breached(ahead, "%s: stranger %d, number %d", show(q), i, n)
@@ -94,7 +94,7 @@ func together(strangers, joins []*driver.Entry) *breach {
 	owners := owners(hold)
 	for _, e := range hold {
 		if owners > 1 && e.Mode == driver.Exclusive || e.Limit > 0 && owners > e.Limit {
-			return breached(compatible, "%s all hold", show(driver.Queue{Strangers: strangers, Joins: joins}))
+			return breached(compatible, "%s all hold", show(driver.Queue{Arrivals: strangers, Joins: joins}))
 		}
 	}
 	return nil
@@ -112,8 +112,8 @@ func owners(es []*driver.Entry) (n int) {
 
 // restatement says whether stranger i is granted, word for word.
 func restatement(q driver.Queue, i int) bool {
-	s := q.Strangers[i]
-	all := slices.Concat(q.Joins, q.Strangers[:i+1])
+	s := q.Arrivals[i]
+	all := slices.Concat(q.Joins, q.Arrivals[:i+1])
 	for _, e := range all {
 		if e.Owner != s.Owner && (e.Mode == driver.Exclusive || s.Mode == driver.Exclusive) {
 			return false
@@ -131,7 +131,7 @@ func restatement(q driver.Queue, i int) bool {
 // reaches says whether stranger i may watch d, which stands at place among the strangers or is a join. It bounds the
 // wake-ups: those who watch d stand close behind it, or, if it is a join, close to the front.
 func reaches(q driver.Queue, d *driver.Entry, place, i int) bool {
-	s, between := q.Strangers[i], q.Strangers[place+1:i]
+	s, between := q.Arrivals[i], q.Arrivals[place+1:i]
 	switch {
 	case s.Mode == driver.Exclusive:
 		return len(between) == 0
@@ -152,7 +152,7 @@ func show(q driver.Queue) string {
 		return uint8(slices.Index(owners, e.Owner))
 	}
 	text := "{"
-	for _, e := range q.Strangers {
+	for _, e := range q.Arrivals {
 		text += fmt.Sprintf("%d%v ", number(e), kindOf(e.Request))
 	}
 	text += "|"
@@ -212,7 +212,7 @@ func (c *crowd) arrive(t *rapid.T) {
 			t.Fatalf("%v is refused by %s: %v", k, show(c.queue), err)
 		}
 		e := &driver.Entry{Request: r}
-		c.queue.Strangers = append(c.queue.Strangers, e)
+		c.queue.Arrivals = append(c.queue.Arrivals, e)
 		c.arrived[e] = c.next
 	}
 }
@@ -222,7 +222,7 @@ func (c *crowd) join(t *rapid.T) {
 	if c.queue.Len() == 0 || c.queue.Len() == mostInCrowd {
 		t.Skip()
 	}
-	to := rapid.SampledFrom(slices.Concat(c.queue.Strangers, c.queue.Joins)).Draw(t, "to")
+	to := rapid.SampledFrom(slices.Concat(c.queue.Arrivals, c.queue.Joins)).Draw(t, "to")
 	k := rapid.SampledFrom(c.kinds).Draw(t, "kind")
 	r, err := c.rule.admit(c.queue, driver.Request{ID: c.id(), Owner: to.Owner, Mode: k.mode(), Limit: k.limit()})
 	held := c.queue.Holders()
@@ -243,9 +243,9 @@ func (c *crowd) depart(t *rapid.T) {
 	if c.queue.Len() == 0 {
 		t.Skip()
 	}
-	e := rapid.SampledFrom(slices.Concat(c.queue.Strangers, c.queue.Joins)).Draw(t, "gone")
+	e := rapid.SampledFrom(slices.Concat(c.queue.Arrivals, c.queue.Joins)).Draw(t, "gone")
 	var wakes []*driver.Entry
-	for _, w := range c.queue.Strangers {
+	for _, w := range c.queue.Arrivals {
 		if slices.Contains(c.watches[w], e) {
 			wakes = append(wakes, w)
 			delete(c.watches, w)
@@ -263,14 +263,14 @@ func (c *crowd) depart(t *rapid.T) {
 	}
 	delete(c.watches, e)
 	is := func(f *driver.Entry) bool { return f == e }
-	c.queue.Strangers = slices.DeleteFunc(c.queue.Strangers, is)
+	c.queue.Arrivals = slices.DeleteFunc(c.queue.Arrivals, is)
 	c.queue.Joins = slices.DeleteFunc(c.queue.Joins, is)
 	c.granted = slices.DeleteFunc(c.granted, is)
 }
 
 // look lets some waiters that were woken look again; others take their time.
 func (c *crowd) look(t *rapid.T) {
-	for i, w := range c.queue.Strangers {
+	for i, w := range c.queue.Arrivals {
 		if c.watches[w] == nil && rapid.Bool().Draw(t, "looks") {
 			if d := c.rule.depends(c.queue, i); len(d) > 0 {
 				c.watches[w] = d
@@ -286,7 +286,7 @@ func (c *crowd) verify(t *rapid.T) {
 	if b := c.rule.check(c.queue); b != nil {
 		t.Fatal(b)
 	}
-	granted := c.queue.Strangers[:c.rule.granted(c.queue)]
+	granted := c.queue.Arrivals[:c.rule.granted(c.queue)]
 	for _, e := range c.granted {
 		if !slices.Contains(granted, e) {
 			t.Fatalf("%s: a grant was taken back", show(c.queue))
@@ -346,7 +346,7 @@ func TestAdmit(t *testing.T) {
 		stored    kind // of what is admitted
 		token     driver.Token
 	}{
-		// Strangers.
+		// Arrivals.
 		{"the first lock", nil, nil, 0, exclusive, nil, exclusive, 0},
 		{"the first permit", nil, nil, 0, limit3, nil, limit3, 0},
 		{"a lock behind a lock", entries{hold(1, exclusive, 5)}, nil, 0, unlimited, nil, unlimited, 0},
@@ -390,7 +390,7 @@ func TestAdmit(t *testing.T) {
 		{"a shared lock as a permit", entries{hold(1, unlimited, 5)}, nil, 1, limit2, driver.ErrConflict, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := driver.Queue{Strangers: c.strangers, Joins: c.joins}
+			q := driver.Queue{Arrivals: c.strangers, Joins: c.joins}
 			before := show(q)
 			r := driver.Request{
 				Name: "n", ID: newcomer, Owner: newcomer, Client: driver.ID{8}, Label: "l",
@@ -424,7 +424,7 @@ func TestAdmit(t *testing.T) {
 // TestHoldersWaiters: each request is one or the other.
 func TestHoldersWaiters(t *testing.T) {
 	a, b, c, j := hold(1, unlimited, 5), hold(2, unlimited, 6), hold(3, exclusive, 0), joined(1, unlimited, 5)
-	q := driver.Queue{Strangers: []*driver.Entry{a, b, c}, Joins: []*driver.Entry{j}}
+	q := driver.Queue{Arrivals: []*driver.Entry{a, b, c}, Joins: []*driver.Entry{j}}
 	if got := q.Holders(); !slices.Equal(got, []*driver.Entry{a, b, j}) {
 		t.Errorf("holders: %v", got)
 	}
@@ -446,9 +446,9 @@ func TestGrantedStops(t *testing.T) {
 		holders := max(1, k.limit())
 		var q driver.Queue
 		for i := range holders + 1 {
-			q.Strangers = append(q.Strangers, hold(byte(i+1), k, 0))
+			q.Arrivals = append(q.Arrivals, hold(byte(i+1), k, 0))
 		}
-		q.Strangers = append(q.Strangers, make([]*driver.Entry, 100)...)
+		q.Arrivals = append(q.Arrivals, make([]*driver.Entry, 100)...)
 		if got := q.Granted(); got != holders {
 			t.Errorf("%v: %d granted, want %d", k, got, holders)
 		}
@@ -461,10 +461,10 @@ func waiting(k kind, n int) driver.Queue {
 	for i := range max(1, k.limit()) + n {
 		id := driver.ID{byte(i >> 8), byte(i), 1}
 		r := driver.Request{ID: id, Owner: id, Mode: k.mode(), Limit: k.limit()}
-		q.Strangers = append(q.Strangers, &driver.Entry{Request: r})
+		q.Arrivals = append(q.Arrivals, &driver.Entry{Request: r})
 	}
 	if k == unlimited {
-		q.Strangers[0].Mode = driver.Exclusive
+		q.Arrivals[0].Mode = driver.Exclusive
 	}
 	return q
 }
@@ -473,7 +473,7 @@ func BenchmarkGranted(b *testing.B) { benchmark(b, func(q driver.Queue) { q.Gran
 
 // BenchmarkDepends asks for the last waiter.
 func BenchmarkDepends(b *testing.B) {
-	benchmark(b, func(q driver.Queue) { q.Depends(len(q.Strangers) - 1) })
+	benchmark(b, func(q driver.Queue) { q.Depends(len(q.Arrivals) - 1) })
 }
 
 func benchmark(b *testing.B, f func(driver.Queue)) {

@@ -48,7 +48,7 @@ func (c Config) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // shared are the parameters that every URL takes; package dlock reads them.
-var shared = []string{"label", "order", "prefix", "ttl"}
+var shared = []string{"identity", "label", "prefix", "ttl"}
 
 // Addrs returns the hosts of the URL as addresses to dial: those without a port get the one given.
 func (c Config) Addrs(port string) []string {

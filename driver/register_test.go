@@ -109,7 +109,7 @@ func TestParams(t *testing.T) {
 }
 
 func TestParamsRefused(t *testing.T) {
-	const valid = "valid are label, order, prefix, size, text, tls, ttl, wait"
+	const valid = "valid are identity, label, prefix, size, text, tls, ttl, wait"
 	for query, want := range map[string]string{
 		"size=1&size=2":             `parameter "size" is given 2 times`,
 		"text=a&text=a&text=a":      `parameter "text" is given 3 times`,

@@ -333,8 +333,8 @@ func (b *Backend) buryLease(l *lease) {
 // admits reports whether a stranger that came now would be granted.
 func (q *queue) admits(r driver.Request) bool {
 	d := q.d
-	d.Strangers = append(d.Strangers[:len(d.Strangers):len(d.Strangers)], &driver.Entry{Request: r})
-	return d.Granted() == len(d.Strangers)
+	d.Arrivals = append(d.Arrivals[:len(d.Arrivals):len(d.Arrivals)], &driver.Entry{Request: r})
+	return d.Granted() == len(d.Arrivals)
 }
 
 // join puts the key of a join, if the hold that it joins still stands then.

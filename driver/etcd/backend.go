@@ -236,7 +236,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine) (driver.Grant, error) {
 		return driver.Grant{}, driver.ErrLost
 	case held:
 		p := b.Renew(ctx, []driver.Request{m.r})[0]
-		return driver.Grant{Token: m.token(), TTL: p.TTL, Since: p.Since}, p.Err
+		return driver.Grant{Token: m.token(), TTL: p.TTL, SentAt: p.SentAt}, p.Err
 	}
 	for {
 		var err error
@@ -288,7 +288,7 @@ func (b *Backend) hold(ctx context.Context, m *mine) (driver.Grant, error) {
 			if b.sweep.After(m.until) {
 				b.sweep = m.until
 			}
-			g := driver.Grant{Token: m.token(), TTL: l.ttl, Since: l.since}
+			g := driver.Grant{Token: m.token(), TTL: l.ttl, SentAt: l.since}
 			b.mu.Unlock()
 			return g, nil
 		}

@@ -146,7 +146,7 @@ func TestQueueFollowsEvents(t *testing.T) {
 	order := func() (keys []string) {
 		for i, r := range n.q.order {
 			keys = append(keys, r.key)
-			if n.q.d.Strangers[i] != &r.Entry {
+			if n.q.d.Arrivals[i] != &r.Entry {
 				t.Fatalf("the rule sees another queue")
 			}
 		}
@@ -161,8 +161,8 @@ func TestQueueFollowsEvents(t *testing.T) {
 	if got := order(); !slices.Equal(got, []string{"b", "a"}) || n.rev != 17 {
 		t.Errorf("the order is %v, as of %d", got, n.rev)
 	}
-	if d := n.q.ahead(17); len(d.Strangers) != 1 || d.Strangers[0] != &n.q.records["b"].Entry {
-		t.Errorf("ahead of a: %v", d.Strangers)
+	if d := n.q.ahead(17); len(d.Arrivals) != 1 || d.Arrivals[0] != &n.q.records["b"].Entry {
+		t.Errorf("ahead of a: %v", d.Arrivals)
 	}
 }
 

@@ -169,7 +169,7 @@ func (q *queue) put(r *record) {
 		q.joins, q.d.Joins = append(q.joins, r), append(q.d.Joins, &r.Entry)
 	default:
 		i := q.place(r.rev)
-		q.order, q.d.Strangers = slices.Insert(q.order, i, r), slices.Insert(q.d.Strangers, i, &r.Entry)
+		q.order, q.d.Arrivals = slices.Insert(q.order, i, r), slices.Insert(q.d.Arrivals, i, &r.Entry)
 	}
 }
 
@@ -193,7 +193,7 @@ func (q *queue) drop(key string) {
 		q.joins, q.d.Joins = slices.Delete(q.joins, i, i+1), slices.Delete(q.d.Joins, i, i+1)
 	}
 	if i := slices.Index(q.order, r); i >= 0 {
-		q.order, q.d.Strangers = slices.Delete(q.order, i, i+1), slices.Delete(q.d.Strangers, i, i+1)
+		q.order, q.d.Arrivals = slices.Delete(q.order, i, i+1), slices.Delete(q.d.Arrivals, i, i+1)
 	}
 }
 
@@ -205,6 +205,6 @@ func (q *queue) ahead(rev int64) driver.Queue {
 			d.Joins = append(d.Joins, &r.Entry)
 		}
 	}
-	d.Strangers = q.d.Strangers[:q.place(rev)]
+	d.Arrivals = q.d.Arrivals[:q.place(rev)]
 	return d
 }

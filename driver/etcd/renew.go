@@ -71,7 +71,7 @@ func (b *Backend) renewed(m *mine, l *lease, p proof) driver.Renewal {
 	if until := p.since.Add(l.ttl); until.After(m.until) {
 		m.until = until
 	}
-	return driver.Renewal{TTL: l.ttl, Since: p.since}
+	return driver.Renewal{TTL: l.ttl, SentAt: p.since}
 }
 
 // proof is what became of a lease's renewal.

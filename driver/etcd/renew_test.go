@@ -165,8 +165,8 @@ func TestProofNeedsOneTerm(t *testing.T) {
 			if !errors.Is(p.Err, c.want) || c.want == nil && p.Err != nil {
 				t.Errorf("%s: %v; want %v", c.what, p.Err, c.want)
 			}
-			if c.want == nil && (!p.Since.Equal(sent) || !l.since.Equal(sent) || !m.until.Equal(sent.Add(l.ttl))) {
-				t.Errorf("%s: trusted from %s after it was sent", c.what, p.Since.Sub(sent))
+			if c.want == nil && (!p.SentAt.Equal(sent) || !l.since.Equal(sent) || !m.until.Equal(sent.Add(l.ttl))) {
+				t.Errorf("%s: trusted from %s after it was sent", c.what, p.SentAt.Sub(sent))
 			}
 			if c.want != nil && l.since.Equal(sent) {
 				t.Errorf("%s: the lease is trusted", c.what)

@@ -108,7 +108,7 @@ func (b *backend) granted(h *hold) (driver.Grant, error) {
 	if e.Token == 0 {
 		return driver.Grant{}, nil
 	}
-	return driver.Grant{Token: e.Token, TTL: h.ttl, Since: since}, b.prove(h, now)
+	return driver.Grant{Token: e.Token, TTL: h.ttl, SentAt: since}, b.prove(h, now)
 }
 
 // enter puts the request into the queue, or resumes it.
@@ -134,8 +134,8 @@ func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 		e := &entry{session: b.session.id, cell: h.cell, arrived: now, armed: now}
 		e.Request = admitted
 		e.Name, e.Wait, e.Uncertain = h.name, false, false
-		rule.Strangers = append(rule.Strangers, &e.Entry)
-		if !r.Wait && !r.Join() && (len(q.tail) > 0 || rule.Granted() < len(rule.Strangers)) {
+		rule.Arrivals = append(rule.Arrivals, &e.Entry)
+		if !r.Wait && !r.Join() && (len(q.tail) > 0 || rule.Granted() < len(rule.Arrivals)) {
 			return driver.ErrHeld
 		}
 		added = true

@@ -214,7 +214,7 @@ func (b *backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 		}
 	}
 	strangers, err := q.all()
-	show(strangers, &out.Strangers)
+	show(strangers, &out.Arrivals)
 	show(q.joins, &out.Joins)
 	return out, err
 }

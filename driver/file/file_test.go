@@ -392,7 +392,7 @@ func TestNamesArePrefixedListedAndDistinct(t *testing.T) {
 			r := request(n, long)
 			r.Wait = false
 			tokens[acquire(t, b, r).Token] = true
-			if q := inspect(t, b, n); q.Len() != 1 || q.Strangers[0].Name != n || q.Strangers[0].ID != r.ID {
+			if q := inspect(t, b, n); q.Len() != 1 || q.Arrivals[0].Name != n || q.Arrivals[0].ID != r.ID {
 				t.Errorf("%q does not come back", n)
 			}
 		}

@@ -73,7 +73,7 @@ func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 			out[i].Err = driver.ErrLost
 			continue
 		}
-		out[i] = driver.Renewal{TTL: h.ttl, Since: since, Err: b.prove(h, now)}
+		out[i] = driver.Renewal{TTL: h.ttl, SentAt: since, Err: b.prove(h, now)}
 	}
 	return out
 }

@@ -304,7 +304,7 @@ func (s *state) grant(now int64, token func() (uint64, error)) error {
 // rule returns the queue as the rule sees it, as far as it is at hand: the rule grants nothing
 // behind the first who waits.
 func (q *queue) rule() driver.Queue {
-	return driver.Queue{Joins: bare(q.joins), Strangers: bare(q.strangers)}
+	return driver.Queue{Joins: bare(q.joins), Arrivals: bare(q.strangers)}
 }
 
 func bare(es []*entry) []*driver.Entry {

@@ -115,7 +115,7 @@ func (b *Backend) enter(r driver.Request) (driver.Grant, *wait, error) {
 	}
 	switch {
 	case e.granted():
-		return driver.Grant{Token: e.Token, TTL: e.TTL, Since: now}, nil, nil
+		return driver.Grant{Token: e.Token, TTL: e.TTL, SentAt: now}, nil, nil
 	case !r.Wait:
 		s.remove(q, e, driver.ErrLost)
 		s.settle(q, now)
@@ -147,7 +147,7 @@ func (b *Backend) Renew(_ context.Context, rs []driver.Request) []driver.Renewal
 		default:
 			q.keep(e, rs[i].TTL, now)
 			s.watch(q, now)
-			res[i] = driver.Renewal{TTL: e.TTL, Since: now}
+			res[i] = driver.Renewal{TTL: e.TTL, SentAt: now}
 		}
 	}
 	return res
@@ -236,7 +236,7 @@ func (b *Backend) Inspect(_ context.Context, name string) (driver.Queue, error) 
 		}
 		return shown
 	}
-	return driver.Queue{Joins: show(q.Joins), Strangers: show(q.Strangers)}, nil
+	return driver.Queue{Joins: show(q.Joins), Arrivals: show(q.Arrivals)}, nil
 }
 
 // List implements [driver.Lister]: the names that begin with the client's prefix, without it.

@@ -52,14 +52,14 @@ func TestWaiterIsGrantedWhenTheHolderExpires(t *testing.T) {
 		first := must(t, a, r)
 		time.Sleep(ttl / 2)
 		w := start(t.Context(), b, ask("lock"))
-		if p := a.Renew(t.Context(), []driver.Request{r})[0]; p.Err != nil || p.TTL != ttl || !p.Since.Equal(time.Now()) {
+		if p := a.Renew(t.Context(), []driver.Request{r})[0]; p.Err != nil || p.TTL != ttl || !p.SentAt.Equal(time.Now()) {
 			t.Fatalf("renewal %+v", p)
 		}
 		time.Sleep(ttl - 1)
 		waits(t, w)
 		time.Sleep(time.Nanosecond)
 		g := returns(t, w)
-		if g.err != nil || g.Token <= first.Token || g.TTL != ttl || !g.Since.Equal(began.Add(ttl+ttl/2)) {
+		if g.err != nil || g.Token <= first.Token || g.TTL != ttl || !g.SentAt.Equal(began.Add(ttl+ttl/2)) {
 			t.Fatalf("%+v after a hold with token %d that ended %v after %v", g, first.Token, ttl+ttl/2, began)
 		}
 	})
@@ -176,7 +176,7 @@ func TestSameRequestTwiceIsOne(t *testing.T) {
 		r := ask("lock")
 		first := must(t, a, r)
 		time.Sleep(ttl - 1)
-		if again := must(t, a, r); again.Token != first.Token || !again.Since.Equal(time.Now()) {
+		if again := must(t, a, r); again.Token != first.Token || !again.SentAt.Equal(time.Now()) {
 			t.Fatalf("%+v, resumed as %+v", first, again)
 		}
 		other := r
@@ -460,7 +460,7 @@ func TestInspect(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q\nwant %q", got, want)
 		}
-		q.Strangers[0].Broken = true // a copy
+		q.Arrivals[0].Broken = true // a copy
 		wants(t, a.Renew(t.Context(), []driver.Request{r})[0].Err, nil)
 		if q, err := b.Inspect(t.Context(), "nobody's"); q.Len() > 0 || err != nil {
 			t.Errorf("of a free name: %v, %v", q, err)

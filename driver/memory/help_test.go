@@ -118,7 +118,7 @@ func atRest(t *testing.T, s *Space) {
 		if q.granted != q.Granted() {
 			t.Fatalf("%d granted, the rule says %d", q.granted, q.Granted())
 		}
-		for _, e := range slices.Concat(q.Joins, q.Strangers) {
+		for _, e := range slices.Concat(q.Joins, q.Arrivals) {
 			r := s.requests[e.ID]
 			switch {
 			case &r.Entry != e || r.Name != name:
@@ -135,7 +135,7 @@ func atRest(t *testing.T, s *Space) {
 				t.Fatal("a request expires before the queue looks")
 			}
 		}
-		if waiting := q.granted < len(q.Strangers); waiting && !q.armed.Equal(q.next) {
+		if waiting := q.granted < len(q.Arrivals); waiting && !q.armed.Equal(q.next) {
 			t.Fatalf("somebody waits until %v, but the timer is armed for %v", q.next, q.armed)
 		}
 	}

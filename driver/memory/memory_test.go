@@ -99,7 +99,7 @@ func TestPrefix(t *testing.T) {
 	if names, _ := plain.List(t.Context()); len(names) != 2 {
 		t.Errorf("List without: %q", names)
 	}
-	if q, _ := p.Inspect(t.Context(), "lock"); len(q.Strangers) != 1 || q.Strangers[0].Name != "lock" {
+	if q, _ := p.Inspect(t.Context(), "lock"); len(q.Arrivals) != 1 || q.Arrivals[0].Name != "lock" {
 		t.Errorf("Inspect: %v", q)
 	}
 	wants(t, p.Renew(t.Context(), []driver.Request{r})[0].Err, nil)

@@ -130,7 +130,7 @@ func answers(t *testing.T, s *Space, all []*pending) {
 				t.Fatal("an Acquire waits, but its request does not")
 			}
 			waiting[p.ID] = true
-		} else if p.got.err == nil && (p.got.Token == 0 || p.got.TTL <= 0 || p.got.Since.IsZero()) {
+		} else if p.got.err == nil && (p.got.Token == 0 || p.got.TTL <= 0 || p.got.SentAt.IsZero()) {
 			t.Fatalf("grant %+v", p.got)
 		}
 	}

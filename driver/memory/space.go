@@ -26,7 +26,7 @@ var tokens, serials atomic.Uint64
 type queue struct {
 	driver.Queue
 	name    string
-	granted int         // how many of Strangers are; the others wait
+	granted int         // how many of Arrivals are; the others wait
 	next    time.Time   // nothing expires before it
 	armed   time.Time   // when the timer fires, or fired
 	timer   *time.Timer // nil until somebody had to wait
@@ -92,7 +92,7 @@ func (s *Space) add(q *queue, r *request, now time.Time) {
 		q.Joins = append(q.Joins, &r.Entry)
 		q.keep(r, r.TTL, now)
 	} else {
-		q.Strangers = append(q.Strangers, &r.Entry)
+		q.Arrivals = append(q.Arrivals, &r.Entry)
 	}
 	s.settle(q, now)
 }
@@ -103,8 +103,8 @@ func (s *Space) remove(q *queue, r *request, why error) {
 	if r.Join() {
 		q.Joins = without(q.Joins, slices.Index(q.Joins, &r.Entry))
 	} else {
-		i := slices.Index(q.Strangers, &r.Entry)
-		q.Strangers = without(q.Strangers, i)
+		i := slices.Index(q.Arrivals, &r.Entry)
+		q.Arrivals = without(q.Arrivals, i)
 		if i < q.granted {
 			q.granted--
 		}
@@ -131,10 +131,10 @@ func (s *Space) lose(q *queue, r *request, now time.Time) {
 // settle brings a queue to rest after a request came or went: it grants what the rule grants now, and wakes just those.
 func (s *Space) settle(q *queue, now time.Time) {
 	for n := q.Granted(); q.granted < n; q.granted++ {
-		r := s.requests[q.Strangers[q.granted].ID]
+		r := s.requests[q.Arrivals[q.granted].ID]
 		r.Token = driver.Token(tokens.Add(1))
 		q.keep(r, r.TTL, now)
-		r.answer(driver.Grant{Token: r.Token, TTL: r.TTL, Since: now}, nil)
+		r.answer(driver.Grant{Token: r.Token, TTL: r.TTL, SentAt: now}, nil)
 	}
 	if q.Len() > 0 {
 		s.watch(q, now)
@@ -148,7 +148,7 @@ func (s *Space) settle(q *queue, now time.Time) {
 
 // watch sets the timer for those who wait.
 func (s *Space) watch(q *queue, now time.Time) {
-	if q.granted == len(q.Strangers) || q.armed.Equal(q.next) {
+	if q.granted == len(q.Arrivals) || q.armed.Equal(q.next) {
 		return
 	}
 	q.armed = q.next

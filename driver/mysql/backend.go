@@ -175,7 +175,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			return driver.Grant{}, b.waited(ctx, stood && c.trouble.Load() == nil, err)
 		}
 		if a.granted {
-			return driver.Grant{Token: a.token, TTL: r.TTL, Since: c.sent}, nil
+			return driver.Grant{Token: a.token, TTL: r.TTL, SentAt: c.sent}, nil
 		}
 		if w == nil {
 			w = b.join(m)
@@ -381,7 +381,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 		if e.Join() {
 			q.Joins = append(q.Joins, e)
 		} else {
-			q.Strangers = append(q.Strangers, e)
+			q.Arrivals = append(q.Arrivals, e)
 		}
 	}
 	return q, nil

@@ -65,7 +65,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 		case !is && stands["all"] == "":
 			res[at].Err = driver.ErrLost
 		default:
-			res[at] = driver.Renewal{TTL: ttl, Since: c.sent}
+			res[at] = driver.Renewal{TTL: ttl, SentAt: c.sent}
 			if m := b.mine[rs[at].ID]; m != nil {
 				m.until = c.sent.Add(ttl)
 			}

@@ -190,7 +190,7 @@ func (b *Backend) hear(c *call, news string) {
 		}
 		if told {
 			b.holding(m, c.sent)
-			m.given = &driver.Grant{Token: token, TTL: m.r.TTL, Since: c.sent}
+			m.given = &driver.Grant{Token: token, TTL: m.r.TTL, SentAt: c.sent}
 		}
 		b.tell(m)
 	})

@@ -249,7 +249,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		}
 		heard = time.Now()
 		if a.granted {
-			return driver.Grant{Token: a.token, TTL: r.TTL, Since: c.sent}, nil
+			return driver.Grant{Token: a.token, TTL: r.TTL, SentAt: c.sent}, nil
 		}
 		if w == nil {
 			w = b.join(m, round)
@@ -460,7 +460,7 @@ func parseQueue(name string, reply any) (driver.Queue, error) {
 			if e.Join() {
 				q.Joins = append(q.Joins, e)
 			} else {
-				q.Strangers = append(q.Strangers, e)
+				q.Arrivals = append(q.Arrivals, e)
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func (b *Redlock) renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	for i := range rs {
 		switch {
 		case held[i] >= b.need:
-			res[i] = driver.Renewal{TTL: rs[i].TTL, Since: since}
+			res[i] = driver.Renewal{TTL: rs[i].TTL, SentAt: since}
 			if m := b.ballots[rs[i].ID]; m != nil {
 				m.until = since.Add(rs[i].TTL)
 			}

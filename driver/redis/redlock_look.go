@@ -30,7 +30,7 @@ func (b *Redlock) Inspect(ctx context.Context, name string) (driver.Queue, error
 	if err != nil || e == nil {
 		return driver.Queue{}, err
 	}
-	return driver.Queue{Strangers: []*driver.Entry{e}}, nil
+	return driver.Queue{Arrivals: []*driver.Entry{e}}, nil
 }
 
 // look returns the holder, or nil if it is certain that there is none. It waits for all masters, so that what is left

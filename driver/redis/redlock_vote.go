@@ -60,7 +60,7 @@ func (b *Redlock) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 			b.abandon(ctx, m)
 			return driver.Grant{}, p.Err
 		}
-		return driver.Grant{TTL: p.TTL, Since: p.Since}, nil
+		return driver.Grant{TTL: p.TTL, SentAt: p.SentAt}, nil
 	}
 	g, err := b.vote(ctx, m)
 	if err != nil {
@@ -134,7 +134,7 @@ func (b *Redlock) vote(ctx context.Context, m *ballot) (driver.Grant, error) {
 		b.mu.Lock()
 		m.until = since.Add(r.TTL)
 		b.mu.Unlock()
-		return driver.Grant{TTL: r.TTL, Since: since}, nil
+		return driver.Grant{TTL: r.TTL, SentAt: since}, nil
 	case granted+held < b.need:
 		return driver.Grant{}, why
 	case r.Wait:

@@ -88,7 +88,7 @@ func (b *Backend) renewed(ctx context.Context, r *driver.Request, c *call) drive
 		if m := b.mine[r.ID]; m != nil {
 			m.until = c.sent.Add(r.TTL)
 		}
-		return driver.Renewal{TTL: r.TTL, Since: c.sent}
+		return driver.Renewal{TTL: r.TTL, SentAt: c.sent}
 	case n == 2:
 		return driver.Renewal{Err: driver.ErrNotHeld}
 	default:

@@ -169,7 +169,7 @@ func (s *session) granted(m *mine) (*driver.Grant, error) {
 	since, ttl := s.lives(m.r.TTL)
 	m.until = since.Add(ttl)
 	s.holds = append(s.holds, m)
-	return &driver.Grant{Token: m.token, TTL: ttl, Since: since}, nil
+	return &driver.Grant{Token: m.token, TTL: ttl, SentAt: since}, nil
 }
 
 // resume proves a hold that is asked for again.
@@ -184,7 +184,7 @@ func (s *session) resume(ctx context.Context, m *mine) (*driver.Grant, error) {
 	}
 	since, ttl := s.lives(m.r.TTL)
 	m.until = since.Add(ttl)
-	return &driver.Grant{Token: m.token, TTL: ttl, Since: since}, nil
+	return &driver.Grant{Token: m.token, TTL: ttl, SentAt: since}, nil
 }
 
 // create sends the request: one transaction creates its node and touches the directory, whose new
@@ -330,7 +330,7 @@ func (v *view) covering(r driver.Request) (driver.Request, string, error) {
 		return r, "", err
 	}
 	j.Token = r.Token // strangers do not carry theirs in their names; the join knows it
-	for _, es := range [][]*driver.Entry{q.Strangers[:v.granted], q.Joins} {
+	for _, es := range [][]*driver.Entry{q.Arrivals[:v.granted], q.Joins} {
 		for _, e := range es {
 			if e.Owner == r.Owner && e.Mode.Covers(r.Mode) {
 				return j, v.names[e], nil

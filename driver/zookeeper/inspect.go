@@ -25,9 +25,9 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	}
 	ns := r.there
 	q := queueOf(ns)
-	for i, g := 0, q.Granted(); i < len(q.Strangers); i++ {
+	for i, g := 0, q.Granted(); i < len(q.Arrivals); i++ {
 		if i >= g {
-			q.Strangers[i].Token = 0
+			q.Arrivals[i].Token = 0
 		}
 	}
 	return q, nil

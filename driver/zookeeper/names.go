@@ -157,7 +157,7 @@ func queueOf(ns []*node) (q driver.Queue) {
 		if n.entry.Join() {
 			q.Joins = append(q.Joins, &n.entry)
 		} else {
-			q.Strangers = append(q.Strangers, &n.entry)
+			q.Arrivals = append(q.Arrivals, &n.entry)
 		}
 	}
 	return q

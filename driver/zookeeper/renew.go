@@ -77,7 +77,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 			res[i].Err = b.explain(ctx, err)
 		default:
 			since, ttl := m.s.lives(m.r.TTL)
-			res[i] = driver.Renewal{TTL: ttl, Since: since}
+			res[i] = driver.Renewal{TTL: ttl, SentAt: since}
 			m.until = since.Add(ttl)
 		}
 	}

@@ -186,7 +186,7 @@ func (l *listing) view() (*view, error) {
 			v.names[&n.entry] = n.name
 			v.byID[n.entry.ID] = append(v.byID[n.entry.ID], n)
 		}
-		for i, e := range v.q.Strangers {
+		for i, e := range v.q.Arrivals {
 			v.place[v.names[e]] = i
 		}
 		v.granted = v.q.Granted()
@@ -226,7 +226,7 @@ func (s *session) look(ctx context.Context, m *mine) (a answer, err error) {
 		s.b.mu.Unlock()
 		return a, nil
 	}
-	ahead := driver.Queue{Joins: v.q.Joins, Strangers: v.q.Strangers[:at]}
+	ahead := driver.Queue{Joins: v.q.Joins, Arrivals: v.q.Arrivals[:at]}
 	if _, err := ahead.Admit(m.r); err != nil {
 		return a, s.withdraw(ctx, m, err)
 	}

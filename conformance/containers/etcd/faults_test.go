@@ -189,7 +189,7 @@ func etcdLostReplies(t *testing.T, s *service.Server) {
 			g := steps.Acquired(t, b, r)
 			await.Closed(t, "the reply to LeaseGrant", grant)
 			await.Closed(t, "the reply to the transaction of Acquire", put)
-			if q := steps.Queue(t, probe, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+			if q := steps.Queue(t, probe, name); q.Len() != 1 || q.Arrivals[0].ID != r.ID || q.Arrivals[0].Token != g.Token {
 				t.Fatalf("granted token %d, and there is %+v", g.Token, q)
 			}
 			for _, method := range []string{"LeaseTimeToLive", "Range"} {
@@ -211,7 +211,7 @@ func etcdLostReplies(t *testing.T, s *service.Server) {
 			if err := <-got; err != nil {
 				t.Fatalf("Acquire of the next: %v", err)
 			}
-			if q := steps.Queue(t, probe, name); q.Len() != 1 || q.Strangers[0].ID != next.ID {
+			if q := steps.Queue(t, probe, name); q.Len() != 1 || q.Arrivals[0].ID != next.ID {
 				t.Fatalf("there is %+v", q)
 			}
 			steps.Released(t, probe, next)
@@ -265,7 +265,7 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 			replayTxns(t, s, copies)
 			slices.Reverse(copies)
 			replayTxns(t, s, copies)
-			if q := steps.Queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+			if q := steps.Queue(t, b, name); q.Len() != 1 || q.Arrivals[0].ID != r.ID || q.Arrivals[0].Token != g.Token {
 				t.Fatalf("after copies of what ended there is %+v", q)
 			}
 			if err := steps.Renewed(b, r); err != nil {
@@ -485,7 +485,7 @@ func etcdBreakSlow(t *testing.T, s *service.Server) {
 				t.Fatalf("Break: %v", err)
 			}
 			took := time.Since(start)
-			if q := steps.Queue(t, a, name); q.Len() != 1 || !q.Strangers[0].Broken {
+			if q := steps.Queue(t, a, name); q.Len() != 1 || !q.Arrivals[0].Broken {
 				t.Errorf("there is %+v", q)
 			}
 			if n := operator.rpcs.counts()["LeaseKeepAlive"]; n > 0 != f.slow && (f.slow || took < 200*time.Millisecond) {
@@ -572,7 +572,7 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	if err := <-got; err != nil {
 		t.Fatalf("Acquire of the next: %v", err)
 	}
-	if q := steps.Queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != next.ID || q.Strangers[0].Token <= before.Token {
+	if q := steps.Queue(t, b, name); q.Len() != 1 || q.Arrivals[0].ID != next.ID || q.Arrivals[0].Token <= before.Token {
 		t.Fatalf("there is %+v", q)
 	}
 	if err := steps.Renewed(a, hold); !errors.Is(err, driver.ErrLost) {
@@ -582,7 +582,7 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	if err := a.Release(t.Context(), hold); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Release of a hold whose lease was revoked: %v", err)
 	}
-	if q := steps.Queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != next.ID {
+	if q := steps.Queue(t, b, name); q.Len() != 1 || q.Arrivals[0].ID != next.ID {
 		t.Fatalf("there is %+v", q)
 	}
 	steps.Released(t, b, next)
@@ -730,7 +730,7 @@ func etcdWatches(t *testing.T, s *service.Server) {
 				await.That(t, "it waits", func() bool { return steps.Queue(t, a, name).Len() == i+2 })
 			}
 			await.That(t, "they listen", func() bool { return b.rpcs.watches() > listened })
-			places := steps.Queue(t, a, name).Strangers
+			places := steps.Queue(t, a, name).Arrivals
 			slow := 0
 			for i, r := range rs {
 				spoilt := b.rpcs.spoilEvents(spoil)

@@ -76,7 +76,7 @@ func exercise(t service.T, b driver.Backend, name string) {
 	a := steps.Asked(b, name, ttl)
 	start := time.Now()
 	g := steps.Acquired(t, b, a)
-	if g.Token == 0 || g.TTL != ttl || g.Since.Before(start) {
+	if g.Token == 0 || g.TTL != ttl || g.SentAt.Before(start) {
 		t.Fatalf("granted %+v", g)
 	}
 	if again := steps.Acquired(t, b, a); again.Token != g.Token {
@@ -408,7 +408,7 @@ func mysqlLostReplies(t *testing.T, s *service.Server) {
 		was := lose("the reply to Acquire")
 		g := steps.Acquired(t, b, r)
 		was()
-		if q := steps.Queue(t, other, name); q.Len() != 1 || q.Strangers[0].ID != r.ID || q.Strangers[0].Token != g.Token {
+		if q := steps.Queue(t, other, name); q.Len() != 1 || q.Arrivals[0].ID != r.ID || q.Arrivals[0].Token != g.Token {
 			t.Fatalf("granted token %d, and there is %+v", g.Token, q)
 		}
 
@@ -546,7 +546,7 @@ func mysqlSteals(t *testing.T, s *service.Server) {
 		if err := b.Release(t.Context(), old); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Release of the old owner: %v", err)
 		}
-		if q := steps.Queue(t, b, name); q.Len() != 1 || q.Strangers[0].ID != thief.ID {
+		if q := steps.Queue(t, b, name); q.Len() != 1 || q.Arrivals[0].ID != thief.ID {
 			t.Errorf("there is %+v", q)
 		}
 	}

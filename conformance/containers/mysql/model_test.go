@@ -47,7 +47,7 @@ func (m *sqlModel) queue() driver.Queue {
 	q := m.holders()
 	for _, w := range m.waiting {
 		if w.expiry > m.now {
-			q.Strangers = append(q.Strangers, &w.Entry)
+			q.Arrivals = append(q.Arrivals, &w.Entry)
 		}
 	}
 	return q
@@ -58,7 +58,7 @@ func (m *sqlModel) holders() (q driver.Queue) {
 		if h.Join() {
 			q.Joins = append(q.Joins, &h.Entry)
 		} else {
-			q.Strangers = append(q.Strangers, &h.Entry)
+			q.Arrivals = append(q.Arrivals, &h.Entry)
 		}
 	}
 	return q
@@ -102,7 +102,7 @@ func (m *sqlModel) settle() {
 			m.seen["a waiter expires"]++
 			continue
 		}
-		if m.queue().Granted() <= len(m.holders().Strangers) {
+		if m.queue().Granted() <= len(m.holders().Arrivals) {
 			return
 		}
 		m.waiting = m.waiting[1:]
@@ -173,9 +173,9 @@ func (m *sqlModel) arrive(r driver.Request, ttl int64) string {
 		return m.no(err)
 	}
 	e := &sqlRequest{Entry: driver.Entry{Request: stored}, ttl: ttl, arrived: m.now}
-	q.Strangers = append(q.Strangers, &e.Entry)
+	q.Arrivals = append(q.Arrivals, &e.Entry)
 	switch {
-	case q.Granted() == len(q.Strangers):
+	case q.Granted() == len(q.Arrivals):
 		m.last = max(m.last+1, m.now)
 		e.Token, e.expiry = driver.Token(m.last), m.now+ttl
 		m.held = append(m.held, e)

@@ -66,12 +66,12 @@ func (m *redisModel) queue() driver.Queue {
 		if h.Join() {
 			q.Joins = append(q.Joins, &h.Entry)
 		} else {
-			q.Strangers = append(q.Strangers, &h.Entry)
+			q.Arrivals = append(q.Arrivals, &h.Entry)
 		}
 	}
 	for _, w := range m.waiting {
 		if m.waits(w) {
-			q.Strangers = append(q.Strangers, &w.Entry)
+			q.Arrivals = append(q.Arrivals, &w.Entry)
 		}
 	}
 	return q
@@ -80,7 +80,7 @@ func (m *redisModel) queue() driver.Queue {
 // holders is the queue without those who wait.
 func (m *redisModel) holders() driver.Queue {
 	q := m.queue()
-	q.Strangers = q.Strangers[:m.strangers()]
+	q.Arrivals = q.Arrivals[:m.strangers()]
 	return q
 }
 
@@ -359,9 +359,9 @@ func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 		return m.no(err)
 	}
 	e := &modelRequest{Entry: driver.Entry{Request: stored}, ttl: ttl, arrived: m.now}
-	q.Strangers = append(q.Strangers, &e.Entry)
+	q.Arrivals = append(q.Arrivals, &e.Entry)
 	switch {
-	case q.Granted() == len(q.Strangers):
+	case q.Granted() == len(q.Arrivals):
 		m.grant(e, ttl)
 		m.seen["granted at once"]++
 		return fmt.Sprint("granted ", e.Token)

@@ -185,12 +185,12 @@ func slowReplies(t *testing.T, f fleet) {
 			t.Errorf("%s counts from %s after the masters had been asked, at least", what, late)
 		}
 	}
-	asked("a grant", a.get(t, r).Since)
+	asked("a grant", a.get(t, r).SentAt)
 	p := a.Renew(t.Context(), []driver.Request{r})[0]
 	if p.Err != nil {
 		t.Fatal(p.Err)
 	}
-	asked("a renewal", p.Since)
+	asked("a renewal", p.SentAt)
 	a.release(t, r)
 	f.clear(t, r.Name)
 }
@@ -394,7 +394,7 @@ func minorityLost(t *testing.T, f fleet) {
 	}
 	before := time.Now()
 	p := a.Renew(t.Context(), []driver.Request{r, gone, steps.Request("never")})
-	if p[0].Err != nil || p[0].Since.Before(before) || p[0].TTL != r.TTL {
+	if p[0].Err != nil || p[0].SentAt.Before(before) || p[0].TTL != r.TTL {
 		t.Errorf("Renew with three of five: %+v", p[0])
 	}
 	for _, p := range p[1:] {

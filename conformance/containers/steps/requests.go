@@ -136,7 +136,7 @@ func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
 		if _, err := other.Acquire(t.Context(), Asked(other, n, ttl)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%q: %v", n, err)
 		}
-		if q := Queue(t, other, n); q.Len() != 1 || q.Strangers[0].Token != tokens[n] || q.Strangers[0].Name != n {
+		if q := Queue(t, other, n); q.Len() != 1 || q.Arrivals[0].Token != tokens[n] || q.Arrivals[0].Name != n {
 			t.Errorf("%q: %+v", n, q)
 		}
 		if q := Queue(t, stranger, n); q.Len() != 0 {
