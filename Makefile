@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 
-# Each module stands on its own, as for its users, and nothing that is run here changes the checkout.
+# Each module stands on its own, as for its users, and nothing that is run here changes the
+# checkout.
 export GOWORK := off
 
 CHECK = go build -o .bin/check ./internal/check && exec .bin/check

@@ -9,13 +9,15 @@ import (
 	"time"
 )
 
-// All returns a Mutex that locks all of ms or none, of any kind and any clients. Parts are locked one after the other, in
-// the order of their names, then of their backends' schemes, then of their clients' [Identity] keys, whatever the order given,
-// so that two callers of All cannot deadlock. A lease of All is lost if any part is; Unlock still gives the others back. Under
-// an outer hold, All can deadlock with another caller that took the same locks in another order.
+// All returns a Mutex that locks all of ms or none, of any kind and any clients. Parts are locked
+// one after the other, in the order of their names, then of their backends' schemes, then of their
+// clients' [Identity] keys, whatever the order given, so that two callers of All cannot deadlock. A
+// lease of All is lost if any part is; Unlock still gives the others back. Under an outer hold, All
+// can deadlock with another caller that took the same locks in another order.
 //
-// A nil mutex, none at all, the same name twice on one backend, and equal names on two backends that nothing tells apart (give their
-// clients different identities, see [Identity]) are [ErrInvalid], from its Lock.
+// A nil mutex, none at all, the same name twice on one backend, and equal names on two backends
+// that nothing tells apart (give their clients different identities, see [Identity]) are
+// [ErrInvalid], from its Lock.
 func All(ms ...Mutex) Mutex {
 	a := &all{}
 	for _, m := range ms {
@@ -128,8 +130,9 @@ func (l *Lease) lostPart() error {
 	return nil
 }
 
-// abandon gives the parts back that Lock has so far; what that says of holds that nobody has had is not the caller's. It returns soon
-// after ctx ended, since Lock has to; the rest is then done in the background.
+// abandon gives the parts back that Lock has so far; what that says of holds that nobody has had is
+// not the caller's. It returns soon after ctx ended, since Lock has to; the rest is then done in
+// the background.
 func (l *Lease) abandon(ctx context.Context) {
 	if len(l.parts) == 0 {
 		return

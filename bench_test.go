@@ -52,7 +52,8 @@ func BenchmarkReentry(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOff measures a hand-off between goroutines that all want one name: the same for any number of waiters.
+// BenchmarkHandOff measures a hand-off between goroutines that all want one name: the same for any
+// number of waiters.
 func BenchmarkHandOff(b *testing.B) {
 	for _, waiters := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) { handOffs(b, waiters, b.N) })

@@ -1,4 +1,5 @@
-// Package dlock is a library of distributed locks: one [Mutex] over the service that a team already runs.
+// Package dlock is a library of distributed locks: one [Mutex] over the service that a team already
+// runs.
 //
 //	client, err := dlock.Open(ctx, "redis://localhost:6379/0?ttl=30s")
 //	if err != nil { … }
@@ -11,15 +12,17 @@
 //	ctx = lease.Context(ctx)     // ends, with cause ErrLost, if the lease is lost
 //	charge(ctx, lease.Token())   // the resource refuses a smaller token
 //
-// A URL picks the backend; a blank import of its driver makes the scheme known (package driver/all imports every one).
+// A URL picks the backend; a blank import of its driver makes the scheme known (package driver/all
+// imports every one).
 //
 // # What it promises
 //
-// Waiters are served in the order of their arrival. A crashed holder blocks others for at most its TTL. A lease renews itself; if
-// it cannot be proved in time it is lost, and its holder is told before the backend lets anybody else in: the client
-// trusts a lease until TTL after the last successful call was sent, less a margin. That bound is only as good as the holder's
-// attention to it: a process that was paused does not notice, and no lock service can stop what it then writes. Where
-// that matters, pass [Lease.Token] to the resource and let it refuse a smaller one.
+// Waiters are served in the order of their arrival. A crashed holder blocks others for at most its
+// TTL. A lease renews itself; if it cannot be proved in time it is lost, and its holder is told
+// before the backend lets anybody else in: the client trusts a lease until TTL after the last
+// successful call was sent, less a margin. That bound is only as good as the holder's attention to
+// it: a process that was paused does not notice, and no lock service can stop what it then writes.
+// Where that matters, pass [Lease.Token] to the resource and let it refuse a smaller one.
 //
 // # Owners
 //
@@ -30,9 +33,10 @@
 //
 // # Fencing tokens
 //
-// The tokens of exclusive holds of a name grow strictly from each holder to the next. The resource remembers the greatest that it
-// has seen from an exclusive holder and refuses a smaller one. The token of a shared hold is compared with that bar but never
-// raises it; that of a semaphore names the permit.
+// The tokens of exclusive holds of a name grow strictly from each holder to the next. The resource
+// remembers the greatest that it has seen from an exclusive holder and refuses a smaller one. The
+// token of a shared hold is compared with that bar but never raises it; that of a semaphore names
+// the permit.
 package dlock
 
 import (
@@ -82,8 +86,8 @@ type Client struct {
 
 // Open opens a client on the backend that the URL names, and reaches it or says why it cannot,
 // within 10 s. The context bounds that only. Parameters of every URL: ttl (see [TTL]), prefix
-// (before every name in the service's key space), label (see [Label]), identity (see [Identity]). What
-// else is allowed depends on the scheme; an error lists it.
+// (before every name in the service's key space), label (see [Label]), identity (see [Identity]).
+// What else is allowed depends on the scheme; an error lists it.
 //
 // No error, log line or String ever shows a password of the URL.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
@@ -144,8 +148,8 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 	return c, err
 }
 
-// parseURL parses a URL whose authority may name several hosts, with commas between, which net/url does not know. The URL has the
-// first.
+// parseURL parses a URL whose authority may name several hosts, with commas between, which net/url
+// does not know. The URL has the first.
 func parseURL(raw string) (*url.URL, []string, error) {
 	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
 	scheme, rest, ok := strings.Cut(raw, "://")
@@ -231,12 +235,14 @@ func scrub(err error, u *url.URL) error {
 	if !ok || password == "" {
 		return err
 	}
-	_, asWritten, _ := strings.Cut(u.User.String(), ":") // every encoding has its own set of harmless characters
+	// every encoding has its own set of harmless characters
+	_, asWritten, _ := strings.Cut(u.User.String(), ":")
 	forms := []string{password, asWritten, url.QueryEscape(password), url.PathEscape(password)}
 	for _, quoted := range []string{strconv.Quote(password), strconv.QuoteToASCII(password)} {
 		forms = append(forms, quoted[1:len(quoted)-1])
 	}
-	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) }) // one may be part of another
+	// one may be part of another
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
 	text := err.Error()
 	clean := text
 	for _, p := range forms {
@@ -254,7 +260,8 @@ func scrub(err error, u *url.URL) error {
 	return s
 }
 
-// scrubbed stands for an error that showed a password. It matches the same sentinels; the rest of the chain would show it again.
+// scrubbed stands for an error that showed a password. It matches the same sentinels; the rest of
+// the chain would show it again.
 type scrubbed struct {
 	text string
 	is   []error
@@ -263,8 +270,8 @@ type scrubbed struct {
 func (e *scrubbed) Error() string   { return e.text }
 func (e *scrubbed) Unwrap() []error { return e.is }
 
-// New returns a client on a backend that the caller opened with its driver's own constructor, and that the client's Close closes.
-// On an error the backend stays open.
+// New returns a client on a backend that the caller opened with its driver's own constructor, and
+// that the client's Close closes. On an error the backend stays open.
 func New(b driver.Backend, opts ...Option) (*Client, error) {
 	if b == nil {
 		return nil, wrap("open", "", "", invalid("the backend is nil"))
@@ -314,7 +321,8 @@ func (c *Client) String() string { return "dlock.Client(" + c.caps.Backend + ")"
 // GoString is String, so that no formatting shows what the client is connected with.
 func (c *Client) GoString() string { return c.String() }
 
-// sameQueues reports whether both clients stand over the same queues, as far as can be told within a process.
+// sameQueues reports whether both clients stand over the same queues, as far as can be told within
+// a process.
 func (c *Client) sameQueues(d *Client) bool {
 	return c == d || c.caps.Backend == d.caps.Backend && c.set.identity == d.set.identity && c.caps.Identity == d.caps.Identity
 }
@@ -328,9 +336,10 @@ func (c *Client) Inspect(ctx context.Context, name string) (Queue, error) {
 	return q, wrap("inspect", name, c.caps.Backend, err)
 }
 
-// Break ends the hold with that token, which [Client.Inspect] showed (0 where Capabilities say no fencing), so that it never ends
-// a successor's. The hold can be neither renewed nor joined any more and runs out within its TTL, by which time its holder knows;
-// [Force] ends it now. If no hold has the token any more, that is [ErrNotHeld]. Other errors: as of Inspect.
+// Break ends the hold with that token, which [Client.Inspect] showed (0 where Capabilities say no
+// fencing), so that it never ends a successor's. The hold can be neither renewed nor joined any
+// more and runs out within its TTL, by which time its holder knows; [Force] ends it now. If no hold
+// has the token any more, that is [ErrNotHeld]. Other errors: as of Inspect.
 func (c *Client) Break(ctx context.Context, name string, t Token, opts ...BreakOption) error {
 	var set breaking
 	for _, o := range opts {

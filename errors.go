@@ -24,26 +24,31 @@ var (
 	// guarded. Of Lock: what it had was over each time before this process saw it; the caller holds
 	// nothing.
 	ErrLost = driver.ErrLost
-	// ErrNotHeld: there is nothing to give back or break: Unlock was called before, or no hold has the token of Break.
+	// ErrNotHeld: there is nothing to give back or break: Unlock was called before, or no hold has
+	// the token of Break.
 	ErrNotHeld = driver.ErrNotHeld
-	// ErrUpgrade: an exclusive lock was asked under a shared hold of the same name. Waiting could deadlock, so it was
-	// refused at once; the shared hold is unharmed.
+	// ErrUpgrade: an exclusive lock was asked under a shared hold of the same name. Waiting could
+	// deadlock, so it was refused at once; the shared hold is unharmed.
 	ErrUpgrade = driver.ErrUpgrade
 	// ErrClosed: the client was closed, which ended its leases.
 	ErrClosed = driver.ErrClosed
-	// ErrConflict: the name is in use as a semaphore where a lock was asked, or the other way round.
+	// ErrConflict: the name is in use as a semaphore where a lock was asked, or the other way
+	// round.
 	ErrConflict = driver.ErrConflict
 	// ErrUnsupported: this backend cannot do that; [Client.Capabilities] tell.
 	ErrUnsupported = driver.ErrUnsupported
-	// ErrInvalid: the call or the configuration is wrong; nothing was sent. The text says what is allowed.
+	// ErrInvalid: the call or the configuration is wrong; nothing was sent. The text says what is
+	// allowed.
 	ErrInvalid = driver.ErrInvalid
 	// ErrInvalidName: the name is not valid. It matches ErrInvalid too.
 	ErrInvalidName = fmt.Errorf("%w name", ErrInvalid)
 )
 
-// Error is what every function of this package returns when it fails: what was tried, on what, and why not.
+// Error is what every function of this package returns when it fails: what was tried, on what, and
+// why not.
 type Error struct {
-	Op      string // "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "break", "close" …
+	// "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "break", "close" …
+	Op      string
 	Name    string // of the lock; empty if the operation has none
 	Backend string // the scheme; empty if there is none yet
 	Err     error  // matches a sentinel, the context's error, or the backend's own

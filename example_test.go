@@ -11,7 +11,8 @@ import (
 	_ "github.com/dlock-go/dlock/driver/memory"
 )
 
-// open is what a program does once; a program of several processes would name redis://…, mysql://… or file:///….
+// open is what a program does once; a program of several processes would name redis://…, mysql://…
+// or file:///….
 func open() *dlock.Client {
 	client, err := dlock.Open(context.Background(), "memory:?ttl=10s")
 	if err != nil {

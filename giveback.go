@@ -8,13 +8,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// giveBacks are requests that may still stand in the backend although nobody here counts on them: releases with an
-// unknown outcome, lost holds, grants that came too late. One goroutine, alive only while there are any, sends their
-// releases until each is settled or the client is closed. It is guarded by the client's mu.
+// giveBacks are requests that may still stand in the backend although nobody here counts on them:
+// releases with an unknown outcome, lost holds, grants that came too late. One goroutine, alive
+// only while there are any, sends their releases until each is settled or the client is closed. It
+// is guarded by the client's mu.
 type giveBacks struct {
 	queue   []givingBack
 	running bool
-	lost    map[driver.ID]int // owners of holds that were lost and are not given back yet: this client must not join them
+	// owners of holds that were lost and are not given back yet: this client must not join them
+	lost map[driver.ID]int
 }
 
 type givingBack struct {
@@ -103,7 +105,8 @@ func (c *Client) giveAllBack() {
 		}
 		c.set.logger.Debug("dlock: giving back failed; trying again", "name", r.Name, "backend", c.caps.Backend, "err", err)
 		c.mu.Lock()
-		c.back.queue = append(c.back.queue, r) // behind the others: one that always fails holds up none
+		// behind the others: one that always fails holds up none
+		c.back.queue = append(c.back.queue, r)
 		c.mu.Unlock()
 		pause(c.ctx, wait)
 		wait = min(2*wait, giveBackMax)

@@ -128,7 +128,8 @@ func free(t testing.TB, c *Client, name string) bool {
 	return q.Len() == 0
 }
 
-// settled returns how many goroutines there are, once there are no more than want: [runtime.NumGoroutine] may be off for a moment.
+// settled returns how many goroutines there are, once there are no more than want:
+// [runtime.NumGoroutine] may be off for a moment.
 func settled(want int) (n int) {
 	for range 1000 {
 		if n = runtime.NumGoroutine(); n <= want {

@@ -10,11 +10,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// hold is one granted request of this client, shared by the leases that re-entered it. Its fields but c, req and token are
-// guarded by c.mu.
+// hold is one granted request of this client, shared by the leases that re-entered it. Its fields
+// but c, req and token are guarded by c.mu.
 //
-// Trust in it ends at since + ttl − margin by the monotonic clock. Only a proof by the backend moves that on. Once it is
-// over, it is over: a hold leaves the client's renewer for good, and is given back.
+// Trust in it ends at since + ttl − margin by the monotonic clock. Only a proof by the backend
+// moves that on. Once it is over, it is over: a hold leaves the client's renewer for good, and is
+// given back.
 type hold struct {
 	c     *Client
 	req   driver.Request
@@ -39,8 +40,8 @@ type hold struct {
 	next, prev *hold // of the same name
 }
 
-// margin is what the client stops trusting before the backend's clock can end the hold: for the difference in the clocks' rates, and
-// for the time that it takes a holder to hear of the loss.
+// margin is what the client stops trusting before the backend's clock can end the hold: for the
+// difference in the clocks' rates, and for the time that it takes a holder to hear of the loss.
 func margin(ttl time.Duration) time.Duration {
 	return min(ttl/20+2*time.Millisecond, time.Second, ttl/2)
 }
@@ -76,19 +77,22 @@ func (c *Client) hold(h *hold, r driver.Request, g driver.Grant) (*Lease, error)
 
 // prove takes note of a proof. Of two, the one sent later counts. c.mu is held.
 func (h *hold) prove(p driver.Renewal, now time.Time) {
-	if p.TTL == 0 || h.req.Fixed && p.TTL > h.req.TTL { // a fixed lease ends on time, however long the service keeps it
+	// a fixed lease ends on time, however long the service keeps it
+	if p.TTL == 0 || h.req.Fixed && p.TTL > h.req.TTL {
 		p.TTL = h.req.TTL
 	}
 	if p.SentAt.Before(h.since) {
 		return
 	}
 	h.since, h.ttl = p.SentAt, p.TTL
-	h.wall = h.c.wall().Add(p.SentAt.Round(0).Sub(now.Round(0))) // without the monotonic clocks, which may have stood still
+	// without the monotonic clocks, which may have stood still
+	h.wall = h.c.wall().Add(p.SentAt.Round(0).Sub(now.Round(0)))
 	h.until = p.SentAt.Add(p.TTL - margin(p.TTL))
 }
 
-// slept reports whether the wall clock says that the hold is over and the monotonic clock does not: then the machine was
-// suspended, or its wall clock was set, and only the backend knows. c.mu is held.
+// slept reports whether the wall clock says that the hold is over and the monotonic clock does not:
+// then the machine was suspended, or its wall clock was set, and only the backend knows. c.mu is
+// held.
 func (h *hold) slept() bool {
 	return !h.c.wall().Round(0).Before(h.wall.Round(0).Add(h.until.Sub(h.since)))
 }
@@ -167,7 +171,8 @@ func (h *hold) reenter(ctx context.Context) (*Lease, error) {
 	return l, nil
 }
 
-// leave takes a lease that is given back from the hold, and reports whether it was the last: then the hold is over. c.mu is held.
+// leave takes a lease that is given back from the hold, and reports whether it was the last: then
+// the hold is over. c.mu is held.
 func (h *hold) leave(l *Lease) (last bool) {
 	if i := slices.Index(h.leases, l); i >= 0 {
 		h.leases = slices.Delete(h.leases, i, i+1)
@@ -247,8 +252,8 @@ func (c *Client) lose(h *hold, why string) {
 	}
 }
 
-// tell tells of losses: all leases first; then the backend, so that a client that gave up wrongly blocks nobody; then the log, which
-// is the program's own and may take its time.
+// tell tells of losses: all leases first; then the backend, so that a client that gave up wrongly
+// blocks nobody; then the log, which is the program's own and may take its time.
 func (c *Client) tell(ls ...loss) {
 	c.end(ls)
 	c.log(ls)
@@ -293,7 +298,8 @@ func (c *Client) loseID(id driver.ID) {
 	}
 }
 
-// apply takes note of what a renewal returned, and reports whether the hold was removed as lost: then the caller tells of it.
+// apply takes note of what a renewal returned, and reports whether the hold was removed as lost:
+// then the caller tells of it.
 func (c *Client) apply(h *hold, p driver.Renewal) (lost bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,15 +10,17 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Lease is one lock held: what Lock returned, until Unlock. It renews itself (unless it is a [FixedLease]) until it is given
-// back, the client is closed, or it is lost. It is safe for concurrent use.
+// Lease is one lock held: what Lock returned, until Unlock. It renews itself (unless it is a
+// [FixedLease]) until it is given back, the client is closed, or it is lost. It is safe for
+// concurrent use.
 type Lease struct {
 	hold  *hold    // nil for a lease of All
 	parts []*Lease // of a lease of All
 
-	mu       sync.Mutex
-	whole    *Lease                // the lease of All that this is a part of
-	end      error                 // nil while held; then for good ErrLost, ErrNotHeld (given back) or ErrClosed
+	mu    sync.Mutex
+	whole *Lease // the lease of All that this is a part of
+	// nil while held; then for good ErrLost, ErrNotHeld (given back) or ErrClosed
+	end      error
 	lost     chan struct{}         // made when asked for
 	contexts map[*derived]struct{} // those that end with the lease
 }
@@ -29,11 +31,13 @@ type derived struct {
 	detach func() bool
 }
 
-// Unlock gives the lease back. The lock is free when the last lease of the hold is given back; then the next waiter is granted.
+// Unlock gives the lease back. The lock is free when the last lease of the hold is given back; then
+// the next waiter is granted.
 //
-// A context that ended already does not keep it from being given back: that takes a few seconds at most. [ErrNotHeld]: it was given
-// back before. [ErrLost]: it was lost; nothing was touched. [ErrClosed]: the client's Close gave it back. Any other error leaves the
-// outcome unknown: the lease is over for the caller, and is given back in the background or expires within its TTL.
+// A context that ended already does not keep it from being given back: that takes a few seconds at
+// most. [ErrNotHeld]: it was given back before. [ErrLost]: it was lost; nothing was touched.
+// [ErrClosed]: the client's Close gave it back. Any other error leaves the outcome unknown: the
+// lease is over for the caller, and is given back in the background or expires within its TTL.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l.parts != nil {
 		return l.unlockParts(ctx)
@@ -111,7 +115,8 @@ func (l *Lease) finish(why error) {
 	l.endLocked(why)
 }
 
-// endLocked ends the lease and releases l.mu, which is held: contexts are cancelled without it, since what they wake may come back here.
+// endLocked ends the lease and releases l.mu, which is held: contexts are cancelled without it,
+// since what they wake may come back here.
 func (l *Lease) endLocked(why error) {
 	l.end = why
 	contexts, whole := l.contexts, l.whole
@@ -137,9 +142,10 @@ func (l *Lease) cause(why error) error {
 	return wrap("lease", l.Name(), l.backend(), why)
 }
 
-// Context returns a context that carries the hold: a Lock of the same name under it re-enters. It ends with parent; with the
-// lease's Unlock; and if the lease is lost or the client closed, with a cause ([context.Cause]) that matches ErrLost or ErrClosed.
-// Until one of them ends it takes some memory: derive one where the work begins, not one in each turn of a loop.
+// Context returns a context that carries the hold: a Lock of the same name under it re-enters. It
+// ends with parent; with the lease's Unlock; and if the lease is lost or the client closed, with a
+// cause ([context.Cause]) that matches ErrLost or ErrClosed. Until one of them ends it takes some
+// memory: derive one where the work begins, not one in each turn of a loop.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if l.parts != nil {
 		for _, p := range l.parts {
@@ -169,7 +175,8 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return carry(ctx, &carried{owner: l.Owner(), hold: l.hold})
 }
 
-// Lost returns a channel that is closed if the lease is lost, and never otherwise: not by Unlock, not by Close.
+// Lost returns a channel that is closed if the lease is lost, and never otherwise: not by Unlock,
+// not by Close.
 func (l *Lease) Lost() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,9 +189,10 @@ func (l *Lease) Lost() <-chan struct{} {
 	return l.lost
 }
 
-// Err returns nil while the lease is held and trusted, and afterwards, for good, why it is over: an error that matches [ErrLost],
-// [ErrNotHeld] (given back) or [ErrClosed]. It does no I/O but for one case: if the wall clock ran ahead of the monotonic one (the
-// machine was suspended), it asks the backend, for up to TTL/3, and any other error says that there was no answer yet.
+// Err returns nil while the lease is held and trusted, and afterwards, for good, why it is over: an
+// error that matches [ErrLost], [ErrNotHeld] (given back) or [ErrClosed]. It does no I/O but for
+// one case: if the wall clock ran ahead of the monotonic one (the machine was suspended), it asks
+// the backend, for up to TTL/3, and any other error says that there was no answer yet.
 func (l *Lease) Err() error {
 	if l.parts != nil {
 		for _, p := range l.parts {
@@ -207,7 +215,8 @@ func (l *Lease) Err() error {
 	return h.c.fail("lease", l, l.orEnded(err))
 }
 
-// orEnded returns err, or why the lease is over: that of a hold says lost also if an Unlock of this lease went between.
+// orEnded returns err, or why the lease is over: that of a hold says lost also if an Unlock of this
+// lease went between.
 func (l *Lease) orEnded(err error) error {
 	if err != nil {
 		if end := l.ended(); end != nil {
@@ -224,7 +233,8 @@ func (l *Lease) ended() error {
 	return l.end
 }
 
-// expired ends a lease whose trust has run out, should the timer not have fired yet, and returns ErrLost then.
+// expired ends a lease whose trust has run out, should the timer not have fired yet, and returns
+// ErrLost then.
 func (l *Lease) expired() error {
 	if l.ended() != nil {
 		return nil
@@ -264,8 +274,8 @@ func (l *Lease) renew(ctx context.Context) error {
 	return l.orEnded(l.hold.renew(ctx))
 }
 
-// Until returns the end of trust, with a monotonic reading: unless it is proved again before, the lease is lost then. Renewals move it on.
-// After the end of the lease it stays where it was.
+// Until returns the end of trust, with a monotonic reading: unless it is proved again before, the
+// lease is lost then. Renewals move it on. After the end of the lease it stays where it was.
 func (l *Lease) Until() time.Time {
 	if l.parts != nil {
 		least := l.parts[0].Until()
@@ -281,8 +291,9 @@ func (l *Lease) Until() time.Time {
 	return l.hold.until
 }
 
-// Token returns the fencing token: the same for all leases of a hold, and greater than those of earlier exclusive holds of the name. It is 0
-// where Capabilities say no fencing, and for a lease of [All], whose parts have their own.
+// Token returns the fencing token: the same for all leases of a hold, and greater than those of
+// earlier exclusive holds of the name. It is 0 where Capabilities say no fencing, and for a lease
+// of [All], whose parts have their own.
 func (l *Lease) Token() Token {
 	if l.parts != nil {
 		return 0
@@ -298,8 +309,8 @@ func (l *Lease) Name() string {
 	return l.hold.req.Name
 }
 
-// Owner returns the hold's owner, for [WithOwner] in another client or process; of a lease of [All], the zero Owner: its parts
-// have their own.
+// Owner returns the hold's owner, for [WithOwner] in another client or process; of a lease of
+// [All], the zero Owner: its parts have their own.
 func (l *Lease) Owner() Owner {
 	if l.parts != nil {
 		return Owner{}
@@ -308,7 +319,8 @@ func (l *Lease) Owner() Owner {
 	return Owner{backend: c.caps.Backend, identity: c.set.identity, name: l.hold.req.Name, id: l.hold.req.Owner, token: l.hold.token}
 }
 
-// Leases returns the parts of a lease of [All], in the order in which they were locked; of any other lease, itself.
+// Leases returns the parts of a lease of [All], in the order in which they were locked; of any
+// other lease, itself.
 func (l *Lease) Leases() []*Lease {
 	if l.parts != nil {
 		return append([]*Lease(nil), l.parts...)

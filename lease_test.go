@@ -258,7 +258,8 @@ func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
 		_, err = c.Inspect(t.Context(), "a")
 		wantErr(t, err, ErrClosed)
 		wantErr(t, c.Break(t.Context(), "a", 1), ErrClosed)
-		if n := b.acquires.Load() - b.releases.Load(); n != 0 && n != 1 { // the driver removes the waiter itself
+		// the driver removes the waiter itself
+		if n := b.acquires.Load() - b.releases.Load(); n != 0 && n != 1 {
 			t.Errorf("%d requests not given back", n)
 		}
 		synctest.Wait()

@@ -11,8 +11,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Mutex is a lock that can be taken: exclusive, one side of a read-write lock, a semaphore's permit, or several at once
-// ([All]). It has no state of its own: two values of one name are one lock. It is safe for concurrent use.
+// Mutex is a lock that can be taken: exclusive, one side of a read-write lock, a semaphore's
+// permit, or several at once ([All]). It has no state of its own: two values of one name are one
+// lock. It is safe for concurrent use.
 //
 // The interface is sealed; only this package implements it.
 type Mutex interface {
@@ -24,9 +25,10 @@ type Mutex interface {
 	// grant that came too late is passed on. That error matches [ErrHeld] too if the request stood
 	// in the queue, and not if the service did not answer.
 	//
-	// Under a context that carries a hold on this very name ([Lease.Context], [WithOwner]) it re-enters that hold instead and never waits:
-	// with no call to the backend if the hold is this client's and has the same mode; [ErrLost] if that hold is over; [ErrUpgrade]
-	// if exclusive is asked under shared.
+	// Under a context that carries a hold on this very name ([Lease.Context], [WithOwner]) it
+	// re-enters that hold instead and never waits: with no call to the backend if the hold is this
+	// client's and has the same mode; [ErrLost] if that hold is over; [ErrUpgrade] if exclusive is
+	// asked under shared.
 	//
 	// A lease that re-enters shares the hold, its TTL, and whether it is renewed.
 	//
@@ -44,20 +46,22 @@ type Mutex interface {
 	take(ctx context.Context, wait bool) (*Lease, error)
 }
 
-// Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). What is wrong with the name or
-// the options is the error of its Lock.
+// Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). What
+// is wrong with the name or the options is the error of its Lock.
 func (c *Client) Mutex(name string, opts ...LockOption) Mutex {
 	return c.newLock(name, driver.Exclusive, 0, opts)
 }
 
-// RWMutex is a read-write lock: readers together, a writer alone, in the order of arrival, so that neither starves. It is safe for
-// concurrent use. The zero RWMutex is of no use; [Client.RWMutex] makes one.
+// RWMutex is a read-write lock: readers together, a writer alone, in the order of arrival, so that
+// neither starves. It is safe for concurrent use. The zero RWMutex is of no use; [Client.RWMutex]
+// makes one.
 type RWMutex struct{ read, write Mutex }
 
 // Read returns the lock that readers take.
 func (rw RWMutex) Read() Mutex { return rw.read }
 
-// Write returns the lock that writers take. Under a context that carries it, Read downgrades: join, then give the exclusive lease back.
+// Write returns the lock that writers take. Under a context that carries it, Read downgrades: join,
+// then give the exclusive lease back.
 func (rw RWMutex) Write() Mutex { return rw.write }
 
 // RWMutex returns the read-write lock of that name.
@@ -68,8 +72,9 @@ func (c *Client) RWMutex(name string, opts ...LockOption) RWMutex {
 	}
 }
 
-// Semaphore returns a lock that up to n owners hold together; n is at least 1, and at most 2147483647. Where clients name different limits, the smallest
-// of those that hold or wait ahead counts, so that a limit can be changed while both values live. A name is either a lock or a
+// Semaphore returns a lock that up to n owners hold together; n is at least 1, and at most
+// 2147483647. Where clients name different limits, the smallest of those that hold or wait ahead
+// counts, so that a limit can be changed while both values live. A name is either a lock or a
 // semaphore; the other is [ErrConflict] while it is in use.
 func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
 	l := c.newLock(name, driver.Shared, n, opts)
@@ -177,10 +182,12 @@ func (l *lock) within(r driver.Request) *over {
 	return l.wait
 }
 
-// lateGrants is how often a request may be over, waiting or when its grant arrives, before Lock gives up.
+// lateGrants is how often a request may be over, waiting or when its grant arrives, before Lock
+// gives up.
 const lateGrants = 3
 
-// acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a lease of the grant.
+// acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a
+// lease of the grant.
 func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) (*Lease, error) {
 	ctx, err := c.begin(caller, limit)
 	if err != nil {
@@ -222,7 +229,8 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) 
 		if held && ctx.Err() != nil && ofContext(err) {
 			err = driver.Waited(ctx)
 		}
-		if stranger && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil { // nobody heard of it for too long while it waited: it takes a new place
+		// nobody heard of it for too long while it waited: it takes a new place
+		if stranger && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil {
 			if late++; late < lateGrants {
 				continue
 			}
@@ -235,7 +243,8 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) 
 		if err != errLate {
 			return lease, err
 		}
-		// The hold may be over already. It is never resumed: what may stand of it is given back, and a new one asked for.
+		// The hold may be over already. It is never resumed: what may stand of it is given back,
+		// and a new one asked for.
 		if ctx.Err() != nil { // nobody waits for that any more
 			c.mu.Lock()
 			c.giveBack(r)
@@ -300,9 +309,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Do locks m, runs fn under the lease's context, and gives the lock back, also if fn panics. It returns the error of Lock, or those of fn
-// and of Unlock joined: [ErrLost] if the lease was lost while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and
-// returns a lease with the token.
+// Do locks m, runs fn under the lease's context, and gives the lock back, also if fn panics. It
+// returns the error of Lock, or those of fn and of Unlock joined: [ErrLost] if the lease was lost
+// while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and returns a lease with the
+// token.
 //
 // In a loop it is leader election: who is in fn leads, until its context ends. The loop ends on an
 // error that is [Permanent], and pauses after any other; the example shows it. [Wait] bounds the

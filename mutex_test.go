@@ -116,7 +116,8 @@ func TestJoinFromAnotherClient(t *testing.T) {
 	if !free(t, one, "a") {
 		t.Error("the refused join stands in the queue")
 	}
-	nameless := func(b *memory.Backend) *hooked { // a driver that cannot tell its queues from others
+	// a driver that cannot tell its queues from others
+	nameless := func(b *memory.Backend) *hooked {
 		return &hooked{Backend: b, caps: func(c *driver.Capabilities) { c.Identity = "" }}
 	}
 	one, two = newOn(t, nameless(space.Open())), newOn(t, nameless(space.Open()))
@@ -144,7 +145,8 @@ func TestUpgradeIsRefusedDowngradeWorks(t *testing.T) {
 		t.Error("writer beside the downgraded reader:", err)
 	}
 	mustUnlock(t, mustLock(t, rw.Read(), t.Context()))
-	_, err = rw.Read().Lock(context.WithoutCancel(w.Context(t.Context()))) // the owner lives on, that lease of it does not
+	// the owner lives on, that lease of it does not
+	_, err = rw.Read().Lock(context.WithoutCancel(w.Context(t.Context())))
 	wantErr(t, err, ErrLost)
 	mustUnlock(t, d)
 	if !free(t, c, "a") {

@@ -17,8 +17,8 @@ const (
 	maxText    = 255 // bytes, of names and labels
 )
 
-// Option configures a client. Of options that say the same thing the last one counts, and any of them counts more than
-// the URL.
+// Option configures a client. Of options that say the same thing the last one counts, and any of
+// them counts more than the URL.
 type Option interface{ client(*settings) }
 
 // LockOption configures one lock.
@@ -46,7 +46,8 @@ func newSettings() settings {
 	return settings{label: defaultLabel(), logger: slog.Default()}
 }
 
-// defaultLabel is host/pid/program, as far as that is a valid label: nobody chose those names for it.
+// defaultLabel is host/pid/program, as far as that is a valid label: nobody chose those names for
+// it.
 func defaultLabel() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -83,8 +84,9 @@ type labelOption string
 func (t labelOption) client(s *settings) { s.label = string(t) }
 func (t labelOption) lock(l *lock)       { l.label = string(t) }
 
-// Label sets what people see of a request in [Client.Inspect]; by default host/pid/program. It means nothing to the
-// lock: two owners with one label are two owners. At most 255 bytes of UTF-8 without control characters.
+// Label sets what people see of a request in [Client.Inspect]; by default host/pid/program. It
+// means nothing to the lock: two owners with one label are two owners. At most 255 bytes of UTF-8
+// without control characters.
 func Label(text string) CommonOption {
 	return labelOption(text)
 }
@@ -119,8 +121,8 @@ type identityOption string
 
 func (k identityOption) client(s *settings) { s.identity = string(k) }
 
-// Order gives the backend a key that tells it from others of the same scheme, for [All] and for owners that travel as
-// text: all clients of one backend must use the same.
+// Order gives the backend a key that tells it from others of the same scheme, for [All] and for
+// owners that travel as text: all clients of one backend must use the same.
 func Identity(key string) Option { return identityOption(key) }
 
 type loggerOption struct{ *slog.Logger }
@@ -145,8 +147,9 @@ type forceOption struct{}
 
 func (forceOption) breaks(b *breaking) { b.force = true }
 
-// Force makes [Client.Break] end the hold now. The holder may be in the middle of its work and learns of it at its next
-// renewal, up to TTL/3 later: until then two can be in, and only fencing tokens protect the resource.
+// Force makes [Client.Break] end the hold now. The holder may be in the middle of its work and
+// learns of it at its next renewal, up to TTL/3 later: until then two can be in, and only fencing
+// tokens protect the resource.
 func Force() BreakOption { return forceOption{} }
 
 // checkText refuses what cannot be a name or a label.

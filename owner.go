@@ -9,11 +9,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Owner names a hold, so that another client or process can join it: a request of the same owner is granted at once, and the lock
-// is free only when the last of them was given back. It belongs to one name of one backend and dies with the hold.
+// Owner names a hold, so that another client or process can join it: a request of the same owner is
+// granted at once, and the lock is free only when the last of them was given back. It belongs to
+// one name of one backend and dies with the hold.
 //
-// Its text form has only letters, digits and the characters "._-", and fits into an environment variable or a header. Whoever has
-// it can join the hold. The zero Owner names nothing.
+// Its text form has only letters, digits and the characters "._-", and fits into an environment
+// variable or a header. Whoever has it can join the hold. The zero Owner names nothing.
 type Owner struct {
 	backend  string // scheme
 	identity string // the client's identity
@@ -43,7 +44,8 @@ func (o Owner) String() string {
 // MarshalText returns the text form.
 func (o Owner) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// UnmarshalText reads the text form, and refuses anything else with an error that matches [ErrInvalid].
+// UnmarshalText reads the text form, and refuses anything else with an error that matches
+// [ErrInvalid].
 func (o *Owner) UnmarshalText(text []byte) error {
 	v, err := ParseOwner(string(text))
 	if err == nil {
@@ -52,8 +54,8 @@ func (o *Owner) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseOwner reads the text form. The empty string is the zero Owner; anything that String did not write is an error that matches
-// [ErrInvalid].
+// ParseOwner reads the text form. The empty string is the zero Owner; anything that String did not
+// write is an error that matches [ErrInvalid].
 func ParseOwner(text string) (Owner, error) {
 	if text == "" {
 		return Owner{}, nil
@@ -83,7 +85,8 @@ func ParseOwner(text string) (Owner, error) {
 // [ErrLost] if that hold is over, or if this client lost it and the service may still have it.
 // Locks of other names are not concerned. The zero Owner changes nothing.
 //
-// The joining lease has the same token, is renewed by its own client, and is lost and given back on its own.
+// The joining lease has the same token, is renewed by its own client, and is lost and given back on
+// its own.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	if o.IsZero() {
 		return ctx
@@ -116,7 +119,8 @@ func carriedFor(ctx context.Context, c *Client, name string) *carried {
 	return nil
 }
 
-// at reports whether the hold stands in the queues of c's backend. Within the process the backends tell; text has only scheme and identity.
+// at reports whether the hold stands in the queues of c's backend. Within the process the backends
+// tell; text has only scheme and identity.
 func (h *carried) at(c *Client) bool {
 	if h.hold != nil {
 		return h.hold.c.sameQueues(c)

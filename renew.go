@@ -10,13 +10,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// renewer keeps the holds of a client: it renews them in batches and ends those whose trust runs out. It is guarded by the client's mu.
+// renewer keeps the holds of a client: it renews them in batches and ends those whose trust runs
+// out. It is guarded by the client's mu.
 //
 // Beside its holds it watches those that wait, for one that waits for a hold of this same client:
 // they stand among the deadlines.
 //
-// It has no goroutine of its own. Holds of one TTL share a ticker, which renews all of them with one call each TTL/3.
-// Independently of any call, one timer fires at the earliest deadline, so that no hung call can delay the news of a loss.
+// It has no goroutine of its own. Holds of one TTL share a ticker, which renews all of them with
+// one call each TTL/3. Independently of any call, one timer fires at the earliest deadline, so that
+// no hung call can delay the news of a loss.
 type renewer struct {
 	requests  map[driver.ID]*hold // all that are under way or held; nil: its grant was not seen yet
 	named     map[string]*hold    // the holds of each name, linked by next
@@ -31,12 +33,14 @@ type ticker struct {
 	ttl   time.Duration
 	holds []*hold
 	timer *time.Timer
-	due   time.Time // when the timer fires; while a renewal is under way, what was added since wants; zero: nothing
-	busy  bool      // a renewal is under way
-	fails bool      // the last renewal left something unknown
+	// when the timer fires; while a renewal is under way, what was added since wants; zero: nothing
+	due   time.Time
+	busy  bool // a renewal is under way
+	fails bool // the last renewal left something unknown
 }
 
-// retryShare is the part of a TTL after which a renewal that failed is tried again; one that succeeded, after a third.
+// retryShare is the part of a TTL after which a renewal that failed is tried again; one that
+// succeeded, after a third.
 const retryShare = 12
 
 // expect takes note of a request that is about to be sent.
@@ -178,8 +182,8 @@ func (r *renewer) untick(h *hold) {
 	}
 }
 
-// moved takes note of a new deadline. A later one needs nothing: the heap finds out when the old one comes. A TTL that is a little
-// longer or shorter than before is no reason to leave the batch.
+// moved takes note of a new deadline. A later one needs nothing: the heap finds out when the old
+// one comes. A TTL that is a little longer or shorter than before is no reason to leave the batch.
 func (r *renewer) moved(c *Client, h *hold) {
 	if h.until.Before(h.key) {
 		h.key = h.until
@@ -278,9 +282,10 @@ type wait struct {
 	waits, held time.Duration
 }
 
-// batch returns the holds of a renewal that starts now, the oldest proof first, and the time that it has: it ends before the trust in one of
-// them does, as far as that leaves it TTL/12. So a renewal of more holds than the service can do in its time goes on where it ended, and what
-// it proved before it was held up is known in time.
+// batch returns the holds of a renewal that starts now, the oldest proof first, and the time that
+// it has: it ends before the trust in one of them does, as far as that leaves it TTL/12. So a
+// renewal of more holds than the service can do in its time goes on where it ended, and what it
+// proved before it was held up is known in time.
 func (t *ticker) batch(now time.Time) ([]*hold, time.Duration) {
 	hs, left := slices.Clone(t.holds), t.ttl/3
 	for _, h := range hs {
@@ -338,7 +343,8 @@ func (c *Client) renew(t *ticker) {
 	c.log(lost)
 }
 
-// again sets the ticker for the next renewal after one that began at start, and reports whether this is the first in a row to fail.
+// again sets the ticker for the next renewal after one that began at start, and reports whether
+// this is the first in a row to fail.
 func (c *Client) again(t *ticker, start time.Time, fails bool) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

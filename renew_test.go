@@ -83,7 +83,8 @@ func TestARenewalThatFailsIsTriedAgainBeforeTheDeadline(t *testing.T) {
 		var fails atomic.Int64
 		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 			if fails.Add(1) <= 5 {
-				return make([]driver.Renewal, 0) // a driver that answers nothing is an unknown outcome too
+				// a driver that answers nothing is an unknown outcome too
+				return make([]driver.Renewal, 0)
 			}
 			return b.Backend.Renew(ctx, rs)
 		}
@@ -178,7 +179,8 @@ func TestASuspendedMachineProvesItsHoldsBeforeItTrustsThem(t *testing.T) {
 		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 0 {
 			t.Fatalf("re-entry: %v, %d renewals; want none", err, b.renews.Load())
 		}
-		ahead = time.Minute // the wall clock went on, the monotonic one did not; the backend still has the hold
+		// the wall clock went on, the monotonic one did not; the backend still has the hold
+		ahead = time.Minute
 		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
 			t.Fatalf("re-entry after a suspension: %v, %d renewals; want one", err, b.renews.Load())
 		}
@@ -300,7 +302,8 @@ func heapOf(f func() any) int64 {
 }
 
 func TestAPausedClientFindsOutByItself(t *testing.T) {
-	// The timer that tells of a loss has not run yet when the process wakes up: every method judges by the clock.
+	// The timer that tells of a loss has not run yet when the process wakes up: every method judges
+	// by the clock.
 	c, b := newHooked(t, TTL(time.Hour))
 	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		g, err := b.Backend.Acquire(ctx, r)
@@ -451,7 +454,8 @@ func TestABackendThatKeepsLessThanBeforeIsRenewedMoreOften(t *testing.T) {
 	})
 }
 
-// asleep is a reading of time.Now from before the machine was suspended for d: the monotonic clock stood still.
+// asleep is a reading of time.Now from before the machine was suspended for d: the monotonic clock
+// stood still.
 func asleep(d time.Duration) time.Time {
 	now := time.Now().Add(-d)
 	(*struct {
@@ -494,7 +498,8 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 	}
 }
 
-// A backend that needs longer for all holds than the renewal has does not leave the same ones to the end each time.
+// A backend that needs longer for all holds than the renewal has does not leave the same ones to
+// the end each time.
 func TestASlowRenewalReachesEveryHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const ttl, holds = 12 * time.Second, 100
@@ -515,7 +520,8 @@ func TestASlowRenewalReachesEveryHold(t *testing.T) {
 	})
 }
 
-// A hold of which nothing can be learnt keeps the others from nothing, whether its error comes at once or never, and however old its proof is.
+// A hold of which nothing can be learnt keeps the others from nothing, whether its error comes at
+// once or never, and however old its proof is.
 func TestAHoldThatStaysUnknownCostsTheOthersNothing(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		for age := range 48 {

@@ -109,11 +109,12 @@ const (
 	deniesInspect    fault = "denies Inspect"
 )
 
-// everything is declared of drivers that exclude nobody: there is hardly a law that does not notice.
+// everything is declared of drivers that exclude nobody: there is hardly a law that does not
+// notice.
 const everything = "everything"
 
-// broken are the faults: the laws that are there to find each, and all others that may find it too. The law "storm" does everything at
-// random, so any fault may show there.
+// broken are the faults: the laws that are there to find each, and all others that may find it too.
+// The law "storm" does everything at random, so any fault may show there.
 var broken = []struct {
 	fault     fault
 	must, may string

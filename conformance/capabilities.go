@@ -18,7 +18,8 @@ var capabilities = []Law{
 
 func capabilitiesTrue(e *env) {
 	d, caps := e.direct(), e.caps
-	if c, ok := d.Backend.(driver.Capable); ok && c.Capabilities() != caps { // who says nothing can do nothing more
+	// who says nothing can do nothing more
+	if c, ok := d.Backend.(driver.Capable); ok && c.Capabilities() != caps {
 		e.Errorf("two clients of one service have different Capabilities: %+v and %+v", caps, c.Capabilities())
 	}
 	if caps.Backend == "" {
@@ -98,7 +99,8 @@ func capabilitiesTrue(e *env) {
 	}
 }
 
-// queues sees to it that a request that has to wait does so, or is told to come again by a backend that does not queue.
+// queues sees to it that a request that has to wait does so, or is told to come again by a backend
+// that does not queue.
 func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)

@@ -1,7 +1,8 @@
-// Package conformance holds the laws that every driver of dlock keeps, as tests that run on its real service.
+// Package conformance holds the laws that every driver of dlock keeps, as tests that run on its
+// real service.
 //
-// A driver, also one outside this repository, needs one test function. This is all of it, for a driver foo whose service
-// listens where FOO_URL says:
+// A driver, also one outside this repository, needs one test function. This is all of it, for a
+// driver foo whose service listens where FOO_URL says:
 //
 //	package foo_test
 //
@@ -27,16 +28,18 @@
 //		})
 //	}
 //
-// Each law is a subtest, and prints its sentence when it fails. What a backend cannot do is in its Capabilities: laws
-// that need it are skipped with the reason, and the law "capabilities" holds the backend to its word. There is no other
-// way to be excused.
+// Each law is a subtest, and prints its sentence when it fails. What a backend cannot do is in its
+// Capabilities: laws that need it are skipped with the reason, and the law "capabilities" holds the
+// backend to its word. There is no other way to be excused.
 //
-// Laws look through the public API of dlock where a user could see the violation, and through [driver.Backend] where only a
-// driver can. They use fresh random names, so they can run side by side, and again and again, on one service that others use too.
-// A few laws count goroutines of the whole process, so call Run from a test that is not parallel.
+// Laws look through the public API of dlock where a user could see the violation, and through
+// [driver.Backend] where only a driver can. They use fresh random names, so they can run side by
+// side, and again and again, on one service that others use too. A few laws count goroutines of the
+// whole process, so call Run from a test that is not parallel.
 //
-// A law that passes proves little about a fault that needs a bad network. Give the [Harness] powers: a proxy before the
-// service that can cut a client off makes a dozen laws sharper. Where a power is missing, the suite puts a [Gate] before the driver.
+// A law that passes proves little about a fault that needs a bad network. Give the [Harness]
+// powers: a proxy before the service that can cut a client off makes a dozen laws sharper. Where a
+// power is missing, the suite puts a [Gate] before the driver.
 //
 // Wherever a law draws lots it prints a seed; DLOCK_SEED in the environment sets it.
 package conformance
@@ -50,7 +53,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// T is what laws and harnesses need of a test. [testing.T] has it, in a testing/synctest bubble too.
+// T is what laws and harnesses need of a test. [testing.T] has it, in a testing/synctest bubble
+// too.
 type T interface {
 	Helper()
 	Name() string
@@ -63,30 +67,34 @@ type T interface {
 	Skipf(format string, args ...any)
 }
 
-// Harness is how the suite reaches a driver and the service behind it. Only Open is required. The powers are optional; with
-// each of them laws see more. All functions may be called from several goroutines.
+// Harness is how the suite reaches a driver and the service behind it. Only Open is required. The
+// powers are optional; with each of them laws see more. All functions may be called from several
+// goroutines.
 //
 // Fields may be added: write literals with field names.
 type Harness struct {
-	// Open opens a new client, independent of those before, of one and the same set of queues. The law closes it.
+	// Open opens a new client, independent of those before, of one and the same set of queues. The
+	// law closes it.
 	Open func(T) driver.Backend
 
-	// TTL is given to locks that have to expire. Shorter is faster; too short, and a machine under load loses what it
-	// should hold. 0: 200ms, or the backend's MinTTL if that is more.
+	// TTL is given to locks that have to expire. Shorter is faster; too short, and a machine under
+	// load loses what it should hold. 0: 200ms, or the backend's MinTTL if that is more.
 	TTL time.Duration
 
-	// Cut takes the client off the line, until heal: its calls hang, and the service hears nothing of it, not even that the
-	// line is cut. What it sent meanwhile may arrive at heal, or never.
+	// Cut takes the client off the line, until heal: its calls hang, and the service hears nothing
+	// of it, not even that the line is cut. What it sent meanwhile may arrive at heal, or never.
 	Cut func(T, driver.Backend) (heal func())
 
-	// Deafen lets all that the client sends arrive and be executed, but no reply reaches it, until heal.
+	// Deafen lets all that the client sends arrive and be executed, but no reply reaches it, until
+	// heal.
 	Deafen func(T, driver.Backend) (heal func())
 
-	// Record keeps copies of what the client sends to acquire. Replay delivers them to the service once more, as a network may, and
-	// drops the replies.
+	// Record keeps copies of what the client sends to acquire. Replay delivers them to the service
+	// once more, as a network may, and drops the replies.
 	Record func(T, driver.Backend) (replay func())
 
-	// Calls returns how many round trips the client has made so far, those that it makes by itself included.
+	// Calls returns how many round trips the client has made so far, those that it makes by itself
+	// included.
 	Calls func(driver.Backend) int64
 
 	// Connections returns how many connections the client has open.
@@ -105,7 +113,8 @@ type Harness struct {
 	// Done is told what became of a law when it and all that it opened is over.
 	Done func(T, Verdict)
 
-	// Step sets the service's wall clock on by d, or back if d is negative. The suite steps it back where it was.
+	// Step sets the service's wall clock on by d, or back if d is negative. The suite steps it back
+	// where it was.
 	Step func(t T, d time.Duration)
 }
 
@@ -117,8 +126,8 @@ type Verdict struct {
 	Skipped string // why; empty: it was not
 }
 
-// Run checks every law as a subtest of t. Those that need the service or the process for themselves run first; the
-// others, which mostly wait, side by side.
+// Run checks every law as a subtest of t. Those that need the service or the process for themselves
+// run first; the others, which mostly wait, side by side.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Open == nil {

@@ -20,7 +20,8 @@ var costs = []Law{
 }
 
 func costLock(e *env) {
-	const rounds, each = 50, 6 // Acquire and Release of two trips each, and something for the driver's own
+	// Acquire and Release of two trips each, and something for the driver's own
+	const rounds, each = 50, 6
 	p, name := e.peer(), e.name()
 	e.pass(p.Mutex(name))
 	before := p.calls()
@@ -43,7 +44,8 @@ type spent struct {
 	took                    time.Duration // the stretch as it was: a loaded machine is late
 }
 
-// goroutines returns how many the process has. It counts stacks, since runtime.NumGoroutine may be off by dozens for a moment.
+// goroutines returns how many the process has. It counts stacks, since runtime.NumGoroutine may be
+// off by dozens for a moment.
 func goroutines() int {
 	for size := 1 << 20; ; size *= 2 {
 		stacks := make([]byte, size)
@@ -61,7 +63,8 @@ func (p *peer) spends(d time.Duration) spent {
 	return spent{calls: p.calls() - before, took: time.Since(start), goroutines: goroutines(), connections: p.connections()}
 }
 
-// atMost fails the law if more of something costs more. Each of the n that came is allowed goroutines of its own.
+// atMost fails the law if more of something costs more. Each of the n that came is allowed
+// goroutines of its own.
 func (e *env) atMost(what string, n int, own int, few, many spent) {
 	e.Helper()
 	const slack = 10
@@ -163,11 +166,12 @@ func costHandOff(e *env) {
 			}
 		}
 		e.becomes(name, 1, waiters)
-		// A driver that looks often at first has looked less often since: then too much is taken off. Each release is a call at least.
+		// A driver that looks often at first has looked less often since: then too much is taken
+		// off. Each release is a call at least.
 		return max(hands, total()-before-int64(idle*time.Since(start).Seconds()))
 	}
-	// What waiting costs in the time that hand-offs take is none of their cost. A machine that stands still now and then may make them
-	// cost more all the same; never less.
+	// What waiting costs in the time that hand-offs take is none of their cost. A machine that
+	// stands still now and then may make them cost more all the same; never less.
 	least := func(waiters int, most int64) int64 {
 		n := cost(waiters)
 		for range 2 {

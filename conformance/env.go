@@ -14,7 +14,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// env is one run of one law: its test, its names, its clients. Every wait in it has an end, whatever the driver does.
+// env is one run of one law: its test, its names, its clients. Every wait in it has an end,
+// whatever the driver does.
 type env struct {
 	T
 	h     Harness
@@ -22,9 +23,10 @@ type env struct {
 	probe driver.Backend // observes; holds nothing that a law asks for
 	ctx   context.Context
 
-	ttl      time.Duration // short: for what has to expire
-	steady   time.Duration // for what has to be renewed: a loaded machine keeps it
-	long     time.Duration // for what must not expire: not even its first renewal comes within the patience
+	ttl    time.Duration // short: for what has to expire
+	steady time.Duration // for what has to be renewed: a loaded machine keeps it
+	// for what must not expire: not even its first renewal comes within the patience
+	long     time.Duration
 	patience time.Duration // how long the law waits for what has to happen
 }
 
@@ -188,7 +190,8 @@ func (e *env) lockIn(ctx context.Context, m dlock.Mutex) *dlock.Lease {
 	return e.beginIn(ctx, m).got(e)
 }
 
-// visit takes the lock and gives it back, whatever its TTL: a lease that was over by then, on a machine that stood still, is none.
+// visit takes the lock and gives it back, whatever its TTL: a lease that was over by then, on a
+// machine that stood still, is none.
 func (e *env) visit(m dlock.Mutex) {
 	e.Helper()
 	const most = 5
@@ -231,8 +234,8 @@ func (e *env) try(m dlock.Mutex) *dlock.Lease {
 	return l
 }
 
-// mustBeHeld fails the law unless TryLock is ErrHeld. A lock that is had while there is trust in all leases of short TTLs by which it is held is
-// excused by nothing.
+// mustBeHeld fails the law unless TryLock is ErrHeld. A lock that is had while there is trust in
+// all leases of short TTLs by which it is held is excused by nothing.
 func (e *env) mustBeHeld(m dlock.Mutex, why string, by ...*dlock.Lease) {
 	e.Helper()
 	_, err := e.tryIn(e.ctx, m)
@@ -275,7 +278,8 @@ func (e *env) until(what string, cond func() bool) {
 	}
 }
 
-// stays fails the law if the condition does not last for a while. For where nothing tells that what must not happen is over.
+// stays fails the law if the condition does not last for a while. For where nothing tells that what
+// must not happen is over.
 func (e *env) stays(what string, cond func() bool) {
 	e.Helper()
 	for end := time.Now().Add(e.ttl / 4); time.Now().Before(end); pause(5 * time.Millisecond) {
@@ -319,8 +323,8 @@ func (e *env) close(c io.Closer) {
 	}
 }
 
-// becomes waits until as many hold and wait. A backend that does not queue shows no waiters; one without Inspect shows
-// nothing, and is given a moment.
+// becomes waits until as many hold and wait. A backend that does not queue shows no waiters; one
+// without Inspect shows nothing, and is given a moment.
 func (e *env) becomes(name string, holders, waiters int) {
 	e.Helper()
 	if !e.caps.Inspect {

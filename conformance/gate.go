@@ -10,13 +10,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Gate is a backend before another one: a bad network at the level of the interface, for harnesses that have no real one. With
-// nothing switched on it changes nothing. It forwards the optional interfaces too, as ErrUnsupported where the backend has them not.
+// Gate is a backend before another one: a bad network at the level of the interface, for harnesses
+// that have no real one. With nothing switched on it changes nothing. It forwards the optional
+// interfaces too, as ErrUnsupported where the backend has them not.
 //
-// What it cannot do is cut the backend's own traffic: calls that the driver makes by itself still get through. It makes up
-// for what that spoils: a request that waits is taken back after its TTL off the line, as the service would.
+// What it cannot do is cut the backend's own traffic: calls that the driver makes by itself still
+// get through. It makes up for what that spoils: a request that waits is taken back after its TTL
+// off the line, as the service would.
 //
-// A Gate is safe for concurrent use. Close closes the backend behind it; off the line, only after heal.
+// A Gate is safe for concurrent use. Close closes the backend behind it; off the line, only after
+// heal.
 type Gate struct {
 	b     driver.Backend
 	calls atomic.Int64
@@ -45,8 +48,8 @@ func NewGate(b driver.Backend) *Gate {
 	return &Gate{b: b, waits: map[*gateWait]struct{}{}, closed: make(chan struct{})}
 }
 
-// Cut makes calls hang until heal, or until their contexts end or the gate is closed. Calls that were under way may still be
-// executed; their replies hang.
+// Cut makes calls hang until heal, or until their contexts end or the gate is closed. Calls that
+// were under way may still be executed; their replies hang.
 func (g *Gate) Cut() (heal func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,16 +86,16 @@ func (g *Gate) heal(line *chan struct{}, since chan struct{}) {
 	close(since)
 }
 
-// DropReply has the next call of Acquire, Renew or Release executed and its caller told [ErrDropped]. What an Acquire got that way is
-// given back in the background, as a driver does.
+// DropReply has the next call of Acquire, Renew or Release executed and its caller told
+// [ErrDropped]. What an Acquire got that way is given back in the background, as a driver does.
 func (g *Gate) DropReply() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.drop = true
 }
 
-// Record keeps the requests that Acquire is called with from now on; replay sends them all to the backend again, and drops the
-// replies.
+// Record keeps the requests that Acquire is called with from now on; replay sends them all to the
+// backend again, and drops the replies.
 func (g *Gate) Record() (replay func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -148,7 +151,8 @@ func (g *Gate) dropped() bool {
 	return was
 }
 
-// through makes a call of the backend behind the gate. On an error the caller has no result, although there may be one.
+// through makes a call of the backend behind the gate. On an error the caller has no result,
+// although there may be one.
 func through[R any](g *Gate, ctx context.Context, f func() R) (R, error) {
 	var none R
 	g.calls.Add(1)
@@ -177,7 +181,8 @@ func through[R any](g *Gate, ctx context.Context, f func() R) (R, error) {
 
 // Acquire implements [driver.Backend].
 func (g *Gate) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	// Off the line nobody behind the gate must hear that the caller gave up, so the backend has a context of its own.
+	// Off the line nobody behind the gate must hear that the caller gave up, so the backend has a
+	// context of its own.
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() {
 		if g.line(false) == nil {
@@ -202,7 +207,8 @@ func (g *Gate) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 	case a.err == nil:
 	case expired:
 		a.err = driver.ErrLost
-	case ctx.Err() != nil && errors.Is(a.err, inner.Err()): // the caller's context says how it ended
+	case ctx.Err() != nil && errors.Is(a.err, inner.Err()):
+		// the caller's context says how it ended
 		if errors.Is(a.err, driver.ErrHeld) {
 			a.err = driver.Waited(ctx)
 		} else {
@@ -230,7 +236,8 @@ func (g *Gate) leave(w *gateWait) (expired bool) {
 	return w.expired
 }
 
-// giveUp does what a driver does for an Acquire that failed: it removes what may stand, as soon as the line allows.
+// giveUp does what a driver does for an Acquire that failed: it removes what may stand, as soon as
+// the line allows.
 func (g *Gate) giveUp(r driver.Request, stop context.CancelFunc) {
 	defer stop()
 	if g.pass(context.Background(), false) != nil {

@@ -62,7 +62,8 @@ func TestGateCut(t *testing.T) {
 	})
 }
 
-// A request that waits off the line goes at its TTL, as in a service that hears nothing of its client.
+// A request that waits off the line goes at its TTL, as in a service that hears nothing of its
+// client.
 func TestGateCutExpiresWaiters(t *testing.T) {
 	gated(t, func(t *testing.T, g *Gate, other driver.Backend) {
 		held := request()

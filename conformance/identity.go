@@ -176,7 +176,8 @@ func (e *env) giveUp(p *peer, name string) {
 	}
 }
 
-// clears waits until the name is free and stays so: what was given up off the line may arrive when that is back, just before what removes it.
+// clears waits until the name is free and stays so: what was given up off the line may arrive when
+// that is back, just before what removes it.
 func (e *env) clears(name string) {
 	e.Helper()
 	e.until("nothing comes to stand in the queue any more", func() bool {

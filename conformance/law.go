@@ -18,8 +18,10 @@ type Law struct {
 
 	run   func(*env)
 	needs []need
-	alone bool       // it counts or restarts what all laws share
-	still standstill // it keeps leases that a machine which stands still for so long may lose: then it is run anew; nil: none
+	alone bool // it counts or restarts what all laws share
+	// it keeps leases that a machine which stands still for so long may lose: then it is run anew;
+	// nil: none
+	still standstill
 }
 
 // Laws returns all laws, by subject. The slice is the caller's.
@@ -28,8 +30,8 @@ func Laws() []Law {
 		costs, capabilities, stress)
 }
 
-// Run checks the law in t. It is skipped, with the reason, if the backend's Capabilities deny what it needs. It works in a
-// testing/synctest bubble if the backend does.
+// Run checks the law in t. It is skipped, with the reason, if the backend's Capabilities deny what
+// it needs. It works in a testing/synctest bubble if the backend does.
 func (l Law) Run(t T, h Harness) {
 	t.Helper()
 	v := Verdict{Law: l, Began: time.Now()}

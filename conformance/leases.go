@@ -111,7 +111,8 @@ func fixedClose(e *env) {
 		ttl = e.bounded(2 * e.steady)
 	}
 	a, d, b := e.client(), e.direct(), e.client()
-	through, alone := e.name(), e.name() // what the portable layer does not know is the driver's to leave or to remove
+	// what the portable layer does not know is the driver's to leave or to remove
+	through, alone := e.name(), e.name()
 	sent := time.Now()
 	l := e.lock(a.Mutex(through, dlock.FixedLease(ttl)))
 	r := d.ask(alone)
@@ -184,7 +185,8 @@ func (d *direct) expire(name string) (driver.Request, driver.Grant) {
 		if err == nil {
 			return r, g
 		}
-		if took := time.Since(start); i == most || took < r.TTL/10 { // no driver gets an answer in time from what stands still
+		// no driver gets an answer in time from what stands still
+		if took := time.Since(start); i == most || took < r.TTL/10 {
 			d.e.Fatalf("Acquire: %v", err)
 		}
 	}
@@ -275,7 +277,8 @@ func renewNeverAcquires(e *env) {
 		}
 		e.stands(name, 0, 0)
 	}
-	pause(time.Until(over)) // nobody looks at that name meanwhile, so nobody has found out that it is over
+	// nobody looks at that name meanwhile, so nobody has found out that it is over
+	pause(time.Until(over))
 	if p := a.renew(old); p.Err == nil {
 		e.Errorf("Renew of a request that had expired, and that nobody had looked at since, returned nil")
 	} else {
@@ -286,8 +289,9 @@ func renewNeverAcquires(e *env) {
 
 func trustWithinTTL(e *env) {
 	a, b, name := e.direct(), e.direct(), e.name()
-	// bounded fails the law if the promise outlasts what the service says is left. Rounding may add a little. A grant may rest on an older proof, as of a
-	// lease that several requests share, while half of its time is left; a renewal proves anew.
+	// bounded fails the law if the promise outlasts what the service says is left. Rounding may add
+	// a little. A grant may rest on an older proof, as of a lease that several requests share,
+	// while half of its time is left; a renewal proves anew.
 	bounded := func(what string, r driver.Request, sent, since time.Time, ttl time.Duration) {
 		e.Helper()
 		for _, h := range e.inspect(name).Holders() {

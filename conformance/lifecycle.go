@@ -153,7 +153,8 @@ func closeLeaksNothing(e *env) {
 			e.close(p.b)
 		}
 	}
-	// Clients that stay open new connections at times, up to a bound. A leak grows whenever clients come and go.
+	// Clients that stay open new connections at times, up to a bound. A leak grows whenever clients
+	// come and go.
 	var counts []int
 	for range 3 {
 		before := goroutines()

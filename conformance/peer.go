@@ -7,7 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// peer is a client on a line that the law can cut: with the harness's powers, or with a gate where it has none.
+// peer is a client on a line that the law can cut: with the harness's powers, or with a gate where
+// it has none.
 type peer struct {
 	*dlock.Client
 	e    *env
@@ -20,7 +21,8 @@ func (e *env) peer(opts ...dlock.Option) *peer {
 	b := e.open()
 	g := NewGate(b)
 	p := &peer{Client: e.clientOn(g, opts...), e: e, b: b, gate: g}
-	if e.h.Cut != nil || e.h.Deafen != nil { // a line has to be up to become bad: no client sends anything before it is
+	// a line has to be up to become bad: no client sends anything before it is
+	if e.h.Cut != nil || e.h.Deafen != nil {
 		e.visit(p.Mutex(e.name()))
 	}
 	return p

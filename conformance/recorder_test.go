@@ -21,9 +21,10 @@ type recorder struct {
 
 	mu              sync.Mutex
 	failed, skipped bool
-	ended           bool // by Fatalf or Skipf; package testing panics if a test ends in another way without returning
-	log             []string
-	cleanups        []func()
+	// by Fatalf or Skipf; package testing panics if a test ends in another way without returning
+	ended    bool
+	log      []string
+	cleanups []func()
 }
 
 func (r *recorder) Helper()                  {}

@@ -10,8 +10,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// standstill says how long the machine or the service may stand still in a law before its leases may be lost: a tenth of their TTL, which is
-// all that a driver of several servers may leave each of them. Less than noise is none.
+// standstill says how long the machine or the service may stand still in a law before its leases
+// may be lost: a tenth of their TTL, which is all that a driver of several servers may leave each
+// of them. Less than noise is none.
 type standstill func(*env) time.Duration
 
 const noise = 50 * time.Millisecond
@@ -21,9 +22,10 @@ var (
 	keepsShort  standstill = func(e *env) time.Duration { return max(e.ttl/10, noise) }
 )
 
-// rounds runs a law that needs leases of a short TTL to be kept. No driver keeps one while the machine or the service stands still: a failure
-// after that was seen proves nothing, and the law begins anew with other names and twice the TTLs. What fails in the last round has failed,
-// and so has what fails where nothing stood still.
+// rounds runs a law that needs leases of a short TTL to be kept. No driver keeps one while the
+// machine or the service stands still: a failure after that was seen proves nothing, and the law
+// begins anew with other names and twice the TTLs. What fails in the last round has failed, and so
+// has what fails where nothing stood still.
 func (e *env) rounds(limit standstill, law func(*env)) {
 	e.Helper()
 	const most = 4
@@ -77,7 +79,8 @@ func (r *round) run(f func()) bool {
 		return false
 	}
 	if !whole {
-		if r.void.Load() { // what was excused ended the law; the test, which failed all the same, has not ended yet
+		// what was excused ended the law; the test, which failed all the same, has not ended yet
+		if r.void.Load() {
 			r.T.Fatalf("the law ended there")
 		}
 		runtime.Goexit() // the test has said why
@@ -124,7 +127,8 @@ func (e *env) strict() *env {
 	return &s
 }
 
-// pace watches for how long at most the process was not served by its machine, or a lock not by its service.
+// pace watches for how long at most the process was not served by its machine, or a lock not by its
+// service.
 type pace struct {
 	stop func() // returns when it is over
 
@@ -205,7 +209,8 @@ func (p *pace) stood() time.Duration {
 	return p.most
 }
 
-// unserved begins to measure for how long the machine does not serve the process; total ends that, and returns how much of it was before end.
+// unserved begins to measure for how long the machine does not serve the process; total ends that,
+// and returns how much of it was before end.
 func (e *env) unserved() (total func(end time.Time) time.Duration) {
 	const beat, late = 2 * time.Millisecond, 20 * time.Millisecond
 	type gap struct{ from, to time.Time }

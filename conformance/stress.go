@@ -48,8 +48,8 @@ type want struct {
 	limit int
 }
 
-// enter takes note that a lease came in. A lease whose trust is over is out, by its own word. placed: it cannot have lost its place while it
-// waited.
+// enter takes note that a lease came in. A lease whose trust is over is out, by its own word.
+// placed: it cannot have lost its place while it waited.
 func (w *watch) enter(l *dlock.Lease, asked want, label string, placed bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,7 +166,8 @@ func oneStorm(e *env) {
 	observer.Wait()
 	for i, w := range watches {
 		if err := w.inOrder(); err != nil {
-			e.Errorf("%v", err) // who stands still in its turn loses its place: the round proves nothing then
+			// who stands still in its turn loses its place: the round proves nothing then
+			e.Errorf("%v", err)
 		}
 		e.strict().becomes(names[i], 0, 0)
 	}
@@ -201,7 +202,8 @@ func (e *env) draw(lots *rand.Rand, c *dlock.Client, name string, semaphore bool
 	return v
 }
 
-// visit locks in one way or another, stays for a moment, and gives the lock back, or lets it expire if it is a fixed one.
+// visit locks in one way or another, stays for a moment, and gives the lock back, or lets it expire
+// if it is a fixed one.
 func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
 	moment := func() time.Duration { return time.Duration(lots.IntN(2000)) * time.Microsecond }
 	lock := v.Lock
@@ -220,7 +222,8 @@ func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
 		if errors.Is(err, dlock.ErrHeld) || waiting.Err() != nil && ctx.Err() == nil {
 			return nil
 		}
-		if v.fixed && (errors.Is(err, dlock.ErrLost) || took >= max(v.ttl/10, noise)) { // the service stood still for too long for so short a TTL
+		// the service stood still for too long for so short a TTL
+		if v.fixed && (errors.Is(err, dlock.ErrLost) || took >= max(v.ttl/10, noise)) {
 			return nil
 		}
 		return err

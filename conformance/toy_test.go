@@ -13,8 +13,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// toy is a service behind a network, in one process and in virtual time, that can be broken. What is wrong with it is its
-// fault; each fault is asked for where it bites, so that this file reads as a list of ways to get it wrong.
+// toy is a service behind a network, in one process and in virtual time, that can be broken. What
+// is wrong with it is its fault; each fault is asked for where it bites, so that this file reads as
+// a list of ways to get it wrong.
 type toy struct {
 	fault fault
 
@@ -75,7 +76,8 @@ type answer struct {
 	err     error
 }
 
-// enter adds a request or, if it came before, resumes it. again: its client knows that it stood here.
+// enter adds a request or, if it came before, resumes it. again: its client knows that it stood
+// here.
 func (s *toy) enter(c *toyClient, r driver.Request, again bool) answer {
 	now := time.Now()
 	if c.left {
@@ -709,7 +711,8 @@ func (c *toyClient) wake(id driver.ID) {
 	}
 }
 
-// keepAlive proves all that waits with one call each third of a TTL, and wakes those whose wake-up was lost.
+// keepAlive proves all that waits with one call each third of a TTL, and wakes those whose wake-up
+// was lost.
 func (c *toyClient) keepAlive() {
 	for last := time.Now(); ; {
 		c.mu.Lock()

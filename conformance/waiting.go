@@ -101,7 +101,8 @@ func waitSaysWhy(e *env) {
 	for _, byContext := range []bool{true, false} {
 		what, d := map[bool]string{true: "Lock whose context", false: "Lock whose Wait"}[byContext]+" ended in the queue", 50*time.Millisecond
 		err := e.waits(b, name, d, byContext)
-		for ; !errors.Is(err, dlock.ErrHeld) && d < e.patience/4; d *= 4 { // a machine under load may not have had its answer by then
+		// a machine under load may not have had its answer by then
+		for ; !errors.Is(err, dlock.ErrHeld) && d < e.patience/4; d *= 4 {
 			err = e.waits(b, name, d, byContext)
 		}
 		says(what, err, byContext, true)
@@ -144,7 +145,9 @@ func noiseElsewhere(e *env) {
 		}
 		defer stop() // a round that proves nothing ends here, and its noise with it
 		others := []string{e.name(), e.name(), e.name()}
-		go func() { // of each pair one finds its name held by the other: a wait begins every few milliseconds, and ends
+		// of each pair one finds its name held by the other: a wait begins every few milliseconds,
+		// and ends
+		go func() {
 			defer close(ended)
 			e.together(2*pairs, func(ctx context.Context, i int) error {
 				for ctx.Err() == nil && quiet.Err() == nil {
@@ -216,8 +219,9 @@ func swallowedWakeUp(e *env) {
 	}
 }
 
-// prompt fails the law if in most of the rounds the call returns too late after the end of its context, the time not counted for which the
-// machine did not serve the process. One late round proves nothing on a loaded machine.
+// prompt fails the law if in most of the rounds the call returns too late after the end of its
+// context, the time not counted for which the machine did not serve the process. One late round
+// proves nothing on a loaded machine.
 func (e *env) prompt(what string, f func(ctx context.Context) error) {
 	e.Helper()
 	const rounds, limit = 5, 100 * time.Millisecond
@@ -367,9 +371,11 @@ func patientWait(e *env) {
 	held := e.lock(a.Mutex(name))
 	first := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 1)
-	second := e.begin(b.Mutex(name, dlock.TTL(e.steady))) // shorter than that of the one whom the client keeps alive already
+	// shorter than that of the one whom the client keeps alive already
+	second := e.begin(b.Mutex(name, dlock.TTL(e.steady)))
 	e.becomes(name, 1, 2)
-	third := e.begin(b.Mutex(name)) // a place that is lost and taken anew is seen by who stands behind
+	// a place that is lost and taken anew is seen by who stands behind
+	third := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 3)
 	want := e.inspect(name).Waiters()
 	// What keeps it alive may have done so once, as its TTL ended: that is seen only after two.
@@ -421,7 +427,8 @@ func waitOutage(e *env) {
 	e.becomes(name, 1, 1)
 	pause(time.Millisecond) // the client knows that it waits
 	heal := p.cut()
-	pause(max(e.ttl, 2*time.Second)) // whatever looks after the waiter has found the line bad by now
+	// whatever looks after the waiter has found the line bad by now
+	pause(max(e.ttl, 2*time.Second))
 	w.mustWait(e, "the lock is held, and its TTL is long")
 	heal()
 	e.unlock(held)

@@ -2,24 +2,29 @@ package driver
 
 import "time"
 
-// Queue is what stands under one name, as the rule sees it: nothing that has expired. It decides who holds the lock.
+// Queue is what stands under one name, as the rule sees it: nothing that has expired. It decides
+// who holds the lock.
 //
-//  1. A join names an owner that holds the lock, in a mode that covers its own, and is granted at once wherever it
-//     stands. So joins have no place in the order of arrival.
-//  2. Any other request, a stranger, stands at the end. It is granted as soon as it is compatible with every join and
-//     every stranger ahead of it, granted or not. Requests of one owner are compatible. Others are when all of them are
-//     Shared and the owners, counted once each, keep the smallest limit among them.
-//  3. A waiter depends on the nearest stranger ahead that stands against it, and on a join only if there is none; if it
-//     is a limit that stands against it, on the nearest requests, one of each owner, that fill it. While those exist its
-//     answer cannot change; when one of them goes, it has to look again.
+//  1. A join names an owner that holds the lock, in a mode that covers its own, and is granted at
+//     once wherever it stands. So joins have no place in the order of arrival.
+//  2. Any other request, a stranger, stands at the end. It is granted as soon as it is compatible
+//     with every join and every stranger ahead of it, granted or not. Requests of one owner are
+//     compatible. Others are when all of them are Shared and the owners, counted once each, keep
+//     the smallest limit among them.
+//  3. A waiter depends on the nearest stranger ahead that stands against it, and on a join only if
+//     there is none; if it is a limit that stands against it, on the nearest requests, one of each
+//     owner, that fill it. While those exist its answer cannot change; when one of them goes, it
+//     has to look again.
 //
-// So a departure wakes one writer, or the readers that stand between it and the next writer, or at most n waiters for
-// permits, where n is the largest limit among them.
+// So a departure wakes one writer, or the readers that stand between it and the next writer, or at
+// most n waiters for permits, where n is the largest limit among them.
 //
-// A request only ever stands against those behind it, and a join adds neither an owner nor a smaller limit ([Queue.Admit]). So a grant is
-// never taken back, and the granted strangers are a prefix: an evaluation stops at the first that waits.
+// A request only ever stands against those behind it, and a join adds neither an owner nor a
+// smaller limit ([Queue.Admit]). So a grant is never taken back, and the granted strangers are a
+// prefix: an evaluation stops at the first that waits.
 //
-// The methods are pure functions of the queue. They are safe for concurrent use while nobody changes it.
+// The methods are pure functions of the queue. They are safe for concurrent use while nobody
+// changes it.
 type Queue struct {
 	Joins    []*Entry // in any order
 	Arrivals []*Entry // in order of arrival
@@ -30,7 +35,8 @@ type Entry struct {
 	Request
 	Broken bool          // an operator ended the hold: it can be neither renewed nor joined
 	Age    time.Duration // since it arrived, by the service's clock; set by Inspect
-	Left   time.Duration // until it expires, by the service's clock, unless it is renewed; set by Inspect
+	// until it expires, by the service's clock, unless it is renewed; set by Inspect
+	Left time.Duration
 }
 
 // Len returns how many requests stand in the queue.
@@ -45,10 +51,11 @@ func (q Queue) Holders() []*Entry {
 // Waiters returns the requests that wait, in order of arrival.
 func (q Queue) Waiters() []*Entry { return q.Arrivals[q.Granted():] }
 
-// Admit decides what becomes of a request that arrives. It returns the request as it has to be stored, or why it is
-// refused: [ErrConflict] if the name is in use as the other kind (whoever came first keeps it), and of a join [ErrLost] if its owner does
-// not hold the lock, [ErrUpgrade] if it holds it in a mode that does not cover r's. An admitted join is granted; an
-// admitted stranger goes to the end of Arrivals, where [Queue.Granted] tells.
+// Admit decides what becomes of a request that arrives. It returns the request as it has to be
+// stored, or why it is refused: [ErrConflict] if the name is in use as the other kind (whoever came
+// first keeps it), and of a join [ErrLost] if its owner does not hold the lock, [ErrUpgrade] if it
+// holds it in a mode that does not cover r's. An admitted join is granted; an admitted stranger
+// goes to the end of Arrivals, where [Queue.Granted] tells.
 func (q Queue) Admit(r Request) (Request, error) {
 	if r.Join() {
 		return q.admitJoin(r)
@@ -70,8 +77,8 @@ func (q Queue) first() *Entry {
 	return nil
 }
 
-// admitJoin gives a join the token and the smallest limit of the hold that it joins, so that it bounds as much as the
-// hold did and no more, also after all other requests of the hold are gone.
+// admitJoin gives a join the token and the smallest limit of the hold that it joins, so that it
+// bounds as much as the hold did and no more, also after all other requests of the hold are gone.
 func (q Queue) admitJoin(r Request) (Request, error) {
 	held, covered, broken, limit := false, false, false, r.Limit
 	visit := func(e *Entry) {
@@ -105,7 +112,8 @@ func (q Queue) admitJoin(r Request) (Request, error) {
 	return r, nil
 }
 
-// Granted returns how many strangers, from the first, are granted. It looks at one more than those, at most.
+// Granted returns how many strangers, from the first, are granted. It looks at one more than those,
+// at most.
 func (q Queue) Granted() int {
 	a := q.ahead()
 	for i, s := range q.Arrivals {
@@ -136,9 +144,9 @@ func (q Queue) Depends(i int) []*Entry {
 	return q.fills(i)
 }
 
-// fills is Depends where only a limit can stand against the stranger. It stops at the nearest requests that fill the
-// smallest limit among them and its own, although a smaller one may stand farther ahead: if everybody watched whoever
-// set that, its departure would wake them all.
+// fills is Depends where only a limit can stand against the stranger. It stops at the nearest
+// requests that fill the smallest limit among them and its own, although a smaller one may stand
+// farther ahead: if everybody watched whoever set that, its departure would wake them all.
 func (q Queue) fills(i int) []*Entry {
 	limit, owners := q.Arrivals[i].Limit, map[ID]bool{q.Arrivals[i].Owner: true}
 	var deps []*Entry
@@ -166,12 +174,14 @@ func (q Queue) fills(i int) []*Entry {
 	return nil
 }
 
-// ahead is the running sum of what stands against the next stranger: every join, and the strangers so far.
+// ahead is the running sum of what stands against the next stranger: every join, and the strangers
+// so far.
 type ahead struct {
 	strangers int         // owners that the strangers so far began
 	joined    map[ID]bool // owners of joins that none of those began; nil if there are no joins
-	exclusive bool        // any of both is Exclusive; of a stranger's own joins only if it is itself
-	limit     int         // the smallest limit; 0: none
+	// any of both is Exclusive; of a stranger's own joins only if it is itself
+	exclusive bool
+	limit     int // the smallest limit; 0: none
 }
 
 func (q Queue) ahead() ahead {
@@ -186,7 +196,8 @@ func (q Queue) ahead() ahead {
 	return a
 }
 
-// admits reports whether s is compatible with all that is ahead. Its own joins do not stand against it.
+// admits reports whether s is compatible with all that is ahead. Its own joins do not stand against
+// it.
 func (a *ahead) admits(s *Entry) bool {
 	others := a.strangers + len(a.joined)
 	if a.joined[s.Owner] {

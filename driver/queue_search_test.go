@@ -14,13 +14,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The search visits every state that a queue of few requests can be in, so it covers every history, of any length, in
-// which no more stand at a time. A release, an expiry and a cancelled wait are one event to the rule: a departure.
+// The search visits every state that a queue of few requests can be in, so it covers every history,
+// of any length, in which no more stand at a time. A release, an expiry and a cancelled wait are
+// one event to the rule: a departure.
 //
-// What a waiter watches is part of the state, but who is granted does not depend on it, and no waiter's watches depend
-// on another's. So it is enough to follow the watches of one waiter at a time, each in turn: a state is a queue, or a
-// queue as one of its waiters sees it, who has looked once and waits for what the rule told it. When something that it
-// watches goes it looks again; that look is one of those which start from every queue.
+// What a waiter watches is part of the state, but who is granted does not depend on it, and no
+// waiter's watches depend on another's. So it is enough to follow the watches of one waiter at a
+// time, each in turn: a state is a queue, or a queue as one of its waiters sees it, who has looked
+// once and waits for what the rule told it. When something that it watches goes it looks again;
+// that look is one of those which start from every queue.
 
 // newcomer is the ID of the request that asks to be admitted.
 var newcomer = driver.ID{9}
@@ -68,8 +70,8 @@ func kindOf(r driver.Request) kind {
 	return unlimited + kind(r.Limit)
 }
 
-// cell is one request of a state. Owners are numbered by the place of the stranger that began the hold; holds that live
-// on in joins alone come after those.
+// cell is one request of a state. Owners are numbered by the place of the stranger that began the
+// hold; holds that live on in joins alone come after those.
 type cell struct {
 	kind    kind
 	owner   uint8
@@ -77,7 +79,8 @@ type cell struct {
 	follow  bool // this is that waiter
 }
 
-// state is a queue in canonical form: two that differ only in the names of owners or the order of joins are equal.
+// state is a queue in canonical form: two that differ only in the names of owners or the order of
+// joins are equal.
 type state struct {
 	strangers, joins uint8
 	cells            [mostRequests]cell // strangers in order of arrival, then joins
@@ -91,8 +94,8 @@ func (s *state) split() (strangers, joins []cell) {
 	return append(make([]cell, 0, n+1), s.cells[:n]...), append(make([]cell, 0, s.joins+1), s.cells[n:s.size()]...)
 }
 
-// String shows strangers, then joins, as {0X 1S2 | 0S}, each with the number of its owner and its kind; * is watched by
-// the waiter in brackets.
+// String shows strangers, then joins, as {0X 1S2 | 0S}, each with the number of its owner and its
+// kind; * is watched by the waiter in brackets.
 func (s state) String() string {
 	var b strings.Builder
 	for i, c := range s.cells[:s.size()] {
@@ -163,11 +166,14 @@ func (c cell) order() byte {
 	return byte(c.kind)
 }
 
-// search explores the states from the empty queue on, breadth first, so that the first breach has the shortest history.
+// search explores the states from the empty queue on, breadth first, so that the first breach has
+// the shortest history.
 type search struct {
-	rule  rule
-	most  int  // requests at a time
-	mixed bool // kinds of lock stand in one queue, as where no server keeps them apart; otherwise as Admit admits them
+	rule rule
+	most int // requests at a time
+	// kinds of lock stand in one queue, as where no server keeps them apart; otherwise as Admit
+	// admits them
+	mixed bool
 
 	seen  map[state]bool
 	nodes []node
@@ -204,8 +210,8 @@ func (s *search) run() *breach {
 	return nil
 }
 
-// queue writes the state out as a queue that is valid until the next call. The Age of an entry is its place in the
-// state.
+// queue writes the state out as a queue that is valid until the next call. The Age of an entry is
+// its place in the state.
 func (s *search) queue(st *state) driver.Queue {
 	for i, c := range st.cells[:st.size()] {
 		e := &s.entries[i]
@@ -245,7 +251,8 @@ func (s *search) expand(i int32) *breach {
 	return s.depart(&st)
 }
 
-// look holds the queue to the laws, with the joins in every order, and follows each waiter from what it sees there.
+// look holds the queue to the laws, with the joins in every order, and follows each waiter from
+// what it sees there.
 func (s *search) look(st *state) (b *breach) {
 	q := s.queue(st)
 	permute(q.Joins, func() bool {
@@ -339,7 +346,8 @@ func (s *search) answer(st *state, o uint8, k kind) error {
 	return nil
 }
 
-// depart removes each request, but the waiter that is followed and what it watches: those end that wait.
+// depart removes each request, but the waiter that is followed and what it watches: those end that
+// wait.
 func (s *search) depart(st *state) *breach {
 	for i, c := range st.cells[:st.size()] {
 		if c.follow || c.watched {
@@ -433,7 +441,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestSearchFindsMutants: the search can fail. Each variant of the rule is wrong in one way and breaks the law named.
+// TestSearchFindsMutants: the search can fail. Each variant of the rule is wrong in one way and
+// breaks the law named.
 func TestSearchFindsMutants(t *testing.T) {
 	caught := map[law]bool{}
 	for _, m := range []struct {
@@ -622,7 +631,8 @@ func only(q driver.Queue, owner driver.ID) driver.Queue {
 	}
 }
 
-// fewest is Depends with as few requests as fill the smallest limit of all that stands ahead, whoever sets that limit.
+// fewest is Depends with as few requests as fill the smallest limit of all that stands ahead,
+// whoever sets that limit.
 func fewest(q driver.Queue, i int) (deps []*driver.Entry, sets *driver.Entry) {
 	s := q.Arrivals[i]
 	if s.Limit == 0 {

@@ -11,7 +11,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// rule is the rule under test, as functions, so that wrong variants of it can be held to the same laws.
+// rule is the rule under test, as functions, so that wrong variants of it can be held to the same
+// laws.
 type rule struct {
 	granted func(driver.Queue) int
 	depends func(driver.Queue, int) []*driver.Entry
@@ -128,8 +129,9 @@ func restatement(q driver.Queue, i int) bool {
 	return true
 }
 
-// reaches says whether stranger i may watch d, which stands at place among the strangers or is a join. It bounds the
-// wake-ups: those who watch d stand close behind it, or, if it is a join, close to the front.
+// reaches says whether stranger i may watch d, which stands at place among the strangers or is a
+// join. It bounds the wake-ups: those who watch d stand close behind it, or, if it is a join, close
+// to the front.
 func reaches(q driver.Queue, d *driver.Entry, place, i int) bool {
 	s, between := q.Arrivals[i], q.Arrivals[place+1:i]
 	switch {
@@ -138,7 +140,8 @@ func reaches(q driver.Queue, d *driver.Entry, place, i int) bool {
 	case d.Mode == driver.Exclusive:
 		return !slices.ContainsFunc(between, func(e *driver.Entry) bool { return e.Mode == driver.Exclusive })
 	default:
-		return s.Limit == 0 || len(between) < s.Limit // a limit that s does not have is only met where kinds mix
+		// a limit that s does not have is only met where kinds mix
+		return s.Limit == 0 || len(between) < s.Limit
 	}
 }
 
@@ -162,13 +165,15 @@ func show(q driver.Queue) string {
 	return text + "}"
 }
 
-// crowd is a long queue with all its waiters, who look again some time after what they watched went.
+// crowd is a long queue with all its waiters, who look again some time after what they watched
+// went.
 type crowd struct {
-	rule    rule
-	mixed   bool
-	kinds   []kind
-	queue   driver.Queue
-	watches map[*driver.Entry][]*driver.Entry // of waiters that have looked and were not woken since
+	rule  rule
+	mixed bool
+	kinds []kind
+	queue driver.Queue
+	// of waiters that have looked and were not woken since
+	watches map[*driver.Entry][]*driver.Entry
 	arrived map[*driver.Entry]int
 	next    int             // number and ID of the next arrival
 	granted []*driver.Entry // before the last event, and not gone since

@@ -16,21 +16,26 @@ import (
 	"time"
 )
 
-// Opener opens the backend that a URL names and reaches it, or says why it cannot. It must not keep c.URL, which may hold a
-// password, beyond what its own client of the service needs, and its errors must not show it.
+// Opener opens the backend that a URL names and reaches it, or says why it cannot. It must not keep
+// c.URL, which may hold a password, beyond what its own client of the service needs, and its errors
+// must not show it.
 type Opener func(ctx context.Context, c Config) (Backend, error)
 
-// Config is what an Opener is given: the URL, and the settings that all drivers share, which were read from it already.
+// Config is what an Opener is given: the URL, and the settings that all drivers share, which were
+// read from it already.
 type Config struct {
-	URL    *url.URL      // without the shared parameters; of several hosts, with the first
-	Hosts  []string      // all hosts of the URL, as written: "h1:6379", "[::1]"
-	Prefix string        // put before every name in the service's key space; may be empty
-	TTL    time.Duration // the default TTL of the client's locks; never 0. If nobody chose one, locks take the nearest that Capabilities allow
-	Client ID            // the client's ID, as its requests will carry it
-	Logger *slog.Logger  // never nil
+	URL    *url.URL // without the shared parameters; of several hosts, with the first
+	Hosts  []string // all hosts of the URL, as written: "h1:6379", "[::1]"
+	Prefix string   // put before every name in the service's key space; may be empty
+	// the default TTL of the client's locks; never 0. If nobody chose one, locks take the nearest
+	// that Capabilities allow
+	TTL    time.Duration
+	Client ID           // the client's ID, as its requests will carry it
+	Logger *slog.Logger // never nil
 }
 
-// String returns the scheme alone, so that no log shows a password. So do GoString, LogValue and MarshalText.
+// String returns the scheme alone, so that no log shows a password. So do GoString, LogValue and
+// MarshalText.
 func (c Config) String() string {
 	if c.URL == nil {
 		return "driver.Config{}"
@@ -70,8 +75,8 @@ var registry = struct {
 	openers map[string]Opener
 }{openers: map[string]Opener{}}
 
-// Register makes open responsible for URLs of the scheme. It is called from init functions, and panics if the scheme is
-// taken or open is nil.
+// Register makes open responsible for URLs of the scheme. It is called from init functions, and
+// panics if the scheme is taken or open is nil.
 func Register(scheme string, open Opener) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -122,8 +127,8 @@ func Imports() map[string]string {
 	return paths
 }
 
-// Params reads URL parameters by name and type. What was never asked for is unknown: [Params.Err] refuses it and lists
-// what was. It is not safe for concurrent use.
+// Params reads URL parameters by name and type. What was never asked for is unknown: [Params.Err]
+// refuses it and lists what was. It is not safe for concurrent use.
 type Params struct {
 	values url.Values
 	asked  []string
@@ -175,9 +180,11 @@ func parse[T any](p *Params, name string, def T, f func(string) (T, error), want
 	return v
 }
 
-// TLS returns what the parameters that all drivers have for TLS say: tls_ca (the certificates that are trusted in place of the system's), tls_cert and
-// tls_key (the client's own), each a file in PEM form, and tls_server_name (in place of the host's name). The server is always verified. A file
-// that cannot be used is a fault that [Params.Err] returns. A driver asks for it only if the URL's scheme means TLS, so that elsewhere the parameters are unknown.
+// TLS returns what the parameters that all drivers have for TLS say: tls_ca (the certificates that
+// are trusted in place of the system's), tls_cert and tls_key (the client's own), each a file in
+// PEM form, and tls_server_name (in place of the host's name). The server is always verified. A
+// file that cannot be used is a fault that [Params.Err] returns. A driver asks for it only if the
+// URL's scheme means TLS, so that elsewhere the parameters are unknown.
 func (p *Params) TLS() *tls.Config {
 	ca, cert, key := p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", "")
 	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.String("tls_server_name", "")}
@@ -202,8 +209,9 @@ func (p *Params) TLS() *tls.Config {
 	return t
 }
 
-// Err returns the first fault: a repeated parameter, one that cannot be parsed, a file that cannot be used, or an unknown one. It matches [ErrInvalid].
-// Values are never shown, since they may be secrets.
+// Err returns the first fault: a repeated parameter, one that cannot be parsed, a file that cannot
+// be used, or an unknown one. It matches [ErrInvalid]. Values are never shown, since they may be
+// secrets.
 func (p *Params) Err() error {
 	var unknown []string
 	for name := range p.values {

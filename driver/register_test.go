@@ -125,11 +125,13 @@ func TestParamsRefused(t *testing.T) {
 		"sise=canary":               `unknown parameter "sise"; ` + valid,
 		"Text=canary":               `unknown parameter "Text"; ` + valid,
 		"zz=canary&aa=canary":       `unknown parameter "aa", "zz"; ` + valid,
-		"ttl=canary":                `unknown parameter "ttl"`, // the portable layer takes it away before
-		"a%0Ab=canary":              `unknown parameter "a\nb"; ` + valid,
-		"zz=canary&size=canary":     `parameter "size": want a whole number`, // the first fault counts
-		"wait=canary&wait=canary":   `parameter "wait" is given 2 times`,
-		"size=canary&tls=canary":    `parameter "size": want a whole number`,
+		// the portable layer takes it away before
+		"ttl=canary":   `unknown parameter "ttl"`,
+		"a%0Ab=canary": `unknown parameter "a\nb"; ` + valid,
+		// the first fault counts
+		"zz=canary&size=canary":   `parameter "size": want a whole number`,
+		"wait=canary&wait=canary": `parameter "wait" is given 2 times`,
+		"size=canary&tls=canary":  `parameter "size": want a whole number`,
 	} {
 		_, err := read(t, query)
 		switch {
@@ -143,7 +145,8 @@ func TestParamsRefused(t *testing.T) {
 	}
 }
 
-// TestParamsKeepDefaults: what cannot be read is the default, so that a driver can read on and ask Err once.
+// TestParamsKeepDefaults: what cannot be read is the default, so that a driver can read on and ask
+// Err once.
 func TestParamsKeepDefaults(t *testing.T) {
 	for _, query := range []string{"wait=x", "size=x", "tls=x", "size=1&size=2", "text=a&text=b", "tls=false&tls=false"} {
 		if got, err := read(t, query); err == nil || got != (params{"default", time.Second, 7, true}) {
@@ -152,7 +155,8 @@ func TestParamsKeepDefaults(t *testing.T) {
 	}
 }
 
-// TestConfigShowsNoPassword puts a canary wherever a URL has room for one, and prints it in every way.
+// TestConfigShowsNoPassword puts a canary wherever a URL has room for one, and prints it in every
+// way.
 func TestConfigShowsNoPassword(t *testing.T) {
 	u, err := url.Parse("redis://user:canary@host:6379/0?password=canary#canary")
 	if err != nil {

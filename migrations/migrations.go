@@ -1,8 +1,10 @@
-// Package migrations has the SQL that makes (and removes) the tables and procedures of driver/mysql, for MySQL and MariaDB.
+// Package migrations has the SQL that makes (and removes) the tables and procedures of
+// driver/mysql, for MySQL and MariaDB.
 //
-// Apply it with mysql.Migrate of driver/mysql, with ?migrate=true in a URL, or with a tool: the folder mysql is in the form of
-// golang-migrate (one statement in each file, so that its multi-statement mode is not needed), the folder goose in that of goose. Both
-// make the same schema. Every up-statement may be repeated.
+// Apply it with mysql.Migrate of driver/mysql, with ?migrate=true in a URL, or with a tool: the
+// folder mysql is in the form of golang-migrate (one statement in each file, so that its
+// multi-statement mode is not needed), the folder goose in that of goose. Both make the same
+// schema. Every up-statement may be repeated.
 package migrations
 
 import "embed"

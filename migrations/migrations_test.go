@@ -12,7 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the goose tree anew")
 
-// TestGooseTreeIsTheSame holds the two trees together: each file of goose is the up- and the down-file of the other tool.
+// TestGooseTreeIsTheSame holds the two trees together: each file of goose is the up- and the
+// down-file of the other tool.
 func TestGooseTreeIsTheSame(t *testing.T) {
 	ups, err := fs.Glob(Files, "mysql/*.up.sql")
 	if err != nil || len(ups) == 0 {

@@ -1,18 +1,21 @@
 #!/bin/sh
-# Builds images of the servers that the tests need from Debian's packages, for machines that can pull none.
+# Builds images of the servers that the tests need from Debian's packages, for machines that can
+# pull none.
 #
 #   scripts/images.sh redis valkey     these
 #   scripts/images.sh                  all
 #
-# They are built side by side. What is there already is not built again; two runs at once wait for each other, image by image.
-# Needs a container engine, and root for debootstrap (which is installed if it is missing).
+# They are built side by side. What is there already is not built again; two runs at once wait for
+# each other, image by image. Needs a container engine, and root for debootstrap (which is installed
+# if it is missing).
 set -eu
 
 say() { echo "images: $*" >&2; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 present() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# This machine's apt knows how to reach Debian here: which mirror, through which proxy, whether dates are to be believed.
+# This machine's apt knows how to reach Debian here: which mirror, through which proxy, whether
+# dates are to be believed.
 carry() {
   command -v apt-config >/dev/null || return 0
   apt-config dump Acquire | grep -Ei '^Acquire::(Check-|Max-ValidTime|(http|https|ftp)::(Proxy|Timeout|No-Cache))' || true
@@ -75,7 +78,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends $3 && rm -rf /v
 EOF
 }
 
-# ready TAG PROGRAM ARGUMENTS: TAG-ready has, in /ready/db, the data that the program fills a folder with before the first start.
+# ready TAG PROGRAM ARGUMENTS: TAG-ready has, in /ready/db, the data that the program fills a folder
+# with before the first start.
 ready() {
   from=$1
   shift

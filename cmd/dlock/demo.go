@@ -52,7 +52,8 @@ func newShop() *cobra.Command {
 		Hidden: true,
 		Args:   usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			signal.Ignore(os.Interrupt, syscall.SIGHUP) // which a terminal sends to all: the demo ends its shops
+			// which a terminal sends to all: the demo ends its shops
+			signal.Ignore(os.Interrupt, syscall.SIGHUP)
 			return demo.Shop(cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}

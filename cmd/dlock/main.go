@@ -84,8 +84,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// untilSignal runs f with a context that ends when somebody wants the command to end: by Ctrl-C, by closing the
-// terminal, or by closing the pipe that it writes to. f cleans up in bounded time.
+// untilSignal runs f with a context that ends when somebody wants the command to end: by Ctrl-C, by
+// closing the terminal, or by closing the pipe that it writes to. f cleans up in bounded time.
 func untilSignal(f func(ctx context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()

@@ -15,8 +15,8 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// asCommand makes the test binary the command itself, and the shops that it starts too: so the race detector sees
-// them, and results of tests are not cached over changes of the command.
+// asCommand makes the test binary the command itself, and the shops that it starts too: so the race
+// detector sees them, and results of tests are not cached over changes of the command.
 const asCommand = "DLOCK_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,8 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, out, errOut *strings.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	cmd = exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+dir, "TMP="+dir, "GORACE=atexit_sleep_ms=10") // instead of a second
+	// instead of a second
+	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+dir, "TMP="+dir, "GORACE=atexit_sleep_ms=10")
 	cmd.Stdout, cmd.Stderr = out, errOut
 	return cmd, out, errOut, dir
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// startSlow starts a demo in a process group of its own, as a terminal does, and returns when it sells under the lock.
+// startSlow starts a demo in a process group of its own, as a terminal does, and returns when it
+// sells under the lock.
 func startSlow(t *testing.T) (cmd *exec.Cmd, out io.Closer, errOut *strings.Builder, dir string) {
 	t.Helper()
 	cmd, _, errOut, dir = command(t, "demo", "--think", "50ms")
@@ -31,7 +32,8 @@ func startSlow(t *testing.T) (cmd *exec.Cmd, out io.Closer, errOut *strings.Buil
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // what a failed test leaves
+	// what a failed test leaves
+	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	locked := false
 	for s := bufio.NewScanner(pipe); s.Scan(); {
 		locked = locked || strings.HasPrefix(s.Text(), "under dlock")
@@ -93,7 +95,8 @@ func TestAClosedPipeLeavesNothingBehind(t *testing.T) {
 	wantEmpty(t, dir)
 }
 
-// TestShopsDoNotOutliveTheirCoordinator: nobody can clean up files after a SIGKILL, but the shops notice.
+// TestShopsDoNotOutliveTheirCoordinator: nobody can clean up files after a SIGKILL, but the shops
+// notice.
 func TestShopsDoNotOutliveTheirCoordinator(t *testing.T) {
 	cmd, _, _, _ := startSlow(t)
 	cmd.Process.Kill()
@@ -101,7 +104,8 @@ func TestShopsDoNotOutliveTheirCoordinator(t *testing.T) {
 	wantNoProcess(t, cmd.Process.Pid)
 }
 
-// TestAShopIgnoresTheTerminal: a Ctrl-C reaches the shops too, and what becomes of them is up to the coordinator.
+// TestAShopIgnoresTheTerminal: a Ctrl-C reaches the shops too, and what becomes of them is up to
+// the coordinator.
 func TestAShopIgnoresTheTerminal(t *testing.T) {
 	cmd, _, errOut, dir := command(t, demo.ShopCommand)
 	cmd.Stdout = nil

@@ -400,7 +400,8 @@ func (q *queue) cover(r driver.Request) *record {
 func (b *Backend) remove(ctx context.Context, m *mine) (was bool, err error) {
 	b.mu.Lock()
 	key, rev, l, leaving := m.key, m.rev, m.lease, m.leaving
-	uncertain := m.uncertain && !(l != nil && l.fixed) // a fixed lease is given back, and then nothing arrives under it
+	// a fixed lease is given back, and then nothing arrives under it
+	uncertain := m.uncertain && !(l != nil && l.fixed)
 	if key == "" || rev == 0 && !m.uncertain || l != nil && l.gone {
 		b.gone(m, time.Time{}) // there is nothing, nor will there be
 		b.mu.Unlock()
@@ -424,7 +425,8 @@ func (b *Backend) remove(ctx context.Context, m *mine) (was bool, err error) {
 		req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, mod)}, Success: []*pb.RequestOp{away}, Failure: []*pb.RequestOp{keyOp(key)}}
 		var res *pb.TxnResponse
 		res, _, err = b.txn(ctx, m.r.Name, req, func(err error) {
-			if judge(err) == unknown || isFull(err) { // what takes the last of the space is executed
+			// what takes the last of the space is executed
+			if judge(err) == unknown || isFull(err) {
 				b.mu.Lock()
 				m.tries++
 				b.mu.Unlock()
@@ -449,7 +451,8 @@ func (b *Backend) remove(ctx context.Context, m *mine) (was bool, err error) {
 		next := int64(0) // it is not there: a tombstone can be put
 		if kvs := rangeIn(res).Kvs; len(kvs) > 0 {
 			r := decode(m.r.Name, kvs[0])
-			if r.ID != m.r.ID || r.grave || r.Broken && !leaving { // not ours to remove; broken, it stands until whoever held it cannot be in
+			// not ours to remove; broken, it stands until whoever held it cannot be in
+			if r.ID != m.r.ID || r.grave || r.Broken && !leaving {
 				until = time.Now().Add(time.Minute)
 				break
 			}

@@ -144,7 +144,8 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			return err
 		}
 		lost := false
-		req.Compare = append(req.Compare, unchanged(b.folder(name)+"j", res.Header.Revision)) // nobody joined since
+		// nobody joined since
+		req.Compare = append(req.Compare, unchanged(b.folder(name)+"j", res.Header.Revision))
 		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || judge(err) == unknown })
 		if err != nil {
 			return err
@@ -172,7 +173,8 @@ func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
 		if time.Since(l.since) <= min(l.ttl/100, 200*time.Millisecond) {
 			continue
 		}
-		if err := b.refresh(ctx, l); err != nil && !errors.Is(err, driver.ErrLost) { // lost: nothing is left of the hold
+		// lost: nothing is left of the hold
+		if err := b.refresh(ctx, l); err != nil && !errors.Is(err, driver.ErrLost) {
 			return err
 		}
 	}

@@ -22,7 +22,9 @@ const minTTL, maxTTL = 2 * time.Second, 100 * 365 * 24 * time.Hour
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	Root   string // what all keys begin with, before a '/', in which it does not end; written with % and / escaped ("a/b" as "a%2Fb"); empty: "dlock"
+	// what all keys begin with, before a '/', in which it does not end; written with % and /
+	// escaped ("a/b" as "a%2Fb"); empty: "dlock"
+	Root   string
 	Prefix string // put before every name, with nothing between
 
 	// Identity names the queues, for contexts that carry holds between clients of one process:
@@ -42,7 +44,8 @@ type Backend struct {
 	status pb.MaintenanceClient
 	lines  *lines // the connections; nil: they are the user's
 	id     string // of this backend: its keys have it
-	base   string // what all keys begin with: root/prefix, both escaped, so that no root is within another
+	// what all keys begin with: root/prefix, both escaped, so that no root is within another
+	base   string
 	caps   driver.Capabilities
 	txns   combiner
 	alive  keepAlives
@@ -51,7 +54,8 @@ type Backend struct {
 	tasks  sync.WaitGroup // what goes on in the background
 	tasked sync.Mutex     // so that nothing begins after Close
 
-	met     chan struct{}           // has a token in it while somebody finds out what the cluster is
+	// has a token in it while somebody finds out what the cluster is
+	met     chan struct{}
 	verdict atomic.Pointer[verdict] // on the cluster; nil: none yet
 	probing atomic.Bool             // a connection is suspected
 
@@ -200,7 +204,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	b.mu.Unlock()
 	select {
-	case m.turn <- struct{}{}: // also if ctx has ended: what was put in the books is taken out below
+	case m.turn <- struct{}{}:
+		// also if ctx has ended: what was put in the books is taken out below
 	default:
 		select {
 		case m.turn <- struct{}{}:
@@ -213,7 +218,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err == nil {
 		return g, nil
 	}
-	if errors.Is(err, driver.ErrConflict) { // it may have stood for a moment; what fails here goes on in the background
+	// it may have stood for a moment; what fails here goes on in the background
+	if errors.Is(err, driver.ErrConflict) {
 		_, _ = b.remove(ctx, m)
 	}
 	b.mu.Lock()
@@ -447,7 +453,8 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		}
 		return err
 	}
-	if was || m.tries > 0 && time.Now().Before(m.until) { // in the second case an earlier copy did it, since nothing else can have
+	// in the second case an earlier copy did it, since nothing else can have
+	if was || m.tries > 0 && time.Now().Before(m.until) {
 		return nil
 	}
 	return driver.ErrLost

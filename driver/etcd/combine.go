@@ -14,7 +14,8 @@ const (
 	lanes = 2  // transactions under way at a time; what comes beyond them goes together
 	more  = 16 // as many are under way when answers take long, as over a long line
 	long  = time.Millisecond
-	batch = 64 // at most so many in one: a server allows 128 operations (max-txn-ops), counting both levels
+	// at most so many in one: a server allows 128 operations (max-txn-ops), counting both levels
+	batch = 64
 )
 
 // errNotSent: whoever asked left before the transaction was sent.
@@ -36,13 +37,14 @@ type combiner struct {
 	ctx  context.Context // ends with Close
 	late func()          // is told of transactions that were not answered in time; nil: nobody
 
-	mu       sync.Mutex
-	busy     int
-	lines    map[string][]*part // by name
-	order    []string           // the names that have a line, each once
-	timer    *time.Timer        // opens another lane for those that have waited for long; nil: none of them does
-	alone    time.Time          // nothing travels together until then
-	answered time.Time          // when the server last answered
+	mu    sync.Mutex
+	busy  int
+	lines map[string][]*part // by name
+	order []string           // the names that have a line, each once
+	// opens another lane for those that have waited for long; nil: none of them does
+	timer    *time.Timer
+	alone    time.Time // nothing travels together until then
+	answered time.Time // when the server last answered
 }
 
 // part is a transaction that waits to be sent or answered.

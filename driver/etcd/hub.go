@@ -15,11 +15,15 @@ import (
 )
 
 const (
-	linger = 2 * time.Second // a name is watched for so long after the last waiter: the next may come soon
-	listen = time.Second     // the stream is asked this often whether it is there; its connection is suspected if it does not answer by then,
+	// a name is watched for so long after the last waiter: the next may come soon
+	linger = 2 * time.Second
+	// the stream is asked this often whether it is there; its connection is suspected if it does
+	// not answer by then,
+	listen = time.Second
 	deaf   = 5 * time.Second // and the stream is given up if it still did not by then
 	behind = 3 * time.Second // what a member does not know for longer than that, it hears too late
-	small  = 4               // a queue that is no longer is read by whoever arrives, since it may be granted at once
+	// a queue that is no longer is read by whoever arrives, since it may be granted at once
+	small = 4
 )
 
 // names are the names under which this client has keys or waiters. The backend's mu guards them.
@@ -148,9 +152,10 @@ type hub struct {
 	last    int64                     // the same
 	watches map[int64]*name
 	stop    context.CancelFunc // ends the stream
-	asked   time.Time          // when the stream was asked whether it is there; zero: it has answered
-	checked time.Time          // when it was last asked
-	faults  int                // streams in a row that brought nothing
+	// when the stream was asked whether it is there; zero: it has answered
+	asked   time.Time
+	checked time.Time // when it was last asked
+	faults  int       // streams in a row that brought nothing
 
 	looked time.Time // when a revision was last asked for
 	seen   int64     // that revision
@@ -278,7 +283,8 @@ func (h *hub) open() {
 	old := h.watches
 	h.first = h.last + 1
 	h.watches = make(map[int64]*name, len(old))
-	for _, n := range old { // under new IDs, so that nothing of the old stream is taken for the new one's
+	// under new IDs, so that nothing of the old stream is taken for the new one's
+	for _, n := range old {
 		h.last++
 		n.watch, n.q, n.early = h.last, nil, nil
 		h.watches[n.watch] = n
@@ -325,7 +331,8 @@ func (h *hub) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error {
 		if err != nil {
 			return err
 		}
-		if res.Canceled && res.Created { // a watch was refused: the stream's token is too old, or the user lacks a right
+		// a watch was refused: the stream's token is too old, or the user lacks a right
+		if res.Canceled && res.Created {
 			return errors.New(res.CancelReason)
 		}
 		h.hear(res)

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	redial  = 500 * time.Millisecond // a packet that opens a connection may be lost: there is another attempt
-	answers = time.Second            // a member that is there answers what needs no other within this
+	// a packet that opens a connection may be lost: there is another attempt
+	redial = 500 * time.Millisecond
+	// a member that is there answers what needs no other within this
+	answers = time.Second
 )
 
 // lines are the connections of a client that is opened by URL. gRPC dials again what broke; but

@@ -126,10 +126,11 @@ func (b *Backend) prove(ctx context.Context, ls []*lease) []proof {
 
 // audit is what a keep-alive and a look at a lease's keys found.
 type audit struct {
-	term  uint64
-	gone  bool
-	keys  map[string]bool
-	stood map[*mine]int64 // the requests of which the keys have to be there, and the revisions that put them
+	term uint64
+	gone bool
+	keys map[string]bool
+	// the requests of which the keys have to be there, and the revisions that put them
+	stood map[*mine]int64
 	err   error
 }
 
@@ -174,7 +175,8 @@ func (b *Backend) audit(ctx context.Context, l *lease) audit {
 	}
 	a.term = res.Header.RaftTerm
 	a.gone = alive.TTL <= 0
-	if none := res.GrantedTTL == 0; alive.Header.RaftTerm != a.term || none != a.gone { // (res.TTL is 0 in a lease's last second too)
+	// (res.TTL is 0 in a lease's last second too)
+	if none := res.GrantedTTL == 0; alive.Header.RaftTerm != a.term || none != a.gone {
 		a.err = errTerm
 		return a
 	}

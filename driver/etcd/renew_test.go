@@ -21,15 +21,16 @@ type cluster struct {
 
 	mu               sync.Mutex
 	read, keep, list uint64 // the terms that each part is answered in
-	ttl, left        int64  // of the lease, as it was granted, 0: gone; and what is left of it, in whole seconds
-	hung             int64  // a lease that nothing is said of
-	keys             []string
-	granted          int64           // leases
-	full             error           // the answer to who asks for one
-	kept             int             // keep-alives
-	deaf             bool            // nothing but keep-alives is answered
-	slow             time.Duration   // before each answer
-	dead             map[string]bool // parts of which the next call, or stream, is never answered
+	// of the lease, as it was granted, 0: gone; and what is left of it, in whole seconds
+	ttl, left int64
+	hung      int64 // a lease that nothing is said of
+	keys      []string
+	granted   int64           // leases
+	full      error           // the answer to who asks for one
+	kept      int             // keep-alives
+	deaf      bool            // nothing but keep-alives is answered
+	slow      time.Duration   // before each answer
+	dead      map[string]bool // parts of which the next call, or stream, is never answered
 }
 
 // hangs reports whether a call goes to a dead member. The next goes to another.

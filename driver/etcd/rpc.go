@@ -20,9 +20,11 @@ import (
 )
 
 const (
-	firstTry = 500 * time.Millisecond // for one attempt of a call; each that follows gets twice as long,
-	lastTry  = 4 * time.Second        // up to this
-	patience = 8 * time.Second        // for a call that nobody answers; package dlock has no more than 10 s
+	// for one attempt of a call; each that follows gets twice as long,
+	firstTry = 500 * time.Millisecond
+	lastTry  = 4 * time.Second // up to this
+	// for a call that nobody answers; package dlock has no more than 10 s
+	patience = 8 * time.Second
 )
 
 // callOptions let answers be as large as the server makes them.
@@ -95,10 +97,13 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, try tim
 	var why error // nobody answered, in words
 	for try := firstTry; ; try = min(2*try, lastTry) {
 		line, err := f(ctx, min(try, time.Until(over)))
-		if over = over.Add(line); try == firstTry { // from now on a member without a leader refuses at once, so that the next attempt goes to another
+		// from now on a member without a leader refuses at once, so that the next attempt goes to
+		// another
+		if over = over.Add(line); try == firstTry {
 			ctx = clientv3.WithRequireLeader(ctx)
 		}
-		if last := plain(err); why == nil || last != errNoAnswer { // that an attempt was cut short says nothing
+		// that an attempt was cut short says nothing
+		if last := plain(err); why == nil || last != errNoAnswer {
 			why = last
 		}
 		switch {

@@ -61,12 +61,13 @@ type keepAlives struct {
 }
 
 type keepStream struct {
-	out     *outbox[*pb.LeaseKeepAliveRequest]
-	cancel  context.CancelFunc
-	broken  chan struct{}                               // closed when it has ended
-	err     error                                       // why
-	asking  int                                         // those who wait for an answer
-	pending map[int64][]chan *pb.LeaseKeepAliveResponse // the server answers those of one lease in the order in which they came
+	out    *outbox[*pb.LeaseKeepAliveRequest]
+	cancel context.CancelFunc
+	broken chan struct{} // closed when it has ended
+	err    error         // why
+	asking int           // those who wait for an answer
+	// the server answers those of one lease in the order in which they came
+	pending map[int64][]chan *pb.LeaseKeepAliveResponse
 }
 
 // keep sends a keep-alive and returns the answer. It goes over a stream that was not tried for it

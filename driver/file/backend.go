@@ -28,8 +28,9 @@ type backend struct {
 	tick     time.Duration
 	at       func(step string) // for tests
 
-	updating [64]chan struct{} // by slot, full while locked: our own updates of a slot go one by one
-	calls    sync.WaitGroup    // calls and goroutines under way
+	// by slot, full while locked: our own updates of a slot go one by one
+	updating [64]chan struct{}
+	calls    sync.WaitGroup // calls and goroutines under way
 	closing  chan struct{}
 	done     chan struct{} // closed when Close is through
 
@@ -174,7 +175,8 @@ func (b *backend) Break(ctx context.Context, name string, t driver.Token, force 
 		return err
 	})
 	if err == nil {
-		b.update(context.Background(), i, nil) // finds when it ends; otherwise whoever comes next does
+		// finds when it ends; otherwise whoever comes next does
+		b.update(context.Background(), i, nil)
 	}
 	return err
 }

@@ -19,7 +19,8 @@ import (
 
 func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 	dir := t.TempDir()
-	for _, keep := range []string{"mine", "dlock-notes", "dlock-" + boot2 + "-x"} { // not ours to remove
+	// not ours to remove
+	for _, keep := range []string{"mine", "dlock-notes", "dlock-" + boot2 + "-x"} {
 		if err := os.Mkdir(filepath.Join(dir, keep), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,8 @@ import (
 const (
 	chunkSize  = 1 << 19 // by which the file grows: a whole number of pages everywhere
 	chunkWords = chunkSize / 8
-	blockWords = 64 // the first names the session that the block belongs to, the others are cells of its requests
+	// the first names the session that the block belongs to, the others are cells of its requests
+	blockWords = 64
 )
 
 // cells is the file in which all clients have their blocks, as shared memory. A client that lives

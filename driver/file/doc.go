@@ -64,8 +64,10 @@
 // lost: the old state, or its own, and then starts again, (6) rings the bell of those whose waiters
 // it granted. There is no lock that a process could hold while it is stopped. Killed or stopped
 //
-//   - before 4, it has done nothing that counts. When it goes on after others were through, its swap fails.
-//   - after 4, it has done all that counts. Waiters that it did not wake find the new word at their next look.
+//   - before 4, it has done nothing that counts. When it goes on after others were through, its
+//     swap fails.
+//   - after 4, it has done all that counts. Waiters that it did not wake find the new word at their
+//     next look.
 //
 // What a killed process leaves is a file in states that is no slot's word. The next client to open
 // the directory sees that there is a dead client, and sweeps: it first puts a new state into the

@@ -24,15 +24,17 @@ type hold struct {
 	entered atomic.Bool // it was in the queue: where it is no more, it is lost
 
 	// Guarded by backend.mu.
-	decided chan struct{} // closed once it is granted or gone, or fault tells why that cannot be known
+	// closed once it is granted or gone, or fault tells why that cannot be known
+	decided chan struct{}
 	fault   error
 	waiting int   // calls of Acquire that wait for that
 	touched int64 // when the poller last kept it alive
 
-	mu    sync.Mutex
-	seen  uint64 // the word of the slot under which it was last seen to stand, unbroken and without a mark
-	armed int64  // the time in the cell, or of the grant
-	over  bool   // it was seen to be lost, or is given back
+	mu sync.Mutex
+	// the word of the slot under which it was last seen to stand, unbroken and without a mark
+	seen  uint64
+	armed int64 // the time in the cell, or of the grant
+	over  bool  // it was seen to be lost, or is given back
 }
 
 // finish makes every later proof of the request fail.

@@ -49,7 +49,9 @@ func serve(dir string) {
 	c.at = func(s string) {
 		if p := step.Load(); p != nil && *p == s {
 			step.Store(nil)
-			runtime.LockOSThread() // the signal goes to this thread, so that it stops here: another would let it run on a little
+			// the signal goes to this thread, so that it stops here: another would let it run on a
+			// little
+			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 		}

@@ -44,13 +44,14 @@ func (s sessionID) home() int { return int(s & (1<<homeBits - 1)) }
 
 // entry is a request in a queue. Times are of the monotonic clock, in nanoseconds.
 type entry struct {
-	driver.Entry           // its Name has the prefix; Age and Left are not set
-	session      sessionID // whose requests die with the process; 0: it stands until its time, whoever lives
-	cell         int       // where the session has the time of the last renewal
-	arrived      int64
-	armed        int64 // when it arrived, or, of a waiter that was granted, when that was
-	suspect      bool  // seen expired: see tidy
-	until        int64 // when what is Broken ends; 0: not known yet
+	driver.Entry // its Name has the prefix; Age and Left are not set
+	// whose requests die with the process; 0: it stands until its time, whoever lives
+	session sessionID
+	cell    int // where the session has the time of the last renewal
+	arrived int64
+	armed   int64 // when it arrived, or, of a waiter that was granted, when that was
+	suspect bool  // seen expired: see tidy
+	until   int64 // when what is Broken ends; 0: not known yet
 
 	line []byte // as it stands in the file, once known
 }

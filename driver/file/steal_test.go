@@ -172,7 +172,8 @@ func TestRenewalAndBreakSeeEachOther(t *testing.T) {
 		renewed error
 		left    time.Duration
 	}{
-		{"written", 1, nil, 10 * second},           // the renewal did not see it: its trust is respected
+		// the renewal did not see it: its trust is respected
+		{"written", 1, nil, 10 * second},
 		{"swapped", 1, driver.ErrLost, 4 * second}, // it saw it, and armed nothing
 		{"new", 2, driver.ErrLost, 4 * second},
 		{"unlinked", 2, driver.ErrLost, 4 * second},
@@ -293,7 +294,8 @@ func TestLateDuplicateCreatesNothing(t *testing.T) {
 	gone.Uncertain = true
 	release(t, r.a, gone)
 	r.advance(6 * second)
-	if err := r.a.Release(t.Context(), gone); !errors.Is(err, driver.ErrLost) { // bars it for longer
+	// bars it for longer
+	if err := r.a.Release(t.Context(), gone); !errors.Is(err, driver.ErrLost) {
 		t.Fatal(err)
 	}
 	r.advance(10*second - 1)
@@ -352,7 +354,8 @@ func TestBreak(t *testing.T) {
 	}
 	w := request("a", long)
 	done := background(t, r.b, w)
-	if err := r.b.Break(t.Context(), "a", 0, true); !errors.Is(err, driver.ErrNotHeld) { // that of who waits
+	// that of who waits
+	if err := r.b.Break(t.Context(), "a", 0, true); !errors.Is(err, driver.ErrNotHeld) {
 		t.Errorf("no token: %v", err)
 	}
 	for range 2 {

@@ -118,7 +118,8 @@ func makeTable(dir, path string) error {
 
 // fill writes what is in the directory of a boot at first.
 func fill(path string) error {
-	content := make([]byte, tableSize) // really written: a hole might find the disk full when it is first touched
+	// really written: a hole might find the disk full when it is first touched
+	content := make([]byte, tableSize)
 	head := func(word int, v uint64) { binary.NativeEndian.PutUint64(content[8*word:], v) }
 	head(headFormat, format)
 	head(headTime, timeNamespace())
@@ -420,7 +421,8 @@ func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, er
 	}
 	at("swapped")
 	if !vacant(gone) {
-		syscall.Unlinkat(t.states, stateName(slot, gone)) // what stays is garbage, which sweep finds
+		// what stays is garbage, which sweep finds
+		syscall.Unlinkat(t.states, stateName(slot, gone))
 	}
 	at("unlinked")
 	return done, err

@@ -9,9 +9,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Backend is a client of a [Space]. It implements [driver.Backend], [driver.Capable], [driver.Breaker],
-// [driver.Notifier] and [driver.Lister], whose contracts it keeps. Nothing but Acquire ever waits, so nothing else minds
-// its context. It is made by [New], [Space.Open] or a URL; the zero value is of no use.
+// Backend is a client of a [Space]. It implements [driver.Backend], [driver.Capable],
+// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. Nothing but
+// Acquire ever waits, so nothing else minds its context. It is made by [New], [Space.Open] or a
+// URL; the zero value is of no use.
 type Backend struct {
 	space  *Space
 	prefix string
@@ -52,7 +53,8 @@ func (b *Backend) Capabilities() driver.Capabilities {
 
 const minTTL = time.Millisecond
 
-// Notify implements [driver.Notifier]. An expiry is noticed when its name is used next, or at once if somebody waits.
+// Notify implements [driver.Notifier]. An expiry is noticed when its name is used next, or at once
+// if somebody waits.
 func (b *Backend) Notify(lost func(driver.ID)) {
 	b.space.mu.Lock()
 	defer b.space.mu.Unlock()
@@ -80,7 +82,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 }
 
-// enter adds or resumes a request. It returns its grant, or why it has none, or where the answer will be.
+// enter adds or resumes a request. It returns its grant, or why it has none, or where the answer
+// will be.
 func (b *Backend) enter(r driver.Request) (driver.Grant, *wait, error) {
 	s := b.space
 	s.mu.Lock()

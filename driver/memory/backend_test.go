@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// inBubble runs a law on two clients of one space under a fake clock. Nothing may be left once they are closed; that no
-// goroutine is left, synctest sees to.
+// inBubble runs a law on two clients of one space under a fake clock. Nothing may be left once they
+// are closed; that no goroutine is left, synctest sees to.
 func inBubble(t *testing.T, law func(t *testing.T, a, b *Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,7 +239,8 @@ func TestCancelledWaitLeavesNothing(t *testing.T) {
 	})
 }
 
-// racing is a context that ends at the moment when Acquire begins to wait, which is when it first asks for Done.
+// racing is a context that ends at the moment when Acquire begins to wait, which is when it first
+// asks for Done.
 type racing struct {
 	context.Context
 	end func()
@@ -272,7 +273,8 @@ func TestCancelRacesWithGrant(t *testing.T) {
 					case err == nil: // then it holds, and the next waits
 						waits(t, w)
 						wants(t, b.Release(t.Context(), r), nil)
-					case errors.Is(err, context.Canceled): // then it is gone, and the grant was passed on
+					case errors.Is(err, context.Canceled):
+						// then it is gone, and the grant was passed on
 						err = context.Canceled
 						wants(t, b.Release(t.Context(), r), driver.ErrLost)
 					}
@@ -346,7 +348,8 @@ func TestBreakLetsTheHoldRunOut(t *testing.T) {
 		waits(t, w)
 		time.Sleep(time.Nanosecond)
 		wants(t, returns(t, w).err, nil)
-		wants(t, b.Break(t.Context(), "lock", g.Token, true), driver.ErrNotHeld) // the successor is safe
+		// the successor is safe
+		wants(t, b.Break(t.Context(), "lock", g.Token, true), driver.ErrNotHeld)
 	})
 }
 

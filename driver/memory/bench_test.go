@@ -17,8 +17,9 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOff keeps a number of requests waiting: each step releases the holder, whose successor wakes up, and adds
-// a new waiter. "driver" is the driver's part alone; "goroutines" has a goroutine for each waiter.
+// BenchmarkHandOff keeps a number of requests waiting: each step releases the holder, whose
+// successor wakes up, and adds a new waiter. "driver" is the driver's part alone; "goroutines" has
+// a goroutine for each waiter.
 func BenchmarkHandOff(b *testing.B) {
 	for _, waiters := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("driver/waiters=%d", waiters), func(b *testing.B) {

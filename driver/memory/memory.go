@@ -1,7 +1,9 @@
-// Package memory is the driver for locks within one process: tests, and programs that do not need a service yet.
+// Package memory is the driver for locks within one process: tests, and programs that do not need a
+// service yet.
 //
-// It is also the driver to read first. The contract of package driver needs little more than this: a queue under each
-// name, the rule of [driver.Queue] to say who holds, and somebody who wakes the waiter that it names.
+// It is also the driver to read first. The contract of package driver needs little more than this:
+// a queue under each name, the rule of [driver.Queue] to say who holds, and somebody who wakes the
+// waiter that it names.
 //
 // # URLs
 //
@@ -22,7 +24,8 @@ import (
 
 func init() { driver.Register("memory", open) }
 
-// New returns a client of a new space that nobody else can reach. Use [Space] for several clients of one.
+// New returns a client of a new space that nobody else can reach. Use [Space] for several clients
+// of one.
 func New() *Backend { return new(Space).Open() }
 
 // named are the spaces with a name. Its mutex comes before that of a space where both are held.

@@ -24,7 +24,8 @@ func random(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(s, s))
 }
 
-// TestRandomHistories lets three clients do everything to two names, and checks the space after each step.
+// TestRandomHistories lets three clients do everything to two names, and checks the space after
+// each step.
 func TestRandomHistories(t *testing.T) {
 	rnd := random(t)
 	for range 100 {
@@ -141,7 +142,8 @@ func answers(t *testing.T, s *Space, all []*pending) {
 	}
 }
 
-// TestRace lets goroutines lock, give up and try under the real clock; the counter has no other protection.
+// TestRace lets goroutines lock, give up and try under the real clock; the counter has no other
+// protection.
 func TestRace(t *testing.T) {
 	rnd := random(t)
 	var s Space

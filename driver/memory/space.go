@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Space is a set of queues that its clients share. The zero value is an empty space. It is safe for concurrent use and
-// must not be copied.
+// Space is a set of queues that its clients share. The zero value is an empty space. It is safe for
+// concurrent use and must not be copied.
 type Space struct {
 	mu       sync.Mutex // held for moments: nothing that waits is called under it
 	serial   uint64     // tells spaces apart; 0 until the first client
@@ -19,10 +19,12 @@ type Space struct {
 	tombs    tombs
 }
 
-// Both outlive every space, so that the tokens of a name grow although its space was forgotten and made again.
+// Both outlive every space, so that the tokens of a name grow although its space was forgotten and
+// made again.
 var tokens, serials atomic.Uint64
 
-// queue is what stands under one name. It is in its space as long as a request stands in it, and no longer.
+// queue is what stands under one name. It is in its space as long as a request stands in it, and no
+// longer.
 type queue struct {
 	driver.Queue
 	name    string
@@ -41,7 +43,8 @@ type request struct {
 	wait    *wait     // while Acquire waits for it
 }
 
-// wait is where a waiting Acquire finds its answer: whoever grants or removes the request sets it, and closes done.
+// wait is where a waiting Acquire finds its answer: whoever grants or removes the request sets it,
+// and closes done.
 type wait struct {
 	done  chan struct{}
 	grant driver.Grant
@@ -97,7 +100,8 @@ func (s *Space) add(q *queue, r *request, now time.Time) {
 	s.settle(q, now)
 }
 
-// remove takes a request out of its queue; an Acquire that waits for it returns why. Settle has to follow.
+// remove takes a request out of its queue; an Acquire that waits for it returns why. Settle has to
+// follow.
 func (s *Space) remove(q *queue, r *request, why error) {
 	delete(s.requests, r.ID)
 	if r.Join() {
@@ -112,14 +116,16 @@ func (s *Space) remove(q *queue, r *request, why error) {
 	r.answer(driver.Grant{}, why)
 }
 
-// without drops element i and moves up those ahead of it: what a holder's departure costs does not depend on the waiters.
+// without drops element i and moves up those ahead of it: what a holder's departure costs does not
+// depend on the waiters.
 func without(es []*driver.Entry, i int) []*driver.Entry {
 	copy(es[1:i+1], es[:i])
 	es[0] = nil
 	return es[1:]
 }
 
-// lose removes a request that its client still counts on, tells the client, and lets no copy of it come back.
+// lose removes a request that its client still counts on, tells the client, and lets no copy of it
+// come back.
 func (s *Space) lose(q *queue, r *request, now time.Time) {
 	s.remove(q, r, driver.ErrLost)
 	s.tombs.add(r.ID, r.TTL, now)
@@ -128,7 +134,8 @@ func (s *Space) lose(q *queue, r *request, now time.Time) {
 	}
 }
 
-// settle brings a queue to rest after a request came or went: it grants what the rule grants now, and wakes just those.
+// settle brings a queue to rest after a request came or went: it grants what the rule grants now,
+// and wakes just those.
 func (s *Space) settle(q *queue, now time.Time) {
 	for n := q.Granted(); q.granted < n; q.granted++ {
 		r := s.requests[q.Arrivals[q.granted].ID]
@@ -159,20 +166,23 @@ func (s *Space) watch(q *queue, now time.Time) {
 	}
 }
 
-// expire is the timer's. What fires too late, on a queue that is gone or was looked at meanwhile, finds nothing to do.
+// expire is the timer's. What fires too late, on a queue that is gone or was looked at meanwhile,
+// finds nothing to do.
 func (s *Space) expire(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.touch(name, time.Now())
 }
 
-// keep arms the TTL of a granted request anew. Watch has to follow, in case that it is shorter than it was.
+// keep arms the TTL of a granted request anew. Watch has to follow, in case that it is shorter than
+// it was.
 func (q *queue) keep(r *request, ttl time.Duration, now time.Time) {
 	r.TTL, r.expires = ttl, now.Add(ttl)
 	q.mayExpire(r.expires)
 }
 
-// mayExpire lowers q.next, which only touch raises: a renewal leaves it where it is, and costs one look for nothing.
+// mayExpire lowers q.next, which only touch raises: a renewal leaves it where it is, and costs one
+// look for nothing.
 func (q *queue) mayExpire(at time.Time) {
 	if q.next.IsZero() || at.Before(q.next) {
 		q.next = at
@@ -200,7 +210,8 @@ func (t *tombs) add(id driver.ID, ttl time.Duration, now time.Time) {
 			delete(t.until, id)
 		}
 	}
-	t.limit = 2*len(t.until) + 64 // so the sweeps cost little for each tomb, and at most half of the tombs are old
+	// so the sweeps cost little for each tomb, and at most half of the tombs are old
+	t.limit = 2*len(t.until) + 64
 }
 
 func (t *tombs) has(id driver.ID, now time.Time) bool { return now.Before(t.until[id]) }

@@ -19,16 +19,18 @@ import (
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	Prefix      string        // beside every name in the tables; at most 255 bytes
-	GrantWindow time.Duration // how long a waiter that another client granted has to confirm it; 0: 1s
+	Prefix string // beside every name in the tables; at most 255 bytes
+	// how long a waiter that another client granted has to confirm it; 0: 1s
+	GrantWindow time.Duration
 
-	// Identity names the queues, for contexts that carry holds between clients of one process: clients of the same queues have the
-	// same. Empty: the pool, so that another pool over the same database is taken for other queues.
+	// Identity names the queues, for contexts that carry holds between clients of one process:
+	// clients of the same queues have the same. Empty: the pool, so that another pool over the same
+	// database is taken for other queues.
 	Identity string
 }
 
-// Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable], [driver.Breaker] and [driver.Lister], whose
-// contracts it keeps.
+// Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable],
+// [driver.Breaker] and [driver.Lister], whose contracts it keeps.
 type Backend struct {
 	pool   *pool
 	o      Options
@@ -62,9 +64,11 @@ type mine struct {
 	releases  int           // how often a release of it was sent
 }
 
-// New returns a backend over a pool of github.com/go-sql-driver/mysql, which the caller owns and Close leaves open. It does not reach
-// the server yet. Nothing depends on the pool's DSN beyond the database; a connection is used for one statement at a time, and what an earlier user left
-// open in it is rolled back. A caller that holds the only connection of a pool while it waits for a lock waits for itself.
+// New returns a backend over a pool of github.com/go-sql-driver/mysql, which the caller owns and
+// Close leaves open. It does not reach the server yet. Nothing depends on the pool's DSN beyond the
+// database; a connection is used for one statement at a time, and what an earlier user left open in
+// it is rolled back. A caller that holds the only connection of a pool while it waits for a lock
+// waits for itself.
 func New(db *sql.DB, o Options) (*Backend, error) {
 	if o.Identity == "" {
 		o.Identity = fmt.Sprintf("%p", db)
@@ -288,7 +292,8 @@ func (b *Backend) giveUp(m *mine) {
 	b.tasks.Go(func() { b.settle(m) })
 }
 
-// settle sends a release until it is answered, the client is closed, or the request has surely expired.
+// settle sends a release until it is answered, the client is closed, or the request has surely
+// expired.
 func (b *Backend) settle(m *mine) {
 	end := time.Now().Add(2*m.r.TTL + 10*time.Second)
 	for wait := 20 * time.Millisecond; time.Now().Before(end); wait = min(2*wait, 2*time.Second) {
@@ -321,7 +326,8 @@ func (b *Backend) releaseCall(r driver.Request, tombstone bool) *call {
 	return newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.o.GrantWindow)
 }
 
-// released takes note of the answer to a release: 1 it was there, 0 it was not, -1 it was ended by force.
+// released takes note of the answer to a release: 1 it was there, 0 it was not, -1 it was ended by
+// force.
 func (b *Backend) released(m *mine, c *call) (int, error) {
 	row, err := single(c.sets, 3)
 	if err != nil {
@@ -387,7 +393,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	return q, nil
 }
 
-// parseEntry reads a row of dlock_inspect: id, owner, client, shared, permits, token, ttl, fixed, broken, left, age, label.
+// parseEntry reads a row of dlock_inspect: id, owner, client, shared, permits, token, ttl, fixed,
+// broken, left, age, label.
 func parseEntry(name string, row []string) (*driver.Entry, error) {
 	if len(row) != 12 {
 		return nil, fmt.Errorf("unexpected request %q", row)
@@ -539,7 +546,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// news are the requests that a call granted: id:token:told, for each; told is 1 if it is of the client that made the call.
+// news are the requests that a call granted: id:token:told, for each; told is 1 if it is of the
+// client that made the call.
 func parseNews(news string, visit func(id driver.ID, token driver.Token, told bool)) {
 	for item := range strings.SplitSeq(strings.TrimSuffix(news, ","), ",") {
 		f := strings.Split(item, ":")

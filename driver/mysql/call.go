@@ -24,8 +24,9 @@ import (
 // bin is an argument in binary: a name, an ID.
 type bin []byte
 
-// statement returns CALL dlock_<procedure>(args…). Numbers and hexadecimal digits mean the same in every sql_mode and character set, need no
-// placeholders, and can hold no SQL; without placeholders a statement is one round trip whatever the DSN says.
+// statement returns CALL dlock_<procedure>(args…). Numbers and hexadecimal digits mean the same in
+// every sql_mode and character set, need no placeholders, and can hold no SQL; without placeholders
+// a statement is one round trip whatever the DSN says.
 func statement(procedure string, args ...any) string {
 	var s strings.Builder
 	s.WriteString("CALL dlock_" + procedure)
@@ -75,12 +76,13 @@ type answer struct {
 
 // pool is where a client's connections come from.
 type pool struct {
-	db      *sql.DB
-	owned   bool // it is the client's alone
-	gate    gate
-	fits    atomic.Bool           // the schema was seen to be this driver's
-	asking  atomic.Int32          // statements that have a connection, or want one
-	trouble atomic.Pointer[error] // why the last of them had no answer of the server; nil: it had one
+	db     *sql.DB
+	owned  bool // it is the client's alone
+	gate   gate
+	fits   atomic.Bool  // the schema was seen to be this driver's
+	asking atomic.Int32 // statements that have a connection, or want one
+	// why the last of them had no answer of the server; nil: it had one
+	trouble atomic.Pointer[error]
 }
 
 // ask sends a statement, and has the server's whole answer within limit. A connection whose
@@ -188,7 +190,8 @@ func query(ctx context.Context, conn *sql.Conn, stmt string) (results, error) {
 }
 
 const (
-	callTimeout = 3 * time.Second  // for one statement; the server gives up after 2 s of waiting for a row or a table
+	// for one statement; the server gives up after 2 s of waiting for a row or a table
+	callTimeout = 3 * time.Second
 	patience    = 10 * time.Second // for a call, while nobody knows what became of it
 )
 
@@ -199,9 +202,10 @@ type call struct {
 	time     time.Duration // that a copy has
 	patience time.Duration
 	begun    time.Time
-	left     atomic.Bool           // nobody waits for it any more: it is not sent again
-	doubt    atomic.Int32          // how many copies may be under way, or were executed without an answer that somebody read
-	trouble  atomic.Pointer[error] // what became of the last copy
+	left     atomic.Bool // nobody waits for it any more: it is not sent again
+	// how many copies may be under way, or were executed without an answer that somebody read
+	doubt   atomic.Int32
+	trouble atomic.Pointer[error] // what became of the last copy
 
 	read bool      // the last copy was answered: whoever reads that takes it out of doubt
 	sent time.Time // before the copy that was answered was sent
@@ -224,7 +228,9 @@ func (c *call) carry(p *pool, gated bool) {
 		if gated {
 			p.gate.enter(p.db, c.urgent)
 		}
-		c.doubt.Add(1) // before left is read, as whoever leaves writes left before it reads the doubt: one of the two sees the other
+		// before left is read, as whoever leaves writes left before it reads the doubt: one of the
+		// two sees the other
+		c.doubt.Add(1)
 		left, err := c.left.Load(), cmp.Or(c.err, errNotSent)
 		if !left {
 			var a answer
@@ -286,15 +292,18 @@ func judge(err error) outcome {
 		return unknown
 	}
 	switch e.Number {
-	case 1213, 1205, 1062, 1020: // deadlock, lock wait timeout, duplicate key, changed record: the procedure rolled back
+	case 1213, 1205, 1062, 1020:
+		// deadlock, lock wait timeout, duplicate key, changed record: the procedure rolled back
 		return rolledBack
-	case 1040, 1203, 1226, 1290, 1836: // too many connections, three ways; read-only, as in a failover
+	case 1040, 1203, 1226, 1290, 1836:
+		// too many connections, three ways; read-only, as in a failover
 		return unreached
 	case 1665: // a binary log of statements
 		return answered
 	}
 	switch string(e.SQLState[:2]) {
-	case "0A", "22", "23", "28", "42": // not supported, bad data, constraints, authorization, syntax and access
+	case "0A", "22", "23", "28", "42":
+		// not supported, bad data, constraints, authorization, syntax and access
 		return answered
 	}
 	return unknown
@@ -395,16 +404,19 @@ func (g *gate) leave() {
 	*from = (*from)[1:]
 }
 
-// lanes let one call at a time go to each name: on the server they would only wait for each other, each with a connection.
+// lanes let one call at a time go to each name: on the server they would only wait for each other,
+// each with a connection.
 type lanes struct {
 	mu sync.Mutex
 	m  map[string]*lane
 }
 
-// lane are the calls on a name that wait for the one under way. Those that let others go on come first.
+// lane are the calls on a name that wait for the one under way. Those that let others go on come
+// first.
 type lane struct{ urgent, queue []*call }
 
-// send gives the call to the network, and returns when it is answered, or at the end of ctx or stop: then it goes on alone if it was sent.
+// send gives the call to the network, and returns when it is answered, or at the end of ctx or
+// stop: then it goes on alone if it was sent.
 func (b *Backend) send(ctx context.Context, stop <-chan struct{}, name string, urgent bool, c *call) error {
 	v := &b.lanes
 	c.urgent = urgent
@@ -445,7 +457,8 @@ func (b *Backend) drive(name string, l *lane) {
 		*from = slices.Delete(*from, 0, 1)
 		v.mu.Unlock()
 		c.carry(b.pool, true)
-		if c.left.Load() && c.doubt.Load() > 0 { // so the answer came after whoever left had woken them
+		// so the answer came after whoever left had woken them
+		if c.left.Load() && c.doubt.Load() > 0 {
 			b.wakeName(name)
 		}
 	}

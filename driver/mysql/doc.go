@@ -2,9 +2,10 @@
 //
 //	client, err := dlock.Open(ctx, "mysql://user:password@localhost:3306/app?ttl=30s")
 //
-// A blank import registers the schemes mysql and mariadb, and mysqls and mariadbs, which are the same over verified TLS. [New] works over a
-// pool that the caller owns, whatever its DSN says. The tables and procedures come from package migrations: by [Migrate], by
-// ?migrate=true, or by the caller's own tool.
+// A blank import registers the schemes mysql and mariadb, and mysqls and mariadbs, which are the
+// same over verified TLS. [New] works over a pool that the caller owns, whatever its DSN says. The
+// tables and procedures come from package migrations: by [Migrate], by ?migrate=true, or by the
+// caller's own tool.
 //
 // # State
 //
@@ -21,12 +22,14 @@
 //	base ≤ place < head     the strangers that hold
 //	head ≤ place            those who wait, in order of arrival
 //
-// base and head are in the lock row. So who holds is read without who waits, the first who waits is found at once, and neither read meets what InnoDB still
-// keeps of deleted rows because an old snapshot somewhere may want them: such a snapshot makes nothing slower here.
+// base and head are in the lock row. So who holds is read without who waits, the first who waits is
+// found at once, and neither read meets what InnoDB still keeps of deleted rows because an old
+// snapshot somewhere may want them: such a snapshot makes nothing slower here.
 //
 // # The protocol
 //
-// Times are UTC with microseconds, by the server's clock, read after the lock row was obtained. A request is in one of these states:
+// Times are UTC with microseconds, by the server's clock, read after the lock row was obtained. A
+// request is in one of these states:
 //
 //		unknown ── acquire ──► holding ◄── acquire, renew ── granted ◄── settle ── waiting ◄── acquire ── unknown
 //		                          │                             │                     │
@@ -70,8 +73,8 @@
 // # The schema
 //
 // A client works with the schema that it was written for, and with no other: it asks for its number
-// when it is opened, or with its first call, and refuses an older and a newer one. So clients of two
-// protocols never stand in one queue. For those that run while the schema is changed, a later
+// when it is opened, or with its first call, and refuses an older and a newer one. So clients of
+// two protocols never stand in one queue. For those that run while the schema is changed, a later
 // migration gives a procedure whose meaning changes other parameters: the server refuses their
 // calls.
 //
@@ -81,20 +84,23 @@
 //     time is over (1969, 3024): nobody knows whether it committed. The same CALL is sent again on
 //     another connection. Acquire, renew and break write absolute state. Release sent again finds
 //     nothing: that is success if an earlier copy was sent and the hold cannot have expired.
-//   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a TTL, under which it creates nothing.
-//   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed record (1020): the procedure rolled back all
-//     of it, and is called again.
-//   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row or
-//     the table after 2 s.
+//   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a
+//     TTL, under which it creates nothing.
+//   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed
+//     record (1020): the procedure rolled back all of it, and is called again.
+//   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row
+//     or the table after 2 s.
 //   - An outage: a call is sent for 10 s; one for a request that stands in the queue for that
 //     request's TTL, if it is longer.
-//   - The session's clock was stopped (SET timestamp): it runs during the CALL, and stands afterwards
-//     where it stood.
-//   - A reply that told of grants is lost: whoever sent it makes the waiters of that name ask. A client that dies then costs the queue the TTL of
-//     one request, as one that dies right after it was granted.
+//   - The session's clock was stopped (SET timestamp): it runs during the CALL, and stands
+//     afterwards where it stood.
+//   - A reply that told of grants is lost: whoever sent it makes the waiters of that name ask. A
+//     client that dies then costs the queue the TTL of one request, as one that dies right after it
+//     was granted.
 //   - A look finds nothing because it came before the COMMIT: the next one finds it.
 //   - The server restarts: what was committed is there, with its time running.
-//   - A lock row is removed by hand: the next acquire makes it anew from the requests that stand. Without any, tokens follow the server's clock.
+//   - A lock row is removed by hand: the next acquire makes it anew from the requests that stand.
+//     Without any, tokens follow the server's clock.
 //
 // # Time
 //

@@ -63,8 +63,8 @@ var errOther = errors.New("the database has the schema of another version of dlo
 
 // Migrate brings the database of the pool to the schema that this version of the driver needs. It
 // does nothing if that is there already, whoever applied it, goes on where an earlier one was
-// interrupted, and refuses the schema of a newer version. Several at once wait for each other. The user needs CREATE, DROP, CREATE VIEW and
-// CREATE ROUTINE, at run time none of them.
+// interrupted, and refuses the schema of a newer version. Several at once wait for each other. The
+// user needs CREATE, DROP, CREATE VIEW and CREATE ROUTINE, at run time none of them.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	return (&pool{db: db}).migrate(ctx)
 }
@@ -107,7 +107,8 @@ func migrateOn(do func(stmt string) (results, error)) error {
 			return err
 		}
 	}
-	sets, err := do("SELECT GET_LOCK(CONCAT('dlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 50)") // which goes with the connection
+	// which goes with the connection
+	sets, err := do("SELECT GET_LOCK(CONCAT('dlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 50)")
 	if err != nil {
 		return err
 	}

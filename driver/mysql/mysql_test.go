@@ -63,7 +63,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestSchemaIsTheLastMigration holds the number that the driver asks for to what the last file says.
+// TestSchemaIsTheLastMigration holds the number that the driver asks for to what the last file
+// says.
 func TestSchemaIsTheLastMigration(t *testing.T) {
 	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
 	if err != nil || len(files) != schema {
@@ -114,7 +115,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestLooksFollowTheQueue: the time to the next look follows from how long the wait lasts, how fast the queue moves, and who is ahead.
+// TestLooksFollowTheQueue: the time to the next look follows from how long the wait lasts, how fast
+// the queue moves, and who is ahead.
 func TestLooksFollowTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ms := time.Millisecond

@@ -95,7 +95,8 @@ func parse(c driver.Config) (*settings, error) {
 	s.config.Net, s.config.Addr, s.config.DBName, s.config.User = "tcp", addr, database, u.User.Username()
 	s.config.Passwd, _ = u.User.Password()
 	s.config.Logger = &mysql.NopLogger{}
-	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2"} // so that no call has to set them
+	// so that no call has to set them
+	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2"}
 	p := c.Params()
 	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
 	s.poolSize = p.Int("pool_size", 32)

@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	renewMax  = 10_000                 // renewals in one statement
-	renewTime = 500 * time.Microsecond // that each adds to the time of its statement: a slow server is not asked for all of them once more
+	renewMax = 10_000 // renewals in one statement
+	// that each adds to the time of its statement: a slow server is not asked for all of them once
+	// more
+	renewTime = 500 * time.Microsecond
 )
 
 // Renew implements [driver.Backend]: one statement for each TTL, and each ten thousand requests.

@@ -14,18 +14,22 @@ import (
 const (
 	soonest = time.Millisecond       // looks are at least this far apart,
 	latest  = 100 * time.Millisecond // and at most this
-	often   = 20 * time.Millisecond  // whoever is next looks three times while the queue moves by one, or this often
-	lookout = time.Second            // between looks for holders that have expired
-	keep    = 3 * time.Second        // between signs of life of all that waits; dlock_keep gives it 10 s
+	// whoever is next looks three times while the queue moves by one, or this often
+	often   = 20 * time.Millisecond
+	lookout = time.Second // between looks for holders that have expired
+	// between signs of life of all that waits; dlock_keep gives it 10 s
+	keep = 3 * time.Second
 )
 
 // group are the waiters of this client under one name, in order of arrival.
 type group struct {
 	waiters []*waiter
-	head    int64         // of the queue, as last seen
-	moved   time.Time     // when it was seen to move, or the wait for others began: there was none of this client to let one in
-	pace    time.Duration // how long it takes to move by one; 0: not known
-	timer   *time.Timer   // wakes the first when a holder expires; nil: never set
+	head    int64 // of the queue, as last seen
+	// when it was seen to move, or the wait for others began: there was none of this client to let
+	// one in
+	moved time.Time
+	pace  time.Duration // how long it takes to move by one; 0: not known
+	timer *time.Timer   // wakes the first when a holder expires; nil: never set
 }
 
 // waiter is an Acquire that waits.
@@ -121,8 +125,9 @@ func (g *group) advance(head int64) {
 	g.head, g.moved = head, now
 }
 
-// due returns when to look again for a grant. While the client itself holds, its own release will tell. Else it is no later than a
-// twentieth of the time since the queue last moved, but nobody asks much more often than the queue moves, and who is not next lets those ahead take their turns.
+// due returns when to look again for a grant. While the client itself holds, its own release will
+// tell. Else it is no later than a twentieth of the time since the queue last moved, but nobody
+// asks much more often than the queue moves, and who is not next lets those ahead take their turns.
 func (g *group) due(holds bool) time.Duration {
 	if holds {
 		return latest
@@ -164,7 +169,8 @@ func (b *Backend) leave(w *waiter) {
 	delete(b.names, name)
 }
 
-// sleep returns when there is a reason to ask the server, or the reply to another call granted the request.
+// sleep returns when there is a reason to ask the server, or the reply to another call granted the
+// request.
 func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
 	select {
 	case <-w.wake:
@@ -176,7 +182,8 @@ func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-// hear takes note of whom a call granted. Those of the client that made it hold from then on; others have to confirm it.
+// hear takes note of whom a call granted. Those of the client that made it hold from then on;
+// others have to confirm it.
 func (b *Backend) hear(c *call, news string) {
 	if news == "" {
 		return
@@ -227,7 +234,8 @@ func (b *Backend) watch() {
 		if clients == nil {
 			return
 		}
-		if b.nudged(time.Until(looked.Add(d))) { // the time since the last look counts: so nudges only bring the next one nearer
+		// the time since the last look counts: so nudges only bring the next one nearer
+		if b.nudged(time.Until(looked.Add(d))) {
 			continue
 		}
 		looked = time.Now()
@@ -261,7 +269,8 @@ func (b *Backend) nudged(d time.Duration) bool {
 	}
 }
 
-// next returns when to look, for which name that is, and how many requests each client has waiting. The watch ends if nobody waits.
+// next returns when to look, for which name that is, and how many requests each client has waiting.
+// The watch ends if nobody waits.
 func (b *Backend) next() (d time.Duration, name string, clients map[driver.ID]int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,7 +290,8 @@ func (b *Backend) next() (d time.Duration, name string, clients map[driver.ID]in
 	return d, name, clients
 }
 
-// look asks which requests of the client were granted, how far the queue of a name is, and, if it is time, which names have an expired holder.
+// look asks which requests of the client were granted, how far the queue of a name is, and, if it
+// is time, which names have an expired holder.
 func (b *Backend) look(client driver.ID, name string, names bool) {
 	a, err := b.pool.ask(b.ctx, callTimeout, statement("look", b.prefix, client, b.o.GrantWindow, bin(name), names))
 	sets := a.sets

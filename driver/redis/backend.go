@@ -20,19 +20,23 @@ import (
 type Options struct {
 	Prefix      string        // before every name in the key space
 	GrantWindow time.Duration // how long a waiter that was granted has to confirm it; 0: 1s
-	KeepTokens  time.Duration // how long the last token of a name is remembered after its last use; 0: 10 minutes
+	// how long the last token of a name is remembered after its last use; 0: 10 minutes
+	KeepTokens time.Duration
 
-	// Identity names the queues, for contexts that carry holds between clients of one process: clients of the same queues have the
-	// same. Empty: the address of the client, as far as it tells (one for Sentinel does not).
+	// Identity names the queues, for contexts that carry holds between clients of one process:
+	// clients of the same queues have the same. Empty: the address of the client, as far as it
+	// tells (one for Sentinel does not).
 	Identity string
 
-	// WaitReplicas is how many replicas have to have a grant before Acquire returns it; without them it is given back, and an error.
-	// It narrows the window in which a failover forgets a grant; it does not close it.
+	// WaitReplicas is how many replicas have to have a grant before Acquire returns it; without
+	// them it is given back, and an error. It narrows the window in which a failover forgets a
+	// grant; it does not close it.
 	WaitReplicas int
 }
 
-// Backend is a client of one Redis, Sentinel group or Cluster. It implements [driver.Backend], [driver.Capable], [driver.Breaker],
-// [driver.Notifier] and [driver.Lister], whose contracts it keeps.
+// Backend is a client of one Redis, Sentinel group or Cluster. It implements [driver.Backend],
+// [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it
+// keeps.
 type Backend struct {
 	rdb    redis.UniversalClient
 	owned  bool // Close closes rdb
@@ -67,9 +71,10 @@ type mine struct {
 	releases  int       // how often a release of it was sent
 }
 
-// New returns a backend over a client that the caller owns, and that Close leaves open. It does not reach the server yet. The client's
-// retry options do not matter. A [*redis.Ring] is refused: it sends the subscription elsewhere than the scripts, and each name to another
-// server as soon as one of them seems to be down.
+// New returns a backend over a client that the caller owns, and that Close leaves open. It does not
+// reach the server yet. The client's retry options do not matter. A [*redis.Ring] is refused: it
+// sends the subscription elsewhere than the scripts, and each name to another server as soon as one
+// of them seems to be down.
 func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
 	if err := refuseRing(rdb); err != nil {
 		return nil, err
@@ -80,7 +85,8 @@ func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
 	return newBackend(rdb, o, "redis")
 }
 
-// maxTTL is the greatest whose end, in µs, has 16 digits, as lua/queue.lua wants them, and is a whole number in Lua.
+// maxTTL is the greatest whose end, in µs, has 16 digits, as lua/queue.lua wants them, and is a
+// whole number in Lua.
 const maxTTL = 100 * 365 * 24 * time.Hour
 
 func refuseRing(rdb redis.UniversalClient) error {
@@ -200,7 +206,8 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 	failed := false     // the line did since then
 	for {
 		b.mu.Lock()
-		resume, round, told := !m.until.IsZero(), b.round, m.told // what was granted is not asked for anew: it may have expired
+		// what was granted is not asked for anew: it may have expired
+		resume, round, told := !m.until.IsZero(), b.round, m.told
 		m.told = false
 		b.mu.Unlock()
 		script := acquireScript
@@ -225,14 +232,16 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			m.stands = true
 			if a.granted {
 				m.until = c.sent.Add(r.TTL)
-				if w != nil && !told && !m.told && r.Mode == driver.Shared { // the message went unheard, as may have those to who came in with it
+				// the message went unheard, as may have those to who came in with it
+				if w != nil && !told && !m.told && r.Mode == driver.Shared {
 					b.names[r.Name].wake()
 				}
 			}
 		}
 		b.mu.Unlock()
 		if w != nil && !failed && err != nil && !isNo(err) && ctx.Err() != nil && time.Since(asked) < lookout {
-			return driver.Grant{}, driver.Waited(ctx) // the server has hardly had the time to say anything else
+			// the server has hardly had the time to say anything else
+			return driver.Grant{}, driver.Waited(ctx)
 		}
 		failed = err != nil
 		if r.Wait && passing(err) && time.Since(heard) < keeps(r.TTL) {
@@ -268,7 +277,8 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 	}
 }
 
-// pause lets a while pass after an error of the line, which an Acquire that waits outlasts as long as the server keeps its place.
+// pause lets a while pass after an error of the line, which an Acquire that waits outlasts as long
+// as the server keeps its place.
 func (b *Backend) pause(ctx context.Context, why error) error {
 	t := time.NewTimer(jitter(lookout / 2))
 	defer t.Stop()
@@ -350,7 +360,8 @@ func (b *Backend) giveUp(m *mine) {
 	b.tasks.Go(func() { b.settle(m) })
 }
 
-// settle sends a release until it is answered, the client is closed, or the request has surely expired.
+// settle sends a release until it is answered, the client is closed, or the request has surely
+// expired.
 func (b *Backend) settle(m *mine) {
 	end := time.NewTimer(2*m.r.TTL + 10*time.Second)
 	defer end.Stop()
@@ -453,7 +464,8 @@ func parseQueue(name string, reply any) (driver.Queue, error) {
 			}
 			es = append(es, e)
 		}
-		slices.SortStableFunc(es, func(x, y *driver.Entry) int { // holders come in no order; those who wait come in theirs, without tokens
+		// holders come in no order; those who wait come in theirs, without tokens
+		slices.SortStableFunc(es, func(x, y *driver.Entry) int {
 			return cmp.Compare(x.Token, y.Token)
 		})
 		for _, e := range es {
@@ -525,8 +537,8 @@ func (b *Backend) ask(ctx context.Context, name string, c *call) (any, error) {
 	return reply, b.explain(ctx, name, err)
 }
 
-// explain says what a user can do about an error of the server or the line. While ctx, which is the caller's, lives, it never matches a
-// context's.
+// explain says what a user can do about an error of the server or the line. While ctx, which is the
+// caller's, lives, it never matches a context's.
 func (b *Backend) explain(ctx context.Context, name string, err error) error {
 	if err == nil {
 		return nil
@@ -554,7 +566,8 @@ func explain(err error) error {
 	return err
 }
 
-// lacksRight reports whether the server says that its user may not do something: a command, or what a script does.
+// lacksRight reports whether the server says that its user may not do something: a command, or what
+// a script does.
 func lacksRight(text string) bool {
 	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script")
 }
@@ -592,7 +605,9 @@ func (b *Backend) Close() error {
 	}()
 	select {
 	case <-deaf:
-	case <-ctx.Done(): // a connection that is just being opened minds no context: it ends with the library's patience
+	case <-ctx.Done():
+		// a connection that is just being opened minds no context: it ends with the library's
+		// patience
 	}
 	if b.owned {
 		return b.rdb.Close()

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// dialer returns a function that connects, to a server that speaks TLS if config is not nil. Its errors say what failed. It is
-// the library's own but for that: what that one says of a handshake is that some time is over.
+// dialer returns a function that connects, to a server that speaks TLS if config is not nil. Its
+// errors say what failed. It is the library's own but for that: what that one says of a handshake
+// is that some time is over.
 func dialer(timeout time.Duration, config *tls.Config) func(context.Context, string, string) (net.Conn, error) {
 	timeout = timeout * 9 / 10 // less than the library waits for it, which would not know why
 	d := &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}

@@ -13,11 +13,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// pulse is how long the subscription may be silent before it has to show that it lives, and then again before it is made anew.
+// pulse is how long the subscription may be silent before it has to show that it lives, and then
+// again before it is made anew.
 const pulse = 3 * time.Second
 
-// ears are the one subscription of the backend: to the channels of its clients, which the requests name. There is none until somebody
-// waits. The backend's mu guards them.
+// ears are the one subscription of the backend: to the channels of its clients, which the requests
+// name. There is none until somebody waits. The backend's mu guards them.
 type ears struct {
 	clients []driver.ID // whose channels are wanted
 	sub     *redis.PubSub
@@ -27,7 +28,8 @@ type ears struct {
 
 func (b *Backend) channel(client driver.ID) string { return b.space.channels() + client.String() }
 
-// listen sees to it that the backend is or will be subscribed to the client's channel. Once it is, all who wait ask again. It does not wait for that.
+// listen sees to it that the backend is or will be subscribed to the client's channel. Once it is,
+// all who wait ask again. It does not wait for that.
 func (b *Backend) listen(client driver.ID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,7 +41,8 @@ func (b *Backend) listen(client driver.ID) error {
 	if len(e.clients) == 1 {
 		e.tasks.Go(b.hear)
 	} else if sub := e.sub; sub != nil {
-		e.tasks.Go(func() { _ = sub.Subscribe(b.ctx, b.channel(client)) }) // hear learns what becomes of it
+		// hear learns what becomes of it
+		e.tasks.Go(func() { _ = sub.Subscribe(b.ctx, b.channel(client)) })
 	}
 	return e.err
 }
@@ -72,8 +75,8 @@ func (b *Backend) hear() {
 	}
 }
 
-// attend passes on what the server tells, until the connection is lost or the server refuses. It reports whether it heard anything. It
-// never blocks on anybody.
+// attend passes on what the server tells, until the connection is lost or the server refuses. It
+// reports whether it heard anything. It never blocks on anybody.
 func (b *Backend) attend(sub *redis.PubSub) (heard bool) {
 	for asked := false; ; {
 		m, err := sub.ReceiveTimeout(b.ctx, pulse)

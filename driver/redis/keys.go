@@ -10,7 +10,8 @@ var decoder = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 
 func newSpace(prefix string) space { return space{"dlock:" + encoder.Replace(prefix)} }
 
-// key returns the key of a name. The braces make its encoding the hash tag, for who wants other keys in the same slot of a Cluster.
+// key returns the key of a name. The braces make its encoding the hash tag, for who wants other
+// keys in the same slot of a Cluster.
 func (s space) key(name string) string { return s.prefix + "{" + encoder.Replace(name) + "}" }
 
 // name is the inverse of key.

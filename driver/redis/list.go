@@ -10,7 +10,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// List implements [driver.Lister] with SCAN, over all masters of a Cluster, and a look at each name: most keys only remember a token.
+// List implements [driver.Lister] with SCAN, over all masters of a Cluster, and a look at each
+// name: most keys only remember a token.
 func (b *Backend) List(ctx context.Context) ([]string, error) {
 	if b.ctx.Err() != nil {
 		return nil, driver.ErrClosed

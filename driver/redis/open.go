@@ -84,10 +84,13 @@ func (b *Backend) reach(ctx context.Context) error {
 func (s *settings) options(addr string) *redis.Options {
 	return &redis.Options{
 		Addr: addr, Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls, Dialer: dialer(s.dial, s.tls), DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write,
-		PoolSize:         s.poolSize,
-		PipelinePoolSize: -1, // pipelines are what this driver sends: a second pool for them would only double the connections
-		DialerRetries:    1,  // the driver tries again by itself, and is to know soon
-		// This would look names up before any context counts, for notices that only a managed Redis sends.
+		PoolSize: s.poolSize,
+		// pipelines are what this driver sends: a second pool for them would only double the
+		// connections
+		PipelinePoolSize: -1,
+		DialerRetries:    1, // the driver tries again by itself, and is to know soon
+		// This would look names up before any context counts, for notices that only a managed Redis
+		// sends.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }

@@ -18,45 +18,54 @@ import (
 type RedlockOptions struct {
 	Prefix string // before every name in the key space
 
-	// NodeTimeout is how long one master has to answer; 0: 250ms. It is never more than a tenth of the TTL.
+	// NodeTimeout is how long one master has to answer; 0: 250ms. It is never more than a tenth of
+	// the TTL.
 	NodeTimeout time.Duration
 
-	// RetryDelay is when a waiter asks again, give or take half of it; 0: 50ms. Sooner if the holder expires before.
+	// RetryDelay is when a waiter asks again, give or take half of it; 0: 50ms. Sooner if the
+	// holder expires before.
 	RetryDelay time.Duration
 
-	// MinUptime makes masters that have been up for less refuse new holds; 0: none does. See [Redlock] on restarts.
+	// MinUptime makes masters that have been up for less refuse new holds; 0: none does. See
+	// [Redlock] on restarts.
 	MinUptime time.Duration
 }
 
-// Redlock is a client of several independent Redis or Valkey masters: who is in on a majority of them holds the lock.
-// It implements [driver.Backend], [driver.Capable] and [driver.Breaker], whose contracts it keeps.
+// Redlock is a client of several independent Redis or Valkey masters: who is in on a majority of
+// them holds the lock. It implements [driver.Backend], [driver.Capable] and [driver.Breaker], whose
+// contracts it keeps.
 //
-// A majority is more than half: 2 of 3, 3 of 5; also 3 of 4, so an even number survives no more losses than the odd
-// one below it. As long as a majority answers, the rest may be down, hang or be slow; without it, calls fail in time,
-// with an error that says who did not answer, and that is not ErrHeld. A hold stays on the masters that granted it:
-// one that was down then does not get it later, since a renewal never creates anything.
+// A majority is more than half: 2 of 3, 3 of 5; also 3 of 4, so an even number survives no more
+// losses than the odd one below it. As long as a majority answers, the rest may be down, hang or be
+// slow; without it, calls fail in time, with an error that says who did not answer, and that is not
+// ErrHeld. A hold stays on the masters that granted it: one that was down then does not get it
+// later, since a renewal never creates anything.
 //
 // # What it cannot do
 //
-// Waiters do not queue, they ask again: nobody is served in order, and rivals may split the votes, so that for a
-// moment each is told that the lock is held and none has it. There are no fencing tokens, since masters that do not
-// know of each other cannot count together. Exclusive locks only: three majorities can overlap in pairs without a
-// master that knows of all three, so no master could keep a limit.
+// Waiters do not queue, they ask again: nobody is served in order, and rivals may split the votes,
+// so that for a moment each is told that the lock is held and none has it. There are no fencing
+// tokens, since masters that do not know of each other cannot count together. Exclusive locks only:
+// three majorities can overlap in pairs without a master that knows of all three, so no master
+// could keep a limit.
 //
 // # Time
 //
-// A hold is good for its TTL from the instant before the first master was asked; what the majority took to answer is part
-// of that, so it is judged after the quorum. The masters keep it for CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of
-// the description of the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its implementations
-// use: a hundredth for clocks that run at different rates, and 2ms for expiry in whole milliseconds. The portable
-// layer takes its own margin off that. A master whose wall clock jumps expires too early or too late; one may.
+// A hold is good for its TTL from the instant before the first master was asked; what the majority
+// took to answer is part of that, so it is judged after the quorum. The masters keep it for
+// CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of the description of
+// the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its implementations
+// use: a hundredth for clocks that run at different rates, and 2ms for expiry in whole
+// milliseconds. The portable layer takes its own margin off that. A master whose wall clock jumps
+// expires too early or too late; one may.
 //
 // # Restarts
 //
-// A master that comes back without its data has forgotten its votes, and votes again: with a hold on A, B and C of
-// five, C forgets, and C, D and E are a majority for somebody else. Keep a master that lost its data (or may have:
-// anything but appendfsync always) down for longer than the longest TTL, or set MinUptime to that: the masters refuse
-// by themselves, by their clocks, and need to be allowed INFO.
+// A master that comes back without its data has forgotten its votes, and votes again: with a hold
+// on A, B and C of five, C forgets, and C, D and E are a majority for somebody else. Keep a master
+// that lost its data (or may have: anything but appendfsync always) down for longer than the
+// longest TTL, or set MinUptime to that: the masters refuse by themselves, by their clocks, and
+// need to be allowed INFO.
 type Redlock struct {
 	nodes []*node
 	need  int  // a majority
@@ -65,11 +74,12 @@ type Redlock struct {
 	o     RedlockOptions
 	caps  driver.Capabilities
 
-	mu      sync.Mutex
-	closed  bool
-	stop    chan struct{} // closed by Close
-	tasks   sync.WaitGroup
-	ballots map[driver.ID]*ballot // what may stand on the masters, but for what is owed (redlock_debts.go)
+	mu     sync.Mutex
+	closed bool
+	stop   chan struct{} // closed by Close
+	tasks  sync.WaitGroup
+	// what may stand on the masters, but for what is owed (redlock_debts.go)
+	ballots map[driver.ID]*ballot
 }
 
 // node is one of the masters.
@@ -82,10 +92,10 @@ type node struct {
 	kick   chan struct{} // there is a new debt
 }
 
-// NewRedlock returns a backend over clients that the caller owns, one for each master, and that Close leaves open. It
-// wants at least three, all different; it does not reach them yet. Their retry options do not matter. They should have
-// ContextTimeoutEnabled: without it, what waits for a master that hangs stays for as long as the client's own
-// timeouts.
+// NewRedlock returns a backend over clients that the caller owns, one for each master, and that
+// Close leaves open. It wants at least three, all different; it does not reach them yet. Their
+// retry options do not matter. They should have ContextTimeoutEnabled: without it, what waits for a
+// master that hangs stays for as long as the client's own timeouts.
 func NewRedlock(clients []redis.UniversalClient, o RedlockOptions) (*Redlock, error) {
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = 250 * time.Millisecond
@@ -157,8 +167,8 @@ type answer struct {
 	calls []*call
 }
 
-// ask sends the calls to every master at once. landed is called, under mu, when those to one are done, however late
-// that is.
+// ask sends the calls to every master at once. landed is called, under mu, when those to one are
+// done, however late that is.
 func (b *Redlock) ask(timeout time.Duration, calls func() []*call, landed func(answer)) (<-chan answer, error) {
 	answers, asks := make(chan answer, len(b.nodes)), make([]func(), len(b.nodes))
 	for i, n := range b.nodes {
@@ -184,8 +194,8 @@ func (b *Redlock) ask(timeout time.Duration, calls func() []*call, landed func(a
 	return answers, nil
 }
 
-// gather takes n answers as they come, until take has enough of them, the time is over, or the caller or the client
-// goes: the error says which of the two.
+// gather takes n answers as they come, until take has enough of them, the time is over, or the
+// caller or the client goes: the error says which of the two.
 func gather[A any](
 	ctx context.Context, b *Redlock, n int, timeout time.Duration, answers <-chan A, take func(A) (enough bool),
 ) error {
@@ -208,7 +218,8 @@ func gather[A any](
 	return nil
 }
 
-// Close implements [driver.Backend]. Masters that hang cost it up to four seconds; what they hold expires.
+// Close implements [driver.Backend]. Masters that hang cost it up to four seconds; what they hold
+// expires.
 func (b *Redlock) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -225,7 +236,8 @@ func (b *Redlock) Close() error {
 	}()
 	select {
 	case <-settled:
-	case <-time.After(time.Second): // a client of the caller's that does not mind the end of a context
+	case <-time.After(time.Second):
+		// a client of the caller's that does not mind the end of a context
 	}
 	b.payAll()
 	var err error

@@ -16,9 +16,10 @@ var (
 	redlockRelease = newScript(whenFull + redlockLua + redlockReleaseLua)
 )
 
-// debt is a release that a master has to be told. All releases of Redlock go this way: each master has one goroutine
-// that sends them, alive only while there are any, until the master answers or what is owed must have expired. So a
-// master that was down or hung when a request was given up hears of it when it is back.
+// debt is a release that a master has to be told. All releases of Redlock go this way: each master
+// has one goroutine that sends them, alive only while there are any, until the master answers or
+// what is owed must have expired. So a master that was down or hung when a request was given up
+// hears of it when it is back.
 type debt struct {
 	m         *ballot
 	tombstone bool      // a copy of the acquire may be under way
@@ -40,8 +41,8 @@ const (
 	payMax   = 2 * time.Second
 )
 
-// owe has the request released on the master. What the next attempt comes to is sent to tell, which has room for it.
-// mu is held.
+// owe has the request released on the master. What the next attempt comes to is sent to tell, which
+// has room for it. mu is held.
 func (b *Redlock) owe(i int, m *ballot, tombstone bool, tell chan<- returned) {
 	n := b.nodes[i]
 	d := n.debts[m.r.ID]
@@ -158,8 +159,8 @@ func (b *Redlock) payOnce(i int, timeout time.Duration) bool {
 	return all
 }
 
-// payAll is the last attempt: all that is owed, and all that still stands, to all masters at once. The client is
-// closed.
+// payAll is the last attempt: all that is owed, and all that still stands, to all masters at once.
+// The client is closed.
 func (b *Redlock) payAll() {
 	b.mu.Lock()
 	for id, m := range b.ballots {

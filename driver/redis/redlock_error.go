@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// noMajority is the error of a call to which too few masters had something to say. It says nothing about who holds the
-// lock.
+// noMajority is the error of a call to which too few masters had something to say. It says nothing
+// about who holds the lock.
 type noMajority struct {
 	b       *Redlock
 	timeout time.Duration
 	errs    []error // by master; nil: it answered
 }
 
-// errSilent stands for the end of a context of ours, so that nobody takes it for the end of the caller's.
+// errSilent stands for the end of a context of ours, so that nobody takes it for the end of the
+// caller's.
 var errSilent = errors.New("no answer in time")
 
 // silence returns the error for the case that no master says anything.

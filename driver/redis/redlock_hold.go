@@ -16,8 +16,8 @@ var (
 	redlockRenew = newScript(redlockLua + redlockRenewLua)
 )
 
-// Renew implements [driver.Backend]. It sends each master pipelines of at most 256 scripts, one for each request, and
-// all masters at once.
+// Renew implements [driver.Backend]. It sends each master pipelines of at most 256 scripts, one for
+// each request, and all masters at once.
 func (b *Redlock) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, 0, len(rs))
 	for some := range slices.Chunk(rs, renewMax) {
@@ -95,7 +95,8 @@ func (b *Redlock) renew(ctx context.Context, rs []driver.Request) []driver.Renew
 // hopeless reports whether no majority is left without so many masters.
 func (b *Redlock) hopeless(without int) bool { return len(b.nodes)-without < b.need }
 
-// Release implements [driver.Backend]. It returns when a majority has answered; the others get it in the background.
+// Release implements [driver.Backend]. It returns when a majority has answered; the others get it
+// in the background.
 func (b *Redlock) Release(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err

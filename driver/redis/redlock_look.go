@@ -23,8 +23,8 @@ var (
 	redlockBreak = newScript(whenFull + redlockLua + redlockBreakLua)
 )
 
-// Inspect implements [driver.Backend]: it shows the one request that a majority of the masters has. Waiters leave no
-// trace, and neither does a request without a majority, which is nobody's hold.
+// Inspect implements [driver.Backend]: it shows the one request that a majority of the masters has.
+// Waiters leave no trace, and neither does a request without a majority, which is nobody's hold.
 func (b *Redlock) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	e, err := b.look(ctx, name)
 	if err != nil || e == nil {
@@ -33,8 +33,8 @@ func (b *Redlock) Inspect(ctx context.Context, name string) (driver.Queue, error
 	return driver.Queue{Arrivals: []*driver.Entry{e}}, nil
 }
 
-// look returns the holder, or nil if it is certain that there is none. It waits for all masters, so that what is left
-// is right.
+// look returns the holder, or nil if it is certain that there is none. It waits for all masters, so
+// that what is left is right.
 func (b *Redlock) look(ctx context.Context, name string) (*driver.Entry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -110,9 +110,9 @@ func parseLook(name string, c *call) (*driver.Entry, error) {
 	return e, nil
 }
 
-// Break implements [driver.Breaker]: it finds out who holds, and breaks that request on every master that it reaches.
-// Fewer than a majority are left then on which it could be renewed; else the outcome is unknown, and Break may be
-// called again.
+// Break implements [driver.Breaker]: it finds out who holds, and breaks that request on every
+// master that it reaches. Fewer than a majority are left then on which it could be renewed; else
+// the outcome is unknown, and Break may be called again.
 func (b *Redlock) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	e, err := b.look(ctx, name)
 	switch {

@@ -41,8 +41,8 @@ const (
 	left              // it stood there, and a release removed it
 )
 
-// Acquire implements [driver.Backend]. It asks all masters at once, and returns when the outcome is certain. A master
-// that grants too late for that is made to forget it.
+// Acquire implements [driver.Backend]. It asks all masters at once, and returns when the outcome is
+// certain. A master that grants too late for that is made to forget it.
 func (b *Redlock) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
@@ -161,7 +161,8 @@ func parseVote(c *call) (state, value int64, err error) {
 	return state, value, nil
 }
 
-// landed takes note of a vote. One that comes after the request was given up or given back is taken back. mu is held.
+// landed takes note of a vote. One that comes after the request was given up or given back is taken
+// back. mu is held.
 func (b *Redlock) landed(m *ballot, a answer) {
 	v := none
 	switch state, _, err := parseVote(a.calls[0]); {
@@ -185,8 +186,8 @@ func unsent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
 
-// abandon takes back what an Acquire that failed has on the masters, and waits for those that answered it: they will
-// answer again.
+// abandon takes back what an Acquire that failed has on the masters, and waits for those that
+// answered it: they will answer again.
 func (b *Redlock) abandon(ctx context.Context, m *ballot) {
 	back := make(chan returned, len(b.nodes))
 	n := 0

@@ -12,8 +12,9 @@ import (
 // renewMax is how many renewals go in one pipeline.
 const renewMax = 256
 
-// Renew implements [driver.Backend]. It sends pipelines of at most 256 scripts, one for each request, one after the other. In a Cluster each
-// node has pipelines of its own, so that a dead one costs no leases on the others.
+// Renew implements [driver.Backend]. It sends pipelines of at most 256 scripts, one for each
+// request, one after the other. In a Cluster each node has pipelines of its own, so that a dead one
+// costs no leases on the others.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	if b.ctx.Err() != nil {

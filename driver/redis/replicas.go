@@ -17,7 +17,8 @@ const replicaTimeout = time.Second
 // errReplicas: the master granted, and not enough replicas have it.
 var errReplicas = errors.New("not confirmed by enough replicas")
 
-// runOnReplicas runs the call and WAIT behind it on the same connection, as WAIT speaks of the writes of its connection only.
+// runOnReplicas runs the call and WAIT behind it on the same connection, as WAIT speaks of the
+// writes of its connection only.
 func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 	type result struct {
 		reply any

@@ -25,8 +25,8 @@ type script struct{ text, hash string }
 //go:embed lua/*.lua
 var lua embed.FS
 
-// What keeps or ends a hold, or hands it on, runs on a server whose memory is full too: it hardly needs any, and gives some back. Only
-// what arrives is refused there.
+// What keeps or ends a hold, or hands it on, runs on a server whose memory is full too: it hardly
+// needs any, and gives some back. Only what arrives is refused there.
 const (
 	needsMemory = "#!lua\n"
 	whenFull    = "#!lua flags=allow-oom\n"
@@ -58,7 +58,8 @@ func queueScript(flags, name string) *script {
 	return newScript(flags + read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
 }
 
-// once is a command that the client library must not send again by itself: whether there may be a copy under way is ours to know.
+// once is a command that the client library must not send again by itself: whether there may be a
+// copy under way is ours to know.
 type once struct{ *redis.Cmd }
 
 // NoRetry is redis.Cmder's.
@@ -76,7 +77,9 @@ type call struct {
 	err    error
 	done   chan struct{}
 
-	fresh bool // no connection for it can be an old one that is dead: if there is no answer in time, it is not sent again
+	// no connection for it can be an old one that is dead: if there is no answer in time, it is not
+	// sent again
+	fresh bool
 
 	taken bool // a lane has it; guarded by the conveyor's mu, as is the next
 	left  bool // nobody waits for it any more, and no lane had it by then
@@ -112,13 +115,15 @@ const (
 	lanesMax = 2   // pipelines under way to one node
 	attempts = 4   // how often a call is sent whose outcome is unknown
 
-	moves = 3 * time.Second // how long the nodes of a Cluster may contradict each other about where a slot is
+	// how long the nodes of a Cluster may contradict each other about where a slot is
+	moves = 3 * time.Second
 
 	brisk = 40 * time.Millisecond // the time for a call that its caller sends itself
 )
 
-// conveyor sends calls in pipelines: what arrives while some are under way goes into the next. A call that is alone goes at once. It has
-// no goroutine while there is nothing to send. In a Cluster each node has a belt of its own, so that a dead one holds up no other.
+// conveyor sends calls in pipelines: what arrives while some are under way goes into the next. A
+// call that is alone goes at once. It has no goroutine while there is nothing to send. In a Cluster
+// each node has a belt of its own, so that a dead one holds up no other.
 type conveyor struct {
 	rdb   redis.UniversalClient
 	brisk *redis.Client // rdb with little time for each call; nil for a Cluster
@@ -142,8 +147,8 @@ type belt struct {
 	took  time.Duration // the last one; 0: not known
 }
 
-// run sends the call and waits for the reply, but not beyond ctx or stop: then the call goes on alone if it is under way, and is not sent
-// any more if it is not.
+// run sends the call and waits for the reply, but not beyond ctx or stop: then the call goes on
+// alone if it is under way, and is not sent any more if it is not.
 func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any, error) {
 	wait, start := 10*time.Millisecond, time.Now()
 	for {
@@ -185,9 +190,10 @@ func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any,
 	}
 }
 
-// self sends the call from the goroutine of its caller, if there is a lane free and the last answer came quickly, and reports whether this
-// one did too. On a fast network the two changes of goroutine that it saves cost as much as the way to the server. The caller
-// cannot leave meanwhile, so there is little time; when that is over, the call goes the usual way too, as a copy.
+// self sends the call from the goroutine of its caller, if there is a lane free and the last answer
+// came quickly, and reports whether this one did too. On a fast network the two changes of
+// goroutine that it saves cost as much as the way to the server. The caller cannot leave meanwhile,
+// so there is little time; when that is over, the call goes the usual way too, as a copy.
 func (v *conveyor) self(ctx context.Context, c *call) bool {
 	if v.brisk == nil {
 		return false
@@ -232,8 +238,8 @@ func (v *conveyor) send(c *call) {
 	v.put(nil, c)
 }
 
-// home returns the node of a Cluster where a key lives, or nil: it is not a Cluster, or cannot tell. It only sorts calls. Where they
-// really go, the client decides.
+// home returns the node of a Cluster where a key lives, or nil: it is not a Cluster, or cannot
+// tell. It only sorts calls. Where they really go, the client decides.
 func home(rdb redis.UniversalClient, key string) *redis.Client {
 	if cc, ok := rdb.(*redis.ClusterClient); ok {
 		if node, err := cc.MasterForKey(context.Background(), key); err == nil {
@@ -309,8 +315,8 @@ func (v *conveyor) lane(node *redis.Client, b *belt) {
 	}
 }
 
-// exec runs the calls in one pipeline, and those whose script the server does not know again, in full. Each has its reply or its
-// error then.
+// exec runs the calls in one pipeline, and those whose script the server does not know again, in
+// full. Each has its reply or its error then.
 func exec(ctx context.Context, rdb pipeliner, batch []*call) {
 	full := false
 	for len(batch) > 0 {
@@ -324,7 +330,8 @@ func exec(ctx context.Context, rdb pipeliner, batch []*call) {
 		var again []*call
 		for i, c := range batch {
 			c.reply, c.err = cmds[i].Result()
-			if c.reply == nil && c.err == nil { // no script answers nil: the greeting of a new connection was refused
+			// no script answers nil: the greeting of a new connection was refused
+			if c.reply == nil && c.err == nil {
 				c.err = cmp.Or(failed, io.ErrUnexpectedEOF)
 			}
 			if c.err != nil && strings.HasPrefix(c.err.Error(), "NOSCRIPT") && !full {
@@ -345,8 +352,9 @@ func ended(ctx context.Context, why error) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), why)
 }
 
-// passing reports whether the error is one of the network or of a server that is just starting, failing over or moving slots: worth
-// asking again. After one of the network the call may have been executed.
+// passing reports whether the error is one of the network or of a server that is just starting,
+// failing over or moving slots: worth asking again. After one of the network the call may have been
+// executed.
 func passing(err error) bool {
 	if err == nil {
 		return false
@@ -365,8 +373,8 @@ func passing(err error) bool {
 	return false
 }
 
-// elsewhere reports whether a node of a Cluster says that the key's slot is elsewhere, or on its way, after all that the client library
-// has done about it.
+// elsewhere reports whether a node of a Cluster says that the key's slot is elsewhere, or on its
+// way, after all that the client library has done about it.
 func elsewhere(err error) bool {
 	var e redis.Error
 	if !errors.As(err, &e) {

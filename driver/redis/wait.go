@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// lookout is how often the first waiter of a client and name asks the server, should a publication have been lost or the client
-// ahead be dead.
+// lookout is how often the first waiter of a client and name asks the server, should a publication
+// have been lost or the client ahead be dead.
 const lookout = time.Second
 
 // group are the waiters of this client under one name, in order of arrival.
@@ -39,7 +39,8 @@ func (w *waiter) poke() {
 	}
 }
 
-// join puts an Acquire among those who wait. What was told since it asked, when the round was given, went unheard: then it asks again at once.
+// join puts an Acquire among those who wait. What was told since it asked, when the round was
+// given, went unheard: then it asks again at once.
 func (b *Backend) join(m *mine, round uint64) *waiter {
 	w := &waiter{m: m, wake: make(chan struct{}, 1)}
 	name := m.r.Name
@@ -71,7 +72,8 @@ func (b *Backend) look(name string, g *group) {
 
 func jitter(d time.Duration) time.Duration { return d - rand.N(d/5) }
 
-// waits takes note that the server lets a waiter wait: for what expires next, if that is not 0; and whether it did not know of it before.
+// waits takes note that the server lets a waiter wait: for what expires next, if that is not 0; and
+// whether it did not know of it before.
 func (b *Backend) waits(w *waiter, expiry time.Duration, fresh bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,10 +103,12 @@ func (b *Backend) leave(w *waiter) {
 	}
 }
 
-// keeps is how long the server keeps a request that waits and that it does not hear of: as lua/acquire.lua has it.
+// keeps is how long the server keeps a request that waits and that it does not hear of: as
+// lua/acquire.lua has it.
 func keeps(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
 
-// sleep returns when it is time to ask the server: there is a reason, or the request has to be kept alive.
+// sleep returns when it is time to ask the server: there is a reason, or the request has to be kept
+// alive.
 func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
 	t := time.NewTimer(keeps(w.m.r.TTL) / 3)
 	defer t.Stop()
@@ -119,7 +123,8 @@ func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
 	return nil
 }
 
-// told takes note of a message: the ID of a request that was granted, or, after a "-", of one that was ended.
+// told takes note of a message: the ID of a request that was granted, or, after a "-", of one that
+// was ended.
 func (b *Backend) told(payload string) {
 	text, over := payload, false
 	if len(text) > 0 && text[0] == '-' {

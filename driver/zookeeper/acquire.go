@@ -41,7 +41,8 @@ func (b *Backend) acquire(ctx context.Context, m *mine, wait bool) (driver.Grant
 		switch {
 		case err == nil && g != nil:
 			return *g, nil
-		case errors.Is(err, errEnded) && (wait || try < 3): // its node died with the session: again, as who has just arrived
+		case errors.Is(err, errEnded) && (wait || try < 3):
+			// its node died with the session: again, as who has just arrived
 		case brokenLine(err):
 			if err := pause(ctx, 10*time.Millisecond); err != nil {
 				return driver.Grant{}, err
@@ -93,7 +94,8 @@ func (s *session) ask(ctx context.Context, m *mine, wait bool) (*driver.Grant, e
 		if err := s.find(ctx, m); err != nil {
 			return nil, err
 		}
-		if m.path != "" && m.r.Join() { // it stands, so it is granted, unless the hold was broken since
+		// it stands, so it is granted, unless the hold was broken since
+		if m.path != "" && m.r.Join() {
 			if _, err := s.grant(ctx, m); err != nil {
 				return nil, err
 			}

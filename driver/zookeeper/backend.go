@@ -18,8 +18,12 @@ import (
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	Chroot string   // the path under which everything stands, clean and absolute, as "/teams/shop"; it is made if it is missing; empty: the root
-	Prefix string   // the name of the node there, encoded as the names of locks are, 255 bytes at most; empty: dlock
+	// the path under which everything stands, clean and absolute, as "/teams/shop"; it is made if
+	// it is missing; empty: the root
+	Chroot string
+	// the name of the node there, encoded as the names of locks are, 255 bytes at most; empty:
+	// dlock
+	Prefix string
 	ACL    []zk.ACL // of what is created; empty: everybody may do everything
 
 	// Identity names the queues, for contexts that carry holds between clients of one process:

@@ -91,7 +91,8 @@ func refused(err error) bool {
 		return true
 	}
 	return slices.ContainsFunc(noes, func(no error) bool { return errors.Is(err, no) }) ||
-		err != nil && strings.HasPrefix(err.Error(), "unknown error: ") // the library does not know what the server answered: a quota, a throttle
+		// the library does not know what the server answered: a quota, a throttle
+		err != nil && strings.HasPrefix(err.Error(), "unknown error: ")
 }
 
 // finals are what settles a call as a whole, whatever the connection does.
@@ -140,7 +141,8 @@ func (s *session) withParents(ctx context.Context, at string, f func() error) er
 				return err
 			}
 			continue
-		case !errors.Is(err, zk.ErrNoNode) || try > 10: // what vanishes again and again is made again, but not for ever
+		case !errors.Is(err, zk.ErrNoNode) || try > 10:
+			// what vanishes again and again is made again, but not for ever
 			return err
 		}
 		if err := s.mkdir(ctx, path.Dir(at)); err != nil {
@@ -165,7 +167,8 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 			}
 			return err
 		}, nil)
-		if container && err != nil && strings.Contains(err.Error(), "unknown error: -6") { // unimplemented: before ZooKeeper 3.5.3
+		// unimplemented: before ZooKeeper 3.5.3
+		if container && err != nil && strings.Contains(err.Error(), "unknown error: -6") {
 			s.b.plain.Store(true)
 			return zk.ErrConnectionClosed // again
 		}

@@ -56,7 +56,8 @@ func (s *session) read(ctx context.Context, name string) (*known, error) {
 	for _, n := range k.there {
 		e := &n.entry
 		silent := min(k.silent[k.sessions[n]], e.Age)
-		e.Left = min(max(e.TTL*sessionShare/ttlShare-silent, time.Millisecond), e.TTL) // it is there: it has not expired
+		// it is there: it has not expired
+		e.Left = min(max(e.TTL*sessionShare/ttlShare-silent, time.Millisecond), e.TTL)
 	}
 	return k, nil
 }
@@ -300,7 +301,8 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 		switch _, err := s.stat(ctx, at); {
 		case err == nil:
 			ops = append(ops, &zk.SetDataRequest{Path: at, Data: []byte("a hold was broken"), Version: -1})
-		case !errors.Is(err, zk.ErrNoNode): // without it the session's next proof looks at all its holds
+		case !errors.Is(err, zk.ErrNoNode):
+			// without it the session's next proof looks at all its holds
 			return err
 		}
 	}

@@ -29,25 +29,28 @@ type Line struct {
 	own  bool          // the library must not go on with a second session
 	lag  time.Duration // how late the leader may hear of the session
 
-	mu       sync.Mutex
-	conn     *heard         // the connection now; nil: none
-	timeout  time.Duration  // of the session, as the server gave it; 0: there is none yet
-	id       int64          // of the session; 0: none
-	last     time.Time      // when the server was last heard
-	unheard  []time.Time    // when the packets were sent that the server has not answered; it answers in order
-	answered time.Time      // when it last answered one, or greeted
-	signs    []sign         // of life, some of those since the greeting, the oldest first
-	greeted  time.Time      // when the connection was made on which the server gave the session or went on with it
-	up       bool           // the session is usable now
-	over     bool           // dial no more
-	taken    bool           // by a backend
-	on       func(zk.Event) // told of every event, in order
-	tried    bool           // Dial was called
-	fault    *fault         // why no server is reached
+	mu      sync.Mutex
+	conn    *heard        // the connection now; nil: none
+	timeout time.Duration // of the session, as the server gave it; 0: there is none yet
+	id      int64         // of the session; 0: none
+	last    time.Time     // when the server was last heard
+	// when the packets were sent that the server has not answered; it answers in order
+	unheard  []time.Time
+	answered time.Time // when it last answered one, or greeted
+	signs    []sign    // of life, some of those since the greeting, the oldest first
+	// when the connection was made on which the server gave the session or went on with it
+	greeted time.Time
+	up      bool           // the session is usable now
+	over    bool           // dial no more
+	taken   bool           // by a backend
+	on      func(zk.Event) // told of every event, in order
+	tried   bool           // Dial was called
+	fault   *fault         // why no server is reached
 
 	// What the library has to forget when a connection breaks: the watches of the driver.
-	root  string              // the paths that the driver watches begin with it; empty: none
-	asked map[int32]string    // the paths of the watches that are under way, by the numbers of their calls
+	root string // the paths that the driver watches begin with it; empty: none
+	// the paths of the watches that are under way, by the numbers of their calls
+	asked map[int32]string
 	armed map[string]struct{} // those that the library has
 }
 
@@ -96,7 +99,9 @@ func (l *Line) Dial(network, address string, timeout time.Duration) (net.Conn, e
 	switch mute := last != nil && !last.greeted.Load(); {
 	case l.own && mute:
 		breathe(session) // a server without a leader takes every connection, and closes it at once
-	case mute && known && silent > session: // the servers may hear us, and we not them: then each greeting would prolong what is given up for lost
+	case mute && known && silent > session:
+		// the servers may hear us, and we not them: then each greeting would prolong what is given
+		// up for lost
 		time.Sleep(time.Until(last.since.Add(session * 3 / 2)))
 	}
 	conn, err := l.dial(network, address, timeout)

@@ -37,7 +37,8 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	}
 	least, most, err := timeouts(ctx, o)
 	if err == nil {
-		b.o.lag = least / 4 // the least timeout is two ticks, unless it was set; the lag is half a tick
+		// the least timeout is two ticks, unless it was set; the lag is half a tick
+		b.o.lag = least / 4
 		b.bound(ttlOf(least, b.o.lag), ttlOf(most, b.o.lag))
 		b.o.ttl = max(min(o.ttl, b.caps.MaxTTL), b.caps.MinTTL)
 		var s *session
@@ -131,7 +132,8 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 			return a.least, a.most, nil
 		}
 		last = plain(a.err)
-		patient := errors.Is(a.err, errMute) // there is a server, and it may be about to find its leader
+		// there is a server, and it may be about to find its leader
+		patient := errors.Is(a.err, errMute)
 		if time.Now().After(end) || !patient && try >= 2*len(o.addrs) {
 			return 0, 0, last
 		}
@@ -173,11 +175,14 @@ func probe(dial zk.Dialer, addr string, timeout time.Duration) (time.Duration, e
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(greetTimeout))
-	hello := binary.BigEndian.AppendUint32(nil, 4+8+4+8+4+16)                    // the length of what follows
-	hello = append(hello, make([]byte, 4+8)...)                                  // version, last zxid
+	// the length of what follows
+	hello := binary.BigEndian.AppendUint32(nil, 4+8+4+8+4+16)
+	// version, last zxid
+	hello = append(hello, make([]byte, 4+8)...)
 	hello = binary.BigEndian.AppendUint32(hello, uint32(timeout.Milliseconds())) //
 	hello = append(hello, make([]byte, 8)...)                                    // session
-	hello = binary.BigEndian.AppendUint32(hello, 16)                             // the length of the password, which follows
+	// the length of the password, which follows
+	hello = binary.BigEndian.AppendUint32(hello, 16)
 	hello = append(hello, make([]byte, 16)...)
 	if _, err := conn.Write(hello); err != nil {
 		return 0, fmt.Errorf("%s: %w: %w", addr, mute(err), err)

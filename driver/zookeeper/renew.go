@@ -126,7 +126,8 @@ func (s *session) proveSoon() {
 func (s *session) proveOnce(ctx context.Context, some []*mine) error {
 	paths := s.choose(some)
 	s.mu.Lock()
-	if !s.unsure { // else what was sent is sent again: one of the two is refused, and either is ours
+	// else what was sent is sent again: one of the two is refused, and either is ours
+	if !s.unsure {
 		s.count++
 		s.sent = fmt.Sprint(s.count)
 	}

@@ -38,10 +38,11 @@ const (
 	connectTimeout = 10 * time.Second // for a new session
 	greetTimeout   = 2 * time.Second  // for a server to take a connection; at most
 	openTimeout    = 7 * time.Second  // for servers to say how long their sessions last
-	callTimeout    = 10 * time.Second // for a server that answers nothing before another is tried; at most
-	patience       = 8 * time.Second  // of who only tries
-	closeTimeout   = 2 * time.Second  // for the good end of one
-	idleTimeout    = time.Minute      // for one without requests, but the first
+	// for a server that answers nothing before another is tried; at most
+	callTimeout  = 10 * time.Second
+	patience     = 8 * time.Second // of who only tries
+	closeTimeout = 2 * time.Second // for the good end of one
+	idleTimeout  = time.Minute     // for one without requests, but the first
 )
 
 // session is one session with the ensemble, and the connection that carries it. What it created
@@ -286,7 +287,8 @@ var errApart = fmt.Errorf("%w connection: it was not made with this line; connec
 // apart returns 0, or for how long the connection may be as it is now if it goes through the line:
 // it has a session that the line has not heard of, or looks for a server and has not dialled.
 func apart(conn *zk.Conn, line *Line) time.Duration {
-	const moment, dialling = 250 * time.Millisecond, 3 * time.Second // the library pauses for a second before it dials again
+	// the library pauses for a second before it dials again
+	const moment, dialling = 250 * time.Millisecond, 3 * time.Second
 	st, id := line.state(), conn.SessionID()
 	switch {
 	case conn.State() == zk.StateHasSession && (st.id != id || !st.up):
@@ -411,7 +413,8 @@ func (s *session) keep(c class) {
 			return
 		}
 		quarter := max(s.timeout/4, 50*time.Millisecond)
-		if now.Sub(last) > period+quarter/4 { // this process stood still: there may be an answer that it has not read
+		// this process stood still: there may be an answer that it has not read
+		if now.Sub(last) > period+quarter/4 {
 			awake = now
 		}
 		last = now

@@ -20,8 +20,9 @@ type hall struct {
 	next    *listing           // for those who ask now; it is not sent yet; nil: nobody asks
 	busy    bool               // somebody sees to the listings
 	waiters map[*mine]struct{} // who sleeps
-	known   int64              // all of those have looked since the directory was so; the zxid of its last change
-	due     time.Time          // when it is looked at next, if nothing happens
+	// all of those have looked since the directory was so; the zxid of its last change
+	known int64
+	due   time.Time // when it is looked at next, if nothing happens
 }
 
 // hallKey says what a listing shows: a name as this session's server sees it, or as the leader

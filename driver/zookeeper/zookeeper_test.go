@@ -172,7 +172,8 @@ func TestTimeouts(t *testing.T) {
 
 func config(t *testing.T, text string) driver.Config {
 	t.Helper()
-	at := strings.LastIndex(text[:strings.Index(text+"?", "?")], "@") + 1 // the hosts are not for net/url, as in dlock.Open
+	// the hosts are not for net/url, as in dlock.Open
+	at := strings.LastIndex(text[:strings.Index(text+"?", "?")], "@") + 1
 	if at == 0 {
 		at = strings.Index(text, "//") + 2
 	}

@@ -1,5 +1,5 @@
-// Package arch holds the rules of the code base that a compiler does not: who may import what, what every driver must have, and that every
-// exported name says what it promises.
+// Package arch holds the rules of the code base that a compiler does not: who may import what, what
+// every driver must have, and that every exported name says what it promises.
 package arch
 
 import (
@@ -53,7 +53,8 @@ func list(t *testing.T, args ...string) []pkg {
 	}
 }
 
-// clients are the modules that each driver may depend on; what is not listed has the standard library only.
+// clients are the modules that each driver may depend on; what is not listed has the standard
+// library only.
 var clients = map[string][]string{
 	"etcd": {
 		"go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/client/pkg/v3", "go.etcd.io/etcd/api/v3", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto",
@@ -166,7 +167,8 @@ func TestEveryDriverHasItsParts(t *testing.T) {
 	}
 }
 
-// TestExportedNamesSayWhatTheyPromise wants a comment on every exported name and package outside tests and commands.
+// TestExportedNamesSayWhatTheyPromise wants a comment on every exported name and package outside
+// tests and commands.
 func TestExportedNamesSayWhatTheyPromise(t *testing.T) {
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {

@@ -1,5 +1,6 @@
-// Check is what make runs: the checks and tests of the whole repository, in one of three sizes. It says while it runs what is going
-// on, shows of the tests what failed, and ends with a table of what ran on what.
+// Check is what make runs: the checks and tests of the whole repository, in one of three sizes. It
+// says while it runs what is going on, shows of the tests what failed, and ends with a table of
+// what ran on what.
 //
 //	check quick   the library, memory and file
 //	check test    all modules, and every service: what CI runs
@@ -32,7 +33,8 @@ func main() {
 	}
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	c := &check{ctx: ctx, start: time.Now(), tests: newTests(os.Stdout)}
-	context.AfterFunc(ctx, c.tests.interrupt) // the second interrupt is no other than the first: tests remove what they started
+	// the second interrupt is no other than the first: tests remove what they started
+	context.AfterFunc(ctx, c.tests.interrupt)
 	err := c.run(os.Args[1])
 	c.summary(err)
 	os.Remove(c.report)
@@ -44,7 +46,8 @@ func main() {
 // services is the module that needs servers.
 const services = "conformance/containers"
 
-// longestFirst are all of its packages. Those that take longest begin, so that no core waits for them at the end.
+// longestFirst are all of its packages. Those that take longest begin, so that no core waits for
+// them at the end.
 var longestFirst = []string{"./mysql", "./zookeeper", "./etcd", "./redis", "./..."}
 
 // embedded are the packages that need none.
@@ -90,10 +93,12 @@ func (c *check) run(size string) error {
 // prepare sees to what all steps need.
 func (c *check) prepare(size string) error {
 	for name, value := range map[string]string{
-		"GOWORK": "off", // each module has to stand on its own, as it does for its users; and nothing in the checkout changes
+		// each module has to stand on its own, as it does for its users; and nothing in the
+		// checkout changes
+		"GOWORK": "off",
 
-		// The servers: testcontainers' own helper cannot be pulled everywhere, and the tests remove what they start themselves;
-		// published ports are on the loopback.
+		// The servers: testcontainers' own helper cannot be pulled everywhere, and the tests remove
+		// what they start themselves; published ports are on the loopback.
 		"TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1",
 	} {
 		if os.Getenv(name) == "" || name == "GOWORK" {
@@ -110,7 +115,8 @@ func (c *check) prepare(size string) error {
 	report.Close()
 	c.report = report.Name()
 	os.Setenv("DLOCK_TEST_REPORT", c.report)
-	c.logs = filepath.Join(os.TempDir(), fmt.Sprintf("dlock-logs-%d", os.Getpid())) // where tests that fail keep their servers' logs
+	// where tests that fail keep their servers' logs
+	c.logs = filepath.Join(os.TempDir(), fmt.Sprintf("dlock-logs-%d", os.Getpid()))
 	os.Setenv("DLOCK_TEST_LOGS", c.logs)
 	if size == "test" || size == "long" {
 		return c.compiler()
@@ -132,8 +138,8 @@ func (c *check) compiler() error {
 	return nil
 }
 
-// abreast runs lanes of steps side by side, the steps of each one after the other. All lanes run to their end; a step that fails ends
-// its lane only if it has to.
+// abreast runs lanes of steps side by side, the steps of each one after the other. All lanes run to
+// their end; a step that fails ends its lane only if it has to.
 func (c *check) abreast(lanes ...[]step) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(lanes))

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// tests reads what go test -json says, of several runs at once. It shows go test's own lines and whatever a test that failed wrote.
+// tests reads what go test -json says, of several runs at once. It shows go test's own lines and
+// whatever a test that failed wrote.
 type tests struct {
 	mu     sync.Mutex
 	out    io.Writer
@@ -226,7 +227,8 @@ func (t *tests) running(now time.Time) string {
 	return strings.Join(what, "; ")
 }
 
-// summary prints what ran on what, with what the report of the tests of services says, and what failed.
+// summary prints what ran on what, with what the report of the tests of services says, and what
+// failed.
 func (t *tests) summary(out io.Writer, report string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

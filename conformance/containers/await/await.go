@@ -1,4 +1,5 @@
-// Package await waits for conditions, so that no test sleeps: for as long as a slow machine needs, and no longer than it has to.
+// Package await waits for conditions, so that no test sleeps: for as long as a slow machine needs,
+// and no longer than it has to.
 package await
 
 import (
@@ -15,7 +16,8 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// That waits until cond holds, for at most [Patience]: then the test fails, and says that what is still not so.
+// That waits until cond holds, for at most [Patience]: then the test fails, and says that what is
+// still not so.
 func That(t T, what string, cond func() bool) {
 	t.Helper()
 	Within(t, Patience, what, cond)
@@ -35,8 +37,8 @@ func Within(t T, d time.Duration, what string, cond func() bool) {
 // Patience is for how long a test waits for what has to happen: nothing that is right waits it out.
 const Patience = time.Minute
 
-// Quiet is how long nothing has to happen for a test to believe that it will not. Too short, it misses a defect now and then; it never
-// fails what is right.
+// Quiet is how long nothing has to happen for a test to believe that it will not. Too short, it
+// misses a defect now and then; it never fails what is right.
 const Quiet = 50 * time.Millisecond
 
 // IsTimeout reports whether an error says that somebody's patience ended.

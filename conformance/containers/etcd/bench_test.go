@@ -19,7 +19,8 @@ import (
 // locker is one of several that want a lock: it locks, and returns what unlocks.
 type locker func(ctx context.Context) (unlock func() error, err error)
 
-// etcdLockers are n of dlock's and n of the recipe that etcd's client brings, which needs a session for each, spread over so many clients of either.
+// etcdLockers are n of dlock's and n of the recipe that etcd's client brings, which needs a session
+// for each, spread over so many clients of either.
 func etcdLockers(b *testing.B, s *service.Server, clients, n int, name string) (ours, theirs []locker) {
 	b.Helper()
 	for range clients {
@@ -65,8 +66,8 @@ func ofRecipe(b *testing.B, c *clientv3.Client, name string) locker {
 	}
 }
 
-// relay has the lockers take turns for a while, and returns the times from the call of unlock to the return of the next lock, and how many there were in a
-// second.
+// relay has the lockers take turns for a while, and returns the times from the call of unlock to
+// the return of the next lock, and how many there were in a second.
 func relay(b *testing.B, lockers []locker, hold time.Duration) (took []time.Duration, rate float64) {
 	ctx, stop := context.WithTimeout(b.Context(), 2*steps.TurnTime)
 	defer stop()

@@ -23,7 +23,8 @@ func StartCluster(t service.T) *Cluster {
 	return startCluster(t, false)
 }
 
-// StartDivisibleCluster is StartEtcdCluster, with members that talk to each other through a network in this process, which can be cut.
+// StartDivisibleCluster is StartEtcdCluster, with members that talk to each other through a network
+// in this process, which can be cut.
 func StartDivisibleCluster(t service.T) *Cluster {
 	t.Helper()
 	return startCluster(t, true)
@@ -125,8 +126,10 @@ func (c *Cluster) Restart(t service.T) {
 	wg.Wait()
 }
 
-// Lag keeps all changes from a follower of a divisible cluster, until heal: it has its leader, and knows nothing new.
+// Lag keeps all changes from a follower of a divisible cluster, until heal: it has its leader, and
+// knows nothing new.
 func (c *Cluster) Lag(member int) (heal func()) { return c.network.lag(member) }
 
-// Cut takes a member of a divisible cluster off the network of its peers, until heal. Its clients still reach it.
+// Cut takes a member of a divisible cluster off the network of its peers, until heal. Its clients
+// still reach it.
 func (c *Cluster) Cut(member int) (heal func()) { return c.network.cut(member) }

@@ -35,7 +35,8 @@ type etcdSide struct {
 	once     sync.Once
 }
 
-// Capabilities are those of the backend, but for the identity: the queues are known by their servers, not by the proxy.
+// Capabilities are those of the backend, but for the identity: the queues are known by their
+// servers, not by the proxy.
 func (s *etcdSide) Capabilities() driver.Capabilities {
 	c := s.Backend.Capabilities()
 	c.Identity = s.identity
@@ -137,7 +138,8 @@ func stored(h conformance.Harness, s *service.Server) conformance.Harness {
 	return h
 }
 
-// seen is the harness of clients whose calls are seen: they are counted, and transactions can be sent again.
+// seen is the harness of clients whose calls are seen: they are counted, and transactions can be
+// sent again.
 func seen(h conformance.Harness, s *service.Server) conformance.Harness {
 	h = stored(h, s)
 	h.Calls = func(b driver.Backend) int64 { return total(b.(*etcdSide).rpcs.counts()) }
@@ -177,7 +179,8 @@ func TestEtcdConformance(t *testing.T) {
 	})
 }
 
-// TestEtcdClientConformance is for a client of the user's: one whose calls are seen, so that laws have all powers.
+// TestEtcdClientConformance is for a client of the user's: one whose calls are seen, so that laws
+// have all powers.
 func TestEtcdClientConformance(t *testing.T) {
 	s := service.StartOwn(t, Etcd)
 	conformance.Run(t, seen(etcdHarness("etcd, a client of the user's", func(t conformance.T, p *netfault.Proxy) *etcdSide { return etcdOver(t, p, []string{s.Addr}) }, s), s))

@@ -37,8 +37,9 @@ func TestEtcdCosts(t *testing.T) {
 	}
 }
 
-// prompted runs rounds of what goes as it should only if each call is sent once, until one goes so. F gets the number of the round, and returns what is
-// wrong with it, and whether the calls were answered promptly: only then it counts.
+// prompted runs rounds of what goes as it should only if each call is sent once, until one goes so.
+// F gets the number of the round, and returns what is wrong with it, and whether the calls were
+// answered promptly: only then it counts.
 func prompted(t *testing.T, f func(round int) (prompt bool, wrong error)) {
 	t.Helper()
 	const most = 5
@@ -55,7 +56,8 @@ func prompted(t *testing.T, f func(round int) (prompt bool, wrong error)) {
 	}
 }
 
-// etcdRoundTrips: Lock is one, Unlock is one, re-entry none; of a fixed lease they are two each, since it has a lease of its own.
+// etcdRoundTrips: Lock is one, Unlock is one, re-entry none; of a fixed lease they are two each,
+// since it has a lease of its own.
 func etcdRoundTrips(t *testing.T, s *service.Server) {
 	prompted(t, func(round int) (bool, error) {
 		b := etcdSideOf(t, s)
@@ -64,7 +66,8 @@ func etcdRoundTrips(t *testing.T, s *service.Server) {
 	})
 }
 
-// etcdTripsOf counts the round trips of a client, on names with the prefix, and returns what is wrong with their number.
+// etcdTripsOf counts the round trips of a client, on names with the prefix, and returns what is
+// wrong with their number.
 func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) error {
 	const rounds = 50
 	c := steps.ClientOf(t, b, dlock.TTL(10*time.Minute))
@@ -101,7 +104,8 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 		if n := sent["Txn"]; n < txns*rounds || n > txns*rounds+slack {
 			wrong = append(wrong, fmt.Errorf("%s made %d transactions in %d rounds; want %d", what, n, rounds, txns*rounds))
 		}
-		if n := total(sent) - sent["Txn"]; n < others*rounds-slack || n > others*rounds+slack { // the last may be sent in the background
+		// the last may be sent in the background
+		if n := total(sent) - sent["Txn"]; n < others*rounds-slack || n > others*rounds+slack {
 			wrong = append(wrong, fmt.Errorf("%s made %d other calls in %d rounds; want %d", what, n, rounds, others*rounds))
 		}
 	}
@@ -151,7 +155,8 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 	return errors.Join(wrong...)
 }
 
-// etcdHandOffs: a hand-off is the transaction of who gives the lock back, and no call of the one who gets it, however many wait.
+// etcdHandOffs: a hand-off is the transaction of who gives the lock back, and no call of the one
+// who gets it, however many wait.
 func etcdHandOffs(t *testing.T, s *service.Server) {
 	probe := etcdSideOf(t, s)
 	for _, waiters := range []int{2, 16, 128} {
@@ -163,7 +168,8 @@ func etcdHandOffs(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdHandsOf has clients hand a lock on, with so many more that wait, and returns what is wrong with the number of their calls.
+// etcdHandsOf has clients hand a lock on, with so many more that wait, and returns what is wrong
+// with the number of their calls.
 func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, waiters, clients int) (prompt bool, wrong error) {
 	const hands, abreast = 20, 16 // so few come at a time that none waits for long until it is sent
 	var sides []*etcdSide
@@ -218,7 +224,8 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 	if n := sent["Txn"]; n < hands || n > hands+2 {
 		wrong = fmt.Errorf("%d waiters: %d hand-offs made %d transactions", waiters, hands, n)
 	}
-	asks := int64(time.Since(start)/(3*time.Second)) + 1 // each client asks whether its stream is there
+	// each client asks whether its stream is there
+	asks := int64(time.Since(start)/(3*time.Second)) + 1
 	if n := total(sent) - sent["Txn"]; n > asks*int64(clients) {
 		wrong = errors.Join(wrong, fmt.Errorf("%d waiters: %d hand-offs made %d other calls: %v", waiters, hands, n, sent))
 	}
@@ -240,7 +247,8 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 	return prompt, wrong
 }
 
-// fewer waits until there are at most so many: calls that are just under way have some of their own.
+// fewer waits until there are at most so many: calls that are just under way have some of their
+// own.
 func fewer(t *testing.T, what string, most int, count func() int) {
 	t.Helper()
 	n := count()
@@ -252,7 +260,8 @@ func fewer(t *testing.T, what string, most int, count func() int) {
 	}
 }
 
-// etcdIdleWait: those who wait cost a client what keeps its leases alive, and nothing else; no goroutine and no connection each.
+// etcdIdleWait: those who wait cost a client what keeps its leases alive, and nothing else; no
+// goroutine and no connection each.
 func etcdIdleWait(t *testing.T, s *service.Server) {
 	const names, each, ttl, span = 8, 16, 12 * time.Second, 10 * time.Second
 	holder, b := etcdSideOf(t, s), etcdSideOf(t, s)
@@ -315,7 +324,8 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 	wg.Wait()
 }
 
-// etcdHolding: 10,000 leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no goroutine of its own.
+// etcdHolding: 10,000 leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no
+// goroutine of its own.
 func etcdHolding(t *testing.T, s *service.Server) {
 	const many, ttl = 10_000, 15 * time.Second
 	b := etcdSideOf(t, s)
@@ -330,7 +340,8 @@ func etcdHolding(t *testing.T, s *service.Server) {
 	<-time.After(2 * ttl / 3)
 	took, sent := time.Since(start), b.rpcs.since(before)
 	t.Logf("%d leases: %v in %s; %d goroutines more", many, sent, took, runtime.NumGoroutine()-goroutines)
-	most := 20 * (int64(took/(ttl/3)) + 1) // some ten of etcd's leases, and an answer that takes long is asked for again
+	// some ten of etcd's leases, and an answer that takes long is asked for again
+	most := 20 * (int64(took/(ttl/3)) + 1)
 	if n := sent["LeaseKeepAlive"]; n < many/1000 || n > most {
 		t.Errorf("%d leases made %d keep-alives in %s", many, n, took)
 	}
@@ -352,7 +363,8 @@ func etcdHolding(t *testing.T, s *service.Server) {
 	wg.Wait()
 }
 
-// etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant says.
+// etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant
+// says.
 func etcdRaisedTTL(t *testing.T, _ *service.Server) {
 	const least = 6 * time.Second // three elections of eighty heartbeats, by half
 	s := service.StartOwn(t, Etcd.With("--election-timeout=4000"))

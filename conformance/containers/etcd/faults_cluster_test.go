@@ -88,9 +88,11 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	}
 }
 
-// etcdMinority: a client that reaches only a member without a majority knows that its hold is over before the next is in.
+// etcdMinority: a client that reaches only a member without a majority knows that its hold is over
+// before the next is in.
 func etcdMinority(t *testing.T, c *Cluster, member int) {
-	const ttl, most = 2 * etcdTTL, time.Minute // of those who are to lose what they have, and of the others
+	// of those who are to lose what they have, and of the others
+	const ttl, most = 2 * etcdTTL, time.Minute
 	near := etcdOver(t, netfault.NewProxy(), []string{c.Members[member].Addr})
 	var others []string
 	for i, m := range c.Members {
@@ -154,7 +156,8 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 	}
 }
 
-// passes locks and unlocks. What was over before it was given back, on a machine that stood still, is locked once more.
+// passes locks and unlocks. What was over before it was given back, on a machine that stood still,
+// is locked once more.
 func passes(ctx context.Context, m dlock.Mutex) error {
 	const most = 5
 	for i := 1; ; i++ {
@@ -169,7 +172,8 @@ func passes(ctx context.Context, m dlock.Mutex) error {
 	}
 }
 
-// etcdLeaderSleeps: a leader is stopped, and goes on when it has long been replaced. It may still believe, and say, that all is as it was.
+// etcdLeaderSleeps: a leader is stopped, and goes on when it has long been replaced. It may still
+// believe, and say, that all is as it was.
 func etcdLeaderSleeps(t *testing.T, c *Cluster) {
 	m := c.Members[c.Leader(t)]
 	near := etcdOver(t, netfault.NewProxy(), []string{m.Addr})
@@ -199,7 +203,8 @@ func etcdLeaderSleeps(t *testing.T, c *Cluster) {
 	steps.Released(t, far, next)
 }
 
-// etcdCompaction: history is compacted all the time, and the members are defragmented in turn, which stops each for a moment.
+// etcdCompaction: history is compacted all the time, and the members are defragmented in turn,
+// which stops each for a moment.
 func etcdCompaction(t *testing.T, c *Cluster) {
 	const ttl = 30 * time.Second // more than members and machine together may stand still
 	probe, root := c.side(t), etcdOf(t, c.Members[0])
@@ -218,7 +223,8 @@ func etcdCompaction(t *testing.T, c *Cluster) {
 		switch {
 		case err == nil:
 			compacted++
-		case !errors.As(err, &e) || e.Code() != codes.Unavailable: // else there was an election, and nobody knows whether it was executed
+		case !errors.As(err, &e) || e.Code() != codes.Unavailable:
+			// else there was an election, and nobody knows whether it was executed
 			t.Fatal(err)
 		}
 		m := c.Members[i%len(c.Members)]

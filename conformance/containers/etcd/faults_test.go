@@ -94,7 +94,8 @@ func etcdNames(t *testing.T, s *service.Server) {
 	names := []string{"a", "A", "a ", " a", "a/b", "a0", "a/", "/a", "a//b", "a.", "a-", "a%", "a%2F", "a%2Fb", "a%25", "%", "%%", "/", "//", "0", ".", "..",
 		"s", "j", "a\u00a0", "é", "e\u0301", "🔒", strings.Repeat("x", 255), strings.Repeat("/", 255), strings.Repeat("%", 254)}
 	other, stranger, root := etcdSideOf(t, s), etcdByURL(t, netfault.NewProxy(), s.URL+"/elsewhere"), etcdOf(t, s)
-	within := etcdByURL(t, netfault.NewProxy(), s.URL+"/dlock/a") // a root that looks like one of the names
+	// a root that looks like one of the names
+	within := etcdByURL(t, netfault.NewProxy(), s.URL+"/dlock/a")
 	steps.Acquired(t, within, steps.Asked(within, "b", time.Minute))
 	for try := range 3 {
 		b := etcdSideOf(t, s)
@@ -105,7 +106,8 @@ func etcdNames(t *testing.T, s *service.Server) {
 		}
 		took := time.Since(start)
 		listed, err := other.List(t.Context())
-		if err != nil || len(listed) == 0 || took < 2*time.Second || try == 2 { // after that Close leaves the rest to the server
+		// after that Close leaves the rest to the server
+		if err != nil || len(listed) == 0 || took < 2*time.Second || try == 2 {
 			if err != nil || len(listed) != 0 {
 				t.Errorf("List after Close, which took %s: %q, %v", took, listed, err)
 			}
@@ -147,7 +149,8 @@ func etcdRacers(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdRefused: nobody listens for a while, and a call that began meanwhile succeeds when somebody does.
+// etcdRefused: nobody listens for a while, and a call that began meanwhile succeeds when somebody
+// does.
 func etcdRefused(t *testing.T, s *service.Server) {
 	for try := range 3 {
 		b := etcdSideOf(t, s)
@@ -167,7 +170,9 @@ func etcdRefused(t *testing.T, s *service.Server) {
 		err := <-next
 		steps.Released(t, b, r)
 		if err != nil && took > 2500*time.Millisecond && try < 2 {
-			continue // the longer nobody listens, the longer gRPC waits until it dials again; the call may give up before
+			// the longer nobody listens, the longer gRPC waits until it dials again; the call may
+			// give up before
+			continue
 		}
 		if err != nil {
 			t.Errorf("Acquire, with nobody there for %s: %v", took, err)
@@ -236,7 +241,8 @@ func etcdLostReplies(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdLateCopies: a client's keys are used again, and copies of all that it ever sent do nothing to who has one now.
+// etcdLateCopies: a client's keys are used again, and copies of all that it ever sent do nothing to
+// who has one now.
 func etcdLateCopies(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	copied := func(name string, lossy bool) (prompt bool, wrong error) {
@@ -259,7 +265,8 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 		for range 2 {
 			r := steps.Asked(b, name, time.Minute)
 			g := steps.Acquired(t, b, r)
-			if again := string(keyOf(t, root, r).Key) == string(keys[0].Key); again == lossy { // or its tombstone has it
+			// or its tombstone has it
+			if again := string(keyOf(t, root, r).Key) == string(keys[0].Key); again == lossy {
 				return b.rpcs.prompted(), fmt.Errorf("used again: %t", again)
 			}
 			replayTxns(t, s, copies)
@@ -280,7 +287,8 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdStray: a copy of an acquire that arrives after the release puts a key that its client keeps alive. The client finds it, and deletes it.
+// etcdStray: a copy of an acquire that arrives after the release puts a key that its client keeps
+// alive. The client finds it, and deletes it.
 func etcdStray(t *testing.T, s *service.Server) {
 	const ttl = 6 * time.Second // it is found by the second renewal
 	other, root := etcdSideOf(t, s), etcdOf(t, s)
@@ -323,7 +331,8 @@ func etcdStray(t *testing.T, s *service.Server) {
 	})
 }
 
-// etcdStrayAgain: who finds a stray under the key that it was to have removes it, and does not wait for an audit.
+// etcdStrayAgain: who finds a stray under the key that it was to have removes it, and does not wait
+// for an audit.
 func etcdStrayAgain(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	prompted(t, func(round int) (prompt bool, wrong error) {
@@ -371,7 +380,8 @@ func before(method string, f func()) func(*clientv3.Config) {
 	}
 }
 
-// etcdReleaseBesideAcquire: a release that comes while the transaction of its acquire is under way ends both.
+// etcdReleaseBesideAcquire: a release that comes while the transaction of its acquire is under way
+// ends both.
 func etcdReleaseBesideAcquire(t *testing.T, s *service.Server) {
 	other, root := etcdSideOf(t, s), etcdOf(t, s)
 	for _, wait := range []bool{false, true} {
@@ -461,7 +471,8 @@ func etcdBreakLarge(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdBreakSlow: between the grant of its lease and its transaction the holder may renew. What is broken stands for a TTL from then.
+// etcdBreakSlow: between the grant of its lease and its transaction the holder may renew. What is
+// broken stands for a TTL from then.
 func etcdBreakSlow(t *testing.T, s *service.Server) {
 	for _, f := range []struct {
 		name       string
@@ -495,7 +506,8 @@ func etcdBreakSlow(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdNoSpace: without space locks can be given back, whatever became of their acquires; nothing is left, and who comes is told what to do.
+// etcdNoSpace: without space locks can be given back, whatever became of their acquires; nothing is
+// left, and who comes is told what to do.
 func etcdNoSpace(t *testing.T, s *service.Server) {
 	const name = "full"
 	b, other, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
@@ -629,7 +641,8 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 	}
 	steps.Released(t, a, beside)
 	steps.Released(t, b, next)
-	// A release that comes before any renewal finds out too. (One that is sent again takes it for what the first did.)
+	// A release that comes before any renewal finds out too. (One that is sent again takes it for
+	// what the first did.)
 	prompted(t, func(int) (prompt bool, wrong error) {
 		a := etcdSideOf(t, s)
 		r := steps.Asked(a, name, time.Minute)
@@ -651,12 +664,14 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	calls := side.rpcs.counts()
-	if await.Closed(t, "the loss of a lease whose key was deleted", l.Lost()); side.rpcs.since(calls)["LeaseTimeToLive"] > 6 { // two renewals, asked for anew
+	// two renewals, asked for anew
+	if await.Closed(t, "the loss of a lease whose key was deleted", l.Lost()); side.rpcs.since(calls)["LeaseTimeToLive"] > 6 {
 		t.Errorf("a lease whose key was deleted was lost after the calls %v", side.rpcs.since(calls))
 	}
 }
 
-// etcdJoins: a join and the end of the hold that it joins come at the same time; the join is in, or it is too late, and then the next is in.
+// etcdJoins: a join and the end of the hold that it joins come at the same time; the join is in, or
+// it is too late, and then the next is in.
 func etcdJoins(t *testing.T, s *service.Server) {
 	a, b, c := etcdSideOf(t, s), etcdSideOf(t, s), etcdSideOf(t, s)
 	joined := 0
@@ -760,7 +775,8 @@ func etcdWatches(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdCompactedWaiter: what happened while a waiter's line was dead was compacted before it heard of it.
+// etcdCompactedWaiter: what happened while a waiter's line was dead was compacted before it heard
+// of it.
 func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 	a, b, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
 	const name = "compacted"
@@ -799,7 +815,8 @@ func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 	steps.Released(t, b, next)
 }
 
-// closes reports whether c is closed within d. A time in which this process stands still counts little.
+// closes reports whether c is closed within d. A time in which this process stands still counts
+// little.
 func closes(c <-chan struct{}, d time.Duration) bool {
 	const step = 10 * time.Millisecond
 	for range d / step {
@@ -812,7 +829,8 @@ func closes(c <-chan struct{}, d time.Duration) bool {
 	return false
 }
 
-// etcdHangs: a server that says nothing, or a line that swallows everything, keeps no call longer than its context.
+// etcdHangs: a server that says nothing, or a line that swallows everything, keeps no call longer
+// than its context.
 func etcdHangs(t *testing.T, s *service.Server) {
 	const ttl = 2 * etcdTTL // so that it is not over while calls hang
 	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
@@ -838,7 +856,8 @@ func etcdHangs(t *testing.T, s *service.Server) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
-			start, stood := time.Now(), steps.Standstill() // only this process matters: the server hangs anyway
+			// only this process matters: the server hangs anyway
+			start, stood := time.Now(), steps.Standstill()
 			err := f(ctx)
 			took, still := time.Since(start), stood()
 			if over := !time.Now().Before(held.Until()); !errors.Is(err, context.DeadlineExceeded) && !(over && errors.Is(err, dlock.ErrLost)) {
@@ -896,7 +915,8 @@ func etcdRestart(t *testing.T, s *service.Server) {
 	steps.AcrossRestart(t, s, etcdSideOf(t, s), c, other)
 }
 
-// TestEtcdSlowReplies: the longer replies take, the less time a holder has, since it counts from when it asked.
+// TestEtcdSlowReplies: the longer replies take, the less time a holder has, since it counts from
+// when it asked.
 func TestEtcdSlowReplies(t *testing.T) {
 	t.Parallel()
 	const ttl, late = 6 * time.Second, time.Second

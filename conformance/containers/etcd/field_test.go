@@ -41,7 +41,8 @@ func TestEtcdField(t *testing.T) {
 		{"a fixed lease stands over Close", etcdFixed},
 		{"a TTL that cannot be kept", etcdNeverKept},
 		{"how a wait ends", etcdWaited},
-		{"a server that hangs, and calls without a deadline", etcdHangsUnbounded}, // the last: it stops the server
+		// the last: it stops the server
+		{"a server that hangs, and calls without a deadline", etcdHangsUnbounded},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			service.Watch(t, s)
@@ -172,7 +173,8 @@ func etcdBurst(t *testing.T, s *service.Server) {
 	if n := puts.Load(); n > many+many/10 {
 		t.Errorf("%d requests took %d transactions", many, n)
 	}
-	most := many * int64(10+time.Since(start)/time.Second) // each second one look at all, on a machine that is slow
+	// each second one look at all, on a machine that is slow
+	most := many * int64(10+time.Since(start)/time.Second)
 	if n := keys.Load(); n > most {
 		t.Errorf("for %d requests the server read %d keys; %d are allowed", many, n, most)
 	}

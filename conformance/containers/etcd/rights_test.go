@@ -26,13 +26,15 @@ import (
 
 const etcdPassword = "canary"
 
-// patiently is what the URL says of one that is to be opened, or refused for another reason than the time.
+// patiently is what the URL says of one that is to be opened, or refused for another reason than
+// the time.
 const patiently = "?dial_timeout=30s"
 
 // guardedEtcd is a member that wants a user and a password. Its root is a client.
 func guardedEtcd(t *testing.T, args ...string) (*service.Server, *clientv3.Client) {
 	t.Helper()
-	s := service.StartOwn(t, Etcd.With(append(args, "--bcrypt-cost=4")...)) // a cost that a hundred clients can pay
+	// a cost that a hundred clients can pay
+	s := service.StartOwn(t, Etcd.With(append(args, "--bcrypt-cost=4")...))
 	open := etcdOf(t, s)
 	_, err := open.UserAdd(t.Context(), "root", etcdPassword)
 	must := func(what string, err error) {
@@ -107,7 +109,8 @@ func urlAs(s *service.Server, name, password string) string {
 	return "etcd://" + url.UserPassword(name, password).String() + "@" + s.Addr
 }
 
-// TestEtcdRights: the role of the documentation suffices, and nothing less does; what is missing is said.
+// TestEtcdRights: the role of the documentation suffices, and nothing less does; what is missing is
+// said.
 func TestEtcdRights(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t)
@@ -231,12 +234,14 @@ func TestEtcdSecrets(t *testing.T) {
 	}
 }
 
-// TestEtcdTokens: tokens of the authentication expire within a second or two that nothing is asked. Nobody is told, and no wait ends.
+// TestEtcdTokens: tokens of the authentication expire within a second or two that nothing is asked.
+// Nobody is told, and no wait ends.
 func TestEtcdTokens(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t, "--auth-token=simple", "--auth-token-ttl=1")
 	user(t, root, "app", etcdRight{"dlock/", "dlock0", etcdBoth})
-	const ttl = 9 * time.Second // renewed each three seconds: each time with a token that has expired
+	// renewed each three seconds: each time with a token that has expired
+	const ttl = 9 * time.Second
 	var clients []*dlock.Client
 	for range 3 {
 		c, err := dlock.Open(t.Context(), urlAs(s, "app", etcdPassword)+patiently, dlock.Logger(nil), dlock.TTL(ttl))

@@ -13,17 +13,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses replies, and can repeat transactions. Methods are
-// named without their service: "Txn", "Range", "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one.
+// rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses
+// replies, and can repeat transactions. Methods are named without their service: "Txn", "Range",
+// "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one.
 type rpcs struct {
 	mu        sync.Mutex
 	calls     map[string]int64
 	lose      map[string]chan struct{} // closed when a reply was lost
 	recording bool
 	txns      []*pb.TxnRequest
-	spoil     func(*pb.WatchResponse) error // of what the server says on watches; an error breaks the stream
-	watching  int64                         // watches that the server said are there
-	longest   time.Duration                 // that a unary call took
+	// of what the server says on watches; an error breaks the stream
+	spoil    func(*pb.WatchResponse) error
+	watching int64         // watches that the server said are there
+	longest  time.Duration // that a unary call took
 }
 
 func newRPCs() *rpcs {
@@ -64,8 +66,9 @@ func total(calls map[string]int64) (n int64) {
 // promptly is less than the time after which the driver gives up the first attempt of a call.
 const promptly = 400 * time.Millisecond
 
-// prompted reports whether each unary call so far was answered so soon that the driver cannot have sent it again. (Of one that it sent again it leaves a
-// tombstone, for a copy may be under way; and it takes what it finds undone for its own work.)
+// prompted reports whether each unary call so far was answered so soon that the driver cannot have
+// sent it again. (Of one that it sent again it leaves a tombstone, for a copy may be under way; and
+// it takes what it finds undone for its own work.)
 func (r *rpcs) prompted() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +82,8 @@ func (r *rpcs) watches() int64 {
 	return r.watching
 }
 
-// loseReply loses the next reply to a unary method: the server executed it, and the client cannot know. The result is closed when that happened.
+// loseReply loses the next reply to a unary method: the server executed it, and the client cannot
+// know. The result is closed when that happened.
 func (r *rpcs) loseReply(method string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +92,8 @@ func (r *rpcs) loseReply(method string) <-chan struct{} {
 	return lost
 }
 
-// record keeps copies of the transactions that are sent from now on; the result returns them, and ends that.
+// record keeps copies of the transactions that are sent from now on; the result returns them, and
+// ends that.
 func (r *rpcs) record() (sent func() []*pb.TxnRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +156,8 @@ func (s *seenStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// spoilEvents has f change the next message of a watch that has events. If it returns an error that is what the client gets, and its stream is over.
+// spoilEvents has f change the next message of a watch that has events. If it returns an error that
+// is what the client gets, and its stream is over.
 func (r *rpcs) spoilEvents(f func(*pb.WatchResponse) error) (done <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

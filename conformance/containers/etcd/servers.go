@@ -17,8 +17,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// Etcd is a cluster of one member of etcd 3.5. One that is killed leaves all that it ever acknowledged. (In tests no machine crashes: nothing has to reach
-// the disk.)
+// Etcd is a cluster of one member of etcd 3.5. One that is killed leaves all that it ever
+// acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
 var Etcd = service.Kind{
 	Name:    "etcd",
 	Image:   "quay.io/coreos/etcd:v3.5.21",

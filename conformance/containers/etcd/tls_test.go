@@ -14,7 +14,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// secureEtcd is a member that shows a certificate and wants, if client is set, one of its clients that the authority signed.
+// secureEtcd is a member that shows a certificate and wants, if client is set, one of its clients
+// that the authority signed.
 func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client bool) *service.Server {
 	t.Helper()
 	k := Etcd
@@ -51,7 +52,8 @@ func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client boo
 	return service.StartOwn(t, k)
 }
 
-// watched looks at a server until stop, which reports whether it, or this process, stood still meanwhile.
+// watched looks at a server until stop, which reports whether it, or this process, stood still
+// meanwhile.
 func watched(s *service.Server) (stop func() bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	still := make(chan bool)

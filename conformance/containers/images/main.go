@@ -1,5 +1,5 @@
-// Images gets the images of all servers that the tests need, side by side, as the tests do one by one: those that are there, or else
-// published ones, or else ones that scripts/images.sh builds.
+// Images gets the images of all servers that the tests need, side by side, as the tests do one by
+// one: those that are there, or else published ones, or else ones that scripts/images.sh builds.
 package main
 
 import (
@@ -22,7 +22,8 @@ func main() {
 	var all sync.WaitGroup
 	for _, k := range []service.Kind{redis.Redis, redis.Valkey, mysql.MySQL, mysql.MariaDB, zookeeper.ZooKeeper, etcd.Etcd} {
 		all.Go(func() {
-			if origin, err := service.Image(k); err != nil { // the tests may know another way, and say so if there is none
+			// the tests may know another way, and say so if there is none
+			if origin, err := service.Image(k); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			} else {
 				fmt.Printf("%s: %s\n", k.Name, origin)

@@ -24,7 +24,8 @@ func BenchmarkMySQLTimes(b *testing.B) {
 	}
 }
 
-// passing counts how often n goroutines of one client pass a lock on within d, from hand to hand: each waits behind the others.
+// passing counts how often n goroutines of one client pass a lock on within d, from hand to hand:
+// each waits behind the others.
 func passing(t testing.TB, s *service.Server, name string, n int, d time.Duration) float64 {
 	t.Helper()
 	b, _ := ownSide(t, s, "")
@@ -60,7 +61,8 @@ func perSecond(t testing.TB, done *atomic.Int64, d time.Duration) float64 {
 	return float64(done.Load()-before) / time.Since(start).Seconds()
 }
 
-// polling is what tables of locks are usually like: n connections look at the row with FOR UPDATE every 10 ms, and who finds it free takes it.
+// polling is what tables of locks are usually like: n connections look at the row with FOR UPDATE
+// every 10 ms, and who finds it free takes it.
 func polling(t testing.TB, s *service.Server, n int, d time.Duration) float64 {
 	t.Helper()
 	db := mysqlOf(t, s).pool(t)
@@ -106,7 +108,8 @@ func polling(t testing.TB, s *service.Server, n int, d time.Duration) float64 {
 	return rate
 }
 
-// mysqlRates: a queue serves 128 about as fast as two, and much faster than if they polled. They are measured in turns.
+// mysqlRates: a queue serves 128 about as fast as two, and much faster than if they polled. They
+// are measured in turns.
 func mysqlRates(b *testing.B, s *service.Server) {
 	const span = time.Second
 	var few, many, polled, growth, gain []float64
@@ -124,7 +127,8 @@ func mysqlRates(b *testing.B, s *service.Server) {
 	b.ReportMetric(steps.Median(gain), "128/polling")
 }
 
-// mysqlWakeUp: how long a lock is nobody's within a client, and between two, which only the server connects.
+// mysqlWakeUp: how long a lock is nobody's within a client, and between two, which only the server
+// connects.
 func mysqlWakeUp(b *testing.B, s *service.Server) {
 	one, two := sideOf(b, s), sideOf(b, s)
 	b.ReportMetric(0, "ns/op")
@@ -137,7 +141,8 @@ func mysqlWakeUp(b *testing.B, s *service.Server) {
 	}
 }
 
-// wakeUp passes a lock from a to a waiter of b that has waited for a while, and returns how long that takes.
+// wakeUp passes a lock from a to a waiter of b that has waited for a while, and returns how long
+// that takes.
 func wakeUp(t testing.TB, a, b driver.Backend, name string, while time.Duration) time.Duration {
 	t.Helper()
 	r, next := steps.Waiting(a, name, time.Minute), steps.Waiting(b, name, time.Minute)
@@ -154,8 +159,8 @@ func wakeUp(t testing.TB, a, b driver.Backend, name string, while time.Duration)
 	return at.Sub(start)
 }
 
-// BenchmarkMySQLPairs measures Lock and Unlock of names that nobody else wants, against GET_LOCK and RELEASE_LOCK, which write nothing and pin a
-// connection each.
+// BenchmarkMySQLPairs measures Lock and Unlock of names that nobody else wants, against GET_LOCK
+// and RELEASE_LOCK, which write nothing and pin a connection each.
 func BenchmarkMySQLPairs(b *testing.B) {
 	for _, k := range mysqlKinds {
 		s := migrated(b, service.StartOwn(b, k))

@@ -20,7 +20,8 @@ import (
 // mysqlTTL is the shortest that a busy machine with the race detector keeps alive.
 const mysqlTTL = time.Second
 
-// poolSide is a client of the driver over a pool that is not the driver's, with a proxy before the server.
+// poolSide is a client of the driver over a pool that is not the driver's, with a proxy before the
+// server.
 type poolSide struct {
 	*mysql.Backend
 	db   *sql.DB
@@ -93,7 +94,8 @@ func byURL(t service.T, text string) driver.Backend {
 	return b
 }
 
-// known is a backend whose queues are known by the server, not by the proxy through which it is reached.
+// known is a backend whose queues are known by the server, not by the proxy through which it is
+// reached.
 type known struct {
 	*mysql.Backend
 	identity string
@@ -148,7 +150,8 @@ func TestMySQLConformance(t *testing.T) {
 	}
 }
 
-// TestMySQLPoolConformance is for a pool of the user's whose connections are as unlike the driver's own as they can be.
+// TestMySQLPoolConformance is for a pool of the user's whose connections are as unlike the driver's
+// own as they can be.
 func TestMySQLPoolConformance(t *testing.T) {
 	for _, k := range mysqlKinds {
 		t.Run(k.Name, func(t *testing.T) {

@@ -48,7 +48,8 @@ func ownSide(t service.T, s *service.Server, params string) (driver.Backend, *ne
 	return byURL(t, behind(t, s, p, params)), p
 }
 
-// mysqlRoundTrips: Lock is one, Unlock is one, re-entry none, on the driver's own connections and on any pool.
+// mysqlRoundTrips: Lock is one, Unlock is one, re-entry none, on the driver's own connections and
+// on any pool.
 func mysqlRoundTrips(t *testing.T, s *service.Server) {
 	own, line := ownSide(t, s, "")
 	pool, strange := sideOf(t, s), hostile(mysqlOf(t, s)).side(t, netfault.NewProxy(), mysql.Options{})
@@ -124,7 +125,8 @@ func spoken(t service.T, p *netfault.Proxy, f func()) map[string]int {
 
 var procedureCall = regexp.MustCompile(`(?i)CALL\s+(dlock_\w+)`)
 
-// mysqlHandOff: one who waits asks once more if another client wakes it, and not at all if it was its own, and nobody else does.
+// mysqlHandOff: one who waits asks once more if another client wakes it, and not at all if it was
+// its own, and nobody else does.
 func mysqlHandOff(t *testing.T, s *service.Server) {
 	const waiters = 16
 	for what, c := range map[string]struct {
@@ -159,7 +161,8 @@ func mysqlHandOff(t *testing.T, s *service.Server) {
 		})
 		own := waiters / c.clients
 		t.Logf("%s, %d of their waiters: %v", what, own, calls)
-		// Each arrives, confirms if it must, and goes. A call that a busy machine does not answer in time is repeated.
+		// Each arrives, confirms if it must, and goes. A call that a busy machine does not answer
+		// in time is repeated.
 		if n, want := calls["dlock_acquire"], own*(1+c.confirm); n < want || n > want+own/4 {
 			t.Errorf("%s: %d who wait made %d calls of dlock_acquire; want %d", what, own, n, want)
 		}
@@ -202,7 +205,8 @@ func mysqlShortWaits(t *testing.T, s *service.Server) {
 		}
 	})
 	t.Logf("a wait of a second: %v", calls)
-	if n := calls["dlock_look"]; n > 100 { // 20 in the first 20 ms, then each after a twentieth of the time
+	// 20 in the first 20 ms, then each after a twentieth of the time
+	if n := calls["dlock_look"]; n > 100 {
 		t.Errorf("a wait of a second reads the queue %d times", n)
 	}
 	if n := calls["dlock_keep"]; n > 1 {
@@ -243,7 +247,9 @@ func mysqlWaiting(t *testing.T, s *service.Server) {
 		if most > 2 {
 			t.Errorf("%d waiters use %d connections", waiters, most)
 		}
-		if rate > 14 { // ten reads and one for those who have expired; the rest is for keeping alive, and for a busy machine
+		// ten reads and one for those who have expired; the rest is for keeping alive, and for a
+		// busy machine
+		if rate > 14 {
 			t.Errorf("%d waiters for %d names make %.1f round trips a second", waiters, names, rate)
 		}
 		for _, stop := range stops {
@@ -268,9 +274,11 @@ func mysqlHolding(t *testing.T, s *service.Server) {
 	b, line := ownSide(t, s, "")
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
 	leases := steps.HoldMany(t, c, many)
-	<-time.After(ttl / 3) // the first renewal may be in parts: that of leases that are younger than it
+	// the first renewal may be in parts: that of leases that are younger than it
+	<-time.After(ttl / 3)
 	const periods = 2
-	for try := range 3 { // what is not answered in time is repeated; a client that renews too often does so each time
+	// what is not answered in time is repeated; a client that renews too often does so each time
+	for try := range 3 {
 		calls := spoken(t, line, func() { <-time.After(periods * ttl / 3) })
 		t.Logf("%d leases: %v in %d times TTL/3", many, calls, periods)
 		if n := calls["dlock_renew"]; n >= periods-1 && n <= periods+1 && len(calls) == 1 {

@@ -24,8 +24,8 @@ import (
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// The procedures of migrations run on the server in virtual time (SET timestamp): no history waits for anything, and each plays
-// again in the same way.
+// The procedures of migrations run on the server in virtual time (SET timestamp): no history waits
+// for anything, and each plays again in the same way.
 
 // sqlStep is one call of a procedure.
 type sqlStep struct {
@@ -331,9 +331,11 @@ func (h *sqlHistory) play(ctx context.Context, conn *sql.Conn) (map[string]int, 
 			return fmt.Errorf("step %d: %s\n got %s\nwant %s", i, what, got, want)
 		}
 		want := s.on(m)
-		query := fmt.Sprintf("SET timestamp = %d.%06d; %s; %s", s.at/1e6, s.at%1e6, s.call(*h), h.state()) // in one round trip
+		// in one round trip
+		query := fmt.Sprintf("SET timestamp = %d.%06d; %s; %s", s.at/1e6, s.at%1e6, s.call(*h), h.state())
 		sets, err := sqlRows(ctx, conn, query)
-		for e := (*mysql.MySQLError)(nil); errors.As(err, &e) && (e.Number == 1213 || e.Number == 1205); { // with another name; the driver repeats it too
+		// with another name; the driver repeats it too
+		for e := (*mysql.MySQLError)(nil); errors.As(err, &e) && (e.Number == 1213 || e.Number == 1205); {
 			sets, err = sqlRows(ctx, conn, query)
 		}
 		if err != nil {
@@ -366,7 +368,8 @@ func (h sqlHistory) state() string {
 		"SELECT base, head, last_place, last_side FROM dlock_locks WHERE " + where
 }
 
-// stand is what they have, in the form of sqlModel.String. It also checks what the lock row says of the places.
+// stand is what they have, in the form of sqlModel.String. It also checks what the lock row says of
+// the places.
 func (h sqlHistory) stand(requests, row [][]string, now int64) (string, error) {
 	var bounds [4]int64
 	for i := range bounds {
@@ -420,8 +423,8 @@ func stopClocks(t *testing.T, db *sql.DB) {
 	execute(t, db, "DROP PROCEDURE dlock_enter", strings.Replace(string(enter), runs, "SET o_time = NULL", 1))
 }
 
-// TestMySQLFollowsTheRule plays random histories on the procedures and on a model that asks driver.Queue, and compares every answer,
-// every grant and all that stands, after each step.
+// TestMySQLFollowsTheRule plays random histories on the procedures and on a model that asks
+// driver.Queue, and compares every answer, every grant and all that stands, after each step.
 func TestMySQLFollowsTheRule(t *testing.T) {
 	seed, histories := rand.Uint64(), conformance.Longer(120)
 	if text := os.Getenv("DLOCK_SEED"); text != "" {
@@ -437,11 +440,13 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 		d := mysqlOf(t, s)
 		d.MultiStatements = true
 		root := d.pool(t)
-		execute(t, root, "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL sync_binlog = 0") // no history outlives the server
+		// no history outlives the server
+		execute(t, root, "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL sync_binlog = 0")
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		next, seen, failed := 0, map[string]int{}, false
-		for i := range 3 { // each with tables of its own, since dlock_keep looks for the dead of all names
+		// each with tables of its own, since dlock_keep looks for the dead of all names
+		for i := range 3 {
 			db := d.in(t, root, fmt.Sprint("histories", i))
 			if err := dlockmysql.Migrate(t.Context(), db); err != nil {
 				t.Fatal(err)
@@ -463,7 +468,8 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 						return
 					}
 					execute(t, conn, "DELETE FROM dlock_requests") // by another clock
-					h := *told[i]                                  // the servers play it side by side
+					// the servers play it side by side
+					h := *told[i]
 					what, err := h.play(t.Context(), conn)
 					mu.Lock()
 					for w, n := range what {

@@ -141,7 +141,8 @@ func exercise(t service.T, b driver.Backend, name string) {
 	}
 }
 
-// mysqlSettings: nothing depends on how the user's pool connects, and a connection goes back as it came.
+// mysqlSettings: nothing depends on how the user's pool connects, and a connection goes back as it
+// came.
 func mysqlSettings(t *testing.T, s *service.Server) {
 	set := func(name, value string) func(*gomysql.Config) {
 		return func(c *gomysql.Config) { c.Params = map[string]string{name: value} }
@@ -192,7 +193,8 @@ func mysqlSettings(t *testing.T, s *service.Server) {
 					return
 				}
 			}
-			t.Error("it is another connection each time") // now and then a statement takes too long, and its connection is given up
+			// now and then a statement takes too long, and its connection is given up
+			t.Error("it is another connection each time")
 		})
 	}
 }
@@ -282,7 +284,8 @@ func mysqlNames(t *testing.T, s *service.Server) {
 	steps.NamesApart(t, b, other, stranger, names)
 }
 
-// race lets 32 racers of four clients run for names that were never used before: one holds each, and nobody sees an error.
+// race lets 32 racers of four clients run for names that were never used before: one holds each,
+// and nobody sees an error.
 func race(t *testing.T, s *service.Server, prefix string, rounds int) {
 	t.Helper()
 	var sides []*poolSide
@@ -352,7 +355,8 @@ func mysqlRacers(t *testing.T, s *service.Server) {
 	}
 }
 
-// killMySQL kills connections of the server, but for that which asks, until stop, and tells how many.
+// killMySQL kills connections of the server, but for that which asks, until stop, and tells how
+// many.
 func killMySQL(t *testing.T, s *service.Server) (killed *atomic.Int64, stop func()) {
 	t.Helper()
 	db, killed := mysqlOf(t, s).pool(t), new(atomic.Int64)
@@ -360,7 +364,8 @@ func killMySQL(t *testing.T, s *service.Server) (killed *atomic.Int64, stop func
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		var took time.Duration // on a slow server calls need longer too, and each has to get through now and then
+		// on a slow server calls need longer too, and each has to get through now and then
+		var took time.Duration
 		for ; ctx.Err() == nil; <-time.After(time.Duration(1+rand.IntN(20))*time.Millisecond + 2*took) {
 			var ids []int64
 			start := time.Now()
@@ -469,7 +474,8 @@ func (c noticing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// mysqlUnreadAnswers: an Acquire whose context ends at the instant at which its answer arrives leaves nothing, whichever of both is seen first.
+// mysqlUnreadAnswers: an Acquire whose context ends at the instant at which its answer arrives
+// leaves nothing, whichever of both is seen first.
 func mysqlUnreadAnswers(t *testing.T, s *service.Server) {
 	d := mysqlOf(t, s)
 	c := d.Clone()
@@ -487,7 +493,8 @@ func mysqlUnreadAnswers(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	cancelled, delay := 0, 50*time.Microsecond // hunts the instant at which the answer is there and not read
+	// hunts the instant at which the answer is there and not read
+	cancelled, delay := 0, 50*time.Microsecond
 	for i := range 600 {
 		ctx, cancel := context.WithCancel(t.Context())
 		after := delay
@@ -518,7 +525,8 @@ func mysqlUnreadAnswers(t *testing.T, s *service.Server) {
 	})
 }
 
-// mysqlSteals: who finds an expired row takes its place, and the old owner touches nothing any more.
+// mysqlSteals: who finds an expired row takes its place, and the old owner touches nothing any
+// more.
 func mysqlSteals(t *testing.T, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
 	const short = 300 * time.Millisecond
@@ -568,11 +576,12 @@ func lockRow(t testing.TB, s *service.Server, name string) (unlock func()) {
 	return unlock
 }
 
-// transactions returns how many transactions the connections of a pool's user have open at the server, and how many of those wait
-// for a row.
+// transactions returns how many transactions the connections of a pool's user have open at the
+// server, and how many of those wait for a row.
 func transactions(t service.T, db *sql.DB, user string) (open, wait int) {
 	t.Helper()
-	<-time.After(150 * time.Millisecond) // what is shown is a copy, which is only made anew if it was not read for a tenth of a second
+	// what is shown is a copy, which is only made anew if it was not read for a tenth of a second
+	<-time.After(150 * time.Millisecond)
 	err := db.QueryRow(`SELECT COUNT(*), COALESCE(SUM(x.trx_state = 'LOCK WAIT'), 0) FROM information_schema.innodb_trx x
 		JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = ?`, user).Scan(&open, &wait)
 	if err != nil {
@@ -590,7 +599,8 @@ func userOf(t service.T, s *service.Server, name string) dsn {
 	return d
 }
 
-// mysqlBlockedRow: a grant counts its time from when the row was got, not from when it was asked for.
+// mysqlBlockedRow: a grant counts its time from when the row was got, not from when it was asked
+// for.
 func mysqlBlockedRow(t *testing.T, s *service.Server) {
 	const ttl, blocked = 30 * time.Second, 2500 * time.Millisecond
 	b := userOf(t, s, "blocked").side(t, netfault.NewProxy(), mysql.Options{})
@@ -626,7 +636,8 @@ func mysqlBlockedRow(t *testing.T, s *service.Server) {
 		if what != "renew" { // which may do without that row
 			await.That(t, "it waits for the row", func() bool { _, wait := transactions(t, root, "blocked"); return wait > 0 })
 		}
-		<-time.After(blocked - time.Since(begun)) // long enough for a wait at the server to end; nobody tries for much longer
+		// long enough for a wait at the server to end; nobody tries for much longer
+		<-time.After(blocked - time.Since(begun))
 		at := time.Now()
 		unlock()
 		wg.Wait()
@@ -668,7 +679,8 @@ func mysqlGhost(t *testing.T, s *service.Server) {
 	if took, not := time.Since(start), still(); took-not > time.Second {
 		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
 	}
-	// Clean-up may go on trying, for a moment each time; nobody may hang there for the 50 s that are usual.
+	// Clean-up may go on trying, for a moment each time; nobody may hang there for the 50 s that
+	// are usual.
 	longest := func() int {
 		return one[int](t, root, `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW())), 0) FROM information_schema.innodb_trx x
 			JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'ghost' AND x.trx_state = 'LOCK WAIT'`)
@@ -678,7 +690,8 @@ func mysqlGhost(t *testing.T, s *service.Server) {
 		if n > 15 {
 			t.Fatalf("a ghost has waited for a row for %d seconds", n)
 		}
-		if n <= 3 && time.Now().After(end) { // one that waits for longer is watched: a moment is longer on a server that stood still
+		// one that waits for longer is watched: a moment is longer on a server that stood still
+		if n <= 3 && time.Now().After(end) {
 			break
 		}
 	}
@@ -689,7 +702,8 @@ func mysqlGhost(t *testing.T, s *service.Server) {
 	steps.Released(t, b, r)
 }
 
-// mysqlDeadlocks: transactions of others take our rows in an order in which they deadlock with us. Nobody is told.
+// mysqlDeadlocks: transactions of others take our rows in an order in which they deadlock with us.
+// Nobody is told.
 func mysqlDeadlocks(t *testing.T, s *service.Server) {
 	done, stop := steps.TakeTurns(t, "deadlocks", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
 	steps.Further(t, done, 20)
@@ -707,7 +721,8 @@ func mysqlDeadlocks(t *testing.T, s *service.Server) {
 					}
 					defer tx.Rollback()
 					var n int
-					// requests first, then the lock row: the other way round than those who change a queue. Repeatable read locks gaps too.
+					// requests first, then the lock row: the other way round than those who change
+					// a queue. Repeatable read locks gaps too.
 					if err := tx.QueryRow("SELECT COUNT(*) FROM dlock_requests FOR UPDATE").Scan(&n); err != nil {
 						return err
 					}

@@ -104,7 +104,8 @@ func mysqlKilledQueries(t *testing.T, s *service.Server) {
 			}
 		})
 	}
-	wg.Go(func() { // now and then a row is not free, so that a kill finds a procedure in each of its steps
+	// now and then a row is not free, so that a kill finds a procedure in each of its steps
+	wg.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			if tx, err := root.Begin(); err == nil {
 				table := []string{"dlock_locks", "dlock_requests"}[i%2]
@@ -181,7 +182,8 @@ func mysqlBackup(t *testing.T, s *service.Server) {
 	root := mysqlOf(t, s).pool(t)
 	sides := map[string]*poolSide{"backup1": nil, "backup2": nil}
 	for u := range sides {
-		sides[u] = userOf(t, s, u).side(t, netfault.NewProxy(), mysql.Options{}) // the pool has no limit
+		// the pool has no limit
+		sides[u] = userOf(t, s, u).side(t, netfault.NewProxy(), mysql.Options{})
 		r := steps.Asked(sides[u], "backup/warm/"+u, time.Minute)
 		steps.Acquired(t, sides[u], r)
 		steps.Released(t, sides[u], r)
@@ -315,7 +317,8 @@ func mysqlCleanup(t *testing.T, s *service.Server) {
 	steps.Acquired(t, b, first)
 	got := steps.Acquiring(b, next)
 	await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "cleanup/fresh").Waiters()) == 1 })
-	execute(t, db, "UPDATE dlock_locks SET used_at = used_at - INTERVAL 2 HOUR WHERE name = 'cleanup/fresh'") // both came long ago
+	// both came long ago
+	execute(t, db, "UPDATE dlock_locks SET used_at = used_at - INTERVAL 2 HOUR WHERE name = 'cleanup/fresh'")
 	steps.Released(t, b, first)
 	if err := <-got; err != nil {
 		t.Fatal(err)

@@ -27,7 +27,8 @@ func (d dsn) in(t *testing.T, root *sql.DB, database string) *sql.DB {
 	return c.pool(t)
 }
 
-// schemaOf is all that dlock has in the database of a pool: columns, indexes, the bodies of procedures, views.
+// schemaOf is all that dlock has in the database of a pool: columns, indexes, the bodies of
+// procedures, views.
 func schemaOf(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	var lines []string
@@ -61,8 +62,9 @@ func schemaOf(t *testing.T, db *sql.DB) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestMySQLMigrationTools applies both trees with the tools that they are for, on pools without multi-statements, and wants the schema that mysql.Migrate
-// makes; then takes them back, and wants nothing left.
+// TestMySQLMigrationTools applies both trees with the tools that they are for, on pools without
+// multi-statements, and wants the schema that mysql.Migrate makes; then takes them back, and wants
+// nothing left.
 func TestMySQLMigrationTools(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)
@@ -135,7 +137,8 @@ func TestMySQLMigrationTools(t *testing.T) {
 	})
 }
 
-// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and wants the next one to end with the same schema.
+// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and wants the next one to
+// end with the same schema.
 func TestMySQLMigrateGoesOn(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)

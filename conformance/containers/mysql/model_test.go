@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// sqlModel is one name on MySQL as the protocol in driver/mysql/doc.go has it, with driver.Queue to decide who is granted. Times
-// are µs.
+// sqlModel is one name on MySQL as the protocol in driver/mysql/doc.go has it, with driver.Queue to
+// decide who is granted. Times are µs.
 type sqlModel struct {
 	window int64
 
@@ -222,7 +222,8 @@ func (m *sqlModel) release(id driver.ID, ttl int64) string {
 	m.held, m.waiting = sqlWithout(m.held, here), sqlWithout(m.waiting, here)
 	m.settle()
 	if ttl > 0 {
-		m.waiting = sqlWithout(m.waiting, func(r *sqlRequest) bool { return r.ID == id }) // it had expired
+		// it had expired
+		m.waiting = sqlWithout(m.waiting, func(r *sqlRequest) bool { return r.ID == id })
 		m.gone[id] = sqlTomb{m.now + ttl, answer == "-1"}
 	}
 	return answer
@@ -279,7 +280,8 @@ func (m *sqlModel) keep(client driver.ID) string {
 	return fmt.Sprint(n)
 }
 
-// String is what the tables must have: nothing that has expired, holders and tombstones in the order of their IDs.
+// String is what the tables must have: nothing that has expired, holders and tombstones in the
+// order of their IDs.
 func (m *sqlModel) String() string {
 	var lines, waits []string
 	for _, h := range m.held {

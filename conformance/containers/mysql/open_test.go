@@ -127,7 +127,8 @@ func TestMySQLMigrateRace(t *testing.T) {
 	})
 }
 
-// TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED transactions write.
+// TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED
+// transactions write.
 func TestMySQLBinlogFormat(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		db := mysqlOf(t, s).open()
@@ -141,7 +142,8 @@ func TestMySQLBinlogFormat(t *testing.T) {
 	}, "--log-bin=binlog", "--server-id=1", "--binlog-format=STATEMENT")
 }
 
-// TestMySQLWinterTime: the server's own time zone goes an hour back, or ahead, while a lease is held.
+// TestMySQLWinterTime: the server's own time zone goes an hour back, or ahead, while a lease is
+// held.
 func TestMySQLWinterTime(t *testing.T) {
 	for _, k := range mysqlKinds {
 		for _, change := range []string{"back", "ahead"} {
@@ -160,10 +162,12 @@ func TestMySQLWinterTime(t *testing.T) {
 	}
 }
 
-// sawChange holds leases while the server's local time changes, after delay, and reports whether the server was up early enough.
+// sawChange holds leases while the server's local time changes, after delay, and reports whether
+// the server was up early enough.
 func sawChange(t *testing.T, k service.Kind, ahead bool, delay time.Duration) bool {
 	at := time.Now().UTC().Add(delay).Truncate(time.Second)
-	// In the form of POSIX: standard time is UTC here, summer time one hour more; each begins on a day and at a local time.
+	// In the form of POSIX: standard time is UTC here, summer time one hour more; each begins on a
+	// day and at a local time.
 	stamp := func(t time.Time) string { return fmt.Sprintf("%d/%s", t.YearDay()-1, t.Format("15:04:05")) }
 	zone := "STD0SUM," + stamp(at.AddDate(0, 0, -30)) + "," + stamp(at.Add(time.Hour))
 	if ahead {

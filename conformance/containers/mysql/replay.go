@@ -10,8 +10,9 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// replay is [Recording.Replay] for a server whose user has no password, so that a connection is opened in the same words each
-// time. Those are needed on a connection that was recorded from its middle, and are in the recording of one that was opened meanwhile.
+// replay is [Recording.Replay] for a server whose user has no password, so that a connection is
+// opened in the same words each time. Those are needed on a connection that was recorded from its
+// middle, and are in the recording of one that was opened meanwhile.
 func replay(s *service.Server, r *netfault.Recording) error {
 	hello, err := hello(s)
 	if err != nil {

@@ -46,7 +46,8 @@ func split(grant string) (parts []string) {
 	return parts
 }
 
-// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and one that is missing is named.
+// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and one that is
+// missing is named.
 func TestMySQLRights(t *testing.T) {
 	var grants []string
 	for _, g := range documentedGrants(t) {
@@ -82,7 +83,8 @@ func TestMySQLRights(t *testing.T) {
 	})
 }
 
-// useAll does everything that the driver can do with a name, as the user dlock, and returns the first error.
+// useAll does everything that the driver can do with a name, as the user dlock, and returns the
+// first error.
 func useAll(t *testing.T, s *service.Server, name string) error {
 	t.Helper()
 	c, err := dlock.Open(t.Context(), strings.Replace(s.URL, "root@", "dlock:password@", 1), dlock.Logger(nil))

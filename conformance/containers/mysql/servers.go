@@ -17,8 +17,9 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// MySQL is MySQL 9. Its user root has no password, its database is called test. A server that is killed leaves all that it ever
-// acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
+// MySQL is MySQL 9. Its user root has no password, its database is called test. A server that is
+// killed leaves all that it ever acknowledged. (In tests no machine crashes: nothing has to reach
+// the disk.)
 var MySQL = service.Kind{
 	Name:    "mysql",
 	Image:   "mysql:9",

@@ -135,7 +135,8 @@ func TestMySQLReplyIsLost(t *testing.T) {
 	})
 }
 
-// TestMySQLServerOfTheUser uses a server as a user may name it: with a password and another database.
+// TestMySQLServerOfTheUser uses a server as a user may name it: with a password and another
+// database.
 func TestMySQLServerOfTheUser(t *testing.T) {
 	own := service.StartOwn(t, MariaDB)
 	execute(t, mysqlOf(t, own).pool(t), "CREATE DATABASE other", "CREATE USER app IDENTIFIED BY 'p@ss/word'", "GRANT ALL ON other.* TO app")

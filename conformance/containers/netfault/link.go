@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// link is one connection through a [Proxy]: a pipe in each direction, with a goroutine that reads and one that writes, so that
-// bytes can be on their way. The proxy's mutex guards it.
+// link is one connection through a [Proxy]: a pipe in each direction, with a goroutine that reads
+// and one that writes, so that bytes can be on their way. The proxy's mutex guards it.
 type link struct {
 	p      *Proxy
 	server string
-	ends   [2]*net.TCPConn // who receives what goes ToServer, ToClient; the server is nil until it is dialled
+	// who receives what goes ToServer, ToClient; the server is nil until it is dialled
+	ends   [2]*net.TCPConn
 	pipes  [2]pipe
 	over   bool
 	asked  bool            // the server was sent something that it has not answered
@@ -156,7 +157,8 @@ func (l *link) next(d Direction) (parcel, bool) {
 		}
 		x := q.queue[0]
 		switch wait := time.Until(x.due); {
-		case l.p.vanish[d] > 0 && x.dial: // whoever opens a connection tries again, but loses what it sends meanwhile
+		case l.p.vanish[d] > 0 && x.dial:
+			// whoever opens a connection tries again, but loses what it sends meanwhile
 			if len(q.queue) > 1 {
 				q.queue, q.size, q.lost = q.queue[:1], 0, true
 			}
@@ -275,7 +277,8 @@ func (l *link) reset() {
 	}
 }
 
-// sever ends the link so that the receiver in the direction still gets all that was sent to it, and the sender is reset.
+// sever ends the link so that the receiver in the direction still gets all that was sent to it, and
+// the sender is reset.
 func (l *link) sever(d Direction) {
 	l.finish()
 	receiver := l.ends[d]

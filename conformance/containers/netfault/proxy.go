@@ -1,4 +1,5 @@
-// Package netfault is the network between a client and its servers, made to misbehave: it cuts, holds, loses, delays and repeats.
+// Package netfault is the network between a client and its servers, made to misbehave: it cuts,
+// holds, loses, delays and repeats.
 package netfault
 
 import (
@@ -18,14 +19,17 @@ const (
 	ToClient                  // replies
 )
 
-// Proxy is the network between one client and its servers: a TCP proxy that can be told to misbehave. The zero value is not
-// useful: [NewProxy] makes one, which forwards everything at once. All methods are safe for concurrent use.
+// Proxy is the network between one client and its servers: a TCP proxy that can be told to
+// misbehave. The zero value is not useful: [NewProxy] makes one, which forwards everything at once.
+// All methods are safe for concurrent use.
 //
-// A client reaches its servers through it in one of two ways. [Proxy.Dial] has the signature of the dialers that client libraries
-// take, so servers that clients learn of later (a master that Sentinel names, the nodes of a cluster) are reached through it too.
-// [Proxy.Addr] is for what cannot be given a dialer.
+// A client reaches its servers through it in one of two ways. [Proxy.Dial] has the signature of the
+// dialers that client libraries take, so servers that clients learn of later (a master that
+// Sentinel names, the nodes of a cluster) are reached through it too. [Proxy.Addr] is for what
+// cannot be given a dialer.
 //
-// A fault lasts until its heal function is called, which may be called again. Faults that overlap are independent.
+// A fault lasts until its heal function is called, which may be called again. Faults that overlap
+// are independent.
 type Proxy struct {
 	ctx   context.Context // ends with Close
 	close context.CancelFunc
@@ -59,8 +63,9 @@ type drop struct {
 
 // Counts are what a [Proxy] has seen since it was made.
 type Counts struct {
-	// RoundTrips is how often a connection had a reply to what its client had sent: bytes of the server that follow bytes of the
-	// client. Requests that were sent in one go count once; what a server sends unasked does not count.
+	// RoundTrips is how often a connection had a reply to what its client had sent: bytes of the
+	// server that follow bytes of the client. Requests that were sent in one go count once; what a
+	// server sends unasked does not count.
 	RoundTrips int64
 	Dialled    int64 // connections that were opened
 	Open       int   // connections that are open now
@@ -78,7 +83,8 @@ func NewProxy() *Proxy {
 	return p
 }
 
-// Close ends all connections and waits until nothing of the proxy is left. Close again does nothing.
+// Close ends all connections and waits until nothing of the proxy is left. Close again does
+// nothing.
 func (p *Proxy) Close() {
 	p.close()
 	p.mu.Lock()
@@ -91,8 +97,8 @@ func (p *Proxy) Close() {
 	p.work.Wait()
 }
 
-// Addr returns an address of this machine whose connections end at the server, which is given as host:port. It is the same each
-// time. A connection is reset if the server cannot be reached.
+// Addr returns an address of this machine whose connections end at the server, which is given as
+// host:port. It is the same each time. A connection is reset if the server cannot be reached.
 func (p *Proxy) Addr(server string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,8 +125,9 @@ func (p *Proxy) Addr(server string) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// Dial connects to the server at addr through the proxy. The network is TCP, whatever is asked for. While what is sent to the
-// server is held or vanishes, Dial waits for heal or the end of ctx, as if the packets that open a connection had that fate too.
+// Dial connects to the server at addr through the proxy. The network is TCP, whatever is asked for.
+// While what is sent to the server is held or vanishes, Dial waits for heal or the end of ctx, as
+// if the packets that open a connection had that fate too.
 func (p *Proxy) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	local, err := p.Addr(addr)
 	if err != nil {
@@ -157,12 +164,14 @@ func (p *Proxy) cut() {
 	}
 }
 
-// Refuse resets every new connection until heal, as when nothing listens at the servers. Open ones live on.
+// Refuse resets every new connection until heal, as when nothing listens at the servers. Open ones
+// live on.
 func (p *Proxy) Refuse() (heal func()) { return p.fault(&p.refuse, nil) }
 
-// Hold keeps back what is sent in a direction, the end of a connection included, and delivers it at heal. Held in both directions
-// the client is off the line and the server hears nothing of it, new connections included. Held only on its way to the client,
-// everything is executed and no reply arrives.
+// Hold keeps back what is sent in a direction, the end of a connection included, and delivers it at
+// heal. Held in both directions the client is off the line and the server hears nothing of it, new
+// connections included. Held only on its way to the client, everything is executed and no reply
+// arrives.
 func (p *Proxy) Hold(d Direction) (heal func()) { return p.fault(&p.hold[d], nil) }
 
 // Isolate is Hold in both directions.
@@ -171,8 +180,8 @@ func (p *Proxy) Isolate() (heal func()) {
 	return func() { there(); back() }
 }
 
-// Vanish loses what is sent in a direction, the end of a connection included, while connections seem to live. At heal those that
-// lost something are reset, since a stream with a hole is none.
+// Vanish loses what is sent in a direction, the end of a connection included, while connections
+// seem to live. At heal those that lost something are reset, since a stream with a hole is none.
 func (p *Proxy) Vanish(d Direction) (heal func()) {
 	return p.fault(&p.vanish[d], func() {
 		for l := range p.links {
@@ -207,17 +216,17 @@ func (p *Proxy) wake() {
 	}
 }
 
-// Delay makes each byte in the direction take d longer from now on; 0 ends that. Bytes stay in order, and follow each other as
-// closely as they were sent.
+// Delay makes each byte in the direction take d longer from now on; 0 ends that. Bytes stay in
+// order, and follow each other as closely as they were sent.
 func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay[dir] = d
 }
 
-// CutAfter lets n more bytes pass in the direction, on all connections together, and then ends the connection on which the next
-// one would follow: who receives sees its end, who sends a reset. The result is closed when that happened. CutAfter again
-// replaces the first.
+// CutAfter lets n more bytes pass in the direction, on all connections together, and then ends the
+// connection on which the next one would follow: who receives sees its end, who sends a reset. The
+// result is closed when that happened. CutAfter again replaces the first.
 func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,8 +234,9 @@ func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 	return p.limits[d].done
 }
 
-// DropReply loses the next reply to a request that contains the text (any, if it is empty), and resets its connection: the server
-// has executed what the client cannot know of. The result is closed when that happened. DropReply again replaces the first.
+// DropReply loses the next reply to a request that contains the text (any, if it is empty), and
+// resets its connection: the server has executed what the client cannot know of. The result is
+// closed when that happened. DropReply again replaces the first.
 func (p *Proxy) DropReply(request string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,12 +268,13 @@ type Recording struct {
 	sent map[*link][]byte // guarded by p.mu
 }
 
-// Replay ends the recording and sends all of it to the servers once more, each connection's part on a new connection past the
-// faults of the proxy, as a network may that kept the packets. The replies are dropped. It returns once the servers have executed it,
-// which a server shows by closing a connection whose client said all that it had to say.
+// Replay ends the recording and sends all of it to the servers once more, each connection's part on
+// a new connection past the faults of the proxy, as a network may that kept the packets. The
+// replies are dropped. It returns once the servers have executed it, which a server shows by
+// closing a connection whose client said all that it had to say.
 //
-// On each connection hello goes first: what a server wants to hear on a new one (a password, say) before requests that were recorded
-// in the middle of an old one.
+// On each connection hello goes first: what a server wants to hear on a new one (a password, say)
+// before requests that were recorded in the middle of an old one.
 func (r *Recording) Replay(hello string) error {
 	return r.ReplayAfter(func([]byte) string { return hello })
 }
@@ -278,7 +289,8 @@ func (r *Recording) ReplayAfter(hello func(sent []byte) string) error {
 	return nil
 }
 
-// End ends the recording and returns what was sent on each connection, by server. It can be called again.
+// End ends the recording and returns what was sent on each connection, by server. It can be called
+// again.
 func (r *Recording) End() iter.Seq2[string, []byte] {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
@@ -318,7 +330,8 @@ func say(server, what string) error {
 	return <-answered
 }
 
-// Abandon resets what clients have open, and holds back from the servers that they did, if the proxy holds what goes there.
+// Abandon resets what clients have open, and holds back from the servers that they did, if the
+// proxy holds what goes there.
 func (p *Proxy) Abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -202,7 +202,8 @@ func TestProxyVanish(t *testing.T) {
 	}
 }
 
-// awaitsLoss waits until something vanished: at the end of the fault it would be delivered otherwise.
+// awaitsLoss waits until something vanished: at the end of the fault it would be delivered
+// otherwise.
 func (p *Proxy) awaitsLoss(t *testing.T, d Direction) {
 	t.Helper()
 	await.That(t, "something vanished", func() bool {
@@ -252,7 +253,8 @@ func TestProxyDelay(t *testing.T) {
 	p, e := setup(t)
 	c := echo.Dial(t, p, e)
 	c.Asks("one")
-	const each, requests = 100 * time.Millisecond, 100 // so many that a machine that stands still is not taken for delays that add up
+	// so many that a machine that stands still is not taken for delays that add up
+	const each, requests = 100 * time.Millisecond, 100
 	p.Delay(ToServer, each)
 	p.Delay(ToClient, each)
 	start := time.Now()

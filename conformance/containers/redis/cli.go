@@ -48,11 +48,13 @@ type CLI struct {
 // CLIOf returns the CLI of a server, until the end of the test.
 func CLIOf(t service.T, s *service.Server) *CLI {
 	t.Helper()
-	c, err := dialRedisFor(s.URL, time.Minute, time.Minute) // it may be slow, or stand still for a moment: what it says counts
+	// it may be slow, or stand still for a moment: what it says counts
+	c, err := dialRedisFor(s.URL, time.Minute, time.Minute)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // as long as a test may take
+	// as long as a test may take
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(func() { cancel(); c.Close() })
 	return &CLI{t, c, ctx}
 }

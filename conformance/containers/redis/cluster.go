@@ -19,8 +19,8 @@ type Cluster struct {
 	Nodes []*service.Server // the first three are the masters at the start
 }
 
-// StartCluster starts a cluster of servers of the kind (Redis or Valkey) for one test, and waits until it serves. A master that
-// is silent for five seconds is replaced by its replica.
+// StartCluster starts a cluster of servers of the kind (Redis or Valkey) for one test, and waits
+// until it serves. A master that is silent for five seconds is replaced by its replica.
 func StartCluster(t service.T, k service.Kind) *Cluster {
 	t.Helper()
 	const masters, nodes = 3, 6
@@ -35,7 +35,8 @@ func StartCluster(t service.T, k service.Kind) *Cluster {
 	var clis []*CLI
 	var ids []string
 	polls := 0
-	// A node that stood still at the wrong moment has forgotten whom it was about to meet: all are introduced again now and then.
+	// A node that stood still at the wrong moment has forgotten whom it was about to meet: all are
+	// introduced again now and then.
 	meet := func(done bool) bool {
 		if polls++; !done && polls%250 == 0 {
 			for _, n := range c.Nodes[1:] {
@@ -71,7 +72,8 @@ func StartCluster(t service.T, k service.Kind) *Cluster {
 
 const slots = 16384
 
-// whole reports whether all nodes agree that all slots are served, each by a master with its replica.
+// whole reports whether all nodes agree that all slots are served, each by a master with its
+// replica.
 func (c *Cluster) whole(clis []*CLI) bool {
 	for _, n := range clis {
 		info, err := n.ClusterInfo(n.Ctx).Result()
@@ -145,7 +147,8 @@ func clusterNodes(ctx context.Context, c *redis.Client) ([]clusterNode, error) {
 // Addrs returns the addresses of the nodes.
 func (c *Cluster) Addrs() []string { return service.Addrs(c.Nodes) }
 
-// Master returns the server that has the key's slot, as most of the nodes that answer see it; nil if none has.
+// Master returns the server that has the key's slot, as most of the nodes that answer see it; nil
+// if none has.
 func (c *Cluster) Master(t service.T, key string) *service.Server {
 	t.Helper()
 	votes, answers := map[*service.Server]int{}, 0
@@ -179,7 +182,8 @@ func (c *Cluster) Master(t service.T, key string) *service.Server {
 	return best
 }
 
-// AwaitMaster waits until another server than the given one has the key's slot and takes writes, and returns it.
+// AwaitMaster waits until another server than the given one has the key's slot and takes writes,
+// and returns it.
 func (c *Cluster) AwaitMaster(t service.T, key string, not *service.Server) *service.Server {
 	t.Helper()
 	var m *service.Server
@@ -190,7 +194,8 @@ func (c *Cluster) AwaitMaster(t service.T, key string, not *service.Server) *ser
 	return m
 }
 
-// Move moves the key's slot, with all keys in it, to another master while clients use it, as an operator does who adds a node.
+// Move moves the key's slot, with all keys in it, to another master while clients use it, as an
+// operator does who adds a node.
 func (c *Cluster) Move(t service.T, key string, to *service.Server) {
 	t.Helper()
 	from := c.Master(t, key)

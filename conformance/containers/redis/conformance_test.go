@@ -159,7 +159,8 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 	w.More(t, 100)
 }
 
-// TestRedisWaitReplicas has a grant that all replicas have, and one that a replica which stands cannot confirm.
+// TestRedisWaitReplicas has a grant that all replicas have, and one that a replica which stands
+// cannot confirm.
 func TestRedisWaitReplicas(t *testing.T) {
 	run := func(t *testing.T, url string, replica func() *service.Server) {
 		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
@@ -173,7 +174,8 @@ func TestRedisWaitReplicas(t *testing.T) {
 			if l, err = c.Mutex("a").Lock(t.Context()); err == nil {
 				break
 			}
-			// The replicas have a second to confirm it: if the machine stood still they may have been late.
+			// The replicas have a second to confirm it: if the machine stood still they may have
+			// been late.
 			if took := time.Since(asked); took < 900*time.Millisecond || tries == 5 {
 				t.Fatalf("a grant that all replicas can have, after %s: %v", took, err)
 			}

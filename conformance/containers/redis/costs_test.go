@@ -22,7 +22,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// proxied returns a client of the server that reaches it through a proxy only, which counts. No grant is lost because the machine is slow.
+// proxied returns a client of the server that reaches it through a proxy only, which counts. No
+// grant is lost because the machine is slow.
 func proxied(t *testing.T, s *service.Server, opts ...dlock.Option) (*dlock.Client, *netfault.Proxy) {
 	t.Helper()
 	p := netfault.NewProxy()
@@ -59,8 +60,9 @@ func over(t *testing.T, s *service.Server, p *netfault.Proxy, sent *pipelines, o
 	return c
 }
 
-// dropped is how many connections were given up so far. What a busy machine is late with is sent once more, and its connection given up:
-// there are no more copies than that. It takes the proxy a moment to see it.
+// dropped is how many connections were given up so far. What a busy machine is late with is sent
+// once more, and its connection given up: there are no more copies than that. It takes the proxy a
+// moment to see it.
 func dropped(lines ...*netfault.Proxy) int64 {
 	var n int64
 	for _, p := range lines {
@@ -80,8 +82,8 @@ func becomes(cond func() bool) bool {
 	return cond()
 }
 
-// What a loaded machine is late with is sent once more: such a price does not count. Of the others the median does, as a look or the ping of
-// a subscription may come in between.
+// What a loaded machine is late with is sent once more: such a price does not count. Of the others
+// the median does, as a look or the ping of a subscription may come in between.
 func TestRedisRoundTrips(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, p := proxied(t, s)
@@ -164,7 +166,8 @@ func TestRedisRoundTrips(t *testing.T) {
 
 func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	s := service.StartOwn(t, Redis)
-	holder, _ := proxied(t, s, dlock.TTL(time.Hour)) // what a TTL asks for (renewals, each waiter once in a while) is far away
+	// what a TTL asks for (renewals, each waiter once in a while) is far away
+	holder, _ := proxied(t, s, dlock.TTL(time.Hour))
 	c, p := proxied(t, s, dlock.TTL(time.Hour))
 	held, err := holder.Mutex("long").Lock(t.Context())
 	if err != nil {
@@ -212,7 +215,8 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	wg.Wait()
 }
 
-// Each turn is a Lock that waits, its confirmation and an Unlock: three scripts, one message. Whoever else asks meanwhile was woken in vain.
+// Each turn is a Lock that waits, its confirmation and an Unlock: three scripts, one message.
+// Whoever else asks meanwhile was woken in vain.
 func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	counter := CLIOf(t, s)
@@ -298,7 +302,8 @@ func TestRedisTenThousandLeases(t *testing.T) {
 		return
 	}
 	if n := runtime.NumGoroutine() - idle; n > leases/20 {
-		t.Errorf("%d leases have %d goroutines", leases, n) // the proxy has some for each connection
+		// the proxy has some for each connection
+		t.Errorf("%d leases have %d goroutines", leases, n)
 	}
 	before, start := sent.Load(), time.Now()
 	<-time.After(ttl)
@@ -328,7 +333,8 @@ func TestRedisTenThousandLeases(t *testing.T) {
 	wg.Wait()
 }
 
-// listening waits until so many clients are subscribed, and all who wait have asked after that: then only looks are left.
+// listening waits until so many clients are subscribed, and all who wait have asked after that:
+// then only looks are left.
 func (c *CLI) listening(clients int) {
 	c.t.Helper()
 	await.That(c.t, "the clients are subscribed", func() bool { return len(c.PubSubChannels(c.Ctx, "*").Val()) == clients })

@@ -23,13 +23,14 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The scripts of driver/redis run on the server in virtual time, which the last argument tells: no history waits for anything, and
-// each plays again in the same way.
+// The scripts of driver/redis run on the server in virtual time, which the last argument tells: no
+// history waits for anything, and each plays again in the same way.
 
 // redisTiming is what a history asks of the driver's options, in µs.
 type redisTiming struct {
 	window, keep int64
-	budget       int // how many of the dead a script removes: less than in earnest, so that it is ever spent
+	// how many of the dead a script removes: less than in earnest, so that it is ever spent
+	budget int
 }
 
 const diffChannels = "dlock-diff:"
@@ -50,8 +51,9 @@ func redisScript(t *testing.T, name string) string {
 // redisBudget is the line of queue.lua that a history changes.
 const redisBudget = "local budget = 100\n"
 
-// virtually wraps a script: it sees the virtual clock; the key does not expire but when that says so; what it publishes is kept.
-// It returns its reply, what it published, the members that are stored, and until when.
+// virtually wraps a script: it sees the virtual clock; the key does not expire but when that says
+// so; what it publishes is kept. It returns its reply, what it published, the members that are
+// stored, and until when.
 func virtually(script string) string {
 	return `
 local server, virtual = redis, tonumber(ARGV[#ARGV])
@@ -189,7 +191,8 @@ func readStored(member string) (storedRequest, error) {
 	return r, err
 }
 
-// readState reads what virtually returns of the set. Each member that only helps to find another has to be there, and no more.
+// readState reads what virtually returns of the set. Each member that only helps to find another
+// has to be there, and no more.
 func readState(now int64, stored, kept string) (s redisState, err error) {
 	number := func(text string) int64 {
 		n, bad := strconv.ParseInt(text, 10, 64)
@@ -325,7 +328,8 @@ func newHistory(seed uint64, number int) redisHistory {
 		op := c.think()
 		c.add(op)
 		for c.IntN(4) == 0 {
-			c.now += []int64{0, 0, 0, c.Int64N(1000), c.Int64N(49_000)}[c.IntN(5)] // less than any TTL
+			// less than any TTL
+			c.now += []int64{0, 0, 0, c.Int64N(1000), c.Int64N(49_000)}[c.IntN(5)]
 			c.add(op)
 		}
 	}
@@ -484,7 +488,8 @@ func newDifferential(t *testing.T, s *service.Server) *differential {
 	return d
 }
 
-// play plays the histories at once, and holds each to a model. It returns one error for each, and what happened.
+// play plays the histories at once, and holds each to a model. It returns one error for each, and
+// what happened.
 func (d *differential) play(ctx context.Context, hs []redisHistory) ([]error, map[string]int) {
 	pipe := d.rdb.Pipeline()
 	replies := make([][]*goredis.Cmd, len(hs))
@@ -637,8 +642,9 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestRedisScriptsKeepTheRule plays random histories on the scripts and on the rule, and compares every answer, every publication and
-// every state. DLOCK_SEED plays those of another run again, and DLOCK_HISTORIES says how many.
+// TestRedisScriptsKeepTheRule plays random histories on the scripts and on the rule, and compares
+// every answer, every publication and every state. DLOCK_SEED plays those of another run again, and
+// DLOCK_HISTORIES says how many.
 func TestRedisScriptsKeepTheRule(t *testing.T) {
 	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(conformance.Longer(4000))))
 	t.Logf("DLOCK_SEED=%d", seed)

@@ -18,8 +18,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisCloseMakesCallsReturn closes backends whose line is bad while calls of every kind are under way, over clients that are
-// patient by themselves: they dial and read for 25 s.
+// TestRedisCloseMakesCallsReturn closes backends whose line is bad while calls of every kind are
+// under way, over clients that are patient by themselves: they dial and read for 25 s.
 func TestRedisCloseMakesCallsReturn(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	both := func(fault func(*netfault.Proxy, netfault.Direction) func()) func(*netfault.Proxy) func() {
@@ -36,10 +36,12 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 		{"deaf", func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) }},
 		{"vanished", both((*netfault.Proxy).Vanish)},
 		{"cut and held", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Isolate() }},
-		{"cut and deaf", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Hold(netfault.ToClient) }}, // connections can be opened, and that is all
+		// connections can be opened, and that is all
+		{"cut and deaf", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Hold(netfault.ToClient) }},
 		{"cut and refused", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Refuse() }},
 	} {
-		for _, used := range []time.Duration{0, 100 * time.Millisecond} { // how long it was off the line before
+		// how long it was off the line before
+		for _, used := range []time.Duration{0, 100 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%s, %s before", c.name, used), func(t *testing.T) {
 				t.Parallel()
 				late := lateness(t)
@@ -99,7 +101,8 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 				}
 				begin("Break", func() error { return b.Break(context.Background(), busy.Name, 1, true) })
 				begin("List", func() error { _, err := b.List(context.Background()); return err })
-				<-time.After(20 * time.Millisecond) // most are under way; those that are not are refused
+				// most are under way; those that are not are refused
+				<-time.After(20 * time.Millisecond)
 				before := late()
 				mu.Lock()
 				closed = time.Now()

@@ -29,7 +29,8 @@ func openRedis(t *testing.T, s *service.Server, params string) *dlock.Client {
 	return c
 }
 
-// lateness watches the process. What it returns says for how long it stood still, or was late, in all since then.
+// lateness watches the process. What it returns says for how long it stood still, or was late, in
+// all since then.
 func lateness(t *testing.T) func() time.Duration {
 	const step = 20 * time.Millisecond
 	var mu sync.Mutex
@@ -80,8 +81,8 @@ func redisWaiting(t *testing.T, c *dlock.Client, name string, n int) {
 	})
 }
 
-// TestRedisUnsentCallsAreDropped: what nobody waits for any more and was not sent yet, is not sent at all, neither the call nor the
-// clean-up after it.
+// TestRedisUnsentCallsAreDropped: what nobody waits for any more and was not sent yet, is not sent
+// at all, neither the call nor the clean-up after it.
 func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	const given = 1000
 	s := service.StartOwn(t, Redis)
@@ -133,9 +134,11 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	}
 }
 
-// TestRedisServesSoonAfterAPause: those who gave up while the server stood are not in the way of those who come when it goes on.
+// TestRedisServesSoonAfterAPause: those who gave up while the server stood are not in the way of
+// those who come when it goes on.
 func TestRedisServesSoonAfterAPause(t *testing.T) {
-	const pause, window = 2500 * time.Millisecond, 10 * time.Second // one who gave up and was let in would cost a window
+	// one who gave up and was let in would cost a window
+	const pause, window = 2500 * time.Millisecond, 10 * time.Second
 	params := fmt.Sprintf("ttl=30s&read_timeout=1s&grant_window=%s", window)
 	s := service.StartOwn(t, Redis)
 	fresh := openRedis(t, s, params)

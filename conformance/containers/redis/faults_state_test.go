@@ -34,7 +34,8 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 	return n
 }
 
-// TestRedisForeignKeys puts what dlock did not write under its key, while nobody uses the name and while it is held and waited for.
+// TestRedisForeignKeys puts what dlock did not write under its key, while nobody uses the name and
+// while it is held and waited for.
 func TestRedisForeignKeys(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
@@ -69,7 +70,8 @@ func TestRedisForeignKeys(t *testing.T) {
 				} else {
 					gone <- nil
 				}
-				if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error { // nobody asks in between
+				// nobody asks in between
+				if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error {
 					p.Del(k.Ctx, key)
 					p.Do(k.Ctx, slices.Insert(slices.Clone(c.args), 1, any(key))...)
 					return nil
@@ -123,7 +125,8 @@ func TestRedisForeignKeys(t *testing.T) {
 	}
 }
 
-// TestRedisDeletedKeys deletes the key while the name is held and waited for, as a person may, or an eviction.
+// TestRedisDeletedKeys deletes the key while the name is held and waited for, as a person may, or
+// an eviction.
 func TestRedisDeletedKeys(t *testing.T) {
 	const ttl = 12 * time.Second // renewed every 4
 	s := service.StartOwn(t, Redis)
@@ -192,7 +195,8 @@ func TestRedisKeepsNothing(t *testing.T) {
 	names := int64(conformance.Longer(10_000))
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
-	size := func() int64 { // the server takes its time to remove what has expired, unless somebody asks for it
+	// the server takes its time to remove what has expired, unless somebody asks for it
+	size := func() int64 {
 		for all := k.Scan(k.Ctx, 0, "*", 10_000).Iterator(); all.Next(k.Ctx); {
 		}
 		n, err := k.DBSize(k.Ctx).Result()
@@ -316,7 +320,8 @@ func TestRedisKeepsNothing(t *testing.T) {
 	for _, p := range gone {
 		t.Cleanup(p.Isolate())
 	}
-	if left := k.PTTL(k.Ctx, redisKey("left behind")).Val(); left > 3*time.Second+keep { // what waits is kept for 3 s at least
+	// what waits is kept for 3 s at least
+	if left := k.PTTL(k.Ctx, redisKey("left behind")).Val(); left > 3*time.Second+keep {
 		t.Errorf("what a process left behind stays for %s", left)
 	}
 	await.Within(t, soon, "what was left behind is gone", func() bool { return size() == 0 })

@@ -23,8 +23,9 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// behindLine returns a client of the server and the line between them. Its TTL is so long that within the tests nothing expires but
-// what the server granted and nobody took, and it waits for answers for so long that it gives up none by itself.
+// behindLine returns a client of the server and the line between them. Its TTL is so long that
+// within the tests nothing expires but what the server granted and nobody took, and it waits for
+// answers for so long that it gives up none by itself.
 func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client, *netfault.Proxy) {
 	t.Helper()
 	p := netfault.NewProxy()
@@ -37,11 +38,12 @@ func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client
 	return c, p
 }
 
-// soon is how long what takes a second at most (the grant window, the look-out) may take on a machine that is busy. The other things
-// that might help in its place take 20 s at least.
+// soon is how long what takes a second at most (the grant window, the look-out) may take on a
+// machine that is busy. The other things that might help in its place take 20 s at least.
 const soon = 15 * time.Second
 
-// TestRedisLostPublications: the subscription is gone when the lock is released, and cannot be made anew; the other connections live.
+// TestRedisLostPublications: the subscription is gone when the lock is released, and cannot be made
+// anew; the other connections live.
 func TestRedisLostPublications(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder := openRedis(t, s, "ttl=1m")
@@ -80,7 +82,8 @@ func TestRedisLostPublications(t *testing.T) {
 	}
 }
 
-// TestRedisAllAskAfterSubscribing: what was published while there was no subscription went unheard, so all who wait ask.
+// TestRedisAllAskAfterSubscribing: what was published while there was no subscription went unheard,
+// so all who wait ask.
 func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	const waiters = 50
 	s := service.StartOwn(t, Redis)
@@ -106,8 +109,9 @@ func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	redisUnlock(t, held)
 }
 
-// TestRedisCancelAtEveryStep cancels a Lock at each step of its way, on a line that is held there: it returns at once, and who is behind
-// it in the queue gets in, at the cost of a grant window at most.
+// TestRedisCancelAtEveryStep cancels a Lock at each step of its way, on a line that is held there:
+// it returns at once, and who is behind it in the queue gets in, at the cost of a grant window at
+// most.
 func TestRedisCancelAtEveryStep(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder, behind := openRedis(t, s, "ttl=1m"), openRedis(t, s, "ttl=1m")
@@ -155,7 +159,8 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 			before, cancelled := late(), time.Now()
 			first.Cancel()
 			first.Within("Lock after its cancellation", cancelled, time.Minute)
-			if took, idle := first.At.Sub(cancelled), late()-before; took > 2*time.Second+idle { // 100 ms are promised, on a machine that is not so busy
+			// 100 ms are promised, on a machine that is not so busy
+			if took, idle := first.At.Sub(cancelled), late()-before; took > 2*time.Second+idle {
 				t.Errorf("Lock took %s after its cancellation, and the machine stood still for %s", took, idle)
 			}
 			if first.Err == nil { // it was in already
@@ -188,8 +193,8 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestRedisCancelledWaiterPassesTheWakeUpOn cancels a wait at the moment of the release. The grant window is so long that nobody gets in
-// because it is over.
+// TestRedisCancelledWaiterPassesTheWakeUpOn cancels a wait at the moment of the release. The grant
+// window is so long that nobody gets in because it is over.
 func TestRedisCancelledWaiterPassesTheWakeUpOn(t *testing.T) {
 	const rounds = 200
 	s := service.StartOwn(t, Redis)
@@ -197,7 +202,8 @@ func TestRedisCancelledWaiterPassesTheWakeUpOn(t *testing.T) {
 	holder, leaving, staying := openRedis(t, s, params), openRedis(t, s, params), openRedis(t, s, params)
 	held := redisLock(t, holder.Mutex("a"))
 	in, out := 0, 0
-	spread := 2 * time.Millisecond // the longer the machine takes to let somebody in, the longer: about half are to get in
+	// the longer the machine takes to let somebody in, the longer: about half are to get in
+	spread := 2 * time.Millisecond
 	for range rounds {
 		first := steps.Try(t, leaving.Mutex("a"))
 		redisWaiting(t, holder, "a", 1)
@@ -264,7 +270,8 @@ func TestRedisForgetsScripts(t *testing.T) {
 	wait.Got("the one who waited", time.Now(), soon)
 }
 
-// TestRedisRestartsEmpty: who held is told at the next renewal, who waited arrives anew, and tokens grow.
+// TestRedisRestartsEmpty: who held is told at the next renewal, who waited arrives anew, and tokens
+// grow.
 func TestRedisRestartsEmpty(t *testing.T) {
 	const waiters = 10
 	ttl := 15 * time.Second // renewed every 5
@@ -326,8 +333,8 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	}
 }
 
-// redisWaiter opens a client of the URL that it is given first, and waits with it for the name that comes second, as often as the third
-// says.
+// redisWaiter opens a client of the URL that it is given first, and waits with it for the name that
+// comes second, as often as the third says.
 var redisWaiter = service.NewProgram("redis waiter", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	c, err := dlock.Open(context.Background(), args[0], dlock.Logger(nil))
 	if err != nil {
@@ -345,7 +352,8 @@ var redisWaiter = service.NewProgram("redis waiter", func(in *bufio.Scanner, out
 	return nil
 })
 
-// TestRedisDeadWaitersCostAWindow: a client that does not take its grant costs the queue one grant window, however often it stands there.
+// TestRedisDeadWaitersCostAWindow: a client that does not take its grant costs the queue one grant
+// window, however often it stands there.
 func TestRedisDeadWaitersCostAWindow(t *testing.T) {
 	const each, window = 6, 2 * time.Second
 	s := service.StartOwn(t, Redis)

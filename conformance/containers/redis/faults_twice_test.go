@@ -23,7 +23,8 @@ import (
 // twiceTTL is so long that nothing expires while a test runs: what is free was given back.
 const twiceTTL = 5 * time.Minute
 
-// twice is a client whose replies get lost and whose requests arrive late, and another one, on a good line.
+// twice is a client whose replies get lost and whose requests arrive late, and another one, on a
+// good line.
 type twice struct {
 	*testing.T
 	client, other *dlock.Client
@@ -31,7 +32,8 @@ type twice struct {
 	name          string
 }
 
-// newTwice opens both clients. What MaxRetries says is go-redis's own: 0 is its default, three, and -1 is none.
+// newTwice opens both clients. What MaxRetries says is go-redis's own: 0 is its default, three, and
+// -1 is none.
 func newTwice(t *testing.T, s *service.Server, maxRetries int) *twice {
 	t.Helper()
 	open := func(o goredis.Options) *dlock.Client {
@@ -108,7 +110,8 @@ func (w *twice) awaits(n int) {
 	})
 }
 
-// lose loses the next reply to the script. The result ends the test if none was lost, or if the script was not sent again.
+// lose loses the next reply to the script. The result ends the test if none was lost, or if the
+// script was not sent again.
 func (w *twice) lose(script string) (check func()) {
 	w.Helper()
 	flags := "#!lua flags=allow-oom\n"
@@ -155,7 +158,8 @@ func (w *twice) held(l *dlock.Lease) {
 	}
 }
 
-// free fails the test unless the other client gets the lock at once, with a greater token than that of the lease.
+// free fails the test unless the other client gets the lock at once, with a greater token than that
+// of the lease.
 func (w *twice) free(before *dlock.Lease) {
 	w.Helper()
 	w.stands(0)
@@ -169,7 +173,8 @@ func (w *twice) free(before *dlock.Lease) {
 	w.ok(l.Unlock(w.Context()))
 }
 
-// TestRedisLostReplies loses the reply to each script, over clients that would send it again by themselves and over such that would not.
+// TestRedisLostReplies loses the reply to each script, over clients that would send it again by
+// themselves and over such that would not.
 func TestRedisLostReplies(t *testing.T) {
 	s := service.Start(t, Redis)
 	for _, c := range []struct {
@@ -263,12 +268,14 @@ func TestRedisLostReplies(t *testing.T) {
 	}
 }
 
-// TestRedisLateCopies replays what a client sent when all is over, as a network may that kept the packets.
+// TestRedisLateCopies replays what a client sent when all is over, as a network may that kept the
+// packets.
 func TestRedisLateCopies(t *testing.T) {
 	s := service.Start(t, Redis)
 	for _, c := range []struct {
 		name string
-		run  func(w *twice) (*dlock.Lease, *netfault.Recording) // ends with the lock free, and what is to arrive again
+		// ends with the lock free, and what is to arrive again
+		run func(w *twice) (*dlock.Lease, *netfault.Recording)
 	}{
 		{"acquire whose reply was lost", func(w *twice) (*dlock.Lease, *netfault.Recording) {
 			r, check := w.p.Record(), w.lose("acquire")

@@ -23,7 +23,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisFull: on a server whose memory is full, holds are renewed, given back, broken and handed on; only what is new is refused.
+// TestRedisFull: on a server whose memory is full, holds are renewed, given back, broken and handed
+// on; only what is new is refused.
 func TestRedisFull(t *testing.T) {
 	for _, kind := range []service.Kind{Redis, Valkey} {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -111,8 +112,8 @@ func (s *migration) move(key string) {
 	s.src.Must("MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS", key)
 }
 
-// TestRedisSlotsMove: what is in a slot is kept and served while it moves, for longer than a TTL, and wherever its keys are; and a call is
-// not lost between nodes that do not agree yet.
+// TestRedisSlotsMove: what is in a slot is kept and served while it moves, for longer than a TTL,
+// and wherever its keys are; and a call is not lost between nodes that do not agree yet.
 func TestRedisSlotsMove(t *testing.T) {
 	t.Parallel() // it waits
 	const ttl = 3 * time.Second
@@ -183,7 +184,8 @@ func TestRedisSlotsMove(t *testing.T) {
 	redisUnlock(t, l)
 }
 
-// spentOn is what the server's thread spends on scripts (µs), and how many commands they run, while f does.
+// spentOn is what the server's thread spends on scripts (µs), and how many commands they run, while
+// f does.
 func spentOn(k *CLI, f func()) (micros, commands int) {
 	k.t.Helper()
 	k.Must("CONFIG", "RESETSTAT")
@@ -211,7 +213,8 @@ func spentOn(k *CLI, f func()) (micros, commands int) {
 	return micros, commands
 }
 
-// TestRedisCostsOfManyReaders: what a reader costs the server does not grow with how many there are, nor with tombstones.
+// TestRedisCostsOfManyReaders: what a reader costs the server does not grow with how many there
+// are, nor with tombstones.
 func TestRedisCostsOfManyReaders(t *testing.T) {
 	const readers, few, sample = 5000, 10, 200
 	s := service.StartOwn(t, Redis)
@@ -271,7 +274,8 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 		c.release = spend(func() { release(sample) })
 		return c
 	}
-	least := func() costs { // of several rounds: what else the machine does meanwhile counts as the scripts' time
+	// of several rounds: what else the machine does meanwhile counts as the scripts' time
+	least := func() costs {
 		best := measure()
 		for range 4 {
 			c := measure()
@@ -304,7 +308,8 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 	}
 }
 
-// TestRedisManyDieWaiting: those who died while they waited go, some with each script, so that no script takes long for it.
+// TestRedisManyDieWaiting: those who died while they waited go, some with each script, so that no
+// script takes long for it.
 func TestRedisManyDieWaiting(t *testing.T) {
 	const many, most = 450, 100
 	s := service.StartOwn(t, Redis)
@@ -339,7 +344,8 @@ func TestRedisManyDieWaiting(t *testing.T) {
 	redisUnlock(t, held)
 }
 
-// TestRedisOpenSaysWhy: Open ends soon, with the cause, and never as if the caller's time were over.
+// TestRedisOpenSaysWhy: Open ends soon, with the cause, and never as if the caller's time were
+// over.
 func TestRedisOpenSaysWhy(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	CLIOf(t, s).Must("CONFIG", "SET", "requirepass", "right")
@@ -391,7 +397,8 @@ func TestRedisOpenSaysWhy(t *testing.T) {
 	}
 }
 
-// TestRedisEndedSaysItOnce: the error of a call that was not answered in its caller's time has that cause once in its text.
+// TestRedisEndedSaysItOnce: the error of a call that was not answered in its caller's time has that
+// cause once in its text.
 func TestRedisEndedSaysItOnce(t *testing.T) {
 	c, p := behindLine(t, service.Start(t, Redis), redis.Options{})
 	redisUnlock(t, redisLock(t, c.Mutex("unanswered"))) // the line is up

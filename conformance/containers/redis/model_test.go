@@ -10,8 +10,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// redisModel is one name on Redis as the protocol in driver/redis/doc.go has it, with driver.Queue to decide who is granted. Times
-// are µs. It never forgets a token: that the server does shows only if its clock is set back by more than it remembers them for.
+// redisModel is one name on Redis as the protocol in driver/redis/doc.go has it, with driver.Queue
+// to decide who is granted. Times are µs. It never forgets a token: that the server does shows only
+// if its clock is set back by more than it remembers them for.
 type redisModel struct {
 	window, keep int64
 	budget       int // how many of the dead one script removes
@@ -28,7 +29,8 @@ type redisModel struct {
 	kept    int64 // until when the server keeps all this
 	forgot  bool  // it has forgotten the last token
 
-	granted, ended []string       // what this step published: channel and message; of those that were ended by force in any order
+	// what this step published: channel and message; of those that were ended by force in any order
+	granted, ended []string
 	seen           map[string]int // what happened, and how often
 }
 
@@ -194,7 +196,8 @@ func (m *redisModel) sweepMarks() {
 	}
 }
 
-// over is what each script ends with: what is stored goes when all of it is over, and the last token need not be kept.
+// over is what each script ends with: what is stored goes when all of it is over, and the last
+// token need not be kept.
 func (m *redisModel) over() {
 	if !m.changed {
 		return
@@ -212,7 +215,8 @@ func (m *redisModel) over() {
 	m.kept = m.now + ((latest-m.now+999)/1000)*1000 + m.keep
 }
 
-// settle grants whoever is next by the rule. It reports whether it is not done: the budget is spent.
+// settle grants whoever is next by the rule. It reports whether it is not done: the budget is
+// spent.
 func (m *redisModel) settle() (more bool) {
 	for len(m.waiting) > 0 {
 		w := m.waiting[0]
@@ -233,7 +237,9 @@ func (m *redisModel) settle() (more bool) {
 		m.granted = append(m.granted, diffChannels+w.Client.String()+" "+w.ID.String())
 		m.seen["a waiter is granted"]++
 		if w.Mode == driver.Exclusive {
-			return false // it shows only if the clock is set back: those behind who have expired are left to a later script
+			// it shows only if the clock is set back: those behind who have expired are left to a
+			// later script
+			return false
 		}
 	}
 	return false
@@ -272,7 +278,8 @@ func (m *redisModel) no(err error) string {
 	return "no: " + word
 }
 
-// awaiting returns a request of those who wait, unless it has expired: then it is not there any more.
+// awaiting returns a request of those who wait, unless it has expired: then it is not there any
+// more.
 func (m *redisModel) awaiting(id driver.ID) *modelRequest {
 	w := find(m.waiting, id)
 	if w != nil && !m.waits(w) {

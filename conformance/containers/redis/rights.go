@@ -26,7 +26,8 @@ func Documented(t *testing.T, expression string) []string {
 	return strings.Fields(string(m[1]))
 }
 
-// LeastRightsOf gives users the rights, and others all but one of them: the first get along, the others do not, and are told why.
+// LeastRightsOf gives users the rights, and others all but one of them: the first get along, the
+// others do not, and are told why.
 func LeastRightsOf(
 	t *testing.T, servers []*service.Server, rights []string, do func(t *testing.T, name string, open func() (driver.Backend, error)) error,
 	open func(user, password string) (driver.Backend, error),

@@ -23,7 +23,8 @@ func overUser(t *testing.T, rdb goredis.UniversalClient) (driver.Backend, error)
 	return redis.New(rdb, redis.Options{})
 }
 
-// everything is what all drivers do, and what Redis needs a right for besides: counting the permits of a semaphore.
+// everything is what all drivers do, and what Redis needs a right for besides: counting the permits
+// of a semaphore.
 func everything(t *testing.T, name string, open func() (driver.Backend, error)) error {
 	if err := steps.Everything(t, name, open); err != nil {
 		return err

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// failover is how long a master has to be silent before the others replace it: longer than a busy machine stands still, since who
-	// is replaced for that loses grants.
+	// failover is how long a master has to be silent before the others replace it: longer than a
+	// busy machine stands still, since who is replaced for that loses grants.
 	failover = 5 * time.Second
 
-	// elected is how long the others may take for that in all. Sentinels that find that they stood still do nothing for 30 s, and an
-	// election without a winner is held again.
+	// elected is how long the others may take for that in all. Sentinels that find that they stood
+	// still do nothing for 30 s, and an election without a winner is held again.
 	elected = 3 * time.Minute
 )
 
@@ -28,8 +28,8 @@ type Sentinel struct {
 	Sentinels []*service.Server
 }
 
-// StartSentinel starts three servers of the kind (Redis or Valkey) and their sentinels for one test, and waits until all know
-// each other. A master that is silent for five seconds is replaced.
+// StartSentinel starts three servers of the kind (Redis or Valkey) and their sentinels for one
+// test, and waits until all know each other. A master that is silent for five seconds is replaced.
 func StartSentinel(t service.T, k service.Kind) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Name: "dlock"}
@@ -75,7 +75,8 @@ sentinel failover-timeout %[1]s %[5]d
 // Addrs returns the addresses of the sentinels.
 func (s *Sentinel) Addrs() []string { return service.Addrs(s.Sentinels) }
 
-// Master returns the server that most of the sentinels take for the master now, nil if they do not agree.
+// Master returns the server that most of the sentinels take for the master now, nil if they do not
+// agree.
 func (s *Sentinel) Master(t service.T) *service.Server {
 	t.Helper()
 	votes := map[*service.Server]int{}
@@ -102,7 +103,8 @@ func (s *Sentinel) Master(t service.T) *service.Server {
 	return nil
 }
 
-// AwaitMaster waits until another server than the given one is the master and takes writes, and returns it.
+// AwaitMaster waits until another server than the given one is the master and takes writes, and
+// returns it.
 func (s *Sentinel) AwaitMaster(t service.T, not *service.Server) *service.Server {
 	t.Helper()
 	var m *service.Server

@@ -1,4 +1,5 @@
-// Package redis runs the driver on Redis and Valkey: alone, under Sentinel, and as a cluster. Other packages take the servers from it.
+// Package redis runs the driver on Redis and Valkey: alone, under Sentinel, and as a cluster. Other
+// packages take the servers from it.
 package redis
 
 import (
@@ -31,8 +32,8 @@ var Valkey = service.Kind{
 	Ask:     askRedis,
 }
 
-// Durable are the arguments with which a Redis or Valkey that is killed leaves all that it ever acknowledged. (In tests no
-// machine crashes: nothing has to reach the disk.)
+// Durable are the arguments with which a Redis or Valkey that is killed leaves all that it ever
+// acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
 var Durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
 
 func redisCommand(program string) func(string, []int) []string {
@@ -54,7 +55,8 @@ func askRedis(ctx context.Context, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{"valkey", "redis"} { // Valkey has both, the second for the sake of old clients
+	// Valkey has both, the second for the sake of old clients
+	for _, name := range []string{"valkey", "redis"} {
 		if v := InfoField(info, name+"_version"); v != "" {
 			return name + " " + v, nil
 		}

@@ -167,7 +167,8 @@ func TestCluster(t *testing.T) {
 	}
 	// The client knows one node; the proxy carries it to the one that it is sent to.
 	r := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{other.Addr}, Dialer: p.Dial, ClusterStateReloadInterval: time.Second, // a minute otherwise
+		// a minute otherwise
+		Addrs: []string{other.Addr}, Dialer: p.Dial, ClusterStateReloadInterval: time.Second,
 	})
 	defer r.Close()
 	if err := r.Set(t.Context(), key, "2", 0).Err(); err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// secureRedis is a server that serves TLS beside its plain port, on the second of its ports, and wants to see its clients' certificates.
+// secureRedis is a server that serves TLS beside its plain port, on the second of its ports, and
+// wants to see its clients' certificates.
 func secureRedis(t *testing.T, k service.Kind, a *service.Authority) (addr string) {
 	t.Helper()
 	cert, key := a.Issue("127.0.0.1")

@@ -34,11 +34,13 @@ func TestRedlockConformance(t *testing.T) {
 	}
 	conformance.Run(t, service.Reported("redlock", conformance.Harness{
 		Open: func(t conformance.T) driver.Backend {
-			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds it all the same: a law that
-			// begins anew with twice the TTL leaves them twice the time.
+			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds
+			// it all the same: a law that begins anew with twice the TTL leaves them twice the
+			// time.
 			return f.lined(t, redis.RedlockOptions{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
 		},
-		TTL: 4 * time.Second, // a new connection and two calls on it fit into a tenth of that also while others work
+		// a new connection and two calls on it fit into a tenth of that also while others work
+		TTL: 4 * time.Second,
 		Cut: func(_ conformance.T, b driver.Backend) func() { return all(b, (*netfault.Proxy).Isolate) },
 		Deafen: func(_ conformance.T, b driver.Backend) func() {
 			return all(b, func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) })

@@ -357,7 +357,8 @@ func lostReplies(t *testing.T, f fleet) {
 	a.release(t, r)
 }
 
-// releaseOnItsWay has a release that must leave a tombstone come while one that need not is under way.
+// releaseOnItsWay has a release that must leave a tombstone come while one that need not is under
+// way.
 func releaseOnItsWay(t *testing.T, f fleet) {
 	a, r := f.lined(t, redis.RedlockOptions{NodeTimeout: 10 * time.Second}), steps.Request("on-its-way")
 	a.get(t, r)
@@ -443,7 +444,8 @@ func restartEmpty(t *testing.T, f fleet) {
 	f.clear(t, r.Name)
 }
 
-// leastUptime has the counterexample of Redlock: a hold on three, of which one forgets, and the two that were down.
+// leastUptime has the counterexample of Redlock: a hold on three, of which one forgets, and the two
+// that were down.
 func leastUptime(t *testing.T, f fleet) {
 	for _, o := range []redis.RedlockOptions{{}, {MinUptime: time.Hour}} {
 		a, b, r := f.side(t, redis.RedlockOptions{}), f.side(t, o), steps.Request("uptime "+o.MinUptime.String())

@@ -55,8 +55,8 @@ func (s *side) Close() error {
 	return err
 }
 
-// side opens a client. Its masters have ten seconds to answer, or a tenth of the TTL, unless the options say otherwise: the machine may
-// be busy.
+// side opens a client. Its masters have ten seconds to answer, or a tenth of the TTL, unless the
+// options say otherwise: the machine may be busy.
 func (f fleet) side(t service.T, o redis.RedlockOptions) *side {
 	t.Helper()
 	return f.with(t, o, nil)
@@ -70,7 +70,8 @@ func (f fleet) lined(t service.T, o redis.RedlockOptions) *side {
 		lines = append(lines, netfault.NewProxy())
 	}
 	s := f.with(t, o, lines)
-	if _, err := s.Inspect(context.Background(), "warm"); err != nil { // a fault meets connections that are open
+	// a fault meets connections that are open
+	if _, err := s.Inspect(context.Background(), "warm"); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return s
@@ -86,7 +87,8 @@ func (f fleet) with(t service.T, o redis.RedlockOptions, lines []*netfault.Proxy
 		set := &goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true, DialerRetries: 1}
 		if lines != nil {
 			set.Dialer = lines[i].Dial
-			set.PoolSize, set.MinIdleConns, set.PipelinePoolSize = 3, 3, -1 // as many connections at any time
+			// as many connections at any time
+			set.PoolSize, set.MinIdleConns, set.PipelinePoolSize = 3, 3, -1
 		}
 		s.clients = append(s.clients, goredis.NewClient(set))
 	}
@@ -111,7 +113,8 @@ func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *side) {
 	return c, s
 }
 
-// votes returns on how many masters something stands for the name. Those that do not answer count as -1.
+// votes returns on how many masters something stands for the name. Those that do not answer count
+// as -1.
 func (f fleet) votes(t service.T, name string) []int {
 	t.Helper()
 	n := make([]int, len(f))
@@ -174,7 +177,8 @@ func (s *side) release(t service.T, r driver.Request) {
 	}
 }
 
-// unknown fails the test unless the error leaves the outcome open, and says how many masters answered.
+// unknown fails the test unless the error leaves the outcome open, and says how many masters
+// answered.
 func unknown(t service.T, err error, answered int) {
 	t.Helper()
 	for _, certain := range []error{nil, driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrClosed, context.DeadlineExceeded, context.Canceled} {

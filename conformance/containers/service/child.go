@@ -14,14 +14,16 @@ import (
 	"time"
 )
 
-// Program is what a child process runs: a second client that can be stopped as a whole, or killed. It talks to the test in lines.
+// Program is what a child process runs: a second client that can be stopped as a whole, or killed.
+// It talks to the test in lines.
 type Program struct{ name string }
 
 var programs = map[string]func(in *bufio.Scanner, out io.Writer, args []string) error{}
 
-// NewProgram names a program. It is called for a variable of the test's package, so that the child, which is the same test
-// binary, finds it. What the test says arrives on in, and what goes to out is for the test to hear. The process ends when main
-// returns, with its error if that is not nil; main returns when in ends, for then the test is over.
+// NewProgram names a program. It is called for a variable of the test's package, so that the child,
+// which is the same test binary, finds it. What the test says arrives on in, and what goes to out
+// is for the test to hear. The process ends when main returns, with its error if that is not nil;
+// main returns when in ends, for then the test is over.
 func NewProgram(name string, main func(in *bufio.Scanner, out io.Writer, args []string) error) Program {
 	if _, twice := programs[name]; twice {
 		panic("service: two programs are called " + name)
@@ -56,8 +58,8 @@ type Child struct {
 	done  chan struct{}
 }
 
-// Start runs the program in a process of its own, which is killed when the test ends; if the test failed, what it wrote to its
-// standard error is shown.
+// Start runs the program in a process of its own, which is killed when the test ends; if the test
+// failed, what it wrote to its standard error is shown.
 func (p Program) Start(t T, args ...string) *Child {
 	t.Helper()
 	run, err := begin()
@@ -77,7 +79,8 @@ func (p Program) Start(t T, args ...string) *Child {
 	c.cmd.Env = append(os.Environ(), childEnv+"="+p.name)
 	c.cmd.Stderr = &c.errs
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, hear, err := os.Pipe() // not StdoutPipe: what the child said last can be heard after its end
+	// not StdoutPipe: what the child said last can be heard after its end
+	out, hear, err := os.Pipe()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -139,7 +142,8 @@ func (c *Child) Expect(line string) {
 	}
 }
 
-// Stop stops the child where it is, until Continue: all of its goroutines, its timers and its sockets.
+// Stop stops the child where it is, until Continue: all of its goroutines, its timers and its
+// sockets.
 func (c *Child) Stop() {
 	c.t.Helper()
 	if err := stop(c.cmd.Process); err != nil {
@@ -155,7 +159,8 @@ func (c *Child) Continue() {
 	}
 }
 
-// Kill ends the child at once, stopped or not, and waits until it is gone. Its connections are closed by the system.
+// Kill ends the child at once, stopped or not, and waits until it is gone. Its connections are
+// closed by the system.
 func (c *Child) Kill() {
 	c.t.Helper()
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -164,7 +169,8 @@ func (c *Child) Kill() {
 	<-c.done
 }
 
-// Wait tells the child that the test has no more to say, and waits until it has ended in good order.
+// Wait tells the child that the test has no more to say, and waits until it has ended in good
+// order.
 func (c *Child) Wait() {
 	c.t.Helper()
 	c.in.Close()

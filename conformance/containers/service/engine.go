@@ -211,7 +211,8 @@ func discard(ctx context.Context, e *testcontainers.DockerClient, id string) err
 	return err
 }
 
-// removeContainers removes all containers of a run. One that is being made when the run dies may appear a moment later.
+// removeContainers removes all containers of a run. One that is being made when the run dies may
+// appear a moment later.
 func removeContainers(id string) {
 	e, err := engine()
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Harness returns a harness of the suite in which each client has a [Proxy] of its own, with all powers of this package: open
-// opens a client that reaches its servers through the proxy only. The servers are those that Restart restarts, on their data; it
-// is there if all are the test's own.
+// Harness returns a harness of the suite in which each client has a [Proxy] of its own, with all
+// powers of this package: open opens a client that reaches its servers through the proxy only. The
+// servers are those that Restart restarts, on their data; it is there if all are the test's own.
 //
-// Name says in the report what the laws ran on, as of [Reported]. Not every protocol lets a request be replayed on another
-// connection: where it does not, set Record to nil.
+// Name says in the report what the laws ran on, as of [Reported]. Not every protocol lets a request
+// be replayed on another connection: where it does not, set Record to nil.
 func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backend, servers ...*Server) conformance.Harness {
 	var proxies sync.Map // by backend
 	of := func(b driver.Backend) *netfault.Proxy {
@@ -66,8 +66,8 @@ func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backe
 	return Reported(name, h, servers...)
 }
 
-// Reported returns the harness, with what becomes of its laws on the servers counted under the name in the last lines of the run. A
-// law that fails shows what the servers wrote meanwhile.
+// Reported returns the harness, with what becomes of its laws on the servers counted under the name
+// in the last lines of the run. A law that fails shows what the servers wrote meanwhile.
 func Reported(name string, h conformance.Harness, servers ...*Server) conformance.Harness {
 	h.Done = func(t conformance.T, v conformance.Verdict) {
 		t.Helper()
@@ -79,8 +79,8 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 	return h
 }
 
-// Beside returns the harness of a set-up that stands beside another one of its service on which all laws run: this one runs those
-// that are not alike on both, unless the run is long.
+// Beside returns the harness of a set-up that stands beside another one of its service on which all
+// laws run: this one runs those that are not alike on both, unless the run is long.
 func Beside(h conformance.Harness) conformance.Harness {
 	if !conformance.Long() {
 		h.Only = func(l conformance.Law) bool { return !l.Alike() }

@@ -13,8 +13,8 @@ import (
 // shownLines is how many lines of a server's log a test shows at most that failed.
 const shownLines = 40
 
-// Watch shows the last lines that the servers write to their logs from now on if the test fails. It is for the parts of a test that
-// share servers: else the end of the whole logs would be shown.
+// Watch shows the last lines that the servers write to their logs from now on if the test fails. It
+// is for the parts of a test that share servers: else the end of the whole logs would be shown.
 func Watch(t T, servers ...*Server) {
 	t.Helper()
 	from := time.Now()

@@ -80,8 +80,10 @@ func installed(k Kind, program string) error {
 func (p *process) start() error {
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.data(), &p.said, &p.said
-	cmd.WaitDelay = time.Second                           // whom it may have started does not write for it
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is not for it
+	// whom it may have started does not write for it
+	cmd.WaitDelay = time.Second
+	// an interrupt at the terminal is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	done, err := spawn(cmd)
 	if err != nil {
 		return err
@@ -159,8 +161,8 @@ func (p *process) remove() {
 	os.RemoveAll(p.dir)
 }
 
-// spawn starts a process whose working directory is in the run's folder, where the sweeper learns of it. The result is closed
-// when it has ended.
+// spawn starts a process whose working directory is in the run's folder, where the sweeper learns
+// of it. The result is closed when it has ended.
 func spawn(cmd *exec.Cmd) (done chan struct{}, err error) {
 	run, err := begin()
 	if err != nil {

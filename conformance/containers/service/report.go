@@ -21,8 +21,9 @@ type tallies struct {
 	lines []*Line
 }
 
-// Line is a line of the report: servers that were started, a way to start them that could not be used, or a set-up on which laws
-// ran. The file that DLOCK_TEST_REPORT names gets one of the last kind for each law, as JSON, when the law is over.
+// Line is a line of the report: servers that were started, a way to start them that could not be
+// used, or a set-up on which laws ran. The file that DLOCK_TEST_REPORT names gets one of the last
+// kind for each law, as JSON, when the law is over.
 type Line struct {
 	Started string `json:",omitempty"` // a kind of server: its version and where it came from
 	Note    string `json:",omitempty"`
@@ -131,7 +132,8 @@ func (r *tallies) print() {
 	}
 }
 
-// save appends the line to the file that DLOCK_TEST_REPORT names, in one write, since others do so too.
+// save appends the line to the file that DLOCK_TEST_REPORT names, in one write, since others do so
+// too.
 func (l *Line) save() error {
 	name := os.Getenv("DLOCK_TEST_REPORT")
 	if name == "" {
@@ -150,7 +152,8 @@ func (l *Line) save() error {
 	return err
 }
 
-// Unreport takes a line out of the report, of a server or a set-up, that is true of a test of tests only.
+// Unreport takes a line out of the report, of a server or a set-up, that is true of a test of tests
+// only.
 func Unreport(what string) {
 	report.mu.Lock()
 	defer report.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 //
 //	func TestMain(m *testing.M) { os.Exit(service.Main(m)) }
 //
-// It runs the tests, removes what they left, and then prints what ran on what, also to the file that DLOCK_TEST_REPORT names. In
-// processes that this package starts it does what they are for.
+// It runs the tests, removes what they left, and then prints what ran on what, also to the file
+// that DLOCK_TEST_REPORT names. In processes that this package starts it does what they are for.
 func Main(m *testing.M) int {
 	inMain = true
 	switch {
@@ -41,7 +41,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// endWithParent ends the run when whoever started it is gone: nobody would see how it ends, and nobody could interrupt it.
+// endWithParent ends the run when whoever started it is gone: nobody would see how it ends, and
+// nobody could interrupt it.
 func endWithParent() {
 	for parent := os.Getppid(); os.Getppid() == parent; {
 		time.Sleep(500 * time.Millisecond)
@@ -52,8 +53,9 @@ func endWithParent() {
 // sweepEnv is set in the sweeper: the run's folder.
 const sweepEnv = "DLOCK_TEST_SWEEP"
 
-// run is what this process has started. Its sweeper is a second process that holds the reading end of a pipe: when the run has
-// ended, in whatever way, the pipe ends, and the sweeper removes what is left.
+// run is what this process has started. Its sweeper is a second process that holds the reading end
+// of a pipe: when the run has ended, in whatever way, the pipe ends, and the sweeper removes what
+// is left.
 type run struct {
 	id      string // also the label of its containers
 	folder  string // everything that it writes
@@ -128,14 +130,16 @@ func sweep(folder string) {
 	if _, err := os.Stat(filepath.Join(folder, containersMark)); err == nil {
 		removeContainers(filepath.Base(folder))
 	}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a process that is just ending may still write
+	// a process that is just ending may still write
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if os.RemoveAll(folder) == nil {
 			return
 		}
 	}
 }
 
-// within reports whether the process works in the folder: a process that is the run's does, another one that got its number does not.
+// within reports whether the process works in the folder: a process that is the run's does, another
+// one that got its number does not.
 func within(pid int, folder string) bool {
 	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 	if err != nil { // not Linux

@@ -1,17 +1,22 @@
-// Package service brings what tests on real services need: the servers, and processes that can be stopped.
+// Package service brings what tests on real services need: the servers, and processes that can be
+// stopped.
 //
-// [Start] starts a server of a [Kind] for one test. Where it comes from is tried in this order, and the last lines of the run say
-// which it was ([Main] prints them, and needs to be the package's TestMain):
+// [Start] starts a server of a [Kind] for one test. Where it comes from is tried in this order, and
+// the last lines of the run say which it was ([Main] prints them, and needs to be the package's
+// TestMain):
 //
 //  1. the server at DLOCK_TEST_<KIND>_URL, which the tests only use;
-//  2. a container of the image DLOCK_TEST_IMAGE_<KIND>, or else of the published one, or else, where that can be neither found nor
-//     pulled, of the one that scripts/images.sh builds from Debian's packages;
+//  2. a container of the image DLOCK_TEST_IMAGE_<KIND>, or else of the published one, or else,
+//     where that can be neither found nor pulled, of the one that scripts/images.sh builds from
+//     Debian's packages;
 //  3. a process of an installed package, which is installed if it is missing and the tests may.
 //
-// If there is no way the test fails, and says what was tried. Containers use the host's network: a server listens on a free port of
-// 127.0.0.1, however it was started, and what it tells its clients and its peers of its address is true for all of them.
+// If there is no way the test fails, and says what was tried. Containers use the host's network: a
+// server listens on a free port of 127.0.0.1, however it was started, and what it tells its clients
+// and its peers of its address is true for all of them.
 //
-// Whatever a run starts it removes, also when it is interrupted, killed, or runs out of time: a second process sees to it.
+// Whatever a run starts it removes, also when it is interrupted, killed, or runs out of time: a
+// second process sees to it.
 package service
 
 import (
@@ -42,23 +47,25 @@ type T interface {
 
 // Kind is a kind of server.
 type Kind struct {
-	Name    string            // as in DLOCK_TEST_<NAME>_URL
-	Image   string            // the published one
-	Built   string            // what scripts/images.sh calls the one that it builds
-	Package string            // Debian's, which has the program; several if need be
-	Needs   string            // the program that tells whether the package is installed, unless it is the command's
-	Ports   int               // how many a server listens on; 0: one
-	Files   map[string]string // are put into the folder of the data: text by name
+	Name    string // as in DLOCK_TEST_<NAME>_URL
+	Image   string // the published one
+	Built   string // what scripts/images.sh calls the one that it builds
+	Package string // Debian's, which has the program; several if need be
+	// the program that tells whether the package is installed, unless it is the command's
+	Needs string
+	Ports int               // how many a server listens on; 0: one
+	Files map[string]string // are put into the folder of the data: text by name
 
-	// Prepare, unless it is nil, is a program and its arguments that fill a new folder of the data before the first start.
+	// Prepare, unless it is nil, is a program and its arguments that fill a new folder of the data
+	// before the first start.
 	Prepare func(dir string) []string
 
-	// Ready, unless it is empty, is a folder of the image that scripts/images.sh builds: it has what Prepare makes in a container, which
-	// is so made once. Who changes Prepare empties it.
+	// Ready, unless it is empty, is a folder of the image that scripts/images.sh builds: it has
+	// what Prepare makes in a container, which is so made once. Who changes Prepare empties it.
 	Ready string
 
-	// Command is the program and its arguments: it keeps its data in dir, which exists and is its working directory, and
-	// listens on 127.0.0.1, for its clients on the first of the ports.
+	// Command is the program and its arguments: it keeps its data in dir, which exists and is its
+	// working directory, and listens on 127.0.0.1, for its clients on the first of the ports.
 	Command func(dir string, ports []int) []string
 
 	// URL is what clients open, given the host and port.
@@ -75,8 +82,8 @@ func (k Kind) With(args ...string) Kind {
 	return k
 }
 
-// argv returns what runs the server on the data in dir, after having prepared them if need be. The shell becomes the server, which so
-// gets the signals.
+// argv returns what runs the server on the data in dir, after having prepared them if need be. The
+// shell becomes the server, which so gets the signals.
 func (k Kind) argv(dir string, ports []int) []string {
 	command := k.Command(dir, ports)
 	if k.Prepare == nil {
@@ -98,8 +105,8 @@ func words(ws ...string) string {
 	return s.String()
 }
 
-// Server is one server. Its methods fail the test if they do not succeed; they wait until what they do is done. Only one may be
-// called at a time.
+// Server is one server. Its methods fail the test if they do not succeed; they wait until what they
+// do is done. Only one may be called at a time.
 type Server struct {
 	URL     string // what clients open
 	Addr    string // its host and port
@@ -110,7 +117,8 @@ type Server struct {
 	Ports   []int
 }
 
-// place is where a server runs: a container, or a process of this machine. Errors say what went wrong in words.
+// place is where a server runs: a container, or a process of this machine. Errors say what went
+// wrong in words.
 type place interface {
 	start() error // for the first time, or on the data that it left
 	running() bool
@@ -122,8 +130,8 @@ type place interface {
 	remove()
 }
 
-// Start returns a server of the kind that serves. It is the one that the user named in the environment, or else the test's own, as of
-// StartOwn.
+// Start returns a server of the kind that serves. It is the one that the user named in the
+// environment, or else the test's own, as of StartOwn.
 func Start(t T, k Kind) *Server {
 	t.Helper()
 	name := "DLOCK_TEST_" + strings.ToUpper(k.Name) + "_URL"
@@ -143,8 +151,9 @@ func Start(t T, k Kind) *Server {
 	return s
 }
 
-// StartOwn returns a server of the kind that serves this test alone. It is removed when the test ends; if the test failed, its log is
-// kept in a file, whose place is shown, and so is the end of it, as of Watch.
+// StartOwn returns a server of the kind that serves this test alone. It is removed when the test
+// ends; if the test failed, its log is kept in a file, whose place is shown, and so is the end of
+// it, as of Watch.
 func StartOwn(t T, k Kind) *Server {
 	t.Helper()
 	var tried []string
@@ -240,8 +249,8 @@ func (s *Server) Ask(ctx context.Context) (string, error) {
 	return s.Kind.Ask(ctx, s.URL)
 }
 
-// Own reports whether the server is the test's own, so that it may be paused, killed and restarted. The other methods fail the
-// test if it is not.
+// Own reports whether the server is the test's own, so that it may be paused, killed and restarted.
+// The other methods fail the test if it is not.
 func (s *Server) Own() bool { return s.place != nil }
 
 // Pause stops the server where it is: connections stay, and nothing answers, until Continue.
@@ -262,8 +271,9 @@ func (s *Server) Kill(t T) {
 	s.do(t, "kill", place.kill)
 }
 
-// Restart kills the server if it runs, and starts it on the data that it left; it has the same address. How much of its data a server
-// leaves when it is killed is its own affair, and its configuration's.
+// Restart kills the server if it runs, and starts it on the data that it left; it has the same
+// address. How much of its data a server leaves when it is killed is its own affair, and its
+// configuration's.
 func (s *Server) Restart(t T) {
 	t.Helper()
 	s.do(t, "restart", func(p place) error {
@@ -314,8 +324,8 @@ var taken struct {
 	ports []int
 }
 
-// The ports of servers are none that systems give to connections (from 32768 on Linux, from 49152 elsewhere): one of those would be in use when a server that was
-// killed starts again.
+// The ports of servers are none that systems give to connections (from 32768 on Linux, from 49152
+// elsewhere): one of those would be in use when a server that was killed starts again.
 const firstPort, lastPort = 15000, 32000
 
 // FreePorts returns ports of 127.0.0.1 on which nobody listens, each of them once in a run.
@@ -342,8 +352,9 @@ func FreePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// reserved keeps a port for this process until it ends, and reports false if another run has it: between the choice of a port and the
-// start of its server nobody listens there, and whoever waits for the server would take the other one for it.
+// reserved keeps a port for this process until it ends, and reports false if another run has it:
+// between the choice of a port and the start of its server nobody listens there, and whoever waits
+// for the server would take the other one for it.
 func reserved(port int) bool {
 	dir := filepath.Join(os.TempDir(), "dlock-ports")
 	os.MkdirAll(dir, 0o777)

@@ -20,8 +20,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/await"
 )
 
-// diary is a server that any machine has: this binary. It answers each line with the lines that it was ever told, which it keeps
-// in a file.
+// diary is a server that any machine has: this binary. It answers each line with the lines that it
+// was ever told, which it keeps in a file.
 var diary = NewProgram("diary", func(_ *bufio.Scanner, _ io.Writer, args []string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:"+args[0])
 	if err != nil {
@@ -90,7 +90,8 @@ func TestProcess(t *testing.T) {
 	defer s.place.remove()
 	hear := func(what, want string) {
 		t.Helper()
-		if got, err := tell(await.Bounded(t, await.Patience), s.Addr, what); err != nil || !strings.Contains(got, want+" ") { // what was said to it while it was paused may come after
+		// what was said to it while it was paused may come after
+		if got, err := tell(await.Bounded(t, await.Patience), s.Addr, what); err != nil || !strings.Contains(got, want+" ") {
 			t.Fatalf("told %q it answers %q, %v", what, got, err)
 		}
 	}
@@ -142,7 +143,8 @@ func (p *part) end() {
 	}
 }
 
-// TestLogs: a part that fails shows what the server wrote meanwhile, and no more; the whole log is in a file.
+// TestLogs: a part that fails shows what the server wrote meanwhile, and no more; the whole log is
+// in a file.
 func TestLogs(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("DLOCK_TEST_LOGS", dir)
@@ -213,7 +215,8 @@ func fatal(t *testing.T, f func(T)) (text string) {
 	return ""
 }
 
-// TestPortsOfOthers: another run, which this process plays, does not get a port that is chosen and not yet listened at.
+// TestPortsOfOthers: another run, which this process plays, does not get a port that is chosen and
+// not yet listened at.
 func TestPortsOfOthers(t *testing.T) {
 	ports, err := FreePorts(2)
 	if err != nil || ports[0] == ports[1] {
@@ -281,7 +284,8 @@ func TestServerOfTheUser(t *testing.T) {
 	}
 }
 
-// pinger is a kind whose servers are containers, or processes of a package. It is asked without a client library.
+// pinger is a kind whose servers are containers, or processes of a package. It is asked without a
+// client library.
 var pinger = Kind{
 	Name:    "pinger",
 	Image:   "redis:8",
@@ -386,7 +390,8 @@ func TestNothingIsLeft(t *testing.T) {
 			<-c.done
 			await.That(t, "the folder is gone", func() bool { _, err := os.Stat(line); return errors.Is(err, os.ErrNotExist) })
 			for _, a := range addrs {
-				await.That(t, "nobody listens at "+a, func() bool { // a process that was killed may take its time
+				// a process that was killed may take its time
+				await.That(t, "nobody listens at "+a, func() bool {
 					conn, err := net.Dial("tcp", a)
 					if err == nil {
 						conn.Close()

@@ -12,8 +12,8 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Benchmarks measure dlock against what its messages cost by themselves, in turns in one run: machines
-// are shared, and only the ratio means anything. They report the median of the turns.
+// Benchmarks measure dlock against what its messages cost by themselves, in turns in one run:
+// machines are shared, and only the ratio means anything. They report the median of the turns.
 
 const (
 	Turns    = 15                     // of either, of which the median counts
@@ -47,8 +47,9 @@ func Median[E float64 | time.Duration](v []E) E {
 	return v[len(v)/2]
 }
 
-// HandOffs has the waiters take turns on one name for a while, in so many clients, and returns the times from the call of Unlock to
-// the return of the next Lock. Who gives the lock back asks for it again only when another has had it.
+// HandOffs has the waiters take turns on one name for a while, in so many clients, and returns the
+// times from the call of Unlock to the return of the next Lock. Who gives the lock back asks for it
+// again only when another has had it.
 func HandOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Duration) []time.Duration {
 	ctx, stop := context.WithTimeout(b.Context(), 2*TurnTime)
 	defer stop()

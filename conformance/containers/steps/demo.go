@@ -18,7 +18,8 @@ func FlashSale(t *testing.T, url string, disturb func()) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms") // so that it is not over before the disturbance is
+	// so that it is not over before the disturbance is
+	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

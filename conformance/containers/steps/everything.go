@@ -59,7 +59,8 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		await.Running(4500 * time.Millisecond) // for so long that the subscription has to show that it lives
+		// for so long that the subscription has to show that it lives
+		await.Running(4500 * time.Millisecond)
 	}()
 	select {
 	case r := <-waited:

@@ -1,4 +1,5 @@
-// Package steps has what tests of all services do with a backend or a client: ask, hold, wait, take turns.
+// Package steps has what tests of all services do with a backend or a client: ask, hold, wait, take
+// turns.
 package steps
 
 import (
@@ -120,8 +121,9 @@ type listing interface {
 	driver.Lister
 }
 
-// NamesApart lets b hold every name, and looks with other, which shares its keys or rows, and with stranger, which has another root: no
-// name is taken for another, and nothing is there under another root.
+// NamesApart lets b hold every name, and looks with other, which shares its keys or rows, and with
+// stranger, which has another root: no name is taken for another, and nothing is there under
+// another root.
 func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
 	t.Helper()
 	const ttl = 10 * time.Minute // nobody renews, and there may be many names
@@ -154,7 +156,8 @@ func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
 	}
 }
 
-// HoldMany locks n names, 16 at a time. A Lock that fails is tried again, for a slow server may give up a few of so many.
+// HoldMany locks n names, 16 at a time. A Lock that fails is tried again, for a slow server may
+// give up a few of so many.
 func HoldMany(t *testing.T, c *dlock.Client, n int) []*dlock.Lease {
 	t.Helper()
 	leases := make([]*dlock.Lease, n)
@@ -183,7 +186,8 @@ func HoldMany(t *testing.T, c *dlock.Client, n int) []*dlock.Lease {
 	return leases
 }
 
-// Standstill measures for how long this process stood still until stop is called, for what is to be done by itself within some time.
+// Standstill measures for how long this process stood still until stop is called, for what is to be
+// done by itself within some time.
 func Standstill() (stop func() time.Duration) {
 	const step = 5 * time.Millisecond
 	over, sum := make(chan struct{}), make(chan time.Duration)

@@ -14,7 +14,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TakeTurns runs n goroutines of the clients that take turns on two names, until stop: no call may fail, and no two may hold.
+// TakeTurns runs n goroutines of the clients that take turns on two names, until stop: no call may
+// fail, and no two may hold.
 func TakeTurns(t *testing.T, prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
 	return turnsOf(t, t.Errorf, prefix, n, probe, clients...)
@@ -72,10 +73,12 @@ func Further(t service.T, done *atomic.Int64, n int64) {
 	await.That(t, "work goes on", func() bool { return done.Load() >= from+n })
 }
 
-// AcrossRestart kills the server and starts it again on its data, while clients of it hold, wait, take turns and come: no call fails, and who held goes on.
+// AcrossRestart kills the server and starts it again on its data, while clients of it hold, wait,
+// take turns and come: no call fails, and who held goes on.
 func AcrossRestart(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client) {
 	t.Helper()
-	const soon = 6 * time.Second // drivers try for 10 s; the rest is for a machine that stands still
+	// drivers try for 10 s; the rest is for a machine that stands still
+	const soon = 6 * time.Second
 	for try := range 3 {
 		down, failed := restartUnder(t, s, b, c, other, fmt.Sprint("restart/", try))
 		if down > soon && len(failed) > 0 && try < 2 && !t.Failed() {
@@ -89,7 +92,8 @@ func AcrossRestart(t *testing.T, s *service.Server, b driver.Backend, c, other *
 	}
 }
 
-// restartUnder is one restart of AcrossRestart. It returns how long the server was down, and which calls failed.
+// restartUnder is one restart of AcrossRestart. It returns how long the server was down, and which
+// calls failed.
 func restartUnder(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client, prefix string) (down time.Duration, failures []string) {
 	t.Helper()
 	var mu sync.Mutex

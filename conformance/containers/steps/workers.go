@@ -21,8 +21,8 @@ type Workers struct {
 	inBy  []atomic.Pointer[dlock.Lease] // who came in last, unless it left
 }
 
-// StartWorkers runs several clients on the URL. Two that trust in their holds of a name at once are an error of the test, unless free is
-// set: a failover of Redis may do that.
+// StartWorkers runs several clients on the URL. Two that trust in their holds of a name at once are
+// an error of the test, unless free is set: a failover of Redis may do that.
 func StartWorkers(t *testing.T, url string, free bool) *Workers {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -19,7 +19,8 @@ func zkLock(t service.T, s *service.Server) func(name string) *zk.Lock {
 	return func(name string) *zk.Lock { return zk.NewLock(c, "/peer/"+name, zk.WorldACL(zk.PermAll)) }
 }
 
-// BenchmarkZooKeeperPairs: Lock and Unlock that nobody disputes, beside those of the client library, each on one session; and on a pool of sessions.
+// BenchmarkZooKeeperPairs: Lock and Unlock that nobody disputes, beside those of the client
+// library, each on one session; and on a pool of sessions.
 func BenchmarkZooKeeperPairs(b *testing.B) {
 	s := service.StartOwn(b, ZooKeeper)
 	ctx := b.Context()
@@ -69,7 +70,8 @@ func zkOpenDirect(t testing.TB, url string, ttl time.Duration) *dlock.Client {
 	return c
 }
 
-// BenchmarkZooKeeperHandOff: the time from Unlock to the return of the next Lock, beside that of the client library, each on one session.
+// BenchmarkZooKeeperHandOff: the time from Unlock to the return of the next Lock, beside that of
+// the client library, each on one session.
 func BenchmarkZooKeeperHandOff(b *testing.B) {
 	s := service.StartOwn(b, ZooKeeper)
 	peer := zkLock(b, s)
@@ -90,7 +92,8 @@ func BenchmarkZooKeeperHandOff(b *testing.B) {
 	}
 }
 
-// zkHandOffs is handOffs of the client library's lock. It takes no context: who waits at the end gets it, and leaves.
+// zkHandOffs is handOffs of the client library's lock. It takes no context: who waits at the end
+// gets it, and leaves.
 func zkHandOffs(b *testing.B, lock func(string) *zk.Lock, waiters int, hold time.Duration) []time.Duration {
 	end := time.Now().Add(2 * steps.TurnTime)
 	var mu sync.Mutex

@@ -26,7 +26,8 @@ import (
 // zkTTL is for what has to expire soon: a machine that stands still for a second loses it.
 const zkTTL = time.Second
 
-// zkBehind is the URL of a server or an ensemble as it is reached through the proxy, with a path and parameters.
+// zkBehind is the URL of a server or an ensemble as it is reached through the proxy, with a path
+// and parameters.
 func zkBehind(t service.T, text string, p *netfault.Proxy, more string) string {
 	t.Helper()
 	u, err := url.Parse(text)
@@ -43,7 +44,8 @@ func zkBehind(t service.T, text string, p *netfault.Proxy, more string) string {
 	return u.String() + more
 }
 
-// zkKnown is a backend whose queues are known by the servers, not by the proxy through which they are reached.
+// zkKnown is a backend whose queues are known by the servers, not by the proxy through which they
+// are reached.
 type zkKnown struct {
 	*zookeeper.Backend
 	identity string
@@ -90,7 +92,9 @@ func zkHarness(name, url string, servers ...*service.Server) conformance.Harness
 	}, servers...)
 	h.TTL = zkTTL
 	h.Stored = zkStored(servers[0])
-	h.Record = nil // what was recorded belongs to a connection's session, and nothing of it is taken on another one
+	// what was recorded belongs to a connection's session, and nothing of it is taken on another
+	// one
+	h.Record = nil
 	return h
 }
 
@@ -127,7 +131,9 @@ func zkStored(s *service.Server) func(conformance.T, driver.Backend, string) int
 
 // TestZooKeeperConnConformance is for a connection of the user's.
 func TestZooKeeperConnConformance(t *testing.T) {
-	const ttl = 5 * time.Second // of all leases, whatever is asked, so also of those that a machine which stands still must not lose
+	// of all leases, whatever is asked, so also of those that a machine which stands still must not
+	// lose
+	const ttl = 5 * time.Second
 	s := service.Start(t, ZooKeeper)
 	h := service.Harness("zookeeper, a connection of the user's", func(t conformance.T, p *netfault.Proxy) driver.Backend {
 		return zkOnConn(t, s, p, zkTimeout(ttl), zookeeper.Options{Identity: s.URL})
@@ -138,7 +144,8 @@ func TestZooKeeperConnConformance(t *testing.T) {
 	conformance.Run(t, service.Beside(h))
 }
 
-// zkTimeout is what the session of a user's connection lasts for leases of that TTL at most, of 3 to 15 s.
+// zkTimeout is what the session of a user's connection lasts for leases of that TTL at most, of 3
+// to 15 s.
 func zkTimeout(ttl time.Duration) time.Duration { return ttl*4/3 + time.Second + 2*time.Millisecond }
 
 // connSide is a client of the driver over a connection that is not the driver's.
@@ -167,7 +174,8 @@ func zkOnConn(t service.T, s *service.Server, p *netfault.Proxy, timeout time.Du
 		defer cancel()
 		return p.Dial(ctx, network, addr)
 	})
-	servers := []string{s.Addr, s.Addr, s.Addr} // before it tries the first again, the library pauses for a second
+	// before it tries the first again, the library pauses for a second
+	servers := []string{s.Addr, s.Addr, s.Addr}
 	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quietly{}), zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event))
 	if err != nil {
 		t.Fatalf("%v", err)

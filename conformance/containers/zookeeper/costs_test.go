@@ -63,7 +63,8 @@ func counter(t service.T, s *service.Server, name string) (n int64) {
 	return 0
 }
 
-// zkRoundTrips: Lock and Unlock are one each once the name is in use, re-entry none; a new name costs three, and so does to try in vain.
+// zkRoundTrips: Lock and Unlock are one each once the name is in use, re-entry none; a new name
+// costs three, and so does to try in vain.
 func zkRoundTrips(t *testing.T, s *service.Server) {
 	const rounds = 50
 	c, other := zkOpen(t, s.URL, "", 10*time.Minute), zkOpen(t, s.URL, "", 10*time.Minute)
@@ -121,7 +122,8 @@ func zkRoundTrips(t *testing.T, s *service.Server) {
 	mustUnlock(t, held)
 }
 
-// zkHandsOver: each hand-off is one event of the server's, and one round trip beside that of Unlock, however many wait.
+// zkHandsOver: each hand-off is one event of the server's, and one round trip beside that of
+// Unlock, however many wait.
 func zkHandsOver(t *testing.T, s *service.Server, waiters int) {
 	name := fmt.Sprint("hand-offs-", waiters)
 	c, z := zkOpen(t, s.URL, "", 10*time.Minute), treeOf(t, s)
@@ -160,7 +162,8 @@ func zkHandsOver(t *testing.T, s *service.Server, waiters int) {
 	}
 }
 
-// zkHolding: 10,000 leases cost what one costs, a write each third of the TTL and the session's pings.
+// zkHolding: 10,000 leases cost what one costs, a write each third of the TTL and the session's
+// pings.
 func zkHolding(t *testing.T, s *service.Server) {
 	const leases, ttl = 10_000, 9 * time.Second
 	runtime.GC()
@@ -181,7 +184,8 @@ func zkHolding(t *testing.T, s *service.Server) {
 	}
 	periods := int64(took/(ttl/3)) + 1
 	t.Logf("%d leases for %s: %d round trips, %d bytes; %d goroutines, with one lease %d", leases, took.Round(time.Millisecond), n, bytes, runtime.NumGoroutine()-goroutines, alone)
-	if n > 4*periods { // a write, a ping in each third of the session's time; the rest is for a busy machine
+	// a write, a ping in each third of the session's time; the rest is for a busy machine
+	if n > 4*periods {
 		t.Errorf("%d leases made %d round trips in %s; want a write each third of the TTL, and pings", leases, n, took)
 	}
 	steps.MustLive(t, append(all, one))

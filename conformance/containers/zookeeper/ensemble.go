@@ -64,8 +64,8 @@ func (e *Ensemble) Addrs() []string { return service.Addrs(e.Nodes) }
 // URL is what clients open.
 func (e *Ensemble) URL() string { return "zookeeper://" + strings.Join(e.Addrs(), ",") }
 
-// Leader returns the server that leads and is none of those given; nil if there is none now. One that was cut off goes on leading for five seconds: who
-// looks for its successor gives it.
+// Leader returns the server that leads and is none of those given; nil if there is none now. One
+// that was cut off goes on leading for five seconds: who looks for its successor gives it.
 func (e *Ensemble) Leader(not ...*service.Server) *service.Server {
 	for _, n := range e.Nodes {
 		if !slices.Contains(not, n) && leads(n) == "leader" {
@@ -99,7 +99,8 @@ func (e *Ensemble) Follower(t service.T) (follower *service.Server) {
 	return follower
 }
 
-// AwaitServing waits until all servers serve, under one leader: one that was cut off may take itself for that too.
+// AwaitServing waits until all servers serve, under one leader: one that was cut off may take
+// itself for that too.
 func (e *Ensemble) AwaitServing(t service.T) {
 	t.Helper()
 	await.That(t, "all servers serve", func() bool {
@@ -111,8 +112,9 @@ func (e *Ensemble) AwaitServing(t service.T) {
 	})
 }
 
-// CutOff keeps a server and the other two apart, until heal: nothing is replicated between them. Clients reach it as before, and so do
-// the messages of an election, so that it may learn of another leader, whom it cannot follow. It notices by itself, after five seconds; those who
+// CutOff keeps a server and the other two apart, until heal: nothing is replicated between them.
+// Clients reach it as before, and so do the messages of an election, so that it may learn of
+// another leader, whom it cannot follow. It notices by itself, after five seconds; those who
 // followed it notice at once, or else they might elect it again.
 func (e *Ensemble) CutOff(s *service.Server) (heal func()) {
 	var heals []func()
@@ -123,7 +125,8 @@ func (e *Ensemble) CutOff(s *service.Server) (heal func()) {
 			case i == cut && j != cut:
 				heals = append(heals, p.Isolate())
 			case j == cut && i != cut:
-				heals = append(heals, p.Isolate(), p.Refuse()) // who follows it again by mistake finds out at once
+				// who follows it again by mistake finds out at once
+				heals = append(heals, p.Isolate(), p.Refuse())
 				p.Abandon()
 			}
 		}

@@ -67,8 +67,10 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	mustUnlock(t, waiter.Got("Lock", time.Now(), 20*time.Second))
 }
 
-// zkMinority: the client's server is cut off from the two others, which end its session; a follower goes on answering reads with what was, which it
-// has to have done once to prove anything; a leader may have noticed by then. The client has stopped before the successor comes in all the same, and locks again when it is back.
+// zkMinority: the client's server is cut off from the two others, which end its session; a follower
+// goes on answering reads with what was, which it has to have done once to prove anything; a leader
+// may have noticed by then. The client has stopped before the successor comes in all the same, and
+// locks again when it is back.
 func zkMinority(t *testing.T, e *Ensemble, choose func(service.T) *service.Server, reads bool) {
 	stale := false
 	for attempts := 0; attempts < 1 || reads && attempts < 8 && !stale; attempts++ {
@@ -120,9 +122,11 @@ func (r *zkRoaming) at() (at []int) {
 	return at
 }
 
-// zkMoves: a server that stands still, or is killed, is left for another one; what is held there stays held.
+// zkMoves: a server that stands still, or is killed, is left for another one; what is held there
+// stays held.
 func zkMoves(t *testing.T, e *Ensemble) {
-	const ttl = 20 * time.Second // servers that elect a leader first, on a slow machine, keep clients waiting for seconds
+	// servers that elect a leader first, on a slow machine, keep clients waiting for seconds
+	const ttl = 20 * time.Second
 	c := e.roaming(t, ttl)
 	l := steps.MustLock(t, c.Mutex("moves"))
 	waiter := e.roaming(t, ttl)
@@ -137,10 +141,12 @@ func zkMoves(t *testing.T, e *Ensemble) {
 			e.AwaitServing(t)
 			var at []int
 			await.That(t, "the client is at a server", func() bool { at = r.at(); return len(at) == 1 })
-			renewed := func() bool { return l.Renew(await.Bounded(t, ttl)) == nil || l.Err() != nil } // a connection may break under it
+			// a connection may break under it
+			renewed := func() bool { return l.Renew(await.Bounded(t, ttl)) == nil || l.Err() != nil }
 			await.That(t, "the lease is renewed", renewed)
 			heal := fault(e.Nodes[at[0]])
-			await.That(t, "the client is at another server too", func() bool { // the old one cannot say that it heard of the end
+			// the old one cannot say that it heard of the end
+			await.That(t, "the client is at another server too", func() bool {
 				return slices.ContainsFunc(r.at(), func(i int) bool { return i != at[0] })
 			})
 			heal()
@@ -158,13 +164,14 @@ func zkMoves(t *testing.T, e *Ensemble) {
 	mustUnlock(t, a.Got("Lock after the moves", time.Now(), ttl))
 }
 
-// zkStaysBehind: a request is still under way to one server when the client has gone on to another and has done with the lock. When it
-// arrives it does nothing.
+// zkStaysBehind: a request is still under way to one server when the client has gone on to another
+// and has done with the lock. When it arrives it does nothing.
 func zkStaysBehind(t *testing.T, e *Ensemble) {
 	c := e.roaming(t, 10*time.Second)
 	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
 	at := -1
-	await.That(t, "the client is at one server", func() bool { // it has asked others how long their sessions last
+	// it has asked others how long their sessions last
+	await.That(t, "the client is at one server", func() bool {
 		if now := c.at(); len(now) == 1 {
 			at = now[0]
 		}
@@ -190,8 +197,8 @@ func zkStaysBehind(t *testing.T, e *Ensemble) {
 	z.await("behind", 0)
 }
 
-// zkLags: what one client was granted, another one sees and can join at once, though its server hears of it late; and
-// it cannot join what is over, though its server shows that.
+// zkLags: what one client was granted, another one sees and can join at once, though its server
+// hears of it late; and it cannot join what is over, though its server shows that.
 func zkLags(t *testing.T, e *Ensemble) {
 	behind := e.Follower(t)
 	rest := slices.DeleteFunc(e.Addrs(), func(addr string) bool { return addr == behind.Addr })
@@ -227,7 +234,8 @@ func zkLags(t *testing.T, e *Ensemble) {
 	}
 }
 
-// zkNoLeader: the one server that is left takes connections and closes them at once; clients do not storm it, and go on when there is a leader.
+// zkNoLeader: the one server that is left takes connections and closes them at once; clients do not
+// storm it, and go on when there is a leader.
 func zkNoLeader(t *testing.T, e *Ensemble) {
 	const while, most = 2 * time.Second, 150
 	left := e.Nodes[0]

@@ -24,8 +24,8 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// zkPrompt is how long a Lock may take to end with its context: it does at once, on a machine that goes on. What else would end it, a
-// driver that hangs up, takes at least 7 s.
+// zkPrompt is how long a Lock may take to end with its context: it does at once, on a machine that
+// goes on. What else would end it, a driver that hangs up, takes at least 7 s.
 const zkPrompt = 5 * time.Second
 
 // TestZooKeeperFaults is what may go wrong between clients and one server.
@@ -64,7 +64,8 @@ func TestZooKeeperFaults(t *testing.T) {
 	}
 }
 
-// zkLostCreate: the server has executed it, and the client finds its node again, also if the answers to its first look for it are lost too.
+// zkLostCreate: the server has executed it, and the client finds its node again, also if the
+// answers to its first look for it are lost too.
 func zkLostCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	for lost := range 4 {
@@ -114,7 +115,8 @@ func zkCutCreate(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkGivenUpCreate: nobody wants the request any more, and what the server made of it is removed long before the session would end.
+// zkGivenUpCreate: nobody wants the request any more, and what the server made of it is removed
+// long before the session would end.
 func zkGivenUpCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	for looks := range 3 {
@@ -172,7 +174,8 @@ func zkLostJoin(t *testing.T, s *service.Server) {
 	z.await(name, 0)
 }
 
-// zkOutlived: what is under way when a client is closed leaves nothing in the session, which goes on; nor does a create whose reply was lost before.
+// zkOutlived: what is under way when a client is closed leaves nothing in the session, which goes
+// on; nor does a create whose reply was lost before.
 func zkOutlived(t *testing.T, s *service.Server) {
 	for _, lost := range []bool{false, true} {
 		name := fmt.Sprint("outlived-", lost)
@@ -210,8 +213,9 @@ func zkOutlived(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkLongAway: a request whose reply was lost, and for which no session could be had for so long that even looking for one was given up, holds all the same
-// when it gets in; what was done to remove its first node does not remove that.
+// zkLongAway: a request whose reply was lost, and for which no session could be had for so long
+// that even looking for one was given up, holds all the same when it gets in; what was done to
+// remove its first node does not remove that.
 func zkLongAway(t *testing.T, s *service.Server) {
 	const name, ttl, attempt = "long-away", 6 * time.Second, 10 * time.Second
 	timeout := zkTimeout(ttl)
@@ -239,8 +243,8 @@ func zkLongAway(t *testing.T, s *service.Server) {
 	z.await(name, 0)
 }
 
-// zkLateCreate: the request is under way for so long that the client has given it up and tried again on another connection; what
-// arrives then stands for nobody.
+// zkLateCreate: the request is under way for so long that the client has given it up and tried
+// again on another connection; what arrives then stands for nobody.
 func zkLateCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", 20*time.Second)
 	for _, up := range []bool{false, true} {
@@ -252,7 +256,8 @@ func zkLateCreate(t *testing.T, s *service.Server) {
 		a := steps.Try(t, c.Mutex(name))
 		before := c.p.Counts().Dialled
 		if up {
-			<-time.After(200 * time.Millisecond) // there is nothing to see of a request that does not arrive
+			// there is nothing to see of a request that does not arrive
+			<-time.After(200 * time.Millisecond)
 			a.Cancel()
 			a.Within("Lock that is given up", time.Now(), zkPrompt)
 		} else {
@@ -287,7 +292,8 @@ func zkLostUnlock(t *testing.T, s *service.Server) {
 	z.await("lost-unlock", 0)
 }
 
-// zkBrokenConnections: a session outlives its connections, and so do its holds and its place in a queue.
+// zkBrokenConnections: a session outlives its connections, and so do its holds and its place in a
+// queue.
 func zkBrokenConnections(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	holder, waiter := zkOpen(t, s.URL, "", 20*time.Second), zkOpen(t, s.URL, "", 20*time.Second)
@@ -338,7 +344,8 @@ func sameNames(a, b []string) bool {
 	return true
 }
 
-// zkCutClient: a session that ends on the server has ended for the client before; what it holds later is new, and was not there before.
+// zkCutClient: a session that ends on the server has ended for the client before; what it holds
+// later is new, and was not there before.
 func zkCutClient(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	cut, other := zkOpen(t, s.URL, "", 5*time.Second), zkOpen(t, s.URL, "", time.Minute)
@@ -372,7 +379,8 @@ func zkCutClient(t *testing.T, s *service.Server) {
 	mustUnlock(t, again)
 }
 
-// zkCutTry: TryLock says that no server answers, long before the session is over; nothing of it comes to life when one does again.
+// zkCutTry: TryLock says that no server answers, long before the session is over; nothing of it
+// comes to life when one does again.
 func zkCutTry(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	c := zkOpen(t, s.URL, "", 25*time.Second)
@@ -389,7 +397,8 @@ func zkCutTry(t *testing.T, s *service.Server) {
 	z.await("cut-try", 0)
 }
 
-// zkLongSession: the servers give ten hours of the twenty that are asked for, which is known at once: a longer TTL than 5/7 of that is refused.
+// zkLongSession: the servers give ten hours of the twenty that are asked for, which is known at
+// once: a longer TTL than 5/7 of that is refused.
 func zkLongSession(t *testing.T, s *service.Server) {
 	const most = 10 * time.Hour * 5 / 7
 	_, err := dlock.Open(await.Bounded(t, 30*time.Second), s.URL+"?session_timeout=20h", dlock.TTL(8*time.Hour), dlock.Logger(nil))
@@ -458,7 +467,8 @@ var zkLocker = service.NewProgram("zookeeper-locker", func(in *bufio.Scanner, ou
 	}
 })
 
-// zkStoppedClient: a process that stood still for longer than its session knows at once that it has lost, and can lock again.
+// zkStoppedClient: a process that stood still for longer than its session knows at once that it has
+// lost, and can lock again.
 func zkStoppedClient(t *testing.T, s *service.Server) {
 	child := zkLocker.Start(t, s.URL, "stopped")
 	child.Expect("locked")
@@ -505,7 +515,8 @@ func zkHandDeleted(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkBroken: the holder learns of it at its next renewal, and a waiter comes in; the token is the one that the operator saw.
+// zkBroken: the holder learns of it at its next renewal, and a waiter comes in; the token is the
+// one that the operator saw.
 func zkBroken(t *testing.T, s *service.Server) {
 	const others, ttl = 150, 6 * time.Second // more than a renewal looks at in turn
 	c, operator := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
@@ -537,7 +548,8 @@ func zkBroken(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkBrokenUnseen: who was cut off while its turn came, and was broken, holds nothing when it is back.
+// zkBrokenUnseen: who was cut off while its turn came, and was broken, holds nothing when it is
+// back.
 func zkBrokenUnseen(t *testing.T, s *service.Server) {
 	const name, ttl = "broken-unseen", 6 * time.Second
 	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
@@ -555,7 +567,8 @@ func zkBrokenUnseen(t *testing.T, s *service.Server) {
 	if err := other.Break(await.Bounded(t, 30*time.Second), name, token); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(ttl/2 + 100*time.Millisecond) // when it is back it has to prove its session before it is granted
+	// when it is back it has to prove its session before it is granted
+	<-time.After(ttl/2 + 100*time.Millisecond)
 	heal()
 	next := waiter.Got("Lock of who was broken", time.Now(), 20*time.Second)
 	if next.Token() <= token {
@@ -633,7 +646,8 @@ func zkNoParents(t *testing.T, s *service.Server) {
 	for i := range clients {
 		c := zkOpen(t, s.URL, "?prefix=vanish", time.Minute)
 		wg.Go(func() {
-			for n := 0; n < rounds || n < 20*rounds && !enough(); n++ { // who removes may be slower than who locks
+			// who removes may be slower than who locks
+			for n := 0; n < rounds || n < 20*rounds && !enough(); n++ {
 				name := "shared"
 				if n%2 == 0 {
 					name = fmt.Sprint("own-", i)
@@ -707,7 +721,8 @@ func watchesOf(t service.T, s *service.Server) (n int) {
 	return 0
 }
 
-// TestZooKeeperWatches: the client library cannot remove a watch; a great many waits that are given up behind one holder make no more of them.
+// TestZooKeeperWatches: the client library cannot remove a watch; a great many waits that are given
+// up behind one holder make no more of them.
 func TestZooKeeperWatches(t *testing.T) {
 	const waits, abreast = 400, 8
 	s := service.StartOwn(t, ZooKeeper)

@@ -20,7 +20,8 @@ type zkNode struct {
 	children int32 // how many were ever made under it
 }
 
-// zkSnapshot is a snapshot as the server writes it, with the nodes given; theirs is what the server reads when it starts.
+// zkSnapshot is a snapshot as the server writes it, with the nodes given; theirs is what the server
+// reads when it starts.
 func zkSnapshot(nodes ...zkNode) string {
 	var b bytes.Buffer
 	put := func(values ...any) {
@@ -40,9 +41,10 @@ func zkSnapshot(nodes ...zkNode) string {
 	for _, n := range nodes {
 		const anybody = int64(-1)
 		put(n.path, "", anybody)
-		put(int64(1), int64(1), int64(0), int64(0))   // made and changed by which transaction, when
-		put(int32(0), n.children, int32(0), int64(0)) // versions of the data, the children and the rights; the session
-		put(int64(1))                                 // the transaction that changed the children
+		put(int64(1), int64(1), int64(0), int64(0)) // made and changed by which transaction, when
+		// versions of the data, the children and the rights; the session
+		put(int32(0), n.children, int32(0), int64(0))
+		put(int64(1)) // the transaction that changed the children
 	}
 	put("/")
 	put(int64(adler32.Checksum(b.Bytes())), "/")
@@ -62,8 +64,9 @@ func withSnapshot(k service.Kind, snapshot string) service.Kind {
 	return k
 }
 
-// TestZooKeeperSequenceWraps: a directory in which so many nodes were made that the server's numbers for them come to their end. The order
-// of arrival holds before, while and after that, and one at a time is in.
+// TestZooKeeperSequenceWraps: a directory in which so many nodes were made that the server's
+// numbers for them come to their end. The order of arrival holds before, while and after that, and
+// one at a time is in.
 func TestZooKeeperSequenceWraps(t *testing.T) {
 	const waiters = 12
 	k := withSnapshot(ZooKeeper, zkSnapshot(zkNode{path: ""}, zkNode{path: "/zookeeper"}, zkNode{path: "/zookeeper/config"}, zkNode{path: "/zookeeper/quota"},

@@ -78,7 +78,8 @@ func TestZooKeeperCrowd(t *testing.T) {
 	select {
 	case l := <-in:
 		t.Logf("the next is in %s after the cut", time.Since(cut))
-		if took := time.Since(cut); took > 2*time.Second+ttl/2 { // 2 s on a machine that does nothing else
+		// 2 s on a machine that does nothing else
+		if took := time.Since(cut); took > 2*time.Second+ttl/2 {
 			t.Errorf("the next is in %s after the cut", took)
 		}
 		mustUnlock(t, l)

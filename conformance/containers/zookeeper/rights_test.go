@@ -105,7 +105,8 @@ func zkRights(t *testing.T) string {
 	return string(m[1])
 }
 
-// TestZooKeeperLeastRights: on the chroot the user needs the rights that the documentation says, all of them, and no more.
+// TestZooKeeperLeastRights: on the chroot the user needs the rights that the documentation says,
+// all of them, and no more.
 func TestZooKeeperLeastRights(t *testing.T) {
 	s := service.StartOwn(t, ZooKeeper)
 	z := treeOf(t, s)

@@ -1,4 +1,5 @@
-// Package zookeeper runs the driver on ZooKeeper: on a server that is alone, and on an ensemble of three.
+// Package zookeeper runs the driver on ZooKeeper: on a server that is alone, and on an ensemble of
+// three.
 package zookeeper
 
 import (
@@ -21,14 +22,15 @@ import (
 const (
 	zkTick = 200 * time.Millisecond // a server's unit of time; the least session timeout
 
-	// zkSync is how long a member may be cut off from its leader, and a leader from most of its followers, before it notices. It is longer
-	// than a busy machine stands still: there would be elections for nothing.
+	// zkSync is how long a member may be cut off from its leader, and a leader from most of its
+	// followers, before it notices. It is longer than a busy machine stands still: there would be
+	// elections for nothing.
 	zkSync = 25 * zkTick
 )
 
-// ZooKeeper is one ZooKeeper server of version 3.9. Sessions may last from a tick of 200 ms to ten hours; container nodes that are empty
-// are removed twice a second. A server that is killed leaves all that it ever acknowledged. (In tests no machine crashes: nothing has
-// to reach the disk.)
+// ZooKeeper is one ZooKeeper server of version 3.9. Sessions may last from a tick of 200 ms to ten
+// hours; container nodes that are empty are removed twice a second. A server that is killed leaves
+// all that it ever acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
 var ZooKeeper = service.Kind{
 	Name:    "zookeeper",
 	Image:   "zookeeper:3.9",
@@ -41,7 +43,8 @@ var ZooKeeper = service.Kind{
 	Ask:     func(ctx context.Context, url string) (string, error) { return askZooKeeper(ctx, url, false) },
 }
 
-// zookeeperJars are what Debian's package consists of; the published image has a folder of them. What is absent is ignored.
+// zookeeperJars are what Debian's package consists of; the published image has a folder of them.
+// What is absent is ignored.
 var zookeeperJars = func() string {
 	var jars []string
 	for _, j := range []string{"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java", "netty-all", "netty-buffer", "netty-codec",
@@ -51,7 +54,8 @@ var zookeeperJars = func() string {
 	return strings.Join(jars, ":")
 }()
 
-// zookeeperScript writes the configuration that its first argument is, and becomes the server. The others are options of the Java machine.
+// zookeeperScript writes the configuration that its first argument is, and becomes the server. The
+// others are options of the Java machine.
 const zookeeperScript = `set -e
 mkdir -p db
 printf '%s' "$1" >zoo.cfg
@@ -60,8 +64,9 @@ jars=$3
 shift 3
 exec java "$@" -cp "$jars:$(echo /apache-zookeeper-*-bin/lib)/*:." org.apache.zookeeper.server.quorum.QuorumPeerMain zoo.cfg`
 
-// zookeeperCommand is for a server whose configuration has more lines than those that all have: $dir stands for its folder in them, $port
-// for the last of its ports. The options are the Java machine's. A member of an ensemble has a number from 1 on, a server that is alone 0.
+// zookeeperCommand is for a server whose configuration has more lines than those that all have:
+// $dir stands for its folder in them, $port for the last of its ports. The options are the Java
+// machine's. A member of an ensemble has a number from 1 on, a server that is alone 0.
 func zookeeperCommand(more string, member int, options ...string) func(string, []int) []string {
 	return func(dir string, ports []int) []string {
 		cfg := fmt.Sprintf(`tickTime=%d
@@ -83,8 +88,8 @@ clientPort=%d
 	}
 }
 
-// askZooKeeper asks the first server of a URL for its version. One that has no leader counts as serving if alone is set: it does what a
-// member can do by itself.
+// askZooKeeper asks the first server of a URL for its version. One that has no leader counts as
+// serving if alone is set: it does what a member can do by itself.
 func askZooKeeper(ctx context.Context, text string, alone bool) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -133,9 +138,11 @@ func four(t service.T, s *service.Server, command string) string {
 	return answer
 }
 
-// leads returns what the server takes itself for: leader, follower or standalone; nothing while it does not serve.
+// leads returns what the server takes itself for: leader, follower or standalone; nothing while it
+// does not serve.
 func leads(s *service.Server) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // one that has no leader says so at once
+	// one that has no leader says so at once
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	answer, _ := fourLetters(ctx, s.Addr, "srvr")
 	for line := range strings.Lines(answer) {
@@ -151,8 +158,9 @@ type quietly struct{}
 
 func (quietly) Printf(string, ...any) {}
 
-// hasty is a connection of the client library's that does not wait for the greeting for longer than a session lasts, as the library does: a
-// server that is just starting may take a connection and never answer.
+// hasty is a connection of the client library's that does not wait for the greeting for longer than
+// a session lasts, as the library does: a server that is just starting may take a connection and
+// never answer.
 type hasty struct {
 	net.Conn
 	session time.Duration

@@ -55,7 +55,8 @@ func TestZooKeeperEnsemble(t *testing.T) {
 	t.Parallel()
 	e := StartEnsemble(t)
 	c := zkOf(t, e.Follower(t), 20*time.Second)
-	await.That(t, "the ensemble takes writes", func() bool { // a connection breaks when its server has lost its leader for a moment
+	// a connection breaks when its server has lost its leader for a moment
+	await.That(t, "the ensemble takes writes", func() bool {
 		_, err := c.Create("/x", []byte("1"), 0, zk.WorldACL(zk.PermAll))
 		return err == nil || errors.Is(err, zk.ErrNodeExists)
 	})
@@ -74,7 +75,8 @@ func TestZooKeeperEnsemble(t *testing.T) {
 		t.Errorf("there is another leader after the old one came back")
 	}
 
-	// A follower that is cut off answers reads with what was, and notices only then; on a slow machine it may be too late to ask.
+	// A follower that is cut off answers reads with what was, and notices only then; on a slow
+	// machine it may be too late to ask.
 	told := false
 	for i := 0; i < 5 && !told; i++ {
 		e.AwaitServing(t)

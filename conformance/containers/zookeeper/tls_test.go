@@ -14,7 +14,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// secureZooKeeper starts a server that has a port for TLS, and returns the address of that port. Clients show a certificate if auth is "need".
+// secureZooKeeper starts a server that has a port for TLS, and returns the address of that port.
+// Clients show a certificate if auth is "need".
 func secureZooKeeper(t *testing.T, a *service.Authority, cert, key, auth string) (s *service.Server, addr string) {
 	t.Helper()
 	k := ZooKeeper
@@ -92,7 +93,8 @@ func TestZooKeeperTLS(t *testing.T) {
 			}
 			start := time.Now()
 			err := open(patience, c.scheme, c.addr, c.params)
-			for try := 1; try < tries && c.want != "" && await.IsTimeout(err); try++ { // the driver gives a handshake 2 s: the machine stood still
+			// the driver gives a handshake 2 s: the machine stood still
+			for try := 1; try < tries && c.want != "" && await.IsTimeout(err); try++ {
 				t.Logf("once more: %v", err)
 				start = time.Now()
 				err = open(patience, c.scheme, c.addr, c.params)
@@ -103,7 +105,8 @@ func TestZooKeeperTLS(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "secret") {
 				t.Errorf("the password is shown: %v", err)
 			}
-			if took := time.Since(start); took > 9*time.Second { // a driver that does not look at the context takes 10 s
+			// a driver that does not look at the context takes 10 s
+			if took := time.Since(start); took > 9*time.Second {
 				t.Errorf("it took %s", took)
 			}
 		})

@@ -1,6 +1,7 @@
--- ARGV[4] id  [5] owner  [6] mode  [7] limit  [8] ttl (µs)  [9] client  [10] flags  [11] 1: wait; 0: do not; -1: only resume what holds
--- [12] label. Returns {1, token} granted, {0, µs until a look is worth it, 1: arrived now, 0: before} waiting, {2} ask again at once, nothing
--- stands, or {-1, why not}.
+-- ARGV[4] id [5] owner [6] mode [7] limit [8] ttl (µs) [9] client [10] flags [11] 1: wait; 0: do
+-- not; -1: only resume what holds [12] label. Returns {1, token} granted, {0, µs until a look is
+-- worth it, 1: arrived now, 0: before} waiting, {2} ask again at once, nothing stands, or {-1, why
+-- not}.
 
 -- Most often nobody uses the name, and little is needed.
 if #head < 2 and ARGV[5] == ARGV[4] and ARGV[11] ~= '-1' then
@@ -47,7 +48,8 @@ local function join()
   return {1, r.token}
 end
 
--- await writes the request among those who wait. It expires there unless wait.go asks again in time.
+-- await writes the request among those who wait. It expires there unless wait.go asks again in
+-- time.
 local function await(place)
   r.token, r.expiry = place, now + math.max(r.ttl, 3000000)
   store('w', r)

@@ -1,11 +1,12 @@
 -- The state of one name, and the rule of driver/queue.go restated.
 --
--- KEYS[1]  a sorted set whose scores are all 0: a map in the order of the bytes of its members, read in ranges
--- ARGV[1]  channels: what stands before a client's ID in the name of its channel
--- ARGV[2]  how long (ms) the last token is kept after everybody is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was granted has to confirm it
+-- KEYS[1] a sorted set whose scores are all 0: a map in the order of the bytes of its members, read
+-- in ranges ARGV[1] channels: what stands before a client's ID in the name of its channel ARGV[2]
+-- how long (ms) the last token is kept after everybody is gone ARGV[3] the grant window (µs): how
+-- long a waiter that was granted has to confirm it
 --
--- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and places 16 decimal ones, limits 10.
+-- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and
+-- places 16 decimal ones, limits 10.
 --   !1 TOKEN              the version of all this, and the last token
 --   c CLIENT PLACE UNTIL  a client that did not confirm a grant: what it has in that place or before does not wait any more
 --   d TIME KIND ID        when a c or a g is over
@@ -17,11 +18,13 @@
 --   q PLACE ID            the order of those who wait
 --   s, x ID REQUEST       a request that holds, Shared or Exclusive
 --   w ID REQUEST          a request that waits
--- There are spaces only before PLACE, HOW, UNTIL and REQUEST, a line of words, the label last: mode limit owner token expiry ttl client
--- flags arrived label. One that waits has its place for a token. Flags: f fixed, b broken, u not confirmed yet, or "-".
+-- There are spaces only before PLACE, HOW, UNTIL and REQUEST, a line of words, the label last: mode
+-- limit owner token expiry ttl client flags arrived label. One that waits has its place for a
+-- token. Flags: f fixed, b broken, u not confirmed yet, or "-".
 --
--- Who holds an Exclusive request is the only owner; all requests of an owner have one token and one limit. So no script has to read all
--- that stand: each looks at the ends of ranges, and its cost hardly grows with what is in them.
+-- Who holds an Exclusive request is the only owner; all requests of an owner have one token and one
+-- limit. So no script has to read all that stand: each looks at the ends of ranges, and its cost
+-- hardly grows with what is in them.
 local S = KEYS[1]
 local channels, keep, window = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local last = header and tonumber(string.sub(header, 4)) or 0
@@ -40,7 +43,8 @@ local function int(x) return string.format('%.0f', x) end
 local function digits(x) return string.format('%016.0f', x) end
 local function foreign(member) error('the member ' .. member .. ' of ' .. S .. ' is not of dlock') end
 
--- least and greatest return the first and the last member of a range: from is its first, to the first behind it.
+-- least and greatest return the first and the last member of a range: from is its first, to the
+-- first behind it.
 local function least(from, to) return redis.call('ZRANGE', S, '[' .. from, '(' .. to, 'BYLEX', 'LIMIT', 0, 1)[1] end
 local function greatest(from, to) return redis.call('ZRANGE', S, '(' .. to, '[' .. from, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1] end
 local function named(what) return least(what .. ' ', what .. '!') end
@@ -96,8 +100,8 @@ end
 
 local function permit(r) return string.format('l%010.0f', r.limit) .. r.owner end
 
--- count writes the last token. The set is never empty meanwhile: it would be gone, and what is not there cannot be written by a
--- script while its slot moves away.
+-- count writes the last token. The set is never empty meanwhile: it would be gone, and what is not
+-- there cannot be written by a script while its slot moves away.
 local function count(token)
   local before = header
   last, header = token, '!1 ' .. int(token)
@@ -183,7 +187,8 @@ local function admits(r)
   return redis.call('ZLEXCOUNT', S, '[l', '(m') < math.min(r.limit, smallest)
 end
 
--- settle grants whoever is next, as long as there is one, and tells the clients. It returns true if it is not done: the budget is spent.
+-- settle grants whoever is next, as long as there is one, and tells the clients. It returns true if
+-- it is not done: the budget is spent.
 local function settle()
   while true do
     local first = least('q', 'r')
@@ -206,7 +211,8 @@ local function settle()
   end
 end
 
--- done returns the reply. If the script wrote anything, the set goes when what is there is over and the last token need not be kept.
+-- done returns the reply. If the script wrote anything, the set goes when what is there is over and
+-- the last token need not be kept.
 local function done(reply)
   if changed then
     local latest = now

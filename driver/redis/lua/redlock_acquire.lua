@@ -1,6 +1,6 @@
--- ARGV[1] id  [2] ttl (ms)  [3] client and label  [4] least uptime (s), or 0
--- Returns {1} granted, also to a second copy, {0, ms} held by another for so long, {-1} never again, {-2, s} up for so
--- short a time.
+-- ARGV[1] id [2] ttl (ms) [3] client and label [4] least uptime (s), or 0 Returns {1} granted, also
+-- to a second copy, {0, ms} held by another for so long, {-1} never again, {-2, s} up for so short
+-- a time.
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-1} end
 local h = read()
 if h and h.id ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1])} end

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// ShopCommand is the argument with which the program runs [Shop]: the coordinator starts itself again with it.
+// ShopCommand is the argument with which the program runs [Shop]: the coordinator starts itself
+// again with it.
 const ShopCommand = "shop"
 
 // child is a shop as its coordinator sees it.
@@ -36,7 +37,8 @@ type heard struct {
 	exit error
 }
 
-// startShop starts a shop. The end of ctx closes its input, which ends it, and kills it if that takes too long.
+// startShop starts a shop. The end of ctx closes its input, which ends it, and kills it if that
+// takes too long.
 func startShop(ctx context.Context, c config) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -76,8 +78,8 @@ func (s *child) listen(to chan<- heard) {
 	to <- heard{from: s, at: time.Now(), over: true, exit: err}
 }
 
-// sell starts the shops, lets them sell all at once, kills one when it asks for it, and waits until the others have
-// ended, as they do at the end of ctx at the latest. Progress goes to the screen.
+// sell starts the shops, lets them sell all at once, kills one when it asks for it, and waits until
+// the others have ended, as they do at the end of ctx at the latest. Progress goes to the screen.
 func sell(ctx context.Context, o Options, c config, s *screen) (*result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -1,9 +1,9 @@
-// Package demo is the flash sale: shops, which are processes, sell one stock to more buyers than it has items. Each
-// sale is a slow read-modify-write of a file. Without a lock that oversells; under dlock it sells exactly the stock,
-// although one shop is killed in the middle of a sale.
+// Package demo is the flash sale: shops, which are processes, sell one stock to more buyers than it
+// has items. Each sale is a slow read-modify-write of a file. Without a lock that oversells; under
+// dlock it sells exactly the stock, although one shop is killed in the middle of a sale.
 //
-// The coordinator (this process) starts the shops, kills one, and reports. The ledger, to which every sale is
-// appended, is the truth that it reports.
+// The coordinator (this process) starts the shops, kills one, and reports. The ledger, to which
+// every sale is appended, is the truth that it reports.
 package demo
 
 import (
@@ -25,7 +25,8 @@ import (
 var ErrUsage = errors.New("usage")
 
 const (
-	defaultTTL  = 2 * time.Second  // if the URL has none: on a service that cannot see processes die, that is the takeover time
+	// if the URL has none: on a service that cannot see processes die, that is the takeover time
+	defaultTTL  = 2 * time.Second
 	openWithin  = 10 * time.Second // to reach the backend
 	closeWithin = 3 * time.Second  // for a shop to end by itself once it is told to
 	mostShops   = 100
@@ -42,7 +43,8 @@ type Options struct {
 	Timeout time.Duration // of the whole demo
 }
 
-// check refuses what cannot be shown: among others, too few buyers to sell the stock once a shop is gone.
+// check refuses what cannot be shown: among others, too few buyers to sell the stock once a shop is
+// gone.
 func (o Options) check() error {
 	usage := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrUsage}, args...)...)
@@ -67,8 +69,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// leastBuyers is the least number of buyers of whom a whole stock's worth remains, whichever shop goes: stock × shops
-// / (shops − 1), rounded up.
+// leastBuyers is the least number of buyers of whom a whole stock's worth remains, whichever shop
+// goes: stock × shops / (shops − 1), rounded up.
 func leastBuyers(shops, stock int) int { return (stock*shops + shops - 2) / (shops - 1) }
 
 // shopBuyers is how many of the buyers are those of shop i, which counts from 0.
@@ -83,9 +85,10 @@ func (o Options) shopBuyers(i int) int {
 // killAt is the number of items left in the middle of the sale: whoever reads it first is killed.
 func (o Options) killAt() int { return (o.Stock + 1) / 2 }
 
-// Run runs the sale twice, without and with a lock, and writes the page to w. It returns nil only if exactly the stock
-// was sold under the lock. Errors match [ErrUsage] or [dlock.ErrInvalid] if the options are wrong, and the context's
-// if that ended it. When it returns, the shops have ended and the temporary folder is gone.
+// Run runs the sale twice, without and with a lock, and writes the page to w. It returns nil only
+// if exactly the stock was sold under the lock. Errors match [ErrUsage] or [dlock.ErrInvalid] if
+// the options are wrong, and the context's if that ended it. When it returns, the shops have ended
+// and the temporary folder is gone.
 func Run(ctx context.Context, o Options, w io.Writer) (err error) {
 	if err := o.check(); err != nil {
 		return err
@@ -150,7 +153,8 @@ func ttlOption(rawURL string) time.Duration {
 	return defaultTTL
 }
 
-// capabilities reaches the backend once, before anything is shown, and refuses one that the shops cannot share.
+// capabilities reaches the backend once, before anything is shown, and refuses one that the shops
+// cannot share.
 func capabilities(ctx context.Context, c config) (dlock.Capabilities, error) {
 	client, err := c.open(ctx)
 	if err != nil {

@@ -51,8 +51,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestLeastBuyers holds the formula to what it is for: enough buyers, whichever shop is killed, and not one more than
-// that.
+// TestLeastBuyers holds the formula to what it is for: enough buyers, whichever shop is killed, and
+// not one more than that.
 func TestLeastBuyers(t *testing.T) {
 	left := func(shops, buyers int) int { // after the shop with the most buyers is gone
 		o := Options{Shops: shops, Buyers: buyers}
@@ -86,7 +86,8 @@ func TestTTLOption(t *testing.T) {
 	}
 }
 
-// runDemo runs the demo with its temporary files in a folder of the test, and sees to it that none stays.
+// runDemo runs the demo with its temporary files in a folder of the test, and sees to it that none
+// stays.
 func runDemo(t *testing.T, ctx context.Context, o Options) (page string, err error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -223,7 +224,8 @@ func TestRunTakesTheURL(t *testing.T) {
 	}
 }
 
-// TestAShopEndsWithItsInput: the end of its input is how a shop learns that its coordinator is gone.
+// TestAShopEndsWithItsInput: the end of its input is how a shop learns that its coordinator is
+// gone.
 func TestAShopEndsWithItsInput(t *testing.T) {
 	c := config{Dir: t.TempDir(), Shop: 1, Buyers: 1, Think: time.Hour}
 	if err := c.stock().write(1); err != nil {

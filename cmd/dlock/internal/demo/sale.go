@@ -16,8 +16,8 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// stock is a number in the file of that name, without any protection of its own. It is replaced by rename, so that what
-// shows is the race and not a torn write.
+// stock is a number in the file of that name, without any protection of its own. It is replaced by
+// rename, so that what shows is the race and not a torn write.
 type stock string
 
 func (s stock) read() (int, error) {
@@ -40,8 +40,8 @@ func (s stock) write(n int) error {
 	return os.Rename(f.Name(), string(s))
 }
 
-// ledger is the file to which every sale is appended, one line each. Unlike the stock it cannot lose any: it is the
-// truth.
+// ledger is the file to which every sale is appended, one line each. Unlike the stock it cannot
+// lose any: it is the truth.
 type ledger string
 
 // entry is a sale.
@@ -84,10 +84,11 @@ func (l ledger) read() ([]entry, error) {
 // errSoldOut sends a buyer home.
 var errSoldOut = errors.New("sold out")
 
-// sale is what a buyer does while it holds the lease: the slow read-modify-write. The stock is written only if the
-// lease is still held right before. That check is as good as a lock can be; a process that is paused between it and
-// the write does not notice. The full answer is fencing: a stock that remembered the greatest token it has seen would
-// refuse the write of a smaller one. This stock, being a plain file, remembers nothing.
+// sale is what a buyer does while it holds the lease: the slow read-modify-write. The stock is
+// written only if the lease is still held right before. That check is as good as a lock can be; a
+// process that is paused between it and the write does not notice. The full answer is fencing: a
+// stock that remembered the greatest token it has seen would refuse the write of a smaller one.
+// This stock, being a plain file, remembers nothing.
 //
 // [dlock.ErrLost]: the lease was lost in time, and nothing was written.
 func (s *shop) sale(ctx context.Context, l lease, waited time.Duration) error {
@@ -120,8 +121,8 @@ func (s *shop) sale(ctx context.Context, l lease, waited time.Duration) error {
 	return nil
 }
 
-// firstThere reports whether this is the first shop to reach the sale at which one is killed. The next will find the
-// same number, since the killed shop's sale did not happen.
+// firstThere reports whether this is the first shop to reach the sale at which one is killed. The
+// next will find the same number, since the killed shop's sale did not happen.
 func (s *shop) firstThere() bool {
 	f, err := os.OpenFile(filepath.Join(s.Dir, "killed"), os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -15,8 +15,8 @@ const (
 	redraw   = 30 * time.Millisecond
 )
 
-// screen is where the demo is shown: with a progress bar and colours on a terminal, in plain lines elsewhere. The
-// variable NO_COLOR, if it is not empty, keeps the colours away.
+// screen is where the demo is shown: with a progress bar and colours on a terminal, in plain lines
+// elsewhere. The variable NO_COLOR, if it is not empty, keeps the colours away.
 type screen struct {
 	w        io.Writer
 	terminal bool

@@ -16,8 +16,8 @@ import (
 // patience is how long a buyer asks again for a lock of which the backend says neither yes nor no.
 const patience = 30 * time.Second
 
-// Shop is the process of one shop, which talks with its coordinator over in and out. An error that it returns was told
-// already.
+// Shop is the process of one shop, which talks with its coordinator over in and out. An error that
+// it returns was told already.
 func Shop(in io.Reader, out io.Writer) error {
 	s := &shop{out: json.NewEncoder(out)}
 	orders := json.NewDecoder(in)
@@ -108,8 +108,8 @@ func (s *shop) buy(ctx context.Context) error {
 	}
 }
 
-// enter waits for the lock. An error that leaves the outcome unknown is the backend's trouble, which may pass: dlock
-// removes what may stand in the queue, and the buyer queues again.
+// enter waits for the lock. An error that leaves the outcome unknown is the backend's trouble,
+// which may pass: dlock removes what may stand in the queue, and the buyer queues again.
 func (s *shop) enter(ctx context.Context) (lease, error) {
 	var giveUp time.Time
 	for {
@@ -150,7 +150,8 @@ type lease interface {
 // lock waits until the caller may sell.
 type lock func(ctx context.Context) (lease, error)
 
-// openLock opens the lock that the config names, and returns how to close it. Tests replace it by one that is broken.
+// openLock opens the lock that the config names, and returns how to close it. Tests replace it by
+// one that is broken.
 var openLock = func(ctx context.Context, c config) (lock, func() error, error) {
 	if c.URL == "" {
 		return unguarded, func() error { return nil }, nil

@@ -8,14 +8,14 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// The coordinator writes to a shop's standard input: its config, and once every shop is ready, the word start. The end
-// of that input ends the shop, so that none outlives its coordinator. A shop writes events to its standard output.
-// Both are JSON.
+// The coordinator writes to a shop's standard input: its config, and once every shop is ready, the
+// word start. The end of that input ends the shop, so that none outlives its coordinator. A shop
+// writes events to its standard output. Both are JSON.
 
 const start = "start"
 
-// config is a shop's part. It travels through a pipe and not in arguments, which everybody on the machine can read: the
-// URL may have a password.
+// config is a shop's part. It travels through a pipe and not in arguments, which everybody on the
+// machine can read: the URL may have a password.
 type config struct {
 	Dir    string        // of the stock and the ledger
 	URL    string        // of the backend; empty: sell without a lock

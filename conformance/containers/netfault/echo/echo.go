@@ -1,4 +1,5 @@
-// Package echo is a server of lines, and clients that speak with it, for tests of what lies between the two.
+// Package echo is a server of lines, and clients that speak with it, for tests of what lies between
+// the two.
 package echo
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/await"
 )
 
-// Server is a server that answers each line with "re " and the line, and remembers what it saw. "push" makes it say something more, later.
+// Server is a server that answers each line with "re " and the line, and remembers what it saw.
+// "push" makes it say something more, later.
 type Server struct {
 	net.Listener
 	mu   sync.Mutex
@@ -80,7 +82,8 @@ func (e *Server) saw(s string) {
 	e.Seen = append(e.Seen, s)
 }
 
-// Has returns how often the server saw a line, or "open", "EOF" or "broken": what became of a connection.
+// Has returns how often the server saw a line, or "open", "EOF" or "broken": what became of a
+// connection.
 func (e *Server) Has(s string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
