@@ -144,11 +144,11 @@ func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
 }
 
 func TestAllOverTwoBackends(t *testing.T) {
-	one, two := newOn(t, memory.New()), newOn(t, memory.New())
+	one, two := newOn(t, newMemory(nil)), newOn(t, newMemory(nil))
 	_, err := All(one.Mutex("a"), two.Mutex("a")).Lock(t.Context())
 	wantErr(t, err, ErrInvalid)
 
-	one, two = newOn(t, memory.New(), Identity("1")), newOn(t, memory.New(), Identity("2"))
+	one, two = newOn(t, newMemory(nil), Identity("1")), newOn(t, newMemory(nil), Identity("2"))
 	l := mustLock(t, All(two.Mutex("a"), one.Mutex("a")), t.Context())
 	if l.Leases()[0].hold.c != one {
 		t.Error("not in the order of the keys")
@@ -161,7 +161,7 @@ func TestAllOverTwoBackends(t *testing.T) {
 	mustUnlock(t, l)
 
 	space := new(memory.Space)
-	one, two = newOn(t, space.Open()), newOn(t, space.Open())
+	one, two = newOn(t, newMemory(space)), newOn(t, newMemory(space))
 	_, err = All(one.Mutex("a"), two.Mutex("a")).Lock(t.Context())
 	wantErr(t, err, ErrInvalid)
 }

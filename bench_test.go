@@ -5,12 +5,10 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/dlock-go/dlock/driver/memory"
 )
 
 func newBench(tb testing.TB) *Client {
-	c, err := New(memory.New(), Logger(nil))
+	c, err := New(newMemory(nil), Logger(nil))
 	if err != nil {
 		tb.Fatal(err)
 	}

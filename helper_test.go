@@ -60,10 +60,19 @@ func (b *hooked) Break(ctx context.Context, name string, t Token, force bool) er
 	return b.Backend.(driver.Breaker).Break(ctx, name, t, force)
 }
 
+// newMemory returns a backend of the space, or of its own one if that is nil.
+func newMemory(space *memory.Space) *memory.Backend {
+	b, err := memory.New(memory.Options{Space: space})
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 // newHooked returns a client of its own memory backend, and the hooks. Close is the test's cleanup.
 func newHooked(t testing.TB, opts ...Option) (*Client, *hooked) {
 	t.Helper()
-	b := &hooked{Backend: memory.New()}
+	b := &hooked{Backend: newMemory(nil)}
 	return newOn(t, b, opts...), b
 }
 

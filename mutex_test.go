@@ -79,8 +79,8 @@ func TestNestedContextsCarryAllNames(t *testing.T) {
 
 func TestJoinFromAnotherClient(t *testing.T) {
 	space := new(memory.Space)
-	one, two := newOn(t, space.Open()), newOn(t, space.Open())
-	other := newOn(t, memory.New())
+	one, two := newOn(t, newMemory(space)), newOn(t, newMemory(space))
+	other := newOn(t, newMemory(nil))
 	l := mustLock(t, one.Mutex("a"), t.Context())
 
 	for what, ctx := range map[string]context.Context{
@@ -120,7 +120,7 @@ func TestJoinFromAnotherClient(t *testing.T) {
 	nameless := func(b *memory.Backend) *hooked {
 		return &hooked{Backend: b, caps: func(c *driver.Capabilities) { c.Identity = "" }}
 	}
-	one, two = newOn(t, nameless(space.Open())), newOn(t, nameless(space.Open()))
+	one, two = newOn(t, nameless(newMemory(space))), newOn(t, nameless(newMemory(space)))
 	mustLock(t, two.Mutex("b"), mustLock(t, one.Mutex("b"), t.Context()).Context(t.Context()))
 	if WithOwner(t.Context(), Owner{}) != t.Context() {
 		t.Error("the zero Owner changed the context")
@@ -457,7 +457,7 @@ func mustParse(t testing.TB, s string) Owner {
 func TestNothingJoinsAHoldThatItsClientDoesNotTrust(t *testing.T) {
 	// The service may have it for some time yet: that is no reason to get in.
 	space := new(memory.Space)
-	one, two := newOn(t, space.Open(), TTL(time.Hour)), newOn(t, space.Open())
+	one, two := newOn(t, newMemory(space), TTL(time.Hour)), newOn(t, newMemory(space))
 	for what, lock := range map[string]func(context.Context) (*Lease, error){
 		"same mode":      one.Mutex("a").Lock,
 		"other mode":     one.RWMutex("a").Read().Lock,

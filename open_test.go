@@ -50,7 +50,7 @@ func init() {
 		p := c.Params()
 		p.Duration("session_timeout", time.Second)
 		p.Int("n", 0)
-		return memory.New(), p.Err()
+		return newMemory(nil), p.Err()
 	})
 }
 
@@ -100,14 +100,14 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := dlock.New(nil); !errors.Is(err, dlock.ErrInvalid) {
 		t.Error(err)
 	}
-	if _, err := dlock.New(memory.New(), dlock.TTL(0)); !errors.Is(err, dlock.ErrInvalid) {
+	if _, err := dlock.New(newMemory(nil), dlock.TTL(0)); !errors.Is(err, dlock.ErrInvalid) {
 		t.Error(err)
 	}
 }
 
 // What a message says is allowed is allowed, and can be read.
 func TestTheLeastTTLIsReadable(t *testing.T) {
-	b := &coarse{memory.New()}
+	b := &coarse{newMemory(nil)}
 	_, err := dlock.New(b, dlock.TTL(2*time.Second))
 	if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), "2.251s to 27.999s") {
 		t.Error(err)
@@ -117,6 +117,15 @@ func TestTheLeastTTLIsReadable(t *testing.T) {
 	} else {
 		c.Close()
 	}
+}
+
+// newMemory returns a backend of the space, or of its own one if that is nil.
+func newMemory(space *memory.Space) *memory.Backend {
+	b, err := memory.New(memory.Options{Space: space})
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 type coarse struct{ *memory.Backend }
@@ -140,7 +149,7 @@ func (b *failing) Acquire(context.Context, driver.Request) (driver.Grant, error)
 
 func TestTheElectionOfTheExampleDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &failing{Backend: memory.New()}
+		b := &failing{Backend: newMemory(nil)}
 		c, err := dlock.New(b)
 		if err != nil {
 			t.Fatal(err)
@@ -275,12 +284,12 @@ func TestNoPasswordIsEverShown(t *testing.T) {
 
 func TestErrorIsWrappedOnce(t *testing.T) {
 	space := new(memory.Space)
-	c, err := dlock.New(space.Open())
+	c, err := dlock.New(newMemory(space))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	other, err := dlock.New(space.Open())
+	other, err := dlock.New(newMemory(space))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +346,7 @@ func TestTheDefaultLabelIsAlwaysValid(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	for _, args := range [][]string{nil, {strings.Repeat("é", 200)}, {"a\nb\xff"}} {
 		os.Args = args
-		c, err := dlock.New(memory.New())
+		c, err := dlock.New(newMemory(nil))
 		if err != nil {
 			t.Errorf("%q: %v", args, err)
 			continue

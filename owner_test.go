@@ -8,11 +8,10 @@ import (
 	"unicode"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/driver/memory"
 )
 
 func TestOwnerText(t *testing.T) {
-	c, err := dlock.New(memory.New(), dlock.Identity("eu.west"))
+	c, err := dlock.New(newMemory(nil), dlock.Identity("eu.west"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func TestADeadlineOfTheDriverIsNotTheCallers(t *testing.T) {
 func TestAWaitThatEndsWithAnOuterLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		space := new(memory.Space)
-		c, other := newOn(t, space.Open()), newOn(t, space.Open())
+		c, other := newOn(t, newMemory(space)), newOn(t, newMemory(space))
 		mustLock(t, other.Mutex("b"), t.Context())
 		outer := mustLock(t, c.Mutex("a", FixedLease(5*time.Second)), t.Context())
 		start := time.Now()
@@ -214,7 +214,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			var log syncBuffer
 			space := new(memory.Space)
-			c, other := newOn(t, space.Open(), TTL(ttl), Logger(textLogger(&log))), newOn(t, space.Open(), TTL(ttl))
+			c, other := newOn(t, newMemory(space), TTL(ttl), Logger(textLogger(&log))), newOn(t, newMemory(space), TTL(ttl))
 			l := mustLock(t, tt.hold(c, other), t.Context())
 			time.Sleep(time.Minute) // however old the hold is
 			got := make(chan *Lease)
@@ -235,7 +235,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 	// Contention is no wait for oneself, however long it lasts: each hold is short.
 	bubble(t, func(t *testing.T) {
 		var log syncBuffer
-		c := newOn(t, memory.New(), TTL(time.Second), Logger(textLogger(&log)))
+		c := newOn(t, newMemory(nil), TTL(time.Second), Logger(textLogger(&log)))
 		var wg sync.WaitGroup
 		for range 100 {
 			wg.Go(func() {
@@ -255,7 +255,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 	// However many wait, each hold is told of once.
 	bubble(t, func(t *testing.T) {
 		var log syncBuffer
-		c := newOn(t, memory.New(), TTL(time.Second), Logger(textLogger(&log)))
+		c := newOn(t, newMemory(nil), TTL(time.Second), Logger(textLogger(&log)))
 		l := mustLock(t, c.Mutex("a", Label("first")), t.Context())
 		second := c.Mutex("a", Label("second"))
 		var wg sync.WaitGroup
@@ -280,7 +280,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 	})
 	// TryLock says it at once, and only if it is so.
 	space := new(memory.Space)
-	c, other := newOn(t, space.Open()), newOn(t, space.Open())
+	c, other := newOn(t, newMemory(space)), newOn(t, newMemory(space))
 	mustLock(t, c.Mutex("mine"), t.Context())
 	mustLock(t, other.Mutex("theirs"), t.Context())
 	for name, own := range map[string]bool{"mine": true, "theirs": false} {
@@ -300,8 +300,8 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const d = time.Minute
 		space := new(memory.Space)
-		b := &hooked{Backend: space.Open()}
-		c, other := newOn(t, b), newOn(t, space.Open())
+		b := &hooked{Backend: newMemory(space)}
+		c, other := newOn(t, b), newOn(t, newMemory(space))
 		start := time.Now()
 		l := mustLock(t, c.Mutex("a", FixedLease(d)), t.Context())
 		<-l.Lost()
@@ -359,8 +359,8 @@ func TestLockAllocates(t *testing.T) {
 func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		space := new(memory.Space)
-		b := &hooked{Backend: space.Open()}
-		c, other := newOn(t, b, TTL(time.Second)), newOn(t, space.Open())
+		b := &hooked{Backend: newMemory(space)}
+		c, other := newOn(t, b, TTL(time.Second)), newOn(t, newMemory(space))
 		var cut atomic.Bool
 		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 			if cut.Load() {
@@ -414,8 +414,8 @@ func TestFixedLeasesOverClose(t *testing.T) {
 	for _, outlives := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
 			space := new(memory.Space)
-			b := &hooked{Backend: space.Open(), caps: func(c *driver.Capabilities) { c.FixedOutlives = outlives }}
-			c, other := newOn(t, b), newOn(t, space.Open())
+			b := &hooked{Backend: newMemory(space), caps: func(c *driver.Capabilities) { c.FixedOutlives = outlives }}
+			c, other := newOn(t, b), newOn(t, newMemory(space))
 			l := mustLock(t, c.Mutex("a", FixedLease(time.Hour)), t.Context())
 			mustLock(t, c.Mutex("b"), t.Context())
 			c.Close()
@@ -433,7 +433,7 @@ func TestFixedLeasesOverClose(t *testing.T) {
 func TestThePlannedEndOfAFixedLeaseIsNoWarning(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var log syncBuffer
-		c := newOn(t, memory.New(), Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+		c := newOn(t, newMemory(nil), Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 		fixed := mustLock(t, c.Mutex("a", FixedLease(time.Second)), t.Context())
 		<-fixed.Lost()
 		synctest.Wait()
@@ -462,7 +462,7 @@ func TestTheDefaultTTLIsOneThatTheBackendKeeps(t *testing.T) {
 		{0, 28 * time.Second, []Option{TTL(10 * time.Second)}, 10 * time.Second},
 		{0, 28 * time.Second, []Option{TTL(30 * time.Second)}, 0},
 	} {
-		b := &hooked{Backend: memory.New(), caps: func(c *driver.Capabilities) { c.MinTTL, c.MaxTTL = tt.least, tt.most }}
+		b := &hooked{Backend: newMemory(nil), caps: func(c *driver.Capabilities) { c.MinTTL, c.MaxTTL = tt.least, tt.most }}
 		c, err := New(b, tt.opts...)
 		if tt.want == 0 {
 			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "28s") {

@@ -11,12 +11,21 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
+// newMemory returns a backend of the space, or of its own one if that is nil.
+func newMemory(space *memory.Space) *memory.Backend {
+	b, err := memory.New(memory.Options{Space: space})
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 // gated runs f in virtual time on a gate, and on another client of the same queues.
 func gated(t *testing.T, f func(t *testing.T, g *Gate, other driver.Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		space := new(memory.Space)
-		g, other := NewGate(space.Open()), space.Open()
+		g, other := NewGate(newMemory(space)), newMemory(space)
 		defer other.Close()
 		defer g.Close()
 		f(t, g, other)
@@ -171,7 +180,7 @@ func TestGateRecord(t *testing.T) {
 type plain struct{ driver.Backend }
 
 func TestGateForwards(t *testing.T) {
-	m := memory.New()
+	m := newMemory(nil)
 	g := NewGate(m)
 	if g.Capabilities() != m.Capabilities() {
 		t.Errorf("the gate changes capabilities")

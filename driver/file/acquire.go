@@ -14,7 +14,7 @@ import (
 )
 
 // Acquire implements [driver.Backend].
-func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
@@ -47,7 +47,7 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 // hold returns our record of the request, and whether it is a new one. From now on whoever grants
 // it finds that.
-func (b *backend) hold(r driver.Request) (h *hold, fresh bool, err error) {
+func (b *Backend) hold(r driver.Request) (h *hold, fresh bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h := b.mine[r.ID]; h != nil {
@@ -64,7 +64,7 @@ func (b *backend) hold(r driver.Request) (h *hold, fresh bool, err error) {
 }
 
 // await returns the grant of a request that stands in the queue, once it has one.
-func (b *backend) await(ctx context.Context, h *hold) (driver.Grant, error) {
+func (b *Backend) await(ctx context.Context, h *hold) (driver.Grant, error) {
 	if g, err := b.granted(h); err != nil || g.Token != 0 {
 		return g, err
 	}
@@ -85,7 +85,7 @@ func (b *backend) await(ctx context.Context, h *hold) (driver.Grant, error) {
 
 // granted returns the grant of the request after it has proved it. Of one that waits the token is
 // 0.
-func (b *backend) granted(h *hold) (driver.Grant, error) {
+func (b *Backend) granted(h *hold) (driver.Grant, error) {
 	s, err := b.read(h.slot)
 	if err != nil {
 		return driver.Grant{}, err
@@ -112,7 +112,7 @@ func (b *backend) granted(h *hold) (driver.Grant, error) {
 }
 
 // enter puts the request into the queue, or resumes it.
-func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
+func (b *Backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 	added := false
 	err := b.update(ctx, h.slot, func(s *state, now int64) error {
 		added = false
@@ -149,7 +149,7 @@ func (b *backend) enter(ctx context.Context, h *hold, r driver.Request) error {
 
 // resume takes up a request that is in the queue already. It moves to this session, if another one
 // sent it.
-func (b *backend) resume(s *state, e *entry, h *hold, r driver.Request, now int64) error {
+func (b *Backend) resume(s *state, e *entry, h *hold, r driver.Request, now int64) error {
 	switch {
 	case e == nil:
 		return nil
@@ -166,7 +166,7 @@ func (b *backend) resume(s *state, e *entry, h *hold, r driver.Request, now int6
 }
 
 // abandon gives back a request whose Acquire failed, in the background if that takes longer.
-func (b *backend) abandon(h *hold) {
+func (b *Backend) abandon(h *hold) {
 	h.finish()
 	done := make(chan struct{})
 	b.calls.Go(func() {
@@ -186,7 +186,7 @@ func (b *backend) abandon(h *hold) {
 }
 
 // leave takes the request out of the queue. Other errors than nil left it where it was.
-func (b *backend) leave(h *hold) error {
+func (b *Backend) leave(h *hold) error {
 	err := b.update(context.Background(), h.slot, func(s *state, _ int64) error {
 		return s.remove(h.name, h.id)
 	})
@@ -197,7 +197,7 @@ func (b *backend) leave(h *hold) error {
 }
 
 // drop forgets a request that is not in the queue.
-func (b *backend) drop(h *hold) {
+func (b *Backend) drop(h *hold) {
 	h.finish()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,7 +209,7 @@ func (b *backend) drop(h *hold) {
 }
 
 // Release implements [driver.Backend].
-func (b *backend) Release(_ context.Context, r driver.Request) error {
+func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	if err := b.begin(context.Background()); err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ type grave struct {
 
 // clear removes some of the tombstones whose time is over: nobody might come to their slots again.
 // It remembers fresh if that was left (until != 0).
-func (b *backend) clear(fresh *grave) {
+func (b *Backend) clear(fresh *grave) {
 	const some = 2
 	b.mu.Lock()
 	if fresh != nil && fresh.until != 0 {

@@ -18,8 +18,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// backend is one client of a directory.
-type backend struct {
+// Backend is one client of a directory. It implements [driver.Backend], [driver.Capable],
+// [driver.Breaker] and [driver.Lister]. It is made by [New] or a URL; the zero value is of no use.
+type Backend struct {
 	identity string
 	prefix   string
 	table    *table
@@ -53,7 +54,7 @@ type config struct {
 	at    func(step string)
 }
 
-func open(dir, prefix string) (driver.Backend, error) {
+func open(dir, prefix string) (*Backend, error) {
 	boot, err := bootID()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
@@ -61,7 +62,7 @@ func open(dir, prefix string) (driver.Backend, error) {
 	return openConfig(dir, prefix, config{boot: boot, magic: magic, clock: monotonic, tick: tick, at: func(string) {}})
 }
 
-func openConfig(dir, prefix string, c config) (*backend, error) {
+func openConfig(dir, prefix string, c config) (*Backend, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func openConfig(dir, prefix string, c config) (*backend, error) {
 		t.close()
 		return nil, fmt.Errorf("%s: %w", t.path, err)
 	}
-	b := &backend{
+	b := &Backend{
 		identity: fmt.Sprintf("file:%d:%d:%s", st.Dev, st.Ino, prefix),
 		prefix:   prefix,
 		table:    t,
@@ -110,7 +111,7 @@ func openConfig(dir, prefix string, c config) (*backend, error) {
 }
 
 // Capabilities returns what the driver can do. The holds end with the boot of the machine.
-func (b *backend) Capabilities() driver.Capabilities {
+func (b *Backend) Capabilities() driver.Capabilities {
 	return driver.Capabilities{
 		Backend:         "file",
 		Identity:        b.identity,
@@ -133,7 +134,7 @@ const (
 )
 
 // begin starts a call that Close waits for.
-func (b *backend) begin(ctx context.Context) error {
+func (b *Backend) begin(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -147,7 +148,7 @@ func (b *backend) begin(ctx context.Context) error {
 }
 
 // Break implements [driver.Breaker].
-func (b *backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
@@ -182,7 +183,7 @@ func (b *backend) Break(ctx context.Context, name string, t driver.Token, force 
 }
 
 // Inspect implements [driver.Backend].
-func (b *backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Queue{}, err
 	}
@@ -222,7 +223,7 @@ func (b *backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 }
 
 // List implements [driver.Lister].
-func (b *backend) List(ctx context.Context) ([]string, error) {
+func (b *Backend) List(ctx context.Context) ([]string, error) {
 	if err := b.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -256,7 +257,7 @@ func (b *backend) List(ctx context.Context) ([]string, error) {
 }
 
 // Close implements [driver.Backend].
-func (b *backend) Close() error {
+func (b *Backend) Close() error {
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -285,7 +286,7 @@ func (b *backend) Close() error {
 
 // bequeath leaves what was granted to a Fixed request to its time, and takes every other out of the
 // queue.
-func (b *backend) bequeath(h *hold) error {
+func (b *Backend) bequeath(h *hold) error {
 	h.mu.Lock()
 	over := h.over // given up, or lost
 	h.mu.Unlock()

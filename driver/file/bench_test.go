@@ -27,7 +27,7 @@ func BenchmarkHandOff(b *testing.B) {
 	for _, n := range []int{2, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			dir := b.TempDir()
-			clients := []*backend{openTest(b, dir), openTest(b, dir)}
+			clients := []*Backend{openTest(b, dir), openTest(b, dir)}
 			var left atomic.Int64
 			left.Store(int64(b.N))
 			var all sync.WaitGroup

@@ -53,7 +53,7 @@ func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 
 // powerOff makes others find nobody in the client's directory, as if the machine had been switched
 // off.
-func powerOff(t testing.TB, b *backend) {
+func powerOff(t testing.TB, b *Backend) {
 	t.Helper()
 	if _, err := flock(b.table.dir, syscall.LOCK_UN); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	dir := t.TempDir()
 	holder := startBoot(t, dir, boot1)
 	token := holder.do("acquire a 1h")
-	open := func() (*backend, error) { return openConfig(dir, "", booted(boot2)) }
+	open := func() (*Backend, error) { return openConfig(dir, "", booted(boot2)) }
 	for _, state := range []string{"runs", "is stopped", "goes on"} {
 		switch state {
 		case "is stopped":
@@ -203,7 +203,7 @@ func openAndKeep(t testing.TB, dir string, c config) error {
 
 func TestManyOpenAtOnceAndShareOneDirectory(t *testing.T) {
 	dir := t.TempDir()
-	bs := make([]*backend, 8)
+	bs := make([]*Backend, 8)
 	var all sync.WaitGroup
 	for i := range bs {
 		all.Go(func() {
@@ -257,7 +257,7 @@ func TestUnusableDirectories(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(file, ""); err == nil {
+	if _, err := New(file, Options{}); err == nil {
 		t.Error("a file was taken for a directory")
 	}
 	b := openTest(t, filepath.Join(dir, "locks"))
@@ -279,20 +279,20 @@ func TestUnusableDirectories(t *testing.T) {
 // Damage is an error that says what to do: never a crash, and never a lock that is free because its
 // state is gone.
 func TestDamageIsAnError(t *testing.T) {
-	damage := map[string]func(t *testing.T, b *backend) error{
-		"table truncated": func(t *testing.T, b *backend) error {
+	damage := map[string]func(t *testing.T, b *Backend) error{
+		"table truncated": func(t *testing.T, b *Backend) error {
 			return os.Truncate(filepath.Join(b.table.path, "table"), 0)
 		},
-		"state removed": func(t *testing.T, b *backend) error {
+		"state removed": func(t *testing.T, b *Backend) error {
 			return os.Remove(filepath.Join(b.table.path, "states", states(t, b)[0]))
 		},
-		"state cut off": func(t *testing.T, b *backend) error {
+		"state cut off": func(t *testing.T, b *Backend) error {
 			return os.Truncate(filepath.Join(b.table.path, "states", states(t, b)[0]), 20)
 		},
-		"state overwritten": func(t *testing.T, b *backend) error {
+		"state overwritten": func(t *testing.T, b *Backend) error {
 			return os.WriteFile(filepath.Join(b.table.path, "states", states(t, b)[0]), []byte("{\"name\":\"a\"}\n"), 0o600)
 		},
-		"cells truncated": func(t *testing.T, b *backend) error {
+		"cells truncated": func(t *testing.T, b *Backend) error {
 			return os.Truncate(filepath.Join(b.table.path, "cells"), 0)
 		},
 	}
@@ -395,7 +395,7 @@ func TestSweepMeetsAWriter(t *testing.T) {
 }
 
 // die makes others find the client dead, as if its process had been killed.
-func die(t testing.TB, b *backend) {
+func die(t testing.TB, b *Backend) {
 	t.Helper()
 	if _, err := lockByte(b.table.cells.fd, b.session.id.home(), syscall.F_UNLCK); err != nil {
 		t.Fatal(err)

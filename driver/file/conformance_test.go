@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	dir := t.TempDir()
 	conformance.Run(t, conformance.Harness{
 		Open: func(t conformance.T) driver.Backend {
-			b, err := file.New(dir, "")
+			b, err := file.New(dir, file.Options{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

@@ -35,7 +35,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 				looks.Add(1)
 			}
 		}
-		bs, turns, waiting := make([]*backend, clients), make([]<-chan error, clients), make([]driver.Request, clients)
+		bs, turns, waiting := make([]*Backend, clients), make([]<-chan error, clients), make([]driver.Request, clients)
 		for i := range bs {
 			bs[i] = openTestConfig(t, dir, c)
 		}

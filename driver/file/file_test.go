@@ -17,10 +17,10 @@ import (
 )
 
 var (
-	_ driver.Backend = (*backend)(nil)
-	_ driver.Capable = (*backend)(nil)
-	_ driver.Breaker = (*backend)(nil)
-	_ driver.Lister  = (*backend)(nil)
+	_ driver.Backend = (*Backend)(nil)
+	_ driver.Capable = (*Backend)(nil)
+	_ driver.Breaker = (*Backend)(nil)
+	_ driver.Lister  = (*Backend)(nil)
 )
 
 const (
@@ -33,9 +33,9 @@ func testConfig() config {
 	return config{boot: boot1, magic: magic, clock: monotonic, tick: tick, at: func(string) {}}
 }
 
-func openTest(t testing.TB, dir string) *backend { return openTestConfig(t, dir, testConfig()) }
+func openTest(t testing.TB, dir string) *Backend { return openTestConfig(t, dir, testConfig()) }
 
-func openTestConfig(t testing.TB, dir string, c config) *backend {
+func openTestConfig(t testing.TB, dir string, c config) *Backend {
 	t.Helper()
 	b, err := openConfig(dir, "", c)
 	if err != nil {
@@ -56,7 +56,7 @@ func join(r driver.Request, g driver.Grant) driver.Request {
 	return j
 }
 
-func acquire(t testing.TB, b *backend, r driver.Request) driver.Grant {
+func acquire(t testing.TB, b *Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -67,14 +67,14 @@ func acquire(t testing.TB, b *backend, r driver.Request) driver.Grant {
 	return g
 }
 
-func release(t testing.TB, b *backend, r driver.Request) {
+func release(t testing.TB, b *Backend, r driver.Request) {
 	t.Helper()
 	if err := b.Release(t.Context(), r); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
 }
 
-func inspect(t testing.TB, b *backend, name string) driver.Queue {
+func inspect(t testing.TB, b *Backend, name string) driver.Queue {
 	t.Helper()
 	q, err := b.Inspect(t.Context(), name)
 	if err != nil {
@@ -83,7 +83,7 @@ func inspect(t testing.TB, b *backend, name string) driver.Queue {
 	return q
 }
 
-func renew(b *backend, r driver.Request) error {
+func renew(b *Backend, r driver.Request) error {
 	return b.Renew(context.Background(), []driver.Request{r})[0].Err
 }
 
@@ -98,7 +98,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 }
 
 // background acquires in a goroutine, and returns once the request stands in the queue.
-func background(t testing.TB, b *backend, r driver.Request) <-chan error {
+func background(t testing.TB, b *Backend, r driver.Request) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -124,7 +124,7 @@ func answer(t testing.TB, done <-chan error) error {
 	}
 }
 
-func states(t testing.TB, b *backend) []string {
+func states(t testing.TB, b *Backend) []string {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Join(b.table.path, "states"))
 	if err != nil {
@@ -148,14 +148,14 @@ func TestWaitersAreServedInOrderAcrossClients(t *testing.T) {
 	for i := range 6 {
 		r := request("orders/42", long)
 		waiting = append(waiting, r)
-		done = append(done, background(t, []*backend{a, b}[i%2], r))
+		done = append(done, background(t, []*Backend{a, b}[i%2], r))
 	}
 	for i, r := range waiting {
 		by := a
 		if i%2 == 0 {
 			by = b
 		}
-		release(t, map[bool]*backend{true: a, false: by}[i == 0], held)
+		release(t, map[bool]*Backend{true: a, false: by}[i == 0], held)
 		if err := answer(t, done[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -387,7 +387,7 @@ func TestNamesArePrefixedListedAndDistinct(t *testing.T) {
 	defer p.Close()
 	names := []string{"a", "A", "a ", "a/", "a/b", "..", "\u00e9", "e\u0301", "\"\\<&>\u2028", strings.Repeat("x", 255)}
 	tokens := map[driver.Token]bool{}
-	for _, b := range []*backend{a, p} {
+	for _, b := range []*Backend{a, p} {
 		for _, n := range names {
 			r := request(n, long)
 			r.Wait = false

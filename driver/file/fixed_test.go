@@ -160,7 +160,7 @@ func TestClientsKeepNothingOpenOfEachOther(t *testing.T) {
 		return strings.Count(string(data), dir)
 	}
 	before := count()
-	var bs []*backend
+	var bs []*Backend
 	for range clients {
 		b := openTest(t, dir)
 		w := request("a", long)

@@ -23,7 +23,7 @@ type hold struct {
 
 	entered atomic.Bool // it was in the queue: where it is no more, it is lost
 
-	// Guarded by backend.mu.
+	// Guarded by Backend.mu.
 	// closed once it is granted or gone, or fault tells why that cannot be known
 	decided chan struct{}
 	fault   error
@@ -46,7 +46,7 @@ func (h *hold) finish() {
 
 // Renew implements [driver.Backend]. It makes no system call for each request, unless the slot of
 // its name has changed.
-func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	out := make([]driver.Renewal, len(rs))
 	fail := func(err error) []driver.Renewal {
 		for i := range out {
@@ -82,7 +82,7 @@ func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 
 // prove arms a granted request as of now, which the caller has read before, and returns nil if it
 // still holds: see tidy.
-func (b *backend) prove(h *hold, now int64) error {
+func (b *Backend) prove(h *hold, now int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over {
@@ -105,7 +105,7 @@ func (b *backend) prove(h *hold, now int64) error {
 }
 
 // look returns nil if the request stands in its queue, neither broken nor marked. h.mu is locked.
-func (b *backend) look(h *hold) error {
+func (b *Backend) look(h *hold) error {
 	for {
 		w, err := load(b.table.word(h.slot))
 		if err != nil {

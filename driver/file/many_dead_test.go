@@ -18,11 +18,11 @@ func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		ttl    time.Duration
-		ends   func(t *testing.T, away *backend, now *atomic.Int64)
+		ends   func(t *testing.T, away *Backend, now *atomic.Int64)
 		frozen bool
 	}{
-		{"killed", long, func(t *testing.T, away *backend, _ *atomic.Int64) { die(t, away) }, false},
-		{"stopped", second, func(_ *testing.T, _ *backend, now *atomic.Int64) { now.Add(int64(second)) }, true},
+		{"killed", long, func(t *testing.T, away *Backend, _ *atomic.Int64) { die(t, away) }, false},
+		{"stopped", second, func(_ *testing.T, _ *Backend, now *atomic.Int64) { now.Add(int64(second)) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const many = 100

@@ -43,10 +43,10 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	if _, err := New("", ""); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := New("", Options{}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("no directory: %v", err)
 	}
-	if _, err := New(dir, "\xff"); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := New(dir, Options{Prefix: "\xff"}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("invalid prefix: %v", err)
 	}
 }

@@ -427,7 +427,7 @@ func TestProcessesExcludeEachOther(t *testing.T) {
 }
 
 // work is the part of a child: it returns how many sections it was in, or "bad" and why.
-func work(b *backend, dir string, names int, commands <-chan string) string {
+func work(b *Backend, dir string, names int, commands <-chan string) string {
 	done := make(chan struct{})
 	go func() { <-commands; close(done) }()
 	var sections atomic.Int64

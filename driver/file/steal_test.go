@@ -61,7 +61,7 @@ func (s *steps) stop(step string, n int, f func() error) (resume func() error) {
 
 // rig is two clients under a clock that the test moves.
 type rig struct {
-	a, b   *backend
+	a, b   *Backend
 	as, bs steps
 	now    atomic.Int64
 	t      *testing.T
@@ -299,7 +299,7 @@ func TestLateDuplicateCreatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.advance(10*second - 1)
-	for _, b := range []*backend{r.a, r.b} {
+	for _, b := range []*Backend{r.a, r.b} {
 		if _, err := b.Acquire(t.Context(), q); !errors.Is(err, driver.ErrLost) {
 			t.Fatalf("late duplicate: %v", err)
 		}

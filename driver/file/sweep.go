@@ -15,7 +15,7 @@ import (
 // sweep removes what clients that were killed left behind, if it finds the home of one: requests in
 // slots that nobody uses any more, and states that were written but not put in place, or replaced
 // but not removed. It is housekeeping: what is left blocks nobody.
-func (b *backend) sweep() error {
+func (b *Backend) sweep() error {
 	now, err := b.clock()
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (b *backend) sweep() error {
 // sweepSlot removes the states among words that are not the slot's, after it has put a new one in
 // place: who wrote one of them saw an earlier word, which never comes back, so that it can never be
 // the slot's.
-func (b *backend) sweepSlot(slot int, words []uint64) error {
+func (b *Backend) sweepSlot(slot int, words []uint64) error {
 	word, err := load(b.table.word(slot))
 	if err != nil {
 		return err

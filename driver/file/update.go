@@ -15,7 +15,7 @@ import (
 // as long as others are faster; so change may run several times. What else changed is put in place
 // even if change returns an error, which update returns. After any other error nothing of change
 // was done.
-func (b *backend) update(ctx context.Context, slot int, change func(s *state, now int64) error) error {
+func (b *Backend) update(ctx context.Context, slot int, change func(s *state, now int64) error) error {
 	return b.updateSome(ctx, slot, sample, change)
 }
 
@@ -24,7 +24,7 @@ func (b *backend) update(ctx context.Context, slot int, change func(s *state, no
 const sample = 4
 
 // updateSome is update with another number than sample.
-func (b *backend) updateSome(ctx context.Context, slot, some int, change func(s *state, now int64) error) error {
+func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s *state, now int64) error) error {
 	lock := b.updating[slot%len(b.updating)]
 	select {
 	case lock <- struct{}{}:
@@ -99,7 +99,7 @@ func (b *backend) updateSome(ctx context.Context, slot, some int, change func(s 
 //
 // It reports whether it has set marks: then nothing else was decided, and this copy has to be put
 // in place first.
-func (b *backend) tidy(s *state, some int, now int64) (marked bool, err error) {
+func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 	judge := func(e *entry) *entry {
 		if err != nil {
 			return e
@@ -154,7 +154,7 @@ func (b *backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 }
 
 // headless reports whether the first who waits is over.
-func (b *backend) headless(q *queue, now int64) (bool, error) {
+func (b *Backend) headless(q *queue, now int64) (bool, error) {
 	_, first := q.granted()
 	for _, e := range first {
 		cell, dead, err := b.life(e, now)
@@ -166,7 +166,7 @@ func (b *backend) headless(q *queue, now int64) (bool, error) {
 }
 
 // life returns when the request was last kept alive, and whether its client is dead.
-func (b *backend) life(e *entry, now int64) (cell int64, dead bool, err error) {
+func (b *Backend) life(e *entry, now int64) (cell int64, dead bool, err error) {
 	if e.session == 0 {
 		return 0, false, nil
 	}
@@ -181,7 +181,7 @@ func (b *backend) life(e *entry, now int64) (cell int64, dead bool, err error) {
 }
 
 // read returns the state of the slot as of now.
-func (b *backend) read(slot int) (*state, error) {
+func (b *Backend) read(slot int) (*state, error) {
 	b.mu.Lock()
 	old := b.cache[slot]
 	b.mu.Unlock()
@@ -195,7 +195,7 @@ func (b *backend) read(slot int) (*state, error) {
 // cached bounds how many states are kept: what is read again and again is what others wait for.
 const cached = 64
 
-func (b *backend) keep(slot int, s *state) {
+func (b *Backend) keep(slot int, s *state) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.empty() {
@@ -212,7 +212,7 @@ func (b *backend) keep(slot int, s *state) {
 }
 
 // wake tells those that an update granted, and those that have become guards by it.
-func (b *backend) wake(slot int, old, s *state) {
+func (b *Backend) wake(slot int, old, s *state) {
 	rung := map[sessionID]bool{}
 	for _, e := range s.granted {
 		if e.session == b.session.id {

@@ -33,7 +33,7 @@ const (
 type waits struct {
 	slot int
 
-	// Guarded by backend.mu.
+	// Guarded by Backend.mu.
 	holds map[driver.ID]*hold
 	touch int64 // when the first of them is to be kept alive
 
@@ -47,7 +47,7 @@ type waits struct {
 }
 
 // join makes the poller look after a waiting request.
-func (b *backend) join(h *hold) {
+func (b *Backend) join(h *hold) {
 	h.mu.Lock()
 	armed := h.armed
 	h.mu.Unlock()
@@ -70,7 +70,7 @@ func (b *backend) join(h *hold) {
 }
 
 // poke makes the poller look at a slot now.
-func (b *backend) poke(slot int) {
+func (b *Backend) poke(slot int) {
 	b.mu.Lock()
 	first := len(b.news) == 0
 	poke := b.polling && !b.closed && b.waits[slot] != nil
@@ -84,7 +84,7 @@ func (b *backend) poke(slot int) {
 }
 
 // part undoes a join.
-func (b *backend) part(h *hold) {
+func (b *Backend) part(h *hold) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h.waiting--; h.waiting > 0 {
@@ -100,7 +100,7 @@ func (b *backend) part(h *hold) {
 
 // decide makes those who wait for the request look at it: it is granted or gone, or nothing can be
 // known (err).
-func (b *backend) decide(id driver.ID, err error) {
+func (b *Backend) decide(id driver.ID, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h := b.mine[id]; h != nil {
@@ -108,7 +108,7 @@ func (b *backend) decide(id driver.ID, err error) {
 	}
 }
 
-// decide is guarded by backend.mu.
+// decide is guarded by Backend.mu.
 func (h *hold) decide(err error) {
 	select {
 	case <-h.decided:
@@ -122,7 +122,7 @@ func (h *hold) decide(err error) {
 // bell is rung, when one of those in the way dies, and when a time is over; so what waits idly
 // costs next to nothing.
 type poller struct {
-	b       *backend
+	b       *Backend
 	slots   map[int]*waits
 	due     timetable
 	near    watch // clients that are asked about every tick
@@ -134,7 +134,7 @@ type poller struct {
 // watch is in which slots the clients are in the way.
 type watch map[sessionID]map[*waits]bool
 
-func newPoller(b *backend) *poller {
+func newPoller(b *Backend) *poller {
 	return &poller{b: b, slots: map[int]*waits{}, near: watch{}, far: watch{}, todo: map[*waits]bool{}}
 }
 
@@ -396,7 +396,7 @@ func (p *poller) unwatch(w *waits) {
 
 // over returns when an update would let somebody in. Only those who hold and the first who waits
 // matter: the others wait for that one whether they live or not.
-func (b *backend) over(q *queue, now int64) (at int64, err error) {
+func (b *Backend) over(q *queue, now int64) (at int64, err error) {
 	granted, first := q.granted()
 	if len(granted) == 0 {
 		return now, nil
@@ -444,7 +444,7 @@ func (q *queue) guard() sessionID {
 }
 
 // failAll tells the waiters of a slot that nothing can be known.
-func (b *backend) failAll(w *waits, err error) {
+func (b *Backend) failAll(w *waits, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, h := range w.holds {

@@ -11,8 +11,8 @@ import (
 
 // Backend is a client of a [Space]. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. Nothing but
-// Acquire ever waits, so nothing else minds its context. It is made by [New], [Space.Open] or a
-// URL; the zero value is of no use.
+// Acquire ever waits, so nothing else minds its context. It is made by [New] or a URL; the
+// zero value is of no use.
 type Backend struct {
 	space  *Space
 	prefix string
@@ -21,17 +21,6 @@ type Backend struct {
 	// guarded by space.mu
 	lost   func(driver.ID)
 	closed bool
-}
-
-// Open returns a new client of the space. It has to be closed.
-func (s *Space) Open() *Backend {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.serial == 0 {
-		s.serial = serials.Add(1)
-		s.queues, s.requests = map[string]*queue{}, map[driver.ID]*request{}
-	}
-	return &Backend{space: s, forget: func() {}}
 }
 
 // Capabilities returns what the driver can do: everything but outlive the process.

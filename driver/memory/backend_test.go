@@ -18,14 +18,14 @@ import (
 func inBubble(t *testing.T, law func(t *testing.T, a, b *Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		var s Space
-		a, b := s.Open(), s.Open()
+		s := new(Space)
+		a, b := open(t, s), open(t, s)
 		law(t, a, b)
-		atRest(t, &s)
+		atRest(t, s)
 		a.Close()
 		b.Close()
 		synctest.Wait()
-		empty(t, &s)
+		empty(t, s)
 	})
 }
 
@@ -481,7 +481,7 @@ func TestInspect(t *testing.T) {
 
 func TestWaitersCostNoGoroutineAndOneWakeUp(t *testing.T) {
 	const waiters = 1000
-	b := New()
+	b := open(t, nil)
 	defer b.Close()
 	h := ask("lock")
 	must(t, b, h)
@@ -535,7 +535,7 @@ func TestEmptyQueueLeavesNothing(t *testing.T) {
 }
 
 func TestAllocations(t *testing.T) {
-	b := New()
+	b := open(t, nil)
 	defer b.Close()
 	r := ask("lock")
 	if n := testing.AllocsPerRun(1000, func() {

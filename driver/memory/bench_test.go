@@ -7,7 +7,7 @@ import (
 )
 
 func BenchmarkUncontended(b *testing.B) {
-	c := New()
+	c := open(b, nil)
 	defer c.Close()
 	r := ask("name")
 	b.ReportAllocs()
@@ -23,7 +23,7 @@ func BenchmarkUncontended(b *testing.B) {
 func BenchmarkHandOff(b *testing.B) {
 	for _, waiters := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("driver/waiters=%d", waiters), func(b *testing.B) {
-			c := New()
+			c := open(b, nil)
 			defer c.Close()
 			line := make(chan func(), waiters+1)
 			join := func() {
@@ -41,7 +41,7 @@ func BenchmarkHandOff(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("goroutines/waiters=%d", waiters), func(b *testing.B) {
-			c := New()
+			c := open(b, nil)
 			defer c.Close()
 			var wg sync.WaitGroup
 			b.ReportAllocs()

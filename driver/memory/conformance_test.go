@@ -12,7 +12,13 @@ import (
 func harness() conformance.Harness {
 	space := new(memory.Space)
 	return conformance.Harness{
-		Open: func(conformance.T) driver.Backend { return space.Open() },
+		Open: func(t conformance.T) driver.Backend {
+			b, err := memory.New(memory.Options{Space: space})
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
 		Stored: func(_ conformance.T, b driver.Backend, name string) int {
 			return b.(*memory.Backend).Stored(name)
 		},

@@ -12,6 +12,16 @@ import (
 
 const ttl = 10 * time.Second
 
+// open returns a client of the space, or of its own one if that is nil.
+func open(t testing.TB, s *Space) *Backend {
+	t.Helper()
+	b, err := New(Options{Space: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // ask returns a new request for an exclusive lock, which waits.
 func ask(name string) driver.Request {
 	id := driver.NewID()

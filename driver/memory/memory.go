@@ -22,11 +22,31 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-func init() { driver.Register("memory", open) }
+func init() { driver.Register("memory", fromURL) }
 
-// New returns a client of a new space that nobody else can reach. Use [Space] for several clients
-// of one.
-func New() *Backend { return new(Space).Open() }
+// Options are the options of [New]. The zero value makes a client of a space of its own.
+type Options struct {
+	// the space whose queues the client shares with every other client of it; nil: a new one, which
+	// nobody else can reach
+	Space *Space
+
+	Prefix string // before every name in the space
+}
+
+// New returns a new client, which has to be closed.
+func New(o Options) (*Backend, error) {
+	s := o.Space
+	if s == nil {
+		s = new(Space)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serial == 0 {
+		s.serial = serials.Add(1)
+		s.queues, s.requests = map[string]*queue{}, map[driver.ID]*request{}
+	}
+	return &Backend{space: s, prefix: o.Prefix, forget: func() {}}, nil
+}
 
 // named are the spaces with a name. Its mutex comes before that of a space where both are held.
 var named = struct {
@@ -57,7 +77,8 @@ func (s *namedSpace) free(name string) {
 	}
 }
 
-func open(_ context.Context, c driver.Config) (driver.Backend, error) {
+// fromURL opens memory: and memory:name.
+func fromURL(_ context.Context, c driver.Config) (driver.Backend, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
@@ -67,8 +88,10 @@ func open(_ context.Context, c driver.Config) (driver.Backend, error) {
 	}
 	name := c.URL.Opaque
 	if name == "" {
-		b := New()
-		b.prefix = c.Prefix
+		b, err := New(Options{Prefix: c.Prefix})
+		if err != nil {
+			return nil, err
+		}
 		return b, nil
 	}
 	named.Lock()
@@ -78,9 +101,12 @@ func open(_ context.Context, c driver.Config) (driver.Backend, error) {
 		s = &namedSpace{}
 		named.spaces[name] = s
 	}
+	b, err := New(Options{Space: &s.Space, Prefix: c.Prefix})
+	if err != nil {
+		return nil, err
+	}
 	s.clients++
-	b := s.Open()
-	b.prefix, b.forget = c.Prefix, func() {
+	b.forget = func() {
 		named.Lock()
 		s.clients--
 		named.Unlock()

@@ -50,7 +50,7 @@ func TestNamedSpaceIsShared(t *testing.T) {
 }
 
 func TestSpaceWithoutNameIsPrivate(t *testing.T) {
-	clients := []*Backend{mustOpen(t, "memory:", ""), mustOpen(t, "memory:", ""), New(), New()}
+	clients := []*Backend{mustOpen(t, "memory:", ""), mustOpen(t, "memory:", ""), open(t, nil), open(t, nil)}
 	seen := map[string]bool{}
 	for _, c := range clients {
 		must(t, c, ask("lock"))
@@ -129,7 +129,7 @@ func TestBadURLs(t *testing.T) {
 }
 
 func TestClosedClient(t *testing.T) {
-	b := New()
+	b := open(t, nil)
 	r := ask("lock")
 	must(t, b, r)
 	b.Close()
@@ -146,7 +146,7 @@ func TestClosedClient(t *testing.T) {
 }
 
 func TestContextThatIsOverNeverAcquires(t *testing.T) {
-	b := New()
+	b := open(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := b.Acquire(ctx, ask("lock"))

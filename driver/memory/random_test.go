@@ -44,8 +44,8 @@ type pending struct {
 
 func history(t *testing.T, rnd *rand.Rand) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Space
-		clients := []*Backend{s.Open(), s.Open(), s.Open()}
+		s := new(Space)
+		clients := []*Backend{open(t, s), open(t, s), open(t, s)}
 		var all []*pending
 		send := func(client int, r driver.Request) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -88,19 +88,19 @@ func history(t *testing.T, rnd *rand.Rand) {
 				}
 			case op == 18 && rnd.IntN(10) == 0:
 				clients[client].Close()
-				clients[client] = s.Open()
+				clients[client] = open(t, s)
 			default:
 				time.Sleep(time.Duration(rnd.IntN(8)) * time.Second)
 			}
 			synctest.Wait()
-			atRest(t, &s)
-			answers(t, &s, all)
+			atRest(t, s)
+			answers(t, s, all)
 		}
 		for _, b := range clients {
 			b.Close()
 		}
 		synctest.Wait()
-		empty(t, &s)
+		empty(t, s)
 		for _, p := range all {
 			p.cancel()
 			if p.got == nil && len(p.answer) == 0 {
@@ -146,13 +146,13 @@ func answers(t *testing.T, s *Space, all []*pending) {
 // protection.
 func TestRace(t *testing.T) {
 	rnd := random(t)
-	var s Space
+	s := new(Space)
 	var wg sync.WaitGroup
 	counter, held := 0, make([]int, 8)
 	for i := range held {
 		rnd := rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64()))
 		wg.Go(func() {
-			b := s.Open()
+			b := open(t, s)
 			defer b.Close()
 			for range 500 {
 				r := ask("lock")
@@ -177,7 +177,7 @@ func TestRace(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	empty(t, &s)
+	empty(t, s)
 	for _, n := range held {
 		counter -= n
 	}
