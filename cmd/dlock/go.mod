@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/dlock-go/dlock v0.0.0
+	github.com/dlock-go/dlock/driver/all v0.0.0
 	github.com/spf13/cobra v1.10.2
 	golang.org/x/term v0.47.0
 )
@@ -13,6 +14,10 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/dlock-go/dlock/driver/etcd v0.0.0 // indirect
+	github.com/dlock-go/dlock/driver/mysql v0.0.0 // indirect
+	github.com/dlock-go/dlock/driver/redis v0.0.0 // indirect
+	github.com/dlock-go/dlock/driver/zookeeper v0.0.0 // indirect
 	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/go-zookeeper/zk v1.0.4 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
@@ -35,4 +40,11 @@ require (
 	google.golang.org/protobuf v1.36.11 // indirect
 )
 
-replace github.com/dlock-go/dlock => ../..
+replace (
+	github.com/dlock-go/dlock => ../..
+	github.com/dlock-go/dlock/driver/all => ../../driver/all
+	github.com/dlock-go/dlock/driver/etcd => ../../driver/etcd
+	github.com/dlock-go/dlock/driver/mysql => ../../driver/mysql
+	github.com/dlock-go/dlock/driver/redis => ../../driver/redis
+	github.com/dlock-go/dlock/driver/zookeeper => ../../driver/zookeeper
+)

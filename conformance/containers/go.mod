@@ -3,6 +3,11 @@ module github.com/dlock-go/dlock/conformance/containers
 go 1.26.0
 
 require (
+	github.com/dlock-go/dlock v0.0.0
+	github.com/dlock-go/dlock/driver/etcd v0.0.0
+	github.com/dlock-go/dlock/driver/mysql v0.0.0
+	github.com/dlock-go/dlock/driver/redis v0.0.0
+	github.com/dlock-go/dlock/driver/zookeeper v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/golang-migrate/migrate/v4 v4.20.1
@@ -47,7 +52,6 @@ require (
 	github.com/containerd/platforms v0.2.1 // indirect
 	github.com/cpuguy83/dockercfg v0.3.2 // indirect
 	github.com/distribution/reference v0.6.0 // indirect
-	github.com/dlock-go/dlock v0.0.0
 	github.com/docker/go-connections v0.7.0 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/ebitengine/purego v0.10.1 // indirect
@@ -86,4 +90,10 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 )
 
-replace github.com/dlock-go/dlock => ../..
+replace (
+	github.com/dlock-go/dlock => ../..
+	github.com/dlock-go/dlock/driver/etcd => ../../driver/etcd
+	github.com/dlock-go/dlock/driver/mysql => ../../driver/mysql
+	github.com/dlock-go/dlock/driver/redis => ../../driver/redis
+	github.com/dlock-go/dlock/driver/zookeeper => ../../driver/zookeeper
+)

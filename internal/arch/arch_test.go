@@ -31,11 +31,34 @@ type pkg struct {
 	Deps       []string
 }
 
-// list runs go list with the given patterns in the root module.
-func list(t *testing.T, args ...string) []pkg {
+// modules are the folders of the modules that have packages, from the root.
+func modules(t *testing.T) (dirs []string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata"):
+			return filepath.SkipDir
+		case e.Name() == "go.mod" && !strings.HasSuffix(filepath.Dir(path), "internal/tools"):
+			dir, err := filepath.Rel(root, filepath.Dir(path))
+			dirs = append(dirs, filepath.ToSlash(dir))
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
+}
+
+// list runs go list with the given patterns in a module.
+func list(t *testing.T, dir string, args ...string) []pkg {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Standard,Deps"}, args...)...)
-	cmd.Dir = root
+	cmd.Dir = filepath.Join(root, dir)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -66,36 +89,60 @@ var clients = map[string][]string{
 	"zookeeper": {"github.com/go-zookeeper/zk"},
 }
 
+// TestImports holds who may import what: the contract nothing, a driver the contract and its own
+// client library, the library the contract alone, and nobody a driver that its user did not choose.
 func TestImports(t *testing.T) {
+	for _, m := range modules(t) {
+		if m == "." || strings.HasPrefix(m, "driver/") {
+			imports(t, m)
+		}
+	}
+}
+
+func imports(t *testing.T, dir string) {
+	all := list(t, dir, "-deps", "./...")
 	standard := map[string]bool{}
-	all := list(t, "-deps", "./...")
 	for _, p := range all {
 		standard[p.ImportPath] = p.Standard
 	}
-	drivers := func(path string) bool {
-		return strings.HasPrefix(path, module+"/driver/") || path == module+"/driver/all"
+	contract := func(path string) bool {
+		return path == module+"/driver" || under(path, module+"/driver/internal")
 	}
 	for _, p := range all {
-		if p.Standard || !strings.HasPrefix(p.ImportPath, module) {
+		if p.Standard || !under(p.ImportPath, module) {
 			continue
 		}
-		for _, d := range p.Deps {
-			ours := d == module || strings.HasPrefix(d, module+"/")
+		d := driverOf(p.ImportPath)
+		for _, i := range p.Deps {
+			ours := under(i, module)
 			switch {
-			case standard[d]:
-			case !ours:
-				if p.ImportPath != module+"/driver/all" && !slices.ContainsFunc(clients[filepath.Base(p.ImportPath)], func(m string) bool { return d == m || strings.HasPrefix(d, m+"/") }) {
-					t.Errorf("%s depends on %s: only the driver of a service may depend on its client, and says so in the list of this test", p.ImportPath, d)
-				}
-			case p.ImportPath == module+"/driver" || drivers(p.ImportPath) && p.ImportPath != module+"/driver/all":
-				if d != module+"/driver" && !(p.ImportPath == module+"/driver/mysql" && d == module+"/migrations") {
-					t.Errorf("%s depends on %s: the contract depends on nothing here, and a driver on the contract alone", p.ImportPath, d)
-				}
-			case drivers(d) && p.ImportPath != module+"/driver/all":
-				t.Errorf("%s depends on the driver %s: users choose their drivers", p.ImportPath, d)
+			case standard[i] || d == "all":
+			case !ours && !slices.ContainsFunc(clients[d], func(m string) bool { return under(i, m) }):
+				t.Errorf("%s depends on %s: only the driver of a service may depend on its client, and says so in the list of this test", p.ImportPath, i)
+			case ours && contract(p.ImportPath) && !contract(i):
+				t.Errorf("%s depends on %s: the contract depends on nothing here", p.ImportPath, i)
+			case ours && d != "" && !contract(i) && driverOf(i) != d && !(d == "mysql" && i == module+"/migrations"):
+				t.Errorf("%s depends on %s: a driver depends on the contract alone", p.ImportPath, i)
+			case driverOf(i) != "" && driverOf(i) != d:
+				t.Errorf("%s depends on the driver %s: users choose their drivers", p.ImportPath, i)
 			}
 		}
 	}
+}
+
+// under says whether a package is the given one or in its folder.
+func under(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+// driverOf is the driver that a package belongs to, or nothing.
+func driverOf(path string) string {
+	rest, ok := strings.CutPrefix(path, module+"/driver/")
+	d, _, _ := strings.Cut(rest, "/")
+	if !ok || d == "internal" {
+		return ""
+	}
+	return d
 }
 
 // driverDirs returns the folders of drivers.
@@ -107,7 +154,7 @@ func driverDirs(t *testing.T) []string {
 	}
 	var dirs []string
 	for _, e := range es {
-		if e.IsDir() && e.Name() != "all" && e.Name() != "testdata" {
+		if e.IsDir() && e.Name() != "all" && e.Name() != "internal" && e.Name() != "testdata" {
 			dirs = append(dirs, e.Name())
 		}
 	}

@@ -86,7 +86,7 @@ func (c *check) run(size string) error {
 	}
 	// What computes, and beside it what mostly waits.
 	return c.abreast(
-		slices.Concat(c.lintAll(), []step{c.test(".", []string{"./..."}, "-race"), c.test("cmd/dlock", []string{"./..."}, "-race")}, c.otherSystems()),
+		slices.Concat(c.lintAll(), c.testAll(), c.otherSystems()),
 		[]step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=3")})
 }
 
@@ -256,11 +256,27 @@ func modules() (dirs []string) {
 	return dirs
 }
 
-// otherSystems vets the library for its users on other systems.
+// testAll runs the tests of the modules that need no servers.
+func (c *check) testAll() (steps []step) {
+	for _, m := range modules() {
+		if m != services {
+			steps = append(steps, c.test(m, []string{"./..."}, "-race"))
+		}
+	}
+	return steps
+}
+
+// otherSystems vets the library, its drivers and the command for their users on other systems.
 func (c *check) otherSystems() (steps []step) {
 	for _, system := range []string{"darwin", "windows"} {
-		steps = append(steps, step{"vet . for " + system, func(out io.Writer) error {
-			return c.command(".", out, "env", "GOOS="+system, "CGO_ENABLED=0", "go", "vet", "./...")
+		steps = append(steps, step{"vet for " + system, func(out io.Writer) error {
+			var errs []error
+			for _, m := range modules() {
+				if m != services {
+					errs = append(errs, c.command(m, out, "env", "GOOS="+system, "CGO_ENABLED=0", "go", "vet", "./..."))
+				}
+			}
+			return errors.Join(errs...)
 		}})
 	}
 	return steps
