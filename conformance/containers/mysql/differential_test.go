@@ -172,12 +172,25 @@ func newSQLHistory(seed uint64, number int) sqlHistory {
 	return c.h
 }
 
-// tellingSQLHistories invents many histories, and returns n of them: half as they come, and of the
-// others those in which the most of what is rare happens. So few show what many would.
+// sqlEvents are what has to happen in the histories, or they show too little.
+var sqlEvents = []string{
+	"granted at once", "a waiter arrives", "a waiter is granted", "a waiter of the same client is granted",
+	"a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
+	"a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
+	"broken", "a broken hold is not renewed", "what was ended by force is released", "a grant is found",
+	"a dead waiter is found",
+}
+
+// tellingSQLHistories invents many histories, and more of them while something has hardly happened
+// yet. It returns n: half as they come, and of the others those in which the most of what is rare
+// happens. So few show what many would.
 func tellingSQLHistories(seed uint64, n, many int) []*sqlHistory {
 	var all []*sqlHistory
 	often := map[string]int{}
-	for i := range many {
+	rare := func() bool {
+		return slices.ContainsFunc(sqlEvents, func(what string) bool { return often[what] < 10 })
+	}
+	for i := 0; i < many || i < 10*many && rare(); i++ {
 		h := newSQLHistory(seed, i)
 		all = append(all, &h)
 		for what, times := range h.seen {
@@ -487,11 +500,7 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		for _, what := range []string{
-			"granted at once", "a waiter arrives", "a waiter is granted", "a waiter of the same client is granted", "a grant is confirmed", "a join is granted",
-			"a hold expires", "a waiter expires", "a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed", "broken",
-			"a broken hold is not renewed", "what was ended by force is released", "a grant is found", "a dead waiter is found",
-		} {
+		for _, what := range sqlEvents {
 			if n := seen[what]; n < 3 && !t.Failed() {
 				t.Errorf("in %d histories %q happened %d times: they do not show much", histories, what, n)
 			}
