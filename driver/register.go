@@ -107,12 +107,13 @@ func Schemes() []string {
 
 // ours are the schemes of the drivers of this repository, by the folder of the driver.
 var ours = map[string][]string{
-	"etcd":      {"etcd", "etcds"},
-	"file":      {"file"},
-	"memory":    {"memory"},
-	"mysql":     {"mysql", "mysqls", "mariadb", "mariadbs"},
-	"redis":     {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "redlock", "redlocks"},
-	"zookeeper": {"zookeeper", "zookeepers", "zk", "zks"},
+	"etcd":          {"etcd", "etcds"},
+	"file":          {"file"},
+	"memory":        {"memory"},
+	"mysql":         {"mysql", "mysqls", "mariadb", "mariadbs"},
+	"redis":         {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"},
+	"redis/redlock": {"redlock", "redlocks"},
+	"zookeeper":     {"zookeeper", "zookeepers", "zk", "zks"},
 }
 
 // Imports returns the import path of the driver for each scheme that this repository has one for,

@@ -14,6 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/keyspace"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 // Options configure [New]. The zero value is useful.
@@ -40,7 +44,7 @@ type Options struct {
 type Backend struct {
 	rdb    redis.UniversalClient
 	owned  bool // Close closes rdb
-	space  space
+	space  keyspace.Space
 	o      Options
 	caps   driver.Capabilities
 	common []any // the arguments that every script begins with
@@ -76,25 +80,13 @@ type mine struct {
 // sends the subscription elsewhere than the scripts, and each name to another server as soon as one
 // of them seems to be down.
 func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
-	if err := refuseRing(rdb); err != nil {
+	if err := conn.RefuseRing(rdb); err != nil {
 		return nil, err
 	}
 	if o.Identity == "" {
 		o.Identity = identity(rdb)
 	}
 	return newBackend(rdb, o, "redis")
-}
-
-// maxTTL is the greatest whose end, in µs, has 16 digits, as lua/queue.lua wants them, and is a
-// whole number in Lua.
-const maxTTL = 100 * 365 * 24 * time.Hour
-
-func refuseRing(rdb redis.UniversalClient) error {
-	if _, ok := rdb.(*redis.Ring); ok {
-		return fmt.Errorf("%w client: a redis.Ring picks a server for each key and channel, and another one when that seems to be down; "+
-			"use a client of one server, of Sentinel or of a Cluster", driver.ErrInvalid)
-	}
-	return nil
 }
 
 func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, error) {
@@ -108,16 +100,16 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 		return nil, fmt.Errorf("%w options: the grant window is at least 10ms, tokens are kept for at least 1ms, and replicas are not negative", driver.ErrInvalid)
 	}
 	b := &Backend{
-		rdb: rdb, o: o, space: newSpace(o.Prefix), conv: newConveyor(rdb),
+		rdb: rdb, o: o, space: keyspace.New(o.Prefix), conv: newConveyor(rdb),
 		mine: map[driver.ID]*mine{}, names: map[string]*group{},
 		caps: driver.Capabilities{
 			Backend: scheme, Identity: o.Identity + "/" + o.Prefix, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
-			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 50 * time.Millisecond, MaxTTL: maxTTL,
+			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 50 * time.Millisecond, MaxTTL: conn.MaxTTL,
 		},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.stop = b.ctx.Done()
-	b.common = []any{b.space.channels(), o.KeepTokens.Milliseconds(), o.GrantWindow.Microseconds()}
+	b.common = []any{b.space.Channels(), o.KeepTokens.Milliseconds(), o.GrantWindow.Microseconds()}
 	return b, nil
 }
 
@@ -131,8 +123,8 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 	b.lost = lost
 }
 
-func (b *Backend) call(s *script, name string, args ...any) *call {
-	return newCall(s, []string{b.space.key(name)}, slices.Concat(b.common, args)...)
+func (b *Backend) call(s *script.Script, name string, args ...any) *call {
+	return newCall(s, []string{b.space.Key(name)}, slices.Concat(b.common, args)...)
 }
 
 // checkTTL refuses a TTL that is not kept.
@@ -210,11 +202,11 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 		resume, round, told := !m.until.IsZero(), b.round, m.told
 		m.told = false
 		b.mu.Unlock()
-		script := acquireScript
+		run := acquireScript
 		if resume || w != nil {
-			script = confirmScript
+			run = confirmScript
 		}
-		c := b.call(script, r.Name, acquireArgs(r, resume)...)
+		c := b.call(run, r.Name, acquireArgs(r, resume)...)
 		asked := time.Now()
 		reply, err := b.run(ctx, c)
 		var a verdict
@@ -244,7 +236,7 @@ func (b *Backend) acquire(ctx context.Context, m *mine, r driver.Request) (drive
 			return driver.Grant{}, driver.Waited(ctx)
 		}
 		failed = err != nil
-		if r.Wait && passing(err) && time.Since(heard) < keeps(r.TTL) {
+		if r.Wait && fault.Transient(err) && time.Since(heard) < keeps(r.TTL) {
 			if err := b.pause(ctx, err); err != nil {
 				return driver.Grant{}, err
 			}
@@ -300,19 +292,13 @@ func (b *Backend) run(ctx context.Context, c *call) (any, error) {
 	return b.runOnReplicas(ctx, c)
 }
 
-// refused reports whether the error is an answer of the server.
-func refused(err error) bool {
-	var e redis.Error
-	return errors.As(err, &e)
-}
-
 // isNo reports whether the error is one of the answers of acquire.lua: the request stands nowhere.
 func isNo(err error) bool {
 	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrUpgrade) || errors.Is(err, driver.ErrConflict)
 }
 
 // final reports whether the error is an answer, so that nothing is under way.
-func final(err error) bool { return isNo(err) || refused(err) }
+func final(err error) bool { return isNo(err) || fault.Refused(err) }
 
 // verdict is what acquire.lua says to a request that may stand.
 type verdict struct {
@@ -544,32 +530,13 @@ func (b *Backend) explain(ctx context.Context, name string, err error) error {
 		return nil
 	}
 	if ctx.Err() == nil {
-		err = hide(err)
+		err = fault.Hide(err)
 	}
 	switch s := err.Error(); {
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
-		return fmt.Errorf("the key %q holds something that this version of dlock did not write; remove it, or use another prefix: %w", b.space.key(name), err)
+		return fmt.Errorf("the key %q holds something that this version of dlock did not write; remove it, or use another prefix: %w", b.space.Key(name), err)
 	}
-	return explain(err)
-}
-
-// explain is what is true of any server.
-func explain(err error) error {
-	switch s := err.Error(); {
-	case lacksRight(s):
-		return fmt.Errorf("the server's user lacks a right (docs/redis.md lists those that suffice): %w", err)
-	case strings.HasPrefix(s, "OOM "):
-		return fmt.Errorf("the server's memory is full (maxmemory), so it takes no new requests; those that stand are kept: %w", err)
-	case strings.HasPrefix(s, "WRONGPASS") || strings.HasPrefix(s, "NOAUTH"):
-		return fmt.Errorf("the server does not accept the user or the password: %w", err)
-	}
-	return err
-}
-
-// lacksRight reports whether the server says that its user may not do something: a command, or what
-// a script does.
-func lacksRight(text string) bool {
-	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script")
+	return fault.Explain(err, "docs/redis.md")
 }
 
 // Close implements [driver.Backend].

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
 // pulse is how long the subscription may be silent before it has to show that it lives, and then
@@ -26,7 +27,7 @@ type ears struct {
 	tasks   sync.WaitGroup
 }
 
-func (b *Backend) channel(client driver.ID) string { return b.space.channels() + client.String() }
+func (b *Backend) channel(client driver.ID) string { return b.space.Channels() + client.String() }
 
 // listen sees to it that the backend is or will be subscribed to the client's channel. Once it is,
 // all who wait ask again. It does not wait for that.
@@ -91,7 +92,7 @@ func (b *Backend) attend(sub *redis.PubSub) (heard bool) {
 			asked = true
 			continue
 		default:
-			if refused(err) && !passing(err) {
+			if fault.Refused(err) && !fault.Transient(err) {
 				b.deaf(err)
 			}
 			return heard

@@ -2,12 +2,12 @@ package redis
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 // List implements [driver.Lister] with SCAN, over all masters of a Cluster, and a look at each
@@ -40,9 +40,9 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 	seen, used := map[string]bool{}, []string(nil)
 	scan := func(ctx context.Context, c redis.Cmdable) error {
 		var names []string
-		it := c.Scan(ctx, 0, globEscape(b.space.prefix)+"{*}", 1000).Iterator()
+		it := c.Scan(ctx, 0, b.space.Pattern(), 1000).Iterator()
 		for it.Next(ctx) {
-			name, ok := b.space.name(it.Val())
+			name, ok := b.space.Name(it.Val())
 			mu.Lock()
 			if ok && !seen[name] {
 				seen[name] = true
@@ -55,12 +55,12 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 			for i := range calls {
 				calls[i] = b.call(inspectScript, names[i])
 			}
-			exec(ctx, b.rdb, calls)
+			script.Exec(ctx, b.rdb, calls)
 			for i, c := range calls {
-				if c.err != nil {
-					return b.explain(ctx, names[i], c.err)
+				if c.Err != nil {
+					return b.explain(ctx, names[i], c.Err)
 				}
-				if q, err := parseQueue(names[i], c.reply); err != nil {
+				if q, err := parseQueue(names[i], c.Reply); err != nil {
 					return err
 				} else if q.Len() > 0 {
 					mu.Lock()
@@ -77,8 +77,4 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 		return used, b.explain(ctx, "*", err)
 	}
 	return used, scan(ctx, b.rdb)
-}
-
-func globEscape(s string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(s)
 }

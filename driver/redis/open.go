@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,9 +9,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 )
 
 func init() {
@@ -23,16 +22,12 @@ func init() {
 
 // settings are what a URL says about connections.
 type settings struct {
-	hosts             []string
-	user, password    string
-	db                int
-	master            string // of Sentinel
-	sentinelUser      string
-	sentinelPassword  string
-	dial, read, write time.Duration
-	poolSize          int
-	tls               *tls.Config
-	o                 Options
+	hosts            []string
+	conn             conn.Settings
+	master           string // of Sentinel
+	sentinelUser     string
+	sentinelPassword string
+	o                Options
 }
 
 func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
@@ -43,23 +38,23 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	var rdb redis.UniversalClient
 	switch strings.Replace(c.URL.Scheme, "rediss", "redis", 1) {
 	case "redis":
-		rdb = redis.NewClient(s.options(s.hosts[0]))
+		rdb = redis.NewClient(s.conn.Options(s.hosts[0]))
 	case "redis+sentinel":
-		o := s.options("")
+		o := s.conn.Options("")
 		rdb = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, MaxRetries: -1, SentinelPassword: s.sentinelPassword,
 			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
 			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
 		})
 	default:
-		o := s.options("")
+		o := s.conn.Options("")
 		rdb = redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: s.hosts, ClusterStateReloadInterval: 5 * time.Second, MaintNotificationsConfig: o.MaintNotificationsConfig,
 			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
 			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
 		})
 	}
-	s.o.Identity = strings.Join(append(slices.Sorted(slices.Values(s.hosts)), s.master, strconv.Itoa(s.db)), ",")
+	s.o.Identity = strings.Join(append(slices.Sorted(slices.Values(s.hosts)), s.master, strconv.Itoa(s.conn.DB)), ",")
 	b, err := newBackend(rdb, s.o, c.URL.Scheme)
 	if err == nil {
 		b.owned = true
@@ -80,28 +75,13 @@ func (b *Backend) reach(ctx context.Context) error {
 	return err
 }
 
-// options are what all kinds of client have in common.
-func (s *settings) options(addr string) *redis.Options {
-	return &redis.Options{
-		Addr: addr, Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls, Dialer: dialer(s.dial, s.tls), DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.write,
-		PoolSize: s.poolSize,
-		// pipelines are what this driver sends: a second pool for them would only double the
-		// connections
-		PipelinePoolSize: -1,
-		DialerRetries:    1, // the driver tries again by itself, and is to know soon
-		// This would look names up before any context counts, for notices that only a managed Redis
-		// sends.
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-}
-
 func parse(c driver.Config) (*settings, error) {
 	u := c.URL
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w URL: "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
-	s := &settings{user: u.User.Username(), o: Options{Prefix: c.Prefix}}
-	s.password, _ = u.User.Password()
+	s := &settings{conn: conn.Settings{User: u.User.Username()}, o: Options{Prefix: c.Prefix}}
+	s.conn.Password, _ = u.User.Password()
 	sentinel, cluster := strings.HasSuffix(u.Scheme, "+sentinel"), strings.HasSuffix(u.Scheme, "+cluster")
 	port := "6379"
 	if sentinel {
@@ -126,15 +106,15 @@ func parse(c driver.Config) (*settings, error) {
 		if err != nil || db < 0 || cluster {
 			return nil, bad("the path names the database, a number; a cluster has none")
 		}
-		s.db = db
+		s.conn.DB = db
 	} else if len(path) > 1 {
 		return nil, bad("the path has too many parts")
 	}
 	p := c.Params()
-	s.dial = p.Duration("dial_timeout", 5*time.Second)
-	s.read = p.Duration("read_timeout", 3*time.Second)
-	s.write = p.Duration("write_timeout", 3*time.Second)
-	s.poolSize = p.Int("pool_size", 0)
+	s.conn.Dial = p.Duration("dial_timeout", 5*time.Second)
+	s.conn.Read = p.Duration("read_timeout", 3*time.Second)
+	s.conn.Write = p.Duration("write_timeout", 3*time.Second)
+	s.conn.PoolSize = p.Int("pool_size", 0)
 	s.o.GrantWindow = p.Duration("grant_window", time.Second)
 	s.o.KeepTokens = p.Duration("keep_tokens", 10*time.Minute)
 	s.o.WaitReplicas = p.Int("wait_replicas", 0)
@@ -143,12 +123,12 @@ func parse(c driver.Config) (*settings, error) {
 		s.sentinelPassword = p.String("sentinel_password", "")
 	}
 	if strings.HasPrefix(u.Scheme, "rediss") {
-		s.tls = p.TLS()
+		s.conn.TLS = p.TLS()
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	if s.dial <= 0 || s.read <= 0 || s.write <= 0 || s.poolSize < 0 {
+	if s.conn.Dial <= 0 || s.conn.Read <= 0 || s.conn.Write <= 0 || s.conn.PoolSize < 0 {
 		return nil, bad("timeouts are positive, and pool_size is not negative")
 	}
 	return s, nil

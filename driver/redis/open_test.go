@@ -3,14 +3,33 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/dlock-go/dlock/driver"
 )
+
+// config reads a URL as package dlock does.
+func config(t *testing.T, raw string) driver.Config {
+	t.Helper()
+	scheme, rest, _ := strings.Cut(raw, "://")
+	end := strings.IndexAny(rest+"/", "/?")
+	user, hosts := "", rest[:end]
+	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
+		user, hosts = hosts[:i+1], hosts[i+1:]
+	}
+	all := strings.Split(hosts, ",")
+	u, err := url.Parse(scheme + "://" + user + all[0] + rest[end:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all[0] == "" {
+		all = nil
+	}
+	return driver.Config{URL: u, Hosts: all, Prefix: "p"}
+}
 
 func TestURL(t *testing.T) {
 	for raw, want := range map[string]string{
@@ -29,24 +48,24 @@ func TestURL(t *testing.T) {
 		"redis+sentinel://a/main/4?sentinel_username=su&sentinel_password=sp":    "[a:26379]   4 main su sp| 5s 3s 3s 0 false",
 		"rediss+sentinel://a/main":                                               "[a:26379]   0 main  | 5s 3s 3s 0 true",
 	} {
-		s, err := parse(redlockConfig(t, raw))
+		s, err := parse(config(t, raw))
 		if err != nil {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		got := fmt.Sprintf("%v %s %s %d %s %s %s| %s %s %s %d %t", s.hosts, s.user, s.password, s.db, s.master, s.sentinelUser, s.sentinelPassword,
-			s.dial, s.read, s.write, s.poolSize, s.tls != nil)
+		got := fmt.Sprintf("%v %s %s %d %s %s %s| %s %s %s %d %t", s.hosts, s.conn.User, s.conn.Password, s.conn.DB, s.master, s.sentinelUser, s.sentinelPassword,
+			s.conn.Dial, s.conn.Read, s.conn.Write, s.conn.PoolSize, s.conn.TLS != nil)
 		if got != want {
 			t.Errorf("%s is read as\n%s, want\n%s", raw, got, want)
 		}
 		if o := (Options{Prefix: "p", GrantWindow: time.Second, KeepTokens: 10 * time.Minute}); s.o != o {
 			t.Errorf("%s has the options %+v, want %+v", raw, s.o, o)
 		}
-		if s.tls != nil && (s.tls.InsecureSkipVerify || strings.Contains(raw, "name=name") != (s.tls.ServerName == "name")) {
-			t.Errorf("%s has the TLS configuration %+v", raw, s.tls)
+		if s.conn.TLS != nil && (s.conn.TLS.InsecureSkipVerify || strings.Contains(raw, "name=name") != (s.conn.TLS.ServerName == "name")) {
+			t.Errorf("%s has the TLS configuration %+v", raw, s.conn.TLS)
 		}
 	}
-	s, err := parse(redlockConfig(t, "redis://h?grant_window=2s&keep_tokens=1h&wait_replicas=3"))
+	s, err := parse(config(t, "redis://h?grant_window=2s&keep_tokens=1h&wait_replicas=3"))
 	if want := (Options{Prefix: "p", GrantWindow: 2 * time.Second, KeepTokens: time.Hour, WaitReplicas: 3}); err != nil || s.o != want {
 		t.Errorf("the options are %+v, %v; want %+v", s.o, err, want)
 	}
@@ -83,21 +102,9 @@ func TestURLErrors(t *testing.T) {
 		"rediss://u:canary@h?tls_cert=f&tls_key=f":   "tls_cert: open",
 		"redis+sentinel://u:canary@h/m?min_uptime=1": "unknown parameter",
 	} {
-		_, err := open(t.Context(), redlockConfig(t, raw))
+		_, err := open(t.Context(), config(t, raw))
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: error %v; want one that matches ErrInvalid and says %q", raw, err, want)
 		}
-	}
-}
-
-// TestNewRefusesARing: it has no one server for a name and its channel.
-func TestNewRefusesARing(t *testing.T) {
-	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
-	defer ring.Close()
-	if _, err := New(ring, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "Ring") {
-		t.Errorf("New over a Ring: %v", err)
-	}
-	if _, err := NewRedlock([]redis.UniversalClient{ring, ring, ring}, RedlockOptions{}); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("NewRedlock over a Ring: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 // renewMax is how many renewals go in one pipeline.
@@ -56,7 +57,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 func (b *Backend) renew(ctx context.Context, calls []*call) {
 	nodes := map[*redis.Client][]*call{}
 	for _, c := range calls {
-		node := home(b.rdb, c.keys[0])
+		node := home(b.rdb, c.Keys[0])
 		nodes[node] = append(nodes[node], c)
 	}
 	for _, queue := range nodes {
@@ -67,7 +68,7 @@ func (b *Backend) renew(ctx context.Context, calls []*call) {
 				for _, c := range queue[:n] {
 					c.sent = sent
 				}
-				exec(ctx, b.rdb, queue[:n])
+				script.Exec(ctx, b.rdb, queue[:n])
 				for _, c := range queue[:n] {
 					c.done <- struct{}{}
 				}
@@ -79,10 +80,10 @@ func (b *Backend) renew(ctx context.Context, calls []*call) {
 
 // renewed reads the answer.
 func (b *Backend) renewed(ctx context.Context, r *driver.Request, c *call) driver.Renewal {
-	n, _ := c.reply.(int64)
+	n, _ := c.Reply.(int64)
 	switch {
-	case c.err != nil:
-		return driver.Renewal{Err: b.explain(ctx, r.Name, c.err)}
+	case c.Err != nil:
+		return driver.Renewal{Err: b.explain(ctx, r.Name, c.Err)}
 	case n == 1:
 		b.mu.Lock()
 		defer b.mu.Unlock()

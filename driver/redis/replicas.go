@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 // replicaTimeout is how long replicas have to confirm a grant.
@@ -43,9 +44,9 @@ func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 func (b *Backend) confirmed(c *call) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*replicaTimeout)
 	defer cancel()
-	node := pipeliner(b.rdb)
+	node := script.Pipeliner(b.rdb)
 	if cc, ok := b.rdb.(*redis.ClusterClient); ok {
-		master, err := cc.MasterForKey(ctx, c.keys[0])
+		master, err := cc.MasterForKey(ctx, c.Keys[0])
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +54,7 @@ func (b *Backend) confirmed(c *call) (any, error) {
 	}
 	for full := false; ; full = true {
 		pipe := node.Pipeline()
-		cmd := c.command(ctx, full)
+		cmd := c.Command(ctx, full)
 		_ = pipe.Process(ctx, cmd)
 		wait := redis.NewIntCmd(ctx, "wait", b.o.WaitReplicas, replicaTimeout.Milliseconds())
 		_ = pipe.Process(ctx, wait)

@@ -1,14 +1,10 @@
 package redis
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha1"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -17,37 +13,24 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
-
-// script is Lua that the server keeps under its hash.
-type script struct{ text, hash string }
 
 //go:embed lua/*.lua
 var lua embed.FS
 
-// What keeps or ends a hold, or hands it on, runs on a server whose memory is full too: it hardly
-// needs any, and gives some back. Only what arrives is refused there.
-const (
-	needsMemory = "#!lua\n"
-	whenFull    = "#!lua flags=allow-oom\n"
-)
-
 var (
-	acquireScript = queueScript(needsMemory, "acquire")
-	confirmScript = queueScript(whenFull, "acquire") // of what stands
-	releaseScript = queueScript(whenFull, "release")
-	renewScript   = queueScript(whenFull, "renew")
-	inspectScript = queueScript(whenFull, "inspect")
-	breakScript   = queueScript(whenFull, "break")
+	acquireScript = queueScript(script.NeedsMemory, "acquire")
+	confirmScript = queueScript(script.WhenFull, "acquire") // of what stands
+	releaseScript = queueScript(script.WhenFull, "release")
+	renewScript   = queueScript(script.WhenFull, "renew")
+	inspectScript = queueScript(script.WhenFull, "inspect")
+	breakScript   = queueScript(script.WhenFull, "break")
 )
-
-func newScript(text string) *script {
-	sum := sha1.Sum([]byte(text))
-	return &script{text: text, hash: hex.EncodeToString(sum[:])}
-}
 
 // queueScript reads a script on a queue. What it shares with the others is included.
-func queueScript(flags, name string) *script {
+func queueScript(flags, name string) *script.Script {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
 		if err != nil {
@@ -55,26 +38,15 @@ func queueScript(flags, name string) *script {
 		}
 		return string(text)
 	}
-	return newScript(flags + read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
+	return script.New(flags + read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
 }
-
-// once is a command that the client library must not send again by itself: whether there may be a
-// copy under way is ours to know.
-type once struct{ *redis.Cmd }
-
-// NoRetry is redis.Cmder's.
-func (once) NoRetry() bool { return true }
 
 // call is one script to run on one name.
 type call struct {
-	script *script
-	keys   []string
-	args   []any
+	script.Call
 
 	sent   time.Time // before it was first given to the network
 	copies int       // how often it was sent, or may have been
-	reply  any
-	err    error
 	done   chan struct{}
 
 	// no connection for it can be an old one that is dead: if there is no answer in time, it is not
@@ -85,8 +57,8 @@ type call struct {
 	left  bool // nobody waits for it any more, and no lane had it by then
 }
 
-func newCall(s *script, keys []string, args ...any) *call {
-	return &call{script: s, keys: keys, args: args, done: make(chan struct{}, 1)}
+func newCall(s *script.Script, keys []string, args ...any) *call {
+	return &call{Call: script.Call{Script: s, Keys: keys, Args: args}, done: make(chan struct{}, 1)}
 }
 
 // count takes note that the call is sent.
@@ -94,20 +66,6 @@ func (c *call) count() {
 	if c.copies++; c.copies == 1 {
 		c.sent = time.Now()
 	}
-}
-
-func (c *call) command(ctx context.Context, full bool) once {
-	a := make([]any, 0, 3+len(c.keys)+len(c.args))
-	if full {
-		a = append(a, "eval", c.script.text)
-	} else {
-		a = append(a, "evalsha", c.script.hash)
-	}
-	a = append(a, len(c.keys))
-	for _, k := range c.keys {
-		a = append(a, k)
-	}
-	return once{redis.NewCmd(ctx, append(a, c.args...)...)}
 }
 
 const (
@@ -168,20 +126,20 @@ func (v *conveyor) run(ctx context.Context, stop <-chan struct{}, c *call) (any,
 			}
 		}
 		switch {
-		case c.err == nil || !passing(c.err) || timeout(c.err) && (c.fresh || unsent(c.err)):
-			return c.reply, c.err
-		case elsewhere(c.err) && time.Since(start) < moves: // it was not executed
+		case c.Err == nil || !fault.Transient(c.Err) || fault.Timeout(c.Err) && (c.fresh || fault.Unsent(c.Err)):
+			return c.Reply, c.Err
+		case fault.Moved(c.Err) && time.Since(start) < moves: // it was not executed
 			c.copies--
 			wait = min(wait, 50*time.Millisecond)
 		case c.copies >= attempts:
-			return c.reply, c.err
+			return c.Reply, c.Err
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, ended(ctx, c.err)
+			return nil, ended(ctx, c.Err)
 		case <-stop:
 			t.Stop()
 			return nil, driver.ErrClosed
@@ -209,10 +167,10 @@ func (v *conveyor) self(ctx context.Context, c *call) bool {
 	c.count()
 	start := time.Now()
 	soon, cancel := context.WithTimeout(ctx, brisk) // should it have to open a connection
-	exec(soon, v.brisk, []*call{c})
+	script.Exec(soon, v.brisk, []*call{c})
 	cancel()
 	took := time.Since(start)
-	if passing(c.err) {
+	if fault.Transient(c.Err) {
 		took = 0
 	}
 	v.mu.Lock()
@@ -224,7 +182,7 @@ func (v *conveyor) self(ctx context.Context, c *call) bool {
 		b.lanes--
 	}
 	var late net.Error
-	return !errors.As(c.err, &late) || !late.Timeout()
+	return !errors.As(c.Err, &late) || !late.Timeout()
 }
 
 // send gives the call to the network.
@@ -232,7 +190,7 @@ func (v *conveyor) send(c *call) {
 	c.count()
 	c.taken = false
 	if _, ok := v.rdb.(*redis.ClusterClient); ok {
-		go func() { v.put(home(v.rdb, c.keys[0]), c) }() // it may have to ask the Cluster
+		go func() { v.put(home(v.rdb, c.Keys[0]), c) }() // it may have to ask the Cluster
 		return
 	}
 	v.put(nil, c)
@@ -301,9 +259,9 @@ func (v *conveyor) lane(node *redis.Client, b *belt) {
 		}
 		v.mu.Unlock()
 		start := time.Now()
-		exec(context.Background(), v.rdb, batch)
+		script.Exec(context.Background(), v.rdb, batch)
 		took := time.Since(start)
-		if passing(batch[0].err) {
+		if fault.Transient(batch[0].Err) {
 			took = 0
 		}
 		v.mu.Lock()
@@ -315,103 +273,10 @@ func (v *conveyor) lane(node *redis.Client, b *belt) {
 	}
 }
 
-// exec runs the calls in one pipeline, and those whose script the server does not know again, in
-// full. Each has its reply or its error then.
-func exec(ctx context.Context, rdb pipeliner, batch []*call) {
-	full := false
-	for len(batch) > 0 {
-		pipe := rdb.Pipeline()
-		cmds := make([]once, len(batch))
-		for i, c := range batch {
-			cmds[i] = c.command(ctx, full)
-			_ = pipe.Process(ctx, cmds[i])
-		}
-		_, failed := pipe.Exec(ctx)
-		var again []*call
-		for i, c := range batch {
-			c.reply, c.err = cmds[i].Result()
-			// no script answers nil: the greeting of a new connection was refused
-			if c.reply == nil && c.err == nil {
-				c.err = cmp.Or(failed, io.ErrUnexpectedEOF)
-			}
-			if c.err != nil && strings.HasPrefix(c.err.Error(), "NOSCRIPT") && !full {
-				again = append(again, c)
-			}
-		}
-		batch, full = again, true
-	}
-}
-
-type pipeliner interface{ Pipeline() redis.Pipeliner }
-
 // ended is the error of a call whose context ended after it had failed.
 func ended(ctx context.Context, why error) error {
 	if errors.Is(why, ctx.Err()) { // it says so already
 		return why
 	}
 	return fmt.Errorf("%w: %w", ctx.Err(), why)
-}
-
-// passing reports whether the error is one of the network or of a server that is just starting,
-// failing over or moving slots: worth asking again. After one of the network the call may have been
-// executed.
-func passing(err error) bool {
-	if err == nil {
-		return false
-	}
-	var e redis.Error
-	if !errors.As(err, &e) {
-		var ne net.Error
-		return errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-			errors.Is(err, redis.ErrPoolTimeout) || strings.Contains(err.Error(), "connection") || strings.Contains(err.Error(), "reset")
-	}
-	for _, p := range []string{"LOADING ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "MOVED ", "ASK ", "BUSY ", "UNKILLABLE ", "NOREPLICAS "} {
-		if strings.HasPrefix(e.Error(), p) {
-			return true
-		}
-	}
-	return false
-}
-
-// elsewhere reports whether a node of a Cluster says that the key's slot is elsewhere, or on its
-// way, after all that the client library has done about it.
-func elsewhere(err error) bool {
-	var e redis.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	for _, p := range []string{"MOVED ", "ASK ", "TRYAGAIN "} {
-		if strings.HasPrefix(e.Error(), p) {
-			return true
-		}
-	}
-	return false
-}
-
-// timeout reports whether the time of the line was over.
-func timeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
-}
-
-// hidden is an error in which a deadline of the line's own is not taken for the caller's.
-type hidden struct{ error }
-
-// Is matches all that the error does, but for the context's errors.
-func (h hidden) Is(target error) bool {
-	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.error, target)
-}
-
-// As finds all that is in the error.
-func (h hidden) As(target any) bool { return errors.As(h.error, target) }
-
-// hide keeps an error from matching a context's, and says what a time that was over means.
-func hide(err error) error {
-	if timeout(err) && !unsent(err) {
-		err = fmt.Errorf("the server did not answer in time: %w", err)
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return hidden{err}
-	}
-	return err
 }

@@ -9,7 +9,7 @@ import (
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
 func TestRedlockConformance(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRedlockConformance(t *testing.T) {
 			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds
 			// it all the same: a law that begins anew with twice the TTL leaves them twice the
 			// time.
-			return f.lined(t, redis.RedlockOptions{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
+			return f.lined(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
 		},
 		// a new connection and two calls on it fit into a tenth of that also while others work
 		TTL: 4 * time.Second,

@@ -9,13 +9,13 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
 // nothingPilesUp: masters that hang cost what is under way, and not what was.
 func nothingPilesUp(t *testing.T, f fleet) {
 	const timeout = 2 * time.Second
-	a := f.side(t, redis.RedlockOptions{NodeTimeout: timeout})
+	a := f.side(t, redlock.Options{NodeTimeout: timeout})
 	held := steps.Request("piles")
 	a.get(t, held)
 	f.hang(t, 3, 4)
@@ -41,7 +41,7 @@ func nothingPilesUp(t *testing.T, f fleet) {
 
 func roundTrips(t *testing.T, f fleet) {
 	const rounds, many = 50, 1000
-	a := f.lined(t, redis.RedlockOptions{})
+	a := f.lined(t, redlock.Options{})
 	rs := make([]driver.Request, many)
 	for i := range rs {
 		rs[i] = steps.Request(fmt.Sprint("trips-", i))

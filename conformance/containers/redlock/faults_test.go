@@ -18,7 +18,7 @@ import (
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
 // TestRedlock runs what needs masters that fail. All use one fleet, and leave it whole.
@@ -71,7 +71,7 @@ func TestRedlockOnValkey(t *testing.T) {
 }
 
 func twoDown(t *testing.T, f fleet) {
-	a, b, r := f.side(t, redis.RedlockOptions{}), f.side(t, redis.RedlockOptions{}), steps.Request("two-down")
+	a, b, r := f.side(t, redlock.Options{}), f.side(t, redlock.Options{}), steps.Request("two-down")
 	a.get(t, steps.Request("warm")) // connections that will break
 	f.down(t, 1, 3)
 	a.get(t, r)
@@ -91,7 +91,7 @@ func twoDown(t *testing.T, f fleet) {
 }
 
 func threeDown(t *testing.T, f fleet) {
-	a, r, held := f.side(t, redis.RedlockOptions{}), steps.Request("three-down"), steps.Request("held")
+	a, r, held := f.side(t, redlock.Options{}), steps.Request("three-down"), steps.Request("held")
 	a.get(t, held)
 	f.down(t, 0, 2, 4)
 	for _, r.Wait = range []bool{false, true} {
@@ -111,7 +111,7 @@ func threeDown(t *testing.T, f fleet) {
 }
 
 func twoHang(t *testing.T, f fleet) {
-	a, b := f.side(t, redis.RedlockOptions{NodeTimeout: 10 * time.Second}), f.side(t, redis.RedlockOptions{NodeTimeout: 10 * time.Second})
+	a, b := f.side(t, redlock.Options{NodeTimeout: 10 * time.Second}), f.side(t, redlock.Options{NodeTimeout: 10 * time.Second})
 	a.get(t, steps.Request("warm"))
 	b.get(t, steps.Request("warm too"))
 	f.hang(t, 0, 1)
@@ -136,7 +136,7 @@ func twoHang(t *testing.T, f fleet) {
 
 func threeHang(t *testing.T, f fleet) {
 	const timeout = 2 * time.Second
-	a, b := f.side(t, redis.RedlockOptions{NodeTimeout: timeout}), f.side(t, redis.RedlockOptions{})
+	a, b := f.side(t, redlock.Options{NodeTimeout: timeout}), f.side(t, redlock.Options{})
 	r := steps.Request("three-hang")
 	a.get(t, steps.Request("warm as well"))
 	wake := f.hang(t, 0, 1, 2)
@@ -151,7 +151,7 @@ func threeHang(t *testing.T, f fleet) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	s := f.side(t, redis.RedlockOptions{NodeTimeout: time.Minute})
+	s := f.side(t, redlock.Options{NodeTimeout: time.Minute})
 	if _, err := s.Acquire(ctx, steps.Request(r.Name)); err != context.DeadlineExceeded {
 		t.Errorf("Acquire under a context that ended: %v", err)
 	}
@@ -163,7 +163,7 @@ func threeHang(t *testing.T, f fleet) {
 }
 
 func slowMasters(t *testing.T, f fleet) {
-	a, r := f.lined(t, redis.RedlockOptions{}), steps.Request("slow")
+	a, r := f.lined(t, redlock.Options{}), steps.Request("slow")
 	for _, i := range []int{0, 4} {
 		a.lines[i].Delay(netfault.ToServer, 500*time.Millisecond)
 	}
@@ -176,7 +176,7 @@ func slowMasters(t *testing.T, f fleet) {
 // slowReplies: the time of a hold, and of a renewal, begins before the first master is asked.
 func slowReplies(t *testing.T, f fleet) {
 	const delay = 300 * time.Millisecond
-	a, r := f.lined(t, redis.RedlockOptions{}), steps.Request("slow replies")
+	a, r := f.lined(t, redlock.Options{}), steps.Request("slow replies")
 	for _, p := range a.lines {
 		p.Delay(netfault.ToClient, delay)
 	}
@@ -198,7 +198,7 @@ func slowReplies(t *testing.T, f fleet) {
 func lateGrants(t *testing.T, f fleet) {
 	const timeout = 2 * time.Second
 	for _, d := range []netfault.Direction{netfault.ToServer, netfault.ToClient} {
-		a, b := f.lined(t, redis.RedlockOptions{NodeTimeout: timeout}), f.lined(t, redis.RedlockOptions{})
+		a, b := f.lined(t, redlock.Options{NodeTimeout: timeout}), f.lined(t, redlock.Options{})
 		r := steps.Request("late")
 		var heals []func()
 		for _, i := range []int{1, 2, 3} {
@@ -219,7 +219,7 @@ func lateGrants(t *testing.T, f fleet) {
 }
 
 func splitVotes(t *testing.T, f fleet) {
-	a, r := f.side(t, redis.RedlockOptions{}), steps.Request("split")
+	a, r := f.side(t, redlock.Options{}), steps.Request("split")
 	f.plant(t, steps.Request(r.Name), 0, 1)
 	f.plant(t, steps.Request(r.Name), 2)
 	before := fmt.Sprint(f.votes(t, r.Name))
@@ -282,7 +282,7 @@ func contenders(t *testing.T, f fleet) {
 }
 
 func releaseReaches(t *testing.T, f fleet) {
-	a, b, r := f.side(t, redis.RedlockOptions{}), f.side(t, redis.RedlockOptions{}), steps.Request("reaches")
+	a, b, r := f.side(t, redlock.Options{}), f.side(t, redlock.Options{}), steps.Request("reaches")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	wake := f.hang(t, 2, 3)
@@ -305,7 +305,7 @@ func releaseReaches(t *testing.T, f fleet) {
 }
 
 func lostReplies(t *testing.T, f fleet) {
-	a, b := f.lined(t, redis.RedlockOptions{}), f.lined(t, redis.RedlockOptions{})
+	a, b := f.lined(t, redlock.Options{}), f.lined(t, redlock.Options{})
 	r := steps.Request("lost-minority")
 	for _, l := range a.lose(0, 1) {
 		defer func() { <-l }()
@@ -315,7 +315,7 @@ func lostReplies(t *testing.T, f fleet) {
 	a.release(t, r)
 	f.clear(t, r.Name)
 
-	a, r = f.lined(t, redis.RedlockOptions{}), steps.Request("lost-majority")
+	a, r = f.lined(t, redlock.Options{}), steps.Request("lost-majority")
 	lost := a.lose(0, 1, 2)
 	_, err := a.Acquire(t.Context(), r)
 	unknown(t, err, 2)
@@ -325,7 +325,7 @@ func lostReplies(t *testing.T, f fleet) {
 	f.clear(t, r.Name)
 	a.refused(t, r, driver.ErrLost) // what ended uncertain never comes to life
 
-	a, r = f.lined(t, redis.RedlockOptions{}), steps.Request("lost-release")
+	a, r = f.lined(t, redlock.Options{}), steps.Request("lost-release")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	lost = a.lose(0, 1, 2)
@@ -343,7 +343,7 @@ func lostReplies(t *testing.T, f fleet) {
 	}
 	b.release(t, next)
 
-	a, r = f.lined(t, redis.RedlockOptions{}), steps.Request("lost-renewal")
+	a, r = f.lined(t, redlock.Options{}), steps.Request("lost-renewal")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	lost = a.lose(0, 1, 2)
@@ -360,7 +360,7 @@ func lostReplies(t *testing.T, f fleet) {
 // releaseOnItsWay has a release that must leave a tombstone come while one that need not is under
 // way.
 func releaseOnItsWay(t *testing.T, f fleet) {
-	a, r := f.lined(t, redis.RedlockOptions{NodeTimeout: 10 * time.Second}), steps.Request("on-its-way")
+	a, r := f.lined(t, redlock.Options{NodeTimeout: 10 * time.Second}), steps.Request("on-its-way")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	var heals []func()
@@ -383,7 +383,7 @@ func releaseOnItsWay(t *testing.T, f fleet) {
 }
 
 func minorityLost(t *testing.T, f fleet) {
-	a, r, gone := f.side(t, redis.RedlockOptions{}), steps.Request("minority"), steps.Request("gone")
+	a, r, gone := f.side(t, redlock.Options{}), steps.Request("minority"), steps.Request("gone")
 	a.get(t, r)
 	a.get(t, gone)
 	for i, m := range f[:3] {
@@ -408,7 +408,7 @@ func minorityLost(t *testing.T, f fleet) {
 	}
 	// One more does not answer: the three are a majority no more, but nobody can tell.
 	wake := f.hang(t, 4)
-	s := f.side(t, redis.RedlockOptions{NodeTimeout: 2 * time.Second})
+	s := f.side(t, redlock.Options{NodeTimeout: 2 * time.Second})
 	unknown(t, s.Renew(t.Context(), []driver.Request{r})[0].Err, 4)
 	wake()
 	a.release(t, r)
@@ -420,7 +420,7 @@ func minorityLost(t *testing.T, f fleet) {
 }
 
 func restartEmpty(t *testing.T, f fleet) {
-	a, b, r := f.side(t, redis.RedlockOptions{}), f.side(t, redis.RedlockOptions{}), steps.Request("restart")
+	a, b, r := f.side(t, redlock.Options{}), f.side(t, redlock.Options{}), steps.Request("restart")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	for _, i := range []int{0, 1} {
@@ -447,8 +447,8 @@ func restartEmpty(t *testing.T, f fleet) {
 // leastUptime has the counterexample of Redlock: a hold on three, of which one forgets, and the two
 // that were down.
 func leastUptime(t *testing.T, f fleet) {
-	for _, o := range []redis.RedlockOptions{{}, {MinUptime: time.Hour}} {
-		a, b, r := f.side(t, redis.RedlockOptions{}), f.side(t, o), steps.Request("uptime "+o.MinUptime.String())
+	for _, o := range []redlock.Options{{}, {MinUptime: time.Hour}} {
+		a, b, r := f.side(t, redlock.Options{}), f.side(t, o), steps.Request("uptime "+o.MinUptime.String())
 		f[3].Kill(t)
 		f[4].Kill(t)
 		a.get(t, r)
@@ -471,7 +471,7 @@ func leastUptime(t *testing.T, f fleet) {
 		a.Close()
 		f.clear(t, r.Name)
 	}
-	s := f.side(t, redis.RedlockOptions{MinUptime: time.Second})
+	s := f.side(t, redlock.Options{MinUptime: time.Second})
 	await.That(t, "they have been up for long enough", func() bool {
 		r := steps.Request("uptime")
 		_, err := s.Acquire(t.Context(), r)
@@ -524,7 +524,7 @@ func lossInTime(t *testing.T, f fleet) {
 }
 
 func breakMinority(t *testing.T, f fleet) {
-	a, op := f.side(t, redis.RedlockOptions{}), f.side(t, redis.RedlockOptions{NodeTimeout: 2 * time.Second})
+	a, op := f.side(t, redlock.Options{}), f.side(t, redlock.Options{NodeTimeout: 2 * time.Second})
 	for _, force := range []bool{false, true} {
 		r := steps.Request(fmt.Sprint("break ", force))
 		a.get(t, r)
@@ -552,7 +552,7 @@ func breakMinority(t *testing.T, f fleet) {
 }
 
 func foreignKeys(t *testing.T, f fleet) {
-	a, r := f.side(t, redis.RedlockOptions{}), steps.Request("foreign")
+	a, r := f.side(t, redlock.Options{}), steps.Request("foreign")
 	key := "dlock:{" + r.Name + "}:redlock"
 	spoil := func(i int, args ...any) {
 		t.Helper()
@@ -577,7 +577,7 @@ func foreignKeys(t *testing.T, f fleet) {
 }
 
 func scriptsForgotten(t *testing.T, f fleet) {
-	a := f.side(t, redis.RedlockOptions{})
+	a := f.side(t, redlock.Options{})
 	forget := func() {
 		for _, m := range f {
 			servers.CLIOf(t, m).Must("SCRIPT", "FLUSH")
@@ -595,7 +595,7 @@ func scriptsForgotten(t *testing.T, f fleet) {
 }
 
 func closeHung(t *testing.T, f fleet) {
-	a, r := f.side(t, redis.RedlockOptions{NodeTimeout: 3 * time.Second}), steps.Request("close")
+	a, r := f.side(t, redlock.Options{NodeTimeout: 3 * time.Second}), steps.Request("close")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	f.hang(t, 0, 1)

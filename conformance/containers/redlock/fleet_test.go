@@ -17,7 +17,7 @@ import (
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
 // fleet are the masters of Redlock.
@@ -38,14 +38,14 @@ func (f fleet) url(params string) string {
 
 // side is a client of the fleet.
 type side struct {
-	*redis.Redlock
+	*redlock.Backend
 	clients []goredis.UniversalClient
 	lines   []*netfault.Proxy // to each master, if it is lined
 }
 
 // Close closes all that the side has.
 func (s *side) Close() error {
-	err := s.Redlock.Close()
+	err := s.Backend.Close()
 	for _, c := range s.clients {
 		c.Close()
 	}
@@ -57,13 +57,13 @@ func (s *side) Close() error {
 
 // side opens a client. Its masters have ten seconds to answer, or a tenth of the TTL, unless the
 // options say otherwise: the machine may be busy.
-func (f fleet) side(t service.T, o redis.RedlockOptions) *side {
+func (f fleet) side(t service.T, o redlock.Options) *side {
 	t.Helper()
 	return f.with(t, o, nil)
 }
 
 // lined is side with a proxy before each master.
-func (f fleet) lined(t service.T, o redis.RedlockOptions) *side {
+func (f fleet) lined(t service.T, o redlock.Options) *side {
 	t.Helper()
 	var lines []*netfault.Proxy
 	for range f {
@@ -77,7 +77,7 @@ func (f fleet) lined(t service.T, o redis.RedlockOptions) *side {
 	return s
 }
 
-func (f fleet) with(t service.T, o redis.RedlockOptions, lines []*netfault.Proxy) *side {
+func (f fleet) with(t service.T, o redlock.Options, lines []*netfault.Proxy) *side {
 	t.Helper()
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = 10 * time.Second
@@ -92,11 +92,11 @@ func (f fleet) with(t service.T, o redis.RedlockOptions, lines []*netfault.Proxy
 		}
 		s.clients = append(s.clients, goredis.NewClient(set))
 	}
-	b, err := redis.NewRedlock(s.clients, o)
+	b, err := redlock.New(s.clients, o)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s.Redlock = b
+	s.Backend = b
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -104,7 +104,7 @@ func (f fleet) with(t service.T, o redis.RedlockOptions, lines []*netfault.Proxy
 // open is dlock.New over a side.
 func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *side) {
 	t.Helper()
-	s := f.side(t, redis.RedlockOptions{})
+	s := f.side(t, redlock.Options{})
 	c, err := dlock.New(s, append([]dlock.Option{dlock.Logger(nil)}, opts...)...)
 	if err != nil {
 		t.Fatalf("%v", err)

@@ -16,7 +16,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
 // everyVote does all that a client of Redlock can do.
@@ -72,7 +72,7 @@ func TestRedlockLeastRights(t *testing.T) {
 			t.Cleanup(func() { m.Close() })
 			masters = append(masters, m)
 		}
-		return redis.NewRedlock(masters, redis.RedlockOptions{NodeTimeout: 10 * time.Second, MinUptime: time.Millisecond})
+		return redlock.New(masters, redlock.Options{NodeTimeout: 10 * time.Second, MinUptime: time.Millisecond})
 	})
 }
 

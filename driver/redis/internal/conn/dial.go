@@ -1,4 +1,4 @@
-package redis
+package conn
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// dialer returns a function that connects, to a server that speaks TLS if config is not nil. Its
-// errors say what failed. It is the library's own but for that: what that one says of a handshake
-// is that some time is over.
+// dialer returns a function that connects to a server, with TLS if config is not nil. It does what
+// the client library does, but for the errors of a handshake: the library only says that a time is
+// over, and these say what failed.
 func dialer(timeout time.Duration, config *tls.Config) func(context.Context, string, string) (net.Conn, error) {
-	timeout = timeout * 9 / 10 // less than the library waits for it, which would not know why
+	timeout = timeout * 9 / 10 // the library, which waits for timeout, would not know the reason
 	d := &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := d.DialContext(ctx, network, addr)
@@ -28,17 +28,17 @@ func dialer(timeout time.Duration, config *tls.Config) func(context.Context, str
 		t := tls.Client(conn, c)
 		if err := t.HandshakeContext(ctx); err != nil {
 			conn.Close()
-			return nil, &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: &handshakeError{err}}
+			return nil, &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: &HandshakeError{err}}
 		}
 		return t, nil
 	}
 }
 
-// handshakeError is why TLS does not begin.
-type handshakeError struct{ err error }
+// HandshakeError is a handshake of TLS that failed. It is a [net.Error].
+type HandshakeError struct{ err error }
 
-// Error says so.
-func (e *handshakeError) Error() string {
+// Error says what failed.
+func (e *HandshakeError) Error() string {
 	if e.Timeout() {
 		return "the TLS handshake was not answered in time; does the server speak TLS there?"
 	}
@@ -46,10 +46,10 @@ func (e *handshakeError) Error() string {
 }
 
 // Unwrap returns the error of package tls.
-func (e *handshakeError) Unwrap() error { return e.err }
+func (e *HandshakeError) Unwrap() error { return e.err }
 
-// Timeout is [net.Error]'s.
-func (e *handshakeError) Timeout() bool { return errors.Is(e.err, context.DeadlineExceeded) }
+// Timeout reports whether the server did not answer in time.
+func (e *HandshakeError) Timeout() bool { return errors.Is(e.err, context.DeadlineExceeded) }
 
-// Temporary is [net.Error]'s.
-func (e *handshakeError) Temporary() bool { return e.Timeout() }
+// Temporary is the same as Timeout.
+func (e *HandshakeError) Temporary() bool { return e.Timeout() }

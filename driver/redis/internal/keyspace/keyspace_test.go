@@ -1,4 +1,4 @@
-package redis
+package keyspace
 
 import (
 	"strings"
@@ -17,9 +17,9 @@ func FuzzKeys(f *testing.F) {
 		if !utf8.ValidString(x+y+prefix) || x == "" || y == "" {
 			t.Skip() // no names
 		}
-		s := newSpace(prefix)
-		kx, ky := s.key(x), s.key(y)
-		if got, ok := s.name(kx); !ok || got != x {
+		s := New(prefix)
+		kx, ky := s.Key(x), s.Key(y)
+		if got, ok := s.Name(kx); !ok || got != x {
 			t.Errorf("the key %q is of the name %q, not %q (%t)", kx, got, x, ok)
 		}
 		if hashTag(kx) != encoder.Replace(x) {
@@ -28,8 +28,8 @@ func FuzzKeys(f *testing.F) {
 		if (kx == ky) != (x == y) {
 			t.Errorf("%q and %q have the keys %q and %q", x, y, kx, ky)
 		}
-		if p := newSpace(y); prefix != y { // nor do two prefixes
-			if p.key(x) == kx || p.channels() == s.channels() {
+		if p := New(y); prefix != y { // nor do two prefixes
+			if p.Key(x) == kx || p.Channels() == s.Channels() {
 				t.Errorf("the prefixes %q and %q share %q", prefix, y, kx)
 			}
 		}

@@ -1,0 +1,63 @@
+// Package conn makes the connections of dlock's clients of Redis: what a URL says about them, and
+// how they are dialled.
+package conn
+
+import (
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// MaxTTL is the greatest TTL of which Lua can still count the end exactly. In µs that end has 16
+// digits.
+const MaxTTL = 100 * 365 * 24 * time.Hour
+
+// Settings are what a URL says about the connections to a server.
+type Settings struct {
+	User, Password    string
+	DB                int
+	Dial, Read, Write time.Duration // timeouts; 0: the client library's
+	PoolSize          int           // 0: the client library's
+	TLS               *tls.Config   // nil: no TLS
+}
+
+// Options returns the options of a client of the server at addr.
+func (s *Settings) Options(addr string) *redis.Options {
+	return &redis.Options{
+		Addr: addr, Username: s.User, Password: s.Password, DB: s.DB,
+		TLSConfig: s.TLS, Dialer: dialer(s.Dial, s.TLS),
+		DialTimeout: s.Dial, ReadTimeout: s.Read, WriteTimeout: s.Write, PoolSize: s.PoolSize,
+		// Everything is sent in pipelines. A second pool for them would only double the
+		// connections.
+		PipelinePoolSize: -1,
+		// The driver tries again by itself, and has to know soon.
+		DialerRetries: 1,
+		// They would look names up before any context counts, for notices that only a managed
+		// Redis sends.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// RefuseRing returns an error for a client that is a [redis.Ring].
+func RefuseRing(rdb redis.UniversalClient) error {
+	if _, ok := rdb.(*redis.Ring); ok {
+		return fmt.Errorf("%w client: a redis.Ring picks a server for each key and channel, and another one when that seems to be down; "+
+			"use a client of one server, of Sentinel or of a Cluster", driver.ErrInvalid)
+	}
+	return nil
+}
+
+// Address returns the address and the database of the client's server, if the client tells. One for
+// Sentinel does not.
+func Address(rdb redis.UniversalClient) (addr string, db int, ok bool) {
+	c, ok := rdb.(*redis.Client)
+	if !ok || c.Options().Addr == "FailoverClient" { // what one for Sentinel has there
+		return "", 0, false
+	}
+	return c.Options().Addr, c.Options().DB, true
+}

@@ -1,0 +1,40 @@
+// Package keyspace names the keys and the channels of dlock on a Redis server.
+package keyspace
+
+import "strings"
+
+// Space is where the keys of one prefix stand. Two prefixes never share a key or a channel.
+type Space struct{ prefix string }
+
+var encoder = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+var decoder = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
+
+// New returns the space of a prefix.
+func New(prefix string) Space { return Space{"dlock:" + encoder.Replace(prefix)} }
+
+// Key returns the key of a name. Two names never share one. The braces make the encoded name the
+// hash tag, so that a program can put keys of its own into the same slot of a Cluster.
+func (s Space) Key(name string) string { return s.prefix + "{" + encoder.Replace(name) + "}" }
+
+// Name is the inverse of Key. It reports false for what is no key of a name in this space.
+func (s Space) Name(key string) (string, bool) {
+	enc, ok := strings.CutPrefix(key, s.prefix+"{")
+	if !ok {
+		return "", false
+	}
+	enc, ok = strings.CutSuffix(enc, "}")
+	if !ok || strings.ContainsAny(enc, "{}") {
+		return "", false
+	}
+	return decoder.Replace(enc), true
+}
+
+// Pattern returns the pattern of SCAN that all keys of names in this space match.
+func (s Space) Pattern() string { return globEscape(s.prefix) + "{*}" }
+
+func globEscape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(s)
+}
+
+// Channels returns what stands before a client's ID in the name of its channel.
+func (s Space) Channels() string { return s.prefix + ":" }

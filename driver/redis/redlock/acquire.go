@@ -1,0 +1,194 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
+)
+
+// request is a request of this client, and what each master made of it. Backend.mu guards it.
+type request struct {
+	r     driver.Request
+	votes []vote    // by master
+	until time.Time // it cannot have expired before; zero: it was not granted
+	ended bool      // given up or released: a grant that comes in now is taken back
+}
+
+// vote is what one master made of a request.
+type vote uint8
+
+const (
+	absent   vote = iota // it does not stand there
+	sent                 // no answer yet
+	granted              // it stands there
+	unknown              // a copy may stand there or be under way
+	released             // it stood there, and a release removed it
+)
+
+// Acquire implements [driver.Backend]. It asks all masters at once, and returns when the outcome is
+// certain. What a master grants after that is taken back. Redlock has no queue: a request that
+// would have to wait gets a [driver.Retry].
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Grant{}, err
+	}
+	if r.TTL < b.caps.MinTTL || r.TTL > b.caps.MaxTTL {
+		return driver.Grant{}, fmt.Errorf("%w TTL of %s; %s to %s are allowed", driver.ErrInvalid, r.TTL, b.caps.MinTTL, b.caps.MaxTTL)
+	}
+	q, resumed, err := b.register(r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if resumed {
+		p := b.Renew(ctx, []driver.Request{r})[0]
+		if p.Err != nil {
+			b.abandon(ctx, q)
+			return driver.Grant{}, p.Err
+		}
+		return driver.Grant{TTL: p.TTL, SentAt: p.SentAt}, nil
+	}
+	g, err := b.vote(ctx, q)
+	if err != nil {
+		b.abandon(ctx, q)
+		return driver.Grant{}, err
+	}
+	return g, nil
+}
+
+// register returns the entry of a request, and whether it was granted before.
+func (b *Backend) register(r driver.Request) (q *request, resumed bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return nil, false, driver.ErrClosed
+	case r.Mode == driver.Shared:
+		return nil, false, fmt.Errorf("%w: Redlock has exclusive locks only; see its documentation", driver.ErrUnsupported)
+	case r.Join():
+		return nil, false, fmt.Errorf("%w: joining a hold on Redlock", driver.ErrUnsupported)
+	}
+	q = b.requests[r.ID]
+	if q == nil {
+		q = &request{r: r, votes: make([]vote, len(b.masters))}
+		for i := range q.votes {
+			q.votes[i] = sent
+		}
+		b.requests[r.ID] = q
+	}
+	return q, !q.until.IsZero(), nil
+}
+
+// vote asks the masters for the request, and counts.
+func (b *Backend) vote(ctx context.Context, q *request) (driver.Grant, error) {
+	r, timeout, sentAt := q.r, b.timeout(q.r.TTL), time.Now()
+	answers, err := b.broadcast(timeout, func() []*script.Call {
+		who, up := r.Client.String()+" "+r.Label, int64((b.o.MinUptime+time.Second-1)/time.Second)
+		return []*script.Call{b.call(acquireScript, r.Name, r.ID.String(), millis(r.TTL), who, up)}
+	}, func(a answer) { b.voted(q, a) })
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	yes, held, lost, why, after := 0, 0, 0, b.unanswered(timeout), b.o.RetryDelay
+	out := len(b.masters) // masters that have not answered
+	err = collect(ctx, b, out, timeout, answers, func(a answer) bool {
+		out--
+		state, value, err := parseVote(a.calls[0])
+		if state == -2 {
+			err = fmt.Errorf("it has been up for %ds only, and the least is %s", value, b.o.MinUptime)
+		}
+		why.record(a.master, b.explain(r.Name, err))
+		switch {
+		case err != nil:
+		case state == 1:
+			yes++
+		case state == -1:
+			lost++
+		default:
+			held++
+			if value > 0 {
+				after = min(after, time.Duration(value)*time.Millisecond)
+			}
+		}
+		// When no majority can grant any more, it is still open whether a majority has answered.
+		return yes >= b.majority || lost > 0 || yes+out < b.majority && yes+held >= b.majority
+	})
+	switch {
+	case err != nil:
+		return driver.Grant{}, err
+	case lost > 0:
+		return driver.Grant{}, driver.ErrLost
+	case yes >= b.majority:
+		b.mu.Lock()
+		q.until = sentAt.Add(r.TTL)
+		b.mu.Unlock()
+		return driver.Grant{TTL: r.TTL, SentAt: sentAt}, nil
+	case yes+held < b.majority:
+		return driver.Grant{}, why
+	case r.Wait:
+		return driver.Grant{}, &driver.Retry{After: after}
+	}
+	return driver.Grant{}, driver.ErrHeld
+}
+
+// parseVote reads what lua/acquire.lua returns.
+func parseVote(c *script.Call) (state, value int64, err error) {
+	if c.Err != nil {
+		return 0, 0, c.Err
+	}
+	l, ok := c.Reply.([]any)
+	if !ok || len(l) == 0 {
+		return 0, 0, fmt.Errorf("unexpected reply %v", c.Reply)
+	}
+	state, ok = l[0].(int64)
+	if ok && len(l) > 1 {
+		value, ok = l[1].(int64)
+	}
+	if !ok {
+		return 0, 0, fmt.Errorf("unexpected reply %v", c.Reply)
+	}
+	return state, value, nil
+}
+
+// voted records what a master made of the request. If the request ended meanwhile, a grant is taken
+// back. mu is held.
+func (b *Backend) voted(q *request, a answer) {
+	v := absent
+	switch state, _, err := parseVote(a.calls[0]); {
+	case err == nil && state == 1:
+		v = granted
+	case err != nil && !fault.Refused(err) && !fault.Unsent(err):
+		v = unknown
+	}
+	if v == absent && q.votes[a.master] != sent {
+		return // another copy may stand there
+	}
+	q.votes[a.master] = v
+	if q.ended && v != absent {
+		b.queueRelease(a.master, q, true, nil)
+	}
+}
+
+// abandon takes back what an Acquire that failed has on the masters. It waits for those that
+// granted: they answered, and so will answer again.
+func (b *Backend) abandon(ctx context.Context, q *request) {
+	results := make(chan result, len(b.masters))
+	n := 0
+	b.mu.Lock()
+	q.ended = true
+	delete(b.requests, q.r.ID)
+	for i, v := range q.votes {
+		switch v {
+		case granted:
+			b.queueRelease(i, q, false, results)
+			n++
+		case unknown:
+			b.queueRelease(i, q, true, nil)
+		}
+	}
+	b.mu.Unlock()
+	_ = collect(ctx, b, n, b.timeout(q.r.TTL), results, func(result) bool { return false })
+}

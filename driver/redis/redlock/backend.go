@@ -1,0 +1,153 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
+	"github.com/dlock-go/dlock/driver/redis/internal/keyspace"
+)
+
+const (
+	defaultNodeTimeout = 250 * time.Millisecond
+	defaultRetryDelay  = 50 * time.Millisecond
+)
+
+// Options configure [New]. The zero value is useful.
+type Options struct {
+	Prefix string // before every name in the key space
+
+	// NodeTimeout is how long one master has to answer; 0: 250ms. It is never more than a tenth of
+	// the TTL.
+	NodeTimeout time.Duration
+
+	// RetryDelay is when a waiter asks again, give or take half of it; 0: 50ms. It asks sooner if
+	// the holder expires before.
+	RetryDelay time.Duration
+
+	// MinUptime makes masters that have been up for less refuse new holds; 0: none does. The
+	// package comment says what it is for, under Limits.
+	MinUptime time.Duration
+}
+
+// Backend is a client of several independent masters. It implements [driver.Backend],
+// [driver.Capable] and [driver.Breaker], whose contracts it keeps.
+type Backend struct {
+	masters  []*master
+	majority int  // how many masters are more than half
+	owned    bool // Close closes the clients
+	space    keyspace.Space
+	o        Options
+	caps     driver.Capabilities
+
+	mu       sync.Mutex
+	closed   bool
+	stop     chan struct{} // closed by Close
+	tasks    sync.WaitGroup
+	requests map[driver.ID]*request // what may stand on the masters, but for pending releases
+}
+
+// master is one of the servers.
+type master struct {
+	rdb   redis.UniversalClient
+	where string
+
+	// Backend.mu guards what follows.
+	pending   map[driver.ID]*pendingRelease
+	releasing bool          // a goroutine sends what is pending
+	wake      chan struct{} // has a token in it if there is a new release
+}
+
+// New returns a backend over clients that the caller owns, one for each master, and that Close
+// leaves open. It wants at least three, all different; it does not reach them yet. Their retry
+// options do not matter. They should have ContextTimeoutEnabled: without it, a call to a master that
+// hangs goes on for as long as the client's own timeouts. A [*redis.Ring] is refused: it is no one
+// server.
+func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
+	if o.NodeTimeout == 0 {
+		o.NodeTimeout = defaultNodeTimeout
+	}
+	if o.RetryDelay == 0 {
+		o.RetryDelay = defaultRetryDelay
+	}
+	if o.NodeTimeout < time.Millisecond || o.RetryDelay < time.Millisecond || o.MinUptime < 0 {
+		return nil, fmt.Errorf("%w options: the node timeout and the retry delay are at least 1ms, and the least uptime is not negative",
+			driver.ErrInvalid)
+	}
+	if len(clients) < 3 {
+		return nil, fmt.Errorf("%w options: Redlock wants at least 3 masters, not %d", driver.ErrInvalid, len(clients))
+	}
+	b := &Backend{
+		majority: len(clients)/2 + 1, space: keyspace.New(o.Prefix), o: o,
+		stop: make(chan struct{}), requests: map[driver.ID]*request{},
+	}
+	var addrs, ids []string
+	for _, c := range clients {
+		if err := conn.RefuseRing(c); err != nil {
+			return nil, err
+		}
+		where, id := address(c)
+		if slices.Contains(addrs, where) {
+			return nil, fmt.Errorf("%w options: the master %s is named twice", driver.ErrInvalid, where)
+		}
+		addrs, ids = append(addrs, where), append(ids, id)
+		b.masters = append(b.masters, &master{rdb: c, where: where, pending: map[driver.ID]*pendingRelease{}, wake: make(chan struct{}, 1)})
+	}
+	slices.Sort(ids)
+	b.caps = driver.Capabilities{
+		Backend: "redlock", Identity: strings.Join(ids, " ") + " " + o.Prefix,
+		Inspect: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 500 * time.Millisecond, MaxTTL: conn.MaxTTL,
+	}
+	return b, nil
+}
+
+// address returns where the master is, and with its database what identifies the keys that the
+// client uses.
+func address(rdb redis.UniversalClient) (where, id string) {
+	if addr, db, ok := conn.Address(rdb); ok {
+		return addr, fmt.Sprintf("%s/%d", addr, db)
+	}
+	where = fmt.Sprintf("%p", rdb)
+	return where, where
+}
+
+// Capabilities implements [driver.Capable].
+func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
+
+// Close implements [driver.Backend]. Masters that hang cost it up to four seconds. What they hold
+// expires.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	close(b.stop)
+	b.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.tasks.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Second):
+		// A client of the caller's does not mind the end of a context.
+	}
+	b.releaseAll()
+	var err error
+	for _, m := range b.masters {
+		if b.owned {
+			err = errors.Join(err, m.rdb.Close())
+		}
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func masters(addrs ...string) []redis.UniversalClient {
+	var cs []redis.UniversalClient
+	for _, a := range addrs {
+		cs = append(cs, redis.NewClient(&redis.Options{Addr: a}))
+	}
+	return cs
+}
+
+func TestNew(t *testing.T) {
+	one := masters("127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1")
+	for _, bad := range [][]redis.UniversalClient{nil, one[:2], {one[0], one[1], one[0]}, masters("127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.2:1")} {
+		if _, err := New(bad, Options{}); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%d masters: %v", len(bad), err)
+		}
+	}
+	for _, bad := range []Options{{NodeTimeout: -1}, {RetryDelay: time.Microsecond}, {MinUptime: -1}} {
+		if _, err := New(one, bad); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	for n, need := range map[int]int{3: 2, 4: 3, 5: 3, 6: 4, 7: 4} {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprint("127.0.0.1:", i+1))
+		}
+		b, err := New(masters(all...), Options{})
+		if err != nil || b.majority != need || b.impossible(n-need) || !b.impossible(n-need+1) {
+			t.Errorf("of %d masters %d are needed, %v; want %d", n, b.majority, err, need)
+		}
+	}
+	x, _ := New(one, Options{})
+	y, _ := New(masters("127.0.0.3:1", "127.0.0.1:1", "127.0.0.2:1"), Options{})
+	z, _ := New(masters("127.0.0.3:1", "127.0.0.1:1", "127.0.0.2:1"), Options{Prefix: "z"})
+	if x.Capabilities() != y.Capabilities() || x.Capabilities() == z.Capabilities() {
+		t.Errorf("identities %q, %q, %q", x.caps.Identity, y.caps.Identity, z.caps.Identity)
+	}
+	if got := x.timeout(time.Second); got != 100*time.Millisecond {
+		t.Errorf("the node timeout of a TTL of 1s is %s", got)
+	}
+	if got := x.timeout(time.Hour); got != 250*time.Millisecond {
+		t.Errorf("the node timeout of a TTL of 1h is %s", got)
+	}
+}
+
+func TestRefusesWhatItCannot(t *testing.T) {
+	b, err := New(masters("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := driver.NewID()
+	r := driver.Request{Name: "n", ID: id, Owner: id, Client: id, TTL: time.Second}
+	shared, permit, join := r, r, r
+	shared.Mode = driver.Shared
+	permit.Mode, permit.Limit = driver.Shared, 2
+	join.Owner = driver.NewID()
+	for _, r := range []driver.Request{shared, permit, join} {
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("Acquire of %+v: %v", r, err)
+		}
+	}
+	if len(b.requests) != 0 {
+		t.Errorf("%d requests are remembered", len(b.requests))
+	}
+	for range 2 {
+		if err := b.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	_, acquire := b.Acquire(t.Context(), r)
+	_, inspect := b.Inspect(t.Context(), "n")
+	for what, err := range map[string]error{
+		"Acquire": acquire, "Inspect": inspect, "Renew": b.Renew(t.Context(), []driver.Request{r})[0].Err,
+		"Release": b.Release(t.Context(), r), "Break": b.Break(t.Context(), "n", 0, true),
+	} {
+		if !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+}
+
+// TestNewRefusesARing: it is no one server.
+func TestNewRefusesARing(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer ring.Close()
+	if _, err := New([]redis.UniversalClient{ring, ring, ring}, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "Ring") {
+		t.Errorf("New over a Ring: %v", err)
+	}
+}

@@ -1,0 +1,103 @@
+// Package redlock is the driver for Redlock: a lock on several independent Redis or Valkey masters,
+// held by who has it on a majority of them.
+//
+//	import _ "github.com/dlock-go/dlock/driver/redis/redlock"
+//
+//	client, err := dlock.Open(ctx, "redlock://a:6379,b:6379,c:6379/0?ttl=30s")
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Close()
+//	lease, err := client.Mutex("orders/42").Lock(ctx)
+//	if err != nil {
+//		return err
+//	}
+//	defer lease.Unlock(ctx)
+//
+// It promises less than package redis does on one server. See Limits.
+//
+// # URL
+//
+//	redlock://USER:PASSWORD@HOST:PORT,HOST:PORT,HOST:PORT/DB?PARAMETERS
+//
+// The scheme redlocks is the same over TLS, which always verifies the server. There are at least
+// three masters, all different. The user, the password and the database are the same on all. The
+// port is 6379 if none is given, the database 0. The parameters:
+//
+//   - node_timeout (250ms): how long one master has to answer. It is never more than a tenth of the
+//     TTL.
+//   - retry_delay (50ms): when a waiter asks again, give or take half of it. It asks sooner if the
+//     holder expires before.
+//   - min_uptime (0): masters that have been up for less refuse new holds. 0: none does. See Limits
+//     on restarts.
+//   - pool_size (the client library's): how many connections there are to each master at most.
+//   - tls_ca, tls_cert, tls_key, tls_server_name (redlocks only): files in PEM form with the
+//     certificates that are trusted in place of the system's, the client's own certificate and its
+//     key; and the name to verify in place of the host's.
+//   - ttl, prefix, label, identity: those of every driver; see package dlock.
+//
+// [New] works over clients that the caller owns.
+//
+// # Guarantees
+//
+// A majority is more than half: 2 of 3, 3 of 5; also 3 of 4, so that an even number survives no
+// more losses than the odd one below it. As long as a majority answers, the others may be down,
+// hang or be slow. Without it calls fail in time, with an error that says who did not answer, and
+// that is not ErrHeld.
+//
+// A hold is good for its TTL from the instant before the first master was asked. What the majority
+// took to answer is part of that, so it is judged after the quorum. The masters keep the hold for
+// CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of the description of
+// the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its implementations
+// use: a hundredth for clocks that run at different rates, and 2 ms for expiry in whole
+// milliseconds. The portable layer takes its own margin off that.
+//
+// A fixed lease that was granted stands until its time, also over Close and the death of its
+// process.
+//
+// # Limits
+//
+//   - Order: waiters do not queue, they ask again. Nobody is served in order. Rivals may split the
+//     votes, so that for a moment each is told that the lock is held and none has it.
+//   - Tokens: there are none, since masters that do not know of each other cannot count together.
+//   - Kinds: exclusive locks only, without joins from other clients. Three majorities can overlap
+//     in pairs without a master that knows of all three, so no master could keep a limit.
+//   - Clocks: a master whose wall clock jumps expires too early or too late. Of a majority that
+//     stood for a hold, too few may then be left.
+//   - Restarts: a master that comes back without its data has forgotten its votes, and votes again.
+//     With a hold on A, B and C of five, C forgets, and C, D and E are a majority for somebody
+//     else. Keep a master that lost its data (or may have: anything but appendfsync always) down
+//     for longer than the longest TTL, or set min_uptime to that. Then the masters refuse by
+//     themselves, by their clocks, and need to be allowed INFO.
+//   - Repair: a hold stays on the masters that granted it. One that was down then does not get it
+//     later, since a renewal never creates anything.
+//
+// # Protocol
+//
+// Two keys stand under a name on each master: the holder, and a tombstone for each request that was
+// given up while a copy of it may have been under way. lua/begin.lua has both. A script is atomic.
+// On one master a request is in one of these states:
+//
+//		absent ── acquire ──► stands ── release, expiry, break by force ──► absent
+//
+//	  - acquire: creates the holder if there is none. If the same request stands there, its TTL begins
+//	    again.
+//	  - renew: the TTL of the request that stands begins again. It never creates anything.
+//	  - release: deletes the request that stands, and leaves a tombstone if a copy of its acquire may
+//	    be under way.
+//	  - break: marks the request that stands, so that it is not renewed; by force, deletes it and
+//	    leaves a tombstone.
+//
+// The client asks all masters at once and returns when the outcome is certain: a majority granted,
+// none can grant any more, or the time is over. What is lost, repeated or late:
+//
+//   - A reply is lost: acquire, renew and break may be sent again. Release sent again finds nothing.
+//     That is success if the client sent a copy before and the hold cannot have expired yet.
+//   - A grant comes after the call gave up: it is taken back from that master.
+//   - A copy of an acquire is late: the release leaves a tombstone for a TTL wherever the outcome
+//     was unknown, under which the copy creates nothing.
+//   - A master does not hear of a release: it is sent again, in the background, until the master
+//     answers or the hold must have expired.
+//   - A key holds something else, or what another version of dlock wrote: the master counts as one
+//     that did not answer, the error names the key, and nothing is touched.
+package redlock

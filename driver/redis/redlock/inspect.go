@@ -1,0 +1,146 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
+)
+
+// Inspect implements [driver.Backend]. It shows the one request that a majority of the masters has.
+// Waiters leave no trace, and neither does a request without a majority, which is nobody's hold.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	e, err := b.holder(ctx, name)
+	if err != nil || e == nil {
+		return driver.Queue{}, err
+	}
+	return driver.Queue{Arrivals: []*driver.Entry{e}}, nil
+}
+
+// Break implements [driver.Breaker]. It finds out who holds, and breaks that request on every
+// master that it reaches. Fewer than a majority are left then on which it could be renewed; else
+// the outcome is unknown, and Break may be called again.
+func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	e, err := b.holder(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case e == nil || t != 0:
+		return driver.ErrNotHeld
+	}
+	how := "0"
+	if force {
+		how = "1"
+	}
+	timeout := b.o.NodeTimeout
+	answers, err := b.broadcast(timeout, func() []*script.Call {
+		return []*script.Call{b.call(breakScript, name, e.ID.String(), how)}
+	}, func(answer) {})
+	if err != nil {
+		return err
+	}
+	broken, missing, why := 0, 0, b.unanswered(timeout)
+	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
+		why.record(a.master, b.explain(name, a.calls[0].Err))
+		switch n, _ := a.calls[0].Reply.(int64); {
+		case a.calls[0].Err != nil:
+		case n == 1:
+			broken++
+		default:
+			missing++
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return err
+	case broken == 0 && b.impossible(missing):
+		return driver.ErrNotHeld
+	case broken+missing < b.majority:
+		return why
+	}
+	return nil
+}
+
+// holder returns who holds, or nil if it is certain that nobody does. It waits for all masters: the
+// time that is left to a hold depends on all that have it.
+func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	timeout := b.o.NodeTimeout
+	answers, err := b.broadcast(timeout, func() []*script.Call { return []*script.Call{b.call(inspectScript, name, "-")} }, func(answer) {})
+	if err != nil {
+		return nil, err
+	}
+	seen := map[driver.ID][]*driver.Entry{}
+	why := b.unanswered(timeout)
+	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
+		e, err := parseHolder(name, a.calls[0])
+		why.record(a.master, b.explain(name, err))
+		if e != nil {
+			seen[e.ID] = append(seen[e.ID], e)
+		}
+		return false
+	})
+	if err != nil {
+		return nil, err
+	}
+	most := 0
+	for _, es := range seen {
+		if most = max(most, len(es)); len(es) < b.majority {
+			continue
+		}
+		slices.SortFunc(es, func(x, y *driver.Entry) int { return int(y.Left - x.Left) })
+		e, broken := *es[b.majority-1], 0 // when this one expires, the majority is gone
+		for _, o := range es {
+			e.Age = max(e.Age, o.Age)
+			if o.Broken {
+				broken++
+			}
+		}
+		e.Broken = b.impossible(broken)
+		return &e, nil
+	}
+	if most+why.missing() >= b.majority {
+		return nil, why
+	}
+	return nil, nil
+}
+
+// parseHolder reads what lua/inspect.lua returns. It returns nil if nobody holds there.
+func parseHolder(name string, c *script.Call) (*driver.Entry, error) {
+	if c.Err != nil {
+		return nil, c.Err
+	}
+	l, ok := c.Reply.([]any)
+	if ok && len(l) == 0 {
+		return nil, nil
+	}
+	bad := fmt.Errorf("unexpected reply %v", c.Reply)
+	if !ok || len(l) != 3 {
+		return nil, bad
+	}
+	text, _ := l[0].(string)
+	msLeft, _ := l[1].(int64)
+	age, _ := l[2].(string)
+	f := strings.SplitN(text, " ", 6) // lua/begin.lua has its parts
+	if len(f) != 6 {
+		return nil, bad
+	}
+	e := &driver.Entry{Left: time.Duration(msLeft) * time.Millisecond, Broken: f[1] == "b"}
+	e.Name, e.Label = name, f[5]
+	ttl, err1 := strconv.ParseInt(f[2], 10, 64)
+	ms, err2 := strconv.ParseInt(age, 10, 64)
+	if err := errors.Join(err1, err2, e.ID.UnmarshalText([]byte(f[0])), e.Client.UnmarshalText([]byte(f[4]))); err != nil {
+		return nil, bad
+	}
+	e.Owner, e.TTL, e.Age = e.ID, time.Duration(ttl)*time.Millisecond, time.Duration(ms)*time.Millisecond
+	return e, nil
+}

@@ -1,0 +1,143 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
+)
+
+// timeout is how long a master has to answer, and with that a call to reach its outcome.
+func (b *Backend) timeout(ttl time.Duration) time.Duration { return min(b.o.NodeTimeout, ttl/10) }
+
+// impossible reports whether no majority is left without so many masters.
+func (b *Backend) impossible(without int) bool { return len(b.masters)-without < b.majority }
+
+// answer is what came of the calls to one master. Each call has its own error.
+type answer struct {
+	master int
+	calls  []*script.Call
+}
+
+// broadcast sends the calls to every master at once. done is called, under mu, when those to one
+// master are over, however late that is.
+func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, done func(answer)) (<-chan answer, error) {
+	answers, sends := make(chan answer, len(b.masters)), make([]func(), len(b.masters))
+	for i, m := range b.masters {
+		a := answer{i, calls()}
+		sends[i] = func() {
+			ctx, cancel := context.WithTimeout(context.Background(), timeout)
+			defer cancel()
+			script.Exec(ctx, m.rdb, a.calls)
+			b.mu.Lock()
+			done(a)
+			b.mu.Unlock()
+			answers <- a
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, driver.ErrClosed
+	}
+	for _, send := range sends {
+		b.tasks.Go(send)
+	}
+	return answers, nil
+}
+
+// collect takes n answers as they come, until take has enough of them or the time is over. If ctx
+// or the backend ends before, the error says which.
+func collect[A any](
+	ctx context.Context, b *Backend, n int, timeout time.Duration, answers <-chan A, take func(A) (enough bool),
+) error {
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	for range n {
+		select {
+		case a := <-answers:
+			if take(a) {
+				return nil
+			}
+		case <-t.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.stop:
+			return driver.ErrClosed
+		}
+	}
+	return nil
+}
+
+// noMajority is the error of a call that too few masters answered. It says nothing about who holds
+// the lock.
+type noMajority struct {
+	b       *Backend
+	timeout time.Duration
+	errs    []error // by master; nil: it answered
+}
+
+// errNoAnswer stands for the end of a context of ours, so that nobody takes it for the end of the
+// caller's.
+var errNoAnswer = errors.New("no answer in time")
+
+// unanswered returns the error for the case that no master answers.
+func (b *Backend) unanswered(timeout time.Duration) *noMajority {
+	e := &noMajority{b, timeout, make([]error, len(b.masters))}
+	for i := range e.errs {
+		e.errs[i] = errNoAnswer
+	}
+	return e
+}
+
+// record notes what a master said; nil is an answer.
+func (e *noMajority) record(master int, err error) { e.errs[master] = err }
+
+// missing returns how many masters have not answered.
+func (e *noMajority) missing() int { return len(e.Unwrap()) }
+
+// Error names the masters that did not answer, and why.
+func (e *noMajority) Error() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%d of %d masters answered within %s, and %d have to", len(e.errs)-e.missing(), len(e.errs), e.timeout, e.b.majority)
+	for i, err := range e.errs {
+		if err != nil {
+			fmt.Fprintf(&s, "; %s: %v", e.b.masters[i].where, err)
+		}
+	}
+	return s.String()
+}
+
+// Unwrap returns the errors of the masters.
+func (e *noMajority) Unwrap() []error {
+	var errs []error
+	for _, err := range e.errs {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// explain says what a user can do about an error of a master.
+func (b *Backend) explain(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch s := err.Error(); {
+	case errors.As(err, new(*conn.HandshakeError)):
+		return fault.Hide(err)
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return errNoAnswer
+	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
+		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holderKey(name), err)
+	}
+	return fault.Explain(err, "docs/redlock.md")
+}

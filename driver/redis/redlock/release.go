@@ -1,0 +1,261 @@
+package redlock
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
+)
+
+// Release implements [driver.Backend]. It returns when a majority has answered. The other masters
+// are told in the background.
+func (b *Backend) Release(ctx context.Context, r driver.Request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	results := make(chan result, len(b.masters))
+	asked, removed, missing := 0, 0, 0
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return driver.ErrClosed
+	}
+	q := b.requests[r.ID]
+	if q == nil { // it is not of this client, and may stand anywhere
+		q = &request{r: r, votes: slices.Repeat([]vote{granted}, len(b.masters))}
+	}
+	q.ended = true
+	for i, v := range q.votes {
+		switch {
+		case r.Uncertain || v == granted || v == unknown:
+			b.queueRelease(i, q, r.Uncertain || v == unknown, results)
+			asked++
+		case v == released: // by an earlier copy of this release
+			removed++
+		case v == absent:
+			missing++
+		}
+	}
+	b.mu.Unlock()
+	timeout := b.timeout(r.TTL)
+	why := b.unanswered(timeout)
+	certain := func() bool { return removed >= b.majority || b.impossible(missing) }
+	var err error
+	if !certain() {
+		err = collect(ctx, b, asked, timeout, results, func(a result) bool {
+			why.record(a.master, b.explain(r.Name, a.err))
+			switch {
+			case a.err != nil:
+			case a.removed:
+				removed++
+			default:
+				missing++
+			}
+			return certain()
+		})
+	}
+	switch {
+	case certain():
+	case err != nil:
+		return err
+	default:
+		return why
+	}
+	b.mu.Lock()
+	delete(b.requests, r.ID)
+	b.mu.Unlock()
+	if removed < b.majority {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// pendingRelease is a release that a master has not answered yet. All releases of Redlock go this
+// way. Each master has one goroutine that sends them, alive only while there are any, until the
+// master answers or the request must have expired. So a master that was down or hung when a request
+// was given up is told when it is back.
+type pendingRelease struct {
+	q         *request
+	tombstone bool      // a copy of the acquire may be under way
+	copies    int       // how often it was sent
+	until     time.Time // whatever stands there has expired by then
+	results   []chan<- result
+}
+
+// result is what a master said to a release.
+type result struct {
+	master  int
+	removed bool // by this copy or an earlier one
+	err     error
+}
+
+const (
+	releaseMax      = 256 // releases in one pipeline
+	releaseDelay    = 20 * time.Millisecond
+	releaseDelayMax = 2 * time.Second
+)
+
+// queueRelease has the request released on the master. The outcome of the next attempt is sent to
+// results, which has room for it. mu is held.
+func (b *Backend) queueRelease(i int, q *request, tombstone bool, results chan<- result) {
+	m := b.masters[i]
+	p := m.pending[q.r.ID]
+	if p == nil {
+		p = &pendingRelease{q: q, until: time.Now().Add(2*q.r.TTL + 10*time.Second)}
+		m.pending[q.r.ID] = p
+	}
+	p.tombstone = p.tombstone || tombstone
+	if results != nil {
+		p.results = append(p.results, results)
+	}
+	switch {
+	case b.closed: // Close sends it
+	case !m.releasing:
+		m.releasing = true
+		b.tasks.Go(func() { b.sendReleases(i) })
+	default:
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// sendReleases sends the releases that are pending for the master until none is.
+func (b *Backend) sendReleases(i int) {
+	m, delay := b.masters[i], releaseDelay
+	for {
+		b.mu.Lock()
+		if len(m.pending) == 0 || b.closed {
+			m.releasing = false
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		if b.sendSomeReleases(i, b.o.NodeTimeout) {
+			delay = releaseDelay
+			continue
+		}
+		t := time.NewTimer(delay)
+		select {
+		case <-t.C:
+		case <-m.wake: // a new one may be answered
+		case <-b.stop:
+		}
+		t.Stop()
+		delay = min(2*delay, releaseDelayMax)
+	}
+}
+
+// sendSomeReleases sends one pipeline, and reports whether all of it was answered.
+func (b *Backend) sendSomeReleases(i int, timeout time.Duration) bool {
+	type attempt struct {
+		*pendingRelease
+		*script.Call
+		id        driver.ID
+		tombstone bool
+		results   []chan<- result
+	}
+	m := b.masters[i]
+	var attempts []attempt
+	var calls []*script.Call
+	b.mu.Lock()
+	now := time.Now()
+	for id, p := range m.pending {
+		if now.After(p.until) {
+			delete(m.pending, id)
+			continue
+		}
+		if len(attempts) == releaseMax {
+			break
+		}
+		ttl := int64(0)
+		if p.tombstone {
+			ttl = millis(p.q.r.TTL)
+		}
+		p.copies++
+		c := b.call(releaseScript, p.q.r.Name, id.String(), ttl)
+		attempts, calls = append(attempts, attempt{p, c, id, p.tombstone, p.results}), append(calls, c)
+		p.results = nil
+	}
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	script.Exec(ctx, m.rdb, calls)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := true
+	for _, a := range attempts {
+		p, res := a.pendingRelease, result{master: i, err: a.Err}
+		switch found, _ := a.Reply.(int64); {
+		case a.Err != nil:
+			all = false
+			if fault.Refused(a.Err) || fault.Unsent(a.Err) {
+				p.copies--
+			}
+		default:
+			q := p.q
+			// If an earlier copy got through, nothing else can have removed it before its time.
+			res.removed = found == 1 || q.votes[i] == released || p.copies > 1 && q.votes[i] == granted && time.Now().Before(q.until)
+			if res.removed {
+				q.votes[i] = released
+			} else {
+				q.votes[i] = absent
+			}
+			// It stays if somebody asked for it, or for a tombstone, since it was sent.
+			if a.tombstone == p.tombstone && m.pending[a.id] == p && len(p.results) == 0 {
+				delete(m.pending, a.id)
+			}
+		}
+		for _, r := range a.results {
+			r <- res
+		}
+	}
+	return all
+}
+
+// releaseAll is the last attempt of a client that is closed. It sends what is pending, and releases
+// what still stands, on all masters at once.
+func (b *Backend) releaseAll() {
+	b.mu.Lock()
+	for id, q := range b.requests {
+		fixed := q.r.Fixed && !q.until.IsZero() && !q.ended
+		for i, v := range q.votes {
+			if fixed && v == granted {
+				continue // it stands until its time
+			}
+			if v == granted || v == unknown || v == sent {
+				b.queueRelease(i, q, v != granted, nil)
+			}
+		}
+		delete(b.requests, id)
+	}
+	b.mu.Unlock()
+	end := time.Now().Add(2 * time.Second)
+	var wg sync.WaitGroup
+	for i, m := range b.masters {
+		wg.Go(func() {
+			for more := true; more && time.Now().Before(end); {
+				if !b.sendSomeReleases(i, time.Second) {
+					return
+				}
+				b.mu.Lock()
+				more = len(m.pending) > 0
+				b.mu.Unlock()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wg.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Until(end) + time.Second):
+	}
+}
