@@ -1,11 +1,10 @@
-// Package redis is the driver for Redis and Valkey: one server, Sentinel, Cluster; and Redlock over
-// several independent masters.
+// Package redis is the driver for Redis and Valkey: one server, Sentinel, Cluster. Package redlock, in
+// its folder, is the one for a majority of independent masters.
 //
 //	client, err := dlock.Open(ctx, "redis://localhost:6379/0?ttl=30s")
 //
-// A blank import registers the schemes redis, rediss, redis+sentinel, rediss+sentinel,
-// redis+cluster, rediss+cluster, redlock and redlocks. [New] and [NewRedlock] work over clients
-// that the caller owns.
+// A blank import registers the schemes redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster
+// and rediss+cluster. [New] works over a client that the caller owns.
 //
 // # State
 //

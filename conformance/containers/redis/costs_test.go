@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,22 +29,8 @@ func proxied(t *testing.T, s *service.Server, opts ...dlock.Option) (*dlock.Clie
 	return over(t, s, p, nil, opts...), p
 }
 
-// pipelines counts those that a client sends.
-type pipelines struct{ atomic.Int64 }
-
-func (*pipelines) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (*pipelines) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
-
-func (n *pipelines) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		n.Add(1)
-		return next(ctx, cmds)
-	}
-}
-
 // over returns a client on the line, whose pipelines are counted if there is a counter.
-func over(t *testing.T, s *service.Server, p *netfault.Proxy, sent *pipelines, opts ...dlock.Option) *dlock.Client {
+func over(t *testing.T, s *service.Server, p *netfault.Proxy, sent *Pipelines, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	rdb := goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: 30 * time.Second})
 	if sent != nil {
@@ -280,7 +265,7 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 func TestRedisTenThousandLeases(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	const leases, ttl = 10_000, 15 * time.Second // a renewal of all may take a third of it
-	var sent pipelines
+	var sent Pipelines
 	c := over(t, s, netfault.NewProxy(), &sent, dlock.TTL(ttl))
 	held := make([]*dlock.Lease, leases)
 	idle := runtime.NumGoroutine()

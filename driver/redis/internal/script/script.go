@@ -17,8 +17,11 @@ import (
 // or ends a hold, or hands it on, may: it hardly needs memory, and gives some back. Only what
 // arrives is refused there.
 const (
+	// NeedsMemory is for a script that a server whose memory is full refuses.
 	NeedsMemory = "#!lua\n"
-	WhenFull    = "#!lua flags=allow-oom\n"
+
+	// WhenFull is for one that runs there too.
+	WhenFull = "#!lua flags=allow-oom\n"
 )
 
 // Script is a text of Lua that a server keeps under its hash.

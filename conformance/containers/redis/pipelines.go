@@ -1,0 +1,26 @@
+package redis
+
+import (
+	"context"
+	"sync/atomic"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// Pipelines is a hook that counts the pipelines that a client sends. On the wire, one that is long
+// can look like two: the server answers its beginning before the rest has arrived.
+type Pipelines struct{ atomic.Int64 }
+
+// DialHook implements [goredis.Hook].
+func (*Pipelines) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+// ProcessHook implements [goredis.Hook].
+func (*Pipelines) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+
+// ProcessPipelineHook implements [goredis.Hook].
+func (n *Pipelines) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		n.Add(1)
+		return next(ctx, cmds)
+	}
+}
