@@ -1,0 +1,14 @@
+// Package kit has what the drivers of services have in common. Each file is one idea:
+//
+//   - life.go: the time from New to Close, and what a client does in the background meanwhile.
+//   - request.go: the record of a client's own requests.
+//   - waiters.go: the calls of Acquire that wait, by name.
+//   - outcome.go: what the error of a call says about the call.
+//   - settle.go: the release in the background of a request whose outcome is unknown.
+//   - tombstones.go: the IDs of requests that must not come to life again.
+//   - hide.go: an error that is not taken for the end of the caller's context.
+//   - pause.go, jitter.go, signal.go, ttl.go: small tools.
+//
+// Nothing here knows any service. [Requests], [Waiters] and [Tombstones] have no lock of their own:
+// the lock of the backend guards them, together with all that has to agree with them.
+package kit

@@ -1,0 +1,40 @@
+package kit
+
+import (
+	"context"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Pause waits for d. If ctx ends before it returns the error of ctx; if the client is closed before
+// it returns [driver.ErrClosed]. closed may be nil.
+func Pause(ctx context.Context, closed <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-closed:
+		return driver.ErrClosed
+	}
+}
+
+// Within runs f and reports whether f returned within d. If it did not it goes on alone.
+func Within(d time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

@@ -1,0 +1,134 @@
+package kit
+
+import (
+	"iter"
+	"maps"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Request is what a driver records of one of its client's own requests. A driver embeds it in a
+// type with what it alone has to know. The lock of the backend guards it.
+//
+// Its Uncertain is about the record: a copy of its acquire may be under way, so that its release
+// has to leave a tombstone.
+type Request struct {
+	driver.Request
+
+	Asking   int       // calls of Acquire under way
+	Stands   bool      // the service said that it stands in the queue
+	Notified bool      // there was news of it since it last asked
+	Until    time.Time // it cannot have expired before; zero: it was not granted
+	Releases int       // how often a release of it was sent
+
+	outlives bool
+}
+
+// Granted reports whether the request was granted, however long ago.
+func (r *Request) Granted() bool { return !r.Until.IsZero() }
+
+// Holds records the proof of a hold by a call that was sent at that time.
+func (r *Request) Holds(sentAt time.Time) { r.Until = sentAt.Add(r.TTL) }
+
+// Releasing records that a release is about to be sent, and returns what was known before.
+func (r *Request) Releasing(uncertain bool) Request {
+	before := *r
+	r.Releases++
+	r.outlives = false
+	r.Uncertain = r.Uncertain || uncertain
+	return before
+}
+
+// Unsent records that the release was not sent after all.
+func (r *Request) Unsent() { r.Releases-- }
+
+// RemovedBefore reports whether a release that finds the request gone succeeded all the same. That
+// is so if a release of it was sent before and it cannot have expired: nothing else can have removed
+// it. r is what Releasing returned; copies are those of the release now, but for the one that was
+// answered.
+func (r *Request) RemovedBefore(copies int) bool {
+	return r.Releases+copies > 0 && time.Now().Before(r.Until)
+}
+
+// Outlives reports whether Close leaves the request to its time: it is Fixed, Acquire returned its
+// grant, and nobody released it.
+func (r *Request) Outlives() bool { return r.outlives && r.Asking == 0 }
+
+func (r *Request) record() *Request { return r }
+
+// Record is a driver's type that embeds a [Request]: a pointer to a struct.
+type Record interface{ record() *Request }
+
+// Requests are the client's own requests that may stand in the queues. The lock of the backend
+// guards them.
+type Requests[R Record] struct {
+	m    map[driver.ID]R
+	make func(Request) R
+}
+
+// NewRequests returns an empty record. make returns the driver's type for a new request.
+func NewRequests[R Record](make func(Request) R) Requests[R] {
+	return Requests[R]{map[driver.ID]R{}, make}
+}
+
+// Begin returns the request for a call of Acquire, and adds it if it is new. End has to follow.
+func (rs *Requests[R]) Begin(r driver.Request) R {
+	m, is := rs.m[r.ID]
+	if !is {
+		m = rs.make(Request{Request: r})
+		rs.m[r.ID] = m
+	}
+	m.record().Asking++
+	return m
+}
+
+// End records that the call of Acquire is over, and whether it returned a grant.
+func (rs *Requests[R]) End(m R, granted bool) {
+	r := m.record()
+	r.Asking--
+	r.outlives = granted && r.Fixed
+}
+
+// Find returns the request with the ID, if there is one.
+func (rs *Requests[R]) Find(id driver.ID) (m R, is bool) {
+	m, is = rs.m[id]
+	return m, is
+}
+
+// Has reports whether this very request is in the record: it was not removed, and none with its ID
+// was added since.
+func (rs *Requests[R]) Has(m R) bool {
+	r := m.record()
+	now, is := rs.m[r.ID]
+	return is && now.record() == r
+}
+
+// Remove removes the request: it stands nowhere any more. It reports false if it is not in the
+// record.
+func (rs *Requests[R]) Remove(m R) bool {
+	if !rs.Has(m) {
+		return false
+	}
+	delete(rs.m, m.record().ID)
+	return true
+}
+
+// All returns all requests, in no order. They may be removed meanwhile.
+func (rs *Requests[R]) All() iter.Seq[R] { return maps.Values(rs.m) }
+
+// Len returns how many there are.
+func (rs *Requests[R]) Len() int { return len(rs.m) }
+
+// Left returns what Close has to release: all but those that outlive the client. Those whose Acquire
+// is still under way are uncertain from now on.
+func (rs *Requests[R]) Left() []R {
+	var left []R
+	for _, m := range rs.m {
+		if r := m.record(); !r.Outlives() {
+			r.Uncertain = r.Uncertain || r.Asking > 0
+			left = append(left, m)
+		}
+	}
+	return left
+}

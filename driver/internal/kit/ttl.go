@@ -1,0 +1,19 @@
+package kit
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// CheckTTL returns an error that matches [driver.ErrInvalid] if the backend does not keep the TTL.
+func CheckTTL(ttl time.Duration, c driver.Capabilities) error {
+	switch {
+	case ttl >= c.MinTTL && (ttl <= c.MaxTTL || c.MaxTTL == 0):
+		return nil
+	case c.MaxTTL == 0:
+		return fmt.Errorf("%w TTL of %s; the least is %s", driver.ErrInvalid, ttl, c.MinTTL)
+	}
+	return fmt.Errorf("%w TTL of %s; %s to %s are allowed", driver.ErrInvalid, ttl, c.MinTTL, c.MaxTTL)
+}

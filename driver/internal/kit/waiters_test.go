@@ -1,0 +1,167 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+type waiters = Waiters[*Request, int]
+
+func newWaiters(every time.Duration) (*waiters, *sync.Mutex) {
+	var mu sync.Mutex
+	ws := NewWaiters[*Request, int](&mu, every)
+	return &ws, &mu
+}
+
+// woken reports whether the waiter was woken since it was last asked.
+func woken(w *Waiter[*Request]) bool {
+	select {
+	case <-w.wake:
+		return true
+	default:
+		return false
+	}
+}
+
+func request(name string) *Request {
+	id := driver.NewID()
+	return &Request{Request: driver.Request{Name: name, ID: id, Owner: id, TTL: time.Minute}}
+}
+
+func TestWaitersAreGroupedByNameInOrder(t *testing.T) {
+	ws, _ := newWaiters(0)
+	a, g, first := ws.Add(request("x"))
+	if !first || g.First() != a || ws.Group("x") != g || ws.Len() != 1 {
+		t.Error("the first of a name has no group of its own")
+	}
+	g.State = 7
+	b, same, first := ws.Add(request("x"))
+	if first || same.State != 7 || len(same.All()) != 2 {
+		t.Error("the second of a name is not in the group of the first")
+	}
+	ws.Add(request("y"))
+	ws.Remove(a)
+	if g.First() != b {
+		t.Error("the second does not come first after the first has gone")
+	}
+	ws.Remove(b)
+	if ws.Group("x") != nil || ws.Len() != 1 {
+		t.Error("a group is left without waiters")
+	}
+}
+
+func TestWhoIsWoken(t *testing.T) {
+	ws, _ := newWaiters(0)
+	r := request("x")
+	a, g, _ := ws.Add(r)
+	copied, _, _ := ws.Add(r) // the same request, asked for twice
+	b, _, _ := ws.Add(request("x"))
+	c, _, _ := ws.Add(request("y"))
+	for what, tt := range map[string]struct {
+		wake func()
+		want [4]bool
+	}{
+		"of the request": {func() { ws.Notify(r) }, [4]bool{true, true}},
+		"of the name":    {func() { ws.WakeName("x") }, [4]bool{true, true, true}},
+		"of the group":   {g.WakeAll, [4]bool{true, true, true}},
+		"the first":      {ws.WakeFirst, [4]bool{true, false, false, true}},
+		"all":            {ws.WakeAll, [4]bool{true, true, true, true}},
+		"of no name":     {func() { ws.WakeName("z"); ws.Notify(request("z")) }, [4]bool{}},
+	} {
+		tt.wake()
+		tt.wake() // twice is once
+		if got := [4]bool{woken(a), woken(copied), woken(b), woken(c)}; got != tt.want {
+			t.Errorf("%s: woken are %v, want %v", what, got, tt.want)
+		}
+	}
+	if late, _, _ := ws.Add(r); !woken(late) {
+		t.Error("who comes after the news of its request is not woken")
+	}
+}
+
+func TestTheFirstIsWokenByTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ws, mu := newWaiters(0)
+		mu.Lock()
+		a, g, _ := ws.Add(request("x"))
+		b, _, _ := ws.Add(request("x"))
+		g.WakeAfter(time.Hour)
+		g.WakeAfter(time.Second)
+		mu.Unlock()
+		time.Sleep(time.Second - 1)
+		if woken(a) {
+			t.Error("woken too early")
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if !woken(a) || woken(b) {
+			t.Error("not the first alone was woken")
+		}
+		time.Sleep(2 * time.Hour)
+		if woken(a) {
+			t.Error("woken again")
+		}
+		mu.Lock()
+		g.WakeAfter(time.Second)
+		ws.Remove(a)
+		ws.Remove(b)
+		mu.Unlock()
+		time.Sleep(time.Hour)
+	})
+}
+
+func TestTheFirstIsWokenAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ws, mu := newWaiters(time.Second)
+		mu.Lock()
+		a, _, _ := ws.Add(request("x"))
+		mu.Unlock()
+		for range 10 {
+			last := time.Now()
+			time.Sleep(800*time.Millisecond - 1)
+			if woken(a) {
+				t.Error("woken before four fifths of the time")
+			}
+			if err := a.Sleep(t.Context(), nil, 200*time.Millisecond+2); err != nil {
+				t.Error(err)
+			}
+			if n := time.Since(last); n <= 800*time.Millisecond || n > time.Second {
+				t.Errorf("woken after %s", n)
+			}
+		}
+		mu.Lock()
+		ws.Remove(a)
+		mu.Unlock()
+	})
+}
+
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ws, _ := newWaiters(0)
+		w, _, _ := ws.Add(request("x"))
+		w.Wake()
+		began := time.Now()
+		if err := w.Sleep(t.Context(), nil, time.Hour); err != nil || time.Since(began) != 0 {
+			t.Errorf("woken before: %v after %s", err, time.Since(began))
+		}
+		if err := w.Sleep(t.Context(), nil, time.Hour); err != nil || time.Since(began) != time.Hour {
+			t.Errorf("not woken: %v after %s", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Sleep(ctx, nil, 0); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("at the end of the context: %v", err)
+		}
+		closed := make(chan struct{})
+		close(closed)
+		if err := w.Sleep(t.Context(), closed, 0); err != driver.ErrClosed {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
