@@ -2,12 +2,9 @@ package dlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/dlock-go/dlock/driver"
 )
 
 // answerTime is how long a call of this package waits for the backend's answer, whatever its
@@ -117,60 +114,3 @@ func (b *bound) Deadline() (time.Time, bool) { return b.asked().Deadline() }
 
 // Value implements context.Context. Package context asks it for the cause, too.
 func (b *bound) Value(key any) any { return b.asked().Value(key) }
-
-// explain makes what a call returned match why its context ended, if it did, and hides the
-// deadlines that are none of the caller's: no error matches those of package context while his
-// context lives.
-func explain(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil {
-		return hide(err)
-	}
-	cause := context.Cause(ctx)
-	own := ofContext(err) // the driver says that a context ended, and not what the service says
-	answer := !own && answered(err) && !errors.Is(err, ErrClosed)
-	stood := own && errors.Is(err, ErrHeld)
-	o, timeUp := cause.(*over)
-	switch {
-	case answer:
-		return err
-	case cause == ErrClosed:
-		return ErrClosed
-	case timeUp && stood:
-		return fmt.Errorf("%w: it was for all of the %s that Lock was to wait", ErrHeld, o.d)
-	case timeUp && err == ctx.Err():
-		return o
-	case timeUp:
-		return fmt.Errorf("%w: %w", o, hide(err))
-	case stood:
-		return driver.Waited(ctx)
-	case err == ctx.Err():
-		return contextErr(ctx)
-	default:
-		return fmt.Errorf("%w: %w", contextErr(ctx), hide(err))
-	}
-}
-
-// ofContext reports whether err matches an error of package context. Those of package net do, too,
-// when a time of their own is over.
-func ofContext(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-}
-
-// hide keeps err, if it matches an error of package context, from doing so.
-func hide(err error) error {
-	if err == nil || !ofContext(err) {
-		return err
-	}
-	return hidden{err}
-}
-
-// hidden is an error that matches all that it matched but the errors of package context.
-type hidden struct{ error }
-
-// Is matches what is hidden does.
-func (h hidden) Is(target error) bool {
-	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.error, target)
-}
-
-// As finds what is hidden.
-func (h hidden) As(target any) bool { return errors.As(h.error, target) }

@@ -4,85 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
-
-// Mutex is a lock that can be taken: exclusive, one side of a read-write lock, a semaphore's
-// permit, or several at once ([All]). It has no state of its own: two values of one name are one
-// lock. It is safe for concurrent use.
-//
-// The interface is sealed; only this package implements it.
-type Mutex interface {
-	// Name returns the name that was given.
-	Name() string
-
-	// Lock waits until the lock is granted, in the order of arrival. ctx bounds the wait, not the
-	// lease; when it ends, Lock returns its error within 100 ms, nothing stays in the queue, and a
-	// grant that came too late is passed on. That error matches [ErrHeld] too if the request stood
-	// in the queue, and not if the service did not answer.
-	//
-	// Under a context that carries a hold on this very name ([Lease.Context], [WithOwner]) it
-	// re-enters that hold instead and never waits: with no call to the backend if the hold is this
-	// client's and has the same mode; [ErrLost] if that hold is over; [ErrUpgrade] if exclusive is
-	// asked under shared.
-	//
-	// A lease that re-enters shares the hold, its TTL, and whether it is renewed.
-	//
-	// Other errors: [ErrInvalid] (a bad name or option), [ErrConflict], [ErrUnsupported],
-	// [ErrClosed], [ErrLost] (three times a grant, or its place in the queue, was over before this
-	// process saw it: it is stopped for longer than the TTL again and again, or cut off), the
-	// context's, or the backend's own. On every error the caller holds nothing.
-	Lock(ctx context.Context) (*Lease, error)
-
-	// TryLock is Lock without the wait: if the lock is held, or somebody waits for it, it is
-	// [ErrHeld] at once, and has left nothing behind when it returns. A backend that does not
-	// answer for 10 s is an error, whatever the context.
-	TryLock(ctx context.Context) (*Lease, error)
-
-	take(ctx context.Context, wait bool) (*Lease, error)
-}
-
-// Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). What
-// is wrong with the name or the options is the error of its Lock.
-func (c *Client) Mutex(name string, opts ...LockOption) Mutex {
-	return c.newLock(name, driver.Exclusive, 0, opts)
-}
-
-// RWMutex is a read-write lock: readers together, a writer alone, in the order of arrival, so that
-// neither starves. It is safe for concurrent use. The zero RWMutex is of no use; [Client.RWMutex]
-// makes one.
-type RWMutex struct{ read, write Mutex }
-
-// Read returns the lock that readers take.
-func (rw RWMutex) Read() Mutex { return rw.read }
-
-// Write returns the lock that writers take. Under a context that carries it, Read downgrades: join,
-// then give the exclusive lease back.
-func (rw RWMutex) Write() Mutex { return rw.write }
-
-// RWMutex returns the read-write lock of that name.
-func (c *Client) RWMutex(name string, opts ...LockOption) RWMutex {
-	return RWMutex{
-		read:  c.newLock(name, driver.Shared, 0, opts),
-		write: c.newLock(name, driver.Exclusive, 0, opts),
-	}
-}
-
-// Semaphore returns a lock that up to n owners hold together; n is at least 1, and at most
-// 2147483647. Where clients name different limits, the smallest of those that hold or wait ahead
-// counts, so that a limit can be changed while both values live. A name is either a lock or a
-// semaphore; the other is [ErrConflict] while it is in use.
-func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
-	l := c.newLock(name, driver.Shared, n, opts)
-	if (n < 1 || n > math.MaxInt32) && l.err == nil {
-		l.err = invalid("a semaphore of %d; it can be 1 to %d", n, math.MaxInt32)
-	}
-	return l
-}
 
 // lock is the Mutex of one name.
 type lock struct {
@@ -307,28 +233,4 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// Do locks m, runs fn under the lease's context, and gives the lock back, also if fn panics. It
-// returns the error of Lock, or those of fn and of Unlock joined: [ErrLost] if the lease was lost
-// while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and returns a lease with the
-// token.
-//
-// In a loop it is leader election: who is in fn leads, until its context ends. The loop ends on an
-// error that is [Permanent], and pauses after any other; the example shows it. [Wait] bounds the
-// wait and not fn.
-func Do(ctx context.Context, m Mutex, fn func(ctx context.Context) error) (err error) {
-	if m == nil || fn == nil {
-		return wrap("do", "", "", invalid("the mutex or the function is nil"))
-	}
-	lease, err := m.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if e := lease.Unlock(ctx); e != nil {
-			err = errors.Join(err, e)
-		}
-	}()
-	return fn(lease.Context(ctx))
 }

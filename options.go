@@ -46,6 +46,28 @@ func newSettings() settings {
 	return settings{label: defaultLabel(), logger: slog.Default()}
 }
 
+// check refuses settings that the backend cannot keep.
+func (s settings) check(caps Capabilities) error {
+	for what, text := range map[string]string{"label": s.label, "identity": s.identity} {
+		if err := checkText(text); err != nil {
+			return invalid("%s: %w", what, err)
+		}
+	}
+	return checkTTL(s.lease(caps), caps)
+}
+
+// lease returns the TTL of locks for which nobody chose one: the client's, or the nearest to the
+// default that the backend keeps.
+func (s settings) lease(caps Capabilities) time.Duration {
+	if s.chosen {
+		return s.ttl
+	}
+	if caps.MaxTTL > 0 && caps.MaxTTL < defaultTTL {
+		return caps.MaxTTL
+	}
+	return max(defaultTTL, caps.MinTTL)
+}
+
 // defaultLabel is host/pid/program, as far as that is a valid label: nobody chose those names for
 // it.
 func defaultLabel() string {
@@ -121,7 +143,7 @@ type identityOption string
 
 func (k identityOption) client(s *settings) { s.identity = string(k) }
 
-// Order gives the backend a key that tells it from others of the same scheme, for [All] and for
+// Identity gives the backend a key that tells it from others of the same scheme, for [All] and for
 // owners that travel as text: all clients of one backend must use the same.
 func Identity(key string) Option { return identityOption(key) }
 

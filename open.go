@@ -1,0 +1,241 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Open opens a client on the backend that the URL names, and reaches it or says why it cannot,
+// within 10 s. The context bounds that only. Parameters of every URL: ttl (see [TTL]), prefix
+// (before every name in the service's key space), label (see [Label]), identity (see [Identity]).
+// What else is allowed depends on the scheme; an error lists it.
+//
+// No error, log line or String ever shows a password of the URL.
+func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
+	c, err := open(ctx, rawURL, opts)
+	if err != nil {
+		scheme, _, _ := strings.Cut(rawURL, ":")
+		if driver.Lookup(scheme) == nil {
+			scheme = ""
+		}
+		return nil, wrap("open", "", scheme, err)
+	}
+	return c, nil
+}
+
+func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
+	if err := contextErr(ctx); err != nil {
+		return nil, err
+	}
+	u, hosts, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	opener := driver.Lookup(u.Scheme)
+	if opener == nil {
+		return nil, unknownScheme(u.Scheme)
+	}
+	if u.Fragment != "" {
+		return nil, invalid("the URL has a fragment; write # as %%23")
+	}
+	values, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, invalid("the parameters of the URL are not well-formed; want name=value&name=value, percent-encoded")
+	}
+	set, prefix, err := newSettings().fromURL(values)
+	if err != nil {
+		return nil, err
+	}
+	u.RawQuery = values.Encode()
+	for _, o := range opts {
+		if o != nil {
+			o.client(&set)
+		}
+	}
+	if err := set.check(Capabilities{}); err != nil {
+		return nil, err
+	}
+	id := driver.NewID()
+	within := bounded(ctx, noAnswer)
+	defer within.end()
+	b, err := opener(within, driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.lease(Capabilities{}), Client: id, Logger: set.logger})
+	if err != nil {
+		return nil, scrub(explain(within, err), u)
+	}
+	c, err := newClient(b, id, set)
+	if err != nil {
+		b.Close()
+	}
+	return c, err
+}
+
+// parseURL parses a URL whose authority may name several hosts, with commas between, which net/url
+// does not know. The URL has the first.
+func parseURL(raw string) (*url.URL, []string, error) {
+	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || strings.ContainsAny(scheme, "/?#") {
+		u, err := url.Parse(raw)
+		if err != nil || u.Scheme == "" { // the error's text may show the password
+			return nil, nil, bad
+		}
+		return u, nil, nil
+	}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		end = i
+	}
+	list, after := rest[:end], rest[end:]
+	user := ""
+	if i := strings.LastIndexByte(list, '@'); i >= 0 {
+		user, list = list[:i+1], list[i+1:]
+	}
+	hosts := strings.Split(list, ",")
+	for _, h := range hosts {
+		if u, err := url.Parse("x://" + h); err != nil || u.Host != h || h == "" && len(hosts) > 1 {
+			return nil, nil, bad
+		}
+	}
+	u, err := url.Parse(scheme + "://" + user + hosts[0] + after)
+	if err != nil {
+		return nil, nil, bad
+	}
+	if hosts[0] == "" {
+		hosts = nil
+	}
+	return u, hosts, nil
+}
+
+// fromURL takes the parameters that all backends share out of values.
+func (s settings) fromURL(values url.Values) (settings, string, error) {
+	own := url.Values{}
+	for _, name := range []string{"ttl", "prefix", "label", "identity"} {
+		if v, ok := values[name]; ok {
+			own[name] = v
+			delete(values, name)
+		}
+	}
+	p := driver.NewParams(own)
+	s.ttl, s.chosen = p.Duration("ttl", s.ttl), own.Has("ttl")
+	s.label = p.String("label", s.label)
+	s.identity = p.String("identity", s.identity)
+	prefix := p.String("prefix", "")
+	err := p.Err()
+	if err == nil {
+		if e := checkText(prefix); e != nil {
+			err = invalid("parameter \"prefix\": %w", e)
+		}
+	}
+	return s, prefix, err
+}
+
+// scrub hides the password of u, should the driver's error show it.
+func scrub(err error, u *url.URL) error {
+	password, ok := u.User.Password()
+	if !ok || password == "" {
+		return err
+	}
+	// every encoding has its own set of harmless characters
+	_, asWritten, _ := strings.Cut(u.User.String(), ":")
+	forms := []string{password, asWritten, url.QueryEscape(password), url.PathEscape(password)}
+	for _, quoted := range []string{strconv.Quote(password), strconv.QuoteToASCII(password)} {
+		forms = append(forms, quoted[1:len(quoted)-1])
+	}
+	// one may be part of another
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
+	text := err.Error()
+	clean := text
+	for _, p := range forms {
+		clean = strings.ReplaceAll(clean, p, "xxxxx")
+	}
+	if clean == text {
+		return err
+	}
+	s := &scrubbed{text: clean}
+	for _, is := range append(sentinels, context.Canceled, context.DeadlineExceeded) {
+		if errors.Is(err, is) {
+			s.is = append(s.is, is)
+		}
+	}
+	return s
+}
+
+// scrubbed stands for an error that showed a password. It matches the same sentinels; the rest of
+// the chain would show it again.
+type scrubbed struct {
+	text string
+	is   []error
+}
+
+func (e *scrubbed) Error() string   { return e.text }
+func (e *scrubbed) Unwrap() []error { return e.is }
+
+// unknownScheme says what to change in a program whose URL has a scheme that no driver is
+// registered for: the import, or the scheme.
+func unknownScheme(scheme string) error {
+	known, imports := driver.Schemes(), driver.Imports()
+	if path := imports[scheme]; path != "" {
+		return invalid("the driver of scheme %q is not imported; import _ %q", scheme, path)
+	}
+	missing := slices.ContainsFunc(slices.Collect(maps.Keys(imports)), func(s string) bool { return !slices.Contains(known, s) })
+	var also string
+	switch near := nearest(scheme, slices.Concat(known, slices.Sorted(maps.Keys(imports)))); {
+	case near != "" && slices.Contains(known, near):
+		also = fmt.Sprintf("; did you mean %q?", near)
+	case near != "":
+		also = fmt.Sprintf("; did you mean %q? Its driver is not imported; import _ %q", near, imports[near])
+	case missing:
+		also = "; import _ \"github.com/dlock-go/dlock/driver/all\" brings the rest"
+	}
+	if len(known) == 0 {
+		known = []string{"none"}
+	}
+	return invalid("unknown scheme %q; known here: %s%s", scheme, strings.Join(known, ", "), also)
+}
+
+// nearest returns the candidate that scheme is a slip of the hand away from, or "".
+func nearest(scheme string, candidates []string) (near string) {
+	least := 3
+	if len(scheme) < 5 {
+		least = 2
+	}
+	for _, c := range candidates {
+		if d := distance(scheme, c); d < least {
+			near, least = c, d
+		}
+	}
+	return near
+}
+
+// distance counts the letters to insert, drop, change or swap with their neighbours that make b of
+// a.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			if i == 0 || j == 0 {
+				rows[i][j] = i + j
+				continue
+			}
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			d := min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d = min(d, rows[i-2][j-2]+1)
+			}
+			rows[i][j] = d
+		}
+	}
+	return rows[len(a)][len(b)]
+}
