@@ -4,46 +4,130 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// acquire sends the request and waits for its grant. The caller has the request's turn.
-func (b *Backend) acquire(ctx context.Context, m *mine, wait bool) (driver.Grant, error) {
-	for try := 1; ; try++ {
-		s, err := b.stand(ctx, m)
-		if errors.Is(err, errNoServer) && wait {
-			continue // that took long enough not to hurry
+// tryTimeout is how long an Acquire that does not wait has for servers to answer.
+const tryTimeout = 8 * time.Second
+
+// Acquire implements [driver.Backend].
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := b.checkTTL(r.TTL); err != nil {
+		return driver.Grant{}, err
+	}
+	b.mu.Lock()
+	switch {
+	case b.closed:
+		b.mu.Unlock()
+		return driver.Grant{}, driver.ErrClosed
+	case b.hasTombstone(r.ID):
+		b.mu.Unlock()
+		return driver.Grant{}, driver.ErrLost
+	}
+	req := b.requests[r.ID]
+	if req == nil {
+		req = newRequest(r)
+		b.requests[r.ID] = req
+	}
+	req.callers++
+	b.mu.Unlock()
+
+	asked := ctx
+	if !r.Wait {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+	}
+	g, err := driver.Grant{}, error(nil)
+	select {
+	case req.turn <- struct{}{}:
+		g, err = b.acquire(ctx, req, r.Wait)
+		err = b.acquireError(ctx, asked, err, req.waited)
+		<-req.turn
+	case <-ctx.Done():
+		err = b.acquireError(ctx, asked, ctx.Err(), false)
+	case <-b.stop:
+		err = driver.ErrClosed
+	}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	req.callers--
+	if b.closed { // Close has removed what it knew of
+		if s := req.s; s != nil && s.own == nil && req.path != "" {
+			go s.deleteAnywhere(req.path)
 		}
-		if err == nil && m.r.TTL > s.ttl {
-			err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, m.r.TTL, s.ttl)
+		return driver.Grant{}, driver.ErrClosed
+	}
+	if err == nil && req.gone {
+		err = driver.ErrLost
+	}
+	if err != nil {
+		if req.callers == 0 {
+			b.giveUp(req)
+		}
+		return driver.Grant{}, err
+	}
+	return g, nil
+}
+
+// acquireError returns the error of an Acquire that ended with err. The caller's context is asked,
+// and ctx may have ended earlier.
+func (b *Backend) acquireError(ctx, asked context.Context, err error, waited bool) error {
+	switch {
+	case err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()):
+	case asked.Err() != nil && waited:
+		return driver.Waited(asked)
+	case asked.Err() == nil:
+		err = fmt.Errorf("no server answered for %s", tryTimeout)
+		if cause := b.fault.Err(); cause != nil {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+		return err
+	}
+	return b.explain(asked, err)
+}
+
+// acquire sends the request and waits for its grant. The caller has the request's turn.
+func (b *Backend) acquire(ctx context.Context, req *request, wait bool) (driver.Grant, error) {
+	for try := 1; ; try++ {
+		s, err := b.sessionOf(ctx, req)
+		if errors.Is(err, conn.ErrNoServer) && wait {
+			continue // that took seconds
+		}
+		if err == nil && req.r.TTL > s.ttl {
+			err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.r.TTL, s.ttl)
 		}
 		if err != nil {
 			return driver.Grant{}, err
 		}
 		b.mu.Lock()
-		granted := m.granted
+		granted := req.granted
 		b.mu.Unlock()
 		var g *driver.Grant
 		if granted {
-			g, err = s.resume(ctx, m)
-			if errors.Is(err, errEnded) {
+			g, err = s.resume(ctx, req)
+			if errors.Is(err, conn.ErrEnded) {
 				err = driver.ErrLost
 			}
 		} else {
-			g, err = s.ask(ctx, m, wait)
+			g, err = s.ask(ctx, req, wait)
 		}
 		switch {
 		case err == nil && g != nil:
 			return *g, nil
-		case errors.Is(err, errEnded) && (wait || try < 3):
-			// its node died with the session: again, as who has just arrived
-		case brokenLine(err):
+		case errors.Is(err, conn.ErrEnded) && (wait || try < 3):
+			// its node went with the session: again, as who has just arrived
+		case conn.Disconnected(err):
 			if err := pause(ctx, 10*time.Millisecond); err != nil {
 				return driver.Grant{}, err
 			}
@@ -53,242 +137,241 @@ func (b *Backend) acquire(ctx context.Context, m *mine, wait bool) (driver.Grant
 	}
 }
 
-// stand returns the session where the request stands or will.
-func (b *Backend) stand(ctx context.Context, m *mine) (*session, error) {
+// sessionOf returns the session where the request stands or will.
+func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error) {
 	for {
 		b.mu.Lock()
-		switch s := m.s; {
-		case m.gone:
+		switch s := req.s; {
+		case req.gone:
 			b.mu.Unlock()
 			return nil, driver.ErrLost
-		case s != nil && !s.isOver():
+		case s != nil && !s.Over():
 			b.mu.Unlock()
 			return s, nil
 		case s != nil:
-			b.unstand(m)
-			m.s, m.path, m.doubt, m.broken, m.stood = nil, "", false, false, false
+			req.detach()
+			req.s, req.path, req.uncertain, req.broken, req.waited = nil, "", false, false, false
 		}
 		b.mu.Unlock()
-		s, err := b.session(ctx, m.r.TTL, m.r.Name)
+		s, err := b.session(ctx, req.r.TTL, req.r.Name)
 		if err != nil {
 			return nil, err
 		}
 		b.mu.Lock()
-		if !m.gone {
-			m.s = s
-			s.mine[m.r.ID] = m
+		if !req.gone {
+			req.s = s
+			s.requests[req.r.ID] = req
 		}
 		b.mu.Unlock()
 	}
 }
 
-func (s *session) isOver() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.over
-}
-
 // ask sends the request if it does not stand yet, and waits. No grant and no error: again.
-func (s *session) ask(ctx context.Context, m *mine, wait bool) (*driver.Grant, error) {
-	if m.path == "" && m.doubt {
-		if err := s.find(ctx, m); err != nil {
+func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Grant, error) {
+	if req.path == "" && req.uncertain {
+		if err := s.find(ctx, req); err != nil {
 			return nil, err
 		}
-		// it stands, so it is granted, unless the hold was broken since
-		if m.path != "" && m.r.Join() {
-			if _, err := s.grant(ctx, m); err != nil {
+		// a join that stands is granted, unless the hold was broken since
+		if req.path != "" && req.r.Join() {
+			if _, err := s.grant(ctx, req); err != nil {
 				return nil, err
 			}
-			return s.resume(ctx, m)
+			return s.resume(ctx, req)
 		}
 	}
-	if m.path == "" {
-		m.stood = false
-		alone, err := s.create(ctx, m)
+	if req.path == "" {
+		req.waited = false
+		alone, err := s.create(ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		if alone || m.r.Join() {
-			return s.grant(ctx, m)
+		if alone || req.r.Join() {
+			return s.grant(ctx, req)
 		}
 	}
 	for {
-		a, err := s.look(ctx, m)
+		a, err := s.check(ctx, req)
 		switch {
 		case err != nil:
 			return nil, err
 		case a.granted:
-			if since, ttl := s.lives(m.r.TTL); time.Since(since) > ttl/2 {
+			if proved, ttl := s.trust(req.r.TTL); time.Since(proved) > ttl/2 {
 				if err := s.prove(ctx); err != nil {
 					return nil, err
 				}
 			}
-			return s.grant(ctx, m)
-		case m.path == "":
+			return s.grant(ctx, req)
+		case req.path == "":
 			return nil, nil
 		case !wait:
-			return nil, s.withdraw(ctx, m, driver.ErrHeld)
+			return nil, s.withdraw(ctx, req, driver.ErrHeld)
 		}
-		m.stood = true
-		if err := s.sleep(ctx, m, a); err != nil {
+		req.waited = true
+		if err := s.wait(ctx, req, a); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// grant takes note that the request holds. If an audit could not look at its node, which was not
-// known then, that is looked at first: what was broken is never granted.
-func (s *session) grant(ctx context.Context, m *mine) (*driver.Grant, error) {
+// grant makes the request a hold. If an audit could not read its node, which was not known then,
+// that is read first: what was broken is never granted.
+func (s *session) grant(ctx context.Context, req *request) (*driver.Grant, error) {
 	for {
 		s.b.mu.Lock()
-		audits, at := s.audits, m.path
-		if m.gone || m.broken || m.audited == audits {
-			g, err := s.granted(m)
+		audits, at := s.audits, req.path
+		if req.gone || req.broken || req.audited == audits {
+			g, err := s.addHold(req)
 			s.b.mu.Unlock()
 			return g, err
 		}
 		s.b.mu.Unlock()
-		stat, err := s.stat(ctx, at)
+		stat, err := s.Stat(ctx, at)
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return nil, err
 		}
 		s.b.mu.Lock()
-		m.broken = m.broken || err != nil || !s.sound(stat)
-		m.audited = audits
+		req.broken = req.broken || err != nil || !s.isSound(stat)
+		req.audited = audits
 		s.b.mu.Unlock()
 	}
 }
 
-// granted is grant of what is as it was. s.b.mu is held.
-func (s *session) granted(m *mine) (*driver.Grant, error) {
-	if m.gone || m.broken {
+// addHold adds a hold to the session, unless it is lost. s.b.mu is held.
+func (s *session) addHold(req *request) (*driver.Grant, error) {
+	if req.gone || req.broken {
 		return nil, driver.ErrLost
 	}
-	if s.isOver() {
-		return nil, errEnded
+	if s.Over() {
+		return nil, conn.ErrEnded
 	}
-	m.granted, m.slot = true, len(s.holds)
-	since, ttl := s.lives(m.r.TTL)
-	m.until = since.Add(ttl)
-	s.holds = append(s.holds, m)
-	return &driver.Grant{Token: m.token, TTL: ttl, SentAt: since}, nil
+	req.granted, req.index = true, len(s.holds)
+	s.holds = append(s.holds, req)
+	return s.grantOf(req), nil
+}
+
+// grantOf returns the grant of a hold, which the session's last proof proves. s.b.mu is held.
+func (s *session) grantOf(req *request) *driver.Grant {
+	proved, ttl := s.trust(req.r.TTL)
+	req.expires = proved.Add(ttl)
+	return &driver.Grant{Token: req.token, TTL: ttl, SentAt: proved}
 }
 
 // resume proves a hold that is asked for again.
-func (s *session) resume(ctx context.Context, m *mine) (*driver.Grant, error) {
-	if err := s.prove(ctx, m); err != nil {
+func (s *session) resume(ctx context.Context, req *request) (*driver.Grant, error) {
+	if err := s.prove(ctx, req); err != nil {
 		return nil, err
 	}
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	if m.gone || m.broken {
+	if req.gone || req.broken {
 		return nil, driver.ErrLost
 	}
-	since, ttl := s.lives(m.r.TTL)
-	m.until = since.Add(ttl)
-	return &driver.Grant{Token: m.token, TTL: ttl, SentAt: since}, nil
+	return s.grantOf(req), nil
 }
 
-// create sends the request: one transaction creates its node and touches the directory, whose new
-// state tells whether the request is alone there, and the transaction's zxid, which is the token. A
-// join checks the hold in the same transaction.
-func (s *session) create(ctx context.Context, m *mine) (alone bool, err error) {
-	r, dir := m.r, s.b.dir(m.r.Name)
+var (
+	errUncertain  = conn.NotSent(errors.New("the reply to a create was lost"))
+	errNotCovered = conn.NotSent(errors.New("the hold changed"))
+)
+
+// create sends the request in one transaction, which creates its node and touches the directory.
+// The directory's new state tells whether the request is alone there. The transaction's zxid is the
+// token. A join checks the hold in the same transaction.
+func (s *session) create(ctx context.Context, req *request) (alone bool, err error) {
+	r, dir := req.r, s.b.dir(req.r.Name)
 	var check *zk.CheckVersionRequest
 	if r.Join() {
 		if r, check, err = s.admit(ctx, r); err != nil {
 			return false, err
 		}
 	}
-	data := newCard(r, path.Base(s.node))
+	var ops []any
+	if check != nil {
+		ops = append(ops, check)
+	}
+	ops = append(ops,
+		&zk.CreateRequest{Path: dir + "/" + stem(r), Data: newData(r, s.name()), Acl: s.b.o.ACL, Flags: zk.FlagEphemeralSequential},
+		&zk.SetDataRequest{Path: dir, Data: []byte{}, Version: -1})
+	// made returns the node that was made, if any
+	made := func(res []zk.MultiResponse) string {
+		if len(res) != len(ops) {
+			return ""
+		}
+		return res[len(res)-2].String
+	}
+	late := func(res []zk.MultiResponse, err error) { s.settleLate(req.r, made(res), err) }
 	s.b.mu.Lock()
-	m.audited = s.audits
+	req.audited = s.audits
 	s.b.mu.Unlock()
 	err = s.withParents(ctx, dir+"/x", func() error {
-		var at string
+		w := s.sending()
+		res, err := s.Multi(ctx, late, ops...)
 		var stat *zk.Stat
-		sent := s.now()
-		err := s.call(ctx, func(c *zk.Conn) error {
-			ops := make([]any, 0, 3)
-			if check != nil {
-				ops = append(ops, check)
+		if err == nil {
+			if stat = res[len(res)-1].Stat; stat == nil {
+				err = conn.ErrAnswer
 			}
-			ops = append(ops, &zk.CreateRequest{Path: dir + "/" + stem(r), Data: data, Acl: s.b.o.ACL, Flags: zk.FlagEphemeralSequential},
-				&zk.SetDataRequest{Path: dir, Data: []byte{}, Version: -1})
-			res, err := c.Multi(ops...)
-			if err != nil {
-				return err
-			}
-			if n := len(res); n != len(ops) || res[n-1].Stat == nil {
-				return errAnswer
-			} else {
-				at, stat = res[n-2].String, res[n-1].Stat
-			}
-			return nil
-		}, func(err error) { s.late(m.r, at, err) })
+		}
 		switch {
 		case err == nil:
-			s.wrote(sent)
+			s.recordWrite(w)
 			s.b.mu.Lock()
-			m.path, m.token = at, driver.Token(stat.Mzxid)
+			req.path, req.token = made(res), driver.Token(stat.Mzxid)
 			if r.Join() {
-				m.token = r.Token
+				req.token = r.Token
 			}
 			s.b.mu.Unlock()
 			alone = stat.NumChildren == 1
-		case check != nil && (errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion)):
-			return errChanged
-		case brokenLine(err):
+		case check != nil && queueChanged(err):
+			return errNotCovered
+		case conn.Disconnected(err):
 			s.b.mu.Lock()
-			m.doubt = true
+			req.uncertain = true
 			s.b.mu.Unlock()
-			if at != "" { // it was executed, in another session of the user's connection
-				go s.clear(at)
+			if at := made(res); at != "" { // it was executed, in another session of the user's connection
+				go s.deleteAnywhere(at)
 			}
-			s.sweepSoon(m)
-			return errDoubt
+			s.purgeSoon(req)
+			return errUncertain
 		}
 		return err
 	})
-	if errors.Is(err, errDoubt) || errors.Is(err, errChanged) {
+	if errors.Is(err, errUncertain) || errors.Is(err, errNotCovered) {
 		return false, zk.ErrConnectionClosed // again
 	}
 	return alone, err
 }
 
-var (
-	errDoubt   = notSent{errors.New("the reply to a create was lost")}
-	errChanged = notSent{errors.New("the hold changed")}
-)
-
-// late settles a create that was answered when nobody waited for it any more.
-func (s *session) late(r driver.Request, at string, err error) {
+// settleLate deals with the outcome of a create for which nobody waited any more. at is the node
+// that it made.
+func (s *session) settleLate(r driver.Request, at string, err error) {
 	s.b.mu.Lock()
-	m := s.b.mine[r.ID] // a copy that is still asked for looks for itself
-	s.b.bury(r)
-	if m != nil {
-		delete(s.b.tombs, r.ID)
+	req := s.b.requests[r.ID] // a copy that is still asked for finds the node itself
+	s.b.addTombstone(r)
+	if req != nil {
+		delete(s.b.tombstones, r.ID)
 	}
 	switch {
-	case err != nil || m != nil && m.path == at:
+	case err != nil || req != nil && req.path == at:
 	case !s.b.closed:
 		s.b.tasks.Go(func() { s.remove(at) })
-	case !s.own: // the node would live as long as the user's session
-		go s.clear(at)
+	case s.own == nil: // the node would live as long as the user's session
+		go s.deleteAnywhere(at)
 	}
 	s.b.mu.Unlock()
-	if brokenLine(err) {
-		if m == nil {
-			m = &mine{r: r, gone: true}
+	if conn.Disconnected(err) {
+		if req == nil {
+			req = &request{r: r, gone: true}
 		}
-		s.sweepSoon(m)
+		s.purgeSoon(req)
 	}
 }
 
-// admit asks the queue whether a join is granted, and returns it as it has to be stored and what
-// must be as it is then. A server that lags may not know the hold yet, or may show one that is
-// over, so nothing is refused before it has caught up; what changes after that, the check finds
-// out.
+// admit asks the queue whether a join is granted. It returns the join as it has to be stored, and
+// the check that its hold is as it was when the join is created. A server that lags may not know
+// the hold yet, or may show one that is over. So a join is refused only after a sync, and what
+// changes after that, the check finds out.
 func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, *zk.CheckVersionRequest, error) {
 	for synced := false; ; synced = true {
 		l, err := s.list(ctx, r.Name, synced)
@@ -307,7 +390,7 @@ func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, 
 			continue
 		}
 		at = s.b.dir(r.Name) + "/" + at
-		stat, err := s.stat(ctx, at)
+		stat, err := s.Stat(ctx, at)
 		switch {
 		case errors.Is(err, zk.ErrNoNode): // it went in between; another may cover the join
 		case err != nil:
@@ -324,14 +407,14 @@ func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, 
 // as that is there and as it was, the hold is.
 func (v *view) covering(r driver.Request) (driver.Request, string, error) {
 	q := v.q
-	if len(v.byID[r.ID]) > 0 { // a copy of it that came before stands against nothing
+	if len(v.byID[r.ID]) > 0 { // an earlier copy of it stands against nothing
 		q.Joins = slices.DeleteFunc(slices.Clone(q.Joins), func(e *driver.Entry) bool { return e.ID == r.ID })
 	}
 	j, err := q.Admit(r)
 	if err != nil {
 		return r, "", err
 	}
-	j.Token = r.Token // strangers do not carry theirs in their names; the join knows it
+	j.Token = r.Token // the node of who began the hold does not carry it in its name; the join knows it
 	for _, es := range [][]*driver.Entry{q.Arrivals[:v.granted], q.Joins} {
 		for _, e := range es {
 			if e.Owner == r.Owner && e.Mode.Covers(r.Mode) {

@@ -11,11 +11,12 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
 // Inspect implements [driver.Backend].
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	s, err := b.some(ctx)
+	s, err := b.anySession(ctx)
 	if err != nil {
 		return driver.Queue{}, b.explain(ctx, err)
 	}
@@ -46,7 +47,7 @@ func (s *session) read(ctx context.Context, name string) (*known, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := s.cards(ctx, name, ns)
+	k, err := s.readData(ctx, name, ns)
 	if err != nil {
 		return nil, err
 	}
@@ -62,19 +63,14 @@ func (s *session) read(ctx context.Context, name string) (*known, error) {
 	return k, nil
 }
 
-// cards reads the nodes, and sets what their names do not tell.
-func (s *session) cards(ctx context.Context, name string, ns []*node) (*known, error) {
+// readData reads the nodes, and sets what their names do not tell.
+func (s *session) readData(ctx context.Context, name string, ns []*node) (*known, error) {
 	dir := s.b.dir(name)
 	k, gone := &known{sessions: map[*node]string{}, silent: map[string]time.Duration{}}, map[*node]bool{}
 	var mu sync.Mutex
 	err := each(len(ns), func(i int) error {
 		n := ns[i]
-		var data []byte
-		var stat *zk.Stat
-		err := s.call(ctx, func(c *zk.Conn) (err error) {
-			data, stat, err = c.Get(dir + "/" + n.name)
-			return err
-		}, nil)
+		data, stat, err := s.Get(ctx, dir+"/"+n.name)
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
@@ -84,15 +80,15 @@ func (s *session) cards(ctx context.Context, name string, ns []*node) (*known, e
 			gone[n] = true
 			return nil
 		}
-		e, c := &n.entry, parseCard(data)
-		c.apply(&e.Request)
+		e, d := &n.entry, parseData(data)
+		d.apply(&e.Request)
 		n.czxid = stat.Czxid
 		if !e.Join() {
 			e.Token = driver.Token(stat.Czxid)
 		}
 		e.Broken, e.Age, e.Left = stat.Version != 0, s.age(stat.Ctime), e.TTL
-		k.sessions[n] = c.Session
-		k.silent[c.Session] = e.Age
+		k.sessions[n] = d.Session
+		k.silent[d.Session] = e.Age
 		return nil
 	})
 	for _, n := range ns {
@@ -113,7 +109,7 @@ func (s *session) readProofs(ctx context.Context, proofs map[string]time.Duratio
 	}
 	var mu sync.Mutex
 	return each(len(names), func(i int) error {
-		stat, err := s.stat(ctx, s.b.root+"/sessions/"+names[i])
+		stat, err := s.Stat(ctx, s.b.root+"/sessions/"+names[i])
 		if errors.Is(err, zk.ErrNoNode) {
 			return nil
 		}
@@ -131,17 +127,17 @@ func (s *session) readProofs(ctx context.Context, proofs map[string]time.Duratio
 // sessions in the same transactions, so that the holders see it with their next renewal. When all
 // are marked the hold cannot be joined any more; with force they are removed then.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	s, err := b.some(ctx)
+	s, err := b.anySession(ctx)
 	if err != nil {
 		return b.explain(ctx, err)
 	}
 	w := &breaking{name: name, token: t, force: force}
 	for {
 		done, err := s.breakOnce(ctx, w)
-		if done || err != nil && !brokenLine(err) && !moved(err) {
+		if done || err != nil && !conn.Disconnected(err) && !queueChanged(err) {
 			return b.explain(ctx, err)
 		}
-		if brokenLine(err) {
+		if conn.Disconnected(err) {
 			w.begun = true // perhaps
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
@@ -157,9 +153,6 @@ type breaking struct {
 	force bool
 	begun bool // some of it may have been executed
 }
-
-// moved reports whether a transaction failed since the queue had changed.
-func moved(err error) bool { return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) }
 
 // breakOnce looks at the queue, and goes on with what is to be done. Not done and no error: once
 // more. Who waits is not read, however many there are.
@@ -211,7 +204,7 @@ func (s *session) hold(ctx context.Context, w *breaking, ns []*node) (hold []*no
 		}
 	}
 	if owner.IsZero() {
-		k, err := s.cards(ctx, w.name, began[:queueOf(ns).Granted()])
+		k, err := s.readData(ctx, w.name, began[:queueOf(ns).Granted()])
 		if err != nil {
 			return nil, err
 		}
@@ -235,7 +228,7 @@ func (s *session) hold(ctx context.Context, w *breaking, ns []*node) (hold []*no
 func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []*node, marked bool, err error) {
 	dir := s.b.dir(w.name)
 	for some := range slices.Chunk(hold, batch) {
-		k, err := s.cards(ctx, w.name, some)
+		k, err := s.readData(ctx, w.name, some)
 		if err != nil {
 			return nil, marked, err
 		}
@@ -246,7 +239,7 @@ func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []
 		}
 		w.begun, marked = true, true
 		err = s.batches(ctx, sound, func(n *node) []any {
-			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: newCard(n.entry.Request, k.sessions[n]), Version: 0}}
+			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: newData(n.entry.Request, k.sessions[n]), Version: 0}}
 		}, k.sessions)
 		if err != nil {
 			return nil, marked, err
@@ -258,7 +251,7 @@ func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []
 // unchanged reports whether nobody arrived since the directory had that version. This session sees
 // at least what came before its own last write.
 func (s *session) unchanged(ctx context.Context, dir string, version int32) (bool, error) {
-	stat, err := s.stat(ctx, dir)
+	stat, err := s.Stat(ctx, dir)
 	if err != nil {
 		return false, err
 	}
@@ -274,12 +267,12 @@ const batch = 64
 func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
 	for some := range slices.Chunk(ns, batch) {
 		err := s.transact(ctx, some, do, sessions)
-		for i := 0; moved(err) && i < len(some); i++ {
-			if one := s.transact(ctx, some[i:i+1], do, sessions); one != nil && !moved(one) {
+		for i := 0; queueChanged(err) && i < len(some); i++ {
+			if one := s.transact(ctx, some[i:i+1], do, sessions); one != nil && !queueChanged(one) {
 				return one
 			}
 		}
-		if err != nil && !moved(err) {
+		if err != nil && !queueChanged(err) {
 			return err
 		}
 	}
@@ -298,7 +291,7 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 		}
 		touched[name] = true
 		at := s.b.root + "/sessions/" + path.Base(name)
-		switch _, err := s.stat(ctx, at); {
+		switch _, err := s.Stat(ctx, at); {
 		case err == nil:
 			ops = append(ops, &zk.SetDataRequest{Path: at, Data: []byte("a hold was broken"), Version: -1})
 		case !errors.Is(err, zk.ErrNoNode):
@@ -306,23 +299,20 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 			return err
 		}
 	}
-	return s.call(ctx, func(c *zk.Conn) error { _, err := c.Multi(ops...); return err }, nil)
+	_, err := s.Multi(ctx, nil, ops...)
+	return err
 }
 
 // List implements [driver.Lister].
 func (b *Backend) List(ctx context.Context) ([]string, error) {
-	s, err := b.some(ctx)
+	s, err := b.anySession(ctx)
 	if err != nil {
 		return nil, b.explain(ctx, err)
 	}
-	if err := s.sync(ctx, b.root+"/locks"); err != nil {
+	if err := s.Sync(ctx, b.root+"/locks"); err != nil {
 		return nil, b.explain(ctx, err)
 	}
-	var dirs []string
-	err = s.call(ctx, func(c *zk.Conn) (err error) {
-		dirs, _, err = c.Children(b.root + "/locks")
-		return err
-	}, nil)
+	dirs, _, err := s.Children(ctx, b.root+"/locks")
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil
 	}

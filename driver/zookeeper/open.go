@@ -4,20 +4,18 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
 func init() {
@@ -35,22 +33,27 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	least, most, err := timeouts(ctx, o)
-	if err == nil {
-		// the least timeout is two ticks, unless it was set; the lag is half a tick
-		b.o.lag = least / 4
-		b.bound(ttlOf(least, b.o.lag), ttlOf(most, b.o.lag))
-		b.o.ttl = max(min(o.ttl, b.caps.MaxTTL), b.caps.MinTTL)
-		var s *session
-		if s, err = b.some(ctx); err == nil && o.timeout > 0 {
-			b.bound(s.ttl/2, s.ttl)
-		}
-	}
-	if err != nil {
+	if err := b.reach(ctx, o); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("reach %s: %w", strings.Join(o.addrs, ","), err)
 	}
 	return b, nil
+}
+
+// reach asks the servers which sessions they give, and makes the first.
+func (b *Backend) reach(ctx context.Context, o options) error {
+	least, most, err := timeouts(ctx, o)
+	if err != nil {
+		return err
+	}
+	b.o.lag = least / 4 // the least timeout is two ticks, unless it was set; the lag is half a tick
+	b.setBounds(ttlOf(least, b.o.lag), ttlOf(most, b.o.lag))
+	b.o.ttl = max(min(o.ttl, b.caps.MaxTTL), b.caps.MinTTL)
+	s, err := b.anySession(ctx)
+	if err == nil && o.timeout > 0 {
+		b.setBounds(s.ttl/2, s.ttl)
+	}
+	return err
 }
 
 func parse(c driver.Config) (options, error) {
@@ -91,19 +94,22 @@ func dialTLS(t *tls.Config) zk.Dialer {
 		host, _, _ := net.SplitHostPort(address)
 		t := t.Clone()
 		t.ServerName = cmp.Or(t.ServerName, host)
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, t)
+		c, err := tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, t)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return nil, fmt.Errorf("%s: no TLS handshake within %s", address, timeout)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return conn, nil
+		return c, nil
 	}
 }
 
-// timeouts asks the servers for the least and the greatest session timeout that they give: with
-// sessions that ask for almost none and for a very long one, and are closed at once.
+// openTimeout is how long Open has for servers to say which session timeouts they give.
+const openTimeout = 7 * time.Second
+
+// timeouts returns the least and the greatest session timeout that the servers give. Two sessions
+// ask, one for almost none and one for a very long one, and are closed at once.
 func timeouts(ctx context.Context, o options) (least, most time.Duration, err error) {
 	const endless = 24 * time.Hour * sessionShare / ttlShare // the greatest TTL that there is
 	type answer struct {
@@ -117,8 +123,8 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 		addr := o.addrs[try%len(o.addrs)]
 		go func() {
 			var a answer
-			if a.least, a.err = probe(o.dial, addr, time.Millisecond); a.err == nil {
-				a.most, a.err = probe(o.dial, addr, endless)
+			if a.least, a.err = conn.Probe(o.dial, addr, time.Millisecond); a.err == nil {
+				a.most, a.err = conn.Probe(o.dial, addr, endless)
 			}
 			done <- a
 		}()
@@ -126,81 +132,36 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 		select {
 		case a = <-done:
 		case <-ctx.Done():
-			return 0, 0, untimely(ctx, last)
+			return 0, 0, openEnded(ctx, last)
 		}
 		if a.err == nil {
 			return a.least, a.most, nil
 		}
-		last = plain(a.err)
+		last = hideContext(a.err)
 		// there is a server, and it may be about to find its leader
-		patient := errors.Is(a.err, errMute)
+		patient := errors.Is(a.err, conn.ErrNoGreeting)
 		if time.Now().After(end) || !patient && try >= 2*len(o.addrs) {
 			return 0, 0, last
 		}
 		if pause(ctx, 100*time.Millisecond) != nil {
-			return 0, 0, untimely(ctx, last)
+			return 0, 0, openEnded(ctx, last)
 		}
 	}
 }
 
-// untimely is the error of an Open whose context ended, after that error.
-func untimely(ctx context.Context, last error) error {
+// openEnded returns the error of an Open whose context ended after that error.
+func openEnded(ctx context.Context, last error) error {
 	if last == nil {
 		return fmt.Errorf("no answer: %w", ctx.Err())
 	}
 	return fmt.Errorf("%w; %w", ctx.Err(), last)
 }
 
-// errMute: there is a server that gives no session.
-var errMute = errors.New("the server does not answer as a ZooKeeper does that serves")
-
-// errHungUp is what a server does that has no leader, or no connection left for the client's
-// address.
-var errHungUp = fmt.Errorf("%w: it hangs up at once, as one without a leader does, or one that has no connection left for this address (maxClientCnxns)", errMute)
-
-// mute says what is wrong with a server that gave no session before err ended the connection.
-func mute(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		return errHungUp
+// hideContext returns an error that matches no context's: the deadline in it was the driver's, and
+// the caller's context lives.
+func hideContext(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return errors.New(err.Error())
 	}
-	return errMute
-}
-
-// probe begins a session that asks for that timeout, ends it, and returns the timeout that the
-// server gave.
-func probe(dial zk.Dialer, addr string, timeout time.Duration) (time.Duration, error) {
-	conn, err := dial("tcp", addr, greetTimeout)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(greetTimeout))
-	// the length of what follows
-	hello := binary.BigEndian.AppendUint32(nil, 4+8+4+8+4+16)
-	// version, last zxid
-	hello = append(hello, make([]byte, 4+8)...)
-	hello = binary.BigEndian.AppendUint32(hello, uint32(timeout.Milliseconds())) //
-	hello = append(hello, make([]byte, 8)...)                                    // session
-	// the length of the password, which follows
-	hello = binary.BigEndian.AppendUint32(hello, 16)
-	hello = append(hello, make([]byte, 16)...)
-	if _, err := conn.Write(hello); err != nil {
-		return 0, fmt.Errorf("%s: %w: %w", addr, mute(err), err)
-	}
-	reply := make([]byte, helloLen)
-	if _, err := io.ReadFull(conn, reply); err != nil {
-		return 0, fmt.Errorf("%s: %w: %w", addr, mute(err), err)
-	}
-	given, id := time.Duration(int32(binary.BigEndian.Uint32(reply[8:])))*time.Millisecond, binary.BigEndian.Uint64(reply[12:])
-	if given <= 0 || id == 0 {
-		return 0, errMute
-	}
-	const opClose = -11
-	op := int32(opClose)
-	bye := binary.BigEndian.AppendUint32(nil, 8)
-	bye = binary.BigEndian.AppendUint32(bye, 1) // the number of the call
-	bye = binary.BigEndian.AppendUint32(bye, uint32(op))
-	_, _ = conn.Write(bye)
-	_, _ = io.Copy(io.Discard, conn) // until the server closed the session
-	return given, nil
+	return err
 }

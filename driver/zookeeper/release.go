@@ -8,9 +8,11 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// Release implements [driver.Backend].
+// Release implements [driver.Backend]. The node is deleted on condition that nobody broke the hold:
+// who holds what was broken gets ErrLost.
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -21,63 +23,63 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrClosed
 	}
 	if r.Uncertain {
-		b.bury(r)
+		b.addTombstone(r)
 	}
-	m := b.mine[r.ID]
-	if m == nil {
+	req := b.requests[r.ID]
+	if req == nil {
 		b.mu.Unlock()
 		return b.releaseUnknown(ctx, r)
 	}
-	s, at, broken := m.s, m.path, m.broken
+	s, at, broken := req.s, req.path, req.broken
 	if at == "" || s == nil { // an Acquire is under way, and removes what it made
-		b.bury(r)
-		b.forget(m, true)
+		b.addTombstone(r)
+		b.forget(req, true)
 		b.mu.Unlock()
 		return nil
 	}
-	m.leaving = true // no proof of the session looks at it any more
+	req.releasing = true // no proof of the session checks it any more
 	b.mu.Unlock()
 	version := int32(0)
 	if broken {
 		version = -1
 	}
-	err := s.delete(ctx, m, at, version)
-	if errors.Is(err, zk.ErrBadVersion) { // it was broken
+	err := s.deleteRequest(ctx, req, at, version)
+	if errors.Is(err, zk.ErrBadVersion) { // somebody broke it, and no proof has found that yet
 		broken = true
-		err = s.delete(ctx, m, at, -1)
+		err = s.deleteRequest(ctx, req, at, -1)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case err == nil, errors.Is(err, zk.ErrNoNode):
-		doubt := m.deleted
-		b.forget(m, false)
-		if broken || err != nil && !doubt {
+		ours := err == nil || req.deleteSent
+		b.forget(req, false)
+		if broken || !ours {
 			return driver.ErrLost
 		}
 		return nil
-	case errors.Is(err, errEnded):
-		b.forget(m, true)
+	case errors.Is(err, conn.ErrEnded):
+		b.forget(req, true)
 		return driver.ErrLost
 	}
-	m.leaving = false
+	req.releasing = false
 	return b.explain(ctx, err)
 }
 
-// delete deletes the node of a request. On a broken line it is sent again; a node that is gone then
-// was deleted by an earlier copy, as far as anybody can tell.
-func (s *session) delete(ctx context.Context, m *mine, at string, version int32) error {
+// deleteRequest deletes the node of a request. After a disconnect it sends that again: a node that
+// is gone then was deleted by the earlier copy, as far as anybody can tell.
+func (s *session) deleteRequest(ctx context.Context, req *request, at string, version int32) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		sent := s.now()
-		err := s.call(ctx, func(c *zk.Conn) error { return c.Delete(at, version) }, nil)
+		w := s.sending()
+		err := s.Delete(ctx, at, version)
 		if err == nil {
-			s.wrote(sent)
-		} else if !refused(err) {
+			s.recordWrite(w)
+		} else if !conn.Refused(err) {
 			s.b.mu.Lock()
-			m.deleted = true
+			req.deleteSent = true
 			s.b.mu.Unlock()
 		}
-		if !brokenLine(err) {
+		if !conn.Disconnected(err) {
 			return err
 		}
 		if err := pause(ctx, wait); err != nil {
@@ -88,7 +90,7 @@ func (s *session) delete(ctx context.Context, m *mine, at string, version int32)
 
 // releaseUnknown releases a request that this client does not know (any more).
 func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
-	s, err := b.some(ctx)
+	s, err := b.anySession(ctx)
 	if err != nil {
 		return b.explain(ctx, err)
 	}
@@ -100,10 +102,8 @@ func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
 		if n.entry.ID != r.ID {
 			continue
 		}
-		err := s.call(ctx, func(c *zk.Conn) error { return c.Delete(b.dir(r.Name)+"/"+n.name, -1) }, nil)
-		switch {
-		case errors.Is(err, zk.ErrNoNode):
-		case err != nil:
+		err := s.Delete(ctx, b.dir(r.Name)+"/"+n.name, -1)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return b.explain(ctx, err)
 		}
 	}

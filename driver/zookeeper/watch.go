@@ -4,82 +4,78 @@ import (
 	"context"
 	"errors"
 
-	"github.com/go-zookeeper/zk"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
 // watch is a watch on one path, shared by all that wait for it. The library cannot remove one, so
-// it stays when nobody waits any more, for who comes next: what stands at a server is bounded by
-// the requests that stand in its queues, however many come and go behind them.
+// it stays when nobody waits any more, for who comes next. So the watches at a server are bounded
+// by the requests that stand in its queues, however many come and go behind them.
 type watch struct {
-	wakes map[chan struct{}]struct{} // of those who wait
+	waiters map[chan struct{}]struct{} // the channels by which they are woken
 }
 
-func poke(wake chan struct{}) {
+// wake puts a token into the channel, unless it has one.
+func wake(ch chan struct{}) {
 	select {
-	case wake <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }
 
-// await has wake poked when the node changes or is gone, or when that is in doubt. It returns when
+// watch has ch woken when the node changes or is gone, or when that is in doubt. It returns when
 // the watch stands, or ctx ends.
-func (s *session) await(ctx context.Context, at string, wake chan struct{}) {
+func (s *session) watch(ctx context.Context, at string, ch chan struct{}) {
 	s.mu.Lock()
 	if w := s.watches[at]; w != nil {
-		w.wakes[wake] = struct{}{}
+		w.waiters[ch] = struct{}{}
 		s.mu.Unlock()
 		return
 	}
-	w := &watch{wakes: map[chan struct{}]struct{}{wake: {}}}
+	w := &watch{waiters: map[chan struct{}]struct{}{ch: {}}}
 	s.watches[at] = w
 	s.mu.Unlock()
-	settle := func(err error) {
+	failed := func(err error) {
 		if err == nil {
 			return
 		}
-		s.mu.Lock() // there is no watch; who waits looks again
+		s.mu.Lock() // there is no watch: who waits checks its place
 		defer s.mu.Unlock()
 		if s.watches[at] == w {
 			s.fire(at)
 		}
 	}
-	free, err := s.reading(ctx)
+	free, err := s.startRead(ctx)
 	if err != nil {
-		settle(err)
+		failed(err)
 		return
 	}
-	err = s.call(ctx, func(c *zk.Conn) error {
-		_, _, _, err := c.GetW(at) // its channel is not needed: the line hears everything
-		return err
-	}, settle)
+	err = s.Watch(ctx, at, failed)
 	free()
-	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) { // else it is under way yet
-		settle(err)
-	} else if unsent := (notSent{}); errors.As(err, &unsent) {
-		settle(err)
+	if underWay := ctx.Err() != nil && errors.Is(err, ctx.Err()) && !conn.IsNotSent(err); !underWay {
+		failed(err)
 	}
 }
 
-// unawait ends that.
-func (s *session) unawait(at string, wake chan struct{}) {
+// unwatch ends that for ch.
+func (s *session) unwatch(at string, ch chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.watches[at]; w != nil {
-		delete(w.wakes, wake)
+		delete(w.waiters, ch)
 	}
 }
 
-// fire wakes those who wait for a path. s.mu is held.
+// fire wakes those who watch a path. s.mu is held.
 func (s *session) fire(at string) {
 	if w := s.watches[at]; w != nil {
 		delete(s.watches, at)
-		for wake := range w.wakes {
-			poke(wake)
+		for ch := range w.waiters {
+			wake(ch)
 		}
 	}
 }
 
-// fireAll wakes all who wait. s.mu is held.
+// fireAll wakes all who watch anything. s.mu is held.
 func (s *session) fireAll() {
 	for at := range s.watches {
 		s.fire(at)

@@ -151,7 +151,7 @@ func zkTimeout(ttl time.Duration) time.Duration { return ttl*4/3 + time.Second +
 // connSide is a client of the driver over a connection that is not the driver's.
 type connSide struct {
 	*zookeeper.Backend
-	conn *zk.Conn
+	conn *zookeeper.Conn
 	line *netfault.Proxy
 	once sync.Once
 }
@@ -166,23 +166,29 @@ func (s *connSide) Close() error {
 	return err
 }
 
+// zkConnect makes a connection of the user's to a server.
+func zkConnect(t service.T, s *service.Server, timeout time.Duration, dial zk.Dialer) *zookeeper.Conn {
+	t.Helper()
+	// before it tries the first again, the library pauses for a second
+	servers := []string{s.Addr, s.Addr, s.Addr}
+	conn, err := zookeeper.Connect(servers, timeout, zookeeper.ConnectOptions{Dialer: dial, Logger: quietly{}})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return conn
+}
+
 // zkOnConn opens a client over a connection of the user's, which goes through the proxy.
 func zkOnConn(t service.T, s *service.Server, p *netfault.Proxy, timeout time.Duration, o zookeeper.Options) *connSide {
 	t.Helper()
-	line := zookeeper.NewLine(func(network, addr string, timeout time.Duration) (net.Conn, error) {
+	conn := zkConnect(t, s, timeout, func(network, addr string, timeout time.Duration) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		return p.Dial(ctx, network, addr)
 	})
-	// before it tries the first again, the library pauses for a second
-	servers := []string{s.Addr, s.Addr, s.Addr}
-	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quietly{}), zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event))
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	b, err := zookeeper.New(ctx, conn, line, o)
+	b, err := zookeeper.New(ctx, conn, o)
 	if err != nil {
 		conn.Close()
 		t.Fatalf("%v", err)

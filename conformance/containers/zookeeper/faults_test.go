@@ -51,7 +51,7 @@ func TestZooKeeperFaults(t *testing.T) {
 		{"a node is deleted by hand", zkHandDeleted},
 		{"a hold is broken", zkBroken},
 		{"a hold is broken before its client knows of it", zkBrokenUnseen},
-		{"two backends on one line", zkTwoOnALine},
+		{"two backends on one connection", zkTwoOnAConn},
 		{"foreign children", zkForeign},
 		{"parents vanish", zkNoParents},
 		{"nothing is left", zkNothingLeft},
@@ -413,20 +413,23 @@ func zkLongSession(t *testing.T, s *service.Server) {
 	mustUnlock(t, l)
 }
 
-// zkTwoOnALine: a second backend is refused while the first is there, which goes on.
-func zkTwoOnALine(t *testing.T, s *service.Server) {
-	line := zookeeper.NewLine(nil)
-	conn, _, err := zk.Connect([]string{s.Addr}, 20*time.Second, zk.WithLogger(quietly{}), zk.WithDialer(line.Dial), zk.WithEventCallback(line.Event))
+// zkTwoOnAConn: a second backend is refused while the first is there, which goes on. The connection
+// stays open when its backend is closed, and tells the user's events all the while.
+func zkTwoOnAConn(t *testing.T, s *service.Server) {
+	var events atomic.Int64
+	conn, err := zookeeper.Connect([]string{s.Addr}, 20*time.Second, zookeeper.ConnectOptions{
+		Logger: quietly{}, EventCallback: func(zk.Event) { events.Add(1) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	for range 2 { // the second has the line once the first is closed
-		b, err := zookeeper.New(await.Bounded(t, 30*time.Second), conn, line, zookeeper.Options{Prefix: "two-on-a-line"})
+	for range 2 { // the second has the connection once the first is closed
+		b, err := zookeeper.New(await.Bounded(t, 30*time.Second), conn, zookeeper.Options{Prefix: "two-on-a-conn"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := zookeeper.New(await.Bounded(t, 30*time.Second), conn, line, zookeeper.Options{}); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := zookeeper.New(await.Bounded(t, 30*time.Second), conn, zookeeper.Options{}); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("a second backend: %v", err)
 		}
 		r := steps.Asked(b, "mine", 10*time.Second)
@@ -434,9 +437,15 @@ func zkTwoOnALine(t *testing.T, s *service.Server) {
 		steps.Released(t, b, r)
 		b.Close()
 	}
-	if _, _, err := conn.Exists("/"); err != nil {
+	if _, _, err := conn.ZK().Exists("/"); err != nil {
 		t.Errorf("Close has closed the connection: %v", err)
 	}
+	before := events.Load()
+	if _, _, _, err := conn.ZK().ExistsW("/two-on-a-conn-event"); err != nil {
+		t.Fatal(err)
+	}
+	treeOf(t, s).make("/two-on-a-conn-event", 0)
+	await.That(t, "the user's callback is told of his watch", func() bool { return events.Load() > before })
 }
 
 // zkLocker holds a name, and says what becomes of the lease.

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
@@ -404,43 +402,6 @@ func TestZooKeeperTTLs(t *testing.T) {
 		}
 		steps.MustLock(t, c.Mutex(more))
 		c.Close()
-	}
-}
-
-// TestZooKeeperOtherLines: New over a connection that the line cannot hear says at once what to
-// change.
-func TestZooKeeperOtherLines(t *testing.T) {
-	t.Parallel()
-	s := service.Start(t, ZooKeeper)
-	line := zookeeper.NewLine(nil)
-	deaf := zk.WithEventCallback(func(zk.Event) {})
-	for what, connect := range map[string]func() (*zk.Conn, <-chan zk.Event, error){
-		"neither Dial nor Event": func() (*zk.Conn, <-chan zk.Event, error) {
-			return zk.Connect([]string{s.Addr}, 20*time.Second, zk.WithLogger(quietly{}))
-		},
-		"no Event": func() (*zk.Conn, <-chan zk.Event, error) {
-			return zk.Connect([]string{s.Addr}, 20*time.Second, zk.WithLogger(quietly{}), zk.WithDialer(line.Dial), deaf)
-		},
-		"no Dial": func() (*zk.Conn, <-chan zk.Event, error) {
-			return zk.Connect([]string{s.Addr}, 20*time.Second, zk.WithLogger(quietly{}), zk.WithEventCallback(line.Event))
-		},
-		"another server, no Dial": func() (*zk.Conn, <-chan zk.Event, error) {
-			return zk.Connect([]string{"127.0.0.1:1"}, 20*time.Second, zk.WithLogger(quietly{}), zk.WithEventCallback(line.Event))
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			line = zookeeper.NewLine(nil)
-			conn, _, err := connect()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			start := time.Now()
-			_, err = zookeeper.New(await.Bounded(t, time.Minute), conn, line, zookeeper.Options{})
-			if took := time.Since(start); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "zk.WithDialer(line.Dial)") || took > 8*time.Second {
-				t.Errorf("%v after %s", err, took)
-			}
-		})
 	}
 }
 

@@ -107,9 +107,9 @@ func parseNode(lock, name string) (*node, bool) {
 	return n, name == stem(*r)+fmt.Sprintf("%010d", n.seq) // as the server writes it
 }
 
-// first reports whether own stands there before every other child, all of which are strangers
-// numbered as usual: then it holds, and nothing else has to be read. False says nothing.
-func first(children []string, own string) bool {
+// isFirst reports whether own stands there before every other child, none of which is a join and all
+// of which have usual numbers. Then it holds, and nothing else has to be read. False says nothing.
+func isFirst(children []string, own string) bool {
 	const digits = 10
 	number := func(child string) (string, bool) {
 		at := len(child) - digits
@@ -118,7 +118,7 @@ func first(children []string, own string) bool {
 		}
 		return child[at:], child[at] >= '0' && child[at] <= '9' && child[at:] != "2147483647"
 	}
-	mine, ok := number(own)
+	ours, ok := number(own)
 	there := false
 	for _, child := range children {
 		if !ok {
@@ -127,22 +127,22 @@ func first(children []string, own string) bool {
 		var n string
 		if n, ok = number(child); child == own {
 			there = true
-		} else if n <= mine {
+		} else if n <= ours {
 			return false
 		}
 	}
 	return there && ok
 }
 
-// worn reports whether the directory's numbers ran out: from then on they are all the same, or
+// wornOut reports whether the directory's numbers ran out: from then on they are all the same, or
 // negative, and only zxids tell the order.
-func worn(ns []*node) bool {
+func wornOut(ns []*node) bool {
 	return slices.ContainsFunc(ns, func(n *node) bool { return !n.entry.Join() && (n.seq < 0 || n.seq == math.MaxInt32) })
 }
 
 // sortNodes puts nodes in order of arrival.
 func sortNodes(ns []*node) {
-	byZxid := worn(ns)
+	byZxid := wornOut(ns)
 	slices.SortFunc(ns, func(a, b *node) int {
 		if byZxid {
 			return cmp.Or(cmp.Compare(a.czxid, b.czxid), strings.Compare(a.name, b.name))
@@ -163,9 +163,9 @@ func queueOf(ns []*node) (q driver.Queue) {
 	return q
 }
 
-// card is what a request's node holds: what people ask for, and what Break needs. Nothing is
+// nodeData is the data of a request's node: what people ask for, and what Break needs. Nothing is
 // granted by it.
-type card struct {
+type nodeData struct {
 	Client  driver.ID `json:"client"`
 	TTL     int64     `json:"ttl_ms"`
 	Fixed   bool      `json:"fixed,omitempty"`
@@ -173,23 +173,24 @@ type card struct {
 	Session string    `json:"session"` // the name of the session's own node
 }
 
-func newCard(r driver.Request, session string) []byte {
-	b, err := json.Marshal(card{Client: r.Client, TTL: r.TTL.Milliseconds(), Fixed: r.Fixed, Label: r.Label, Session: session})
+func newData(r driver.Request, session string) []byte {
+	b, err := json.Marshal(nodeData{Client: r.Client, TTL: r.TTL.Milliseconds(), Fixed: r.Fixed, Label: r.Label, Session: session})
 	if err != nil {
 		return nil // strings and numbers cannot fail
 	}
 	return b
 }
 
-// parseCard reads a card. Of one that cannot be read nothing is known; the request stands all the
-// same.
-func parseCard(data []byte) (c card) {
-	if json.Unmarshal(data, &c) != nil || strings.Contains(c.Session, "/") {
-		return card{}
+// parseData reads a node's data. Of data that cannot be read nothing is known; the request stands
+// all the same.
+func parseData(data []byte) (d nodeData) {
+	if json.Unmarshal(data, &d) != nil || strings.Contains(d.Session, "/") {
+		return nodeData{}
 	}
-	return c
+	return d
 }
 
-func (c *card) apply(r *driver.Request) {
-	r.Client, r.TTL, r.Fixed, r.Label = c.Client, time.Duration(c.TTL)*time.Millisecond, c.Fixed, c.Label
+// apply sets what the data says of the request.
+func (d *nodeData) apply(r *driver.Request) {
+	r.Client, r.TTL, r.Fixed, r.Label = d.Client, time.Duration(d.TTL)*time.Millisecond, d.Fixed, d.Label
 }

@@ -1,0 +1,62 @@
+package zookeeper
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
+)
+
+// Conn is a connection of github.com/go-zookeeper/zk that [New] can stand on. [Connect] makes it.
+// The zero Conn is refused.
+type Conn struct{ c *conn.Conn }
+
+// ConnectOptions configure [Connect]. The zero value is useful. Each is an option of zk.Connect.
+type ConnectOptions struct {
+	Dialer            zk.Dialer       // makes the network connections; nil: plain TCP
+	EventCallback     func(zk.Event)  // called for each event, in order; it must not block; nil: none
+	HostProvider      zk.HostProvider // nil: the library's
+	Logger            zk.Logger       // nil: the library's
+	MaxBufferSize     int             // of what is received; 0: no bound
+	MaxConnBufferSize int             // of what is sent; 0: the library's
+}
+
+// Connect makes a connection to the servers (host:port, the port is 2181 if it is missing) as
+// zk.Connect does: it returns at once, and the session comes later. A [Backend] can stand on the
+// connection beside whatever else uses [Conn.ZK]. Connect is the only way to make one: zk.Connect
+// returns a connection that tells neither the timeout that the server gave nor when it was last
+// heard, and nothing bounds the trust in a lease without both.
+//
+// The caller closes the connection, after the backend.
+func Connect(servers []string, sessionTimeout time.Duration, o ConnectOptions) (*Conn, error) {
+	c, err := conn.Open(conn.Config{
+		Servers: servers, Timeout: sessionTimeout, Dial: o.Dialer, Event: o.EventCallback,
+		Set: func(library *zk.Conn) {
+			if o.HostProvider != nil {
+				zk.WithHostProvider(o.HostProvider)(library)
+			}
+			if o.Logger != nil {
+				zk.WithLogger(o.Logger)(library)
+			}
+			if o.MaxBufferSize > 0 {
+				zk.WithMaxBufferSize(o.MaxBufferSize)(library)
+			}
+			if o.MaxConnBufferSize > 0 {
+				zk.WithMaxConnBufferSize(o.MaxConnBufferSize)(library)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w connection: %w", driver.ErrInvalid, err)
+	}
+	return &Conn{c}, nil
+}
+
+// ZK returns the library's connection, for everything else that the program does with it.
+func (c *Conn) ZK() *zk.Conn { return c.c.Library() }
+
+// Close closes the connection and ends its session. Close the backend first.
+func (c *Conn) Close() { c.c.Library().Close() }

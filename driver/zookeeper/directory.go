@@ -1,0 +1,304 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
+)
+
+// directory is what the requests of one session under one name share. One listing serves all who
+// asked before it was sent, since it shows all that had been created by then. One listing is under
+// way at a time. The session's mu guards the directory.
+type directory struct {
+	next    *listing              // for those who ask now; it is not sent yet; nil: nobody asks
+	listing bool                  // list runs
+	waiters map[*request]struct{} // who waits for an event
+
+	// seen is the zxid of the directory's last change that all waiters have taken into account.
+	seen      int64
+	recheckAt time.Time // when it is read next, if no event comes
+}
+
+// dirKey says what a listing shows: a name as this session's server has it, or as the leader does.
+type dirKey struct {
+	name   string
+	synced bool
+}
+
+// listing is one reading of a directory.
+type listing struct {
+	s        *session
+	name     string
+	done     chan struct{} // closed when the rest is set
+	children []string
+	version  int32 // of the directory's data; -1: there is no directory
+	changed  int64 // the zxid of the last change of its children
+	err      error
+
+	once    sync.Once
+	v       *view
+	viewErr error
+}
+
+// view is what a listing says, worked out once for all who wait for it.
+type view struct {
+	q       driver.Queue
+	granted int
+	place   map[string]int           // among the arrivals, by the node's name
+	names   map[*driver.Entry]string // of nodes
+	byID    map[driver.ID][]*node    // in order of arrival
+}
+
+// list returns a listing that is sent after now, of what stands there now if synced.
+func (s *session) list(ctx context.Context, name string, synced bool) (*listing, error) {
+	key := dirKey{name, synced}
+	s.mu.Lock()
+	d := s.directory(key)
+	if d.next == nil {
+		d.next = &listing{s: s, name: name, done: make(chan struct{})}
+	}
+	l := d.next
+	if !d.listing {
+		d.listing = true
+		go s.serveListings(key, d)
+	}
+	s.mu.Unlock()
+	select {
+	case <-l.done:
+		return l, l.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.Ended():
+		return nil, conn.ErrEnded
+	case <-s.b.stop:
+		return nil, driver.ErrClosed
+	}
+}
+
+// directory returns a directory, and adds it if it is missing. s.mu is held.
+func (s *session) directory(key dirKey) *directory {
+	d := s.directories[key]
+	if d == nil {
+		d = &directory{waiters: map[*request]struct{}{}}
+		s.directories[key] = d
+	}
+	return d
+}
+
+// dropUnused removes a directory that nobody uses. s.mu is held.
+func (s *session) dropUnused(key dirKey, d *directory) {
+	if !d.listing && d.next == nil && len(d.waiters) == 0 {
+		delete(s.directories, key)
+	}
+}
+
+// serveListings sends one listing after the other for as long as somebody asks.
+func (s *session) serveListings(key dirKey, d *directory) {
+	for {
+		free, err := s.startRead(s.b.ctx) // who comes while it waits for that is served too
+		s.mu.Lock()
+		l := d.next
+		d.next = nil
+		if d.listing = l != nil; !d.listing {
+			s.dropUnused(key, d)
+		}
+		s.mu.Unlock()
+		if l != nil {
+			if err == nil && key.synced {
+				err = s.Sync(s.b.ctx, s.b.dir(key.name))
+			}
+			if err == nil {
+				err = l.read(s.b.ctx)
+			}
+			l.err = err
+			close(l.done)
+		}
+		free()
+		if l == nil {
+			return
+		}
+	}
+}
+
+// maxReads is how many listings and watches of a session are under way at a time. After a reconnect
+// all who wait come at once, and no other call should have all of them ahead of it.
+const maxReads = 64
+
+// startRead waits until a read may be sent. The caller calls free when it was answered.
+func (s *session) startRead(ctx context.Context) (free func(), err error) {
+	select {
+	case s.reads <- struct{}{}:
+		return func() { <-s.reads }, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-s.Ended():
+		err = conn.ErrEnded
+	case <-s.b.stop:
+		err = driver.ErrClosed
+	}
+	return func() {}, err
+}
+
+// read lists the directory. One that is not there has no children, and version -1.
+func (l *listing) read(ctx context.Context) error {
+	children, stat, err := l.s.Children(ctx, l.s.b.dir(l.name))
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		l.version = -1
+		return nil
+	case err != nil:
+		return err
+	}
+	l.children, l.version, l.changed = children, stat.Version, stat.Pzxid
+	return nil
+}
+
+// view returns what the listing says.
+func (l *listing) view() (*view, error) {
+	l.once.Do(func() {
+		ns, err := l.s.parse(l.s.b.ctx, l.name, l.children)
+		if err != nil {
+			l.viewErr = err
+			return
+		}
+		v := &view{q: queueOf(ns), place: map[string]int{}, names: map[*driver.Entry]string{}, byID: map[driver.ID][]*node{}}
+		for _, n := range ns {
+			v.names[&n.entry] = n.name
+			v.byID[n.entry.ID] = append(v.byID[n.entry.ID], n)
+		}
+		for i, e := range v.q.Arrivals {
+			v.place[v.names[e]] = i
+		}
+		v.granted = v.q.Granted()
+		l.v = v
+	})
+	return l.v, l.viewErr
+}
+
+// nodes returns the requests that a listing shows, in order of arrival. The caller may change them.
+func (s *session) nodes(ctx context.Context, name string, synced bool) ([]*node, error) {
+	l, err := s.list(ctx, name, synced)
+	if err != nil {
+		return nil, err
+	}
+	return s.parse(ctx, name, l.children)
+}
+
+// parse makes requests of a name's children, in order of arrival.
+func (s *session) parse(ctx context.Context, name string, children []string) (ns []*node, err error) {
+	ns = make([]*node, 0, len(children))
+	for _, child := range children {
+		if n, ok := parseNode(name, child); ok {
+			ns = append(ns, n)
+		}
+	}
+	if wornOut(ns) {
+		if ns, err = s.readArrivals(ctx, s.b.dir(name), ns); err != nil {
+			return nil, err
+		}
+	}
+	sortNodes(ns)
+	return ns, nil
+}
+
+// readArrivals reads when the requests arrived that are no joins, and returns what is still there.
+func (s *session) readArrivals(ctx context.Context, dir string, ns []*node) ([]*node, error) {
+	err := each(len(ns), func(i int) error {
+		if ns[i].entry.Join() {
+			return nil
+		}
+		stat, err := s.Stat(ctx, dir+"/"+ns[i].name)
+		if errors.Is(err, zk.ErrNoNode) {
+			ns[i] = nil
+			return nil
+		}
+		if err == nil {
+			ns[i].czxid = stat.Czxid
+		}
+		return err
+	})
+	var there []*node
+	for _, n := range ns {
+		if n != nil {
+			there = append(there, n)
+		}
+	}
+	return there, err
+}
+
+// No event is trusted to arrive for ever. Each directory where somebody waits is read once in three
+// timeouts of the session, recheck at most and half of that at least. If it is not as it was all
+// who wait there check their places. A client reads one directory in each recheckPace at most, so
+// those of a great many are read less often.
+const (
+	recheck     = 30 * time.Second
+	recheckPace = 100 * time.Millisecond
+)
+
+// nextRecheck returns when a directory that was as it should be now is read again.
+func (s *session) nextRecheck(now time.Time) time.Time {
+	d := min(recheck, 3*s.Timeout)
+	return now.Add(d/2 + rand.N(d/2))
+}
+
+// recheckSoon reads, in the background, the directories whose time has come, so many at most.
+func (s *session) recheckSoon(now time.Time, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rechecking {
+		return
+	}
+	var due []dirKey
+	for key, d := range s.directories {
+		if len(d.waiters) > 0 && now.After(d.recheckAt) && len(due) < most {
+			due = append(due, key)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	s.rechecking = true
+	s.b.tasks.Go(func() {
+		for _, key := range due {
+			if s.recheck(key) != nil { // monitor tries again
+				break
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.rechecking = false
+	})
+}
+
+// recheck reads a directory, and wakes those who wait there if it has a change that they have not
+// seen.
+func (s *session) recheck(key dirKey) error {
+	var changed int64
+	stat, err := s.Stat(s.b.ctx, s.b.dir(key.name))
+	if err == nil {
+		changed = stat.Pzxid
+	} else if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.directories[key]
+	if d == nil {
+		return nil
+	}
+	d.recheckAt = s.nextRecheck(time.Now())
+	if d.seen != changed {
+		d.seen = changed
+		for req := range d.waiters {
+			wake(req.wake)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+var (
+	// ErrEnded: the session ended while the call was under way. Its outcome is unknown, but what it
+	// created goes with the session.
+	ErrEnded = errors.New("the session with ZooKeeper ended")
+	// ErrNoServer: no server gave a session in time.
+	ErrNoServer = errors.New("no server gave a session")
+	// ErrAnswer: the server's answer does not fit the call.
+	ErrAnswer = errors.New("unexpected answer")
+	// ErrNoGreeting: there is a server that gives no session.
+	ErrNoGreeting = errors.New("the server does not answer as a ZooKeeper does that serves")
+)
+
+// errHungUp is what a server does that has no leader, or no connection left for the client's
+// address.
+var errHungUp = fmt.Errorf("%w: it hangs up at once, as one without a leader does, or one that has no connection left for this address (maxClientCnxns)", ErrNoGreeting)
+
+// ungreeted says what is wrong with a server that gave no session before err ended the connection.
+func ungreeted(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return errHungUp
+	}
+	return ErrNoGreeting
+}
+
+// notSent is the error of a call that was never sent.
+type notSent struct{ error }
+
+// Unwrap returns the reason.
+func (e notSent) Unwrap() error { return e.error }
+
+// NotSent returns an error that says that nothing was sent, for that reason.
+func NotSent(reason error) error { return notSent{reason} }
+
+// IsNotSent reports whether err says that nothing was sent.
+func IsNotSent(err error) bool {
+	var e notSent
+	return errors.As(err, &e)
+}
+
+// refusals are the answers by which a server refuses. After any other error the outcome is unknown.
+var refusals = []error{
+	zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
+	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrInvalidPath, ErrAnswer,
+}
+
+// Refused reports whether err says that the server did nothing.
+func Refused(err error) bool {
+	if err == nil {
+		return false
+	}
+	return IsNotSent(err) || matches(err, refusals) ||
+		// an answer that the library does not know: a quota, a throttle
+		strings.HasPrefix(err.Error(), "unknown error: ")
+}
+
+// finals are the errors that decide a call whatever the connection does.
+var finals = []error{
+	ErrEnded, zk.ErrSessionExpired, context.Canceled, context.DeadlineExceeded,
+	driver.ErrClosed, driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrUpgrade, driver.ErrConflict, driver.ErrUnsupported,
+}
+
+// Disconnected reports whether err is that of the network connection: the same call may succeed on
+// the next one, and whether it was executed on this one is unknown.
+func Disconnected(err error) bool { return err != nil && !Refused(err) && !matches(err, finals) }
+
+func matches(err error, any []error) bool {
+	return slices.ContainsFunc(any, func(e error) bool { return errors.Is(err, e) })
+}
+
+// Fault tells why no server is reached, to those who give up. It is safe for concurrent use.
+type Fault struct {
+	mu  sync.Mutex
+	err error
+}
+
+// set sets the reason; nil: a server is reached. It hides what matches a context's error, since the
+// deadline in it was the driver's.
+func (f *Fault) set(err error) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = errors.New(err.Error())
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// Err returns the reason, or nil.
+func (f *Fault) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}

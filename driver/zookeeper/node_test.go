@@ -1,0 +1,148 @@
+package zookeeper
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func TestNamesComeBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
+		ea, eb := encode(a), encode(b)
+		if (a == b) != (ea == eb) {
+			t.Fatalf("%q and %q become %q and %q", a, b, ea, eb)
+		}
+		if back, ok := decode(ea); !ok || back != a {
+			t.Fatalf("%q becomes %q, and that %q, %v", a, ea, back, ok)
+		}
+		if strings.Contains(ea, "/") || ea == "." || ea == ".." {
+			t.Fatalf("%q is no part of a path", ea)
+		}
+	})
+	for _, foreign := range []string{"a/b", ".", "%2e", "%41", "%", "%2", "%zz", "a b", "ä"} {
+		if name, ok := decode(foreign); ok {
+			t.Errorf("decode(%q) = %q; nothing is encoded so", foreign, name)
+		}
+	}
+}
+
+func anyRequest(draw *rapid.T) driver.Request {
+	r := driver.Request{Name: "n", ID: driver.NewID(), Mode: rapid.SampledFrom([]driver.Mode{driver.Exclusive, driver.Shared}).Draw(draw, "mode")}
+	r.Owner = r.ID
+	if r.Mode == driver.Shared {
+		r.Limit = rapid.IntRange(0, math.MaxInt32).Draw(draw, "limit")
+	}
+	if rapid.Bool().Draw(draw, "join") {
+		r.Owner, r.Token = driver.NewID(), driver.Token(rapid.Uint64().Draw(draw, "token"))
+	}
+	return r
+}
+
+func TestNodesComeBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, seq := anyRequest(t), rapid.Int32().Draw(t, "seq")
+		n, ok := parseNode("n", stem(r)+fmt.Sprintf("%010d", seq))
+		if !ok || n.seq != seq || n.entry.Request != r {
+			t.Fatalf("%+v, %d came back as %+v, %v", r, seq, n, ok)
+		}
+	})
+}
+
+// TestFirst holds the short cut to the rule.
+func TestFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var names []string
+		for range rapid.IntRange(1, 5).Draw(t, "n") {
+			seq := rapid.SampledFrom([]int32{math.MinInt32, -3, 0, 1, 2, 9, 10, 100, math.MaxInt32 - 1, math.MaxInt32}).Draw(t, "seq")
+			name := stem(anyRequest(t)) + fmt.Sprintf("%010d", seq)
+			if rapid.IntRange(0, 9).Draw(t, "foreign") == 0 {
+				name = "foreign"
+			}
+			names = append(names, name)
+		}
+		own, ok := parseNode("n", names[0])
+		if !ok || own.entry.Join() || !isFirst(names, names[0]) {
+			return
+		}
+		var ns []*node
+		for _, name := range names {
+			if n, ok := parseNode("n", name); ok {
+				ns = append(ns, n)
+			}
+		}
+		if sortNodes(ns); wornOut(ns) || ns[0].name != names[0] || queueOf(ns).Granted() < 1 {
+			t.Fatalf("%q is not the first of %q", names[0], names)
+		}
+	})
+	r := driver.Request{ID: driver.NewID()}
+	r.Owner = r.ID
+	one, two := stem(r)+"0000000009", stem(r)+"0000000010"
+	if !isFirst([]string{two, one}, one) || isFirst([]string{two, one}, two) || isFirst([]string{two}, one) {
+		t.Error("isFirst is not who is first")
+	}
+	r.Owner = driver.NewID()
+	if j := stem(r) + "0000000011"; isFirst([]string{one, j}, one) {
+		t.Error("isFirst does not see a join")
+	}
+}
+
+func TestForeignNodes(t *testing.T) {
+	id, other := driver.NewID().String(), driver.NewID().String()
+	for _, name := range []string{
+		"", "lock-0000000001", "_c_" + id + "-lock-0000000001", ":::", "w:::0000000001", "w:" + id + ":0:", "w:" + id + ":0:1", "w:" + id + ":0:+000000001", "w:" + id + ":0:00000000001",
+		"x:" + id + ":0:0000000001", "w:" + id[1:] + ":0:0000000001", "w:" + strings.ToUpper(strings.Repeat("a", 32)) + ":0:0000000001", "w:" + id + ":1:0000000001", "r:" + id + ":-1:0000000001", "r:" + id + ":01:0000000001",
+		"r:" + id + ":99999999999:0000000001", "w:" + id + ":0:" + other + ":0000000001", "w:" + id + ":0:" + other + ":x:0000000001", "w:" + id + ":0:" + id + ":5:0000000001",
+		"w:" + id + ":0:" + other + ":-5:0000000001", "w:" + id + ":0:9999999999",
+	} {
+		if n, ok := parseNode("n", name); ok {
+			t.Errorf("%q is taken for %+v", name, n)
+		}
+	}
+}
+
+func TestOrder(t *testing.T) {
+	at := func(seq int32, czxid int64) *node {
+		r := driver.Request{ID: driver.NewID()}
+		r.Owner = r.ID
+		return &node{seq: seq, czxid: czxid, entry: driver.Entry{Request: r}}
+	}
+	for name, ns := range map[string][]*node{
+		"numbers":             {at(3, 0), at(7, 0), at(math.MaxInt32-1, 0)},
+		"the last number":     {at(math.MaxInt32-1, 5), at(math.MaxInt32, 6), at(math.MaxInt32, 7)},
+		"negative numbers":    {at(math.MaxInt32, 5), at(math.MinInt32, 6), at(-5, 7), at(-5, 8)},
+		"negative ones alone": {at(-5, 5), at(-7, 6), at(-6, 7)},
+		"numbers begin again": {at(-1, 5), at(0, 6), at(1, 7)},
+	} {
+		want := slices.Clone(ns)
+		for i := range ns {
+			shuffled := append(slices.Clone(ns[i:]), ns[:i]...)
+			slices.Reverse(shuffled)
+			if sortNodes(shuffled); !slices.Equal(shuffled, want) {
+				t.Errorf("%s: not in order of arrival", name)
+			}
+		}
+	}
+}
+
+func TestNodeData(t *testing.T) {
+	r := driver.Request{Client: driver.NewID(), TTL: 1500 * time.Millisecond, Fixed: true, Label: "who ✓"}
+	c := parseData(newData(r, "0123-ab"))
+	var back driver.Request
+	c.apply(&back)
+	if back != r || c.Session != "0123-ab" {
+		t.Errorf("%+v came back as %+v of session %q", r, back, c.Session)
+	}
+	for _, data := range []string{"", "null", "[]", "{", `{"ttl_ms":"x"}`, `{"session":"../../other"}`, "\xff"} {
+		if c := parseData([]byte(data)); c.Session != "" || c.TTL != 0 {
+			t.Errorf("%q is taken for %+v", data, c)
+		}
+	}
+}

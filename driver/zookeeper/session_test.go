@@ -1,0 +1,56 @@
+package zookeeper
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func TestTimeouts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ttl := time.Duration(rapid.Int64Range(1, int64(24*time.Hour)).Draw(t, "ttl"))
+		lag := time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "lag"))
+		timeout := timeoutFor(ttl, lag)
+		if got := ttlOf(timeout, lag); got < ttl || got > ttl+2 {
+			t.Fatalf("a session for %s lasts %s, which allows %s", ttl, timeout, got)
+		}
+		if timeout < ttl+ttl/3+lag { // from the sign of life before the proof
+			t.Fatalf("%s is too short for %s with a lag of %s", timeout, ttl, lag)
+		}
+	})
+}
+
+// TestClasses: all TTLs that there are make a few sessions, none of which lasts for less, nor for
+// as if the TTL was twice as long.
+func TestClasses(t *testing.T) {
+	const own = 7 * time.Second
+	b, err := newBackend(options{ttl: own, sessions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.setBounds(ttlOf(4*time.Second, time.Second), ttlOf(40*time.Second, time.Second))
+	if b.caps.MinTTL != 2250*time.Millisecond || b.caps.MaxTTL != 28571*time.Millisecond {
+		t.Errorf("%s to %s are allowed", b.caps.MinTTL, b.caps.MaxTTL)
+	}
+	classes := map[class]bool{}
+	for ttl := b.caps.MinTTL; ttl <= b.caps.MaxTTL; ttl += 7 * time.Millisecond {
+		c := b.class(ttl, "n")
+		if c.ttl < ttl || c.ttl >= 2*ttl {
+			t.Fatalf("%s has sessions for %s", ttl, c.ttl)
+		}
+		classes[c] = true
+	}
+	if len(classes) > 6 || b.sessionTTL(own) != own {
+		t.Errorf("%v, and %s for the client's own %s", classes, b.sessionTTL(own), own)
+	}
+	for _, ttl := range []time.Duration{0, b.caps.MinTTL - 1, b.caps.MaxTTL + 1, 24 * time.Hour} {
+		if err := b.checkTTL(ttl); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "2.25s to 28.571s") {
+			t.Errorf("a TTL of %s: %v", ttl, err)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
+)
+
+// withParents runs f, which creates the node at that path. If parents are missing it makes them and
+// runs f again.
+func (s *session) withParents(ctx context.Context, at string, f func() error) error {
+	const tries = 10 // what vanishes again and again is made again, but not for ever
+	for try := 0; ; try++ {
+		err := retry(ctx, f)
+		if !errors.Is(err, zk.ErrNoNode) || try > tries {
+			return err
+		}
+		if err := s.mkdir(ctx, path.Dir(at)); err != nil {
+			return err
+		}
+	}
+}
+
+// mkdir makes a directory and what is missing above it. That of a name is a container, which the
+// server removes when it has been empty for a while. The root node says the format.
+func (s *session) mkdir(ctx context.Context, dir string) error {
+	if dir == "/" {
+		return nil
+	}
+	data := []byte{}
+	if dir == s.b.root {
+		data = formatData()
+	}
+	container := strings.HasPrefix(dir, s.b.locks())
+	err := s.withParents(ctx, dir, func() error {
+		flags := int32(zk.FlagPersistent)
+		if container && !s.b.noContainers.Load() {
+			flags = zk.FlagContainer
+		}
+		err := s.Create(ctx, dir, data, flags, s.b.o.ACL)
+		const unimplemented = "unknown error: -6" // before ZooKeeper 3.5.3
+		if flags == zk.FlagContainer && err != nil && strings.Contains(err.Error(), unimplemented) {
+			s.b.noContainers.Store(true)
+			return zk.ErrConnectionClosed // again
+		}
+		return err
+	})
+	switch {
+	case !errors.Is(err, zk.ErrNodeExists):
+		return err
+	case dir == s.b.root: // another client has just made it
+		_, err := s.checkFormat(ctx)
+		return err
+	}
+	return nil
+}
+
+// remove deletes a node of the session, in the background: until it is gone, or the session is.
+func (s *session) remove(at string) {
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		w := s.sending()
+		err := s.Delete(s.b.ctx, at, -1)
+		if err == nil {
+			s.recordWrite(w)
+		}
+		if isRemoved(err) {
+			return
+		}
+		if errors.Is(err, conn.ErrEnded) || pause(s.b.ctx, wait) != nil {
+			if s.own == nil { // over for the driver; the user's connection may have it yet
+				go s.deleteAnywhere(at)
+			}
+			return
+		}
+	}
+}
+
+// isRemoved reports whether a delete with that result need not be tried again: the node is gone, or
+// may not be deleted. A server that has too much to do refuses too, for now.
+func isRemoved(err error) bool {
+	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth)
+}
+
+// queueChanged reports whether a transaction failed since a node is not as it was, or is gone.
+func queueChanged(err error) bool {
+	return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
+}
+
+// each runs f for 0 to n-1, several at a time, and returns the first error.
+func each(n int, f func(int) error) error {
+	const abreast = 16
+	errs := make(chan error, n)
+	next := atomic.Int64{}
+	for range min(n, abreast) {
+		go func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				errs <- f(i)
+			}
+		}()
+	}
+	var first error
+	for range n {
+		if err := <-errs; first == nil {
+			first = err
+		}
+	}
+	return first
+}
