@@ -28,7 +28,7 @@ func BenchmarkHandOff(b *testing.B) {
 			line := make(chan func(), waiters+1)
 			join := func() {
 				r := ask("name")
-				c.enter(r)
+				c.enqueue(r)
 				line <- func() { c.Release(b.Context(), r) }
 			}
 			for range waiters {

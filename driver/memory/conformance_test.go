@@ -27,7 +27,8 @@ func harness() conformance.Harness {
 
 func TestConformance(t *testing.T) { conformance.Run(t, harness()) }
 
-// TestConformanceInVirtualTime runs the same laws where no machine is too slow for them.
+// TestConformanceInVirtualTime runs the same laws under a fake clock, for which no machine is too
+// slow.
 func TestConformanceInVirtualTime(t *testing.T) {
 	for _, l := range conformance.Laws() {
 		t.Run(l.Name, func(t *testing.T) {

@@ -7,20 +7,21 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// Space is a set of queues that its clients share. The zero value is an empty space. It is safe for
-// concurrent use and must not be copied.
+// Space is a set of queues that its clients share: the service of this driver. The zero value is an
+// empty space. It is safe for concurrent use and must not be copied.
 type Space struct {
-	mu       sync.Mutex // held for moments: nothing that waits is called under it
-	serial   uint64     // tells spaces apart; 0 until the first client
-	queues   map[string]*queue
-	requests map[driver.ID]*request
-	tombs    tombs
+	mu         sync.Mutex // held for moments: nothing that waits is called under it
+	serial     uint64     // tells spaces apart; 0 until the first client
+	queues     map[string]*queue
+	requests   map[driver.ID]*request
+	tombstones kit.Tombstones
 }
 
-// Both outlive every space, so that the tokens of a name grow although its space was forgotten and
-// made again.
+// Both outlive every space: so the tokens of a name grow although its space was forgotten and made
+// again.
 var tokens, serials atomic.Uint64
 
 // queue is what stands under one name. It is in its space as long as a request stands in it, and no
@@ -30,7 +31,7 @@ type queue struct {
 	name    string
 	granted int         // how many of Arrivals are; the others wait
 	next    time.Time   // nothing expires before it
-	armed   time.Time   // when the timer fires, or fired
+	fires   time.Time   // when the timer fires, or fired
 	timer   *time.Timer // nil until somebody had to wait
 }
 
@@ -39,29 +40,23 @@ type request struct {
 	driver.Entry
 	client  *Backend
 	arrived time.Time
-	expires time.Time // zero until it is granted: a request that waits is kept alive by its Acquire
+	expires time.Time // zero until it is granted: its Acquire keeps alive what waits
 	wait    *wait     // while Acquire waits for it
-}
-
-// wait is where a waiting Acquire finds its answer: whoever grants or removes the request sets it,
-// and closes done.
-type wait struct {
-	done  chan struct{}
-	grant driver.Grant
-	err   error
 }
 
 func (r *request) granted() bool { return !r.expires.IsZero() }
 
-func (r *request) answer(g driver.Grant, err error) {
-	if w := r.wait; w != nil {
-		r.wait, w.grant, w.err = nil, g, err
-		close(w.done)
+// begin makes the maps of the zero value.
+func (s *Space) begin() {
+	if s.serial == 0 {
+		s.serial = serials.Add(1)
+		s.queues, s.requests = map[string]*queue{}, map[driver.ID]*request{}
 	}
 }
 
-// touch returns the queue of the name without what has expired by now; nil if nothing stands there.
-func (s *Space) touch(name string, now time.Time) *queue {
+// current returns the queue of the name, after it has removed what has expired by now; nil if
+// nothing stands there.
+func (s *Space) current(name string, now time.Time) *queue {
 	q := s.queues[name]
 	if q == nil || now.Before(q.next) {
 		return q
@@ -74,11 +69,11 @@ func (s *Space) touch(name string, now time.Time) *queue {
 			s.lose(q, r, now)
 		}
 	}
-	s.settle(q, now)
+	s.evaluate(q, now)
 	return s.queues[name]
 }
 
-// left returns how long the last of the holds stands, unless it is renewed or given back.
+// left returns how long the last of the holds stands, unless it is renewed or released.
 func (s *Space) left(now time.Time) (left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,15 +88,15 @@ func (s *Space) add(q *queue, r *request, now time.Time) {
 	s.queues[q.name], s.requests[r.ID] = q, r
 	if r.Join() {
 		q.Joins = append(q.Joins, &r.Entry)
-		q.keep(r, r.TTL, now)
+		q.renew(r, r.TTL, now)
 	} else {
 		q.Arrivals = append(q.Arrivals, &r.Entry)
 	}
-	s.settle(q, now)
+	s.evaluate(q, now)
 }
 
-// remove takes a request out of its queue; an Acquire that waits for it returns why. Settle has to
-// follow.
+// remove takes a request out of its queue. An Acquire that waits for it returns why. A call of
+// evaluate has to follow.
 func (s *Space) remove(q *queue, r *request, why error) {
 	delete(s.requests, r.ID)
 	if r.Join() {
@@ -116,35 +111,35 @@ func (s *Space) remove(q *queue, r *request, why error) {
 	r.answer(driver.Grant{}, why)
 }
 
-// without drops element i and moves up those ahead of it: what a holder's departure costs does not
-// depend on the waiters.
+// without removes element i and moves up those ahead of it: so what a holder's departure costs does
+// not depend on the waiters.
 func without(es []*driver.Entry, i int) []*driver.Entry {
 	copy(es[1:i+1], es[:i])
 	es[0] = nil
 	return es[1:]
 }
 
-// lose removes a request that its client still counts on, tells the client, and lets no copy of it
-// come back.
+// lose removes a request on which its client still relies, and tells the client. No copy of the
+// request can come back.
 func (s *Space) lose(q *queue, r *request, now time.Time) {
 	s.remove(q, r, driver.ErrLost)
-	s.tombs.add(r.ID, r.TTL, now)
+	s.tombstones.Add(r.ID, now.Add(r.TTL))
 	if r.client.lost != nil {
 		go r.client.lost(r.ID)
 	}
 }
 
-// settle brings a queue to rest after a request came or went: it grants what the rule grants now,
-// and wakes just those.
-func (s *Space) settle(q *queue, now time.Time) {
+// evaluate applies the rule after a request came or went: it grants what the rule grants now, and
+// wakes just those.
+func (s *Space) evaluate(q *queue, now time.Time) {
 	for n := q.Granted(); q.granted < n; q.granted++ {
 		r := s.requests[q.Arrivals[q.granted].ID]
 		r.Token = driver.Token(tokens.Add(1))
-		q.keep(r, r.TTL, now)
+		q.renew(r, r.TTL, now)
 		r.answer(driver.Grant{Token: r.Token, TTL: r.TTL, SentAt: now}, nil)
 	}
 	if q.Len() > 0 {
-		s.watch(q, now)
+		s.setTimer(q, now)
 		return
 	}
 	delete(s.queues, q.name)
@@ -153,12 +148,12 @@ func (s *Space) settle(q *queue, now time.Time) {
 	}
 }
 
-// watch sets the timer for those who wait.
-func (s *Space) watch(q *queue, now time.Time) {
-	if q.granted == len(q.Arrivals) || q.armed.Equal(q.next) {
+// setTimer sets the timer for those who wait.
+func (s *Space) setTimer(q *queue, now time.Time) {
+	if q.granted == len(q.Arrivals) || q.fires.Equal(q.next) {
 		return
 	}
-	q.armed = q.next
+	q.fires = q.next
 	if q.timer == nil {
 		q.timer = time.AfterFunc(q.next.Sub(now), func() { s.expire(q.name) })
 	} else {
@@ -166,52 +161,25 @@ func (s *Space) watch(q *queue, now time.Time) {
 	}
 }
 
-// expire is the timer's. What fires too late, on a queue that is gone or was looked at meanwhile,
-// finds nothing to do.
+// expire is called by a timer. One that fires too late, when the queue has gone or was used
+// meanwhile, finds nothing to do.
 func (s *Space) expire(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.touch(name, time.Now())
+	s.current(name, time.Now())
 }
 
-// keep arms the TTL of a granted request anew. Watch has to follow, in case that it is shorter than
-// it was.
-func (q *queue) keep(r *request, ttl time.Duration, now time.Time) {
+// renew gives a granted request its whole TTL again. A call of setTimer has to follow, since the TTL
+// may be shorter than before.
+func (q *queue) renew(r *request, ttl time.Duration, now time.Time) {
 	r.TTL, r.expires = ttl, now.Add(ttl)
 	q.mayExpire(r.expires)
 }
 
-// mayExpire lowers q.next, which only touch raises: a renewal leaves it where it is, and costs one
-// look for nothing.
+// mayExpire lowers q.next. Only current raises it: a renewal leaves it where it is, which costs one
+// check for nothing.
 func (q *queue) mayExpire(at time.Time) {
 	if q.next.IsZero() || at.Before(q.next) {
 		q.next = at
 	}
 }
-
-// tombs are the IDs that must not come (back) to life, and until when.
-type tombs struct {
-	until map[driver.ID]time.Time
-	limit int // of the size, at which the old ones are swept out
-}
-
-func (t *tombs) add(id driver.ID, ttl time.Duration, now time.Time) {
-	if t.until == nil {
-		t.until = map[driver.ID]time.Time{}
-	}
-	if until := now.Add(ttl); until.After(t.until[id]) {
-		t.until[id] = until
-	}
-	if len(t.until) <= t.limit {
-		return
-	}
-	for id, until := range t.until {
-		if until.Before(now) {
-			delete(t.until, id)
-		}
-	}
-	// so the sweeps cost little for each tomb, and at most half of the tombs are old
-	t.limit = 2*len(t.until) + 64
-}
-
-func (t *tombs) has(id driver.ID, now time.Time) bool { return now.Before(t.until[id]) }

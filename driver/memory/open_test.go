@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/url"
@@ -126,30 +125,4 @@ func TestBadURLs(t *testing.T) {
 	if named.spaces["x"] != nil {
 		t.Error("a refused URL left a space behind")
 	}
-}
-
-func TestClosedClient(t *testing.T) {
-	b := open(t, nil)
-	r := ask("lock")
-	must(t, b, r)
-	b.Close()
-	_, err := b.Acquire(t.Context(), ask("lock"))
-	wants(t, err, driver.ErrClosed)
-	wants(t, b.Renew(t.Context(), []driver.Request{r})[0].Err, driver.ErrClosed)
-	wants(t, b.Release(t.Context(), r), driver.ErrClosed)
-	wants(t, b.Break(t.Context(), "lock", 1, true), driver.ErrClosed)
-	_, err = b.Inspect(t.Context(), "lock")
-	wants(t, err, driver.ErrClosed)
-	_, err = b.List(t.Context())
-	wants(t, err, driver.ErrClosed)
-	wants(t, b.Close(), nil)
-}
-
-func TestContextThatIsOverNeverAcquires(t *testing.T) {
-	b := open(t, nil)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := b.Acquire(ctx, ask("lock"))
-	wants(t, err, context.Canceled)
-	empty(t, b.space)
 }

@@ -28,21 +28,21 @@ func ask(name string) driver.Request {
 	return driver.Request{Name: name, ID: id, Owner: id, TTL: ttl, Wait: true}
 }
 
-// try is ask for one that does not wait.
+// try returns a new request for an exclusive lock, which does not wait.
 func try(name string) driver.Request {
 	r := ask(name)
 	r.Wait = false
 	return r
 }
 
-// permit is ask for a permit of a semaphore; limit 0 is a reader.
+// permit returns a new request for a permit of a semaphore; with limit 0 for a read lock.
 func permit(name string, limit int) driver.Request {
 	r := ask(name)
 	r.Mode, r.Limit = driver.Shared, limit
 	return r
 }
 
-// join asks to join the hold that r began.
+// join returns a new request that joins the hold that r began.
 func join(r driver.Request) driver.Request {
 	j := r
 	j.ID = driver.NewID()
@@ -66,7 +66,7 @@ func start(ctx context.Context, b *Backend, r driver.Request) <-chan answer {
 	return c
 }
 
-// must acquires a request that has to be granted at once.
+// must acquires a request, which has to be granted at once.
 func must(t *testing.T, b *Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	r.Wait = false
@@ -104,7 +104,7 @@ func returns(t *testing.T, c <-chan answer) answer {
 	return <-c
 }
 
-// empty fails the test if the space still keeps anything, tombs aside.
+// empty fails the test if the space still keeps anything, tombstones aside.
 func empty(t *testing.T, s *Space) {
 	t.Helper()
 	s.mu.Lock()
@@ -145,11 +145,27 @@ func atRest(t *testing.T, s *Space) {
 				t.Fatal("a request expires before the queue looks")
 			}
 		}
-		if waiting := q.granted < len(q.Arrivals); waiting && !q.armed.Equal(q.next) {
-			t.Fatalf("somebody waits until %v, but the timer is armed for %v", q.next, q.armed)
+		if waiting := q.granted < len(q.Arrivals); waiting && !q.fires.Equal(q.next) {
+			t.Fatalf("somebody waits until %v, but the timer is armed for %v", q.next, q.fires)
 		}
 	}
 	if stand != len(s.requests) {
 		t.Fatalf("%d requests, of which %d stand in queues", len(s.requests), stand)
 	}
+}
+
+// inBubble runs a law on two clients of one space under a fake clock. Nothing may be left once they
+// are closed; synctest fails the test if a goroutine is left.
+func inBubble(t *testing.T, law func(t *testing.T, a, b *Backend)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(Space)
+		a, b := open(t, s), open(t, s)
+		law(t, a, b)
+		atRest(t, s)
+		a.Close()
+		b.Close()
+		synctest.Wait()
+		empty(t, s)
+	})
 }

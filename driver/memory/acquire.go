@@ -1,0 +1,72 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
+)
+
+// Acquire implements [driver.Backend].
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Grant{}, err
+	}
+	if r.TTL < minTTL {
+		return driver.Grant{}, kit.CheckTTL(r.TTL, b.Capabilities())
+	}
+	grant, w, err := b.enqueue(r)
+	if w == nil {
+		return grant, err
+	}
+	return b.await(ctx, r, w)
+}
+
+// enqueue adds or resumes a request. It returns the grant, or why there is none, or the wait for the
+// answer.
+func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
+	s := b.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.closed {
+		return driver.Grant{}, nil, driver.ErrClosed
+	}
+	r.Name = b.prefix + r.Name
+	now := time.Now()
+	q := s.current(r.Name, now)
+	if q == nil {
+		q = &queue{name: r.Name}
+	}
+	e := s.requests[r.ID]
+	switch {
+	case e == nil && s.tombstones.Has(r.ID, now):
+		return driver.Grant{}, nil, driver.ErrLost
+	case e == nil:
+		admitted, err := q.Admit(r)
+		if err != nil {
+			return driver.Grant{}, nil, err
+		}
+		e = &request{Entry: driver.Entry{Request: admitted}, client: b, arrived: now}
+		s.add(q, e, now)
+	case e.Name != r.Name:
+		return driver.Grant{}, nil, fmt.Errorf("%w request: its ID stands under another name", driver.ErrInvalid)
+	case e.Broken:
+		return driver.Grant{}, nil, driver.ErrLost
+	case e.granted():
+		q.renew(e, r.TTL, now)
+		s.setTimer(q, now)
+	}
+	switch {
+	case e.granted():
+		return driver.Grant{Token: e.Token, TTL: e.TTL, SentAt: now}, nil, nil
+	case !r.Wait:
+		s.remove(q, e, driver.ErrLost)
+		s.evaluate(q, now)
+		return driver.Grant{}, nil, driver.ErrHeld
+	case e.wait == nil:
+		e.wait = &wait{done: make(chan struct{})}
+	}
+	return driver.Grant{}, e.wait, nil
+}

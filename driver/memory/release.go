@@ -1,0 +1,29 @@
+package memory
+
+import (
+	"context"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Release implements [driver.Backend].
+func (b *Backend) Release(_ context.Context, r driver.Request) error {
+	s := b.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.closed {
+		return driver.ErrClosed
+	}
+	now := time.Now()
+	if r.Uncertain {
+		s.tombstones.Add(r.ID, now.Add(r.TTL))
+	}
+	q, e := b.find(&r, now)
+	if e == nil {
+		return driver.ErrLost
+	}
+	s.remove(q, e, driver.ErrLost)
+	s.evaluate(q, now)
+	return nil
+}
