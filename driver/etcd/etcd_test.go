@@ -141,7 +141,7 @@ func TestQueueFollowsEvents(t *testing.T) {
 	}
 	put := func(kv *mvccpb.KeyValue) *mvccpb.Event { return &mvccpb.Event{Kv: kv} }
 	gone := func(key string, rev int64) *mvccpb.Event {
-		return &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: rev}}
+		return &mvccpb.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: rev}}
 	}
 	order := func() (keys []string) {
 		for i, r := range n.q.order {

@@ -428,7 +428,7 @@ func (n *name) apply(b *Backend, events []*mvccpb.Event) {
 		}
 		n.rev = max(n.rev, e.Kv.ModRevision)
 		key := string(e.Kv.Key)
-		if e.Type == mvccpb.Event_PUT {
+		if e.Type == clientv3.EventTypePut {
 			n.q.put(decode(n.name, e.Kv))
 		} else {
 			n.q.drop(key)

@@ -84,7 +84,7 @@ func (c *cluster) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequ
 	return res, nil
 }
 
-func (c *cluster) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
+func (c *cluster) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
 	return &aliveStream{c: c, ctx: ctx, ids: make(chan int64, 100), dead: c.hangs("stream")}, nil
 }
 
