@@ -41,18 +41,25 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 		rdb = redis.NewClient(s.conn.Options(s.hosts[0]))
 	case "redis+sentinel":
 		o := s.conn.Options("")
-		rdb = redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, MaxRetries: -1, SentinelPassword: s.sentinelPassword,
-			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
-			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
-		})
+		f := &redis.FailoverOptions{
+			MasterName: s.master, SentinelAddrs: s.hosts,
+			SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
+			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+			PoolSize: o.PoolSize, MaxRetries: -1,
+		}
+		conn.Newer(f)
+		rdb = redis.NewFailoverClient(f)
 	default:
 		o := s.conn.Options("")
-		rdb = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: s.hosts, ClusterStateReloadInterval: 5 * time.Second, MaintNotificationsConfig: o.MaintNotificationsConfig,
-			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout,
-			WriteTimeout: o.WriteTimeout, DialerRetries: o.DialerRetries, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
-		})
+		f := &redis.ClusterOptions{
+			Addrs:    s.hosts,
+			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+			PoolSize: o.PoolSize,
+		}
+		conn.Newer(f)
+		rdb = redis.NewClusterClient(f)
 	}
 	s.o.Identity = strings.Join(append(slices.Sorted(slices.Values(s.hosts)), s.master, strconv.Itoa(s.conn.DB)), ",")
 	b, err := newBackend(rdb, s.o, c.URL.Scheme)

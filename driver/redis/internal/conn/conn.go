@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -28,19 +27,13 @@ type Settings struct {
 
 // Options returns the options of a client of the server at addr.
 func (s *Settings) Options(addr string) *redis.Options {
-	return &redis.Options{
+	o := &redis.Options{
 		Addr: addr, Username: s.User, Password: s.Password, DB: s.DB,
 		TLSConfig: s.TLS, Dialer: dialer(s.Dial, s.TLS),
 		DialTimeout: s.Dial, ReadTimeout: s.Read, WriteTimeout: s.Write, PoolSize: s.PoolSize,
-		// Everything is sent in pipelines. A second pool for them would only double the
-		// connections.
-		PipelinePoolSize: -1,
-		// The driver tries again by itself, and has to know soon.
-		DialerRetries: 1,
-		// They would look names up before any context counts, for notices that only a managed
-		// Redis sends.
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	Newer(o)
+	return o
 }
 
 // RefuseRing returns an error for a client that is a [redis.Ring].

@@ -21,7 +21,13 @@ func Refused(err error) bool {
 // Unsent reports whether the call was certainly never sent.
 func Unsent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
+	return errors.As(err, &op) && op.Op == "dial" || poolTimeout(err)
+}
+
+// poolTimeout reports whether no connection of the pool became free in time. The client library
+// exports this error since version 9.9 only; its text is older.
+func poolTimeout(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "redis: connection pool timeout")
 }
 
 // Timeout reports whether a timeout of the connection was over.
@@ -41,7 +47,7 @@ func Transient(err error) bool {
 	if !errors.As(err, &e) {
 		var ne net.Error
 		return errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-			errors.Is(err, redis.ErrPoolTimeout) || strings.Contains(err.Error(), "connection") || strings.Contains(err.Error(), "reset")
+			poolTimeout(err) || strings.Contains(err.Error(), "connection") || strings.Contains(err.Error(), "reset")
 	}
 	return hasPrefix(e, "LOADING ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "MOVED ", "ASK ", "BUSY ", "UNKILLABLE ", "NOREPLICAS ")
 }
