@@ -480,10 +480,10 @@ func mysqlUnreadAnswers(t *testing.T, s *service.Server) {
 	d := mysqlOf(t, s)
 	c := d.Clone()
 	var arrived atomic.Pointer[func()]
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dialBy(c, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 		return noticing{conn, &arrived}, err
-	}
+	})
 	db := dsn{c}.open()
 	defer db.Close()
 	db.SetMaxOpenConns(8) // what is given up goes on, each on a connection

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -103,8 +104,20 @@ func mysqlConfig(text string) (dsn, error) {
 // through makes all connections go through the proxy.
 func (d dsn) through(p *netfault.Proxy) dsn {
 	c := d.Clone()
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) { return p.Dial(ctx, network, addr) }
+	dialBy(c, p.Dial)
 	return dsn{c}
+}
+
+// networks counts those that dialBy registered.
+var networks atomic.Int64
+
+// dialBy makes connections of a configuration be dialled by a function. All versions of the client
+// library know networks that are registered; a field for it only newer ones.
+func dialBy(c *mysql.Config, dial func(ctx context.Context, network, addr string) (net.Conn, error)) {
+	c.Net = fmt.Sprintf("test-%d", networks.Add(1))
+	mysql.RegisterDialContext(c.Net, func(ctx context.Context, addr string) (net.Conn, error) {
+		return dial(ctx, "tcp", addr)
+	})
 }
 
 // open returns a pool, which the caller closes.

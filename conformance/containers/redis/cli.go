@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
 // InfoField returns a field of what INFO answers.
@@ -32,7 +33,7 @@ func dialRedisFor(url string, dial, answer time.Duration) (*redis.Client, error)
 		return nil, err
 	}
 	o.MaxRetries = -1
-	o.DialerRetries = 1
+	steps.Newer(o, "DialerRetries", 1)
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = dial, answer, answer
 	o.DisableIdentity = true
 	return redis.NewClient(o), nil

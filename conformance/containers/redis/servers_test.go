@@ -12,6 +12,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
 // through returns a client of the server that goes through a proxy.
@@ -166,10 +167,9 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("another node answered %v, want MOVED to %s", err, owner.Addr)
 	}
 	// The client knows one node; the proxy carries it to the one that it is sent to.
-	r := redis.NewClusterClient(&redis.ClusterOptions{
-		// a minute otherwise
-		Addrs: []string{other.Addr}, Dialer: p.Dial, ClusterStateReloadInterval: time.Second,
-	})
+	r := redis.NewClusterClient(steps.Newer(&redis.ClusterOptions{
+		Addrs: []string{other.Addr}, Dialer: p.Dial,
+	}, "ClusterStateReloadInterval", time.Second)) // a minute otherwise
 	defer r.Close()
 	if err := r.Set(t.Context(), key, "2", 0).Err(); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
@@ -84,11 +85,12 @@ func (f fleet) with(t service.T, o redlock.Options, lines []*netfault.Proxy) *si
 	}
 	s := &side{lines: lines}
 	for i, m := range f {
-		set := &goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true, DialerRetries: 1}
+		set := steps.Newer(&goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true}, "DialerRetries", 1)
 		if lines != nil {
 			set.Dialer = lines[i].Dial
 			// as many connections at any time
-			set.PoolSize, set.MinIdleConns, set.PipelinePoolSize = 3, 3, -1
+			set.PoolSize, set.MinIdleConns = 3, 3
+			steps.Newer(set, "PipelinePoolSize", -1)
 		}
 		s.clients = append(s.clients, goredis.NewClient(set))
 	}
@@ -119,7 +121,7 @@ func (f fleet) votes(t service.T, name string) []int {
 	t.Helper()
 	n := make([]int, len(f))
 	for i, m := range f {
-		c := goredis.NewClient(&goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true, DialerRetries: 1})
+		c := goredis.NewClient(steps.Newer(&goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true}, "DialerRetries", 1))
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		v, err := c.Exists(ctx, "dlock:{"+name+"}:redlock").Result()
 		cancel()
