@@ -1,110 +1,168 @@
 // Package mysql is the driver for MySQL (8.0.29 or later) and MariaDB (10.6 or later).
 //
-//	client, err := dlock.Open(ctx, "mysql://user:password@localhost:3306/app?ttl=30s")
+//	import _ "github.com/dlock-go/dlock/driver/mysql"
 //
-// A blank import registers the schemes mysql and mariadb, and mysqls and mariadbs, which are the
-// same over verified TLS. [New] works over a pool that the caller owns, whatever its DSN says. The
-// tables and procedures come from package migrations: by [Migrate], by ?migrate=true, or by the
-// caller's own tool.
+//	client, err := dlock.Open(ctx, "mysql://app:secret@localhost:3306/app?migrate=true")
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Close()
+//	return dlock.Do(ctx, client.Mutex("orders/42"), func(ctx context.Context) error {
+//		return charge(ctx)
+//	})
 //
-// # State
+// # URL
 //
-// dlock_locks has one row for each prefix and name that was ever used. It is the mutex of the
-// queue: whatever changes a queue holds this row by SELECT … FOR UPDATE, in a READ COMMITTED
-// transaction which begins and ends within one CALL. So the server runs from the row lock to the
-// COMMIT without the client, and nobody holds a row, a transaction or a connection while a lock is
-// held or waited for. The row also has the last token and what is known of the places in the queue.
-// It is kept; [Cleanup] removes those whose last token is old.
+//	mysql://user:password@host:3306/database?parameters
 //
-// dlock_requests has one row for each request, under its place in the queue of its name:
+// The scheme mariadb means the same. mysqls and mariadbs mean the same over TLS, which is always
+// verified. The parameters, beside those that all drivers have:
 //
-//	place < 0               joins, and tombstones, in no order
-//	base ≤ place < head     the strangers that hold
-//	head ≤ place            those who wait, in order of arrival
+//   - migrate (false): create the tables and procedures if they are missing, as [Migrate] does.
+//   - pool_size (32): how many connections the client may have; at least 2.
+//   - dial_timeout (3s): for opening a connection.
+//   - grant_window (1s): how long a waiter that another client granted has to confirm that.
+//   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
+//   - tls_server_name: the name in the server's certificate; the host if it is missing.
 //
-// base and head are in the lock row. So who holds is read without who waits, the first who waits is
-// found at once, and neither read meets what InnoDB still keeps of deleted rows because an old
-// snapshot somewhere may want them: such a snapshot makes nothing slower here.
+// [New] works over a pool that the caller owns, whatever its DSN says. The tables and procedures
+// come from package migrations: by [Migrate], by migrate=true, or by the caller's own tool.
+// [Cleanup] removes what the tables keep of names that nobody uses any more.
 //
-// # The protocol
+// # Guarantees
 //
-// Times are UTC with microseconds, by the server's clock, read after the lock row was obtained. A
-// request is in one of these states:
+//   - Order of arrival, fencing tokens, read-write locks, semaphores, joins, break, inspection: the
+//     rule of driver.Queue, held by the server.
+//   - The server's clock expires, in UTC and microseconds. A grant loses none of its time to a wait
+//     for a row.
+//   - Nobody holds a row, a transaction or a connection while a lock is held or waited for. A
+//     client that is stopped in the middle of a call blocks nobody.
+//   - Names are bytes, whatever the collation.
+//   - A connection goes back to its pool without a transaction and with the settings that it had,
+//     or it is closed.
+//   - What was committed outlives a restart of the server, with its time running.
 //
-//		unknown ── acquire ──► holding ◄── acquire, renew ── granted ◄── settle ── waiting ◄── acquire ── unknown
-//		                          │                             │                     │
-//		                          └─────────── release, expiry, force ────────────────┘ ──► (released or ended: tombstones)
+// # Limits
 //
-//	  - acquire: holds at once if the rule of driver.Queue says so, else waits, if asked to. Sent again it resumes: of a request that waits, it
-//	    tells so; of one that was granted, it is the confirmation and arms the TTL anew. One that is not there any more (it missed the window)
-//	    is a new arrival at the end; the driver never sends it again for one that it knows to have held.
-//	  - settle, within every transaction: drops the holders that have expired, and grants whoever is next. A waiter of the client that made the
-//	    call is told by its reply: it holds for its TTL and has nothing more to ask. A waiter of another client is granted for a window (1 s) until it
-//	    confirms. Not confirmed, it goes, and with it all others of that client that wait there. One transaction removes 500 of the dead at
-//	    most: what it did stands by itself, so it is committed, and the same CALL goes on in another, after others of the name.
-//	  - release: removes the request wherever it is, and settles.
-//	  - renew: arms the TTL of holders anew, any number in one statement, without their lock rows. It never brings back what has expired or is broken.
-//	    Stealing judges anew when it deletes the row: so whichever of the two comes first is right, and the other sees it.
-//	  - look: a read without locks, one for each client however many of its requests wait: which of them were granted, and, once a second, which
-//	    of the names that it waits for have a holder that has expired. It looks after a
-//	    twentieth of the time since the queue moved, three times in each of its moves once it is next, not before those ahead can have had their
-//	    turns, at least 1 ms and at most 100 ms after the last look; and hardly while the client itself holds, as its own release will tell.
-//	  - keep: one statement each few seconds keeps alive all that a client has waiting, and removes
-//	    up to a hundred of those that nobody keeps, under any name. What it leaves goes when its turn
-//	    comes.
+//   - After a failover to a replica that lacks the last transactions a second holder may be let in.
+//     Clusters with several writers need one writer for dlock.
+//   - A server that may forget its last second (innodb_flush_log_at_trx_commit other than 1) may
+//     forget the grants of that second.
+//   - A server's clock that is set back makes holds last longer. One that jumps ahead ends them
+//     early.
+//   - binlog_format=STATEMENT is refused: the server does not allow READ COMMITTED writes with it.
+//   - TTLs are from 50 ms to a hundred years.
+//
+// # Protocol
+//
+// dlock_locks has one row for each prefix and name that was ever used. The row is the mutex of the
+// queue. Whatever changes a queue takes it by SELECT … FOR UPDATE, in a READ COMMITTED transaction
+// that begins and ends within one CALL. So from the row lock to the COMMIT the server needs no
+// client. The row also has the last token and the bounds of the places in the queue. It stays until
+// [Cleanup] removes it.
+//
+// dlock_requests has one row for each request. Its place says what it does:
+//
+//	place < 0               a join, or a tombstone, in no order
+//	base ≤ place < head     a request in order of arrival that holds
+//	head ≤ place            a request that waits, in order of arrival
+//
+// base and head are in the lock row. So those who hold are read without those who wait, and the
+// first who waits is found at once. Neither read meets deleted rows that InnoDB still keeps for old
+// snapshots.
+//
+// Times are by the server's clock, read after the lock row was taken. A request is in one of these
+// states:
+//
+//	unknown ── acquire ──► holding
+//	unknown ── acquire ──► waiting ── settle ──► granted ── acquire, renew ──► holding
+//
+//	waiting, granted, holding ── release, expiry, break ──► gone, or a tombstone
+//
+// The messages, each one CALL:
+//
+//   - acquire: the request holds at once if the rule says so, else it waits, if it may. Sent again
+//     it resumes: a request that waits is told so, and for one that was granted it is the
+//     confirmation and starts the TTL again. One that is not there any more, since it missed the
+//     window, arrives at the end of the queue. The driver never sends it so for a request that it
+//     knows to have held.
+//   - release: removes the request wherever it is.
+//   - renew: starts the TTL of holders again, any number in one statement, without their lock rows.
+//     It never brings back what has expired or is broken. Who removes an expired request judges it
+//     again when it deletes the row. So whichever of the two comes first is right, and the other
+//     sees it.
+//   - break: ends the hold with a token, at once (by force) or for renewals.
+//   - inspect: returns the queue.
+//   - look: reads without locks, once for each client, however many of its requests wait. It
+//     returns which of them were granted, and, once a second, for which names a holder has expired.
+//   - keep: keeps alive all that a client has waiting, every 3 s, in one statement. It also removes
+//     up to a hundred of those that nobody keeps alive, under any name. Others go when their turn
+//     comes.
+//
+// acquire, release, break and inspect settle the queue in their transaction: they remove the
+// holders that have expired, and grant whoever is next. A waiter of the calling client learns of that from
+// the reply: it holds for its TTL and asks no more. A waiter of another client is granted for a
+// window (1 s) until it confirms. If it does not, it is removed, with all others of its client that
+// wait there. One transaction removes 500 of the dead at most. Then it commits, and the same CALL
+// goes on in another one, after others of the name.
+//
+// How often a client polls (look) follows the queue. It is after a twentieth of the time since the
+// queue last moved; for whoever is next, three times in each of its moves; for others, not before
+// those ahead can have had their turns; at least 1 ms and at most 100 ms after the last poll. While
+// the client itself holds the lock it is every 100 ms, since its own release will tell.
 //
 // # Connections
 //
-// A connection is used for one CALL, which leaves nothing in it: it ends the transaction that it
-// finds and its own, and puts back the settings of the session that it changes (dlock_enter,
-// dlock_leave): no wait for a row or a table is longer than 2 s, and the session's clock runs.
-// Whoever kills the query, or ends its time, keeps the CALL from doing so, since no handler of a
-// procedure runs then. So a connection goes back to its pool after a whole answer, and not
-// otherwise:
+// A connection is used for one CALL, which leaves nothing in it. The CALL ends the transaction that
+// it finds and its own. It puts back the settings of the session that it changes (dlock_enter,
+// dlock_leave), so that no wait for a row or a table is longer than 2 s, and the session's clock
+// runs. Whoever kills the query, or ends its time, keeps the CALL from doing so, since no handler
+// of a procedure runs then. So a connection goes back to its pool after a whole answer only:
 //
 //	idle ── CALL ──► busy ── answer ──► idle
 //	                   └── an error of any kind, the end of its time ──► closed
 //
 // A client has at most 30 CALLs for names at the server at once, or two less than its pool may have
-// connections, beside those that renew and one of those who wait; releases and confirmations come
-// before new requests. A statement that it gave up, after 3 s, has left the server by then, or
-// leaves it when the wait that it is in has lasted for 2 s.
+// connections. Renewals and polls are not counted. Releases and confirmations come before new
+// requests. A statement that was given up, after 3 s, has left the server by then, or leaves it
+// when the wait that it is in has lasted for 2 s.
 //
 // # The schema
 //
-// A client works with the schema that it was written for, and with no other: it asks for its number
-// when it is opened, or with its first call, and refuses an older and a newer one. So clients of
-// two protocols never stand in one queue. For those that run while the schema is changed, a later
-// migration gives a procedure whose meaning changes other parameters: the server refuses their
-// calls.
+// The schema has a number, and a client works with the number that it was written for. It asks for
+// the number when it is opened, or with its first call, and refuses an older and a newer one. So
+// clients of two protocols never stand in one queue. For clients that run while the schema is
+// changed, a later migration gives a procedure whose meaning changes other parameters. Then the
+// server refuses their calls, and they ask for the number again and say what it is.
 //
 // # What is lost, repeated or late
 //
-//   - A reply is lost, a COMMIT's too, the connection is killed, or the query alone (1317), or its
-//     time is over (1969, 3024): nobody knows whether it committed. The same CALL is sent again on
-//     another connection. Acquire, renew and break write absolute state. Release sent again finds
-//     nothing: that is success if an earlier copy was sent and the hold cannot have expired.
+//   - A reply is lost, a COMMIT's too; the connection is killed, or the query alone (1317); or its
+//     time is over (1969, 3024). Nobody knows whether it committed. The same CALL is sent again on
+//     another connection. Acquire, renew and break write absolute state. A release that is sent
+//     again finds nothing: that is success if an earlier copy was sent and the hold cannot have
+//     expired.
 //   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a
 //     TTL, under which it creates nothing.
 //   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed
 //     record (1020): the procedure rolled back all of it, and is called again.
 //   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row
 //     or the table after 2 s.
-//   - An outage: a call is sent for 10 s; one for a request that stands in the queue for that
-//     request's TTL, if it is longer.
+//   - An outage: a call is sent for 10 s. For a request that stands in the queue, as its client was
+//     told, it is sent for that request's TTL, if that is longer.
 //   - The session's clock was stopped (SET timestamp): it runs during the CALL, and stands
 //     afterwards where it stood.
-//   - A reply that told of grants is lost: whoever sent it makes the waiters of that name ask. A
-//     client that dies then costs the queue the TTL of one request, as one that dies right after it
-//     was granted.
-//   - A look finds nothing because it came before the COMMIT: the next one finds it.
+//   - A reply that names who was granted is lost: its client makes its waiters of that name ask. A
+//     client that dies then costs the queue the TTL of one request, as one does that dies right
+//     after it was granted.
+//   - A poll comes before the COMMIT: the next one finds the grant.
 //   - The server restarts: what was committed is there, with its time running.
-//   - A lock row is removed by hand: the next acquire makes it anew from the requests that stand.
+//   - A lock row is removed by hand: the next acquire makes it from the requests that stand.
 //     Without any, tokens follow the server's clock.
 //
-// # Time
+// # Tokens
 //
-// A token is max(last + 1, the server's microseconds since 1970), so that it grows also after
+// A token is max(last + 1, the server's microseconds since 1970). So tokens grow also after
 // [Cleanup] removed the row, as long as the clock is not set back further than the age that the
 // last token had.
 package mysql

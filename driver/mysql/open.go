@@ -29,6 +29,7 @@ type settings struct {
 	o        Options
 }
 
+// open opens the backend that a URL names, reaches the server, and says what is missing there.
 func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	s, err := parse(c)
 	if err != nil {
@@ -41,13 +42,13 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(s.poolSize)
 	db.SetMaxIdleConns(s.poolSize)
-	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened goes again
+	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened is closed again
 	b, err := newBackend(&pool{db: db, owned: true}, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
 	if err == nil && s.migrate {
 		err = b.pool.migrate(ctx)
 	}
 	if err == nil {
-		err = b.pool.check(ctx)
+		err = b.pool.checkServer(ctx)
 	}
 	if err == nil {
 		_, err = b.Inspect(ctx, "dlock") // with the rights that will be needed
@@ -59,9 +60,10 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
-// check reaches the server, and says what is missing there.
-func (p *pool) check(ctx context.Context) error {
-	a, err := p.ask(ctx, callTimeout, "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'read_only', 'super_read_only')")
+// checkServer reaches the server, and says why dlock cannot work there.
+func (p *pool) checkServer(ctx context.Context) error {
+	a, err := p.ask(ctx, callTimeout,
+		"SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'read_only', 'super_read_only')")
 	if err != nil {
 		return explain(err)
 	}
@@ -75,9 +77,10 @@ func (p *pool) check(ctx context.Context) error {
 	case is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT":
 		return errBinlog
 	}
-	return explain(p.fit(ctx))
+	return explain(p.checkSchema(ctx))
 }
 
+// parse reads a URL.
 func parse(c driver.Config) (*settings, error) {
 	u := c.URL
 	bad := func(format string, args ...any) error {

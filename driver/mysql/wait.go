@@ -1,217 +1,100 @@
 package mysql
 
 import (
-	"context"
-	"encoding/hex"
-	"math/rand/v2"
-	"slices"
 	"strconv"
-	"time"
+	"strings"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-const (
-	soonest = time.Millisecond       // looks are at least this far apart,
-	latest  = 100 * time.Millisecond // and at most this
-	// whoever is next looks three times while the queue moves by one, or this often
-	often   = 20 * time.Millisecond
-	lookout = time.Second // between looks for holders that have expired
-	// between signs of life of all that waits; dlock_keep gives it 10 s
-	keep = 3 * time.Second
-)
-
-// group are the waiters of this client under one name, in order of arrival.
-type group struct {
-	waiters []*waiter
-	head    int64 // of the queue, as last seen
-	// when it was seen to move, or the wait for others began: there was none of this client to let
-	// one in
-	moved time.Time
-	pace  time.Duration // how long it takes to move by one; 0: not known
-	timer *time.Timer   // wakes the first when a holder expires; nil: never set
-}
-
-// waiter is an Acquire that waits.
-type waiter struct {
-	m     *mine
-	place int64         // in the queue
-	wake  chan struct{} // has a token in it if there is a reason to look
-}
-
-func (w *waiter) poke() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// join puts an Acquire among those who wait.
-func (b *Backend) join(m *mine) *waiter {
-	w := &waiter{m: m, wake: make(chan struct{}, 1)}
+// attach adds an Acquire to those that wait.
+func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.names[m.r.Name]
-	if g == nil {
-		g = &group{}
-		b.names[m.r.Name] = g
-		b.urge(g)
+	w, g, first := b.waiters.Add(m)
+	if first {
+		b.pollSoon(g)
 	}
-	g.waiters = append(g.waiters, w)
-	if m.told || m.given != nil { // since it asked
-		w.poke()
-	}
-	if !b.watching && !b.closed {
-		b.watching = true
-		b.tasks.Go(b.watch)
+	if !b.polling {
+		b.polling = b.life.Go(b.poll)
 	}
 	return w
 }
 
-// urge makes the looks for a group frequent: its turn may be near. b.mu is held.
-func (b *Backend) urge(g *group) {
-	g.moved = time.Now()
-	select {
-	case b.nudge <- struct{}{}:
-	default:
-	}
-}
-
-// waits takes note of what the server says to a waiter.
-func (b *Backend) waits(w *waiter, a verdict) {
+// detach removes an Acquire from those that wait.
+func (b *Backend) detach(w *kit.Waiter[*request]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.place = a.place
-	g := b.names[w.m.r.Name]
-	if g == nil || g.waiters[0] != w {
+	b.waiters.Remove(w)
+}
+
+// mustWait records what the server says to a request that waits.
+func (b *Backend) mustWait(w *kit.Waiter[*request], a verdict) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := w.Request
+	m.place = a.place
+	g := b.waiters.Group(m.Name)
+	if g == nil || g.First() != w {
 		return
 	}
-	g.advance(a.head)
+	g.State.advance(a.head)
 	if a.expiry > 0 {
-		g.after(a.expiry+time.Millisecond+rand.N(20*time.Millisecond), b)
+		g.WakeAfter(kit.AfterExpiry(a.expiry))
 	}
-	if a.fresh { // it was dropped, or all was: the others too
-		for _, other := range g.waiters[1:] {
-			other.poke()
+	if a.arrived { // the server had dropped it, and perhaps the others too
+		for _, other := range g.All()[1:] {
+			other.Wake()
 		}
 	}
 }
 
-// advance takes note of the head of a queue. b.mu is held.
+// advance records the head of a queue, as the server says it. b.mu is held.
 func (b *Backend) advance(name, head string) {
-	g := b.names[name]
+	g := b.waiters.Group(name)
 	n, err := strconv.ParseInt(head, 10, 64)
 	if g == nil || err != nil {
 		return
 	}
-	g.advance(n)
-	if w := g.waiters[0]; w.place > 0 && w.place < n { // it was let in and nobody told it
-		w.poke()
+	g.State.advance(n)
+	if place := g.First().Request.place; place > 0 && place < n {
+		g.First().Wake() // it was granted, and did not learn of it
 	}
 }
 
-func (g *group) advance(head int64) {
-	if head <= g.head {
-		return
-	}
-	now := time.Now()
-	if g.head > 0 {
-		pace := now.Sub(g.moved) / time.Duration(head-g.head)
-		if g.pace > 0 {
-			pace = (3*g.pace + pace) / 4
-		}
-		g.pace = pace
-	}
-	g.head, g.moved = head, now
-}
-
-// due returns when to look again for a grant. While the client itself holds, its own release will
-// tell. Else it is no later than a twentieth of the time since the queue last moved, but nobody
-// asks much more often than the queue moves, and who is not next lets those ahead take their turns.
-func (g *group) due(holds bool) time.Duration {
-	if holds {
-		return latest
-	}
-	d := max(time.Since(g.moved)/20, min(g.pace/3, often))
-	if ahead := g.waiters[0].place - g.head; ahead > 0 && g.head > 0 {
-		d = max(d, time.Duration(min(ahead, 1000))*g.pace)
-	}
-	return min(max(d, soonest), latest)
-}
-
-// after wakes the first waiter then.
-func (g *group) after(d time.Duration, b *Backend) {
-	if g.timer != nil {
-		g.timer.Reset(d)
-		return
-	}
-	g.timer = time.AfterFunc(d, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if len(g.waiters) > 0 {
-			g.waiters[0].poke()
-		}
-	})
-}
-
-func (b *Backend) leave(w *waiter) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	name := w.m.r.Name
-	g := b.names[name]
-	g.waiters = slices.DeleteFunc(g.waiters, func(x *waiter) bool { return x == w })
-	if len(g.waiters) > 0 {
-		return
-	}
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-	delete(b.names, name)
-}
-
-// sleep returns when there is a reason to ask the server, or the reply to another call granted the
-// request.
-func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
-	select {
-	case <-w.wake:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-stop:
-		return driver.ErrClosed
-	}
-}
-
-// hear takes note of whom a call granted. Those of the client that made it hold from then on;
+// receive records whom a call granted. Requests of the client that made the call hold from then on;
 // others have to confirm it.
-func (b *Backend) hear(c *call, news string) {
-	if news == "" {
+func (b *Backend) receive(c *call, grants string) {
+	if grants == "" {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	parseNews(news, func(id driver.ID, token driver.Token, told bool) {
-		m := b.mine[id]
-		if m == nil {
+	parseGrants(grants, func(id driver.ID, token driver.Token, holds bool) {
+		m, is := b.requests.Find(id)
+		if !is {
 			return
 		}
-		if told {
-			b.holding(m, c.sent)
-			m.given = &driver.Grant{Token: token, TTL: m.r.TTL, SentAt: c.sent}
+		if holds {
+			b.holds(m, c.sent)
+			m.grant = &driver.Grant{Token: token, TTL: m.TTL, SentAt: c.sent}
 		}
-		b.tell(m)
+		b.waiters.Notify(m)
 	})
 }
 
-// tell wakes the Acquire that waits for a request. b.mu is held.
-func (b *Backend) tell(m *mine) {
-	m.told = true
-	if g := b.names[m.r.Name]; g != nil {
-		for _, w := range g.waiters {
-			if w.m == m {
-				w.poke()
-			}
+// parseGrants reads whom a call granted: id:token:holds, for each. holds is 1 if the request is of
+// the client that made the call.
+func parseGrants(grants string, visit func(id driver.ID, token driver.Token, holds bool)) {
+	for item := range strings.SplitSeq(strings.TrimSuffix(grants, ","), ",") {
+		f := strings.Split(item, ":")
+		var id driver.ID
+		if len(f) != 3 || id.UnmarshalText([]byte(f[0])) != nil {
+			continue
 		}
+		token, _ := strconv.ParseUint(f[1], 10, 64)
+		visit(id, driver.Token(token), f[2] == "1")
 	}
 }
 
@@ -219,128 +102,12 @@ func (b *Backend) tell(m *mine) {
 func (b *Backend) wakeName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if g := b.names[name]; g != nil {
-		for _, w := range g.waiters {
-			w.poke()
-		}
-	}
-}
-
-// watch looks for grants by other clients as long as somebody waits, and keeps what waits alive.
-func (b *Backend) watch() {
-	looked, scanned := time.Now(), time.Now()
-	for {
-		d, name, clients := b.next()
-		if clients == nil {
-			return
-		}
-		// the time since the last look counts: so nudges only bring the next one nearer
-		if b.nudged(time.Until(looked.Add(d))) {
-			continue
-		}
-		looked = time.Now()
-		names, alive := looked.Sub(scanned) >= lookout, looked.Sub(b.kept) >= keep
-		if names {
-			scanned = looked
-		}
-		if alive {
-			b.kept = looked
-		}
-		for client, n := range clients {
-			b.look(client, name, names)
-			if alive {
-				b.keep(client, n)
-			}
-		}
-	}
-}
-
-// nudged waits for d, unless there is a nudge, or the client is closed.
-func (b *Backend) nudged(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return false
-	case <-b.nudge:
-		return true
-	case <-b.stop:
-		return false
-	}
-}
-
-// next returns when to look, for which name that is, and how many requests each client has waiting.
-// The watch ends if nobody waits.
-func (b *Backend) next() (d time.Duration, name string, clients map[driver.ID]int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.names) == 0 || b.closed {
-		b.watching = false
-		return 0, "", nil
-	}
-	d, clients = 2*latest, map[driver.ID]int{}
-	for n, g := range b.names {
-		if due := g.due(b.holds[n] > 0); due < d {
-			d, name = due, n
-		}
-		for _, w := range g.waiters {
-			clients[w.m.r.Client]++
-		}
-	}
-	return d, name, clients
-}
-
-// look asks which requests of the client were granted, how far the queue of a name is, and, if it
-// is time, which names have an expired holder.
-func (b *Backend) look(client driver.ID, name string, names bool) {
-	a, err := b.pool.ask(b.ctx, callTimeout, statement("look", b.prefix, client, b.o.GrantWindow, bin(name), names))
-	sets := a.sets
-	if err != nil || len(sets) < 2 {
-		if names {
-			b.wakeFirst() // they learn what is wrong
-		}
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, row := range sets[0] {
-		var id driver.ID
-		if id.UnmarshalText([]byte(row[0])) == nil && b.mine[id] != nil {
-			b.tell(b.mine[id])
-		}
-	}
-	for _, row := range sets[1] {
-		b.advance(name, row[0])
-	}
-	for _, set := range sets[2:] {
-		for _, row := range set {
-			name, _ := hex.DecodeString(row[0])
-			if g := b.names[string(name)]; g != nil {
-				g.waiters[0].poke()
-			}
-		}
-	}
-}
-
-// keep keeps alive what the client has waiting, and removes some of the dead. If the server has
-// less than n of what waits, some was dropped.
-func (b *Backend) keep(client driver.ID, n int) {
-	a, err := b.pool.ask(b.ctx, callTimeout, statement("keep", client))
-	if err != nil {
-		return
-	}
-	if row, err := single(a.sets, 1); err == nil {
-		if have, _ := strconv.Atoi(row[0]); have < n {
-			b.wakeFirst()
-		}
-	}
+	b.waiters.WakeName(name)
 }
 
 // wakeFirst makes the first waiter of each name ask the server.
 func (b *Backend) wakeFirst() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, g := range b.names {
-		g.waiters[0].poke()
-	}
+	b.waiters.WakeFirst()
 }

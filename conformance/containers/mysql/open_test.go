@@ -92,7 +92,7 @@ func TestMySQLOpen(t *testing.T) {
 
 		version := one[int](t, root, "CALL dlock_version()")
 		execute(t, root, "DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version-1))
-		says(t, "an older schema", refusals(t, s, root), fmt.Sprint(version-1), fmt.Sprint(version), "another version", "migrate anew")
+		says(t, "an older schema", refusals(t, s, root), fmt.Sprint(version-1), fmt.Sprint(version), "another version", "migrate again")
 		execute(t, root, "DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version+1))
 		says(t, "a newer schema", refusals(t, s, root), fmt.Sprint(version+1), fmt.Sprint(version), "newer version")
 		execute(t, root, "DROP PROCEDURE dlock_version")

@@ -1,0 +1,57 @@
+package mysql
+
+import (
+	"database/sql"
+	"sync"
+)
+
+// maxCalls is how many calls for names a client has at the server at once.
+const maxCalls = 30
+
+// limiter bounds how many calls for names a client has at the server. A backup or a change of the
+// tables makes calls hang: then the server keeps connections for other programs, and the pool keeps
+// some for renewals. Urgent calls, which let others go on, come first: a burst of new requests
+// delays no release, and makes nobody miss the window of a grant.
+type limiter struct {
+	mu               sync.Mutex
+	running          int
+	urgent, ordinary []chan struct{} // who waits
+}
+
+// enter returns when there is room for a call over connections of the pool.
+func (l *limiter) enter(db *sql.DB, urgent bool) {
+	most := maxCalls
+	if n := db.Stats().MaxOpenConnections; n > 0 {
+		most = max(1, min(most, n-2))
+	}
+	l.mu.Lock()
+	if l.running < most {
+		l.running++
+		l.mu.Unlock()
+		return
+	}
+	turn := make(chan struct{})
+	to := &l.ordinary
+	if urgent {
+		to = &l.urgent
+	}
+	*to = append(*to, turn)
+	l.mu.Unlock()
+	<-turn
+}
+
+// exit makes room: who waits next takes the caller's place.
+func (l *limiter) exit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from := &l.urgent
+	if len(*from) == 0 {
+		from = &l.ordinary
+	}
+	if len(*from) == 0 {
+		l.running--
+		return
+	}
+	close((*from)[0])
+	*from = (*from)[1:]
+}
