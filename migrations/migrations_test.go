@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the goose tree anew")
+var update = flag.Bool("update", false, "write the goose tree")
 
 // TestGooseTreeIsTheSame holds the two trees together: each file of goose is the up- and the
 // down-file of the other tool.
@@ -49,7 +49,7 @@ func TestGooseTreeIsTheSame(t *testing.T) {
 	}
 	for name, text := range want {
 		if read(name) != strings.TrimSpace(text) {
-			t.Errorf("%s differs from its files in mysql: go test -run Goose -update ./migrations writes it anew", name)
+			t.Errorf("%s differs from its files in mysql: go test -run Goose -update ./migrations writes it", name)
 		}
 	}
 }

@@ -47,8 +47,8 @@ func (q *queue) advance(head int64) {
 
 // due returns how long after the last poll the next is due for a waiter at that place. If own is
 // set the client itself holds the lock alone: its own release will tell. Otherwise it is a
-// twentieth of the time since the queue last moved. But nobody polls much more often than the queue moves, and
-// who is not next leaves those ahead time for their turns.
+// twentieth of the time since the queue last moved. But nobody polls much more often than the queue
+// moves, and who is not next leaves those ahead time for their turns.
 func (q *queue) due(place int64, own bool) time.Duration {
 	if own {
 		return maxPoll

@@ -36,7 +36,8 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    IF v_expired > 0 AND NOT v_full THEN -- with a limit, so that it does not lock the next row of another name to see that it is one
+    -- with a limit, or it would lock the next row, of another name, to see that it is one
+    IF v_expired > 0 AND NOT v_full THEN
       SET v_full = v_expired > v_most, v_expired = LEAST(v_expired, v_most);
       DELETE FROM dlock_requests
         WHERE prefix = p_prefix AND name = p_name AND (place >= -io_side AND place < 0 OR place >= io_base AND place < io_head) AND expires_at <= io_now
@@ -81,7 +82,7 @@ BEGIN
         LEAVE queue; -- nobody fits beside it
       END IF;
     END WHILE;
-    IF v_full THEN -- what is done stands by itself, and others of this name come between
+    IF v_full THEN -- commit what is done, so that others of this name come between
       UPDATE dlock_locks SET last_token = io_token, last_side = io_side, head = io_head WHERE prefix = p_prefix AND name = p_name;
       COMMIT AND NO CHAIN NO RELEASE;
       CALL dlock_begin(p_prefix, p_name, TRUE, io_token, io_place, io_side, io_base, io_head, io_now);

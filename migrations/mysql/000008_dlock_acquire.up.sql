@@ -84,7 +84,8 @@ BEGIN
   END IF;
   IF v_first = -1 OR LENGTH(v_news) > 0 THEN
     UPDATE dlock_locks SET last_token = v_last, last_place = v_place, last_side = v_side, base = v_base, head = v_head,
-        used_at = IF(used_at > v_now - INTERVAL 1 MINUTE, used_at, v_now) -- so that its index has little to do
+        -- once a minute, so that its index has little to do
+        used_at = IF(used_at > v_now - INTERVAL 1 MINUTE, used_at, v_now)
       WHERE prefix = p_prefix AND name = p_name;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;

@@ -22,12 +22,13 @@ BEGIN
   START TRANSACTION READ WRITE;
   UPDATE dlock_requests SET expires_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND, waits_until = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND
     WHERE client = p_client AND state = 'waiting';
-  SELECT COUNT(*) INTO v_n FROM dlock_requests WHERE client = p_client AND state = 'waiting'; -- ROW_COUNT() leaves out what has the same time already
+  -- not ROW_COUNT(), which leaves out what has the same time already
+  SELECT COUNT(*) INTO v_n FROM dlock_requests WHERE client = p_client AND state = 'waiting';
   COMMIT AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION READ WRITE;
   OPEN dead;
-  bodies: LOOP -- in no name's lock row, for whoever finds one of them takes it for gone
+  bodies: LOOP -- needs no lock row: who finds one of them takes it for gone
     FETCH dead INTO v_id;
     IF v_end THEN
       LEAVE bodies;
