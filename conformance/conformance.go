@@ -46,6 +46,7 @@ package conformance
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -136,21 +137,35 @@ func Run(t *testing.T, h Harness) {
 	const abreast = 6 // more than t.Parallel would on a small machine: most of them wait
 	var others sync.WaitGroup
 	free := make(chan struct{}, abreast)
-	for _, alone := range []bool{true, false} {
-		for _, l := range Laws() {
-			run := func() { t.Run(l.Name, func(t *testing.T) { l.Run(t, h) }) }
-			switch {
-			case h.Only != nil && !h.Only(l):
-			case l.alone && alone:
+	for _, l := range inTurn(Laws()) {
+		run := func() { t.Run(l.Name, func(t *testing.T) { l.Run(t, h) }) }
+		switch {
+		case h.Only != nil && !h.Only(l):
+		case l.alone:
+			run()
+		default:
+			free <- struct{}{}
+			others.Go(func() {
+				defer func() { <-free }()
 				run()
-			case !l.alone && !alone:
-				others.Go(func() {
-					free <- struct{}{}
-					defer func() { <-free }()
-					run()
-				})
-			}
+			})
 		}
 	}
 	others.Wait()
+}
+
+// inTurn sorts laws by when they begin: those that run alone, then the one that takes longest, then
+// the others.
+func inTurn(laws []Law) []Law {
+	turn := func(l Law) int {
+		switch {
+		case l.alone:
+			return 0
+		case l.longest:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(laws, func(a, b Law) int { return turn(a) - turn(b) })
+	return laws
 }

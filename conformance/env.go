@@ -271,8 +271,8 @@ func (e *env) want(what string, err, target error) {
 // until waits for the condition.
 func (e *env) until(what string, cond func() bool) {
 	e.Helper()
-	for end := time.Now().Add(e.patience); !cond(); pause(2 * time.Millisecond) {
-		if time.Now().After(end) {
+	for start := time.Now(); !cond(); pauseSince(start) {
+		if time.Since(start) > e.patience {
 			e.Fatalf("after %s it is still not so that %s", e.patience, what)
 		}
 	}
@@ -290,6 +290,10 @@ func (e *env) stays(what string, cond func() bool) {
 }
 
 func pause(d time.Duration) { <-time.After(d) }
+
+// pauseSince is the pause between two checks of a condition. It grows with the time that was waited
+// already: what takes long is checked less often.
+func pauseSince(start time.Time) { pause(max(2*time.Millisecond, time.Since(start)/50)) }
 
 // inspect returns the queue of the name.
 func (e *env) inspect(name string) driver.Queue {
@@ -332,11 +336,11 @@ func (e *env) becomes(name string, holders, waiters int) {
 		return
 	}
 	var q driver.Queue
-	for end := time.Now().Add(e.patience); ; pause(2 * time.Millisecond) {
+	for start := time.Now(); ; pauseSince(start) {
 		if q = e.inspect(name); e.counts(q, holders, waiters) {
 			return
 		}
-		if time.Now().After(end) {
+		if time.Since(start) > e.patience {
 			e.Fatalf("after %s there are not %d holders and %d waiters but %s", e.patience, holders, waiters, show(q))
 		}
 	}

@@ -19,6 +19,8 @@ type Law struct {
 	run   func(*env)
 	needs []need
 	alone bool // it counts or restarts what all laws share
+
+	longest bool // it waits for longer than any other
 	// it keeps leases that a machine which stands still for so long may lose: then it is run anew;
 	// nil: none
 	still standstill

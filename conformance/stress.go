@@ -143,7 +143,7 @@ func oneStorm(e *env) {
 	defer stop()
 	if e.caps.Inspect && e.caps.Queue {
 		observer.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
+			for i := 0; ctx.Err() == nil && time.Now().Before(end); i++ {
 				if q, err := e.probe.Inspect(ctx, names[i%len(names)]); err == nil {
 					watches[i%len(names)].see(q)
 				}

@@ -31,7 +31,7 @@ var waiting = []Law{
 		Sentence: "a waiter keeps its place for longer than its TTL"},
 	{Name: "wait-outage", run: waitOutage, needs: []need{queueing},
 		Sentence: "a wait outlasts a line that is back before the TTL is over, and gets in"},
-	{Name: "bounded-calls", run: boundedCalls,
+	{Name: "bounded-calls", run: boundedCalls, longest: true,
 		Sentence: "off the line every call but a wait ends within 10 s, and no error matches those of a context while the caller's lives"},
 	{Name: "dead-waiters", run: deadWaiters, still: keepsShort, needs: []need{queueing, inspecting, storing},
 		Sentence: "waiters that died behind one that lives do not pile up in the service"},
@@ -187,7 +187,7 @@ func noiseElsewhere(e *env) {
 		if late <= prompt {
 			mostly++
 		}
-		if mostly > rounds/2 {
+		if worst <= prompt || mostly > rounds/2 {
 			return
 		}
 	}

@@ -48,10 +48,14 @@ const services = "conformance/containers"
 
 // longestFirst are all of its packages. Those that take longest begin, so that no core waits for
 // them at the end.
-var longestFirst = []string{"./mysql", "./zookeeper", "./etcd", "./redis", "./..."}
+var longestFirst = []string{"./mysql", "./zookeeper", "./redis", "./etcd", "./redlock", "./..."}
 
 // embedded are the packages that need none.
 var embedded = []string{".", "./driver", "./driver/memory", "./driver/file", "./conformance", "./migrations", "./internal/..."}
+
+// pure are the packages of which some tests, in which the race detector finds nothing, are whole
+// without it only.
+var pure = []string{"./driver", "./conformance"}
 
 // check is one run.
 type check struct {
@@ -71,6 +75,12 @@ type step struct {
 	run  func(out io.Writer) error
 }
 
+// named is the step under another name.
+func (s step) named(name string) step {
+	s.name = name
+	return s
+}
+
 func (c *check) run(size string) error {
 	if err := c.prepare(size); err != nil {
 		return err
@@ -82,12 +92,17 @@ func (c *check) run(size string) error {
 			append([]step{c.gofmt()}, c.lint(".", embedded...)...),
 			[]step{c.test(".", embedded, "-p=8")})
 	case "lint":
-		return c.abreast(append(c.lintAll(), c.otherSystems()...))
+		return c.abreast(slices.Concat([]step{c.gofmt()}, c.lintAll(), c.otherSystems(modules())))
+	}
+	// Of the modules only that of file has code of its own for each system.
+	systems := []string{"."}
+	if size == "long" {
+		systems = modules()
 	}
 	// What computes, and beside it what mostly waits.
 	return c.abreast(
-		slices.Concat(c.lintAll(), c.testAll(), c.otherSystems()),
-		[]step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=3")})
+		slices.Concat([]step{c.gofmt()}, c.testAll(), c.lintAll(), c.otherSystems(systems)),
+		[]step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=4", "-parallel=4")})
 }
 
 // prepare sees to what all steps need.
@@ -232,8 +247,7 @@ func (c *check) lint(module string, packages ...string) []step {
 	}
 }
 
-func (c *check) lintAll() []step {
-	steps := []step{c.gofmt()}
+func (c *check) lintAll() (steps []step) {
 	for _, m := range modules() {
 		steps = append(steps, c.lint(m, "./...")...)
 	}
@@ -260,18 +274,18 @@ func modules() (dirs []string) {
 func (c *check) testAll() (steps []step) {
 	for _, m := range modules() {
 		if m != services {
-			steps = append(steps, c.test(m, []string{"./..."}, "-race"))
+			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-p=4"))
 		}
 	}
-	return steps
+	return append(steps, c.test(".", pure).named("tests of . without the race detector"))
 }
 
-// otherSystems vets the library, its drivers and the command for their users on other systems.
-func (c *check) otherSystems() (steps []step) {
+// otherSystems vets modules for their users on other systems.
+func (c *check) otherSystems(modules []string) (steps []step) {
 	for _, system := range []string{"darwin", "windows"} {
 		steps = append(steps, step{"vet for " + system, func(out io.Writer) error {
 			var errs []error
-			for _, m := range modules() {
+			for _, m := range modules {
 				if m != services {
 					errs = append(errs, c.command(m, out, "env", "GOOS="+system, "CGO_ENABLED=0", "go", "vet", "./..."))
 				}
@@ -292,7 +306,8 @@ func (c *check) images() step {
 // test runs the tests of packages of a module.
 func (c *check) test(module string, packages []string, flags ...string) step {
 	return step{"tests of " + module, func(out io.Writer) error {
-		args := slices.Concat([]string{"test", "-json", "-timeout=60m"}, flags, packages)
+		// vet is a step of its own
+		args := slices.Concat([]string{"test", "-json", "-vet=off", "-timeout=60m"}, flags, packages)
 		cmd := exec.CommandContext(c.ctx, "go", args...)
 		cmd.Dir, cmd.Stderr = module, out
 		whole(cmd)
