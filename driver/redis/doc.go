@@ -1,75 +1,128 @@
-// Package redis is the driver for Redis and Valkey: one server, Sentinel, Cluster. Package redlock, in
-// its folder, is the one for a majority of independent masters.
+// Package redis is the driver for Redis and Valkey: one server, Sentinel, Cluster.
+//
+//	import _ "github.com/dlock-go/dlock/driver/redis"
 //
 //	client, err := dlock.Open(ctx, "redis://localhost:6379/0?ttl=30s")
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Close()
+//	lease, err := client.Mutex("orders/42").Lock(ctx)
+//	if err != nil {
+//		return err
+//	}
+//	defer lease.Unlock(ctx)
 //
-// A blank import registers the schemes redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster
-// and rediss+cluster. [New] works over a client that the caller owns.
+// For a majority of independent masters there is package redlock, in the folder of this one.
 //
-// # State
+// # URL
 //
-// One key stands under a name: dlock:PREFIX{NAME} is a sorted set whose scores are all 0, and so a
+//	redis://USER:PASSWORD@HOST:PORT/DB?PARAMETERS                 one server
+//	redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB  the master that Sentinel names
+//	redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT             a Cluster
+//
+// The schemes rediss, rediss+sentinel and rediss+cluster are the same over TLS, which always
+// verifies the server. The port is 6379 if none is given, of Sentinel 26379; the database is 0. The
+// parameters:
+//
+//   - grant_window (1s): how long a waiter that was granted has to confirm it, before it and the
+//     others of its client are passed over. At least 10ms.
+//   - keep_tokens (10m): how long the last token of a name is remembered after its last use.
+//   - wait_replicas (0): how many replicas have to have a grant before it counts.
+//   - dial_timeout (5s), read_timeout (3s), write_timeout (3s): those of a connection.
+//   - pool_size (the client library's): how many connections there are at most.
+//   - sentinel_username, sentinel_password (none; redis+sentinel only): those of the sentinels.
+//   - tls_ca, tls_cert, tls_key, tls_server_name (over TLS only): files in PEM form with the
+//     certificates that are trusted in place of the system's, the client's own certificate and its
+//     key; and the name to verify in place of the host's.
+//   - ttl, prefix, label, identity: those of every driver; see package dlock.
+//
+// [New] works over a client that the caller owns.
+//
+// # Guarantees
+//
+// On one server, all that package dlock promises: order of arrival, fencing tokens, read-write
+// locks, semaphores, joins, Break, Inspect, List. The server's clock expires requests. A fixed
+// lease that was granted stands until its time, also over Close and the death of its process.
+//
+// A token is max(last + 1, the server's clock in µs). It grows also after all data of the name is
+// gone, as long as the clock is not set back further than the time for which the last token is
+// remembered.
+//
+// # Limits
+//
+//   - Failover: a promoted replica may not know the last grants. Then a second holder is let in.
+//     wait_replicas narrows the window and does not close it.
+//   - Loss of data: a server that restarts empty has forgotten its holds. Their clients learn at
+//     the next renewal.
+//   - Clock: if the server's clock jumps ahead, holds end early. If it is set back by more than
+//     keep_tokens while nobody uses a name, tokens of that name may repeat.
+//   - Versions: clients whose formats differ cannot share a prefix. See Protocol.
+//
+// # Protocol
+//
+// One key stands under a name: dlock:PREFIX{NAME}, a sorted set whose scores are all 0, and so a
 // map in the order of its members. It has the requests, the last token, tombstones, and what finds
 // the next in order and the next to expire. NAME and PREFIX have %, { and } percent-encoded and
 // nothing else, so a person can read them. lua/queue.lua has the members. Nothing is kept for ever:
 // the set outlives its last request and tombstone by the time for which the last token is
-// remembered (10 minutes).
+// remembered.
 //
-// It is one key since a script on several cannot run while their slot moves from one node of a
+// It is one key because a script cannot run on several while their slot moves from one node of a
 // Cluster to another and one of them is missing, and most names would have one of them only.
 //
-// # The protocol
+// The first member begins with the format of all that is kept under the name, FORMAT in
+// lua/begin.lua. Every script reads that member first. If the format is another one, the call fails
+// with an error that says so, and touches nothing.
 //
-// A script is atomic. Each begins by reading the server's clock and dropping the holders that have
-// expired, and up to a hundred of those who died while they waited, and then grants whoever is next
-// by the rule. A request is in one of these states:
+// A script is atomic. Each begins by reading the server's clock. It removes the holders that have
+// expired, and up to a hundred of those who died while they waited, and grants whoever is next by
+// the rule of [driver.Queue]. A request is in one of these states:
 //
-//		unknown ── acquire ──► holding ◄── confirm ── granted ◄── settle ── waiting ◄── acquire ── unknown
-//		                          │                      │                     │
-//		                          └──────────── release, expiry ───────────────┘
+//	unknown ─ acquire ─► holding ◄─ confirm ─ granted ◄─ its turn ─ waiting ◄─ acquire ─ unknown
+//	                        │                    │                    │
+//	                        └───────────── release, expiry ───────────┘
 //
-//	  - acquire: holds at once if the rule says so; else waits, if asked to. The same script resumes: of a request that waits, it
-//	    keeps it alive, in its place; of one that was granted, it is the confirmation. One that is not there any more (the window was
-//	    missed, the server was restarted empty) is a new arrival, at the end: it is never resumed.
-//	  - settle, in whichever script lets somebody in: the waiter holds for the grant window (1 s) and the server publishes its ID to the
-//	    channel of its client. Confirmed, it holds for its TTL. Not confirmed, it goes, and with it all others of that client that wait
-//	    there: a client that does not answer costs the queue one window. A mark says up to which place they do not wait any more; they
-//	    themselves are removed where they are met.
-//	  - renew: arms the TTL of a holder anew; a broken one, or one that is gone, is lost.
-//	  - release: removes the request wherever it is, and settles.
+// What leads from one to the next:
 //
-// # What is lost, repeated or late
+//   - acquire: the request holds at once if the rule says so; else it waits, if asked to. The same
+//     script resumes. A request that waits is kept alive, in its place. One that was granted is
+//     confirmed. One that is gone (it missed the window, or the server restarted empty) arrives at
+//     the end, and is never resumed.
+//   - its turn, in whichever script it comes: the waiter holds for the grant window, and the server
+//     publishes its ID to the channel of its client. If it confirms, it holds for its TTL. If not,
+//     it goes, and with it all others of that client that wait there, so that a client that does
+//     not answer costs the queue one window. A mark says up to which place they do not wait any
+//     more. They themselves are removed where they are met.
+//   - renew: the TTL of a holder begins again. One that is broken, or gone, is lost.
+//   - release: removes the request wherever it is, and grants whoever is next.
+//
+// What is lost, repeated or late:
 //
 //   - A reply is lost: acquire, renew and break write absolute state and may be sent again. Release
-//     sent again finds nothing: that is success if the client sent a copy before and the hold
-//     cannot have expired yet. The client library does not send anything twice by itself (every
-//     command forbids it), so the driver knows when there may be a copy.
+//     sent again finds nothing. That is success if the client sent a copy before and the hold
+//     cannot have expired yet. The client library sends nothing twice by itself (every command
+//     forbids it), so the driver knows when there may be a copy.
 //   - A copy of an acquire is late: wherever one was uncertain, the release leaves a tombstone for
 //     a TTL, under which it creates nothing.
 //   - A publication is lost: the first waiter of each client and name asks again every second; each
-//     waiter every TTL/3, which also keeps it alive. After a new subscription all ask; after a
-//     Shared grant that a client did not hear of, all that it has there.
-//   - A call is given up before it was sent: it never is, and needs no clean-up.
-//   - The server forgets its scripts: they are sent in full. It restarts empty: holders are lost at
-//     their next renewal, waiters arrive anew. With data that a promoted replica did not have: see
-//     docs/redis.md; no lock on Redis survives that, which is why its tokens follow the server's
-//     clock.
+//     waiter every TTL/3, which also keeps it alive. After a new subscription all ask. After a
+//     Shared grant of which no message came, all ask that the client has there.
+//   - A call is given up before it was sent: it is not sent, and needs no clean-up.
+//   - The server forgets its scripts: they are sent in full.
+//   - The server restarts empty: holders are lost at their next renewal, waiters arrive again. With
+//     data that a promoted replica did not have, see Limits. No lock on Redis survives that, which
+//     is why its tokens follow the server's clock.
 //   - The server's memory is full: only the arrival of a request needs any to speak of, and is
-//     refused. All other scripts may run then (allow-oom), with the one that asks again for a
-//     request that stands: it is the text of acquire under that flag.
+//     refused. All other scripts may run then (allow-oom), also the one that asks again for a
+//     request that stands: it is acquire with that flag.
 //   - Too many of the dead stand before a request that arrives: it is told to ask again at once,
 //     and nothing of it is kept.
 //   - A slot moves: the node that has the key serves it, and the client library follows what the
 //     nodes say. Where they contradict each other the call is sent again for 3 s, as it was
 //     executed nowhere.
-//   - The key has another type, or members of another's or of a later version: every call fails
-//     with its name, and touches nothing.
+//   - The key has another type, or members that dlock did not write: every call fails with its
+//     name, and touches nothing.
 //   - The key is deleted, or evicted: the holders are lost as if the server had restarted empty;
-//     those who wait arrive anew.
-//
-// # Time
-//
-// The server's clock expires. A token is max(last + 1, the server's microseconds): it grows also
-// after the set is gone, as long as the clock is not set back further than the time for which the
-// last token is remembered.
+//     those who wait arrive again.
 package redis

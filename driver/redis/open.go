@@ -20,7 +20,7 @@ func init() {
 	}
 }
 
-// settings are what a URL says about connections.
+// settings are what a URL says.
 type settings struct {
 	hosts            []string
 	conn             conn.Settings
@@ -74,14 +74,15 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
-// reach asks the server something, with the rights that will be needed.
+// reach reads a name, with the rights that the driver needs.
 func (b *Backend) reach(ctx context.Context) error {
 	c := b.call(inspectScript, "dlock")
-	c.fresh = true
+	c.newConnection = true
 	_, err := b.ask(ctx, "dlock", c)
 	return err
 }
 
+// parse reads a URL. The package comment has its forms.
 func parse(c driver.Config) (*settings, error) {
 	u := c.URL
 	bad := func(format string, args ...any) error {
@@ -122,8 +123,8 @@ func parse(c driver.Config) (*settings, error) {
 	s.conn.Read = p.Duration("read_timeout", 3*time.Second)
 	s.conn.Write = p.Duration("write_timeout", 3*time.Second)
 	s.conn.PoolSize = p.Int("pool_size", 0)
-	s.o.GrantWindow = p.Duration("grant_window", time.Second)
-	s.o.KeepTokens = p.Duration("keep_tokens", 10*time.Minute)
+	s.o.GrantWindow = p.Duration("grant_window", defaultGrantWindow)
+	s.o.KeepTokens = p.Duration("keep_tokens", defaultKeepTokens)
 	s.o.WaitReplicas = p.Int("wait_replicas", 0)
 	if sentinel {
 		s.sentinelUser = p.String("sentinel_username", "")
@@ -139,17 +140,4 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, bad("timeouts are positive, and pool_size is not negative")
 	}
 	return s, nil
-}
-
-// identity names the queues that a client of the caller's stands over, as far as its options tell.
-func identity(rdb redis.UniversalClient) string {
-	switch c := rdb.(type) {
-	case *redis.Client:
-		if o := c.Options(); o.Addr != "FailoverClient" { // what one for Sentinel has there
-			return fmt.Sprintf("%s,,%d", o.Addr, o.DB)
-		}
-	case *redis.ClusterClient:
-		return strings.Join(slices.Sorted(slices.Values(c.Options().Addrs)), ",") + ",,0"
-	}
-	return fmt.Sprintf("%p", rdb)
 }

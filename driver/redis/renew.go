@@ -18,7 +18,7 @@ const renewMax = 256
 // costs no leases on the others.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
-	if b.ctx.Err() != nil {
+	if b.life.Over() {
 		for i := range res {
 			res[i].Err = driver.ErrClosed
 		}
@@ -28,8 +28,8 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	for i := range rs {
 		calls[i] = b.call(renewScript, rs[i].Name, rs[i].ID.String(), rs[i].TTL.Microseconds())
 	}
-	go b.renew(ctx, calls)
-	var why error // there is no time to wait for more
+	go b.sendRenewals(ctx, calls)
+	var why error // not nil: there is no time to wait for more
 	for i, c := range calls {
 		if why == nil {
 			select {
@@ -37,7 +37,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 				res[i] = b.renewed(ctx, &rs[i], c)
 			case <-ctx.Done():
 				why = ctx.Err()
-			case <-b.stop:
+			case <-b.life.Closed():
 				why = driver.ErrClosed
 			}
 		}
@@ -53,12 +53,12 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
-// renew sends the calls.
-func (b *Backend) renew(ctx context.Context, calls []*call) {
+// sendRenewals sends the calls, to all nodes at once, until ctx ends.
+func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 	nodes := map[*redis.Client][]*call{}
 	for _, c := range calls {
-		node := home(b.rdb, c.Keys[0])
-		nodes[node] = append(nodes[node], c)
+		master := masterOf(b.rdb, c.Keys[0])
+		nodes[master] = append(nodes[master], c)
 	}
 	for _, queue := range nodes {
 		go func() {
@@ -78,7 +78,7 @@ func (b *Backend) renew(ctx context.Context, calls []*call) {
 	}
 }
 
-// renewed reads the answer.
+// renewed reads what lua/renew.lua returned, and records a hold that it proved.
 func (b *Backend) renewed(ctx context.Context, r *driver.Request, c *call) driver.Renewal {
 	n, _ := c.Reply.(int64)
 	switch {
@@ -87,8 +87,8 @@ func (b *Backend) renewed(ctx context.Context, r *driver.Request, c *call) drive
 	case n == 1:
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if m := b.mine[r.ID]; m != nil {
-			m.until = c.sent.Add(r.TTL)
+		if m, is := b.requests.Find(r.ID); is {
+			m.Until = c.sent.Add(r.TTL)
 		}
 		return driver.Renewal{TTL: r.TTL, SentAt: c.sent}
 	case n == 2:

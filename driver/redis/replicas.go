@@ -15,11 +15,11 @@ import (
 // replicaTimeout is how long replicas have to confirm a grant.
 const replicaTimeout = time.Second
 
-// errReplicas: the master granted, and not enough replicas have it.
+// errReplicas means that the master granted, and not enough replicas have the grant.
 var errReplicas = errors.New("not confirmed by enough replicas")
 
-// runOnReplicas runs the call and WAIT behind it on the same connection, as WAIT speaks of the
-// writes of its connection only.
+// runOnReplicas runs an acquire, and returns a grant only if enough replicas have it. It does not
+// wait beyond ctx, and goes on alone then.
 func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 	type result struct {
 		reply any
@@ -28,7 +28,7 @@ func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 	done := make(chan result, 1)
 	c.copies, c.sent = 1, time.Now()
 	go func() {
-		reply, err := b.confirmed(c)
+		reply, err := b.acquireAndWait(c)
 		done <- result{reply, err}
 	}()
 	select {
@@ -36,12 +36,14 @@ func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 		return r.reply, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-b.stop:
+	case <-b.life.Closed():
 		return nil, driver.ErrClosed
 	}
 }
 
-func (b *Backend) confirmed(c *call) (any, error) {
+// acquireAndWait runs the call with a WAIT behind it, on one connection: WAIT is about the writes
+// of its connection only.
+func (b *Backend) acquireAndWait(c *call) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*replicaTimeout)
 	defer cancel()
 	node := script.Pipeliner(b.rdb)
@@ -66,7 +68,7 @@ func (b *Backend) confirmed(c *call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if v, err := parseAcquire(reply); err != nil || !v.granted {
+		if a, err := parseAcquire(reply); err != nil || !a.granted {
 			return reply, nil
 		}
 		if n, err := wait.Result(); err != nil {

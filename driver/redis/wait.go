@@ -1,165 +1,87 @@
 package redis
 
 import (
-	"context"
-	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// lookout is how often the first waiter of a client and name asks the server, should a publication
-// have been lost or the client ahead be dead.
-const lookout = time.Second
-
-// group are the waiters of this client under one name, in order of arrival.
-type group struct {
-	waiters []*waiter
-	timer   *time.Timer // wakes the first now and then
-}
+// checkInterval is how often the first waiter of a client and name asks the server: a message may
+// have been lost, or the client ahead may be dead.
+const checkInterval = time.Second
 
 // waiter is an Acquire that waits.
-type waiter struct {
-	m    *mine
-	wake chan struct{} // has a token in it if there is a reason to ask the server
-}
+type waiter = kit.Waiter[*kit.Request]
 
-// wake makes all of them ask the server. The backend's mu is held.
-func (g *group) wake() {
-	for _, w := range g.waiters {
-		w.poke()
-	}
-}
+// keptFor is how long the server keeps a request that waits since it was last asked for, as
+// lua/acquire.lua has it.
+func keptFor(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
 
-func (w *waiter) poke() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// join puts an Acquire among those who wait. What was told since it asked, when the round was
-// given, went unheard: then it asks again at once.
-func (b *Backend) join(m *mine, round uint64) *waiter {
-	w := &waiter{m: m, wake: make(chan struct{}, 1)}
-	name := m.r.Name
+// addWaiter adds an Acquire to those who wait. round is the value that b.round had when it asked
+// the server. If all were woken since then, it asks again at once.
+func (b *Backend) addWaiter(m *kit.Request, round uint64) *waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.names[name]
-	if g == nil {
-		g = &group{}
-		b.names[name] = g
-		g.timer = time.AfterFunc(jitter(lookout), func() { b.look(name, g) })
-	}
-	g.waiters = append(g.waiters, w)
-	if m.told || b.round != round {
-		w.poke()
+	w, _, _ := b.waiters.Add(m)
+	if b.round != round {
+		w.Wake()
 	}
 	return w
 }
 
-// look wakes the first waiter.
-func (b *Backend) look(name string, g *group) {
+func (b *Backend) removeWaiter(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.names[name] != g {
-		return
-	}
-	g.waiters[0].poke()
-	g.timer.Reset(jitter(lookout))
+	b.waiters.Remove(w)
 }
 
-func jitter(d time.Duration) time.Duration { return d - rand.N(d/5) }
-
-// waits takes note that the server lets a waiter wait: for what expires next, if that is not 0; and
-// whether it did not know of it before.
-func (b *Backend) waits(w *waiter, expiry time.Duration, fresh bool) {
+// waits draws the conclusions from the server's answer that a request waits. Only the first of its
+// name draws any.
+func (b *Backend) waits(w *waiter, a acquireReply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.names[w.m.r.Name]
-	if g == nil || g.waiters[0] != w {
+	g := b.waiters.Group(w.Request.Name)
+	if g == nil || g.First() != w {
 		return
 	}
-	if expiry > 0 && expiry < lookout {
-		g.timer.Reset(expiry + time.Millisecond + rand.N(20*time.Millisecond))
+	if a.expiry > 0 && a.expiry < checkInterval {
+		g.WakeAfter(kit.AfterExpiry(a.expiry))
 	}
-	if fresh { // it was dropped, or all was: the others too
-		for _, other := range g.waiters[1:] {
-			other.poke()
+	if a.arrived { // the server had dropped it, and perhaps the others too
+		for _, other := range g.All()[1:] {
+			other.Wake()
 		}
 	}
 }
 
-func (b *Backend) leave(w *waiter) {
+// wakeAll makes all who wait ask the server: a message may have been lost.
+func (b *Backend) wakeAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	name := w.m.r.Name
-	g := b.names[name]
-	g.waiters = slices.DeleteFunc(g.waiters, func(x *waiter) bool { return x == w })
-	if len(g.waiters) == 0 {
-		g.timer.Stop()
-		delete(b.names, name)
-	}
+	b.round++
+	b.waiters.WakeAll()
 }
 
-// keeps is how long the server keeps a request that waits and that it does not hear of: as
-// lua/acquire.lua has it.
-func keeps(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
-
-// sleep returns when it is time to ask the server: there is a reason, or the request has to be kept
-// alive.
-func (w *waiter) sleep(ctx context.Context, stop <-chan struct{}) error {
-	t := time.NewTimer(keeps(w.m.r.TTL) / 3)
-	defer t.Stop()
-	select {
-	case <-w.wake:
-	case <-t.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-stop:
-		return driver.ErrClosed
-	}
-	return nil
-}
-
-// told takes note of a message: the ID of a request that was granted, or, after a "-", of one that
-// was ended.
-func (b *Backend) told(payload string) {
-	text, over := payload, false
+// receive acts on a message: the ID of a request that was granted, or, after a "-", of one that was
+// ended by force.
+func (b *Backend) receive(payload string) {
+	text, ended := payload, false
 	if len(text) > 0 && text[0] == '-' {
-		text, over = text[1:], true
+		text, ended = text[1:], true
 	}
 	var id driver.ID
 	if id.UnmarshalText([]byte(text)) != nil {
 		return
 	}
 	b.mu.Lock()
-	m, lost := b.mine[id], b.lost
-	if m == nil {
-		b.mu.Unlock()
-		return
+	m, is := b.requests.Find(id)
+	if is {
+		b.waiters.Notify(m)
 	}
-	if g := b.names[m.r.Name]; g != nil {
-		for _, w := range g.waiters {
-			if w.m == m {
-				w.poke()
-			}
-		}
-	}
-	m.told = true
+	lost := b.lost
 	b.mu.Unlock()
-	if over && lost != nil {
+	if is && ended && lost != nil {
 		lost(id)
-	}
-}
-
-// wakeAll makes all who wait ask the server: something may have gone unheard.
-func (b *Backend) wakeAll() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.round++
-	for _, g := range b.names {
-		g.wake()
 	}
 }

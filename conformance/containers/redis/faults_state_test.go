@@ -34,21 +34,24 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 	return n
 }
 
-// TestRedisForeignKeys puts what dlock did not write under its key, while nobody uses the name and
-// while it is held and waited for.
+// TestRedisForeignKeys puts what dlock did not write, or what another version of it would, under its
+// key, while nobody uses the name and while it is held and waited for.
 func TestRedisForeignKeys(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
 	waits := func(r driver.Request) driver.Request { r.Wait = true; return r }
+	const notOurs = "holds something that dlock did not write"
 	for _, c := range []struct {
 		what string
-		args []any // of a command with the key after its first word
+		args []any  // of a command with the key after its first word
+		says string // in every error
 	}{
-		{"a text", []any{"SET", "mine"}},
-		{"a hash", []any{"HSET", "name", "mine"}},
-		{"a sorted set that is another's", []any{"ZADD", 1, "mine"}},
-		{"a sorted set of a later version", []any{"ZADD", 0, "!2 1795000000000000"}},
-		{"a sorted set that looks like ours at first", []any{"ZADD", 0, "!1 1795000000000000", 0, "else"}},
+		{"a text", []any{"SET", "mine"}, notOurs},
+		{"a hash", []any{"HSET", "name", "mine"}, notOurs},
+		{"a sorted set that is another's", []any{"ZADD", 1, "mine"}, notOurs},
+		{"a sorted set of a later version", []any{"ZADD", 0, "!2 1795000000000000"}, "has the format 2 of dlock; this client has 1"},
+		{"a sorted set of a version much later", []any{"ZADD", 0, "!10 what a token is then", 0, "a member"}, "written by another version of dlock"},
+		{"a sorted set that looks like ours at first", []any{"ZADD", 0, "!1 1795000000000000", 0, "else"}, notOurs},
 	} {
 		for _, used := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, used before: %t", c.what, used), func(t *testing.T) {
@@ -81,8 +84,8 @@ func TestRedisForeignKeys(t *testing.T) {
 				before := k.Dump(k.Ctx, key).Val()
 				check := func(what string, err error) {
 					t.Helper()
-					if err == nil || !strings.Contains(err.Error(), key) || !errors.As(err, new(goredis.Error)) {
-						t.Errorf("%s: error %v; want the server's, with the name of the key", what, err)
+					if err == nil || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), c.says) || !errors.As(err, new(goredis.Error)) {
+						t.Errorf("%s: error %v; want the server's, with the name of the key, that says %q", what, err, c.says)
 					}
 					for _, no := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrConflict} {
 						if errors.Is(err, no) {

@@ -43,6 +43,7 @@ func TestRedlock(t *testing.T) {
 		{"loss in time", lossInTime},
 		{"broken by force past a minority", breakMinority},
 		{"foreign keys", foreignKeys},
+		{"another format", anotherFormat},
 		{"scripts forgotten", scriptsForgotten},
 		{"least rights", leastRights},
 		{"close past hung masters", closeHung},
@@ -65,6 +66,7 @@ func TestRedlockOnValkey(t *testing.T) {
 		{"loss in time", lossInTime},
 		{"broken by force past a minority", breakMinority},
 		{"foreign keys", foreignKeys},
+		{"another format", anotherFormat},
 		{"scripts forgotten", scriptsForgotten},
 		{"least rights", leastRights},
 	})
@@ -572,6 +574,36 @@ func foreignKeys(t *testing.T, f fleet) {
 	for i, want := range []string{"list", "string", "hash"} {
 		if is := servers.CLIOf(t, f[i]).Type(t.Context(), key).Val(); is != want {
 			t.Errorf("the %s has become a %s", want, is)
+		}
+	}
+}
+
+// anotherFormat has what another version of dlock would write: on a minority, and on a majority.
+func anotherFormat(t *testing.T, f fleet) {
+	a, r := f.side(t, redlock.Options{}), steps.Request("format")
+	key, value := "dlock:{"+r.Name+"}:redlock", "!2 whatever a holder is then"
+	for i := range 2 {
+		servers.CLIOf(t, f[i]).Must("SET", key, value)
+		t.Cleanup(func() { servers.CLIOf(t, f[i]).Must("DEL", key) })
+	}
+	a.get(t, r)
+	a.release(t, r)
+	f[2:].clear(t, r.Name)
+	servers.CLIOf(t, f[2]).Must("SET", key, value)
+	t.Cleanup(func() { servers.CLIOf(t, f[2]).Must("DEL", key) })
+	_, acquire := a.Acquire(t.Context(), steps.Request(r.Name))
+	_, inspect := a.Inspect(t.Context(), r.Name)
+	for what, err := range map[string]error{
+		"Acquire": acquire, "Inspect": inspect, "Renew": a.Renew(t.Context(), []driver.Request{r})[0].Err,
+		"Break": a.Break(t.Context(), r.Name, 0, true), "Release": a.Release(t.Context(), r),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "2 of 5 masters answered") || !strings.Contains(err.Error(), "has the format 2 of dlock; this client has 1") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for i := range 3 {
+		if is := servers.CLIOf(t, f[i]).Get(t.Context(), key).Val(); is != value {
+			t.Errorf("master %d has %q now", i, is)
 		}
 	}
 }

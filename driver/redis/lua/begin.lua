@@ -1,12 +1,24 @@
 -- What every script begins with: the server's clock (µs), and the first members of the name's
--- sorted set, which are all of it if nobody stands there, or one request. queue.lua has what they
+-- sorted set. These are all of it if nobody stands there, or one request. queue.lua says what they
 -- mean.
+
+-- The format of what dlock keeps under a name. It changes with the members, with their meaning, and
+-- with the rules by which scripts change them. The first member begins with it, in every format, so
+-- that a client of another one knows.
+local FORMAT = '!1 '
+
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local head = redis.call('ZRANGE', KEYS[1], 0, 4)
 local header = head[1]
-if header and not string.find(header, '^!1 %d+$') then error('the member ' .. header .. ' of ' .. KEYS[1] .. ' is not of dlock') end
+if header and not string.find(header, '^' .. FORMAT .. '%d+$') then
+  local other = string.match(header, '^!(%d+) ')
+  if other and other ~= string.match(FORMAT, '%d+') then
+    error('the key ' .. KEYS[1] .. ' has the format ' .. other .. ' of dlock; this client has ' .. string.match(FORMAT, '%d+'))
+  end
+  error('the member ' .. header .. ' of ' .. KEYS[1] .. ' is not of dlock')
+end
 
--- If one request stands there, holds, and there is nothing else: its member, its parts, and what
--- comes with it.
-local lone = #head == 3 and head[3] or #head == 4 and string.sub(head[3], 1, 1) == 'l' and head[4] or nil
+-- The member of the request, if exactly one stands there, it holds, and the set has nothing else
+-- but what belongs to it.
+local only = #head == 3 and head[3] or #head == 4 and string.sub(head[3], 1, 1) == 'l' and head[4] or nil

@@ -1,4 +1,7 @@
--- ARGV[4] token  [5] force: 1 or 0. Returns how many requests the hold had.
+-- ARGV[4]  token
+-- ARGV[5]  1: by force, else 0
+--
+-- Returns how many requests the hold had.
 
 --- include queue.lua
 
@@ -9,8 +12,8 @@ for _, kind in ipairs({'s', 'x'}) do
     if int(r.token) == ARGV[4] then
       n = n + 1
       if ARGV[5] == '1' then
-        drop(r)
-        bury(r.id, r.ttl, true)
+        removeHolder(r)
+        addTombstone(r.id, r.ttl, true)
         redis.call('PUBLISH', channels .. r.client, '-' .. r.id)
       else
         flag(r, 'b', true)
@@ -19,5 +22,5 @@ for _, kind in ipairs({'s', 'x'}) do
     end
   end
 end
-if n > 0 then settle() end
+if n > 0 then grantNext() end
 return done(n)

@@ -1,8 +1,9 @@
--- Returns {now (µs), those who hold, those who wait, in order}, each as it is stored.
+-- Returns {now (µs), those who hold, those who wait, in order}. Each request is returned as it is
+-- stored.
 
 --- include queue.lua
 
-settle()
+grantNext()
 local waiting = {}
 for _, place in ipairs(redis.call('ZRANGE', S, '[q', '(r', 'BYLEX')) do
   local r = get('w', name(place)) or foreign(place)

@@ -1,9 +1,11 @@
--- ARGV[4] id  [5] ttl (µs) of the tombstone to leave, or 0
+-- ARGV[4]  id
+-- ARGV[5]  ttl (µs) of the tombstone to leave, or 0
+--
 -- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by force.
 
--- Most often it is alone, and little is needed.
-if lone and ARGV[5] == '0' and string.sub(lone, 2, 33) == ARGV[4] then
-  local expiry = string.match(lone, '^%S+ %a %d+ %x+ %d+ (%d+) ')
+-- Most often it is the only one. Then little is needed.
+if only and ARGV[5] == '0' and string.sub(only, 2, 33) == ARGV[4] then
+  local expiry = string.match(only, '^%S+ %a %d+ %x+ %d+ (%d+) ')
   if expiry and tonumber(expiry) > now then
     redis.call('ZREM', KEYS[1], unpack(head, 2))
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -14,14 +16,14 @@ end
 --- include queue.lua
 
 local id, ttl = ARGV[4], tonumber(ARGV[5])
-local forced = gone(id) == 'f'
+local forced = tombstone(id) == 'f'
 local r = holder(id)
-local was = r or awaiting(id)
+local was = r or waiter(id)
 if r then
-  drop(r)
+  removeHolder(r)
 elseif was then
-  unwait(was)
+  removeWaiter(was)
 end
-if ttl > 0 then bury(id, ttl) end
-if was then settle() end
+if ttl > 0 then addTombstone(id, ttl) end
+if was then grantNext() end
 return done(was and 1 or forced and -1 or 0)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
@@ -36,8 +37,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	if r.TTL < b.caps.MinTTL || r.TTL > b.caps.MaxTTL {
-		return driver.Grant{}, fmt.Errorf("%w TTL of %s; %s to %s are allowed", driver.ErrInvalid, r.TTL, b.caps.MinTTL, b.caps.MaxTTL)
+	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
+		return driver.Grant{}, err
 	}
 	q, resumed, err := b.register(r)
 	if err != nil {

@@ -67,9 +67,9 @@ type master struct {
 
 // New returns a backend over clients that the caller owns, one for each master, and that Close
 // leaves open. It wants at least three, all different; it does not reach them yet. Their retry
-// options do not matter. They should have ContextTimeoutEnabled: without it, a call to a master that
-// hangs goes on for as long as the client's own timeouts. A [*redis.Ring] is refused: it is no one
-// server.
+// options do not matter. They should have ContextTimeoutEnabled: without it, a call to a master
+// that hangs goes on for as long as the client's own timeouts. A [*redis.Ring] is refused: it is no
+// one server.
 func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = defaultNodeTimeout

@@ -69,35 +69,40 @@
 //     else. Keep a master that lost its data (or may have: anything but appendfsync always) down
 //     for longer than the longest TTL, or set min_uptime to that. Then the masters refuse by
 //     themselves, by their clocks, and need to be allowed INFO.
+//   - Versions: clients whose formats differ cannot share a prefix. See Protocol.
 //   - Repair: a hold stays on the masters that granted it. One that was down then does not get it
 //     later, since a renewal never creates anything.
 //
 // # Protocol
 //
 // Two keys stand under a name on each master: the holder, and a tombstone for each request that was
-// given up while a copy of it may have been under way. lua/begin.lua has both. A script is atomic.
-// On one master a request is in one of these states:
+// given up while a copy of it may have been under way. lua/begin.lua has both. The holder begins
+// with the format of what is kept. A script that finds another one fails, and touches nothing. A
+// script is atomic. On one master a request is in one of these states:
 //
-//		absent ── acquire ──► stands ── release, expiry, break by force ──► absent
+//	absent ── acquire ──► stands ── release, expiry, break by force ──► absent
 //
-//	  - acquire: creates the holder if there is none. If the same request stands there, its TTL begins
-//	    again.
-//	  - renew: the TTL of the request that stands begins again. It never creates anything.
-//	  - release: deletes the request that stands, and leaves a tombstone if a copy of its acquire may
-//	    be under way.
-//	  - break: marks the request that stands, so that it is not renewed; by force, deletes it and
-//	    leaves a tombstone.
+// What the scripts do:
+//
+//   - acquire: creates the holder if there is none. If the same request stands there, its TTL
+//     begins again.
+//   - renew: the TTL of the request that stands begins again. It never creates anything.
+//   - release: deletes the request that stands, and leaves a tombstone if a copy of its acquire may
+//     be under way.
+//   - break: marks the request that stands, so that it is not renewed; by force, deletes it and
+//     leaves a tombstone.
 //
 // The client asks all masters at once and returns when the outcome is certain: a majority granted,
 // none can grant any more, or the time is over. What is lost, repeated or late:
 //
-//   - A reply is lost: acquire, renew and break may be sent again. Release sent again finds nothing.
-//     That is success if the client sent a copy before and the hold cannot have expired yet.
+//   - A reply is lost: acquire, renew and break may be sent again. Release sent again finds
+//     nothing. That is success if the client sent a copy before and the hold cannot have expired
+//     yet.
 //   - A grant comes after the call gave up: it is taken back from that master.
 //   - A copy of an acquire is late: the release leaves a tombstone for a TTL wherever the outcome
 //     was unknown, under which the copy creates nothing.
 //   - A master does not hear of a release: it is sent again, in the background, until the master
 //     answers or the hold must have expired.
-//   - A key holds something else, or what another version of dlock wrote: the master counts as one
-//     that did not answer, the error names the key, and nothing is touched.
+//   - A key holds something else, or has another format: the master counts as one that did not
+//     answer, the error names the key, and nothing is touched.
 package redlock

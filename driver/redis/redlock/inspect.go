@@ -124,23 +124,23 @@ func parseHolder(name string, c *script.Call) (*driver.Entry, error) {
 		return nil, nil
 	}
 	bad := fmt.Errorf("unexpected reply %v", c.Reply)
-	if !ok || len(l) != 3 {
+	if !ok || len(l) != 6 {
 		return nil, bad
 	}
-	text, _ := l[0].(string)
-	msLeft, _ := l[1].(int64)
-	age, _ := l[2].(string)
-	f := strings.SplitN(text, " ", 6) // lua/begin.lua has its parts
-	if len(f) != 6 {
+	var text [6]string // all but the fifth
+	for i := range text {
+		text[i], _ = l[i].(string)
+	}
+	client, label, _ := strings.Cut(text[3], " ")
+	left, ok := l[4].(int64)
+	ttl, err1 := strconv.ParseInt(text[2], 10, 64)
+	age, err2 := strconv.ParseInt(text[5], 10, 64)
+	e := &driver.Entry{Broken: text[1] == "b"}
+	e.Name, e.Label = name, label
+	if err := errors.Join(err1, err2, e.ID.UnmarshalText([]byte(text[0])), e.Client.UnmarshalText([]byte(client))); err != nil || !ok {
 		return nil, bad
 	}
-	e := &driver.Entry{Left: time.Duration(msLeft) * time.Millisecond, Broken: f[1] == "b"}
-	e.Name, e.Label = name, f[5]
-	ttl, err1 := strconv.ParseInt(f[2], 10, 64)
-	ms, err2 := strconv.ParseInt(age, 10, 64)
-	if err := errors.Join(err1, err2, e.ID.UnmarshalText([]byte(f[0])), e.Client.UnmarshalText([]byte(f[4]))); err != nil {
-		return nil, bad
-	}
-	e.Owner, e.TTL, e.Age = e.ID, time.Duration(ttl)*time.Millisecond, time.Duration(ms)*time.Millisecond
+	e.Owner = e.ID
+	e.TTL, e.Left, e.Age = time.Duration(ttl)*time.Millisecond, time.Duration(left)*time.Millisecond, time.Duration(age)*time.Millisecond
 	return e, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
@@ -133,9 +134,11 @@ func (b *Backend) explain(name string, err error) error {
 	}
 	switch s := err.Error(); {
 	case errors.As(err, new(*conn.HandshakeError)):
-		return fault.Hide(err)
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return kit.Hide(context.Background(), err) // no context of the caller's
+	case kit.IsContext(err):
 		return errNoAnswer
+	case strings.Contains(s, "has the format"):
+		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", b.holderKey(name), err)
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holderKey(name), err)
 	}

@@ -18,8 +18,8 @@ var (
 	breakScript   = load(script.WhenFull, "break")
 )
 
-// load reads a script, with what all of them begin with. Without flags, a server whose memory is full
-// refuses its first command that needs memory.
+// load reads a script, with what all of them begin with. Without flags, a server whose memory is
+// full refuses its first command that needs memory.
 func load(flags, name string) *script.Script {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")

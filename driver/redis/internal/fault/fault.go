@@ -2,7 +2,6 @@
 package fault
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -88,25 +87,10 @@ func lacksRight(text string) bool {
 	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script")
 }
 
-// hidden is an error that matches no error of a context.
-type hidden struct{ error }
-
-// Is matches all that the error does, but for the errors of a context.
-func (h hidden) Is(target error) bool {
-	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.error, target)
-}
-
-// As finds all that is in the error.
-func (h hidden) As(target any) bool { return errors.As(h.error, target) }
-
-// Hide keeps an error from matching one of a context, since a deadline of ours is not the caller's.
-// It says so if the server did not answer in time.
-func Hide(err error) error {
+// Late returns err with a text that says so if the server did not answer in time.
+func Late(err error) error {
 	if Timeout(err) && !Unsent(err) {
-		err = fmt.Errorf("the server did not answer in time: %w", err)
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return hidden{err}
+		return fmt.Errorf("the server did not answer in time: %w", err)
 	}
 	return err
 }

@@ -1,6 +1,13 @@
--- ARGV[1] id [2] ttl (ms) [3] client and label [4] least uptime (s), or 0 Returns {1} granted, also
--- to a second copy, {0, ms} held by another for so long, {-1} never again, {-2, s} up for so short
--- a time.
+-- ARGV[1]  id
+-- ARGV[2]  ttl (ms)
+-- ARGV[3]  client and label
+-- ARGV[4]  the least uptime (s), or 0
+--
+-- Returns one of
+--   {1}      granted, also if the same request stands there already
+--   {0, ms}  held by another one, for so long
+--   {-1}     refused for ever: it was released or broken
+--   {-2, s}  refused: the server has been up for so short a time
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-1} end
 local h = read()
 if h and h.id ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1])} end
@@ -9,6 +16,5 @@ if not h and tonumber(ARGV[4]) > 0 then
   local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
   if up < tonumber(ARGV[4]) then return {-2, up} end
 end
-local since = h and h.since or int(now())
-redis.call('SET', KEYS[1], table.concat({ARGV[1], '-', ARGV[2], since, ARGV[3]}, ' '), 'PX', int(kept(ARGV[2])))
+write({id = ARGV[1], flag = '-', ttl = ARGV[2], since = h and h.since or int(now()), rest = ARGV[3]}, 'PX', int(kept(ARGV[2])))
 return {1}

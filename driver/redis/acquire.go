@@ -1,0 +1,209 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+)
+
+// Acquire implements [driver.Backend].
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
+		return driver.Grant{}, err
+	}
+	b.mu.Lock()
+	if b.life.Over() {
+		b.mu.Unlock()
+		return driver.Grant{}, driver.ErrClosed
+	}
+	m := b.requests.Begin(r)
+	b.mu.Unlock()
+	g, err := b.acquire(ctx, m, r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	closed := b.life.Over()
+	b.requests.End(m, err == nil && !closed)
+	if closed {
+		return driver.Grant{}, driver.ErrClosed // Close removes it
+	}
+	if err != nil {
+		b.giveUp(m)
+		return driver.Grant{}, b.explain(ctx, r.Name, err)
+	}
+	return g, nil
+}
+
+// acquire asks the server again and again until the request is granted or refused. If it fails, the
+// request may stand in the queue.
+func (b *Backend) acquire(ctx context.Context, m *kit.Request, r driver.Request) (driver.Grant, error) {
+	var w *waiter // set once the server has said that the request waits
+	defer func() {
+		if w != nil {
+			b.removeWaiter(w)
+		}
+	}()
+	answered := time.Now() // when the server last answered; at first, when it was first asked
+	failed := false        // the last call did
+	for {
+		b.mu.Lock()
+		// A request that was granted is only resumed: if it has expired, it does not arrive again.
+		resume, round, notified := m.Granted(), b.round, m.Notified
+		m.Notified = false
+		b.mu.Unlock()
+		text := acquireScript
+		if resume || w != nil {
+			text = confirmScript
+		}
+		c, asked := b.call(text, r.Name, acquireArgs(r, resume)...), time.Now()
+		reply, err := b.runAcquire(ctx, c)
+		var a acquireReply
+		if err == nil {
+			a, err = parseAcquire(reply)
+		}
+		b.record(m, c, a, err, w != nil && !notified)
+		if w != nil && !failed && err != nil && !kit.IsNo(err) && ctx.Err() != nil && time.Since(asked) < checkInterval {
+			// The server has hardly had the time to say anything else than that it waits.
+			return driver.Grant{}, driver.Waited(ctx)
+		}
+		failed = err != nil
+		if r.Wait && fault.Transient(err) && time.Since(answered) < keptFor(r.TTL) {
+			// A wait outlasts an error of the connection as long as the server keeps its place.
+			if err := pause(ctx, b.life.Closed(), kit.Jitter(checkInterval/2, checkInterval/10), err); err != nil {
+				return driver.Grant{}, err
+			}
+			continue
+		}
+		switch {
+		case err != nil:
+			return driver.Grant{}, err
+		case a.again:
+			continue
+		}
+		answered = time.Now()
+		if a.granted {
+			return driver.Grant{Token: a.token, TTL: r.TTL, SentAt: c.sent}, nil
+		}
+		if w == nil {
+			w = b.addWaiter(m, round)
+			a.arrived = false // nobody dropped it
+		}
+		b.waits(w, a)
+		if err := b.subscribe(r.Client); err != nil {
+			return driver.Grant{}, err
+		}
+		if err := w.Sleep(ctx, b.life.Closed(), keptFor(r.TTL)/3); err != nil {
+			if ctx.Err() != nil {
+				err = driver.Waited(ctx)
+			}
+			return driver.Grant{}, err
+		}
+	}
+}
+
+// runAcquire runs an acquire, and makes sure that the replicas have the grant if they must.
+func (b *Backend) runAcquire(ctx context.Context, c *call) (any, error) {
+	if b.o.WaitReplicas == 0 {
+		return b.pipes.run(ctx, b.life.Closed(), c)
+	}
+	return b.runOnReplicas(ctx, c)
+}
+
+// record records what came of a call of acquire. unexpected means that a grant is news: the request
+// waited, and no message told of it before the call.
+func (b *Backend) record(m *kit.Request, c *call, a acquireReply, err error, unexpected bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.Uncertain = m.Uncertain || c.copies > 1 || c.copies == 1 && err != nil && !answer(err)
+	switch {
+	case err == nil && a.again, err != nil && kit.IsNo(err):
+		m.Stands = false
+	case err == nil:
+		m.Stands = true
+	}
+	if err != nil || !a.granted {
+		return
+	}
+	m.Until = c.sent.Add(m.TTL)
+	if unexpected && !m.Notified && m.Mode == driver.Shared {
+		// The message was lost, and with it perhaps those for the others that came in together.
+		b.waiters.WakeName(m.Name)
+	}
+}
+
+// answer reports whether the error is an answer of the server, so that no copy of the call is under
+// way.
+func answer(err error) bool { return kit.IsNo(err) || fault.Refused(err) }
+
+// acquireArgs are the arguments of lua/acquire.lua.
+func acquireArgs(r driver.Request, resume bool) []any {
+	mode, flags, wait := "x", "-", "0"
+	if r.Mode == driver.Shared {
+		mode = "s"
+	}
+	if r.Fixed {
+		flags = "f"
+	}
+	switch {
+	case resume:
+		wait = "-1"
+	case r.Wait:
+		wait = "1"
+	}
+	return []any{r.ID.String(), r.Owner.String(), mode, r.Limit, r.TTL.Microseconds(), r.Client.String(), flags, wait, r.Label}
+}
+
+// acquireReply is what lua/acquire.lua returns of a request that it does not refuse.
+type acquireReply struct {
+	again   bool // it does not stand yet: the script had too many dead waiters to remove before it
+	granted bool
+	token   driver.Token
+	expiry  time.Duration // if it waits: until the next of those who hold expires; 0: not known
+	arrived bool          // if it waits: it did not stand there before
+}
+
+// parseAcquire reads what lua/acquire.lua returns. A refusal is an error.
+func parseAcquire(reply any) (acquireReply, error) {
+	l, _ := reply.([]any)
+	var n [3]int64
+	for i := range min(len(l), len(n)) {
+		n[i], _ = l[i].(int64)
+	}
+	switch {
+	case len(l) == 2 && n[0] == 1:
+		return acquireReply{granted: true, token: driver.Token(n[1])}, nil
+	case len(l) == 1 && n[0] == 2:
+		return acquireReply{again: true}, nil
+	case len(l) == 3 && n[0] == 0:
+		return acquireReply{expiry: time.Duration(n[1]) * time.Microsecond, arrived: n[2] == 1}, nil
+	case len(l) == 2 && n[0] == -1:
+		switch l[1] {
+		case "held":
+			return acquireReply{}, driver.ErrHeld
+		case "lost":
+			return acquireReply{}, driver.ErrLost
+		case "upgrade":
+			return acquireReply{}, driver.ErrUpgrade
+		case "conflict":
+			return acquireReply{}, driver.ErrConflict
+		}
+	}
+	return acquireReply{}, fmt.Errorf("unexpected reply %v", reply)
+}
+
+// pause waits for d after a call failed with why. If ctx ends before, the error is that of ctx, and
+// says why too.
+func pause(ctx context.Context, closed <-chan struct{}, d time.Duration, why error) error {
+	err := kit.Pause(ctx, closed, d)
+	if err == nil || errors.Is(err, driver.ErrClosed) {
+		return err
+	}
+	return kit.Ended(ctx, why)
+}

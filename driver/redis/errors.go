@@ -1,0 +1,28 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+)
+
+// explain says what a user can do about an error of the server or of the connection. While ctx,
+// which is the caller's, lives, the error matches none of a context.
+func (b *Backend) explain(ctx context.Context, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() == nil {
+		err = kit.Hide(ctx, fault.Late(err))
+	}
+	switch s := err.Error(); {
+	case strings.Contains(s, "has the format"):
+		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", b.space.Key(name), err)
+	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
+		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.space.Key(name), err)
+	}
+	return fault.Explain(err, "docs/redis.md")
+}

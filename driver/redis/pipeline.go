@@ -1,0 +1,244 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
+)
+
+const (
+	pipelineMax = 256 // calls in one pipeline
+	sendersMax  = 2   // pipelines under way to one node
+	copiesMax   = 4   // how often a call is sent whose outcome is unknown
+
+	// movesMax is how long the nodes of a Cluster may contradict each other about where a slot is.
+	movesMax = 3 * time.Second
+
+	// directTimeout is how long a call may take that its caller sends itself.
+	directTimeout = 40 * time.Millisecond
+)
+
+// call is one script to run on one name.
+type call struct {
+	script.Call
+
+	sent   time.Time     // before it was first given to the network
+	copies int           // how often it was sent, or may have been
+	done   chan struct{} // has a token in it when the pipeline is over
+
+	// newConnection means that no connection for it can be an old one that is dead. If there is no
+	// answer in time, it is not sent again.
+	newConnection bool
+
+	// pipelines.mu guards what follows.
+	taken   bool // it is in a pipeline
+	dropped bool // nobody waited for it any more before it was in one
+}
+
+func newCall(s *script.Script, keys []string, args ...any) *call {
+	return &call{Call: script.Call{Script: s, Keys: keys, Args: args}, done: make(chan struct{}, 1)}
+}
+
+// count records that the call is sent.
+func (c *call) count() {
+	if c.copies++; c.copies == 1 {
+		c.sent = time.Now()
+	}
+}
+
+// pipelines send calls: what arrives while some are under way goes into the next pipeline. A call
+// that is alone goes at once. There is no goroutine while there is nothing to send. In a Cluster
+// each node has pipelines of its own, so that a dead one holds up no other.
+type pipelines struct {
+	rdb    redis.UniversalClient
+	direct *redis.Client // rdb with little time for each call; nil for a Cluster
+
+	mu    sync.Mutex
+	nodes map[*redis.Client]*node
+}
+
+// node is what is to be sent to one node.
+type node struct {
+	queue   []*call
+	senders int           // pipelines under way
+	took    time.Duration // the last one; 0: not known
+}
+
+func newPipelines(rdb redis.UniversalClient) *pipelines {
+	p := &pipelines{rdb: rdb, nodes: map[*redis.Client]*node{}}
+	if c, ok := rdb.(*redis.Client); ok {
+		p.direct = c.WithTimeout(directTimeout)
+	}
+	return p
+}
+
+// run sends the call and returns the reply. If its outcome is unknown, it sends the call again. It
+// does not wait beyond ctx or closed. Then the call goes on alone if it is under way, and is not
+// sent any more if it is not.
+func (p *pipelines) run(ctx context.Context, closed <-chan struct{}, c *call) (any, error) {
+	wait, start := 10*time.Millisecond, time.Now()
+	for {
+		if !p.sendDirectly(ctx, c) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			p.send(c)
+			select {
+			case <-c.done:
+			case <-ctx.Done():
+				p.drop(c)
+				return nil, ctx.Err()
+			case <-closed:
+				p.drop(c)
+				return nil, driver.ErrClosed
+			}
+		}
+		switch {
+		case c.Err == nil || !fault.Transient(c.Err) || fault.Timeout(c.Err) && (c.newConnection || fault.Unsent(c.Err)):
+			return c.Reply, c.Err
+		case fault.Moved(c.Err) && time.Since(start) < movesMax: // it was not executed
+			c.copies--
+			wait = min(wait, 50*time.Millisecond)
+		case c.copies >= copiesMax:
+			return c.Reply, c.Err
+		}
+		if err := pause(ctx, closed, wait, c.Err); err != nil {
+			return nil, err
+		}
+		wait *= 4
+	}
+}
+
+// sendDirectly sends the call from the goroutine of its caller, if no other waits to be sent and
+// the last answer came quickly. It reports whether this one did too. On a fast network the two
+// changes of goroutine that it saves cost as much as the way to the server. The caller cannot leave
+// meanwhile, so there is little time. When that is over, the call goes the usual way, as a copy.
+func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
+	if p.direct == nil {
+		return false
+	}
+	p.mu.Lock()
+	n := p.nodes[nil]
+	if n == nil || n.senders == sendersMax || len(n.queue) > 0 || n.took == 0 || n.took > directTimeout/4 {
+		p.mu.Unlock()
+		return false
+	}
+	n.senders++
+	p.mu.Unlock()
+	c.count()
+	start := time.Now()
+	short, cancel := context.WithTimeout(ctx, directTimeout) // it may have to open a connection
+	script.Exec(short, p.direct, []*call{c})
+	cancel()
+	took := time.Since(start)
+	if fault.Transient(c.Err) {
+		took = 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n.took = took
+	if len(n.queue) > 0 {
+		go p.drain(nil, n)
+	} else {
+		n.senders--
+	}
+	var ne net.Error
+	return !errors.As(c.Err, &ne) || !ne.Timeout()
+}
+
+// send has the call sent in a pipeline.
+func (p *pipelines) send(c *call) {
+	c.count()
+	c.taken = false
+	if _, ok := p.rdb.(*redis.ClusterClient); ok {
+		go func() { p.enqueue(masterOf(p.rdb, c.Keys[0]), c) }() // it may have to ask the Cluster
+		return
+	}
+	p.enqueue(nil, c)
+}
+
+// masterOf returns the node of a Cluster where a key is, or nil: it is no Cluster, or cannot tell.
+// It only sorts calls. Where they really go, the client library decides.
+func masterOf(rdb redis.UniversalClient, key string) *redis.Client {
+	if cc, ok := rdb.(*redis.ClusterClient); ok {
+		if master, err := cc.MasterForKey(context.Background(), key); err == nil {
+			return master
+		}
+	}
+	return nil
+}
+
+func (p *pipelines) enqueue(rdb *redis.Client, c *call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[rdb]
+	if n == nil {
+		n = &node{}
+		p.nodes[rdb] = n
+	}
+	n.queue = append(n.queue, c)
+	if n.senders < sendersMax {
+		n.senders++
+		go p.drain(rdb, n)
+	}
+}
+
+// drop records that nobody waits for the call any more.
+func (p *pipelines) drop(c *call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !c.taken {
+		c.dropped = true
+		c.copies--
+	}
+}
+
+// take returns the calls of the next pipeline.
+func (n *node) take() []*call {
+	var calls []*call
+	for len(n.queue) > 0 && len(calls) < pipelineMax {
+		c := n.queue[0]
+		n.queue = n.queue[1:]
+		if !c.dropped {
+			c.taken = true
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// drain sends pipelines to a node until there is nothing left to send.
+func (p *pipelines) drain(rdb *redis.Client, n *node) {
+	for {
+		p.mu.Lock()
+		calls := n.take()
+		if len(calls) == 0 {
+			if n.senders--; n.senders == 0 && rdb != nil { // nodes come and go
+				delete(p.nodes, rdb)
+			}
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		start := time.Now()
+		script.Exec(context.Background(), p.rdb, calls)
+		took := time.Since(start)
+		if fault.Transient(calls[0].Err) {
+			took = 0
+		}
+		p.mu.Lock()
+		n.took = took
+		p.mu.Unlock()
+		for _, c := range calls {
+			c.done <- struct{}{}
+		}
+	}
+}
