@@ -175,6 +175,11 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 				release = time.Now()
 				redisUnlock(t, held)
 			}
+			if q, err := holder.Inspect(t.Context(), c.name); err == nil && len(q.Holders()) == 1 && q.Holders()[0].Left > 2*time.Minute {
+				// The first one asks once a second. It did so just now, and so confirmed the grant.
+				// On a line that is held it cannot release that.
+				heal()
+			}
 			l := second.Got("the one behind", release, soon) // before the line is good again
 			heal()
 			calm := 0

@@ -21,6 +21,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis"
+	_ "github.com/dlock-go/dlock/driver/redis/redlock" // redlock://
 )
 
 // TestRedisFull: on a server whose memory is full, holds are renewed, given back, broken and handed
