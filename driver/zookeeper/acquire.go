@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -29,16 +30,11 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	case b.closed:
 		b.mu.Unlock()
 		return driver.Grant{}, driver.ErrClosed
-	case b.hasTombstone(r.ID):
+	case b.tombstones.Has(r.ID, time.Now()):
 		b.mu.Unlock()
 		return driver.Grant{}, driver.ErrLost
 	}
-	req := b.requests[r.ID]
-	if req == nil {
-		req = newRequest(r)
-		b.requests[r.ID] = req
-	}
-	req.callers++
+	req := b.requests.Begin(r)
 	b.mu.Unlock()
 
 	asked := ctx
@@ -51,17 +47,17 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	select {
 	case req.turn <- struct{}{}:
 		g, err = b.acquire(ctx, req, r.Wait)
-		err = b.acquireError(ctx, asked, err, req.waited)
+		err = b.acquireError(ctx, asked, err, req.Stands)
 		<-req.turn
 	case <-ctx.Done():
 		err = b.acquireError(ctx, asked, ctx.Err(), false)
-	case <-b.stop:
+	case <-b.life.Closed():
 		err = driver.ErrClosed
 	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	req.callers--
+	defer b.requests.End(req, false)
 	if b.closed { // Close has removed what it knew of
 		if s := req.s; s != nil && s.own == nil && req.path != "" {
 			go s.deleteAnywhere(req.path)
@@ -72,7 +68,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		err = driver.ErrLost
 	}
 	if err != nil {
-		if req.callers == 0 {
+		if req.Asking == 1 { // this one
 			b.giveUp(req)
 		}
 		return driver.Grant{}, err
@@ -104,8 +100,8 @@ func (b *Backend) acquire(ctx context.Context, req *request, wait bool) (driver.
 		if errors.Is(err, conn.ErrNoServer) && wait {
 			continue // that took seconds
 		}
-		if err == nil && req.r.TTL > s.ttl {
-			err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.r.TTL, s.ttl)
+		if err == nil && req.TTL > s.ttl {
+			err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.TTL, s.ttl)
 		}
 		if err != nil {
 			return driver.Grant{}, err
@@ -128,7 +124,7 @@ func (b *Backend) acquire(ctx context.Context, req *request, wait bool) (driver.
 		case errors.Is(err, conn.ErrEnded) && (wait || try < 3):
 			// its node went with the session: again, as who has just arrived
 		case conn.Disconnected(err):
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
+			if err := kit.Pause(ctx, nil, 10*time.Millisecond); err != nil {
 				return driver.Grant{}, err
 			}
 		case err != nil:
@@ -150,17 +146,17 @@ func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error)
 			return s, nil
 		case s != nil:
 			req.detach()
-			req.s, req.path, req.uncertain, req.broken, req.waited = nil, "", false, false, false
+			req.s, req.path, req.Uncertain, req.broken, req.Stands = nil, "", false, false, false
 		}
 		b.mu.Unlock()
-		s, err := b.session(ctx, req.r.TTL, req.r.Name)
+		s, err := b.session(ctx, req.TTL, req.Name)
 		if err != nil {
 			return nil, err
 		}
 		b.mu.Lock()
 		if !req.gone {
 			req.s = s
-			s.requests[req.r.ID] = req
+			s.requests[req.ID] = req
 		}
 		b.mu.Unlock()
 	}
@@ -168,12 +164,12 @@ func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error)
 
 // ask sends the request if it does not stand yet, and waits. No grant and no error: again.
 func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Grant, error) {
-	if req.path == "" && req.uncertain {
+	if req.path == "" && req.Uncertain {
 		if err := s.find(ctx, req); err != nil {
 			return nil, err
 		}
 		// a join that stands is granted, unless the hold was broken since
-		if req.path != "" && req.r.Join() {
+		if req.path != "" && req.Join() {
 			if _, err := s.grant(ctx, req); err != nil {
 				return nil, err
 			}
@@ -181,12 +177,12 @@ func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Gra
 		}
 	}
 	if req.path == "" {
-		req.waited = false
+		req.Stands = false
 		alone, err := s.create(ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		if alone || req.r.Join() {
+		if alone || req.Join() {
 			return s.grant(ctx, req)
 		}
 	}
@@ -196,7 +192,7 @@ func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Gra
 		case err != nil:
 			return nil, err
 		case a.granted:
-			if proved, ttl := s.trust(req.r.TTL); time.Since(proved) > ttl/2 {
+			if proved, ttl := s.trust(req.TTL); time.Since(proved) > ttl/2 {
 				if err := s.prove(ctx); err != nil {
 					return nil, err
 				}
@@ -207,7 +203,7 @@ func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Gra
 		case !wait:
 			return nil, s.withdraw(ctx, req, driver.ErrHeld)
 		}
-		req.waited = true
+		req.Stands = true
 		if err := s.wait(ctx, req, a); err != nil {
 			return nil, err
 		}
@@ -252,8 +248,8 @@ func (s *session) addHold(req *request) (*driver.Grant, error) {
 
 // grantOf returns the grant of a hold, which the session's last proof proves. s.b.mu is held.
 func (s *session) grantOf(req *request) *driver.Grant {
-	proved, ttl := s.trust(req.r.TTL)
-	req.expires = proved.Add(ttl)
+	proved, ttl := s.trust(req.TTL)
+	req.Until = proved.Add(ttl)
 	return &driver.Grant{Token: req.token, TTL: ttl, SentAt: proved}
 }
 
@@ -271,15 +267,15 @@ func (s *session) resume(ctx context.Context, req *request) (*driver.Grant, erro
 }
 
 var (
-	errUncertain  = conn.NotSent(errors.New("the reply to a create was lost"))
-	errNotCovered = conn.NotSent(errors.New("the hold changed"))
+	errUncertain  = &kit.NotSent{Err: errors.New("the reply to a create was lost")}
+	errNotCovered = &kit.NotSent{Err: errors.New("the hold changed")}
 )
 
 // create sends the request in one transaction, which creates its node and touches the directory.
 // The directory's new state tells whether the request is alone there. The transaction's zxid is the
 // token. A join checks the hold in the same transaction.
 func (s *session) create(ctx context.Context, req *request) (alone bool, err error) {
-	r, dir := req.r, s.b.dir(req.r.Name)
+	r, dir := req.Request.Request, s.b.dir(req.Name)
 	var check *zk.CheckVersionRequest
 	if r.Join() {
 		if r, check, err = s.admit(ctx, r); err != nil {
@@ -300,7 +296,7 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 		}
 		return res[len(res)-2].String
 	}
-	late := func(res []zk.MultiResponse, err error) { s.settleLate(req.r, made(res), err) }
+	late := func(res []zk.MultiResponse, err error) { s.settleLate(r, made(res), err) }
 	s.b.mu.Lock()
 	req.audited = s.audits
 	s.b.mu.Unlock()
@@ -327,9 +323,9 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 			return errNotCovered
 		case conn.Disconnected(err):
 			s.b.mu.Lock()
-			req.uncertain = true
+			req.Uncertain = true
 			s.b.mu.Unlock()
-			if at := made(res); at != "" { // it was executed, in another session of the user's connection
+			if at := made(res); at != "" { // executed, in another session of the user's connection
 				go s.deleteAnywhere(at)
 			}
 			s.purgeSoon(req)
@@ -347,22 +343,20 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 // that it made.
 func (s *session) settleLate(r driver.Request, at string, err error) {
 	s.b.mu.Lock()
-	req := s.b.requests[r.ID] // a copy that is still asked for finds the node itself
-	s.b.addTombstone(r)
-	if req != nil {
-		delete(s.b.tombstones, r.ID)
+	req, is := s.b.requests.Find(r.ID) // a copy that is still asked for finds the node itself
+	if is {
+		s.b.tombstones.Remove(r.ID)
+	} else {
+		s.b.addTombstone(r)
 	}
-	switch {
-	case err != nil || req != nil && req.path == at:
-	case !s.b.closed:
-		s.b.tasks.Go(func() { s.remove(at) })
-	case s.own == nil: // the node would live as long as the user's session
-		go s.deleteAnywhere(at)
+	if err == nil && (!is || req.path != at) {
+		s.removeSoon(at)
 	}
 	s.b.mu.Unlock()
 	if conn.Disconnected(err) {
-		if req == nil {
-			req = &request{r: r, gone: true}
+		if !is {
+			req = newRequest(kit.Request{Request: r})
+			req.gone = true
 		}
 		s.purgeSoon(req)
 	}
@@ -414,7 +408,7 @@ func (v *view) covering(r driver.Request) (driver.Request, string, error) {
 	if err != nil {
 		return r, "", err
 	}
-	j.Token = r.Token // the node of who began the hold does not carry it in its name; the join knows it
+	j.Token = r.Token // not that of the queue: of who began the hold the node's name has none
 	for _, es := range [][]*driver.Entry{q.Arrivals[:v.granted], q.Joins} {
 		for _, e := range es {
 			if e.Owner == r.Owner && e.Mode.Covers(r.Mode) {

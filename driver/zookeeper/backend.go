@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -59,18 +60,14 @@ type Backend struct {
 	// noContainers: the server is older than container nodes
 	noContainers atomic.Bool
 
-	ctx    context.Context // ends with Close
-	stop   <-chan struct{} // its Done
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup // what goes on in the background
+	life *kit.Life
 
 	mu         sync.Mutex
 	closed     bool
 	notify     func(driver.ID)
 	slots      map[class]*slot
-	requests   map[driver.ID]*request  // what may stand in the queues
-	tombstones map[driver.ID]time.Time // what must not come to life, until then
-	purged     time.Time               // when old tombstones were last removed
+	requests   kit.Requests[*request]
+	tombstones kit.Tombstones
 }
 
 // New returns a backend over the user's own connection. Close leaves that open, and removes what
@@ -123,14 +120,12 @@ func newBackend(o options) (*Backend, error) {
 	}
 	b := &Backend{
 		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &conn.Fault{},
-		slots: map[class]*slot{}, requests: map[driver.ID]*request{}, tombstones: map[driver.ID]time.Time{},
+		life: kit.NewLife(), slots: map[class]*slot{}, requests: kit.NewRequests(newRequest),
 		caps: driver.Capabilities{
 			Backend: o.scheme, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true, Inspect: true, Durable: true,
 		},
 	}
 	b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // the path is the queues'
-	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.stop = b.ctx.Done()
 	return b, nil
 }
 
@@ -143,10 +138,10 @@ func (b *Backend) setBounds(least, most time.Duration) {
 
 // checkTTL returns an error if no session keeps a lease of that TTL.
 func (b *Backend) checkTTL(ttl time.Duration) error {
-	if ttl >= b.caps.MinTTL && ttl <= b.caps.MaxTTL {
-		return nil
+	if err := kit.CheckTTL(ttl, b.caps); err != nil {
+		return fmt.Errorf("%w by the servers' sessions (docs/zookeeper.md tells why)", err)
 	}
-	return fmt.Errorf("%w TTL of %s: the servers' sessions allow %s to %s (docs/zookeeper.md tells why)", driver.ErrInvalid, ttl, b.caps.MinTTL, b.caps.MaxTTL)
+	return nil
 }
 
 // locks returns what the paths of all directories begin with.
@@ -182,7 +177,7 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	b.closed = true
-	b.cancel()
+	b.life.End()
 	var ss []*session
 	for _, sl := range b.slots {
 		if sl.s != nil {
@@ -195,7 +190,7 @@ func (b *Backend) Close() error {
 		wg.Go(s.close)
 	}
 	wg.Wait()
-	b.tasks.Wait() // each ends with the context
+	b.life.Wait()
 	if b.borrowed != nil {
 		b.borrowed.Free()
 	}

@@ -17,7 +17,7 @@ type Conn struct{ c *conn.Conn }
 // ConnectOptions configure [Connect]. The zero value is useful. Each is an option of zk.Connect.
 type ConnectOptions struct {
 	Dialer            zk.Dialer       // makes the network connections; nil: plain TCP
-	EventCallback     func(zk.Event)  // called for each event, in order; it must not block; nil: none
+	EventCallback     func(zk.Event)  // told of each event, in order; must not block; nil: none
 	HostProvider      zk.HostProvider // nil: the library's
 	Logger            zk.Logger       // nil: the library's
 	MaxBufferSize     int             // of what is received; 0: no bound

@@ -77,7 +77,7 @@ func (s *session) list(ctx context.Context, name string, synced bool) (*listing,
 		return nil, ctx.Err()
 	case <-s.Ended():
 		return nil, conn.ErrEnded
-	case <-s.b.stop:
+	case <-s.b.life.Closed():
 		return nil, driver.ErrClosed
 	}
 }
@@ -102,7 +102,7 @@ func (s *session) dropUnused(key dirKey, d *directory) {
 // serveListings sends one listing after the other for as long as somebody asks.
 func (s *session) serveListings(key dirKey, d *directory) {
 	for {
-		free, err := s.startRead(s.b.ctx) // who comes while it waits for that is served too
+		free, err := s.startRead(s.b.life.Context()) // who comes meanwhile is served too
 		s.mu.Lock()
 		l := d.next
 		d.next = nil
@@ -112,10 +112,10 @@ func (s *session) serveListings(key dirKey, d *directory) {
 		s.mu.Unlock()
 		if l != nil {
 			if err == nil && key.synced {
-				err = s.Sync(s.b.ctx, s.b.dir(key.name))
+				err = s.Sync(s.b.life.Context(), s.b.dir(key.name))
 			}
 			if err == nil {
-				err = l.read(s.b.ctx)
+				err = l.read(s.b.life.Context())
 			}
 			l.err = err
 			close(l.done)
@@ -140,7 +140,7 @@ func (s *session) startRead(ctx context.Context) (free func(), err error) {
 		err = ctx.Err()
 	case <-s.Ended():
 		err = conn.ErrEnded
-	case <-s.b.stop:
+	case <-s.b.life.Closed():
 		err = driver.ErrClosed
 	}
 	return func() {}, err
@@ -163,7 +163,7 @@ func (l *listing) read(ctx context.Context) error {
 // view returns what the listing says.
 func (l *listing) view() (*view, error) {
 	l.once.Do(func() {
-		ns, err := l.s.parse(l.s.b.ctx, l.name, l.children)
+		ns, err := l.s.parse(l.s.b.life.Context(), l.name, l.children)
 		if err != nil {
 			l.viewErr = err
 			return
@@ -265,7 +265,7 @@ func (s *session) recheckSoon(now time.Time, most int) {
 		return
 	}
 	s.rechecking = true
-	s.b.tasks.Go(func() {
+	s.b.life.Go(func() {
 		for _, key := range due {
 			if s.recheck(key) != nil { // monitor tries again
 				break
@@ -281,7 +281,7 @@ func (s *session) recheckSoon(now time.Time, most int) {
 // seen.
 func (s *session) recheck(key dirKey) error {
 	var changed int64
-	stat, err := s.Stat(s.b.ctx, s.b.dir(key.name))
+	stat, err := s.Stat(s.b.life.Context(), s.b.dir(key.name))
 	if err == nil {
 		changed = stat.Pzxid
 	} else if !errors.Is(err, zk.ErrNoNode) {
@@ -297,7 +297,7 @@ func (s *session) recheck(key dirKey) error {
 	if d.seen != changed {
 		d.seen = changed
 		for req := range d.waiters {
-			wake(req.wake)
+			req.wake.Set()
 		}
 	}
 	return nil

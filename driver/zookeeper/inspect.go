@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -20,57 +21,54 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	if err != nil {
 		return driver.Queue{}, b.explain(ctx, err)
 	}
-	r, err := s.read(ctx, name)
+	ns, err := s.readQueue(ctx, name)
 	if err != nil {
 		return driver.Queue{}, b.explain(ctx, err)
 	}
-	ns := r.there
 	q := queueOf(ns)
-	for i, g := 0, q.Granted(); i < len(q.Arrivals); i++ {
-		if i >= g {
-			q.Arrivals[i].Token = 0
-		}
+	for _, e := range q.Waiters() {
+		e.Token = 0 // who waits has none yet
 	}
 	return q, nil
 }
 
-// known is what is known of requests beside their nodes' names.
-type known struct {
+// details are what is known of requests beside their nodes' names.
+type details struct {
 	there    []*node                  // those that have not gone, in order of arrival
 	sessions map[*node]string         // the names of their sessions' own nodes
-	silent   map[string]time.Duration // how long ago each of those was proved
+	proved   map[string]time.Duration // how long ago each of those sessions was proved
 }
 
-// read returns the queue of a name as it is now.
-func (s *session) read(ctx context.Context, name string) (*known, error) {
+// readQueue returns the requests that stand under a name now, with all that their nodes tell.
+func (s *session) readQueue(ctx context.Context, name string) ([]*node, error) {
 	ns, err := s.nodes(ctx, name, true)
 	if err != nil {
 		return nil, err
 	}
-	k, err := s.readData(ctx, name, ns)
+	d, err := s.readNodes(ctx, name, ns)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.readProofs(ctx, k.silent); err != nil {
+	if err := s.readProofs(ctx, d.proved); err != nil {
 		return nil, err
 	}
-	for _, n := range k.there {
+	for _, n := range d.there {
 		e := &n.entry
-		silent := min(k.silent[k.sessions[n]], e.Age)
-		// it is there: it has not expired
-		e.Left = min(max(e.TTL*sessionShare/ttlShare-silent, time.Millisecond), e.TTL)
+		ago := min(d.proved[d.sessions[n]], e.Age)
+		// it is there, so it has not expired
+		e.Left = min(max(e.TTL*sessionShare/ttlShare-ago, time.Millisecond), e.TTL)
 	}
-	return k, nil
+	return d.there, nil
 }
 
-// readData reads the nodes, and sets what their names do not tell.
-func (s *session) readData(ctx context.Context, name string, ns []*node) (*known, error) {
-	dir := s.b.dir(name)
-	k, gone := &known{sessions: map[*node]string{}, silent: map[string]time.Duration{}}, map[*node]bool{}
+// readNodes reads the nodes, and sets what their names do not tell.
+func (s *session) readNodes(ctx context.Context, name string, ns []*node) (*details, error) {
+	d := &details{sessions: map[*node]string{}, proved: map[string]time.Duration{}}
+	gone := map[*node]bool{}
 	var mu sync.Mutex
 	err := each(len(ns), func(i int) error {
 		n := ns[i]
-		data, stat, err := s.Get(ctx, dir+"/"+n.name)
+		data, stat, err := s.Get(ctx, s.b.dir(name)+"/"+n.name)
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
@@ -80,29 +78,29 @@ func (s *session) readData(ctx context.Context, name string, ns []*node) (*known
 			gone[n] = true
 			return nil
 		}
-		e, d := &n.entry, parseData(data)
-		d.apply(&e.Request)
+		e, says := &n.entry, parseData(data)
+		says.apply(&e.Request)
 		n.czxid = stat.Czxid
 		if !e.Join() {
 			e.Token = driver.Token(stat.Czxid)
 		}
 		e.Broken, e.Age, e.Left = stat.Version != 0, s.age(stat.Ctime), e.TTL
-		k.sessions[n] = d.Session
-		k.silent[d.Session] = e.Age
+		d.sessions[n] = says.Session
+		d.proved[says.Session] = e.Age
 		return nil
 	})
 	for _, n := range ns {
 		if !gone[n] {
-			k.there = append(k.there, n)
+			d.there = append(d.there, n)
 		}
 	}
-	return k, err
+	return d, err
 }
 
 // readProofs sets how long ago each session was proved.
-func (s *session) readProofs(ctx context.Context, proofs map[string]time.Duration) error {
+func (s *session) readProofs(ctx context.Context, proved map[string]time.Duration) error {
 	var names []string
-	for name := range proofs {
+	for name := range proved {
 		if name != "" {
 			names = append(names, name)
 		}
@@ -118,14 +116,14 @@ func (s *session) readProofs(ctx context.Context, proofs map[string]time.Duratio
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		proofs[names[i]] = s.age(stat.Mtime)
+		proved[names[i]] = s.age(stat.Mtime)
 		return nil
 	})
 }
 
-// Break implements [driver.Breaker]. It marks all requests of the hold, and writes to their
-// sessions in the same transactions, so that the holders see it with their next renewal. When all
-// are marked the hold cannot be joined any more; with force they are removed then.
+// Break implements [driver.Breaker]. It marks all requests of the hold, and writes to the nodes of
+// their sessions in the same transactions, so that the holders find it with their next renewal.
+// When all are marked the hold cannot be joined any more. With force they are removed then.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	s, err := b.anySession(ctx)
 	if err != nil {
@@ -140,13 +138,13 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		if conn.Disconnected(err) {
 			w.begun = true // perhaps
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := kit.Pause(ctx, nil, 5*time.Millisecond); err != nil {
 			return b.explain(ctx, err)
 		}
 	}
 }
 
-// breaking is a Break under way.
+// breaking is a call of Break under way.
 type breaking struct {
 	name  string
 	token driver.Token
@@ -154,8 +152,8 @@ type breaking struct {
 	begun bool // some of it may have been executed
 }
 
-// breakOnce looks at the queue, and goes on with what is to be done. Not done and no error: once
-// more. Who waits is not read, however many there are.
+// breakOnce reads the queue, and does the next part. If it is not done and there is no error it has
+// to be called again. It reads nothing of those who wait, however many there are.
 func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err error) {
 	l, err := s.list(ctx, w.name, true)
 	if err != nil {
@@ -165,7 +163,7 @@ func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err er
 	if err != nil {
 		return false, err
 	}
-	hold, err := s.hold(ctx, w, ns)
+	hold, err := s.holdOf(ctx, w, ns)
 	if err != nil {
 		return false, err
 	}
@@ -191,24 +189,24 @@ func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err er
 	return false, s.batches(ctx, there, func(n *node) []any { return []any{&zk.DeleteRequest{Path: dir + "/" + n.name, Version: -1}} }, nil)
 }
 
-// hold returns the requests of the hold with the token, in order of arrival. The names of joins
-// tell it; of those who began their holds only the granted are asked for it.
-func (s *session) hold(ctx context.Context, w *breaking, ns []*node) (hold []*node, err error) {
+// holdOf returns the requests of the hold with the token, in order of arrival. The names of joins
+// tell the token. Of the other requests only those that are granted are read for it.
+func (s *session) holdOf(ctx context.Context, w *breaking, ns []*node) (hold []*node, err error) {
 	var owner driver.ID
-	var began []*node
+	var arrivals []*node
 	for _, n := range ns {
 		if n.entry.Join() && n.entry.Token == w.token {
 			owner = n.entry.Owner
 		} else if !n.entry.Join() {
-			began = append(began, n)
+			arrivals = append(arrivals, n)
 		}
 	}
 	if owner.IsZero() {
-		k, err := s.readData(ctx, w.name, began[:queueOf(ns).Granted()])
+		d, err := s.readNodes(ctx, w.name, arrivals[:queueOf(ns).Granted()])
 		if err != nil {
 			return nil, err
 		}
-		for _, n := range k.there {
+		for _, n := range d.there {
 			if n.entry.Token == w.token {
 				owner = n.entry.Owner
 			}
@@ -222,25 +220,25 @@ func (s *session) hold(ctx context.Context, w *breaking, ns []*node) (hold []*no
 	return hold, nil
 }
 
-// mark breaks what is sound of a hold, and returns what is there of it. The first is that by which
-// joins are admitted, and is marked before all others are read: joins that go on coming do not make
-// it more than there is time for.
+// mark breaks what is sound of a hold, and returns what is there of it. It goes on in batches: the
+// first has the request by which joins are admitted, so that no more joins come while the others
+// are read.
 func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []*node, marked bool, err error) {
 	dir := s.b.dir(w.name)
 	for some := range slices.Chunk(hold, batch) {
-		k, err := s.readData(ctx, w.name, some)
+		d, err := s.readNodes(ctx, w.name, some)
 		if err != nil {
 			return nil, marked, err
 		}
-		there = append(there, k.there...)
-		sound := slices.DeleteFunc(k.there, func(n *node) bool { return n.entry.Broken })
+		there = append(there, d.there...)
+		sound := slices.DeleteFunc(d.there, func(n *node) bool { return n.entry.Broken })
 		if len(sound) == 0 {
 			continue
 		}
 		w.begun, marked = true, true
 		err = s.batches(ctx, sound, func(n *node) []any {
-			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: newData(n.entry.Request, k.sessions[n]), Version: 0}}
-		}, k.sessions)
+			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: newData(n.entry.Request, d.sessions[n]), Version: 0}}
+		}, d.sessions)
 		if err != nil {
 			return nil, marked, err
 		}
@@ -262,8 +260,8 @@ func (s *session) unchanged(ctx context.Context, dir string, version int32) (boo
 // labels still fit into one.
 const batch = 64
 
-// batches does to the nodes what the operations say, and writes to the sessions' own nodes, so many
-// nodes in one transaction. If one of a batch has gone, each is tried alone.
+// batches executes the operations of do for each node, and writes to the sessions' own nodes, in
+// transactions of one batch each. If a node of a batch has gone, each is tried alone.
 func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
 	for some := range slices.Chunk(ns, batch) {
 		err := s.transact(ctx, some, do, sessions)
@@ -279,7 +277,7 @@ func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any,
 	return nil
 }
 
-// transact is one transaction of batches.
+// transact executes one transaction of batches.
 func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
 	var ops []any
 	touched := map[string]bool{"": true}
@@ -295,7 +293,7 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 		case err == nil:
 			ops = append(ops, &zk.SetDataRequest{Path: at, Data: []byte("a hold was broken"), Version: -1})
 		case !errors.Is(err, zk.ErrNoNode):
-			// without it the session's next proof looks at all its holds
+			// a session without its node reads all its requests with its next proof
 			return err
 		}
 	}

@@ -107,8 +107,9 @@ func parseNode(lock, name string) (*node, bool) {
 	return n, name == stem(*r)+fmt.Sprintf("%010d", n.seq) // as the server writes it
 }
 
-// isFirst reports whether own stands there before every other child, none of which is a join and all
-// of which have usual numbers. Then it holds, and nothing else has to be read. False says nothing.
+// isFirst reports whether own stands there before every other child, none of which is a join and
+// all of which have usual numbers. Then it holds, and nothing else has to be read. False says
+// nothing.
 func isFirst(children []string, own string) bool {
 	const digits = 10
 	number := func(child string) (string, bool) {

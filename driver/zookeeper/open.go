@@ -15,6 +15,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -137,13 +138,13 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 		if a.err == nil {
 			return a.least, a.most, nil
 		}
-		last = hideContext(a.err)
+		last = kit.Hide(ctx, a.err)
 		// there is a server, and it may be about to find its leader
 		patient := errors.Is(a.err, conn.ErrNoGreeting)
 		if time.Now().After(end) || !patient && try >= 2*len(o.addrs) {
 			return 0, 0, last
 		}
-		if pause(ctx, 100*time.Millisecond) != nil {
+		if kit.Pause(ctx, nil, 100*time.Millisecond) != nil {
 			return 0, 0, openEnded(ctx, last)
 		}
 	}
@@ -155,13 +156,4 @@ func openEnded(ctx context.Context, last error) error {
 		return fmt.Errorf("no answer: %w", ctx.Err())
 	}
 	return fmt.Errorf("%w; %w", ctx.Err(), last)
-}
-
-// hideContext returns an error that matches no context's: the deadline in it was the driver's, and
-// the caller's context lives.
-func hideContext(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return errors.New(err.Error())
-	}
-	return err
 }

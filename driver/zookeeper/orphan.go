@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // orphan is a node that this session made for a request, and whose create had no reply.
@@ -18,8 +19,8 @@ type orphan struct {
 
 // orphans returns the nodes of the request that belong to this session. A node of an earlier
 // session has the same ID, and another owner.
-func (s *session) orphans(ctx context.Context, r driver.Request) ([]orphan, error) {
-	l, err := s.list(ctx, r.Name, true)
+func (s *session) orphans(ctx context.Context, name string, id driver.ID) ([]orphan, error) {
+	l, err := s.list(ctx, name, true)
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +29,8 @@ func (s *session) orphans(ctx context.Context, r driver.Request) ([]orphan, erro
 		return nil, err
 	}
 	var found []orphan
-	for _, n := range v.byID[r.ID] {
-		at := s.b.dir(r.Name) + "/" + n.name
+	for _, n := range v.byID[id] {
+		at := s.b.dir(name) + "/" + n.name
 		stat, err := s.Stat(ctx, at)
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
@@ -47,14 +48,14 @@ func (s *session) orphans(ctx context.Context, r driver.Request) ([]orphan, erro
 // find looks for the request's node after a create whose reply was lost. Of several nodes the first
 // counts.
 func (s *session) find(ctx context.Context, req *request) error {
-	found, err := s.orphans(ctx, req.r)
+	found, err := s.orphans(ctx, req.Name, req.ID)
 	if err != nil || len(found) == 0 {
 		return err
 	}
 	s.b.mu.Lock()
 	req.path, req.token = found[0].at, driver.Token(found[0].czxid)
-	if req.r.Join() {
-		req.token = req.r.Token
+	if req.Join() {
+		req.token = req.Token
 	}
 	s.b.mu.Unlock()
 	return nil
@@ -67,13 +68,8 @@ const purgeDelay = 2 * time.Second
 // purgeSoon removes, in the background, all nodes of the request but the one where it is known to
 // stand: now, and after a delay.
 func (s *session) purgeSoon(req *request) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	if s.b.closed {
-		s.purgeAfterClose(req.r)
-		return
-	}
-	s.b.tasks.Go(func() {
+	ctx := s.b.life.Context()
+	began := s.b.life.Go(func() {
 		late := time.Now().Add(purgeDelay)
 		for done := false; !done; {
 			began := time.Now()
@@ -83,8 +79,8 @@ func (s *session) purgeSoon(req *request) {
 			if ok && !done {
 				wait = time.Until(late) + time.Millisecond
 			}
-			if pause(s.b.ctx, wait) != nil {
-				s.purgeAfterClose(req.r)
+			if kit.Pause(ctx, nil, wait) != nil {
+				s.purgeAfterClose(req.Name, req.ID)
 				return
 			}
 			if !s.Over() {
@@ -95,16 +91,19 @@ func (s *session) purgeSoon(req *request) {
 			}
 			// A user's connection may come back with the session that the driver gave up, and what
 			// was not sent in one session may be in the next.
-			if next, err := s.b.anySession(s.b.ctx); err == nil {
+			if next, err := s.b.anySession(ctx); err == nil {
 				s = next
 			}
 		}
 	})
+	if !began {
+		s.purgeAfterClose(req.Name, req.ID)
+	}
 }
 
 // purge removes the orphans that there are now. It reports whether none are left.
 func (s *session) purge(req *request) bool {
-	found, err := s.orphans(s.b.ctx, req.r)
+	found, err := s.orphans(s.b.life.Context(), req.Name, req.ID)
 	if err != nil {
 		return false
 	}
@@ -125,11 +124,11 @@ func (s *session) purge(req *request) bool {
 // purgeAfterClose is purgeSoon on a user's connection that outlives its client: it removes all
 // nodes of the request, in whichever session of that connection. It ends soon, whatever the servers
 // answer.
-func (s *session) purgeAfterClose(r driver.Request) {
+func (s *session) purgeAfterClose(name string, id driver.ID) {
 	if s.own != nil {
 		return
 	}
-	dir, began := s.b.dir(r.Name), time.Now()
+	dir, began := s.b.dir(name), time.Now()
 	go func() {
 		for wait := 20 * time.Millisecond; time.Since(began) < purgeDelay+2*s.Timeout; wait = min(2*wait, time.Second) {
 			late := time.Since(began) > purgeDelay
@@ -139,7 +138,7 @@ func (s *session) purgeAfterClose(r driver.Request) {
 				children, _, err = s.Library().Children(dir)
 			}
 			for _, child := range children {
-				if n, ok := parseNode(r.Name, child); ok && n.entry.ID == r.ID {
+				if n, ok := parseNode(name, child); ok && n.entry.ID == id {
 					s.deleteAnywhere(dir + "/" + child)
 				}
 			}

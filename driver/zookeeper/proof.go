@@ -105,7 +105,7 @@ func (s *session) prove(ctx context.Context, some ...*request) error {
 		return ctx.Err()
 	case <-s.Ended():
 		return conn.ErrEnded
-	case <-s.b.stop:
+	case <-s.b.life.Closed():
 		return driver.ErrClosed
 	}
 	defer func() { <-s.turn }()
@@ -127,8 +127,8 @@ func (s *session) proveSoon() {
 	if len(s.turn) > 0 {
 		return
 	}
-	s.b.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(s.b.ctx, s.ttl/3)
+	s.b.life.Go(func() {
+		ctx, cancel := context.WithTimeout(s.b.life.Context(), s.ttl/3)
 		defer cancel()
 		_ = s.prove(ctx) // monitor tries again
 	})
@@ -198,7 +198,7 @@ func (s *session) audit(ctx context.Context) error {
 	data, stat, err := s.Get(ctx, s.node)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
-		if err := s.register(ctx); err != nil {
+		if err := s.enter(ctx); err != nil {
 			return err
 		}
 		return s.auditRequests(ctx)
@@ -240,7 +240,8 @@ func (s *session) auditRequests(ctx context.Context) error {
 		}
 		s.b.mu.Lock()
 		defer s.b.mu.Unlock()
-		if req := reqs[i]; req.path == paths[i] && (err != nil || !s.isSound(stat)) { // else it stands elsewhere by now
+		// A request without this path stands elsewhere by now.
+		if req := reqs[i]; req.path == paths[i] && (err != nil || !s.isSound(stat)) {
 			req.broken = true
 		}
 		return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -25,8 +26,8 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	if r.Uncertain {
 		b.addTombstone(r)
 	}
-	req := b.requests[r.ID]
-	if req == nil {
+	req, is := b.requests.Find(r.ID)
+	if !is {
 		b.mu.Unlock()
 		return b.releaseUnknown(ctx, r)
 	}
@@ -82,7 +83,7 @@ func (s *session) deleteRequest(ctx context.Context, req *request, at string, ve
 		if !conn.Disconnected(err) {
 			return err
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kit.Pause(ctx, nil, wait); err != nil {
 			return err
 		}
 	}

@@ -18,11 +18,11 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	proved := map[*session]error{}
 	b.mu.Lock()
 	for i, r := range rs {
-		req := b.requests[r.ID]
+		req, is := b.requests.Find(r.ID)
 		switch {
 		case b.closed:
 			res[i].Err = driver.ErrClosed
-		case req == nil:
+		case !is:
 			res[i].Err = driver.ErrLost
 		case !req.granted:
 			res[i].Err = driver.ErrNotHeld

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -37,7 +38,7 @@ func ttlOf(timeout, lag time.Duration) time.Duration {
 const (
 	connectTimeout = 10 * time.Second // for a new session
 	deleteTimeout  = 2 * time.Second  // of Close, for removing what stands on a user's connection
-	idleTimeout    = time.Minute      // of a session without requests, but that of the client's own TTL
+	idleTimeout    = time.Minute      // of a session without requests, but the client's own
 )
 
 // session is one session with the ensemble, and the connection that carries it. What it created
@@ -131,7 +132,7 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration, name string) (
 	if sl == nil {
 		sl = &slot{done: make(chan struct{})}
 		b.slots[c] = sl
-		b.tasks.Go(func() { b.fill(c, sl) })
+		b.life.Go(func() { b.fill(c, sl) })
 	}
 	b.mu.Unlock()
 	select {
@@ -142,19 +143,19 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration, name string) (
 		return sl.s, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-b.stop:
+	case <-b.life.Closed():
 		return nil, driver.ErrClosed
 	}
 }
 
 // fill makes the session of a slot.
 func (b *Backend) fill(c class, sl *slot) {
-	ctx, cancel := context.WithTimeout(b.ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(b.life.Context(), connectTimeout)
 	defer cancel()
 	s, err := b.connect(ctx, c.ttl)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil && s.Over() || b.ctx.Err() == nil && (errors.Is(err, conn.ErrEnded) || errors.Is(err, context.DeadlineExceeded)) {
+	if err == nil && s.Over() || !b.life.Over() && (errors.Is(err, conn.ErrEnded) || errors.Is(err, context.DeadlineExceeded)) {
 		err = conn.ErrNoServer
 	}
 	if cause := b.fault.Err(); cause != nil && errors.Is(err, conn.ErrNoServer) {
@@ -168,7 +169,7 @@ func (b *Backend) fill(c class, sl *slot) {
 		delete(b.slots, c)
 	} else {
 		sl.s = s
-		b.tasks.Go(func() { s.monitor(c) })
+		b.life.Go(func() { s.monitor(c) })
 	}
 	sl.err = err
 	close(sl.done)
@@ -180,7 +181,7 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 		b: b, turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads),
 		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*request{}, busy: time.Now(),
 	}
-	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.stop, Root: b.locks()})
+	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.life.Closed(), Root: b.locks()})
 	err := s.begin(ctx, ttl)
 	if err == nil {
 		s.node = fmt.Sprintf("%s/sessions/%016x-%s", b.root, uint64(s.ID), b.id)
@@ -188,7 +189,7 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 	}
 	if err != nil {
 		s.discard()
-		return nil, b.explain(b.ctx, err)
+		return nil, b.explain(b.life.Context(), err)
 	}
 	return s, nil
 }
@@ -275,7 +276,7 @@ func (s *session) monitor(c class) {
 		case <-tick.C:
 		case <-s.Ended():
 			return
-		case <-s.b.stop:
+		case <-s.b.life.Closed():
 			return
 		}
 		now := time.Now()
@@ -306,7 +307,7 @@ func (s *session) pingSoon(now time.Time) {
 		return
 	}
 	s.pinged = now
-	s.b.tasks.Go(func() { _, _ = s.Stat(s.b.ctx, s.node) })
+	s.b.life.Go(func() { _, _ = s.Stat(s.b.life.Context(), s.node) })
 }
 
 // load reports whether requests of the session wait, and whether it has had none for long.
@@ -326,14 +327,14 @@ func (s *session) expire(now time.Time) {
 	defer s.b.mu.Unlock()
 	var old []*request
 	for _, req := range s.holds {
-		if now.After(req.expires) && req.callers == 0 {
+		if now.After(req.Until) && req.Asking == 0 {
 			old = append(old, req)
 		}
 	}
 	for _, req := range old {
 		at := req.path
 		s.b.forget(req, true)
-		s.b.tasks.Go(func() { s.remove(at) })
+		s.removeSoon(at)
 	}
 }
 
@@ -395,15 +396,7 @@ func (s *session) close() {
 			}
 		}
 		s.b.mu.Unlock()
-		removed := make(chan struct{})
-		go func() {
-			defer close(removed)
-			s.deleteAnywhere(paths...)
-		}()
-		select {
-		case <-removed:
-		case <-time.After(deleteTimeout):
-		}
+		kit.Within(deleteTimeout, func() { s.deleteAnywhere(paths...) })
 		s.Detach()
 	}
 	s.end()
@@ -417,7 +410,7 @@ func (s *session) deleteAnywhere(paths ...string) {
 	_ = each(len(paths), func(i int) error {
 		for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 			err := s.Library().Delete(paths[i], -1)
-			if isRemoved(err) || errors.Is(err, zk.ErrClosing) || s.b.ctx.Err() != nil && time.Now().After(over) {
+			if isRemoved(err) || errors.Is(err, zk.ErrClosing) || s.b.life.Over() && time.Now().After(over) {
 				return nil
 			}
 			time.Sleep(wait)
@@ -432,21 +425,9 @@ func retry(ctx context.Context, f func() error) error {
 		if !conn.Disconnected(err) {
 			return err
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := kit.Pause(ctx, nil, 10*time.Millisecond); err != nil {
 			return err
 		}
-	}
-}
-
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -6,10 +6,10 @@ import (
 	"path"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
@@ -40,6 +40,11 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 	}
 	container := strings.HasPrefix(dir, s.b.locks())
 	err := s.withParents(ctx, dir, func() error {
+		if path.Dir(dir) == s.b.root { // another client may have made the root node again
+			if _, err := s.checkFormat(ctx); err != nil {
+				return err
+			}
+		}
 		flags := int32(zk.FlagPersistent)
 		if container && !s.b.noContainers.Load() {
 			flags = zk.FlagContainer
@@ -52,33 +57,43 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 		}
 		return err
 	})
-	switch {
-	case !errors.Is(err, zk.ErrNodeExists):
-		return err
-	case dir == s.b.root: // another client has just made it
-		_, err := s.checkFormat(ctx)
-		return err
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
 	}
-	return nil
+	return err
 }
 
-// remove deletes a node of the session, in the background: until it is gone, or the session is.
+// removeSoon deletes a node of the session, in the background: until it is gone, or the session is.
+func (s *session) removeSoon(at string) {
+	if !s.b.life.Go(func() { s.remove(at) }) {
+		s.abandon(at)
+	}
+}
+
+// remove is removeSoon, but for the background.
 func (s *session) remove(at string) {
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	removed := false
+	kit.Settle(s.b.life.Context(), 0, func(ctx context.Context) error {
 		w := s.sending()
-		err := s.Delete(s.b.ctx, at, -1)
+		err := s.Delete(ctx, at, -1)
 		if err == nil {
 			s.recordWrite(w)
 		}
-		if isRemoved(err) {
-			return
+		if removed = isRemoved(err); removed || errors.Is(err, conn.ErrEnded) {
+			return nil
 		}
-		if errors.Is(err, conn.ErrEnded) || pause(s.b.ctx, wait) != nil {
-			if s.own == nil { // over for the driver; the user's connection may have it yet
-				go s.deleteAnywhere(at)
-			}
-			return
-		}
+		return err
+	})
+	if !removed {
+		s.abandon(at)
+	}
+}
+
+// abandon leaves a node to the end of the session. A user's connection may have the session yet, so
+// there it is deleted.
+func (s *session) abandon(at string) {
+	if s.own == nil {
+		go s.deleteAnywhere(at)
 	}
 }
 

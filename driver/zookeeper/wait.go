@@ -22,8 +22,8 @@ type answer struct {
 // check says whether the request holds, or what it waits for. If its node is gone it has no path
 // any more.
 func (s *session) check(ctx context.Context, req *request) (a answer, err error) {
-	dir, own := s.b.dir(req.r.Name), path.Base(req.path)
-	l, err := s.list(ctx, req.r.Name, false)
+	dir, own := s.b.dir(req.Name), path.Base(req.path)
+	l, err := s.list(ctx, req.Name, false)
 	if err != nil {
 		return a, err
 	}
@@ -44,7 +44,7 @@ func (s *session) check(ctx context.Context, req *request) (a answer, err error)
 		return a, nil
 	}
 	ahead := driver.Queue{Joins: v.q.Joins, Arrivals: v.q.Arrivals[:at]}
-	if _, err := ahead.Admit(req.r); err != nil {
+	if _, err := ahead.Admit(req.Request.Request); err != nil {
 		return a, s.withdraw(ctx, req, err)
 	}
 	if a.granted = v.granted > at; a.granted {
@@ -92,7 +92,7 @@ func (s *session) wait(ctx context.Context, req *request, a answer) error {
 		return ctx.Err()
 	case <-s.Ended():
 		return conn.ErrEnded
-	case <-s.b.stop:
+	case <-s.b.life.Closed():
 		return driver.ErrClosed
 	}
 	if s.isGone(req) {
@@ -112,7 +112,7 @@ func (s *session) isGone(req *request) bool {
 func (s *session) addWaiter(req *request, seen int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.directory(dirKey{name: req.r.Name})
+	d := s.directory(dirKey{name: req.Name})
 	if len(d.waiters) == 0 {
 		d.seen, d.recheckAt = seen, s.nextRecheck(time.Now())
 	}
@@ -123,7 +123,7 @@ func (s *session) addWaiter(req *request, seen int64) {
 func (s *session) removeWaiter(req *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := dirKey{name: req.r.Name}
+	key := dirKey{name: req.Name}
 	d := s.directory(key)
 	delete(d.waiters, req)
 	s.dropUnused(key, d)

@@ -4,34 +4,26 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // watch is a watch on one path, shared by all that wait for it. The library cannot remove one, so
 // it stays when nobody waits any more, for who comes next. So the watches at a server are bounded
 // by the requests that stand in its queues, however many come and go behind them.
 type watch struct {
-	waiters map[chan struct{}]struct{} // the channels by which they are woken
+	waiters map[kit.Signal]struct{} // who is woken
 }
 
-// wake puts a token into the channel, unless it has one.
-func wake(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
-}
-
-// watch has ch woken when the node changes or is gone, or when that is in doubt. It returns when
-// the watch stands, or ctx ends.
-func (s *session) watch(ctx context.Context, at string, ch chan struct{}) {
+// watch sets wake when the node changes or is gone, or when that is in doubt. It returns when the
+// watch stands, or ctx ends.
+func (s *session) watch(ctx context.Context, at string, wake kit.Signal) {
 	s.mu.Lock()
 	if w := s.watches[at]; w != nil {
-		w.waiters[ch] = struct{}{}
+		w.waiters[wake] = struct{}{}
 		s.mu.Unlock()
 		return
 	}
-	w := &watch{waiters: map[chan struct{}]struct{}{ch: {}}}
+	w := &watch{waiters: map[kit.Signal]struct{}{wake: {}}}
 	s.watches[at] = w
 	s.mu.Unlock()
 	failed := func(err error) {
@@ -51,17 +43,17 @@ func (s *session) watch(ctx context.Context, at string, ch chan struct{}) {
 	}
 	err = s.Watch(ctx, at, failed)
 	free()
-	if underWay := ctx.Err() != nil && errors.Is(err, ctx.Err()) && !conn.IsNotSent(err); !underWay {
+	if underWay := ctx.Err() != nil && errors.Is(err, ctx.Err()) && !kit.WasNotSent(err); !underWay {
 		failed(err)
 	}
 }
 
-// unwatch ends that for ch.
-func (s *session) unwatch(at string, ch chan struct{}) {
+// unwatch ends that for one waiter.
+func (s *session) unwatch(at string, wake kit.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.watches[at]; w != nil {
-		delete(w.waiters, ch)
+		delete(w.waiters, wake)
 	}
 }
 
@@ -69,8 +61,8 @@ func (s *session) unwatch(at string, ch chan struct{}) {
 func (s *session) fire(at string) {
 	if w := s.watches[at]; w != nil {
 		delete(s.watches, at)
-		for ch := range w.waiters {
-			wake(ch)
+		for wake := range w.waiters {
+			wake.Set()
 		}
 	}
 }

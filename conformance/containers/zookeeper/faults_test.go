@@ -51,6 +51,7 @@ func TestZooKeeperFaults(t *testing.T) {
 		{"a node is deleted by hand", zkHandDeleted},
 		{"a hold is broken", zkBroken},
 		{"a hold is broken before its client knows of it", zkBrokenUnseen},
+		{"an unlock of what was broken", zkUnlockBroken},
 		{"two backends on one connection", zkTwoOnAConn},
 		{"foreign children", zkForeign},
 		{"parents vanish", zkNoParents},
@@ -554,6 +555,33 @@ func zkBroken(t *testing.T, s *service.Server) {
 		if next.Token() <= l.Token() || untouched.Err() != nil {
 			t.Errorf("the successor's token is %d after %d; the other lease is %v", next.Token(), l.Token(), untouched.Err())
 		}
+	}
+}
+
+// zkUnlockBroken: who gives back what an operator has broken learns that it was lost, although no
+// proof has found that since; and nothing of it is left.
+func zkUnlockBroken(t *testing.T, s *service.Server) {
+	z, operator := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
+	b, err := zkBackend(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	for i, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
+		name := fmt.Sprint("unlock-broken-", i)
+		hold, join := steps.Asked(b, name, 10*time.Minute), steps.Asked(b, name, 10*time.Minute) // nobody renews them
+		g := steps.Acquired(t, b, hold)
+		join.Owner, join.Token = hold.ID, g.Token
+		steps.Acquired(t, b, join)
+		if err := operator.Break(await.Bounded(t, 30*time.Second), name, g.Token, opts...); err != nil {
+			t.Fatal(err)
+		}
+		for what, r := range map[string]driver.Request{"its join": join, "the hold": hold} {
+			if err := b.Release(await.Bounded(t, 30*time.Second), r); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("Release of what was broken, %s: %v; want ErrLost", what, err)
+			}
+		}
+		z.await(name, 0)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // call runs f and returns its result, or the error of ctx, or [ErrEnded], or driver.ErrClosed. The
@@ -17,10 +18,10 @@ import (
 func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), late func(T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
-		return none, notSent{err}
+		return none, &kit.NotSent{Err: err}
 	}
 	if !s.begin() {
-		return none, notSent{ErrEnded}
+		return none, &kit.NotSent{Err: ErrEnded}
 	}
 	type result struct {
 		v   T

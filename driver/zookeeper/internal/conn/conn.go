@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // usualLag is the lag of servers with the usual tick of two seconds.
@@ -148,7 +150,7 @@ func (c *Conn) Free() {
 // Close closes the library's connection, and with it the session, as far as a server can be
 // reached. It returns within a little more than two seconds. No call may be under way.
 func (c *Conn) Close() {
-	within(closeTimeout, c.library.Close)
+	kit.Within(closeTimeout, c.library.Close)
 	c.end()
 }
 

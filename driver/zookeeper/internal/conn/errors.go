@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 var (
@@ -39,21 +40,6 @@ func ungreeted(err error) error {
 	return ErrNoGreeting
 }
 
-// notSent is the error of a call that was never sent.
-type notSent struct{ error }
-
-// Unwrap returns the reason.
-func (e notSent) Unwrap() error { return e.error }
-
-// NotSent returns an error that says that nothing was sent, for that reason.
-func NotSent(reason error) error { return notSent{reason} }
-
-// IsNotSent reports whether err says that nothing was sent.
-func IsNotSent(err error) bool {
-	var e notSent
-	return errors.As(err, &e)
-}
-
 // refusals are the answers by which a server refuses. After any other error the outcome is unknown.
 var refusals = []error{
 	zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
@@ -65,7 +51,7 @@ func Refused(err error) bool {
 	if err == nil {
 		return false
 	}
-	return IsNotSent(err) || matches(err, refusals) ||
+	return kit.WasNotSent(err) || matches(err, refusals) ||
 		// an answer that the library does not know: a quota, a throttle
 		strings.HasPrefix(err.Error(), "unknown error: ")
 }
@@ -93,9 +79,7 @@ type Fault struct {
 // set sets the reason; nil: a server is reached. It hides what matches a context's error, since the
 // deadline in it was the driver's.
 func (f *Fault) set(err error) {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = errors.New(err.Error())
-	}
+	err = kit.Hide(context.Background(), err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.err = err

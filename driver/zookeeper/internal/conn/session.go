@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Listener is who uses a [Session].
@@ -159,22 +161,5 @@ func (s *Session) finish() bool {
 	s.mu.Lock()
 	s.shut = true
 	s.mu.Unlock()
-	return within(closeTimeout, s.calls.Wait)
-}
-
-// within runs f, and reports whether it returned in that time. If not it goes on.
-func within(d time.Duration, f func()) bool {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-done:
-		return true
-	case <-t.C:
-		return false
-	}
+	return kit.Within(closeTimeout, s.calls.Wait)
 }

@@ -36,9 +36,9 @@ func happened(t zk.EventType, at string) []byte {
 	return packet(anEvent, -1, int32(-1), int32(0), int32(t), int32(zk.StateSyncConnected), int32(len(at)), []byte(at))
 }
 
-// TestWatchesEndWithTheConnection: a connection that ends tells the library that the driver's watches are over, just
-// those that it has. Before the server's greeting it tells nothing, which would be taken for the
-// greeting.
+// TestWatchesEndWithTheConnection: a connection that ends tells the library that the driver's
+// watches are over, just those that it has. Before the server's greeting it tells nothing, which
+// would be taken for the greeting.
 func TestWatchesEndWithTheConnection(t *testing.T) {
 	greeting := append([]byte{0, 0, 0, 16}, make([]byte, 16)...)
 	const root, at = "/root/locks/", "/root/locks/a/path"
