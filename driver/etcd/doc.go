@@ -1,121 +1,175 @@
-// Package etcd is the driver for etcd (3.5 or later).
+// Package etcd is the driver for etcd, version 3.5 or later: locks are keys, in order of create
+// revision, under leases that the locks of a client share.
+//
+//	import _ "github.com/dlock-go/dlock/driver/etcd"
 //
 //	client, err := dlock.Open(ctx, "etcd://user:password@h1:2379,h2:2379,h3:2379?ttl=30s")
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Close()
+//	lease, err := client.Mutex("orders/42").Lock(ctx)
+//	if err != nil {
+//		return err
+//	}
+//	defer lease.Unlock(ctx)
 //
-// A blank import registers the schemes etcd and etcds, which is the same over verified TLS. [New]
-// works over a client that the caller owns.
+// [New] works over a client that the caller owns.
 //
-// # State
+// # URL
 //
-// A request is a key; there is nothing else:
+//	etcd://user:password@h1:2379,h2:2379,h3:2379/ROOT?ttl=30s
 //
-//	<root>/<prefix and name>/s<backend>-<slot>   a stranger
+// The scheme etcds is the same over TLS, which is always verified. The hosts are the members of the
+// cluster; the port is 2379 unless it is given. User and password go together, or are left out. ROOT
+// is what all keys begin with, before a slash; it is "dlock" if it is left out.
+//
+//   - dial_timeout (3s): how long one attempt to reach the cluster may take; dlock.Open takes twice
+//     as long at most.
+//   - tls_ca (the system's): a file in PEM form with the authorities that may sign the certificates
+//     of the members; of etcds only, as those that follow.
+//   - tls_cert, tls_key (none): files in PEM form with the certificate and the key that the client
+//     shows.
+//   - tls_server_name (the host): the name that the certificates of the members have to have.
+//   - ttl, prefix, label, identity: as with all drivers. TTLs are 2 s to 100 years, rounded up to
+//     whole seconds.
+//
+// # Guarantees
+//
+//   - Waiters are granted in the order in which their keys were created.
+//   - The token of a hold is the create revision of its key. It grows with every write to the
+//     cluster, and never repeats.
+//   - A hold is trusted until its TTL, less a margin, after a proof of it was sent. A leader that was
+//     replaced and does not know it cannot prove anything.
+//   - Read-write locks, semaphores, joins, [driver.Breaker] and inspection are there. Holds outlive a
+//     restart of the cluster.
+//   - A fixed lease stands until its time, also over Close and over the death of its process.
+//
+// # Limits
+//
+//   - Without a majority of the members nobody gets a lock, and holds are lost at their TTL.
+//   - A restore from a backup sets revisions back, and tokens with them, unless it is told to raise
+//     them.
+//   - An etcd grpc-proxy, a server before 3.5, and keys of another version of dlock are refused:
+//     [driver.ErrUnsupported].
+//   - A server raises a TTL that is below its own least.
+//
+// # Protocol
+//
+// A request is a key:
+//
+//	<root>/<prefix and name>/s<backend>-<slot>   a request that began a hold, or is to
 //	<root>/<prefix and name>/j<backend>-<slot>   a join
 //
-// In root, prefix and name % and / are escaped, so that no root and no name is within another.
-//
-// The value has the request as text (version 1): ID, flags, mode, limit, TTL, client, owner, token,
-// when it arrived by its client's clock, label. A stranger's place in the queue, and its token, is
-// the key's create revision: the cluster's own order, which never repeats. Who holds follows from
-// the keys under a name by the rule of driver.Queue; nobody writes it down.
+// In root, prefix and name % and / are escaped, so that no root and no name is within another. The
+// value has the request as text: the version of the format, ID, flags, mode, limit, TTL, client,
+// owner, token, when it arrived by its client's clock, label. A request's place in the queue, and
+// its token, is the key's create revision: the cluster's own order. Who holds follows from the keys
+// under a name by the rule of [driver.Queue]; nobody writes it down.
 //
 // The backend's part of a key is random, so no other client ever writes it. Slots are small
 // numbers, used again once a key is gone for sure: etcd's index keeps every key that ever was until
 // it is compacted, and a read of a range walks over all of them.
 //
 // Keys stand under leases. Requests of one TTL (in whole seconds, as the server counts) share one,
-// up to a thousand of them; a fixed request has its own. A key whose flags say "grave" is a
-// tombstone: nobody counts it, but as long as it stands a late copy finds its key in use. It stands
-// under a lease that nobody keeps alive.
+// up to a thousand of them; a fixed request has its own. A key with the flag of a tombstone counts
+// for nobody, but as long as it stands a late copy of the request's acquire finds its key in use. It
+// stands under a lease that nobody keeps alive.
 //
-// # The protocol
+// One more key, <root>/<prefix> with nothing behind it, has the version of this format. The first
+// client that locks writes it, under no lease. A client that finds another version there, or in the
+// value of a request ahead of its own, returns an error.
 //
-//		absent ── acquire ──► waiting ──► holding        the key stands
-//		                         │           │
-//		                         └───────────┴── release, expiry, force ──► absent, or a tombstone
+//	absent ── acquire ──► waiting ──► holding        the key stands
+//	                         │           │
+//	                         └───────────┴── release, expiry, force ──► absent, or a tombstone
 //
-//	  - acquire puts the key if it does not exist, and reads the keys of the name, in one
-//	    transaction. If the rule admits the request, it holds. Sent again it changes nothing,
-//	    and finds the key, or a tombstone. While the name's queue is known to be long, or
-//	    another request of this client is just coming to it, it only puts the key, and waits
-//	    for what the watch tells.
-//	  - try puts the key only if it would hold: if there is no key under the name; else it
-//	    reads them, and puts the key if no key was put since. After a few rounds in which
-//	    others came and went, it takes a place and leaves it again.
-//	  - join reads, and puts its key if the hold that it joins has not changed: one that was
-//	    released or broken meanwhile admits nobody.
-//	  - who waits learns of every change under the name by a watch, of which a backend has one
-//	    for each name that it waits for, all on one stream. The watch begins now, and when the
-//	    server says that it is there the keys are read once: from then on the backend knows the
-//	    queue, and computes who is next. Only waiters that are granted are woken; they need no
-//	    call, because what stood ahead is gone for good and their own key is vouched for by the
-//	    lease's proof.
-//	  - release deletes the key if it is as it was put (its mod revision says so).
-//	  - renew proves the lease, see below.
-//	  - break puts the keys of a hold anew, marked as broken, under a lease that nobody keeps
-//	    alive: their owner finds them missing under its own lease. If that took so long that
-//	    the owner may trust a renewal for longer than that lease lives, it is given its time
-//	    anew, once. By force break puts tombstones.
+// The messages:
+//
+//   - Acquire puts the key if it does not exist, and reads the keys of the name, in one transaction.
+//     If the rule grants the request, it holds. Sent again it changes nothing, and finds the key, or
+//     a tombstone. While the name's queue is known to be long, or another request of this client is
+//     just arriving there, it only puts the key, and waits for what the watch tells.
+//   - Acquire without waiting puts the key only if it would hold: if there is no key under the name;
+//     else it reads them, and puts the key if no key was put since. After a few rounds in which
+//     others came and went, it puts the key in any case, and removes it if it has to wait.
+//   - A join reads, and puts its key if the hold that it joins has not changed: one that was released
+//     or broken meanwhile admits nobody.
+//   - A waiter learns of every change under the name by a watch. A backend has one watch for each
+//     name that it waits for, all on one stream. The watch begins now, and when the server says that
+//     it is there the keys are read once. From then on the backend knows the queue, and computes who
+//     is next. Only waiters that are granted are woken. They need no call: what stood ahead is gone
+//     for good, and the lease's proof vouches for their own key.
+//   - Release deletes the key if it is as it was put (its mod revision says so).
+//   - Renew proves the lease, see below.
+//   - Break puts the keys of a hold again, marked as broken, under a lease that nobody keeps alive:
+//     their owner finds them missing under its own lease. If that took so long that the owner may
+//     trust a renewal for longer than that lease lives, the lease gets its time again, once. By force
+//     it puts tombstones.
 //
 // Transactions on different names, when many are under way, travel as parts of one, so that the
-// server writes its log once for all of them; not while it has no space: an answer that says so
-// does not say which of them were executed.
+// server writes its log once for all of them. They do not while the server has no space: an answer
+// that says so does not say which of them were executed.
 //
-// # Proof
+// Trust in a lease counts from before its proof was sent. A proof has three parts, all sent at once:
 //
-// Trust in a lease counts from before the proof was sent. A proof has three parts, all sent at
-// once: a keep-alive, on one stream for all leases; an audit, which lists the lease's keys; and,
-// one for all leases that are proved together, a linearizable read. All have to be answered in the
-// same term. A leader that was replaced and does not know it can answer the first two, but not the
-// third; so the leader that extended the lease was the leader, and the next one gives every lease
-// its whole TTL anew.
+//   - a keep-alive, on one stream for all leases;
+//   - an audit, which lists the lease's keys;
+//   - a linearizable read, one for all leases that are proved together.
 //
-// The audit finds keys that are missing: deleted or broken by an operator; such a hold is lost. And
-// keys that are in no use here: put by a copy that came after its release. Those seen in two audits
-// are deleted. Keys that stand under a shared lease do not expire by themselves while it is kept
-// alive, so the backend deletes those of holds that were not renewed in time.
+// All have to be answered in the same term. A leader that was replaced and does not know it can
+// answer the first two, but not the third. So the leader that extended the lease was the leader, and
+// the next one gives every lease its whole TTL again.
+//
+// The audit finds keys that are missing: an operator deleted or broke them, and such a hold is lost.
+// It also finds orphans, keys that none of the client's requests has: a copy put them that came after
+// its release. Those found by two audits are deleted. A key under a shared lease does not expire by
+// itself while the lease is kept alive, so the backend deletes the keys of holds that were not
+// renewed in time.
 //
 // The backend itself proves the leases under which somebody waits, or something was put lately;
-// holds are renewed by who has them. An idle lease is given back. A lease of which the time is over
-// for all that the backend knows is not kept alive blindly: whoever hears nothing may be heard, and
-// would block others. It is asked for first; if it is still there (the cluster was away, and a new
-// leader gave it time), waiters keep their places, while holds under it are lost.
+// holds are renewed by their holders. An idle lease is revoked. A lease whose time is over for all
+// that the backend knows is not kept alive blindly: what a client sends may arrive although it
+// receives nothing, and then it would block others. The backend first asks for it. If it is still
+// there (the cluster was away, and a new leader gave it time), waiters keep their places, while holds
+// under it are lost.
 //
-// # What is lost, repeated or late
+// What is lost, repeated or late:
 //
 //   - The reply to an acquire is lost: it is sent again, and finds its key. If nobody waits for it
 //     any more, a tombstone replaces it, for at least the TTL. A server without space takes no
-//     tombstone: then the key is deleted, and what a copy puts when there is space again is a
-//     stray.
+//     tombstone: then the key is deleted, and what a copy puts when there is space again is an
+//     orphan.
 //   - A copy of an acquire is late: its key exists, as another's, or as a tombstone; its lease is
-//     gone; or it puts a stray, which the audit finds, or the next that is given its slot.
-//   - The reply to a release is lost: it is sent again; if the key is gone then, an earlier copy
-//     did it, if the hold cannot have expired. A copy that is late finds a key with another
-//     revision, and does nothing.
-//   - A keep-alive, an audit or a read is lost: it is sent again within the renewal; the next
-//     attempt may reach another member.
+//     gone; or it puts an orphan, which the audit finds, or the next request that is given its slot.
+//   - The reply to a release is lost: it is sent again. If the key is gone then, an earlier copy did
+//     it, if the hold cannot have expired. A copy that is late finds a key with another revision, and
+//     does nothing.
+//   - A keep-alive, an audit or a read is lost: it is sent again within the renewal; the next attempt
+//     may reach another member.
 //   - An event is lost with its stream, or a watch is cancelled (compaction, a lost leader, a token
-//     that is too old): it is asked for anew, and the keys are read again. Requests keep their
+//     that is too old): it is asked for again, and the keys are read again. Requests keep their
 //     places.
-//   - The stream is silent: it is asked whether it is there, each second, and replaced if it does
-//     not answer within five.
-//   - The stream's member lags: it has a leader and answers, and what it tells is old. The
-//     cluster's revision is read each three seconds, from whoever knows it; if the stream's answer
-//     is behind one that is three seconds old the stream is replaced, and the next begins with a
-//     read of the keys.
-//   - A connection is silent: see lines.go. Its calls are sent again over the next.
+//   - The stream is silent: it is asked for its progress, each second, and replaced if it does not
+//     answer within five.
+//   - The stream's member lags: it has a leader and answers, and what it tells is old. The cluster's
+//     revision is read each three seconds, from whichever member knows it. If the stream's answer is
+//     behind one that is three seconds old the stream is replaced, and the next begins with a read of
+//     the keys.
+//   - A connection is silent: it is closed (see connection.go), and its calls are sent again over the
+//     next.
 //   - Nobody answers: a call is an error after 8 s. What a request needs that waits, and does not
 //     stand in the queue, is asked for until nobody answered for a TTL.
-//   - Watches have other IDs than they were given: that is a grpc-proxy, whose answers to
-//     keep-alives prove nothing. All waits end with an error, and nothing is asked for any more.
-//     The first call of a backend finds that out, and that the server is new enough.
-//   - The lease of a request that waits has ended: the request goes back to the end of the queue.
-//     It never becomes a hold by a lease that is gone.
+//   - Watches have other IDs than they were given: that is a grpc-proxy, whose answers to keep-alives
+//     prove nothing. All waits end with an error, and nothing is asked for any more. The first call
+//     of a backend finds that out, and that the server is new enough.
+//   - The lease of a request that waits has ended: the request goes back to the end of the queue. It
+//     never becomes a hold by a lease that is gone.
 //   - The lease of a request ended before the answer to its put came: the key is gone, whatever the
 //     answer says; the same.
 //   - A key of a request that waits is deleted: the same.
-//   - A member or the leader dies, the cluster restarts: calls are repeated; leases get their time
-//     anew. Nothing else is kept in memory only.
-//   - The client dies: its leases end, and all its keys go at once. Close revokes them, but those
-//     of fixed requests that were granted: they end at their time.
+//   - A member or the leader dies, or the cluster restarts: calls are repeated, and leases get their
+//     time again. Nothing else is kept in memory only.
+//   - The client dies: its leases end, and all its keys go at once. Close revokes them, but those of
+//     fixed requests that were granted: they end at their time.
 package etcd

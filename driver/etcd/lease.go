@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -13,9 +14,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// leaseMax is how many keys share a lease. A put costs the server a little for each key of its
+// maxKeys is how many keys share a lease. A put costs the server a little for each key of its
 // lease.
-const leaseMax = 1000
+const maxKeys = 1000
 
 // lease is a lease of this client. The backend's mu guards what changes.
 type lease struct {
@@ -23,14 +24,14 @@ type lease struct {
 	ttl   time.Duration // as the server granted it
 	fixed bool          // of one request, and kept alive only while that waits
 
-	since   time.Time // before the last proof that it exists was asked for
-	used    time.Time // when a request was last given it
-	keys    int       // requests that have it
-	waiting int       // those of them that wait
-	gone    bool      // the server does not have it any more
-	proving bool      // by the keeper
-	retry   time.Time // when the keeper tries again
-	strange map[string]bool
+	since   time.Time       // before the last proof that it exists was sent
+	used    time.Time       // when it was last assigned to a request
+	keys    int             // requests that have it
+	waiting int             // those of them that wait
+	gone    bool            // the server does not have it any more
+	proving bool            // by the keeper
+	retry   time.Time       // when the keeper tries again
+	orphans map[string]bool // those that the last audit found
 }
 
 // fresh reports whether at least half of the lease's time is left for sure.
@@ -39,16 +40,54 @@ func (l *lease) fresh() bool { return time.Since(l.since) < l.ttl/2 }
 // class is a TTL in whole seconds, as the server counts.
 func class(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
-// pool are the leases of one class. Its turn is held by whoever grants or proves one of them.
+// pool are the shared leases of one class. Whoever grants or proves one of them has its turn.
 type pool struct {
 	leases []*lease
 	turn   chan struct{}
 }
 
-// use gives a request a lease of which at least half of the time is left.
-func (b *Backend) use(ctx context.Context, m *mine) error {
-	if m.r.Fixed {
-		l, err := b.grant(ctx, m.r.TTL)
+func newPool(ls ...*lease) *pool { return &pool{leases: ls, turn: make(chan struct{}, 1)} }
+
+// pick returns a lease with room, or nil.
+func (p *pool) pick() *lease {
+	for _, l := range p.leases {
+		if !l.gone && l.keys < maxKeys {
+			return l
+		}
+	}
+	return nil
+}
+
+// attach gives the request the lease. The backend's mu is held.
+func (rq *request) attach(l *lease) {
+	rq.lease = l
+	l.keys++
+	l.used = time.Now()
+}
+
+// detach takes the lease from the request, if it has one. The backend's mu is held.
+func (rq *request) detach() {
+	if rq.lease != nil {
+		rq.setWaiting(false)
+		rq.lease.keys--
+		rq.lease = nil
+	}
+}
+
+// setWaiting records whether the request waits in the queue. The backend's mu is held.
+func (rq *request) setWaiting(waiting bool) {
+	if rq.waiting != waiting {
+		rq.waiting = waiting
+		if rq.lease != nil {
+			rq.lease.waiting += map[bool]int{true: 1, false: -1}[waiting]
+		}
+	}
+}
+
+// assignLease gives a request a lease of which at least half of the time is left.
+func (b *Backend) assignLease(ctx context.Context, rq *request) error {
+	if rq.Fixed {
+		l, err := b.grant(ctx, rq.TTL)
 		if err != nil {
 			return err
 		}
@@ -56,24 +95,24 @@ func (b *Backend) use(ctx context.Context, m *mine) error {
 		defer b.mu.Unlock()
 		l.fixed = true
 		b.fixed[l] = true
-		m.take(l)
+		rq.attach(l)
 		return nil
 	}
-	c := class(m.r.TTL)
+	c := class(rq.TTL)
 	b.mu.Lock()
 	p := b.pools[c]
 	if p == nil {
-		p = &pool{turn: make(chan struct{}, 1)}
+		p = newPool()
 		b.pools[c] = p
 	}
 	l := p.pick()
 	if l != nil && l.fresh() {
-		m.take(l)
+		rq.attach(l)
 		b.mu.Unlock()
 		return nil
 	}
 	b.mu.Unlock()
-	if err := b.turn(ctx, p.turn); err != nil {
+	if err := b.takeTurn(ctx, p.turn); err != nil {
 		return err
 	}
 	defer func() { <-p.turn }()
@@ -81,7 +120,7 @@ func (b *Backend) use(ctx context.Context, m *mine) error {
 		b.mu.Lock()
 		l := p.pick()
 		if l != nil && l.fresh() {
-			m.take(l)
+			rq.attach(l)
 			b.mu.Unlock()
 			return nil
 		}
@@ -92,7 +131,7 @@ func (b *Backend) use(ctx context.Context, m *mine) error {
 			}
 			continue
 		}
-		l, err := b.grant(ctx, m.r.TTL)
+		l, err := b.grant(ctx, rq.TTL)
 		if err != nil {
 			return err
 		}
@@ -102,43 +141,7 @@ func (b *Backend) use(ctx context.Context, m *mine) error {
 	}
 }
 
-// pick returns a lease with room, or nil.
-func (p *pool) pick() *lease {
-	for _, l := range p.leases {
-		if !l.gone && l.keys < leaseMax {
-			return l
-		}
-	}
-	return nil
-}
-
-// take gives the request the lease.
-func (m *mine) take(l *lease) {
-	m.lease = l
-	l.keys++
-	l.used = time.Now()
-}
-
-// leave takes it from the request. b.mu is held.
-func (m *mine) leave() {
-	if m.lease != nil {
-		m.waits(false)
-		m.lease.keys--
-		m.lease = nil
-	}
-}
-
-// waits takes note of whether the request waits in the queue. b.mu is held.
-func (m *mine) waits(yes bool) {
-	if m.waiting != yes {
-		m.waiting = yes
-		if m.lease != nil {
-			m.lease.waiting += map[bool]int{true: 1, false: -1}[yes]
-		}
-	}
-}
-
-// grant asks the server for a lease. One of which the answer is lost expires by itself.
+// grant asks the server for a lease. If the answer is lost the lease expires by itself.
 func (b *Backend) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
 	l := &lease{}
 	err := b.repeat(ctx, func(ctx context.Context) error {
@@ -155,22 +158,22 @@ func (b *Backend) grant(ctx context.Context, ttl time.Duration) (*lease, error) 
 	}
 	l.used = time.Now()
 	b.mu.Lock()
-	b.keeping()
+	b.startKeeper()
 	b.mu.Unlock()
 	return l, nil
 }
 
 // refresh proves a lease until at least half of its time is left.
 func (b *Backend) refresh(ctx context.Context, l *lease) error {
-	over := time.Now().Add(patience)
+	end := time.Now().Add(patience)
 	for {
-		p := b.proveOne(ctx, l, max(time.Until(over), time.Second))
+		p := b.proveOne(ctx, l, max(time.Until(end), time.Second))
 		switch {
 		case p.err == nil && time.Since(p.since) < l.ttl/2:
 			return nil
 		case errors.Is(p.err, driver.ErrLost), b.ctx.Err() != nil:
 			return p.err
-		case time.Now().After(over):
+		case time.Now().After(end):
 			var e *ended
 			switch {
 			case p.err == nil:
@@ -192,43 +195,34 @@ func (b *Backend) proveOne(ctx context.Context, l *lease, most time.Duration) pr
 	return b.prove(ctx, []*lease{l})[0]
 }
 
-// grave returns an unkept lease for a tombstone that has to stand for the TTL.
-func (b *Backend) grave(ctx context.Context, ttl time.Duration) (id int64, until time.Time, err error) {
-	c := class(ttl)
+// leaseGone records that the server does not know a lease.
+func (b *Backend) leaseGone(l *lease) {
 	b.mu.Lock()
-	g := b.graves[c]
-	b.mu.Unlock()
-	if g == nil || time.Since(g.since) > g.ttl-ttl-time.Second {
-		if g, err = b.grant(ctx, 2*ttl+2*time.Second); err != nil {
-			return 0, time.Time{}, err
-		}
-		b.mu.Lock()
-		b.graves[c] = g
-		b.mu.Unlock()
-	}
-	return g.id, g.since.Add(g.ttl), nil
+	defer b.mu.Unlock()
+	b.leaseEnded(l)
 }
 
-// dead takes note that the server does not have a lease any more. b.mu is held.
-func (b *Backend) dead(l *lease) {
+// leaseEnded is the end of a lease that the server does not have any more, and of all keys under
+// it. B.mu is held.
+func (b *Backend) leaseEnded(l *lease) {
 	l.gone = true
-	b.dropLease(l)
-	for _, m := range b.mine {
-		if m.lease == l {
-			b.vanished(m)
+	b.forgetLease(l)
+	for _, rq := range b.requests {
+		if rq.lease == l {
+			b.vanished(rq)
 		}
 	}
 }
 
-// dropLease forgets a lease. b.mu is held.
-func (b *Backend) dropLease(l *lease) {
+// forgetLease removes a lease from the client's own. b.mu is held.
+func (b *Backend) forgetLease(l *lease) {
 	delete(b.fixed, l)
 	for _, p := range b.pools {
 		p.leases = slices.DeleteFunc(p.leases, func(x *lease) bool { return x == l })
 	}
 }
 
-// revoke gives a lease back, and with it whatever may still stand or arrive under it.
+// revoke ends a lease, and with it whatever may still stand or arrive under it.
 func (b *Backend) revoke(ctx context.Context, l *lease) error {
 	_, err := b.leases.LeaseRevoke(clientv3.WithRequireLeader(ctx), &pb.LeaseRevokeRequest{ID: l.id}, callOptions...)
 	if isGone(err) {
@@ -237,102 +231,45 @@ func (b *Backend) revoke(ctx context.Context, l *lease) error {
 	return err
 }
 
-// keeping starts the keeper, unless it runs. b.mu is held.
-func (b *Backend) keeping() {
-	if !b.keeper && b.ctx.Err() == nil {
-		b.keeper = true
-		b.spawn(b.keep)
-	}
-}
-
-// keep is the one goroutine that looks after all leases: it keeps alive those under which somebody
-// waits, or a request may soon be put; drops the requests that nobody renewed; and gives back what
-// is not used. It ends when there is no lease.
-func (b *Backend) keep() {
-	for {
-		b.mu.Lock()
-		due, idle, next := b.chores()
-		if next == 0 {
-			b.keeper = false
-			b.mu.Unlock()
-			return
+// revokeFixed revokes the lease of a fixed request, until that is answered or it must have expired.
+func (b *Backend) revokeFixed(l *lease) {
+	for end := time.Now().Add(l.ttl); time.Now().Before(end); {
+		if b.attempt(b.ctx, lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) }) == nil {
+			break
 		}
-		b.mu.Unlock()
-		for ttl, ls := range due {
-			b.spawn(func() { b.prolong(ttl, ls) })
-		}
-		for _, l := range idle {
-			b.spawn(func() { _ = b.attempt(b.ctx, lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) }) })
-		}
-		if pause(b.ctx, next) != nil {
-			return
+		if pause(b.ctx, 100*time.Millisecond) != nil {
+			return // Close revokes it
 		}
 	}
-}
-
-// prolong proves leases of one TTL on behalf of those who wait.
-func (b *Backend) prolong(ttl time.Duration, ls []*lease) {
-	ctx, cancel := context.WithTimeout(b.ctx, max(ttl/3, time.Second))
-	defer cancel()
-	ps := b.prove(ctx, ls)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, l := range ls {
-		l.proving = false
-		if ps[i].err != nil {
-			l.retry = time.Now().Add(l.ttl / 20)
-		}
-	}
+	b.forgetLease(l)
 }
 
-// chores returns the leases to prove, by TTL, so that none waits for the answers to one that has
-// more time; those to give back; and when to come again; 0: never. b.mu is held.
-func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next time.Duration) {
-	now := time.Now()
-	due = map[time.Duration][]*lease{}
-	next = time.Second
-	any := false
-	look := func(l *lease) {
-		any = true
-		next = min(next, l.ttl/40)
-		kept := l.waiting > 0 || !l.fixed && now.Sub(l.used) < l.ttl
-		if kept && !l.proving && now.Sub(l.since) > l.ttl*2/5 && now.After(l.retry) {
-			l.proving = true
-			due[l.ttl] = append(due[l.ttl], l)
-		}
+// revokeAll revokes leases for Close, as far as it can within two seconds.
+func (b *Backend) revokeAll(ls []*lease) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	queue := make(chan *lease, len(ls))
+	for _, l := range ls {
+		queue <- l
 	}
-	for _, p := range b.pools {
-		for _, l := range p.leases {
-			look(l)
-			if l.keys == 0 && now.Sub(l.used) > l.ttl && len(p.turn) == 0 {
-				idle = append(idle, l)
+	close(queue)
+	var wg sync.WaitGroup
+	for range min(16, len(ls)) {
+		wg.Go(func() {
+			for l := range queue {
+				for ctx.Err() == nil && b.revokeOnce(ctx, l) != nil {
+					_ = pause(ctx, 20*time.Millisecond)
+				}
 			}
-		}
+		})
 	}
-	for l := range b.fixed {
-		look(l)
-	}
-	for _, l := range idle {
-		l.gone = true
-		b.dropLease(l)
-	}
-	for c, g := range b.graves {
-		if now.Sub(g.since) > g.ttl {
-			delete(b.graves, c)
-		}
-		any = true
-	}
-	b.expire(now)
-	if b.hub.check(now); b.hub.out != nil {
-		next = min(next, listen/4)
-	}
-	if now.Sub(b.tidied) > time.Second {
-		b.tidied = now
-		b.tidy(now)
-	}
-	any = any || len(b.mine)+len(b.names)+len(b.buried) > 0
-	if !any {
-		return nil, nil, 0
-	}
-	return due, idle, max(next, 10*time.Millisecond)
+	wg.Wait()
+}
+
+func (b *Backend) revokeOnce(ctx context.Context, l *lease) error {
+	ctx, cancel := context.WithTimeout(ctx, firstTry)
+	defer cancel()
+	return b.revoke(ctx, l)
 }

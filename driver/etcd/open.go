@@ -2,18 +2,14 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -48,7 +44,7 @@ func (s *settings) dial(parent context.Context) (*Backend, error) {
 	defer cancel()
 	b, err := s.connect(ctx)
 	if err == nil {
-		if err = b.meet(ctx); err == nil {
+		if err = b.checkCluster(ctx); err == nil {
 			return b, nil
 		}
 		b.Close()
@@ -65,16 +61,16 @@ func (s *settings) dial(parent context.Context) (*Backend, error) {
 	return nil, err
 }
 
-// connect makes the client. The library's asks for a token first if there is a user, and does not
-// say why nobody answers; so one without a user finds out whether somebody does.
+// connect makes the client. If there is a user the library's client asks for a token first, and does
+// not say why nobody answers; so one without a user finds out whether somebody does.
 func (s *settings) connect(ctx context.Context) (*Backend, error) {
 	b, err := s.client(s.anonymous())
 	if err != nil {
 		return nil, err
 	}
-	if err := b.attempt(ctx, s.config.DialTimeout, b.version); err != nil {
+	if err := b.attempt(ctx, s.config.DialTimeout, b.checkVersion); err != nil {
 		b.Close()
-		if why := s.certificates(ctx); why != nil {
+		if why := s.checkCertificates(ctx); why != nil {
 			return nil, why
 		}
 		return nil, plain(err)
@@ -112,10 +108,10 @@ func (s *settings) anonymous() clientv3.Config {
 	return c
 }
 
-// client makes a backend with a client of its own, which it does not try out.
+// client makes a backend with a client of its own. It does not reach the cluster yet.
 func (s *settings) client(c clientv3.Config) (*Backend, error) {
-	ls := newLines(c.DialTimeout, len(c.Endpoints))
-	c.DialOptions = append(c.DialOptions[:len(c.DialOptions):len(c.DialOptions)], ls.options()...)
+	cs := newConnections(c.DialTimeout, len(c.Endpoints))
+	c.DialOptions = append(c.DialOptions[:len(c.DialOptions):len(c.DialOptions)], cs.options()...)
 	client, err := clientv3.New(c)
 	if err != nil {
 		return nil, explain(err)
@@ -125,10 +121,11 @@ func (s *settings) client(c clientv3.Config) (*Backend, error) {
 		client.Close()
 		return nil, err
 	}
-	b.owned, b.lines = true, ls
+	b.owned, b.conns = true, cs
 	return b, nil
 }
 
+// parse reads a URL.
 func parse(c driver.Config) (*settings, error) {
 	u := c.URL
 	bad := func(format string, args ...any) error {
@@ -146,7 +143,7 @@ func parse(c driver.Config) (*settings, error) {
 	s.config.Password, _ = u.User.Password()
 	if u.Scheme == "etcds" {
 		s.config.TLS = p.TLS()
-		s.config.DialOptions = append(s.config.DialOptions, named(s.config.TLS)...)
+		s.config.DialOptions = append(s.config.DialOptions, withServerName(s.config.TLS)...)
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -160,29 +157,4 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, bad("a user and a password go together")
 	}
 	return s, nil
-}
-
-// named makes the TLS handshake ask for the server name that the URL gives: the client of etcd puts
-// the host's in its place.
-func named(t *tls.Config) []grpc.DialOption {
-	if t.ServerName == "" {
-		return nil
-	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(&fixedName{credentials.NewTLS(t), t})}
-}
-
-// fixedName are credentials that ask for one server name.
-type fixedName struct {
-	credentials.TransportCredentials
-	t *tls.Config
-}
-
-// ClientHandshake ignores the host's name.
-func (f *fixedName) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return f.TransportCredentials.ClientHandshake(ctx, f.t.ServerName, conn)
-}
-
-// Clone implements [credentials.TransportCredentials].
-func (f *fixedName) Clone() credentials.TransportCredentials {
-	return &fixedName{f.TransportCredentials.Clone(), f.t}
 }

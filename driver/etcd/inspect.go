@@ -13,37 +13,29 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// begin refuses a call that cannot go on.
-func (b *Backend) begin(ctx context.Context) error {
-	if b.ctx.Err() != nil {
-		return driver.ErrClosed
-	}
-	return ctx.Err()
-}
-
 // Inspect implements [driver.Backend]. What is left of a lease comes from the server, which tells
 // whole seconds: it is the greatest that may be. Ages come from the clocks of those who wrote them.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Queue{}, err
 	}
-	res, err := b.get(ctx, b.folder(name))
+	res, err := b.get(ctx, b.prefixOf(name))
 	if err != nil {
 		return driver.Queue{}, err
 	}
-	q := read(name, res.Kvs)
+	q := newQueue(name, res.Kvs)
 	left, err := b.remaining(ctx, q)
 	if err != nil {
 		return driver.Queue{}, err
 	}
-	granted := q.d.Granted()
-	for i, r := range append(q.order[:len(q.order):len(q.order)], q.joins...) {
+	granted := q.rule.Granted()
+	for i, r := range append(q.arrivals[:len(q.arrivals):len(q.arrivals)], q.joins...) {
 		r.Left, r.Age = left[r.lease], max(0, time.Since(r.arrived))
 		if i >= granted && !r.Join() {
 			r.Token = 0
 		}
 	}
-	return q.d, nil
+	return q.rule, nil
 }
 
 // remaining asks how much time the leases of a queue have left.
@@ -97,8 +89,8 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		for _, kv := range res.Kvs {
-			name, ok := b.nameOf(string(kv.Key))
-			if r := decode(name, kv); ok && !r.grave && (len(names) == 0 || names[len(names)-1] != name) {
+			name, ok := b.keyName(string(kv.Key))
+			if r := decode(name, kv); ok && !r.tombstone && (len(names) == 0 || names[len(names)-1] != name) {
 				names = append(names, name)
 			}
 		}
@@ -109,10 +101,10 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 	}
 }
 
-// Break implements [driver.Breaker]. It puts the keys of the hold anew, marked, under a lease that
+// Break implements [driver.Breaker]. It puts the keys of the hold again, marked, under a lease that
 // nobody keeps alive: so their owner finds them missing under its own. A hold of very many requests
-// takes several transactions: it has ended once this returns. Without force its keys outlive what
-// their owner may believe in: see outlive.
+// takes several transactions: it has ended once this returns. Without force its keys outlive the
+// trust of their owner: see outlive.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	if err := b.begin(ctx); err != nil {
 		return err
@@ -120,11 +112,11 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	sent := false      // a transaction whose answer is not known, or that ended a part of the hold
 	var under []*lease // that what was broken stands under
 	for {
-		res, err := b.get(ctx, b.folder(name))
+		res, err := b.get(ctx, b.prefixOf(name))
 		if err != nil {
 			return err
 		}
-		q := read(name, res.Kvs)
+		q := newQueue(name, res.Kvs)
 		hold := q.hold(t)
 		if len(hold) == 0 {
 			if sent && force {
@@ -132,21 +124,24 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			}
 			return driver.ErrNotHeld
 		}
+		if i := slices.IndexFunc(hold, func(r *record) bool { return r.foreign }); i >= 0 {
+			return errForeign(hold[i])
+		}
 		if !force {
 			hold = slices.DeleteFunc(hold, func(r *record) bool { return r.Broken })
 		}
 		if len(hold) == 0 {
 			return b.outlive(ctx, under)
 		}
-		now := hold[:min(len(hold), batch-1)] // and a comparison more, below
-		req, l, err := b.breaking(ctx, now, force)
+		part := hold[:min(len(hold), maxBatch-1)] // and a comparison more, below
+		req, l, err := b.breaking(ctx, part, force)
 		if err != nil {
 			return err
 		}
 		lost := false
 		// nobody joined since
-		req.Compare = append(req.Compare, unchanged(b.folder(name)+"j", res.Header.Revision))
-		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || judge(err) == unknown })
+		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", res.Header.Revision))
+		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || outcomeOf(err) == unknown })
 		if err != nil {
 			return err
 		}
@@ -154,7 +149,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			sent, under = true, append(under, l)
 		}
 		switch {
-		case !out.Succeeded || len(now) < len(hold):
+		case !out.Succeeded || len(part) < len(hold):
 		case force:
 			return nil
 		default:
@@ -163,11 +158,33 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	}
 }
 
-// outlive makes sure of the time of leases of a break whose transactions are executed. Until then
-// the owner may have renewed, and it trusts that for a TTL less a margin: TTL/20, or a second if
-// that is less (see package dlock). The break's lease counts from its grant. While no more than a
-// fifth of the margin lies between the grant's sending and now it has enough left, and the clocks'
-// rates have the rest of the margin; else it gets its whole TTL anew.
+// breaking is the transaction that ends a part of a hold, if that is still as it was read, and the
+// lease for what it puts.
+func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb.TxnRequest, *lease, error) {
+	ttl := time.Duration(0)
+	for _, r := range part {
+		ttl = max(ttl, r.TTL)
+	}
+	l, err := b.grant(ctx, ttl)
+	if err != nil {
+		return nil, nil, err
+	}
+	req := &pb.TxnRequest{}
+	for _, r := range part {
+		broken := *r
+		broken.Broken, broken.tombstone = true, force
+		req.Compare = append(req.Compare, is(r.key, r.mod))
+		req.Success = append(req.Success, putOp(r.key, broken.encode(), l.id))
+	}
+	return req, l, nil
+}
+
+// outlive makes sure that what was broken stands for longer than its owner trusts it. Until the
+// transaction was executed the owner may have renewed, and it trusts that for a TTL less a margin:
+// TTL/20, or a second if that is less (see package dlock). The time of the break's lease counts
+// from its grant. While no more than a fifth of the margin lies between the sending of the grant
+// and now the lease has enough time left, and the rest of the margin is for clocks of different
+// rates; otherwise it gets its whole TTL again.
 func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
 	for _, l := range ls {
 		if time.Since(l.since) <= min(l.ttl/100, 200*time.Millisecond) {
@@ -179,36 +196,4 @@ func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
 		}
 	}
 	return nil
-}
-
-// hold returns the requests of the hold with that token.
-func (q *queue) hold(t driver.Token) []*record {
-	var hold []*record
-	for _, r := range append(q.order[:q.d.Granted():q.d.Granted()], q.joins...) {
-		if r.Token == t {
-			hold = append(hold, r)
-		}
-	}
-	return hold
-}
-
-// breaking is the transaction that ends a hold, if it is still as it was read, and the lease for
-// what it puts.
-func (b *Backend) breaking(ctx context.Context, hold []*record, force bool) (*pb.TxnRequest, *lease, error) {
-	ttl := time.Duration(0)
-	for _, r := range hold {
-		ttl = max(ttl, r.TTL)
-	}
-	l, err := b.grant(ctx, ttl)
-	if err != nil {
-		return nil, nil, err
-	}
-	req := &pb.TxnRequest{}
-	for _, r := range hold {
-		broken := *r
-		broken.Broken, broken.grave = true, force
-		req.Compare = append(req.Compare, is(r.key, r.mod))
-		req.Success = append(req.Success, putOp(r.key, broken.encode(), l.id))
-	}
-	return req, l, nil
 }

@@ -1,0 +1,205 @@
+package etcd
+
+import (
+	"context"
+	"math"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+const (
+	firstTry = 500 * time.Millisecond // for the first attempt of a call; the next have twice as long,
+	lastTry  = 4 * time.Second        // up to this
+	patience = 8 * time.Second        // for a call that nobody answers; package dlock has 10 s at most
+)
+
+// callOptions let answers be as large as the server makes them.
+var callOptions = []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
+
+// repeat calls f until it is answered, ctx ends, or patience is over. Attempts get longer: a slow
+// server is not a dead one.
+func (b *Backend) repeat(ctx context.Context, f func(ctx context.Context) error) error {
+	return b.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
+		return 0, b.attempt(ctx, bound, f)
+	})
+}
+
+// again is repeat for a call that bounds its attempts itself. It says how long each attempt was
+// queued in this client before it was sent: the server was not silent then.
+func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound time.Duration) (queued time.Duration, err error)) error {
+	end := time.Now().Add(patience)
+	wait := 2 * time.Millisecond
+	var why error // nobody answered, in words
+	for bound := firstTry; ; bound = min(2*bound, lastTry) {
+		queued, err := f(ctx, min(bound, time.Until(end)))
+		// from now on a member without a leader refuses at once, so that the next attempt goes to
+		// another
+		if end = end.Add(queued); bound == firstTry {
+			ctx = clientv3.WithRequireLeader(ctx)
+		}
+		// that an attempt was cut short says nothing
+		if last := plain(err); why == nil || last != errNoAnswer {
+			why = last
+		}
+		switch {
+		case err == nil:
+			return nil
+		case b.ctx.Err() != nil:
+			return driver.ErrClosed
+		case ctx.Err() != nil:
+			return &ended{ctx.Err(), why}
+		case outcomeOf(err) == answered:
+			return explain(err)
+		case time.Until(end) < firstTry:
+			return &unanswered{why}
+		}
+		b.rest(ctx, wait)
+		wait = min(2*wait, 250*time.Millisecond)
+	}
+}
+
+// attempt calls f with a bound, which Close cuts short. A call that is not answered in time makes
+// its connection suspect.
+func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
+	return attempt(ctx, b.ctx, bound, b.suspect, f)
+}
+
+// attempt calls f with a bound, which the end of the second context cuts short. It calls late if the
+// bound was exceeded. The bound is a timer, not a deadline: gRPC would tell a deadline to the
+// server, where it costs more than here.
+func attempt(parent, closed context.Context, bound time.Duration, late func(), f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	timer := time.AfterFunc(bound, cancel)
+	defer context.AfterFunc(closed, cancel)()
+	err := f(ctx)
+	if !timer.Stop() && err != nil && parent.Err() == nil && closed.Err() == nil {
+		late()
+		return noAnswer(bound)
+	}
+	return err
+}
+
+// takeTurn waits until it can put the token into a channel: what all callers need is asked for by
+// one of them. It waits no longer than for an answer: if nobody answers, all callers learn that at
+// once, and not one after the other.
+func (b *Backend) takeTurn(ctx context.Context, turn chan struct{}) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-timer.C:
+		return &unanswered{noAnswer(patience)}
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.ctx.Done():
+		return driver.ErrClosed
+	}
+}
+
+// rest returns after a time, or when ctx or the backend ends.
+func (b *Backend) rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	case <-b.ctx.Done():
+	}
+}
+
+// pause returns after a time, or with an error when ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// hedged asks for something until it is answered or ctx ends. If an answer takes long it asks
+// again, which may reach another member, and still takes the first answer that comes: so neither a
+// dead member nor a slow connection is in the way.
+func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(ctx context.Context) (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	const most = 4 // questions at a time
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	answers := make(chan answer, most)
+	asked := 0
+	begin := func() {
+		asked++
+		go func() {
+			var a answer
+			a.err = b.attempt(ctx, 2*lastTry, func(ctx context.Context) (err error) {
+				a.v, err = ask(ctx)
+				return err
+			})
+			answers <- a
+		}()
+	}
+	begin()
+	late, wait := min(max(ttl/8, 100*time.Millisecond), time.Second), 5*time.Millisecond
+	next := time.NewTimer(late)
+	defer next.Stop()
+	last := errNoAnswer
+	for {
+		var none T
+		select {
+		case a := <-answers:
+			switch {
+			case a.err == nil:
+				return a.v, nil
+			case b.ctx.Err() != nil:
+				return none, driver.ErrClosed
+			case ctx.Err() != nil:
+				return none, &ended{ctx.Err(), last}
+			case outcomeOf(a.err) == answered:
+				return none, explain(a.err)
+			}
+			last = plain(a.err)
+			if asked--; asked == 0 {
+				b.rest(ctx, wait)
+				wait = min(2*wait, 100*time.Millisecond)
+				begin()
+			}
+		case <-next.C:
+			b.suspect()
+			if asked < most {
+				begin()
+			}
+			late *= 2
+			next.Reset(late)
+		case <-ctx.Done():
+			return none, &ended{ctx.Err(), last}
+		case <-b.ctx.Done():
+			return none, driver.ErrClosed
+		}
+	}
+}
+
+// unanswered is the error of a call that nobody answered for as long as patience lasts: it may
+// succeed if it is sent again.
+type unanswered struct{ error }
+
+func (u *unanswered) Unwrap() error { return u.error }
+
+// ended is the error of a call whose context ended. Its text says what kept the call from ending
+// sooner; whoever made the context says the rest.
+type ended struct{ err, why error }
+
+func (e *ended) Error() string { return e.why.Error() }
+
+// Unwrap returns the context's error alone: the other is for people.
+func (e *ended) Unwrap() error { return e.err }

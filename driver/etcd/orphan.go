@@ -1,0 +1,68 @@
+package etcd
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// An orphan is a key of this client that none of its requests has: a late copy of an acquire put
+// it, under a lease that the client keeps alive. Audits find orphans; see conclude.
+
+// splitKey returns the name and the slot of one of this client's keys. It reports false for any
+// other.
+func (b *Backend) splitKey(key string) (name string, slot int, ok bool) {
+	name, ok = b.keyName(key)
+	last := key[strings.LastIndexByte(key, '/')+1:]
+	id, number, found := strings.Cut(last, "-")
+	slot, err := strconv.Atoi(number)
+	return name, slot, ok && found && err == nil && len(id) > 1 && id[1:] == b.id
+}
+
+// isOrphan reports whether a key under a lease of ours is one of our own that is not in use. b.mu
+// is held.
+func (b *Backend) isOrphan(key string) bool {
+	name, slot, ok := b.splitKey(key)
+	if !ok || b.names[name] == nil {
+		return ok
+	}
+	_, used := b.names[name].slots[slot]
+	return !used
+}
+
+// removeOrphan deletes an orphan in the background. Its slot is in use until then. b.mu is held.
+func (b *Backend) removeOrphan(key string) {
+	name, slot, _ := b.splitKey(key)
+	b.nameOf(name).slots[slot] = time.Time{}
+	b.spawn(func() {
+		if b.deleteKey(name, key) == nil {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.freeKey(name, slot, time.Time{})
+		}
+	})
+}
+
+// deleteKey deletes a key that no request has, however long it takes.
+func (b *Backend) deleteKey(name, key string) error {
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		var res *pb.RangeResponse
+		err := b.repeat(b.ctx, func(ctx context.Context) (err error) {
+			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(key)}, callOptions...)
+			return err
+		})
+		if err == nil && len(res.Kvs) > 0 {
+			req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, res.Kvs[0].ModRevision)}, Success: []*pb.RequestOp{deleteOp(key)}}
+			_, _, err = b.txn(b.ctx, name, req, func(error) {})
+		}
+		if err == nil {
+			return nil
+		}
+		if err := pause(b.ctx, wait); err != nil {
+			return err
+		}
+	}
+}

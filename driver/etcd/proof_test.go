@@ -1,0 +1,137 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func TestProofNeedsOneTerm(t *testing.T) {
+	for _, c := range []struct {
+		what             string
+		read, keep, list uint64
+		ttl, left        int64
+		want             error
+	}{
+		{"all in one term", 3, 3, 3, 6, 6, nil},
+		{"the lease's last second", 3, 3, 3, 6, 0, nil},
+		{"a keep-alive by an old leader", 4, 3, 3, 6, 6, errTerm},
+		{"a keep-alive alone by an old leader", 4, 3, 4, 6, 6, errTerm},
+		{"an audit by an old leader", 4, 4, 3, 6, 6, errTerm},
+		{"an old leader that does not know the lease", 4, 3, 3, 0, 0, errTerm},
+		{"the lease is gone", 3, 3, 3, 0, 0, driver.ErrLost},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeCluster{read: c.read, keep: c.keep, list: c.list}
+			b, l, rq := holding(t, s)
+			defer b.cancel()
+			s.ttl, s.left = c.ttl, c.left
+			time.Sleep(2 * time.Second)
+			sent := time.Now()
+			p := b.Renew(t.Context(), []driver.Request{rq.Request})[0]
+			if !errors.Is(p.Err, c.want) || c.want == nil && p.Err != nil {
+				t.Errorf("%s: %v; want %v", c.what, p.Err, c.want)
+			}
+			if c.want == nil && (!p.SentAt.Equal(sent) || !l.since.Equal(sent) || !rq.until.Equal(sent.Add(l.ttl))) {
+				t.Errorf("%s: trusted from %s after it was sent", c.what, p.SentAt.Sub(sent))
+			}
+			if c.want != nil && l.since.Equal(sent) {
+				t.Errorf("%s: the lease is trusted", c.what)
+			}
+		})
+	}
+}
+
+// TestAudit: what is missing is lost; an orphan goes when it is found for the second time.
+func TestAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := oneTerm()
+		b, l, rq := holding(t, s)
+		defer b.cancel()
+		lost := make(chan driver.ID, 1)
+		b.Notify(func(id driver.ID) { lost <- id })
+		orphan, other := "dlock/n/s0123456789abcdef-9", "elsewhere"
+		s.keys = append(s.keys, orphan, other)
+		for i, want := range []bool{false, true} {
+			if p := b.prove(t.Context(), []*lease{l})[0]; p.err != nil || b.isOrphan(orphan) == want {
+				t.Errorf("audit %d: %v; the orphan is being removed: %t", i+1, p.err, !b.isOrphan(orphan))
+			}
+		}
+		s.keys = []string{orphan}
+		if p := b.Renew(t.Context(), []driver.Request{rq.Request})[0]; !errors.Is(p.Err, driver.ErrLost) || <-lost != rq.ID {
+			t.Errorf("a hold whose key is missing: %v", p.Err)
+		}
+	})
+}
+
+// TestLapsedLeaseIsAskedForFirst: a client that receives nothing must not keep alive what it cannot
+// use.
+func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := oneTerm()
+		s.mute = true
+		b, l, _ := holding(t, s)
+		defer b.cancel()
+		round := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			return b.prove(ctx, []*lease{l})[0].err
+		}
+		kept := func() int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.kept
+		}
+		if err := round(); err == nil || kept() == 0 {
+			t.Errorf("within its time a lease is kept alive, come what may: %d keep-alives, %v", kept(), err)
+		}
+		time.Sleep(6 * time.Second)
+		before := kept()
+		if err := round(); err == nil || kept() != before {
+			t.Errorf("a lapsed lease was kept alive blindly: %v", err)
+		}
+		s.mu.Lock()
+		s.mute = false
+		s.mu.Unlock()
+		if err := round(); err != nil || kept() == before {
+			t.Errorf("a lapsed lease that is still there: %v", err)
+		}
+	})
+}
+
+// TestSlowAnswersAreWaitedFor: asking again does not give up what was asked first.
+func TestSlowAnswersAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := oneTerm()
+		s.slow = 1900 * time.Millisecond
+		b, l, _ := holding(t, s)
+		defer b.cancel()
+		ctx, cancel := context.WithTimeout(t.Context(), l.ttl/3)
+		defer cancel()
+		if p := b.prove(ctx, []*lease{l})[0]; p.err != nil {
+			t.Errorf("answers that come after 1.9 s of a TTL of 6 s: %v", p.err)
+		}
+	})
+}
+
+// TestDeadMemberIsPassedOver: the second attempt, which reaches another, is in time for the
+// renewal.
+func TestDeadMemberIsPassedOver(t *testing.T) {
+	for _, part := range []string{"read", "list", "stream"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := oneTerm()
+			s.dead = map[string]bool{part: true}
+			b, l, _ := holding(t, s)
+			defer b.cancel()
+			ctx, cancel := context.WithTimeout(t.Context(), l.ttl/3)
+			defer cancel()
+			if p := b.prove(ctx, []*lease{l})[0]; p.err != nil {
+				t.Errorf("the first %s reaches a dead member: %v", part, p.err)
+			}
+		})
+	}
+}

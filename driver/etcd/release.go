@@ -1,0 +1,200 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Release implements [driver.Backend].
+func (b *Backend) Release(ctx context.Context, r driver.Request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return driver.ErrClosed
+	}
+	rq := b.requests[r.ID]
+	if r.Uncertain {
+		b.addTombstone(r.ID, r.TTL)
+	}
+	if rq == nil {
+		b.mu.Unlock()
+		return driver.ErrLost
+	}
+	rq.uncertain, rq.releasing = rq.uncertain || r.Uncertain, true
+	if !rq.until.IsZero() && time.Now().After(rq.until) {
+		b.lose(rq, false)
+		b.mu.Unlock()
+		return driver.ErrLost
+	}
+	acquiring := rq.until.IsZero()
+	b.mu.Unlock()
+	if acquiring { // its Acquire ends first, so that nothing is put after it was removed
+		rq.notify()
+		select {
+		case rq.busy <- struct{}{}:
+		case <-ctx.Done():
+			b.spawn(func() { b.giveUpAfterAcquire(rq) })
+			return ctx.Err()
+		case <-b.ctx.Done():
+			return driver.ErrClosed
+		}
+		defer func() { <-rq.busy }()
+		b.mu.Lock()
+		ended := rq.ended
+		b.mu.Unlock()
+		if ended {
+			return driver.ErrLost
+		}
+	}
+	removed, err := b.remove(ctx, rq)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		if acquiring && !rq.ended {
+			b.giveUp(rq)
+		}
+		return err
+	}
+	// in the second case an earlier copy removed it, since nothing else can have
+	if removed || rq.unknownReleases > 0 && time.Now().Before(rq.until) {
+		return nil
+	}
+	return driver.ErrLost
+}
+
+// remove removes a request's key, and reports whether it was there as it had been put.
+//
+// Where a copy of the acquire may be under way it leaves a tombstone, which expires by itself. A
+// server without space takes none: then the key is deleted, and what a copy puts when there is
+// space again is an orphan. A copy of what remove sends does nothing to whoever has the key by
+// then.
+func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err error) {
+	b.mu.Lock()
+	key, rev, l, releasing := rq.key, rq.rev, rq.lease, rq.releasing
+	// a fixed lease is revoked, and then no copy can put anything under it
+	uncertain := rq.uncertain && !(l != nil && l.fixed)
+	if key == "" || rev == 0 && !rq.uncertain || l != nil && l.gone {
+		b.removed(rq, time.Time{}) // there is nothing, nor will there be
+		b.mu.Unlock()
+		return false, nil
+	}
+	b.mu.Unlock()
+	var until time.Time
+	removal := deleteOp(key)
+	if uncertain {
+		var id int64
+		switch id, until, err = b.tombstoneLease(ctx, rq.TTL); {
+		case isFull(err):
+			uncertain = false
+		case err != nil:
+			return false, err
+		default:
+			removal = putOp(key, valueOf(rq.Request, true), id)
+		}
+	}
+	for mod := rev; ; {
+		req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, mod)}, Success: []*pb.RequestOp{removal}, Failure: []*pb.RequestOp{keyOp(key)}}
+		var res *pb.TxnResponse
+		res, _, err = b.txn(ctx, rq.Name, req, func(err error) {
+			// the transaction that takes the last of the space is executed
+			if outcomeOf(err) == unknown || isFull(err) {
+				b.mu.Lock()
+				rq.unknownReleases++
+				b.mu.Unlock()
+			}
+		})
+		if uncertain && isFull(err) {
+			removal, uncertain, until = deleteOp(key), false, time.Time{}
+			continue
+		}
+		if isGone(err) { // the tombstone's lease
+			b.mu.Lock()
+			delete(b.tombstoneLeases, class(rq.TTL))
+			b.mu.Unlock()
+		}
+		if err != nil {
+			return false, err
+		}
+		if res.Succeeded {
+			removed = mod == rev && rev != 0
+			break
+		}
+		next := int64(0) // it is not there: a tombstone can be put
+		if kvs := rangeIn(res).Kvs; len(kvs) > 0 {
+			r := decode(rq.Name, kvs[0])
+			// Not ours to remove. What was broken stands until its owner has stopped to trust it.
+			if r.ID != rq.ID || r.tombstone || r.Broken && !releasing {
+				until = time.Now().Add(time.Minute)
+				break
+			}
+			next = r.mod // broken by an operator, or put by a copy that came late
+		} else if !uncertain {
+			break
+		}
+		mod = next
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.removed(rq, until)
+	return removed, nil
+}
+
+// removed records that a request's key was removed, with a tombstone until then. If it was released
+// that is its end. b.mu is held.
+func (b *Backend) removed(rq *request, until time.Time) {
+	if rq.key != "" {
+		b.stopWaiting(rq)
+		b.freeKey(rq.Name, rq.slot, until)
+		rq.key, rq.rev = "", 0
+	}
+	l := rq.lease
+	rq.detach()
+	if l != nil && l.fixed && !l.gone {
+		l.gone = true
+		b.spawn(func() { b.revokeFixed(l) })
+	}
+	if rq.releasing && !rq.ended {
+		b.finish(rq)
+	}
+}
+
+// giveUp removes a request of which nobody will hear any more. b.mu is held.
+func (b *Backend) giveUp(rq *request) {
+	b.finish(rq)
+	if rq.uncertain {
+		b.addTombstone(rq.ID, rq.TTL)
+	}
+	b.spawn(func() { b.removeInBackground(rq) })
+}
+
+// giveUpAfterAcquire gives a request up once its Acquire has ended.
+func (b *Backend) giveUpAfterAcquire(rq *request) {
+	select {
+	case rq.busy <- struct{}{}:
+	case <-b.ctx.Done():
+		return
+	}
+	defer func() { <-rq.busy }()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !rq.ended {
+		b.giveUp(rq)
+	}
+}
+
+// removeInBackground removes a request's key, however long it takes. It is a goroutine for each
+// such request, until the server answers.
+func (b *Backend) removeInBackground(rq *request) {
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		if _, err := b.remove(b.ctx, rq); err == nil || pause(b.ctx, wait) != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package etcd
+
+import (
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// request is a request of this client that may stand in a queue. The backend's mu guards what
+// changes.
+type request struct {
+	driver.Request
+	busy chan struct{} // holds a token while an Acquire or a Release works on it
+	wake chan struct{} // holds a token if there is news for its Acquire
+
+	slot            int
+	key             string    // "": none yet
+	lease           *lease    // nil: none
+	rev             int64     // the revision that put the key; 0: it is not known to stand
+	uncertain       bool      // a copy of its acquire may be under way
+	checked         bool      // the rule admitted it to what stood ahead of it
+	waiting         bool      // it waits in the queue, and the keeper keeps its lease alive
+	granted         bool      // the rule grants it
+	refusal         error     // why it will never be granted
+	until           time.Time // the end of trust; zero: Acquire has not returned its grant
+	unknownReleases int       // releases that were sent, and whose answers are not known
+	releasing       bool      // a release of it was asked for
+	missing         bool      // and its key is not there any more
+	ended           bool      // it was released, given up or lost
+}
+
+func newRequest(r driver.Request) *request {
+	return &request{Request: r, busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+}
+
+// stopped reports whether nothing may be put for the request any more. The backend's mu is held.
+func (rq *request) stopped() bool { return rq.ended || rq.releasing }
+
+// notify wakes the request's Acquire.
+func (rq *request) notify() {
+	select {
+	case rq.wake <- struct{}{}:
+	default:
+	}
+}
+
+// token returns the fencing token of a request that stands.
+func (rq *request) token() driver.Token {
+	if rq.Join() {
+		return rq.Token
+	}
+	return driver.Token(rq.rev)
+}
+
+// stands records the revision that put the request's key. If the lease was found dead meanwhile,
+// the key went with it, and nothing is recorded. The backend's mu is held.
+func (rq *request) stands(rev int64) {
+	if rq.lease != nil {
+		rq.rev, rq.granted, rq.checked = rev, false, false
+	}
+}
+
+// stands records the revision that put the request's key.
+func (b *Backend) stands(rq *request, rev int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rq.stands(rev)
+}
+
+// vanished records that a request's key is gone, although nobody here removed it. A request that
+// waits goes back to the end of the queue. b.mu is held.
+func (b *Backend) vanished(rq *request) {
+	switch {
+	case rq.releasing: // which may have removed it
+		rq.missing = true
+		return
+	case !rq.until.IsZero():
+		b.lose(rq, true)
+		return
+	}
+	b.stopWaiting(rq)
+	rq.rev, rq.granted, rq.checked = 0, false, false
+	if rq.lease != nil && rq.lease.gone {
+		rq.uncertain = false // a copy can put nothing under that lease
+		rq.detach()
+	}
+	rq.notify()
+}
+
+// finish removes a request from the client's own. b.mu is held.
+func (b *Backend) finish(rq *request) {
+	rq.ended = true
+	b.stopWaiting(rq)
+	delete(b.requests, rq.ID)
+	rq.notify()
+}
+
+// lose ends a hold that was not released, and removes what may be left of it. B.mu is held.
+func (b *Backend) lose(rq *request, notify bool) {
+	b.addTombstone(rq.ID, rq.TTL)
+	b.giveUp(rq)
+	if lost := b.lost; lost != nil && notify {
+		go lost(rq.ID)
+	}
+}
+
+// purgeExpired ends the holds that were not renewed in time. The server does not: they stand under
+// a shared lease, which lives while other requests under it are renewed. b.mu is held.
+func (b *Backend) purgeExpired(now time.Time) {
+	if !now.After(b.nextExpiry) {
+		return
+	}
+	b.nextExpiry = now.Add(time.Hour)
+	for _, rq := range b.requests {
+		switch {
+		case rq.until.IsZero():
+		case now.After(rq.until):
+			b.lose(rq, false)
+		case rq.until.Before(b.nextExpiry):
+			b.nextExpiry = rq.until
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// throughOutage calls f for a request. If the request may wait and nobody answers, it calls f again
+// until it is answered, ctx ends, or nobody answered for a TTL: a shorter outage ends no wait,
+// whether the request stands in the queue or is on the way there. All other requests get one call;
+// package dlock bounds those.
+func throughOutage(ctx context.Context, r driver.Request, f func() error) error {
+	end := time.Now().Add(r.TTL)
+	for {
+		err := f()
+		var silence *unanswered
+		if !r.Wait || r.Join() || !errors.As(err, &silence) || ctx.Err() != nil || time.Until(end) < firstTry {
+			return err
+		}
+	}
+}
+
+// enqueue puts a request at the end of the queue, and returns when it is granted.
+func (b *Backend) enqueue(ctx context.Context, rq *request) error {
+	for {
+		var granted bool
+		err := throughOutage(ctx, rq.Request, func() (err error) {
+			granted, err = b.put(ctx, rq)
+			return err
+		})
+		if granted || err != nil {
+			return err
+		}
+		b.mu.Lock()
+		if rq.stopped() {
+			b.mu.Unlock()
+			return driver.ErrLost
+		}
+		if rq.rev != 0 {
+			b.startWaiting(rq)
+		}
+		b.mu.Unlock()
+		if err := b.awaitNews(ctx, rq); err != nil {
+			return err
+		}
+		b.mu.Lock()
+		again, stopped, refusal := rq.rev == 0, rq.stopped(), rq.refusal
+		b.mu.Unlock()
+		switch {
+		case stopped:
+			return driver.ErrLost
+		case refusal != nil:
+			return refusal
+		case !again:
+			return nil
+		}
+	}
+}
+
+// awaitNews returns when a request that waits is granted, refused, or does not stand any more.
+func (b *Backend) awaitNews(ctx context.Context, rq *request) error {
+	for {
+		b.mu.Lock()
+		done := rq.granted || rq.stopped() || rq.refusal != nil || rq.rev == 0
+		b.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-rq.wake:
+		case <-ctx.Done():
+			return driver.Waited(ctx)
+		case <-b.ctx.Done():
+			return driver.ErrClosed
+		}
+	}
+}
+
+// startWaiting has the keeper keep the lease of a request alive, and the watcher watch its name.
+// b.mu is held.
+func (b *Backend) startWaiting(rq *request) {
+	n := b.nameOf(rq.Name)
+	n.waiting[rq.key] = rq
+	rq.setWaiting(true)
+	if n.watchID == 0 {
+		b.watcher.watch(n)
+	}
+	n.contended = true
+	if v := b.verdict.Load(); v != nil {
+		rq.refusal = v.err
+	}
+	if !rq.checked {
+		n.unchecked = append(n.unchecked, rq)
+	}
+	if n.queue != nil {
+		b.checkStands(n, rq)
+		n.wakeGranted()
+	}
+}
+
+// stopWaiting is the end of startWaiting. B.mu is held.
+func (b *Backend) stopWaiting(rq *request) {
+	n := b.names[rq.Name]
+	if n == nil || n.waiting[rq.key] != rq {
+		return
+	}
+	delete(n.waiting, rq.key)
+	rq.setWaiting(false)
+	n.idleSince = time.Now()
+}
+
+// checkStands sends a request that does not stand any more back to the end of the queue. b.mu is
+// held.
+func (b *Backend) checkStands(n *nameState, rq *request) {
+	if r := n.queue.records[rq.key]; rq.rev <= n.rev && (r == nil || r.tombstone || r.rev != rq.rev) {
+		b.vanished(rq)
+	}
+}
+
+// wakeGranted wakes the waiters of this client that are granted or refused. The others have nothing
+// to do. The backend's mu is held.
+func (n *nameState) wakeGranted() {
+	if n.queue == nil || len(n.waiting) == 0 {
+		return
+	}
+	n.unchecked = slices.DeleteFunc(n.unchecked, func(rq *request) bool {
+		switch {
+		case n.waiting[rq.key] != rq:
+			return true
+		case rq.rev > n.rev:
+			return false
+		}
+		if _, err := n.queue.admit(rq.Request, rq.rev); err != nil {
+			rq.refusal = err
+			rq.notify()
+		}
+		rq.checked = true
+		return true
+	})
+	for _, r := range n.queue.arrivals[:n.queue.rule.Granted()] {
+		if rq := n.waiting[r.key]; rq != nil && rq.rev == r.rev && rq.checked && !rq.granted {
+			rq.granted = true
+			rq.notify()
+		}
+	}
+}
