@@ -76,10 +76,10 @@ type Backend struct {
 
 // New returns a backend over the connection of a client, which the caller owns and Close leaves
 // open; the client has to stay open until after Close. It does not reach the cluster yet: the first
-// Acquire does, and is ErrUnsupported each time if that is a grpc-proxy, is older than 3.5, or keeps
-// what another version of dlock wrote. Interceptors and credentials of the connection are used; a
-// namespace put over the client's KV is not. The error is ErrInvalid: the client is nil or has no
-// connection, or the root ends in '/'.
+// Acquire does, and is ErrUnsupported each time if that is a grpc-proxy, is older than 3.5, or
+// keeps what another version of dlock wrote. Interceptors and credentials of the connection are
+// used; a namespace put over the client's KV is not. The error is ErrInvalid: the client is nil or
+// has no connection, or the root ends in '/'.
 func New(client *clientv3.Client, o Options) (*Backend, error) {
 	if client == nil {
 		return nil, fmt.Errorf("%w options: New needs a client; make it with clientv3.New", driver.ErrInvalid)

@@ -14,7 +14,8 @@ const (
 	inFlight    = 2                // calls under way at a time; what comes beyond them is batched
 	maxInFlight = 16               // as many may be when answers take long
 	slowAnswer  = time.Millisecond // that is longer than this
-	// at most so many in a batch: a server allows 128 operations (max-txn-ops), counting both levels
+	// at most so many in a batch: a server allows 128 operations (max-txn-ops), counting both
+	// levels
 	maxBatch = 64
 )
 

@@ -68,8 +68,8 @@ func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx c
 	return attempt(ctx, b.ctx, bound, b.suspect, f)
 }
 
-// attempt calls f with a bound, which the end of the second context cuts short. It calls late if the
-// bound was exceeded. The bound is a timer, not a deadline: gRPC would tell a deadline to the
+// attempt calls f with a bound, which the end of the second context cuts short. It calls late if
+// the bound was exceeded. The bound is a timer, not a deadline: gRPC would tell a deadline to the
 // server, where it costs more than here.
 func attempt(parent, closed context.Context, bound time.Duration, late func(), f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(parent)

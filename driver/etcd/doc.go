@@ -21,8 +21,8 @@
 //	etcd://user:password@h1:2379,h2:2379,h3:2379/ROOT?ttl=30s
 //
 // The scheme etcds is the same over TLS, which is always verified. The hosts are the members of the
-// cluster; the port is 2379 unless it is given. User and password go together, or are left out. ROOT
-// is what all keys begin with, before a slash; it is "dlock" if it is left out.
+// cluster; the port is 2379 unless it is given. User and password go together, or are left out.
+// ROOT is what all keys begin with, before a slash; it is "dlock" if it is left out.
 //
 //   - dial_timeout (3s): how long one attempt to reach the cluster may take; dlock.Open takes twice
 //     as long at most.
@@ -39,10 +39,10 @@
 //   - Waiters are granted in the order in which their keys were created.
 //   - The token of a hold is the create revision of its key. It grows with every write to the
 //     cluster, and never repeats.
-//   - A hold is trusted until its TTL, less a margin, after a proof of it was sent. A leader that was
-//     replaced and does not know it cannot prove anything.
-//   - Read-write locks, semaphores, joins, [driver.Breaker] and inspection are there. Holds outlive a
-//     restart of the cluster.
+//   - A hold is trusted until its TTL, less a margin, after a proof of it was sent. A leader that
+//     was replaced and does not know it cannot prove anything.
+//   - Read-write locks, semaphores, joins, [driver.Breaker] and inspection are there. Holds outlive
+//     a restart of the cluster.
 //   - A fixed lease stands until its time, also over Close and over the death of its process.
 //
 // # Limits
@@ -73,8 +73,8 @@
 //
 // Keys stand under leases. Requests of one TTL (in whole seconds, as the server counts) share one,
 // up to a thousand of them; a fixed request has its own. A key with the flag of a tombstone counts
-// for nobody, but as long as it stands a late copy of the request's acquire finds its key in use. It
-// stands under a lease that nobody keeps alive.
+// for nobody, but as long as it stands a late copy of the request's acquire finds its key in use.
+// It stands under a lease that nobody keeps alive.
 //
 // One more key, <root>/<prefix> with nothing behind it, has the version of this format. The first
 // client that locks writes it, under no lease. A client that finds another version there, or in the
@@ -86,53 +86,55 @@
 //
 // The messages:
 //
-//   - Acquire puts the key if it does not exist, and reads the keys of the name, in one transaction.
-//     If the rule grants the request, it holds. Sent again it changes nothing, and finds the key, or
-//     a tombstone. While the name's queue is known to be long, or another request of this client is
-//     just arriving there, it only puts the key, and waits for what the watch tells.
-//   - Acquire without waiting puts the key only if it would hold: if there is no key under the name;
-//     else it reads them, and puts the key if no key was put since. After a few rounds in which
-//     others came and went, it puts the key in any case, and removes it if it has to wait.
-//   - A join reads, and puts its key if the hold that it joins has not changed: one that was released
-//     or broken meanwhile admits nobody.
+//   - Acquire puts the key if it does not exist, and reads the keys of the name, in one
+//     transaction. If the rule grants the request, it holds. Sent again it changes nothing, and
+//     finds the key, or a tombstone. While the name's queue is known to be long, or another request
+//     of this client is just arriving there, it only puts the key, and waits for what the watch
+//     tells.
+//   - Acquire without waiting puts the key only if it would hold: if there is no key under the
+//     name; else it reads them, and puts the key if no key was put since. After a few rounds in
+//     which others came and went, it puts the key in any case, and removes it if it has to wait.
+//   - A join reads, and puts its key if the hold that it joins has not changed: one that was
+//     released or broken meanwhile admits nobody.
 //   - A waiter learns of every change under the name by a watch. A backend has one watch for each
-//     name that it waits for, all on one stream. The watch begins now, and when the server says that
-//     it is there the keys are read once. From then on the backend knows the queue, and computes who
-//     is next. Only waiters that are granted are woken. They need no call: what stood ahead is gone
-//     for good, and the lease's proof vouches for their own key.
+//     name that it waits for, all on one stream. The watch begins now, and when the server says
+//     that it is there the keys are read once. From then on the backend knows the queue, and
+//     computes who is next. Only waiters that are granted are woken. They need no call: what stood
+//     ahead is gone for good, and the lease's proof vouches for their own key.
 //   - Release deletes the key if it is as it was put (its mod revision says so).
 //   - Renew proves the lease, see below.
 //   - Break puts the keys of a hold again, marked as broken, under a lease that nobody keeps alive:
 //     their owner finds them missing under its own lease. If that took so long that the owner may
-//     trust a renewal for longer than that lease lives, the lease gets its time again, once. By force
-//     it puts tombstones.
+//     trust a renewal for longer than that lease lives, the lease gets its time again, once. By
+//     force it puts tombstones.
 //
 // Transactions on different names, when many are under way, travel as parts of one, so that the
 // server writes its log once for all of them. They do not while the server has no space: an answer
 // that says so does not say which of them were executed.
 //
-// Trust in a lease counts from before its proof was sent. A proof has three parts, all sent at once:
+// Trust in a lease counts from before its proof was sent. A proof has three parts, all sent at
+// once:
 //
 //   - a keep-alive, on one stream for all leases;
 //   - an audit, which lists the lease's keys;
 //   - a linearizable read, one for all leases that are proved together.
 //
 // All have to be answered in the same term. A leader that was replaced and does not know it can
-// answer the first two, but not the third. So the leader that extended the lease was the leader, and
-// the next one gives every lease its whole TTL again.
+// answer the first two, but not the third. So the leader that extended the lease was the leader,
+// and the next one gives every lease its whole TTL again.
 //
-// The audit finds keys that are missing: an operator deleted or broke them, and such a hold is lost.
-// It also finds orphans, keys that none of the client's requests has: a copy put them that came after
-// its release. Those found by two audits are deleted. A key under a shared lease does not expire by
-// itself while the lease is kept alive, so the backend deletes the keys of holds that were not
-// renewed in time.
+// The audit finds keys that are missing: an operator deleted or broke them, and such a hold is
+// lost. It also finds orphans, keys that none of the client's requests has: a copy put them that
+// came after its release. Those found by two audits are deleted. A key under a shared lease does
+// not expire by itself while the lease is kept alive, so the backend deletes the keys of holds that
+// were not renewed in time.
 //
 // The backend itself proves the leases under which somebody waits, or something was put lately;
 // holds are renewed by their holders. An idle lease is revoked. A lease whose time is over for all
 // that the backend knows is not kept alive blindly: what a client sends may arrive although it
 // receives nothing, and then it would block others. The backend first asks for it. If it is still
-// there (the cluster was away, and a new leader gave it time), waiters keep their places, while holds
-// under it are lost.
+// there (the cluster was away, and a new leader gave it time), waiters keep their places, while
+// holds under it are lost.
 //
 // What is lost, repeated or late:
 //
@@ -141,35 +143,36 @@
 //     tombstone: then the key is deleted, and what a copy puts when there is space again is an
 //     orphan.
 //   - A copy of an acquire is late: its key exists, as another's, or as a tombstone; its lease is
-//     gone; or it puts an orphan, which the audit finds, or the next request that is given its slot.
-//   - The reply to a release is lost: it is sent again. If the key is gone then, an earlier copy did
-//     it, if the hold cannot have expired. A copy that is late finds a key with another revision, and
-//     does nothing.
-//   - A keep-alive, an audit or a read is lost: it is sent again within the renewal; the next attempt
-//     may reach another member.
+//     gone; or it puts an orphan, which the audit finds, or the next request that is given its
+//     slot.
+//   - The reply to a release is lost: it is sent again. If the key is gone then, an earlier copy
+//     did it, if the hold cannot have expired. A copy that is late finds a key with another
+//     revision, and does nothing.
+//   - A keep-alive, an audit or a read is lost: it is sent again within the renewal; the next
+//     attempt may reach another member.
 //   - An event is lost with its stream, or a watch is cancelled (compaction, a lost leader, a token
 //     that is too old): it is asked for again, and the keys are read again. Requests keep their
 //     places.
 //   - The stream is silent: it is asked for its progress, each second, and replaced if it does not
 //     answer within five.
-//   - The stream's member lags: it has a leader and answers, and what it tells is old. The cluster's
-//     revision is read each three seconds, from whichever member knows it. If the stream's answer is
-//     behind one that is three seconds old the stream is replaced, and the next begins with a read of
-//     the keys.
-//   - A connection is silent: it is closed (see connection.go), and its calls are sent again over the
-//     next.
+//   - The stream's member lags: it has a leader and answers, and what it tells is old. The
+//     cluster's revision is read each three seconds, from whichever member knows it. If the
+//     stream's answer is behind one that is three seconds old the stream is replaced, and the next
+//     begins with a read of the keys.
+//   - A connection is silent: it is closed (see connection.go), and its calls are sent again over
+//     the next.
 //   - Nobody answers: a call is an error after 8 s. What a request needs that waits, and does not
 //     stand in the queue, is asked for until nobody answered for a TTL.
-//   - Watches have other IDs than they were given: that is a grpc-proxy, whose answers to keep-alives
-//     prove nothing. All waits end with an error, and nothing is asked for any more. The first call
-//     of a backend finds that out, and that the server is new enough.
-//   - The lease of a request that waits has ended: the request goes back to the end of the queue. It
-//     never becomes a hold by a lease that is gone.
+//   - Watches have other IDs than they were given: that is a grpc-proxy, whose answers to
+//     keep-alives prove nothing. All waits end with an error, and nothing is asked for any more.
+//     The first call of a backend finds that out, and that the server is new enough.
+//   - The lease of a request that waits has ended: the request goes back to the end of the queue.
+//     It never becomes a hold by a lease that is gone.
 //   - The lease of a request ended before the answer to its put came: the key is gone, whatever the
 //     answer says; the same.
 //   - A key of a request that waits is deleted: the same.
-//   - A member or the leader dies, or the cluster restarts: calls are repeated, and leases get their
-//     time again. Nothing else is kept in memory only.
-//   - The client dies: its leases end, and all its keys go at once. Close revokes them, but those of
-//     fixed requests that were granted: they end at their time.
+//   - A member or the leader dies, or the cluster restarts: calls are repeated, and leases get
+//     their time again. Nothing else is kept in memory only.
+//   - The client dies: its leases end, and all its keys go at once. Close revokes them, but those
+//     of fixed requests that were granted: they end at their time.
 package etcd

@@ -28,8 +28,8 @@ type keepStream struct {
 	pending map[int64][]chan *pb.LeaseKeepAliveResponse
 }
 
-// send sends a keep-alive and returns the answer. It uses a stream that was not tried for it before:
-// a new one may reach another member. k.mu guards tried.
+// send sends a keep-alive and returns the answer. It uses a stream that was not tried for it
+// before: a new one may reach another member. k.mu guards tried.
 func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]bool) (*pb.LeaseKeepAliveResponse, error) {
 	answer := make(chan *pb.LeaseKeepAliveResponse, 1)
 	k.mu.Lock()

@@ -61,8 +61,8 @@ func (s *settings) dial(parent context.Context) (*Backend, error) {
 	return nil, err
 }
 
-// connect makes the client. If there is a user the library's client asks for a token first, and does
-// not say why nobody answers; so one without a user finds out whether somebody does.
+// connect makes the client. If there is a user the library's client asks for a token first, and
+// does not say why nobody answers; so one without a user finds out whether somebody does.
 func (s *settings) connect(ctx context.Context) (*Backend, error) {
 	b, err := s.client(s.anonymous())
 	if err != nil {

@@ -94,8 +94,8 @@ func (b *Backend) audit(ctx context.Context, l *lease) audit {
 		})
 		return err
 	}
-	// What this client sends may arrive although it receives nothing. So it asks first, and does not
-	// keep alive what it cannot use.
+	// What this client sends may arrive although it receives nothing. So it asks first, and does
+	// not keep alive what it cannot use.
 	if lapsed {
 		if a.err = list(); a.err != nil {
 			return a

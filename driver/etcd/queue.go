@@ -82,8 +82,8 @@ func (q *queue) ahead(rev int64) driver.Queue {
 	return d
 }
 
-// admit is the rule's [driver.Queue.Admit] of a request, by what arrived before that revision (0: by
-// all). Nothing is admitted behind what cannot be read: the error says so.
+// admit is the rule's [driver.Queue.Admit] of a request, by what arrived before that revision (0:
+// by all). Nothing is admitted behind what cannot be read: the error says so.
 func (q *queue) admit(r driver.Request, rev int64) (driver.Request, error) {
 	if q.foreign > 0 {
 		for _, x := range q.arrivals {
@@ -122,7 +122,8 @@ func (q *queue) hold(t driver.Token) []*record {
 	return hold
 }
 
-// covering returns a request of the hold that a join was admitted to, in a mode that covers its own.
+// covering returns a request of the hold that a join was admitted to, in a mode that covers its
+// own.
 func (q *queue) covering(r driver.Request) *record {
 	for _, x := range q.holders() {
 		if x.Owner == r.Owner && x.Mode.Covers(r.Mode) {

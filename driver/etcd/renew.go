@@ -7,8 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Renew implements [driver.Backend]: a keep-alive and an audit for each lease, and one read for all,
-// all sent at once.
+// Renew implements [driver.Backend]: a keep-alive and an audit for each lease, and one read for
+// all, all sent at once.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	fail := func(err error) []driver.Renewal {

@@ -29,7 +29,7 @@ const etcdTTL = 2 * time.Second
 type etcdSide struct {
 	*etcd.Backend
 	client   *clientv3.Client // nil: the driver's own
-	line     *netfault.Proxy
+	proxy    *netfault.Proxy
 	rpcs     *rpcs // nil: nobody sees them
 	identity string
 	once     sync.Once
@@ -50,7 +50,7 @@ func (s *etcdSide) Close() error {
 		if s.client != nil {
 			err = errors.Join(err, s.client.Close())
 		}
-		s.line.Close()
+		s.proxy.Close()
 	})
 	return err
 }
@@ -75,7 +75,7 @@ func etcdOver(t service.T, p *netfault.Proxy, addrs []string, change ...func(*cl
 		p.Close()
 		t.Fatalf("%v", err)
 	}
-	s := &etcdSide{Backend: b, client: client, line: p, rpcs: r, identity: strings.Join(addrs, ",")}
+	s := &etcdSide{Backend: b, client: client, proxy: p, rpcs: r, identity: strings.Join(addrs, ",")}
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -107,7 +107,7 @@ func etcdByURL(t service.T, p *netfault.Proxy, text string) *etcdSide {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &etcdSide{Backend: b.(*etcd.Backend), line: p, identity: identity}
+	s := &etcdSide{Backend: b.(*etcd.Backend), proxy: p, identity: identity}
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -123,7 +123,7 @@ func etcdHarness(name string, open func(conformance.T, *netfault.Proxy) *etcdSid
 	h := service.Harness(name, func(t conformance.T, p *netfault.Proxy) driver.Backend { return open(t, p) }, servers...)
 	h.TTL = etcdTTL
 	h.Record = nil // a stream means nothing on another connection
-	h.Calls = nil  // what streams tell each other of their windows looks like calls
+	h.Calls = nil  // the windows of streams are updated by what looks like calls
 	return h
 }
 

@@ -290,7 +290,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 	before, start := b.rpcs.counts(), time.Now()
 	<-time.After(span)
 	took, sent := time.Since(start), b.rpcs.since(before)
-	t.Logf("%d waiters for %d names, for %s: %v, %d connections", names*each, names, took, sent, b.line.Counts().Open)
+	t.Logf("%d waiters for %d names, for %s: %v, %d connections", names*each, names, took, sent, b.proxy.Counts().Open)
 	periods := int64(took/(ttl/3)) + 2
 	if !b.rpcs.prompted() { // an answer that takes long is asked for again
 		periods *= 2
@@ -317,7 +317,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 		t.Error("their lease was not kept alive")
 	}
 	fewer(t, fmt.Sprintf("goroutines of %d waiters more than one each, the test's", names*each), 40, func() int { return runtime.NumGoroutine() - goroutines - names*each })
-	if n := b.line.Counts().Open; n > 2 {
+	if n := b.proxy.Counts().Open; n > 2 {
 		t.Errorf("%d waiters have %d connections", names*each, n)
 	}
 	cancel()

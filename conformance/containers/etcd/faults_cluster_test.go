@@ -41,7 +41,7 @@ func TestEtcdCluster(t *testing.T) {
 	}
 }
 
-// etcdLeaderKilled: nobody loses what it holds, nor its place, and nobody is told.
+// etcdLeaderKilled: nobody loses what it holds, nor its place, and nobody notices.
 func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	const ttl = 30 * time.Second // more than members and machine together may stand still
 	probe := c.side(t)
@@ -136,7 +136,7 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 	if next.Token() <= held.Token() {
 		t.Errorf("token %d after %d", next.Token(), held.Token())
 	}
-	// Who can reach the others goes on; who waits without a majority hears nothing of it.
+	// Who can reach the others goes on; who waits without a majority learns nothing of it.
 	await.That(t, "what is held is renewed", func() bool { return also.Renew(t.Context()) == nil })
 	if err := also.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
@@ -239,7 +239,7 @@ func etcdCompaction(t *testing.T, c *Cluster) {
 	}
 }
 
-// TestPeerNetworkCut: what a member says after it was cut off is not heard.
+// TestPeerNetworkCut: what a member says after it was cut off is not received.
 func TestPeerNetworkCut(t *testing.T) {
 	say := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -261,10 +261,10 @@ func TestPeerNetworkCut(t *testing.T) {
 		}
 		heal := n.cut(0)
 		say <- struct{}{}
-		heard, _ := io.ReadAll(res.Body)
+		received, _ := io.ReadAll(res.Body)
 		res.Body.Close()
-		if heal(); len(heard) > 0 {
-			t.Fatalf("heard %q from a member that is cut off", heard)
+		if heal(); len(received) > 0 {
+			t.Fatalf("received %q from a member that is cut off", received)
 		}
 	}
 }

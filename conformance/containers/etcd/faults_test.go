@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -40,8 +39,8 @@ func TestEtcdFaults(t *testing.T) {
 		{"lost replies", etcdLostReplies},
 		{"connections that are refused", etcdRefused},
 		{"late copies", etcdLateCopies},
-		{"a stray key", etcdStray},
-		{"a stray key under a key that is used again", etcdStrayAgain},
+		{"an orphan", etcdOrphan},
+		{"an orphan under a key that is used again", etcdOrphanAgain},
 		{"a release beside its acquire", etcdReleaseBesideAcquire},
 		{"a join beside a break", etcdJoinBesideBreak},
 		{"a break of a large hold", etcdBreakLarge},
@@ -49,6 +48,7 @@ func TestEtcdFaults(t *testing.T) {
 		{"no space", etcdNoSpace},
 		{"a lease that an operator revokes", etcdRevoked},
 		{"a key that an operator deletes", etcdDeleted},
+		{"a hold that nobody renews", etcdNotRenewed},
 		{"joins that race with the end", etcdJoins},
 		{"watches that end", etcdWatches},
 		{"compaction behind the back of a waiter", etcdCompactedWaiter},
@@ -93,13 +93,13 @@ func keyOf(t service.T, c *clientv3.Client, r driver.Request) *mvccpb.KeyValue {
 func etcdNames(t *testing.T, s *service.Server) {
 	names := []string{"a", "A", "a ", " a", "a/b", "a0", "a/", "/a", "a//b", "a.", "a-", "a%", "a%2F", "a%2Fb", "a%25", "%", "%%", "/", "//", "0", ".", "..",
 		"s", "j", "a\u00a0", "é", "e\u0301", "🔒", strings.Repeat("x", 255), strings.Repeat("/", 255), strings.Repeat("%", 254)}
-	other, stranger, root := etcdSideOf(t, s), etcdByURL(t, netfault.NewProxy(), s.URL+"/elsewhere"), etcdOf(t, s)
+	other, elsewhere, root := etcdSideOf(t, s), etcdByURL(t, netfault.NewProxy(), s.URL+"/elsewhere"), etcdOf(t, s)
 	// a root that looks like one of the names
 	within := etcdByURL(t, netfault.NewProxy(), s.URL+"/dlock/a")
 	steps.Acquired(t, within, steps.Asked(within, "b", time.Minute))
 	for try := range 3 {
 		b := etcdSideOf(t, s)
-		steps.NamesApart(t, b, other, stranger, names)
+		steps.NamesApart(t, b, other, elsewhere, names)
 		start := time.Now()
 		if err := b.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -156,8 +156,8 @@ func etcdRefused(t *testing.T, s *service.Server) {
 		b := etcdSideOf(t, s)
 		r := steps.Asked(b, fmt.Sprint("refused/", try), time.Minute)
 		steps.Acquired(t, b, r)
-		heal := b.line.Refuse()
-		b.line.Cut()
+		heal := b.proxy.Refuse()
+		b.proxy.Cut()
 		start := time.Now()
 		renewal, next := make(chan error, 1), steps.Acquiring(b, steps.Asked(b, r.Name+"/next", time.Minute))
 		go func() { renewal <- steps.Renewed(b, r) }()
@@ -287,16 +287,16 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdStray: a copy of an acquire that arrives after the release puts a key that its client keeps
+// etcdOrphan: a copy of an acquire that arrives after the release puts a key that its client keeps
 // alive. The client finds it, and deletes it.
-func etcdStray(t *testing.T, s *service.Server) {
+func etcdOrphan(t *testing.T, s *service.Server) {
 	const ttl = 6 * time.Second // it is found by the second renewal
 	other, root := etcdSideOf(t, s), etcdOf(t, s)
 	prompted(t, func(round int) (prompt bool, wrong error) {
-		name := fmt.Sprint("stray/", round)
+		name := fmt.Sprint("orphan/", round)
 		b := etcdSideOf(t, s)
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
-		kept, err := c.Mutex(name + "/kept").Lock(t.Context()) // its lease is that of the stray too
+		kept, err := c.Mutex(name + "/kept").Lock(t.Context()) // its lease is that of the orphan too
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -319,7 +319,7 @@ func etcdStray(t *testing.T, s *service.Server) {
 		took := time.Since(start)
 		steps.Released(t, other, r)
 		if took > 2*ttl+5*time.Second {
-			wrong = fmt.Errorf("a stray key blocked others for %s", took)
+			wrong = fmt.Errorf("an orphan blocked others for %s", took)
 		}
 		if err := kept.Err(); err != nil {
 			wrong = errors.Join(wrong, fmt.Errorf("what was held meanwhile: %w", err))
@@ -331,12 +331,12 @@ func etcdStray(t *testing.T, s *service.Server) {
 	})
 }
 
-// etcdStrayAgain: who finds a stray under the key that it was to have removes it, and does not wait
-// for an audit.
-func etcdStrayAgain(t *testing.T, s *service.Server) {
+// etcdOrphanAgain: who finds an orphan under the key that it was to have removes it, and does not
+// wait for an audit.
+func etcdOrphanAgain(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	prompted(t, func(round int) (prompt bool, wrong error) {
-		name := fmt.Sprint("stray/again/", round)
+		name := fmt.Sprint("orphan/again/", round)
 		b := etcdSideOf(t, s)
 		sent := b.rpcs.record()
 		first := steps.Asked(b, name, time.Minute)
@@ -353,7 +353,7 @@ func etcdStrayAgain(t *testing.T, s *service.Server) {
 			t.Fatalf("Acquire after %s: %v", time.Since(start), err)
 		}
 		if took := time.Since(start); took > 15*time.Second { // the first audit would be after 24 s
-			t.Errorf("a stray key blocked its own client for %s", took)
+			t.Errorf("an orphan blocked its own client for %s", took)
 		}
 		keyOf(t, root, r)
 		steps.Released(t, b, r)
@@ -372,7 +372,7 @@ func before(method string, f func()) func(*clientv3.Config) {
 	return func(c *clientv3.Config) {
 		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, name string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if path.Base(name) == method {
+				if methodOf(name, req) == method {
 					once.Do(f)
 				}
 				return invoke(ctx, name, req, res, conn, opts...)
@@ -500,14 +500,14 @@ func etcdBreakSlow(t *testing.T, s *service.Server) {
 				t.Errorf("there is %+v", q)
 			}
 			if n := operator.rpcs.counts()["LeaseKeepAlive"]; n > 0 != f.slow && (f.slow || took < 200*time.Millisecond) {
-				t.Errorf("after %s the lease of what is broken was given its time anew %d times", took, n)
+				t.Errorf("after %s the lease of what is broken was given its time again %d times", took, n)
 			}
 		})
 	}
 }
 
 // etcdNoSpace: without space locks can be given back, whatever became of their acquires; nothing is
-// left, and who comes is told what to do.
+// left, and the error of who comes says what to do.
 func etcdNoSpace(t *testing.T, s *service.Server) {
 	const name = "full"
 	b, other, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
@@ -560,8 +560,8 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 			t.Fatal(err)
 		}
 	}
-	var told atomic.Int64
-	a.Notify(func(driver.ID) { told.Add(1) })
+	var notified atomic.Int64
+	a.Notify(func(driver.ID) { notified.Add(1) })
 	hold, next := steps.Asked(a, name, time.Minute), steps.Waiting(b, name, time.Minute)
 	before := steps.Acquired(t, a, hold)
 	got := steps.Acquiring(b, next)
@@ -590,7 +590,7 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	if err := steps.Renewed(a, hold); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew of a hold whose lease was revoked: %v", err)
 	}
-	await.That(t, "its client is told", func() bool { return told.Load() == 1 })
+	await.That(t, "its client is notified", func() bool { return notified.Load() == 1 })
 	if err := a.Release(t.Context(), hold); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Release of a hold whose lease was revoked: %v", err)
 	}
@@ -664,10 +664,52 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	calls := side.rpcs.counts()
-	// two renewals, asked for anew
+	// two renewals, asked for again
 	if await.Closed(t, "the loss of a lease whose key was deleted", l.Lost()); side.rpcs.since(calls)["LeaseTimeToLive"] > 6 {
 		t.Errorf("a lease whose key was deleted was lost after the calls %v", side.rpcs.since(calls))
 	}
+}
+
+// etcdNotRenewed: a hold that nobody renews ends at its time, although another hold of its client,
+// under the same lease, is renewed all the time.
+func etcdNotRenewed(t *testing.T, s *service.Server) {
+	const ttl, late = 2 * etcdTTL, 5 * time.Second
+	other, root := etcdSideOf(t, s), etcdOf(t, s)
+	prompted(t, func(round int) (prompt bool, wrong error) {
+		b, name := etcdSideOf(t, s), fmt.Sprint("not renewed/", round)
+		kept, forgotten := steps.Asked(b, name+"/kept", ttl), steps.Asked(b, name, ttl)
+		steps.Acquired(t, b, kept)
+		held := steps.Acquired(t, b, forgotten)
+		if k, f := keyOf(t, root, kept).Lease, keyOf(t, root, forgotten).Lease; k != f {
+			return b.rpcs.prompted(), fmt.Errorf("they have the leases %x and %x", k, f)
+		}
+		next := steps.Waiting(other, name, time.Minute)
+		got := steps.Acquiring(other, next)
+		end := time.After(ttl + late)
+		for waits := true; waits; {
+			select {
+			case err := <-got:
+				if err != nil {
+					t.Fatalf("Acquire of the next: %v", err)
+				}
+				waits = false
+			case <-time.After(ttl / 8):
+			case <-end:
+				t.Fatalf("%s after it was granted a hold stands that nobody renewed", time.Since(held.SentAt))
+			}
+			if err := steps.Renewed(b, kept); err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("Renew of the other: %w", err))
+			}
+		}
+		if took := time.Since(held.SentAt); took < ttl {
+			t.Errorf("the next was in %s after a grant for %s was asked for", took, held.TTL)
+		}
+		if err := steps.Renewed(b, forgotten); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Renew of what ended: %v", err)
+		}
+		steps.Released(t, other, next)
+		return b.rpcs.prompted(), wrong
+	})
 }
 
 // etcdJoins: a join and the end of the hold that it joins come at the same time; the join is in, or
@@ -775,8 +817,8 @@ func etcdWatches(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdCompactedWaiter: what happened while a waiter's line was dead was compacted before it heard
-// of it.
+// etcdCompactedWaiter: what happened while a waiter's connection was dead was compacted before it
+// learned of it.
 func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 	a, b, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
 	const name = "compacted"
@@ -785,7 +827,7 @@ func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 	next := steps.Waiting(b, name, time.Minute)
 	got := steps.Acquiring(b, next)
 	await.That(t, "one waits", func() bool { return steps.Queue(t, a, name).Len() == 2 })
-	heal := b.line.Isolate()
+	heal := b.proxy.Isolate()
 	steps.Released(t, a, hold)
 	big := strings.Repeat("x", 100<<10)
 	for i := range 60 { // more than the buffers between them hold
@@ -807,7 +849,7 @@ func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 			t.Fatal(err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("who waits was not told")
+		t.Fatal("who waits was not woken")
 	}
 	if q := steps.Queue(t, a, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
 		t.Errorf("there is %+v", q)
@@ -829,8 +871,8 @@ func closes(c <-chan struct{}, d time.Duration) bool {
 	return false
 }
 
-// etcdHangs: a server that says nothing, or a line that swallows everything, keeps no call longer
-// than its context.
+// etcdHangs: a server that says nothing, or a network that swallows everything, keeps no call
+// longer than its context.
 func etcdHangs(t *testing.T, s *service.Server) {
 	const ttl = 2 * etcdTTL // so that it is not over while calls hang
 	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
@@ -900,10 +942,10 @@ func etcdHangs(t *testing.T, s *service.Server) {
 	t.Run("server", func(t *testing.T) {
 		hang(t, etcdSideOf(t, s), func() func() { s.Pause(t); return func() { s.Continue(t) } })
 	})
-	t.Run("line", func(t *testing.T) {
+	t.Run("network", func(t *testing.T) {
 		b := etcdSideOf(t, s)
 		hang(t, b, func() func() {
-			there, back := b.line.Vanish(netfault.ToServer), b.line.Vanish(netfault.ToClient)
+			there, back := b.proxy.Vanish(netfault.ToServer), b.proxy.Vanish(netfault.ToClient)
 			return func() { there(); back() }
 		})
 	})
@@ -924,12 +966,12 @@ func TestEtcdSlowReplies(t *testing.T) {
 	b, other := etcdSideOf(t, s), etcdSideOf(t, s)
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
 	steps.Queue(t, b, "slow") // it is connected
-	b.line.Delay(netfault.ToClient, late)
+	b.proxy.Delay(netfault.ToClient, late)
 	l, err := c.Mutex("slow").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.line.Isolate()
+	b.proxy.Isolate()
 	steps.Acquired(t, other, steps.Waiting(other, "slow", time.Minute))
 	if at := time.Now(); l.Until().After(at) {
 		t.Errorf("the next was in %s before the time of the first was over", l.Until().Sub(at))

@@ -107,7 +107,7 @@ func etcdProxied(t *testing.T, s *service.Server) {
 	got := steps.Acquiring(moved, steps.Waiting(moved, "proxied/moved", time.Minute))
 	await.That(t, "one waits", func() bool { return steps.Queue(t, probe, "proxied/moved").Len() == 2 })
 	moved.client.SetEndpoints(p.Addr)
-	moved.line.Cut()
+	moved.proxy.Cut()
 	select {
 	case err := <-got:
 		refused("a wait that came to be", err)
@@ -137,7 +137,7 @@ func brought(keys, puts *atomic.Int64) func(*clientv3.Config) {
 	}
 }
 
-// etcdBurst: so many requests of one client come to one name at once that they stand in line for
+// etcdBurst: so many requests of one client come to one name at once that they are queued in it for
 // longer than a call may take. All get their places, with a transaction each, and few read the
 // queue.
 func etcdBurst(t *testing.T, s *service.Server) {
@@ -173,7 +173,7 @@ func etcdBurst(t *testing.T, s *service.Server) {
 	if n := puts.Load(); n > many+many/10 {
 		t.Errorf("%d requests took %d transactions", many, n)
 	}
-	// each second one look at all, on a machine that is slow
+	// each second one read of all, on a machine that is slow
 	most := many * int64(10+time.Since(start)/time.Second)
 	if n := keys.Load(); n > most {
 		t.Errorf("for %d requests the server read %d keys; %d are allowed", many, n, most)
@@ -184,26 +184,27 @@ func etcdBurst(t *testing.T, s *service.Server) {
 
 // etcdRefusedLong: nobody listens for a while. Once somebody does the client is back at once,
 // however long that was, and a Lock that began meanwhile succeeds: the outage is longer than a call
-// waits for an answer, and shorter than the TTL. Whose context ends meanwhile is told why.
+// waits for an answer, and shorter than the TTL. The error of a call whose context ends meanwhile
+// says why.
 func etcdRefusedLong(t *testing.T, s *service.Server) {
 	const away, back = 9 * time.Second, 1500 * time.Millisecond
 	for try := 0; ; try++ {
-		ws := newWires(t, s.Addr)
-		b := ws.side(t)
+		tp := newTCPProxy(t, s.Addr)
+		b := tp.side(t)
 		steps.Acquired(t, b, steps.Asked(b, fmt.Sprint("long/", try), time.Minute))
-		ws.set(false, true)
-		ws.cut()
+		tp.set(false, true)
+		tp.cut()
 		stood := steps.Standstill()
 		over := time.After(away)
 		got := steps.Acquiring(b, steps.Waiting(b, fmt.Sprint("long/new/", try), time.Minute))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		_, told := b.Acquire(ctx, steps.Waiting(b, fmt.Sprint("long/bounded/", try), time.Minute))
+		_, ended := b.Acquire(ctx, steps.Waiting(b, fmt.Sprint("long/bounded/", try), time.Minute))
 		cancel()
-		if !errors.Is(told, context.DeadlineExceeded) || errors.Is(told, driver.ErrHeld) || strings.Contains(told.Error(), "did not answer") {
-			t.Errorf("Lock, of which the context ended while nobody listened: %v", told)
+		if !errors.Is(ended, context.DeadlineExceeded) || errors.Is(ended, driver.ErrHeld) || strings.Contains(ended.Error(), "did not answer") {
+			t.Errorf("Lock, of which the context ended while nobody listened: %v", ended)
 		}
 		<-over
-		ws.set(false, false)
+		tp.set(false, false)
 		start := time.Now()
 		err := <-got
 		took, still := time.Since(start), stood()
@@ -221,13 +222,13 @@ func etcdRefusedLong(t *testing.T, s *service.Server) {
 }
 
 // etcdSilence: what is held over a connection that died in silence is kept, a newcomer gets in, and
-// who waits hears of it, since the driver hangs up and dials anew. That succeeds when the network
-// is back.
+// who waits learns of it, since the driver closes it and dials again. That succeeds when the
+// network is back.
 func etcdSilence(t *testing.T, s *service.Server) {
 	const ttl, outage = 6 * time.Second, 2500 * time.Millisecond
 	for try := 0; ; try++ {
-		ws := newWires(t, s.Addr)
-		b := ws.side(t)
+		tp := newTCPProxy(t, s.Addr)
+		b := tp.side(t)
 		c, other := steps.ClientOf(t, b, dlock.TTL(ttl)), etcdSideOf(t, s)
 		name := func(what string) string { return fmt.Sprint("silence/", what, try) }
 		ahead := steps.Asked(other, name("waits"), time.Minute)
@@ -243,9 +244,9 @@ func etcdSilence(t *testing.T, s *service.Server) {
 			t.Fatal(err)
 		}
 		start, stood := time.Now(), steps.Standstill()
-		ws.set(true, false)
-		ws.kill()
-		back := time.AfterFunc(outage, func() { ws.set(false, false) })
+		tp.set(true, false)
+		tp.kill()
+		back := time.AfterFunc(outage, func() { tp.set(false, false) })
 		steps.Released(t, other, ahead)
 		_, errNew := c.Mutex(name("new")).Lock(t.Context())
 		tookNew := time.Since(start)
@@ -364,7 +365,8 @@ func etcdNeverKept(t *testing.T, s *service.Server) {
 	steps.Released(t, b, r)
 }
 
-// etcdWaited: who waited in the queue is told that it was held; who was not answered is not.
+// etcdWaited: the error of who waited in the queue says that it was held; of who was not answered
+// it does not.
 func etcdWaited(t *testing.T, s *service.Server) {
 	a, b := etcdSideOf(t, s), etcdSideOf(t, s)
 	held := steps.Asked(a, "waited", time.Minute)
@@ -386,7 +388,7 @@ func etcdWaited(t *testing.T, s *service.Server) {
 		t.Errorf("who waited: %v", err)
 	}
 	await.That(t, "it is gone", func() bool { return steps.Queue(t, a, "waited").Len() == 1 })
-	heal := b.line.Isolate()
+	heal := b.proxy.Isolate()
 	defer heal()
 	if err := ends(steps.Waiting(b, "waited", time.Minute), func() { <-time.After(100 * time.Millisecond) }); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrHeld) {
 		t.Errorf("who was not answered: %v", err)
@@ -462,7 +464,7 @@ func (s *servedStream) RecvMsg(m any) error {
 	return err
 }
 
-// TestEtcdLag: a waiter listens to a member that has a leader and answers, but hears of everything
+// TestEtcdLag: a waiter uses a member that has a leader and answers, but learns of everything
 // too late. It gets in nevertheless.
 func TestEtcdLag(t *testing.T) {
 	t.Parallel()
@@ -483,7 +485,7 @@ func TestEtcdLag(t *testing.T) {
 		await.That(t, "one waits", func() bool { return steps.Queue(t, probe, name).Len() == 2 && b.rpcs.watches() > 0 })
 		member := -1
 		for i, m := range c.Members {
-			if addr, err := b.line.Addr(m.Addr); err == nil && addr == by.Load() {
+			if addr, err := b.proxy.Addr(m.Addr); err == nil && addr == by.Load() {
 				member = i
 			}
 		}
@@ -504,7 +506,7 @@ func TestEtcdLag(t *testing.T) {
 				t.Error(err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Error("behind a member that lags nobody hears that it is next")
+			t.Error("behind a member that lags nobody learns that it is next")
 		}
 		return
 	}

@@ -23,7 +23,7 @@ type peerNetwork struct {
 	mu      sync.Mutex
 	ids     map[string]int        // members by what they call themselves
 	off     map[int]int           // how many faults cut a member off
-	late    map[int]chan struct{} // members that hear of no change until it is closed
+	late    map[int]chan struct{} // members that receive no change until it is closed
 	passing map[*passage]struct{}
 }
 

@@ -235,7 +235,7 @@ func TestEtcdSecrets(t *testing.T) {
 }
 
 // TestEtcdTokens: tokens of the authentication expire within a second or two that nothing is asked.
-// Nobody is told, and no wait ends.
+// Nobody notices, and no wait ends.
 func TestEtcdTokens(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t, "--auth-token=simple", "--auth-token-ttl=1")

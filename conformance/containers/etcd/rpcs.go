@@ -15,7 +15,8 @@ import (
 
 // rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses
 // replies, and can repeat transactions. Methods are named without their service: "Txn", "Range",
-// "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one.
+// "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one. The
+// transaction that writes the version of the format is "Format".
 type rpcs struct {
 	mu        sync.Mutex
 	calls     map[string]int64
@@ -107,17 +108,27 @@ func (r *rpcs) record() (sent func() []*pb.TxnRequest) {
 	}
 }
 
+// methodOf returns the name of a unary call.
+func methodOf(name string, req any) string {
+	if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 0 {
+		if put := txn.Success[0].GetRequestPut(); put != nil && put.Lease == 0 { // all others have one
+			return "Format"
+		}
+	}
+	return path.Base(name)
+}
+
 func (r *rpcs) sees(method string, req any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls[method]++
-	if txn, ok := req.(*pb.TxnRequest); ok && r.recording {
+	if txn, ok := req.(*pb.TxnRequest); ok && r.recording && method == "Txn" {
 		r.txns = append(r.txns, txn)
 	}
 }
 
 func (r *rpcs) unary(ctx context.Context, name string, req, res any, c *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	method := path.Base(name)
+	method := methodOf(name, req)
 	r.sees(method, req)
 	r.mu.Lock()
 	lost := r.lose[method]

@@ -52,7 +52,7 @@ func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client boo
 	return service.StartOwn(t, k)
 }
 
-// watched looks at a server until stop, which reports whether it, or this process, stood still
+// watched asks a server until stop, which reports whether it, or this process, stood still
 // meanwhile.
 func watched(s *service.Server) (stop func() bool) {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,28 +11,28 @@ import (
 )
 
 // wires are TCP connections to a server which can die in silence: nothing passes any more on those
-// that are open, and nobody is told. New ones work, unless they are dead from the start.
-type wires struct {
-	addr string // of them, which clients dial
+// that are open, and nobody notices. New ones work, unless they are dead from the start.
+type tcpProxy struct {
+	addr string // that clients dial
 
 	mu   sync.Mutex
 	dead bool // those that are opened now
 	shut bool // those that are opened now are reset
-	open []*wire
+	open []*tcpLink
 }
 
-type wire struct {
+type tcpLink struct {
 	dead chan struct{}
 	ends []net.Conn
 }
 
-func newWires(t *testing.T, server string) *wires {
+func newTCPProxy(t *testing.T, server string) *tcpProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := &wires{addr: l.Addr().String()}
+	tp := &tcpProxy{addr: l.Addr().String()}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -40,34 +40,34 @@ func newWires(t *testing.T, server string) *wires {
 			if err != nil {
 				return
 			}
-			ws.accept(&wg, c.(*net.TCPConn), server)
+			tp.accept(&wg, c.(*net.TCPConn), server)
 		}
 	})
 	t.Cleanup(func() {
 		l.Close()
-		ws.kill()
-		ws.mu.Lock()
-		for _, w := range ws.open {
+		tp.kill()
+		tp.mu.Lock()
+		for _, w := range tp.open {
 			for _, c := range w.ends {
 				c.Close()
 			}
 		}
-		ws.mu.Unlock()
+		tp.mu.Unlock()
 		wg.Wait()
 	})
-	return ws
+	return tp
 }
 
-func (ws *wires) accept(wg *sync.WaitGroup, client *net.TCPConn, server string) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if ws.shut {
+func (tp *tcpProxy) accept(wg *sync.WaitGroup, client *net.TCPConn, server string) {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	if tp.shut {
 		reset(client)
 		return
 	}
-	w := &wire{make(chan struct{}), []net.Conn{client}}
-	ws.open = append(ws.open, w)
-	if ws.dead {
+	w := &tcpLink{make(chan struct{}), []net.Conn{client}}
+	tp.open = append(tp.open, w)
+	if tp.dead {
 		close(w.dead)
 		return
 	}
@@ -100,10 +100,10 @@ func (ws *wires) accept(wg *sync.WaitGroup, client *net.TCPConn, server string) 
 }
 
 // kill lets all that are open die in silence.
-func (ws *wires) kill() {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	for _, w := range ws.open {
+func (tp *tcpProxy) kill() {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	for _, w := range tp.open {
 		select {
 		case <-w.dead:
 		default:
@@ -113,10 +113,10 @@ func (ws *wires) kill() {
 }
 
 // cut resets all that are open.
-func (ws *wires) cut() {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	for _, w := range ws.open {
+func (tp *tcpProxy) cut() {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	for _, w := range tp.open {
 		for _, c := range w.ends {
 			reset(c.(*net.TCPConn))
 		}
@@ -124,17 +124,17 @@ func (ws *wires) cut() {
 }
 
 // set says what becomes of those that are opened from now on.
-func (ws *wires) set(dead, shut bool) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	ws.dead, ws.shut = dead, shut
+func (tp *tcpProxy) set(dead, shut bool) {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	tp.dead, tp.shut = dead, shut
 }
 
-// side opens the driver by URL over the wires.
-func (ws *wires) side(t *testing.T) driver.Backend {
+// side opens the driver by URL over the proxy.
+func (tp *tcpProxy) side(t *testing.T) driver.Backend {
 	t.Helper()
-	u := &url.URL{Scheme: "etcd", Host: ws.addr}
-	b, err := driver.Lookup("etcd")(t.Context(), driver.Config{URL: u, Hosts: []string{ws.addr}, TTL: time.Minute, Client: driver.NewID()})
+	u := &url.URL{Scheme: "etcd", Host: tp.addr}
+	b, err := driver.Lookup("etcd")(t.Context(), driver.Config{URL: u, Hosts: []string{tp.addr}, TTL: time.Minute, Client: driver.NewID()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,259 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/etcd"
+)
+
+// TestEtcdFormat: what is kept has a version. Clients of another one refuse to lock, and say why.
+func TestEtcdFormat(t *testing.T) {
+	s := service.StartOwn(t, Etcd)
+	for _, f := range []struct {
+		name string
+		run  func(*testing.T, *service.Server)
+	}{
+		{"the first client writes it", etcdFormatWritten},
+		{"keys without it are of version 1", etcdFormatMissing},
+		{"another one is refused", etcdFormatOther},
+		{"another one comes while a client starts", etcdFormatRace},
+		{"another one comes while a client runs", etcdFormatBeside},
+		{"the rights of a prefix suffice", etcdFormatRights},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			service.Watch(t, s)
+			f.run(t, s)
+		})
+	}
+}
+
+// rooted opens a backend over a client of the test's.
+func rooted(t *testing.T, s *service.Server, o etcd.Options, change ...func(*clientv3.Config)) *etcd.Backend {
+	t.Helper()
+	c := clientv3.Config{Endpoints: []string{s.Addr}}
+	for _, f := range change {
+		f(&c)
+	}
+	client, err := clientv3.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	b, err := etcd.New(client, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// formatIs requires that a key has this version of the format, under no lease; "": that it does not
+// exist.
+func formatIs(t *testing.T, root *clientv3.Client, key, want string) {
+	t.Helper()
+	res, err := root.Get(t.Context(), key)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case want == "" && len(res.Kvs) > 0:
+		t.Errorf("the key %s is there: %q", key, res.Kvs[0].Value)
+	case want != "" && (len(res.Kvs) != 1 || string(res.Kvs[0].Value) != want || res.Kvs[0].Lease != 0):
+		t.Errorf("the key %s is %v; want %s", key, res.Kvs, want)
+	}
+}
+
+func put(t *testing.T, root *clientv3.Client, key, value string) {
+	t.Helper()
+	if _, err := root.Put(t.Context(), key, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// otherFormat requires the error of a client that met another version.
+func otherFormat(t *testing.T, what string, err error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	for _, text := range append(says, "format", "docs/etcd.md") {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: the error does not say %q: %v", what, text, err)
+		}
+	}
+}
+
+// etcdFormatWritten: many come at once to a root that nobody used. To open a client writes nothing.
+func etcdFormatWritten(t *testing.T, s *service.Server) {
+	root := etcdOf(t, s)
+	c, err := dlock.Open(t.Context(), s.URL+"/written?prefix=app.", dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if q, err := c.Inspect(t.Context(), "a"); err != nil || q.Len() != 0 {
+		t.Errorf("Inspect: %v, %v", q, err)
+	}
+	formatIs(t, root, "written/app.", "")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		b := rooted(t, s, etcd.Options{Root: "written", Prefix: "app."})
+		for range 8 {
+			wg.Go(func() {
+				r := steps.Waiting(b, fmt.Sprint("a/", i%2), time.Minute)
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Errorf("Acquire: %v", err)
+					return
+				}
+				if err := b.Release(t.Context(), r); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	formatIs(t, root, "written/app.", "1")
+	formatIs(t, root, "written/", "") // which is another prefix's
+	steps.Acquired(t, rooted(t, s, etcd.Options{Root: "written"}), steps.Request("app.a/0"))
+	formatIs(t, root, "written/", "1")
+	lister := rooted(t, s, etcd.Options{Root: "written"})
+	if names, err := lister.List(t.Context()); err != nil || len(names) != 1 || names[0] != "app.a/0" {
+		t.Errorf("List: %q, %v", names, err)
+	}
+}
+
+// etcdFormatMissing: a client that does not know of versions left requests. One that does waits for
+// its turn behind them.
+func etcdFormatMissing(t *testing.T, s *service.Server) {
+	root := etcdOf(t, s)
+	old, b := rooted(t, s, etcd.Options{Root: "missing"}), rooted(t, s, etcd.Options{Root: "missing"})
+	held := steps.Asked(old, "m", time.Minute)
+	steps.Acquired(t, old, held)
+	if _, err := root.Delete(t.Context(), "missing/"); err != nil {
+		t.Fatal(err)
+	}
+	next := steps.Waiting(b, "m", time.Minute)
+	got := steps.Acquiring(b, next)
+	await.That(t, "one waits", func() bool { return steps.Queue(t, b, "m").Len() == 2 })
+	formatIs(t, root, "missing/", "1")
+	steps.Released(t, old, held)
+	if err := <-got; err != nil {
+		t.Errorf("Acquire: %v", err)
+	}
+}
+
+// etcdFormatOther: a root with another version is refused, with or without requests under it, and
+// nothing is put there.
+func etcdFormatOther(t *testing.T, s *service.Server) {
+	root := etcdOf(t, s)
+	for _, version := range []string{"2", "0", "", "1 or so", strings.Repeat("x", 1000)} {
+		put(t, root, "other/", version)
+		_, err := dlock.Open(t.Context(), s.URL+"/other", dlock.Logger(nil))
+		otherFormat(t, "Open", err, `"other/"`, `format "1"`)
+		if len(err.Error()) > 400 {
+			t.Errorf("the error has %d bytes", len(err.Error()))
+		}
+		b := rooted(t, s, etcd.Options{Root: "other"})
+		for range 2 {
+			_, err = b.Acquire(t.Context(), steps.Asked(b, "o", time.Minute))
+			otherFormat(t, "Acquire", err, `"other/"`, `format "1"`)
+		}
+	}
+	if res, err := root.Get(t.Context(), "other/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
+		t.Errorf("there is %v, %v", res, err)
+	}
+	// Another root or prefix is another matter.
+	b := rooted(t, s, etcd.Options{Root: "other", Prefix: "p"})
+	steps.Acquired(t, b, steps.Asked(b, "o", time.Minute))
+}
+
+// etcdFormatRace: between the check and the first lock somebody writes another version.
+func etcdFormatRace(t *testing.T, s *service.Server) {
+	root := etcdOf(t, s)
+	b := rooted(t, s, etcd.Options{Root: "race"}, before("Format", func() { put(t, root, "race/", "2") }))
+	for range 2 {
+		_, err := b.Acquire(t.Context(), steps.Asked(b, "r", time.Minute))
+		otherFormat(t, "Acquire", err, `format "2"`)
+	}
+	if res, err := root.Get(t.Context(), "race/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
+		t.Errorf("there is %v, %v", res, err)
+	}
+	// The reply to the write is lost: it is sent again, and finds what it wrote.
+	r := newRPCs()
+	lost := r.loseReply("Format")
+	c := rooted(t, s, etcd.Options{Root: "race/lost"}, func(c *clientv3.Config) { c.DialOptions = append(c.DialOptions, r.options()...) })
+	steps.Acquired(t, c, steps.Asked(c, "r", time.Minute))
+	await.Closed(t, "the reply", lost)
+	formatIs(t, root, "race%2Flost/", "1")
+}
+
+// etcdFormatBeside: a client of another version puts a request while clients of this one run. Those
+// ahead of it go on; nobody stands behind it, and nobody breaks it.
+func etcdFormatBeside(t *testing.T, s *service.Server) {
+	root := etcdOf(t, s)
+	b := rooted(t, s, etcd.Options{Root: "beside"})
+	held, next := steps.Asked(b, "b", time.Minute), steps.Waiting(b, "b", time.Minute)
+	g := steps.Acquired(t, b, held)
+	got := steps.Acquiring(b, next)
+	await.That(t, "one waits", func() bool { return steps.Queue(t, b, "b").Len() == 2 })
+	put(t, root, "beside/b/s0123456789abcdef-0", "2 of another version")
+	join := steps.Asked(b, "b", time.Minute)
+	join.Owner, join.Token = held.ID, g.Token
+	for what, r := range map[string]driver.Request{"who would wait": steps.Waiting(b, "b", time.Minute), "who would not": steps.Asked(b, "b", time.Minute), "a join": join} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		_, err := b.Acquire(ctx, r)
+		cancel()
+		otherFormat(t, "Acquire of "+what, err, `"beside/b/s0123456789abcdef-0"`)
+	}
+	if err := steps.Renewed(b, held); err != nil {
+		t.Errorf("Renew: %v", err)
+	}
+	steps.Released(t, b, held)
+	if err := <-got; err != nil {
+		t.Errorf("Acquire of who was ahead: %v", err)
+	}
+	steps.Released(t, b, next)
+	await.That(t, "the other one is alone", func() bool { return steps.Queue(t, b, "b").Len() == 1 })
+	other := steps.Queue(t, b, "b").Arrivals[0]
+	for _, force := range []bool{false, true} {
+		otherFormat(t, "Break", b.Break(t.Context(), "b", other.Token, force), `"beside/b/s0123456789abcdef-0"`)
+	}
+	if _, err := root.Delete(t.Context(), "beside/b/s0123456789abcdef-0"); err != nil {
+		t.Fatal(err)
+	}
+	steps.Acquired(t, b, steps.Asked(b, "b", time.Minute))
+}
+
+// etcdFormatRights: a user with the rights of one prefix locks there, whatever is beside it.
+func etcdFormatRights(t *testing.T, _ *service.Server) {
+	s, root := guardedEtcd(t)
+	const base = "dlock/app."
+	user(t, root, "app", etcdRight{base, clientv3.GetPrefixRangeEnd(base), etcdBoth})
+	put(t, root, "dlock/", "2")
+	c, err := dlock.Open(t.Context(), urlAs(s, "app", etcdPassword)+patiently+"&prefix=app.", dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Mutex("a").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	formatIs(t, root, base, "1")
+}
