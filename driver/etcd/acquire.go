@@ -3,12 +3,12 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Acquire implements [driver.Backend].
@@ -16,8 +16,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	if r.TTL < minTTL || r.TTL > maxTTL {
-		return driver.Grant{}, fmt.Errorf("%w TTL %s: etcd keeps %s to %s", driver.ErrInvalid, r.TTL, minTTL, maxTTL)
+	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
+		return driver.Grant{}, err
 	}
 	if err := throughOutage(ctx, r, func() error { return b.ready(ctx) }); err != nil {
 		return driver.Grant{}, err
@@ -47,7 +47,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.life.Over() {
 		return driver.Grant{}, driver.ErrClosed // Close removes it
 	}
 	if !rq.ended && !(rq.releasing && rq.until.IsZero()) { // else Release removes it
@@ -60,10 +60,10 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 func (b *Backend) register(r driver.Request) (*request, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.life.Over() {
 		return nil, driver.ErrClosed
 	}
-	if time.Now().Before(b.tombstones[r.ID]) {
+	if b.tombstones.Has(r.ID, time.Now()) {
 		return nil, driver.ErrLost
 	}
 	rq := b.requests[r.ID]
@@ -393,7 +393,7 @@ func (b *Backend) join(ctx context.Context, rq *request) error {
 // write sends a transaction that puts a request's key, until it is answered.
 func (b *Backend) write(ctx context.Context, rq *request, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, err error) {
 	res, rev, err = b.txn(ctx, rq.Name, req, func(err error) {
-		if outcomeOf(err) == unknown {
+		if outcomeOf(err) == kit.Unknown {
 			b.mu.Lock()
 			rq.uncertain = true
 			b.mu.Unlock()

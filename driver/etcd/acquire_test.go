@@ -22,8 +22,8 @@ func readBy(rev int64, succeeded bool, kvs ...*mvccpb.KeyValue) *pb.TxnResponse 
 func TestLeaseDiesBesideItsPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
-		b, l, _ := holding(t, s)
-		defer b.cancel()
+		b, l, _ := holding(s)
+		defer b.life.End()
 		b.pools[6] = newPool(l)
 		id := driver.NewID()
 		r := driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // The TTLs that a cluster keeps. A server raises a TTL that is below its own least, so 2 s are kept
@@ -48,10 +49,7 @@ type Backend struct {
 	caps       driver.Capabilities
 	txns       batcher
 	keepAlives keepAlives
-	ctx        context.Context // ends with Close
-	cancel     context.CancelFunc
-	tasks      sync.WaitGroup // what runs in the background
-	spawning   sync.Mutex     // no task begins after Close
+	life       *kit.Life
 
 	checking  chan struct{}           // holds a token while somebody checks the cluster
 	verdict   atomic.Pointer[verdict] // of that check; nil: none yet
@@ -59,9 +57,8 @@ type Backend struct {
 	probing   atomic.Bool             // the connections are being probed
 
 	mu         sync.Mutex
-	closed     bool
-	requests   map[driver.ID]*request  // this client's own, which may stand in the queues
-	tombstones map[driver.ID]time.Time // IDs that must not come to life again, and until when
+	requests   map[driver.ID]*request // this client's own, which may stand in the queues
+	tombstones kit.Tombstones         // IDs that must not come to life again
 	names      map[string]*nameState
 	watcher    watcher
 	pools      map[int64]*pool // shared leases by class
@@ -104,16 +101,15 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	base := escape.Replace(o.Root) + "/" + escape.Replace(o.Prefix)
 	b := &Backend{
 		client: client, kv: pb.NewKVClient(conn), leases: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn), status: pb.NewMaintenanceClient(conn),
-		id: driver.NewID().String()[:16], base: base, checking: make(chan struct{}, 1),
-		requests: map[driver.ID]*request{}, tombstones: map[driver.ID]time.Time{}, names: map[string]*nameState{},
+		id: driver.NewID().String()[:16], base: base, life: kit.NewLife(), checking: make(chan struct{}, 1),
+		requests: map[driver.ID]*request{}, names: map[string]*nameState{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Identity: o.Identity + "/" + base, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
 			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
 	}
-	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.txns.kv, b.txns.ctx, b.txns.late = b.kv, b.ctx, b.suspect
+	b.txns.kv, b.txns.ctx, b.txns.late = b.kv, b.life.Context(), b.suspect
 	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
 	return b, nil
 }
@@ -137,49 +133,31 @@ func (b *Backend) GoString() string { return b.String() }
 
 // begin refuses a call that cannot succeed: the backend is closed, or the context has ended.
 func (b *Backend) begin(ctx context.Context) error {
-	if b.ctx.Err() != nil {
+	if b.life.Over() {
 		return driver.ErrClosed
 	}
 	return ctx.Err()
-}
-
-// spawn runs f in the background, unless the backend is closed. F returns soon after b.ctx ends.
-func (b *Backend) spawn(f func()) bool {
-	b.spawning.Lock()
-	defer b.spawning.Unlock()
-	if b.ctx.Err() != nil {
-		return false
-	}
-	b.tasks.Go(f)
-	return true
 }
 
 // Close implements [driver.Backend]. It revokes the client's leases: what stands or arrives under
 // them goes with them. The leases of fixed requests that were granted stay, and end by themselves.
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
+	first := b.life.End() // under the lock: who has it knows whether the backend is closed
+	b.mu.Unlock()
+	if !first {
 		return nil
 	}
-	b.closed = true
-	b.spawning.Lock()
-	b.cancel()
-	b.spawning.Unlock()
-	b.mu.Unlock()
-	b.tasks.Wait() // each ends with the context
+	b.life.Wait()
 	b.revokeAll(b.leasesToRevoke())
 	if !b.owned {
 		return nil
 	}
-	done := make(chan error, 1)
-	go func() { done <- b.client.Close() }()
-	select {
-	case err := <-done:
+	var err error
+	if kit.Within(time.Second, func() { err = b.client.Close() }) {
 		return err
-	case <-time.After(time.Second): // the library's Close takes up to 5 s if nobody answers
-		return nil
 	}
+	return nil // the library's Close takes up to 5 s if nobody answers
 }
 
 // leasesToRevoke returns all leases but those of fixed requests that were granted.

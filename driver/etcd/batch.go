@@ -8,6 +8,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 const (
@@ -174,7 +176,7 @@ func (c *batcher) run(batch []*queued) { c.finish(c.sendBatch(batch)) }
 func (c *batcher) finish(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if outcomeOf(err) == answered {
+	if outcomeOf(err) == kit.Answered {
 		c.answered = time.Now()
 	}
 	if batch := c.take(); len(batch) > 0 {
@@ -234,7 +236,7 @@ func (c *batcher) sendBatch(batch []*queued) error {
 		c.mu.Unlock()
 		err = errFullBatch
 	}
-	if err != nil && outcomeOf(err) == answered {
+	if err != nil && outcomeOf(err) == kit.Answered {
 		var wg sync.WaitGroup
 		for _, q := range batch {
 			wg.Go(func() { c.sendAlone(ctx, q) })

@@ -12,6 +12,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // txnServer answers transactions when it may.
@@ -88,7 +90,7 @@ func TestBatch(t *testing.T) {
 			sends(inFlight)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, _, _, err := c.send(ctx, time.Minute, "left", nil); !errors.Is(err, errNotSent) || outcomeOf(err) != refused {
+			if _, _, _, err := c.send(ctx, time.Minute, "left", nil); !errors.Is(err, errNotSent) || outcomeOf(err) != kit.NotDone {
 				t.Errorf("who left before it was sent got %v", err)
 			}
 			s.may <- struct{}{}
@@ -136,7 +138,7 @@ func TestBatchWithoutSpace(t *testing.T) {
 					return err
 				}
 				err := send()
-				if outcomeOf(err) == unknown {
+				if outcomeOf(err) == kit.Unknown {
 					unsure.Add(1)
 					err = send()
 				}

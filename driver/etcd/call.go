@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 const (
@@ -48,16 +49,16 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 		switch {
 		case err == nil:
 			return nil
-		case b.ctx.Err() != nil:
+		case b.life.Over():
 			return driver.ErrClosed
 		case ctx.Err() != nil:
 			return &ended{ctx.Err(), why}
-		case outcomeOf(err) == answered:
+		case outcomeOf(err) == kit.Answered:
 			return explain(err)
 		case time.Until(end) < firstTry:
 			return &unanswered{why}
 		}
-		b.rest(ctx, wait)
+		_ = kit.Pause(ctx, b.life.Closed(), wait)
 		wait = min(2*wait, 250*time.Millisecond)
 	}
 }
@@ -65,7 +66,7 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 // attempt calls f with a bound, which Close cuts short. A call that is not answered in time makes
 // its connection suspect.
 func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
-	return attempt(ctx, b.ctx, bound, b.suspect, f)
+	return attempt(ctx, b.life.Context(), bound, b.suspect, f)
 }
 
 // attempt calls f with a bound, which the end of the second context cuts short. It calls late if
@@ -97,31 +98,8 @@ func (b *Backend) takeTurn(ctx context.Context, turn chan struct{}) error {
 		return &unanswered{noAnswer(patience)}
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-b.ctx.Done():
+	case <-b.life.Closed():
 		return driver.ErrClosed
-	}
-}
-
-// rest returns after a time, or when ctx or the backend ends.
-func (b *Backend) rest(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	case <-b.ctx.Done():
-	}
-}
-
-// pause returns after a time, or with an error when ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -161,16 +139,16 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			switch {
 			case a.err == nil:
 				return a.v, nil
-			case b.ctx.Err() != nil:
+			case b.life.Over():
 				return none, driver.ErrClosed
 			case ctx.Err() != nil:
 				return none, &ended{ctx.Err(), last}
-			case outcomeOf(a.err) == answered:
+			case outcomeOf(a.err) == kit.Answered:
 				return none, explain(a.err)
 			}
 			last = plain(a.err)
 			if asked--; asked == 0 {
-				b.rest(ctx, wait)
+				_ = kit.Pause(ctx, b.life.Closed(), wait)
 				wait = min(2*wait, 100*time.Millisecond)
 				begin()
 			}
@@ -183,7 +161,7 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			next.Reset(late)
 		case <-ctx.Done():
 			return none, &ended{ctx.Err(), last}
-		case <-b.ctx.Done():
+		case <-b.life.Closed():
 			return none, driver.ErrClosed
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // verdict is the result of the cluster check: whether the driver can lock there.
@@ -68,7 +69,7 @@ func (b *Backend) checkOnce(ctx context.Context) error {
 // checkVersion refuses servers that are too old, but not one that does not tell its version.
 func (b *Backend) checkVersion(ctx context.Context) error {
 	res, err := b.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
-	if err != nil && outcomeOf(err) != answered {
+	if err != nil && outcomeOf(err) != kit.Answered {
 		return err
 	}
 	var major, minor int

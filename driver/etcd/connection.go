@@ -178,7 +178,7 @@ func (b *Backend) suspect() {
 	if b.conns == nil || !b.probing.CompareAndSwap(false, true) {
 		return
 	}
-	if !b.spawn(b.probe) {
+	if !b.life.Go(b.probe) {
 		b.probing.Store(false)
 	}
 }
@@ -188,14 +188,14 @@ func (b *Backend) suspect() {
 func (b *Backend) probe() {
 	defer b.probing.Store(false)
 	since := stamp()
-	ctx, cancel := context.WithTimeout(b.ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(b.life.Context(), probeTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for range 2 * b.conns.members {
 		wg.Go(func() { _, _ = b.status.Status(ctx, &pb.StatusRequest{}, callOptions...) })
 	}
 	wg.Wait()
-	if ctx.Err() != nil && b.ctx.Err() == nil {
+	if ctx.Err() != nil && !b.life.Over() {
 		b.conns.closeSilent(since)
 	}
 }

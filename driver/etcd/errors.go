@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // errNoAnswer: nobody knows what became of a call.
@@ -21,34 +21,26 @@ var errNoAnswer = errors.New("the server did not answer")
 // noAnswer is the error of a call that nobody answered in a time.
 func noAnswer(within time.Duration) error { return fmt.Errorf("%w within %s", errNoAnswer, within) }
 
-// outcome is what an error tells about a call.
-type outcome int
-
-const (
-	answered outcome = iota // it was executed, or refused for good
-	refused                 // it did nothing, and may succeed if it is sent again
-	unknown                 // nobody knows
-)
-
-func outcomeOf(err error) outcome {
+// outcomeOf says what an error tells about a call.
+func outcomeOf(err error) kit.Outcome {
 	if err == nil || errors.Is(err, driver.ErrUnsupported) {
-		return answered
+		return kit.Answered
 	}
 	if errors.Is(err, errNotSent) {
-		return refused
+		return kit.NotDone
 	}
 	e := rpctypes.Error(err)
 	switch {
 	case errors.Is(e, rpctypes.ErrTooManyRequests), errors.Is(e, rpctypes.ErrAuthOldRevision), errors.Is(e, rpctypes.ErrInvalidAuthToken):
-		return refused
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return unknown
+		return kit.NotDone
+	case kit.IsContext(err):
+		return kit.Unknown
 	}
 	switch code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown, codes.Aborted:
-		return unknown
+		return kit.Unknown
 	}
-	return answered
+	return kit.Answered
 }
 
 func code(err error) codes.Code {
@@ -72,7 +64,7 @@ func plain(err error) error {
 	switch {
 	case err == nil, errors.Is(err, errNoAnswer):
 		return err
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case kit.IsContext(err):
 		return errNoAnswer
 	}
 	switch status.Code(err) {

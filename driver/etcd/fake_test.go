@@ -3,13 +3,13 @@ package etcd
 import (
 	"context"
 	"sync"
-	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // fakeCluster answers the parts of a proof, and transactions as a test says.
@@ -54,7 +54,7 @@ func (c *fakeCluster) wait(ctx context.Context, part string) error {
 	if mute {
 		<-ctx.Done()
 	}
-	return pause(ctx, slow+time.Microsecond)
+	return kit.Pause(ctx, nil, slow+time.Microsecond)
 }
 
 func (c *fakeCluster) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
@@ -139,15 +139,14 @@ func (s *fakeKeepAlives) Recv() (*pb.LeaseKeepAliveResponse, error) {
 }
 
 // holding returns a backend of the cluster, which it knows, with one hold under one lease of 6 s.
-func holding(t *testing.T, c *fakeCluster) (*Backend, *lease, *request) {
+func holding(c *fakeCluster) (*Backend, *lease, *request) {
 	b := &Backend{
-		kv: c, leases: c, id: "0123456789abcdef", base: "dlock/",
-		requests: map[driver.ID]*request{}, tombstones: map[driver.ID]time.Time{}, names: map[string]*nameState{},
+		life: kit.NewLife(), kv: c, leases: c, id: "0123456789abcdef", base: "dlock/",
+		requests: map[driver.ID]*request{}, names: map[string]*nameState{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{}, keeping: true,
 	}
-	b.ctx, b.cancel = context.WithCancel(t.Context())
 	b.keepAlives.b, b.watcher.b = b, b
-	b.txns.kv, b.txns.ctx = c, b.ctx
+	b.txns.kv, b.txns.ctx = c, b.life.Context()
 	b.verdict.Store(&verdict{})
 	b.formatted.Store(true)
 	l := &lease{id: 7, ttl: 6 * time.Second, since: time.Now()}

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Inspect implements [driver.Backend]. What is left of a lease comes from the server, which tells
@@ -141,7 +142,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		lost := false
 		// nobody joined since
 		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", res.Header.Revision))
-		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || outcomeOf(err) == unknown })
+		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || outcomeOf(err) == kit.Unknown })
 		if err != nil {
 			return err
 		}

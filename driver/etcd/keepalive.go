@@ -66,13 +66,13 @@ func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]b
 
 // open starts a stream. k.mu is held.
 func (k *keepAlives) open() *keepStream {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(k.b.ctx))
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(k.b.life.Context()))
 	s := &keepStream{
 		out: newOutbox[*pb.LeaseKeepAliveRequest](), cancel: cancel, broken: make(chan struct{}),
 		pending: map[int64][]chan *pb.LeaseKeepAliveResponse{},
 	}
 	k.s = s
-	begun := k.b.spawn(func() {
+	begun := k.b.life.Go(func() {
 		err := k.run(ctx, s)
 		cancel()
 		k.mu.Lock()
@@ -96,7 +96,7 @@ func (k *keepAlives) run(ctx context.Context, s *keepStream) error {
 	if err != nil {
 		return err
 	}
-	k.b.spawn(func() { s.out.run(ctx, stream.Send) })
+	k.b.life.Go(func() { s.out.run(ctx, stream.Send) })
 	for {
 		res, err := stream.Recv()
 		if err != nil {

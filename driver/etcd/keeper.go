@@ -3,6 +3,8 @@ package etcd
 import (
 	"context"
 	"time"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // The keeper is the one goroutine that keeps order in the background. It keeps the leases alive
@@ -11,9 +13,9 @@ import (
 
 // startKeeper starts the keeper, unless it runs. b.mu is held.
 func (b *Backend) startKeeper() {
-	if !b.keeping && b.ctx.Err() == nil {
+	if !b.keeping && !b.life.Over() {
 		b.keeping = true
-		b.spawn(b.keep)
+		b.life.Go(b.keep)
 	}
 }
 
@@ -29,12 +31,14 @@ func (b *Backend) keep() {
 		}
 		b.mu.Unlock()
 		for ttl, ls := range due {
-			b.spawn(func() { b.keepAlive(ttl, ls) })
+			b.life.Go(func() { b.keepAlive(ttl, ls) })
 		}
 		for _, l := range idle {
-			b.spawn(func() { _ = b.attempt(b.ctx, lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) }) })
+			b.life.Go(func() {
+				_ = b.attempt(b.life.Context(), lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) })
+			})
 		}
-		if pause(b.ctx, next) != nil {
+		if kit.Pause(b.life.Context(), nil, next) != nil {
 			return
 		}
 	}
@@ -42,7 +46,7 @@ func (b *Backend) keep() {
 
 // keepAlive proves leases of one TTL on behalf of those who wait.
 func (b *Backend) keepAlive(ttl time.Duration, ls []*lease) {
-	ctx, cancel := context.WithTimeout(b.ctx, max(ttl/3, time.Second))
+	ctx, cancel := context.WithTimeout(b.life.Context(), max(ttl/3, time.Second))
 	defer cancel()
 	ps := b.prove(ctx, ls)
 	b.mu.Lock()
@@ -99,10 +103,10 @@ func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next 
 	}
 	if now.Sub(b.lastPurge) > time.Second {
 		b.lastPurge = now
-		b.purgeTombstones(now)
+		b.tombstones.Purge(now)
 		b.purgeNames(now)
 	}
-	any = any || len(b.requests)+len(b.names)+len(b.tombstones) > 0
+	any = any || len(b.requests)+len(b.names)+b.tombstones.Len() > 0
 	if !any {
 		return nil, nil, 0
 	}

@@ -12,14 +12,14 @@ func TestLeasesOfOtherTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
 		s.hung = 8
-		b, l, _ := holding(t, s)
-		defer b.cancel()
+		b, l, _ := holding(s)
+		defer b.life.End()
 		start := time.Now()
 		long := &lease{id: 8, ttl: 10 * time.Minute, since: start.Add(-5 * time.Minute), used: start, waiting: 1}
 		l.waiting, l.since = 1, start.Add(-3*time.Second) // so that both are due
 		b.pools[600] = newPool(long)
 		b.fixed[l] = true
-		b.spawn(b.keep)
+		b.life.Go(b.keep)
 		time.Sleep(20 * time.Second)
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // maxKeys is how many keys share a lease. A put costs the server a little for each key of its
@@ -171,7 +172,7 @@ func (b *Backend) refresh(ctx context.Context, l *lease) error {
 		switch {
 		case p.err == nil && time.Since(p.since) < l.ttl/2:
 			return nil
-		case errors.Is(p.err, driver.ErrLost), b.ctx.Err() != nil:
+		case errors.Is(p.err, driver.ErrLost), b.life.Over():
 			return p.err
 		case time.Now().After(end):
 			var e *ended
@@ -183,7 +184,8 @@ func (b *Backend) refresh(ctx context.Context, l *lease) error {
 			}
 			return &unanswered{fmt.Errorf("the lease could not be renewed: %w", p.err)}
 		}
-		if b.rest(ctx, 20*time.Millisecond); ctx.Err() != nil {
+		_ = kit.Pause(ctx, b.life.Closed(), 20*time.Millisecond)
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -234,10 +236,10 @@ func (b *Backend) revoke(ctx context.Context, l *lease) error {
 // revokeFixed revokes the lease of a fixed request, until that is answered or it must have expired.
 func (b *Backend) revokeFixed(l *lease) {
 	for end := time.Now().Add(l.ttl); time.Now().Before(end); {
-		if b.attempt(b.ctx, lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) }) == nil {
+		if b.attempt(b.life.Context(), lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) }) == nil {
 			break
 		}
-		if pause(b.ctx, 100*time.Millisecond) != nil {
+		if kit.Pause(b.life.Context(), nil, 100*time.Millisecond) != nil {
 			return // Close revokes it
 		}
 	}
@@ -260,7 +262,7 @@ func (b *Backend) revokeAll(ls []*lease) {
 		wg.Go(func() {
 			for l := range queue {
 				for ctx.Err() == nil && b.revokeOnce(ctx, l) != nil {
-					_ = pause(ctx, 20*time.Millisecond)
+					_ = kit.Pause(ctx, nil, 20*time.Millisecond)
 				}
 			}
 		})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // An orphan is a key of this client that none of its requests has: a late copy of an acquire put
@@ -33,12 +35,14 @@ func (b *Backend) isOrphan(key string) bool {
 	return !used
 }
 
-// removeOrphan deletes an orphan in the background. Its slot is in use until then. b.mu is held.
+// removeOrphan deletes an orphan in the background, however long it takes. Its slot is in use until
+// then. b.mu is held.
 func (b *Backend) removeOrphan(key string) {
 	name, slot, _ := b.splitKey(key)
 	b.nameOf(name).slots[slot] = time.Time{}
-	b.spawn(func() {
-		if b.deleteKey(name, key) == nil {
+	b.life.Go(func() {
+		deleted := kit.Settle(b.life.Context(), 0, func(ctx context.Context) error { return b.deleteKey(ctx, name, key) })
+		if deleted {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.freeKey(name, slot, time.Time{})
@@ -46,23 +50,17 @@ func (b *Backend) removeOrphan(key string) {
 	})
 }
 
-// deleteKey deletes a key that no request has, however long it takes.
-func (b *Backend) deleteKey(name, key string) error {
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		var res *pb.RangeResponse
-		err := b.repeat(b.ctx, func(ctx context.Context) (err error) {
-			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(key)}, callOptions...)
-			return err
-		})
-		if err == nil && len(res.Kvs) > 0 {
-			req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, res.Kvs[0].ModRevision)}, Success: []*pb.RequestOp{deleteOp(key)}}
-			_, _, err = b.txn(b.ctx, name, req, func(error) {})
-		}
-		if err == nil {
-			return nil
-		}
-		if err := pause(b.ctx, wait); err != nil {
-			return err
-		}
+// deleteKey deletes a key that no request has.
+func (b *Backend) deleteKey(ctx context.Context, name, key string) error {
+	var res *pb.RangeResponse
+	err := b.repeat(ctx, func(ctx context.Context) (err error) {
+		res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(key)}, callOptions...)
+		return err
+	})
+	if err != nil || len(res.Kvs) == 0 {
+		return err
 	}
+	req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, res.Kvs[0].ModRevision)}, Success: []*pb.RequestOp{deleteOp(key)}}
+	_, _, err = b.txn(ctx, name, req, func(error) {})
+	return err
 }

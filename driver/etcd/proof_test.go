@@ -27,8 +27,8 @@ func TestProofNeedsOneTerm(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &fakeCluster{read: c.read, keep: c.keep, list: c.list}
-			b, l, rq := holding(t, s)
-			defer b.cancel()
+			b, l, rq := holding(s)
+			defer b.life.End()
 			s.ttl, s.left = c.ttl, c.left
 			time.Sleep(2 * time.Second)
 			sent := time.Now()
@@ -50,8 +50,8 @@ func TestProofNeedsOneTerm(t *testing.T) {
 func TestAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
-		b, l, rq := holding(t, s)
-		defer b.cancel()
+		b, l, rq := holding(s)
+		defer b.life.End()
 		lost := make(chan driver.ID, 1)
 		b.Notify(func(id driver.ID) { lost <- id })
 		orphan, other := "dlock/n/s0123456789abcdef-9", "elsewhere"
@@ -74,8 +74,8 @@ func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
 		s.mute = true
-		b, l, _ := holding(t, s)
-		defer b.cancel()
+		b, l, _ := holding(s)
+		defer b.life.End()
 		round := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
@@ -108,8 +108,8 @@ func TestSlowAnswersAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
 		s.slow = 1900 * time.Millisecond
-		b, l, _ := holding(t, s)
-		defer b.cancel()
+		b, l, _ := holding(s)
+		defer b.life.End()
 		ctx, cancel := context.WithTimeout(t.Context(), l.ttl/3)
 		defer cancel()
 		if p := b.prove(ctx, []*lease{l})[0]; p.err != nil {
@@ -125,8 +125,8 @@ func TestDeadMemberIsPassedOver(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := oneTerm()
 			s.dead = map[string]bool{part: true}
-			b, l, _ := holding(t, s)
-			defer b.cancel()
+			b, l, _ := holding(s)
+			defer b.life.End()
 			ctx, cancel := context.WithTimeout(t.Context(), l.ttl/3)
 			defer cancel()
 			if p := b.prove(ctx, []*lease{l})[0]; p.err != nil {

@@ -7,6 +7,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Release implements [driver.Backend].
@@ -15,7 +16,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Over() {
 		b.mu.Unlock()
 		return driver.ErrClosed
 	}
@@ -36,13 +37,13 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	acquiring := rq.until.IsZero()
 	b.mu.Unlock()
 	if acquiring { // its Acquire ends first, so that nothing is put after it was removed
-		rq.notify()
+		rq.wake.Set()
 		select {
 		case rq.busy <- struct{}{}:
 		case <-ctx.Done():
-			b.spawn(func() { b.giveUpAfterAcquire(rq) })
+			b.life.Go(func() { b.giveUpAfterAcquire(rq) })
 			return ctx.Err()
-		case <-b.ctx.Done():
+		case <-b.life.Closed():
 			return driver.ErrClosed
 		}
 		defer func() { <-rq.busy }()
@@ -104,7 +105,7 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 		var res *pb.TxnResponse
 		res, _, err = b.txn(ctx, rq.Name, req, func(err error) {
 			// the transaction that takes the last of the space is executed
-			if outcomeOf(err) == unknown || isFull(err) {
+			if outcomeOf(err) == kit.Unknown || isFull(err) {
 				b.mu.Lock()
 				rq.unknownReleases++
 				b.mu.Unlock()
@@ -158,27 +159,33 @@ func (b *Backend) removed(rq *request, until time.Time) {
 	rq.detach()
 	if l != nil && l.fixed && !l.gone {
 		l.gone = true
-		b.spawn(func() { b.revokeFixed(l) })
+		b.life.Go(func() { b.revokeFixed(l) })
 	}
 	if rq.releasing && !rq.ended {
 		b.finish(rq)
 	}
 }
 
-// giveUp removes a request of which nobody will hear any more. b.mu is held.
+// giveUp removes a request whose caller will not ask for it any more, in the background and however
+// long it takes. b.mu is held.
 func (b *Backend) giveUp(rq *request) {
 	b.finish(rq)
 	if rq.uncertain {
 		b.addTombstone(rq.ID, rq.TTL)
 	}
-	b.spawn(func() { b.removeInBackground(rq) })
+	b.life.Go(func() {
+		kit.Settle(b.life.Context(), 0, func(ctx context.Context) error {
+			_, err := b.remove(ctx, rq)
+			return err
+		})
+	})
 }
 
 // giveUpAfterAcquire gives a request up once its Acquire has ended.
 func (b *Backend) giveUpAfterAcquire(rq *request) {
 	select {
 	case rq.busy <- struct{}{}:
-	case <-b.ctx.Done():
+	case <-b.life.Closed():
 		return
 	}
 	defer func() { <-rq.busy }()
@@ -186,15 +193,5 @@ func (b *Backend) giveUpAfterAcquire(rq *request) {
 	defer b.mu.Unlock()
 	if !rq.ended {
 		b.giveUp(rq)
-	}
-}
-
-// removeInBackground removes a request's key, however long it takes. It is a goroutine for each
-// such request, until the server answers.
-func (b *Backend) removeInBackground(rq *request) {
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		if _, err := b.remove(b.ctx, rq); err == nil || pause(b.ctx, wait) != nil {
-			return
-		}
 	}
 }

@@ -23,8 +23,8 @@ func TestRemoveWithoutSpace(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := oneTerm()
-			b, _, rq := holding(t, s)
-			defer b.cancel()
+			b, _, rq := holding(s)
+			defer b.life.End()
 			if !c.grant {
 				s.full = rpctypes.ErrGRPCNoSpace
 			}

@@ -22,7 +22,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	}
 	under := map[*lease][]int{}
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Over() {
 		b.mu.Unlock()
 		return fail(driver.ErrClosed)
 	}

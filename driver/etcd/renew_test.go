@@ -13,8 +13,8 @@ import (
 func TestRenewBesideRelease(t *testing.T) {
 	for _, releasing := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b, _, rq := holding(t, oneTerm())
-			defer b.cancel()
+			b, _, rq := holding(oneTerm())
+			defer b.life.End()
 			b.mu.Lock()
 			rq.releasing = releasing
 			b.removed(rq, time.Time{})

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // request is a request of this client that may stand in a queue. The backend's mu guards what
@@ -11,7 +12,7 @@ import (
 type request struct {
 	driver.Request
 	busy chan struct{} // holds a token while an Acquire or a Release works on it
-	wake chan struct{} // holds a token if there is news for its Acquire
+	wake kit.Signal    // there is news for its Acquire
 
 	slot            int
 	key             string    // "": none yet
@@ -30,19 +31,11 @@ type request struct {
 }
 
 func newRequest(r driver.Request) *request {
-	return &request{Request: r, busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	return &request{Request: r, busy: make(chan struct{}, 1), wake: kit.NewSignal()}
 }
 
 // stopped reports whether nothing may be put for the request any more. The backend's mu is held.
 func (rq *request) stopped() bool { return rq.ended || rq.releasing }
-
-// notify wakes the request's Acquire.
-func (rq *request) notify() {
-	select {
-	case rq.wake <- struct{}{}:
-	default:
-	}
-}
 
 // token returns the fencing token of a request that stands.
 func (rq *request) token() driver.Token {
@@ -84,7 +77,7 @@ func (b *Backend) vanished(rq *request) {
 		rq.uncertain = false // a copy can put nothing under that lease
 		rq.detach()
 	}
-	rq.notify()
+	rq.wake.Set()
 }
 
 // finish removes a request from the client's own. b.mu is held.
@@ -92,7 +85,7 @@ func (b *Backend) finish(rq *request) {
 	rq.ended = true
 	b.stopWaiting(rq)
 	delete(b.requests, rq.ID)
-	rq.notify()
+	rq.wake.Set()
 }
 
 // lose ends a hold that was not released, and removes what may be left of it. B.mu is held.

@@ -13,8 +13,8 @@ import (
 func TestHoldThatNobodyRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
-		b, l, forgotten := holding(t, s)
-		defer b.cancel()
+		b, l, forgotten := holding(s)
+		defer b.life.End()
 		b.pools[6] = newPool(l)
 		id := driver.NewID()
 		kept := newRequest(driver.Request{Name: "kept", ID: id, Owner: id, TTL: l.ttl})
@@ -25,7 +25,7 @@ func TestHoldThatNobodyRenews(t *testing.T) {
 		b.requests[id] = kept
 		b.mu.Unlock()
 		s.keys = append(s.keys, kept.key)
-		b.spawn(b.keep)
+		b.life.Go(b.keep)
 		for range 6 {
 			time.Sleep(l.ttl / 3)
 			if p := b.Renew(t.Context(), []driver.Request{kept.Request})[0]; p.Err != nil {

@@ -3,25 +3,24 @@ package etcd
 import (
 	"context"
 	"sync"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // outbox feeds a stream, so that nobody waits for a server that does not read.
 type outbox[T any] struct {
 	mu    sync.Mutex
 	items []T
-	wake  chan struct{}
+	wake  kit.Signal
 }
 
-func newOutbox[T any]() *outbox[T] { return &outbox[T]{wake: make(chan struct{}, 1)} }
+func newOutbox[T any]() *outbox[T] { return &outbox[T]{wake: kit.NewSignal()} }
 
 func (o *outbox[T]) add(item T) {
 	o.mu.Lock()
 	o.items = append(o.items, item)
 	o.mu.Unlock()
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.wake.Set()
 }
 
 // run sends what is added until ctx or the stream ends.

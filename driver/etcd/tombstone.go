@@ -13,17 +13,8 @@ import (
 
 // addTombstone makes the client refuse an ID. b.mu is held.
 func (b *Backend) addTombstone(id driver.ID, ttl time.Duration) {
-	b.tombstones[id] = time.Now().Add(2*ttl + time.Second)
+	b.tombstones.Add(id, time.Now().Add(2*ttl+time.Second))
 	b.startKeeper()
-}
-
-// purgeTombstones forgets the tombstones whose time is over. b.mu is held.
-func (b *Backend) purgeTombstones(now time.Time) {
-	for id, until := range b.tombstones {
-		if now.After(until) {
-			delete(b.tombstones, id)
-		}
-	}
 }
 
 // tombstoneLease returns a lease for a tombstone in the server that has to stand for the TTL, and

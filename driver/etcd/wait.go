@@ -74,7 +74,7 @@ func (b *Backend) awaitNews(ctx context.Context, rq *request) error {
 		case <-rq.wake:
 		case <-ctx.Done():
 			return driver.Waited(ctx)
-		case <-b.ctx.Done():
+		case <-b.life.Closed():
 			return driver.ErrClosed
 		}
 	}
@@ -136,7 +136,7 @@ func (n *nameState) wakeGranted() {
 		}
 		if _, err := n.queue.admit(rq.Request, rq.rev); err != nil {
 			rq.refusal = err
-			rq.notify()
+			rq.wake.Set()
 		}
 		rq.checked = true
 		return true
@@ -144,7 +144,7 @@ func (n *nameState) wakeGranted() {
 	for _, r := range n.queue.arrivals[:n.queue.rule.Granted()] {
 		if rq := n.waiting[r.key]; rq != nil && rq.rev == r.rev && rq.checked && !rq.granted {
 			rq.granted = true
-			rq.notify()
+			rq.wake.Set()
 		}
 	}
 }

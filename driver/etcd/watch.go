@@ -10,6 +10,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 const (
@@ -50,7 +52,7 @@ func (w *watcher) check(now time.Time) {
 	}
 	if now.Sub(w.revisionRead) >= maxLag {
 		w.revisionRead, w.required = now, w.revision
-		w.b.spawn(w.readRevision)
+		w.b.life.Go(w.readRevision)
 	}
 	silent := now.Sub(w.asked)
 	switch {
@@ -71,7 +73,7 @@ func (w *watcher) check(now time.Time) {
 // tells: it has a leader, and answers.
 func (w *watcher) readRevision() {
 	b := w.b
-	ctx, cancel := context.WithTimeout(b.ctx, maxLag)
+	ctx, cancel := context.WithTimeout(b.life.Context(), maxLag)
 	defer cancel()
 	var res *pb.RangeResponse
 	err := b.repeat(ctx, func(ctx context.Context) (err error) {
@@ -132,9 +134,9 @@ func (w *watcher) open() {
 		w.watches[n.watchID] = n
 		out.add(createRequest(n))
 	}
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.b.ctx))
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.b.life.Context()))
 	w.stop, w.asked, w.checked, w.required = cancel, time.Time{}, time.Now(), 0
-	w.b.spawn(func() {
+	w.b.life.Go(func() {
 		_ = w.run(ctx, out)
 		cancel()
 		w.reopen()
@@ -148,7 +150,7 @@ func (w *watcher) reopen() {
 	w.faults++
 	wait := min(20*time.Millisecond<<min(w.faults, 6), 500*time.Millisecond)
 	b.mu.Unlock()
-	_ = pause(b.ctx, wait)
+	_ = kit.Pause(b.life.Context(), nil, wait)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w.out = nil
@@ -157,7 +159,7 @@ func (w *watcher) reopen() {
 			w.cancel(n)
 		}
 	}
-	if len(w.watches) > 0 && b.ctx.Err() == nil {
+	if len(w.watches) > 0 && !b.life.Over() {
 		w.open()
 	}
 }
@@ -168,7 +170,7 @@ func (w *watcher) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error 
 	if err != nil {
 		return err
 	}
-	w.b.spawn(func() { out.run(ctx, stream.Send) })
+	w.b.life.Go(func() { out.run(ctx, stream.Send) })
 	for {
 		res, err := stream.Recv()
 		if err != nil {
@@ -199,18 +201,18 @@ func (w *watcher) receive(res *pb.WatchResponse) {
 	case n == nil || n.watchID != res.WatchId: // it was cancelled
 	case res.Canceled: // the server cannot go on: compacted, or it lacks a right
 		w.forget(n)
-		b.spawn(func() {
-			_ = pause(b.ctx, 50*time.Millisecond)
+		b.life.Go(func() {
+			_ = kit.Pause(b.life.Context(), nil, 50*time.Millisecond)
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if n.watchID == 0 && len(n.waiting) > 0 && b.ctx.Err() == nil {
+			if n.watchID == 0 && len(n.waiting) > 0 && !b.life.Over() {
 				w.watch(n)
 			}
 			b.forgetName(n)
 		})
 	case res.Created:
 		id := n.watchID
-		b.spawn(func() { w.load(n, id) })
+		b.life.Go(func() { w.load(n, id) })
 	case n.queue == nil: // what it says is in what will be read, or comes after it
 		n.early = append(n.early, res.Events...)
 	default:
@@ -228,7 +230,7 @@ func (w *watcher) refuse(err error) {
 	for _, n := range w.watches {
 		for _, rq := range n.waiting {
 			rq.refusal = err
-			rq.notify()
+			rq.wake.Set()
 		}
 	}
 }
@@ -238,9 +240,9 @@ func (w *watcher) refuse(err error) {
 func (w *watcher) load(n *nameState, watchID int64) {
 	b := w.b
 	for {
-		res, err := b.get(b.ctx, n.prefix)
+		res, err := b.get(b.life.Context(), n.prefix)
 		b.mu.Lock()
-		if n.watchID != watchID || b.ctx.Err() != nil {
+		if n.watchID != watchID || b.life.Over() {
 			b.mu.Unlock()
 			return
 		}
@@ -256,7 +258,7 @@ func (w *watcher) load(n *nameState, watchID int64) {
 			return
 		}
 		b.mu.Unlock()
-		if pause(b.ctx, 100*time.Millisecond) != nil {
+		if kit.Pause(b.life.Context(), nil, 100*time.Millisecond) != nil {
 			return
 		}
 	}
