@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,8 +16,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
+// Options are the options of [New]. The zero value is useful.
+type Options struct {
+	// Prefix is put before every name. Backends see each other's locks where prefix and name
+	// together are the same.
+	Prefix string
+}
+
 // Backend is one client of a directory. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker] and [driver.Lister]. It is made by [New] or a URL; the zero value is of no use.
+// [driver.Breaker] and [driver.Lister], whose contracts it keeps. It is made by [New] or a URL; the
+// zero value is of no use.
 type Backend struct {
 	identity string
 	prefix   string
@@ -29,23 +35,23 @@ type Backend struct {
 	tick     time.Duration
 	at       func(step string) // for tests
 
-	// by slot, full while locked: our own updates of a slot go one by one
+	// locks by slot, full while locked: the client's own updates of a slot go one by one
 	updating [64]chan struct{}
 	calls    sync.WaitGroup // calls and goroutines under way
 	closing  chan struct{}
 	done     chan struct{} // closed when Close is through
 
-	mu      sync.Mutex
-	closed  bool
-	cache   map[int]*state
-	mine    map[driver.ID]*hold
-	waits   map[int]*waits
-	news    []int   // slots that the poller has to look at
-	graves  []grave // by their time
-	polling bool
+	mu         sync.Mutex
+	closed     bool
+	cache      map[int]*state
+	requests   map[driver.ID]*ownRequest
+	waiting    map[int]*waitingSlot
+	notified   []int           // slots that the poller has to check
+	tombstones []leftTombstone // by their time
+	polling    bool            // the poller runs
 }
 
-// config is what tests change.
+// config is what tests replace.
 type config struct {
 	boot  string
 	magic func(dir string) (uint32, error)
@@ -54,15 +60,25 @@ type config struct {
 	at    func(step string)
 }
 
-func open(dir, prefix string) (*Backend, error) {
+// New returns a backend over the queues in dir. It makes the directory, for this user alone, if it
+// is missing. All programs that share it run as one user.
+//
+// New refuses a directory with an error that matches [driver.ErrUnsupported], and says why, if its
+// file system cannot keep the promises of this package, if programs with another boot ID use it, or
+// if a version of dlock with another format of the directory has made it in this boot.
+func New(dir string, o Options) (*Backend, error) {
+	dir, err := absolute(dir, o)
+	if err != nil {
+		return nil, err
+	}
 	boot, err := bootID()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}
-	return openConfig(dir, prefix, config{boot: boot, magic: magic, clock: monotonic, tick: tick, at: func(string) {}})
+	return newBackend(dir, o.Prefix, config{boot: boot, magic: magic, clock: monotonic, tick: tick, at: func(string) {}})
 }
 
-func openConfig(dir, prefix string, c config) (*Backend, error) {
+func newBackend(dir, prefix string, c config) (*Backend, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -97,20 +113,20 @@ func openConfig(dir, prefix string, c config) (*Backend, error) {
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
 		cache:    map[int]*state{},
-		mine:     map[driver.ID]*hold{},
-		waits:    map[int]*waits{},
+		requests: map[driver.ID]*ownRequest{},
+		waiting:  map[int]*waitingSlot{},
 	}
 	for i := range b.updating {
 		b.updating[i] = make(chan struct{}, 1)
 	}
-	if err := b.sweep(); err != nil {
+	if err := b.purge(); err != nil {
 		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// Capabilities returns what the driver can do. The holds end with the boot of the machine.
+// Capabilities implements [driver.Capable]. All holds end with the boot of the machine.
 func (b *Backend) Capabilities() driver.Capabilities {
 	return driver.Capabilities{
 		Backend:         "file",
@@ -133,7 +149,7 @@ const (
 	maxTTL = 100 * 365 * 24 * time.Hour // keeps sums of times far from the end of their range
 )
 
-// begin starts a call that Close waits for.
+// begin begins a call, for which Close waits. Done of b.calls has to follow.
 func (b *Backend) begin(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,115 +161,6 @@ func (b *Backend) begin(ctx context.Context) error {
 	}
 	b.calls.Add(1)
 	return nil
-}
-
-// Break implements [driver.Breaker].
-func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	if err := b.begin(ctx); err != nil {
-		return err
-	}
-	defer b.calls.Done()
-	name = b.prefix + name
-	i := slot(name)
-	err := b.update(ctx, i, func(s *state, _ int64) error {
-		found := false
-		err := s.each(name, func(e *entry) *entry { // all that have tokens are at hand
-			if t == 0 || e.Token != t {
-				return e
-			}
-			found = true
-			switch {
-			case force:
-				return nil
-			case e.Broken:
-				return e
-			}
-			return e.change(func(e *entry) { e.Broken = true })
-		})
-		if err == nil && !found {
-			return driver.ErrNotHeld
-		}
-		return err
-	})
-	if err == nil {
-		// finds when it ends; otherwise whoever comes next does
-		b.update(context.Background(), i, nil)
-	}
-	return err
-}
-
-// Inspect implements [driver.Backend].
-func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	if err := b.begin(ctx); err != nil {
-		return driver.Queue{}, err
-	}
-	defer b.calls.Done()
-	name = b.prefix + name
-	i := slot(name)
-	if err := b.updateSome(ctx, i, math.MaxInt, nil); err != nil {
-		return driver.Queue{}, err
-	}
-	s, err := b.read(i)
-	if err != nil {
-		return driver.Queue{}, err
-	}
-	now, err := b.clock()
-	q := s.queue(name)
-	if q == nil || err != nil {
-		return driver.Queue{}, err
-	}
-	var out driver.Queue
-	show := func(es []*entry, to *[]*driver.Entry) {
-		for _, e := range es {
-			cell, dead, err2 := b.life(e, now)
-			if left := e.expires(cell) - now; err2 != nil {
-				err = err2
-			} else if !dead && left > 0 {
-				c := e.Entry
-				c.Name = strings.TrimPrefix(c.Name, b.prefix)
-				c.Age, c.Left = time.Duration(max(0, now-e.arrived)), time.Duration(left)
-				*to = append(*to, &c)
-			}
-		}
-	}
-	strangers, err := q.all()
-	show(strangers, &out.Arrivals)
-	show(q.joins, &out.Joins)
-	return out, err
-}
-
-// List implements [driver.Lister].
-func (b *Backend) List(ctx context.Context) ([]string, error) {
-	if err := b.begin(ctx); err != nil {
-		return nil, err
-	}
-	defer b.calls.Done()
-	var names []string
-	for i := range slots {
-		w, err := load(b.table.word(i))
-		if err != nil {
-			return nil, err
-		}
-		if vacant(w) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if err := b.updateSome(ctx, i, math.MaxInt, nil); err != nil {
-			return nil, err
-		}
-		s, err := b.read(i)
-		if err != nil {
-			return nil, err
-		}
-		for _, q := range s.queues {
-			if name, ok := strings.CutPrefix(q.name, b.prefix); ok && name != "" {
-				names = append(names, name)
-			}
-		}
-	}
-	return names, nil
 }
 
 // Close implements [driver.Backend].
@@ -269,13 +176,13 @@ func (b *Backend) Close() error {
 	defer close(b.done)
 	close(b.closing)
 	if b.session.bell != nil {
-		b.session.poke() // the poller
+		b.session.ringSelf() // ends the poller
 	}
 	b.calls.Wait()
 	end, clean := time.Now().Add(2*time.Second), true
-	for _, h := range slices.Collect(maps.Values(b.mine)) {
-		if time.Now().After(end) || b.bequeath(h) != nil {
-			clean = false // it dies with the session
+	for _, own := range slices.Collect(maps.Values(b.requests)) {
+		if time.Now().After(end) || b.releaseAtClose(own) != nil {
+			clean = false // it ends with the session
 			break
 		}
 	}
@@ -284,15 +191,15 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// bequeath leaves what was granted to a Fixed request to its time, and takes every other out of the
-// queue.
-func (b *Backend) bequeath(h *hold) error {
-	h.mu.Lock()
-	over := h.over // given up, or lost
-	h.mu.Unlock()
-	return b.update(context.Background(), h.slot, func(s *state, _ int64) error {
+// releaseAtClose removes a request from its queue. A Fixed request that was granted stays until its
+// time, and does not depend on the client any more.
+func (b *Backend) releaseAtClose(own *ownRequest) error {
+	own.mu.Lock()
+	over := own.over // abandoned, or lost
+	own.mu.Unlock()
+	return b.update(context.Background(), own.slot, func(s *state, _ int64) error {
 		var err error
-		fault := s.alter(h.name, h.id, func(e *entry) *entry {
+		fault := s.alter(own.name, own.id, func(e *entry) *entry {
 			switch {
 			case e.session != b.session.id:
 				return e
@@ -303,7 +210,7 @@ func (b *Backend) bequeath(h *hold) error {
 			if cell, err = b.table.cells.at(e.session, e.cell); err != nil {
 				return e
 			}
-			return e.orphan(cell)
+			return e.detached(cell)
 		})
 		return errors.Join(err, fault)
 	})

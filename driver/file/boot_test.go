@@ -76,7 +76,7 @@ func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	dir := t.TempDir()
 	holder := startBoot(t, dir, boot1)
 	token := holder.do("acquire a 1h")
-	open := func() (*Backend, error) { return openConfig(dir, "", booted(boot2)) }
+	open := func() (*Backend, error) { return newBackend(dir, "", booted(boot2)) }
 	for _, state := range []string{"runs", "is stopped", "goes on"} {
 		switch state {
 		case "is stopped":
@@ -120,7 +120,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 			var in [2]atomic.Int64
 			for i := range 8 {
 				all.Go(func() {
-					b, err := openConfig(dir, "", booted([]string{boot1, boot2}[i%2]))
+					b, err := newBackend(dir, "", booted([]string{boot1, boot2}[i%2]))
 					if err == nil {
 						in[i%2].Add(1)
 						t.Cleanup(func() { b.Close() })
@@ -171,7 +171,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 		var s steps
 		second.at = s.at
 		resume := s.stop("announced", 1, func() error { return openAndKeep(t, dir, second) })
-		c := booted(boot1) // it showed itself before the second, and looked before it
+		c := booted(boot1) // it showed itself before the second, and bootCheck before it
 		others := filepath.Join(dir, "dlock-"+boot1)
 		if err := makeTable(dir, others); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 }
 
 func openAndKeep(t testing.TB, dir string, c config) error {
-	b, err := openConfig(dir, "", c)
+	b, err := newBackend(dir, "", c)
 	if err == nil {
 		t.Cleanup(func() { b.Close() })
 	}
@@ -207,7 +207,7 @@ func TestManyOpenAtOnceAndShareOneDirectory(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range bs {
 		all.Go(func() {
-			b, err := openConfig(dir, "", testConfig())
+			b, err := newBackend(dir, "", testConfig())
 			if err != nil {
 				t.Error(err)
 				return
@@ -239,7 +239,7 @@ func TestFileSystemsThatCannotAreRefused(t *testing.T) {
 	for magic, want := range names {
 		c := testConfig()
 		c.magic = func(string) (uint32, error) { return magic, nil }
-		b, err := openConfig(t.TempDir(), "", c)
+		b, err := newBackend(t.TempDir(), "", c)
 		if err == nil {
 			b.Close()
 		}
@@ -268,7 +268,7 @@ func TestUnusableDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 		swap(p, v, v+1)
-		_, err = openConfig(filepath.Join(dir, "locks"), "", testConfig())
+		_, err = newBackend(filepath.Join(dir, "locks"), "", testConfig())
 		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), what) {
 			t.Errorf("another %s: %v", what, err)
 		}
@@ -303,7 +303,7 @@ func TestDamageIsAnError(t *testing.T) {
 			r := request("a", long)
 			acquire(t, a, r)
 			inspect(t, b, "a")
-			b.keep(slot("a"), &state{}) // forget what was read
+			b.cacheState(slot("a"), &state{}) // forget what was read
 			if err := f(t, b); err != nil {
 				t.Fatal(err)
 			}

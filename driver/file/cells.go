@@ -13,18 +13,18 @@ import (
 const (
 	chunkSize  = 1 << 19 // by which the file grows: a whole number of pages everywhere
 	chunkWords = chunkSize / 8
-	// the first names the session that the block belongs to, the others are cells of its requests
+	// the first word names the session that has the block, the others are cells of its requests
 	blockWords = 64
 )
 
-// cells is the file in which all clients have their blocks, as shared memory. A client that lives
-// holds a lock on the byte of the file that has the number of its home.
+// cells is the file in which all clients have their blocks, as shared memory. A living client has a
+// lock on one byte of the file: that with the number of its home.
 type cells struct {
 	fd int
 
 	mu     sync.Mutex
 	chunks []mapped
-	asked  int64 // living were found to live at this very time
+	asked  int64 // when those in living were found to live
 	living map[sessionID]bool
 }
 
@@ -49,8 +49,8 @@ func (c *cells) word(i int) (*uint64, error) {
 	return c.chunks[i/chunkWords].word(i % chunkWords), nil
 }
 
-// grow adds a chunk that is really written: a hole might find the disk full when it is first
-// touched. The file is open for appending, so that two who grow it at once add two chunks.
+// grow adds a chunk to the file. The chunk is written, since the first access to a hole may find
+// the disk full. The file is open for appending, so that two who grow it at once add two chunks.
 func (c *cells) grow() error {
 	if err := writeAll(c.fd, make([]byte, chunkSize)); err != nil {
 		return fmt.Errorf("grow cells: %w", err)
@@ -58,8 +58,8 @@ func (c *cells) grow() error {
 	return nil
 }
 
-// owner returns the word that says whose the block is, nil beyond the last block, and what stands
-// in it.
+// owner returns the word that says whose the block is, and what it says. Beyond the last block the
+// word is nil.
 func (c *cells) owner(block int) (*uint64, sessionID, error) {
 	w, err := c.word(block * blockWords)
 	if err != nil || w == nil {
@@ -69,7 +69,7 @@ func (c *cells) owner(block int) (*uint64, sessionID, error) {
 	return w, sessionID(v), err
 }
 
-// at returns the time in a cell of the session's, 0 if it is not its any more.
+// at returns the time in a cell of the session; 0 if the cell is not the session's any more.
 func (c *cells) at(s sessionID, cell int) (int64, error) {
 	_, before, err := c.owner(cell / blockWords)
 	if err != nil || before != s {
@@ -90,8 +90,8 @@ func (c *cells) at(s sessionID, cell int) (int64, error) {
 	return int64(v), nil
 }
 
-// lives reports whether the client does. One that was found to live at this very now is not asked
-// again.
+// lives reports whether the client of the session lives. A client that was found to live at the
+// same now is not asked about again.
 func (c *cells) lives(s sessionID, now int64) (bool, error) {
 	c.mu.Lock()
 	known := c.asked == now && c.living[s]
@@ -134,8 +134,8 @@ func (c *cells) each(f func(block int, owner sessionID, word *uint64) error) err
 	}
 }
 
-// dead returns the sessions whose clients do not live any more, but for the one that asks, whose
-// lock it cannot see.
+// dead returns the sessions whose clients live no more. The session that asks is not among them: it
+// cannot see its own lock.
 func (c *cells) dead(self sessionID, now int64) ([]sessionID, error) {
 	var dead []sessionID
 	err := c.each(func(block int, owner sessionID, _ *uint64) error {
@@ -151,7 +151,7 @@ func (c *cells) dead(self sessionID, now int64) ([]sessionID, error) {
 	return dead, err
 }
 
-// free gives back all blocks of the session, its home at last: what is left of it is found by that.
+// free makes all blocks of the session free, its home last: by the home others find what is left.
 func (c *cells) free(s sessionID) error {
 	home, owner, err := c.owner(s.home())
 	if err != nil || owner != s {

@@ -23,7 +23,8 @@ func cpu(t testing.TB) time.Duration {
 }
 
 // Of those who wait a hand-off wakes the next two, however many there are. The others look as
-// seldom as if nothing happened. If each client looked after each hand-off it would be the square.
+// seldom as if nothing happened. If each client bootCheck after each hand-off it would be the
+// square.
 func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 	const handOffs, each = 60, 5
 	for _, clients := range []int{20, 140} {
@@ -31,7 +32,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 		var looks atomic.Int64
 		c := testConfig()
 		c.at = func(step string) {
-			if step == "look" {
+			if step == "check" {
 				looks.Add(1)
 			}
 		}
@@ -62,7 +63,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 		}
 		n, elapsed := looks.Load(), time.Since(begun)
 		t.Logf("%d clients: %.1f looks and %v of CPU a hand-off, in %v", clients, float64(n)/handOffs, (cpu(t)-used)/handOffs, elapsed)
-		idle := int64(clients) * int64(1+elapsed/(glance*tick)) // what they look anyway
+		idle := int64(clients) * int64(1+elapsed/(fallback*tick)) // what they look anyway
 		guards := int64(elapsed / tick)
 		if n > handOffs*each+idle+guards {
 			t.Errorf("among %d clients %d looks at %d hand-offs in %v", clients, n, handOffs, elapsed)
@@ -70,7 +71,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 	}
 }
 
-// Names whose waiters nothing happens to are not looked at every tick.
+// Names whose waiters nothing happens to are not bootCheck at every tick.
 func TestIdleWaitersOfManyNames(t *testing.T) {
 	const names = 1000
 	dir := t.TempDir()
@@ -78,7 +79,7 @@ func TestIdleWaitersOfManyNames(t *testing.T) {
 	var looks, passes atomic.Int64
 	c := testConfig()
 	c.at = func(step string) {
-		if step == "look" {
+		if step == "check" {
 			looks.Add(1)
 		}
 	}
@@ -91,12 +92,12 @@ func TestIdleWaitersOfManyNames(t *testing.T) {
 	}
 	defer all.Wait()
 	defer b.Close()
-	eventually(t, "all are looked after", func() bool {
+	eventually(t, "all are bootCheck after", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		n := 0
-		for _, w := range b.waits {
-			n += len(w.holds)
+		for _, w := range b.waiting {
+			n += len(w.requests)
 		}
 		return n == names
 	})

@@ -37,7 +37,7 @@ func openTest(t testing.TB, dir string) *Backend { return openTestConfig(t, dir,
 
 func openTestConfig(t testing.TB, dir string, c config) *Backend {
 	t.Helper()
-	b, err := openConfig(dir, "", c)
+	b, err := newBackend(dir, "", c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestTryLeavesNothing(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
 		t.Fatalf("err = %v", err)
 	}
-	if inspect(t, b, "a").Len() != 1 || len(b.mine) != 1 {
+	if inspect(t, b, "a").Len() != 1 || len(b.requests) != 1 {
 		t.Error("the request that was refused left something")
 	}
 	if after := states(t, b); fmt.Sprint(after) != fmt.Sprint(before) {
@@ -286,7 +286,7 @@ func TestCancelledWaitLeavesNothing(t *testing.T) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.mine)+len(b.waits) != 0 {
+	if len(b.requests)+len(b.waiting) != 0 {
 		t.Error("something is left")
 	}
 }
@@ -364,7 +364,7 @@ func TestRingingAFullBellDoesNotWait(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		b.session.poke()
+		b.session.ringSelf()
 		done <- nil
 	}()
 	if err := answer(t, done); err != nil {
@@ -380,7 +380,7 @@ func TestRingingAFullBellDoesNotWait(t *testing.T) {
 func TestNamesArePrefixedListedAndDistinct(t *testing.T) {
 	dir := t.TempDir()
 	a := openTest(t, dir)
-	p, err := openConfig(dir, "p/", testConfig())
+	p, err := newBackend(dir, "p/", testConfig())
 	if err != nil {
 		t.Fatal(err)
 	}

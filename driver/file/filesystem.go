@@ -31,7 +31,7 @@ const (
 	simple  = "lacks what the locks need (named pipes, and files that outlive their names)"
 )
 
-// refused says of other well-known ones why not.
+// refused are other well-known file systems, and why they are refused.
 var refused = map[uint32][2]string{
 	0x6969:     {"NFS", network},
 	0x517b:     {"SMB", network},
@@ -59,7 +59,8 @@ func magic(dir string) (uint32, error) {
 	return uint32(st.Type), err
 }
 
-// checkMagic refuses file systems that cannot keep the promises, and those not known to.
+// checkMagic returns an error for a file system that cannot keep the promises of this package, or
+// is not known to keep them.
 func checkMagic(m uint32) error {
 	if _, ok := local[m]; ok {
 		return nil

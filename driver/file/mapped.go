@@ -11,7 +11,7 @@ import (
 )
 
 // mapped is a part of a file as memory that all processes share, in words of 64 bits. Words are
-// read and written through load, swap and raise alone.
+// read and written by load, swap and raise alone.
 type mapped []byte
 
 func mapFile(fd int, offset int64, size int, prot int) (mapped, error) {
@@ -25,8 +25,10 @@ func (m mapped) unmap() {
 	}
 }
 
+// word returns word i.
 func (m mapped) word(i int) *uint64 { return (*uint64)(unsafe.Pointer(&m[8*i])) }
 
+// load returns the word.
 func load(p *uint64) (v uint64, err error) {
 	err = guard(p, func() { v = atomic.LoadUint64(p) })
 	return v, err
@@ -38,8 +40,8 @@ func swap(p *uint64, old, v uint64) (done bool, err error) {
 	return done, err
 }
 
-// raise makes the word v unless it is greater already. A full barrier: what is loaded after it was
-// in the word after it.
+// raise sets the word to v unless it is greater. It is a full barrier: whatever is loaded after it
+// is not older than it.
 func raise(p *uint64, v uint64) error {
 	return guard(p, func() {
 		for old := atomic.LoadUint64(p); old < v; old = atomic.LoadUint64(p) {
@@ -50,8 +52,8 @@ func raise(p *uint64, v uint64) error {
 	})
 }
 
-// guard runs f, which touches p, and turns a fault into an error: the memory is a file, which
-// somebody may truncate and a disk may fail to read.
+// guard runs f, which accesses p, and turns a fault into an error: the memory is a file, which
+// somebody may truncate, and which a disk may fail to read.
 func guard(p *uint64, f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -66,7 +68,7 @@ func guard(p *uint64, f func()) (err error) {
 			err = fmt.Errorf("shared memory is gone (a file of the directory was truncated, or its disk fails): %w", fault)
 		}
 	}()
-	_ = *p // under the race detector f faults in C code, which cannot be recovered: so fault here
+	_ = *p // a fault here can be recovered; under the race detector f would fault in C code
 	f()
 	return nil
 }

@@ -56,7 +56,7 @@ func serve(dir string) {
 			syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 		}
 	}
-	b, err := openConfig(dir, "", c)
+	b, err := newBackend(dir, "", c)
 	if err != nil {
 		fmt.Println("open:", err)
 		return

@@ -13,41 +13,41 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// session is this client's presence: a lock on its home for as long as the process lives, and a
-// named pipe, its bell, that others write to when they grant one of its waiters.
+// session is the presence of this client. It is a lock on its home for as long as the process
+// lives, and a named pipe, its bell. Others write to the bell when they grant one of its waiters.
 type session struct {
 	id    sessionID
 	table *table
 	bell  *os.File
 
 	mu    sync.Mutex
-	free  []int // cells
-	block int   // the last that was taken
+	free  []int // the cells that no request has
+	block int   // the last block that was taken
 }
 
-// openSession takes a home, and tries out what all depends on.
+// openSession takes a home, and tests what everything depends on.
 func openSession(t *table) (*session, error) {
 	number, err := t.count(headSession)
 	if err != nil {
 		return nil, err
 	}
 	s := &session{table: t}
-	if err := s.settle(number); err != nil {
+	if err := s.takeHome(number); err != nil {
 		return nil, fmt.Errorf("take a place among the clients: %w", err)
 	}
 	if err := s.selfTest(); err != nil {
 		s.close(true)
 		return nil, err
 	}
-	if err := s.hang(); err != nil {
+	if err := s.makeBell(); err != nil {
 		s.close(true)
 		return nil, fmt.Errorf("named pipe: %w", err)
 	}
 	return s, nil
 }
 
-// settle takes the first block that is nobody's. It is locked before it has the session's name.
-func (s *session) settle(number uint64) error {
+// takeHome takes the first block that is nobody's. It is locked before it gets the session's name.
+func (s *session) takeHome(number uint64) error {
 	c := &s.table.cells
 	for block := 0; block < 1<<homeBits; block++ {
 		w, owner, err := c.owner(block)
@@ -71,7 +71,7 @@ func (s *session) settle(number uint64) error {
 		if done, err := swap(w, 0, uint64(s.id)); err != nil {
 			return err
 		} else if done {
-			s.own(block)
+			s.addBlock(block)
 			return nil
 		}
 		lockByte(c.fd, block, syscall.F_UNLCK)
@@ -79,17 +79,16 @@ func (s *session) settle(number uint64) error {
 	return errors.New("there are too many clients")
 }
 
-// own makes the cells of a block usable, the first of them first. s.mu is locked, or s is not
+// addBlock makes the cells of a block usable, the first of them first. s.mu is held, or s is not
 // shared yet.
-func (s *session) own(block int) {
+func (s *session) addBlock(block int) {
 	s.block = block
 	for i := blockWords - 1; i > 0; i-- {
 		s.free = append(s.free, block*blockWords+i)
 	}
 }
 
-// selfTest tries out, through a second look at the file, that locks and shared memory have their
-// effect.
+// selfTest opens the file a second time, and tests that locks and shared memory have their effect.
 func (s *session) selfTest() error {
 	fd, err := openAt(s.table.dir, "cells", syscall.O_RDWR)
 	if err != nil {
@@ -110,8 +109,9 @@ func (s *session) selfTest() error {
 	return nil
 }
 
-// hang hangs up the bell. Both ends are open here, so that a read waits for the next ring.
-func (s *session) hang() error {
+// makeBell makes the named pipe. The client has both ends open, so that a read waits for the next
+// ring.
+func (s *session) makeBell() error {
 	if err := syscall.Mknodat(s.table.bells, bellName(s.id), syscall.S_IFIFO|0o600, 0); err != nil {
 		return err
 	}
@@ -125,8 +125,8 @@ func (s *session) hang() error {
 
 func bellName(s sessionID) string { return fmt.Sprintf("%016x", uint64(s)) }
 
-// ring tells a client that something happened in the slot. One that cannot be rung finds out by
-// itself a little later.
+// ring tells a client that something happened in the slot. A client that cannot be rung finds out
+// by itself a little later.
 func (t *table) ring(s sessionID, slot int) {
 	fd, err := openAt(t.bells, bellName(s), syscall.O_WRONLY|syscall.O_NONBLOCK)
 	if err == nil {
@@ -135,9 +135,9 @@ func (t *table) ring(s sessionID, slot int) {
 	}
 }
 
-// poke rings the own bell, for slot 0, which does no harm. It never waits: a pipe that is full
-// rings anyway.
-func (s *session) poke() {
+// ringSelf rings the client's own bell, for slot 0, which does no harm. It never waits: a full pipe
+// wakes the reader anyway.
+func (s *session) ringSelf() {
 	if c, err := s.bell.SyscallConn(); err == nil {
 		c.Write(func(fd uintptr) bool {
 			syscall.Write(int(fd), make([]byte, 4))
@@ -146,9 +146,9 @@ func (s *session) poke() {
 	}
 }
 
-// take returns a cell for a new request. What stands in it is the time of an earlier one, which
-// keeps nobody alive.
-func (s *session) take() (int, *uint64, error) {
+// takeCell returns a cell for a new request. In it is the time of an earlier request, which keeps
+// nobody alive.
+func (s *session) takeCell() (int, *uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.free) == 0 {
@@ -166,7 +166,7 @@ func (s *session) take() (int, *uint64, error) {
 	return i, w, nil
 }
 
-// extend takes one more block, behind those that it has if there is one.
+// extend takes one more block, if possible behind those that the session has.
 func (s *session) extend() error {
 	c := &s.table.cells
 	for block, wrapped := s.block+1, false; ; block++ {
@@ -189,23 +189,23 @@ func (s *session) extend() error {
 		if done, err := swap(w, 0, uint64(s.id)); err != nil {
 			return err
 		} else if done {
-			s.own(block)
+			s.addBlock(block)
 			return nil
 		}
 	}
 }
 
-// give takes the cell back. Its request must be gone from the queue: a time in it would keep that
-// alive.
-func (s *session) give(i int) {
+// returnCell takes the cell back. Its request must be gone from the queue: a new time in the cell
+// would keep that alive.
+func (s *session) returnCell(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.free = append(s.free, i)
 }
 
-// close ends the presence. If nothing that it has in a cell is left in the queues its blocks are
-// free; otherwise they tell the next client that there is something to sweep, once the lock goes
-// with the file's descriptor.
+// close ends the presence. If no request of the session is left in a queue (clean), its blocks
+// become free. Otherwise they tell the next client that there is something to purge, as soon as the
+// lock is gone with the descriptor of the file.
 func (s *session) close(clean bool) {
 	syscall.Unlinkat(s.table.bells, bellName(s.id))
 	if s.bell != nil {

@@ -2,39 +2,37 @@ package file
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
 
 // state is what stands in one slot of the table: the queues of all names that hash there, mostly
-// one. A state that was read or committed, its queues and its entries are never changed; an edited
-// copy takes its place.
+// one. A state that was read or put in place is never changed, nor are its queues and entries. An
+// edited copy takes its place.
 type state struct {
-	word   uint64 // of the table, while this is the slot's state
-	queues []queue
-	gone   []tombstone
+	word       uint64 // the slot's word while this is the slot's state
+	queues     []queue
+	tombstones []tombstone
 
-	dirty   bool     // an edited copy differs from what it was copied from
-	granted []*entry // of an edited copy: the waiters that it grants
+	// These belong to an edited copy.
+	dirty   bool     // it differs from what it was copied from
+	granted []*entry // the waiters that it grants
 }
 
-// queue is what stands under one name. It has at least one request. Of the strangers all that are
-// granted and the first that waits are at hand; those behind are lines as they stand in the file,
-// which nobody reads before their turn: so what an arrival or a hand-off costs does not grow with
-// the queue, but for the copying of its text.
+// queue is what stands under one name: one request at least. Of the arrivals, those that are
+// granted and the first that waits are parsed. Those behind are the tail: lines as they stand in
+// the file, which nobody parses before their turn. So an arrival or a hand-off costs the same in a
+// long queue, but for the copying of its text.
 type queue struct {
-	name             string // with the prefix
-	joins, strangers []*entry
-	tail             []byte
+	name            string // with the prefix
+	joins, arrivals []*entry
+	tail            []byte
 }
 
-// sessionID names a client for as long as the directory of the boot is there: the index of its
-// first block, its home, in the lower bits, and a number that never comes back in the others. 0 is
+// sessionID names a client for as long as the directory of the boot is there. The lower bits are
+// the index of its first block, its home; the others are a number that never comes back. 0 is
 // nobody.
 type sessionID uint64
 
@@ -45,13 +43,13 @@ func (s sessionID) home() int { return int(s & (1<<homeBits - 1)) }
 // entry is a request in a queue. Times are of the monotonic clock, in nanoseconds.
 type entry struct {
 	driver.Entry // its Name has the prefix; Age and Left are not set
-	// whose requests die with the process; 0: it stands until its time, whoever lives
+	// the client whose requests end with its process; 0: it stands until its time, whoever lives
 	session sessionID
-	cell    int // where the session has the time of the last renewal
+	cell    int // the cell of the session with the time of the last renewal
 	arrived int64
-	armed   int64 // when it arrived, or, of a waiter that was granted, when that was
-	suspect bool  // seen expired: see tidy
-	until   int64 // when what is Broken ends; 0: not known yet
+	armed   int64 // when it arrived, or, if it waited, when it was granted
+	suspect bool  // it was seen to have expired: see tidy
+	until   int64 // when a broken hold ends; 0: not known yet
 
 	line []byte // as it stands in the file, once known
 }
@@ -63,14 +61,14 @@ type tombstone struct {
 	until int64
 }
 
-func (s *state) empty() bool { return len(s.queues) == 0 && len(s.gone) == 0 }
+func (s *state) empty() bool { return len(s.queues) == 0 && len(s.tombstones) == 0 }
 
-// edit returns a copy to be changed by the methods of state, none of which touches s.
+// edit returns a copy for the methods of state that change it. None of them changes s.
 func (s *state) edit() *state {
-	c := &state{word: s.word, queues: slices.Clone(s.queues), gone: slices.Clip(s.gone)}
+	c := &state{word: s.word, queues: slices.Clone(s.queues), tombstones: slices.Clip(s.tombstones)}
 	for i := range c.queues {
 		q := &c.queues[i]
-		q.strangers, q.joins = slices.Clip(q.strangers), slices.Clip(q.joins)
+		q.arrivals, q.joins = slices.Clip(q.arrivals), slices.Clip(q.joins)
 	}
 	return c
 }
@@ -85,13 +83,13 @@ func (s *state) queue(name string) *queue {
 	return nil
 }
 
-// find returns the request, nil if it is not there.
+// find returns the request; nil if it is not there.
 func (s *state) find(name string, id driver.ID) (*entry, error) {
 	q := s.queue(name)
 	if q == nil {
 		return nil, nil
 	}
-	for _, es := range [][]*entry{q.strangers, q.joins} {
+	for _, es := range [][]*entry{q.arrivals, q.joins} {
 		for _, e := range es {
 			if e.ID == id {
 				return e, nil
@@ -104,8 +102,8 @@ func (s *state) find(name string, id driver.ID) (*entry, error) {
 	return nil, nil
 }
 
-// locate returns where in the tail the line of the request is; from == to: nowhere. No other text
-// of a line can look like its ID, since quotes in names and labels are escaped.
+// locate returns where in the tail the line of the request is; from == to: nowhere. No other part
+// of a line can look like the ID, since quotes in names and labels are escaped.
 func (q *queue) locate(id driver.ID) (from, to int) {
 	at := bytes.Index(q.tail, fmt.Appendf(nil, `,"id":"%s"`, id))
 	if at < 0 {
@@ -114,40 +112,41 @@ func (q *queue) locate(id driver.ID) (from, to int) {
 	return bytes.LastIndexByte(q.tail[:at], '\n') + 1, at + bytes.IndexByte(q.tail[at:], '\n') + 1
 }
 
-// pull takes the next n requests off the tail.
+// pull parses the next n requests of the tail.
 func (q *queue) pull(n int) error {
-	for q.strangers = slices.Clip(q.strangers); n > 0 && len(q.tail) > 0; n-- {
+	for q.arrivals = slices.Clip(q.arrivals); n > 0 && len(q.tail) > 0; n-- {
 		end := bytes.IndexByte(q.tail, '\n') + 1
 		e, err := parse(q.tail[:end])
 		if err != nil {
 			return err
 		}
-		q.strangers, q.tail = append(q.strangers, e), q.tail[end:]
+		q.arrivals, q.tail = append(q.arrivals, e), q.tail[end:]
 	}
 	return nil
 }
 
-// open pulls until the first who waits is at hand.
-func (q *queue) open() error {
-	for len(q.tail) > 0 && (len(q.strangers) == 0 || q.strangers[len(q.strangers)-1].Token != 0) {
-		if err := q.pull(max(1, len(q.strangers))); err != nil {
+// pullFirst parses requests of the tail until the first who waits is parsed.
+func (q *queue) pullFirst() error {
+	for len(q.tail) > 0 && (len(q.arrivals) == 0 || q.arrivals[len(q.arrivals)-1].Token != 0) {
+		if err := q.pull(max(1, len(q.arrivals))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// all returns all strangers.
+// all returns all arrivals.
 func (q *queue) all() ([]*entry, error) {
 	c := *q
 	err := c.pull(bytes.Count(q.tail, []byte{'\n'}))
-	return c.strangers, err
+	return c.arrivals, err
 }
 
-func (q *queue) empty() bool { return len(q.strangers)+len(q.joins)+len(q.tail) == 0 }
+func (q *queue) empty() bool { return len(q.arrivals)+len(q.joins)+len(q.tail) == 0 }
 
-func (s *state) barred(name string, id driver.ID) bool {
-	return slices.ContainsFunc(s.gone, func(t tombstone) bool { return t.name == name && t.id == id })
+// hasTombstone reports whether a tombstone bars the request from the name.
+func (s *state) hasTombstone(name string, id driver.ID) bool {
+	return slices.ContainsFunc(s.tombstones, func(t tombstone) bool { return t.name == name && t.id == id })
 }
 
 // add puts a request at the end of its queue.
@@ -161,8 +160,8 @@ func (s *state) add(e *entry) error {
 	switch {
 	case e.Join():
 		q.joins = append(q.joins, e)
-	case len(q.strangers) == 0 || q.strangers[len(q.strangers)-1].Token != 0:
-		q.strangers = append(q.strangers, e)
+	case len(q.arrivals) == 0 || q.arrivals[len(q.arrivals)-1].Token != 0:
+		q.arrivals = append(q.arrivals, e)
 	default:
 		text, err := e.text()
 		if err != nil {
@@ -173,22 +172,22 @@ func (s *state) add(e *entry) error {
 	return nil
 }
 
-// bury leaves a tombstone, in the place of an earlier one.
-func (s *state) bury(t tombstone) {
+// addTombstone adds a tombstone, which replaces an earlier one of the same request.
+func (s *state) addTombstone(t tombstone) {
 	s.dirty = true
-	s.gone = slices.DeleteFunc(slices.Clone(s.gone), func(o tombstone) bool { return o.name == t.name && o.id == t.id })
-	s.gone = append(s.gone, t)
+	s.tombstones = slices.DeleteFunc(slices.Clone(s.tombstones), func(o tombstone) bool { return o.name == t.name && o.id == t.id })
+	s.tombstones = append(s.tombstones, t)
 }
 
-// unbury removes the tombstones whose time is over.
-func (s *state) unbury(now int64) {
-	n := len(s.gone)
-	s.gone = slices.DeleteFunc(slices.Clone(s.gone), func(t tombstone) bool { return now >= t.until })
-	s.dirty = s.dirty || len(s.gone) != n
+// purgeTombstones removes the tombstones whose time is over.
+func (s *state) purgeTombstones(now int64) {
+	n := len(s.tombstones)
+	s.tombstones = slices.DeleteFunc(slices.Clone(s.tombstones), func(t tombstone) bool { return now >= t.until })
+	s.dirty = s.dirty || len(s.tombstones) != n
 }
 
-// each replaces every request of the named queue ("": of all) that is at hand by what f makes of
-// it: itself, a changed copy, or nil.
+// each replaces every parsed request of the named queue ("": of all) by what f returns for it: the
+// same, a changed copy, or nil.
 func (s *state) each(name string, f func(*entry) *entry) error {
 	for i := range s.queues {
 		q := &s.queues[i]
@@ -196,10 +195,10 @@ func (s *state) each(name string, f func(*entry) *entry) error {
 			continue
 		}
 		var a, b bool
-		q.strangers, a = replace(q.strangers, f)
+		q.arrivals, a = replace(q.arrivals, f)
 		q.joins, b = replace(q.joins, f)
 		s.dirty = s.dirty || a || b
-		if err := q.open(); err != nil {
+		if err := q.pullFirst(); err != nil {
 			return err
 		}
 	}
@@ -207,9 +206,9 @@ func (s *state) each(name string, f func(*entry) *entry) error {
 	return nil
 }
 
-// behind does the same with some of those that are not at hand: with n lines from the given one on.
-func (s *state) behind(q *queue, from, n int, f func(*entry) *entry) error {
-	var out []byte // what the tail becomes, up to the line that has its end at copied
+// eachBehind does the same with n requests of the tail, from the line at from on.
+func (s *state) eachBehind(q *queue, from, n int, f func(*entry) *entry) error {
+	var out []byte // the new tail, as far as the old one was read (copied)
 	copied, changed := 0, false
 	for ; n > 0 && from < len(q.tail); n-- {
 		to := from + bytes.IndexByte(q.tail[from:], '\n') + 1
@@ -236,7 +235,8 @@ func (s *state) behind(q *queue, from, n int, f func(*entry) *entry) error {
 	return nil
 }
 
-// replace returns es with every element replaced, in a new slice if one of them differs.
+// replace returns es with every element replaced by what f returns for it, and whether one of them
+// differs. If so the slice is a new one.
 func replace(es []*entry, f func(*entry) *entry) ([]*entry, bool) {
 	out, changed := es, false
 	for i, e := range es {
@@ -258,7 +258,7 @@ func replace(es []*entry, f func(*entry) *entry) ([]*entry, bool) {
 func (s *state) alter(name string, id driver.ID, f func(*entry) *entry) error {
 	if q := s.queue(name); q != nil {
 		if from, to := q.locate(id); from < to {
-			return s.behind(q, from, 1, f)
+			return s.eachBehind(q, from, 1, f)
 		}
 	}
 	return s.each(name, func(e *entry) *entry {
@@ -274,19 +274,19 @@ func (s *state) remove(name string, id driver.ID) error {
 	return s.alter(name, id, func(*entry) *entry { return nil })
 }
 
-// grant gives a token to every stranger that the rule grants now and did not grant before, and arms
-// its TTL.
+// grant gives a token to every arrival that the rule grants now and did not grant before. Its TTL
+// begins now.
 func (s *state) grant(now int64, token func() (uint64, error)) error {
 	for i := range s.queues {
 		q := &s.queues[i]
 		n := q.rule().Granted()
-		for n == len(q.strangers) && len(q.tail) > 0 {
+		for n == len(q.arrivals) && len(q.tail) > 0 {
 			if err := q.pull(max(1, n)); err != nil {
 				return err
 			}
 			n = q.rule().Granted()
 		}
-		for j, e := range q.strangers[:n] {
+		for j, e := range q.arrivals[:n] {
 			if e.Token != 0 {
 				continue
 			}
@@ -295,17 +295,17 @@ func (s *state) grant(now int64, token func() (uint64, error)) error {
 				return err
 			}
 			g := e.change(func(g *entry) { g.Token, g.armed = driver.Token(t), now })
-			q.strangers = slices.Clone(q.strangers)
-			q.strangers[j], s.dirty, s.granted = g, true, append(s.granted, g)
+			q.arrivals = slices.Clone(q.arrivals)
+			q.arrivals[j], s.dirty, s.granted = g, true, append(s.granted, g)
 		}
 	}
 	return nil
 }
 
-// rule returns the queue as the rule sees it, as far as it is at hand: the rule grants nothing
+// rule returns the queue as the rule needs it. The tail is not in it: the rule grants nothing
 // behind the first who waits.
 func (q *queue) rule() driver.Queue {
-	return driver.Queue{Joins: bare(q.joins), Arrivals: bare(q.strangers)}
+	return driver.Queue{Joins: bare(q.joins), Arrivals: bare(q.arrivals)}
 }
 
 func bare(es []*entry) []*driver.Entry {
@@ -319,14 +319,14 @@ func bare(es []*entry) []*driver.Entry {
 	return out
 }
 
-// granted returns the requests that have been granted, and the first stranger that has not, if
-// there is one.
+// granted returns the requests that have been granted, and the first arrival that has not, if there
+// is one.
 func (q *queue) granted() (granted, first []*entry) {
 	n := 0
-	for n < len(q.strangers) && q.strangers[n].Token != 0 {
+	for n < len(q.arrivals) && q.arrivals[n].Token != 0 {
 		n++
 	}
-	return slices.Concat(q.strangers[:n], q.joins), q.strangers[n:min(n+1, len(q.strangers))]
+	return slices.Concat(q.arrivals[:n], q.joins), q.arrivals[n:min(n+1, len(q.arrivals))]
 }
 
 // change returns a changed copy.
@@ -337,7 +337,7 @@ func (e *entry) change(f func(*entry)) *entry {
 	return &c
 }
 
-// expires returns when it does, if its session's cell has that time in it.
+// expires returns when the request expires, if that time is in its cell.
 func (e *entry) expires(cell int64) int64 {
 	if e.Broken && e.until != 0 {
 		return e.until
@@ -345,238 +345,11 @@ func (e *entry) expires(cell int64) int64 {
 	return max(e.armed, cell) + int64(e.TTL)
 }
 
-// outlives reports whether it stands until its time although its client does not live.
+// outlives reports whether the request stands until its time although its client is dead.
 func (e *entry) outlives() bool { return e.Fixed && e.Token != 0 }
 
-// orphan returns a copy that does not depend on its client, in whose cell that time is, any more.
-func (e *entry) orphan(cell int64) *entry {
+// detached returns a copy that does not depend on its client any more. The time is that in its
+// cell.
+func (e *entry) detached(cell int64) *entry {
 	return e.change(func(e *entry) { e.session, e.cell, e.armed = 0, 0, max(e.armed, cell) })
-}
-
-// line is a line of a state file: a request, or, if Gone is set, a tombstone.
-type line struct {
-	Name    string       `json:"name"`
-	ID      driver.ID    `json:"id"`
-	Gone    int64        `json:"gone,omitempty"`
-	Owner   driver.ID    `json:"owner,omitzero"` // of a join
-	Mode    string       `json:"mode,omitempty"`
-	Limit   int          `json:"limit,omitempty"`
-	Token   driver.Token `json:"token,omitempty"`
-	TTL     string       `json:"ttl,omitempty"`
-	Fixed   bool         `json:"fixed,omitempty"`
-	Label   string       `json:"label,omitempty"`
-	Client  driver.ID    `json:"client,omitzero"`
-	Session sessionID    `json:"session,omitempty"`
-	Cell    int          `json:"cell,omitempty"`
-	Arrived int64        `json:"arrived,omitempty"`
-	Armed   int64        `json:"armed,omitempty"`
-	Suspect bool         `json:"suspect,omitempty"`
-	Broken  bool         `json:"broken,omitempty"`
-	Until   int64        `json:"until,omitempty"`
-}
-
-// encode returns the content of a state file: a line of JSON for each request, of each queue the
-// joins and then the strangers in order of arrival.
-func (s *state) encode() ([]byte, error) {
-	var parts [][]byte
-	for _, q := range s.queues {
-		for _, es := range [][]*entry{q.joins, q.strangers} {
-			for _, e := range es {
-				text, err := e.text()
-				if err != nil {
-					return nil, err
-				}
-				parts = append(parts, text)
-			}
-		}
-		parts = append(parts, q.tail)
-	}
-	for _, t := range s.gone {
-		text, err := json.Marshal(line{Name: t.name, ID: t.id, Gone: t.until})
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, append(text, '\n'))
-	}
-	return slices.Concat(parts...), nil
-}
-
-// text returns the line of the request.
-func (e *entry) text() ([]byte, error) {
-	if e.line != nil {
-		return e.line, nil
-	}
-	text, err := json.Marshal(e.json())
-	if err == nil {
-		e.line = append(text, '\n')
-	}
-	return e.line, err
-}
-
-// parse reads the line of a request.
-func parse(text []byte) (*entry, error) {
-	var l line
-	if err := json.Unmarshal(text, &l); err != nil {
-		return nil, err
-	}
-	e, err := l.entry()
-	if err == nil {
-		e.line = bytes.Clone(text)
-	}
-	return e, err
-}
-
-func (e *entry) json() line {
-	l := line{
-		Name: e.Name, ID: e.ID, Mode: e.Mode.String(), Limit: e.Limit, Token: e.Token, TTL: e.TTL.String(), Fixed: e.Fixed,
-		Label: e.Label, Client: e.Client, Session: e.session, Cell: e.cell, Arrived: e.arrived, Armed: e.armed,
-		Suspect: e.suspect, Broken: e.Broken, Until: e.until,
-	}
-	if e.Join() {
-		l.Owner = e.Owner
-	}
-	return l
-}
-
-// entry returns the request, or why it cannot be one.
-func (l *line) entry() (*entry, error) {
-	e := &entry{session: l.Session, cell: l.Cell, arrived: l.Arrived, armed: l.Armed, suspect: l.Suspect, until: l.Until}
-	e.Name, e.ID, e.Owner, e.Limit, e.Token, e.Fixed = l.Name, l.ID, l.Owner, l.Limit, l.Token, l.Fixed
-	e.Label, e.Client, e.Broken = l.Label, l.Client, l.Broken
-	if e.Owner.IsZero() {
-		e.Owner = e.ID
-	}
-	switch l.Mode {
-	case driver.Exclusive.String():
-	case driver.Shared.String():
-		e.Mode = driver.Shared
-	default:
-		return nil, fmt.Errorf("unknown mode %q", l.Mode)
-	}
-	ttl, err := time.ParseDuration(l.TTL)
-	if err == nil && (ttl <= 0 || l.Cell < 0 || l.Name == "" || l.ID.IsZero() || l.Session == 0 && !e.outlives()) {
-		err = fmt.Errorf("a request without name, ID, session or TTL")
-	}
-	e.TTL = ttl
-	return e, err
-}
-
-// decode reads what encode wrote, but for what stands in the tails. Requests that are at hand in
-// old in the same words are taken from there. Old may be nil.
-func decode(data []byte, old *state) (*state, error) {
-	known := old.known()
-	s := &state{}
-	for len(data) > 0 {
-		end := bytes.IndexByte(data, '\n') + 1
-		if end == 0 {
-			return nil, errors.New("its last line is cut off")
-		}
-		var l line
-		e := known[string(data[:end])]
-		if e == nil {
-			if err := json.Unmarshal(data[:end], &l); err != nil {
-				return nil, err
-			}
-			if l.Gone != 0 {
-				s.bury(tombstone{l.Name, l.ID, l.Gone})
-				data = data[end:]
-				continue
-			}
-			var err error
-			if e, err = l.entry(); err != nil {
-				return nil, err
-			}
-			e.line = bytes.Clone(data[:end])
-		}
-		if err := s.add(e); err != nil {
-			return nil, err
-		}
-		data = data[end:]
-		if e.Join() || e.Token != 0 {
-			continue
-		}
-		n, err := run(data, e)
-		if err != nil {
-			return nil, err
-		}
-		if n > 0 {
-			s.queue(e.Name).tail, data = data[:n:n], data[n:]
-		}
-	}
-	s.dirty = false
-	return s, nil
-}
-
-// run returns how long the lines of the requests behind e are: those of the same name.
-func run(data []byte, e *entry) (n int, err error) {
-	start := e.line[:bytes.Index(e.line, []byte(`,"id":"`))]
-	for bytes.HasPrefix(data[n:], start) {
-		end := bytes.IndexByte(data[n:], '\n') + 1
-		switch after := n + len(start) + len(`,"id":"`) + len(e.ID.String()) + len(`"`); {
-		case end == 0:
-			return 0, errors.New("its last line is cut off")
-		case after < n+end && bytes.HasPrefix(data[after:], []byte(`,"gone":`)):
-			return n, nil
-		}
-		n += end
-	}
-	return n, nil
-}
-
-// known returns the requests that are at hand by their lines.
-func (s *state) known() map[string]*entry {
-	if s == nil {
-		return nil
-	}
-	known := map[string]*entry{}
-	for _, q := range s.queues {
-		for _, es := range [][]*entry{q.joins, q.strangers} {
-			for _, e := range es {
-				known[string(e.line)] = e
-			}
-		}
-	}
-	return known
-}
-
-// cutLine returns the first line of a tail, and what follows it.
-func cutLine(tail []byte) (text, rest []byte) {
-	end := bytes.IndexByte(tail, '\n') + 1
-	return tail[:end], tail[end:]
-}
-
-// sessionOf returns the session of a request from its line, without reading all of that; 0: it has
-// none.
-func sessionOf(text []byte) sessionID {
-	_, after, _ := bytes.Cut(text, []byte(`,"session":`))
-	var s sessionID
-	for _, c := range after {
-		if c < '0' || c > '9' {
-			break
-		}
-		s = 10*s + sessionID(c-'0')
-	}
-	return s
-}
-
-// ids returns all that stand under the name.
-func (s *state) ids(name string) map[driver.ID]bool {
-	ids := map[driver.ID]bool{}
-	q := s.queue(name)
-	if q == nil {
-		return ids
-	}
-	for _, es := range [][]*entry{q.joins, q.strangers} {
-		for _, e := range es {
-			ids[e.ID] = true
-		}
-	}
-	const mark = `,"id":"`
-	for text := range bytes.Lines(q.tail) {
-		var id driver.ID
-		if at := bytes.Index(text, []byte(mark)) + len(mark); id.UnmarshalText(text[at:min(at+2*len(id), len(text))]) == nil {
-			ids[id] = true
-		}
-	}
-	return ids
 }

@@ -38,7 +38,7 @@ func anyEntry(t *rapid.T) *entry {
 	return e
 }
 
-// entries returns all requests of the state: of each queue the strangers, then the joins.
+// entries returns all requests of the state: of each queue the arrivals, then the joins.
 func entries(t interface{ Fatal(...any) }, s *state) (all []*entry) {
 	for i := range s.queues {
 		es, err := s.queues[i].all()
@@ -57,7 +57,7 @@ func TestStateRoundTrips(t *testing.T) {
 			s.add(anyEntry(t))
 		}
 		for i, e := range entries(t, s) {
-			s.bury(tombstone{e.Name, e.ID, int64(i) + 1})
+			s.addTombstone(tombstone{e.Name, e.ID, int64(i) + 1})
 		}
 		data, err := s.encode()
 		if err != nil {
@@ -130,7 +130,7 @@ func TestEditLeavesTheOriginalAlone(t *testing.T) {
 	if entries(t, c)[5].ID == entries(t, d)[5].ID {
 		t.Error("one edit overwrites the other")
 	}
-	for _, e := range s.queues[0].strangers {
+	for _, e := range s.queues[0].arrivals {
 		e.line = nil
 	}
 	if after, _ := s.encode(); !bytes.Equal(before, after) {
@@ -161,12 +161,12 @@ func TestLongQueueIsNotRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := back.edit()
-			err = c.remove("a", c.queues[0].strangers[0].ID)
+			err = c.remove("a", c.queues[0].arrivals[0].ID)
 			if err == nil {
 				err = c.grant(1, func() (uint64, error) { return 1, nil })
 			}
 			if err == nil {
-				err = c.add(back.queues[0].strangers[0].change(func(e *entry) { e.ID = driver.NewID() }))
+				err = c.add(back.queues[0].arrivals[0].change(func(e *entry) { e.ID = driver.NewID() }))
 			}
 			if err == nil {
 				_, err = c.encode()

@@ -268,7 +268,7 @@ func TestWaiterIsKeptAlive(t *testing.T) {
 		r.advance(4 * second)
 		eventually(t, "it is kept alive", func() bool {
 			r.b.mu.Lock()
-			h := r.b.mine[w.ID]
+			h := r.b.requests[w.ID]
 			r.b.mu.Unlock()
 			at, err := load(h.word)
 			return err == nil && int64(at) == r.now.Load()

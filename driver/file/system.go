@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// monotonic reads CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine. It
-// stands still while the machine is suspended, and so do they.
+// monotonic reads CLOCK_MONOTONIC in nanoseconds. All processes of the machine share this clock. It
+// stands still while the machine is suspended, as they do.
 func monotonic() (int64, error) {
 	const clockMonotonic = 1
 	var ts syscall.Timespec
@@ -32,8 +32,8 @@ func bootID() (string, error) {
 	return id, err
 }
 
-// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each may
-// have a monotonic clock of its own.
+// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each
+// namespace may have a monotonic clock of its own.
 func timeNamespace() uint64 {
 	var st syscall.Stat_t
 	if syscall.Stat("/proc/self/ns/time", &st) != nil {
@@ -77,8 +77,8 @@ func size(fd int) (int64, error) {
 	return st.Size, err
 }
 
-// flock takes a lock that its open file description keeps until it is closed, and reports whether
-// it could at once.
+// flock takes a lock, or reports false if it would have to wait. The open file description keeps
+// the lock until it is closed.
 func flock(fd int, how int) (bool, error) {
 	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.Flock(fd, how|syscall.LOCK_NB) })
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -87,14 +87,16 @@ func flock(fd int, how int) (bool, error) {
 	return err == nil, err
 }
 
-// Locks of an open file description on bytes of a file, the same on all kinds of machines.
+// The numbers of the calls for locks of an open file description on bytes of a file. They are the
+// same on all kinds of machines.
 const (
 	ofdGet = 36
 	ofdSet = 37
 )
 
-// lockByte takes or gives back (F_UNLCK) the lock on a byte, which the open file description keeps
-// until it is closed, and reports whether it could at once. There need not be such a byte.
+// lockByte takes or releases (F_UNLCK) the lock on a byte, or reports false if it would have to
+// wait. The open file description keeps the lock until it is closed. The file need not have such a
+// byte.
 func lockByte(fd, i int, how int16) (bool, error) {
 	l := syscall.Flock_t{Type: how, Start: int64(i), Len: 1}
 	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.FcntlFlock(uintptr(fd), ofdSet, &l) })
@@ -104,8 +106,8 @@ func lockByte(fd, i int, how int16) (bool, error) {
 	return err == nil, err
 }
 
-// lockedByOthers reports whether another open file description has the lock on a byte, without
-// touching it.
+// lockedByOthers reports whether another open file description has the lock on a byte. It does not
+// take the lock.
 func lockedByOthers(fd, i int) (bool, error) {
 	l := syscall.Flock_t{Type: syscall.F_WRLCK, Start: int64(i), Len: 1}
 	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.FcntlFlock(uintptr(fd), ofdGet, &l) })

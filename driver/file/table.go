@@ -10,8 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,7 +17,12 @@ import (
 )
 
 const (
-	format    = 2 // of the directory's content
+	// format is the version of all that stands in the directory of a boot. It changes with the
+	// head, the cells, the names of files, and the lines of states: clients know no format but
+	// their own. What every format has are the name of the directory and the lock on it, and the
+	// words format and clock of the file table.
+	format = 2
+
 	slots     = 1 << 16
 	headWords = 512 // the first page
 	tableSize = 8 * (headWords + slots)
@@ -27,25 +30,26 @@ const (
 	// Words of the head.
 	headFormat  = 0
 	headClock   = 1 // the greatest number that was given out: see next
-	headTime    = 2 // the time namespace of whoever made it
+	headTime    = 2 // the time namespace of the client that made the table
 	headSession = 3 // the number of the last client: see sessionID
 )
 
-// table is the directory of this boot: the words in shared memory, and the states that they name.
+// table is the directory of this boot: words in shared memory, and files of states, which the words
+// name.
 type table struct {
 	path string
 	fd   int // of the file "table"
 	mem  mapped
 
-	dir, states, bells int // descriptors of the directories
+	dir, states, bells int // the descriptors of the directories
 	cells              cells
 }
 
-// openTable returns the table of this boot in dir, and makes it if it is not there. It is refused
-// while somebody lives in the table of another boot ID: see "Boots" in the package comment.
+// openTable opens the table of this boot in dir, and makes it if it is missing. It returns an error
+// while clients live in the table of another boot ID: see "Boots" in the package comment.
 func openTable(dir, boot string, at func(step string)) (*table, error) {
 	path := filepath.Join(dir, "dlock-"+boot)
-	for end := time.Now().Add(settle); ; time.Sleep(rand.N(settle / 100)) {
+	for end := time.Now().Add(openPatience); ; time.Sleep(rand.N(openPatience / 100)) {
 		t, err := enterTable(dir, path, at)
 		if !errors.Is(err, errAgain) || time.Now().After(end) {
 			return t, err
@@ -53,21 +57,22 @@ func openTable(dir, boot string, at func(step string)) (*table, error) {
 	}
 }
 
-// settle is for how long two who are in each other's way when they open try again.
-const settle = time.Second
+// openPatience is for how long two clients try again that are in each other's way when they open.
+const openPatience = time.Second
 
 // errAgain marks what may be over in a moment.
 var errAgain = errors.New("another client is just opening or removing the directory")
 
-// enterTable makes the table, shows itself in it, and then looks who else is there. Of two that
-// enter tables of different boots at once, one at least sees the other.
+// enterTable makes the table if it is missing, announces this client in it, and then checks who
+// lives in other tables. Of two clients that enter tables of different boots at once, one at least
+// sees the other.
 func enterTable(dir, path string, at func(step string)) (*table, error) {
 	others, err := others(dir, path)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range others {
-		if l, err := lookAt(p); err != nil {
+		if l, err := checkBoot(p); err != nil {
 			return nil, err
 		} else if l.close(); l.lives {
 			return nil, foreign(p)
@@ -84,19 +89,15 @@ func enterTable(dir, path string, at func(step string)) (*table, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	at("announced")
-	if err := t.succeed(dir, at); err != nil {
+	if err := t.takeOver(dir, at); err != nil {
 		t.close()
 		return nil, err
 	}
 	return t, nil
 }
 
-// ours matches the names of what makeTable leaves, and nothing that somebody else might keep in the
-// directory.
-var ours = regexp.MustCompile(`^dlock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.(new|old)-[0-9]+)?$`)
-
-// makeTable builds the directory aside and renames it into place, so that it is complete when it is
-// seen. Whoever is first wins, the others use theirs.
+// makeTable makes the directory under another name and renames it into place, so that it is
+// complete when others see it. If another client was faster, that client's directory is used.
 func makeTable(dir, path string) error {
 	aside, err := os.MkdirTemp(dir, filepath.Base(path)+".new-*")
 	if err != nil {
@@ -111,14 +112,14 @@ func makeTable(dir, path string) error {
 	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST):
 		return nil
 	case errors.Is(err, os.ErrNotExist):
-		return errAgain // another boot took it for a leftover
+		return errAgain // a client of another boot took it for a leftover
 	}
 	return err
 }
 
-// fill writes what is in the directory of a boot at first.
+// fill writes what is in a new directory.
 func fill(path string) error {
-	// really written: a hole might find the disk full when it is first touched
+	// written, since the first access to a hole may find the disk full
 	content := make([]byte, tableSize)
 	head := func(word int, v uint64) { binary.NativeEndian.PutUint64(content[8*word:], v) }
 	head(headFormat, format)
@@ -135,108 +136,7 @@ func fill(path string) error {
 	return err
 }
 
-// others returns the directories in dir of other boots.
-func others(dir, path string) ([]string, error) {
-	all, err := os.ReadDir(dir)
-	var found []string
-	for _, d := range all {
-		p := filepath.Join(dir, d.Name())
-		if d.IsDir() && ours.MatchString(d.Name()) && !strings.HasPrefix(p, path) {
-			found = append(found, p)
-		}
-	}
-	return found, err
-}
-
-// foreign refuses to open beside those who live in path.
-func foreign(path string) error {
-	return fmt.Errorf("%w: processes with another boot ID use %s now, so this process is in a container that has a boot ID "+
-		"of its own, or they are; give all of them the same (/proc/sys/kernel/random/boot_id of the host), or a directory "+
-		"of their own", driver.ErrUnsupported, path)
-}
-
-// looked is the directory of another boot, looked at. Until it is closed nobody can enter it if it
-// was left.
-type looked struct {
-	fd    int
-	lives bool // somebody is in it
-	mine  bool // nobody is, and nobody else is removing it
-}
-
-func (l looked) close() {
-	if l.fd >= 0 {
-		syscall.Close(l.fd)
-	}
-}
-
-// lookAt tells by the lock of the directory whether somebody lives in it.
-func lookAt(path string) (looked, error) {
-	fd, err := openAt(atFDCWD, path, syscall.O_RDONLY|syscall.O_DIRECTORY)
-	if errors.Is(err, syscall.ENOENT) {
-		return looked{fd: -1}, nil
-	} else if err != nil {
-		return looked{fd: -1}, fmt.Errorf("cannot tell whether processes with another boot ID use %s: %w", path, err)
-	}
-	l := looked{fd: fd}
-	if l.mine, err = flock(fd, syscall.LOCK_EX); err == nil && !l.mine {
-		l.lives, err = flock(fd, syscall.LOCK_SH) // not beside somebody who removes it
-	}
-	if err != nil {
-		l.close()
-		return looked{fd: -1}, fmt.Errorf("flock %s: %w", path, err)
-	}
-	return l, nil
-}
-
-// succeed takes over the greatest numbers of earlier boots, and removes what they left. Each client
-// does so before it gives out its first number.
-func (t *table) succeed(dir string, at func(step string)) error {
-	others, err := others(dir, t.path)
-	if err != nil {
-		return err
-	}
-	for _, p := range others {
-		l, err := lookAt(p)
-		if err != nil {
-			return err
-		}
-		if l.lives {
-			l.close()
-			return fmt.Errorf("%w: %w", errAgain, foreign(p))
-		}
-		err = raise(t.mem.word(headClock), greatest(p))
-		at("clear")
-		if l.mine {
-			old := fmt.Sprintf("%s.old-%d", t.path, rand.Uint64())
-			if os.Rename(p, old) == nil {
-				os.RemoveAll(old) // what cannot be removed is in nobody's way
-			}
-		}
-		l.close()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// greatest returns the greatest number that was given out there, as far as it can still be read.
-// After a power loss it may be too small; the wall clock, which next never falls behind, makes up
-// for that.
-func greatest(path string) uint64 {
-	f, err := os.Open(filepath.Join(path, "table"))
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	var word [8]byte
-	if n, _ := f.ReadAt(word[:], 8*headClock); n != len(word) {
-		return 0
-	}
-	return binary.NativeEndian.Uint64(word[:])
-}
-
-// attach opens and maps what is there.
+// attach opens and maps what is in the directory.
 func (t *table) attach() error {
 	var err error
 	if t.dir, err = openAt(atFDCWD, t.path, syscall.O_RDONLY|syscall.O_DIRECTORY); errors.Is(err, syscall.ENOENT) {
@@ -247,11 +147,14 @@ func (t *table) attach() error {
 	if err := t.announce(); err != nil {
 		return err
 	}
-	if t.states, err = openAt(t.dir, "states", syscall.O_RDONLY|syscall.O_DIRECTORY); err != nil {
-		return fmt.Errorf("states: %w", err)
-	}
 	if t.fd, err = openAt(t.dir, "table", syscall.O_RDWR); err != nil {
 		return fmt.Errorf("table: %w", err)
+	}
+	if err := checkFormat(t.fd); err != nil {
+		return err
+	}
+	if t.states, err = openAt(t.dir, "states", syscall.O_RDONLY|syscall.O_DIRECTORY); err != nil {
+		return fmt.Errorf("states: %w", err)
 	}
 	if n, err := size(t.fd); err != nil {
 		return err
@@ -261,42 +164,17 @@ func (t *table) attach() error {
 	if t.mem, err = mapFile(t.fd, 0, tableSize, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
 		return fmt.Errorf("table: map: %w", err)
 	}
-	v, err := load(t.mem.word(headFormat))
-	if err == nil && v != format {
-		return fmt.Errorf("%w: its format is %d, and this version of dlock knows %d; use one version at a time",
-			driver.ErrUnsupported, v, format)
-	}
-	ns, err2 := load(t.mem.word(headTime))
-	if err2 == nil && ns != timeNamespace() {
-		err2 = fmt.Errorf("%w: this process is in another time namespace than whoever made the directory in this boot, and so "+
-			"may have another clock; give all of them the same, or a directory of their own", driver.ErrUnsupported)
-	}
-	if err := errors.Join(err, err2); err != nil {
+	if ns, err := load(t.mem.word(headTime)); err != nil {
 		return err
+	} else if ns != timeNamespace() {
+		return fmt.Errorf("%w: this process is in another time namespace than whoever made the directory in this boot, and so "+
+			"may have another clock; give all of them the same, or a directory of their own", driver.ErrUnsupported)
 	}
 	if t.bells, err = openAt(t.dir, "bells", syscall.O_RDONLY|syscall.O_DIRECTORY); err != nil {
 		return fmt.Errorf("bells: %w", err)
 	}
 	if t.cells.fd, err = openAt(t.dir, "cells", syscall.O_RDWR|syscall.O_APPEND); err != nil {
 		return fmt.Errorf("cells: %w", err)
-	}
-	return nil
-}
-
-// announce takes the lock that says that somebody lives here, shared with all who do. It also asks
-// systemd-tmpfiles to leave the directory alone.
-func (t *table) announce() error {
-	if locked, err := flock(t.dir, syscall.LOCK_SH); err != nil {
-		return fmt.Errorf("flock: %w", err)
-	} else if !locked {
-		return errAgain // a client with another boot ID removes it
-	}
-	var held, named syscall.Stat_t
-	if err := syscall.Fstat(t.dir, &held); err != nil {
-		return err
-	}
-	if err := syscall.Stat(t.path, &named); err != nil || held.Ino != named.Ino || held.Dev != named.Dev {
-		return errAgain // it was removed meanwhile
 	}
 	return nil
 }
@@ -313,14 +191,32 @@ func (t *table) close() {
 	}
 }
 
-// removed reports whether somebody removed the directory under us.
+// checkFormat returns an error if the file "table" has another format than this version of dlock
+// knows. It reads nothing but the number of the format.
+func checkFormat(fd int) error {
+	var word [8]byte
+	n, err := again(func() (int, error) { return syscall.Pread(fd, word[:], 8*headFormat) })
+	switch v := binary.NativeEndian.Uint64(word[:]); {
+	case err != nil:
+		return fmt.Errorf("table: %w", err)
+	case n < len(word):
+		return fmt.Errorf("table: it has %d bytes, not %d; %s", n, tableSize, repair)
+	case v != format:
+		return fmt.Errorf("%w: a version of dlock with format %d of the directory made it in this boot, and this version has "+
+			"format %d; all programs that use the directory need the same; to change it %s (or reboot between)",
+			driver.ErrUnsupported, v, format, repair)
+	}
+	return nil
+}
+
+// removed reports whether somebody removed the directory.
 func (t *table) removed() bool {
 	var st syscall.Stat_t
 	return syscall.Fstat(t.fd, &st) == nil && st.Nlink == 0
 }
 
-// next returns a number greater than all that it returned before, in any process and boot, and not
-// behind the wall clock in microseconds. Tokens and the names of states are such numbers.
+// next returns a number that is greater than all that it returned before, in any process and boot,
+// and not below the wall clock in microseconds. Tokens and the words of states are such numbers.
 func (t *table) next() (uint64, error) {
 	p := t.mem.word(headClock)
 	for {
@@ -349,7 +245,7 @@ func (t *table) count(word int) (uint64, error) {
 	}
 }
 
-// slot returns where the name stands.
+// slot returns the slot of the name.
 func slot(name string) int {
 	h := fnv.New64a()
 	h.Write([]byte(name))
@@ -357,17 +253,18 @@ func slot(name string) int {
 	return int((v ^ v>>32 ^ v>>48) % slots)
 }
 
+// word returns the word of the slot.
 func (t *table) word(slot int) *uint64 { return t.mem.word(headWords + slot) }
 
-// A word names the state of its slot. No word is ever used again. It is odd, and at first 0, if
-// nothing stands there, and no file does.
+// vacant reports whether nothing stands in a slot with that word. A word names the state of its
+// slot, and no word is ever used again. The word of a vacant slot is 0 or odd, and has no file.
 func vacant(word uint64) bool { return word == 0 || word&1 == 1 }
 
-// stateName is where the state of a word stands.
+// stateName returns the name of the file of a state.
 func stateName(slot int, word uint64) string { return fmt.Sprintf("%04x-%016x", slot, word) }
 
-// read returns the state of the slot as of now, taking what it can from old, an earlier one, which
-// may be nil.
+// read returns the state of the slot as of now. It takes what it can from old, an earlier state of
+// the slot, which may be nil.
 func (t *table) read(slot int, old *state) (*state, error) {
 	for missing := uint64(0); ; {
 		w, err := load(t.word(slot))
@@ -378,7 +275,7 @@ func (t *table) read(slot int, old *state) (*state, error) {
 			return old, nil
 		case vacant(w):
 			return &state{word: w}, nil
-		case w == missing: // whoever removes a state has put another in its place before
+		case w == missing: // no client removes a state before it has put another in its place
 			return nil, fmt.Errorf("%s/states/%s is missing: something removed it; %s", t.path, stateName(slot, w), repair)
 		}
 		data, err := readAt(t.states, stateName(slot, w))
@@ -397,9 +294,9 @@ func (t *table) read(slot int, old *state) (*state, error) {
 	}
 }
 
-// replace puts s in the place of old, and reports whether it did: not if old is not the slot's
-// state any more. After an error it did not. At calls are for tests: a process can be stopped at
-// any of them.
+// replace puts s in the place of old. It reports false if old is not the slot's state any more.
+// After an error it did nothing. It calls at for tests: a process can be stopped at each of those
+// steps.
 func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, error) {
 	n, err := t.next()
 	if err != nil {
@@ -421,14 +318,14 @@ func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, er
 	}
 	at("swapped")
 	if !vacant(gone) {
-		// what stays is garbage, which sweep finds
+		// if it stays it is garbage, which purge finds
 		syscall.Unlinkat(t.states, stateName(slot, gone))
 	}
 	at("unlinked")
 	return done, err
 }
 
-// write writes the state's file, or nothing of it.
+// write writes the file of the state. After an error there is no file.
 func (t *table) write(slot int, s *state) error {
 	if vacant(s.word) {
 		return nil

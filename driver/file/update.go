@@ -10,17 +10,19 @@ import (
 	"time"
 )
 
-// update changes the state of a slot. It drops what is over, grants who is next, lets change edit
-// the copy (nil: no more than that), grants again, and puts the copy in place, from the start again
-// as long as others are faster; so change may run several times. What else changed is put in place
-// even if change returns an error, which update returns. After any other error nothing of change
-// was done.
+// update changes the state of a slot. It works on a copy: it drops what is over, grants who is
+// next, calls change on the copy (nil: no change), and grants again. Then it puts the copy in the
+// place of the state. If another client was faster it starts again, so change may run several
+// times.
+//
+// If change returns an error, update puts the rest in place and returns that error. After any other
+// error nothing of change was done.
 func (b *Backend) update(ctx context.Context, slot int, change func(s *state, now int64) error) error {
 	return b.updateSome(ctx, slot, sample, change)
 }
 
-// sample is how many of those who wait behind the first an update looks at: the dead do not pile up
-// there.
+// sample is how many of those who wait behind the first an update checks, so that the dead do not
+// pile up there.
 const sample = 4
 
 // updateSome is update with another number than sample.
@@ -72,7 +74,7 @@ func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s 
 			if !done {
 				continue
 			}
-			b.keep(slot, s)
+			b.cacheState(slot, s)
 			b.wake(slot, old, s)
 		}
 		if !again {
@@ -81,24 +83,25 @@ func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s 
 	}
 }
 
-// tidy drops what is over: the requests of dead clients, and in two steps those that nobody kept
-// alive.
+// tidy drops what is over: the requests of dead clients at once, and those that nobody kept alive
+// in two steps.
 //
-// A request that has expired is marked suspect first. Its owner arms it in two steps too: it writes
-// the time into its cell, and then looks at the word of the slot. If it sees the word from before
-// the mark, its time was in the cell before the mark was in place, so that whoever reads the cell
-// after it read the mark sees that time, and takes the mark away. If it sees a later word, it reads
-// the state and finds the mark. So a suspect whose cell still shows that it expired can go.
+// A request that has expired is marked as suspect first. Its owner renews it in two steps too: it
+// writes the time into its cell, and then reads the word of the slot. There are two cases:
 //
-// The end of a broken hold is found in the same way: from the cell, once the break is in place.
+//   - The owner reads the word from before the mark. Then its time was in the cell before the mark
+//     was in place. Whoever reads the cell after the mark sees that time, and takes the mark away.
+//   - The owner reads a later word. Then it reads the state and finds the mark.
 //
-// It looks at all that are at hand, and at some of those behind: they are in nobody's way. If the
-// first who waits is over it looks at all behind it too. The next may have been over for as long:
-// nobody is to be granted in the place of one who lives, nor to be found over in its turn, one
-// after the other.
+// So a suspect whose cell still shows that it has expired can go. The end of a broken hold is found
+// in the same way: from the cell, once the break is in place.
 //
-// It reports whether it has set marks: then nothing else was decided, and this copy has to be put
-// in place first.
+// tidy checks all requests that are parsed, and some of those behind, which are in nobody's way. If
+// the first who waits is over it checks all behind it too: the next may be over as well. Nobody is
+// granted in the place of one who lives, and the dead are not found one after the other.
+//
+// It reports whether it has set marks that decide something. Then this copy has to be put in place
+// before anything else is decided.
 func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 	judge := func(e *entry) *entry {
 		if err != nil {
@@ -112,7 +115,7 @@ func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 		case err != nil:
 			return e
 		case dead && !expired && e.outlives():
-			return e.orphan(cell)
+			return e.detached(cell)
 		case dead, expired && e.suspect, expired && e.Broken && e.until != 0:
 			return nil
 		case e.Broken && e.until == 0:
@@ -128,7 +131,7 @@ func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 	depends := false
 	for i := range s.queues {
 		q := &s.queues[i]
-		over, fault := b.headless(q, now)
+		over, fault := b.firstIsOver(q, now)
 		if fault != nil {
 			return false, fault
 		}
@@ -140,21 +143,21 @@ func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 			from = bytes.LastIndexByte(q.tail[:at], '\n') + 1
 		}
 		marked = false
-		if fault := s.behind(q, from, n, judge); fault != nil {
+		if fault := s.eachBehind(q, from, n, judge); fault != nil {
 			return false, fault
 		}
 		depends = depends || marked && over
 	}
-	marked = depends // nothing depends on the marks of others
+	marked = depends // the other marks decide nothing
 	if fault := s.each("", judge); fault != nil {
 		return false, fault
 	}
-	s.unbury(now)
+	s.purgeTombstones(now)
 	return marked, err
 }
 
-// headless reports whether the first who waits is over.
-func (b *Backend) headless(q *queue, now int64) (bool, error) {
+// firstIsOver reports whether the first who waits is over.
+func (b *Backend) firstIsOver(q *queue, now int64) (bool, error) {
 	_, first := q.granted()
 	for _, e := range first {
 		cell, dead, err := b.life(e, now)
@@ -165,7 +168,7 @@ func (b *Backend) headless(q *queue, now int64) (bool, error) {
 	return false, nil
 }
 
-// life returns when the request was last kept alive, and whether its client is dead.
+// life returns the time in the request's cell, and whether its client is dead.
 func (b *Backend) life(e *entry, now int64) (cell int64, dead bool, err error) {
 	if e.session == 0 {
 		return 0, false, nil
@@ -187,15 +190,17 @@ func (b *Backend) read(slot int) (*state, error) {
 	b.mu.Unlock()
 	s, err := b.table.read(slot, old)
 	if err == nil && s != old {
-		b.keep(slot, s)
+		b.cacheState(slot, s)
 	}
 	return s, err
 }
 
-// cached bounds how many states are kept: what is read again and again is what others wait for.
+// cached bounds how many states are kept in memory. Those that are read again and again are those
+// for which somebody waits.
 const cached = 64
 
-func (b *Backend) keep(slot int, s *state) {
+// cacheState keeps a state in memory until the slot has another one.
+func (b *Backend) cacheState(slot int, s *state) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.empty() {
@@ -211,7 +216,7 @@ func (b *Backend) keep(slot int, s *state) {
 	b.cache[slot] = s
 }
 
-// wake tells those that an update granted, and those that have become guards by it.
+// wake wakes those whom an update granted, and the clients that have become guards by it.
 func (b *Backend) wake(slot int, old, s *state) {
 	rung := map[sessionID]bool{}
 	for _, e := range s.granted {
@@ -229,7 +234,7 @@ func (b *Backend) wake(slot int, old, s *state) {
 	}
 	for g := range rung {
 		if g == b.session.id {
-			b.poke(slot)
+			b.notifyPoller(slot)
 		} else {
 			b.table.ring(g, slot)
 		}

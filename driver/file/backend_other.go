@@ -10,10 +10,20 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Backend is one client of a directory. On this system there is none: New returns an error.
+// Options are the options of [New]. The zero value is useful.
+type Options struct {
+	// Prefix is put before every name.
+	Prefix string
+}
+
+// Backend is a client of a directory. There is none on this system: New returns an error.
 type Backend struct{ driver.Backend }
 
-func open(string, string) (*Backend, error) {
+// New returns an error that matches [driver.ErrUnsupported]: this driver needs Linux.
+func New(dir string, o Options) (*Backend, error) {
+	if _, err := absolute(dir, o); err != nil {
+		return nil, err
+	}
 	return nil, fmt.Errorf("%w: file locks need Linux (its boot ID, and a monotonic clock that all processes share), not %s",
 		driver.ErrUnsupported, runtime.GOOS)
 }

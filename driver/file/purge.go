@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// sweep removes what clients that were killed left behind, if it finds the home of one: requests in
-// slots that nobody uses any more, and states that were written but not put in place, or replaced
-// but not removed. It is housekeeping: what is left blocks nobody.
-func (b *Backend) sweep() error {
+// purge removes what killed clients left behind, if it finds the home of one: requests in slots
+// that nobody uses any more, and files of states that were not put in place, or not removed after
+// they were replaced. Nobody depends on it: what stays blocks nobody.
+func (b *Backend) purge() error {
 	now, err := b.clock()
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (b *Backend) sweep() error {
 		}
 	}
 	for slot := range slots {
-		if err := b.sweepSlot(slot, bySlot[slot]); err != nil {
+		if err := b.purgeSlot(slot, bySlot[slot]); err != nil {
 			return err
 		}
 	}
@@ -48,10 +48,10 @@ func (b *Backend) sweep() error {
 	return nil
 }
 
-// sweepSlot removes the states among words that are not the slot's, after it has put a new one in
-// place: who wrote one of them saw an earlier word, which never comes back, so that it can never be
-// the slot's.
-func (b *Backend) sweepSlot(slot int, words []uint64) error {
+// purgeSlot removes the files of those words that are not the slot's. It puts a new state in place
+// first. Whoever wrote one of the files read an earlier word of the slot. That word never comes
+// back, so the file can never become the slot's state.
+func (b *Backend) purgeSlot(slot int, words []uint64) error {
 	word, err := load(b.table.word(slot))
 	if err != nil {
 		return err

@@ -1,0 +1,140 @@
+//go:build linux
+
+package file
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// ours matches the names of what makeTable makes, and nothing that somebody else might keep in the
+// directory.
+var ours = regexp.MustCompile(`^dlock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.(new|old)-[0-9]+)?$`)
+
+// others returns the directories of other boots in dir.
+func others(dir, path string) ([]string, error) {
+	all, err := os.ReadDir(dir)
+	var found []string
+	for _, d := range all {
+		p := filepath.Join(dir, d.Name())
+		if d.IsDir() && ours.MatchString(d.Name()) && !strings.HasPrefix(p, path) {
+			found = append(found, p)
+		}
+	}
+	return found, err
+}
+
+// foreign is the error of a client that opens while clients with another boot ID live in path.
+func foreign(path string) error {
+	return fmt.Errorf("%w: processes with another boot ID use %s now, so this process is in a container that has a boot ID "+
+		"of its own, or they are; give all of them the same (/proc/sys/kernel/random/boot_id of the host), or a directory "+
+		"of their own", driver.ErrUnsupported, path)
+}
+
+// bootCheck is what checkBoot found out about the directory of another boot. If nobody lives there,
+// nobody can enter it until the check is closed.
+type bootCheck struct {
+	fd    int
+	lives bool // somebody lives in it
+	left  bool // nobody lives in it, and no other client removes it now
+}
+
+func (l bootCheck) close() {
+	if l.fd >= 0 {
+		syscall.Close(l.fd)
+	}
+}
+
+// checkBoot finds out by the lock of the directory whether somebody lives in it.
+func checkBoot(path string) (bootCheck, error) {
+	fd, err := openAt(atFDCWD, path, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	if errors.Is(err, syscall.ENOENT) {
+		return bootCheck{fd: -1}, nil
+	} else if err != nil {
+		return bootCheck{fd: -1}, fmt.Errorf("cannot tell whether processes with another boot ID use %s: %w", path, err)
+	}
+	l := bootCheck{fd: fd}
+	if l.left, err = flock(fd, syscall.LOCK_EX); err == nil && !l.left {
+		l.lives, err = flock(fd, syscall.LOCK_SH) // not beside somebody who removes it
+	}
+	if err != nil {
+		l.close()
+		return bootCheck{fd: -1}, fmt.Errorf("flock %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// takeOver takes over the greatest number of earlier boots, and removes what they left. Each client
+// does so before it gives out its first number.
+func (t *table) takeOver(dir string, at func(step string)) error {
+	others, err := others(dir, t.path)
+	if err != nil {
+		return err
+	}
+	for _, p := range others {
+		l, err := checkBoot(p)
+		if err != nil {
+			return err
+		}
+		if l.lives {
+			l.close()
+			return fmt.Errorf("%w: %w", errAgain, foreign(p))
+		}
+		err = raise(t.mem.word(headClock), greatest(p))
+		at("clear")
+		if l.left {
+			old := fmt.Sprintf("%s.old-%d", t.path, rand.Uint64())
+			if os.Rename(p, old) == nil {
+				os.RemoveAll(old) // what cannot be removed is in nobody's way
+			}
+		}
+		l.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// greatest returns the greatest number that was given out in the directory of a boot, as far as it
+// can still be read. Every format of the directory has it in the same place. After a power loss it
+// may be too small; then the wall clock helps, behind which no number falls: see next.
+func greatest(path string) uint64 {
+	f, err := os.Open(filepath.Join(path, "table"))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var word [8]byte
+	if n, _ := f.ReadAt(word[:], 8*headClock); n != len(word) {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(word[:])
+}
+
+// announce takes the shared lock on the directory, which says that somebody lives in it. The lock
+// also asks systemd-tmpfiles to leave the directory alone.
+func (t *table) announce() error {
+	if locked, err := flock(t.dir, syscall.LOCK_SH); err != nil {
+		return fmt.Errorf("flock: %w", err)
+	} else if !locked {
+		return errAgain // a client with another boot ID removes it
+	}
+	var held, named syscall.Stat_t
+	if err := syscall.Fstat(t.dir, &held); err != nil {
+		return err
+	}
+	if err := syscall.Stat(t.path, &named); err != nil || held.Ino != named.Ino || held.Dev != named.Dev {
+		return errAgain // it was removed meanwhile
+	}
+	return nil
+}

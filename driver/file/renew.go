@@ -1,0 +1,106 @@
+//go:build linux
+
+package file
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Renew implements [driver.Backend]. It makes no system call for each request, unless the slot of
+// its name has changed.
+func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	out := make([]driver.Renewal, len(rs))
+	fail := func(err error) []driver.Renewal {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	if err := b.begin(ctx); err != nil {
+		return fail(err)
+	}
+	defer b.calls.Done()
+	if b.table.removed() {
+		return fail(fmt.Errorf("%w: %s was removed", driver.ErrLost, b.table.path))
+	}
+	since := time.Now()
+	now, err := b.clock()
+	if err != nil {
+		return fail(err)
+	}
+	b.purgeTombstones()
+	for i := range rs {
+		b.mu.Lock()
+		own := b.requests[rs[i].ID]
+		b.mu.Unlock()
+		if own == nil {
+			out[i].Err = driver.ErrLost
+			continue
+		}
+		out[i] = driver.Renewal{TTL: own.ttl, SentAt: since, Err: b.prove(own, now)}
+	}
+	return out
+}
+
+// prove arms a granted request: its TTL begins again at now, which the caller has read before. It
+// returns nil if the request still holds. Renewals and those who drop what has expired see each
+// other: see tidy.
+func (b *Backend) prove(own *ownRequest, now int64) error {
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	if own.over {
+		return driver.ErrLost
+	}
+	if err := b.verify(own); err != nil { // a broken request is not armed any more
+		return err
+	}
+	if now >= own.armed+int64(own.ttl) {
+		own.over = true // it may still stand, but somebody may have seen that it expired
+		return driver.ErrLost
+	}
+	b.at("arm")
+	if err := raise(own.word, uint64(now)); err != nil {
+		return err
+	}
+	own.armed = max(own.armed, now)
+	b.at("armed")
+	return b.verify(own)
+}
+
+// verify returns nil if the request stands in its queue, neither broken nor suspect. own.mu is
+// held.
+func (b *Backend) verify(own *ownRequest) error {
+	for {
+		w, err := load(b.table.word(own.slot))
+		if err != nil {
+			return err
+		}
+		if w == own.seen {
+			return nil
+		}
+		s, err := b.read(own.slot)
+		if err != nil {
+			return err
+		}
+		e, err := s.find(own.name, own.id)
+		switch {
+		case err != nil:
+			return err
+		case e == nil || e.session != b.session.id || e.Broken:
+			own.over = true
+			return driver.ErrLost
+		case e.Token == 0:
+			return driver.ErrNotHeld
+		case e.suspect:
+			if err := b.update(context.Background(), own.slot, nil); err != nil {
+				return err
+			}
+		default:
+			own.seen = s.word
+		}
+	}
+}

@@ -1,0 +1,73 @@
+//go:build linux
+
+package file
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// ownRequest is what the client knows of one of its own requests, granted or waiting.
+type ownRequest struct {
+	name string // with the prefix
+	slot int
+	id   driver.ID
+	ttl  time.Duration
+	cell int
+	word *uint64 // the cell
+
+	// It was in the queue. If it is not there any more it is lost.
+	entered atomic.Bool
+
+	// Guarded by Backend.mu.
+	decided chan struct{} // closed once it is granted or gone, or nobody can know (fault)
+	fault   error
+	calls   int   // calls of Acquire that wait for it
+	touched int64 // when the poller last kept it alive
+
+	mu sync.Mutex
+	// the word of the slot under which it was last seen to stand, neither broken nor suspect
+	seen  uint64
+	armed int64 // when its TTL began last: the time in the cell, or that of the grant
+	over  bool  // it was seen to be lost, or is being released
+}
+
+// finish makes every later proof of the request fail.
+func (own *ownRequest) finish() {
+	own.mu.Lock()
+	own.over = true
+	own.mu.Unlock()
+}
+
+// record returns the client's record of the request, and whether the record is new. From then on a
+// grant of the request finds the record.
+func (b *Backend) record(r driver.Request) (own *ownRequest, fresh bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if own := b.requests[r.ID]; own != nil {
+		return own, false, nil
+	}
+	cell, word, err := b.session.takeCell()
+	if err != nil {
+		return nil, false, err
+	}
+	name := b.prefix + r.Name
+	own = &ownRequest{name: name, slot: slot(name), id: r.ID, ttl: r.TTL, cell: cell, word: word, decided: make(chan struct{})}
+	b.requests[r.ID] = own
+	return own, true, nil
+}
+
+// forget removes the record of a request that is not in its queue.
+func (b *Backend) forget(own *ownRequest) {
+	own.finish()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	own.decide(nil)
+	if b.requests[own.id] == own {
+		delete(b.requests, own.id)
+		b.session.returnCell(own.cell)
+	}
+}
