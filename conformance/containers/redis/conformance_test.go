@@ -190,7 +190,7 @@ func TestRedisWaitReplicas(t *testing.T) {
 		if err == nil || errors.Is(err, dlock.ErrHeld) {
 			t.Fatalf("a grant that a replica does not have: %v", err)
 		}
-		await.That(t, "what was not confirmed is given back", func() bool {
+		await.That(t, "what was not confirmed is released", func() bool {
 			q, err := c.Inspect(t.Context(), "a")
 			return err == nil && q.Len() == 0
 		})

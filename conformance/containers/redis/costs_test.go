@@ -68,7 +68,7 @@ func becomes(cond func() bool) bool {
 }
 
 // What a loaded machine is late with is sent once more: such a price does not count. Of the others
-// the median does, as a look or the ping of a subscription may come in between.
+// the median does, as a check or the ping of a subscription may come in between.
 func TestRedisRoundTrips(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, p := proxied(t, s)
@@ -184,14 +184,14 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	<-time.After(5 * time.Second)
 	now, _ := counter.scripts()
 	trips := p.Counts().RoundTrips - before
-	// The look-out is once in 0.8 to 1 second; the subscription shows that it lives every 3.
+	// A client checks once in 0.8 to 1 second. Its subscription shows that it lives every 3.
 	took := time.Since(start)
-	looks := int64(took/(800*time.Millisecond)) + 1
+	checks := int64(took/(800*time.Millisecond)) + 1
 	copies := func() int64 { return dropped(p) - late }
-	if n := now - ran; !becomes(func() bool { return n <= looks+copies() }) {
-		t.Errorf("%d waiters of one client ran %d scripts in %s; want a look each second, %d, and have %d copies", waiters, n, took, looks, copies())
+	if n := now - ran; !becomes(func() bool { return n <= checks+copies() }) {
+		t.Errorf("%d waiters of one client ran %d scripts in %s; want a check each second, %d, and have %d copies", waiters, n, took, checks, copies())
 	}
-	if most := looks + int64(took/(3*time.Second)) + 1; !becomes(func() bool { return trips <= most+copies() }) {
+	if most := checks + int64(took/(3*time.Second)) + 1; !becomes(func() bool { return trips <= most+copies() }) {
 		t.Errorf("%d waiters of one client made %d round trips in %s; want %d, and have %d copies", waiters, trips, took, most, copies())
 	}
 	if err := held.Unlock(t.Context()); err != nil {
@@ -216,7 +216,7 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 		for _, waiters := range []int{2, 16, 128} {
 			t.Run(fmt.Sprintf("clients=%d,waiters=%d", clients, waiters), func(t *testing.T) {
 				name := t.Name()
-				gate, err := all[0].Mutex(name).Lock(t.Context())
+				held, err := all[0].Mutex(name).Lock(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -241,21 +241,21 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 				})
 				counter.listening(len(waited))
 				start, late := time.Now(), dropped(lines...)
-				ran, told := counter.scripts()
-				if err := gate.Unlock(t.Context()); err != nil {
+				ran, published := counter.scripts()
+				if err := held.Unlock(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				wg.Wait()
-				now, nowTold := counter.scripts()
+				now, nowPublished := counter.scripts()
 				took := time.Since(start)
-				if n := nowTold - told; n != int64(waiters) {
+				if n := nowPublished - published; n != int64(waiters) {
 					t.Errorf("%d messages for %d hand-offs", n, waiters)
 				}
-				looks := int64(clients) * (int64(took/(800*time.Millisecond)) + 1)
+				checks := int64(clients) * (int64(took/(800*time.Millisecond)) + 1)
 				copies := func() int64 { return dropped(lines...) - late }
-				if n := now - ran; !becomes(func() bool { return n <= 1+2*int64(waiters)+looks+copies() }) {
-					t.Errorf("%d scripts for %d hand-offs in %s: want a confirmation and a release for each, %d looks at most, and have %d copies",
-						n, waiters, took, looks, copies())
+				if n := now - ran; !becomes(func() bool { return n <= 1+2*int64(waiters)+checks+copies() }) {
+					t.Errorf("%d scripts for %d hand-offs in %s: want a confirmation and a release for each, %d checks at most, and have %d copies",
+						n, waiters, took, checks, copies())
 				}
 			})
 		}
@@ -319,7 +319,7 @@ func TestRedisTenThousandLeases(t *testing.T) {
 }
 
 // listening waits until so many clients are subscribed, and all who wait have asked after that:
-// then only looks are left.
+// then only checks are left.
 func (c *CLI) listening(clients int) {
 	c.t.Helper()
 	await.That(c.t, "the clients are subscribed", func() bool { return len(c.PubSubChannels(c.Ctx, "*").Val()) == clients })

@@ -23,7 +23,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The scripts of driver/redis run on the server in virtual time, which the last argument tells: no
+// The scripts of driver/redis run on the server in virtual time, which is the last argument: no
 // history waits for anything, and each plays again in the same way.
 
 // redisTiming is what a history asks of the driver's options, in µs.
@@ -57,7 +57,7 @@ const redisBudget = "local budget = 100\n"
 func virtually(script string) string {
 	return `
 local server, virtual = redis, tonumber(ARGV[#ARGV])
-local ttl, told, asked = KEYS[1] .. ':ttl', {}, false
+local ttl, published, asked = KEYS[1] .. ':ttl', {}, false
 local function int(x) return string.format('%.0f', x) end
 if (tonumber(server.call('GET', ttl)) or virtual + 1) <= virtual then server.call('DEL', KEYS[1]) end
 if server.call('EXISTS', KEYS[1]) == 0 then server.call('DEL', ttl) end
@@ -67,7 +67,7 @@ local commands = {
     return {int(math.floor(virtual / 1000000)), int(virtual % 1000000)}
   end,
   PUBLISH = function(channel, message)
-    told[#told + 1] = channel .. ' ' .. message
+    published[#published + 1] = channel .. ' ' .. message
     return 1
   end,
   PEXPIRE = function(key, ms, more)
@@ -94,18 +94,18 @@ end
 local reply = script()
 if not asked then error('it did not ask for the time') end
 local function lines(l) return table.concat(l, '\n') end
-return {reply, lines(told), lines(server.call('ZRANGE', KEYS[1], 0, -1)), server.call('GET', ttl) or '0'}
+return {reply, lines(published), lines(server.call('ZRANGE', KEYS[1], 0, -1)), server.call('GET', ttl) or '0'}
 `
 }
 
 // redisOp is one call of a script, or the loss of what the server has.
 type redisOp struct {
-	kind   string // acquire, renew, release, break, inspect; lose: the server forgets the name
-	r      driver.Request
-	resume bool
-	grave  int64 // of release: the TTL of the tombstone
-	token  driver.Token
-	force  bool
+	kind      string // acquire, renew, release, break, inspect; lose: the server forgets the name
+	r         driver.Request
+	resume    bool
+	tombstone int64 // of release: the TTL of the tombstone
+	token     driver.Token
+	force     bool
 }
 
 // arguments are those of the scripts, as driver/redis gives them.
@@ -129,7 +129,7 @@ func (o *redisOp) arguments(w redisTiming) []any {
 	case "renew":
 		args = append(args, id, ttl)
 	case "release":
-		args = append(args, id, o.grave)
+		args = append(args, id, o.tombstone)
 	case "break":
 		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force])
 	}
@@ -175,7 +175,7 @@ func readStored(member string) (storedRequest, error) {
 		return storedRequest{}, fmt.Errorf("unexpected request %q", member)
 	}
 	r := storedRequest{id: f[0][1:], owner: f[3], client: f[7], label: f[10],
-		fixed: strings.Contains(f[8], "f"), broken: strings.Contains(f[8], "b"), pending: strings.Contains(f[8], "u")}
+		fixed: strings.Contains(f[8], "f"), broken: strings.Contains(f[8], "b"), unconfirmed: strings.Contains(f[8], "u")}
 	if f[1] == "s" {
 		r.mode = driver.Shared
 	}
@@ -199,7 +199,7 @@ func readState(now int64, stored, kept string) (s redisState, err error) {
 		err = cmp.Or(err, bad)
 		return n
 	}
-	s = redisState{gone: map[string]tombstone{}, passed: map[string]passedOver{}, kept: number(kept)}
+	s = redisState{tombstones: map[string]tombstone{}, passed: map[string]passedOver{}, kept: number(kept)}
 	var waiting []storedRequest
 	helps, want := []string{}, map[string]bool{}
 	for m := range strings.SplitSeq(stored, "\n") {
@@ -227,7 +227,7 @@ func readState(now int64, stored, kept string) (s redisState, err error) {
 			}
 			s.holding = append(s.holding, r)
 		case 'g':
-			s.gone[f[0][1:]] = tombstone{number(f[2]), f[1] == "f"}
+			s.tombstones[f[0][1:]] = tombstone{number(f[2]), f[1] == "f"}
 			want[fmt.Sprintf("d%016d%s", number(f[2]), f[0])] = true
 		case 'c':
 			s.passed[f[0][1:]] = passedOver{number(f[1]), number(f[2])}
@@ -273,7 +273,7 @@ func (s redisStep) do(m *redisModel) string {
 	case "renew":
 		return m.renew(o.r.ID, o.r.TTL.Microseconds())
 	case "release":
-		return m.release(o.r.ID, o.grave)
+		return m.release(o.r.ID, o.tombstone)
 	case "break":
 		return m.breaks(o.token, o.force)
 	case "inspect":
@@ -292,7 +292,7 @@ func (s redisStep) String() string {
 	case "renew":
 		text += fmt.Sprintf(" %.2s for %s", o.r.ID, o.r.TTL)
 	case "release":
-		text += fmt.Sprintf(" %.2s, tombstone for %d", o.r.ID, o.grave)
+		text += fmt.Sprintf(" %.2s, tombstone for %d", o.r.ID, o.tombstone)
 	case "break":
 		text += fmt.Sprintf(" token %d, force %t", o.token, o.force)
 	}
@@ -356,8 +356,8 @@ func (c *chronicler) pass() int64 {
 		for _, r := range slices.Concat(c.m.held, c.m.waiting) {
 			ends = append(ends, r.expiry)
 		}
-		for _, id := range slices.SortedFunc(maps.Keys(c.m.gone), func(a, b driver.ID) int { return strings.Compare(a.String(), b.String()) }) {
-			ends = append(ends, c.m.gone[id].until)
+		for _, id := range slices.SortedFunc(maps.Keys(c.m.tombstones), func(a, b driver.ID) int { return strings.Compare(a.String(), b.String()) }) {
+			ends = append(ends, c.m.tombstones[id].until)
 		}
 		if len(ends) == 0 {
 			return 1
@@ -395,7 +395,7 @@ func (c *chronicler) think() *redisOp {
 	case n < 86:
 		o := &redisOp{kind: "release", r: c.any()}
 		if c.IntN(2) == 0 {
-			o.grave = o.r.TTL.Microseconds()
+			o.tombstone = o.r.TTL.Microseconds()
 		}
 		return o
 	case n < 92:

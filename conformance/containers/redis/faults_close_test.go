@@ -33,11 +33,11 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 		fault func(*netfault.Proxy) (heal func())
 	}{
 		{"held", (*netfault.Proxy).Isolate},
-		{"deaf", func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) }},
+		{"no replies", func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) }},
 		{"vanished", both((*netfault.Proxy).Vanish)},
 		{"cut and held", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Isolate() }},
 		// connections can be opened, and that is all
-		{"cut and deaf", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Hold(netfault.ToClient) }},
+		{"cut, then no replies", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Hold(netfault.ToClient) }},
 		{"cut and refused", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Refuse() }},
 	} {
 		// how long it was off the line before

@@ -176,7 +176,7 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 				}
 			}
 			<-time.After(time.Until(start.Add(pause / 2)))
-			leave.Go(func() { // its own time is over; it is given back all the same
+			leave.Go(func() { // its own time is over; it is released all the same
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
 				if err := l.Unlock(ctx); err == nil {

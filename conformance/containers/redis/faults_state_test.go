@@ -177,10 +177,10 @@ func TestRedisDeletedKeys(t *testing.T) {
 	select {
 	case <-held.Lost():
 	case <-time.After(time.Minute):
-		t.Fatal("the loss is not told")
+		t.Fatal("the loss is not signalled")
 	}
 	if took := time.Since(start); took > ttl*2/3 {
-		t.Errorf("the loss was told after %s; the next renewal was %s away at most", took, ttl/3)
+		t.Errorf("the loss was signalled after %s; the next renewal was %s away at most", took, ttl/3)
 	}
 	if err := held.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Unlock of what was lost: %v", err)

@@ -38,12 +38,12 @@ func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client
 	return c, p
 }
 
-// soon is how long what takes a second at most (the grant window, the look-out) may take on a
+// soon is how long what takes a second at most (the grant window, the check of a waiter) may take on a
 // machine that is busy. The other things that might help in its place take 20 s at least.
 const soon = 15 * time.Second
 
 // TestRedisLostPublications: the subscription is gone when the lock is released, and cannot be made
-// anew; the other connections live.
+// again; the other connections live.
 func TestRedisLostPublications(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder := openRedis(t, s, "ttl=1m")
@@ -71,7 +71,7 @@ func TestRedisLostPublications(t *testing.T) {
 		for _, w := range waits {
 			leases = append(leases, w.Got("a wait whose publication was lost", start, soon))
 		}
-		heal() // they may be given back on connections of their own
+		heal() // they may be released on connections of their own
 		for _, l := range leases {
 			redisUnlock(t, l)
 		}
@@ -82,7 +82,7 @@ func TestRedisLostPublications(t *testing.T) {
 	}
 }
 
-// TestRedisAllAskAfterSubscribing: what was published while there was no subscription went unheard,
+// TestRedisAllAskAfterSubscribing: what was published while there was no subscription is lost,
 // so all who wait ask.
 func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	const waiters = 50
@@ -275,7 +275,7 @@ func TestRedisForgetsScripts(t *testing.T) {
 	wait.Got("the one who waited", time.Now(), soon)
 }
 
-// TestRedisRestartsEmpty: who held is told at the next renewal, who waited arrives anew, and tokens
+// TestRedisRestartsEmpty: who held learns at the next renewal, who waited arrives again, and tokens
 // grow.
 func TestRedisRestartsEmpty(t *testing.T) {
 	const waiters = 10
@@ -323,10 +323,10 @@ func TestRedisRestartsEmpty(t *testing.T) {
 		select {
 		case <-l.Lost():
 		case <-time.After(time.Minute):
-			t.Fatal("the loss is not told")
+			t.Fatal("the loss is not signalled")
 		}
 		if took := time.Since(back); took > ttl*3/4 || !errors.Is(l.Err(), dlock.ErrLost) {
-			t.Errorf("the loss was told %s after the restart: %v; the next renewal was %s away at most", took, l.Err(), ttl/3)
+			t.Errorf("the loss was signalled %s after the restart: %v; the next renewal was %s away at most", took, l.Err(), ttl/3)
 		}
 		if err := l.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
 			t.Errorf("Unlock of what was lost: %v", err)

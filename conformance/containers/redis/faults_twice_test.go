@@ -20,7 +20,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// twiceTTL is so long that nothing expires while a test runs: what is free was given back.
+// twiceTTL is so long that nothing expires while a test runs: what is free was released.
 const twiceTTL = 5 * time.Minute
 
 // twice is a client whose replies get lost and whose requests arrive late, and another one, on a
@@ -165,7 +165,7 @@ func (w *twice) free(before *dlock.Lease) {
 	w.stands(0)
 	l, err := w.other.Mutex(w.name).TryLock(w.Context())
 	if err != nil {
-		w.Fatalf("a lock that was given back: %v", err)
+		w.Fatalf("a lock that was released: %v", err)
 	}
 	if l.Token() <= before.Token() {
 		w.Errorf("token %d after %d", l.Token(), before.Token())
@@ -244,7 +244,7 @@ func TestRedisLostReplies(t *testing.T) {
 			if err := l.Unlock(w.Context()); !errors.Is(err, dlock.ErrLost) {
 				w.Errorf("unlocking a broken hold: %v", err)
 			}
-			w.awaits(0) // what was lost is given back in the background
+			w.awaits(0) // what was lost is released in the background
 			w.free(l)
 		}},
 		{"break by force", func(w *twice) {

@@ -24,7 +24,7 @@ import (
 	_ "github.com/dlock-go/dlock/driver/redis/redlock" // redlock://
 )
 
-// TestRedisFull: on a server whose memory is full, holds are renewed, given back, broken and handed
+// TestRedisFull: on a server whose memory is full, holds are renewed, released, broken and handed
 // on; only what is new is refused.
 func TestRedisFull(t *testing.T) {
 	for _, kind := range []service.Kind{Redis, Valkey} {
@@ -36,7 +36,7 @@ func TestRedisFull(t *testing.T) {
 			c := openRedis(t, s, fmt.Sprintf("ttl=%s", ttl))
 			held, broken := redisLock(t, c.Mutex("held")), redisLock(t, c.Mutex("broken"))
 			b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
-			unsure := steps.Request("unsure") // given back with a tombstone
+			unsure := steps.Request("unsure") // released with a tombstone
 			if _, err := b.Acquire(t.Context(), unsure); err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{}) // it tells of every server that is killed
+	redis.SetLogger(silent{}) // it writes about every server that is killed
 	os.Exit(service.Main(m))
 }
 

@@ -17,12 +17,12 @@ type redisModel struct {
 	window, keep int64
 	budget       int // how many of the dead one script removes
 
-	now     int64
-	held    []*modelRequest // in the order of their grants
-	waiting []*modelRequest // in the order of arrival
-	gone    map[driver.ID]tombstone
-	passed  map[driver.ID]passedOver // by client
-	last    int64
+	now        int64
+	held       []*modelRequest // in the order of their grants
+	waiting    []*modelRequest // in the order of arrival
+	tombstones map[driver.ID]tombstone
+	passed     map[driver.ID]passedOver // by client
+	last       int64
 
 	left    int   // of the budget, in this step
 	changed bool  // this step changed something
@@ -39,7 +39,7 @@ type modelRequest struct {
 	driver.Entry
 	expiry, ttl, arrived int64
 	place                int64 // of one that waits
-	pending              bool  // granted, and not confirmed yet
+	unconfirmed          bool  // granted, and not confirmed yet
 }
 
 // tombstone keeps copies of a request from coming to life.
@@ -53,7 +53,7 @@ type passedOver struct{ place, until int64 }
 
 func newRedisModel(w redisTiming) *redisModel {
 	return &redisModel{window: w.window, keep: w.keep, budget: w.budget,
-		gone: map[driver.ID]tombstone{}, passed: map[driver.ID]passedOver{}, seen: map[string]int{}}
+		tombstones: map[driver.ID]tombstone{}, passed: map[driver.ID]passedOver{}, seen: map[string]int{}}
 }
 
 // waits reports whether a request still does.
@@ -82,12 +82,12 @@ func (m *redisModel) queue() driver.Queue {
 // holders is the queue without those who wait.
 func (m *redisModel) holders() driver.Queue {
 	q := m.queue()
-	q.Arrivals = q.Arrivals[:m.strangers()]
+	q.Arrivals = q.Arrivals[:m.arrivals()]
 	return q
 }
 
-// strangers is how many that hold are not joins.
-func (m *redisModel) strangers() int {
+// arrivals is how many of those that hold are no joins.
+func (m *redisModel) arrivals() int {
 	n := 0
 	for _, h := range m.held {
 		if !h.Join() {
@@ -115,7 +115,7 @@ func (m *redisModel) begin(now int64) {
 	m.now, m.granted, m.ended, m.left, m.changed = now, nil, nil, m.budget, false
 	if m.kept <= now && m.kept > 0 {
 		m.held, m.waiting, m.kept, m.forgot = nil, nil, 0, true
-		clear(m.gone)
+		clear(m.tombstones)
 		clear(m.passed)
 		m.seen["all is forgotten in time"]++
 	}
@@ -123,27 +123,27 @@ func (m *redisModel) begin(now int64) {
 	for _, h := range slices.Clone(m.held) {
 		if h.expiry <= now {
 			m.seen["a hold expires"]++
-			m.end(h)
-			if h.pending {
+			m.removeHolder(h)
+			if h.unconfirmed {
 				dead[h.Client] = true
 			}
 		}
 	}
 	for client := range dead {
-		m.giveUp(client)
+		m.passOver(client)
 	}
 	byEnd := slices.SortedFunc(slices.Values(m.waiting), func(a, b *modelRequest) int {
 		return cmp.Or(cmp.Compare(a.expiry, b.expiry), strings.Compare(a.ID.String(), b.ID.String()))
 	})
 	for _, w := range byEnd {
 		if w.expiry <= now && m.spend() {
-			m.unwait(w)
+			m.removeWaiter(w)
 			m.seen["a waiter expires"]++
 		}
 	}
-	m.sweepMarks()
+	m.purgeMarks()
 	if m.changed {
-		m.settle()
+		m.grantNext()
 	}
 }
 
@@ -157,8 +157,8 @@ func (m *redisModel) spend() bool {
 	return true
 }
 
-// giveUp passes over all that a client has among those who wait.
-func (m *redisModel) giveUp(client driver.ID) {
+// passOver passes over all that a client has among those who wait.
+func (m *redisModel) passOver(client driver.ID) {
 	if len(m.waiting) == 0 {
 		return
 	}
@@ -173,16 +173,16 @@ func (m *redisModel) giveUp(client driver.ID) {
 	m.changed = true
 }
 
-// sweepMarks drops what keeps others out no more.
-func (m *redisModel) sweepMarks() {
+// purgeMarks removes the tombstones, and the marks of clients, whose time is over.
+func (m *redisModel) purgeMarks() {
 	type mark struct {
 		until int64
 		name  string
 		drop  func()
 	}
 	var marks []mark
-	for id, t := range m.gone {
-		marks = append(marks, mark{t.until, "g" + id.String(), func() { delete(m.gone, id) }})
+	for id, t := range m.tombstones {
+		marks = append(marks, mark{t.until, "g" + id.String(), func() { delete(m.tombstones, id) }})
 	}
 	for client, p := range m.passed {
 		marks = append(marks, mark{p.until, "c" + client.String(), func() { delete(m.passed, client) }})
@@ -206,7 +206,7 @@ func (m *redisModel) over() {
 	for _, r := range slices.Concat(m.held, m.waiting) {
 		latest = max(latest, r.expiry)
 	}
-	for _, t := range m.gone {
+	for _, t := range m.tombstones {
 		latest = max(latest, t.until)
 	}
 	for _, p := range m.passed {
@@ -215,24 +215,24 @@ func (m *redisModel) over() {
 	m.kept = m.now + ((latest-m.now+999)/1000)*1000 + m.keep
 }
 
-// settle grants whoever is next by the rule. It reports whether it is not done: the budget is
-// spent.
-func (m *redisModel) settle() (more bool) {
+// grantNext grants those whose turn it is by the rule. It reports whether it was not done when the
+// budget was spent.
+func (m *redisModel) grantNext() (more bool) {
 	for len(m.waiting) > 0 {
 		w := m.waiting[0]
 		if !m.waits(w) {
 			if !m.spend() {
 				return true
 			}
-			m.unwait(w)
+			m.removeWaiter(w)
 			m.seen["a dead waiter is met"]++
 			continue
 		}
-		if m.queue().Granted() <= m.strangers() {
+		if m.queue().Granted() <= m.arrivals() {
 			return false
 		}
-		m.unwait(w)
-		w.pending, w.place = true, 0
+		m.removeWaiter(w)
+		w.unconfirmed, w.place = true, 0
 		m.grant(w, min(w.ttl, m.window))
 		m.granted = append(m.granted, diffChannels+w.Client.String()+" "+w.ID.String())
 		m.seen["a waiter is granted"]++
@@ -245,7 +245,7 @@ func (m *redisModel) settle() (more bool) {
 	return false
 }
 
-func (m *redisModel) unwait(w *modelRequest) {
+func (m *redisModel) removeWaiter(w *modelRequest) {
 	m.waiting = without(m.waiting, w)
 	m.changed = true
 }
@@ -258,15 +258,15 @@ func (m *redisModel) grant(r *modelRequest, ttl int64) {
 
 func (m *redisModel) hold(r *modelRequest, ttl int64) {
 	m.held = append(m.held, r)
-	m.arm(r, ttl)
+	m.setTTL(r, ttl)
 }
 
-func (m *redisModel) arm(r *modelRequest, ttl int64) {
+func (m *redisModel) setTTL(r *modelRequest, ttl int64) {
 	r.expiry, m.changed = m.now+ttl, true
 }
 
-// end takes a holder away.
-func (m *redisModel) end(h *modelRequest) {
+// removeHolder removes a request that holds.
+func (m *redisModel) removeHolder(h *modelRequest) {
 	m.held = without(m.held, h)
 	m.changed = true
 }
@@ -278,12 +278,11 @@ func (m *redisModel) no(err error) string {
 	return "no: " + word
 }
 
-// awaiting returns a request of those who wait, unless it has expired: then it is not there any
-// more.
-func (m *redisModel) awaiting(id driver.ID) *modelRequest {
+// waiter returns the request of that ID if it waits. If it waits no more, it is removed.
+func (m *redisModel) waiter(id driver.ID) *modelRequest {
 	w := find(m.waiting, id)
 	if w != nil && !m.waits(w) {
-		m.unwait(w)
+		m.removeWaiter(w)
 		m.seen["a dead waiter is named"]++
 		return nil
 	}
@@ -296,7 +295,7 @@ func (m *redisModel) acquire(r driver.Request, resume bool) string {
 	if h := find(m.held, r.ID); h != nil {
 		return m.confirm(h, ttl)
 	}
-	if dead := m.gone[r.ID].until > m.now; dead || resume {
+	if dead := m.tombstones[r.ID].until > m.now; dead || resume {
 		if dead {
 			m.seen["a tombstone is met"]++
 		}
@@ -308,10 +307,10 @@ func (m *redisModel) acquire(r driver.Request, resume bool) string {
 	if slices.ContainsFunc(m.held, func(h *modelRequest) bool { return h.Owner == r.ID }) {
 		return m.no(driver.ErrLost)
 	}
-	if w := m.awaiting(r.ID); w != nil {
-		return m.ask(w, r)
+	if w := m.waiter(r.ID); w != nil {
+		return m.keepWaiting(w, r)
 	}
-	if m.settle() {
+	if m.grantNext() {
 		m.seen["a script is asked to run again"]++
 		return "again"
 	}
@@ -322,11 +321,11 @@ func (m *redisModel) confirm(h *modelRequest, ttl int64) string {
 	if h.Broken {
 		return m.no(driver.ErrLost)
 	}
-	if h.pending {
+	if h.unconfirmed {
 		m.seen["a grant is confirmed"]++
 	}
-	h.pending, h.ttl = false, ttl
-	m.arm(h, ttl)
+	h.unconfirmed, h.ttl = false, ttl
+	m.setTTL(h, ttl)
 	return fmt.Sprint("granted ", h.Token)
 }
 
@@ -340,25 +339,25 @@ func (m *redisModel) join(r driver.Request, ttl int64) string {
 	return fmt.Sprint("granted ", stored.Token)
 }
 
-// ask is a request that waits already.
-func (m *redisModel) ask(w *modelRequest, r driver.Request) string {
+// keepWaiting is for a request that waits already.
+func (m *redisModel) keepWaiting(w *modelRequest, r driver.Request) string {
 	if !r.Wait {
-		m.unwait(w)
-		m.settle()
+		m.removeWaiter(w)
+		m.grantNext()
 		return m.no(driver.ErrHeld)
 	}
 	m.await(w)
-	more := m.settle()
+	more := m.grantNext()
 	if h := find(m.held, r.ID); h != nil {
 		return m.confirm(h, r.TTL.Microseconds())
 	}
 	if more {
 		return "waits 1 as before"
 	}
-	return fmt.Sprint("waits ", m.hint(), " as before")
+	return fmt.Sprint("waits ", m.untilExpiry(), " as before")
 }
 
-// arrive is a stranger that nobody knows.
+// arrive is for a request that does not stand there.
 func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 	q := m.queue()
 	stored, err := q.Admit(r)
@@ -382,13 +381,13 @@ func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 	m.await(e)
 	m.waiting = append(m.waiting, e)
 	m.seen["a waiter arrives"]++
-	return fmt.Sprint("waits ", m.hint(), " new")
+	return fmt.Sprint("waits ", m.untilExpiry(), " new")
 }
 
-func (m *redisModel) await(w *modelRequest) { m.arm(w, max(w.ttl, 3_000_000)) }
+func (m *redisModel) await(w *modelRequest) { m.setTTL(w, max(w.ttl, 3_000_000)) }
 
-// hint is how long it is until the next of the holders expires.
-func (m *redisModel) hint() int64 {
+// untilExpiry is how long it is until the next of the holders expires.
+func (m *redisModel) untilExpiry() int64 {
 	var at int64
 	for _, h := range m.held {
 		if at == 0 || h.expiry < at {
@@ -405,12 +404,12 @@ func (m *redisModel) renew(id driver.ID, ttl int64) string {
 		m.seen["a broken hold is not renewed"]++
 		return "0"
 	case h != nil:
-		h.pending, h.ttl = false, ttl
-		m.arm(h, ttl)
+		h.unconfirmed, h.ttl = false, ttl
+		m.setTTL(h, ttl)
 		m.seen["renewed"]++
 		return "1"
 	}
-	if m.awaiting(id) != nil {
+	if m.waiter(id) != nil {
 		return "2"
 	}
 	return "0"
@@ -418,20 +417,20 @@ func (m *redisModel) renew(id driver.ID, ttl int64) string {
 
 // release is release.lua. The TTL is that of the tombstone; 0: none.
 func (m *redisModel) release(id driver.ID, ttl int64) string {
-	was, forced := true, m.gone[id].forced && m.gone[id].until > m.now
+	was, forced := true, m.tombstones[id].forced && m.tombstones[id].until > m.now
 	if h := find(m.held, id); h != nil {
-		m.end(h)
-	} else if w := m.awaiting(id); w != nil {
-		m.unwait(w)
+		m.removeHolder(h)
+	} else if w := m.waiter(id); w != nil {
+		m.removeWaiter(w)
 	} else {
 		was = false
 	}
 	if ttl > 0 {
-		m.bury(id, ttl, false)
+		m.addTombstone(id, ttl, false)
 	}
 	switch {
 	case was:
-		m.settle()
+		m.grantNext()
 		return "1"
 	case forced:
 		m.seen["what was ended by force is released"]++
@@ -440,12 +439,12 @@ func (m *redisModel) release(id driver.ID, ttl int64) string {
 	return "0"
 }
 
-func (m *redisModel) bury(id driver.ID, ttl int64, forced bool) {
-	t := m.gone[id]
+func (m *redisModel) addTombstone(id driver.ID, ttl int64, forced bool) {
+	t := m.tombstones[id]
 	if t.until <= m.now {
 		t = tombstone{}
 	}
-	m.gone[id] = tombstone{max(t.until, m.now+ttl), t.forced || forced}
+	m.tombstones[id] = tombstone{max(t.until, m.now+ttl), t.forced || forced}
 	m.changed = true
 }
 
@@ -461,37 +460,37 @@ func (m *redisModel) breaks(t driver.Token, force bool) string {
 			h.Broken, m.changed = true, true
 			continue
 		}
-		m.end(h)
-		m.bury(h.ID, h.ttl, true)
+		m.removeHolder(h)
+		m.addTombstone(h.ID, h.ttl, true)
 		m.ended = append(m.ended, diffChannels+h.Client.String()+" -"+h.ID.String())
 	}
 	slices.Sort(m.ended)
 	if n > 0 {
 		m.seen["broken"]++
-		m.settle()
+		m.grantNext()
 	}
 	return fmt.Sprint(n)
 }
 
 // inspect is inspect.lua.
 func (m *redisModel) inspect() string {
-	m.settle()
+	m.grantNext()
 	s := m.state()
-	s.gone, s.passed = nil, nil
+	s.tombstones, s.passed = nil, nil
 	return s.String()
 }
 
 // forget is the loss of all that the server has.
 func (m *redisModel) forget() string {
 	m.held, m.waiting, m.last, m.kept, m.forgot, m.changed = nil, nil, 0, 0, false, false
-	clear(m.gone)
+	clear(m.tombstones)
 	clear(m.passed)
 	return "forgotten"
 }
 
 // state is what the server has to have.
 func (m *redisModel) state() redisState {
-	s := redisState{gone: map[string]tombstone{}, passed: map[string]passedOver{}}
+	s := redisState{tombstones: map[string]tombstone{}, passed: map[string]passedOver{}}
 	for _, h := range m.held {
 		s.holding = append(s.holding, h.stored())
 	}
@@ -500,8 +499,8 @@ func (m *redisModel) state() redisState {
 			s.waiting = append(s.waiting, w.stored())
 		}
 	}
-	for id, t := range m.gone {
-		s.gone[id.String()] = t
+	for id, t := range m.tombstones {
+		s.tombstones[id.String()] = t
 	}
 	for client, p := range m.passed {
 		s.passed[client.String()] = p
@@ -512,7 +511,7 @@ func (m *redisModel) state() redisState {
 func (r *modelRequest) stored() storedRequest {
 	return storedRequest{
 		id: r.ID.String(), owner: r.Owner.String(), client: r.Client.String(), mode: r.Mode, limit: r.Limit, token: int64(r.Token),
-		place: r.place, expiry: r.expiry, ttl: r.ttl, arrived: r.arrived, fixed: r.Fixed, broken: r.Broken, pending: r.pending, label: r.Label,
+		place: r.place, expiry: r.expiry, ttl: r.ttl, arrived: r.arrived, fixed: r.Fixed, broken: r.Broken, unconfirmed: r.unconfirmed, label: r.Label,
 	}
 }
 
@@ -531,36 +530,36 @@ func (m *redisModel) check(s redisState) error {
 
 // redisState is what the server has of one name.
 type redisState struct {
-	holding []storedRequest // in any order
-	waiting []storedRequest // without the dead
-	dead    int
-	gone    map[string]tombstone
-	passed  map[string]passedOver
-	last    int64
-	kept    int64 // until when; 0: there is nothing, or it is kept for ever
+	holding    []storedRequest // in any order
+	waiting    []storedRequest // without the dead
+	dead       int
+	tombstones map[string]tombstone
+	passed     map[string]passedOver
+	last       int64
+	kept       int64 // until when; 0: there is nothing, or it is kept for ever
 }
 
 // storedRequest is a request as the server has it.
 type storedRequest struct {
-	id, owner, client      string
-	mode                   driver.Mode
-	limit                  int
-	token, place           int64
-	expiry, ttl, arrived   int64
-	fixed, broken, pending bool
-	label                  string
+	id, owner, client          string
+	mode                       driver.Mode
+	limit                      int
+	token, place               int64
+	expiry, ttl, arrived       int64
+	fixed, broken, unconfirmed bool
+	label                      string
 }
 
 func (r storedRequest) String() string {
-	return fmt.Sprintf("%.2s: owner %.2s, client %.2s, %s, limit %d, token %d, place %d, until %d, ttl %d, since %d, %q, fixed %t, broken %t, pending %t",
-		r.id, r.owner, r.client, r.mode, r.limit, r.token, r.place, r.expiry, r.ttl, r.arrived, r.label, r.fixed, r.broken, r.pending)
+	return fmt.Sprintf("%.2s: owner %.2s, client %.2s, %s, limit %d, token %d, place %d, until %d, ttl %d, since %d, %q, fixed %t, broken %t, unconfirmed %t",
+		r.id, r.owner, r.client, r.mode, r.limit, r.token, r.place, r.expiry, r.ttl, r.arrived, r.label, r.fixed, r.broken, r.unconfirmed)
 }
 
 // same reports whether the queues and tombstones are equal.
 func (s redisState) same(o redisState) bool {
 	byID := func(a, b storedRequest) int { return strings.Compare(a.id, b.id) }
 	return slices.Equal(slices.SortedFunc(slices.Values(s.holding), byID), slices.SortedFunc(slices.Values(o.holding), byID)) &&
-		slices.Equal(s.waiting, o.waiting) && maps.Equal(s.gone, o.gone) && maps.Equal(s.passed, o.passed)
+		slices.Equal(s.waiting, o.waiting) && maps.Equal(s.tombstones, o.tombstones) && maps.Equal(s.passed, o.passed)
 }
 
 // String is one line for each part, holders in the order of their IDs.
@@ -573,8 +572,8 @@ func (s redisState) String() string {
 	for _, r := range s.waiting {
 		lines = append(lines, "  waits "+r.String())
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.gone)) {
-		lines = append(lines, fmt.Sprintf("  gone %.2s until %d, forced %t", id, s.gone[id].until, s.gone[id].forced))
+	for _, id := range slices.Sorted(maps.Keys(s.tombstones)) {
+		lines = append(lines, fmt.Sprintf("  gone %.2s until %d, forced %t", id, s.tombstones[id].until, s.tombstones[id].forced))
 	}
 	for _, client := range slices.Sorted(maps.Keys(s.passed)) {
 		lines = append(lines, fmt.Sprintf("  passed over %.2s up to %d until %d", client, s.passed[client].place, s.passed[client].until))

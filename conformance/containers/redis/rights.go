@@ -12,24 +12,24 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Documented returns what docs/redis.md says where the expression matches, as words.
-func Documented(t *testing.T, expression string) []string {
+// Documented returns what a page, docs/redis.md, says where the expression matches, as words.
+func Documented(t *testing.T, page, expression string) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/redis.md")
+	text, err := os.ReadFile("../../../" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(expression).FindSubmatch(page)
+	m := regexp.MustCompile(expression).FindSubmatch(text)
 	if m == nil {
-		t.Fatalf("docs/redis.md has nothing like %s", expression)
+		t.Fatalf("%s has nothing like %s", page, expression)
 	}
 	return strings.Fields(string(m[1]))
 }
 
 // LeastRightsOf gives users the rights, and others all but one of them: the first get along, the
-// others do not, and are told why.
+// others do not, and learn why, and which page has the rights.
 func LeastRightsOf(
-	t *testing.T, servers []*service.Server, rights []string, do func(t *testing.T, name string, open func() (driver.Backend, error)) error,
+	t *testing.T, page string, servers []*service.Server, rights []string, do func(t *testing.T, name string, open func() (driver.Backend, error)) error,
 	open func(user, password string) (driver.Backend, error),
 ) {
 	t.Helper()
@@ -63,7 +63,7 @@ func LeastRightsOf(
 				}
 			case err == nil:
 				t.Errorf("nothing fails without %s: it is not needed", missing)
-			case !strings.Contains(err.Error(), "docs/redis.md") || !strings.Contains(err.Error(), strings.TrimPrefix(missing, "+")):
+			case !strings.Contains(err.Error(), page) || !strings.Contains(err.Error(), strings.TrimPrefix(missing, "+")):
 				t.Errorf("without %s the error does not say what to do: %v", missing, err)
 			case strings.Contains(err.Error(), password):
 				t.Errorf("the error has the password: %v", err)
@@ -77,7 +77,7 @@ func LeastRightsOf(
 	}
 }
 
-// ACL returns the rights that docs/redis.md tells users to give.
-func ACL(t *testing.T) []string {
-	return Documented(t, `ACL SETUSER dlock on >password (.*)`)
+// ACL returns the rights that a page tells users to give.
+func ACL(t *testing.T, page string) []string {
+	return Documented(t, page, `ACL SETUSER dlock on >password (.*)`)
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
+const page = "docs/redis.md"
+
 func overUser(t *testing.T, rdb goredis.UniversalClient) (driver.Backend, error) {
 	t.Cleanup(func() { rdb.Close() })
 	return redis.New(rdb, redis.Options{})
@@ -48,7 +50,7 @@ func TestRedisLeastRights(t *testing.T) {
 	for _, k := range []service.Kind{Redis, Valkey} {
 		t.Run(k.Name, func(t *testing.T) {
 			s := service.StartOwn(t, k)
-			LeastRightsOf(t, []*service.Server{s}, ACL(t), everything, func(user, password string) (driver.Backend, error) {
+			LeastRightsOf(t, page, []*service.Server{s}, ACL(t, page), everything, func(user, password string) (driver.Backend, error) {
 				return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password}))
 			})
 		})
@@ -57,8 +59,8 @@ func TestRedisLeastRights(t *testing.T) {
 
 func TestRedisRightsInCluster(t *testing.T) {
 	s := StartCluster(t, Redis)
-	more := Documented(t, "In a Cluster `([^`]*)`")
-	LeastRightsOf(t, s.Nodes, slices.Concat(ACL(t), more), everything, func(user, password string) (driver.Backend, error) {
+	more := Documented(t, page, "In a Cluster `([^`]*)`")
+	LeastRightsOf(t, page, s.Nodes, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
 		return overUser(t, goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: s.Addrs(), Username: user, Password: password}))
 	})
 }

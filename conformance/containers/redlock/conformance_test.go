@@ -35,7 +35,7 @@ func TestRedlockConformance(t *testing.T) {
 	conformance.Run(t, service.Reported("redlock", conformance.Harness{
 		Open: func(t conformance.T) driver.Backend {
 			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds
-			// it all the same: a law that begins anew with twice the TTL leaves them twice the
+			// it all the same: a law that begins again with twice the TTL leaves them twice the
 			// time.
 			return f.lined(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
 		},

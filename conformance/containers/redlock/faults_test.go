@@ -408,7 +408,7 @@ func minorityLost(t *testing.T, f fleet) {
 	if v := fmt.Sprint(f.votes(t, r.Name)); v != "[0 0 1 1 1]" {
 		t.Errorf("after a renewal the votes are %s; it must not create any", v)
 	}
-	// One more does not answer: the three are a majority no more, but nobody can tell.
+	// One more does not answer: the three are no majority any more, but nobody can know.
 	wake := f.hang(t, 4)
 	s := f.side(t, redlock.Options{NodeTimeout: 2 * time.Second})
 	unknown(t, s.Renew(t.Context(), []driver.Request{r})[0].Err, 4)

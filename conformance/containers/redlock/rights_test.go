@@ -64,8 +64,9 @@ func TestRedlockLeastRights(t *testing.T) {
 			return err == nil && servers.InfoField(info, "uptime_in_seconds") != "0"
 		})
 	}
-	rights := slices.Concat([]string{"~dlock:*", "-@all"}, servers.Documented(t, "its rights are `([^`]*)`"), servers.Documented(t, "`([^`]*)` with `min_uptime`"))
-	servers.LeastRightsOf(t, f, rights, everyVote, func(user, password string) (driver.Backend, error) {
+	const page = "docs/redlock.md"
+	rights := slices.Concat(servers.ACL(t, page), servers.Documented(t, page, "With `min_uptime` `([^`]*)`"))
+	servers.LeastRightsOf(t, page, f, rights, everyVote, func(user, password string) (driver.Backend, error) {
 		var masters []goredis.UniversalClient
 		for _, s := range f {
 			m := goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password, ContextTimeoutEnabled: true})

@@ -65,7 +65,7 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.closed:
+	case b.life.Over():
 		return nil, false, driver.ErrClosed
 	case r.Mode == driver.Shared:
 		return nil, false, fmt.Errorf("%w: Redlock has exclusive locks only; see its documentation", driver.ErrUnsupported)

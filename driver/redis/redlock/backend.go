@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 	"github.com/dlock-go/dlock/driver/redis/internal/keyspace"
 )
@@ -46,11 +47,9 @@ type Backend struct {
 	space    keyspace.Space
 	o        Options
 	caps     driver.Capabilities
+	life     *kit.Life
 
 	mu       sync.Mutex
-	closed   bool
-	stop     chan struct{} // closed by Close
-	tasks    sync.WaitGroup
 	requests map[driver.ID]*request // what may stand on the masters, but for pending releases
 }
 
@@ -61,8 +60,8 @@ type master struct {
 
 	// Backend.mu guards what follows.
 	pending   map[driver.ID]*pendingRelease
-	releasing bool          // a goroutine sends what is pending
-	wake      chan struct{} // has a token in it if there is a new release
+	releasing bool       // a goroutine sends what is pending
+	wake      kit.Signal // there is a new release
 }
 
 // New returns a backend over clients that the caller owns, one for each master, and that Close
@@ -86,7 +85,7 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	}
 	b := &Backend{
 		majority: len(clients)/2 + 1, space: keyspace.New(o.Prefix), o: o,
-		stop: make(chan struct{}), requests: map[driver.ID]*request{},
+		life: kit.NewLife(), requests: map[driver.ID]*request{},
 	}
 	var addrs, ids []string
 	for _, c := range clients {
@@ -98,7 +97,7 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 			return nil, fmt.Errorf("%w options: the master %s is named twice", driver.ErrInvalid, where)
 		}
 		addrs, ids = append(addrs, where), append(ids, id)
-		b.masters = append(b.masters, &master{rdb: c, where: where, pending: map[driver.ID]*pendingRelease{}, wake: make(chan struct{}, 1)})
+		b.masters = append(b.masters, &master{rdb: c, where: where, pending: map[driver.ID]*pendingRelease{}, wake: kit.NewSignal()})
 	}
 	slices.Sort(ids)
 	b.caps = driver.Capabilities{
@@ -125,23 +124,13 @@ func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 // expires.
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
+	first := b.life.End()
+	b.mu.Unlock()
+	if !first {
 		return nil
 	}
-	b.closed = true
-	close(b.stop)
-	b.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		b.tasks.Wait()
-	}()
-	select {
-	case <-ended:
-	case <-time.After(time.Second):
-		// A client of the caller's does not mind the end of a context.
-	}
+	// Clients of the caller's may not mind the end of a context.
+	kit.Within(time.Second, b.life.Wait)
 	b.releaseAll()
 	var err error
 	for _, m := range b.masters {

@@ -44,11 +44,11 @@ func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.life.Over() {
 		return nil, driver.ErrClosed
 	}
 	for _, send := range sends {
-		b.tasks.Go(send)
+		b.life.Go(send)
 	}
 	return answers, nil
 }
@@ -70,7 +70,7 @@ func collect[A any](
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-b.stop:
+		case <-b.life.Closed():
 			return driver.ErrClosed
 		}
 	}

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
+	"github.com/dlock-go/dlock/internal/background"
 )
 
 // Release implements [driver.Backend]. It returns when a majority has answered. The other masters
@@ -20,7 +22,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	results := make(chan result, len(b.masters))
 	asked, removed, missing := 0, 0, 0
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Over() {
 		b.mu.Unlock()
 		return driver.ErrClosed
 	}
@@ -93,11 +95,8 @@ type result struct {
 	err     error
 }
 
-const (
-	releaseMax      = 256 // releases in one pipeline
-	releaseDelay    = 20 * time.Millisecond
-	releaseDelayMax = 2 * time.Second
-)
+// releaseMax is how many releases go in one pipeline.
+const releaseMax = 256
 
 // queueRelease has the request released on the master. The outcome of the next attempt is sent to
 // results, which has room for it. mu is held.
@@ -105,7 +104,7 @@ func (b *Backend) queueRelease(i int, q *request, tombstone bool, results chan<-
 	m := b.masters[i]
 	p := m.pending[q.r.ID]
 	if p == nil {
-		p = &pendingRelease{q: q, until: time.Now().Add(2*q.r.TTL + 10*time.Second)}
+		p = &pendingRelease{q: q, until: time.Now().Add(kit.SurelyExpired(q.r.TTL))}
 		m.pending[q.r.ID] = p
 	}
 	p.tombstone = p.tombstone || tombstone
@@ -113,42 +112,33 @@ func (b *Backend) queueRelease(i int, q *request, tombstone bool, results chan<-
 		p.results = append(p.results, results)
 	}
 	switch {
-	case b.closed: // Close sends it
+	case b.life.Over(): // Close sends it
 	case !m.releasing:
 		m.releasing = true
-		b.tasks.Go(func() { b.sendReleases(i) })
+		b.life.Go(func() { b.sendReleases(i) })
 	default:
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+		m.wake.Set()
 	}
 }
 
-// sendReleases sends the releases that are pending for the master until none is.
+// sendReleases sends the releases that are pending for the master until none is. After a failure, a
+// new one ends the pause: it may be answered.
 func (b *Backend) sendReleases(i int) {
-	m, delay := b.masters[i], releaseDelay
-	for {
+	m := b.masters[i]
+	loop := background.Loop{Min: 20 * time.Millisecond, Max: 2 * time.Second, Wake: m.wake}
+	loop.Run(b.life.Context(), func(context.Context) background.Step {
 		b.mu.Lock()
-		if len(m.pending) == 0 || b.closed {
-			m.releasing = false
-			b.mu.Unlock()
-			return
-		}
+		m.releasing = len(m.pending) > 0
+		more := m.releasing
 		b.mu.Unlock()
-		if b.sendSomeReleases(i, b.o.NodeTimeout) {
-			delay = releaseDelay
-			continue
+		switch {
+		case !more:
+			return background.Done
+		case b.sendSomeReleases(i, b.o.NodeTimeout):
+			return background.Next
 		}
-		t := time.NewTimer(delay)
-		select {
-		case <-t.C:
-		case <-m.wake: // a new one may be answered
-		case <-b.stop:
-		}
-		t.Stop()
-		delay = min(2*delay, releaseDelayMax)
-	}
+		return background.Failed
+	})
 }
 
 // sendSomeReleases sends one pipeline, and reports whether all of it was answered.
@@ -249,13 +239,5 @@ func (b *Backend) releaseAll() {
 			}
 		})
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		wg.Wait()
-	}()
-	select {
-	case <-done:
-	case <-time.After(time.Until(end) + time.Second):
-	}
+	kit.Within(time.Until(end)+time.Second, wg.Wait)
 }
