@@ -53,7 +53,7 @@ type Backend struct {
 
 	checking  chan struct{}           // holds a token while somebody checks the cluster
 	verdict   atomic.Pointer[verdict] // of that check; nil: none yet
-	formatted atomic.Bool             // the version of the format is written down
+	formatted atomic.Bool             // the format is written down
 	probing   atomic.Bool             // the connections are being probed
 
 	mu         sync.Mutex

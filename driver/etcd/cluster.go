@@ -47,8 +47,8 @@ func (b *Backend) checkCluster(ctx context.Context) error {
 	return err
 }
 
-// checkOnce asks for the server's version, reads the version of the format with the rights that
-// will be needed, and watches.
+// checkOnce asks for the server's version, reads the format with the rights that will be
+// needed, and watches.
 func (b *Backend) checkOnce(ctx context.Context) error {
 	if err := b.checkVersion(ctx); err != nil {
 		return err

@@ -50,7 +50,7 @@
 //   - Without a majority of the members nobody gets a lock, and holds are lost at their TTL.
 //   - A restore from a backup sets revisions back, and tokens with them, unless it is told to raise
 //     them.
-//   - An etcd grpc-proxy, a server before 3.5, and keys of another version of dlock are refused:
+//   - An etcd grpc-proxy, a server before 3.5, and another format of what is kept are refused:
 //     [driver.ErrUnsupported].
 //   - A server raises a TTL that is below its own least.
 //
@@ -62,7 +62,7 @@
 //	<root>/<prefix and name>/j<backend>-<slot>   a join
 //
 // In root, prefix and name % and / are escaped, so that no root and no name is within another. The
-// value has the request as text: the version of the format, ID, flags, mode, limit, TTL, client,
+// value has the request as text: format, ID, flags, mode, limit, TTL, client,
 // owner, token, when it arrived by its client's clock, label. A request's place in the queue, and
 // its token, is the key's create revision: the cluster's own order. Who holds follows from the keys
 // under a name by the rule of [driver.Queue]; nobody writes it down.
@@ -76,8 +76,8 @@
 // for nobody, but as long as it stands a late copy of the request's acquire finds its key in use.
 // It stands under a lease that nobody keeps alive.
 //
-// One more key, <root>/<prefix> with nothing behind it, has the version of this format. The first
-// client that locks writes it, under no lease. A client that finds another version there, or in the
+// One more key, <root>/<prefix> with nothing behind it, says the format. The first
+// client that locks writes it, under no lease. A client that finds another format there, or in the
 // value of a request ahead of its own, returns an error.
 //
 //	absent ── acquire ──► waiting ──► holding        the key stands

@@ -12,33 +12,35 @@ import (
 // format is the version of what is kept in etcd: of the keys, of their values, and of what clients
 // conclude from them. It is written down twice:
 //
-//   - The key <root>/<prefix> has it, under no lease. A client reads it when it checks the cluster,
-//     and refuses any other; the first one that locks writes it. Keys of requests without it were
-//     written before there was such a key, and have format 1. It is the first key of the range that
-//     the check reads anyway, and it is in no name's range, since nothing follows it.
+//   - The key <root>/<prefix> says it, under no lease. A client reads it when it checks the cluster,
+//     and refuses any other format; the first one that locks writes it. Keys of requests without it
+//     were written before there was such a key, and have format 1. It is the first key of the range
+//     that the check reads anyway, and it is in no name's range, since nothing follows it.
 //   - The value of each request begins with it. So a client also notices one that runs beside it
 //     with another format, although both were right when they checked.
 //
 // Whoever changes the format raises the number, and says in docs/etcd.md how a fleet gets there.
 const format = "1"
 
-// checkFormat refuses what another version of dlock keeps.
+// formatText is the value of the key that says the format.
+const formatText = "dlock format " + format
+
+// checkFormat refuses another format.
 func (b *Backend) checkFormat(found []byte) error {
-	if string(found) == format {
+	if string(found) == formatText {
 		return nil
 	}
-	return fmt.Errorf("%w: the key %q says that the locks there have format %.20q, and this version of dlock has format %q: "+
-		"let all programs use one version (docs/etcd.md, Operating it)", driver.ErrUnsupported, b.base, found, format)
+	return fmt.Errorf("%w: the key %q says %.60q, and this version of dlock locks with %q: let all programs that share locks have one format (docs/etcd.md, Operating it)",
+		driver.ErrUnsupported, b.base, found, formatText)
 }
 
 // errForeign is the error of a request that would stand behind what this version cannot read.
 func errForeign(r *record) error {
-	return fmt.Errorf("%w: the key %q was not written in format %q: another version of dlock wrote it, or somebody else (docs/etcd.md, Operating it)",
+	return fmt.Errorf("%w: the key %q is not in format %s: another version of dlock wrote it, or somebody else (docs/etcd.md, Operating it)",
 		driver.ErrUnsupported, r.key, format)
 }
 
-// ready checks the cluster, and makes sure that the version of the format is written down: each
-// once for a client.
+// ready checks the cluster, and makes sure that the format is written down: each once for a client.
 func (b *Backend) ready(ctx context.Context) error {
 	if err := b.checkCluster(ctx); err != nil || b.formatted.Load() {
 		return err
@@ -53,11 +55,11 @@ func (b *Backend) ready(ctx context.Context) error {
 	return b.writeFormat(ctx)
 }
 
-// writeFormat writes the version of the format, unless somebody did since the cluster was checked.
+// writeFormat writes the format down, unless somebody did since the cluster was checked.
 func (b *Backend) writeFormat(ctx context.Context) error {
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{absent(b.base)},
-		Success: []*pb.RequestOp{putOp(b.base, format, 0)},
+		Success: []*pb.RequestOp{putOp(b.base, formatText, 0)},
 		Failure: []*pb.RequestOp{keyOp(b.base)},
 	}
 	var res *pb.TxnResponse

@@ -19,7 +19,10 @@ import (
 	"github.com/dlock-go/dlock/driver/etcd"
 )
 
-// TestEtcdFormat: what is kept has a version. Clients of another one refuse to lock, and say why.
+// format1 is what the key of the format says.
+const format1 = "dlock format 1"
+
+// TestEtcdFormat: what is kept has a format. Clients of another one refuse to lock, and say why.
 func TestEtcdFormat(t *testing.T) {
 	s := service.StartOwn(t, Etcd)
 	for _, f := range []struct {
@@ -27,7 +30,7 @@ func TestEtcdFormat(t *testing.T) {
 		run  func(*testing.T, *service.Server)
 	}{
 		{"the first client writes it", etcdFormatWritten},
-		{"keys without it are of version 1", etcdFormatMissing},
+		{"keys without it are of format 1", etcdFormatMissing},
 		{"another one is refused", etcdFormatOther},
 		{"another one comes while a client starts", etcdFormatRace},
 		{"another one comes while a client runs", etcdFormatBeside},
@@ -60,7 +63,7 @@ func rooted(t *testing.T, s *service.Server, o etcd.Options, change ...func(*cli
 	return b
 }
 
-// formatIs requires that a key has this version of the format, under no lease; "": that it does not
+// formatIs requires that a key says this format, under no lease; "": that it does not
 // exist.
 func formatIs(t *testing.T, root *clientv3.Client, key, want string) {
 	t.Helper()
@@ -82,7 +85,7 @@ func put(t *testing.T, root *clientv3.Client, key, value string) {
 	}
 }
 
-// otherFormat requires the error of a client that met another version.
+// otherFormat requires the error of a client that met another format.
 func otherFormat(t *testing.T, what string, err error, says ...string) {
 	t.Helper()
 	if !errors.Is(err, driver.ErrUnsupported) {
@@ -125,17 +128,17 @@ func etcdFormatWritten(t *testing.T, s *service.Server) {
 		}
 	}
 	wg.Wait()
-	formatIs(t, root, "written/app.", "1")
+	formatIs(t, root, "written/app.", format1)
 	formatIs(t, root, "written/", "") // which is another prefix's
 	steps.Acquired(t, rooted(t, s, etcd.Options{Root: "written"}), steps.Request("app.a/0"))
-	formatIs(t, root, "written/", "1")
+	formatIs(t, root, "written/", format1)
 	lister := rooted(t, s, etcd.Options{Root: "written"})
 	if names, err := lister.List(t.Context()); err != nil || len(names) != 1 || names[0] != "app.a/0" {
 		t.Errorf("List: %q, %v", names, err)
 	}
 }
 
-// etcdFormatMissing: a client that does not know of versions left requests. One that does waits for
+// etcdFormatMissing: a client that does not know of formats left requests. One that does waits for
 // its turn behind them.
 func etcdFormatMissing(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
@@ -148,28 +151,28 @@ func etcdFormatMissing(t *testing.T, s *service.Server) {
 	next := steps.Waiting(b, "m", time.Minute)
 	got := steps.Acquiring(b, next)
 	await.That(t, "one waits", func() bool { return steps.Queue(t, b, "m").Len() == 2 })
-	formatIs(t, root, "missing/", "1")
+	formatIs(t, root, "missing/", format1)
 	steps.Released(t, old, held)
 	if err := <-got; err != nil {
 		t.Errorf("Acquire: %v", err)
 	}
 }
 
-// etcdFormatOther: a root with another version is refused, with or without requests under it, and
+// etcdFormatOther: a root with another format is refused, with or without requests under it, and
 // nothing is put there.
 func etcdFormatOther(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
-	for _, version := range []string{"2", "0", "", "1 or so", strings.Repeat("x", 1000)} {
-		put(t, root, "other/", version)
+	for _, text := range []string{"dlock format 2", "dlock format 10", "1", "", format1 + " or so", strings.Repeat("x", 1000)} {
+		put(t, root, "other/", text)
 		_, err := dlock.Open(t.Context(), s.URL+"/other", dlock.Logger(nil))
-		otherFormat(t, "Open", err, `"other/"`, `format "1"`)
+		otherFormat(t, "Open", err, `"other/"`, `"dlock format 1"`)
 		if len(err.Error()) > 400 {
 			t.Errorf("the error has %d bytes", len(err.Error()))
 		}
 		b := rooted(t, s, etcd.Options{Root: "other"})
 		for range 2 {
 			_, err = b.Acquire(t.Context(), steps.Asked(b, "o", time.Minute))
-			otherFormat(t, "Acquire", err, `"other/"`, `format "1"`)
+			otherFormat(t, "Acquire", err, `"other/"`, `"dlock format 1"`)
 		}
 	}
 	if res, err := root.Get(t.Context(), "other/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
@@ -180,13 +183,13 @@ func etcdFormatOther(t *testing.T, s *service.Server) {
 	steps.Acquired(t, b, steps.Asked(b, "o", time.Minute))
 }
 
-// etcdFormatRace: between the check and the first lock somebody writes another version.
+// etcdFormatRace: between the check and the first lock somebody writes another format.
 func etcdFormatRace(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
-	b := rooted(t, s, etcd.Options{Root: "race"}, before("Format", func() { put(t, root, "race/", "2") }))
+	b := rooted(t, s, etcd.Options{Root: "race"}, before("Format", func() { put(t, root, "race/", "dlock format 2") }))
 	for range 2 {
 		_, err := b.Acquire(t.Context(), steps.Asked(b, "r", time.Minute))
-		otherFormat(t, "Acquire", err, `format "2"`)
+		otherFormat(t, "Acquire", err, `"dlock format 2"`)
 	}
 	if res, err := root.Get(t.Context(), "race/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
 		t.Errorf("there is %v, %v", res, err)
@@ -197,7 +200,7 @@ func etcdFormatRace(t *testing.T, s *service.Server) {
 	c := rooted(t, s, etcd.Options{Root: "race/lost"}, func(c *clientv3.Config) { c.DialOptions = append(c.DialOptions, r.options()...) })
 	steps.Acquired(t, c, steps.Asked(c, "r", time.Minute))
 	await.Closed(t, "the reply", lost)
-	formatIs(t, root, "race%2Flost/", "1")
+	formatIs(t, root, "race%2Flost/", format1)
 }
 
 // etcdFormatBeside: a client of another version puts a request while clients of this one run. Those
@@ -242,7 +245,7 @@ func etcdFormatRights(t *testing.T, _ *service.Server) {
 	s, root := guardedEtcd(t)
 	const base = "dlock/app."
 	user(t, root, "app", etcdRight{base, clientv3.GetPrefixRangeEnd(base), etcdBoth})
-	put(t, root, "dlock/", "2")
+	put(t, root, "dlock/", "dlock format 2")
 	c, err := dlock.Open(t.Context(), urlAs(s, "app", etcdPassword)+patiently+"&prefix=app.", dlock.Logger(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -255,5 +258,5 @@ func etcdFormatRights(t *testing.T, _ *service.Server) {
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	formatIs(t, root, base, "1")
+	formatIs(t, root, base, format1)
 }

@@ -16,7 +16,7 @@ import (
 // rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses
 // replies, and can repeat transactions. Methods are named without their service: "Txn", "Range",
 // "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one. The
-// transaction that writes the version of the format is "Format".
+// transaction that writes the format down is "Format".
 type rpcs struct {
 	mu        sync.Mutex
 	calls     map[string]int64

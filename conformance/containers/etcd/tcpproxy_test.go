@@ -10,8 +10,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// wires are TCP connections to a server which can die in silence: nothing passes any more on those
-// that are open, and nobody notices. New ones work, unless they are dead from the start.
+// tcpProxy has TCP connections to a server which can die in silence: nothing passes any more on
+// those that are open, and neither end notices. New ones work, unless they are dead from the start.
 type tcpProxy struct {
 	addr string // that clients dial
 
