@@ -75,7 +75,7 @@
 // states:
 //
 //	unknown ── acquire ──► holding
-//	unknown ── acquire ──► waiting ── settle ──► granted ── acquire, renew ──► holding
+//	unknown ── acquire ──► waiting ── turn ──► granted ── acquire, renew ──► holding
 //
 //	waiting, granted, holding ── release, expiry, break ──► gone, or a tombstone
 //
@@ -99,12 +99,12 @@
 //     up to a hundred of those that nobody keeps alive, under any name. Others go when their turn
 //     comes.
 //
-// acquire, release, break and inspect settle the queue in their transaction: they remove the
-// holders that have expired, and grant whoever is next. A waiter of the calling client learns of
-// that from the reply: it holds for its TTL and asks no more. A waiter of another client is granted
-// for a window (1 s) until it confirms. If it does not, it is removed, with all others of its
-// client that wait there. One transaction removes 500 of the dead at most. Then it commits, and the
-// same CALL goes on in another one, after others of the name.
+// acquire, release, break and inspect also remove the holders that have expired and grant whoever
+// is next, in their transaction (dlock_settle). A waiter of the calling client learns of that from
+// the reply: it holds for its TTL and asks no more. A waiter of another client is granted for a
+// window (1 s) until it confirms. If it does not, it is removed, with all others of its client that
+// wait there. One transaction removes 500 of the dead at most. Then it commits, and the same CALL
+// goes on in another one, after others of the name.
 //
 // How often a client polls (look) follows the queue. It is after a twentieth of the time since the
 // queue last moved; for whoever is next, three times in each of its moves; for others, not before

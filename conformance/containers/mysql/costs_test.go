@@ -21,13 +21,17 @@ import (
 
 // TestMySQLCosts counts.
 func TestMySQLCosts(t *testing.T) {
-	onMySQL(t, func(t *testing.T, s *service.Server) {
-		migrated(t, s)
-		t.Run("round trips", func(t *testing.T) { mysqlRoundTrips(t, s) })
-		t.Run("a hand-off", func(t *testing.T) { mysqlHandOff(t, s) })
-		t.Run("short waits", func(t *testing.T) { mysqlShortWaits(t, s) })
-		t.Run("waiting", func(t *testing.T) { mysqlWaiting(t, s) })
-		t.Run("holding", func(t *testing.T) { mysqlHolding(t, s) })
+	onShared(t, func(t *testing.T, s *service.Server) {
+		inTurn(t, migrated(t, s),
+			part{"round trips", mysqlRoundTrips},
+			part{"a hand-off", mysqlHandOff},
+			part{"short waits", mysqlShortWaits},
+		)
+		abreast(t, s,
+			part{"waiting", mysqlWaiting(1)},
+			part{"waiting under many names", mysqlWaiting(16)},
+			part{"holding", mysqlHolding},
+		)
 	})
 }
 
@@ -214,30 +218,31 @@ func mysqlShortWaits(t *testing.T, s *service.Server) {
 	}
 }
 
-// mysqlWaiting: 128 who wait cost a client two connections and a few reads a second, as one does.
-func mysqlWaiting(t *testing.T, s *service.Server) {
-	holder := sideOf(t, s)
-	for _, names := range []int{1, 16} {
+// mysqlWaiting: 128 who wait, under so many names, cost a client two connections and a few reads a
+// second, as one does.
+func mysqlWaiting(names int) func(*testing.T, *service.Server) {
+	return func(t *testing.T, s *service.Server) {
 		const waiters = 128
+		holder := sideOf(t, s)
 		b, line := ownSide(t, s, "")
 		var stops []func()
 		for i := range names {
-			name := fmt.Sprint("waiting/", names, "/", i)
+			name := fmt.Sprint("waiting/", i)
 			steps.Acquired(t, holder, steps.Asked(holder, name, time.Hour))
 			stops = append(stops, queueUp(t, b, holder, name, waiters/names))
 		}
 		await.That(t, "connections beyond two are given up", func() bool { return line.Counts().Open <= 2 })
-		<-time.After(2500 * time.Millisecond) // who has just come asks more often
+		<-time.After(2500 * time.Millisecond) // who has just come polls more often
 		const span = 4 * time.Second
 		seen, before, start := map[int]int{}, line.Counts(), time.Now()
-		looks := 0
-		for ; time.Since(start) < span; looks++ {
+		checks := 0
+		for ; time.Since(start) < span; checks++ {
 			seen[line.Counts().Open]++
 			<-time.After(10 * time.Millisecond)
 		}
 		most := 0 // but for moments: while one that was given up closes, another may be there
 		for open, n := range seen {
-			if n > looks/20 {
+			if n > checks/20 {
 				most = max(most, open)
 			}
 		}
@@ -247,7 +252,7 @@ func mysqlWaiting(t *testing.T, s *service.Server) {
 		if most > 2 {
 			t.Errorf("%d waiters use %d connections", waiters, most)
 		}
-		// ten reads and one for those who have expired; the rest is for keeping alive, and for a
+		// ten polls and one for those who have expired; the rest is for keeping alive, and for a
 		// busy machine
 		if rate > 14 {
 			t.Errorf("%d waiters for %d names make %.1f round trips a second", waiters, names, rate)

@@ -9,6 +9,7 @@ import (
 )
 
 func TestMySQLFlashSale(t *testing.T) {
+	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		steps.FlashSale(t, s.URL+"?migrate=true", func() {
 			killed, stop := killMySQL(t, s)

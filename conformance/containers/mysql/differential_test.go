@@ -29,13 +29,13 @@ import (
 
 // sqlStep is one call of a procedure.
 type sqlStep struct {
-	at     int64
-	kind   string // acquire, renew, release, break, inspect, look, keep
-	r      driver.Request
-	resume bool
-	grave  int64 // of release: the TTL of the tombstone
-	token  driver.Token
-	force  bool
+	at        int64
+	kind      string // acquire, renew, release, break, inspect, look, keep
+	r         driver.Request
+	resume    bool
+	tombstone int64 // of release: the TTL of the tombstone
+	token     driver.Token
+	force     bool
 }
 
 type sqlHistory struct {
@@ -47,14 +47,14 @@ type sqlHistory struct {
 
 // on does the step on the model, and returns its answer.
 func (s sqlStep) on(m *sqlModel) string {
-	m.now, m.news, m.caller = s.at, nil, s.r.Client
+	m.now, m.grants, m.caller = s.at, nil, s.r.Client
 	switch s.kind {
 	case "acquire":
 		return m.acquire(s.r, s.resume)
 	case "renew":
 		return m.renew(s.r.ID, s.r.TTL.Microseconds())
 	case "release":
-		return m.release(s.r.ID, s.grave)
+		return m.release(s.r.ID, s.tombstone)
 	case "break":
 		m.caller = driver.ID{}
 		return m.breaks(s.token, s.force)
@@ -64,7 +64,7 @@ func (s sqlStep) on(m *sqlModel) string {
 		return m.keep(s.r.Client)
 	}
 	m.caller = driver.ID{}
-	m.settle()
+	m.advance()
 	return ""
 }
 
@@ -84,7 +84,7 @@ func (s sqlStep) call(h sqlHistory) string {
 	case "renew":
 		return fmt.Sprintf(`CALL dlock_renew('["%s"]', 1, %d)`, s.r.ID, s.r.TTL.Microseconds())
 	case "release":
-		return fmt.Sprintf("CALL dlock_release(%s, %s, %s, %d, %d)", name, id(s.r.ID), id(s.r.Client), s.grave, h.window)
+		return fmt.Sprintf("CALL dlock_release(%s, %s, %s, %d, %d)", name, id(s.r.ID), id(s.r.Client), s.tombstone, h.window)
 	case "break":
 		return fmt.Sprintf("CALL dlock_break(%s, %d, %d, %s, %d)", name, s.token, n[s.force], id(driver.ID{}), h.window)
 	case "look":
@@ -96,20 +96,20 @@ func (s sqlStep) call(h sqlHistory) string {
 }
 
 // answer is what the server says, in the words of the model, and whom it granted.
-func (s sqlStep) answer(sets [][][]string) (answer, news string) {
+func (s sqlStep) answer(sets [][][]string) (answer, grants string) {
 	last := sets[len(sets)-1]
 	switch s.kind {
 	case "acquire":
-		answer, news = last[0][0], last[0][5]
+		answer, grants = last[0][0], last[0][5]
 		if answer == "granted" {
 			answer += " " + last[0][1]
 		}
 	case "release":
-		answer, news = last[0][0], last[0][2]
+		answer, grants = last[0][0], last[0][2]
 	case "break":
-		answer, news = last[0][0], last[0][1]
+		answer, grants = last[0][0], last[0][1]
 	case "inspect":
-		news = last[0][0]
+		grants = last[0][0]
 	case "keep":
 		answer = last[0][0]
 	case "look":
@@ -129,12 +129,12 @@ func (s sqlStep) answer(sets [][][]string) (answer, news string) {
 			answer = "waits"
 		}
 	}
-	return answer, news
+	return answer, grants
 }
 
 func (s sqlStep) String() string {
 	return fmt.Sprintf("at %d %s %.2s owner %.2s client %.2s %s limit %d ttl %s wait %t resume %t tombstone %d token %d force %t", s.at, s.kind, s.r.ID, s.r.Owner,
-		s.r.Client, s.r.Mode, s.r.Limit, s.r.TTL, s.r.Wait, s.resume, s.grave, s.token, s.force)
+		s.r.Client, s.r.Mode, s.r.Limit, s.r.TTL, s.r.Wait, s.resume, s.tombstone, s.token, s.force)
 }
 
 // sqlTeller invents a history. It plays it on a model, to know what is worth asking.
@@ -259,7 +259,7 @@ func (c *sqlTeller) think() sqlStep {
 	case n < 84:
 		s := sqlStep{kind: "release", r: c.any()}
 		if c.IntN(2) == 0 {
-			s.grave = s.r.TTL.Microseconds()
+			s.tombstone = s.r.TTL.Microseconds()
 		}
 		return s
 	case n < 90:
@@ -355,12 +355,12 @@ func (h *sqlHistory) play(ctx context.Context, conn *sql.Conn) (map[string]int, 
 			return nil, fmt.Errorf("step %d: %w", i, err)
 		}
 		sets, state := sets[:len(sets)-2], sets[len(sets)-2:]
-		got, news := s.answer(sets)
+		got, grants := s.answer(sets)
 		if got != want {
 			return nil, differ("the answer", got, want)
 		}
-		if want := strings.Join(m.news, ""); news != want {
-			return nil, differ("the news", news, want)
+		if want := strings.Join(m.grants, ""); grants != want {
+			return nil, differ("whom it granted", grants, want)
 		}
 		stand, err := h.stand(state[0], state[1], s.at)
 		if err != nil {
@@ -448,8 +448,8 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 		seed = n
 	}
 	t.Logf("DLOCK_SEED=%d", seed)
-	told := tellingSQLHistories(seed, histories, 5*histories)
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	played := tellingSQLHistories(seed, histories, 5*histories)
+	onShared(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)
 		d.MultiStatements = true
 		root := d.pool(t)
@@ -482,7 +482,7 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 					}
 					execute(t, conn, "DELETE FROM dlock_requests") // by another clock
 					// the servers play it side by side
-					h := *told[i]
+					h := *played[i]
 					what, err := h.play(t.Context(), conn)
 					mu.Lock()
 					for w, n := range what {

@@ -30,37 +30,28 @@ import (
 
 // TestMySQLFaults runs, on one server of each kind, what goes wrong with locks in tables.
 func TestMySQLFaults(t *testing.T) {
-	for _, k := range mysqlKinds {
-		t.Run(k.Name, func(t *testing.T) {
-			t.Parallel()
-			s := migrated(t, service.StartOwn(t, k))
-			for _, f := range []struct {
-				name string
-				run  func(*testing.T, *service.Server)
-			}{
-				{"settings of connections", mysqlSettings},
-				{"isolation of the server", mysqlIsolation},
-				{"one connection", mysqlOneConnection},
-				{"names", mysqlNames},
-				{"racers on fresh names", mysqlRacers},
-				{"killed connections", mysqlKills},
-				{"lost replies", mysqlLostReplies},
-				{"answers that nobody waits for", mysqlUnreadAnswers},
-				{"expired rows are stolen", mysqlSteals},
-				{"a row that is blocked", mysqlBlockedRow},
-				{"a ghost waiter", mysqlGhost},
-				{"deadlocks with others", mysqlDeadlocks},
-				{"a stopped client", mysqlStoppedClient},
-				{"a frozen server", mysqlFrozenServer},
-				{"a restart in the middle", mysqlRestart},
-			} {
-				t.Run(f.name, func(t *testing.T) {
-					service.Watch(t, s)
-					f.run(t, s)
-				})
-			}
-		})
-	}
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		abreast(t, s,
+			part{"settings of connections", mysqlSettings},
+			part{"one connection", mysqlOneConnection},
+			part{"names", mysqlNames},
+			part{"racers on fresh names", mysqlRacers},
+			part{"lost replies", mysqlLostReplies},
+			part{"answers that nobody waits for", mysqlUnreadAnswers},
+			part{"expired rows are stolen", mysqlSteals},
+			part{"a row that is blocked", mysqlBlockedRow},
+			part{"a ghost waiter", mysqlGhost},
+			part{"a stopped client", mysqlStoppedClient},
+		)
+		// what the whole server feels
+		inTurn(t, migrated(t, s),
+			part{"isolation of the server", mysqlIsolation},
+			part{"killed connections", mysqlKills},
+			part{"deadlocks with others", mysqlDeadlocks},
+			part{"a frozen server", mysqlFrozenServer},
+			part{"a restart in the middle", mysqlRestart},
+		)
+	})
 }
 
 // sideOf opens the driver over a pool of the test's.
@@ -280,8 +271,8 @@ func mysqlNames(t *testing.T, s *service.Server) {
 	d.Collation = "latin1_swedish_ci"
 	d.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"}
 	b, other := d.side(t, netfault.NewProxy(), mysql.Options{Prefix: "names/"}), mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: "names/"})
-	stranger := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: "names"})
-	steps.NamesApart(t, b, other, stranger, names)
+	apart := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: "names"})
+	steps.NamesApart(t, b, other, apart, names)
 }
 
 // race lets 32 racers of four clients run for names that were never used before: one holds each,
@@ -568,7 +559,7 @@ func lockRow(t testing.TB, s *service.Server, name string) (unlock func()) {
 		t.Fatal(err)
 	}
 	var n int
-	if err := tx.QueryRow("SELECT COUNT(*) FROM (SELECT 1 FROM dlock_locks WHERE name = CAST(? AS BINARY) FOR UPDATE) x", name).Scan(&n); err != nil || n != 1 {
+	if err := tx.QueryRow("SELECT COUNT(*) FROM (SELECT 1 FROM dlock_locks WHERE prefix = '' AND name = CAST(? AS BINARY) FOR UPDATE) x", name).Scan(&n); err != nil || n != 1 {
 		t.Fatalf("%d rows of %q are locked, %v", n, name, err)
 	}
 	unlock = sync.OnceFunc(func() { tx.Rollback() })
@@ -580,7 +571,7 @@ func lockRow(t testing.TB, s *service.Server, name string) (unlock func()) {
 // server, and how many of those wait for a row.
 func transactions(t service.T, db *sql.DB, user string) (open, wait int) {
 	t.Helper()
-	// what is shown is a copy, which is only made anew if it was not read for a tenth of a second
+	// what is shown is a copy, which is only renewed if it was not read for a tenth of a second
 	<-time.After(150 * time.Millisecond)
 	err := db.QueryRow(`SELECT COUNT(*), COALESCE(SUM(x.trx_state = 'LOCK WAIT'), 0) FROM information_schema.innodb_trx x
 		JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = ?`, user).Scan(&open, &wait)

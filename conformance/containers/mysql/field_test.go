@@ -29,27 +29,21 @@ import (
 // TestMySQLField runs, on one server of each kind, what operators and real programs do to it.
 func TestMySQLField(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
-		migrated(t, s)
-		for _, f := range []struct {
-			name string
-			run  func(*testing.T, *service.Server)
-		}{
-			{"queries are killed beside the user's work", mysqlKilledQueries},
-			{"a backup", mysqlBackup},
-			{"a clock that a session stopped", mysqlStoppedClock},
-			{"modes of those who migrate", mysqlModes},
-			{"clean-up", mysqlCleanup},
-			{"the dead", mysqlDead},
-			{"a queue full of the dead", mysqlManyDead},
-			{"a busy pool", mysqlBusyPool},
-			{"a permit for another client", mysqlPermits},
-			{"rights to migrate", mysqlRightsToMigrate},
-		} {
-			t.Run(f.name, func(t *testing.T) {
-				service.Watch(t, s)
-				f.run(t, s)
-			})
-		}
+		abreast(t, s,
+			part{"a clock that a session stopped", mysqlStoppedClock},
+			part{"modes of those who migrate", mysqlModes},
+			part{"clean-up", mysqlCleanup},
+			part{"the dead", mysqlDead},
+			part{"a queue full of the dead", mysqlManyDead},
+			part{"a busy pool", mysqlBusyPool},
+			part{"rights to migrate", mysqlRightsToMigrate},
+		)
+		// what locks all tables, or kills, or compares times
+		inTurn(t, migrated(t, s),
+			part{"queries are killed beside the user's work", mysqlKilledQueries},
+			part{"a backup", mysqlBackup},
+			part{"a permit for another client", mysqlPermits},
+		)
 	})
 }
 
@@ -500,7 +494,7 @@ func mysqlBusyPool(t *testing.T, s *service.Server) {
 	}
 }
 
-// mysqlPermits: a waiter for a permit hears of another client's release as soon if its own client
+// mysqlPermits: a waiter for a permit learns of another client's release as soon if its own client
 // has a permit too.
 func mysqlPermits(t *testing.T, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
@@ -544,7 +538,7 @@ func mysqlPermits(t *testing.T, s *service.Server) {
 func mysqlRightsToMigrate(t *testing.T, s *service.Server) {
 	root := mysqlOf(t, s).pool(t)
 	execute(t, root, "CREATE DATABASE poor", "CREATE USER poor IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON poor.* TO poor")
-	url := strings.Replace(strings.Replace(s.URL, "root@", "poor@", 1), "/test", "/poor", 1) + "?migrate=true"
+	url := "mysql://poor@" + s.Addr + "/poor?migrate=true"
 	open := func() error {
 		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
 		if err == nil {
@@ -566,14 +560,10 @@ func mysqlRightsToMigrate(t *testing.T, s *service.Server) {
 // TestMySQLOutage: what lasts longer than the patience of a call is told by its cause, and ends no
 // wait whose TTL is longer.
 func TestMySQLOutage(t *testing.T) {
-	for _, k := range mysqlKinds {
-		t.Run(k.Name, func(t *testing.T) {
-			t.Parallel()
-			s := migrated(t, service.Start(t, k))
-			t.Run("a wait", func(t *testing.T) { t.Parallel(); mysqlCutOff(t, s) })
-			t.Run("a silent server", func(t *testing.T) { t.Parallel(); mysqlSilence(t, s) })
-		})
-	}
+	t.Parallel()
+	onEach(t, func(t *testing.T, k service.Kind) {
+		abreast(t, shared(t, k), part{"a wait", mysqlCutOff}, part{"a silent server", mysqlSilence})
+	})
 }
 
 // mysqlCutOff: a wait goes on over an outage that is shorter than its TTL.

@@ -66,7 +66,8 @@ func schemaOf(t *testing.T, db *sql.DB) string {
 // multi-statements, and wants the schema that mysql.Migrate makes; then takes them back, and wants
 // nothing left.
 func TestMySQLMigrationTools(t *testing.T) {
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)
 		root := d.pool(t)
 		ours := d.in(t, root, "ours")
@@ -140,7 +141,8 @@ func TestMySQLMigrationTools(t *testing.T) {
 // TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and wants the next one to
 // end with the same schema.
 func TestMySQLMigrateGoesOn(t *testing.T) {
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)
 		root := d.pool(t)
 		whole := d.in(t, root, "whole")

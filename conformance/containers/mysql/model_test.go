@@ -17,10 +17,10 @@ type sqlModel struct {
 	now     int64
 	held    []*sqlRequest
 	waiting []*sqlRequest // in order of arrival; what has expired goes when it comes to the head
-	gone    map[driver.ID]sqlTomb
+	gone    map[driver.ID]sqlTombstone
 	last    int64
 	caller  driver.ID
-	news    []string // whom this step granted
+	grants  []string // whom this step granted
 
 	seen map[string]int // what happened, and how often
 }
@@ -32,14 +32,14 @@ type sqlRequest struct {
 	pending              bool // granted, and not confirmed yet
 }
 
-// sqlTomb keeps copies of a request from coming to life.
-type sqlTomb struct {
+// sqlTombstone keeps copies of a request from coming to life.
+type sqlTombstone struct {
 	until  int64
 	forced bool
 }
 
 func newSQLModel(window int64) *sqlModel {
-	return &sqlModel{window: window, gone: map[driver.ID]sqlTomb{}, seen: map[string]int{}}
+	return &sqlModel{window: window, gone: map[driver.ID]sqlTombstone{}, seen: map[string]int{}}
 }
 
 // queue is what the rule sees: nothing that has expired.
@@ -77,9 +77,9 @@ func sqlWithout(rs []*sqlRequest, gone func(*sqlRequest) bool) []*sqlRequest {
 	return slices.DeleteFunc(slices.Clone(rs), gone)
 }
 
-// settle is dlock_settle: what has expired goes, and whoever is next by the rule is granted.
-func (m *sqlModel) settle() {
-	maps.DeleteFunc(m.gone, func(_ driver.ID, t sqlTomb) bool { return t.until <= m.now })
+// advance is dlock_settle: what has expired is removed, and whoever is next by the rule is granted.
+func (m *sqlModel) advance() {
+	maps.DeleteFunc(m.gone, func(_ driver.ID, t sqlTombstone) bool { return t.until <= m.now })
 	dead := map[driver.ID]bool{}
 	m.held = sqlWithout(m.held, func(h *sqlRequest) bool {
 		if h.expiry > m.now {
@@ -114,7 +114,7 @@ func (m *sqlModel) settle() {
 			m.seen["a waiter of the same client is granted"]++
 		}
 		m.held = append(m.held, w)
-		m.news = append(m.news, fmt.Sprintf("%X:%d:%d,", w.ID[:], w.Token, map[bool]int{true: 0, false: 1}[w.pending]))
+		m.grants = append(m.grants, fmt.Sprintf("%X:%d:%d,", w.ID[:], w.Token, map[bool]int{true: 0, false: 1}[w.pending]))
 		if w.Mode == driver.Exclusive {
 			return // those behind that have expired are left to a later call
 		}
@@ -129,7 +129,7 @@ func (m *sqlModel) no(err error) string {
 
 // acquire is dlock_acquire.
 func (m *sqlModel) acquire(r driver.Request, resume bool) string {
-	m.settle()
+	m.advance()
 	ttl := r.TTL.Microseconds()
 	h, w := sqlFind(m.held, r.ID), sqlFind(m.waiting, r.ID)
 	_, dead := m.gone[r.ID]
@@ -159,13 +159,13 @@ func (m *sqlModel) acquire(r driver.Request, resume bool) string {
 		return "waiting"
 	case w != nil:
 		m.waiting = sqlWithout(m.waiting, func(x *sqlRequest) bool { return x == w })
-		m.settle()
+		m.advance()
 		return m.no(driver.ErrHeld)
 	}
 	return m.arrive(r, ttl)
 }
 
-// arrive is a stranger that nobody knows.
+// arrive is the acquire of a request that is not known yet.
 func (m *sqlModel) arrive(r driver.Request, ttl int64) string {
 	q := m.queue()
 	stored, err := q.Admit(r)
@@ -220,11 +220,11 @@ func (m *sqlModel) release(id driver.ID, ttl int64) string {
 		answer = "1"
 	}
 	m.held, m.waiting = sqlWithout(m.held, here), sqlWithout(m.waiting, here)
-	m.settle()
+	m.advance()
 	if ttl > 0 {
 		// it had expired
 		m.waiting = sqlWithout(m.waiting, func(r *sqlRequest) bool { return r.ID == id })
-		m.gone[id] = sqlTomb{m.now + ttl, answer == "-1"}
+		m.gone[id] = sqlTombstone{m.now + ttl, answer == "-1"}
 	}
 	return answer
 }
@@ -239,13 +239,13 @@ func (m *sqlModel) breaks(t driver.Token, force bool) string {
 		n++
 		if h.Broken = true; force {
 			m.held = sqlWithout(m.held, func(r *sqlRequest) bool { return r == h })
-			m.gone[h.ID] = sqlTomb{m.now + h.ttl, true}
+			m.gone[h.ID] = sqlTombstone{m.now + h.ttl, true}
 		}
 	}
 	if n > 0 {
 		m.seen["broken"]++
 	}
-	m.settle()
+	m.advance()
 	return fmt.Sprint(n)
 }
 

@@ -67,6 +67,7 @@ func says(t *testing.T, what string, errs map[string]error, words ...string) {
 
 // TestMySQLOpen: what a server lacks is said when it is opened, with the way to mend it.
 func TestMySQLOpen(t *testing.T) {
+	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		root := mysqlOf(t, s).pool(t)
 		says(t, "an empty database", opens(t, s, "root", ""), "tables", "?migrate=true", "mysql.Migrate")
@@ -104,9 +105,43 @@ func TestMySQLOpen(t *testing.T) {
 	})
 }
 
+// TestMySQLSchemaChanges: a client that runs while the schema is changed is refused by the first
+// procedure that changed, and says which schema is there. So does one that waits.
+func TestMySQLSchemaChanges(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		root := mysqlOf(t, s).pool(t)
+		version := one[int](t, root, "CALL dlock_version()")
+		for what, c := range map[string]struct {
+			change []string
+			words  []string
+		}{
+			"newer": {[]string{"DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version+1)},
+				[]string{fmt.Sprint(version), fmt.Sprint(version + 1), "newer version"}},
+			"older": {[]string{"DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version-1)},
+				[]string{fmt.Sprint(version), fmt.Sprint(version - 1), "another version"}},
+			"gone": {[]string{"DROP PROCEDURE dlock_version"}, []string{"?migrate=true"}},
+		} {
+			s := migrated(t, withDatabase(t, s))
+			b, other, holder, db := sideOf(t, s), sideOf(t, s), sideOf(t, s), mysqlOf(t, s).pool(t)
+			held := steps.Asked(holder, "a", time.Minute)
+			steps.Acquired(t, holder, held)
+			waited := steps.Acquiring(other, steps.Waiting(other, "a", time.Minute))
+			await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "a").Waiters()) == 1 })
+			execute(t, db, append(c.change, "DROP PROCEDURE dlock_acquire", "CREATE PROCEDURE dlock_acquire(IN p INT) SELECT p")...)
+			_, err := b.Acquire(t.Context(), steps.Asked(b, "b", time.Minute))
+			says(t, what, map[string]error{"Acquire": err}, c.words...)
+			steps.Released(t, holder, held) // it does not know yet, and this procedure is as it was
+			says(t, what, map[string]error{"an Acquire that waited": <-waited}, c.words...)
+		}
+	})
+}
+
 // TestMySQLMigrateRace: programs that start together migrate together.
 func TestMySQLMigrateRace(t *testing.T) {
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
@@ -130,6 +165,7 @@ func TestMySQLMigrateRace(t *testing.T) {
 // TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED
 // transactions write.
 func TestMySQLBinlogFormat(t *testing.T) {
+	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		db := mysqlOf(t, s).open()
 		defer db.Close()
@@ -142,63 +178,71 @@ func TestMySQLBinlogFormat(t *testing.T) {
 	}, "--log-bin=binlog", "--server-id=1", "--binlog-format=STATEMENT")
 }
 
-// TestMySQLWinterTime: the server's own time zone goes an hour back, or ahead, while a lease is
+// TestMySQLWinterTime: the server's own time zone goes an hour ahead, and back, while a lease is
 // held.
 func TestMySQLWinterTime(t *testing.T) {
-	for _, k := range mysqlKinds {
-		for _, change := range []string{"back", "ahead"} {
-			t.Run(k.Name+"/"+change, func(t *testing.T) {
-				t.Parallel()
-				for delay := 20 * time.Second; ; delay *= 2 {
-					if sawChange(t, k, change == "ahead", delay) {
-						return
-					}
-					if delay > 2*time.Minute {
-						t.Fatal("the server was never up before its clock changed")
-					}
-				}
-			})
+	t.Parallel()
+	onEach(t, func(t *testing.T, k service.Kind) {
+		for lead := 8 * time.Second; !sawSummer(t, k, lead); lead *= 2 {
+			if lead > 2*time.Minute {
+				t.Fatal("the server was never up before its clock changed")
+			}
 		}
-	}
+	})
 }
 
-// sawChange holds leases while the server's local time changes, after delay, and reports whether
-// the server was up early enough.
-func sawChange(t *testing.T, k service.Kind, ahead bool, delay time.Duration) bool {
-	at := time.Now().UTC().Add(delay).Truncate(time.Second)
+// sawSummer starts a server whose summer begins after lead and ends after two of them. It reports
+// whether there was time enough to see both.
+func sawSummer(t *testing.T, k service.Kind, lead time.Duration) bool {
+	ahead := time.Now().UTC().Add(lead).Truncate(time.Second)
+	back := ahead.Add(lead)
 	// In the form of POSIX: standard time is UTC here, summer time one hour more; each begins on a
 	// day and at a local time.
 	stamp := func(t time.Time) string { return fmt.Sprintf("%d/%s", t.YearDay()-1, t.Format("15:04:05")) }
-	zone := "STD0SUM," + stamp(at.AddDate(0, 0, -30)) + "," + stamp(at.Add(time.Hour))
-	if ahead {
-		zone = "STD0SUM," + stamp(at) + "," + stamp(at.AddDate(0, 0, 30))
-	}
+	zone := "STD0SUM," + stamp(ahead) + "," + stamp(back.Add(time.Hour))
 	command := k.Command
 	k.Command = func(dir string, ports []int) []string {
 		return append([]string{"env", "TZ=" + zone}, command(dir, ports)...)
 	}
 	s := migrated(t, service.StartOwn(t, k))
+	saw := true
+	t.Run("ahead", func(t *testing.T) { saw = sawChange(t, s, ahead, back) })
+	if saw {
+		t.Run("back", func(t *testing.T) { saw = sawChange(t, s, back, back.Add(time.Hour)) })
+	}
+	return saw
+}
+
+// sawChange holds leases while the server's local time changes, and reports whether there was time
+// enough to see both sides of the change, before the next one.
+func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	root := mysqlOf(t, s).pool(t)
-	hour := func() int { return one[int](t, root, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())") }
+	hour := func() int {
+		return one[int](t, root, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())")
+	}
 	was := hour()
 	b, other := sideOf(t, s), sideOf(t, s)
-	const ttl = 5 * time.Second
-	held, r, next := steps.ClientOf(t, other, dlock.TTL(3*ttl)), steps.Asked(b, "change/dies", ttl), steps.Waiting(b, "change/dies", time.Minute)
+	const ttl = 4 * time.Second
+	held := steps.ClientOf(t, other, dlock.TTL(3*ttl))
+	dies, lives := steps.Asked(b, "change/dies", ttl), steps.Waiting(b, "change/dies", time.Minute)
 	l, err := held.Mutex("change/lives").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if time.Until(at) < ttl { // too late to see both sides of the change
+	if time.Until(at) < ttl/2 {
 		return false
 	}
-	<-time.After(time.Until(at) - 2*time.Second)
+	<-time.After(time.Until(at) - ttl/2)
 	start := time.Now()
-	steps.Acquired(t, b, r)
-	steps.Acquired(t, b, next)
+	steps.Acquired(t, b, dies)
+	steps.Acquired(t, b, lives)
 	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
 		t.Errorf("a hold of %s blocked others for %s", ttl, took)
 	}
-	await.That(t, "the clock changes", func() bool { return hour() != was })
+	await.That(t, "the clock changes", func() bool { return hour() != was || time.Now().After(next) })
+	if time.Now().After(next) {
+		return false
+	}
 	if q := steps.Queue(t, b, "change/dies"); len(q.Holders()) != 1 || q.Holders()[0].Left > time.Minute || q.Holders()[0].Left < 30*time.Second || q.Holders()[0].Age > 30*time.Second {
 		t.Errorf("after the change there is %+v", q.Holders())
 	}
@@ -208,11 +252,13 @@ func sawChange(t *testing.T, k service.Kind, ahead bool, delay time.Duration) bo
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
 	}
+	steps.Released(t, b, lives)
 	return true
 }
 
 // TestMySQLSecrets: no error, log line or String shows a password.
 func TestMySQLSecrets(t *testing.T) {
+	t.Parallel()
 	const canary = "canary-7f3a"
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		migrated(t, s)
@@ -263,15 +309,16 @@ func TestMySQLSecrets(t *testing.T) {
 
 // TestMySQLURL: what a URL can say, and what it is told when it is wrong.
 func TestMySQLURL(t *testing.T) {
-	s := migrated(t, service.StartOwn(t, MariaDB))
+	t.Parallel()
+	s := migrated(t, shared(t, MariaDB))
 	for url, words := range map[string]string{
-		"mysql:///test":                             "host",
-		"mysql://root@" + s.Addr:                    "database",
-		s.URL + "/deeper":                           "database",
-		s.URL + "?nonsense=1":                       "nonsense",
-		s.URL + "?migrate=perhaps":                  "migrate",
-		"mysql://root@h1:1,h2:2/test":               "host",
-		strings.Replace(s.URL, "/test", "/none", 1): "none",
+		"mysql:///test":                    "host",
+		"mysql://root@" + s.Addr:           "database",
+		s.URL + "/deeper":                  "database",
+		s.URL + "?nonsense=1":              "nonsense",
+		s.URL + "?migrate=perhaps":         "migrate",
+		"mysql://root@h1:1,h2:2/test":      "host",
+		"mysql://root@" + s.Addr + "/none": "none",
 	} {
 		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
 		if err == nil {

@@ -49,17 +49,22 @@ func split(grant string) (parts []string) {
 // TestMySQLRights: the grants of the documentation suffice, each of them is needed, and one that is
 // missing is named.
 func TestMySQLRights(t *testing.T) {
-	var grants []string
+	t.Parallel()
+	var documented []string
 	for _, g := range documentedGrants(t) {
-		grants = append(grants, split(g)...)
+		documented = append(documented, split(g)...)
 	}
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	onShared(t, func(t *testing.T, s *service.Server) {
 		migrated(t, s)
 		root := mysqlOf(t, s).pool(t)
+		var grants []string
+		for _, g := range documented {
+			grants = append(grants, strings.Replace(g, " ON test.", " ON "+mysqlOf(t, s).DBName+".", 1))
+		}
 		for missing := -1; missing < len(grants); missing++ {
 			name := "all"
 			if missing >= 0 {
-				name = "without " + grants[missing]
+				name = "without " + documented[missing]
 			}
 			t.Run(name, func(t *testing.T) {
 				execute(t, root, "DROP USER IF EXISTS dlock", "CREATE USER dlock IDENTIFIED BY 'password'")
@@ -110,7 +115,7 @@ func useAll(t *testing.T, s *service.Server, name string) error {
 		}
 		waited <- err
 	}()
-	<-time.After(1500 * time.Millisecond) // the other one looks for its grant meanwhile
+	<-time.After(1500 * time.Millisecond) // the other one polls for its grant meanwhile
 	_, inspected := c.Inspect(ctx, name)
 	_, listed := b.List(ctx)
 	if err := errors.Join(l.Err(), l.Renew(ctx), inspected, listed, l.Unlock(ctx)); err != nil {

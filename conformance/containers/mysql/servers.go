@@ -97,7 +97,7 @@ func mysqlConfig(text string) (dsn, error) {
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
 	c.Timeout = 15 * time.Second
-	c.Logger = &mysql.NopLogger{} // it would tell of every connection that ends
+	c.Logger = &mysql.NopLogger{} // it would report every connection that ends
 	return dsn{c}, nil
 }
 

@@ -4,9 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -28,6 +31,101 @@ func onMySQL(t *testing.T, f func(t *testing.T, s *service.Server), args ...stri
 			f(t, service.StartOwn(t, k.With(args...)))
 		})
 	}
+}
+
+// onShared runs a test on a server of each kind that tests share, side by side. Each has a database
+// of its own there, and leaves the server running and its global settings as they are.
+func onShared(t *testing.T, f func(t *testing.T, s *service.Server)) {
+	t.Helper()
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			f(t, shared(t, k))
+		})
+	}
+}
+
+// onEach runs a test for each kind of server, side by side whatever -parallel says: for tests that
+// mostly wait.
+func onEach(t *testing.T, f func(t *testing.T, k service.Kind)) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, k := range mysqlKinds {
+		wg.Go(func() {
+			t.Run(k.Name, func(t *testing.T) { f(t, k) })
+		})
+	}
+	wg.Wait()
+}
+
+// shared returns the shared server of the kind, with a new database.
+func shared(t *testing.T, k service.Kind) *service.Server {
+	t.Helper()
+	v := sharedServers[k.Name]
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.started == nil {
+		v.started = service.StartOwn(untilTheEnd{t}, k)
+	}
+	service.Watch(t, v.started)
+	return withDatabase(t, v.started)
+}
+
+type sharedServer struct {
+	mu      sync.Mutex
+	started *service.Server
+}
+
+var sharedServers = map[string]*sharedServer{MySQL.Name: {}, MariaDB.Name: {}}
+
+// untilTheEnd is a test whose servers are removed at the end of the run.
+type untilTheEnd struct{ service.T }
+
+func (untilTheEnd) Cleanup(func()) {}
+
+// withDatabase returns the server as clients see it that name a new database of it.
+func withDatabase(t *testing.T, s *service.Server) *service.Server {
+	t.Helper()
+	c := *s
+	name := fmt.Sprint("test", databases.Add(1))
+	execute(t, mysqlOf(t, s).pool(t), "CREATE DATABASE "+name)
+	c.URL = s.URL[:strings.LastIndex(s.URL, "/")+1] + name
+	return &c
+}
+
+var databases atomic.Int64
+
+// part is a part of a test.
+type part struct {
+	name string
+	run  func(*testing.T, *service.Server)
+}
+
+// inTurn runs parts of a test one after the other.
+func inTurn(t *testing.T, s *service.Server, parts ...part) {
+	t.Helper()
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) {
+			service.Watch(t, s)
+			p.run(t, s)
+		})
+	}
+}
+
+// abreast runs parts of a test side by side: more of them than t.Parallel would on a small machine,
+// since most of them wait. Each has a migrated database of its own.
+func abreast(t *testing.T, s *service.Server, parts ...part) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, p := range parts {
+		wg.Go(func() {
+			t.Run(p.name, func(t *testing.T) {
+				service.Watch(t, s)
+				p.run(t, migrated(t, withDatabase(t, s)))
+			})
+		})
+	}
+	wg.Wait()
 }
 
 // pool returns a pool over connections as d says, which the test closes.
@@ -68,6 +166,7 @@ func one[V any](t service.T, db rower, query string, args ...any) (v V) {
 }
 
 func TestMySQLServers(t *testing.T) {
+	t.Parallel()
 	for _, k := range mysqlKinds {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
@@ -119,7 +218,8 @@ func TestMySQLServers(t *testing.T) {
 }
 
 func TestMySQLReplyIsLost(t *testing.T) {
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
 		p := netfault.NewProxy()
 		defer p.Close()
 		db := mysqlOf(t, s).through(p).pool(t)
@@ -138,7 +238,7 @@ func TestMySQLReplyIsLost(t *testing.T) {
 // TestMySQLServerOfTheUser uses a server as a user may name it: with a password and another
 // database.
 func TestMySQLServerOfTheUser(t *testing.T) {
-	own := service.StartOwn(t, MariaDB)
+	own := shared(t, MariaDB)
 	execute(t, mysqlOf(t, own).pool(t), "CREATE DATABASE other", "CREATE USER app IDENTIFIED BY 'p@ss/word'", "GRANT ALL ON other.* TO app")
 	u := url.URL{Scheme: "mysql", User: url.UserPassword("app", "p@ss/word"), Host: own.Addr, Path: "/other"}
 	t.Setenv("DLOCK_TEST_MARIADB_URL", u.String())
@@ -156,7 +256,8 @@ func TestMySQLServerOfTheUser(t *testing.T) {
 }
 
 func TestMySQLReplay(t *testing.T) {
-	onMySQL(t, func(t *testing.T, s *service.Server) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
 		p := netfault.NewProxy()
 		defer p.Close()
 		db := mysqlOf(t, s).through(p).pool(t)

@@ -11,6 +11,7 @@ import (
 
 // TestMySQLTLS: the server is verified, always; nothing falls back to plain text.
 func TestMySQLTLS(t *testing.T) {
+	t.Parallel()
 	ours, theirs := service.NewAuthority(t), service.NewAuthority(t)
 	cert, key := ours.Issue("127.0.0.1")
 	named, namedKey := ours.Issue("db.example")
@@ -18,7 +19,7 @@ func TestMySQLTLS(t *testing.T) {
 	ca, wrong := service.File(t, ours.Pem), service.File(t, theirs.Pem)
 	clientCert, clientKey := service.File(t, mine), service.File(t, mineKey)
 	for _, k := range mysqlKinds {
-		start := func(cert, key string) *service.Server {
+		start := func(t *testing.T, cert, key string) *service.Server {
 			command, files := k.Command, map[string]string{"ca.pem": ours.Pem, "cert.pem": cert, "key.pem": key}
 			for name, text := range k.Files {
 				files[name] = text
@@ -34,7 +35,8 @@ func TestMySQLTLS(t *testing.T) {
 			return s
 		}
 		t.Run(k.Name, func(t *testing.T) {
-			byIP, byName := start(cert, key), start(named, namedKey)
+			t.Parallel()
+			byIP, byName := start(t, cert, key), start(t, named, namedKey)
 			open := func(s *service.Server, user string, secure bool, params url.Values) error {
 				u, err := url.Parse(s.URL)
 				if err != nil {
