@@ -21,7 +21,7 @@ func InfoField(info, name string) string {
 	return ""
 }
 
-// dialRedis returns a client that neither retries nor says more than it is told.
+// dialRedis returns a client that neither retries nor sends anything by itself.
 func dialRedis(url string) (*redis.Client, error) {
 	return dialRedisFor(url, time.Second, 3*time.Second)
 }
@@ -49,7 +49,7 @@ type CLI struct {
 // CLIOf returns the CLI of a server, until the end of the test.
 func CLIOf(t service.T, s *service.Server) *CLI {
 	t.Helper()
-	// it may be slow, or stand still for a moment: what it says counts
+	// The server may be slow, or stand still for a moment. Its answer is worth the wait.
 	c, err := dialRedisFor(s.URL, time.Minute, time.Minute)
 	if err != nil {
 		t.Fatalf("%v", err)

@@ -67,8 +67,8 @@ func becomes(cond func() bool) bool {
 	return cond()
 }
 
-// What a loaded machine is late with is sent once more: such a price does not count. Of the others
-// the median does, as a check or the ping of a subscription may come in between.
+// A call that a busy machine answers late is sent once more: what it cost does not count. Of the
+// others the median does, as a check or the ping of a subscription may come in between.
 func TestRedisRoundTrips(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, p := proxied(t, s)
@@ -200,7 +200,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	wg.Wait()
 }
 
-// Each turn is a Lock that waits, its confirmation and an Unlock: three scripts, one message.
+// Each hand-off is a Lock that waits, its confirmation and an Unlock: three scripts, one message.
 // Whoever else asks meanwhile was woken in vain.
 func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 	s := service.StartOwn(t, Redis)

@@ -29,7 +29,7 @@ import (
 // redisTiming is what a history asks of the driver's options, in µs.
 type redisTiming struct {
 	window, keep int64
-	// how many of the dead a script removes: less than in earnest, so that it is ever spent
+	// How many of the dead a script removes: fewer than in real use, so that histories reach it.
 	budget int
 }
 
@@ -51,9 +51,9 @@ func redisScript(t *testing.T, name string) string {
 // redisBudget is the line of queue.lua that a history changes.
 const redisBudget = "local budget = 100\n"
 
-// virtually wraps a script: it sees the virtual clock; the key does not expire but when that says
-// so; what it publishes is kept. It returns its reply, what it published, the members that are
-// stored, and until when.
+// virtually wraps a script. It sees the virtual clock, by which alone the key expires, and
+// publishes nothing. It returns its reply, what it would have published, the members that are
+// stored, and until when they are.
 func virtually(script string) string {
 	return `
 local server, virtual = redis, tonumber(ARGV[#ARGV])

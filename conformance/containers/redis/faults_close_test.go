@@ -18,8 +18,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisCloseMakesCallsReturn closes backends whose line is bad while calls of every kind are
-// under way, over clients that are patient by themselves: they dial and read for 25 s.
+// TestRedisCloseMakesCallsReturn closes backends whose connections are bad while calls of every
+// kind are under way, over clients whose own timeouts are long: they dial and read for 25 s.
 func TestRedisCloseMakesCallsReturn(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	both := func(fault func(*netfault.Proxy, netfault.Direction) func()) func(*netfault.Proxy) func() {

@@ -34,8 +34,8 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 	return n
 }
 
-// TestRedisForeignKeys puts what dlock did not write, or what another version of it would, under its
-// key, while nobody uses the name and while it is held and waited for.
+// TestRedisForeignKeys puts what dlock did not write, or what another version of it would, under
+// its key, while nobody uses the name and while it is held and waited for.
 func TestRedisForeignKeys(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)

@@ -23,9 +23,9 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// behindLine returns a client of the server and the line between them. Its TTL is so long that
-// within the tests nothing expires but what the server granted and nobody took, and it waits for
-// answers for so long that it gives up none by itself.
+// behindLine returns a client of the server and the proxy between them. Its TTL is so long that
+// within the tests nothing expires but grants that nobody confirmed, and it waits for answers for
+// so long that it gives up none by itself.
 func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client, *netfault.Proxy) {
 	t.Helper()
 	p := netfault.NewProxy()
@@ -38,8 +38,8 @@ func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client
 	return c, p
 }
 
-// soon is how long what takes a second at most (the grant window, the check of a waiter) may take on a
-// machine that is busy. The other things that might help in its place take 20 s at least.
+// soon is how long what takes a second at most (the grant window, the check of a waiter) may take
+// on a machine that is busy. The other things that might help in its place take 20 s at least.
 const soon = 15 * time.Second
 
 // TestRedisLostPublications: the subscription is gone when the lock is released, and cannot be made
@@ -82,8 +82,8 @@ func TestRedisLostPublications(t *testing.T) {
 	}
 }
 
-// TestRedisAllAskAfterSubscribing: what was published while there was no subscription is lost,
-// so all who wait ask.
+// TestRedisAllAskAfterSubscribing: what was published while there was no subscription is lost, so
+// all who wait ask.
 func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	const waiters = 50
 	s := service.StartOwn(t, Redis)
@@ -252,7 +252,7 @@ func spin(until time.Time) {
 	}
 }
 
-// TestRedisForgetsScripts: the server's script cache is volatile. Nothing notices.
+// TestRedisForgetsScripts: the server's script cache is volatile. That changes nothing.
 func TestRedisForgetsScripts(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)

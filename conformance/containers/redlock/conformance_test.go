@@ -16,7 +16,7 @@ func TestRedlockConformance(t *testing.T) {
 	f := startFleet(t, servers.Redis)
 	all := func(b driver.Backend, fault func(*netfault.Proxy) func()) (heal func()) {
 		var heals []func()
-		for _, p := range b.(*side).lines {
+		for _, p := range b.(*fleetClient).proxies {
 			heals = append(heals, fault(p))
 		}
 		return func() {
@@ -27,7 +27,7 @@ func TestRedlockConformance(t *testing.T) {
 	}
 	// Masters are asked all at once: what counts is the one that was asked most.
 	most := func(b driver.Backend, count func(netfault.Counts) int64) (n int64) {
-		for _, p := range b.(*side).lines {
+		for _, p := range b.(*fleetClient).proxies {
 			n = max(n, count(p.Counts()))
 		}
 		return n
@@ -37,7 +37,7 @@ func TestRedlockConformance(t *testing.T) {
 			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds
 			// it all the same: a law that begins again with twice the TTL leaves them twice the
 			// time.
-			return f.lined(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
+			return f.proxied(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
 		},
 		// a new connection and two calls on it fit into a tenth of that also while others work
 		TTL: 4 * time.Second,

@@ -16,7 +16,7 @@ import (
 // nothingPilesUp: masters that hang cost what is under way, and not what was.
 func nothingPilesUp(t *testing.T, f fleet) {
 	const timeout = 2 * time.Second
-	a := f.side(t, redlock.Options{NodeTimeout: timeout})
+	a := f.client(t, redlock.Options{NodeTimeout: timeout})
 	held := steps.Request("piles")
 	a.get(t, held)
 	f.hang(t, 3, 4)
@@ -43,7 +43,7 @@ func nothingPilesUp(t *testing.T, f fleet) {
 func roundTrips(t *testing.T, f fleet) {
 	const rounds, many = 50, 1000
 	const renewals = "Renew of 100" // too long for one packet: see servers.Pipelines
-	a := f.lined(t, redlock.Options{})
+	a := f.proxied(t, redlock.Options{})
 	rs := make([]driver.Request, many)
 	for i := range rs {
 		rs[i] = steps.Request(fmt.Sprint("trips-", i))
@@ -67,7 +67,7 @@ func roundTrips(t *testing.T, f fleet) {
 		t.Helper()
 		const greeting = 4 // round trips of a new connection, at most
 		var before []netfault.Counts
-		for i, p := range a.lines {
+		for i, p := range a.proxies {
 			before = append(before, p.Counts())
 			sent[i].Store(0)
 		}
@@ -79,7 +79,7 @@ func roundTrips(t *testing.T, f fleet) {
 		mark := steps.Request("mark") // behind all that is under way
 		a.get(t, mark)
 		f.everywhere(t, mark.Name)
-		for i, p := range a.lines {
+		for i, p := range a.proxies {
 			now := p.Counts()
 			wire := now.RoundTrips - before[i].RoundTrips - greeting*(now.Dialled-before[i].Dialled)
 			if got := sent[i].Load() - 1; got > int64(n) || what != renewals && wire-1 > int64(n) {

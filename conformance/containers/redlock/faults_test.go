@@ -73,7 +73,7 @@ func TestRedlockOnValkey(t *testing.T) {
 }
 
 func twoDown(t *testing.T, f fleet) {
-	a, b, r := f.side(t, redlock.Options{}), f.side(t, redlock.Options{}), steps.Request("two-down")
+	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("two-down")
 	a.get(t, steps.Request("warm")) // connections that will break
 	f.down(t, 1, 3)
 	a.get(t, r)
@@ -93,7 +93,7 @@ func twoDown(t *testing.T, f fleet) {
 }
 
 func threeDown(t *testing.T, f fleet) {
-	a, r, held := f.side(t, redlock.Options{}), steps.Request("three-down"), steps.Request("held")
+	a, r, held := f.client(t, redlock.Options{}), steps.Request("three-down"), steps.Request("held")
 	a.get(t, held)
 	f.down(t, 0, 2, 4)
 	for _, r.Wait = range []bool{false, true} {
@@ -113,7 +113,7 @@ func threeDown(t *testing.T, f fleet) {
 }
 
 func twoHang(t *testing.T, f fleet) {
-	a, b := f.side(t, redlock.Options{NodeTimeout: 10 * time.Second}), f.side(t, redlock.Options{NodeTimeout: 10 * time.Second})
+	a, b := f.client(t, redlock.Options{NodeTimeout: 10 * time.Second}), f.client(t, redlock.Options{NodeTimeout: 10 * time.Second})
 	a.get(t, steps.Request("warm"))
 	b.get(t, steps.Request("warm too"))
 	f.hang(t, 0, 1)
@@ -138,7 +138,7 @@ func twoHang(t *testing.T, f fleet) {
 
 func threeHang(t *testing.T, f fleet) {
 	const timeout = 2 * time.Second
-	a, b := f.side(t, redlock.Options{NodeTimeout: timeout}), f.side(t, redlock.Options{})
+	a, b := f.client(t, redlock.Options{NodeTimeout: timeout}), f.client(t, redlock.Options{})
 	r := steps.Request("three-hang")
 	a.get(t, steps.Request("warm as well"))
 	wake := f.hang(t, 0, 1, 2)
@@ -153,7 +153,7 @@ func threeHang(t *testing.T, f fleet) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	s := f.side(t, redlock.Options{NodeTimeout: time.Minute})
+	s := f.client(t, redlock.Options{NodeTimeout: time.Minute})
 	if _, err := s.Acquire(ctx, steps.Request(r.Name)); err != context.DeadlineExceeded {
 		t.Errorf("Acquire under a context that ended: %v", err)
 	}
@@ -165,9 +165,9 @@ func threeHang(t *testing.T, f fleet) {
 }
 
 func slowMasters(t *testing.T, f fleet) {
-	a, r := f.lined(t, redlock.Options{}), steps.Request("slow")
+	a, r := f.proxied(t, redlock.Options{}), steps.Request("slow")
 	for _, i := range []int{0, 4} {
-		a.lines[i].Delay(netfault.ToServer, 500*time.Millisecond)
+		a.proxies[i].Delay(netfault.ToServer, 500*time.Millisecond)
 	}
 	a.get(t, r)
 	a.release(t, r) // what is on its way to the slow ones has not even arrived
@@ -178,8 +178,8 @@ func slowMasters(t *testing.T, f fleet) {
 // slowReplies: the time of a hold, and of a renewal, begins before the first master is asked.
 func slowReplies(t *testing.T, f fleet) {
 	const delay = 300 * time.Millisecond
-	a, r := f.lined(t, redlock.Options{}), steps.Request("slow replies")
-	for _, p := range a.lines {
+	a, r := f.proxied(t, redlock.Options{}), steps.Request("slow replies")
+	for _, p := range a.proxies {
 		p.Delay(netfault.ToClient, delay)
 	}
 	asked := func(what string, since time.Time) {
@@ -200,11 +200,11 @@ func slowReplies(t *testing.T, f fleet) {
 func lateGrants(t *testing.T, f fleet) {
 	const timeout = 2 * time.Second
 	for _, d := range []netfault.Direction{netfault.ToServer, netfault.ToClient} {
-		a, b := f.lined(t, redlock.Options{NodeTimeout: timeout}), f.lined(t, redlock.Options{})
+		a, b := f.proxied(t, redlock.Options{NodeTimeout: timeout}), f.proxied(t, redlock.Options{})
 		r := steps.Request("late")
 		var heals []func()
 		for _, i := range []int{1, 2, 3} {
-			heals = append(heals, a.lines[i].Hold(d))
+			heals = append(heals, a.proxies[i].Hold(d))
 		}
 		_, err := a.Acquire(t.Context(), r)
 		unknown(t, err, 2)
@@ -221,7 +221,7 @@ func lateGrants(t *testing.T, f fleet) {
 }
 
 func splitVotes(t *testing.T, f fleet) {
-	a, r := f.side(t, redlock.Options{}), steps.Request("split")
+	a, r := f.client(t, redlock.Options{}), steps.Request("split")
 	f.plant(t, steps.Request(r.Name), 0, 1)
 	f.plant(t, steps.Request(r.Name), 2)
 	before := fmt.Sprint(f.votes(t, r.Name))
@@ -284,7 +284,7 @@ func contenders(t *testing.T, f fleet) {
 }
 
 func releaseReaches(t *testing.T, f fleet) {
-	a, b, r := f.side(t, redlock.Options{}), f.side(t, redlock.Options{}), steps.Request("reaches")
+	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("reaches")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	wake := f.hang(t, 2, 3)
@@ -307,7 +307,7 @@ func releaseReaches(t *testing.T, f fleet) {
 }
 
 func lostReplies(t *testing.T, f fleet) {
-	a, b := f.lined(t, redlock.Options{}), f.lined(t, redlock.Options{})
+	a, b := f.proxied(t, redlock.Options{}), f.proxied(t, redlock.Options{})
 	r := steps.Request("lost-minority")
 	for _, l := range a.lose(0, 1) {
 		defer func() { <-l }()
@@ -317,7 +317,7 @@ func lostReplies(t *testing.T, f fleet) {
 	a.release(t, r)
 	f.clear(t, r.Name)
 
-	a, r = f.lined(t, redlock.Options{}), steps.Request("lost-majority")
+	a, r = f.proxied(t, redlock.Options{}), steps.Request("lost-majority")
 	lost := a.lose(0, 1, 2)
 	_, err := a.Acquire(t.Context(), r)
 	unknown(t, err, 2)
@@ -327,7 +327,7 @@ func lostReplies(t *testing.T, f fleet) {
 	f.clear(t, r.Name)
 	a.refused(t, r, driver.ErrLost) // what ended uncertain never comes to life
 
-	a, r = f.lined(t, redlock.Options{}), steps.Request("lost-release")
+	a, r = f.proxied(t, redlock.Options{}), steps.Request("lost-release")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	lost = a.lose(0, 1, 2)
@@ -345,7 +345,7 @@ func lostReplies(t *testing.T, f fleet) {
 	}
 	b.release(t, next)
 
-	a, r = f.lined(t, redlock.Options{}), steps.Request("lost-renewal")
+	a, r = f.proxied(t, redlock.Options{}), steps.Request("lost-renewal")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	lost = a.lose(0, 1, 2)
@@ -362,11 +362,11 @@ func lostReplies(t *testing.T, f fleet) {
 // releaseOnItsWay has a release that must leave a tombstone come while one that need not is under
 // way.
 func releaseOnItsWay(t *testing.T, f fleet) {
-	a, r := f.lined(t, redlock.Options{NodeTimeout: 10 * time.Second}), steps.Request("on-its-way")
+	a, r := f.proxied(t, redlock.Options{NodeTimeout: 10 * time.Second}), steps.Request("on-its-way")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	var heals []func()
-	for _, p := range a.lines {
+	for _, p := range a.proxies {
 		heals = append(heals, p.Hold(netfault.ToClient))
 	}
 	for _, r.Uncertain = range []bool{false, true} {
@@ -385,7 +385,7 @@ func releaseOnItsWay(t *testing.T, f fleet) {
 }
 
 func minorityLost(t *testing.T, f fleet) {
-	a, r, gone := f.side(t, redlock.Options{}), steps.Request("minority"), steps.Request("gone")
+	a, r, gone := f.client(t, redlock.Options{}), steps.Request("minority"), steps.Request("gone")
 	a.get(t, r)
 	a.get(t, gone)
 	for i, m := range f[:3] {
@@ -410,7 +410,7 @@ func minorityLost(t *testing.T, f fleet) {
 	}
 	// One more does not answer: the three are no majority any more, but nobody can know.
 	wake := f.hang(t, 4)
-	s := f.side(t, redlock.Options{NodeTimeout: 2 * time.Second})
+	s := f.client(t, redlock.Options{NodeTimeout: 2 * time.Second})
 	unknown(t, s.Renew(t.Context(), []driver.Request{r})[0].Err, 4)
 	wake()
 	a.release(t, r)
@@ -422,7 +422,7 @@ func minorityLost(t *testing.T, f fleet) {
 }
 
 func restartEmpty(t *testing.T, f fleet) {
-	a, b, r := f.side(t, redlock.Options{}), f.side(t, redlock.Options{}), steps.Request("restart")
+	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("restart")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	for _, i := range []int{0, 1} {
@@ -450,7 +450,7 @@ func restartEmpty(t *testing.T, f fleet) {
 // that were down.
 func leastUptime(t *testing.T, f fleet) {
 	for _, o := range []redlock.Options{{}, {MinUptime: time.Hour}} {
-		a, b, r := f.side(t, redlock.Options{}), f.side(t, o), steps.Request("uptime "+o.MinUptime.String())
+		a, b, r := f.client(t, redlock.Options{}), f.client(t, o), steps.Request("uptime "+o.MinUptime.String())
 		f[3].Kill(t)
 		f[4].Kill(t)
 		a.get(t, r)
@@ -473,7 +473,7 @@ func leastUptime(t *testing.T, f fleet) {
 		a.Close()
 		f.clear(t, r.Name)
 	}
-	s := f.side(t, redlock.Options{MinUptime: time.Second})
+	s := f.client(t, redlock.Options{MinUptime: time.Second})
 	await.That(t, "they have been up for long enough", func() bool {
 		r := steps.Request("uptime")
 		_, err := s.Acquire(t.Context(), r)
@@ -526,7 +526,7 @@ func lossInTime(t *testing.T, f fleet) {
 }
 
 func breakMinority(t *testing.T, f fleet) {
-	a, op := f.side(t, redlock.Options{}), f.side(t, redlock.Options{NodeTimeout: 2 * time.Second})
+	a, op := f.client(t, redlock.Options{}), f.client(t, redlock.Options{NodeTimeout: 2 * time.Second})
 	for _, force := range []bool{false, true} {
 		r := steps.Request(fmt.Sprint("break ", force))
 		a.get(t, r)
@@ -554,7 +554,7 @@ func breakMinority(t *testing.T, f fleet) {
 }
 
 func foreignKeys(t *testing.T, f fleet) {
-	a, r := f.side(t, redlock.Options{}), steps.Request("foreign")
+	a, r := f.client(t, redlock.Options{}), steps.Request("foreign")
 	key := "dlock:{" + r.Name + "}:redlock"
 	spoil := func(i int, args ...any) {
 		t.Helper()
@@ -580,7 +580,7 @@ func foreignKeys(t *testing.T, f fleet) {
 
 // anotherFormat has what another version of dlock would write: on a minority, and on a majority.
 func anotherFormat(t *testing.T, f fleet) {
-	a, r := f.side(t, redlock.Options{}), steps.Request("format")
+	a, r := f.client(t, redlock.Options{}), steps.Request("format")
 	key, value := "dlock:{"+r.Name+"}:redlock", "!2 whatever a holder is then"
 	for i := range 2 {
 		servers.CLIOf(t, f[i]).Must("SET", key, value)
@@ -609,7 +609,7 @@ func anotherFormat(t *testing.T, f fleet) {
 }
 
 func scriptsForgotten(t *testing.T, f fleet) {
-	a := f.side(t, redlock.Options{})
+	a := f.client(t, redlock.Options{})
 	forget := func() {
 		for _, m := range f {
 			servers.CLIOf(t, m).Must("SCRIPT", "FLUSH")
@@ -627,7 +627,7 @@ func scriptsForgotten(t *testing.T, f fleet) {
 }
 
 func closeHung(t *testing.T, f fleet) {
-	a, r := f.side(t, redlock.Options{NodeTimeout: 3 * time.Second}), steps.Request("close")
+	a, r := f.client(t, redlock.Options{NodeTimeout: 3 * time.Second}), steps.Request("close")
 	a.get(t, r)
 	f.everywhere(t, r.Name)
 	f.hang(t, 0, 1)

@@ -37,58 +37,58 @@ func (f fleet) url(params string) string {
 	return "redlock://" + strings.Join(service.Addrs(f), ",") + "/0?" + params
 }
 
-// side is a client of the fleet.
-type side struct {
+// fleetClient is a client of the fleet.
+type fleetClient struct {
 	*redlock.Backend
 	clients []goredis.UniversalClient
-	lines   []*netfault.Proxy // to each master, if it is lined
+	proxies []*netfault.Proxy // before each master, if there are any
 }
 
-// Close closes all that the side has.
-func (s *side) Close() error {
+// Close closes all that the client has.
+func (s *fleetClient) Close() error {
 	err := s.Backend.Close()
 	for _, c := range s.clients {
 		c.Close()
 	}
-	for _, p := range s.lines {
+	for _, p := range s.proxies {
 		p.Close()
 	}
 	return err
 }
 
-// side opens a client. Its masters have ten seconds to answer, or a tenth of the TTL, unless the
+// client opens a client. Its masters have ten seconds to answer, or a tenth of the TTL, unless the
 // options say otherwise: the machine may be busy.
-func (f fleet) side(t service.T, o redlock.Options) *side {
+func (f fleet) client(t service.T, o redlock.Options) *fleetClient {
 	t.Helper()
 	return f.with(t, o, nil)
 }
 
-// lined is side with a proxy before each master.
-func (f fleet) lined(t service.T, o redlock.Options) *side {
+// proxied is client with a proxy before each master.
+func (f fleet) proxied(t service.T, o redlock.Options) *fleetClient {
 	t.Helper()
-	var lines []*netfault.Proxy
+	var proxies []*netfault.Proxy
 	for range f {
-		lines = append(lines, netfault.NewProxy())
+		proxies = append(proxies, netfault.NewProxy())
 	}
-	s := f.with(t, o, lines)
-	// a fault meets connections that are open
+	s := f.with(t, o, proxies)
+	// A fault meets connections that are open.
 	if _, err := s.Inspect(context.Background(), "warm"); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return s
 }
 
-func (f fleet) with(t service.T, o redlock.Options, lines []*netfault.Proxy) *side {
+func (f fleet) with(t service.T, o redlock.Options, proxies []*netfault.Proxy) *fleetClient {
 	t.Helper()
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = 10 * time.Second
 	}
-	s := &side{lines: lines}
+	s := &fleetClient{proxies: proxies}
 	for i, m := range f {
 		set := steps.Newer(&goredis.Options{Addr: m.Addr, ContextTimeoutEnabled: true}, "DialerRetries", 1)
-		if lines != nil {
-			set.Dialer = lines[i].Dial
-			// as many connections at any time
+		if proxies != nil {
+			set.Dialer = proxies[i].Dial
+			// It has as many connections at any time.
 			set.PoolSize, set.MinIdleConns = 3, 3
 			steps.Newer(set, "PipelinePoolSize", -1)
 		}
@@ -103,10 +103,10 @@ func (f fleet) with(t service.T, o redlock.Options, lines []*netfault.Proxy) *si
 	return s
 }
 
-// open is dlock.New over a side.
-func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *side) {
+// open is dlock.New over such a client.
+func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *fleetClient) {
 	t.Helper()
-	s := f.side(t, redlock.Options{})
+	s := f.client(t, redlock.Options{})
 	c, err := dlock.New(s, append([]dlock.Option{dlock.Logger(nil)}, opts...)...)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -156,7 +156,7 @@ func (f fleet) everywhere(t service.T, name string) {
 }
 
 // get acquires what has to be granted.
-func (s *side) get(t service.T, r driver.Request) driver.Grant {
+func (s *fleetClient) get(t service.T, r driver.Request) driver.Grant {
 	t.Helper()
 	g, err := s.Acquire(context.Background(), r)
 	if err != nil {
@@ -165,14 +165,14 @@ func (s *side) get(t service.T, r driver.Request) driver.Grant {
 	return g
 }
 
-func (s *side) refused(t service.T, r driver.Request, why error) {
+func (s *fleetClient) refused(t service.T, r driver.Request, why error) {
 	t.Helper()
 	if _, err := s.Acquire(context.Background(), r); !errors.Is(err, why) {
 		t.Fatalf("Acquire: %v; want %v", err, why)
 	}
 }
 
-func (s *side) release(t service.T, r driver.Request) {
+func (s *fleetClient) release(t service.T, r driver.Request) {
 	t.Helper()
 	if err := s.Release(context.Background(), r); err != nil {
 		t.Fatalf("Release: %v", err)
@@ -232,7 +232,7 @@ func (f fleet) hang(t *testing.T, some ...int) (wake func()) {
 	return wake
 }
 
-// plant gives votes to somebody else.
+// plant has some masters grant to somebody else.
 func (f fleet) plant(t *testing.T, r driver.Request, some ...int) {
 	t.Helper()
 	for _, i := range some {
@@ -241,9 +241,9 @@ func (f fleet) plant(t *testing.T, r driver.Request, some ...int) {
 }
 
 // lose loses the next reply of some masters. The connection goes with it.
-func (s *side) lose(some ...int) (lost []<-chan struct{}) {
+func (s *fleetClient) lose(some ...int) (lost []<-chan struct{}) {
 	for _, i := range some {
-		lost = append(lost, s.lines[i].DropReply("evalsha"))
+		lost = append(lost, s.proxies[i].DropReply("evalsha"))
 	}
 	return lost
 }
