@@ -5,13 +5,16 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 )
 
 var breaking = []Law{
 	{Name: "break-wrong-token", run: breakWrongToken, needs: []need{breakable, fencing},
 		Sentence: "Break with a token that no holder has is ErrNotHeld and changes nothing"},
-	{Name: "break", run: breakPlain, still: keepsSteady, needs: []need{breakable},
+	{Name: "break", run: breakPlain, stall: tenthOfRenewedTTL, needs: []need{breakable},
 		Sentence: "a broken hold is neither renewed nor joined, and its successor is in only after the holder knows, within a TTL"},
+	{Name: "break-release", run: breakRelease, needs: []need{breakable},
+		Sentence: "who gives a broken hold back frees the lock, and is told ErrLost, also if no renewal was refused yet"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
 }
@@ -46,7 +49,7 @@ func breakWrongToken(e *env) {
 }
 
 func breakPlain(e *env) {
-	a, b, op, name := e.client(dlock.TTL(e.steady)), e.client(), e.client(), e.name()
+	a, b, op, name := e.client(dlock.TTL(e.renewedTTL)), e.client(), e.client(), e.name()
 	l := e.lock(a.Mutex(name))
 	ctx := l.Context(e.ctx)
 	next := e.begin(b.Mutex(name))
@@ -62,8 +65,8 @@ func breakPlain(e *env) {
 	if !l.Until().Before(next.at) && ctx.Err() == nil {
 		e.strict().Errorf("the holder had not been told when its successor came in")
 	}
-	if took := next.at.Sub(broken); took > e.steady+2*time.Second {
-		e.Errorf("a broken hold with a TTL of %s ended after %s", e.steady, took)
+	if took := next.at.Sub(broken); took > e.renewedTTL+2*time.Second {
+		e.Errorf("a broken hold with a TTL of %s ended after %s", e.renewedTTL, took)
 	}
 	e.until("the holder's context ended", func() bool { return ctx.Err() != nil })
 	e.want("its cause", context.Cause(ctx), dlock.ErrLost)
@@ -73,6 +76,26 @@ func breakPlain(e *env) {
 	}
 	e.mustBeHeld(op.Mutex(name), "the successor holds it")
 	e.unlock(successor)
+}
+
+// breakRelease uses the long TTL: neither a renewal nor the end of the hold's time comes meanwhile.
+func breakRelease(e *env) {
+	a, b, d, name := e.client(), e.client(), e.direct(), e.name()
+	l := e.lock(a.Mutex(name))
+	if err := e.breakIt(b, name, l.Token()); err != nil {
+		e.Fatalf("Break: %v", err)
+	}
+	e.want("Unlock of a lease that was broken", e.unlockErr(l), dlock.ErrLost)
+	e.unlock(e.lock(b.Mutex(name)))
+
+	r := d.ask(name)
+	g := d.get(r)
+	if err := e.breakIt(b, name, g.Token); err != nil {
+		e.Fatalf("Break: %v", err)
+	}
+	e.want("Release of a request that was broken", d.release(r), driver.ErrLost)
+	e.unlock(e.lock(b.Mutex(name)))
+	e.becomes(name, 0, 0)
 }
 
 func breakForce(e *env) {

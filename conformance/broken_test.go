@@ -28,7 +28,7 @@ const (
 	largestLimit  fault = "compares each with its own limit only"
 	permitForAll  fault = "admits all waiters when one permit is given back"
 
-	joinQueues   fault = "lets a join wait like a stranger"
+	joinQueues   fault = "lets a join wait like a first request"
 	joinToken    fault = "gives a join a token of its own"
 	freesJoins   fault = "frees an owner when its first request is given back"
 	joinRevives  fault = "lets a join begin a hold"
@@ -38,7 +38,7 @@ const (
 	twiceIsTwo      fault = "takes a granted request that is sent again for another one"
 	twiceWaitsTwice fault = "takes a waiting request that is sent again for another one"
 	releasesAnybody fault = "releases whoever holds, without comparing"
-	noTombs         fault = "forgets what was released"
+	noTombstones    fault = "forgets what was released"
 	foldsCase       fault = "takes 'A' for 'a'"
 	trimsSpace      fault = "takes 'a ' for 'a'"
 	truncates       fault = "cuts long names"
@@ -48,16 +48,16 @@ const (
 	kindsMix        fault = "lets locks and semaphores share a name"
 
 	cancelStays         fault = "leaves a cancelled wait in the queue"
-	cancelFreesNobody   fault = "does not look again when a waiter goes"
+	cancelFreesNobody   fault = "does not decide again when a waiter goes"
 	swallowsWakeUp      fault = "lets a cancelled waiter keep the grant that raced with it (rueidislock)"
 	slowCancel          fault = "looks at the context every 300 ms"
 	slowOffLine         fault = "waits for the network before the context"
 	unreadAnswer        fault = "takes a call whose answer it did not read for one that was never sent"
-	ignoresPreCancelled fault = "does not look at the context before the call"
+	ignoresPreCancelled fault = "does not check the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
 	keepsBriefly        fault = "keeps waiters alive for one TTL after they came"
 	deadWait            fault = "keeps waiters for ever"
-	waitsOnLine         fault = "ends a wait with an error when the line breaks"
+	waitsOnLine         fault = "ends a wait with an error when the connection breaks"
 
 	saysNothing  fault = "does not say that a wait stood in the queue"
 	saysHeld     fault = "says that the lock is held when nobody answered"
@@ -65,27 +65,29 @@ const (
 	noiseDelays  fault = "looks after its waiters only when nobody new has come for a while"
 	keepsDead    fault = "removes waiters that died only at the head of the queue"
 
-	renewsNothing fault = "answers a renewal without renewing"
-	unknownIsLost fault = "takes a renewal without a reply for a loss"
-	fixedForever  fault = "keeps fixed leases until they are given back"
-	fixedGoes     fault = "gives fixed leases back at Close and claims that they stand"
-	fixedStays    fault = "lets fixed leases stand over Close and denies it"
-	cutsTTL       fault = "cuts the TTL that it cannot keep"
-	extendOrSet   fault = "acquires on renewal if the name is free (redsync's SetNXOnExtend)"
-	renewsUnseen  fault = "renews what has expired if nobody has looked at the name since"
-	shortTTL      fault = "keeps less than the TTL that it reports"
-	sinceReceipt  fault = "counts the TTL from the reply (etcd's Session)"
-	remembersLoss fault = "stops renewing names that it lost once"
-	leavesLost    fault = "does not give back what is uncertain"
-	releaseHopes  fault = "takes a release without a reply for done"
+	renewsNothing  fault = "answers a renewal without renewing"
+	renewsTogether fault = "keeps all holds of a client alive with one of them (a lease that they share)"
+	unknownIsLost  fault = "takes a renewal without a reply for a loss"
+	fixedForever   fault = "keeps fixed leases until they are given back"
+	fixedGoes      fault = "gives fixed leases back at Close and claims that they stand"
+	fixedStays     fault = "lets fixed leases stand over Close and denies it"
+	cutsTTL        fault = "cuts the TTL that it cannot keep"
+	extendOrSet    fault = "acquires on renewal if the name is free (redsync's SetNXOnExtend)"
+	renewsUnseen   fault = "renews what has expired if nobody has looked at the name since"
+	shortTTL       fault = "keeps less than the TTL that it reports"
+	sinceReceipt   fault = "counts the TTL from the reply (etcd's Session)"
+	remembersLoss  fault = "stops renewing names that it lost once"
+	leavesLost     fault = "does not give back what is uncertain"
+	releaseHopes   fault = "takes a release without a reply for done"
 
 	breaksAnybody   fault = "breaks without comparing the token"
 	brokenRenewable fault = "renews what is broken"
 	brokenJoinable  fault = "lets a broken hold be joined"
+	brokenReleased  fault = "takes the release of a broken hold for one in good order"
 	breaksNow       fault = "breaks by force always"
 	forceWaits      fault = "breaks by force never"
 
-	tokensRestart0   fault = "starts tokens anew when nobody is left"
+	tokensRestart0   fault = "starts tokens again when nobody is left"
 	readersKeepToken fault = "gives readers the last writer's token"
 	clockTokens      fault = "takes tokens from the wall clock alone"
 	forgetsTokens    fault = "loses tokens in a restart"
@@ -123,7 +125,7 @@ var broken = []struct {
 }{
 	{everybodyIn, "one-holder reenter storm", everything},
 	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why"},
-	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off"},
+	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-partitioned-off"},
 	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
 	{barges, "no-overtaking", "neither-starves"},
 	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
@@ -139,8 +141,8 @@ var broken = []struct {
 	{noDowngrade, "downgrade", ""},
 	{twiceIsTwo, "same-request", "trust-within-ttl"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
-	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why"},
-	{noTombs, "late-duplicate late-copy", "cancel-cut-off wait-says-why"},
+	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-partitioned-off wait-says-why"},
+	{noTombstones, "late-duplicate late-copy", "cancel-partitioned-off wait-says-why"},
 	{foldsCase, "names", ""},
 	{trimsSpace, "names", ""},
 	{truncates, "names", ""},
@@ -150,9 +152,9 @@ var broken = []struct {
 	{kindsMix, "conflict", ""},
 	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
 	{cancelFreesNobody, "cancelled-wait", ""},
-	{swallowsWakeUp, "swallowed-wake-up", "cancel-answered cancel-cut-off capabilities late-copy"},
+	{swallowsWakeUp, "swallowed-wake-up", "cancel-answered cancel-partitioned-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
-	{slowOffLine, "cancel-cut-off", ""},
+	{slowOffLine, "cancel-partitioned-off", ""},
 	{unreadAnswer, "cancel-answered", "swallowed-wake-up"},
 	{ignoresPreCancelled, "pre-cancelled", ""},
 	{waitersExpire, "patient-wait", "noise"},
@@ -164,22 +166,24 @@ var broken = []struct {
 	{ownDeadlines, "bounded-calls", ""},
 	{noiseDelays, "noise", ""},
 	{keepsDead, "dead-waiters", ""},
-	{renewsNothing, "renewed", "after-loss cost-hold outage trust-within-ttl"},
+	{renewsNothing, "renewed", "after-loss cost-hold not-renewed outage trust-within-ttl"},
+	{renewsTogether, "not-renewed", ""},
 	{unknownIsLost, "outage", ""},
 	{fixedForever, "fixed", "fixed-close"},
 	{fixedGoes, "fixed-close", ""},
 	{fixedStays, "fixed-close", ""},
 	{cutsTTL, "ttl-bounds", ""},
-	{extendOrSet, "renew-never-acquires", ""},
+	{extendOrSet, "renew-never-acquires", "not-renewed"},
 	{renewsUnseen, "renew-never-acquires", ""},
-	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant outage fixed-close"},
+	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant not-renewed outage fixed-close"},
 	{sinceReceipt, "late-grant", ""},
 	{remembersLoss, "after-loss", ""},
 	{leavesLost, "late-duplicate", ""},
-	{releaseHopes, "unlock-cut-off", "cancel-cut-off bounded-calls"},
+	{releaseHopes, "unlock-partitioned-off", "cancel-partitioned-off bounded-calls"},
 	{breaksAnybody, "break-wrong-token", "break break-force"},
 	{brokenRenewable, "break", ""},
 	{brokenJoinable, "break", ""},
+	{brokenReleased, "break-release", ""},
 	{breaksNow, "break", ""},
 	{forceWaits, "break-force", "tokens-grow"},
 	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared"},
@@ -189,7 +193,7 @@ var broken = []struct {
 	{forgetsHolds, "durable", ""},
 	{closeLeaves, "close-frees", "close-wakes"},
 	{closeWakesNobody, "close-wakes", "close-frees"},
-	{closeHangs, "close-cut-off", ""},
+	{closeHangs, "close-partitioned-off", ""},
 	{leaksGoroutine, "close-leaks-nothing", ""},
 	{chatty, "cost-lock", "late-grant"},
 	{pollsEach, "cost-wait", "cost-hand-off"},
@@ -197,7 +201,7 @@ var broken = []struct {
 	{connectionPerWaiter, "cost-wait", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters"},
+	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-partitioned-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters"},
 	{deniesTokens, "capabilities", ""},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},

@@ -10,9 +10,9 @@ import (
 )
 
 var capabilities = []Law{
-	{Name: "capabilities", run: capabilitiesTrue, still: keepsShort,
+	{Name: "capabilities", run: capabilitiesTrue, stall: tenthOfShortTTL,
 		Sentence: "what Capabilities claim works, and what they deny is ErrUnsupported and leaves nothing behind"},
-	{Name: "inspect", run: inspectTrue, still: keepsSteady, needs: []need{inspecting, queueing},
+	{Name: "inspect", run: inspectTrue, stall: tenthOfRenewedTTL, needs: []need{inspecting, queueing},
 		Sentence: "Inspect shows holders and waiters in order, with their IDs, owners, clients, modes, limits, tokens, labels and the time that is left"},
 }
 
@@ -52,7 +52,7 @@ func capabilitiesTrue(e *env) {
 	}
 	claim("Shared", caps.Shared, acquire(func(r *driver.Request) { r.Mode = driver.Shared }))
 	claim("Semaphores", caps.Semaphores, acquire(func(r *driver.Request) { r.Mode, r.Limit = driver.Shared, 2 }))
-	claim("locks with the least TTL", true, acquire(func(r *driver.Request) { r.TTL = max(caps.MinTTL, e.ttl) }))
+	claim("locks with the least TTL", true, acquire(func(r *driver.Request) { r.TTL = max(caps.MinTTL, e.shortTTL) }))
 	if caps.MaxTTL > 0 {
 		claim("locks with the greatest TTL", true, acquire(func(r *driver.Request) { r.TTL = caps.MaxTTL }))
 	}
@@ -99,14 +99,14 @@ func capabilitiesTrue(e *env) {
 	}
 }
 
-// queues sees to it that a request that has to wait does so, or is told to come again by a backend
-// that does not queue.
+// queues fails the law unless a request that has to wait does so, or gets a *driver.Retry from a
+// backend that does not queue.
 func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
 	if e.caps.Queue { // it waits until then; who is told to come again is told at once
-		defer time.AfterFunc(e.ttl/2, cancel).Stop()
+		defer time.AfterFunc(e.shortTTL/2, cancel).Stop()
 	}
 	r := d.ask(name)
 	r.Wait = true
@@ -144,7 +144,7 @@ func inspectTrue(e *env) {
 	g := d.get(holder)
 	done := f.begin(waiter)
 	e.becomes(name, 1, 1)
-	pause(e.ttl / 4)
+	pause(e.shortTTL / 4)
 	q := e.inspect(name)
 	for i, want := range []driver.Request{holder, waiter} {
 		got := append(q.Holders(), q.Waiters()...)[i]

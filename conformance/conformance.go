@@ -32,16 +32,16 @@
 // Capabilities: laws that need it are skipped with the reason, and the law "capabilities" holds the
 // backend to its word. There is no other way to be excused.
 //
-// Laws look through the public API of dlock where a user could see the violation, and through
-// [driver.Backend] where only a driver can. They use fresh random names, so they can run side by
-// side, and again and again, on one service that others use too. A few laws count goroutines of the
-// whole process, so call Run from a test that is not parallel.
+// Laws use the public API of dlock where a user could see the violation, and [driver.Backend] where
+// only a driver can. They use fresh random names, so they can run side by side, and again and
+// again, on one service that others use too. A few laws count goroutines of the whole process, so
+// call Run from a test that is not parallel.
 //
 // A law that passes proves little about a fault that needs a bad network. Give the [Harness]
-// powers: a proxy before the service that can cut a client off makes a dozen laws sharper. Where a
-// power is missing, the suite puts a [Gate] before the driver.
+// powers: a proxy in front of the service that can cut a client off makes a dozen laws sharper.
+// Where a power is missing, the suite puts a [FaultInjector] in front of the driver.
 //
-// Wherever a law draws lots it prints a seed; DLOCK_SEED in the environment sets it.
+// A law that does something at random prints its seed; DLOCK_SEED in the environment sets it.
 package conformance
 
 import (
@@ -82,13 +82,14 @@ type Harness struct {
 	// load loses what it should hold. 0: 200ms, or the backend's MinTTL if that is more.
 	TTL time.Duration
 
-	// Cut takes the client off the line, until heal: its calls hang, and the service hears nothing
-	// of it, not even that the line is cut. What it sent meanwhile may arrive at heal, or never.
-	Cut func(T, driver.Backend) (heal func())
+	// Partition cuts the client off from the service until heal: its calls hang, and the service
+	// learns nothing, not even that the connection is cut. What the client sent meanwhile may
+	// arrive at heal, or never.
+	Partition func(T, driver.Backend) (heal func())
 
-	// Deafen lets all that the client sends arrive and be executed, but no reply reaches it, until
-	// heal.
-	Deafen func(T, driver.Backend) (heal func())
+	// HoldReplies lets everything that the client sends arrive and be executed, but holds the
+	// replies back until heal.
+	HoldReplies func(T, driver.Backend) (heal func())
 
 	// Record keeps copies of what the client sends to acquire. Replay delivers them to the service
 	// once more, as a network may, and drops the replies.
@@ -108,23 +109,23 @@ type Harness struct {
 	// included.
 	Stored func(t T, b driver.Backend, name string) int
 
+	// StepClock sets the service's wall clock forward by d, or back if d is negative. The suite
+	// sets it right again.
+	StepClock func(t T, d time.Duration)
+
 	// Only says which laws Run runs; nil: all.
 	Only func(Law) bool
 
-	// Done is told what became of a law when it and all that it opened is over.
+	// Done is called with the verdict when a law, and all that it opened, has ended.
 	Done func(T, Verdict)
-
-	// Step sets the service's wall clock on by d, or back if d is negative. The suite steps it back
-	// where it was.
-	Step func(t T, d time.Duration)
 }
 
-// Verdict is what became of a law.
+// Verdict is the outcome of a law.
 type Verdict struct {
 	Law     Law
 	Began   time.Time
 	Failed  bool
-	Skipped string // why; empty: it was not
+	Skipped string // the reason; empty: it was not skipped
 }
 
 // Run checks every law as a subtest of t. Those that need the service or the process for themselves

@@ -11,9 +11,9 @@ import (
 var costs = []Law{
 	{Name: "cost-lock", run: costLock,
 		Sentence: "an uncontended Lock and Unlock make a few calls, and an idle client hardly any"},
-	{Name: "cost-wait", run: costWait, still: keepsSteady, needs: []need{queueing, inspecting}, alone: true,
+	{Name: "cost-wait", run: costWait, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting}, alone: true,
 		Sentence: "waiting costs a client no calls, goroutines or connections for each waiter"},
-	{Name: "cost-hold", run: costHold, still: keepsSteady, alone: true,
+	{Name: "cost-hold", run: costHold, stall: tenthOfRenewedTTL, alone: true,
 		Sentence: "holding costs a client no calls, goroutines or connections for each lease: all are renewed together, once each TTL/3"},
 	{Name: "cost-hand-off", run: costHandOff, needs: []need{queueing, inspecting}, alone: true,
 		Sentence: "a hand-off wakes one waiter: its calls do not grow with the number of those who wait"},
@@ -32,8 +32,8 @@ func costLock(e *env) {
 		e.Errorf("%d times Lock and Unlock made %d round trips; want %d at most", rounds, n, rounds*each)
 	}
 	const idle = 10
-	if s := p.spends(e.ttl); float64(s.calls) > idle*max(1, s.took.Seconds()/e.ttl.Seconds()) {
-		e.Errorf("an idle client made %d round trips in %s; want %d at most in %s", s.calls, s.took, idle, e.ttl)
+	if s := p.spends(e.shortTTL); float64(s.calls) > idle*max(1, s.took.Seconds()/e.shortTTL.Seconds()) {
+		e.Errorf("an idle client made %d round trips in %s; want %d at most in %s", s.calls, s.took, idle, e.shortTTL)
 	}
 }
 
@@ -85,7 +85,7 @@ func (e *env) atMost(what string, n int, own int, few, many spent) {
 
 func costWait(e *env) {
 	const few, many = 5, 100
-	holder, p, name := e.client(), e.peer(dlock.TTL(e.steady)), e.name()
+	holder, p, name := e.client(), e.peer(dlock.TTL(e.renewedTTL)), e.name()
 	e.lock(holder.Mutex(name))
 	var line []*attempt
 	grow := func(to int) spent {
@@ -93,9 +93,10 @@ func costWait(e *env) {
 			line = append(line, e.begin(p.Mutex(name)))
 		}
 		e.becomes(name, 1, to)
-		return p.spends(e.steady / 2) // there is a renewal in it
+		return p.spends(e.renewedTTL / 2) // there is a renewal in it
 	}
-	const own = 2 // the law's, which waits, and the gate's, which is in the driver's Acquire
+	// the goroutine of the law, and that of the fault injector in the driver's Acquire
+	const own = 2
 	e.atMost("waiters", many-few, own, grow(few), grow(many))
 	for _, a := range line {
 		a.cancel()
@@ -105,13 +106,13 @@ func costWait(e *env) {
 
 func costHold(e *env) {
 	const few, many = 5, 100
-	p := e.peer(dlock.TTL(e.steady))
+	p := e.peer(dlock.TTL(e.renewedTTL))
 	var held []*dlock.Lease
 	grow := func(to int) spent {
 		for len(held) < to {
 			held = append(held, e.lock(p.Mutex(e.name())))
 		}
-		return p.spends(e.steady / 2) // there is a renewal in it
+		return p.spends(e.renewedTTL / 2) // there is a renewal in it
 	}
 	e.atMost("leases", many-few, 0, grow(few), grow(many))
 	for _, l := range held {
@@ -171,7 +172,7 @@ func costHandOff(e *env) {
 		return max(hands, total()-before-int64(idle*time.Since(start).Seconds()))
 	}
 	// What waiting costs in the time that hand-offs take is none of their cost. A machine that
-	// stands still now and then may make them cost more all the same; never less.
+	// stalls now and then may make them cost more all the same; never less.
 	least := func(waiters int, most int64) int64 {
 		n := cost(waiters)
 		for range 2 {

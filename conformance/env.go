@@ -23,10 +23,10 @@ type env struct {
 	probe driver.Backend // observes; holds nothing that a law asks for
 	ctx   context.Context
 
-	ttl    time.Duration // short: for what has to expire
-	steady time.Duration // for what has to be renewed: a loaded machine keeps it
+	shortTTL   time.Duration // for what has to expire
+	renewedTTL time.Duration // for what has to be renewed: a loaded machine keeps it
 	// for what must not expire: not even its first renewal comes within the patience
-	long     time.Duration
+	longTTL  time.Duration
 	patience time.Duration // how long the law waits for what has to happen
 }
 
@@ -39,15 +39,15 @@ func newEnv(t T, h Harness) *env {
 	} else {
 		e.caps.Backend = fmt.Sprintf("%T", e.probe)
 	}
-	e.ttl = h.TTL
-	if e.ttl == 0 {
-		e.ttl = max(e.caps.MinTTL, 200*time.Millisecond)
+	e.shortTTL = h.TTL
+	if e.shortTTL == 0 {
+		e.shortTTL = max(e.caps.MinTTL, 200*time.Millisecond)
 	}
-	e.steady = max(e.ttl, time.Second)
-	e.patience = 13*time.Second + 3*e.ttl
-	e.long = 40*time.Second + 12*e.ttl
+	e.renewedTTL = max(e.shortTTL, time.Second)
+	e.patience = 13*time.Second + 3*e.shortTTL
+	e.longTTL = 40*time.Second + 12*e.shortTTL
 	if m := e.caps.MaxTTL; m > 0 {
-		e.long = min(e.long, m)
+		e.longTTL = min(e.longTTL, m)
 	}
 	return e
 }
@@ -73,7 +73,7 @@ func (e *env) client(opts ...dlock.Option) *dlock.Client {
 
 func (e *env) clientOn(b driver.Backend, opts ...dlock.Option) *dlock.Client {
 	e.Helper()
-	c, err := dlock.New(b, append([]dlock.Option{dlock.TTL(e.long), dlock.Logger(nil)}, opts...)...)
+	c, err := dlock.New(b, append([]dlock.Option{dlock.TTL(e.longTTL), dlock.Logger(nil)}, opts...)...)
 	if err != nil {
 		e.Fatalf("dlock.New: %v", err)
 	}
@@ -107,7 +107,7 @@ func call[R any](e *env, what string, f func(ctx context.Context) R) R {
 		return r
 	case <-time.After(e.patience + 5*time.Second):
 	}
-	select { // a machine that stood still until now has not let it return yet
+	select { // a machine that stalled until now has not let it return yet
 	case r := <-done:
 		return r
 	case <-time.After(time.Second):
@@ -191,7 +191,7 @@ func (e *env) lockIn(ctx context.Context, m dlock.Mutex) *dlock.Lease {
 }
 
 // visit takes the lock and gives it back, whatever its TTL: a lease that was over by then, on a
-// machine that stood still, is none.
+// machine that stalled, is none.
 func (e *env) visit(m dlock.Mutex) {
 	e.Helper()
 	const most = 5
@@ -282,7 +282,7 @@ func (e *env) until(what string, cond func() bool) {
 // must not happen is over.
 func (e *env) stays(what string, cond func() bool) {
 	e.Helper()
-	for end := time.Now().Add(e.ttl / 4); time.Now().Before(end); pause(5 * time.Millisecond) {
+	for end := time.Now().Add(e.shortTTL / 4); time.Now().Before(end); pause(5 * time.Millisecond) {
 		if !cond() {
 			e.Fatalf("it did not stay so that %s", what)
 		}
@@ -332,7 +332,7 @@ func (e *env) close(c io.Closer) {
 func (e *env) becomes(name string, holders, waiters int) {
 	e.Helper()
 	if !e.caps.Inspect {
-		pause(e.ttl / 4)
+		pause(e.shortTTL / 4)
 		return
 	}
 	var q driver.Queue
@@ -405,7 +405,7 @@ func (e *env) direct() *direct {
 // ask returns a new request for an exclusive lock with the long TTL.
 func (d *direct) ask(name string) driver.Request {
 	id := driver.NewID()
-	return driver.Request{Name: name, ID: id, Owner: id, Client: d.id, TTL: d.e.long, Label: "law"}
+	return driver.Request{Name: name, ID: id, Owner: id, Client: d.id, TTL: d.e.longTTL, Label: "law"}
 }
 
 // join returns a request that joins the hold of r.

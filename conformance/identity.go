@@ -13,14 +13,14 @@ import (
 var identity = []Law{
 	{Name: "same-request", run: sameRequest,
 		Sentence: "a request sent twice is one request: one entry, one token, one release"},
-	{Name: "same-request-waiting", run: sameRequestWaiting, still: keepsSteady, needs: []need{queueing, inspecting},
+	{Name: "same-request-waiting", run: sameRequestWaiting, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "a request that waits and is sent again keeps its one place, and both copies get its one grant"},
 	{Name: "same-release", run: sameRelease,
 		Sentence: "a copy of a release that arrives late touches no other request"},
 	{Name: "late-duplicate", run: lateDuplicate,
 		Sentence: "a copy of an acquire that arrives after its release (Uncertain) is ErrLost and creates nothing, for a TTL, also if the release overtook it"},
 	{Name: "late-copy", run: lateCopy,
-		Sentence: "what a client asked for off the line and gave up does not come to life, neither when the line is back nor when the network delivers it again"},
+		Sentence: "what a client asked for while it was cut off, and gave up, does not come to life, neither when the connection is back nor when the network delivers it again"},
 	{Name: "names", run: namesDistinct,
 		Sentence: "names that differ in any byte are different locks, and come back from Inspect and List as they were given"},
 	{Name: "labels", run: labels,
@@ -151,38 +151,38 @@ func lateDuplicate(e *env) {
 func lateCopy(e *env) {
 	p, other, name := e.peer(), e.client(), e.name()
 	replay := p.record()
-	heal := p.cut()
+	heal := p.partition()
 	e.giveUp(p, name)
 	heal()
 	e.clears(name)
 	replay()
-	e.settled(other, name)
+	e.staysFree(other, name)
 
-	heal = p.deafen() // now it arrives for sure
+	heal = p.holdReplies() // now it arrives for sure
 	e.giveUp(p, name)
 	heal()
 	e.clears(name)
 	replay()
-	e.settled(other, name)
+	e.staysFree(other, name)
 }
 
-// giveUp locks on a bad line until a moment has passed.
+// giveUp locks on a bad connection until a moment has passed.
 func (e *env) giveUp(p *peer, name string) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
 	defer cancel()
 	if err := e.beginIn(ctx, p.Mutex(name)).wait(e); err == nil {
-		e.Fatalf("Lock succeeded off the line")
+		e.Fatalf("Lock succeeded cut off")
 	}
 }
 
-// clears waits until the name is free and stays so: what was given up off the line may arrive when
+// clears waits until the name is free and stays so: what was given up cut off may arrive when
 // that is back, just before what removes it.
 func (e *env) clears(name string) {
 	e.Helper()
 	e.until("nothing comes to stand in the queue any more", func() bool {
-		// So many looks, too: a machine that stands still sees nothing arrive.
-		for i, end := 0, time.Now().Add(e.ttl/4); i < 10 || time.Now().Before(end); i++ {
+		// So many checks, too: on a machine that stalls nothing arrives.
+		for i, end := 0, time.Now().Add(e.shortTTL/4); i < 10 || time.Now().Before(end); i++ {
 			pause(5 * time.Millisecond)
 			if e.caps.Inspect && e.inspect(name).Len() > 0 {
 				return false
@@ -192,8 +192,8 @@ func (e *env) clears(name string) {
 	})
 }
 
-// settled waits until the name is free, and sees to it that it stays so.
-func (e *env) settled(c *dlock.Client, name string) {
+// staysFree waits until the name is free, and fails the law unless it stays so.
+func (e *env) staysFree(c *dlock.Client, name string) {
 	e.Helper()
 	e.becomes(name, 0, 0)
 	e.stays("nothing stands in the queue", func() bool { return !e.caps.Inspect || e.inspect(name).Len() == 0 })

@@ -21,9 +21,9 @@ type Law struct {
 	alone bool // it counts or restarts what all laws share
 
 	longest bool // it waits for longer than any other
-	// it keeps leases that a machine which stands still for so long may lose: then it is run anew;
-	// nil: none
-	still standstill
+	// for how long the machine or the service may stall before the leases that the law keeps may be
+	// lost: a law that fails after that is run again; nil: no stall excuses a failure
+	stall stallTolerance
 }
 
 // Laws returns all laws, by subject. The slice is the caller's.
@@ -52,8 +52,8 @@ func (l Law) Run(t T, h Harness) {
 			t.Skipf("%s", v.Skipped)
 		}
 	}
-	if l.still != nil {
-		e.rounds(l.still, l.run)
+	if l.stall != nil {
+		e.repeatAfterStalls(l.stall, l.run)
 		return
 	}
 	l.run(e)
@@ -85,5 +85,5 @@ var (
 
 	restarting = need{"the power Harness.Restart", func(e *env) bool { return e.h.Restart != nil }}
 	storing    = need{"the power Harness.Stored", func(e *env) bool { return e.h.Stored != nil }}
-	stepping   = need{"the power Harness.Step", func(e *env) bool { return e.h.Step != nil }}
+	stepping   = need{"the power Harness.StepClock", func(e *env) bool { return e.h.StepClock != nil }}
 )

@@ -20,16 +20,16 @@ func TestLawsAreNamed(t *testing.T) {
 	}
 }
 
-// What is alike is a law; and enough is not: the rest is what a cluster runs.
-func TestAlike(t *testing.T) {
+// The list names laws only, and not all of them: the others are what a cluster runs.
+func TestSameInAllSetUps(t *testing.T) {
 	laws := Laws()
-	for _, name := range alike {
+	for _, name := range sameInAllSetUps {
 		if !slices.ContainsFunc(laws, func(l Law) bool { return l.Name == name }) {
 			t.Errorf("there is no law %q", name)
 		}
 	}
 	for _, l := range laws {
-		if !l.Alike() && slices.Contains([]string{"one-holder", "storm", "durable", "tokens-restart", "late-copy"}, l.Name) {
+		if !l.SameInAllSetUps() && slices.Contains([]string{"one-holder", "storm", "durable", "tokens-restart", "late-copy"}, l.Name) {
 			return
 		}
 	}

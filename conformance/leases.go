@@ -10,15 +10,17 @@ import (
 )
 
 var leases = []Law{
-	{Name: "renewed", run: renewed, still: keepsSteady,
+	{Name: "renewed", run: renewed, stall: tenthOfRenewedTTL,
 		Sentence: "a lease outlives its TTL, until it is given back"},
-	{Name: "outage", run: outage, still: keepsSteady,
-		Sentence: "a line that is back before the TTL is over costs nothing: an unknown outcome is not a loss"},
-	{Name: "fixed", run: fixed, still: keepsShort,
+	{Name: "not-renewed", run: notRenewed, stall: tenthOfRenewedTTL,
+		Sentence: "a hold that nobody renews ends on time, although other holds of its client are renewed"},
+	{Name: "outage", run: outage, stall: tenthOfRenewedTTL,
+		Sentence: "a connection that is back before the TTL is over costs nothing: an unknown outcome is not a loss"},
+	{Name: "fixed", run: fixed, stall: tenthOfShortTTL,
 		Sentence: "a fixed lease ends on time, and not before: its holder knows, then the next is in, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
-	{Name: "fixed-close", run: fixedClose, still: keepsSteady,
+	{Name: "fixed-close", run: fixedClose, stall: tenthOfRenewedTTL,
 		Sentence: "a fixed lease stands until its time over the Close of its client where Capabilities say FixedOutlives, and else Close frees it"},
-	{Name: "ttl-bounds", run: ttlBounds, still: keepsShort,
+	{Name: "ttl-bounds", run: ttlBounds, stall: tenthOfShortTTL,
 		Sentence: "a TTL that Capabilities allow is kept in full, and any other is ErrInvalid and leaves nothing behind: none is cut in silence"},
 	{Name: "expired-powerless", run: expiredPowerless,
 		Sentence: "an expired holder can neither renew, nor resume, nor release its successor"},
@@ -26,21 +28,21 @@ var leases = []Law{
 		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
 		Sentence: "what a grant or a renewal promises (Since + TTL) ends no later than the service keeps it"},
-	{Name: "loss-first", run: lossFirst, still: keepsShort,
+	{Name: "loss-first", run: lossFirst, stall: tenthOfShortTTL,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
-	{Name: "after-loss", run: afterLoss, still: keepsSteady, needs: []need{inspecting},
-		Sentence: "when the line is back, nothing of a lost lease stays, and the next lease of that name is renewed again"},
-	{Name: "late-grant", run: lateGrant, still: keepsShort, needs: []need{inspecting},
+	{Name: "after-loss", run: afterLoss, stall: tenthOfRenewedTTL, needs: []need{inspecting},
+		Sentence: "when the connection is back, nothing of a lost lease stays, and the next lease of that name is renewed again"},
+	{Name: "late-grant", run: lateGrant, stall: tenthOfShortTTL, needs: []need{inspecting},
 		Sentence: "a grant that reaches its client after its time is not believed"},
 	{Name: "unlock-cut-off", run: unlockCutOff,
-		Sentence: "an Unlock with an unknown outcome is settled when the line is back, long before the TTL, and touches no successor"},
+		Sentence: "an Unlock with an unknown outcome is settled when the connection is back, long before the TTL, and touches no successor"},
 }
 
 func renewed(e *env) {
-	a, b, name := e.client(dlock.TTL(e.steady)), e.client(), e.name()
+	a, b, name := e.client(dlock.TTL(e.renewedTTL)), e.client(), e.name()
 	l := e.lock(a.Mutex(name))
 	ctx := l.Context(e.ctx)
-	for end := time.Now().Add(3 * e.steady / 2); time.Now().Before(end); pause(e.steady / 10) {
+	for end := time.Now().Add(3 * e.renewedTTL / 2); time.Now().Before(end); pause(e.renewedTTL / 10) {
 		e.mustBeHeld(b.Mutex(name), "its lease renews itself", l)
 		if err := l.Err(); err != nil {
 			e.Fatalf("the lease was not kept: %v", err)
@@ -53,19 +55,47 @@ func renewed(e *env) {
 	e.unlock(e.lock(b.Mutex(name)))
 }
 
+// notRenewed asks the driver: the portable layer renews all that it holds.
+func notRenewed(e *env) {
+	d, b := e.direct(), e.client()
+	kept, left := d.ask(e.name()), d.ask(e.name())
+	kept.TTL, left.TTL = e.renewedTTL, e.renewedTTL
+	d.get(kept)
+	g := d.get(left)
+	granted, ttl := time.Now(), max(g.TTL, left.TTL)
+	next := e.begin(b.Mutex(left.Name))
+	for next.pending() && time.Since(granted) < ttl+2*time.Second {
+		if p := d.renew(kept); p.Err != nil {
+			e.Fatalf("Renew: %v", p.Err)
+		}
+		pause(e.renewedTTL / 10)
+	}
+	if next.pending() {
+		e.Fatalf("a hold with a TTL of %s, which nobody renews, is not over after %s", ttl, time.Since(granted))
+	}
+	e.unlock(next.got(e))
+	if early := g.SentAt.Add(left.TTL).Sub(next.at); early > 5*time.Millisecond {
+		e.strict().Errorf("a hold with a TTL of %s was over %s too early", left.TTL, early)
+	}
+	e.want("Renew of the hold that was not renewed", d.renew(left).Err, driver.ErrLost)
+	if err := d.release(kept); err != nil {
+		e.Fatalf("Release: %v", err)
+	}
+}
+
 func outage(e *env) {
-	ttl := e.bounded(3 * e.steady) // long enough to be proved again in what remains of it
+	ttl := e.bounded(3 * e.renewedTTL) // long enough to be proved again in what remains of it
 	p, b, name := e.peer(dlock.TTL(ttl)), e.client(), e.name()
 	start := time.Now()
 	l := e.lock(p.Mutex(name))
 	ttl = min(ttl, l.Until().Sub(start)) // what the service really gave
 	start = time.Now()
-	heal := p.cut()
+	heal := p.partition()
 	pause(ttl * 3 / 4) // a renewal has failed by now, and another is under way
 	heal()
 	for time.Since(start) < ttl*6/5 {
 		if err := l.Err(); err != nil {
-			e.Fatalf("off the line for %s of a TTL of %s: %v", ttl*3/4, ttl, err)
+			e.Fatalf("cut off for %s of a TTL of %s: %v", ttl*3/4, ttl, err)
 		}
 		pause(ttl / 20)
 	}
@@ -75,26 +105,26 @@ func outage(e *env) {
 
 func fixed(e *env) {
 	p, b, name := e.peer(), e.client(), e.name()
-	l := e.lock(p.Mutex(name, dlock.FixedLease(e.ttl)))
+	l := e.lock(p.Mutex(name, dlock.FixedLease(e.shortTTL)))
 	ctx := l.Context(e.ctx)
 	next := e.begin(b.Mutex(name))
 
 	sent, lives := time.Now(), e.name()
-	e.lock(e.client().Mutex(lives, dlock.FixedLease(e.ttl)))
+	e.lock(e.client().Mutex(lives, dlock.FixedLease(e.shortTTL)))
 	after := e.begin(b.Mutex(lives))
 
 	if e.caps.ServerEndsFixed {
-		p.cut()
+		p.partition()
 	}
 	e.unlock(after.got(e))
-	if early := sent.Add(e.ttl).Sub(after.at); early > 5*time.Millisecond {
+	if early := sent.Add(e.shortTTL).Sub(after.at); early > 5*time.Millisecond {
 		e.strict().Errorf("the next was in %s before the time of a fixed lease was over, whose client lives", early)
 	}
 	successor := next.got(e)
 	if next.at.Before(l.Until()) {
 		e.strict().Errorf("the next was in %s before the lease's time was over", l.Until().Sub(next.at))
 	}
-	if late := next.at.Sub(l.Until()); late > e.ttl+2*time.Second {
+	if late := next.at.Sub(l.Until()); late > e.shortTTL+2*time.Second {
 		e.Errorf("the next was in %s after the lease's time was over", late)
 	}
 	e.want("Err of the lease", l.Err(), dlock.ErrLost)
@@ -106,9 +136,9 @@ func fixed(e *env) {
 }
 
 func fixedClose(e *env) {
-	ttl := e.long
+	ttl := e.longTTL
 	if e.caps.FixedOutlives {
-		ttl = e.bounded(2 * e.steady)
+		ttl = e.bounded(2 * e.renewedTTL)
 	}
 	a, d, b := e.client(), e.direct(), e.client()
 	// what the portable layer does not know is the driver's to leave or to remove
@@ -128,7 +158,7 @@ func fixedClose(e *env) {
 		if early := sent.Add(ttl).Sub(next.at); e.caps.FixedOutlives && early > 5*time.Millisecond {
 			e.strict().Errorf("Capabilities claim FixedOutlives, and after Close the next was in %s before the time of a fixed lease was over", early)
 		}
-		if late := next.at.Sub(granted.Add(ttl)); e.caps.FixedOutlives && late > e.steady+2*time.Second {
+		if late := next.at.Sub(granted.Add(ttl)); e.caps.FixedOutlives && late > e.renewedTTL+2*time.Second {
 			e.Errorf("the next was in %s after the time of a fixed lease whose client was closed", late)
 		}
 		e.unlock(successor)
@@ -138,7 +168,7 @@ func fixedClose(e *env) {
 func ttlBounds(e *env) {
 	const most = 24 * time.Hour // of package dlock
 	d, name := e.direct(), e.name()
-	kept := []time.Duration{max(e.caps.MinTTL, e.ttl), e.caps.MaxTTL}
+	kept := []time.Duration{max(e.caps.MinTTL, e.shortTTL), e.caps.MaxTTL}
 	var refused []time.Duration
 	if e.caps.MaxTTL == 0 {
 		kept[1] = most
@@ -179,13 +209,13 @@ func (d *direct) expire(name string) (driver.Request, driver.Grant) {
 	const most = 5
 	for i := 1; ; i++ {
 		r := d.ask(name)
-		r.TTL = d.e.ttl
+		r.TTL = d.e.shortTTL
 		start := time.Now()
 		g, err := d.acquire(r)
 		if err == nil {
 			return r, g
 		}
-		// no driver gets an answer in time from what stands still
+		// a service that stalls answers no driver in time
 		if took := time.Since(start); i == most || took < r.TTL/10 {
 			d.e.Fatalf("Acquire: %v", err)
 		}
@@ -206,7 +236,7 @@ func expiredPowerless(e *env) {
 	} else {
 		e.want("Release of an expired request", err, driver.ErrLost)
 	}
-	r.TTL = e.long
+	r.TTL = e.longTTL
 	if _, err := a.acquire(r); err == nil {
 		e.Errorf("an expired request was resumed while its successor holds")
 	}
@@ -246,7 +276,7 @@ func (d *direct) take(name string) (driver.Request, driver.Grant) {
 func renewNeverAcquires(e *env) {
 	a, b, unseen := e.direct(), e.direct(), e.name()
 	old, g := a.expire(unseen)
-	over := time.Now().Add(max(g.TTL, e.ttl) * 3 / 2)
+	over := time.Now().Add(max(g.TTL, e.shortTTL) * 3 / 2)
 	for _, used := range []bool{false, true} {
 		name := e.name()
 		r, _ := a.expire(name)
@@ -256,7 +286,7 @@ func renewNeverAcquires(e *env) {
 				e.Fatalf("Release: %v", err)
 			}
 		} else {
-			pause(e.ttl + e.ttl/10 + 10*time.Millisecond)
+			pause(e.shortTTL + e.shortTTL/10 + 10*time.Millisecond)
 			e.becomes(name, 0, 0)
 		}
 		if p := a.renew(r); p.Err == nil {
@@ -291,7 +321,7 @@ func trustWithinTTL(e *env) {
 	a, b, name := e.direct(), e.direct(), e.name()
 	// bounded fails the law if the promise outlasts what the service says is left. Rounding may add
 	// a little. A grant may rest on an older proof, as of a lease that several requests share,
-	// while half of its time is left; a renewal proves anew.
+	// while half of its time is left; a renewal proves again.
 	bounded := func(what string, r driver.Request, sent, since time.Time, ttl time.Duration) {
 		e.Helper()
 		for _, h := range e.inspect(name).Holders() {
@@ -307,7 +337,7 @@ func trustWithinTTL(e *env) {
 	sent := time.Now()
 	g := a.get(r)
 	bounded("a grant", r, sent, g.SentAt, g.TTL)
-	pause(e.ttl / 4)
+	pause(e.shortTTL / 4)
 	sent = time.Now()
 	p := a.renew(r)
 	if p.Err != nil {
@@ -323,7 +353,7 @@ func trustWithinTTL(e *env) {
 		sent = time.Now()
 		done := b.begin(next)
 		e.becomes(name, 1, 1)
-		pause(e.ttl / 4)
+		pause(e.shortTTL / 4)
 		if err := a.release(r); err != nil {
 			e.Fatalf("Release: %v", err)
 		}
@@ -343,10 +373,10 @@ func lossFirst(e *env) {
 	const enough, most = 3, 12
 	b, told, prompt := e.client(), 0, 0
 	for i := 0; i < most && prompt < enough; i++ { // a loaded machine may be late now and then
-		p, name := e.peer(dlock.TTL(e.ttl)), e.name()
+		p, name := e.peer(dlock.TTL(e.shortTTL)), e.name()
 		l := e.lock(p.Mutex(name))
 		ctx := l.Context(e.ctx)
-		p.cut()
+		p.partition()
 		next := e.begin(b.Mutex(name))
 		idle := e.unserved()
 		successor := next.got(e)
@@ -380,14 +410,14 @@ func lossFirst(e *env) {
 }
 
 func afterLoss(e *env) {
-	p, b, name := e.peer(dlock.TTL(e.steady)), e.client(), e.name()
+	p, b, name := e.peer(dlock.TTL(e.renewedTTL)), e.client(), e.name()
 	old := e.lock(p.Mutex(name))
-	heal := p.deafen() // the service hears renewals; the client does not know, and gives up
+	heal := p.holdReplies() // the service hears renewals; the client does not know, and gives up
 	e.until("the lease is lost", func() bool { return old.Err() != nil })
 	heal()
 	l := e.lock(p.Mutex(name))
 	e.becomes(name, 1, 0)
-	for end := time.Now().Add(6 * e.steady / 5); time.Now().Before(end); pause(e.steady / 10) {
+	for end := time.Now().Add(6 * e.renewedTTL / 5); time.Now().Before(end); pause(e.renewedTTL / 10) {
 		if err := l.Err(); err != nil {
 			e.Fatalf("the next lease was not renewed: %v", err)
 		}
@@ -401,9 +431,9 @@ func afterLoss(e *env) {
 }
 
 func lateGrant(e *env) {
-	p, b, name := e.peer(dlock.TTL(e.ttl)), e.client(), e.name()
-	e.unlock(e.lock(p.Mutex(name))) // the line to where this name stands is up
-	heal := p.deafen()
+	p, b, name := e.peer(dlock.TTL(e.shortTTL)), e.client(), e.name()
+	e.unlock(e.lock(p.Mutex(name))) // the connection to where this name stands is open
+	heal := p.holdReplies()
 	late := e.begin(p.Mutex(name))
 	e.becomes(name, 1, 0) // it holds, and does not know
 	next := e.begin(b.Mutex(name))
@@ -421,7 +451,7 @@ func lateGrant(e *env) {
 
 func unlockCutOff(e *env) {
 	p, b := e.peer(), e.client()
-	for _, spoil := range []func() func(){p.cut, p.deafen} {
+	for _, spoil := range []func() func(){p.partition, p.holdReplies} {
 		name := e.name()
 		l := e.lock(p.Mutex(name))
 		heal := spoil()
@@ -439,10 +469,10 @@ func unlockCutOff(e *env) {
 		})
 		e.unlock(next)
 	}
-	if e.h.Cut == nil || e.h.Deafen == nil { // a real line would need luck for this one
+	if e.h.Partition == nil || e.h.HoldReplies == nil { // a real line would need luck for this one
 		name := e.name()
 		l := e.lock(p.Mutex(name))
-		p.gate.DropReply()
+		p.injector.DropReply()
 		if err := e.unlockErr(l); err == nil {
 			e.Errorf("Unlock whose reply was dropped returned nil")
 		}

@@ -14,9 +14,9 @@ var lifecycle = []Law{
 		Sentence: "Close gives back what the client holds and takes back what it waits for, long before the TTL"},
 	{Name: "close-wakes", run: closeWakes,
 		Sentence: "Close makes calls under way return ErrClosed, ends the leases' contexts with that cause, and is final"},
-	{Name: "close-cut-off", run: closeCutOff, still: keepsShort,
-		Sentence: "Close off the line takes a few seconds at most"},
-	{Name: "close-leaks-nothing", run: closeLeaksNothing, still: keepsShort, alone: true,
+	{Name: "close-cut-off", run: closeCutOff, stall: tenthOfShortTTL,
+		Sentence: "Close cut off takes a few seconds at most"},
+	{Name: "close-leaks-nothing", run: closeLeaksNothing, stall: tenthOfShortTTL, alone: true,
 		Sentence: "after Close no goroutine of the client is left, whatever was locked, cancelled and lost"},
 	{Name: "durable", run: durableHolds, needs: []need{durable, restarting}, alone: true,
 		Sentence: "where Capabilities say Durable, a hold outlives a restart of the service"},
@@ -102,16 +102,16 @@ func closeWakes(e *env) {
 }
 
 func closeCutOff(e *env) {
-	p, b, name, held := e.peer(dlock.TTL(e.ttl)), e.client(), e.name(), e.name()
+	p, b, name, held := e.peer(dlock.TTL(e.shortTTL)), e.client(), e.name(), e.name()
 	l := e.lock(p.Mutex(held))
 	e.lock(b.Mutex(name))
 	waits := e.begin(p.Mutex(name))
 	e.becomes(name, 1, 1)
-	p.cut()
+	p.partition()
 	start := time.Now()
-	call(e, "Close off the line", func(context.Context) error { return p.Close() })
+	call(e, "Close cut off", func(context.Context) error { return p.Close() })
 	if took := time.Since(start); took > 15*time.Second {
-		e.Errorf("Close off the line took %s", took)
+		e.Errorf("Close cut off took %s", took)
 	}
 	e.want("Lock that waited at Close", waits.wait(e), dlock.ErrClosed)
 	e.want("the lease", l.Err(), dlock.ErrClosed)
@@ -119,11 +119,11 @@ func closeCutOff(e *env) {
 
 	q := e.peer() // the driver alone
 	e.lock(q.Mutex(e.name()))
-	q.cut()
+	q.partition()
 	start = time.Now()
-	call(e, "Close of the backend off the line", func(context.Context) error { return q.gate.Close() })
+	call(e, "Close of the backend cut off", func(context.Context) error { return q.injector.Close() })
 	if took := time.Since(start); took > 8*time.Second {
-		e.Errorf("Close of the backend off the line took %s", took)
+		e.Errorf("Close of the backend cut off took %s", took)
 	}
 }
 
@@ -133,7 +133,7 @@ func closeLeaksNothing(e *env) {
 	l := e.lock(other.Mutex(name))
 	comeAndGo := func() {
 		for i := range clients {
-			p := e.peer(dlock.TTL(e.ttl))
+			p := e.peer(dlock.TTL(e.shortTTL))
 			e.together(waits, func(ctx context.Context, i int) error {
 				ctx, cancel := context.WithTimeout(ctx, time.Duration(i)*time.Millisecond/4)
 				defer cancel()
@@ -144,7 +144,7 @@ func closeLeaksNothing(e *env) {
 			})
 			held := e.lock(p.Mutex(e.name()))
 			if i == 0 {
-				heal := p.cut()
+				heal := p.partition()
 				e.until("the lease is lost", func() bool { return held.Err() != nil })
 				heal()
 			}

@@ -3,9 +3,9 @@ package conformance
 import "github.com/dlock-go/dlock"
 
 var order = []Law{
-	{Name: "arrival-order", run: arrivalOrder, still: keepsSteady, needs: []need{queueing, inspecting},
+	{Name: "arrival-order", run: arrivalOrder, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "waiters are granted one by one in the order in which the service saw them, whatever their clients"},
-	{Name: "no-overtaking", run: noOvertaking, still: keepsSteady, needs: []need{queueing, inspecting},
+	{Name: "no-overtaking", run: noOvertaking, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "nobody who arrives at the moment of a release overtakes those who wait already"},
 }
 

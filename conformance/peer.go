@@ -7,43 +7,43 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// peer is a client on a line that the law can cut: with the harness's powers, or with a gate where
-// it has none.
+// peer is a client whose connection the law can break: with the harness's powers, or with a fault
+// injector where it has none.
 type peer struct {
 	*dlock.Client
-	e    *env
-	b    driver.Backend // the driver's
-	gate *Gate          // before b; open unless a power is missing
+	e        *env
+	b        driver.Backend // the driver's
+	injector *FaultInjector // in front of b; without faults unless a power is missing
 }
 
 func (e *env) peer(opts ...dlock.Option) *peer {
 	e.Helper()
 	b := e.open()
-	g := NewGate(b)
-	p := &peer{Client: e.clientOn(g, opts...), e: e, b: b, gate: g}
-	// a line has to be up to become bad: no client sends anything before it is
-	if e.h.Cut != nil || e.h.Deafen != nil {
+	f := NewFaultInjector(b)
+	p := &peer{Client: e.clientOn(f, opts...), e: e, b: b, injector: f}
+	// the faults are those of a connection that was open before
+	if e.h.Partition != nil || e.h.HoldReplies != nil {
 		e.visit(p.Mutex(e.name()))
 	}
 	return p
 }
 
-// cut takes the client off the line until heal, or the end of the law.
-func (p *peer) cut() (heal func()) {
+// partition cuts the client off until heal, or the end of the law.
+func (p *peer) partition() (heal func()) {
 	p.e.Helper()
-	if p.e.h.Cut == nil {
-		return p.healed(p.gate.Cut())
+	if p.e.h.Partition == nil {
+		return p.healed(p.injector.Partition())
 	}
-	return p.healed(p.e.h.Cut(p.e.T, p.b))
+	return p.healed(p.e.h.Partition(p.e.T, p.b))
 }
 
-// deafen keeps replies from the client until heal, or the end of the law.
-func (p *peer) deafen() (heal func()) {
+// holdReplies keeps replies from the client until heal, or the end of the law.
+func (p *peer) holdReplies() (heal func()) {
 	p.e.Helper()
-	if p.e.h.Deafen == nil {
-		return p.healed(p.gate.Deafen())
+	if p.e.h.HoldReplies == nil {
+		return p.healed(p.injector.HoldReplies())
 	}
-	return p.healed(p.e.h.Deafen(p.e.T, p.b))
+	return p.healed(p.e.h.HoldReplies(p.e.T, p.b))
 }
 
 func (p *peer) healed(heal func()) func() {
@@ -52,10 +52,10 @@ func (p *peer) healed(heal func()) func() {
 	return heal
 }
 
-// record returns what delivers copies of the client's acquires once more.
+// record keeps copies of the client's acquires; replay delivers them once more.
 func (p *peer) record() (replay func()) {
 	if p.e.h.Record == nil {
-		return p.gate.Record()
+		return p.injector.Record()
 	}
 	return p.e.h.Record(p.e.T, p.b)
 }
@@ -63,7 +63,7 @@ func (p *peer) record() (replay func()) {
 // calls returns how many round trips the client made.
 func (p *peer) calls() int64 {
 	if p.e.h.Calls == nil {
-		return p.gate.Calls()
+		return p.injector.Calls()
 	}
 	return p.e.h.Calls(p.b)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// recorder is a T that takes note of what a law says.
+// recorder is a T that records what a law says.
 type recorder struct {
 	name   string
 	ctx    context.Context
@@ -113,8 +113,8 @@ func (s *toy) harness() Harness {
 	}
 	return Harness{
 		Open:        func(T) driver.Backend { return s.open() },
-		Cut:         func(_ T, b driver.Backend) func() { return of(b).spoil(&of(b).cut) },
-		Deafen:      func(_ T, b driver.Backend) func() { return of(b).spoil(&of(b).deaf) },
+		Partition:   func(_ T, b driver.Backend) func() { return of(b).breakConnection(&of(b).partitioned) },
+		HoldReplies: func(_ T, b driver.Backend) func() { return of(b).breakConnection(&of(b).held) },
 		Calls:       func(b driver.Backend) int64 { return of(b).calls.Load() },
 		Connections: func(b driver.Backend) int { return of(b).connections() },
 		Record: func(_ T, b driver.Backend) func() {
@@ -150,7 +150,7 @@ func (s *toy) harness() Harness {
 			}
 			return 0
 		},
-		Step: func(_ T, d time.Duration) {
+		StepClock: func(_ T, d time.Duration) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.step += d

@@ -28,12 +28,12 @@ func reenter(e *env) {
 	other := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 1)
 	ctx := outer.Context(e.ctx)
-	before := a.gate.Calls() // at the interface: the driver may have work of its own
+	before := a.injector.Calls() // at the interface: the driver may have work of its own
 	inner := e.lockIn(ctx, a.Mutex(name))
 	for range 10 {
 		e.unlock(e.lockIn(ctx, a.Mutex(name)))
 	}
-	if n := a.gate.Calls() - before; n != 0 {
+	if n := a.injector.Calls() - before; n != 0 {
 		e.Errorf("re-entry made %d calls", n)
 	}
 	if inner.Token() != outer.Token() {
@@ -81,7 +81,7 @@ func (e *env) handed(l *dlock.Lease) context.Context {
 func join(e *env) {
 	a, b, c, name := e.client(), e.client(), e.client(), e.name()
 	first := e.lock(a.Mutex(name))
-	stranger := e.begin(c.Mutex(name))
+	other := e.begin(c.Mutex(name))
 	e.becomes(name, 1, 1)
 	second := e.lockIn(e.handed(first), b.Mutex(name))
 	e.stands(name, 2, 1)
@@ -98,9 +98,9 @@ func join(e *env) {
 		e.Errorf("a hold with token %d was joined with token %d", first.Token(), third.Token())
 	}
 	e.unlock(second)
-	e.stays("the stranger waits while a join holds on", stranger.pending)
+	e.stays("another owner waits while a join holds on", other.pending)
 	e.unlock(third)
-	l := stranger.got(e)
+	l := other.got(e)
 	e.unlock(l)
 	e.becomes(name, 0, 0)
 }

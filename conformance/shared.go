@@ -12,13 +12,13 @@ import (
 var shared = []Law{
 	{Name: "readers-together", run: readersTogether, needs: []need{sharing},
 		Sentence: "readers hold together, a writer holds alone"},
-	{Name: "neither-starves", run: neitherStarves, still: keepsSteady, needs: []need{sharing, queueing, inspecting},
+	{Name: "neither-starves", run: neitherStarves, stall: tenthOfRenewedTTL, needs: []need{sharing, queueing, inspecting},
 		Sentence: "readers who come after a waiting writer wait behind it, and writers who come after waiting readers wait behind those"},
 	{Name: "semaphore-limit", run: semaphoreLimit, needs: []need{semaphores},
 		Sentence: "a semaphore of n admits n owners, and never more"},
-	{Name: "semaphore-smallest", run: semaphoreSmallest, still: keepsSteady, needs: []need{semaphores},
+	{Name: "semaphore-smallest", run: semaphoreSmallest, stall: tenthOfRenewedTTL, needs: []need{semaphores},
 		Sentence: "where clients name different limits, the smallest of those in use counts, and no longer than it is in use"},
-	{Name: "semaphore-order", run: semaphoreOrder, still: keepsSteady, needs: []need{semaphores, queueing, inspecting},
+	{Name: "semaphore-order", run: semaphoreOrder, stall: tenthOfRenewedTTL, needs: []need{semaphores, queueing, inspecting},
 		Sentence: "each permit given back admits one waiter, the one who came first"},
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 var stress = []Law{
-	{Name: "storm", run: storm, still: keepsShort,
+	{Name: "storm", run: storm, stall: tenthOfShortTTL,
 		Sentence: "whatever clients do at random, holds that exclude each other do not overlap, tokens grow, and those seen waiting are granted in order"},
 }
 
@@ -33,8 +33,8 @@ func (e *env) seed() uint64 {
 	return s
 }
 
-// watch is the oracle: it knows who is in, and who was seen waiting before whom.
-type watch struct {
+// oracle knows who holds, and who was seen waiting before whom.
+type oracle struct {
 	mu     sync.Mutex
 	in     map[*dlock.Lease]want
 	before map[string]map[string]bool // by label: those seen waiting ahead of it
@@ -48,23 +48,23 @@ type want struct {
 	limit int
 }
 
-// enter takes note that a lease came in. A lease whose trust is over is out, by its own word.
+// granted records that a lease was granted. A lease whose trust is over does not count as held.
 // placed: it cannot have lost its place while it waited.
-func (w *watch) enter(l *dlock.Lease, asked want, label string, placed bool) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (o *oracle) granted(l *dlock.Lease, asked want, label string, placed bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	now := time.Now()
-	if !now.Before(l.Until()) { // a short one, on a machine that stood still since Lock returned
+	if !now.Before(l.Until()) { // a short one, on a machine that stalled since Lock returned
 		return nil
 	}
 	limit, others := asked.limit, 0
-	for o, a := range w.in {
-		if !now.Before(o.Until()) {
+	for other, a := range o.in {
+		if !now.Before(other.Until()) {
 			continue
 		}
 		others++
 		if asked.mode == driver.Exclusive || a.mode == driver.Exclusive {
-			return fmt.Errorf("%s lease %d is in together with %s lease %d", asked.mode, l.Token(), a.mode, o.Token())
+			return fmt.Errorf("%s lease %d is in together with %s lease %d", asked.mode, l.Token(), a.mode, other.Token())
 		}
 		if a.limit > 0 && (limit == 0 || a.limit < limit) {
 			limit = a.limit
@@ -73,47 +73,48 @@ func (w *watch) enter(l *dlock.Lease, asked want, label string, placed bool) err
 	if limit > 0 && others >= limit {
 		return fmt.Errorf("%d owners hold a semaphore of %d", others+1, limit)
 	}
-	w.in[l] = asked
+	o.in[l] = asked
 	if asked.mode == driver.Exclusive && l.Token() != 0 {
-		if l.Token() <= w.last {
-			return fmt.Errorf("token %d came after %d", l.Token(), w.last)
+		if l.Token() <= o.last {
+			return fmt.Errorf("token %d came after %d", l.Token(), o.last)
 		}
-		w.last = l.Token()
+		o.last = l.Token()
 		if placed {
-			w.tokens[label] = l.Token()
+			o.tokens[label] = l.Token()
 		}
 	}
 	return nil
 }
 
-func (w *watch) leave(l *dlock.Lease) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.in, l)
+// released records that a lease is given back.
+func (o *oracle) released(l *dlock.Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.in, l)
 }
 
-// see takes note of the order of those who wait.
-func (w *watch) see(q driver.Queue) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// waiting records the order of those who wait.
+func (o *oracle) waiting(q driver.Queue) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	waiters := q.Waiters()
 	for i, b := range waiters {
-		if w.before[b.Label] == nil {
-			w.before[b.Label] = map[string]bool{}
+		if o.before[b.Label] == nil {
+			o.before[b.Label] = map[string]bool{}
 		}
 		for _, a := range waiters[:i] {
-			w.before[b.Label][a.Label] = true
+			o.before[b.Label][a.Label] = true
 		}
 	}
 }
 
 // inOrder returns an error if two that waited exclusively were granted in the wrong order.
-func (w *watch) inOrder() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for b, ahead := range w.before {
+func (o *oracle) inOrder() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for b, ahead := range o.before {
 		for a := range ahead {
-			if ta, tb := w.tokens[a], w.tokens[b]; ta != 0 && tb != 0 && ta > tb {
+			if ta, tb := o.tokens[a], o.tokens[b]; ta != 0 && tb != 0 && ta > tb {
 				return fmt.Errorf("request %s waited ahead of %s and was granted after it: tokens %d and %d", a, b, ta, tb)
 			}
 		}
@@ -131,10 +132,10 @@ func oneStorm(e *env) {
 	const goroutines, steps = 12, 20
 	seed := e.seed()
 	clients := []*dlock.Client{e.client(), e.client(), e.client()}
-	names, watches := make([]string, 3), make([]*watch, 3)
+	names, oracles := make([]string, 3), make([]*oracle, 3)
 	for i := range names {
 		names[i] = e.name()
-		watches[i] = &watch{in: map[*dlock.Lease]want{}, before: map[string]map[string]bool{}, tokens: map[string]dlock.Token{}}
+		oracles[i] = &oracle{in: map[*dlock.Lease]want{}, before: map[string]map[string]bool{}, tokens: map[string]dlock.Token{}}
 	}
 	end := time.Now().Add(6 * time.Second)
 	ctx, stop := context.WithCancel(e.ctx)
@@ -145,7 +146,7 @@ func oneStorm(e *env) {
 		observer.Go(func() {
 			for i := 0; ctx.Err() == nil && time.Now().Before(end); i++ {
 				if q, err := e.probe.Inspect(ctx, names[i%len(names)]); err == nil {
-					watches[i%len(names)].see(q)
+					oracles[i%len(names)].waiting(q)
 				}
 				pause(time.Millisecond)
 			}
@@ -156,7 +157,7 @@ func oneStorm(e *env) {
 		for step := 0; step < steps && time.Now().Before(end); step++ {
 			n := lots.IntN(len(names))
 			v := e.draw(lots, clients[lots.IntN(len(clients))], names[n], n == 2, fmt.Sprintf("%d.%d", g, step))
-			if err := v.visit(ctx, lots, watches[n]); err != nil {
+			if err := v.visit(ctx, lots, oracles[n]); err != nil {
 				return err
 			}
 		}
@@ -164,9 +165,9 @@ func oneStorm(e *env) {
 	})
 	stop()
 	observer.Wait()
-	for i, w := range watches {
-		if err := w.inOrder(); err != nil {
-			// who stands still in its turn loses its place: the round proves nothing then
+	for i, o := range oracles {
+		if err := o.inOrder(); err != nil {
+			// who stalls when its turn comes loses its place: then the run proves nothing
 			e.Errorf("%v", err)
 		}
 		e.strict().becomes(names[i], 0, 0)
@@ -184,10 +185,10 @@ type visitor struct {
 
 // draw makes a visitor. The last name is a semaphore's, the others are read-write locks.
 func (e *env) draw(lots *rand.Rand, c *dlock.Client, name string, semaphore bool, label string) visitor {
-	v := visitor{label: label, fixed: lots.IntN(30) == 0, ttl: e.ttl}
+	v := visitor{label: label, fixed: lots.IntN(30) == 0, ttl: e.shortTTL}
 	opts := []dlock.LockOption{dlock.Label(label)}
 	if v.fixed {
-		opts = append(opts, dlock.FixedLease(e.ttl))
+		opts = append(opts, dlock.FixedLease(e.shortTTL))
 	}
 	switch {
 	case semaphore && e.caps.Semaphores:
@@ -204,7 +205,7 @@ func (e *env) draw(lots *rand.Rand, c *dlock.Client, name string, semaphore bool
 
 // visit locks in one way or another, stays for a moment, and gives the lock back, or lets it expire
 // if it is a fixed one.
-func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
+func (v visitor) visit(ctx context.Context, lots *rand.Rand, o *oracle) error {
 	moment := func() time.Duration { return time.Duration(lots.IntN(2000)) * time.Microsecond }
 	lock := v.Lock
 	waiting, cancel := context.WithCancel(ctx)
@@ -222,13 +223,13 @@ func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
 		if errors.Is(err, dlock.ErrHeld) || waiting.Err() != nil && ctx.Err() == nil {
 			return nil
 		}
-		// the service stood still for too long for so short a TTL
-		if v.fixed && (errors.Is(err, dlock.ErrLost) || took >= max(v.ttl/10, noise)) {
+		// the service stalled for too long for so short a TTL
+		if v.fixed && (errors.Is(err, dlock.ErrLost) || took >= max(v.ttl/10, minStall)) {
 			return nil
 		}
 		return err
 	}
-	if err := w.enter(l, v.want, v.label, !v.fixed || took < v.ttl); err != nil {
+	if err := o.granted(l, v.want, v.label, !v.fixed || took < v.ttl); err != nil {
 		return err
 	}
 	pause(moment())
@@ -238,7 +239,7 @@ func (v visitor) visit(ctx context.Context, lots *rand.Rand, w *watch) error {
 		case <-ctx.Done():
 		}
 	}
-	w.leave(l)
+	o.released(l)
 	if err := l.Unlock(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
 		return err
 	}

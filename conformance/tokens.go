@@ -63,7 +63,7 @@ func tokensGrow(e *env) {
 	e.close(a)
 	e.close(b)
 	e.becomes(name, 0, 0)
-	pause(e.ttl / 4)
+	pause(e.shortTTL / 4)
 	e.grows("everybody left", t, e.pass(e.client().Mutex(name)))
 }
 
@@ -84,9 +84,9 @@ func tokensShared(e *env) {
 func tokensClock(e *env) {
 	a, b, name := e.client(), e.client(), e.name()
 	t, off := e.pass(a.Mutex(name)), time.Duration(0)
-	e.Cleanup(func() { e.h.Step(e.T, -off) })
+	e.Cleanup(func() { e.h.StepClock(e.T, -off) })
 	for _, d := range []time.Duration{-time.Hour, 2 * time.Hour, -time.Hour / 2} {
-		e.h.Step(e.T, d)
+		e.h.StepClock(e.T, d)
 		off += d
 		t = e.grows("the clock was stepped", t, e.pass(b.Mutex(name)))
 	}

@@ -19,13 +19,13 @@ import (
 type toy struct {
 	fault fault
 
-	mu     sync.Mutex
-	queues map[string]*toyQueue
-	all    map[driver.ID]*toyRequest
-	tombs  map[driver.ID]time.Time
-	last   map[string]driver.Token // by key
-	step   time.Duration
-	end    chan struct{} // closed: the test is over
+	mu         sync.Mutex
+	queues     map[string]*toyQueue
+	all        map[driver.ID]*toyRequest
+	tombstones map[driver.ID]time.Time
+	last       map[string]driver.Token // by key
+	step       time.Duration
+	end        chan struct{} // closed: the test is over
 }
 
 type toyQueue struct {
@@ -51,7 +51,7 @@ func newToy(f fault) *toy {
 }
 
 func (s *toy) forget() {
-	s.queues, s.all, s.tombs = map[string]*toyQueue{}, map[driver.ID]*toyRequest{}, map[driver.ID]time.Time{}
+	s.queues, s.all, s.tombstones = map[string]*toyQueue{}, map[driver.ID]*toyRequest{}, map[driver.ID]time.Time{}
 }
 
 func (s *toy) is(f fault) bool { return s.fault == f }
@@ -84,8 +84,8 @@ func (s *toy) enter(c *toyClient, r driver.Request, again bool) answer {
 		return answer{err: driver.ErrClosed}
 	}
 	key := s.key(r.Name)
-	s.sweep(key)
-	if now.Before(s.tombs[r.ID]) && !s.is(noTombs) {
+	s.purge(key)
+	if now.Before(s.tombstones[r.ID]) && !s.is(noTombstones) {
 		return answer{err: driver.ErrLost}
 	}
 	e := s.all[r.ID]
@@ -184,7 +184,7 @@ func (s *toy) admit(c *toyClient, r driver.Request, key string, now time.Time) (
 		q.Arrivals = append(q.Arrivals, &e.Entry)
 	}
 	if !s.is(barges) {
-		s.settle(q)
+		s.grantNext(q)
 	}
 	return e, nil
 }
@@ -201,8 +201,8 @@ func (s *toy) fits(e *toyRequest) bool {
 	return q.Granted() == len(q.Arrivals)
 }
 
-// settle grants what is to be granted now.
-func (s *toy) settle(q *toyQueue) {
+// grantNext grants what is to be granted now.
+func (s *toy) grantNext(q *toyQueue) {
 	n := q.Granted()
 	if s.is(everybodyIn) {
 		n = len(q.Arrivals)
@@ -261,7 +261,7 @@ func (s *toy) next(e *toyRequest) driver.Token {
 	return s.last[e.q.key]
 }
 
-// push tells the client that its request was granted. Off the line, the message is lost.
+// push tells the client that its request was granted. Cut off, the message is lost.
 func (s *toy) push(e *toyRequest) {
 	delay := toyLatency
 	if s.is(barges) {
@@ -290,13 +290,13 @@ func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !s.is(renewsUnseen) || e.q.Granted() < len(e.q.Arrivals) { // somebody waits
-			s.sweep(e.q.key)
+			s.purge(e.q.key)
 		}
 	})
 }
 
-// sweep removes what has expired under the key.
-func (s *toy) sweep(key string) {
+// purge removes what has expired under the key.
+func (s *toy) purge(key string) {
 	q := s.queues[key]
 	if q == nil {
 		return
@@ -308,7 +308,7 @@ func (s *toy) sweep(key string) {
 		case now.Before(e.expires) && s.is(keepsDead) && !e.granted:
 			return
 		case !now.Before(e.expires):
-			s.tombs[e.ID] = now.Add(e.TTL)
+			s.tombstones[e.ID] = now.Add(e.TTL)
 			s.remove(e)
 		}
 	}
@@ -330,16 +330,16 @@ func (s *toy) remove(e *toyRequest) {
 			}
 		}
 	}
-	s.settle(e.q)
+	s.grantNext(e.q)
 }
 
 func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
 	if !s.is(renewsUnseen) {
-		s.sweep(s.key(r.Name))
+		s.purge(s.key(r.Name))
 	}
 	e := s.all[r.ID]
 	if e == nil && s.is(extendOrSet) && s.queues[s.key(r.Name)] == nil {
-		delete(s.tombs, r.ID)
+		delete(s.tombstones, r.ID)
 		s.enter(c, r, false)
 		return r.TTL, nil
 	}
@@ -349,13 +349,20 @@ func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
 	if !s.is(renewsNothing) {
 		s.arm(e, r.TTL)
 	}
+	if s.is(renewsTogether) {
+		for _, o := range s.all {
+			if o.c == c && o.granted && o.TTL == r.TTL {
+				s.arm(o, r.TTL)
+			}
+		}
+	}
 	return r.TTL, nil
 }
 
 func (s *toy) release(r driver.Request) error {
-	s.sweep(s.key(r.Name))
+	s.purge(s.key(r.Name))
 	if r.Uncertain {
-		s.tombs[r.ID] = time.Now().Add(r.TTL)
+		s.tombstones[r.ID] = time.Now().Add(r.TTL)
 	}
 	e := s.all[r.ID]
 	if e == nil && s.is(releasesAnybody) {
@@ -372,6 +379,9 @@ func (s *toy) release(r driver.Request) error {
 		return nil
 	}
 	s.remove(e)
+	if e.Broken && !s.is(brokenReleased) {
+		return driver.ErrLost
+	}
 	if s.is(freesJoins) && !e.Join() {
 		for _, j := range slices.Clone(e.q.Joins) {
 			if j.Owner == e.Owner {
@@ -383,7 +393,7 @@ func (s *toy) release(r driver.Request) error {
 }
 
 func (s *toy) inspect(name string) driver.Queue {
-	s.sweep(s.key(name))
+	s.purge(s.key(name))
 	q := s.queues[s.key(name)]
 	if q == nil {
 		return driver.Queue{}
@@ -410,7 +420,7 @@ func (s *toy) inspect(name string) driver.Queue {
 }
 
 func (s *toy) breakHold(name string, t driver.Token, force bool) error {
-	s.sweep(s.key(name))
+	s.purge(s.key(name))
 	q := s.queues[s.key(name)]
 	if q == nil {
 		return driver.ErrNotHeld
@@ -442,13 +452,13 @@ type toyClient struct {
 	dead    chan struct{} // closed: nothing of it goes on
 	left    bool          // the service heard that it closed; guarded by s.mu
 
-	mu        sync.Mutex
-	cut, deaf chan struct{} // closed at heal; nil: the line is good
-	waits     map[chan struct{}]driver.Request
-	keeps     bool
-	more      chan struct{} // a waiter came
-	sent      []driver.Request
-	gaveUp    map[string]bool // names
+	mu                sync.Mutex
+	partitioned, held chan struct{} // closed at heal; nil: the connection is good
+	waits             map[chan struct{}]driver.Request
+	keeps             bool
+	more              chan struct{} // a waiter came
+	sent              []driver.Request
+	gaveUp            map[string]bool // names
 }
 
 func (s *toy) open() *toyClient {
@@ -465,13 +475,13 @@ func (s *toy) open() *toyClient {
 func (c *toyClient) line(reply bool) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut == nil && reply {
-		return c.deaf
+	if c.partitioned == nil && reply {
+		return c.held
 	}
-	return c.cut
+	return c.partitioned
 }
 
-func (c *toyClient) spoil(line *chan struct{}) (heal func()) {
+func (c *toyClient) breakConnection(line *chan struct{}) (heal func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	spoiled := make(chan struct{})

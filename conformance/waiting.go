@@ -11,31 +11,31 @@ import (
 )
 
 var waiting = []Law{
-	{Name: "cancelled-wait", run: cancelledWait, still: keepsSteady, needs: []need{queueing, inspecting},
+	{Name: "cancelled-wait", run: cancelledWait, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "a cancelled wait ends with the context's error, leaves no trace, and wakes nobody but those whom it alone held up"},
-	{Name: "wait-says-why", run: waitSaysWhy, still: keepsSteady,
+	{Name: "wait-says-why", run: waitSaysWhy, stall: tenthOfRenewedTTL,
 		Sentence: "the error of a wait that ended matches ErrHeld if the request stood in the queue and not if the service did not answer, and the context's only if that ended"},
-	{Name: "noise", run: noiseElsewhere, still: keepsSteady, needs: []need{queueing, inspecting},
+	{Name: "noise", run: noiseElsewhere, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "contention inside a client on other names neither delays its waiters nor costs them their places"},
-	{Name: "swallowed-wake-up", run: swallowedWakeUp, still: keepsSteady,
+	{Name: "swallowed-wake-up", run: swallowedWakeUp, stall: tenthOfRenewedTTL,
 		Sentence: "a wait that is cancelled while it is being granted passes the grant on"},
 	{Name: "cancel-prompt", run: cancelPrompt,
 		Sentence: "Lock returns within 100 ms of the end of its context"},
 	{Name: "cancel-cut-off", run: cancelCutOff,
-		Sentence: "every call returns within 100 ms of the end of its context, also off the line, and nothing of it stays when the line is back"},
+		Sentence: "every call returns within 100 ms of the end of its context, also cut off, and nothing of it stays when the connection is back"},
 	{Name: "cancel-answered", run: cancelAnswered,
 		Sentence: "a Lock whose context ends as the answer arrives has the lock or leaves nothing, whichever of both it saw first"},
 	{Name: "pre-cancelled", run: preCancelled,
 		Sentence: "a context that ended before the call never acquires"},
-	{Name: "patient-wait", run: patientWait, still: keepsSteady, needs: []need{queueing, inspecting},
+	{Name: "patient-wait", run: patientWait, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "a waiter keeps its place for longer than its TTL"},
 	{Name: "wait-outage", run: waitOutage, needs: []need{queueing},
-		Sentence: "a wait outlasts a line that is back before the TTL is over, and gets in"},
+		Sentence: "a wait outlasts a connection that is back before the TTL is over, and gets in"},
 	{Name: "bounded-calls", run: boundedCalls, longest: true,
-		Sentence: "off the line every call but a wait ends within 10 s, and no error matches those of a context while the caller's lives"},
-	{Name: "dead-waiters", run: deadWaiters, still: keepsShort, needs: []need{queueing, inspecting, storing},
+		Sentence: "cut off every call but a wait ends within 10 s, and no error matches those of a context while the caller's lives"},
+	{Name: "dead-waiters", run: deadWaiters, stall: tenthOfShortTTL, needs: []need{queueing, inspecting, storing},
 		Sentence: "waiters that died behind one that lives do not pile up in the service"},
-	{Name: "dead-waiter", run: deadWaiter, still: keepsShort, needs: []need{queueing, inspecting},
+	{Name: "dead-waiter", run: deadWaiter, stall: tenthOfShortTTL, needs: []need{queueing, inspecting},
 		Sentence: "a waiter whose client is cut off blocks those behind it for no longer than its TTL, and believes in no grant that is over"},
 }
 
@@ -111,10 +111,10 @@ func waitSaysWhy(e *env) {
 	_, err := e.tryIn(e.ctx, b.Mutex(name))
 	says("TryLock", err, false, true)
 
-	for _, spoil := range []func() func(){p.cut, p.deafen} {
+	for _, spoil := range []func() func(){p.partition, p.holdReplies} {
 		heal := spoil()
 		for _, byContext := range []bool{true, false} {
-			says("Lock off the line", e.waits(p.Client, name, 200*time.Millisecond, byContext), byContext, false)
+			says("Lock cut off", e.waits(p.Client, name, 200*time.Millisecond, byContext), byContext, false)
 		}
 		heal()
 	}
@@ -125,15 +125,15 @@ func waitSaysWhy(e *env) {
 
 func noiseElsewhere(e *env) {
 	const rounds, pairs = 3, 3
-	prompt := max(2*time.Second, e.steady)
+	prompt := max(2*time.Second, e.renewedTTL)
 	a, p := e.client(), e.client()
 	mostly, worst := 0, time.Duration(0)
 	for range rounds {
 		name := e.name()
 		held := e.lock(a.Mutex(name))
-		first := e.begin(p.Mutex(name, dlock.TTL(e.steady)))
+		first := e.begin(p.Mutex(name, dlock.TTL(e.renewedTTL)))
 		e.becomes(name, 1, 1)
-		second := e.begin(p.Mutex(name, dlock.TTL(e.steady)))
+		second := e.begin(p.Mutex(name, dlock.TTL(e.renewedTTL)))
 		e.becomes(name, 1, 2)
 		want := e.inspect(name).Waiters()
 
@@ -143,7 +143,7 @@ func noiseElsewhere(e *env) {
 			hush()
 			<-ended
 		}
-		defer stop() // a round that proves nothing ends here, and its noise with it
+		defer stop() // a run that is to be repeated ends here, and its contention with it
 		others := []string{e.name(), e.name(), e.name()}
 		// of each pair one finds its name held by the other: a wait begins every few milliseconds,
 		// and ends
@@ -166,7 +166,7 @@ func noiseElsewhere(e *env) {
 				return nil
 			})
 		}()
-		for end := time.Now().Add(3 * e.steady / 2); time.Now().Before(end); pause(e.steady / 10) {
+		for end := time.Now().Add(3 * e.renewedTTL / 2); time.Now().Before(end); pause(e.renewedTTL / 10) {
 			for i, w := range e.inspect(name).Waiters() {
 				if i >= len(want) || w.ID != want[i].ID {
 					e.Fatalf("a waiter lost its place while its client was busy with other names")
@@ -282,7 +282,7 @@ func cancelPrompt(e *env) {
 func cancelCutOff(e *env) {
 	p, other, name, held := e.peer(), e.client(), e.name(), e.name()
 	l := e.lock(p.Mutex(held))
-	heal := p.cut()
+	heal := p.partition()
 	e.prompt("Lock", func(ctx context.Context) error {
 		_, err := p.Mutex(name).Lock(ctx)
 		return err
@@ -299,12 +299,12 @@ func cancelCutOff(e *env) {
 	ctx, cancel := context.WithTimeout(e.ctx, 20*time.Millisecond)
 	defer cancel()
 	if err := l.Unlock(ctx); err == nil {
-		e.Errorf("Unlock off the line returned nil")
+		e.Errorf("Unlock cut off returned nil")
 	}
 	heal()
 	for _, n := range []string{name, held} {
 		e.clears(n)
-		e.settled(other, n)
+		e.staysFree(other, n)
 	}
 }
 
@@ -372,14 +372,14 @@ func patientWait(e *env) {
 	first := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 1)
 	// shorter than that of the one whom the client keeps alive already
-	second := e.begin(b.Mutex(name, dlock.TTL(e.steady)))
+	second := e.begin(b.Mutex(name, dlock.TTL(e.renewedTTL)))
 	e.becomes(name, 1, 2)
-	// a place that is lost and taken anew is seen by who stands behind
+	// a place that is lost and taken again is seen by who stands behind
 	third := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 3)
 	want := e.inspect(name).Waiters()
 	// What keeps it alive may have done so once, as its TTL ended: that is seen only after two.
-	for end := time.Now().Add(3 * e.steady); time.Now().Before(end); pause(e.steady / 10) {
+	for end := time.Now().Add(3 * e.renewedTTL); time.Now().Before(end); pause(e.renewedTTL / 10) {
 		for i, w := range e.inspect(name).Waiters() {
 			if w.ID != want[i].ID {
 				e.Fatalf("the waiters changed places")
@@ -396,14 +396,14 @@ func patientWait(e *env) {
 }
 
 func deadWaiter(e *env) {
-	a, c, p, name := e.client(), e.client(), e.peer(dlock.TTL(e.ttl)), e.name()
+	a, c, p, name := e.client(), e.client(), e.peer(dlock.TTL(e.shortTTL)), e.name()
 	held := e.lock(a.Mutex(name))
 	dead := e.begin(p.Mutex(name))
 	e.becomes(name, 1, 1)
 	next := e.begin(c.Mutex(name))
 	e.becomes(name, 1, 2)
-	heal := p.cut()
-	e.unlock(held) // its turn comes while it is off the line
+	heal := p.partition()
+	e.unlock(held) // its turn comes while it is cut off
 	held = next.got(e)
 	e.becomes(name, 1, 0)
 	heal()
@@ -414,7 +414,7 @@ func deadWaiter(e *env) {
 
 	e.begin(p.Mutex(name))
 	e.becomes(name, 1, 1)
-	p.cut()
+	p.partition()
 	e.becomes(name, 1, 0) // its time is over before its turn comes
 	e.unlock(held)
 	e.unlock(e.lock(c.Mutex(name)))
@@ -426,9 +426,9 @@ func waitOutage(e *env) {
 	w := e.begin(p.Mutex(name))
 	e.becomes(name, 1, 1)
 	pause(time.Millisecond) // the client knows that it waits
-	heal := p.cut()
-	// whatever looks after the waiter has found the line bad by now
-	pause(max(e.ttl, 2*time.Second))
+	heal := p.partition()
+	// whatever looks after the waiter has found the connection bad by now
+	pause(max(e.shortTTL, 2*time.Second))
 	w.mustWait(e, "the lock is held, and its TTL is long")
 	heal()
 	e.unlock(held)
@@ -460,17 +460,17 @@ func boundedCalls(e *env) {
 		p, d := e.peer(), e.peer() // through dlock, and the driver alone
 		free, one, two, own := e.name(), e.name(), e.name(), e.name()
 		renewed, given := e.lock(p.Mutex(one)), e.lock(p.Mutex(two))
-		to := &direct{e: e, Backend: d.gate, id: driver.NewID()}
+		to := &direct{e: e, Backend: d.injector, id: driver.NewID()}
 		held := to.ask(own)
 		g := to.get(held)
-		line := "off the line"
+		line := "cut off"
 		if cut {
-			p.cut()
-			d.cut()
+			p.partition()
+			d.partition()
 		} else {
-			line = "on a line that brings no reply"
-			p.deafen()
-			d.deafen()
+			line = "on a connection that brings no reply"
+			p.holdReplies()
+			d.holdReplies()
 		}
 		through := func(what string, f func(context.Context) error) { hang(what+" "+line, f) }
 		through("TryLock", func(ctx context.Context) error {
@@ -499,7 +499,7 @@ func boundedCalls(e *env) {
 			return err
 		})
 		alone("the driver's Renew", func(ctx context.Context) error { return to.Renew(ctx, []driver.Request{held})[0].Err })
-		alone("the driver's Break", func(ctx context.Context) error { return d.gate.Break(ctx, own, g.Token+1, false) })
+		alone("the driver's Break", func(ctx context.Context) error { return d.injector.Break(ctx, own, g.Token+1, false) })
 	}
 	for _, direct := range []bool{false, true} {
 		for _, b := range calls {
@@ -519,7 +519,7 @@ func boundedCalls(e *env) {
 	}
 }
 
-// bounded is a call off the line.
+// bounded is a call cut off.
 type bounded struct {
 	what   string
 	direct bool          // the driver's, whose context the law ends when those of dlock have ended
@@ -555,10 +555,10 @@ func deadWaiters(e *env) {
 	e.becomes(name, 1, 1)
 	for range clients {
 		p := e.peer()
-		d := &direct{e: e, Backend: p.gate, id: driver.NewID()}
+		d := &direct{e: e, Backend: p.injector, id: driver.NewID()}
 		for range each {
 			r := d.ask(name)
-			r.TTL, r.Wait = e.ttl, true
+			r.TTL, r.Wait = e.shortTTL, true
 			go d.Acquire(e.ctx, r)
 		}
 		e.until("the waiters stand", func() bool {
@@ -570,7 +570,7 @@ func deadWaiters(e *env) {
 			}
 			return stand == each
 		})
-		p.cut()
+		p.partition()
 	}
 	e.becomes(name, 1, 1)
 	var stored int

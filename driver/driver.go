@@ -84,7 +84,8 @@ type Backend interface {
 
 	// Release removes the request, granted or waiting, and grants whoever follows. It is nil if
 	// this call, or an earlier copy of it that the driver can tell, removed it, and [ErrLost] if it
-	// was not there any more (expired, broken). It never touches another request.
+	// was not there any more or was broken: what is left of a broken hold ends with its release. It
+	// never touches another request.
 	//
 	// If r.Uncertain is set, a copy of the request's Acquire may still be under way: for at least
 	// r.TTL from now, an Acquire with that ID creates nothing and is ErrLost.

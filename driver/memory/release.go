@@ -25,5 +25,8 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	}
 	s.remove(q, e, driver.ErrLost)
 	s.evaluate(q, now)
+	if e.Broken {
+		return driver.ErrLost
+	}
 	return nil
 }

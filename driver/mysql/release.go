@@ -47,7 +47,7 @@ func (b *Backend) newRelease(r driver.Request, tombstone bool) *call {
 }
 
 // released records the answer to a release: 1 the request was there, 0 it was not, -1 it was ended
-// by force. m is nil if the request is not in the record.
+// by an operator. m is nil if the request is not in the record.
 func (b *Backend) released(m *request, c *call) (int, error) {
 	row, err := c.sets.single(3)
 	if err != nil {

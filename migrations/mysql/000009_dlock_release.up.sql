@@ -1,12 +1,12 @@
 CREATE PROCEDURE IF NOT EXISTS dlock_release(
   IN p_prefix VARBINARY(255), IN p_name VARBINARY(255), IN p_id BINARY(16), IN p_client BINARY(16), IN p_tombstone BIGINT, IN p_window BIGINT)
 SQL SECURITY INVOKER
-COMMENT 'p_tombstone: for how long (µs) copies of its acquire create nothing, or 0. Returns 1 it was there, 0 it was not, -1 it was ended by force; and the head of the queue'
+COMMENT 'p_tombstone: for how long (µs) copies of its acquire create nothing, or 0. Returns 1 it was there, 0 it was not, -1 it was ended by an operator; and the head of the queue'
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
   DECLARE v_mine, v_other BIGINT;
-  DECLARE v_state, v_alive, v_result INT DEFAULT 0;
+  DECLARE v_state, v_alive, v_broken, v_result INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
   DECLARE v_time DOUBLE;
@@ -21,7 +21,7 @@ BEGIN
   CALL dlock_begin(p_prefix, p_name, p_tombstone > 0, v_last, v_place, v_side, v_base, v_head, v_now);
 
   IF v_last IS NOT NULL THEN
-    SELECT place, state + 0, expires_at > v_now INTO v_mine, v_state, v_alive FROM dlock_requests
+    SELECT place, state + 0, expires_at > v_now, broken INTO v_mine, v_state, v_alive, v_broken FROM dlock_requests
       WHERE id = p_id AND prefix = p_prefix AND name = p_name;
     SET v_result = IF(v_state = 5, -1, v_state IN (1, 2, 3) AND v_alive);
     IF v_result = 1 THEN
@@ -44,6 +44,6 @@ BEGIN
     END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
-  SELECT v_result, v_head, v_news;
+  SELECT IF(v_result = 1 AND v_broken, -1, v_result), v_head, v_news;
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
 END

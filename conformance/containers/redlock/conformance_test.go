@@ -40,9 +40,9 @@ func TestRedlockConformance(t *testing.T) {
 			return f.proxied(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
 		},
 		// a new connection and two calls on it fit into a tenth of that also while others work
-		TTL: 4 * time.Second,
-		Cut: func(_ conformance.T, b driver.Backend) func() { return all(b, (*netfault.Proxy).Isolate) },
-		Deafen: func(_ conformance.T, b driver.Backend) func() {
+		TTL:       4 * time.Second,
+		Partition: func(_ conformance.T, b driver.Backend) func() { return all(b, (*netfault.Proxy).Isolate) },
+		HoldReplies: func(_ conformance.T, b driver.Backend) func() {
 			return all(b, func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) })
 		},
 		Record: func(t conformance.T, b driver.Backend) func() {

@@ -32,8 +32,8 @@ func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backe
 			proxies.Store(b, p)
 			return b
 		},
-		Cut:    func(_ conformance.T, b driver.Backend) func() { return of(b).Isolate() },
-		Deafen: func(_ conformance.T, b driver.Backend) func() { return of(b).Hold(netfault.ToClient) },
+		Partition:   func(_ conformance.T, b driver.Backend) func() { return of(b).Isolate() },
+		HoldReplies: func(_ conformance.T, b driver.Backend) func() { return of(b).Hold(netfault.ToClient) },
 		Record: func(t conformance.T, b driver.Backend) func() {
 			r := of(b).Record()
 			return func() {
@@ -79,11 +79,12 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 	return h
 }
 
-// Beside returns the harness of a set-up that stands beside another one of its service on which all
-// laws run: this one runs those that are not alike on both, unless the run is long.
+// Beside returns the harness of a set-up of a service that has another one on which all laws run.
+// This one runs only those that it may break although the other one keeps them, unless the run is
+// long.
 func Beside(h conformance.Harness) conformance.Harness {
 	if !conformance.Long() {
-		h.Only = func(l conformance.Law) bool { return !l.Alike() }
+		h.Only = func(l conformance.Law) bool { return !l.SameInAllSetUps() }
 	}
 	return h
 }

@@ -27,7 +27,7 @@ func TestHarness(t *testing.T) {
 	h := Harness("echo", func(_ conformance.T, p *netfault.Proxy) driver.Backend { return &caller{Talk: echo.Dial(t, p, e)} })
 	a, b := h.Open(t).(*caller), h.Open(t).(*caller)
 	b.Asks("one")
-	heal := h.Cut(t, a)
+	heal := h.Partition(t, a)
 	a.Say("two")
 	b.Asks("three") // only the one is off the line
 	a.HearsNothing()
@@ -37,7 +37,7 @@ func TestHarness(t *testing.T) {
 	heal()
 	a.Hears("re two")
 
-	heal = h.Deafen(t, a)
+	heal = h.HoldReplies(t, a)
 	a.Say("four")
 	e.Awaits(t, "four", 1)
 	a.HearsNothing()

@@ -1,12 +1,12 @@
 -- ARGV[4]  id
 -- ARGV[5]  ttl (µs) of the tombstone to leave, or 0
 --
--- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by force.
+-- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by an operator.
 
 -- Most often it is the only one. Then little is needed.
 if only and ARGV[5] == '0' and string.sub(only, 2, 33) == ARGV[4] then
-  local expiry = string.match(only, '^%S+ %a %d+ %x+ %d+ (%d+) ')
-  if expiry and tonumber(expiry) > now then
+  local expiry, flags = string.match(only, '^%S+ %a %d+ %x+ %d+ (%d+) %d+ %x+ (%S+) ')
+  if expiry and tonumber(expiry) > now and not string.find(flags, 'b', 1, true) then
     redis.call('ZREM', KEYS[1], unpack(head, 2))
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     return 1
@@ -16,8 +16,8 @@ end
 --- include queue.lua
 
 local id, ttl = ARGV[4], tonumber(ARGV[5])
-local forced = tombstone(id) == 'f'
 local r = holder(id)
+local ended = r and has(r, 'b') or tombstone(id) == 'f'
 local was = r or waiter(id)
 if r then
   removeHolder(r)
@@ -26,4 +26,4 @@ elseif was then
 end
 if ttl > 0 then addTombstone(id, ttl) end
 if was then grantNext() end
-return done(was and 1 or forced and -1 or 0)
+return done(ended and -1 or was and 1 or 0)

@@ -20,15 +20,16 @@ func newMemory(space *memory.Space) *memory.Backend {
 	return b
 }
 
-// gated runs f in virtual time on a gate, and on another client of the same queues.
-func gated(t *testing.T, f func(t *testing.T, g *Gate, other driver.Backend)) {
+// withInjector runs a test in virtual time with a fault injector, and another client of the same
+// queues.
+func withInjector(t *testing.T, run func(t *testing.T, f *FaultInjector, other driver.Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		space := new(memory.Space)
-		g, other := NewGate(newMemory(space)), newMemory(space)
+		f, other := NewFaultInjector(newMemory(space)), newMemory(space)
 		defer other.Close()
-		defer g.Close()
-		f(t, g, other)
+		defer f.Close()
+		run(t, f, other)
 	})
 }
 
@@ -46,14 +47,14 @@ func standing(t *testing.T, b driver.Backend, want int) {
 	}
 }
 
-func TestGateCut(t *testing.T) {
-	gated(t, func(t *testing.T, g *Gate, other driver.Backend) {
-		heal := g.Cut()
+func TestFaultInjectorPartition(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
+		heal := f.Partition()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		if _, err := g.Acquire(ctx, request()); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
-			t.Fatalf("off the line Acquire returned %v after %s", err, time.Since(start))
+		if _, err := f.Acquire(ctx, request()); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Fatalf("cut off Acquire returned %v after %s", err, time.Since(start))
 		}
 		late := request()
 		go func() {
@@ -61,20 +62,20 @@ func TestGateCut(t *testing.T) {
 			standing(t, other, 0)
 			heal()
 		}()
-		if _, err := g.Acquire(t.Context(), late); err != nil {
+		if _, err := f.Acquire(t.Context(), late); err != nil {
 			t.Fatal(err)
 		}
 		standing(t, other, 1)
-		if n := g.Calls(); n != 2 {
+		if n := f.Calls(); n != 2 {
 			t.Errorf("%d calls; want 2", n)
 		}
 	})
 }
 
-// A request that waits off the line goes at its TTL, as in a service that hears nothing of its
+// A request that waits cut off goes at its TTL, as in a service that hears nothing of its
 // client.
-func TestGateCutExpiresWaiters(t *testing.T) {
-	gated(t, func(t *testing.T, g *Gate, other driver.Backend) {
+func TestFaultInjectorPartitionExpiresWaiters(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		held := request()
 		held.TTL = time.Hour
 		if _, err := other.Acquire(t.Context(), held); err != nil {
@@ -84,18 +85,18 @@ func TestGateCutExpiresWaiters(t *testing.T) {
 		r.Wait = true
 		done := make(chan error, 1)
 		go func() {
-			_, err := g.Acquire(t.Context(), r)
+			_, err := f.Acquire(t.Context(), r)
 			done <- err
 		}()
 		standing(t, other, 2)
-		heal := g.Cut()
+		heal := f.Partition()
 		time.Sleep(r.TTL - 1)
 		standing(t, other, 2)
 		time.Sleep(time.Nanosecond)
 		standing(t, other, 1)
 		select {
 		case err := <-done:
-			t.Fatalf("off the line Acquire returned %v", err)
+			t.Fatalf("cut off Acquire returned %v", err)
 		default:
 		}
 		heal()
@@ -105,13 +106,13 @@ func TestGateCutExpiresWaiters(t *testing.T) {
 	})
 }
 
-func TestGateDeafen(t *testing.T) {
-	gated(t, func(t *testing.T, g *Gate, other driver.Backend) {
-		heal := g.Deafen()
+func TestFaultInjectorHoldReplies(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
+		heal := f.HoldReplies()
 		r := request()
 		got := make(chan error, 1)
 		go func() {
-			_, err := g.Acquire(t.Context(), r)
+			_, err := f.Acquire(t.Context(), r)
 			got <- err
 		}()
 		standing(t, other, 1)
@@ -122,10 +123,10 @@ func TestGateDeafen(t *testing.T) {
 		if err := <-got; err != nil {
 			t.Fatal(err)
 		}
-		heal = g.Deafen()
+		heal = f.HoldReplies()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := g.Release(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
+		if err := f.Release(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Release returned %v", err)
 		}
 		standing(t, other, 0)
@@ -133,41 +134,41 @@ func TestGateDeafen(t *testing.T) {
 	})
 }
 
-func TestGateDropReply(t *testing.T) {
-	gated(t, func(t *testing.T, g *Gate, other driver.Backend) {
+func TestFaultInjectorDropReply(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		r := request()
-		g.DropReply()
-		if _, err := g.Acquire(t.Context(), r); !errors.Is(err, ErrDropped) {
+		f.DropReply()
+		if _, err := f.Acquire(t.Context(), r); !errors.Is(err, ErrDropped) {
 			t.Fatalf("Acquire returned %v", err)
 		}
 		standing(t, other, 0) // given back in the background
-		if _, err := g.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+		if _, err := f.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
 			t.Fatalf("Acquire of what was given back returned %v", err)
 		}
 		r = request()
-		if _, err := g.Acquire(t.Context(), r); err != nil {
+		if _, err := f.Acquire(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		g.DropReply()
-		if res := g.Renew(t.Context(), []driver.Request{r, r}); len(res) != 2 || res[0].Err != ErrDropped || res[1].Err != ErrDropped {
+		f.DropReply()
+		if res := f.Renew(t.Context(), []driver.Request{r, r}); len(res) != 2 || res[0].Err != ErrDropped || res[1].Err != ErrDropped {
 			t.Fatalf("Renew returned %v", res)
 		}
-		g.DropReply()
-		if err := g.Release(t.Context(), r); !errors.Is(err, ErrDropped) {
+		f.DropReply()
+		if err := f.Release(t.Context(), r); !errors.Is(err, ErrDropped) {
 			t.Fatalf("Release returned %v", err)
 		}
 		standing(t, other, 0)
 	})
 }
 
-func TestGateRecord(t *testing.T) {
-	gated(t, func(t *testing.T, g *Gate, other driver.Backend) {
-		replay := g.Record()
+func TestFaultInjectorRecord(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
+		replay := f.Record()
 		r := request()
-		if _, err := g.Acquire(t.Context(), r); err != nil {
+		if _, err := f.Acquire(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.Release(t.Context(), r); err != nil {
+		if err := f.Release(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		standing(t, other, 0)
@@ -179,24 +180,24 @@ func TestGateRecord(t *testing.T) {
 // Five methods and nothing else.
 type plain struct{ driver.Backend }
 
-func TestGateForwards(t *testing.T) {
+func TestFaultInjectorForwards(t *testing.T) {
 	m := newMemory(nil)
-	g := NewGate(m)
-	if g.Capabilities() != m.Capabilities() {
-		t.Errorf("the gate changes capabilities")
+	f := NewFaultInjector(m)
+	if f.Capabilities() != m.Capabilities() {
+		t.Errorf("the fault injector changes capabilities")
 	}
-	if err := g.Break(t.Context(), "name", 1, false); err != driver.ErrNotHeld {
+	if err := f.Break(t.Context(), "name", 1, false); err != driver.ErrNotHeld {
 		t.Errorf("Break returned %v", err)
 	}
-	if _, err := g.List(t.Context()); err != nil {
+	if _, err := f.List(t.Context()); err != nil {
 		t.Errorf("List returned %v", err)
 	}
-	g.Close()
-	g.Close()
+	f.Close()
+	f.Close()
 	if _, err := m.List(t.Context()); err != driver.ErrClosed {
 		t.Errorf("the backend was not closed: List returned %v", err)
 	}
-	p := NewGate(plain{m})
+	p := NewFaultInjector(plain{m})
 	if c := p.Capabilities(); c != (driver.Capabilities{}) {
 		t.Errorf("capabilities %+v of a backend without any", c)
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// sluggish is a service that stands still for a while in each Acquire.
-type sluggish struct {
+// stalling is a service that stalls for a while in each Acquire.
+type stalling struct {
 	driver.Backend
-	stands time.Duration
+	stalls time.Duration
 }
 
-func (s sluggish) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	pause(s.stands)
+func (s stalling) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	pause(s.stalls)
 	return s.Backend.Acquire(ctx, r)
 }
 
-func TestALawBeginsAnewOnlyAfterAStandstill(t *testing.T) {
+func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 	const ttl = 10 * time.Second
 	fatal := func(e *env) { e.Fatalf("a breach") }
 	fails := func(e *env) { e.Errorf("a breach") }
@@ -29,32 +29,32 @@ func TestALawBeginsAnewOnlyAfterAStandstill(t *testing.T) {
 	sound := func(*env) {}
 	for _, c := range []struct {
 		what   string
-		stands time.Duration
-		says   []func(*env) // in each round; the last stands for all that follow
-		rounds int
+		stalls time.Duration
+		says   []func(*env) // in each run; the last one also in all that follow
+		runs   int
 		failed bool
 	}{
 		{"a service that goes on", ttl / 100, []func(*env){fatal}, 1, true},
 		{"a service that goes on, and an error", ttl / 100, []func(*env){fails}, 1, true},
 		{"a sound driver", ttl / 2, []func(*env){sound}, 1, false},
-		{"a failure after a standstill", ttl / 2, []func(*env){fatal, sound}, 2, false},
-		{"an error after a standstill", ttl / 2, []func(*env){fails, sound}, 2, false},
-		{"a broken driver on a service that stands still", ttl / 2, []func(*env){fatal}, 4, true},
-		{"what no standstill excuses", ttl / 2, []func(*env){strict, sound}, 1, true},
-		{"what no standstill excuses, and what one does", ttl / 2, []func(*env){both, sound}, 1, true},
-		{"what no standstill excuses, in the second round", ttl / 2, []func(*env){fails, strict, sound}, 2, true},
+		{"a failure after a stall", ttl / 2, []func(*env){fatal, sound}, 2, false},
+		{"an error after a stall", ttl / 2, []func(*env){fails, sound}, 2, false},
+		{"a broken driver on a service that stalls", ttl / 2, []func(*env){fatal}, 4, true},
+		{"what no stall excuses", ttl / 2, []func(*env){strict, sound}, 1, true},
+		{"what no stall excuses, and what one does", ttl / 2, []func(*env){both, sound}, 1, true},
+		{"what no stall excuses, in the second run", ttl / 2, []func(*env){fails, strict, sound}, 2, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &recorder{name: c.what}
 				r.ctx, r.cancel = context.WithCancel(context.Background())
 				s := newToy(none)
-				h := Harness{Open: func(T) driver.Backend { return sluggish{s.open(), c.stands} }, TTL: ttl}
+				h := Harness{Open: func(T) driver.Backend { return stalling{s.open(), c.stalls} }, TTL: ttl}
 				var ttls []time.Duration
-				l := Law{Name: c.what, still: keepsShort, run: func(e *env) {
-					pause(ttl) // the standstill has come
+				l := Law{Name: c.what, stall: tenthOfShortTTL, run: func(e *env) {
+					pause(ttl) // the stall has come
 					say := c.says[min(len(ttls), len(c.says)-1)]
-					ttls = append(ttls, e.ttl)
+					ttls = append(ttls, e.shortTTL)
 					say(e)
 				}}
 				returned := false
@@ -68,12 +68,12 @@ func TestALawBeginsAnewOnlyAfterAStandstill(t *testing.T) {
 				}
 				close(s.end)
 				pause(10 * time.Minute)
-				if len(ttls) != c.rounds || r.failed != c.failed {
-					t.Errorf("it ran with the TTLs %s and failed %t; want %d rounds and %t:\n%s", ttls, r.failed, c.rounds, c.failed, r)
+				if len(ttls) != c.runs || r.failed != c.failed {
+					t.Errorf("it ran with the TTLs %s and failed %t; want %d runs and %t:\n%s", ttls, r.failed, c.runs, c.failed, r)
 				}
 				for i, got := range ttls {
 					if got != ttl<<i {
-						t.Errorf("round %d has the TTL %s", i, got)
+						t.Errorf("run %d has the TTL %s", i, got)
 					}
 				}
 			})
