@@ -9,7 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-func TestFoldersNeverMeet(t *testing.T) {
+// TestNamesNeverMeet: no name's keys are in the range of another, and each key can be read back.
+func TestNamesNeverMeet(t *testing.T) {
 	b := &Backend{base: "dlock/", id: "0123456789abcdef"}
 	hostile := []string{"a", "a/", "a/b", "a0", "a%", "a%2F", "a%25", "a%252F", "%2f", ".", "a.", "ä", "a b"}
 	for _, n := range hostile {

@@ -12,6 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
+// TestValuesComeBack: what is written can be read. What cannot be read excludes those behind it.
 func TestValuesComeBack(t *testing.T) {
 	id, owner := driver.NewID(), driver.NewID()
 	for _, r := range []record{

@@ -33,8 +33,8 @@ func TestWhoIsGrantedIsWoken(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsIsChecked: a request that went back to the end of the queue is not checked by what
-// it was.
+// TestWhoWaitsIsChecked: a request that went back to the end of the queue is not checked by the
+// place that it had.
 func TestWhoWaitsIsChecked(t *testing.T) {
 	rq := newRequest(driver.Request{ID: driver.ID{1}, Owner: driver.ID{1}})
 	rq.key = "1"

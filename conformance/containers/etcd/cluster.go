@@ -23,7 +23,7 @@ func StartCluster(t service.T) *Cluster {
 	return startCluster(t, false)
 }
 
-// StartDivisibleCluster is StartEtcdCluster, with members that talk to each other through a network
+// StartDivisibleCluster is StartCluster, with members that talk to each other through a network
 // in this process, which can be cut.
 func StartDivisibleCluster(t service.T) *Cluster {
 	t.Helper()

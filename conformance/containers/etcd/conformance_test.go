@@ -118,7 +118,7 @@ func etcdSideOf(t service.T, s *service.Server, change ...func(*clientv3.Config)
 	return etcdOver(t, netfault.NewProxy(), []string{s.Addr}, change...)
 }
 
-// etcdHarness is [Harness] without what a proxy cannot see of HTTP/2.
+// etcdHarness is [service.Harness] without what a proxy cannot see of HTTP/2.
 func etcdHarness(name string, open func(conformance.T, *netfault.Proxy) *etcdSide, servers ...*service.Server) conformance.Harness {
 	h := service.Harness(name, func(t conformance.T, p *netfault.Proxy) driver.Backend { return open(t, p) }, servers...)
 	h.TTL = etcdTTL
