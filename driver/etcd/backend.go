@@ -74,7 +74,7 @@ type Backend struct {
 // New returns a backend over the connection of a client, which the caller owns and Close leaves
 // open; the client has to stay open until after Close. It does not reach the cluster yet: the first
 // Acquire does, and is ErrUnsupported each time if that is a grpc-proxy, is older than 3.5, or
-// keeps what another version of dlock wrote. Interceptors and credentials of the connection are
+// keeps locks in another format. Interceptors and credentials of the connection are
 // used; a namespace put over the client's KV is not. The error is ErrInvalid: the client is nil or
 // has no connection, or the root ends in '/'.
 func New(client *clientv3.Client, o Options) (*Backend, error) {

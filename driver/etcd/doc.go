@@ -1,5 +1,5 @@
-// Package etcd is the driver for etcd, version 3.5 or later: locks are keys, in order of create
-// revision, under leases that the locks of a client share.
+// Package etcd is the driver for etcd (3.5 or later): locks are keys, in order of create revision,
+// under leases that the locks of a client share.
 //
 //	import _ "github.com/dlock-go/dlock/driver/etcd"
 //
@@ -18,21 +18,17 @@
 //
 // # URL
 //
-//	etcd://user:password@h1:2379,h2:2379,h3:2379/ROOT?ttl=30s
+//	etcd://USER:PASSWORD@HOST:PORT,HOST:PORT/ROOT?PARAMETERS
 //
-// The scheme etcds is the same over TLS, which is always verified. The hosts are the members of the
-// cluster; the port is 2379 unless it is given. User and password go together, or are left out.
-// ROOT is what all keys begin with, before a slash; it is "dlock" if it is left out.
+// The scheme etcds is the same over TLS, which always verifies the server. The hosts are the
+// members of the cluster. The port is 2379 if none is given. User and password go together, or are
+// left out. The root is what all keys begin with, before a slash; it is dlock if none is given. The
+// parameters:
 //
 //   - dial_timeout (3s): how long one attempt to reach the cluster may take; dlock.Open takes twice
 //     as long at most.
-//   - tls_ca (the system's): a file in PEM form with the authorities that may sign the certificates
-//     of the members; of etcds only, as those that follow.
-//   - tls_cert, tls_key (none): files in PEM form with the certificate and the key that the client
-//     shows.
-//   - tls_server_name (the host): the name that the certificates of the members have to have.
-//   - ttl, prefix, label, identity: as with all drivers. TTLs are 2 s to 100 years, rounded up to
-//     whole seconds.
+//   - tls_ca, tls_cert, tls_key, tls_server_name (etcds only): files in PEM form with the certificates that are trusted in place of the system's, the client's own certificate and its key; and the name to verify in place of the host's.
+//   - ttl, prefix, label, identity: those of every driver; see package dlock. TTLs are 2s to 100 years, rounded up to whole seconds.
 //
 // # Guarantees
 //
