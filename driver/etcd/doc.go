@@ -27,8 +27,11 @@
 //
 //   - dial_timeout (3s): how long one attempt to reach the cluster may take; dlock.Open takes twice
 //     as long at most.
-//   - tls_ca, tls_cert, tls_key, tls_server_name (etcds only): files in PEM form with the certificates that are trusted in place of the system's, the client's own certificate and its key; and the name to verify in place of the host's.
-//   - ttl, prefix, label, identity: those of every driver; see package dlock. TTLs are 2s to 100 years, rounded up to whole seconds.
+//   - tls_ca, tls_cert, tls_key, tls_server_name (etcds only): files in PEM form with the
+//     certificates that are trusted in place of the system's, the client's own certificate and its
+//     key; and the name to verify in place of the host's.
+//   - ttl, prefix, label, identity: those of every driver; see package dlock. TTLs are 2s to 100
+//     years, rounded up to whole seconds.
 //
 // # Guarantees
 //
@@ -58,10 +61,10 @@
 //	<root>/<prefix and name>/j<backend>-<slot>   a join
 //
 // In root, prefix and name % and / are escaped, so that no root and no name is within another. The
-// value has the request as text: format, ID, flags, mode, limit, TTL, client,
-// owner, token, when it arrived by its client's clock, label. A request's place in the queue, and
-// its token, is the key's create revision: the cluster's own order. Who holds follows from the keys
-// under a name by the rule of [driver.Queue]; nobody writes it down.
+// value has the request as text: format, ID, flags, mode, limit, TTL, client, owner, token, when it
+// arrived by its client's clock, label. A request's place in the queue, and its token, is the key's
+// create revision: the cluster's own order. Who holds follows from the keys under a name by the
+// rule of [driver.Queue]; nobody writes it down.
 //
 // The backend's part of a key is random, so no other client ever writes it. Slots are small
 // numbers, used again once a key is gone for sure: etcd's index keeps every key that ever was until
@@ -72,9 +75,9 @@
 // for nobody, but as long as it stands a late copy of the request's acquire finds its key in use.
 // It stands under a lease that nobody keeps alive.
 //
-// One more key, <root>/<prefix> with nothing behind it, says the format. The first
-// client that locks writes it, under no lease. A client that finds another format there, or in the
-// value of a request ahead of its own, returns an error.
+// One more key, <root>/<prefix> with nothing behind it, says the format. The first client that
+// locks writes it, under no lease. A client that finds another format there, or in the value of a
+// request ahead of its own, returns an error.
 //
 //	absent ── acquire ──► waiting ──► holding        the key stands
 //	                         │           │

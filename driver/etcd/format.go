@@ -12,10 +12,11 @@ import (
 // format is the version of what is kept in etcd: of the keys, of their values, and of what clients
 // conclude from them. It is written down twice:
 //
-//   - The key <root>/<prefix> says it, under no lease. A client reads it when it checks the cluster,
-//     and refuses any other format; the first one that locks writes it. Keys of requests without it
-//     were written before there was such a key, and have format 1. It is the first key of the range
-//     that the check reads anyway, and it is in no name's range, since nothing follows it.
+//   - The key <root>/<prefix> says it, under no lease. A client reads it when it checks the
+//     cluster, and refuses any other format; the first one that locks writes it. Keys of requests
+//     without it were written before there was such a key, and have format 1. It is the first key
+//     of the range that the check reads anyway, and it is in no name's range, since nothing follows
+//     it.
 //   - The value of each request begins with it. So a client also notices one that runs beside it
 //     with another format, although both were right when they checked.
 //
