@@ -21,8 +21,8 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// As many goroutines as said, half of them in each of two clients, lock and unlock one name in
-// turn: an operation is one arrival in a queue of that length, and one hand-off.
+// So many goroutines, half of them in each of two clients, lock and unlock one name in turn. An
+// operation is one arrival in a queue of that length, and one hand-off.
 func BenchmarkHandOff(b *testing.B) {
 	for _, n := range []int{2, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -3,7 +3,6 @@
 package file
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -51,26 +50,6 @@ func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 	}
 }
 
-// powerOff makes others find nobody in the client's directory, as if the machine had been switched
-// off.
-func powerOff(t testing.TB, b *Backend) {
-	t.Helper()
-	if _, err := flock(b.table.dir, syscall.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func booted(boot string) config {
-	c := testConfig()
-	c.boot = boot
-	return c
-}
-
-// refused reports whether the error says why a process with another boot ID may not come in.
-func refusedBoot(err error) bool {
-	return errors.Is(err, driver.ErrUnsupported) && strings.Contains(err.Error(), "boot ID")
-}
-
 // A container that has a boot ID of its own must not take the live state of others for a leftover.
 func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	dir := t.TempDir()
@@ -110,8 +89,8 @@ func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	}
 }
 
-// However two with different boot IDs meet when they open, and wherever one of them is stopped,
-// they are never both in.
+// However two clients with different boot IDs meet when they open, and wherever one of them is
+// stopped, never are both of them in.
 func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 	t.Run("at once", func(t *testing.T) {
 		for range 10 {
@@ -171,7 +150,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 		var s steps
 		second.at = s.at
 		resume := s.stop("announced", 1, func() error { return openAndKeep(t, dir, second) })
-		c := booted(boot1) // it showed itself before the second, and bootCheck before it
+		c := booted(boot1) // it announced itself before the second, and checked before that
 		others := filepath.Join(dir, "dlock-"+boot1)
 		if err := makeTable(dir, others); err != nil {
 			t.Fatal(err)
@@ -248,156 +227,5 @@ func TestFileSystemsThatCannotAreRefused(t *testing.T) {
 				t.Errorf("%#x: %v", magic, err)
 			}
 		}
-	}
-}
-
-func TestUnusableDirectories(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(file, Options{}); err == nil {
-		t.Error("a file was taken for a directory")
-	}
-	b := openTest(t, filepath.Join(dir, "locks"))
-	for what, word := range map[string]int{"format": headFormat, "time namespace": headTime} {
-		p := b.table.mem.word(word)
-		v, err := load(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		swap(p, v, v+1)
-		_, err = newBackend(filepath.Join(dir, "locks"), "", testConfig())
-		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), what) {
-			t.Errorf("another %s: %v", what, err)
-		}
-		swap(p, v+1, v)
-	}
-}
-
-// Damage is an error that says what to do: never a crash, and never a lock that is free because its
-// state is gone.
-func TestDamageIsAnError(t *testing.T) {
-	damage := map[string]func(t *testing.T, b *Backend) error{
-		"table truncated": func(t *testing.T, b *Backend) error {
-			return os.Truncate(filepath.Join(b.table.path, "table"), 0)
-		},
-		"state removed": func(t *testing.T, b *Backend) error {
-			return os.Remove(filepath.Join(b.table.path, "states", states(t, b)[0]))
-		},
-		"state cut off": func(t *testing.T, b *Backend) error {
-			return os.Truncate(filepath.Join(b.table.path, "states", states(t, b)[0]), 20)
-		},
-		"state overwritten": func(t *testing.T, b *Backend) error {
-			return os.WriteFile(filepath.Join(b.table.path, "states", states(t, b)[0]), []byte("{\"name\":\"a\"}\n"), 0o600)
-		},
-		"cells truncated": func(t *testing.T, b *Backend) error {
-			return os.Truncate(filepath.Join(b.table.path, "cells"), 0)
-		},
-	}
-	for name, f := range damage {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			a, b := openTest(t, dir), openTest(t, dir)
-			r := request("a", long)
-			acquire(t, a, r)
-			inspect(t, b, "a")
-			b.cacheState(slot("a"), &state{}) // forget what was read
-			if err := f(t, b); err != nil {
-				t.Fatal(err)
-			}
-			w := request("a", long)
-			w.Wait = false
-			for _, err := range []error{
-				func() error { _, err := b.Acquire(t.Context(), w); return err }(),
-				b.Release(t.Context(), r),
-				func() error { _, err := b.Inspect(t.Context(), "a"); return err }(),
-			} {
-				if err == nil || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) {
-					t.Errorf("err = %v", err)
-				}
-			}
-		})
-	}
-}
-
-// A waiter is told when its slot stays unreadable, and it leaves: it does not hang.
-func TestWaiterLearnsOfDamage(t *testing.T) {
-	dir := t.TempDir()
-	a, b := openTest(t, dir), openTest(t, dir)
-	acquire(t, a, request("a", long))
-	done := background(t, b, request("a", long))
-	if err := os.Truncate(filepath.Join(b.table.path, "table"), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := answer(t, done); err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("err = %v", err)
-	}
-}
-
-func TestGarbageIsSwept(t *testing.T) {
-	dir := t.TempDir()
-	a := openTest(t, dir)
-	r := request("kept", long)
-	acquire(t, a, r)
-	dead := openTest(t, dir)
-	acquire(t, dead, request("left", long))
-	background(t, dead, request("kept", long))
-	// States of killed writers: of a slot in use and of a vacant one, complete and not, never put
-	// in place and replaced.
-	garbage := []string{stateName(slot("kept"), 2), stateName(slot("unused"), 4), stateName(slot("unused"), 6)}
-	for _, g := range garbage {
-		if err := os.WriteFile(filepath.Join(a.table.path, "states", g), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stranger := filepath.Join(a.table.path, "states", "README")
-	if err := os.WriteFile(stranger, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	die(t, dead)
-	b := openTest(t, dir)
-	kept := stateName(slot("kept"), 0)[:5]
-	if got := states(t, b); len(got) != 2 || got[0] != "README" || !strings.HasPrefix(got[1], kept) {
-		t.Errorf("states after the sweep: %v", got)
-	}
-	if err := renew(a, r); err != nil {
-		t.Errorf("a hold of the living after the sweep: %v", err)
-	}
-	if inspect(t, b, "kept").Len() != 1 {
-		t.Error("a waiter of the dead is left")
-	}
-	files, err := os.ReadDir(filepath.Join(b.table.path, "bells"))
-	if err != nil || len(files) != 2 { // those of a and b
-		t.Errorf("bells: %v, %v", files, err)
-	}
-}
-
-// A writer that was stopped before its swap while somebody swept finds that it lost, and its state
-// again.
-func TestSweepMeetsAWriter(t *testing.T) {
-	r := newRig(t)
-	dead := openTest(t, filepath.Dir(r.a.table.path))
-	die(t, dead)
-	q := request("a", long)
-	resume := r.as.stop("written", 1, func() error { _, err := r.a.Acquire(t.Context(), q); return err })
-	openTest(t, filepath.Dir(r.a.table.path))
-	if n := states(t, r.b); len(n) != 0 {
-		t.Fatalf("nothing was swept: %v", n)
-	}
-	if err := resume(); err != nil {
-		t.Fatal(err)
-	}
-	if n := inspect(t, r.b, "a").Len(); n != 1 {
-		t.Errorf("%d requests", n)
-	}
-}
-
-// die makes others find the client dead, as if its process had been killed.
-func die(t testing.TB, b *Backend) {
-	t.Helper()
-	if _, err := lockByte(b.table.cells.fd, b.session.id.home(), syscall.F_UNLCK); err != nil {
-		t.Fatal(err)
 	}
 }

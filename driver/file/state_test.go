@@ -63,7 +63,7 @@ func TestStateRoundTrips(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, old := range []*state{nil, s} { // read anew, and with what was known
+		for _, old := range []*state{nil, s} { // read without an earlier state, and with one
 			back, err := decode(data, old)
 			if err != nil {
 				t.Fatal(err)

@@ -7,21 +7,126 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
 
-func fixed(name string, ttl time.Duration) driver.Request {
-	r := request(name, ttl)
-	r.Fixed = true
-	return r
+// The poller itself may have to ring its bell. A full pipe must not stop it.
+func TestRingingAFullBellDoesNotWait(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	for range 1 << 15 { // more than a pipe takes
+		b.table.ring(b.session.id, 0)
+	}
+	done := make(chan error, 1)
+	go func() {
+		b.session.ringSelf()
+		done <- nil
+	}()
+	if err := answer(t, done); err != nil {
+		t.Error(err)
+	}
+	acquire(t, b, request("a", long))
+	r := request("a", 200*time.Millisecond)
+	acquire(t, b, request("b", 200*time.Millisecond))
+	r.Name = "b" // and it is still heard
+	acquire(t, b, r)
 }
 
-// What was granted to a Fixed request stands until its time, also when its process is killed; its
-// other requests go at once.
+func TestKilledHolderFreesAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	b := openTest(t, dir)
+	c := start(t, dir)
+	if s := c.do("acquire a 1h"); s == "" {
+		t.Fatal("no answer")
+	}
+	w := request("a", long)
+	done := background(t, b, w)
+	second := start(t, dir) // a waiter that is killed stands in nobody's way either
+	second.send("acquire a 1h")
+	eventually(t, "both wait", func() bool { return inspect(t, b, "a").Len() == 3 })
+	last := background(t, b, request("a", long))
+	killed := time.Now()
+	c.kill()
+	if err := answer(t, done); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("takeover after %v", time.Since(killed))
+	second.kill()
+	release(t, b, w)
+	if err := answer(t, last); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A writer that is killed while it waits does not keep out the readers behind it.
+func TestKilledWaiterLetsReadersPass(t *testing.T) {
+	dir := t.TempDir()
+	b, c := openTest(t, dir), start(t, dir)
+	read := func() driver.Request {
+		r := request("a", long)
+		r.Mode = driver.Shared
+		return r
+	}
+	acquire(t, b, read())
+	c.send("acquire a 1h")
+	eventually(t, "the writer waits", func() bool { return inspect(t, b, "a").Len() == 2 })
+	done := background(t, b, read())
+	c.kill()
+	if err := answer(t, done); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Programs that a holder started inherit nothing that would keep it alive.
+func TestKilledHolderFreesAtOnceThoughItsChildLives(t *testing.T) {
+	dir := t.TempDir()
+	b, c := openTest(t, dir), start(t, dir)
+	c.do("acquire a 1h")
+	pid, err := strconv.Atoi(c.do("spawn"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(pid, syscall.SIGKILL)
+	c.kill()
+	acquire(t, b, request("a", long))
+	if err := syscall.Kill(pid, 0); err != nil {
+		t.Errorf("the program is gone: %v", err)
+	}
+}
+
+func TestStoppedHolderFreesAtItsTTL(t *testing.T) {
+	const ttl = 500 * time.Millisecond
+	dir := t.TempDir()
+	b := openTest(t, dir)
+	c := start(t, dir)
+	before := time.Now()
+	token := c.do("acquire a %v", ttl)
+	c.signal(syscall.SIGSTOP)
+	g := acquire(t, b, request("a", long))
+	if d := time.Since(before); d < ttl {
+		t.Errorf("taken over after %v, before the TTL", d)
+	}
+	if fmt.Sprint(g.Token) <= token {
+		t.Errorf("token %d after %s", g.Token, token)
+	}
+	c.signal(syscall.SIGCONT)
+	for _, do := range []string{"renew", "release"} {
+		if s := c.do(do); s != driver.ErrLost.Error() {
+			t.Errorf("%s by the one that was stopped: %q", do, s)
+		}
+	}
+	if h := inspect(t, b, "a").Holders(); len(h) != 1 || h[0].Token != g.Token {
+		t.Error("the successor was touched")
+	}
+}
+
+// What was granted to a Fixed request stands until its time, though its process is killed. Other
+// requests of the process go at once.
 func TestFixedOutlivesItsProcess(t *testing.T) {
 	const ttl = 700 * time.Millisecond
 	dir := t.TempDir()
@@ -34,7 +139,7 @@ func TestFixedOutlivesItsProcess(t *testing.T) {
 	acquire(t, b, request("other", long))
 	w := request("long", long)
 	w.Wait = false
-	for range 3 { // also after it was swept
+	for range 3 { // also after a purge
 		if _, err := b.Acquire(t.Context(), w); !errors.Is(err, driver.ErrHeld) {
 			t.Fatalf("of what is fixed for an hour: %v", err)
 		}
@@ -46,58 +151,6 @@ func TestFixedOutlivesItsProcess(t *testing.T) {
 	}
 	if dead, err := b.table.cells.dead(b.session.id, 0); err != nil || len(dead) != 0 {
 		t.Errorf("left of the dead: %v, %v", dead, err)
-	}
-}
-
-// Close leaves it too, but not what was given up, and nothing that waits.
-func TestFixedOutlivesClose(t *testing.T) {
-	r := newRig(t)
-	q, fleeting, held := fixed("a", 10*second), request("b", 10*second), fixed("c", 10*second)
-	acquire(t, r.a, q)
-	acquire(t, r.a, fleeting)
-	acquire(t, r.b, held)
-	waits := background(t, r.a, fixed("c", 10*second))
-	r.advance(6 * second)
-	if err := renew(r.a, q); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.a.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := answer(t, waits); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("a waiter: %v", err)
-	}
-	for name, n := range map[string]int{"a": 1, "b": 0, "c": 1} {
-		if got := inspect(t, r.b, name).Len(); got != n {
-			t.Errorf("%q: %d requests after Close, want %d", name, got, n)
-		}
-	}
-	reuse(t, r)
-	r.advance(10*second - 1) // since its renewal
-	if err := r.try(); !errors.Is(err, driver.ErrHeld) {
-		t.Fatalf("a moment before its time: %v", err)
-	}
-	r.advance(1)
-	if err := r.try(); err != nil {
-		t.Fatalf("at its time: %v", err)
-	}
-}
-
-// reuse opens a client that takes the cells of those who are gone, and writes in all of them.
-func reuse(t *testing.T, r *rig) {
-	t.Helper()
-	dir, c := filepath.Dir(r.b.table.path), testConfig()
-	c.clock = func() (int64, error) { return r.now.Load(), nil }
-	x := openTestConfig(t, dir, c)
-	if x.session.id.home() != 0 { // it has swept, and the next finds the place free
-		x = openTestConfig(t, dir, c)
-	}
-	if x.session.id.home() != 0 {
-		t.Fatalf("the home of the one that is gone was not taken, but %d", x.session.id.home())
-	}
-	x.clock = func() (int64, error) { return r.now.Load() + 1e15, nil }
-	for i := range 3 * blockWords {
-		acquire(t, x, request(fmt.Sprint("reuse", i), long))
 	}
 }
 
@@ -128,20 +181,7 @@ func TestFixedThatWasRenewedOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-func TestTTLThatCannotBeKeptIsRefused(t *testing.T) {
-	b := openTest(t, t.TempDir())
-	r := request("a", b.Capabilities().MaxTTL)
-	acquire(t, b, r)
-	if left := inspect(t, b, "a").Holders()[0].Left; left < r.TTL-time.Hour {
-		t.Errorf("left of %v: %v", r.TTL, left)
-	}
-	r = request("b", b.Capabilities().MaxTTL+1)
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "100ms to") {
-		t.Errorf("err = %v", err)
-	}
-}
-
-// Descriptors and mappings of a client do not grow with the others that it meets.
+// A client needs no more descriptors and mappings for the other clients that it meets.
 func TestClientsKeepNothingOpenOfEachOther(t *testing.T) {
 	const clients, each = 100, 8
 	count := func() int {

@@ -13,18 +13,36 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// cpu is the time that this process has used.
-func cpu(t testing.TB) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
+// If the guard of the queue is killed with the holder, or is stopped, another client finds out that
+// the holder is dead.
+func TestKilledHolderFreesAtOnceWithoutAGuard(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		dir := t.TempDir()
+		b, c, guard := openTest(t, dir), start(t, dir), start(t, dir)
+		c.do("acquire a 1h")
+		guard.send("acquire a 2s")
+		eventually(t, "the guard waits", func() bool { return inspect(t, b, "a").Len() == 2 })
+		done := background(t, b, request("a", long))
+		eventually(t, "it watches", func() bool {
+			s, err := b.read(slot("a"))
+			return err == nil && s.queue("a").guard() != 0 && s.queue("a").guard() != b.session.id
+		})
+		if stop {
+			guard.signal(syscall.SIGSTOP)
+			guard.stopped()
+		} else {
+			guard.kill()
+		}
+		c.kill()
+		if err := answer(t, done); err != nil { // after the guard's TTL, where that is stopped
+			t.Fatal(err)
+		}
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Of those who wait a hand-off wakes the next two, however many there are. The others look as
-// seldom as if nothing happened. If each client bootCheck after each hand-off it would be the
-// square.
+// A hand-off wakes the next two of those who wait, however many there are. The others check as
+// seldom as if nothing happened. If each client checked after each hand-off the costs would grow
+// with the square.
 func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 	const handOffs, each = 60, 5
 	for _, clients := range []int{20, 140} {
@@ -63,7 +81,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 		}
 		n, elapsed := looks.Load(), time.Since(begun)
 		t.Logf("%d clients: %.1f looks and %v of CPU a hand-off, in %v", clients, float64(n)/handOffs, (cpu(t)-used)/handOffs, elapsed)
-		idle := int64(clients) * int64(1+elapsed/(fallback*tick)) // what they look anyway
+		idle := int64(clients) * int64(1+elapsed/(fallback*tick)) // what they check anyway
 		guards := int64(elapsed / tick)
 		if n > handOffs*each+idle+guards {
 			t.Errorf("among %d clients %d looks at %d hand-offs in %v", clients, n, handOffs, elapsed)
@@ -71,7 +89,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 	}
 }
 
-// Names whose waiters nothing happens to are not bootCheck at every tick.
+// Names to which nothing happens are not checked at every tick.
 func TestIdleWaitersOfManyNames(t *testing.T) {
 	const names = 1000
 	dir := t.TempDir()

@@ -1,0 +1,155 @@
+//go:build linux
+
+package file
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+func TestTryLeavesNothing(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	acquire(t, b, request("a", long))
+	before := states(t, b)
+	r := request("a", long)
+	r.Wait = false
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("err = %v", err)
+	}
+	if inspect(t, b, "a").Len() != 1 || len(b.requests) != 1 {
+		t.Error("the request that was refused left something")
+	}
+	if after := states(t, b); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Error("a refusal wrote a state")
+	}
+}
+
+func TestJoinsAndSemaphores(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openTest(t, dir), openTest(t, dir)
+	r := request("a", long)
+	g := acquire(t, a, r)
+	j := join(r, g)
+	if jg := acquire(t, b, j); jg.Token != g.Token {
+		t.Errorf("joined with token %d, want %d", jg.Token, g.Token)
+	}
+	release(t, a, r)
+	next := background(t, a, request("a", long))
+	release(t, b, j)
+	if err := answer(t, next); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Acquire(t.Context(), join(r, g)); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("joining a hold that is over: %v", err)
+	}
+	permit := func() driver.Request {
+		r := request("s", long)
+		r.Mode, r.Limit = driver.Shared, 2
+		return r
+	}
+	p := permit()
+	acquire(t, a, p)
+	acquire(t, b, permit())
+	third := background(t, b, permit())
+	if n := len(inspect(t, a, "s").Holders()); n != 2 {
+		t.Errorf("%d hold a semaphore of 2", n)
+	}
+	release(t, a, p)
+	if err := answer(t, third); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSameRequestTwiceIsOne(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	r := request("a", long)
+	if g, h := acquire(t, b, r), acquire(t, b, r); g.Token != h.Token {
+		t.Errorf("tokens %d and %d", g.Token, h.Token)
+	}
+	w := request("a", long)
+	one, two := background(t, b, w), background(t, b, w)
+	if n := inspect(t, b, "a").Len(); n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+	release(t, b, r)
+	if err := errors.Join(answer(t, one), answer(t, two)); err != nil {
+		t.Error(err)
+	}
+	release(t, b, w)
+	if err := b.Release(t.Context(), w); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("second Release: %v", err)
+	}
+}
+
+func TestRequestMovesToTheClientThatSendsItAgain(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openTest(t, dir), openTest(t, dir)
+	r := request("a", long)
+	if g, h := acquire(t, a, r), acquire(t, b, r); g.Token != h.Token {
+		t.Errorf("tokens %d and %d", g.Token, h.Token)
+	}
+	if err := renew(b, r); err != nil {
+		t.Error(err)
+	}
+	if err := renew(a, r); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew by the first client: %v", err)
+	}
+}
+
+func TestLateDuplicateCreatesNothing(t *testing.T) {
+	r := newRig(t)
+	q := request("a", 10*second)
+	acquire(t, r.a, q)
+	gone := q
+	gone.Uncertain = true
+	release(t, r.a, gone)
+	r.advance(6 * second)
+	// bars it for longer
+	if err := r.a.Release(t.Context(), gone); !errors.Is(err, driver.ErrLost) {
+		t.Fatal(err)
+	}
+	r.advance(10*second - 1)
+	for _, b := range []*Backend{r.a, r.b} {
+		if _, err := b.Acquire(t.Context(), q); !errors.Is(err, driver.ErrLost) {
+			t.Fatalf("late duplicate: %v", err)
+		}
+	}
+	if n := inspect(t, r.b, "a").Len(); n != 0 {
+		t.Error("the late duplicate created something")
+	}
+	r.advance(1)
+	if inspect(t, r.b, "a"); len(states(t, r.b)) != 0 {
+		t.Error("the tombstone stays")
+	}
+}
+
+func TestExpiredRequestIsNotResumed(t *testing.T) {
+	r := newRig(t)
+	q := request("a", 10*second)
+	acquire(t, r.a, q)
+	r.advance(10 * second)
+	if _, err := r.a.Acquire(t.Context(), q); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("err = %v", err)
+	}
+	if n := inspect(t, r.b, "a").Len(); n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+}
+
+func TestTTLThatCannotBeKeptIsRefused(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	r := request("a", b.Capabilities().MaxTTL)
+	acquire(t, b, r)
+	if left := inspect(t, b, "a").Holders()[0].Left; left < r.TTL-time.Hour {
+		t.Errorf("left of %v: %v", r.TTL, left)
+	}
+	r = request("b", b.Capabilities().MaxTTL+1)
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "100ms to") {
+		t.Errorf("err = %v", err)
+	}
+}

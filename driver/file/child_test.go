@@ -1,0 +1,172 @@
+//go:build linux
+
+package file
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+const (
+	childEnv = "DLOCK_FILE_TEST_CHILD" // the directory: this process is a child of a test
+	bootEnv  = "DLOCK_FILE_TEST_BOOT"  // its boot ID
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		serve(dir)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// serve obeys commands, a line each, and answers each with a line:
+//
+//	acquire NAME TTL [fixed], release, renew; spawn a program;
+//	stop STEP: the next pass of that step sends SIGSTOP to this process;
+//	work NAMES: locks and unlocks, checked by the witnesses, until "done" comes.
+func serve(dir string) {
+	c := booted(os.Getenv(bootEnv))
+	var step atomic.Pointer[string]
+	c.at = func(s string) {
+		if p := step.Load(); p != nil && *p == s {
+			step.Store(nil)
+			// the signal goes to this thread, so that it stops here: another would let it run on a
+			// little
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
+		}
+	}
+	b, err := newBackend(dir, "", c)
+	if err != nil {
+		fmt.Println("open:", err)
+		return
+	}
+	fmt.Println("ready")
+	var r driver.Request
+	commands := make(chan string, 1)
+	go func() {
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			commands <- in.Text()
+		}
+		os.Exit(1) // the test is over, and this process with it, whatever it waits for
+	}()
+	for command := range commands {
+		f := strings.Fields(command)
+		var answer any = "ok"
+		switch f[0] {
+		case "acquire":
+			ttl, _ := time.ParseDuration(f[2])
+			r = request(f[1], ttl)
+			r.Fixed = len(f) > 3
+			if g, err := b.Acquire(context.Background(), r); err != nil {
+				answer = err
+			} else {
+				answer = g.Token
+			}
+		case "release":
+			if err := b.Release(context.Background(), r); err != nil {
+				answer = err
+			}
+		case "renew":
+			if err := renew(b, r); err != nil {
+				answer = err
+			}
+		case "spawn":
+			cmd := exec.Command("sleep", "60")
+			if err := cmd.Start(); err != nil {
+				answer = err
+			} else {
+				answer = cmd.Process.Pid
+			}
+		case "stop":
+			step.Store(&f[1])
+		case "work":
+			names, _ := strconv.Atoi(f[1])
+			answer = work(b, dir, names, commands)
+		}
+		fmt.Println(answer)
+	}
+}
+
+// child is a process that obeys.
+type child struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func start(t testing.TB, dir string) *child { return startBoot(t, dir, boot1) }
+
+func startBoot(t testing.TB, dir, boot string) *child {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childEnv+"="+dir, bootEnv+"="+boot)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{t, cmd, in, bufio.NewReader(out)}
+	t.Cleanup(c.kill)
+	if s := c.read(); s != "ready" {
+		t.Fatalf("child: %s", s)
+	}
+	return c
+}
+
+func (c *child) send(format string, args ...any) { fmt.Fprintf(c.in, format+"\n", args...) }
+
+func (c *child) read() string {
+	s, _ := c.out.ReadString('\n')
+	return strings.TrimSuffix(s, "\n")
+}
+
+func (c *child) do(format string, args ...any) string {
+	c.send(format, args...)
+	return c.read()
+}
+
+func (c *child) kill() {
+	c.cmd.Process.Kill()
+	c.cmd.Wait()
+}
+
+func (c *child) signal(s syscall.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// stopped waits until the process is.
+func (c *child) stopped() {
+	c.t.Helper()
+	eventually(c.t, "the child is stopped", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+		_, after, _ := strings.Cut(string(stat), ") ")
+		return err == nil && strings.HasPrefix(after, "T")
+	})
+}
