@@ -1,26 +1,34 @@
 // Package driver is the contract between dlock and the services that it locks with.
 //
-// Users of dlock hold types of the root package, which are implemented once. A driver implements
-// something smaller: a [Backend], which keeps a queue of requests under each name. What is granted
-// follows from that queue alone, by the rule of [Queue]; the words below are those of lock managers
-// in database textbooks.
+// Users of dlock work with the types of the root package, which are implemented once. A driver
+// implements something smaller: a [Backend], which keeps a queue of requests under each name. Which
+// requests are granted follows from that queue alone, by the rule of [Queue]. The words are those
+// of lock managers in database textbooks.
 //
-// A request is identified by 128 random bits. Sending it twice is sending it once. Every call that
-// changes a queue has three outcomes: yes (nil), no (one of the sentinels of this package) and
-// unknown (any other error). Unknown is settled by sending the same request again, and never
-// guessed.
+// A request is identified by 128 random bits. To send it twice is to send it once. Every call that
+// changes a queue has one of three outcomes:
+//
+//   - yes: the error is nil.
+//   - no: the error is one of the sentinels of this package.
+//   - unknown: any other error. The client finds out by sending the same request again. It never
+//     guesses.
 //
 // # Time
 //
 // The service's clock expires requests. The client's monotonic clock can only make the client stop
-// sooner: the instants that a driver reports ([Grant.SentAt], [Renewal.SentAt]) are readings of
-// [time.Now] taken before the call that proved the hold was sent. No wall clock crosses machines.
+// sooner. The times that a driver reports ([Grant.SentAt], [Renewal.SentAt]) are readings of
+// [time.Now] from before the call that proved the hold was sent. No wall clock is compared across
+// machines.
 //
 // # For authors of drivers
 //
-// Implement [Backend]; implement the optional interfaces ([Capable], [Breaker], [Notifier],
-// [Lister]) that the service allows; call [Register] in an init function; run the suite of package
-// conformance on the real service. CONTRIBUTING.md has the checklist.
+//  1. Implement [Backend].
+//  2. Implement the optional interfaces that the service allows: [Capable], [Breaker], [Notifier],
+//     [Lister].
+//  3. Call [Register] in an init function.
+//  4. Run the suite of package conformance on the real service.
+//
+// CONTRIBUTING.md has the checklist.
 package driver
 
 import (
@@ -35,60 +43,62 @@ import (
 // Backend keeps the queues of one service (one Redis, one directory …) for one client. All methods
 // are safe for concurrent use. After Close every method returns an error that matches [ErrClosed].
 //
-// Every method returns within 100 ms of the end of its context, whatever the network does: what is
-// still under way then is settled in the background.
+// Every method returns within 100 ms of the end of its context, whatever the network does. What is
+// still under way then goes on in the background.
 type Backend interface {
-	// Acquire adds r to the queue of r.Name, or resumes it if a request with r.ID is there already,
-	// and returns its grant.
+	// Acquire adds r to the queue of r.Name, and returns its grant. If a request with r.ID stands
+	// there already, Acquire resumes that one.
 	//
-	// A stranger (r.Owner == r.ID) that is not granted at once waits if r.Wait is set, and
-	// otherwise is [ErrHeld] and leaves nothing behind. A join (any other owner) never waits: it is
-	// granted, or [ErrLost] if the owner does not hold the lock, or [ErrUpgrade]. [ErrConflict]
-	// refuses a lock among semaphores, and the other way round.
+	// There are two kinds of requests. One with r.Owner == r.ID, a stranger to all that stand
+	// there, may have to wait for them. If r.Wait is not set it does not wait: the error is
+	// [ErrHeld], and the request leaves nothing behind. One with another owner is a join, and never
+	// waits: it is granted, or the error is [ErrLost] if the owner does not hold the lock, or
+	// [ErrUpgrade]. [ErrConflict] refuses a lock where a semaphore stands, and the other way round.
 	//
-	// Resumed, a request has its TTL armed anew, or the grant reports what remains; the token is
-	// the same each time. What has expired, was ended by force, or was released as Uncertain is
-	// never resumed: that is [ErrLost]. The ID of a request that ended in good order is not sent
-	// again.
+	// The TTL of a request that is resumed begins again, or the grant reports what is left of it.
+	// The token is the same each time. A request that has expired, was ended by force, or was
+	// released as Uncertain is never resumed: the error is [ErrLost]. The client does not send the
+	// ID of a request again that ended in good order.
 	//
-	// While a request waits the driver keeps it alive, at a cost that does not grow with the number
-	// of waiters: one push channel, watch stream or batched poll for the whole client. Waiters are
-	// granted in the order of arrival.
+	// While a request waits the driver keeps it alive. That costs the same however many wait: one
+	// push channel, watch stream or batched poll for the whole client. Waiters are granted in the
+	// order of arrival.
 	//
-	// If ctx ends while the request stands in the queue, as the service has said, the error is
-	// [Waited]'s; if the service did not answer, it matches the context's error and not [ErrHeld].
-	// While ctx lives no error matches [context.DeadlineExceeded] or [context.Canceled]: the
-	// deadlines that a driver sets itself are its own business.
+	// If ctx ends while the request waits in the queue, as the service has said, the error is that
+	// of [Waited]. If ctx ends and the service did not answer, the error matches the context's and
+	// does not match [ErrHeld]. While ctx lives no error matches [context.DeadlineExceeded] or
+	// [context.Canceled], although a driver may have deadlines of its own.
 	//
-	// A TTL below MinTTL or above MaxTTL of the Capabilities is [ErrInvalid]; any other is kept in
-	// full, never cut.
+	// A TTL below MinTTL or above MaxTTL of the Capabilities is [ErrInvalid]. Any other is kept in
+	// full.
 	//
-	// What has expired does not pile up behind those that live: it is swept wherever it stands, a
-	// bounded number with each call.
+	// Requests that have expired do not pile up behind those that live: each call purges some of
+	// them, wherever they stand.
 	//
-	// On any error, the end of ctx included, no request stays: the driver removes it, in the
-	// background if it must, and a copy of it that is still under way creates nothing when it
-	// arrives. If the error raced with a grant, that grant is passed on to the next waiter.
+	// After any error, the end of ctx included, no request stays. The driver removes it, in the
+	// background if it must, and a copy that is still under way creates nothing when it arrives. If
+	// the request was granted meanwhile, the next waiter is granted in its place.
 	//
-	// A driver that cannot queue returns a [*Retry] for a request that would have to wait; the
-	// caller waits and sends a new one.
+	// A driver that cannot queue returns a [*Retry] for a request that would have to wait. The
+	// caller waits and sends a new request.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
-	// Renew proves that the requests still hold, and arms their TTLs anew, in a number of round
-	// trips that does not grow with each request (batches, one per server). The result has one
-	// element for each request, in the same order.
+	// Renew proves that the requests still hold, and begins their TTLs again. It sends batches, so
+	// that the number of round trips does not grow with each request. The result has one element
+	// for each request, in the same order.
 	//
-	// It never revives a request that has expired, was released or was broken: that is [ErrLost],
-	// and it is final. Of a request that still waits it is [ErrNotHeld].
+	// It never revives a request that has expired, was released or was broken. The error of such a
+	// request is [ErrLost], which is final. The error of a request that still waits is
+	// [ErrNotHeld].
 	Renew(ctx context.Context, rs []Request) []Renewal
 
-	// Release removes the request, granted or waiting, and grants whoever follows. It is nil if
-	// this call, or an earlier copy of it that the driver can tell, removed it, and [ErrLost] if it
-	// was not there any more or was broken: what is left of a broken hold ends with its release. It
-	// never touches another request.
+	// Release removes the request, granted or waiting, and grants those who follow from that. It
+	// returns nil if this call removed the request, or an earlier copy of the call, as far as the
+	// driver knows. It returns [ErrLost] if the request was not there any more, or was broken: what
+	// is left of a broken hold ends with its release. It never changes another request.
 	//
-	// If r.Uncertain is set, a copy of the request's Acquire may still be under way: for at least
-	// r.TTL from now, an Acquire with that ID creates nothing and is ErrLost.
+	// If r.Uncertain is set, a copy of the request's Acquire may still be under way. Then, for at
+	// least r.TTL from now, an Acquire with that ID creates nothing and returns ErrLost.
 	Release(ctx context.Context, r Request) error
 
 	// Inspect returns the queue of the name as the service sees it, without what has expired. A
@@ -96,11 +106,11 @@ type Backend interface {
 	// [ErrUnsupported].
 	Inspect(ctx context.Context, name string) (Queue, error)
 
-	// Close ends the client's presence: it makes calls under way return, stops what the driver
-	// started, and removes what the client still has in any queue as far as it can within a few
-	// seconds (what it cannot, expires). What was granted to a Fixed request stays until its time
-	// where Capabilities say FixedOutlives. A client of the service that the user brought stays
-	// open. Close again returns nil.
+	// Close ends the client. Calls under way return, and what the driver started stops. Close
+	// removes the client's requests from all queues, as far as it can within a few seconds; the
+	// rest expires. Where Capabilities say FixedOutlives, a Fixed request that was granted stays
+	// until its time. A client of the service that the user brought stays open. A second Close
+	// returns nil.
 	Close() error
 }
 
@@ -113,31 +123,31 @@ type Capable interface {
 
 // Breaker is implemented by backends that let an operator end a hold.
 type Breaker interface {
-	// Break ends the hold that has token t: its requests can be neither renewed nor joined any
-	// more, and what remains of it runs out within its TTL. With force it is removed now.
+	// Break ends the hold with token t: its requests can be neither renewed nor joined any more,
+	// and what is left of it expires within its TTL. With force it is removed now. The error is
 	// [ErrNotHeld] if no hold has that token (any more); then nothing was changed. Where there is
-	// no fencing, t is 0 and the one holder is meant.
+	// no fencing, t is 0 and means the one holder.
 	Break(ctx context.Context, name string, t Token, force bool) error
 }
 
 // Notifier is implemented by backends that may learn of a loss before the next renewal.
 type Notifier interface {
-	// Notify makes the backend call lost, from a goroutine of its own and holding no lock of its
-	// own, with the ID of each request of this client that it learns to be lost for good. It is
-	// called at most once, before the first Acquire.
+	// Notify makes the backend call lost with the ID of each request of this client that it learns
+	// to be lost for good. It calls lost from a goroutine of its own, and holds none of its locks
+	// meanwhile. Notify is called at most once, before the first Acquire.
 	Notify(lost func(ID))
 }
 
-// Lister is implemented by backends that can tell which names are in use.
+// Lister is implemented by backends that know which names are in use.
 type Lister interface {
 	// List returns, in no particular order, the names that have requests now.
 	List(ctx context.Context) ([]string, error)
 }
 
-// Request asks for one name. The zero values of Mode, Limit, Fixed, Wait and Uncertain are useful;
-// all other fields are always set, but Token, which only a join has.
+// Request asks for a lock on one name. The zero values of Mode, Limit, Fixed, Wait and Uncertain
+// are useful. Only a join has a Token. All other fields are always set.
 type Request struct {
-	Name string // any valid name; encoded injectively by the driver
+	Name string // any valid name; the driver encodes different names differently
 	ID   ID     // 128 random bits: one per acquisition
 	// the hold that it belongs to: its own ID, or, of a join, the ID of the request that began the
 	// hold
@@ -150,8 +160,8 @@ type Request struct {
 	TTL   time.Duration // how long the service keeps it without a renewal
 	Label string        // for people
 
-	// it will not be renewed: where the service can, it ends TTL after the grant, whatever the
-	// client does
+	// it will not be renewed: where the service can, it ends the hold TTL after the grant, whatever
+	// the client does
 	Fixed     bool
 	Wait      bool // of Acquire: wait in the queue
 	Uncertain bool // of Release: a copy of the acquire may still be under way
@@ -194,15 +204,15 @@ type Grant struct {
 type Renewal struct {
 	TTL    time.Duration // as of Grant
 	SentAt time.Time     // as of Grant
-	Err    error         // nil: it holds. ErrLost: it is lost for good. Anything else: unknown.
+	Err    error         // nil: it holds; ErrLost: it is lost for good; anything else: unknown
 }
 
-// Token is a fencing token. Those of Exclusive holds of one name grow strictly from each holder to
-// the next. The token of a Shared hold lies above those of earlier Exclusive holds and below those
-// of later ones; it names the hold.
+// Token is a fencing token. The tokens of Exclusive holds of one name grow strictly from each
+// holder to the next. The token of a Shared hold is above those of earlier Exclusive holds and
+// below those of later ones. It names the hold.
 type Token uint64
 
-// ID is 128 random bits in which no two requests (or clients) are the same.
+// ID is 128 random bits. No two requests, and no two clients, have the same.
 type ID [16]byte
 
 // NewID returns a new ID from the operating system's randomness.
@@ -234,11 +244,11 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Capabilities say what a backend can do, so that programs can decide and tests can hold it to its
-// word.
+// Capabilities say what a backend can do. Programs decide by them, and tests check that they are
+// true.
 type Capabilities struct {
 	Backend string // the scheme of its URLs: "redis"
-	// backends of one process with the same non-empty Identity stand over the same queues
+	// backends of one process with the same Identity, if that is not empty, have the same queues
 	Identity string
 
 	Queue      bool // waiters are granted in strict order of arrival
@@ -249,41 +259,41 @@ type Capabilities struct {
 	Inspect    bool // queues can be read
 	Durable    bool // holds outlive a restart of the service
 
-	// a fixed lease is ended by the service even if the client is stopped; else by the client alone
+	// the service ends a fixed lease even if the client is stopped; otherwise the client alone does
 	ServerEndsFixed bool
-	// a granted Fixed request stands until its time also over Close and over the death of its
-	// process; else both free it
+	// a granted Fixed request stands until its time although its client is closed or its process
+	// dies; otherwise both free it
 	FixedOutlives bool
 
 	MinTTL time.Duration // the least TTL that the service keeps
 	MaxTTL time.Duration // the greatest; 0: no bound of its own
 }
 
-// The sentinels. Each licenses one conclusion; whatever matches none of them left the outcome
-// unknown.
+// The sentinels. Each of them allows one conclusion. If an error matches none of them the outcome
+// is unknown.
 var (
-	// ErrHeld: somebody else holds the lock (or waits ahead), and nothing of the request was left
-	// behind.
+	// ErrHeld: somebody else holds the lock or waits ahead, and nothing of the request is left.
 	ErrHeld = errors.New("held by another owner")
 	// ErrLost: the request does not hold and never will again.
 	ErrLost = errors.New("lease lost")
-	// ErrNotHeld: there is no such hold (any more); nothing was changed.
+	// ErrNotHeld: there is no such hold (any more), and nothing was changed.
 	ErrNotHeld = errors.New("not held")
-	// ErrUpgrade: Exclusive was asked under a hold that is only Shared; waiting for it could
-	// deadlock, so it was refused.
+	// ErrUpgrade: Exclusive was asked for under a hold that is only Shared. To wait for it could
+	// deadlock.
 	ErrUpgrade = errors.New("cannot upgrade a shared hold to exclusive: give the shared lease back first")
-	// ErrConflict: the name is in use as the other kind, a lock or a semaphore; it was there first.
+	// ErrConflict: the name is in use as the other kind, a lock or a semaphore, which came first.
 	ErrConflict = errors.New("the name is in use as another kind of lock")
 	// ErrUnsupported: this backend cannot do that; see its Capabilities.
 	ErrUnsupported = errors.New("not supported by this backend")
 	// ErrClosed: the client was closed.
 	ErrClosed = errors.New("client closed")
-	// ErrInvalid: the call itself is wrong and nothing was sent; it will not succeed when repeated.
+	// ErrInvalid: the call itself is wrong, and nothing was sent. To repeat it would not help.
 	ErrInvalid = errors.New("invalid")
 )
 
-// Waited returns what Acquire returns when ctx ended while the request stood in the queue, as the
-// service had said. It matches [ErrHeld], the context's error and its cause. ctx must have ended.
+// Waited returns the error of an Acquire whose ctx ended while the request waited in the queue, as
+// the service had said. The error matches [ErrHeld], the context's error and its cause. ctx must
+// have ended.
 func Waited(ctx context.Context) error {
 	return &waited{err: ctx.Err(), cause: context.Cause(ctx)}
 }
@@ -300,10 +310,10 @@ func (w *waited) Error() string {
 // Unwrap returns all that it matches.
 func (w *waited) Unwrap() []error { return []error{w.err, ErrHeld, w.cause} }
 
-// Retry is the answer of a backend that cannot queue to a request that would have to wait. It
+// Retry is the error of a backend that cannot queue, for a request that would have to wait. It
 // matches [ErrHeld].
 type Retry struct {
-	After time.Duration // when it is worth asking again; the caller adds jitter
+	After time.Duration // how long to wait before the next request; the caller adds jitter
 }
 
 // Error says that the lock is held.

@@ -5,26 +5,26 @@ import "time"
 // Queue is what stands under one name, as the rule sees it: nothing that has expired. It decides
 // who holds the lock.
 //
-//  1. A join names an owner that holds the lock, in a mode that covers its own, and is granted at
-//     once wherever it stands. So joins have no place in the order of arrival.
-//  2. Any other request, a stranger, stands at the end. It is granted as soon as it is compatible
-//     with every join and every stranger ahead of it, granted or not. Requests of one owner are
-//     compatible. Others are when all of them are Shared and the owners, counted once each, keep
-//     the smallest limit among them.
-//  3. A waiter depends on the nearest stranger ahead that stands against it, and on a join only if
-//     there is none; if it is a limit that stands against it, on the nearest requests, one of each
-//     owner, that fill it. While those exist its answer cannot change; when one of them goes, it
-//     has to look again.
+//  1. A join names an owner that holds the lock in a mode that covers the join's. It is granted at
+//     once, wherever it stands. So joins have no place in the order of arrival.
+//  2. Any other request is a stranger, and stands at the end. It is granted as soon as it is
+//     compatible with every join and with every stranger ahead of it, granted or not. Requests of
+//     one owner are compatible. Others are compatible if all of them are Shared, and if their
+//     owners, counted once each, are no more than the smallest limit among them.
+//  3. A waiter depends on the nearest stranger ahead that is not compatible with it, and on a join
+//     only if there is none. If a limit stands against it, it depends on the nearest requests that
+//     fill the limit, one of each owner. While those exist its answer cannot change. When one of
+//     them goes it has to check again.
 //
-// So a departure wakes one writer, or the readers that stand between it and the next writer, or at
-// most n waiters for permits, where n is the largest limit among them.
+// So a departure wakes one writer, or the readers between it and the next writer, or at most n
+// waiters for permits, where n is the largest limit among them.
 //
-// A request only ever stands against those behind it, and a join adds neither an owner nor a
-// smaller limit ([Queue.Admit]). So a grant is never taken back, and the granted strangers are a
-// prefix: an evaluation stops at the first that waits.
+// A request stands only against those behind it, and a join adds neither an owner nor a smaller
+// limit ([Queue.Admit]). So a grant is never taken back. And the granted strangers are the first
+// ones of the queue: an evaluation stops at the first that waits.
 //
 // The methods are pure functions of the queue. They are safe for concurrent use while nobody
-// changes it.
+// changes the queue.
 type Queue struct {
 	Joins    []*Entry // in any order
 	Arrivals []*Entry // in order of arrival
@@ -51,11 +51,16 @@ func (q Queue) Holders() []*Entry {
 // Waiters returns the requests that wait, in order of arrival.
 func (q Queue) Waiters() []*Entry { return q.Arrivals[q.Granted():] }
 
-// Admit decides what becomes of a request that arrives. It returns the request as it has to be
-// stored, or why it is refused: [ErrConflict] if the name is in use as the other kind (whoever came
-// first keeps it), and of a join [ErrLost] if its owner does not hold the lock, [ErrUpgrade] if it
-// holds it in a mode that does not cover r's. An admitted join is granted; an admitted stranger
-// goes to the end of Arrivals, where [Queue.Granted] tells.
+// Admit decides whether a request that arrives may stand in the queue. It returns the request as it
+// has to be stored, or why it is refused:
+//
+//   - [ErrConflict]: the name is in use as the other kind, which came first.
+//   - [ErrLost]: the request is a join, and its owner does not hold the lock.
+//   - [ErrUpgrade]: the request is a join, and its owner holds the lock in a mode that does not
+//     cover the request's.
+//
+// An admitted join is granted. An admitted stranger goes to the end of Arrivals; then
+// [Queue.Granted] says whether it is granted.
 func (q Queue) Admit(r Request) (Request, error) {
 	if r.Join() {
 		return q.admitJoin(r)
@@ -66,7 +71,7 @@ func (q Queue) Admit(r Request) (Request, error) {
 	return r, nil
 }
 
-// first returns the request that decides what kind of lock the name is.
+// first returns the request that decides which kind of lock the name is.
 func (q Queue) first() *Entry {
 	if len(q.Joins) > 0 {
 		return q.Joins[0]
@@ -77,8 +82,8 @@ func (q Queue) first() *Entry {
 	return nil
 }
 
-// admitJoin gives a join the token and the smallest limit of the hold that it joins, so that it
-// bounds as much as the hold did and no more, also after all other requests of the hold are gone.
+// admitJoin gives a join the token and the smallest limit of the hold that it joins. So the join
+// stands for the same limit as the hold, also after all other requests of the hold have gone.
 func (q Queue) admitJoin(r Request) (Request, error) {
 	held, covered, broken, limit := false, false, false, r.Limit
 	visit := func(e *Entry) {
@@ -112,8 +117,8 @@ func (q Queue) admitJoin(r Request) (Request, error) {
 	return r, nil
 }
 
-// Granted returns how many strangers, from the first, are granted. It looks at one more than those,
-// at most.
+// Granted returns how many strangers, from the first, are granted. It reads at most one more than
+// those.
 func (q Queue) Granted() int {
 	a := q.ahead()
 	for i, s := range q.Arrivals {
@@ -125,7 +130,8 @@ func (q Queue) Granted() int {
 	return len(q.Arrivals)
 }
 
-// Depends returns the requests that stranger i waits for, nearest first: none if it is granted.
+// Depends returns the requests for which stranger i waits, the nearest first; none if it is
+// granted.
 func (q Queue) Depends(i int) []*Entry {
 	s := q.Arrivals[i]
 	for j := i - 1; j >= 0; j-- {
@@ -144,9 +150,9 @@ func (q Queue) Depends(i int) []*Entry {
 	return q.fills(i)
 }
 
-// fills is Depends where only a limit can stand against the stranger. It stops at the nearest
-// requests that fill the smallest limit among them and its own, although a smaller one may stand
-// farther ahead: if everybody watched whoever set that, its departure would wake them all.
+// fills is Depends for a stranger against which only a limit can stand. It returns the nearest
+// requests that fill the smallest limit among theirs and its own. A smaller limit may stand farther
+// ahead, but if everybody waited for the request that set it, its departure would wake all of them.
 func (q Queue) fills(i int) []*Entry {
 	limit, owners := q.Arrivals[i].Limit, map[ID]bool{q.Arrivals[i].Owner: true}
 	var deps []*Entry
@@ -174,12 +180,11 @@ func (q Queue) fills(i int) []*Entry {
 	return nil
 }
 
-// ahead is the running sum of what stands against the next stranger: every join, and the strangers
-// so far.
+// ahead is the sum of what stands against the next stranger: every join, and the strangers ahead.
 type ahead struct {
-	strangers int         // owners that the strangers so far began
-	joined    map[ID]bool // owners of joins that none of those began; nil if there are no joins
-	// any of both is Exclusive; of a stranger's own joins only if it is itself
+	strangers int         // how many strangers, each of which is an owner
+	joined    map[ID]bool // the owners of joins that are none of those; nil if there are no joins
+	// one of them all is Exclusive; a stranger's own joins are so only if it is
 	exclusive bool
 	limit     int // the smallest limit; 0: none
 }
@@ -196,8 +201,7 @@ func (q Queue) ahead() ahead {
 	return a
 }
 
-// admits reports whether s is compatible with all that is ahead. Its own joins do not stand against
-// it.
+// admits reports whether s is compatible with all that is ahead. Its own joins do not count.
 func (a *ahead) admits(s *Entry) bool {
 	others := a.strangers + len(a.joined)
 	if a.joined[s.Owner] {

@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-// Opener opens the backend that a URL names and reaches it, or says why it cannot. It must not keep
-// c.URL, which may hold a password, beyond what its own client of the service needs, and its errors
-// must not show it.
+// Opener opens the backend that a URL names and reaches it, or says why it cannot. c.URL may hold a
+// password: an Opener keeps no more of it than its client of the service needs, and its errors do
+// not show it.
 type Opener func(ctx context.Context, c Config) (Backend, error)
 
-// Config is what an Opener is given: the URL, and the settings that all drivers share, which were
-// read from it already.
+// Config is what an Opener is given: the URL, and the settings that all drivers share, which
+// package dlock has read from it.
 type Config struct {
-	URL    *url.URL // without the shared parameters; of several hosts, with the first
+	URL    *url.URL // without the shared parameters, and with the first of several hosts
 	Hosts  []string // all hosts of the URL, as written: "h1:6379", "[::1]"
 	Prefix string   // put before every name in the service's key space; may be empty
-	// the default TTL of the client's locks; never 0. If nobody chose one, locks take the nearest
-	// that Capabilities allow
+	// the default TTL of the client's locks; never 0. If the user chose none, locks have the
+	// nearest TTL that Capabilities allow.
 	TTL    time.Duration
-	Client ID           // the client's ID, as its requests will carry it
+	Client ID           // the client's ID, which its requests will have
 	Logger *slog.Logger // never nil
 }
 
-// String returns the scheme alone, so that no log shows a password. So do GoString, LogValue and
-// MarshalText.
+// String returns the scheme alone, so that no log shows a password. GoString, LogValue and
+// MarshalText do the same.
 func (c Config) String() string {
 	if c.URL == nil {
 		return "driver.Config{}"
@@ -55,7 +55,8 @@ func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 // shared are the parameters that every URL takes; package dlock reads them.
 var shared = []string{"identity", "label", "prefix", "ttl"}
 
-// Addrs returns the hosts of the URL as addresses to dial: those without a port get the one given.
+// Addrs returns the hosts of the URL as addresses to dial. A host without a port gets the given
+// one.
 func (c Config) Addrs(port string) []string {
 	var addrs []string
 	for _, h := range c.Hosts {
@@ -67,7 +68,7 @@ func (c Config) Addrs(port string) []string {
 	return addrs
 }
 
-// Params reads the parameters of the URL that are the driver's own.
+// Params returns the parameters of the URL that are the driver's own.
 func (c Config) Params() *Params { return NewParams(c.URL.Query()) }
 
 var registry = struct {
@@ -75,7 +76,7 @@ var registry = struct {
 	openers map[string]Opener
 }{openers: map[string]Opener{}}
 
-// Register makes open responsible for URLs of the scheme. It is called from init functions, and
+// Register makes open the opener of URLs with the scheme. It is called from init functions. It
 // panics if the scheme is taken or open is nil.
 func Register(scheme string, open Opener) {
 	registry.Lock()
@@ -116,7 +117,7 @@ var ours = map[string][]string{
 	"zookeeper":     {"zookeeper", "zookeepers", "zk", "zks"},
 }
 
-// Imports returns the import path of the driver for each scheme that this repository has one for,
+// Imports returns, for each scheme that this repository has a driver for, the driver's import path,
 // whether the program imports it or not.
 func Imports() map[string]string {
 	paths := map[string]string{}
@@ -128,15 +129,15 @@ func Imports() map[string]string {
 	return paths
 }
 
-// Params reads URL parameters by name and type. What was never asked for is unknown: [Params.Err]
-// refuses it and lists what was. It is not safe for concurrent use.
+// Params reads URL parameters by name and type. A parameter that was never asked for is unknown:
+// [Params.Err] refuses it and lists those that were. It is not safe for concurrent use.
 type Params struct {
 	values url.Values
 	asked  []string
 	err    error
 }
 
-// NewParams reads from values.
+// NewParams returns the parameters in values.
 func NewParams(values url.Values) *Params { return &Params{values: values} }
 
 // String returns the parameter, or def if the URL does not have it.
@@ -181,11 +182,14 @@ func parse[T any](p *Params, name string, def T, f func(string) (T, error), want
 	return v
 }
 
-// TLS returns what the parameters that all drivers have for TLS say: tls_ca (the certificates that
-// are trusted in place of the system's), tls_cert and tls_key (the client's own), each a file in
-// PEM form, and tls_server_name (in place of the host's name). The server is always verified. A
-// file that cannot be used is a fault that [Params.Err] returns. A driver asks for it only if the
-// URL's scheme means TLS, so that elsewhere the parameters are unknown.
+// TLS returns the configuration that the parameters for TLS ask for. All drivers have the same:
+//
+//   - tls_ca: a file in PEM form with the certificates that are trusted in place of the system's.
+//   - tls_cert and tls_key: files in PEM form with the client's own certificate and its key.
+//   - tls_server_name: the name of the server in place of the host's name.
+//
+// The server is always verified. [Params.Err] returns an error if a file cannot be used. A driver
+// calls TLS only if the URL's scheme means TLS, so that elsewhere the parameters are unknown.
 func (p *Params) TLS() *tls.Config {
 	ca, cert, key := p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", "")
 	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.String("tls_server_name", "")}
@@ -210,9 +214,9 @@ func (p *Params) TLS() *tls.Config {
 	return t
 }
 
-// Err returns the first fault: a repeated parameter, one that cannot be parsed, a file that cannot
-// be used, or an unknown one. It matches [ErrInvalid]. Values are never shown, since they may be
-// secrets.
+// Err returns the first fault: a parameter that is repeated, that cannot be parsed or that is
+// unknown, or a file that cannot be used. It matches [ErrInvalid]. It never shows a value, which
+// may be a secret.
 func (p *Params) Err() error {
 	var unknown []string
 	for name := range p.values {
