@@ -73,7 +73,7 @@
 //
 // The first member begins with the format of all that is kept under the name, FORMAT in
 // lua/begin.lua. Every script reads that member first. If the format is another one, the call fails
-// with an error that says so, and touches nothing.
+// with an error that says so and matches [driver.ErrUnsupported], and touches nothing.
 //
 // A script is atomic. Each begins by reading the server's clock. It removes the holders that have
 // expired, and up to a hundred of those who died while they waited, and grants whoever is next by

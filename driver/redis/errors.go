@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
@@ -19,8 +20,9 @@ func (b *Backend) explain(ctx context.Context, name string, err error) error {
 		err = kit.Hide(ctx, fault.Late(err))
 	}
 	switch s := err.Error(); {
-	case strings.Contains(s, "has the format"):
-		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", b.space.Key(name), err)
+	case fault.OtherFormat(err):
+		return fmt.Errorf("%w: the key %q was written by another version of dlock; clients of both cannot share a prefix: %w",
+			driver.ErrUnsupported, b.space.Key(name), err)
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.space.Key(name), err)
 	}

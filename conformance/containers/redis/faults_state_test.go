@@ -87,6 +87,9 @@ func TestRedisForeignKeys(t *testing.T) {
 					if err == nil || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), c.says) || !errors.As(err, new(goredis.Error)) {
 						t.Errorf("%s: error %v; want the server's, with the name of the key, that says %q", what, err, c.says)
 					}
+					if other := strings.Contains(c.what, "version"); errors.Is(err, driver.ErrUnsupported) != other {
+						t.Errorf("%s: %v matches ErrUnsupported: %t", what, err, !other)
+					}
 					for _, no := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrConflict} {
 						if errors.Is(err, no) {
 							t.Errorf("%s: %v, of what nobody can know", what, err)

@@ -127,6 +127,18 @@ func (e *noMajority) Unwrap() []error {
 	return errs
 }
 
+// Is matches [driver.ErrUnsupported] if so many masters have another version's format that there is
+// no majority without them.
+func (e *noMajority) Is(target error) bool {
+	n := 0
+	for _, err := range e.errs {
+		if fault.OtherFormat(err) {
+			n++
+		}
+	}
+	return target == driver.ErrUnsupported && e.b.impossible(n)
+}
+
 // explain says what a user can do about an error of a master.
 func (b *Backend) explain(name string, err error) error {
 	if err == nil {
@@ -137,7 +149,7 @@ func (b *Backend) explain(name string, err error) error {
 		return kit.Hide(context.Background(), err) // no context of the caller's
 	case kit.IsContext(err):
 		return errNoAnswer
-	case strings.Contains(s, "has the format"):
+	case fault.OtherFormat(err):
 		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", b.holderKey(name), err)
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holderKey(name), err)

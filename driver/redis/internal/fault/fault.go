@@ -67,6 +67,11 @@ func hasPrefix(err error, prefixes ...string) bool {
 	return false
 }
 
+// OtherFormat reports whether a script says that a key has another version's format.
+func OtherFormat(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "of dlock; this client has")
+}
+
 // Explain says what a user can do about an error of any server. page is the one that lists the
 // rights.
 func Explain(err error, page string) error {
