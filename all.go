@@ -3,7 +3,6 @@ package dlock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -96,7 +95,7 @@ func (a *all) take(ctx context.Context, wait bool) (*Lease, error) {
 		l, err := p.take(waiting, wait)
 		if err != nil {
 			if ctx.Err() == nil {
-				err = cmp.Or(whole.lostPart(), err)
+				err = cmp.Or(whole.Err(), err)
 			}
 			op := "lock"
 			if !wait {
@@ -105,42 +104,28 @@ func (a *all) take(ctx context.Context, wait bool) (*Lease, error) {
 			whole.abandon(ctx)
 			return nil, wrap(op, p.name, p.c.caps.Backend, err)
 		}
-		whole.parts = append(whole.parts, l)
+		whole.shares = append(whole.shares, l.shares...)
 		waiting = l.Context(waiting)
 	}
-	for _, l := range whole.parts {
-		l.mu.Lock()
-		l.whole = whole
-		end := l.end
-		l.mu.Unlock()
-		if end != nil {
-			whole.finish(end)
-		}
+	for _, s := range whole.shares {
+		s.mu.Lock()
+		s.lease.all = whole
+		s.mu.Unlock()
 	}
 	return whole, nil
-}
-
-// lostPart returns the error of a part that is over, if there is one.
-func (l *Lease) lostPart() error {
-	for _, p := range l.parts {
-		if err := p.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // abandon gives the parts back that Lock has so far; what that says of holds that nobody has had is
 // not the caller's. It returns soon after ctx ended, since Lock has to; the rest is then done in
 // the background.
 func (l *Lease) abandon(ctx context.Context) {
-	if len(l.parts) == 0 {
+	if len(l.shares) == 0 {
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.unlockParts(ctx)
+		l.Unlock(ctx)
 	}()
 	select {
 	case <-done:
@@ -153,21 +138,4 @@ func (l *Lease) abandon(ctx context.Context) {
 	case <-done:
 	case <-t.C:
 	}
-}
-
-// unlockParts gives all parts back, the last first, and joins what went wrong.
-func (l *Lease) unlockParts(ctx context.Context) error {
-	var errs []error
-	for _, p := range slices.Backward(l.parts) {
-		errs = append(errs, p.Unlock(ctx))
-	}
-	return errors.Join(errs...)
-}
-
-func names(ls []*Lease) string {
-	var s []string
-	for _, l := range ls {
-		s = append(s, l.Name())
-	}
-	return strings.Join(s, ", ")
 }

@@ -150,7 +150,7 @@ func TestAllOverTwoBackends(t *testing.T) {
 
 	one, two = newOn(t, newMemory(nil), Identity("1")), newOn(t, newMemory(nil), Identity("2"))
 	l := mustLock(t, All(two.Mutex("a"), one.Mutex("a")), t.Context())
-	if l.Leases()[0].hold.c != one {
+	if l.Leases()[0].shares[0].held.c != one {
 		t.Error("not in the order of the keys")
 	}
 	ctx := l.Context(t.Context())
@@ -187,7 +187,7 @@ func TestACancelledAllReturnsInTimeWhateverReleaseDoes(t *testing.T) {
 			t.Errorf("returned %s after the end of its context", d)
 		}
 		cut.Store(false)
-		time.Sleep(2*grace + 2*giveBackMax)
+		time.Sleep(2*grace + 2*longestPause)
 		if !free(t, c, "a") || !free(t, c, "b") {
 			t.Error("not given back when the backend came back")
 		}

@@ -4,22 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
 )
 
 // grace bounds clean-up that goes on after its context ended, and each part of Close.
-const grace = 3 * time.Second
+const grace = hold.Grace
 
 // Client locks on one backend. It is safe for concurrent use. Close it when done.
 type Client struct {
-	b    driver.Backend
-	caps Capabilities
-	id   driver.ID
-	set  settings
+	b     driver.Backend
+	caps  Capabilities
+	id    driver.ID
+	set   settings
+	holds *hold.Set
 
 	ctx   context.Context // ends with Close
 	stop  context.CancelCauseFunc
@@ -27,10 +28,6 @@ type Client struct {
 
 	mu     sync.Mutex
 	closed chan struct{} // nil until Close begins, closed when it is done
-	held   renewer
-	back   giveBacks
-
-	wall func() time.Time // the wall clock; tests set it
 }
 
 // New returns a client on a backend that the caller opened with its driver's own constructor, and
@@ -50,14 +47,15 @@ func New(b driver.Backend, opts ...Option) (*Client, error) {
 }
 
 func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
-	c := &Client{b: b, id: id, set: set, caps: capabilities(b), wall: time.Now}
+	c := &Client{b: b, id: id, set: set, caps: capabilities(b)}
 	if err := set.check(c.caps); err != nil {
 		return nil, err
 	}
 	c.set.ttl = set.lease(c.caps)
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.holds = hold.New(hold.Config{Backend: b, Name: c.caps.Backend, FixedOutlives: c.caps.FixedOutlives, Logger: set.logger, Now: set.now})
 	if n, ok := b.(driver.Notifier); ok {
-		n.Notify(c.loseID)
+		n.Notify(c.holds.Report)
 	}
 	return c, nil
 }
@@ -157,6 +155,27 @@ func (c *Client) done(b *bound) {
 	c.calls.Done()
 }
 
+// graceOver is the end of what goes on after its caller's context ended.
+var graceOver = &over{grace}
+
+// release releases a request now, or in the background if that leaves the outcome unknown.
+func (c *Client) release(ctx context.Context, r driver.Request) error {
+	ended, limit := contextErr(ctx), noAnswer
+	if ended != nil {
+		ctx, limit = context.WithoutCancel(ctx), graceOver
+	}
+	b := bounded(ctx, limit)
+	defer b.end()
+	err := c.holds.Release(b, r)
+	if err == nil || errors.Is(err, ErrLost) {
+		return err
+	}
+	if err = explain(b, err); ended != nil {
+		err = fmt.Errorf("%w: %w", ended, err)
+	}
+	return err
+}
+
 // Close ends the contexts of the client's leases, gives back what it holds (but fixed leases where
 // Capabilities say FixedOutlives: those stand until their time), makes its calls under way return
 // [ErrClosed], and closes the backend. It takes a few seconds at most; what could not be given back
@@ -171,86 +190,40 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = make(chan struct{})
-	holds := c.held.clear()
-	rest := c.back.clear()
 	c.mu.Unlock()
 	defer close(c.closed)
 
 	c.stop(ErrClosed)
-	for _, h := range holds {
-		h.finish(ErrClosed)
-		if !h.req.Fixed || !c.caps.FixedOutlives {
-			rest = append(rest, h.req)
-		}
+	c.holds.Close()
+	returned := func() error {
+		c.calls.Wait()
+		c.holds.Wait()
+		return nil
 	}
-	if !within(grace, c.calls.Wait) {
+	if ok, _ := within(grace, returned); !ok {
 		c.set.logger.Warn("dlock: calls still under way at Close", "backend", c.caps.Backend)
 	}
-	c.mu.Lock()
-	rest = append(rest, c.back.clear()...) // from calls that ended only now
-	c.mu.Unlock()
-	err := c.releaseAll(rest)
-	closed := make(chan error, 1)
-	if !within(2*grace, func() { closed <- c.b.Close() }) {
-		err = errors.Join(err, fmt.Errorf("the backend did not close within %s", 2*grace))
-	} else {
-		err = errors.Join(err, <-closed)
+	ok, err := within(grace+grace/2, c.holds.ReleaseAll)
+	if !ok {
+		err = errors.New("holds could not be given back in time; they expire within their TTLs")
 	}
-	err = hide(err)
-	return wrap("close", "", c.caps.Backend, err)
+	ok, end := within(2*grace, c.b.Close)
+	if !ok {
+		end = fmt.Errorf("the backend did not close within %s", 2*grace)
+	}
+	return wrap("close", "", c.caps.Backend, hide(errors.Join(err, end)))
 }
 
-// within runs f and reports whether it returned in time. If not, it goes on alone.
-func within(d time.Duration, f func()) bool {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
+// within runs f. It reports whether f returned in time, and what; if not, f goes on alone.
+func within(d time.Duration, f func() error) (ok bool, err error) {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-done:
-		return true
+	case err := <-done:
+		return true, err
 	case <-t.C:
-		return false
+		return false, nil
 	}
-}
-
-// releaseAll gives back what is left at Close, several at a time.
-func (c *Client) releaseAll(rs []driver.Request) error {
-	if len(rs) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	work := make(chan driver.Request, len(rs))
-	for _, r := range rs {
-		work <- r
-	}
-	close(work)
-	var (
-		mu     sync.Mutex
-		failed int
-		last   error
-		wg     sync.WaitGroup
-	)
-	for range min(len(rs), 32) {
-		wg.Go(func() {
-			for r := range work {
-				if err := c.b.Release(ctx, r); err != nil && !errors.Is(err, ErrLost) {
-					mu.Lock()
-					failed, last = failed+1, err
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	if !within(grace+grace/2, wg.Wait) {
-		return fmt.Errorf("holds could not be given back in time; they expire within their TTLs")
-	}
-	if failed > 0 {
-		return fmt.Errorf("%s holds could not be given back; they expire within their TTLs: %w", strconv.Itoa(failed), last)
-	}
-	return nil
 }

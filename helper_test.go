@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/memory"
@@ -165,6 +166,26 @@ func hungRenew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 }
 
 const day = 24 * time.Hour
+
+// longestPause is the longest between two attempts to release in the background.
+const longestPause = 5 * time.Second
+
+// clock is an option that sets the clock of the client's holds.
+type clock func() time.Time
+
+func (now clock) client(s *settings) { s.now = now }
+
+// asleep is a reading of time.Now from before the machine was suspended for d, or, if d is negative,
+// from after it was: the monotonic clock stood still.
+func asleep(d time.Duration) time.Time {
+	now := time.Now().Add(-d)
+	(*struct {
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	})(unsafe.Pointer(&now)).ext += int64(d)
+	return now
+}
 
 // mustBeLost waits until the lease is lost, for an hour of virtual time at most.
 func mustBeLost(t *testing.T, l *Lease) {

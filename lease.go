@@ -3,32 +3,57 @@ package dlock
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
 )
 
 // Lease is one lock held: what Lock returned, until Unlock. It renews itself (unless it is a
 // [FixedLease]) until it is given back, the client is closed, or it is lost. It is safe for
 // concurrent use.
 type Lease struct {
-	hold  *hold    // nil for a lease of All
-	parts []*Lease // of a lease of All
+	shares []*share      // one; of a lease of All those of its parts, in the order of their locking
+	all    *Lease        // the lease of All that this is a part of
+	lost   chan struct{} // made when asked for
+	// the mutex of the first share guards all and lost
+}
 
-	mu    sync.Mutex
-	whole *Lease // the lease of All that this is a part of
-	// nil while held; then for good ErrLost, ErrNotHeld (given back) or ErrClosed
-	end      error
-	lost     chan struct{}         // made when asked for
-	contexts map[*derived]struct{} // those that end with the lease
+// share is what a lease has of a hold: the last one given back frees the lock. It is the
+// [hold.Holder] there, and the hold knows how it ended.
+type share struct {
+	lease *Lease // whose only one it is; that of All has it too
+	held  *held
+
+	mu       sync.Mutex
+	contexts map[*derived]struct{} // those that end with it
+}
+
+// held is a hold of a client.
+type held struct {
+	hold.Hold
+	c *Client
 }
 
 // derived is a context that Context returned.
 type derived struct {
 	cancel context.CancelCauseFunc
 	detach func() bool
+}
+
+// newLease returns a lease with a share in the hold, to which nobody has attached it yet.
+func newLease(h *held) *Lease {
+	v := &struct { // one allocation
+		lease Lease
+		share share
+		list  [1]*share
+	}{share: share{held: h}}
+	v.share.lease = &v.lease
+	v.list[0] = &v.share
+	v.lease.shares = v.list[:]
+	return &v.lease
 }
 
 // Unlock gives the lease back. The lock is free when the last lease of the hold is given back; then
@@ -39,107 +64,64 @@ type derived struct {
 // [ErrClosed]: the client's Close gave it back. Any other error leaves the outcome unknown: the
 // lease is over for the caller, and is given back in the background or expires within its TTL.
 func (l *Lease) Unlock(ctx context.Context) error {
-	if l.parts != nil {
-		return l.unlockParts(ctx)
+	var errs []error
+	for _, s := range slices.Backward(l.shares) {
+		if err := s.unlock(ctx); err != nil {
+			errs = append(errs, err)
+		}
 	}
-	return l.hold.c.fail("unlock", l, l.unlock(ctx))
+	return join(errs)
 }
 
-func (l *Lease) unlock(ctx context.Context) error {
-	h := l.hold
-	if err := l.expired(); err != nil {
-		return err
-	}
-	h.c.mu.Lock()
-	l.mu.Lock()
-	if err := l.end; err != nil {
-		l.mu.Unlock()
-		h.c.mu.Unlock()
-		return err
-	}
-	if h.over { // this moment; finish is on its way
-		err := h.c.overLocked()
-		l.mu.Unlock()
-		h.c.mu.Unlock()
-		return err
-	}
-	last := h.leave(l)
+func (s *share) unlock(ctx context.Context) error {
+	last, err := s.held.Detach(s)
 	if last {
-		h.c.calls.Add(1) // Close waits for it
-		defer h.c.calls.Done()
+		defer s.held.c.holds.Done()
+		err = s.held.c.release(ctx, *s.held.Request())
 	}
-	h.c.mu.Unlock()
-	l.endLocked(ErrNotHeld)
-	if !last {
-		return nil
-	}
-	return h.c.release(ctx, h.req)
+	return s.wrap("unlock", err)
 }
 
-// graceOver ends what goes on after its caller's context ended.
-var graceOver = &over{grace}
-
-// release gives a request back now, or in the background if the outcome is unknown.
-func (c *Client) release(ctx context.Context, r driver.Request) error {
-	caller, limit := contextErr(ctx), noAnswer
-	if caller != nil {
-		ctx, limit = context.WithoutCancel(ctx), graceOver
+// join returns the one error as it is, or several joined.
+func join(errs []error) error {
+	if len(errs) == 1 {
+		return errs[0]
 	}
-	b := bounded(ctx, limit)
-	defer b.end()
-	err := c.b.Release(b, r)
-	if err == nil || errors.Is(err, ErrLost) {
-		return err
-	}
-	c.mu.Lock()
-	c.giveBack(r)
-	c.mu.Unlock()
-	if err = explain(b, err); caller != nil {
-		err = fmt.Errorf("%w: %w", caller, err)
-	}
-	return err
+	return errors.Join(errs...)
 }
 
-// fail wraps what went wrong with a lease.
-func (c *Client) fail(op string, l *Lease, err error) error {
-	return wrap(op, l.Name(), c.caps.Backend, err)
-}
-
-// finish ends the lease, once.
-func (l *Lease) finish(why error) {
-	l.mu.Lock()
-	if l.end != nil {
-		l.mu.Unlock()
-		return
+// Ended is what the hold calls when the share is over.
+func (s *share) Ended(end error) {
+	s.mu.Lock()
+	contexts, all := s.contexts, s.lease.all
+	s.contexts = nil
+	s.mu.Unlock()
+	if end == ErrLost {
+		s.lease.closeLost()
+		if all != nil {
+			all.closeLost()
+		}
 	}
-	l.endLocked(why)
-}
-
-// endLocked ends the lease and releases l.mu, which is held: contexts are cancelled without it,
-// since what they wake may come back here.
-func (l *Lease) endLocked(why error) {
-	l.end = why
-	contexts, whole := l.contexts, l.whole
-	l.contexts = nil
-	if why == ErrLost && l.lost != nil {
-		close(l.lost)
-	}
-	l.mu.Unlock()
-	for d := range contexts {
+	for d := range contexts { // without the mutex: what they wake may come back here
 		d.detach()
-		d.cancel(l.cause(why))
-	}
-	if whole != nil && why != ErrNotHeld {
-		whole.finish(why)
+		d.cancel(s.cause(end))
 	}
 }
 
-// cause is that of a context which ends because of why.
-func (l *Lease) cause(why error) error {
-	if why == ErrNotHeld {
+// end returns why the share is over, for good; nil if it is not.
+func (s *share) end() error { return s.held.End(s) }
+
+// cause is that of a context which ends with the share.
+func (s *share) cause(end error) error {
+	if end == ErrNotHeld {
 		return context.Canceled
 	}
-	return wrap("lease", l.Name(), l.backend(), why)
+	return s.wrap("lease", end)
+}
+
+// wrap wraps what went wrong with the share.
+func (s *share) wrap(op string, err error) error {
+	return wrap(op, s.held.Request().Name, s.held.c.caps.Backend, err)
 }
 
 // Context returns a context that carries the hold: a Lock of the same name under it re-enters. It
@@ -147,46 +129,63 @@ func (l *Lease) cause(why error) error {
 // cause ([context.Cause]) that matches ErrLost or ErrClosed. Until one of them ends it takes some
 // memory: derive one where the work begins, not one in each turn of a loop.
 func (l *Lease) Context(parent context.Context) context.Context {
-	if l.parts != nil {
-		for _, p := range l.parts {
-			parent = p.Context(parent)
-		}
-		return parent
+	for _, s := range l.shares {
+		parent = s.context(parent)
 	}
+	return parent
+}
+
+func (s *share) context(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
-	l.expired() // a lease that is over since a moment cancels it here
-	l.mu.Lock()
-	if end := l.end; end != nil {
-		l.mu.Unlock()
-		cancel(l.cause(end))
+	s.held.Judge() // it may be over since a moment
+	s.mu.Lock()
+	if end := s.end(); end != nil {
+		s.mu.Unlock()
+		cancel(s.cause(end))
 	} else {
 		d := &derived{cancel: cancel}
 		d.detach = context.AfterFunc(ctx, func() { // it ended with its parent: forget it
-			l.mu.Lock()
-			delete(l.contexts, d)
-			l.mu.Unlock()
+			s.mu.Lock()
+			delete(s.contexts, d)
+			s.mu.Unlock()
 		})
-		if l.contexts == nil {
-			l.contexts = map[*derived]struct{}{}
+		if s.contexts == nil {
+			s.contexts = map[*derived]struct{}{}
 		}
-		l.contexts[d] = struct{}{}
-		l.mu.Unlock()
+		s.contexts[d] = struct{}{}
+		s.mu.Unlock()
 	}
-	return carry(ctx, &carried{owner: l.Owner(), hold: l.hold})
+	return carry(ctx, &carried{owner: s.held.owner(), held: s.held})
 }
 
 // Lost returns a channel that is closed if the lease is lost, and never otherwise: not by Unlock,
 // not by Close.
 func (l *Lease) Lost() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	mu := &l.shares[0].mu
+	mu.Lock()
+	defer mu.Unlock()
 	if l.lost == nil {
 		l.lost = make(chan struct{})
-		if l.end == ErrLost {
+		if slices.ContainsFunc(l.shares, func(s *share) bool { return s.end() == ErrLost }) {
 			close(l.lost)
 		}
 	}
 	return l.lost
+}
+
+// closeLost closes what Lost returned, once.
+func (l *Lease) closeLost() {
+	mu := &l.shares[0].mu
+	mu.Lock()
+	defer mu.Unlock()
+	if l.lost == nil {
+		return
+	}
+	select {
+	case <-l.lost:
+	default:
+		close(l.lost)
+	}
 }
 
 // Err returns nil while the lease is held and trusted, and afterwards, for good, why it is over: an
@@ -194,143 +193,147 @@ func (l *Lease) Lost() <-chan struct{} {
 // one case: if the wall clock ran ahead of the monotonic one (the machine was suspended), it asks
 // the backend, for up to TTL/3, and any other error says that there was no answer yet.
 func (l *Lease) Err() error {
-	if l.parts != nil {
-		for _, p := range l.parts {
-			if err := p.Err(); err != nil {
-				return err
-			}
+	for _, s := range l.shares {
+		if err := s.err(); err != nil {
+			return err
 		}
-		return nil
 	}
-	if err := l.ended(); err != nil {
-		return l.hold.c.fail("lease", l, err)
-	}
-	h := l.hold
-	known, err := h.judge()
-	if !known {
-		ctx := bounded(h.c.ctx, &over{h.req.TTL / 3})
-		defer ctx.end()
-		err = h.renew(ctx)
-	}
-	return h.c.fail("lease", l, l.orEnded(err))
+	return nil
 }
 
-// orEnded returns err, or why the lease is over: that of a hold says lost also if an Unlock of this
-// lease went between.
-func (l *Lease) orEnded(err error) error {
+func (s *share) err() error {
+	if end := s.end(); end != nil {
+		return s.wrap("lease", end)
+	}
+	known, err := s.held.Judge()
+	if !known {
+		ctx := bounded(s.held.c.ctx, &over{s.held.Request().TTL / 3})
+		defer ctx.end()
+		err = s.held.prove(ctx)
+	}
+	return s.wrap("lease", s.orEnd(err))
+}
+
+// orEnd returns err, or why the share is over: the hold is lost to a call that an Unlock of the
+// share overtook.
+func (s *share) orEnd(err error) error {
 	if err != nil {
-		if end := l.ended(); end != nil {
+		if end := s.end(); end != nil {
 			return end
 		}
 	}
 	return err
 }
 
-// ended returns why the lease is over, if it is.
-func (l *Lease) ended() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.end
-}
-
-// expired ends a lease whose trust has run out, should the timer not have fired yet, and returns
-// ErrLost then.
-func (l *Lease) expired() error {
-	if l.ended() != nil {
-		return nil
-	}
-	h := l.hold
-	h.c.mu.Lock()
-	late := !h.over && !time.Now().Before(h.until)
-	h.c.mu.Unlock()
-	if !late {
-		return nil
-	}
-	h.c.lose(h, h.overdue())
-	return ErrLost
-}
-
 // Renew proves the lease now, with a call to the backend, and starts the time of a [FixedLease]
-// anew. [ErrLost]: it is lost. [ErrNotHeld], [ErrClosed]: it was over before. Any other error
+// again. [ErrLost]: it is lost. [ErrNotHeld], [ErrClosed]: it was over before. Any other error
 // (after 10 s at most) left it as it was; it is trusted until Until.
 func (l *Lease) Renew(ctx context.Context) error {
-	if l.parts != nil {
-		var errs []error
-		for _, p := range l.parts {
-			errs = append(errs, p.Renew(ctx))
+	var errs []error
+	for _, s := range l.shares {
+		if err := s.renew(ctx); err != nil {
+			errs = append(errs, err)
 		}
-		return errors.Join(errs...)
 	}
-	return l.hold.c.fail("renew", l, l.renew(ctx))
+	return join(errs)
 }
 
-func (l *Lease) renew(ctx context.Context) error {
-	if err := l.expired(); err != nil {
+func (s *share) renew(ctx context.Context) error {
+	s.held.Judge() // it may be over since a moment
+	err := s.end()
+	if err == nil {
+		err = s.orEnd(s.held.prove(ctx))
+	}
+	return s.wrap("renew", err)
+}
+
+// prove proves the hold with a call of its own.
+func (h *held) prove(caller context.Context) error {
+	ctx, err := h.c.begin(caller, noAnswer)
+	if err != nil {
 		return err
 	}
-	if err := l.ended(); err != nil {
+	defer h.c.done(ctx)
+	return explain(ctx, h.Prove(ctx))
+}
+
+// check reports whether the hold can be trusted now. It asks the backend if the clocks disagree.
+func (h *held) check(ctx context.Context) error {
+	if known, err := h.Judge(); known {
 		return err
 	}
-	return l.orEnded(l.hold.renew(ctx))
+	return h.prove(ctx)
+}
+
+// reenter returns another lease of the hold.
+func (h *held) reenter(ctx context.Context) (*Lease, error) {
+	if err := h.check(ctx); err != nil {
+		return nil, err
+	}
+	l := newLease(h)
+	if err := h.Attach(l.shares[0]); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (h *held) owner() Owner {
+	r := h.Request()
+	return Owner{backend: h.c.caps.Backend, identity: h.c.set.identity, name: r.Name, id: r.Owner, token: h.Token()}
 }
 
 // Until returns the end of trust, with a monotonic reading: unless it is proved again before, the
 // lease is lost then. Renewals move it on. After the end of the lease it stays where it was.
 func (l *Lease) Until() time.Time {
-	if l.parts != nil {
-		least := l.parts[0].Until()
-		for _, p := range l.parts[1:] {
-			if u := p.Until(); u.Before(least) {
-				least = u
-			}
+	least := l.shares[0].held.Until()
+	for _, s := range l.shares[1:] {
+		if u := s.held.Until(); u.Before(least) {
+			least = u
 		}
-		return least
 	}
-	l.hold.c.mu.Lock()
-	defer l.hold.c.mu.Unlock()
-	return l.hold.until
+	return least
 }
 
 // Token returns the fencing token: the same for all leases of a hold, and greater than those of
 // earlier exclusive holds of the name. It is 0 where Capabilities say no fencing, and for a lease
 // of [All], whose parts have their own.
 func (l *Lease) Token() Token {
-	if l.parts != nil {
+	if l.ofAll() {
 		return 0
 	}
-	return l.hold.token
+	return l.shares[0].held.Token()
 }
 
 // Name returns the name of the lock.
 func (l *Lease) Name() string {
-	if l.parts != nil {
-		return names(l.parts)
+	if len(l.shares) == 1 {
+		return l.shares[0].held.Request().Name
 	}
-	return l.hold.req.Name
+	var names []string
+	for _, s := range l.shares {
+		names = append(names, s.held.Request().Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Owner returns the hold's owner, for [WithOwner] in another client or process; of a lease of
 // [All], the zero Owner: its parts have their own.
 func (l *Lease) Owner() Owner {
-	if l.parts != nil {
+	if l.ofAll() {
 		return Owner{}
 	}
-	c := l.hold.c
-	return Owner{backend: c.caps.Backend, identity: c.set.identity, name: l.hold.req.Name, id: l.hold.req.Owner, token: l.hold.token}
+	return l.shares[0].held.owner()
 }
 
 // Leases returns the parts of a lease of [All], in the order in which they were locked; of any
 // other lease, itself.
 func (l *Lease) Leases() []*Lease {
-	if l.parts != nil {
-		return append([]*Lease(nil), l.parts...)
+	var ls []*Lease
+	for _, s := range l.shares {
+		ls = append(ls, s.lease)
 	}
-	return []*Lease{l}
+	return ls
 }
 
-func (l *Lease) backend() string {
-	if l.parts != nil {
-		return ""
-	}
-	return l.hold.c.caps.Backend
-}
+// ofAll reports whether All made the lease: its shares, even if it is one, are those of others.
+func (l *Lease) ofAll() bool { return l.shares[0].lease != l }

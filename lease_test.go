@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
 )
 
 func textLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
@@ -76,7 +77,7 @@ func TestUnlockIsBoundedAndGoesOnInTheBackground(t *testing.T) {
 		wantErr(t, l.Unlock(t.Context()), ErrNotHeld)
 		time.Sleep(time.Minute)
 		cut.Store(false)
-		time.Sleep(grace + 2*giveBackMax)
+		time.Sleep(grace + 2*longestPause)
 		if !free(t, c, "a") {
 			t.Error("not given back when the backend came back")
 		}
@@ -119,7 +120,7 @@ func TestABadGiveBackHoldsUpNoOther(t *testing.T) {
 		bad.Unlock(t.Context())
 		good.Unlock(t.Context())
 		fail.Store(false)
-		time.Sleep(2 * giveBackMax)
+		time.Sleep(2 * longestPause)
 		if !free(t, c, "good") {
 			t.Error("good waits for bad")
 		}
@@ -131,7 +132,7 @@ func TestFixedLease(t *testing.T) {
 		c, b := newHooked(t)
 		start := time.Now()
 		l := mustLock(t, c.Mutex("a", FixedLease(10*time.Second)), t.Context())
-		if got := l.Until().Sub(start); got != 10*time.Second-margin(10*time.Second) {
+		if got := l.Until().Sub(start); got != 10*time.Second-hold.Margin(10*time.Second) {
 			t.Errorf("trusted for %s", got)
 		}
 		time.Sleep(9 * time.Second)
@@ -183,7 +184,7 @@ func TestContextEndsAsItSays(t *testing.T) {
 			t.Error("parent's cause:", context.Cause(ctx))
 		}
 		synctest.Wait()
-		if n := len(l.contexts); n != 0 {
+		if n := len(l.shares[0].contexts); n != 0 {
 			t.Errorf("%d contexts kept after their parent ended", n)
 		}
 		ctx = l.Context(t.Context())
@@ -377,13 +378,14 @@ func TestALeaseGivenBackMeanwhileIsNotLost(t *testing.T) {
 		"Renew": func(l *Lease) error { return l.Renew(context.Background()) },
 		"Err":   (*Lease).Err,
 	} {
-		c, b := newHooked(t)
+		ahead := time.Duration(0)
+		c, b := newHooked(t, clock(func() time.Time { return asleep(-ahead) }))
 		l := mustLock(t, c.Mutex("a"), t.Context())
 		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 			mustUnlock(t, l)
 			return b.Backend.Renew(ctx, rs)
 		}
-		c.wall = func() time.Time { return time.Now().Add(time.Hour) } // lets Err ask the backend
+		ahead = time.Hour // lets Err ask the backend
 		err := ask(l)
 		if wantErr(t, err, ErrNotHeld); errors.Is(err, ErrLost) {
 			t.Errorf("%s: %v", what, err)

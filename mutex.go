@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
 )
 
 // lock is the Mutex of one name.
@@ -78,8 +79,8 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	wait = wait && (l.wait == nil || l.wait.d > 0)
 	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: wait}
 	if in := carriedFor(ctx, l.c, l.name); in != nil {
-		if h := in.hold; h != nil {
-			if h.c == l.c && h.req.Mode == r.Mode && h.req.Semaphore() == r.Semaphore() {
+		if h := in.held; h != nil {
+			if h.c == l.c && h.Request().Mode == r.Mode && h.Request().Semaphore() == r.Semaphore() {
 				return h.reenter(ctx)
 			}
 			// The service may still have what its client does not trust any more, or has closed.
@@ -88,7 +89,7 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 			} else if err != nil {
 				return nil, err
 			}
-		} else if l.c.lostOwner(l.name, in.owner.id) {
+		} else if l.c.holds.Lost(l.name, in.owner.id) {
 			return nil, ErrLost
 		}
 		if !l.c.caps.Joins {
@@ -112,39 +113,34 @@ func (l *lock) within(r driver.Request) *over {
 // gives up.
 const lateGrants = 3
 
-// acquire sends the request, whose ID (and owner, if it is a stranger) it chooses, and makes a
-// lease of the grant.
+// acquire sends the request, whose ID (and owner, if it is no join) it chooses, and makes a lease of
+// the grant.
 func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) (*Lease, error) {
 	ctx, err := c.begin(caller, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer c.done(ctx)
-	var h *hold // of one that may wait, which is watched
-	stranger := r.Owner.IsZero()
-	if stranger && r.Wait {
-		h = &hold{c: c, req: r, heap: -1, waits: true}
-		defer c.unwatch(h)
+	h := &held{c: c}
+	l, err := h.acquire(ctx, r)
+	if err != nil {
+		h.Forget()
 	}
+	return l, err
+}
+
+// acquire makes h the hold of r, and returns its first lease. What was over before it was seen here,
+// waiting or granted, is never resumed: a new request is sent instead.
+func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
+	c, join := h.c, !r.Owner.IsZero()
 	held := false // the service said so, and to come again
 	for late := 0; ; {
 		r.ID = driver.NewID()
-		if stranger {
+		if !join {
 			r.Owner = r.ID
 		}
-		c.mu.Lock()
-		c.held.expect(r.ID)
-		if h != nil && h.began.IsZero() && c.closed == nil {
-			h.began = time.Now()
-			c.held.due(c, h, h.began.Add(r.TTL))
-		}
-		c.mu.Unlock()
+		c.holds.Expect(&h.Hold, r)
 		g, err := c.b.Acquire(ctx, r)
-		if err != nil {
-			c.mu.Lock()
-			c.held.forget(r.ID)
-			c.mu.Unlock()
-		}
 		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
 			held = true
 			if pause(ctx, retry.After) == nil {
@@ -156,7 +152,7 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) 
 			err = driver.Waited(ctx)
 		}
 		// nobody heard of it for too long while it waited: it takes a new place
-		if stranger && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil {
+		if !join && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil {
 			if late++; late < lateGrants {
 				continue
 			}
@@ -165,16 +161,14 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) 
 		if err != nil {
 			return nil, explain(ctx, c.heldHere(r, err))
 		}
-		lease, err := c.hold(h, r, g)
-		if err != errLate {
-			return lease, err
-		}
-		// The hold may be over already. It is never resumed: what may stand of it is given back,
-		// and a new one asked for.
-		if ctx.Err() != nil { // nobody waits for that any more
-			c.mu.Lock()
-			c.giveBack(r)
-			c.mu.Unlock()
+		l := newLease(h)
+		switch err := h.Granted(g, l.shares[0]); {
+		case err == nil:
+			return l, nil
+		case err != hold.ErrLate:
+			return nil, err
+		case ctx.Err() != nil: // nobody waits for it any more
+			c.holds.ReleaseLater(r)
 			return nil, explain(ctx, ctx.Err())
 		}
 		r.Uncertain = true
@@ -186,24 +180,10 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) 
 	}
 }
 
-// unwatch ends the watch over a request that waits.
-func (c *Client) unwatch(h *hold) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h.waits {
-		c.held.drop(h)
-	}
-}
-
 // heldHere makes a refusal say that it is a hold of this same client which stands against the
 // request, if it is.
 func (c *Client) heldHere(r driver.Request, err error) error {
-	if r.Wait || !errors.Is(err, ErrHeld) {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.held.against(&r, time.Now()) != nil {
+	if !r.Wait && errors.Is(err, ErrHeld) && c.holds.Blocks(&r) {
 		return errHeldHere
 	}
 	return err

@@ -40,6 +40,8 @@ type settings struct {
 	label    string
 	identity string
 	logger   *slog.Logger
+
+	now func() time.Time // the clock of holds; nil but in tests
 }
 
 func newSettings() settings {

@@ -97,7 +97,7 @@ func WithOwner(ctx context.Context, o Owner) context.Context {
 // carried is one hold in a context: a chain, the innermost first.
 type carried struct {
 	owner Owner
-	hold  *hold // nil if it came as text
+	held  *held // nil if it came as text
 	outer *carried
 }
 
@@ -122,8 +122,8 @@ func carriedFor(ctx context.Context, c *Client, name string) *carried {
 // at reports whether the hold stands in the queues of c's backend. Within the process the backends
 // tell; text has only scheme and identity.
 func (h *carried) at(c *Client) bool {
-	if h.hold != nil {
-		return h.hold.c.sameQueues(c)
+	if h.held != nil {
+		return h.held.c.sameQueues(c)
 	}
 	return h.owner.backend == c.caps.Backend && h.owner.identity == c.set.identity
 }

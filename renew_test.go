@@ -12,9 +12,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
 )
 
 func TestADayOfHeldLeases(t *testing.T) {
@@ -62,7 +62,7 @@ func TestLossIsSignalledOnTimeWhileRenewHangs(t *testing.T) {
 				for i, l := range ls {
 					<-l.Lost()
 					at, server := time.Since(start), time.Duration(i)*10*time.Millisecond+30*time.Second
-					if want := server - margin(30*time.Second); at != want {
+					if want := server - hold.Margin(30*time.Second); at != want {
 						t.Fatalf("lease %d was lost after %s; want %s, and %s is the server's", i, at, want, server)
 					}
 					wantErr(t, l.Err(), ErrLost)
@@ -129,7 +129,7 @@ func TestALostHoldIsGivenBackAndTheNextIsRenewed(t *testing.T) {
 		if err := l2.Err(); err != nil {
 			t.Fatal("the next lease was not renewed:", err)
 		}
-		if len(late) != 1 || late[0].ID != l.hold.req.ID || !late[0].Uncertain {
+		if len(late) != 1 || late[0].ID != l.Owner().id || !late[0].Uncertain {
 			t.Errorf("given back in the background: %+v; want the lost request, marked as uncertain", late)
 		}
 		mustUnlock(t, l2)
@@ -168,40 +168,47 @@ func TestGrantsOfAnOldInstantAreRenewedInTime(t *testing.T) {
 	})
 }
 
+// Not in a bubble, where times have no monotonic reading.
 func TestASuspendedMachineProvesItsHoldsBeforeItTrustsThem(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c, b := newHooked(t, TTL(30*time.Second))
-		ahead := time.Duration(0)
-		c.wall = func() time.Time { return time.Now().Add(ahead) }
-		l := mustLock(t, c.Mutex("a"), t.Context())
-		ctx := l.Context(t.Context())
+	ahead := time.Duration(0)
+	now := func() time.Time { return asleep(-ahead) }
+	c, b := newHooked(t, TTL(30*time.Second), clock(now))
+	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+		at := now()
+		res := b.Backend.Renew(ctx, rs)
+		for i := range res {
+			res[i].SentAt = at
+		}
+		return res
+	}
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	ctx := l.Context(t.Context())
 
-		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 0 {
-			t.Fatalf("re-entry: %v, %d renewals; want none", err, b.renews.Load())
-		}
-		// the wall clock went on, the monotonic one did not; the backend still has the hold
-		ahead = time.Minute
-		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
-			t.Fatalf("re-entry after a suspension: %v, %d renewals; want one", err, b.renews.Load())
-		}
-		if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
-			t.Fatalf("re-entry after the proof: %v, %d renewals; want no other", err, b.renews.Load())
-		}
-		ahead = 2 * time.Minute // now the backend has ended it
-		if err := b.Break(t.Context(), "a", l.Token(), true); err != nil {
-			t.Fatal(err)
-		}
-		wantErr(t, l.Err(), ErrLost)
-		if !isLost(l) {
-			t.Error("not signalled")
-		}
-	})
+	if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 0 {
+		t.Fatalf("re-entry: %v, %d renewals; want none", err, b.renews.Load())
+	}
+	// the wall clock went on, the monotonic one did not; the backend still has the hold
+	ahead = time.Minute
+	if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
+		t.Fatalf("re-entry after a suspension: %v, %d renewals; want one", err, b.renews.Load())
+	}
+	if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
+		t.Fatalf("re-entry after the proof: %v, %d renewals; want no other", err, b.renews.Load())
+	}
+	ahead = 2 * time.Minute // now the backend has ended it
+	if err := b.Break(t.Context(), "a", l.Token(), true); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, l.Err(), ErrLost)
+	if !isLost(l) {
+		t.Error("not signalled")
+	}
 }
 
 func TestTrust(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 30 * time.Second, day} {
-		if m := margin(ttl); m <= 0 || m > ttl/2 || m > time.Second || ttl >= time.Second && m < 50*time.Millisecond {
-			t.Errorf("margin(%s) = %s", ttl, m)
+		if m := hold.Margin(ttl); m <= 0 || m > ttl/2 || m > time.Second || ttl >= time.Second && m < 50*time.Millisecond {
+			t.Errorf("hold.Margin(%s) = %s", ttl, m)
 		}
 	}
 	bubble(t, func(t *testing.T) {
@@ -224,7 +231,7 @@ func TestTrust(t *testing.T) {
 		start := time.Now()
 		renew(10*time.Second, 0) // the backend keeps it for less than before
 		<-l.Lost()
-		if d := time.Since(start); d != 10*time.Second-margin(10*time.Second) {
+		if d := time.Since(start); d != 10*time.Second-hold.Margin(10*time.Second) {
 			t.Errorf("lost after %s", d)
 		}
 	})
@@ -304,11 +311,8 @@ func heapOf(f func() any) int64 {
 func TestAPausedClientFindsOutByItself(t *testing.T) {
 	// The timer that tells of a loss has not run yet when the process wakes up: every method judges
 	// by the clock.
-	c, b := newHooked(t, TTL(time.Hour))
-	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-		g, err := b.Backend.Acquire(ctx, r)
-		return g, err
-	}
+	late := time.Duration(0)
+	c, _ := newHooked(t, TTL(time.Hour), clock(func() time.Time { return time.Now().Add(late) }))
 	for what, try := range map[string]func(*Lease, context.Context) error{
 		"Err":    func(l *Lease, _ context.Context) error { return l.Err() },
 		"Unlock": func(l *Lease, ctx context.Context) error { return l.Unlock(ctx) },
@@ -317,10 +321,9 @@ func TestAPausedClientFindsOutByItself(t *testing.T) {
 	} {
 		l := mustLock(t, c.Mutex(what), t.Context())
 		ctx := l.Context(t.Context())
-		c.mu.Lock()
-		l.hold.until = time.Now() // as if the timer were late
-		c.mu.Unlock()
+		late = time.Hour
 		wantErr(t, try(l, ctx), ErrLost)
+		late = 0
 		if !isLost(l) {
 			t.Errorf("%s: Lost is not closed", what)
 		}
@@ -339,7 +342,7 @@ func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
 		if s := out.String(); strings.Count(s, "renewal failed") != 1 {
 			t.Errorf("want the failing renewals told once; log: %s", s)
 		}
-		if s := out.String(); !strings.Contains(s, "lease lost") || !strings.Contains(s, "name=a") || strings.Contains(s, l.hold.req.ID.String()) {
+		if s := out.String(); !strings.Contains(s, "lease lost") || !strings.Contains(s, "name=a") || strings.Contains(s, l.Owner().id.String()) {
 			t.Errorf("log: %s", s)
 		}
 	})
@@ -392,36 +395,6 @@ func TestALogThatHangsKeepsNoLeaseFromBeingRenewed(t *testing.T) {
 	})
 }
 
-func TestATickerRenewsOnceAtATime(t *testing.T) {
-	c, b := newHooked(t)
-	l := mustLock(t, c.Mutex("a"), t.Context())
-	entered, goOn := make(chan struct{}), make(chan struct{})
-	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
-		entered <- struct{}{}
-		<-goOn
-		return b.Backend.Renew(ctx, rs)
-	}
-	first := make(chan struct{})
-	go func() {
-		defer close(first)
-		c.renew(l.hold.tick)
-	}()
-	<-entered
-	second := make(chan struct{})
-	go func() { // its timer was reset while it fired
-		defer close(second)
-		c.renew(l.hold.tick)
-	}()
-	select {
-	case <-second:
-	case <-entered:
-		t.Error("two renewals at a time")
-	}
-	close(goOn)
-	<-first
-	<-second
-}
-
 func TestABackendThatKeepsLessThanBeforeIsRenewedMoreOften(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(30*time.Second))
@@ -452,18 +425,6 @@ func TestABackendThatKeepsLessThanBeforeIsRenewedMoreOften(t *testing.T) {
 			t.Errorf("%d renewals in a minute; want one each 10s again", n)
 		}
 	})
-}
-
-// asleep is a reading of time.Now from before the machine was suspended for d: the monotonic clock
-// stood still.
-func asleep(d time.Duration) time.Time {
-	now := time.Now().Add(-d)
-	(*struct {
-		wall uint64
-		ext  int64
-		loc  *time.Location
-	})(unsafe.Pointer(&now)).ext += int64(d)
-	return now
 }
 
 func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {

@@ -90,7 +90,8 @@ var clients = map[string][]string{
 }
 
 // TestImports holds who may import what: the contract nothing, a driver the contract and its own
-// client library, the library the contract alone, and nobody a driver that its user did not choose.
+// client library, the library and its trust engine (internal/hold) the contract alone, and nobody a
+// driver that its user did not choose.
 func TestImports(t *testing.T) {
 	for _, m := range modules(t) {
 		if m == "." || strings.HasPrefix(m, "driver/") {
@@ -121,6 +122,8 @@ func imports(t *testing.T, dir string) {
 				t.Errorf("%s depends on %s: only the driver of a service may depend on its client, and says so in the list of this test", p.ImportPath, i)
 			case ours && contract(p.ImportPath) && !contract(i):
 				t.Errorf("%s depends on %s: the contract depends on nothing here", p.ImportPath, i)
+			case ours && p.ImportPath == module+"/internal/hold" && i != module+"/driver" && i != module+"/internal/background":
+				t.Errorf("%s depends on %s: what is trusted depends on the contract alone, and knows of no client", p.ImportPath, i)
 			case ours && d != "" && !contract(i) && driverOf(i) != d && !(d == "mysql" && i == module+"/migrations"):
 				t.Errorf("%s depends on %s: a driver depends on the contract alone", p.ImportPath, i)
 			case p.ImportPath == module+"/driver/redis/redlock" && i == module+"/driver/redis", p.ImportPath == module+"/driver/redis" && i == module+"/driver/redis/redlock":

@@ -1,0 +1,144 @@
+package hold
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// deadlines has the holds by the end of trust in them, and the requests that wait by the time at
+// which to check what they wait for. One timer fires at the earliest, independently of any call, so
+// that no call that hangs delays the news of a loss.
+//
+// A deadline may be earlier than the end of trust, which a renewal moved on: it is put right when it
+// comes. So a renewal of ten thousand holds touches none of them here.
+type deadlines struct {
+	heap  []*Hold
+	timer *time.Timer
+	armed time.Time // when the timer fires; zero: it does not
+}
+
+// setDeadline sets the deadline of h. s.mu is locked.
+func (s *Set) setDeadline(h *Hold, at time.Time) {
+	d := &s.deadlines
+	if h.deadline = at; h.place < 0 {
+		heap.Push(d, h)
+	} else {
+		heap.Fix(d, h.place)
+	}
+	s.arm()
+}
+
+// remove takes h out, if it is there.
+func (d *deadlines) remove(h *Hold) {
+	if h.place >= 0 {
+		heap.Remove(d, h.place)
+	}
+}
+
+// arm makes the timer fire by the earliest deadline. It may fire earlier for nothing. s.mu is locked.
+func (s *Set) arm() {
+	d := &s.deadlines
+	if len(d.heap) == 0 {
+		return
+	}
+	at := d.heap[0].deadline
+	switch {
+	case d.timer == nil:
+		d.timer = time.AfterFunc(time.Until(at), s.expire)
+	case d.armed.IsZero() || at.Before(d.armed):
+		d.timer.Reset(time.Until(at))
+	default:
+		return
+	}
+	d.armed = at
+}
+
+// stop empties it and stops the timer.
+func (d *deadlines) stop() {
+	for _, h := range d.heap {
+		h.place = -1
+	}
+	d.heap = nil
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// expire handles the deadlines that have come. A hold whose trust is over is lost. A request that
+// waits for a hold of this same client is reported, once for each hold, if both have lasted for a
+// TTL: its caller may be waiting for itself.
+func (s *Set) expire() {
+	var (
+		losses []loss
+		waits  []wait
+	)
+	s.mu.Lock()
+	d, now := &s.deadlines, s.now()
+	d.armed = time.Time{}
+	for len(d.heap) > 0 && !now.Before(d.heap[0].deadline) {
+		h := d.heap[0]
+		switch {
+		case !h.granted:
+			if by := s.against(&h.req, now.Add(-h.req.TTL)); by != nil && !by.warned {
+				by.warned = true
+				d.remove(h)
+				waits = append(waits, wait{h.req, by.req.Label, now.Sub(h.began), now.Sub(by.began)})
+				continue
+			}
+			h.deadline = now.Add(h.req.TTL)
+			heap.Fix(d, 0)
+		case h.late(now):
+			losses = append(losses, s.lost(h, h.overdue()))
+		default: // it was proved since
+			h.deadline = h.until
+			heap.Fix(d, 0)
+		}
+	}
+	if !s.closed {
+		s.arm()
+	}
+	s.mu.Unlock()
+	s.tell(losses...)
+	for _, w := range waits {
+		s.log.Warn("dlock: Lock waits for a hold of this same client; if this code holds it, pass lease.Context", "name", w.req.Name,
+			"backend", s.name, "holder", w.holder, "held", w.held, "waits", w.waits)
+	}
+}
+
+// wait is that of a request for a hold of the same client.
+type wait struct {
+	req         driver.Request
+	holder      string // its label
+	waits, held time.Duration
+}
+
+// Len is heap.Interface's.
+func (d *deadlines) Len() int { return len(d.heap) }
+
+// Less is heap.Interface's.
+func (d *deadlines) Less(i, j int) bool { return d.heap[i].deadline.Before(d.heap[j].deadline) }
+
+// Swap is heap.Interface's.
+func (d *deadlines) Swap(i, j int) {
+	d.heap[i], d.heap[j] = d.heap[j], d.heap[i]
+	d.heap[i].place, d.heap[j].place = i, j
+}
+
+// Push is heap.Interface's.
+func (d *deadlines) Push(x any) {
+	h := x.(*Hold)
+	h.place = len(d.heap)
+	d.heap = append(d.heap, h)
+}
+
+// Pop is heap.Interface's.
+func (d *deadlines) Pop() any {
+	last := len(d.heap) - 1
+	h := d.heap[last]
+	d.heap[last] = nil
+	d.heap = d.heap[:last]
+	h.place = -1
+	return h
+}

@@ -1,0 +1,159 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// group is the holds of one TTL. They share a timer, which renews all of them with one call each
+// TTL/3. There is no goroutine but for the time of that call.
+type group struct {
+	ttl   time.Duration
+	holds []*Hold
+	timer *time.Timer
+	// when the timer fires; while a renewal is under way, what was asked for since; zero: nothing
+	due     time.Time
+	busy    bool // a renewal is under way
+	failing bool // the last renewal left something unknown
+}
+
+// retryShare is the part of a TTL after which a renewal that failed is tried again. One that
+// succeeded is repeated after a third.
+const retryShare = 12
+
+// schedule adds the hold to the group of its TTL. s.mu is locked.
+func (s *Set) schedule(h *Hold) {
+	g := s.groups[h.ttl]
+	if g == nil {
+		g = &group{ttl: h.ttl}
+		s.groups[h.ttl] = g
+	}
+	s.renewBy(g, h.sentAt.Add(h.ttl/3))
+	h.group, h.slot = g, len(g.holds)
+	g.holds = append(g.holds, h)
+}
+
+// reschedule moves the hold to another group after a proof, if its TTL has changed. One that is a
+// little longer or shorter than before is no reason to leave the others. s.mu is locked.
+func (s *Set) reschedule(h *Hold) {
+	if g := h.group; g != nil && (h.ttl < g.ttl/3*2 || h.ttl > g.ttl*2) {
+		g.remove(h)
+		s.schedule(h)
+	}
+}
+
+func (g *group) remove(h *Hold) {
+	last := len(g.holds) - 1
+	g.holds[h.slot] = g.holds[last]
+	g.holds[h.slot].slot = h.slot
+	g.holds[last] = nil
+	g.holds = g.holds[:last]
+	h.group = nil
+}
+
+// renewBy makes a renewal start by then. s.mu is locked.
+func (s *Set) renewBy(g *group, by time.Time) {
+	if !g.due.IsZero() && !by.Before(g.due) {
+		return
+	}
+	g.due = by
+	switch {
+	case g.busy: // its end sets the timer
+	case g.timer == nil:
+		g.timer = time.AfterFunc(time.Until(by), func() { s.renew(g) })
+	default:
+		g.timer.Reset(time.Until(by))
+	}
+}
+
+// batch returns the holds of a renewal that starts now, the oldest proof first, and the time that
+// it has. It ends before the trust in one of them does, unless that leaves it less than TTL/12. So a
+// renewal of more holds than the service can do in its time goes on where the last one ended, and
+// what it proved before it was held up is known in time.
+func (g *group) batch(now time.Time) ([]*Hold, time.Duration) {
+	hs, left := slices.Clone(g.holds), g.ttl/3
+	for _, h := range hs {
+		left = min(left, h.until.Sub(now)-g.ttl/retryShare/2)
+	}
+	slices.SortFunc(hs, func(a, b *Hold) int { return a.sentAt.Compare(b.sentAt) })
+	return hs, max(left, g.ttl/retryShare)
+}
+
+// renew renews all holds of the group with one call.
+func (s *Set) renew(g *group) {
+	s.mu.Lock()
+	if g.busy { // its timer was set again while it fired
+		s.mu.Unlock()
+		return
+	}
+	if s.closed || len(g.holds) == 0 {
+		if s.groups[g.ttl] == g {
+			delete(s.groups, g.ttl)
+		}
+		s.mu.Unlock()
+		return
+	}
+	start := s.now()
+	hs, left := g.batch(start)
+	g.busy, g.due = true, time.Time{}
+	s.mu.Unlock()
+
+	rs := make([]driver.Request, len(hs))
+	for i, h := range hs {
+		rs[i] = h.req
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, left)
+	res := s.backend.Renew(ctx, rs)
+	cancel()
+	var (
+		unknown error
+		losses  []loss
+	)
+	for i, h := range hs {
+		p := driver.Renewal{Err: errors.New("the driver did not answer")}
+		if i < len(res) {
+			p = res[i]
+		}
+		if l, lost := s.apply(h, p); lost {
+			losses = append(losses, l)
+		} else if p.Err != nil && !errors.Is(p.Err, driver.ErrLost) {
+			unknown = p.Err
+		}
+	}
+	s.tellHolders(losses)
+	// the log is the program's own and may hang: it comes when the next renewal is set
+	if s.renewAgain(g, start, unknown != nil) {
+		s.log.Warn("dlock: renewal failed; trying again", "backend", s.name, "ttl", g.ttl, "err", unknown)
+	}
+	s.logLosses(losses)
+}
+
+// renewAgain sets the timer for the next renewal after one that began at start. It reports whether
+// this was the first in a row to fail.
+func (s *Set) renewAgain(g *group, start time.Time, failed bool) (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = failed && !g.failing
+	g.busy, g.failing = false, failed
+	if s.closed {
+		return false
+	}
+	next := g.ttl / 3
+	if failed {
+		next = g.ttl / retryShare
+	}
+	due := start.Add(next)
+	if soonest := s.now().Add(g.ttl / retryShare / 2); due.Before(soonest) {
+		due = soonest // after a slow renewal, not at once again
+	}
+	if !g.due.IsZero() && g.due.Before(due) {
+		due = g.due
+	}
+	g.due = due
+	g.timer.Reset(time.Until(due))
+	return first
+}

@@ -1,0 +1,202 @@
+// Package hold is what stands between a grant and the trust in it: it keeps all that a client
+// holds, renews it, and says when it is over.
+//
+// A [Hold] is one granted request. Trust in it ends at SentAt + TTL − [Margin] by the monotonic
+// clock, and only a proof by the backend moves that on. A hold ends once, in one of three ways:
+//
+//   - released ([driver.ErrNotHeld]): its last holder was detached;
+//   - lost ([driver.ErrLost]): the backend does not have it, or it could not be proved in time;
+//   - closed ([driver.ErrClosed]): its [Set] was closed.
+//
+// Whoever is attached to a hold then hears of it by one callback, [Holder.Ended]. What was lost is
+// released in the background until the backend has said that it is gone, so that a client which
+// gave up wrongly blocks nobody.
+//
+// One mutex, that of the Set, guards everything here. No call to the backend, to a Holder or to the
+// log is made while it is locked.
+package hold
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Holder has a share in a hold: the hold is released when the last of its holders is detached.
+type Holder interface {
+	// Ended is called once, when the share is over: with [driver.ErrNotHeld] when the holder was
+	// detached, with [driver.ErrLost] or [driver.ErrClosed] when the hold ended so. If it is the
+	// hold that ended, the backend's Release comes after it.
+	Ended(end error)
+}
+
+// Hold is a request of a client: first under way, perhaps waiting in the queue; then, if it was
+// granted, held; then ended for good. [Set.Expect] makes one of the zero value. It is safe for
+// concurrent use.
+type Hold struct {
+	set   *Set
+	req   driver.Request
+	token driver.Token
+
+	granted bool
+	warned  bool      // the log has it that a request of this client waits for it
+	end     error     // nil, ErrNotHeld (released), ErrLost or ErrClosed; of an Expect, nil or ErrLost
+	began   time.Time // when it was first asked for; then, when it was granted
+	holders []Holder  // those attached; when the hold has ended, those attached until then
+	first   [1]Holder // the place of the first of them
+
+	sentAt time.Time // before the call that proved it was sent
+	ttl    time.Duration
+	until  time.Time // the end of trust
+
+	deadline time.Time // in the heap of deadlines: never later than until
+	place    int       // in that heap; -1: none
+	group    *group    // that renews it; nil: none
+	slot     int       // the place there
+
+	next, prev *Hold // of the same name
+}
+
+// ErrLate says that a grant was over, or may have been, before it was seen.
+var ErrLate = errors.New("late grant")
+
+// Expect makes h the request r, which is about to be sent. Until [Hold.Granted] or [Hold.Forget], a
+// loss of r that the backend reports is remembered. If r waits in the queue, the log says when it
+// seems to wait for a hold of this same client.
+//
+// Expect again replaces r by one with another ID; the wait goes on.
+func (s *Set) Expect(h *Hold, r driver.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.set == nil {
+		h.set, h.place = s, -1
+	} else {
+		delete(s.requests, h.req.ID)
+	}
+	h.req, h.end, h.sentAt = r, nil, time.Time{}
+	if s.closed {
+		return
+	}
+	s.requests[r.ID] = h
+	if h.began.IsZero() && r.Wait && !r.Join() {
+		h.began = s.now()
+		s.setDeadline(h, h.began.Add(r.TTL))
+	}
+}
+
+// Forget ends what Expect began, if no grant came.
+func (h *Hold) Forget() {
+	s := h.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !h.granted {
+		delete(s.requests, h.req.ID)
+		s.deadlines.remove(h)
+	}
+}
+
+// Granted makes the request a hold, with one holder. It fails with ErrClosed if the Set is closed,
+// which then releases the request; and with [ErrLate] if trust in the grant is over already, or the
+// backend reported it lost: then the caller releases it.
+func (h *Hold) Granted(g driver.Grant, by Holder) error {
+	s := h.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	h.prove(g.TTL, g.SentAt)
+	switch {
+	case s.closed:
+		delete(s.requests, h.req.ID)
+		s.releaseLater(release{Request: h.req})
+		return driver.ErrClosed
+	case h.end != nil || h.late(now) || h.slept(now):
+		return ErrLate
+	}
+	h.granted, h.token, h.began = true, g.Token, now
+	h.first[0] = by
+	h.holders = h.first[:]
+	s.link(h)
+	s.setDeadline(h, h.until)
+	if !h.req.Fixed {
+		s.schedule(h)
+	}
+	return nil
+}
+
+// Attach adds a holder. It fails with ErrLost or ErrClosed if the hold has ended.
+func (h *Hold) Attach(by Holder) error {
+	h.set.mu.Lock()
+	defer h.set.mu.Unlock()
+	if h.end != nil {
+		return h.over()
+	}
+	h.holders = append(h.holders, by)
+	return nil
+}
+
+// Detach takes a holder away. If it was the last, the hold has ended as released, and the caller
+// has to send its release with [Set.Release] and then to call [Set.Done]. Detach fails with what
+// [Hold.End] says if the holder's share was over before.
+func (h *Hold) Detach(by Holder) (last bool, err error) {
+	s := h.set
+	s.mu.Lock()
+	if err := h.endOf(by); err != nil {
+		s.mu.Unlock()
+		return false, err
+	}
+	if h.late(s.now()) {
+		l := s.lost(h, h.overdue())
+		s.mu.Unlock()
+		s.tell(l)
+		return false, driver.ErrLost
+	}
+	i := slices.Index(h.holders, by)
+	h.holders = slices.Delete(h.holders, i, i+1)
+	if last = len(h.holders) == 0; last {
+		s.end(h, driver.ErrNotHeld)
+		s.calls.Add(1)
+	}
+	s.mu.Unlock()
+	by.Ended(driver.ErrNotHeld)
+	return last, nil
+}
+
+// End returns why the holder's share is over, for good: ErrNotHeld if it was detached, ErrLost or
+// ErrClosed; nil if it is not. It does not look at the clock: see [Hold.Judge].
+func (h *Hold) End(by Holder) error {
+	h.set.mu.Lock()
+	defer h.set.mu.Unlock()
+	return h.endOf(by)
+}
+
+// endOf is End. The set is locked.
+func (h *Hold) endOf(by Holder) error {
+	if !slices.Contains(h.holders, by) {
+		return driver.ErrNotHeld
+	}
+	return h.end
+}
+
+// over returns what a hold that has ended is for those who were never attached to it. The set is
+// locked.
+func (h *Hold) over() error {
+	if h.set.closed {
+		return driver.ErrClosed
+	}
+	return driver.ErrLost
+}
+
+// Request returns what was asked for.
+func (h *Hold) Request() *driver.Request { return &h.req }
+
+// Token returns the fencing token.
+func (h *Hold) Token() driver.Token { return h.token }
+
+// Until returns the end of trust. When the hold has ended it stays where it was.
+func (h *Hold) Until() time.Time {
+	h.set.mu.Lock()
+	defer h.set.mu.Unlock()
+	return h.until
+}

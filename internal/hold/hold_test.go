@@ -1,0 +1,423 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+const ttl = 12 * time.Second
+
+// backend answers as a test tells it: by default that it has everything.
+type backend struct {
+	renew   func(ctx context.Context, rs []driver.Request) []driver.Renewal
+	release func(ctx context.Context, r driver.Request) error
+
+	mu       sync.Mutex
+	says     error // of each request, unless there is renew
+	released []driver.Request
+}
+
+func (b *backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	if b.renew != nil {
+		return b.renew(ctx, rs)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return answer(rs, b.says)
+}
+
+// say makes the backend answer that to each renewal.
+func (b *backend) say(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.says = err
+}
+
+func (b *backend) Release(ctx context.Context, r driver.Request) error {
+	b.mu.Lock()
+	b.released = append(b.released, r)
+	b.mu.Unlock()
+	if b.release != nil {
+		return b.release(ctx, r)
+	}
+	return nil
+}
+
+// releases returns how often a release was sent.
+func (b *backend) releases() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.released)
+}
+
+// answer is what the backend says of all requests.
+func answer(rs []driver.Request, err error) []driver.Renewal {
+	res := make([]driver.Renewal, len(rs))
+	for i := range res {
+		res[i] = driver.Renewal{SentAt: time.Now(), Err: err}
+	}
+	return res
+}
+
+// holder remembers the ends that it was told.
+type holder struct {
+	mu    sync.Mutex
+	ends  []error
+	ended func()
+}
+
+func (h *holder) Ended(end error) {
+	h.mu.Lock()
+	h.ends = append(h.ends, end)
+	h.mu.Unlock()
+	if h.ended != nil {
+		h.ended()
+	}
+}
+
+func (h *holder) told() []error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.ends)
+}
+
+// newSet returns a Set on the backend, whose clock is late by what the function returns.
+func newSet(t *testing.T, b Backend, late func() time.Duration) *Set {
+	t.Helper()
+	c := Config{Backend: b, Name: "test", Logger: slog.New(slog.DiscardHandler)}
+	if late != nil {
+		c.Now = func() time.Time { return time.Now().Add(late()) }
+	}
+	s := New(c)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func request(name string) driver.Request {
+	id := driver.NewID()
+	return driver.Request{Name: name, ID: id, Owner: id, TTL: ttl, Wait: true}
+}
+
+// keep returns a hold of the name with that holder.
+func keep(t *testing.T, s *Set, r driver.Request, by Holder) *Hold {
+	t.Helper()
+	h := new(Hold)
+	s.Expect(h, r)
+	if err := h.Granted(driver.Grant{SentAt: time.Now()}, by); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// remembered returns how much the Set still knows.
+func (s *Set) remembered() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.requests) + len(s.names) + len(s.deadlines.heap) + len(s.releases.queue) + len(s.releases.owners)
+	for _, g := range s.groups {
+		n += len(g.holds)
+	}
+	return n
+}
+
+var errNoAnswer = errors.New("no answer")
+
+func TestATickerRenewsOnceAtATime(t *testing.T) {
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	b := &backend{renew: func(_ context.Context, rs []driver.Request) []driver.Renewal {
+		entered <- struct{}{}
+		<-goOn
+		return answer(rs, nil)
+	}}
+	s := newSet(t, b, nil)
+	h := keep(t, s, request("a"), new(holder))
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		s.renew(h.group)
+	}()
+	<-entered
+	second := make(chan struct{})
+	go func() { // its timer was reset while it fired
+		defer close(second)
+		s.renew(h.group)
+	}()
+	select {
+	case <-second:
+	case <-entered:
+		t.Error("two renewals at a time")
+	}
+	close(goOn)
+	<-first
+	<-second
+}
+
+// Each way in which a hold ends is told to all of its holders, once, and before the backend lets
+// somebody else in.
+func TestEveryHolderIsToldOnceHowItEnded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  func(s *Set, h *Hold, b *backend)
+		want error
+	}{
+		"lost: the backend says so":        {func(s *Set, h *Hold, _ *backend) { s.Report(h.req.ID) }, driver.ErrLost},
+		"lost: a renewal says so":          {func(_ *Set, _ *Hold, b *backend) { b.say(driver.ErrLost) }, driver.ErrLost},
+		"lost: one that was asked says so": {func(_ *Set, h *Hold, b *backend) { b.say(driver.ErrLost); h.Prove(context.Background()) }, driver.ErrLost},
+		"lost: it could not be proved":     {func(_ *Set, _ *Hold, b *backend) { b.say(errNoAnswer) }, driver.ErrLost},
+		"closed":                           {func(s *Set, _ *Hold, _ *backend) { s.Close(); s.Wait(); s.ReleaseAll() }, driver.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := new(backend)
+				s := newSet(t, b, nil)
+				early := func() {
+					if b.releases() > 0 {
+						t.Error("released before all were told")
+					}
+				}
+				first, second, gone := &holder{ended: early}, &holder{ended: early}, new(holder)
+				h := keep(t, s, request("a"), first)
+				h.Attach(second)
+				h.Attach(gone)
+				h.Detach(gone)
+				tt.end(s, h, b)
+				time.Sleep(ttl)
+				for _, by := range []*holder{first, second} {
+					if got := by.told(); len(got) != 1 || got[0] != tt.want || h.End(by) != tt.want {
+						t.Errorf("told %v; want %v, once", got, tt.want)
+					}
+					if last, err := h.Detach(by); last || err != tt.want {
+						t.Errorf("detached afterwards: %t, %v; want %v", last, err, tt.want)
+					}
+				}
+				if got := gone.told(); len(got) != 1 || got[0] != driver.ErrNotHeld || h.End(gone) != driver.ErrNotHeld {
+					t.Errorf("one that was detached before was told %v", got)
+				}
+				if err := h.Attach(new(holder)); err != tt.want {
+					t.Errorf("attached afterwards: %v", err)
+				}
+				if b.releases() != 1 {
+					t.Errorf("released %d times", b.releases())
+				}
+			})
+		})
+	}
+}
+
+func TestTheLastHolderReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(backend)
+		s := newSet(t, b, nil)
+		first, second := new(holder), new(holder)
+		h := keep(t, s, request("a"), first)
+		if err := h.Attach(second); err != nil {
+			t.Fatal(err)
+		}
+		if last, err := h.Detach(first); last || err != nil {
+			t.Errorf("the first of two: %t, %v", last, err)
+		}
+		if last, err := h.Detach(first); last || err != driver.ErrNotHeld {
+			t.Errorf("the first again: %t, %v", last, err)
+		}
+		if last, err := h.Detach(second); !last || err != nil {
+			t.Errorf("the second: %t, %v", last, err)
+		}
+		if err := h.Attach(first); err != driver.ErrLost {
+			t.Errorf("a hold that was released is shared again: %v", err)
+		}
+		s.Close()
+		waited := make(chan struct{})
+		go func() { s.Wait(); close(waited) }()
+		synctest.Wait()
+		select {
+		case <-waited:
+			t.Error("Wait does not wait for the release")
+		default:
+		}
+		s.Release(t.Context(), *h.Request())
+		s.Done()
+		<-waited
+		if b.releases() != 1 {
+			t.Errorf("released %d times", b.releases())
+		}
+	})
+}
+
+// Whoever asks finds out that trust is over, although the timer has not fired.
+func TestALateTimerHidesNoLoss(t *testing.T) {
+	var ahead atomic.Int64
+	b := new(backend)
+	s := newSet(t, b, func() time.Duration { return time.Duration(ahead.Load()) })
+	for what, ask := range map[string]func(h *Hold, by Holder) error{
+		"Judge":  func(h *Hold, _ Holder) error { _, err := h.Judge(); return err },
+		"Detach": func(h *Hold, by Holder) error { _, err := h.Detach(by); return err },
+		"Lost": func(h *Hold, _ Holder) error {
+			if s.Lost("b", h.req.Owner) || !s.Lost("a", h.req.Owner) {
+				return errors.New("not lost, or under another name")
+			}
+			return driver.ErrLost
+		},
+	} {
+		by := new(holder)
+		h := keep(t, s, request("a"), by)
+		ahead.Store(int64(ttl - Margin(ttl) - time.Second))
+		if _, err := h.Judge(); err != nil {
+			t.Errorf("%s: over too early: %v", what, err)
+		}
+		ahead.Store(int64(ttl))
+		if err := ask(h, by); err != driver.ErrLost {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got := by.told(); len(got) != 1 || got[0] != driver.ErrLost {
+			t.Errorf("%s: told %v", what, got)
+		}
+		ahead.Store(0)
+	}
+}
+
+func TestALossReportedBeforeItsGrantIsNoLease(t *testing.T) {
+	s := newSet(t, new(backend), nil)
+	r, h, by := request("a"), new(Hold), new(holder)
+	s.Expect(h, r)
+	s.Report(r.ID)
+	if err := h.Granted(driver.Grant{SentAt: time.Now()}, by); err != ErrLate {
+		t.Errorf("granted: %v", err)
+	}
+	again := request("a")
+	s.Expect(h, again) // with a new ID
+	s.Report(r.ID)
+	if err := h.Granted(driver.Grant{SentAt: time.Now()}, by); err != nil {
+		t.Errorf("granted again: %v", err)
+	}
+	h.Detach(by)
+	if n := s.remembered(); n != 0 {
+		t.Errorf("%d remembered for ever", n)
+	}
+}
+
+// An owner is remembered as lost until the backend has said that it is gone.
+func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cut atomic.Bool
+		cut.Store(true)
+		b := &backend{release: func(context.Context, driver.Request) error {
+			if cut.Load() {
+				return errNoAnswer
+			}
+			return driver.ErrLost
+		}}
+		s := newSet(t, b, nil)
+		h := keep(t, s, request("a"), new(holder))
+		s.Report(h.req.ID)
+		time.Sleep(time.Minute)
+		if !s.Lost("a", h.req.Owner) {
+			t.Error("forgotten while the backend may have it")
+		}
+		cut.Store(false)
+		time.Sleep(time.Minute)
+		if s.Lost("a", h.req.Owner) || s.remembered() != 0 {
+			t.Errorf("%d remembered for ever", s.remembered())
+		}
+	})
+}
+
+// The backend has a fixed hold until its time, when its holder does not trust it any more: what is
+// left is released then, and its owner remembered until that.
+func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(backend)
+		s := newSet(t, b, nil)
+		r, by := request("a"), new(holder)
+		r.Fixed = true
+		h := keep(t, s, r, by)
+		time.Sleep(ttl - 1)
+		if len(by.told()) != 1 || !s.Lost("a", h.req.Owner) || b.releases() != 0 {
+			t.Errorf("told %v, %d releases before its time", by.told(), b.releases())
+		}
+		time.Sleep(time.Second)
+		if b.releases() != 1 || s.remembered() != 0 {
+			t.Errorf("%d releases, %d remembered for ever", b.releases(), s.remembered())
+		}
+	})
+}
+
+func TestAWaitForOneselfIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, new(backend), nil)
+		by := new(holder)
+		h := keep(t, s, request("a"), by)
+		w, join := new(Hold), new(Hold)
+		s.Expect(w, request("a"))
+		j := request("a")
+		j.Owner = h.req.Owner
+		s.Expect(join, j)
+		warned := func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return h.warned
+		}
+		s.mu.Lock()
+		if w.place < 0 || join.place >= 0 {
+			t.Error("a request that waits has a deadline, and a join has none")
+		}
+		s.mu.Unlock()
+		time.Sleep(ttl - 1)
+		if warned() {
+			t.Error("told too early")
+		}
+		time.Sleep(ttl)
+		if !warned() {
+			t.Error("not told")
+		}
+		r := request("a")
+		if !s.Blocks(&r) {
+			t.Error("the hold stands against nobody")
+		}
+		w.Forget()
+		join.Forget()
+		h.Detach(by)
+		if n := s.remembered(); n != 0 || s.Blocks(&r) {
+			t.Errorf("%d remembered for ever", n)
+		}
+	})
+}
+
+func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
+	for _, outlives := range []bool{true, false} {
+		b := new(backend)
+		s := New(Config{Backend: b, Logger: slog.New(slog.DiscardHandler), FixedOutlives: outlives})
+		fixed, waits, by := request("a"), new(Hold), new(holder)
+		fixed.Fixed = true
+		keep(t, s, fixed, by)
+		keep(t, s, request("b"), by)
+		s.Expect(waits, request("a"))
+		s.Close()
+		s.Wait()
+		if err := s.ReleaseAll(); err != nil {
+			t.Error(err)
+		}
+		want := 2
+		if outlives {
+			want = 1
+		}
+		if n := b.releases(); n != want || len(by.told()) != 2 {
+			t.Errorf("FixedOutlives %t: %d released, told %v", outlives, n, by.told())
+		}
+		// what was under way finds it closed, and is released by the next ReleaseAll
+		if err := waits.Granted(driver.Grant{SentAt: time.Now()}, by); err != driver.ErrClosed {
+			t.Errorf("a grant that comes after Close: %v", err)
+		}
+		waits.Forget()
+		if err := s.ReleaseAll(); err != nil || b.releases() != want+1 || s.remembered() != 0 {
+			t.Errorf("%v, %d released, %d remembered for ever", err, b.releases(), s.remembered())
+		}
+	}
+}

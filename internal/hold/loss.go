@@ -1,0 +1,110 @@
+package hold
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// loss is a hold that has just ended as lost, and why. Whoever has one tells of it.
+type loss struct {
+	h   *Hold
+	why string
+}
+
+const (
+	unproved = "trust in it ended before a renewal succeeded"
+	denied   = "the backend does not have it any more"
+	reported = "the backend reported it lost"
+	timeUp   = "its fixed time is over"
+)
+
+// overdue says why trust in the hold is over.
+func (h *Hold) overdue() string {
+	if h.req.Fixed {
+		return timeUp
+	}
+	return unproved
+}
+
+// lost ends the hold as lost, and remembers its owner before anybody hears of it. s.mu is locked;
+// tell comes after.
+func (s *Set) lost(h *Hold, why string) loss {
+	s.end(h, driver.ErrLost)
+	s.releases.remember(h.req.Owner)
+	return loss{h, why}
+}
+
+// tell tells all holders of the losses, then the log, which is the program's own and may take its
+// time.
+func (s *Set) tell(ls ...loss) {
+	s.tellHolders(ls)
+	s.logLosses(ls)
+}
+
+// tellHolders tells all holders; then it has the holds released, since somebody else is in after
+// that.
+func (s *Set) tellHolders(ls []loss) {
+	if len(ls) == 0 {
+		return
+	}
+	for _, l := range ls {
+		l.h.tell()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range ls {
+		r := release{l.h.req, true}
+		if l.why == timeUp { // for its holder; it stands against others until its time
+			s.releaseAt(l.h.sentAt.Add(l.h.ttl), r)
+		} else {
+			s.releaseLater(r)
+		}
+	}
+}
+
+func (s *Set) logLosses(ls []loss) {
+	for _, l := range ls {
+		level := slog.LevelWarn
+		if l.why == timeUp { // as planned
+			level = slog.LevelDebug
+		}
+		s.log.Log(context.Background(), level, "dlock: lease lost", "name", l.h.req.Name, "backend", s.name, "token", l.h.token, "why", l.why)
+	}
+}
+
+// Report says that the backend noticed a loss, perhaps before the grant was seen here.
+func (s *Set) Report(id driver.ID) {
+	s.mu.Lock()
+	h := s.requests[id]
+	if h == nil || !h.granted {
+		if h != nil {
+			h.end = driver.ErrLost
+		}
+		s.mu.Unlock()
+		return
+	}
+	l := s.lost(h, reported)
+	s.mu.Unlock()
+	s.tell(l)
+}
+
+// Lost reports whether a hold of the owner on that name was lost here, while the backend may still
+// have it.
+func (s *Set) Lost(name string, owner driver.ID) bool {
+	s.mu.Lock()
+	if s.releases.owners[owner] > 0 {
+		s.mu.Unlock()
+		return true
+	}
+	h := s.requests[owner] // trust in it may be over, and the timer late
+	if h == nil || !h.granted || h.req.Name != name || !h.late(s.now()) {
+		s.mu.Unlock()
+		return false
+	}
+	l := s.lost(h, h.overdue())
+	s.mu.Unlock()
+	s.tell(l)
+	return true
+}

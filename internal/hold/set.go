@@ -1,0 +1,164 @@
+package hold
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Backend is what a Set needs of a [driver.Backend].
+type Backend interface {
+	Renew(ctx context.Context, rs []driver.Request) []driver.Renewal
+	Release(ctx context.Context, r driver.Request) error
+}
+
+// Config is what a Set is made of. All fields but Now are set.
+type Config struct {
+	Backend       Backend
+	Name          string // of the backend, for the log
+	FixedOutlives bool   // a fixed hold is not released by Close
+	Logger        *slog.Logger
+
+	// Now is the clock; nil is time.Now. Tests set it, as if timers were late or the machine had
+	// been suspended.
+	Now func() time.Time
+}
+
+// Set is all that one client holds and waits for. It is safe for concurrent use.
+type Set struct {
+	backend       Backend
+	name          string
+	fixedOutlives bool
+	log           *slog.Logger
+	now           func() time.Time
+
+	ctx   context.Context // of the calls that the Set makes by itself; ends with Close
+	stop  context.CancelFunc
+	calls sync.WaitGroup // releases under way
+
+	mu        sync.Mutex // guards what follows, and all of every Hold and group
+	closed    bool
+	requests  map[driver.ID]*Hold // all that are under way or held
+	names     map[string]*Hold    // what is held under each name, the newest first, linked by next
+	deadlines deadlines
+	groups    map[time.Duration]*group // that renew
+	releases  releases
+}
+
+// New returns an empty Set. It has to be closed.
+func New(c Config) *Set {
+	s := &Set{backend: c.Backend, name: c.Name, fixedOutlives: c.FixedOutlives, log: c.Logger, now: c.Now}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.requests, s.names = map[driver.ID]*Hold{}, map[string]*Hold{}
+	s.groups = map[time.Duration]*group{}
+	return s
+}
+
+// Close ends all holds as closed, and stops renewals and releases in the background. What it leaves
+// to be released is released by [Set.ReleaseAll], after [Set.Wait].
+func (s *Set) Close() {
+	s.mu.Lock()
+	s.closed = true
+	var ended []*Hold
+	for _, h := range s.requests {
+		if !h.granted {
+			continue
+		}
+		s.end(h, driver.ErrClosed)
+		ended = append(ended, h)
+		if !h.req.Fixed || !s.fixedOutlives {
+			s.releases.queue = append(s.releases.queue, release{Request: h.req})
+		}
+	}
+	s.deadlines.stop()
+	for _, g := range s.groups {
+		g.timer.Stop()
+	}
+	clear(s.groups)
+	s.mu.Unlock()
+	s.stop()
+	for _, h := range ended {
+		h.tell()
+	}
+}
+
+// Wait returns when the releases that were under way at Close have returned.
+func (s *Set) Wait() { s.calls.Wait() }
+
+// end ends a hold, whose end it remembers. s.mu is locked; h.tell comes after.
+func (s *Set) end(h *Hold, why error) {
+	h.end = why
+	s.deadlines.remove(h)
+	s.unlink(h)
+	delete(s.requests, h.req.ID)
+	if h.group != nil {
+		h.group.remove(h)
+	}
+}
+
+// tell calls Ended for all holders of a hold that has ended. s.mu is not locked: what is attached
+// does not change any more.
+func (h *Hold) tell() {
+	for _, by := range h.holders {
+		by.Ended(h.end)
+	}
+}
+
+func (s *Set) link(h *Hold) {
+	if h.next = s.names[h.req.Name]; h.next != nil {
+		h.next.prev = h
+	}
+	s.names[h.req.Name] = h
+}
+
+func (s *Set) unlink(h *Hold) {
+	switch {
+	case h.prev != nil:
+		h.prev.next = h.next
+	case h.next != nil:
+		s.names[h.req.Name] = h.next
+	default:
+		delete(s.names, h.req.Name)
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	h.prev, h.next = nil, nil
+}
+
+// Blocks reports whether a hold of this Set stands against the request, which is no join.
+func (s *Set) Blocks(r *driver.Request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.against(r, s.now()) != nil
+}
+
+// against returns a hold, held since then at least, that stands against the request, which is no
+// join; nil if there is none among the newest of the name. That it looks at a bounded number costs
+// a warning where a client has very many readers or permits of one name, and keeps its calls cheap
+// there. s.mu is locked.
+func (s *Set) against(r *driver.Request, since time.Time) *Hold {
+	const most = 128
+	limit, owners := r.Limit, 0
+	for h, seen := s.names[r.Name], 0; h != nil && seen < most; h, seen = h.next, seen+1 {
+		if h.began.After(since) {
+			continue
+		}
+		if h.req.Mode == driver.Exclusive || r.Mode == driver.Exclusive {
+			return h
+		}
+		if h.req.Limit > 0 && !h.req.Join() {
+			limit = min(limit, h.req.Limit)
+			if owners++; owners >= limit {
+				return h
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Margin is the last part of a TTL, in which the client does not trust a hold any more although the
+// backend's clock has not ended it: for the difference in the clocks' rates, and for the time that
+// it takes a holder to hear of the loss.
+func Margin(ttl time.Duration) time.Duration {
+	return min(ttl/20+2*time.Millisecond, time.Second, ttl/2)
+}
+
+// prove records a proof. Of two, the one that was sent later counts. The set is locked.
+func (h *Hold) prove(ttl time.Duration, sentAt time.Time) {
+	// a fixed lease ends on time, however long the service keeps it
+	if ttl == 0 || h.req.Fixed && ttl > h.req.TTL {
+		ttl = h.req.TTL
+	}
+	if sentAt.Before(h.sentAt) {
+		return
+	}
+	h.sentAt, h.ttl, h.until = sentAt, ttl, sentAt.Add(ttl-Margin(ttl))
+}
+
+// late reports whether trust in the hold is over by the monotonic clock. The set is locked.
+func (h *Hold) late(now time.Time) bool { return !now.Before(h.until) }
+
+// slept reports whether trust in the hold is over by the wall clock, which Round(0) leaves alone in
+// a time. If it is not by the monotonic clock, the machine was suspended, or its wall clock was set:
+// only the backend knows. The set is locked.
+func (h *Hold) slept(now time.Time) bool { return !now.Round(0).Before(h.until.Round(0)) }
+
+// Judge says whether the hold can be trusted now, as far as the clocks tell: err is nil, or ErrLost
+// or ErrClosed if it has ended. A hold whose trust is over is lost here, should its timer be late.
+// If known is false the clocks disagree, and [Hold.Prove] tells.
+func (h *Hold) Judge() (known bool, err error) {
+	s := h.set
+	s.mu.Lock()
+	if h.end != nil {
+		defer s.mu.Unlock()
+		return true, h.over()
+	}
+	now := s.now()
+	if !h.late(now) {
+		defer s.mu.Unlock()
+		return !h.slept(now), nil
+	}
+	l := s.lost(h, h.overdue())
+	s.mu.Unlock()
+	s.tell(l)
+	return true, driver.ErrLost
+}
+
+// Prove asks the backend whether it has the hold, which renews it. The error is ErrLost if the hold
+// is over; any other leaves it as it was.
+func (h *Hold) Prove(ctx context.Context) error {
+	s := h.set
+	res := s.backend.Renew(ctx, []driver.Request{h.req})
+	if len(res) != 1 {
+		return errors.New("the driver did not answer the renewal")
+	}
+	if l, lost := s.apply(h, res[0]); lost {
+		s.tell(l)
+	}
+	if res[0].Err != nil {
+		return res[0].Err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.end != nil || h.late(s.now()) {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// apply records what a renewal answered. If the hold was lost by that, the caller tells of it.
+func (s *Set) apply(h *Hold, p driver.Renewal) (l loss, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case h.end != nil:
+	case errors.Is(p.Err, driver.ErrLost):
+		return s.lost(h, denied), true
+	case p.Err == nil:
+		h.prove(p.TTL, p.SentAt)
+		if h.until.Before(h.deadline) {
+			s.setDeadline(h, h.until)
+		}
+		s.reschedule(h)
+	}
+	return loss{}, false
+}
