@@ -251,7 +251,18 @@ func (c *check) lintAll() (steps []step) {
 	for _, m := range modules() {
 		steps = append(steps, c.lint(m, "./...")...)
 	}
-	return steps
+	return append(steps, c.tidy())
+}
+
+// tidy holds that every go.mod and go.sum has what its module needs and nothing more.
+func (c *check) tidy() step {
+	return step{"go mod tidy", func(out io.Writer) error {
+		var errs []error
+		for _, m := range modules() {
+			errs = append(errs, c.command(m, out, "go", "mod", "tidy", "-diff"))
+		}
+		return errors.Join(errs...)
+	}}
 }
 
 // modules are the modules of the repository that have packages.
