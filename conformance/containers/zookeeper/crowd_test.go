@@ -1,0 +1,153 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// listings returns how often a directory was listed in what a client sent.
+func listings(r *netfault.Recording) (n int) {
+	const getChildren2 = 12
+	for _, sent := range r.End() {
+		for len(sent) >= 12 {
+			size := int(binary.BigEndian.Uint32(sent))
+			if binary.BigEndian.Uint32(sent[8:]) == getChildren2 {
+				n++
+			}
+			sent = sent[min(4+size, len(sent)):]
+		}
+	}
+	return n
+}
+
+// TestZooKeeperCrowd: thousands of waiters of one client list the directory together, and after a
+// cut they watch again some at a time. The client does not take its own slowness for a server that
+// is dead: it connects once.
+func TestZooKeeperCrowd(t *testing.T) {
+	const waiters, ttl, name = 3000, 10 * time.Second, "crowd"
+	s := service.StartOwn(t, ZooKeeper)
+	z, holder, c := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", ttl)
+	held := steps.MustLock(t, holder.Mutex(name))
+	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+	dialled, sent := c.p.Counts().Dialled, c.p.Record()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	in := make(chan *dlock.Lease, waiters)
+	var wg sync.WaitGroup
+	for range waiters {
+		wg.Go(func() {
+			if l, err := c.Mutex(name).Lock(ctx); err == nil {
+				in <- l
+			} else if !errors.Is(err, context.Canceled) {
+				t.Errorf("Lock: %v", err)
+			}
+		})
+	}
+	z.await(name, waiters+1)
+	await.That(t, "everybody waits for an event", func() bool { return watchesOf(t, s) >= waiters })
+	if n := listings(sent); n > waiters/4 {
+		t.Errorf("%d waiters that came at once listed the directory %d times", waiters, n)
+	} else {
+		t.Logf("%d waiters listed the directory %d times", waiters, n)
+	}
+	if n := c.p.Counts().Dialled - dialled; n > 0 {
+		t.Errorf("the client has hung up on a server that answers: %d connections more", n)
+	}
+
+	sent = c.p.Record()
+	if n := watchesAtATime(t, s, c.p); n > waiters/4 {
+		t.Errorf("after a cut %d of %d watches were asked for at once: every other call stands behind them", n, waiters)
+	} else {
+		t.Logf("after a cut %d watches were asked for at once", n)
+	}
+	mustUnlock(t, held)
+	select {
+	case l := <-in:
+		mustUnlock(t, l)
+	case <-time.After(time.Minute):
+		t.Fatal("a minute after the cut nobody is in")
+	}
+	start := time.Now()
+	const handOffs = 20
+	for range handOffs {
+		mustUnlock(t, <-in)
+	}
+	t.Logf("%d hand-offs after that took %s", handOffs, time.Since(start))
+	await.That(t, "everybody waits for an event again", func() bool { return watchesOf(t, s) >= waiters-handOffs-2 })
+	if n := listings(sent); n > handOffs+20 {
+		t.Errorf("after a cut %d waiters listed the directory %d times for %d hand-offs", waiters, n, handOffs)
+	}
+	if n := c.p.Counts().Dialled - dialled; n > 2 {
+		t.Errorf("one cut made %d connections", n)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// watchesAtATime cuts the connections of the proxy, and returns how many watches its client, for
+// which a crowd waits, asks for before it has answers. Nobody else has a watch at the server.
+func watchesAtATime(t *testing.T, s *service.Server, p *netfault.Proxy) int {
+	t.Helper()
+	const slow = time.Second // long enough to see what was sent, and too short to be taken for dead
+	p.Delay(netfault.ToClient, slow)
+	defer p.Delay(netfault.ToClient, 0)
+	p.Cut()
+	await.That(t, "the watches of the old connection are gone", func() bool { return watchesOf(t, s) == 0 })
+	// the first listing serves a few, the next one all others
+	await.That(t, "the crowd watches again", func() bool { return watchesOf(t, s) > 30 })
+	heal := p.Hold(netfault.ToClient)
+	defer heal()
+	<-time.After(slow / 2) // what was sent arrives, and nothing is answered
+	return watchesOf(t, s)
+}
+
+// TestZooKeeperIdleCrowd: what waits costs the same for one and for many, for as long as nothing
+// happens.
+func TestZooKeeperIdleCrowd(t *testing.T) {
+	t.Parallel()
+	const ttl, idle = time.Second, 6 * time.Second
+	s := service.StartOwn(t, ZooKeeper)
+	z, holder := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
+	spent := func(waiters int) int64 {
+		name, c := fmt.Sprint("idle-", waiters), zkOpen(t, s.URL, "", ttl)
+		l := steps.MustLock(t, holder.Mutex(name))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		before := watchesOf(t, s)
+		for range waiters {
+			wg.Go(func() { c.Mutex(name).Lock(ctx) })
+		}
+		z.await(name, waiters+1)
+		await.That(t, "everybody waits for an event", func() bool { return watchesOf(t, s) >= before+waiters })
+		calls, sent := c.p.Counts().RoundTrips, c.p.Record()
+		<-time.After(idle)
+		n, listed := c.p.Counts().RoundTrips-calls, listings(sent)
+		cancel()
+		wg.Wait()
+		mustUnlock(t, l)
+		t.Logf("%d waiters: %d round trips and %d listings in %s", waiters, n, listed, idle)
+		if listed > 10 { // all of them look once more, after those who came last, and share that
+			t.Errorf("%d waiters, for whom nothing happened, listed the directory %d times", waiters, listed)
+		}
+		return n
+	}
+	var one, many int64
+	var wg sync.WaitGroup
+	wg.Go(func() { one = spent(1) })
+	wg.Go(func() { many = spent(400) })
+	wg.Wait()
+	if many > one+one/2+5 {
+		t.Errorf("while nothing happens one waiter costs %d round trips, 400 cost %d", one, many)
+	}
+}

@@ -1,0 +1,98 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestZooKeeperBreakMany: a hold with more joins than fit into a transaction is broken.
+func TestZooKeeperBreakMany(t *testing.T) {
+	const joins, abreast = 1100, 32
+	s := service.StartOwn(t, ZooKeeper)
+	a, b, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 6*time.Second), zkOpen(t, s.URL, "", time.Minute)
+	for _, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
+		name := fmt.Sprint("many-", len(opts))
+		m := b.Mutex(name, dlock.Label(strings.Repeat("a label ", 30)))
+		l := steps.MustLock(t, a.Mutex(name))
+		joined := make([]*dlock.Lease, joins)
+		ctx := dlock.WithOwner(t.Context(), l.Owner())
+		var wg sync.WaitGroup
+		for k := range abreast {
+			wg.Go(func() {
+				for i := k; i < joins; i += abreast {
+					j, err := m.Lock(ctx)
+					if err != nil {
+						t.Errorf("a join: %v", err)
+						return
+					}
+					joined[i] = j
+				}
+			})
+		}
+		wg.Wait()
+		start := time.Now()
+		if err := operator.Break(await.Bounded(t, 60*time.Second), name, l.Token(), opts...); err != nil {
+			t.Fatalf("Break of a hold with %d joins: %v", joins, err)
+		}
+		t.Logf("Break took %s", time.Since(start))
+		if j, err := operator.Mutex(name).Lock(dlock.WithOwner(await.Bounded(t, 30*time.Second), l.Owner())); !errors.Is(err, dlock.ErrLost) {
+			t.Errorf("a join of what is broken: %v, %v", j, err)
+		}
+		lost(t, joined[0])
+		lost(t, joined[joins-1])
+		if len(opts) > 0 {
+			mustUnlock(t, steps.MustLock(t, operator.Mutex(name)))
+		}
+	}
+}
+
+// TestZooKeeperBrokenInDoubt: who does not know yet where its request stands, since the replies are
+// lost, and was broken, holds nothing when it is back.
+func TestZooKeeperBrokenInDoubt(t *testing.T) {
+	const names, ttl = 12, 6 * time.Second
+	s := service.StartOwn(t, ZooKeeper)
+	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
+	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
+	held, waiters, tokens := make([]*dlock.Lease, names), make([]*steps.Attempt, names), make([]dlock.Token, names)
+	for i := range names {
+		held[i] = steps.MustLock(t, other.Mutex(fmt.Sprint("doubt-", i)))
+	}
+	heal := c.p.Hold(netfault.ToClient)
+	defer heal()
+	for i := range names {
+		waiters[i] = steps.Try(t, c.Mutex(fmt.Sprint("doubt-", i)))
+		z.await(fmt.Sprint("doubt-", i), 2)
+		mustUnlock(t, held[i])
+	}
+	for i := range names {
+		name := fmt.Sprint("doubt-", i)
+		q, err := other.Inspect(await.Bounded(t, 30*time.Second), name)
+		if err != nil || len(q.Holders()) != 1 {
+			t.Fatalf("%+v, %v", q, err)
+		}
+		tokens[i] = q.Holders()[0].Token
+		if err := other.Break(await.Bounded(t, 30*time.Second), name, tokens[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The client has hung up by then, and has to prove its session before it is granted anything.
+	<-time.After(ttl/2 + 100*time.Millisecond)
+	heal()
+	for i, w := range waiters {
+		l := w.Got("Lock of who was broken", time.Now(), 30*time.Second)
+		if l.Token() <= tokens[i] {
+			t.Errorf("what was broken with token %d is granted with %d", tokens[i], l.Token())
+		}
+		l.Unlock(t.Context())
+	}
+}

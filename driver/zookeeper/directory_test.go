@@ -1,0 +1,36 @@
+package zookeeper
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// TestViewIsWorkedOutOnce: all who share a listing share what it says. Worked out by each of a crowd
+// it would cost the square of their number.
+func TestViewIsWorkedOutOnce(t *testing.T) {
+	const waiters = 100
+	b, err := newBackend(options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listing{s: &session{b: b}, name: "n"}
+	for i := range waiters {
+		r := driver.Request{ID: driver.NewID()}
+		r.Owner = r.ID
+		l.children = append(l.children, stem(r)+fmt.Sprintf("%010d", i))
+	}
+	views := make([]*view, waiters)
+	var wg sync.WaitGroup
+	for i := range views {
+		wg.Go(func() { views[i], _ = l.view() })
+	}
+	wg.Wait()
+	for _, v := range views {
+		if v == nil || v != views[0] || len(v.q.Arrivals) != waiters || v.granted != 1 {
+			t.Fatalf("a view of its own, or a wrong one: %p, %p", v, views[0])
+		}
+	}
+}
