@@ -49,12 +49,12 @@ func zkBehind(t service.T, text string, p *netfault.Proxy, more string) string {
 type zkKnown struct {
 	*zookeeper.Backend
 	identity string
-	line     *netfault.Proxy
+	proxy    *netfault.Proxy
 }
 
 // Close closes the backend, and its proxy.
 func (k zkKnown) Close() error {
-	defer k.line.Close()
+	defer k.proxy.Close()
 	return k.Backend.Close()
 }
 
@@ -92,8 +92,7 @@ func zkHarness(name, url string, servers ...*service.Server) conformance.Harness
 	}, servers...)
 	h.TTL = zkTTL
 	h.Stored = zkStored(servers[0])
-	// what was recorded belongs to a connection's session, and nothing of it is taken on another
-	// one
+	// what was recorded belongs to the session of its connection; on another one servers ignore it
 	h.Record = nil
 	return h
 }
@@ -131,8 +130,7 @@ func zkStored(s *service.Server) func(conformance.T, driver.Backend, string) int
 
 // TestZooKeeperConnConformance is for a connection of the user's.
 func TestZooKeeperConnConformance(t *testing.T) {
-	// of all leases, whatever is asked, so also of those that a machine which stands still must not
-	// lose
+	// of all leases, also of those that a machine must not lose when it stands still
 	const ttl = 5 * time.Second
 	s := service.Start(t, ZooKeeper)
 	h := service.Harness("zookeeper, a connection of the user's", func(t conformance.T, p *netfault.Proxy) driver.Backend {
@@ -144,16 +142,16 @@ func TestZooKeeperConnConformance(t *testing.T) {
 	conformance.Run(t, service.Beside(h))
 }
 
-// zkTimeout is what the session of a user's connection lasts for leases of that TTL at most, of 3
-// to 15 s.
+// zkTimeout is the session timeout of a user's connection whose leases have that TTL at most. The
+// TTL is 3 to 15 s.
 func zkTimeout(ttl time.Duration) time.Duration { return ttl*4/3 + time.Second + 2*time.Millisecond }
 
 // connSide is a client of the driver over a connection that is not the driver's.
 type connSide struct {
 	*zookeeper.Backend
-	conn *zookeeper.Conn
-	line *netfault.Proxy
-	once sync.Once
+	conn  *zookeeper.Conn
+	proxy *netfault.Proxy
+	once  sync.Once
 }
 
 // Close closes the backend, and then its connection and its proxy.
@@ -161,7 +159,7 @@ func (s *connSide) Close() error {
 	err := s.Backend.Close()
 	s.once.Do(func() {
 		s.conn.Close()
-		s.line.Close()
+		s.proxy.Close()
 	})
 	return err
 }
@@ -193,7 +191,7 @@ func zkOnConn(t service.T, s *service.Server, p *netfault.Proxy, timeout time.Du
 		conn.Close()
 		t.Fatalf("%v", err)
 	}
-	side := &connSide{Backend: b, conn: conn, line: p}
+	side := &connSide{Backend: b, conn: conn, proxy: p}
 	t.Cleanup(func() { side.Close() })
 	return side
 }

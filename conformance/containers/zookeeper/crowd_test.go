@@ -137,7 +137,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 		wg.Wait()
 		mustUnlock(t, l)
 		t.Logf("%d waiters: %d round trips and %d listings in %s", waiters, n, listed, idle)
-		if listed > 10 { // all of them look once more, after those who came last, and share that
+		if listed > 10 { // all list once more, after those who came last, and share that
 			t.Errorf("%d waiters, for whom nothing happened, listed the directory %d times", waiters, listed)
 		}
 		return n

@@ -16,8 +16,8 @@ import (
 
 // Ensemble is three servers that keep the same data. A write needs two of them.
 type Ensemble struct {
-	Nodes []*service.Server   // in no order
-	lines [][]*netfault.Proxy // by who follows, and who leads
+	Nodes   []*service.Server   // in no order
+	proxies [][]*netfault.Proxy // by who follows, and who leads
 }
 
 // StartEnsemble starts three ZooKeeper servers for one test, and waits until all of them serve.
@@ -28,17 +28,17 @@ func StartEnsemble(t service.T) *Ensemble {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	e := &Ensemble{Nodes: make([]*service.Server, members), lines: make([][]*netfault.Proxy, members)}
+	e := &Ensemble{Nodes: make([]*service.Server, members), proxies: make([][]*netfault.Proxy, members)}
 	var wg sync.WaitGroup
 	for i := range members {
 		more := "quorumListenOnAllIPs=false\n"
-		e.lines[i] = make([]*netfault.Proxy, members)
+		e.proxies[i] = make([]*netfault.Proxy, members)
 		for j := range members {
 			quorum := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[2*j]))
 			if j != i {
 				p := netfault.NewProxy()
 				t.Cleanup(p.Close)
-				e.lines[i][j] = p
+				e.proxies[i][j] = p
 				if quorum, err = p.Addr(quorum); err != nil {
 					t.Fatalf("%v", err)
 				}
@@ -65,7 +65,7 @@ func (e *Ensemble) Addrs() []string { return service.Addrs(e.Nodes) }
 func (e *Ensemble) URL() string { return "zookeeper://" + strings.Join(e.Addrs(), ",") }
 
 // Leader returns the server that leads and is none of those given; nil if there is none now. One
-// that was cut off goes on leading for five seconds: who looks for its successor gives it.
+// that was cut off goes on leading for five seconds: who wants its successor gives it.
 func (e *Ensemble) Leader(not ...*service.Server) *service.Server {
 	for _, n := range e.Nodes {
 		if !slices.Contains(not, n) && leads(n) == "leader" {
@@ -113,13 +113,13 @@ func (e *Ensemble) AwaitServing(t service.T) {
 }
 
 // CutOff keeps a server and the other two apart, until heal: nothing is replicated between them.
-// Clients reach it as before, and so do the messages of an election, so that it may learn of
+// Clients reach it as before, and so do the messages of an election, so that it may know
 // another leader, whom it cannot follow. It notices by itself, after five seconds; those who
 // followed it notice at once, or else they might elect it again.
 func (e *Ensemble) CutOff(s *service.Server) (heal func()) {
 	var heals []func()
 	cut := slices.Index(e.Nodes, s)
-	for i, row := range e.lines {
+	for i, row := range e.proxies {
 		for j, p := range row {
 			switch {
 			case i == cut && j != cut:

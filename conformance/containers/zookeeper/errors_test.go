@@ -38,8 +38,8 @@ func TestZooKeeperWaited(t *testing.T) {
 	mustUnlock(t, l)
 }
 
-// TestZooKeeperCauses: what keeps a client from its servers is told, within a bound, and is
-// nobody's deadline.
+// TestZooKeeperCauses: the error says within a bound what keeps a client from its servers,
+// and is nobody's deadline.
 func TestZooKeeperCauses(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")

@@ -109,12 +109,12 @@ func zkMinority(t *testing.T, e *Ensemble, choose func(service.T) *service.Serve
 // zkRoaming is a client with a proxy before each server.
 type zkRoaming struct {
 	*dlock.Client
-	lines []*netfault.Proxy
+	proxies []*netfault.Proxy
 }
 
 // at returns the numbers of the servers that it is connected to.
 func (r *zkRoaming) at() (at []int) {
-	for i, p := range r.lines {
+	for i, p := range r.proxies {
 		if p.Counts().Open > 0 {
 			at = append(at, i)
 		}
@@ -145,7 +145,7 @@ func zkMoves(t *testing.T, e *Ensemble) {
 			renewed := func() bool { return l.Renew(await.Bounded(t, ttl)) == nil || l.Err() != nil }
 			await.That(t, "the lease is renewed", renewed)
 			heal := fault(e.Nodes[at[0]])
-			// the old one cannot say that it heard of the end
+			// the old one does not say when it has noticed the end
 			await.That(t, "the client is at another server too", func() bool {
 				return slices.ContainsFunc(r.at(), func(i int) bool { return i != at[0] })
 			})
@@ -179,7 +179,7 @@ func zkStaysBehind(t *testing.T, e *Ensemble) {
 	})
 	z := treeOf(t, e.Nodes[(at+1)%3])
 	z.make(zkQueue("behind"), 0)
-	heal := c.lines[at].Hold(netfault.ToServer)
+	heal := c.proxies[at].Hold(netfault.ToServer)
 	l := steps.MustLock(t, c.Mutex("behind"))
 	if now := c.at(); slices.Contains(now, at) && len(now) == 1 {
 		t.Fatalf("the client is at %v, and was at %d", now, at)
@@ -198,15 +198,15 @@ func zkStaysBehind(t *testing.T, e *Ensemble) {
 }
 
 // zkLags: what one client was granted, another one sees and can join at once, though its server
-// hears of it late; and it cannot join what is over, though its server shows that.
+// knows of it late; and it cannot join what is over, though its server shows that.
 func zkLags(t *testing.T, e *Ensemble) {
 	behind := e.Follower(t)
 	rest := slices.DeleteFunc(e.Addrs(), func(addr string) bool { return addr == behind.Addr })
 	c, late := zkOpen(t, "zookeeper://"+strings.Join(rest, ","), "", time.Minute), zkOpen(t, only(behind), "", time.Minute)
-	for i, line := range e.lines[slices.Index(e.Nodes, behind)] {
-		if line != nil && e.Nodes[i] == e.AwaitLeader(t) {
-			line.Delay(netfault.ToClient, 100*time.Millisecond)
-			defer line.Delay(netfault.ToClient, 0)
+	for i, p := range e.proxies[slices.Index(e.Nodes, behind)] {
+		if p != nil && e.Nodes[i] == e.AwaitLeader(t) {
+			p.Delay(netfault.ToClient, 100*time.Millisecond)
+			defer p.Delay(netfault.ToClient, 0)
 		}
 	}
 	for i := range 5 {
@@ -292,7 +292,7 @@ func (e *Ensemble) roaming(t *testing.T, ttl time.Duration) *zkRoaming {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.lines, hosts = append(r.lines, p), append(hosts, addr)
+		r.proxies, hosts = append(r.proxies, p), append(hosts, addr)
 	}
 	c, err := dlock.Open(t.Context(), "zookeeper://"+strings.Join(hosts, ","), dlock.TTL(ttl), dlock.Logger(nil))
 	if err != nil {

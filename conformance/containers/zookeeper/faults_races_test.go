@@ -17,8 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// TestZooKeeperLateJoins: who joins a hold that is just given up is in, or is told that it is lost:
-// nothing else.
+// TestZooKeeperLateJoins: a join of a hold that is just released is granted, or the hold is lost.
 func TestZooKeeperLateJoins(t *testing.T) {
 	const rounds, abreast = 25, 8
 	s := service.StartOwn(t, ZooKeeper)

@@ -66,7 +66,7 @@ func TestZooKeeperFaults(t *testing.T) {
 }
 
 // zkLostCreate: the server has executed it, and the client finds its node again, also if the
-// answers to its first look for it are lost too.
+// answers to its first listings are lost too.
 func zkLostCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	for lost := range 4 {
@@ -120,8 +120,8 @@ func zkCutCreate(t *testing.T, s *service.Server) {
 // long before the session would end.
 func zkGivenUpCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
-	for looks := range 3 {
-		name := fmt.Sprint("given-up-", looks)
+	for lists := range 3 {
+		name := fmt.Sprint("given-up-", lists)
 		z.make(zkQueue(name), 0)
 		c := zkOpen(t, s.URL, "", time.Minute)
 		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
@@ -134,13 +134,13 @@ func zkGivenUpCreate(t *testing.T, s *service.Server) {
 		if !errors.Is(a.Err, context.Canceled) {
 			t.Errorf("Lock that is given up: %v", a.Err)
 		}
-		for range looks { // replies to what the client does about it are lost too
+		for range lists { // replies to what the client does about it are lost too
 			drop := c.p.DropReply(name)
 			c.p.Cut()
 			heal()
 			await.Closed(t, "the drop", drop)
 		}
-		if looks > 0 {
+		if lists > 0 {
 			c.p.Cut()
 		}
 		heal() // if nothing was cut, the reply arrives late
@@ -315,7 +315,7 @@ func zkBrokenConnections(t *testing.T, s *service.Server) {
 	if now := z.children(zkQueue("broken")); !sameNames(stood, now) {
 		t.Errorf("before the connections broke there stood %q, after it %q", stood, now)
 	}
-	// The hand-off happens while the waiter has no connection, so that it hears of no event.
+	// The hand-off happens while the waiter has no connection, so that no event reaches it.
 	heal := waiter.p.Refuse()
 	waiter.p.Cut()
 	mustUnlock(t, l)
@@ -360,7 +360,7 @@ func zkCutClient(t *testing.T, s *service.Server) {
 		t.Fatalf("another client holds it: %v, %+v; and the one that is cut off has %v", next.Err, next.Lease, l.Err())
 	}
 	lost(t, l)
-	queued := steps.Try(t, cut.Mutex("cut", dlock.TTL(time.Minute))) // while it is off the line
+	queued := steps.Try(t, cut.Mutex("cut", dlock.TTL(time.Minute))) // while it is cut off
 	heal()
 	z.await("cut", 2)
 	if err := l.Unlock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrLost) {
@@ -415,7 +415,7 @@ func zkLongSession(t *testing.T, s *service.Server) {
 }
 
 // zkTwoOnAConn: a second backend is refused while the first is there, which goes on. The connection
-// stays open when its backend is closed, and tells the user's events all the while.
+// stays open when its backend is closed, and gives the user his events all the while.
 func zkTwoOnAConn(t *testing.T, s *service.Server) {
 	var events atomic.Int64
 	conn, err := zookeeper.Connect([]string{s.Addr}, 20*time.Second, zookeeper.ConnectOptions{
@@ -495,7 +495,7 @@ func zkStoppedClient(t *testing.T, s *service.Server) {
 	child.Wait()
 }
 
-// zkHandDeleted: the holder learns at a renewal that its node is gone, however many it has.
+// zkHandDeleted: the holder finds at a renewal that its node is gone, however many it has.
 func zkHandDeleted(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	const holds, ttl = 100, 6 * time.Second
@@ -525,10 +525,10 @@ func zkHandDeleted(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkBroken: the holder learns of it at its next renewal, and a waiter comes in; the token is the
+// zkBroken: the holder finds it at its next renewal, and a waiter comes in; the token is the
 // one that the operator saw.
 func zkBroken(t *testing.T, s *service.Server) {
-	const others, ttl = 150, 6 * time.Second // more than a renewal looks at in turn
+	const others, ttl = 150, 6 * time.Second // more than a renewal checks in turn
 	c, operator := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
 	for i := range others {
 		steps.MustLock(t, c.Mutex(fmt.Sprint("beside-broken-", i)))
@@ -539,7 +539,7 @@ func zkBroken(t *testing.T, s *service.Server) {
 		if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token()+1, opts...); !errors.Is(err, dlock.ErrNotHeld) {
 			t.Errorf("Break with a wrong token: %v", err)
 		}
-		if i == 2 { // and the operator does not hear that it is done
+		if i == 2 { // and the operator gets no reply
 			operator.p.DropReply("a hold was broken")
 		}
 		if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token(), opts...); err != nil {
@@ -558,8 +558,8 @@ func zkBroken(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkUnlockBroken: who gives back what an operator has broken learns that it was lost, although no
-// proof has found that since; and nothing of it is left.
+// zkUnlockBroken: a release of what an operator has broken says that it was lost, although no proof
+// has found that since; and nothing of it is left.
 func zkUnlockBroken(t *testing.T, s *service.Server) {
 	z, operator := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	b, err := zkBackend(s.URL)
