@@ -50,7 +50,8 @@ type Backend struct {
 // Close leaves it open. New does not reach the server. Of the pool's DSN only the database matters:
 // a connection is used for one statement at a time, and what an earlier user left open in it is
 // rolled back. Whoever holds the only connection of a pool while it waits for a lock waits for
-// itself. The schema has to be there: see [Migrate].
+// itself. The schema has to be there: see [Migrate]. If it is another version's, calls return an
+// error that matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {
 	if o.Identity == "" {
 		o.Identity = fmt.Sprintf("%p", db)

@@ -16,7 +16,7 @@
 //	mysql://user:password@host:3306/database?parameters
 //
 // The scheme mariadb means the same. mysqls and mariadbs mean the same over TLS, which is always
-// verified. The parameters, beside those that all drivers have:
+// verified. The parameters:
 //
 //   - migrate (false): create the tables and procedures if they are missing, as [Migrate] does.
 //   - pool_size (32): how many connections the client may have; at least 2.
@@ -24,6 +24,8 @@
 //   - grant_window (1s): how long a waiter that another client granted has to confirm that.
 //   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
 //   - tls_server_name: the name in the server's certificate; the host if it is missing.
+//
+// ttl, prefix, label and identity mean what they mean for every driver.
 //
 // [New] works over a pool that the caller owns, whatever its DSN says. The tables and procedures
 // come from package migrations: by [Migrate], by migrate=true, or by the caller's own tool.
@@ -130,10 +132,11 @@
 // # The schema
 //
 // The schema has a number, and a client works with the number that it was written for. It asks for
-// the number when it is opened, or with its first call, and refuses an older and a newer one. So
-// clients of two protocols never stand in one queue. For clients that run while the schema is
-// changed, a later migration gives a procedure whose meaning changes other parameters. Then the
-// server refuses their calls, and they ask for the number again and say what it is.
+// the number when it is opened, or with its first call. A newer one, and an older one that cannot
+// be migrated, it refuses with driver.ErrUnsupported; of one that can be it says how. So clients of
+// two protocols never stand in one queue. For clients that run while the schema is changed, a later
+// migration gives a procedure whose meaning changes other parameters. Then the server refuses their
+// calls, and they ask for the number again and say what it is.
 //
 // # What is lost, repeated or late
 //

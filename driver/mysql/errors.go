@@ -6,15 +6,27 @@ import (
 	"slices"
 
 	mysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
 var (
 	errSchema = errors.New("the database has not all the tables and procedures of this version of dlock: " +
 		"open it once with ?migrate=true, call mysql.Migrate, or apply the files of package migrations")
-	errOtherSchema = errors.New("the database has the schema of another version of dlock")
-	errBinlog      = errors.New("the server writes its binary log by statement, with which READ COMMITTED " +
+	errBinlog = errors.New("the server writes its binary log by statement, with which READ COMMITTED " +
 		"transactions cannot write: set binlog_format to ROW or MIXED")
 )
+
+// errOtherSchema matches [driver.ErrUnsupported].
+var errOtherSchema error = &otherSchema{}
+
+type otherSchema struct{}
+
+// Error says what is wrong.
+func (*otherSchema) Error() string { return "the database has the schema of another version of dlock" }
+
+// Is matches [driver.ErrUnsupported].
+func (*otherSchema) Is(target error) bool { return target == driver.ErrUnsupported }
 
 // explain says what a user can do about an error of the server.
 func explain(err error) error {

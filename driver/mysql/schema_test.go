@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/migrations"
 )
 
@@ -45,6 +46,9 @@ func TestMismatchSaysWhatToDo(t *testing.T) {
 		err := mismatch(c.have, oldest, need)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%d: %v; want %v", c.have, err, c.want)
+		}
+		if errors.Is(err, driver.ErrUnsupported) != (c.want == errOtherSchema) {
+			t.Errorf("%d: %v matches ErrUnsupported: %t", c.have, err, errors.Is(err, driver.ErrUnsupported))
 		}
 		for _, w := range c.words {
 			if !strings.Contains(err.Error(), w) {
