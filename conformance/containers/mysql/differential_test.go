@@ -177,8 +177,8 @@ var sqlEvents = []string{
 	"granted at once", "a waiter arrives", "a waiter is granted", "a waiter of the same client is granted",
 	"a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
 	"a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
-	"broken", "a broken hold is not renewed", "what was ended by force is released", "a grant is found",
-	"a dead waiter is found",
+	"broken", "a broken hold is not renewed", "what was ended by force is released",
+	"a broken hold is released", "a grant is found", "a dead waiter is found",
 }
 
 // tellingSQLHistories invents many histories, and more of them while something has hardly happened

@@ -215,16 +215,21 @@ func (m *sqlModel) release(id driver.ID, ttl int64) string {
 		answer = "-1"
 		m.seen["what was ended by force is released"]++
 	}
+	ended := answer == "-1"
 	here := func(r *sqlRequest) bool { return r.ID == id && r.expiry > m.now }
 	if slices.ContainsFunc(m.held, here) || slices.ContainsFunc(m.waiting, here) {
 		answer = "1"
+	}
+	if h := sqlFind(m.held, id); h != nil && here(h) && h.Broken {
+		answer = "-1"
+		m.seen["a broken hold is released"]++
 	}
 	m.held, m.waiting = sqlWithout(m.held, here), sqlWithout(m.waiting, here)
 	m.advance()
 	if ttl > 0 {
 		// it had expired
 		m.waiting = sqlWithout(m.waiting, func(r *sqlRequest) bool { return r.ID == id })
-		m.gone[id] = sqlTombstone{m.now + ttl, answer == "-1"}
+		m.gone[id] = sqlTombstone{m.now + ttl, ended}
 	}
 	return answer
 }
