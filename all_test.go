@@ -203,3 +203,16 @@ func TestAllNamesWhatWasTried(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAllTellsALossFromTheEndOfAContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, _ := newHooked(t)
+		mustLock(t, c.Mutex("b"), t.Context())
+		start := time.Now()
+		_, err := All(c.Mutex("a", FixedLease(5*time.Second)), c.Mutex("b")).Lock(t.Context())
+		wantErr(t, err, ErrLost)
+		if isContext(err) || errors.Is(err, ErrHeld) || time.Since(start) > 5*time.Second {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+	})
+}

@@ -61,7 +61,7 @@ func BenchmarkHandOff(b *testing.B) {
 func handOffs(tb testing.TB, waiters, n int) time.Duration {
 	c := newBench(tb)
 	m := c.Mutex("a")
-	gate := mustLock(tb, m, tb.Context())
+	first := mustLock(tb, m, tb.Context())
 	var wg sync.WaitGroup
 	for i := range waiters {
 		wg.Go(func() {
@@ -86,7 +86,20 @@ func handOffs(tb testing.TB, waiters, n int) time.Duration {
 		time.Sleep(time.Millisecond)
 	}
 	start := time.Now()
-	mustUnlock(tb, gate)
+	mustUnlock(tb, first)
 	wg.Wait()
 	return time.Since(start)
+}
+
+func TestLockAllocates(t *testing.T) {
+	const most = 10 // 9 without the race detector
+	c, _ := newHooked(t)
+	m := c.Mutex("a")
+	if n := testing.AllocsPerRun(200, func() { mustUnlock(t, mustLock(t, m, t.Context())) }); n > most {
+		t.Errorf("Lock and Unlock make %v allocations; want %d at most", n, most)
+	}
+	l := mustLock(t, m, t.Context())
+	if n := testing.AllocsPerRun(200, func() { l.Err() }); n > 0 {
+		t.Errorf("Err makes %v allocations; want none", n)
+	}
 }

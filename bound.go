@@ -12,22 +12,22 @@ import (
 // Lock that stands in the queue waits for as long as its context.
 const answerTime = 10 * time.Second
 
-// over is the cause of a context that ended because a time was over which this package set. It
-// keeps that apart from the end of the caller's context, and does not match its errors.
-type over struct{ d time.Duration }
+// timeLimit is a time that this package sets, and the cause of a context that ended with it. It does
+// not match the errors of package context, so that it is not taken for the end of the caller's.
+type timeLimit struct{ d time.Duration }
 
-var noAnswer = &over{answerTime}
+var noAnswer = &timeLimit{answerTime}
 
 // Error says what a call that ended so has to say.
-func (o *over) Error() string { return fmt.Sprintf("the backend did not answer within %s", o.d) }
+func (l *timeLimit) Error() string { return fmt.Sprintf("the backend did not answer within %s", l.d) }
 
-// bound is the context of one call. It ends with the caller's, with cause limit when its time is
-// over, and with cause ErrClosed when the client is closed. What it takes to hear of that is made
-// when somebody asks: a backend that answers at once does not.
+// bound is the context of one call. It ends with the caller's; with cause limit when that time is
+// over; and with cause ErrClosed when the client is closed. It is made of contexts of package context
+// when somebody asks it for its end. A backend that answers at once never does.
 type bound struct {
 	caller context.Context
 	client context.Context // nil: Close does not end it
-	limit  *over           // nil: it has no time
+	limit  *timeLimit      // nil: it has no time
 	until  time.Time       // when that is over
 
 	mu    sync.Mutex
@@ -36,12 +36,12 @@ type bound struct {
 	ended bool
 }
 
-// bounded returns a context that ends with the caller's, and with cause o when its time is over. A
-// nil o sets no time. It has to be ended.
-func bounded(caller context.Context, o *over) *bound {
-	b := &bound{caller: caller, limit: o}
-	if o != nil {
-		b.until = time.Now().Add(o.d)
+// bounded returns a context that ends with the caller's, and with cause limit when that time is
+// over. A nil limit sets no time. The context has to be ended.
+func bounded(caller context.Context, limit *timeLimit) *bound {
+	b := &bound{caller: caller, limit: limit}
+	if limit != nil {
+		b.until = time.Now().Add(limit.d)
 	}
 	return b
 }

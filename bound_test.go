@@ -3,9 +3,13 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
 // ends are the ways in which the context of a call ends, and what it says then.
@@ -90,5 +94,75 @@ func TestBoundWakes(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Whatever the backend does, a call ends in time, and never with the error of a context that the
+// caller did not give.
+func TestEveryCallIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t, TTL(time.Hour))
+		l, m := mustLock(t, c.Mutex("a"), t.Context()), mustLock(t, c.Mutex("b"), t.Context())
+		b.acquire = func(ctx context.Context, _ driver.Request) (driver.Grant, error) { return driver.Grant{}, hang(ctx) }
+		b.renew = hungRenew
+		b.release = func(ctx context.Context, _ driver.Request) error { return fmt.Errorf("dial: refused: %w", hang(ctx)) }
+		for what, f := range map[string]func(context.Context) error{
+			"TryLock": func(ctx context.Context) error { _, err := c.Mutex("x").TryLock(ctx); return err },
+			"join": func(ctx context.Context) error {
+				_, err := c.RWMutex("a").Read().Lock(l.Context(ctx))
+				return err
+			},
+			"Renew":  l.Renew,
+			"Unlock": m.Unlock,
+		} {
+			start := time.Now()
+			err := f(t.Context())
+			if took := time.Since(start); took != answerTime || err == nil || isContext(err) || answered(err) || !strings.Contains(err.Error(), "did not answer within 10s") {
+				t.Errorf("%s: %v after %s", what, err, took)
+			}
+			if what == "Unlock" && !strings.Contains(err.Error(), "refused") {
+				t.Error("the cause is not told:", err)
+			}
+		}
+	})
+}
+
+var errNobody = errors.New("nobody listens")
+
+func init() {
+	driver.Register("stuck", func(ctx context.Context, _ driver.Config) (driver.Backend, error) {
+		<-ctx.Done()
+		return nil, fmt.Errorf("dial: %w: %w", errNobody, ctx.Err())
+	})
+}
+
+func TestOpenIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		start := time.Now()
+		_, err := Open(context.Background(), "stuck://u:secret@h")
+		if took := time.Since(start); took != answerTime || !errors.Is(err, errNobody) || isContext(err) {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+}
+
+// A dialler's own timeout matches context.DeadlineExceeded.
+func TestADeadlineOfTheDriverIsNotTheCallers(t *testing.T) {
+	c, b := newHooked(t)
+	own := fmt.Errorf("dial tcp: i/o timeout: %w", context.DeadlineExceeded)
+	b.acquire = func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, own }
+	b.renew = func(_ context.Context, rs []driver.Request) []driver.Renewal { return []driver.Renewal{{Err: own}} }
+	_, err := c.Mutex("a").Lock(t.Context())
+	if isContext(err) || !errors.Is(err, own) || !strings.Contains(err.Error(), "i/o timeout") {
+		t.Error(err)
+	}
+	b.acquire = nil
+	l := mustLock(t, c.Mutex("a"), t.Context())
+	if err := l.Renew(t.Context()); isContext(err) || !errors.Is(err, own) {
+		t.Error(err)
+	}
+	b.release = func(context.Context, driver.Request) error { return own }
+	if err := c.Close(); err == nil || isContext(err) {
+		t.Error("Close:", err)
 	}
 }

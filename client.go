@@ -134,7 +134,7 @@ func call[T any](c *Client, ctx context.Context, name string, f func(context.Con
 }
 
 // begin starts a call that ends with the client, and with the time of limit, unless that is nil.
-func (c *Client) begin(caller context.Context, limit *over) (*bound, error) {
+func (c *Client) begin(caller context.Context, limit *timeLimit) (*bound, error) {
 	if err := contextErr(caller); err != nil {
 		return nil, err
 	}
@@ -155,14 +155,14 @@ func (c *Client) done(b *bound) {
 	c.calls.Done()
 }
 
-// graceOver is the end of what goes on after its caller's context ended.
-var graceOver = &over{grace}
+// graceLimit bounds what goes on after its caller's context ended.
+var graceLimit = &timeLimit{grace}
 
 // release releases a request now, or in the background if that leaves the outcome unknown.
 func (c *Client) release(ctx context.Context, r driver.Request) error {
 	ended, limit := contextErr(ctx), noAnswer
 	if ended != nil {
-		ctx, limit = context.WithoutCancel(ctx), graceOver
+		ctx, limit = context.WithoutCancel(ctx), graceLimit
 	}
 	b := bounded(ctx, limit)
 	defer b.end()

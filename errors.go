@@ -125,9 +125,9 @@ func answered(err error) bool {
 	return false
 }
 
-// explain makes what a call returned match why its context ended, if it did, and hides the
-// deadlines that are none of the caller's: no error matches those of package context while his
-// context lives.
+// explain makes what a call returned match why its context ended, if it did. While the caller's
+// context lives it hides the errors of package context: they are of deadlines that are not the
+// caller's.
 func explain(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return hide(err)
@@ -136,18 +136,18 @@ func explain(ctx context.Context, err error) error {
 	own := ofContext(err) // the driver says that a context ended, and not what the service says
 	answer := !own && answered(err) && !errors.Is(err, ErrClosed)
 	stood := own && errors.Is(err, ErrHeld)
-	o, timeUp := cause.(*over)
+	limit, timeUp := cause.(*timeLimit)
 	switch {
 	case answer:
 		return err
 	case cause == ErrClosed:
 		return ErrClosed
 	case timeUp && stood:
-		return fmt.Errorf("%w: it was for all of the %s that Lock was to wait", ErrHeld, o.d)
+		return fmt.Errorf("%w: it was for all of the %s that Lock was to wait", ErrHeld, limit.d)
 	case timeUp && err == ctx.Err():
-		return o
+		return limit
 	case timeUp:
-		return fmt.Errorf("%w: %w", o, hide(err))
+		return fmt.Errorf("%w: %w", limit, hide(err))
 	case stood:
 		return driver.Waited(ctx)
 	case err == ctx.Err():

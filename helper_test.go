@@ -1,9 +1,11 @@
 package dlock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -195,4 +197,27 @@ func mustBeLost(t *testing.T, l *Lease) {
 	case <-time.After(time.Hour):
 		t.Fatal("nobody told of the loss")
 	}
+}
+
+// isContext reports whether err looks as if the caller's context had ended.
+func isContext(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// syncBuffer is a log that several goroutines write.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }

@@ -207,7 +207,7 @@ func (s *share) err() error {
 	}
 	known, err := s.held.Judge()
 	if !known {
-		ctx := bounded(s.held.c.ctx, &over{s.held.Request().TTL / 3})
+		ctx := bounded(s.held.c.ctx, &timeLimit{s.held.Request().TTL / 3})
 		defer ctx.end()
 		err = s.held.prove(ctx)
 	}

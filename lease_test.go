@@ -5,13 +5,14 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
@@ -144,7 +145,7 @@ func TestFixedLease(t *testing.T) {
 		}
 		time.Sleep(9 * time.Second)
 		if l.Err() != nil {
-			t.Error("Renew did not start it anew:", l.Err())
+			t.Error("Renew did not start it again:", l.Err())
 		}
 		<-l.Lost()
 		if d := time.Since(start); d > 19*time.Second {
@@ -223,156 +224,6 @@ func TestLossNeverClosesALeaseThatWasGivenBack(t *testing.T) {
 	})
 }
 
-func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		before := runtime.NumGoroutine()
-		c, b := newHooked(t)
-		l := mustLock(t, c.Mutex("a"), t.Context())
-		ctx, lost := l.Context(t.Context()), l.Lost()
-		waiter := make(chan error)
-		go func() {
-			_, err := c.Mutex("a").Lock(t.Context())
-			waiter <- err
-		}()
-		synctest.Wait()
-		closed := make(chan error)
-		go func() { closed <- c.Close() }()
-		wantErr(t, <-waiter, ErrClosed)
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Error("again:", err)
-		}
-		wantErr(t, context.Cause(ctx), ErrClosed)
-		select {
-		case <-lost:
-			t.Error("Close closed Lost")
-		default:
-		}
-		wantErr(t, l.Unlock(t.Context()), ErrClosed)
-		wantErr(t, l.Err(), ErrClosed)
-		_, err := c.Mutex("a").Lock(t.Context())
-		wantErr(t, err, ErrClosed)
-		_, err = c.Mutex("a").Lock(context.WithoutCancel(ctx))
-		wantErr(t, err, ErrClosed)
-		_, err = c.Inspect(t.Context(), "a")
-		wantErr(t, err, ErrClosed)
-		wantErr(t, c.Break(t.Context(), "a", 1), ErrClosed)
-		// the driver removes the waiter itself
-		if n := b.acquires.Load() - b.releases.Load(); n != 0 && n != 1 {
-			t.Errorf("%d requests not given back", n)
-		}
-		synctest.Wait()
-		if n := settled(before) - before; n > 0 {
-			t.Errorf("%d goroutines left", n)
-		}
-	})
-}
-
-func TestCloseIsBoundedWhateverTheBackendDoes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		heal := make(chan struct{})
-		defer close(heal)
-		c, b := newHooked(t)
-		for range 100 {
-			mustLock(t, c.Mutex(driver.NewID().String()), t.Context())
-		}
-		b.release = func(context.Context, driver.Request) error { <-heal; return nil }
-		b.acquire = func(context.Context, driver.Request) (driver.Grant, error) { <-heal; return driver.Grant{}, io.EOF }
-		go c.Mutex("x").Lock(t.Context())
-		synctest.Wait()
-		start := time.Now()
-		err := c.Close()
-		if d := time.Since(start); d > 10*time.Second {
-			t.Errorf("Close took %s", d)
-		}
-		if err == nil {
-			t.Error("holds could not be given back, and Close says nothing")
-		}
-	})
-}
-
-func TestAGrantThatRacesWithCloseIsGivenBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c, b := newHooked(t)
-		granted, goOn := make(chan struct{}), make(chan struct{})
-		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := b.Backend.Acquire(context.WithoutCancel(ctx), r)
-			close(granted)
-			<-goOn
-			return g, err
-		}
-		res := make(chan error)
-		go func() {
-			_, err := c.Mutex("a").Lock(t.Context())
-			res <- err
-		}()
-		<-granted
-		closed := make(chan error)
-		go func() { closed <- c.Close() }()
-		synctest.Wait()
-		close(goOn)
-		wantErr(t, <-res, ErrClosed)
-		<-closed
-		if b.releases.Load() != 1 {
-			t.Errorf("%d releases; want one", b.releases.Load())
-		}
-	})
-}
-
-func TestCloseWaitsForAnUnlockUnderWay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c, b := newHooked(t)
-		entered, goOn := make(chan struct{}), make(chan struct{})
-		b.release = func(ctx context.Context, r driver.Request) error {
-			close(entered)
-			<-goOn
-			return b.Backend.Release(ctx, r)
-		}
-		l := mustLock(t, c.Mutex("a"), t.Context())
-		unlocked, closed := make(chan error), make(chan error, 1)
-		go func() { unlocked <- l.Unlock(t.Context()) }()
-		<-entered
-		go func() { closed <- c.Close() }()
-		synctest.Wait()
-		close(goOn)
-		if err := <-unlocked; err != nil {
-			t.Error("Unlock:", err)
-		}
-		if err := <-closed; err != nil {
-			t.Error("Close:", err)
-		}
-	})
-}
-
-func TestCloseSettlesWhatWasBeingGivenBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c, b := newHooked(t)
-		var cut atomic.Bool
-		cut.Store(true)
-		b.release = func(ctx context.Context, r driver.Request) error {
-			if cut.Load() {
-				return hang(ctx)
-			}
-			return b.Backend.Release(ctx, r)
-		}
-		l := mustLock(t, c.Mutex("a"), t.Context())
-		over, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		wantErr(t, l.Unlock(over), context.DeadlineExceeded)
-		synctest.Wait() // the background hangs in its first attempt
-		cut.Store(false)
-		n := b.releases.Load()
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		if b.releases.Load() == n {
-			t.Error("Close did not send the release again")
-		}
-	})
-}
-
 func TestALeaseGivenBackMeanwhileIsNotLost(t *testing.T) {
 	for what, ask := range map[string]func(*Lease) error{
 		"Renew": func(l *Lease) error { return l.Renew(context.Background()) },
@@ -406,6 +257,93 @@ func TestAFixedLeaseEndsOnTimeAlsoIfTheBackendKeepsItLonger(t *testing.T) {
 		<-l.Lost()
 		if d := time.Since(start); d > 5*time.Second {
 			t.Errorf("ended after %s", d)
+		}
+	})
+}
+
+// A fixed lease is over for its holder a margin before its time, and for others when its time is.
+func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const d = time.Minute
+		space := new(memory.Space)
+		b := &hooked{Backend: newMemory(space)}
+		c, other := newOn(t, b), newOn(t, newMemory(space))
+		start := time.Now()
+		l := mustLock(t, c.Mutex("a", FixedLease(d)), t.Context())
+		<-l.Lost()
+		if told := time.Since(start); told != d-hold.Margin(d) {
+			t.Errorf("its holder is told after %s", told)
+		}
+		if _, err := c.Mutex("a").Lock(WithOwner(t.Context(), mustParse(t, l.Owner().String()))); !errors.Is(err, ErrLost) {
+			t.Errorf("a join by the client that was told: %v", err)
+		}
+		if n := b.releases.Load(); n != 0 {
+			t.Errorf("%d releases before its time is over", n)
+		}
+		next := mustLock(t, other.Mutex("a"), t.Context())
+		if in := time.Since(start); in != d {
+			t.Errorf("the next is in after %s", in)
+		}
+		time.Sleep(time.Second)
+		if n := b.releases.Load(); n != 1 {
+			t.Errorf("%d releases when its time is over", n)
+		}
+		mustUnlock(t, next)
+	})
+}
+
+func TestThePlannedEndOfAFixedLeaseIsNoWarning(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var log syncBuffer
+		c := newOn(t, newMemory(nil), Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+		fixed := mustLock(t, c.Mutex("a", FixedLease(time.Second)), t.Context())
+		<-fixed.Lost()
+		synctest.Wait()
+		if s := log.String(); strings.Contains(s, "WARN") || !strings.Contains(s, "level=DEBUG msg=\"dlock: lease lost\"") {
+			t.Error(s)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		c.Break(t.Context(), "a", l.Token(), Force())
+		<-l.Lost()
+		synctest.Wait()
+		if s := log.String(); !strings.Contains(s, "level=WARN msg=\"dlock: lease lost\"") {
+			t.Error(s)
+		}
+	})
+}
+
+// slowToLeave is a parent from which a context is slow to come away when it ends.
+type slowToLeave struct{ context.Context }
+
+// Done is never closed.
+func (slowToLeave) Done() <-chan struct{} { return make(chan struct{}) }
+
+// AfterFunc is what package context asks such a parent for.
+func (slowToLeave) AfterFunc(func()) (stop func() bool) {
+	return func() bool {
+		time.Sleep(time.Second)
+		return true
+	}
+}
+
+func TestAllHearOfALossBeforeTheHoldIsGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		var second atomic.Pointer[Lease]
+		var early atomic.Bool
+		b.release = func(ctx context.Context, r driver.Request) error {
+			early.Store(!isLost(second.Load()))
+			return b.Backend.Release(ctx, r)
+		}
+		m := c.Mutex("a", FixedLease(time.Minute))
+		first := mustLock(t, m, t.Context())
+		second.Store(mustLock(t, m, first.Context(slowToLeave{context.Background()})))
+		time.Sleep(2 * time.Minute)
+		if b.releases.Load() == 0 {
+			t.Fatal("it was not given back")
+		}
+		if early.Load() {
+			t.Error("the hold was given back before one of its leases had heard of the loss")
 		}
 	})
 }

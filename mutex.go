@@ -19,7 +19,7 @@ type lock struct {
 	limit int
 	ttl   time.Duration
 	fixed bool
-	wait  *over // how long Lock waits at most; nil: as long as its context
+	wait  *timeLimit // how long Lock waits at most; nil: as long as its context
 	label string
 	err   error // what is wrong with all that
 }
@@ -100,9 +100,9 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	return l.c.acquire(ctx, r, l.within(r))
 }
 
-// within returns the time that a request has. One that does not wait is answered within the time of
-// any call.
-func (l *lock) within(r driver.Request) *over {
+// within returns the time that a request has. One that does not wait in the queue is answered
+// within the time of any call.
+func (l *lock) within(r driver.Request) *timeLimit {
 	if !r.Wait || r.Owner != (driver.ID{}) && (l.wait == nil || l.wait.d > answerTime) {
 		return noAnswer
 	}
@@ -115,7 +115,7 @@ const lateGrants = 3
 
 // acquire sends the request, whose ID (and owner, if it is no join) it chooses, and makes a lease of
 // the grant.
-func (c *Client) acquire(caller context.Context, r driver.Request, limit *over) (*Lease, error) {
+func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLimit) (*Lease, error) {
 	ctx, err := c.begin(caller, limit)
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 		if held && ctx.Err() != nil && ofContext(err) {
 			err = driver.Waited(ctx)
 		}
-		// nobody heard of it for too long while it waited: it takes a new place
+		// it expired while it waited, since its client was not heard of: it takes a new place
 		if !join && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil {
 			if late++; late < lateGrants {
 				continue

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,7 +110,7 @@ func TestJoinFromAnotherClient(t *testing.T) {
 	}
 	mustUnlock(t, j)
 	if !free(t, one, "a") {
-		t.Error("not free after the last give-back")
+		t.Error("not free after the last Unlock")
 	}
 	_, err := two.Mutex("a").Lock(WithOwner(t.Context(), l.Owner()))
 	wantErr(t, err, ErrLost)
@@ -531,4 +532,234 @@ func TestALossReportedBeforeItsGrantIsNoLease(t *testing.T) {
 	if !free(t, c, "a") {
 		t.Error("the first was left behind")
 	}
+}
+
+func TestWaitBoundsTheWait(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		held := mustLock(t, c.Mutex("a"), t.Context())
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, tt := range []struct {
+			what       string
+			ctx        context.Context
+			m          Mutex
+			took       time.Duration
+			is, is2    error
+			contextual bool
+		}{
+			{"Wait", t.Context(), c.Mutex("a", Wait(3*time.Second)), 3 * time.Second, ErrHeld, ErrHeld, false},
+			{"Wait(0)", t.Context(), c.Mutex("a", Wait(0)), 0, ErrHeld, ErrHeld, false},
+			{"Wait under All", t.Context(), All(c.Mutex("b"), c.Mutex("a", Wait(time.Second))), time.Second, ErrHeld, ErrHeld, false},
+			{"negative", t.Context(), c.Mutex("a", Wait(-1)), 0, ErrInvalid, ErrInvalid, false},
+			{"a context that ends before", short, c.Mutex("a", Wait(time.Minute)), time.Second, context.DeadlineExceeded, ErrHeld, true},
+		} {
+			if tt.contextual {
+				tt.ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+			}
+			start := time.Now()
+			bound, done := context.WithTimeout(tt.ctx, time.Hour) // renewals go on for ever
+			_, err := tt.m.Lock(bound)
+			done()
+			if took := time.Since(start); took != tt.took || !errors.Is(err, tt.is) || !errors.Is(err, tt.is2) || isContext(err) != tt.contextual {
+				t.Errorf("%s: %v after %s", tt.what, err, took)
+			}
+			if strings.Contains(err.Error(), "did not answer") {
+				t.Errorf("%s: %v; the backend did answer", tt.what, err)
+			}
+		}
+		if !free(t, c, "b") {
+			t.Error("the part that All had is not given back")
+		}
+
+		time.AfterFunc(time.Second, func() { mustUnlock(t, held) })
+		if err := Do(t.Context(), c.Mutex("a", Wait(2*time.Second)), func(ctx context.Context) error {
+			time.Sleep(time.Minute)
+			return ctx.Err()
+		}); err != nil {
+			t.Error("Wait bounds the work:", err)
+		}
+
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) { return driver.Grant{}, hang(ctx) }
+		start := time.Now()
+		_, err := c.Mutex("a", Wait(2*time.Second)).Lock(t.Context())
+		if took := time.Since(start); took != 2*time.Second || isContext(err) || errors.Is(err, ErrHeld) || !strings.Contains(err.Error(), "did not answer within 2s") {
+			t.Errorf("a backend that does not answer: %v after %s", err, took)
+		}
+	})
+}
+
+// The end of a wait because an outer lease was lost is not the loss of what was waited for.
+func TestAWaitThatEndsWithAnOuterLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		space := new(memory.Space)
+		c, other := newOn(t, newMemory(space)), newOn(t, newMemory(space))
+		mustLock(t, other.Mutex("b"), t.Context())
+		outer := mustLock(t, c.Mutex("a", FixedLease(5*time.Second)), t.Context())
+		start := time.Now()
+		_, err := c.Mutex("b").Lock(outer.Context(t.Context()))
+		if took := time.Since(start); took > 5*time.Second {
+			t.Error("after", took)
+		}
+		for _, is := range []error{context.Canceled, ErrLost, ErrHeld} {
+			wantErr(t, err, is)
+		}
+	})
+}
+
+func TestAWaitForOneselfIsTold(t *testing.T) {
+	const ttl = 10 * time.Second
+	const says = "pass lease.Context"
+	for what, tt := range map[string]struct {
+		hold, wait func(c, other *Client) Mutex
+		foreign    bool
+		warns      int
+	}{
+		"exclusive": {hold: func(c, _ *Client) Mutex { return c.Mutex("a", Label("till 3")) }, wait: func(c, _ *Client) Mutex { return c.Mutex("a") }, warns: 1},
+		"under All": {hold: func(c, _ *Client) Mutex { return c.Mutex("a", Label("till 3")) }, wait: func(c, _ *Client) Mutex { return All(c.Mutex("A"), c.Mutex("a")) }, warns: 1},
+		"a permit":  {hold: func(c, _ *Client) Mutex { return c.Semaphore("a", 1, Label("till 3")) }, wait: func(c, _ *Client) Mutex { return c.Semaphore("a", 1) }, warns: 1},
+		"a writer":  {hold: func(c, _ *Client) Mutex { return c.RWMutex("a", Label("till 3")).Read() }, wait: func(c, _ *Client) Mutex { return c.Mutex("a") }, warns: 1},
+		"another's": {hold: func(_, other *Client) Mutex { return other.Mutex("a") }, wait: func(c, _ *Client) Mutex { return c.Mutex("a") }},
+	} {
+		bubble(t, func(t *testing.T) {
+			var log syncBuffer
+			space := new(memory.Space)
+			c, other := newOn(t, newMemory(space), TTL(ttl), Logger(textLogger(&log))), newOn(t, newMemory(space), TTL(ttl))
+			l := mustLock(t, tt.hold(c, other), t.Context())
+			time.Sleep(time.Minute) // however old the hold is
+			got := make(chan *Lease)
+			go func() { got <- mustLock(t, tt.wait(c, other), t.Context()) }()
+			time.Sleep(ttl - time.Second)
+			if s := log.String(); s != "" {
+				t.Errorf("%s: too early: %s", what, s)
+			}
+			time.Sleep(5 * ttl)
+			s := log.String()
+			if strings.Count(s, says) != tt.warns || tt.warns > 0 && (!strings.Contains(s, "level=WARN") || !strings.Contains(s, "name=a") || !strings.Contains(s, "till 3") || !strings.Contains(s, "held=1m10s")) {
+				t.Errorf("%s: want %d warnings: %s", what, tt.warns, s)
+			}
+			mustUnlock(t, l)
+			mustUnlock(t, <-got)
+		})
+	}
+	// Contention is no wait for oneself, however long it lasts: each hold is short.
+	bubble(t, func(t *testing.T) {
+		var log syncBuffer
+		c := newOn(t, newMemory(nil), TTL(time.Second), Logger(textLogger(&log)))
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				l := mustLock(t, c.Mutex("a"), t.Context())
+				time.Sleep(100 * time.Millisecond)
+				mustUnlock(t, l)
+			})
+		}
+		wg.Wait()
+		if s := log.String(); s != "" {
+			t.Error(s)
+		}
+	})
+	// However many wait, each hold is told of once.
+	bubble(t, func(t *testing.T) {
+		var log syncBuffer
+		c := newOn(t, newMemory(nil), TTL(time.Second), Logger(textLogger(&log)))
+		l := mustLock(t, c.Mutex("a", Label("first")), t.Context())
+		second := c.Mutex("a", Label("second"))
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				l := mustLock(t, second, t.Context())
+				if strings.Count(log.String(), says) == 1 {
+					time.Sleep(10 * time.Second)
+				}
+				mustUnlock(t, l)
+			})
+		}
+		time.Sleep(10 * time.Second)
+		if s := log.String(); strings.Count(s, says) != 1 || !strings.Contains(s, "holder=first") {
+			t.Errorf("with 100 that wait: %s", s)
+		}
+		mustUnlock(t, l)
+		wg.Wait()
+		if s := log.String(); strings.Count(s, says) != 2 || !strings.Contains(s, "holder=second") {
+			t.Errorf("after the second hold: %s", s)
+		}
+	})
+	// TryLock says it at once, and only if it is so.
+	space := new(memory.Space)
+	c, other := newOn(t, newMemory(space)), newOn(t, newMemory(space))
+	mustLock(t, c.Mutex("mine"), t.Context())
+	mustLock(t, other.Mutex("theirs"), t.Context())
+	for name, own := range map[string]bool{"mine": true, "theirs": false} {
+		for _, m := range []Mutex{c.Mutex(name), All(c.Mutex("free"), c.Mutex(name))} {
+			_, err := m.TryLock(t.Context())
+			wantErr(t, err, ErrHeld)
+			if strings.Contains(err.Error(), "held by this client") != own {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// A driver that says that nothing of the TTL is left is believed.
+func TestAGrantThatIsOverIsNotTrusted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t)
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := b.Backend.Acquire(ctx, r)
+			g.TTL = -time.Millisecond
+			return g, err
+		}
+		_, err := c.Mutex("a").Lock(t.Context())
+		wantErr(t, err, ErrLost)
+	})
+}
+
+func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		space := new(memory.Space)
+		b := &hooked{Backend: newMemory(space)}
+		c, other := newOn(t, b, TTL(time.Second)), newOn(t, newMemory(space))
+		var cut atomic.Bool
+		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
+			if cut.Load() {
+				b.Backend.Renew(ctx, rs) // the service hears it, and the client does not know
+				return hungRenew(ctx, rs)
+			}
+			return b.Backend.Renew(ctx, rs)
+		}
+		b.release = func(ctx context.Context, r driver.Request) error {
+			if cut.Load() {
+				return hang(ctx)
+			}
+			return b.Backend.Release(ctx, r)
+		}
+		l := mustLock(t, c.Mutex("a"), t.Context())
+		text := WithOwner(t.Context(), mustParse(t, l.Owner().String()))
+		mustUnlock(t, mustLock(t, c.Mutex("a"), text)) // while it is trusted
+		cut.Store(true)
+		for range 100 { // whoever is told first asks at once
+			ctx := l.Context(t.Context())
+			context.AfterFunc(ctx, func() {
+				if _, err := c.RWMutex("a").Read().TryLock(text); !errors.Is(err, ErrLost) {
+					t.Errorf("a join by one who was told of the loss: %v", err)
+				}
+			})
+		}
+		<-l.Lost()
+		if free(t, other, "a") {
+			t.Fatal("the service does not have the hold any more; this test proves nothing")
+		}
+		_, err := c.Mutex("a").Lock(text)
+		wantErr(t, err, ErrLost)
+		synctest.Wait()
+		cut.Store(false)
+		time.Sleep(grace + 2*longestPause)
+		if !free(t, other, "a") {
+			t.Error("not given back")
+		}
+		_, err = c.Mutex("a").Lock(text)
+		wantErr(t, err, ErrLost)
+	})
 }

@@ -121,7 +121,7 @@ func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 
 // FixedLease asks for leases that are not renewed: each ends d after its grant, as lost if it was
 // not given back by then (which is the plan: the log has it at level Debug). [Lease.Renew] starts
-// it anew. Where Capabilities say ServerEndsFixed it ends even if the client is stopped.
+// it again. Where Capabilities say ServerEndsFixed it ends even if the client is stopped.
 //
 // Where Capabilities say FixedOutlives it stands until its time also over the client's Close and
 // the death of its process, so that what must not be done twice in d is not; only Unlock gives it
@@ -132,7 +132,7 @@ func FixedLease(d time.Duration) LockOption { return fixedOption(d) }
 
 type waitOption time.Duration
 
-func (d waitOption) lock(l *lock) { l.wait = &over{time.Duration(d)} }
+func (d waitOption) lock(l *lock) { l.wait = &timeLimit{time.Duration(d)} }
 
 // Wait bounds how long Lock waits, besides its context, so that [Do] can bound the wait and not the
 // work. When d is over Lock returns [ErrHeld] if the request stood in the queue, and otherwise an

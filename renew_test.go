@@ -40,13 +40,13 @@ func TestADayOfHeldLeases(t *testing.T) {
 }
 
 func TestLossIsSignalledOnTimeWhileRenewHangs(t *testing.T) {
-	for _, deaf := range []bool{false, true} { // deaf: the call ignores even its context
-		t.Run(fmt.Sprintf("deaf=%t", deaf), func(t *testing.T) {
+	for _, stuck := range []bool{false, true} { // the call ignores even its context
+		t.Run(fmt.Sprintf("stuck=%t", stuck), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				c, b := newHooked(t, TTL(30*time.Second))
 				heal := make(chan struct{})
 				b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
-					if deaf {
+					if stuck {
 						<-heal
 					}
 					return hungRenew(ctx, rs)
