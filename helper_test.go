@@ -177,8 +177,8 @@ type clock func() time.Time
 
 func (now clock) client(s *settings) { s.now = now }
 
-// asleep is a reading of time.Now from before the machine was suspended for d, or, if d is negative,
-// from after it was: the monotonic clock stood still.
+// asleep is a reading of time.Now from before the machine was suspended for d, or, if d is
+// negative, from after it was: the monotonic clock stood still.
 func asleep(d time.Duration) time.Time {
 	now := time.Now().Add(-d)
 	(*struct {

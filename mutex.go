@@ -113,8 +113,8 @@ func (l *lock) within(r driver.Request) *timeLimit {
 // gives up.
 const lateGrants = 3
 
-// acquire sends the request, whose ID (and owner, if it is no join) it chooses, and makes a lease of
-// the grant.
+// acquire sends the request, whose ID (and owner, if it is no join) it chooses, and makes a lease
+// of the grant.
 func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLimit) (*Lease, error) {
 	ctx, err := c.begin(caller, limit)
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLi
 	return l, err
 }
 
-// acquire makes h the hold of r, and returns its first lease. What was over before it was seen here,
-// waiting or granted, is never resumed: a new request is sent instead.
+// acquire makes h the hold of r, and returns its first lease. What was over before it was seen
+// here, waiting or granted, is never resumed: a new request is sent instead.
 func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 	c, join := h.c, !r.Owner.IsZero()
 	held := false // the service said so, and to come again

@@ -172,7 +172,8 @@ func through[R any](f *FaultInjector, ctx context.Context, call func() R) (R, er
 			if f.fault(true) != nil {
 				return none, ctx.Err()
 			}
-			r, waiting = <-done, false // the call has the context too: how soon it minds is the driver's
+			// the call has the context too: how soon it minds is the driver's
+			r, waiting = <-done, false
 		}
 	}
 	if err := f.pass(ctx, true); err != nil {

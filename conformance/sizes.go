@@ -28,7 +28,7 @@ var sameInAllSetUps = []string{
 	"cost-lock", "cost-wait", "cost-hold", "cost-hand-off",
 }
 
-// SameInAllSetUps reports whether every set-up of a service keeps the law if one does: more servers,
-// which replicate, elect and lag, or other connections to them break it in none. It is false for a
-// law that is new.
+// SameInAllSetUps reports whether every set-up of a service keeps the law if one does: more
+// servers, which replicate, elect and lag, or other connections to them break it in none. It is
+// false for a law that is new.
 func (l Law) SameInAllSetUps() bool { return slices.Contains(sameInAllSetUps, l.Name) }

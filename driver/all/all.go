@@ -6,11 +6,14 @@
 package all
 
 import (
-	_ "github.com/dlock-go/dlock/driver/etcd"          // etcd://, etcds://
-	_ "github.com/dlock-go/dlock/driver/file"          // file:///dir
-	_ "github.com/dlock-go/dlock/driver/memory"        // memory:name
-	_ "github.com/dlock-go/dlock/driver/mysql"         // mysql://, mysqls://, mariadb://, mariadbs://
-	_ "github.com/dlock-go/dlock/driver/redis"         // redis://, redis+sentinel://, redis+cluster://, and each with rediss
-	_ "github.com/dlock-go/dlock/driver/redis/redlock" // redlock://, redlocks://
-	_ "github.com/dlock-go/dlock/driver/zookeeper"     // zookeeper://, zk://, zookeepers://, zks://
+	_ "github.com/dlock-go/dlock/driver/etcd"   // etcd, etcds
+	_ "github.com/dlock-go/dlock/driver/file"   // file
+	_ "github.com/dlock-go/dlock/driver/memory" // memory
+	_ "github.com/dlock-go/dlock/driver/mysql"  // mysql, mysqls, mariadb, mariadbs
+
+	// redis, redis+sentinel, redis+cluster; rediss, rediss+sentinel, rediss+cluster
+	_ "github.com/dlock-go/dlock/driver/redis"
+
+	_ "github.com/dlock-go/dlock/driver/redis/redlock" // redlock, redlocks
+	_ "github.com/dlock-go/dlock/driver/zookeeper"     // zookeeper, zookeepers, zk, zks
 )

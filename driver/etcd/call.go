@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	firstTry = 500 * time.Millisecond // for the first attempt of a call; the next have twice as long,
+	firstTry = 500 * time.Millisecond // of the first attempt of a call; the next have twice as long,
 	lastTry  = 4 * time.Second        // up to this
-	patience = 8 * time.Second        // for a call that nobody answers; package dlock has 10 s at most
+	patience = 8 * time.Second        // of a call that nobody answers; package dlock has 10 s at most
 )
 
 // callOptions let answers be as large as the server makes them.

@@ -18,12 +18,14 @@ const (
 // mu guards it.
 type nameState struct {
 	name, prefix string
-	slots        map[int]time.Time   // keys of this client in use; a time: until then, by a tombstone
-	waiting      map[string]*request // by key
-	unchecked    []*request          // those of them that were not admitted to what stands ahead yet
-	contended    bool                // others were seen there lately
-	arriving     int                 // requests of this client whose transactions are under way
-	idleSince    time.Time           // when the last waiter left
+	// keys of this client in use; a time: until then, by a tombstone
+	slots   map[int]time.Time
+	waiting map[string]*request // by key
+	// those of them that were not admitted to what stands ahead yet
+	unchecked []*request
+	contended bool      // others were seen there lately
+	arriving  int       // requests of this client whose transactions are under way
+	idleSince time.Time // when the last waiter left
 
 	watchID int64           // of the watch that was asked for; 0: none
 	queue   *queue          // what stands; nil: not known

@@ -18,7 +18,8 @@ const (
 	// the stream is asked for its progress this often; its connection is suspect if it does not
 	// answer within that,
 	progressInterval = time.Second
-	streamTimeout    = 5 * time.Second // and the stream is given up if it does not answer within this
+	// and the stream is given up if it does not answer within this
+	streamTimeout = 5 * time.Second
 	// a member that does not know what the cluster knew so long ago lags
 	maxLag = 3 * time.Second
 )

@@ -79,8 +79,8 @@
 //  2. Then it checks the locks of all other folders. If somebody lives in one, it releases its own
 //     lock and is refused.
 //
-// Of two clients that do this at once, the later sees the earlier. If both see each other both start
-// again, after a random pause. A stopped client keeps its lock: it lives.
+// Of two clients that do this at once, the later sees the earlier. If both see each other both
+// start again, after a random pause. A stopped client keeps its lock: it lives.
 //
 // From a folder in which nobody lives the client takes over the greatest number. Then it removes
 // the folder under the exclusive lock, so that nobody can enter it meanwhile. If the client is

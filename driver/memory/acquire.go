@@ -24,8 +24,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return b.await(ctx, r, w)
 }
 
-// enqueue adds or resumes a request. It returns the grant, or why there is none, or the wait for the
-// answer.
+// enqueue adds or resumes a request. It returns the grant, or why there is none, or the wait for
+// the answer.
 func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 	s := b.space
 	s.mu.Lock()

@@ -50,8 +50,8 @@
 //
 // How it gets from one to the next:
 //
-//   - Each space has one mutex. Each name in use has a queue, to which the rule of [driver.Queue] is
-//     applied after every arrival and departure.
+//   - Each space has one mutex. Each name in use has a queue, to which the rule of [driver.Queue]
+//     is applied after every arrival and departure.
 //   - Who waits sleeps on a channel, which whoever grants or removes the request closes. So a
 //     hand-off wakes one waiter, however many wait.
 //   - Holds expire when their name is used, or by a timer of the name while somebody waits there.

@@ -169,8 +169,8 @@ func (s *Space) expire(name string) {
 	s.current(name, time.Now())
 }
 
-// renew gives a granted request its whole TTL again. A call of setTimer has to follow, since the TTL
-// may be shorter than before.
+// renew gives a granted request its whole TTL again. A call of setTimer has to follow, since the
+// TTL may be shorter than before.
 func (q *queue) renew(r *request, ttl time.Duration, now time.Time) {
 	r.TTL, r.expires = ttl, now.Add(ttl)
 	q.mayExpire(r.expires)

@@ -150,8 +150,8 @@ func driverOf(path string) string {
 	return d
 }
 
-// driverDirs returns the folders of drivers, below driver. The last part of each is the driver's name
-// everywhere else.
+// driverDirs returns the folders of drivers, below driver. The last part of each is the driver's
+// name everywhere else.
 func driverDirs(t *testing.T) []string {
 	t.Helper()
 	es, err := os.ReadDir(filepath.Join(root, "driver"))

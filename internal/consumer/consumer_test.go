@@ -149,7 +149,8 @@ func program(t *testing.T, packages, modules []string, libs map[string]string) s
 	dir := t.TempDir()
 	mod := "module example.com/program\n\ngo 1.26.0\n"
 	for _, m := range append([]string{""}, modules...) {
-		if _, err := os.ReadFile(filepath.Join(root(t), m, "go.mod")); err != nil { // go test is to know of it
+		// go test is to know of it
+		if _, err := os.ReadFile(filepath.Join(root(t), m, "go.mod")); err != nil {
 			t.Fatal(err)
 		}
 		path := strings.TrimSuffix(module+"/"+m, "/")
@@ -190,8 +191,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// run runs a program in a folder. The module that stands there has no go.sum: none is needed, and none is
-// asked.
+// run runs a program in a folder. The module that stands there has no go.sum: none is needed, and
+// none is asked.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

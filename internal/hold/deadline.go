@@ -11,8 +11,8 @@ import (
 // which to check what they wait for. One timer fires at the earliest, independently of any call, so
 // that no call that hangs delays the news of a loss.
 //
-// A deadline may be earlier than the end of trust, which a renewal moved on: it is put right when it
-// comes. So a renewal of ten thousand holds touches none of them here.
+// A deadline may be earlier than the end of trust, which a renewal moved on: it is put right when
+// it comes. So a renewal of ten thousand holds touches none of them here.
 type deadlines struct {
 	heap  []*Hold
 	timer *time.Timer
@@ -37,7 +37,8 @@ func (d *deadlines) remove(h *Hold) {
 	}
 }
 
-// arm makes the timer fire by the earliest deadline. It may fire earlier for nothing. s.mu is locked.
+// arm makes the timer fire by the earliest deadline. It may fire earlier for nothing. s.mu is
+// locked.
 func (s *Set) arm() {
 	d := &s.deadlines
 	if len(d.heap) == 0 {

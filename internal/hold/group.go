@@ -71,8 +71,8 @@ func (s *Set) renewBy(g *group, by time.Time) {
 }
 
 // batch returns the holds of a renewal that starts now, the oldest proof first, and the time that
-// it has. It ends before the trust in one of them does, unless that leaves it less than TTL/12. So a
-// renewal of more holds than the service can do in its time goes on where the last one ended, and
+// it has. It ends before the trust in one of them does, unless that leaves it less than TTL/12. So
+// a renewal of more holds than the service can do in its time goes on where the last one ended, and
 // what it proved before it was held up is known in time.
 func (g *group) batch(now time.Time) ([]*Hold, time.Duration) {
 	hs, left := slices.Clone(g.holds), g.ttl/3

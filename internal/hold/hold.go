@@ -41,8 +41,9 @@ type Hold struct {
 	token driver.Token
 
 	granted bool
-	warned  bool      // the log has it that a request of this client waits for it
-	end     error     // nil, ErrNotHeld (released), ErrLost or ErrClosed; of an Expect, nil or ErrLost
+	warned  bool // the log has it that a request of this client waits for it
+	// nil, ErrNotHeld (released), ErrLost or ErrClosed; of an Expect, nil or ErrLost
+	end     error
 	began   time.Time // when it was first asked for; then, when it was granted
 	holders []Holder  // those attached; when the hold has ended, those attached until then
 	first   [1]Holder // the place of the first of them

@@ -93,7 +93,8 @@ func (s *Set) releaseAt(at time.Time, r release) {
 	})
 }
 
-// inBackground tries again soon, since a release holds up those who wait, and then ever more seldom.
+// inBackground tries again soon, since a release holds up those who wait, and then ever more
+// seldom.
 var inBackground = background.Loop{Min: 20 * time.Millisecond, Max: 5 * time.Second}
 
 // releaseNext sends the release of the first in the queue.

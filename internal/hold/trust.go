@@ -31,8 +31,8 @@ func (h *Hold) prove(ttl time.Duration, sentAt time.Time) {
 func (h *Hold) late(now time.Time) bool { return !now.Before(h.until) }
 
 // slept reports whether trust in the hold is over by the wall clock, which Round(0) leaves alone in
-// a time. If it is not by the monotonic clock, the machine was suspended, or its wall clock was set:
-// only the backend knows. The set is locked.
+// a time. If it is not by the monotonic clock, the machine was suspended, or its wall clock was
+// set: only the backend knows. The set is locked.
 func (h *Hold) slept(now time.Time) bool { return !now.Round(0).Before(h.until.Round(0)) }
 
 // Judge says whether the hold can be trusted now, as far as the clocks tell: err is nil, or ErrLost

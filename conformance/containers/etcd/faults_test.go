@@ -296,7 +296,8 @@ func etcdOrphan(t *testing.T, s *service.Server) {
 		name := fmt.Sprint("orphan/", round)
 		b := etcdSideOf(t, s)
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
-		kept, err := c.Mutex(name + "/kept").Lock(t.Context()) // its lease is that of the orphan too
+		// its lease is that of the orphan too
+		kept, err := c.Mutex(name + "/kept").Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,8 @@ func (r *rpcs) record() (sent func() []*pb.TxnRequest) {
 // methodOf returns the name of a unary call.
 func methodOf(name string, req any) string {
 	if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 0 {
-		if put := txn.Success[0].GetRequestPut(); put != nil && put.Lease == 0 { // all others have one
+		// all others have one
+		if put := txn.Success[0].GetRequestPut(); put != nil && put.Lease == 0 {
 			return "Format"
 		}
 	}

@@ -212,8 +212,8 @@ func mysqlBackup(t *testing.T, s *service.Server) {
 	}
 	wg.Wait()
 	t.Logf("%d clients with %d calls each had %d connections", len(sides), names, most)
-	// 30 calls, those that renew or look, and, at a server that is slow to end them, the 30 that were
-	// given up before: fewer than the calls that are asked for
+	// 30 calls, those that renew or look, and, at a server that is slow to end them, the 30 that
+	// were given up before: fewer than the calls that are asked for
 	if want := len(sides) * 64; most > want {
 		t.Errorf("%d clients have %d connections at a server that does not go on; want %d at most", len(sides), most, want)
 	}

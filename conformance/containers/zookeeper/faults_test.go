@@ -569,7 +569,8 @@ func zkUnlockBroken(t *testing.T, s *service.Server) {
 	t.Cleanup(func() { b.Close() })
 	for i, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
 		name := fmt.Sprint("unlock-broken-", i)
-		hold, join := steps.Asked(b, name, 10*time.Minute), steps.Asked(b, name, 10*time.Minute) // nobody renews them
+		// nobody renews them
+		hold, join := steps.Asked(b, name, 10*time.Minute), steps.Asked(b, name, 10*time.Minute)
 		g := steps.Acquired(t, b, hold)
 		join.Owner, join.Token = hold.ID, g.Token
 		steps.Acquired(t, b, join)

@@ -104,7 +104,8 @@ func TestZooKeeperFormat(t *testing.T) {
 		c := mustOpen(path[1:])
 		l := steps.MustLock(t, c.Mutex("x"))
 		set(path, next)
-		_, err := c.Mutex("x", dlock.TTL(3*time.Second)).TryLock(await.Bounded(t, 30*time.Second)) // in another session
+		// in another session
+		_, err := c.Mutex("x", dlock.TTL(3*time.Second)).TryLock(await.Bounded(t, 30*time.Second))
 		refused(t, err, path, "format 2")
 		mustUnlock(t, l) // that of the session goes on
 	})

@@ -44,9 +44,9 @@ func (r *Request) Releasing(uncertain bool) Request {
 func (r *Request) Unsent() { r.Releases-- }
 
 // RemovedBefore reports whether a release that finds the request gone succeeded all the same. That
-// is so if a release of it was sent before and it cannot have expired: nothing else can have removed
-// it. r is what Releasing returned; copies are those of the release now, but for the one that was
-// answered.
+// is so if a release of it was sent before and it cannot have expired: nothing else can have
+// removed it. r is what Releasing returned; copies are those of the release now, but for the one
+// that was answered.
 func (r *Request) RemovedBefore(copies int) bool {
 	return r.Releases+copies > 0 && time.Now().Before(r.Until)
 }
@@ -120,8 +120,8 @@ func (rs *Requests[R]) All() iter.Seq[R] { return maps.Values(rs.m) }
 // Len returns how many there are.
 func (rs *Requests[R]) Len() int { return len(rs.m) }
 
-// Left returns what Close has to release: all but those that outlive the client. Those whose Acquire
-// is still under way are uncertain from now on.
+// Left returns what Close has to release: all but those that outlive the client. Those whose
+// Acquire is still under way are uncertain from now on.
 func (rs *Requests[R]) Left() []R {
 	var left []R
 	for _, m := range rs.m {

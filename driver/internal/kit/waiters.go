@@ -12,7 +12,8 @@ import (
 )
 
 // Waiters are the calls of Acquire of one client that wait, by name. R is the driver's type of a
-// request, S what it records of a queue while somebody waits in it. The lock of the backend guards them.
+// request, S what it records of a queue while somebody waits in it. The lock of the backend guards
+// them.
 type Waiters[R Record, S any] struct {
 	mu     sync.Locker
 	every  time.Duration
@@ -34,8 +35,8 @@ type Waiter[R Record] struct {
 	wake    Signal
 }
 
-// NewWaiters returns waiters that the given lock guards. If every is not 0 the first of each name is
-// woken that often, in case that news was lost.
+// NewWaiters returns waiters that the given lock guards. If every is not 0 the first of each name
+// is woken that often, in case that news was lost.
 func NewWaiters[R Record, S any](mu sync.Locker, every time.Duration) Waiters[R, S] {
 	return Waiters[R, S]{mu, every, map[string]*Group[R, S]{}}
 }
