@@ -13,9 +13,12 @@ import (
 )
 
 const (
-	firstTry = 500 * time.Millisecond // of the first attempt of a call; the next have twice as long,
-	lastTry  = 4 * time.Second        // up to this
-	patience = 8 * time.Second        // of a call that nobody answers; package dlock has 10 s at most
+	// The first attempt of a call may take firstTry; each next one takes twice as long, up to
+	// lastTry.
+	firstTry = 500 * time.Millisecond
+	lastTry  = 4 * time.Second
+	// patience is for a call that nobody answers. Package dlock has 10 s at most.
+	patience = 8 * time.Second
 )
 
 // callOptions let answers be as large as the server makes them.
