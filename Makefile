@@ -35,5 +35,5 @@ fmt: ## format the code
 	@gofmt -w .
 
 .PHONY: images
-images: ## build the images of the tests' servers from Debian's packages, where none can be pulled (make test does so by itself)
+images: ## a fallback, where none can be pulled: build the images of the servers from Debian packages (make test does so by itself)
 	@scripts/images.sh
