@@ -12,8 +12,9 @@ import (
 // Lock that stands in the queue waits for as long as its context.
 const answerTime = 10 * time.Second
 
-// timeLimit is a time that this package sets, and the cause of a context that ended with it. It does
-// not match the errors of package context, so that it is not taken for the end of the caller's.
+// timeLimit is a time that this package sets, and the cause of a context that ended with it. It
+// does not match the errors of package context, so that it is not taken for the end of the
+// caller's.
 type timeLimit struct{ d time.Duration }
 
 var noAnswer = &timeLimit{answerTime}
@@ -22,8 +23,8 @@ var noAnswer = &timeLimit{answerTime}
 func (l *timeLimit) Error() string { return fmt.Sprintf("the backend did not answer within %s", l.d) }
 
 // bound is the context of one call. It ends with the caller's; with cause limit when that time is
-// over; and with cause ErrClosed when the client is closed. It is made of contexts of package context
-// when somebody asks it for its end. A backend that answers at once never does.
+// over; and with cause ErrClosed when the client is closed. It is made of contexts of package
+// context when somebody asks it for its end. A backend that answers at once never does.
 type bound struct {
 	caller context.Context
 	client context.Context // nil: Close does not end it

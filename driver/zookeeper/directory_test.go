@@ -8,8 +8,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestViewIsWorkedOutOnce: all who share a listing share what it says. Worked out by each of a crowd
-// it would cost the square of their number.
+// TestViewIsWorkedOutOnce: all who share a listing share what it says. Worked out by each of a
+// crowd it would cost the square of their number.
 func TestViewIsWorkedOutOnce(t *testing.T) {
 	const waiters = 100
 	b, err := newBackend(options{})
