@@ -417,8 +417,9 @@ func (m *redisModel) renew(id driver.ID, ttl int64) string {
 
 // release is release.lua. The TTL is that of the tombstone; 0: none.
 func (m *redisModel) release(id driver.ID, ttl int64) string {
-	was, forced := true, m.tombstones[id].forced && m.tombstones[id].until > m.now
+	was, ended := true, m.tombstones[id].forced && m.tombstones[id].until > m.now
 	if h := find(m.held, id); h != nil {
+		ended = ended || h.Broken
 		m.removeHolder(h)
 	} else if w := m.waiter(id); w != nil {
 		m.removeWaiter(w)
@@ -428,13 +429,18 @@ func (m *redisModel) release(id driver.ID, ttl int64) string {
 	if ttl > 0 {
 		m.addTombstone(id, ttl, false)
 	}
-	switch {
-	case was:
+	if was {
 		m.grantNext()
-		return "1"
-	case forced:
+	}
+	switch {
+	case ended && was:
+		m.seen["a broken hold is released"]++
+		return "-1"
+	case ended:
 		m.seen["what was ended by force is released"]++
 		return "-1"
+	case was:
+		return "1"
 	}
 	return "0"
 }
