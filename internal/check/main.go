@@ -37,7 +37,9 @@ func main() {
 	context.AfterFunc(ctx, c.tests.interrupt)
 	err := c.run(os.Args[1])
 	c.summary(err)
-	os.Remove(c.report)
+	for _, name := range []string{c.report, c.report + ".mod", c.report + ".sum"} {
+		os.Remove(name)
+	}
 	if err != nil || ctx.Err() != nil {
 		os.Exit(1)
 	}
@@ -99,10 +101,14 @@ func (c *check) run(size string) error {
 	if size == "long" {
 		systems = modules()
 	}
+	onServers := []step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=4", "-parallel=4")}
+	if size == "long" {
+		onServers = append(onServers, c.least())
+	}
 	// What computes, and beside it what mostly waits.
 	return c.abreast(
 		slices.Concat([]step{c.gofmt()}, c.testAll(), c.lintAll(), c.otherSystems(systems)),
-		[]step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=4", "-parallel=4")})
+		onServers)
 }
 
 // prepare sees to what all steps need.
