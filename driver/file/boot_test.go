@@ -114,7 +114,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 			}
 		}
 	})
-	t.Run("one is stopped before it looks", func(t *testing.T) {
+	t.Run("one is stopped before it checks", func(t *testing.T) {
 		dir, first := t.TempDir(), booted(boot1)
 		var s steps
 		first.at = s.at
@@ -145,7 +145,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 			t.Errorf("in the directory: %v, %v", files, err)
 		}
 	})
-	t.Run("one is stopped before it looks, and the other was there", func(t *testing.T) {
+	t.Run("one is stopped before it checks, and the other was there", func(t *testing.T) {
 		dir, second := t.TempDir(), booted(boot2)
 		var s steps
 		second.at = s.at

@@ -47,11 +47,11 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 	const handOffs, each = 60, 5
 	for _, clients := range []int{20, 140} {
 		dir := t.TempDir()
-		var looks atomic.Int64
+		var checks atomic.Int64
 		c := testConfig()
 		c.at = func(step string) {
 			if step == "check" {
-				looks.Add(1)
+				checks.Add(1)
 			}
 		}
 		bs, turns, waiting := make([]*Backend, clients), make([]<-chan error, clients), make([]driver.Request, clients)
@@ -68,7 +68,7 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 			enter(i)
 		}
 		begun, used := time.Now(), cpu(t)
-		looks.Store(0)
+		checks.Store(0)
 		release(t, bs[0], held)
 		for k := range handOffs {
 			i := k % clients
@@ -79,12 +79,12 @@ func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 			enter(i)
 			release(t, bs[i], r)
 		}
-		n, elapsed := looks.Load(), time.Since(begun)
-		t.Logf("%d clients: %.1f looks and %v of CPU a hand-off, in %v", clients, float64(n)/handOffs, (cpu(t)-used)/handOffs, elapsed)
+		n, elapsed := checks.Load(), time.Since(begun)
+		t.Logf("%d clients: %.1f checks and %v of CPU a hand-off, in %v", clients, float64(n)/handOffs, (cpu(t)-used)/handOffs, elapsed)
 		idle := int64(clients) * int64(1+elapsed/(fallback*tick)) // what they check anyway
 		guards := int64(elapsed / tick)
 		if n > handOffs*each+idle+guards {
-			t.Errorf("among %d clients %d looks at %d hand-offs in %v", clients, n, handOffs, elapsed)
+			t.Errorf("among %d clients %d checks at %d hand-offs in %v", clients, n, handOffs, elapsed)
 		}
 	}
 }
@@ -94,11 +94,11 @@ func TestIdleWaitersOfManyNames(t *testing.T) {
 	const names = 1000
 	dir := t.TempDir()
 	a := openTest(t, dir)
-	var looks, passes atomic.Int64
+	var checks, passes atomic.Int64
 	c := testConfig()
 	c.at = func(step string) {
 		if step == "check" {
-			looks.Add(1)
+			checks.Add(1)
 		}
 	}
 	c.clock = func() (int64, error) { passes.Add(1); return monotonic() }
@@ -119,16 +119,16 @@ func TestIdleWaitersOfManyNames(t *testing.T) {
 		}
 		return n == names
 	})
-	time.Sleep(100 * time.Millisecond) // the first looks
-	looks.Store(0)
+	time.Sleep(100 * time.Millisecond) // the first checks
+	checks.Store(0)
 	passes.Store(0)
 	begun, used := time.Now(), cpu(t)
 	time.Sleep(2 * time.Second)
 	s := time.Since(begun).Seconds()
-	t.Logf("with %d names: %.0f looks, %.0f readings of the clock and %.1f ms of CPU a second", names, float64(looks.Load())/s,
+	t.Logf("with %d names: %.0f checks, %.0f readings of the clock and %.1f ms of CPU a second", names, float64(checks.Load())/s,
 		float64(passes.Load())/s, float64((cpu(t)-used).Milliseconds())/s)
-	if n := float64(looks.Load()) / s; n > names/10 {
-		t.Errorf("%.0f looks a second at %d names to which nothing happens", n, names)
+	if n := float64(checks.Load()) / s; n > names/10 {
+		t.Errorf("%.0f checks a second at %d names to which nothing happens", n, names)
 	}
 	if n := float64(passes.Load()) / s; n > 3*float64(time.Second/tick) {
 		t.Errorf("%.0f readings of the clock a second", n)

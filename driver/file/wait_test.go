@@ -118,7 +118,7 @@ func TestWaiterIsTold(t *testing.T) {
 	}{
 		{name: "directly", own: true, tick: time.Hour},
 		{name: "by the bell", tick: time.Hour},
-		{name: "by a look", noBell: true, tick: tick},
+		{name: "by a check", noBell: true, tick: tick},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, set := t.TempDir(), testConfig()

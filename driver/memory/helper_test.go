@@ -142,7 +142,7 @@ func atRest(t *testing.T, s *Space) {
 			case r.granted() && r.wait != nil:
 				t.Fatal("a granted request waits on")
 			case r.granted() && r.expires.Before(q.next):
-				t.Fatal("a request expires before the queue looks")
+				t.Fatal("a request expires before the queue checks")
 			}
 		}
 		if waiting := q.granted < len(q.Arrivals); waiting && !q.fires.Equal(q.next) {
