@@ -14,7 +14,7 @@ var breaking = []Law{
 	{Name: "break", run: breakPlain, stall: tenthOfRenewedTTL, needs: []need{breakable},
 		Sentence: "a broken hold is neither renewed nor joined, and its successor is in only after the holder knows, within a TTL"},
 	{Name: "break-release", run: breakRelease, needs: []need{breakable},
-		Sentence: "who gives a broken hold back frees the lock, and is told ErrLost, also if no renewal was refused yet"},
+		Sentence: "giving a broken hold back frees the lock and returns ErrLost, also if no renewal was refused yet"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
 }
@@ -63,7 +63,7 @@ func breakPlain(e *env) {
 	}
 	successor := next.got(e)
 	if !l.Until().Before(next.at) && ctx.Err() == nil {
-		e.strict().Errorf("the holder had not been told when its successor came in")
+		e.strict().Errorf("the holder did not know of the loss when its successor came in")
 	}
 	if took := next.at.Sub(broken); took > e.renewedTTL+2*time.Second {
 		e.Errorf("a broken hold with a TTL of %s ended after %s", e.renewedTTL, took)

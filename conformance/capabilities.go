@@ -105,7 +105,7 @@ func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	if e.caps.Queue { // it waits until then; who is told to come again is told at once
+	if e.caps.Queue { // it waits until then; a *driver.Retry comes at once
 		defer time.AfterFunc(e.shortTTL/2, cancel).Stop()
 	}
 	r := d.ask(name)

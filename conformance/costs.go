@@ -167,7 +167,7 @@ func costHandOff(e *env) {
 			}
 		}
 		e.becomes(name, 1, waiters)
-		// A driver that looks often at first has looked less often since: then too much is taken
+		// A driver that polls often at first has polled less often since: then too much is taken
 		// off. Each release is a call at least.
 		return max(hands, total()-before-int64(idle*time.Since(start).Seconds()))
 	}

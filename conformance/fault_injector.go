@@ -88,8 +88,8 @@ func (f *FaultInjector) heal(fault *chan struct{}, began chan struct{}) {
 	close(began)
 }
 
-// DropReply has the next call of Acquire, Renew or Release executed and its caller told
-// [ErrDropped]. What an Acquire got that way is given back in the background, as a driver does.
+// DropReply lets the next call of Acquire, Renew or Release be executed, and its caller gets
+// [ErrDropped]. What an Acquire got that way is released in the background, as a driver does.
 func (f *FaultInjector) DropReply() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -72,8 +72,8 @@ func TestFaultInjectorPartition(t *testing.T) {
 	})
 }
 
-// A request that waits cut off goes at its TTL, as in a service that hears nothing of its
-// client.
+// A request that waits while its client is cut off ends at its TTL, as in a service that its client
+// does not reach.
 func TestFaultInjectorPartitionExpiresWaiters(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		held := request()

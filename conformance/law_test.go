@@ -38,7 +38,7 @@ func TestSameInAllSetUps(t *testing.T) {
 
 func TestRunTellsWhatBecameOfALaw(t *testing.T) {
 	var mu sync.Mutex
-	told := map[string]Verdict{}
+	verdicts := map[string]Verdict{}
 	toy := newToy(poor)
 	defer close(toy.end)
 	h := toy.harness()
@@ -46,20 +46,20 @@ func TestRunTellsWhatBecameOfALaw(t *testing.T) {
 	h.Done = func(_ T, v Verdict) {
 		mu.Lock()
 		defer mu.Unlock()
-		told[v.Law.Name] = v
+		verdicts[v.Law.Name] = v
 	}
 	t.Run("all", func(t *testing.T) { Run(t, h) })
-	if len(told) != 2 || told["pre-cancelled"].Skipped != "" || !strings.Contains(told["arrival-order"].Skipped, "needs Capabilities.Queue") {
-		t.Errorf("told %+v", told)
+	if len(verdicts) != 2 || verdicts["pre-cancelled"].Skipped != "" || !strings.Contains(verdicts["arrival-order"].Skipped, "needs Capabilities.Queue") {
+		t.Errorf("verdicts %+v", verdicts)
 	}
-	for name, v := range told {
+	for name, v := range verdicts {
 		if v.Failed || v.Began.IsZero() {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
 }
 
-// Whoever sees a failure sees what was promised, and where to read on.
+// A failure prints what was promised, and where the code of the law is.
 func TestFailureStatesTheLaw(t *testing.T) {
 	l := Laws()[0]
 	said := try(t, l, everybodyIn).String()

@@ -35,7 +35,7 @@ var leases = []Law{
 	{Name: "late-grant", run: lateGrant, stall: tenthOfShortTTL, needs: []need{inspecting},
 		Sentence: "a grant that reaches its client after its time is not believed"},
 	{Name: "unlock-cut-off", run: unlockCutOff,
-		Sentence: "an Unlock with an unknown outcome is settled when the connection is back, long before the TTL, and touches no successor"},
+		Sentence: "the outcome of an Unlock that got no answer is found out when the connection is back, long before the TTL, and touches no successor"},
 }
 
 func renewed(e *env) {
@@ -307,10 +307,10 @@ func renewNeverAcquires(e *env) {
 		}
 		e.stands(name, 0, 0)
 	}
-	// nobody looks at that name meanwhile, so nobody has found out that it is over
+	// nobody asks for that name meanwhile, so nobody has found out that it is over
 	pause(time.Until(over))
 	if p := a.renew(old); p.Err == nil {
-		e.Errorf("Renew of a request that had expired, and that nobody had looked at since, returned nil")
+		e.Errorf("Renew of a request that had expired, and that nobody had asked for since, returned nil")
 	} else {
 		e.want("Renew of an expired request", p.Err, driver.ErrLost)
 	}
@@ -371,7 +371,7 @@ func trustWithinTTL(e *env) {
 
 func lossFirst(e *env) {
 	const enough, most = 3, 12
-	b, told, prompt := e.client(), 0, 0
+	b, knew, prompt := e.client(), 0, 0
 	for i := 0; i < most && prompt < enough; i++ { // a loaded machine may be late now and then
 		p, name := e.peer(dlock.TTL(e.shortTTL)), e.name()
 		l := e.lock(p.Mutex(name))
@@ -383,7 +383,7 @@ func lossFirst(e *env) {
 		switch {
 		case ctx.Err() != nil:
 			idle(next.at)
-			told++
+			knew++
 			prompt++
 		case idle(time.Now()) == 0:
 			prompt++
@@ -404,7 +404,7 @@ func lossFirst(e *env) {
 		})
 		e.unlock(successor)
 	}
-	if told == 0 {
+	if knew == 0 {
 		e.Errorf("in none of the rounds had the context ended when the successor came in")
 	}
 }
@@ -412,7 +412,7 @@ func lossFirst(e *env) {
 func afterLoss(e *env) {
 	p, b, name := e.peer(dlock.TTL(e.renewedTTL)), e.client(), e.name()
 	old := e.lock(p.Mutex(name))
-	heal := p.holdReplies() // the service hears renewals; the client does not know, and gives up
+	heal := p.holdReplies() // renewals are executed; the client does not know, and gives up
 	e.until("the lease is lost", func() bool { return old.Err() != nil })
 	heal()
 	l := e.lock(p.Mutex(name))

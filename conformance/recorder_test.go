@@ -87,7 +87,7 @@ func try(t *testing.T, l Law, f fault) (r *recorder) {
 			alone(last)
 		}
 		close(s.end)
-		pause(time.Minute) // what was under way sees that it is over
+		pause(time.Minute) // what is under way ends
 	})
 	return r
 }

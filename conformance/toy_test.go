@@ -13,9 +13,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// toy is a service behind a network, in one process and in virtual time, that can be broken. What
-// is wrong with it is its fault; each fault is asked for where it bites, so that this file reads as
-// a list of ways to get it wrong.
+// toy is a small service behind a network, in one process and in virtual time, that has at most one
+// fault. The code asks for each fault where it matters, so this file reads as a list of the ways to
+// write a wrong driver.
 type toy struct {
 	fault fault
 
@@ -219,7 +219,7 @@ func (s *toy) grantNext(q *toyQueue) {
 		switch {
 		case e.granted:
 		case s.is(keepsDead) && i < n && !time.Now().Before(e.expires):
-			s.remove(e) // which settles the rest
+			s.remove(e) // which grants the next
 			return
 		case (i < n || pass) && !s.is(barges):
 			s.grant(e)
@@ -450,7 +450,7 @@ type toyClient struct {
 	calls   atomic.Int64
 	closing chan struct{} // closed: calls return
 	dead    chan struct{} // closed: nothing of it goes on
-	left    bool          // the service heard that it closed; guarded by s.mu
+	left    bool          // the service knows that it closed; guarded by s.mu
 
 	mu                sync.Mutex
 	partitioned, held chan struct{} // closed at heal; nil: the connection is good
@@ -496,7 +496,7 @@ func (c *toyClient) breakConnection(line *chan struct{}) (heal func()) {
 	})
 }
 
-// travel takes a message along the line, as soon as it is good, and reports whether it arrived.
+// travel delivers a message as soon as the connection is good, and reports whether it arrived.
 func (c *toyClient) travel(reply bool) bool {
 	pause(toyLatency)
 	for {

@@ -427,7 +427,7 @@ func waitOutage(e *env) {
 	e.becomes(name, 1, 1)
 	pause(time.Millisecond) // the client knows that it waits
 	heal := p.partition()
-	// whatever looks after the waiter has found the connection bad by now
+	// whatever keeps the waiter alive has found the connection bad by now
 	pause(max(e.shortTTL, 2*time.Second))
 	w.mustWait(e, "the lock is held, and its TTL is long")
 	heal()
@@ -463,16 +463,16 @@ func boundedCalls(e *env) {
 		to := &direct{e: e, Backend: d.injector, id: driver.NewID()}
 		held := to.ask(own)
 		g := to.get(held)
-		line := "cut off"
+		state := "cut off"
 		if cut {
 			p.partition()
 			d.partition()
 		} else {
-			line = "on a connection that brings no reply"
+			state = "on a connection that brings no reply"
 			p.holdReplies()
 			d.holdReplies()
 		}
-		through := func(what string, f func(context.Context) error) { hang(what+" "+line, f) }
+		through := func(what string, f func(context.Context) error) { hang(what+" "+state, f) }
 		through("TryLock", func(ctx context.Context) error {
 			_, err := p.Mutex(free).TryLock(ctx)
 			return err
@@ -487,7 +487,7 @@ func boundedCalls(e *env) {
 		// A driver may leave it to the caller to end these: it has no deadlines then, or deadlines
 		// that nobody sees.
 		alone := func(what string, f func(context.Context) error) {
-			hang(what+" "+line, f)
+			hang(what+" "+state, f)
 			calls[len(calls)-1].direct = true
 		}
 		alone("the driver's Acquire", func(ctx context.Context) error {

@@ -31,6 +31,10 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	f := "0"
 	if force {
+		// This may be sent twice and answers truly: it says whether there is a hold to remove.
+		if err := b.Break(ctx, name, t, false); err != nil {
+			return err
+		}
 		f = "1"
 	}
 	c := b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), f)

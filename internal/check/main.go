@@ -87,14 +87,14 @@ func (c *check) run(size string) error {
 	if err := c.prepare(size); err != nil {
 		return err
 	}
-	defer c.tell()()
+	defer c.progress()()
 	switch size {
 	case "quick":
-		return c.abreast(
+		return c.sideBySide(
 			append([]step{c.gofmt()}, c.lint(".", embedded...)...),
 			[]step{c.test(".", embedded, "-p=8")})
 	case "lint":
-		return c.abreast(slices.Concat([]step{c.gofmt()}, c.lintAll(), c.otherSystems(modules())))
+		return c.sideBySide(slices.Concat([]step{c.gofmt()}, c.lintAll(), c.otherSystems(modules())))
 	}
 	// Of the modules only that of file has code of its own for each system.
 	systems := []string{"."}
@@ -106,12 +106,12 @@ func (c *check) run(size string) error {
 		onServers = append(onServers, c.least())
 	}
 	// What computes, and beside it what mostly waits.
-	return c.abreast(
+	return c.sideBySide(
 		slices.Concat([]step{c.gofmt()}, c.testAll(), c.lintAll(), c.otherSystems(systems)),
 		onServers)
 }
 
-// prepare sees to what all steps need.
+// prepare sets what all steps need.
 func (c *check) prepare(size string) error {
 	for name, value := range map[string]string{
 		// each module has to stand on its own, as it does for its users; and nothing in the
@@ -159,14 +159,14 @@ func (c *check) compiler() error {
 	return nil
 }
 
-// abreast runs lanes of steps side by side, the steps of each one after the other. All lanes run to
-// their end; a step that fails ends its lane only if it has to.
-func (c *check) abreast(lanes ...[]step) error {
+// sideBySide runs sequences of steps at the same time, the steps of each one after the other. A step
+// that fails does not keep the next one from running.
+func (c *check) sideBySide(sequences ...[]step) error {
 	var all sync.WaitGroup
-	errs := make([]error, len(lanes))
-	for i, lane := range lanes {
+	errs := make([]error, len(sequences))
+	for i, sequence := range sequences {
 		all.Go(func() {
-			for _, s := range lane {
+			for _, s := range sequence {
 				errs[i] = errors.Join(errs[i], c.step(s))
 			}
 		})
@@ -198,13 +198,13 @@ func (c *check) step(s step) error {
 	return err
 }
 
-// tell says every half minute what is going on, until the result is called.
-func (c *check) tell() (stop func()) {
+// progress prints every half minute what is going on, until the result is called.
+func (c *check) progress() (stop func()) {
 	quit := make(chan struct{})
 	go func() {
-		for tick := time.Tick(30 * time.Second); ; {
+		for ticks := time.Tick(30 * time.Second); ; {
 			select {
-			case <-tick:
+			case <-ticks:
 				c.tests.print(fmt.Sprintf("... %s: %s\n", time.Since(c.start).Round(time.Second), c.tests.running(time.Now())))
 			case <-quit:
 				return
@@ -218,7 +218,7 @@ func (c *check) tell() (stop func()) {
 func (c *check) command(dir string, out io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(c.ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
-	whole(cmd)
+	endWithGroup(cmd)
 	cmd.WaitDelay = 10 * time.Second
 	return cmd.Run()
 }
@@ -327,7 +327,7 @@ func (c *check) test(module string, packages []string, flags ...string) step {
 		args := slices.Concat([]string{"test", "-json", "-vet=off", "-timeout=60m"}, flags, packages)
 		cmd := exec.CommandContext(c.ctx, "go", args...)
 		cmd.Dir, cmd.Stderr = module, out
-		whole(cmd)
+		endWithGroup(cmd)
 		cmd.WaitDelay = 10 * time.Second
 		events, err := cmd.StdoutPipe()
 		if err != nil {

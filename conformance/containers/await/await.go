@@ -57,7 +57,7 @@ func Closed(t T, what string, c <-chan struct{}) {
 	}
 }
 
-// Running lets the process run for so long: the time for which it stands still hardly counts.
+// Running lets the process run for so long: the time for which it stalls hardly counts.
 func Running(d time.Duration) {
 	const step = 20 * time.Millisecond
 	for ; d > 0; d -= step {

@@ -900,7 +900,7 @@ func etcdHangs(t *testing.T, s *service.Server) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			// only this process matters: the server hangs anyway
-			start, stood := time.Now(), steps.Standstill()
+			start, stood := time.Now(), steps.MeasureStalls()
 			err := f(ctx)
 			took, still := time.Since(start), stood()
 			if over := !time.Now().Before(held.Until()); !errors.Is(err, context.DeadlineExceeded) && !(over && errors.Is(err, dlock.ErrLost)) {
@@ -915,7 +915,7 @@ func etcdHangs(t *testing.T, s *service.Server) {
 		bounded("TryLock", func(ctx context.Context) error { _, err := c.Mutex("hangs/asked").TryLock(ctx); return err })
 		bounded("Inspect", func(ctx context.Context) error { _, err := c.Inspect(ctx, "hangs/asked"); return err })
 		bounded("Break", func(ctx context.Context) error { return c.Break(ctx, "hangs/held", held.Token()) })
-		start, stood := time.Now(), steps.Standstill()
+		start, stood := time.Now(), steps.MeasureStalls()
 		cancel()
 		err = <-waits
 		if took, still := time.Since(start), stood(); !errors.Is(err, context.Canceled) || took-still > time.Second {
@@ -927,7 +927,7 @@ func etcdHangs(t *testing.T, s *service.Server) {
 		if now := time.Now(); now.Before(held.Until()) {
 			t.Errorf("lost %s too early", held.Until().Sub(now))
 		}
-		start, stood = time.Now(), steps.Standstill()
+		start, stood = time.Now(), steps.MeasureStalls()
 		c.Close() // which can give nothing back
 		if took, still := time.Since(start), stood(); took-still > 10*time.Second {
 			t.Errorf("Close returned after %s, of which the process stood still for %s", took, still)

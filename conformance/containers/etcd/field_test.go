@@ -194,7 +194,7 @@ func etcdRefusedLong(t *testing.T, s *service.Server) {
 		steps.Acquired(t, b, steps.Asked(b, fmt.Sprint("long/", try), time.Minute))
 		tp.set(false, true)
 		tp.cut()
-		stood := steps.Standstill()
+		stood := steps.MeasureStalls()
 		over := time.After(away)
 		got := steps.Acquiring(b, steps.Waiting(b, fmt.Sprint("long/new/", try), time.Minute))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -243,7 +243,7 @@ func etcdSilence(t *testing.T, s *service.Server) {
 		if err := held.Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		start, stood := time.Now(), steps.Standstill()
+		start, stood := time.Now(), steps.MeasureStalls()
 		tp.set(true, false)
 		tp.kill()
 		back := time.AfterFunc(outage, func() { tp.set(false, false) })
@@ -294,7 +294,7 @@ func etcdCauses(t *testing.T, s *service.Server) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
-			start, stood := time.Now(), steps.Standstill()
+			start, stood := time.Now(), steps.MeasureStalls()
 			client, err := dlock.Open(t.Context(), c.url, dlock.Logger(nil))
 			took, still := time.Since(start), stood()
 			if err == nil {
@@ -406,7 +406,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			start, stood := time.Now(), steps.Standstill()
+			start, stood := time.Now(), steps.MeasureStalls()
 			_, err := b.Acquire(t.Context(), steps.Waiting(b, fmt.Sprint("unbounded/lease/", i), 5*time.Second))
 			if took, still := time.Since(start), stood(); err == nil || took-still > 20*time.Second {
 				t.Errorf("Acquire, which needs a lease that others ask for, after %s: %v", took, err)
@@ -423,7 +423,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 		"Open":    func() error { _, err := dlock.Open(t.Context(), s.URL, dlock.Logger(nil)); return err },
 	} {
 		wg.Go(func() {
-			start, stood := time.Now(), steps.Standstill()
+			start, stood := time.Now(), steps.MeasureStalls()
 			err := call()
 			took, still := time.Since(start), stood()
 			if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "did not answer") {

@@ -664,7 +664,7 @@ func mysqlGhost(t *testing.T, s *service.Server) {
 		})
 	}
 	await.That(t, "they wait for the row", func() bool { _, wait := transactions(t, root, "ghost"); return wait > 0 })
-	still, start := steps.Standstill(), time.Now()
+	still, start := steps.MeasureStalls(), time.Now()
 	cancel()
 	wg.Wait()
 	if took, not := time.Since(start), still(); took-not > time.Second {
@@ -791,7 +791,7 @@ func mysqlFrozenServer(t *testing.T, s *service.Server) {
 	s.Pause(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	still, start := steps.Standstill(), time.Now()
+	still, start := steps.MeasureStalls(), time.Now()
 	if _, err := c.Mutex("frozen/asked").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Lock: %v", err)
 	}

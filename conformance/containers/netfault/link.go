@@ -141,7 +141,7 @@ func (l *link) write(d Direction) {
 				l.reset()
 				l.p.mu.Unlock()
 			}
-			return // who reads from the receiver sees that it is gone, and lets the sender know
+			return // the goroutine that reads from the receiver finds it gone, and tells the sender
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (l *link) sever(d Direction) {
 	// Closed with bytes that it has not read, the receiver's connection would be reset too.
 	l.p.work.Go(func() {
 		defer receiver.Close()
-		receiver.SetReadDeadline(time.Now().Add(30 * time.Second)) // it may be slow, or stand still
+		receiver.SetReadDeadline(time.Now().Add(30 * time.Second)) // it may be slow, or stall
 		defer context.AfterFunc(l.p.ctx, func() { receiver.SetReadDeadline(time.Now()) })()
 		io.Copy(io.Discard, receiver)
 	})

@@ -169,7 +169,7 @@ func (p *Proxy) cut() {
 func (p *Proxy) Refuse() (heal func()) { return p.fault(&p.refuse, nil) }
 
 // Hold keeps back what is sent in a direction, the end of a connection included, and delivers it at
-// heal. Held in both directions the client is off the line and the server hears nothing of it, new
+// heal. Held in both directions the client is cut off and nothing of it reaches the server, new
 // connections included. Held only on its way to the client, everything is executed and no reply
 // arrives.
 func (p *Proxy) Hold(d Direction) (heal func()) { return p.fault(&p.hold[d], nil) }
@@ -208,7 +208,7 @@ func (p *Proxy) fault(n *int, healed func()) (heal func()) {
 	})
 }
 
-// wake makes all that waits look again. The caller holds mu.
+// wake makes all that waits check again. The caller holds mu.
 func (p *Proxy) wake() {
 	p.healed.Broadcast()
 	for l := range p.links {

@@ -43,7 +43,7 @@ func TestProxyForwards(t *testing.T) {
 	}()
 	b.Hears("re " + data)
 	if s, err := b.Hear(); err != io.EOF {
-		t.Fatalf("heard %q, %v; want the end", s, err)
+		t.Fatalf("read %q, %v; want the end", s, err)
 	}
 	await.That(t, "no connection is open", func() bool { return p.Counts().Open == 0 })
 }
@@ -253,7 +253,7 @@ func TestProxyDelay(t *testing.T) {
 	p, e := setup(t)
 	c := echo.Dial(t, p, e)
 	c.Asks("one")
-	// so many that a machine that stands still is not taken for delays that add up
+	// so many that a machine that stalls is not taken for delays that add up
 	const each, requests = 100 * time.Millisecond, 100
 	p.Delay(ToServer, each)
 	p.Delay(ToClient, each)
@@ -299,7 +299,7 @@ func TestProxyCutAfter(t *testing.T) {
 		cut := p.CutAfter(ToClient, 4)
 		c.Say("two")
 		if s, err := c.Hear(); s != "re t" || err != io.EOF {
-			t.Fatalf("heard %q, %v", s, err)
+			t.Fatalf("read %q, %v", s, err)
 		}
 		await.Closed(t, "the cut", cut)
 		e.Awaits(t, "broken", 1)

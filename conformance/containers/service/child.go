@@ -22,7 +22,7 @@ var programs = map[string]func(in *bufio.Scanner, out io.Writer, args []string) 
 
 // NewProgram names a program. It is called for a variable of the test's package, so that the child,
 // which is the same test binary, finds it. What the test says arrives on in, and what goes to out
-// is for the test to hear. The process ends when main returns, with its error if that is not nil;
+// is for the test to read. The process ends when main returns, with its error if that is not nil;
 // main returns when in ends, for then the test is over.
 func NewProgram(name string, main func(in *bufio.Scanner, out io.Writer, args []string) error) Program {
 	if _, twice := programs[name]; twice {
@@ -79,17 +79,17 @@ func (p Program) Start(t T, args ...string) *Child {
 	c.cmd.Env = append(os.Environ(), childEnv+"="+p.name)
 	c.cmd.Stderr = &c.errs
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// not StdoutPipe: what the child said last can be heard after its end
-	out, hear, err := os.Pipe()
+	// not StdoutPipe: what the child wrote last can be read after its end
+	out, write, err := os.Pipe()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	c.cmd.Stdout = hear
+	c.cmd.Stdout = write
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatalf("%v", err)
 	}
 	c.done, err = spawn(c.cmd)
-	hear.Close()
+	write.Close()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -134,7 +134,7 @@ func (c *Child) Hear() string {
 	panic("unreachable")
 }
 
-// Expect hears a line, which has to be the given one.
+// Expect reads a line, and fails the test unless it is the given one.
 func (c *Child) Expect(line string) {
 	c.t.Helper()
 	if got := c.Hear(); got != line {

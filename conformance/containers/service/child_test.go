@@ -11,7 +11,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/await"
 )
 
-// ticker says what time it is for it, without being asked, and repeats what it is told.
+// ticker repeats what it reads, and writes the time by itself.
 var ticker = NewProgram("ticker", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	fmt.Fprintln(out, strings.Join(args, ","))
 	for in.Scan() {

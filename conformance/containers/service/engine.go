@@ -46,7 +46,7 @@ func Engine() error {
 	return err
 }
 
-// Image sees to it that the engine has the image of the kind, and returns what it is.
+// Image makes sure that the engine has the image of the kind, and returns where it came from.
 func Image(k Kind) (origin string, err error) {
 	e, err := engine()
 	if err != nil {
@@ -202,7 +202,7 @@ func unix(t time.Time) string {
 
 func (b *box) remove() {
 	if b.c != nil {
-		b.wipe() // the sweeper tries again
+		b.wipe() // the cleaner tries again
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// caller is a client of the echo server, as far as the harness sees it.
+// caller is a client of the echo server that the harness takes for a backend.
 type caller struct {
 	driver.Backend
 	*echo.Talk
@@ -32,7 +32,7 @@ func TestHarness(t *testing.T) {
 	b.Asks("three") // only the one is off the line
 	a.HearsNothing()
 	if e.Has("two") > 0 {
-		t.Fatal("the server heard a client that is off the line")
+		t.Fatal("a message of a client that is cut off reached the server")
 	}
 	heal()
 	a.Hears("re two")

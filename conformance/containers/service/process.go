@@ -80,7 +80,7 @@ func installed(k Kind, program string) error {
 func (p *process) start() error {
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.data(), &p.said, &p.said
-	// whom it may have started does not write for it
+	// a process that it started may keep its output open
 	cmd.WaitDelay = time.Second
 	// an interrupt at the terminal is not for it
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -161,7 +161,7 @@ func (p *process) remove() {
 	os.RemoveAll(p.dir)
 }
 
-// spawn starts a process whose working directory is in the run's folder, where the sweeper learns
+// spawn starts a process whose working directory is in the run's folder, where the cleaner learns
 // of it. The result is closed when it has ended.
 func spawn(cmd *exec.Cmd) (done chan struct{}, err error) {
 	run, err := begin()

@@ -25,17 +25,17 @@ import (
 func Main(m *testing.M) int {
 	inMain = true
 	switch {
-	case os.Getenv(sweepEnv) != "":
-		sweep(os.Getenv(sweepEnv))
+	case os.Getenv(cleanerEnv) != "":
+		cleanUp(os.Getenv(cleanerEnv))
 		return 0
 	case os.Getenv(childEnv) != "":
 		return runChild(os.Getenv(childEnv))
 	}
 	go endWithParent()
 	code := m.Run()
-	if theRun.sweeper != nil {
+	if theRun.cleaner != nil {
 		theRun.end.Close()
-		theRun.sweeper.Wait()
+		theRun.cleaner.Wait()
 	}
 	report.print()
 	return code
@@ -47,25 +47,25 @@ func endWithParent() {
 	for parent := os.Getppid(); os.Getppid() == parent; {
 		time.Sleep(500 * time.Millisecond)
 	}
-	os.Exit(1) // the sweeper does the rest
+	os.Exit(1) // the cleaner does the rest
 }
 
-// sweepEnv is set in the sweeper: the run's folder.
-const sweepEnv = "DLOCK_TEST_SWEEP"
+// cleanerEnv is set in the cleaner: the run's folder.
+const cleanerEnv = "DLOCK_TEST_CLEANER"
 
-// run is what this process has started. Its sweeper is a second process that holds the reading end
-// of a pipe: when the run has ended, in whatever way, the pipe ends, and the sweeper removes what
+// run is what this process has started. Its cleaner is a second process that reads from a pipe of
+// this one: when the run has ended, in whatever way, the pipe ends, and the cleaner removes what
 // is left.
 type run struct {
 	id      string // also the label of its containers
 	folder  string // everything that it writes
-	sweeper *exec.Cmd
+	cleaner *exec.Cmd
 	end     io.Closer
 }
 
 var (
 	theRun run
-	inMain bool // without Main the sweeper would run the tests
+	inMain bool // without Main the cleaner would run the tests
 )
 
 // begin returns the run; the first call starts it.
@@ -87,7 +87,7 @@ var beginOnce = sync.OnceValues(func() (*run, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), sweepEnv+"="+folder)
+	cmd.Env = append(os.Environ(), cleanerEnv+"="+folder)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	end, err := cmd.StdinPipe()
 	if err != nil {
@@ -101,13 +101,13 @@ var beginOnce = sync.OnceValues(func() (*run, error) {
 		return nil, err
 	}
 	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
-		return nil, fmt.Errorf("the sweeper did not start: %w", err)
+		return nil, fmt.Errorf("the cleaner did not start: %w", err)
 	}
-	theRun = run{id: filepath.Base(folder), folder: folder, sweeper: cmd, end: end}
+	theRun = run{id: filepath.Base(folder), folder: folder, cleaner: cmd, end: end}
 	return &theRun, nil
 })
 
-// note tells the sweeper of a process, until forget.
+// note tells the cleaner that it has to end a process, until forget.
 func (r *run) note(pid int) (forget func()) {
 	name := filepath.Join(r.folder, "pids", strconv.Itoa(pid))
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
@@ -116,7 +116,7 @@ func (r *run) note(pid int) (forget func()) {
 	return func() { os.Remove(name) }
 }
 
-func sweep(folder string) {
+func cleanUp(folder string) {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	io.WriteString(os.Stdout, "\n")
 	io.Copy(io.Discard, os.Stdin) // until the run has ended

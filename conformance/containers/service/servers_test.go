@@ -88,14 +88,14 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.place.remove()
-	hear := func(what, want string) {
+	answers := func(what, want string) {
 		t.Helper()
 		// what was said to it while it was paused may come after
 		if got, err := tell(await.Bounded(t, await.Patience), s.Addr, what); err != nil || !strings.Contains(got, want+" ") {
 			t.Fatalf("told %q it answers %q, %v", what, got, err)
 		}
 	}
-	hear("one", "? one")
+	answers("one", "? one")
 	s.Pause(t)
 	ctx, cancel := context.WithTimeout(t.Context(), await.Quiet)
 	defer cancel()
@@ -103,14 +103,14 @@ func TestProcess(t *testing.T) {
 		t.Fatalf("paused it answers %q, %v", got, err)
 	}
 	s.Continue(t)
-	hear("three", "three")
+	answers("three", "three")
 	s.Pause(t)
 	s.Kill(t)
 	if got, err := tell(await.Bounded(t, await.Patience), s.Addr, "four"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("dead it answers %q, %v", got, err)
 	}
 	s.Restart(t)
-	hear("five", "five")
+	answers("five", "five")
 	if got, err := tell(await.Bounded(t, await.Patience), s.Addr, ""); !strings.HasPrefix(got, "? one ") || !strings.Contains(got, " three ") {
 		t.Fatalf("started again it answers %q, %v", got, err)
 	}

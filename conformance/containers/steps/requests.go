@@ -124,7 +124,7 @@ type listing interface {
 // NamesApart lets b hold every name, and looks with other, which shares its keys or rows, and with
 // stranger, which has another root: no name is taken for another, and nothing is there under
 // another root.
-func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
+func NamesApart(t *testing.T, b, other, foreign listing, names []string) {
 	t.Helper()
 	const ttl = 10 * time.Minute // nobody renews, and there may be many names
 	tokens := map[string]driver.Token{}
@@ -141,7 +141,7 @@ func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
 		if q := Queue(t, other, n); q.Len() != 1 || q.Arrivals[0].Token != tokens[n] || q.Arrivals[0].Name != n {
 			t.Errorf("%q: %+v", n, q)
 		}
-		if q := Queue(t, stranger, n); q.Len() != 0 {
+		if q := Queue(t, foreign, n); q.Len() != 0 {
 			t.Errorf("under another root, %q: %+v", n, q)
 		}
 	}
@@ -151,7 +151,7 @@ func NamesApart(t *testing.T, b, other, stranger listing, names []string) {
 	if err != nil || !slices.Equal(listed, names) {
 		t.Errorf("List: %q, %v", listed, err)
 	}
-	if listed, err := stranger.List(t.Context()); err != nil || len(listed) != 0 {
+	if listed, err := foreign.List(t.Context()); err != nil || len(listed) != 0 {
 		t.Errorf("List under another root: %q, %v", listed, err)
 	}
 }
@@ -186,13 +186,13 @@ func HoldMany(t *testing.T, c *dlock.Client, n int) []*dlock.Lease {
 	return leases
 }
 
-// Standstill measures for how long this process stood still until stop is called, for what is to be
-// done by itself within some time.
-func Standstill() (stop func() time.Duration) {
+// MeasureStalls measures for how long the machine did not serve this process, until stop is called.
+// It is for tests of what has to happen within some time.
+func MeasureStalls() (stop func() time.Duration) {
 	const step = 5 * time.Millisecond
 	over, sum := make(chan struct{}), make(chan time.Duration)
 	go func() {
-		var still time.Duration
+		var stalled time.Duration
 		for last, going := time.Now(), true; going; {
 			select {
 			case <-over:
@@ -200,10 +200,10 @@ func Standstill() (stop func() time.Duration) {
 			case <-time.After(step):
 			}
 			now := time.Now()
-			still += max(0, now.Sub(last)-2*step)
+			stalled += max(0, now.Sub(last)-2*step)
 			last = now
 		}
-		sum <- still
+		sum <- stalled
 	}()
 	return func() time.Duration {
 		close(over)

@@ -21,7 +21,7 @@ func TakeTurns(t *testing.T, prefix string, n int, probe driver.Backend, clients
 	return turnsOf(t, t.Errorf, prefix, n, probe, clients...)
 }
 
-// turnsOf is TakeTurns, with calls that fail told to failed.
+// turnsOf is TakeTurns, and calls failed with the error of each call that fails.
 func turnsOf(t *testing.T, failed func(string, ...any), prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
 	done = new(atomic.Int64)
@@ -77,7 +77,7 @@ func Further(t service.T, done *atomic.Int64, n int64) {
 // take turns and come: no call fails, and who held goes on.
 func AcrossRestart(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client) {
 	t.Helper()
-	// drivers try for 10 s; the rest is for a machine that stands still
+	// drivers try for 10 s; the rest is for a machine that stalls
 	const soon = 6 * time.Second
 	for try := range 3 {
 		down, failed := restartUnder(t, s, b, c, other, fmt.Sprint("restart/", try))
