@@ -370,7 +370,8 @@ func show(q driver.Queue) string {
 	return s.String()
 }
 
-// together runs f n times at once, and reports the first error, which also ends the context of the others.
+// together runs f n times at once, and reports the first error, which also ends the context of the
+// others.
 func (e *env) together(n int, f func(ctx context.Context, i int) error) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.ctx, 2*e.patience)

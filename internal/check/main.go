@@ -159,8 +159,8 @@ func (c *check) compiler() error {
 	return nil
 }
 
-// sideBySide runs sequences of steps at the same time, the steps of each one after the other. A step
-// that fails does not keep the next one from running.
+// sideBySide runs sequences of steps at the same time, the steps of each one after the other.
+// A step that fails does not keep the next one from running.
 func (c *check) sideBySide(sequences ...[]step) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(sequences))
