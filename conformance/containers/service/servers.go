@@ -15,8 +15,8 @@
 // server listens on a free port of 127.0.0.1, however it was started, and what it tells its clients
 // and its peers of its address is true for all of them.
 //
-// Whatever a run starts is removed by a second process, also when the run is interrupted, killed, or
-// runs out of time.
+// Whatever a run starts is removed by a second process, also when the run is interrupted, killed,
+// or runs out of time.
 package service
 
 import (
