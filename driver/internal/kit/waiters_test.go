@@ -98,7 +98,7 @@ func TestTheFirstIsWokenByTime(t *testing.T) {
 		if woken(a) {
 			t.Error("woken too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !woken(a) || woken(b) {
 			t.Error("not the first alone was woken")
