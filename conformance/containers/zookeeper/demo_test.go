@@ -8,6 +8,7 @@ import (
 
 // TestZooKeeperFlashSale kills the leader in the middle of the sale.
 func TestZooKeeperFlashSale(t *testing.T) {
+	t.Parallel()
 	e := StartEnsemble(t)
 	steps.FlashSale(t, e.URL(), func() {
 		leader := e.AwaitLeader(t)

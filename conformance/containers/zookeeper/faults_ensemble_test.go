@@ -17,6 +17,7 @@ import (
 
 // TestZooKeeperEnsembleFaults is what may go wrong among three servers.
 func TestZooKeeperEnsembleFaults(t *testing.T) {
+	t.Parallel()
 	e := StartEnsemble(t)
 	for _, f := range []struct {
 		what string

@@ -71,6 +71,7 @@ func TestZooKeeperLateJoins(t *testing.T) {
 // the middle of waits that are given up; nothing in the process races. It can only fail under the
 // race detector.
 func TestZooKeeperCloseRaces(t *testing.T) {
+	t.Parallel()
 	const abreast = 16
 	s := service.StartOwn(t, ZooKeeper)
 	open := func(prefix string) map[driver.Backend]*netfault.Proxy {
