@@ -308,6 +308,10 @@ func releaseReaches(t *testing.T, f fleet) {
 
 func lostReplies(t *testing.T, f fleet) {
 	a, b := f.proxied(t, redlock.Options{}), f.proxied(t, redlock.Options{})
+	known := steps.Request("lost-nothing")
+	b.get(t, known)
+	f.everywhere(t, known.Name) // so all have the scripts, and the replies below are to those
+	b.release(t, known)
 	r := steps.Request("lost-minority")
 	for _, l := range a.lose(0, 1) {
 		defer func() { <-l }()
