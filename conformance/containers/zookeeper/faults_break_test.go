@@ -19,7 +19,7 @@ import (
 func TestZooKeeperBreakMany(t *testing.T) {
 	const joins, abreast = 1100, 32
 	s := service.StartOwn(t, ZooKeeper)
-	a, b, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 6*time.Second), zkOpen(t, s.URL, "", time.Minute)
+	a, b, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 20*time.Second), zkOpen(t, s.URL, "", time.Minute)
 	for _, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
 		name := fmt.Sprint("many-", len(opts))
 		m := b.Mutex(name, dlock.Label(strings.Repeat("a label ", 30)))
@@ -39,7 +39,9 @@ func TestZooKeeperBreakMany(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait()
+		if wg.Wait(); t.Failed() {
+			return
+		}
 		start := time.Now()
 		if err := operator.Break(await.Bounded(t, 60*time.Second), name, l.Token(), opts...); err != nil {
 			t.Fatalf("Break of a hold with %d joins: %v", joins, err)
