@@ -451,7 +451,7 @@ func (r *release) thirdParty() string {
 	out, err := exec.CommandContext(r.ctx, "go", "env", "GOMODCACHE", "GOPROXY").Output()
 	cache, proxy, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if err != nil || proxy == "" {
-		return "https://proxy.golang.org,direct"
+		return "direct"
 	}
 	return "file://" + filepath.ToSlash(filepath.Join(cache, "cache", "download")) + "," + proxy
 }
