@@ -37,13 +37,12 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		}
 		f = "1"
 	}
-	c := b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), f)
-	reply, err := b.ask(ctx, name, c)
+	reply, err := b.ask(ctx, name, b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), f))
 	if err != nil {
 		return err
 	}
-	// By force, an earlier copy of this call may have removed all that there was.
-	if n, _ := reply.(int64); n == 0 && (c.copies == 1 || !force) {
+	// By force there was a hold: what is left of none has ended since it was marked.
+	if n, _ := reply.(int64); n == 0 && !force {
 		return driver.ErrNotHeld
 	}
 	return nil

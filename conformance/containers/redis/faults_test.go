@@ -252,6 +252,33 @@ func spin(until time.Time) {
 	}
 }
 
+// TestRedisForceBesideTheHolder: a hold that its holder gives back between the two steps of a break
+// by force was ended by the break.
+func TestRedisForceBesideTheHolder(t *testing.T) {
+	const name = "force-beside"
+	s := service.StartOwn(t, Redis)
+	holder, _ := behindLine(t, s, redis.Options{})
+	operator, p := behindLine(t, s, redis.Options{})
+	if err := operator.Break(t.Context(), name, 1); !errors.Is(err, dlock.ErrNotHeld) { // now the server has the script
+		t.Fatalf("Break of nothing: %v", err)
+	}
+	l := steps.MustLock(t, holder.Mutex(name))
+	heal := p.Hold(netfault.ToClient)
+	ended := make(chan error, 1)
+	go func() { ended <- operator.Break(t.Context(), name, l.Token(), dlock.Force()) }()
+	await.That(t, "the hold is marked as broken", func() bool {
+		q, err := holder.Inspect(t.Context(), name)
+		return err == nil && q.Len() == 1 && q.Arrivals[0].Broken
+	})
+	if err := l.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Unlock of a broken hold: %v", err)
+	}
+	heal()
+	if err := <-ended; err != nil {
+		t.Errorf("Break by force: %v", err)
+	}
+}
+
 // TestRedisForgetsScripts: the server's script cache is volatile. That changes nothing.
 func TestRedisForgetsScripts(t *testing.T) {
 	s := service.StartOwn(t, Redis)
