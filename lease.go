@@ -63,6 +63,9 @@ func newLease(h *held) *Lease {
 // most. [ErrNotHeld]: it was given back before. [ErrLost]: it was lost; nothing was touched.
 // [ErrClosed]: the client's Close gave it back. Any other error leaves the outcome unknown: the
 // lease is over for the caller, and is given back in the background or expires within its TTL.
+//
+// An Unlock that is the first to learn of the loss tells its caller alone: the lease ends as one
+// that was given back, so Lost stays open, and Err is ErrNotHeld.
 func (l *Lease) Unlock(ctx context.Context) error {
 	var errs []error
 	for _, s := range slices.Backward(l.shares) {

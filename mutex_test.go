@@ -78,6 +78,19 @@ func TestNestedContextsCarryAllNames(t *testing.T) {
 	}
 }
 
+// TestTextOfAnotherIdentity: the text of a hold on another backend of the same scheme concerns
+// nobody here.
+func TestTextOfAnotherIdentity(t *testing.T) {
+	one, two := newOn(t, newMemory(nil), Identity("1")), newOn(t, newMemory(nil), Identity("2"))
+	l := mustLock(t, one.Mutex("a"), t.Context())
+	m := mustLock(t, two.Mutex("a"), WithOwner(t.Context(), mustParse(t, l.Owner().String())))
+	if m.Owner() == l.Owner() {
+		t.Error("it joined the hold of another backend")
+	}
+	mustUnlock(t, m)
+	mustUnlock(t, l)
+}
+
 func TestJoinFromAnotherClient(t *testing.T) {
 	space := new(memory.Space)
 	one, two := newOn(t, newMemory(space)), newOn(t, newMemory(space))
@@ -223,7 +236,14 @@ func TestConflictLeavesTheFirst(t *testing.T) {
 	p := mustLock(t, c.Semaphore("a", 3), t.Context())
 	_, err = c.RWMutex("a").Read().Lock(t.Context())
 	wantErr(t, err, ErrConflict)
+	// Both are shared, and still of another kind.
+	_, err = c.RWMutex("a").Read().Lock(p.Context(t.Context()))
+	wantErr(t, err, ErrConflict)
 	mustUnlock(t, p)
+	r := mustLock(t, c.RWMutex("a").Read(), t.Context())
+	_, err = c.Semaphore("a", 3).Lock(r.Context(t.Context()))
+	wantErr(t, err, ErrConflict)
+	mustUnlock(t, r)
 }
 
 func TestErrorsOfTheContext(t *testing.T) {

@@ -421,3 +421,51 @@ func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
 		}
 	}
 }
+
+// TestProofThatCameTooLate: an answer that proves less than the time that has passed meanwhile, which
+// the clock tells before the timer does, is no proof.
+func TestProofThatCameTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late time.Duration
+		b := &backend{renew: func(_ context.Context, rs []driver.Request) []driver.Renewal {
+			sent := time.Now()
+			late = 2 * ttl
+			return []driver.Renewal{{SentAt: sent}}
+		}}
+		h := keep(t, newSet(t, b, func() time.Duration { return late }), request("a"), new(holder))
+		if err := h.Prove(t.Context()); err != driver.ErrLost {
+			t.Errorf("Prove: %v; want ErrLost", err)
+		}
+	})
+}
+
+// TestOwnerIsRememberedForEachLostHold: as long as one release of an owner's lost holds is not
+// answered, the service may still have that hold.
+func TestOwnerIsRememberedForEachLostHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refuses atomic.Bool
+		refuses.Store(true)
+		first := request("a")
+		join := request("a")
+		join.Owner = first.Owner
+		b := &backend{release: func(_ context.Context, r driver.Request) error {
+			if r.ID == join.ID && refuses.Load() {
+				return errors.New("no answer")
+			}
+			return nil
+		}}
+		s := newSet(t, b, nil)
+		keep(t, s, first, new(holder))
+		keep(t, s, join, new(holder))
+		b.say(driver.ErrLost)
+		time.Sleep(ttl)
+		if !s.Lost("a", first.Owner) {
+			t.Error("forgotten with the answer to the first release")
+		}
+		refuses.Store(false)
+		time.Sleep(time.Minute)
+		if s.Lost("a", first.Owner) || s.remembered() != 0 {
+			t.Errorf("%d things are remembered after both answers", s.remembered())
+		}
+	})
+}
