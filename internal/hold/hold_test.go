@@ -422,8 +422,8 @@ func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
 	}
 }
 
-// TestProofThatCameTooLate: an answer that proves less than the time that has passed meanwhile, which
-// the clock tells before the timer does, is no proof.
+// TestProofThatCameTooLate: an answer that proves less than the time that has passed meanwhile,
+// which the clock tells before the timer does, is no proof.
 func TestProofThatCameTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late time.Duration

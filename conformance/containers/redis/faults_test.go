@@ -259,7 +259,8 @@ func TestRedisForceBesideTheHolder(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder, _ := behindLine(t, s, redis.Options{})
 	operator, p := behindLine(t, s, redis.Options{})
-	if err := operator.Break(t.Context(), name, 1); !errors.Is(err, dlock.ErrNotHeld) { // now the server has the script
+	// now the server has the script
+	if err := operator.Break(t.Context(), name, 1); !errors.Is(err, dlock.ErrNotHeld) {
 		t.Fatalf("Break of nothing: %v", err)
 	}
 	l := steps.MustLock(t, holder.Mutex(name))
