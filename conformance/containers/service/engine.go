@@ -140,6 +140,13 @@ func (b *box) running() bool {
 func (b *box) pause() error {
 	return b.do(func(ctx context.Context, id string) error {
 		_, err := b.engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+		for range 4 { // on a busy machine a container may begin processes while it is frozen
+			if err == nil || !strings.Contains(err.Error(), "unable to freeze") {
+				break
+			}
+			time.Sleep(200 * time.Millisecond)
+			_, err = b.engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+		}
 		return err
 	})
 }

@@ -59,8 +59,8 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		// for so long that the subscription has to show that it lives
-		await.Running(4500 * time.Millisecond)
+		// For so long that the subscription has to show that it lives: 3 s after it stands.
+		await.Running(8 * time.Second)
 	}()
 	select {
 	case r := <-waited:
