@@ -27,7 +27,7 @@ var leases = []Law{
 	{Name: "renew-never-acquires", run: renewNeverAcquires,
 		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
-		Sentence: "what a grant or a renewal promises (Since + TTL) ends no later than the service keeps it"},
+		Sentence: "what a grant or a renewal promises (SentAt + TTL) ends no later than the service keeps it"},
 	{Name: "loss-first", run: lossFirst, stall: tenthOfShortTTL,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
 	{Name: "after-loss", run: afterLoss, stall: tenthOfRenewedTTL, needs: []need{inspecting},
