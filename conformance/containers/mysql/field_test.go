@@ -343,6 +343,55 @@ func mysqlCleanup(t *testing.T, s *service.Server) {
 	}
 	execute(t, conn, "DELETE FROM dlock_locks WHERE name LIKE 'cleanup/%'")
 	conn.Close()
+	mysqlCleanupBeside(t, s)
+}
+
+// mysqlCleanupBeside: a name that is taken while Cleanup is on its way to it stays.
+func mysqlCleanupBeside(t *testing.T, s *service.Server) {
+	b, other, db, blocker := sideOf(t, s), sideOf(t, s), mysqlOf(t, s).pool(t), mysqlOf(t, s).pool(t)
+	for i, name := range []string{"beside/first", "beside/second"} {
+		execute(t, db, fmt.Sprintf("INSERT INTO dlock_locks (prefix, name, last_token, last_place, last_side, base, head, used_at)"+
+			" VALUES (X'', '%s', 1, 1, 0, 1, 2, UTC_TIMESTAMP(6) - INTERVAL %d HOUR)", name, 10-i))
+	}
+	tx, err := blocker.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM dlock_locks WHERE prefix = X'' AND name = 'beside/first' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		n   int
+		err error
+	}
+	cleaned := make(chan result, 1)
+	go func() {
+		n, err := mysql.Cleanup(t.Context(), db, time.Hour)
+		cleaned <- result{n, err}
+	}()
+	await.That(t, "Cleanup waits for the first", func() bool {
+		select {
+		case res := <-cleaned:
+			t.Fatalf("Cleanup did not wait: %d, %v", res.n, res.err)
+		default:
+		}
+		return one[int](t, blocker, "SELECT COUNT(*) FROM information_schema.processlist"+
+			" WHERE info LIKE '%FROM dlock_locks WHERE prefix%FOR UPDATE%' AND id <> CONNECTION_ID()") > 0
+	})
+	r := steps.Asked(b, "beside/second", time.Minute)
+	steps.Acquired(t, b, r)
+	tx.Rollback()
+	if res := <-cleaned; res.err != nil || res.n != 1 {
+		t.Errorf("Cleanup of one that is unused and one that was taken meanwhile: %d, %v", res.n, res.err)
+	}
+	if res := b.Renew(t.Context(), []driver.Request{r})[0]; res.Err != nil {
+		t.Errorf("the hold that was taken beside Cleanup: %v", res.Err)
+	}
+	if _, err := other.Acquire(t.Context(), steps.Asked(other, "beside/second", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("another client beside it: %v; want ErrHeld", err)
+	}
+	steps.Released(t, b, r)
 }
 
 // mysqlDead: who died behind a living waiter does not stay, and whoever removes many does so in few
