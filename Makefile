@@ -26,6 +26,10 @@ test: ## within ten minutes, and all that CI runs: every module with the race de
 long: ## before a release, and after a change to a protocol: all laws on all set-ups, long histories, long storms
 	@$(CHECK) long
 
+.PHONY: bench
+bench: ## in some minutes, on a quiet machine: dlock and its peers side by side; ARGS="-on redis -what handoffs" chooses
+	@go build -C bench -o "$(CURDIR)/.bin/bench" . && exec .bin/bench -page docs/performance.md $(ARGS)
+
 .PHONY: lint
 lint: ## formatting, go vet (also for macOS and Windows) and staticcheck, in every module
 	@$(CHECK) lint

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type Client struct {
 	id    driver.ID
 	set   settings
 	holds *hold.Set
+	hooks observers
 
 	ctx   context.Context // ends with Close
 	stop  context.CancelCauseFunc
@@ -53,7 +55,8 @@ func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
 	}
 	c.set.ttl = set.lease(c.caps)
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.holds = hold.New(hold.Config{Backend: b, Name: c.caps.Backend, FixedOutlives: c.caps.FixedOutlives, Logger: set.logger, Now: set.now})
+	c.hooks = newObservers(set.hooks, c.caps.Backend, set.logger)
+	c.holds = hold.New(hold.Config{Backend: b, Name: c.caps.Backend, FixedOutlives: c.caps.FixedOutlives, Logger: set.logger, Renewed: c.hooks.tellRenewal, Now: set.now})
 	if n, ok := b.(driver.Notifier); ok {
 		n.Notify(c.holds.Report)
 	}
@@ -97,6 +100,25 @@ func (c *Client) Inspect(ctx context.Context, name string) (Queue, error) {
 	return q, wrap("inspect", name, c.caps.Backend, err)
 }
 
+// List returns the names that have requests now, granted or waiting, sorted; nil if there are none.
+// Of names with a prefix ([Open]) it returns those of the client's own, without it. It is for
+// people and tools: it reads all that the backend has, so its cost grows with that, and by the time
+// that it returns, it is history. Errors: as of Inspect, but for the name.
+func (c *Client) List(ctx context.Context) ([]string, error) {
+	names, err := ask(c, ctx, func(ctx context.Context) ([]string, error) {
+		l, ok := c.b.(driver.Lister)
+		if !ok {
+			return nil, ErrUnsupported
+		}
+		return l.List(ctx)
+	})
+	if err != nil {
+		return nil, wrap("list", "", c.caps.Backend, err)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
 // Break ends the hold with that token, which [Client.Inspect] showed (0 where Capabilities say no
 // fencing), so that it never ends a successor's. The hold can be neither renewed nor joined any
 // more and runs out within its TTL, by which time its holder knows; [Force] ends it now. If no hold
@@ -124,6 +146,12 @@ func call[T any](c *Client, ctx context.Context, name string, f func(context.Con
 	if err := checkName(name); err != nil {
 		return zero, err
 	}
+	return ask(c, ctx, f)
+}
+
+// ask runs f, for as long as an answer may take, unless the client is closed.
+func ask[T any](c *Client, ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	var zero T
 	b, err := c.begin(ctx, noAnswer)
 	if err != nil {
 		return zero, err
@@ -207,6 +235,7 @@ func (c *Client) Close() error {
 	if !ok {
 		err = errors.New("holds could not be given back in time; they expire within their TTLs")
 	}
+	within(grace, func() error { c.holds.ReportClosed(); return nil })
 	ok, end := within(2*grace, c.b.Close)
 	if !ok {
 		end = fmt.Errorf("the backend did not close within %s", 2*grace)

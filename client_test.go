@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -216,4 +217,58 @@ func TestTheDefaultTTLIsOneThatTheBackendKeeps(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+func TestListReturnsTheNamesInUse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		space := new(memory.Space)
+		c := newOn(t, newMemory(space))
+		if names, err := c.List(t.Context()); names != nil || err != nil {
+			t.Errorf("of nothing: %q, %v", names, err)
+		}
+		for _, name := range []string{"b", "c", "a"} {
+			mustLock(t, c.Mutex(name), t.Context())
+		}
+		mustUnlock(t, mustLock(t, c.Mutex("gone"), t.Context()))
+		waits, stop := context.WithCancel(t.Context())
+		go newOn(t, newMemory(space)).Mutex("b").Lock(waits)
+		synctest.Wait()
+		if names, err := c.List(t.Context()); !slices.Equal(names, []string{"a", "b", "c"}) || err != nil {
+			t.Errorf("%q, %v", names, err)
+		}
+		stop()
+		synctest.Wait()
+		c.Close()
+		_, err := c.List(t.Context())
+		wantErr(t, err, ErrClosed)
+	})
+}
+
+// listed is a backend whose List is f.
+type listed struct {
+	*hooked
+	f func(context.Context) ([]string, error)
+}
+
+func (b listed) List(ctx context.Context) ([]string, error) { return b.f(ctx) }
+
+func TestListSaysWhyNot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, b := newHooked(t) // which has no List
+		_, err := c.List(t.Context())
+		wantErr(t, err, ErrUnsupported)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = c.List(over)
+		wantErr(t, err, context.Canceled)
+		c = newOn(t, listed{b, func(ctx context.Context) ([]string, error) { return []string{"half"}, hang(ctx) }})
+		start := time.Now()
+		names, err := c.List(t.Context())
+		if took := time.Since(start); names != nil || err == nil || errors.Is(err, context.DeadlineExceeded) || took > 11*time.Second {
+			t.Errorf("a backend that does not answer: %q, %v after %s", names, err, took)
+		}
+		c = newOn(t, listed{b, func(context.Context) ([]string, error) { return nil, io.EOF }})
+		_, err = c.List(t.Context())
+		wantErr(t, err, io.EOF)
+	})
 }

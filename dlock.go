@@ -43,6 +43,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -89,6 +90,7 @@ type Mutex interface {
 	TryLock(ctx context.Context) (*Lease, error)
 
 	take(ctx context.Context, wait bool) (*Lease, error)
+	keeps(d time.Duration) error
 }
 
 // Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). What
@@ -134,9 +136,7 @@ func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
 // while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and returns a lease with the
 // token.
 //
-// In a loop it is leader election: who is in fn leads, until its context ends. The loop ends on an
-// error that is [Permanent], and pauses after any other; the example shows it. [Wait] bounds the
-// wait and not fn.
+// [Wait] bounds the wait and not fn. For leader election see [Client.Election].
 func Do(ctx context.Context, m Mutex, fn func(ctx context.Context) error) (err error) {
 	if m == nil || fn == nil {
 		return wrap("do", "", "", invalid("the mutex or the function is nil"))

@@ -47,7 +47,7 @@ var (
 // Error is what every function of this package returns when it fails: what was tried, on what, and
 // why not.
 type Error struct {
-	// "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "break", "close" …
+	// "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "list", "break", "close" …
 	Op      string
 	Name    string // of the lock; empty if the operation has none
 	Backend string // the scheme; empty if there is none yet

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -147,42 +146,42 @@ func ExampleDo() {
 	// <nil>
 }
 
-// campaign leads again and again until ctx ends, or on an error that trying again cannot mend.
-// After any other it pauses: a loop that does not would ask a service that is down thousands of
-// times a second.
-func campaign(ctx context.Context, leader dlock.Mutex, lead func(ctx context.Context) error) error {
-	for ctx.Err() == nil {
-		err := dlock.Do(ctx, leader, lead)
-		switch {
-		case dlock.Permanent(err):
-			return err
-		case err != nil && ctx.Err() == nil:
-			fmt.Println(err)
-			select {
-			case <-time.After(time.Second/2 + rand.N(time.Second)): // not all at once
-			case <-ctx.Done():
-			}
-		}
-	}
-	return ctx.Err()
-}
-
 // Leader election: whoever is in the function leads, until its context ends.
-func ExampleDo_leaderElection() {
+func ExampleClient_Election() {
 	client := open()
 	defer client.Close()
-	ctx, resign := context.WithCancel(context.Background())
-	defer resign()
-	err := campaign(ctx, client.Mutex("leader"), func(ctx context.Context) error {
-		fmt.Println("leading")
-		resign() // a real leader works until ctx ends: lost, or told to stop
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	election := client.Election("scheduler", dlock.Label("10.0.0.5:8080"))
+	err := election.Run(ctx, func(ctx context.Context, term dlock.Token) error {
+		leader, err := election.Leader(ctx) // an observer would do the same
+		fmt.Println("leading:", leader.Label, leader.Term == term, err)
+		stop() // a real leader works until ctx ends: lost, or told to stop
 		<-ctx.Done()
 		return nil
 	})
-	fmt.Println(err)
+	fmt.Println(errors.Is(err, context.Canceled))
 	// Output:
-	// leading
-	// context canceled
+	// leading: 10.0.0.5:8080 true <nil>
+	// true
+}
+
+// Three replicas come to run a job; one does, and the others are late until the minute is over.
+func ExampleOnce() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	for range 3 {
+		ran, err := dlock.Once(ctx, client.Mutex("cron/report"), time.Minute, func(context.Context) error {
+			fmt.Println("making the report")
+			return nil
+		})
+		fmt.Println(ran, err)
+	}
+	// Output:
+	// making the report
+	// true <nil>
+	// false <nil>
+	// false <nil>
 }
 
 func ExampleFixedLease() {
@@ -296,4 +295,45 @@ func ExampleClient_Break() {
 	// Output:
 	// <nil>
 	// true
+}
+
+// What is locked follows from the argument: from a flag of the business, and from a parameter, a
+// field or a map.
+func ExampleGuard() {
+	client, ctx := open(), context.Background()
+	defer client.Close()
+	type order struct {
+		ID    string
+		Paid  bool
+		Attrs map[string]string
+	}
+	byFlag := func(o order) dlock.Mutex {
+		if o.Paid {
+			return nil // nothing to guard any more
+		}
+		return client.Mutex(dlock.Name("orders", o.ID)) // a field
+	}
+	byMap := func(o order) dlock.Mutex { return client.Mutex(dlock.Name("shops", o.Attrs["shop"])) }
+	byParameter := func(id string) dlock.Mutex { return client.Mutex(dlock.Name("orders", id)) }
+
+	charge := dlock.Guard(byFlag, func(ctx context.Context, o order) (string, error) { return "charged " + o.ID, nil })
+	count := dlock.Guard(byMap, func(ctx context.Context, o order) (string, error) { return "counted in " + o.Attrs["shop"], nil })
+	cancel := dlock.Guard(byParameter, func(ctx context.Context, id string) (string, error) { return "cancelled " + id, nil })
+
+	o := order{ID: "42", Attrs: map[string]string{"shop": "north/1"}}
+	fmt.Println(charge(ctx, o))
+	fmt.Println(count(ctx, o))
+	fmt.Println(cancel(ctx, o.ID))
+	// Output:
+	// charged 42 <nil>
+	// counted in north/1 <nil>
+	// cancelled 42 <nil>
+}
+
+func ExampleName() {
+	fmt.Println(dlock.Name("orders", "42"))
+	fmt.Println(dlock.Name("a/b", "c"), dlock.Name("a", "b/c"))
+	// Output:
+	// orders/42
+	// a%2Fb/c a/b%2Fc
 }

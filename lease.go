@@ -79,10 +79,16 @@ func (l *Lease) Unlock(ctx context.Context) error {
 func (s *share) unlock(ctx context.Context) error {
 	last, err := s.held.Detach(s)
 	if last {
-		defer s.held.c.holds.Done()
-		err = s.held.c.release(ctx, *s.held.Request())
+		err = s.held.release(ctx)
+		s.held.Released(err)
 	}
 	return s.wrap("unlock", err)
+}
+
+// release gives back a hold whose last share was.
+func (h *held) release(ctx context.Context) error {
+	defer h.c.holds.Done()
+	return h.c.release(ctx, *h.Request())
 }
 
 // join returns the one error as it is, or several joined.

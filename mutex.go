@@ -69,18 +69,47 @@ func (l *lock) TryLock(ctx context.Context) (*Lease, error) {
 	return lease, wrap("trylock", l.name, l.c.caps.Backend, err)
 }
 
+// take is Lock, or TryLock if wait is not set, and tells the client's hooks of it.
 func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
+	if len(l.c.hooks.lock) == 0 {
+		return l.get(ctx, wait)
+	}
+	op := LockOp{Name: l.name, Backend: l.c.caps.Backend, Try: !l.waits(wait), Shared: l.mode == driver.Shared, Limit: l.limit, TTL: l.ttl, Reenters: l.reenters(carriedFor(ctx, l.c, l.name))}
+	ctx, done := l.c.hooks.tellLock(ctx, op)
+	lease, err := l.get(ctx, wait)
+	what := "lock"
+	if !wait {
+		what = "trylock"
+	}
+	err = wrap(what, l.name, l.c.caps.Backend, err)
+	done(lease, err)
+	return lease, err
+}
+
+// waits reports whether Lock, or TryLock if wait is not set, waits in the queue.
+func (l *lock) waits(wait bool) bool { return wait && (l.wait == nil || l.wait.d > 0) }
+
+// reenters reports whether the lock, taken under the hold, is another lease of that.
+func (l *lock) reenters(in *carried) bool {
+	if in == nil || in.held == nil || in.held.c != l.c {
+		return false
+	}
+	r := in.held.Request()
+	return r.Mode == l.mode && r.Semaphore() == (l.mode == driver.Shared && l.limit > 0)
+}
+
+// get takes the lock.
+func (l *lock) get(ctx context.Context, wait bool) (*Lease, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
 	if err := contextErr(ctx); err != nil {
 		return nil, err
 	}
-	wait = wait && (l.wait == nil || l.wait.d > 0)
-	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: wait}
+	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: l.waits(wait)}
 	if in := carriedFor(ctx, l.c, l.name); in != nil {
 		if h := in.held; h != nil {
-			if h.c == l.c && h.Request().Mode == r.Mode && h.Request().Semaphore() == r.Semaphore() {
+			if l.reenters(in) {
 				return h.reenter(ctx)
 			}
 			// The service may still have what its client does not trust any more, or has closed.
@@ -122,6 +151,9 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLi
 	}
 	defer c.done(ctx)
 	h := &held{c: c}
+	if len(c.hooks.ended) > 0 {
+		h.Observe(c.hooks.tellEnded(caller))
+	}
 	l, err := h.acquire(ctx, r)
 	if err != nil {
 		h.Forget()

@@ -20,39 +20,53 @@ import (
 //
 // No error, log line or String ever shows a password of the URL.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
-	c, err := open(ctx, rawURL, opts)
-	if err != nil {
-		scheme, _, _ := strings.Cut(rawURL, ":")
-		if driver.Lookup(scheme) == nil {
-			scheme = ""
+	var c *Client
+	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, set settings) error {
+		b, err := driver.Lookup(cfg.URL.Scheme)(ctx, cfg)
+		if err != nil {
+			return err
 		}
-		return nil, wrap("open", "", scheme, err)
-	}
-	return c, nil
+		if c, err = newClient(b, cfg.Client, set); err != nil {
+			b.Close()
+		}
+		return err
+	})
+	return c, wrap("open", "", schemeOf(rawURL), err)
 }
 
-func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
+// OpenBackend opens what a client of the URL stands on, without the client: for [New], and for the
+// suite of package conformance. The caller closes it. Otherwise it does as Open.
+func OpenBackend(ctx context.Context, rawURL string, opts ...Option) (driver.Backend, error) {
+	var b driver.Backend
+	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, _ settings) (err error) {
+		b, err = driver.Lookup(cfg.URL.Scheme)(ctx, cfg)
+		return err
+	})
+	return b, wrap("open", "", schemeOf(rawURL), err)
+}
+
+// reach reads a URL and runs f with what its driver is given, for as long as an answer may take.
+func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Context, driver.Config, settings) error) error {
 	if err := contextErr(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	u, hosts, err := parseURL(rawURL)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	opener := driver.Lookup(u.Scheme)
-	if opener == nil {
-		return nil, unknownScheme(u.Scheme)
+	if driver.Lookup(u.Scheme) == nil {
+		return unknownScheme(u.Scheme)
 	}
 	if u.Fragment != "" {
-		return nil, invalid("the URL has a fragment; write # as %%23")
+		return invalid("the URL has a fragment; write # as %%23")
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, invalid("the parameters of the URL are not well-formed; want name=value&name=value, percent-encoded")
+		return invalid("the parameters of the URL are not well-formed; want name=value&name=value, percent-encoded")
 	}
 	set, prefix, err := newSettings().fromURL(values)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	u.RawQuery = values.Encode()
 	for _, o := range opts {
@@ -61,20 +75,15 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 		}
 	}
 	if err := set.check(Capabilities{}); err != nil {
-		return nil, err
+		return err
 	}
-	id := driver.NewID()
+	c := driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.lease(Capabilities{}), Client: driver.NewID(), Logger: set.logger}
 	within := bounded(ctx, noAnswer)
 	defer within.end()
-	b, err := opener(within, driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.lease(Capabilities{}), Client: id, Logger: set.logger})
-	if err != nil {
-		return nil, scrub(explain(within, err), u)
+	if err := f(within, c, set); err != nil {
+		return scrub(explain(within, err), u)
 	}
-	c, err := newClient(b, id, set)
-	if err != nil {
-		b.Close()
-	}
-	return c, err
+	return nil
 }
 
 // parseURL parses a URL whose authority may name several hosts, with commas between, which net/url
@@ -139,23 +148,8 @@ func (s settings) fromURL(values url.Values) (settings, string, error) {
 
 // scrub hides the password of u, should the driver's error show it.
 func scrub(err error, u *url.URL) error {
-	password, ok := u.User.Password()
-	if !ok || password == "" {
-		return err
-	}
-	// every encoding has its own set of harmless characters
-	_, asWritten, _ := strings.Cut(u.User.String(), ":")
-	forms := []string{password, asWritten, url.QueryEscape(password), url.PathEscape(password)}
-	for _, quoted := range []string{strconv.Quote(password), strconv.QuoteToASCII(password)} {
-		forms = append(forms, quoted[1:len(quoted)-1])
-	}
-	// one may be part of another
-	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
 	text := err.Error()
-	clean := text
-	for _, p := range forms {
-		clean = strings.ReplaceAll(clean, p, "xxxxx")
-	}
+	clean := cloak(text, u)
 	if clean == text {
 		return err
 	}
@@ -166,6 +160,26 @@ func scrub(err error, u *url.URL) error {
 		}
 	}
 	return s
+}
+
+// cloak returns the text without the password of u.
+func cloak(text string, u *url.URL) string {
+	password, ok := u.User.Password()
+	if !ok || password == "" {
+		return text
+	}
+	// every encoding has its own set of harmless characters
+	_, asWritten, _ := strings.Cut(u.User.String(), ":")
+	forms := []string{password, asWritten, url.QueryEscape(password), url.PathEscape(password)}
+	for _, quoted := range []string{strconv.Quote(password), strconv.QuoteToASCII(password)} {
+		forms = append(forms, quoted[1:len(quoted)-1])
+	}
+	// one may be part of another
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
+	for _, p := range forms {
+		text = strings.ReplaceAll(text, p, "xxxxx")
+	}
+	return text
 }
 
 // scrubbed stands for an error that showed a password. It matches the same sentinels; the rest of

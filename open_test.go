@@ -137,48 +137,17 @@ func (b *coarse) Capabilities() driver.Capabilities {
 }
 
 // failing is a backend that is down.
-type failing struct {
-	*memory.Backend
-	acquires int
-}
-
-func (b *failing) Acquire(context.Context, driver.Request) (driver.Grant, error) {
-	b.acquires++
-	return driver.Grant{}, errRefused
-}
-
-func TestTheElectionOfTheExampleDoesNotSpin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &failing{Backend: newMemory(nil)}
-		c, err := dlock.New(b)
-		if err != nil {
-			t.Fatal(err)
+func TestWhatIsPermanent(t *testing.T) {
+	for _, again := range []error{nil, dlock.ErrHeld, dlock.ErrLost, dlock.ErrConflict, dlock.ErrNotHeld, context.Canceled, errRefused} {
+		if dlock.Permanent(again) {
+			t.Errorf("%v is permanent", again)
 		}
-		defer c.Close()
-		out := os.Stdout
-		os.Stdout, _ = os.Open(os.DevNull)
-		defer func() { os.Stdout = out }()
-		lead := func(context.Context) error { return nil }
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := campaign(ctx, c.Mutex("leader"), lead); !errors.Is(err, context.DeadlineExceeded) || b.acquires > 120 || b.acquires < 30 {
-			t.Errorf("%v after %d attempts in a minute", err, b.acquires)
+	}
+	for _, never := range []error{dlock.ErrInvalid, dlock.ErrInvalidName, dlock.ErrUnsupported, dlock.ErrClosed, dlock.ErrUpgrade} {
+		if !dlock.Permanent(fmt.Errorf("a reason: %w", never)) {
+			t.Errorf("%v is not permanent", never)
 		}
-		for what, m := range map[string]dlock.Mutex{"a bad name": c.Mutex(""), "no semaphores": c.Semaphore("a", 0)} {
-			if err := campaign(t.Context(), m, lead); !dlock.Permanent(err) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		c.Close()
-		if err := campaign(t.Context(), c.Mutex("leader"), lead); !errors.Is(err, dlock.ErrClosed) {
-			t.Error(err)
-		}
-		for _, again := range []error{nil, dlock.ErrHeld, dlock.ErrLost, dlock.ErrConflict, dlock.ErrNotHeld, context.Canceled, errRefused} {
-			if dlock.Permanent(again) {
-				t.Errorf("%v is permanent", again)
-			}
-		}
-	})
+	}
 }
 
 func TestOpenGivesTheDriverAllHosts(t *testing.T) {

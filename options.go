@@ -40,6 +40,7 @@ type settings struct {
 	label    string
 	identity string
 	logger   *slog.Logger
+	hooks    []Hooks
 
 	now func() time.Time // the clock of holds; nil but in tests
 }

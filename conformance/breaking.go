@@ -15,6 +15,8 @@ var breaking = []Law{
 		Sentence: "a broken hold is neither renewed nor joined, and its successor is in only after the holder knows, within a TTL"},
 	{Name: "break-release", run: breakRelease, needs: []need{breakable},
 		Sentence: "giving a broken hold back frees the lock and returns ErrLost, also if no renewal was refused yet"},
+	{Name: "break-release-again", run: breakReleaseAgain, needs: []need{breakable, holdingReplies},
+		Sentence: "a Release of a broken hold that got no answer and is sent again is ErrLost"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
 }
@@ -94,6 +96,27 @@ func breakRelease(e *env) {
 		e.Fatalf("Break: %v", err)
 	}
 	e.want("Release of a request that was broken", d.release(r), driver.ErrLost)
+	e.unlock(e.lock(b.Mutex(name)))
+	e.becomes(name, 0, 0)
+}
+
+func breakReleaseAgain(e *env) {
+	p, b, name := e.peer(), e.client(), e.name()
+	d := &direct{e: e, Backend: p.injector, id: driver.NewID()}
+	r := d.ask(name)
+	g := d.get(r)
+	if err := e.breakIt(b, name, g.Token); err != nil {
+		e.Fatalf("Break: %v", err)
+	}
+	heal := p.holdReplies()
+	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+	err := call(e, "Release", func(context.Context) error { return d.Release(ctx, r) })
+	cancel()
+	if err == nil {
+		e.Errorf("Release without a reply returned nil")
+	}
+	heal()
+	e.want("Release of a broken hold, sent again", d.release(r), driver.ErrLost)
 	e.unlock(e.lock(b.Mutex(name)))
 	e.becomes(name, 0, 0)
 }

@@ -78,12 +78,16 @@ const (
 	sinceReceipt   fault = "counts the TTL from the reply (etcd's Session)"
 	remembersLoss  fault = "stops renewing names that it lost once"
 	leavesLost     fault = "does not give back what is uncertain"
+	renewedReceipt fault = "counts the TTL of a renewal from the reply"
+	untilOfGrant   fault = "does not remember that a hold was renewed, when a release of it that got no answer is sent again"
+	forgetsExpired fault = "takes an expired request that is sent again for a new one"
 	releaseHopes   fault = "takes a release without a reply for done"
 
 	breaksAnybody   fault = "breaks without comparing the token"
 	brokenRenewable fault = "renews what is broken"
 	brokenJoinable  fault = "lets a broken hold be joined"
 	brokenReleased  fault = "takes the release of a broken hold for one in good order"
+	forgetsBroken   fault = "takes the release of a broken hold that is sent again, after one that got no answer, for one in good order"
 	breaksNow       fault = "breaks by force always"
 	forceWaits      fault = "breaks by force never"
 
@@ -123,9 +127,9 @@ var broken = []struct {
 	fault     fault
 	must, may string
 }{
-	{everybodyIn, "one-holder reenter storm", everything},
-	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why"},
-	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off"},
+	{everybodyIn, "one-holder reenter election storm", everything},
+	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why once"},
+	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after"},
 	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
 	{barges, "no-overtaking", "neither-starves"},
 	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
@@ -133,28 +137,28 @@ var broken = []struct {
 	{limitOffByOne, "semaphore-limit", "inspect semaphore-order semaphore-smallest"},
 	{largestLimit, "semaphore-smallest", ""},
 	{permitForAll, "semaphore-order", "semaphore-limit"},
-	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade"},
+	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade unlock-after once"},
 	{joinToken, "join", "downgrade"},
-	{freesJoins, "join", "downgrade"},
+	{freesJoins, "join", "downgrade unlock-after once"},
 	{joinRevives, "join-over", "break"},
 	{upgradeWaits, "upgrade", ""},
 	{noDowngrade, "downgrade", ""},
-	{twiceIsTwo, "same-request", "trust-within-ttl"},
+	{twiceIsTwo, "same-request", "proof-before trust-within-ttl"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
-	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why"},
-	{noTombstones, "late-duplicate late-copy", "cancel-cut-off wait-says-why"},
+	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election"},
+	{noTombstones, "late-duplicate late-copy", "cancel-cut-off expired-resume wait-says-why"},
 	{foldsCase, "names", ""},
 	{trimsSpace, "names", ""},
 	{truncates, "names", ""},
 	{showsKeys, "names", ""},
-	{hidesLabels, "inspect", "labels"},
+	{hidesLabels, "inspect", "labels election"},
 	{ownerIsLabel, "labels", everything},
 	{kindsMix, "conflict", ""},
 	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
 	{cancelFreesNobody, "cancelled-wait", ""},
 	{swallowsWakeUp, "swallowed-wake-up", "cancel-answered cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
-	{slowOffLine, "cancel-cut-off", ""},
+	{slowOffLine, "cancel-cut-off", "release-again"},
 	{unreadAnswer, "cancel-answered", "swallowed-wake-up"},
 	{ignoresPreCancelled, "pre-cancelled", ""},
 	{waitersExpire, "patient-wait", "noise"},
@@ -166,27 +170,31 @@ var broken = []struct {
 	{ownDeadlines, "bounded-calls", ""},
 	{noiseDelays, "noise", ""},
 	{keepsDead, "dead-waiters", ""},
-	{renewsNothing, "renewed", "after-loss cost-hold not-renewed outage trust-within-ttl"},
+	{renewsNothing, "renewed", "after-loss cost-hold not-renewed outage release-again trust-within-ttl"},
 	{renewsTogether, "not-renewed", ""},
 	{unknownIsLost, "outage", ""},
-	{fixedForever, "fixed", "fixed-close"},
-	{fixedGoes, "fixed-close", ""},
+	{fixedForever, "fixed", "fixed-close unlock-after once"},
+	{fixedGoes, "fixed-close unlock-after once", ""},
 	{fixedStays, "fixed-close", ""},
 	{cutsTTL, "ttl-bounds", ""},
-	{extendOrSet, "renew-never-acquires", "not-renewed"},
+	{extendOrSet, "renew-never-acquires", "not-renewed election"},
 	{renewsUnseen, "renew-never-acquires", ""},
-	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant not-renewed outage fixed-close"},
-	{sinceReceipt, "late-grant", ""},
-	{remembersLoss, "after-loss", ""},
+	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant not-renewed outage fixed-close election unlock-after"},
+	{sinceReceipt, "late-grant proof-before", ""},
+	{renewedReceipt, "proof-before", ""},
+	{untilOfGrant, "release-again", ""},
+	{forgetsExpired, "expired-resume", ""},
+	{remembersLoss, "after-loss", "election"},
 	{leavesLost, "late-duplicate", ""},
-	{releaseHopes, "unlock-cut-off", "cancel-cut-off bounded-calls"},
+	{releaseHopes, "unlock-cut-off", "cancel-cut-off bounded-calls release-again break-release-again"},
 	{breaksAnybody, "break-wrong-token", "break break-force"},
 	{brokenRenewable, "break", ""},
 	{brokenJoinable, "break", ""},
-	{brokenReleased, "break-release", ""},
-	{breaksNow, "break", ""},
+	{brokenReleased, "break-release", "break-release-again"},
+	{forgetsBroken, "break-release-again", ""},
+	{breaksNow, "break", "break-release-again"},
 	{forceWaits, "break-force", "tokens-grow"},
-	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared"},
+	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared election"},
 	{readersKeepToken, "tokens-shared", ""},
 	{clockTokens, "tokens-clock", ""},
 	{forgetsTokens, "tokens-restart", ""},
@@ -201,8 +209,8 @@ var broken = []struct {
 	{connectionPerWaiter, "cost-wait", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters"},
-	{deniesTokens, "capabilities", ""},
+	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election"},
+	{deniesTokens, "capabilities", "election"},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},
 	{deniesJoins, "capabilities", ""},

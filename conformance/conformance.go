@@ -91,6 +91,10 @@ type Harness struct {
 	// replies back until heal.
 	HoldReplies func(T, driver.Backend) (heal func())
 
+	// DelayReplies makes all that is sent to the client take so much longer from now on; 0 ends
+	// that.
+	DelayReplies func(T, driver.Backend, time.Duration)
+
 	// Record keeps copies of what the client sends to acquire. Replay delivers them to the service
 	// once more, as a network may, and drops the replies.
 	Record func(T, driver.Backend) (replay func())
@@ -112,6 +116,9 @@ type Harness struct {
 	// StepClock sets the service's wall clock forward by d, or back if d is negative. The suite
 	// sets it right again.
 	StepClock func(t T, d time.Duration)
+
+	// Prefix is what the names that laws lock begin with.
+	Prefix string
 
 	// Only says which laws Run runs; nil: all.
 	Only func(Law) bool

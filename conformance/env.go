@@ -53,7 +53,7 @@ func newEnv(t T, h Harness) *env {
 }
 
 // name returns one that nobody uses.
-func (e *env) name() string { return "law-" + driver.NewID().String() }
+func (e *env) name() string { return e.h.Prefix + "law-" + driver.NewID().String() }
 
 func (e *env) open() driver.Backend {
 	e.Helper()

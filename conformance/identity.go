@@ -17,6 +17,8 @@ var identity = []Law{
 		Sentence: "a request that waits and is sent again keeps its one place, and both copies get its one grant"},
 	{Name: "same-release", run: sameRelease,
 		Sentence: "a copy of a release that arrives late touches no other request"},
+	{Name: "release-again", run: releaseAgain, stall: tenthOfRenewedTTL, needs: []need{holdingReplies},
+		Sentence: "a Release that got no answer and is sent again is nil, also after the first TTL of a hold that was renewed"},
 	{Name: "late-duplicate", run: lateDuplicate,
 		Sentence: "a copy of an acquire that arrives after its release (Uncertain) is ErrLost and creates nothing, for a TTL, also if the release overtook it"},
 	{Name: "late-copy", run: lateCopy,
@@ -119,6 +121,38 @@ func sameRelease(e *env) {
 	}
 	if err := b.release(next); err != nil {
 		e.Fatalf("the successor's Release: %v", err)
+	}
+}
+
+func releaseAgain(e *env) {
+	p, b, name := e.peer(), e.direct(), e.name()
+	d := &direct{e: e, Backend: p.injector, id: driver.NewID()}
+	r := d.ask(name)
+	r.TTL = e.renewedTTL
+	g := d.get(r)
+	for over := g.SentAt.Add(max(g.TTL, r.TTL) * 11 / 10); ; pause(r.TTL / 10) {
+		if p := d.renew(r); p.Err != nil {
+			e.Fatalf("Renew: %v", p.Err)
+		}
+		if time.Now().After(over) {
+			break
+		}
+	}
+	heal := p.holdReplies()
+	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+	err := call(e, "Release", func(context.Context) error { return d.Release(ctx, r) })
+	cancel()
+	if err == nil {
+		e.Errorf("Release without a reply returned nil")
+	}
+	heal()
+	if err := d.release(r); err != nil {
+		e.Errorf("Release sent again, after one that got no answer: %v", err)
+	}
+	next := b.ask(name)
+	b.get(next)
+	if err := b.release(next); err != nil {
+		e.Fatalf("Release: %v", err)
 	}
 }
 

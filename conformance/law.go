@@ -29,7 +29,7 @@ type Law struct {
 // Laws returns all laws, by subject. The slice is the caller's.
 func Laws() []Law {
 	return slices.Concat(exclusion, order, shared, reentry, identity, waiting, leases, breaking, tokens, lifecycle,
-		costs, capabilities, stress)
+		elections, keeping, costs, capabilities, stress)
 }
 
 // Run checks the law in t. It is skipped, with the reason, if the backend's Capabilities deny what
@@ -82,6 +82,9 @@ var (
 	durable    = need{"Capabilities.Durable", func(e *env) bool { return e.caps.Durable }}
 
 	breakable = need{"the interface driver.Breaker", func(e *env) bool { _, ok := e.probe.(driver.Breaker); return ok }}
+
+	holdingReplies = need{"the power Harness.HoldReplies", func(e *env) bool { return e.h.HoldReplies != nil }}
+	delaying       = need{"the power Harness.DelayReplies", func(e *env) bool { return e.h.DelayReplies != nil }}
 
 	restarting = need{"the power Harness.Restart", func(e *env) bool { return e.h.Restart != nil }}
 	storing    = need{"the power Harness.Stored", func(e *env) bool { return e.h.Stored != nil }}

@@ -24,10 +24,14 @@ var leases = []Law{
 		Sentence: "a TTL that Capabilities allow is kept in full, and any other is ErrInvalid and leaves nothing behind: none is cut in silence"},
 	{Name: "expired-powerless", run: expiredPowerless,
 		Sentence: "an expired holder can neither renew, nor resume, nor release its successor"},
+	{Name: "expired-resume", run: expiredResume, stall: tenthOfShortTTL,
+		Sentence: "an expired request that is sent again is ErrLost and stands nowhere, also if the name is free, or was used meanwhile"},
 	{Name: "renew-never-acquires", run: renewNeverAcquires,
 		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
 		Sentence: "what a grant or a renewal promises (SentAt + TTL) ends no later than the service keeps it"},
+	{Name: "proof-before", run: proofBefore, stall: tenthOfRenewedTTL, needs: []need{delaying},
+		Sentence: "what a grant or a renewal promises counts from before the call was sent (SentAt), however late its reply comes"},
 	{Name: "loss-first", run: lossFirst, stall: tenthOfShortTTL,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
 	{Name: "after-loss", run: afterLoss, stall: tenthOfRenewedTTL, needs: []need{inspecting},
@@ -273,6 +277,28 @@ func (d *direct) take(name string) (driver.Request, driver.Grant) {
 	return r, g
 }
 
+// expiredResume sends the request again before the client has heard of the loss: only what the
+// driver remembers of the grant tells that this is not the first copy.
+func expiredResume(e *env) {
+	a, b := e.direct(), e.direct()
+	for _, used := range []bool{true, false} {
+		name := e.name()
+		r, g := a.expire(name)
+		if used {
+			next, _ := b.take(name)
+			if err := b.release(next); err != nil {
+				e.Fatalf("Release: %v", err)
+			}
+		} else {
+			pause(max(g.TTL, r.TTL)*11/10 + 10*time.Millisecond)
+		}
+		if _, err := a.acquire(r); !errors.Is(err, driver.ErrLost) {
+			e.Errorf("an expired request that is sent again (the name was used meanwhile: %v) returned %v; want ErrLost", used, err)
+		}
+		e.stands(name, 0, 0)
+	}
+}
+
 func renewNeverAcquires(e *env) {
 	a, b, unseen := e.direct(), e.direct(), e.name()
 	old, g := a.expire(unseen)
@@ -366,6 +392,59 @@ func trustWithinTTL(e *env) {
 	}
 	if err := a.release(r); err != nil {
 		e.Fatalf("Release: %v", err)
+	}
+}
+
+func proofBefore(e *env) {
+	const late = 100 * time.Millisecond // each reply
+	d, other, name := e.direct(), e.direct(), e.name()
+	ask := func() driver.Request {
+		r := d.ask(name)
+		r.TTL = e.renewedTTL
+		return r
+	}
+	give := func(c *direct, r driver.Request) {
+		e.Helper()
+		if err := c.release(r); err != nil {
+			e.Fatalf("Release: %v", err)
+		}
+	}
+	before := func(what string, since time.Time) {
+		e.Helper()
+		if after := time.Until(since.Add(late)); after > 0 {
+			e.strict().Errorf("%s, whose reply took %s at least, counts from %s after the call", what, late, after)
+		}
+	}
+	r := ask() // that name, and that TTL, are in use from now on
+	d.get(r)
+	give(d, r)
+	e.h.DelayReplies(e.T, d.Backend, late)
+	defer e.h.DelayReplies(e.T, d.Backend, 0)
+	r = ask()
+	before("a grant", d.get(r).SentAt)
+	before("a grant sent again", d.get(r).SentAt)
+	p := d.renew(r)
+	if p.Err != nil {
+		e.Fatalf("Renew: %v", p.Err)
+	}
+	before("a renewal", p.SentAt)
+	give(d, r)
+	if !e.caps.Queue {
+		return
+	}
+	for _, holder := range []*direct{other, d} { // another client, and the same
+		held, next := holder.ask(name), ask()
+		holder.get(held)
+		next.Wait = true
+		done := d.begin(next)
+		e.becomes(name, 1, 1)
+		give(holder, held)
+		g := d.receive(done)
+		if g.err != nil {
+			e.Fatalf("Acquire: %v", g.err)
+		}
+		before("a grant after a wait", g.SentAt)
+		give(d, next)
 	}
 }
 

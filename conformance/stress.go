@@ -16,7 +16,7 @@ import (
 
 var stress = []Law{
 	{Name: "storm", run: storm, stall: tenthOfShortTTL,
-		Sentence: "whatever clients do at random, holds that exclude each other do not overlap, tokens grow, and those seen waiting are granted in order"},
+		Sentence: "whatever clients do at random, holds that exclude each other do not overlap, tokens grow, those seen waiting are granted in order, and hooks are told of each Lock and each hold once"},
 }
 
 // seed returns DLOCK_SEED, or a new one, and prints it.
@@ -131,7 +131,9 @@ func storm(e *env) {
 func oneStorm(e *env) {
 	const goroutines, steps = 12, 20
 	seed := e.seed()
-	clients := []*dlock.Client{e.client(), e.client(), e.client()}
+	var told hooksTally
+	observe := dlock.Observe(told.hooks())
+	clients := []*dlock.Client{e.client(observe), e.client(observe), e.client(observe)}
 	names, oracles := make([]string, 3), make([]*oracle, 3)
 	for i := range names {
 		names[i] = e.name()
@@ -172,6 +174,81 @@ func oneStorm(e *env) {
 		}
 		e.strict().becomes(names[i], 0, 0)
 	}
+	e.strict().until("hooks are told of the end of each hold", told.settled)
+	if err := told.check(); err != nil {
+		e.strict().Errorf("%v", err)
+	}
+}
+
+// hooksTally counts what hooks are told.
+type hooksTally struct {
+	mu    sync.Mutex
+	locks []*lockTold
+}
+
+// lockTold is what was told of one Lock.
+type lockTold struct {
+	op          dlock.LockOp
+	done, ended int
+	granted     bool
+}
+
+type lockToldKey struct{}
+
+func (h *hooksTally) hooks() dlock.Hooks {
+	return dlock.Hooks{
+		Lock: func(ctx context.Context, op dlock.LockOp) (context.Context, func(*dlock.Lease, error)) {
+			l := &lockTold{op: op}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.locks = append(h.locks, l)
+			return context.WithValue(ctx, lockToldKey{}, l), func(lease *dlock.Lease, _ error) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				l.done++
+				l.granted = lease != nil
+			}
+		},
+		Ended: func(end dlock.HoldEnd) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if l, ok := end.Context.Value(lockToldKey{}).(*lockTold); ok {
+				l.ended++
+			}
+		},
+	}
+}
+
+// settled reports whether each hold that was granted has ended.
+func (h *hooksTally) settled() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.locks {
+		if l.granted && l.ended == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// check returns an error unless each Lock was told to be done once, and each hold to have ended
+// once.
+func (h *hooksTally) check() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.locks {
+		ends := 0
+		if l.granted {
+			ends = 1
+		}
+		if l.done != 1 || l.ended != ends {
+			return fmt.Errorf("of a Lock (%+v, granted: %v) hooks were told %d times that it is done and %d times that its hold has ended", l.op, l.granted, l.done, l.ended)
+		}
+	}
+	if len(h.locks) == 0 {
+		return errors.New("hooks were told of no Lock")
+	}
+	return nil
 }
 
 // visitor is one who locks once.

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ type toy struct {
 	queues     map[string]*toyQueue
 	all        map[driver.ID]*toyRequest
 	tombstones map[driver.ID]time.Time
+	broken     map[driver.ID]bool      // released after an operator had broken it
 	last       map[string]driver.Token // by key
 	step       time.Duration
 	end        chan struct{} // closed: the test is over
@@ -52,6 +54,7 @@ func newToy(f fault) *toy {
 
 func (s *toy) forget() {
 	s.queues, s.all, s.tombstones = map[string]*toyQueue{}, map[driver.ID]*toyRequest{}, map[driver.ID]time.Time{}
+	s.broken = map[driver.ID]bool{}
 }
 
 func (s *toy) is(f fault) bool { return s.fault == f }
@@ -308,7 +311,9 @@ func (s *toy) purge(key string) {
 		case now.Before(e.expires) && s.is(keepsDead) && !e.granted:
 			return
 		case !now.Before(e.expires):
-			s.tombstones[e.ID] = now.Add(e.TTL)
+			if !s.is(forgetsExpired) {
+				s.tombstones[e.ID] = now.Add(e.TTL)
+			}
 			s.remove(e)
 		}
 	}
@@ -359,6 +364,9 @@ func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
 	return r.TTL, nil
 }
 
+// errBroken is what release returns for a hold that an operator had broken.
+var errBroken = fmt.Errorf("broken: %w", driver.ErrLost)
+
 func (s *toy) release(r driver.Request) error {
 	s.purge(s.key(r.Name))
 	if r.Uncertain {
@@ -373,6 +381,8 @@ func (s *toy) release(r driver.Request) error {
 		}
 	}
 	switch {
+	case e == nil && s.broken[r.ID]:
+		return errBroken
 	case e == nil:
 		return driver.ErrLost
 	case s.is(swallowsWakeUp) && r.Uncertain && r.Wait && e.granted:
@@ -380,7 +390,8 @@ func (s *toy) release(r driver.Request) error {
 	}
 	s.remove(e)
 	if e.Broken && !s.is(brokenReleased) {
-		return driver.ErrLost
+		s.broken[r.ID] = !s.is(forgetsBroken)
+		return errBroken
 	}
 	if s.is(freesJoins) && !e.Join() {
 		for _, j := range slices.Clone(e.q.Joins) {
@@ -454,11 +465,19 @@ type toyClient struct {
 
 	mu                sync.Mutex
 	partitioned, held chan struct{} // closed at heal; nil: the connection is good
+	delay             time.Duration // of replies
 	waits             map[chan struct{}]driver.Request
 	keeps             bool
 	more              chan struct{} // a waiter came
 	sent              []driver.Request
 	gaveUp            map[string]bool // names
+	holds             map[driver.ID]toyHold
+}
+
+// toyHold is what a client remembers of a request that was granted.
+type toyHold struct {
+	until time.Time // it cannot have expired before
+	given bool      // a release of it got no answer
 }
 
 func (s *toy) open() *toyClient {
@@ -469,6 +488,7 @@ func (s *toy) open() *toyClient {
 		waits:   map[chan struct{}]driver.Request{},
 		more:    make(chan struct{}, 1),
 		gaveUp:  map[string]bool{},
+		holds:   map[driver.ID]toyHold{},
 	}
 }
 
@@ -498,7 +518,13 @@ func (c *toyClient) breakConnection(line *chan struct{}) (heal func()) {
 
 // travel delivers a message as soon as the connection is good, and reports whether it arrived.
 func (c *toyClient) travel(reply bool) bool {
-	pause(toyLatency)
+	way := toyLatency
+	if reply {
+		c.mu.Lock()
+		way += c.delay
+		c.mu.Unlock()
+	}
+	pause(way)
 	for {
 		l := c.line(reply)
 		if l == nil {
@@ -602,6 +628,9 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 		}
 		if c.s.is(sinceReceipt) {
 			since = time.Now()
+		}
+		if a.granted {
+			c.remember(r.ID, since.Add(a.ttl))
 		}
 		if a.granted || a.err != nil {
 			return driver.Grant{Token: a.token, TTL: a.ttl, SentAt: since}, a.err
@@ -822,7 +851,39 @@ func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Ren
 	if err != nil {
 		return fail(err)
 	}
+	for i, r := range rs {
+		if res[i].Err == nil && !c.s.is(untilOfGrant) {
+			c.remember(r.ID, since.Add(res[i].TTL))
+		}
+		if c.s.is(renewedReceipt) {
+			res[i].SentAt = time.Now()
+		}
+	}
 	return res
+}
+
+// remember records until when a request holds for sure.
+func (c *toyClient) remember(id driver.ID, until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.holds[id]
+	h.until = until
+	c.holds[id] = h
+}
+
+// removedBefore records that a release was sent, and whether it was answered. It reports whether an
+// earlier one, which was not, must have removed the request if this one did not find it.
+func (c *toyClient) removedBefore(id driver.ID, answered bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, is := c.holds[id]
+	switch {
+	case answered:
+		delete(c.holds, id)
+	case is:
+		c.holds[id] = toyHold{h.until, true}
+	}
+	return h.given && time.Now().Before(h.until)
 }
 
 // gaveUpOn is the fault of a client that remembers a loss by name.
@@ -846,10 +907,12 @@ func (c *toyClient) Release(ctx context.Context, r driver.Request) error {
 	}
 	r.Wait = false
 	var answer error
-	if err := c.send(ctx, c.closing, func() { answer = c.s.release(r) }); err != nil {
-		if c.s.is(releaseHopes) {
-			return nil
-		}
+	err := c.send(ctx, c.closing, func() { answer = c.s.release(r) })
+	removed := c.removedBefore(r.ID, err == nil)
+	switch {
+	case err != nil && c.s.is(releaseHopes), err == nil && answer == driver.ErrLost && removed:
+		return nil
+	case err != nil:
 		return err
 	}
 	return answer

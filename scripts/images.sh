@@ -3,7 +3,7 @@
 # pull none.
 #
 #   scripts/images.sh redis valkey     these
-#   scripts/images.sh                  all
+#   scripts/images.sh                  all that the tests need
 #
 # They are built side by side. What is there already is not built again; two runs at once wait for
 # each other, image by image. Needs a container engine, and root for debootstrap (which is installed
@@ -111,12 +111,15 @@ build() {
     ready dlock-test/mariadb:11 mariadb-install-db --no-defaults --user=root --auth-root-authentication-method=normal --skip-test-db
     ;;
   zookeeper) image dlock-test/zookeeper:3.9 trixie "zookeeper default-jre-headless" ;;
+  curator) image dlock-test/curator:5 trixie "libcurator-recipes-java zookeeper default-jdk-headless" ;;
   etcd) image dlock-test/etcd:3.5 trixie etcd-server ;;
+  postgres) image dlock-test/postgres:17 trixie postgresql-17 ;;
+  chromium) image dlock-test/chromium:1 trixie chromium-headless-shell ;;
   *) say "no image is called $1" && exit 2 ;;
   esac
 }
 
-[ $# -gt 0 ] || set -- redis valkey mysql mariadb zookeeper etcd
+[ $# -gt 0 ] || set -- redis valkey mysql mariadb zookeeper etcd postgres chromium
 pids=
 for name; do
   alone "$name" build "$name" &

@@ -35,9 +35,9 @@ Exit status: 0 if exactly the stock was sold under the lock, 1 if not or if some
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.URL, "url", "", "the backend (default file: in a temporary folder); its ttl is 2s unless it says another")
+	f.StringVar(&o.URL, "url", "", "the backend (default file: in a temporary folder); its ttl is 2s, or the least, unless it says another")
 	f.IntVar(&o.Shops, "shops", 4, "processes that sell")
-	f.IntVar(&o.Buyers, "buyers", 300, "buyers of all shops together, who all come at once")
+	f.IntVar(&o.Buyers, "buyers", 300, "buyers of all shops together, who come faster than they are served")
 	f.IntVar(&o.Stock, "stock", 50, "items to sell")
 	f.DurationVar(&o.Think, "think", 5*time.Millisecond, "between reading the stock and writing it")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "of the whole demo")

@@ -6,6 +6,7 @@ require (
 	github.com/dlock-go/dlock v0.0.0
 	github.com/dlock-go/dlock/driver/all v0.0.0
 	github.com/spf13/cobra v1.10.2
+	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 )
 
@@ -15,7 +16,7 @@ require (
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/dlock-go/dlock/driver/etcd v0.0.0 // indirect
-	github.com/dlock-go/dlock/driver/mysql v0.0.0 // indirect
+	github.com/dlock-go/dlock/driver/mysql v0.0.0
 	github.com/dlock-go/dlock/driver/redis v0.0.0 // indirect
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0 // indirect
 	github.com/go-sql-driver/mysql v1.10.1 // indirect
@@ -23,8 +24,8 @@ require (
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
-	github.com/redis/go-redis/v9 v9.23.0 // indirect
-	github.com/spf13/pflag v1.0.9 // indirect
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/spf13/pflag v1.0.9
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/v3 v3.7.3 // indirect
@@ -32,7 +33,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
 	golang.org/x/net v0.61.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260803160001-6ac0973c030d // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260803160001-6ac0973c030d // indirect

@@ -1,4 +1,5 @@
-// Command dlock shows and operates locks. Today: dlock demo, the flash sale.
+// Command dlock operates locks: it runs commands under a lock, shows what is locked, by whom and
+// who waits, ends holds, and checks and measures backends. dlock demo is the flash sale.
 package main
 
 import (
@@ -8,19 +9,23 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
-
-	"github.com/spf13/cobra"
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// The exit statuses.
+// The exit statuses. Those of "dlock run" are beside those that commands have themselves, as in
+// timeout(1) and env(1).
 const (
 	statusFailed      = 1
 	statusUsage       = 2
+	statusLost        = 123 // the lock was lost while the command ran
+	statusHeld        = 124 // the lock was not obtained
+	statusRunFailed   = 125 // the backend failed, or another error of "dlock run" itself
+	statusCannotStart = 126 // the command is there and cannot be started
+	statusNoCommand   = 127 // there is no such command
+	statusSignal      = 128 // and the signal's number: the command was ended by it
 	statusInterrupted = 130 // as a shell says it of a program that Ctrl-C ended
 )
 
@@ -29,6 +34,26 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // errInterrupted: a signal ended the command.
 var errInterrupted = errors.New("interrupted")
 
+// exit is the error of a command that chose its exit status. Without err nothing is printed.
+type exit struct {
+	status int
+	err    error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// usage is an error of wrong arguments. The text says what is allowed.
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{demo.ErrUsage}, args...)...)
+}
+
 func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -36,7 +61,7 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.Execute()
-	if err != nil {
+	if e := (*exit)(nil); err != nil && (!errors.As(err, &e) || e.err != nil) {
 		fmt.Fprintln(errOut, "error:", err)
 	}
 	return status(err)
@@ -44,9 +69,12 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 
 // status is the exit status of a command that returned err.
 func status(err error) int {
+	e := (*exit)(nil)
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &e):
+		return e.status
 	case errors.Is(err, errInterrupted):
 		return statusInterrupted
 	case errors.Is(err, demo.ErrUsage) || errors.Is(err, dlock.ErrInvalid):
@@ -56,55 +84,30 @@ func status(err error) int {
 	}
 }
 
-func newRoot() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "dlock",
-		Short:         "Distributed locks over the service that you already run",
-		Version:       version(),
-		Args:          usageArgs(cobra.NoArgs),
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: %w; see %s --help", demo.ErrUsage, err, cmd.CommandPath())
-	})
-	root.AddCommand(newDemo(), newShop())
-	return root
-}
-
-// usageArgs makes what is wrong with arguments an error of usage.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return fmt.Errorf("%w: %w; see %s --help", demo.ErrUsage, err, cmd.CommandPath())
-		}
-		return nil
-	}
-}
-
 // untilSignal runs f with a context that ends when somebody wants the command to end: by Ctrl-C, by
 // closing the terminal, or by closing the pipe that it writes to. f cleans up in bounded time.
 func untilSignal(f func(ctx context.Context) error) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
+	go func() {
+		for {
+			select {
+			case <-pipe: // or a viewer or a backend has closed a connection, which ends nothing
+				if outputClosed() {
+					cancel()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	if err := f(ctx); err == nil || ctx.Err() == nil {
 		return err
 	}
 	return errInterrupted
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			text += " " + s.Value
-		}
-	}
-	return text + " " + info.GoVersion
 }

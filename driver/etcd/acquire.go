@@ -392,7 +392,7 @@ func (b *Backend) join(ctx context.Context, rq *request) error {
 
 // write sends a transaction that puts a request's key, until it is answered.
 func (b *Backend) write(ctx context.Context, rq *request, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, err error) {
-	res, rev, err = b.txn(ctx, rq.Name, req, func(err error) {
+	res, rev, err = b.txn(ctx, rq.Name, false, req, func(err error) {
 		if outcomeOf(err) == kit.Unknown {
 			b.mu.Lock()
 			rq.uncertain = true

@@ -50,6 +50,7 @@ type Backend struct {
 	txns       batcher
 	keepAlives keepAlives
 	life       *kit.Life
+	alarms     kit.Alarms // end what takes too long
 
 	checking  chan struct{}           // holds a token while somebody checks the cluster
 	verdict   atomic.Pointer[verdict] // of that check; nil: none yet

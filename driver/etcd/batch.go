@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,8 @@ type batcher struct {
 	ctx  context.Context // ends with Close
 	late func()          // is called when a transaction was not answered in time; may be nil
 
+	alarms kit.Alarms // end what takes too long
+
 	mu     sync.Mutex
 	calls  int
 	queues map[string][]*queued // by name
@@ -65,12 +68,14 @@ type queued struct {
 // send sends a transaction once, and waits for the answer until the bound. All its keys belong to
 // the name. A transaction that was not sent when ctx ended never is. It tells how long it was
 // queued.
-func (c *batcher) send(ctx context.Context, bound time.Duration, name string, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, wait time.Duration, err error) {
+//
+// One that is urgent waits for no other, unless very many are under way.
+func (c *batcher) send(ctx context.Context, bound time.Duration, name string, urgent bool, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, wait time.Duration, err error) {
 	c.mu.Lock()
-	if c.calls < inFlight {
+	if c.calls < inFlight || urgent && c.calls < maxInFlight {
 		c.calls++
 		c.mu.Unlock()
-		err := attempt(ctx, c.ctx, bound, c.notAnswered, func(ctx context.Context) (err error) {
+		err := attempt(ctx, c.ctx, &c.alarms, bound, c.notAnswered, func(ctx context.Context) (err error) {
 			res, err = c.kv.Txn(ctx, req, callOptions...)
 			return err
 		})
@@ -78,7 +83,7 @@ func (c *batcher) send(ctx context.Context, bound time.Duration, name string, re
 		return res, res.GetHeader().GetRevision(), 0, err
 	}
 	came := time.Now()
-	q := c.enqueue(name, req)
+	q := c.enqueue(name, urgent, req)
 	c.mu.Unlock()
 	if err := c.awaitSent(ctx, q, came); err != nil {
 		return nil, 0, 0, err
@@ -99,8 +104,8 @@ func (c *batcher) send(ctx context.Context, bound time.Duration, name string, re
 	}
 }
 
-// enqueue puts a transaction at the end of its name's queue. c.mu is held.
-func (c *batcher) enqueue(name string, req *pb.TxnRequest) *queued {
+// enqueue puts a transaction at the end of its name's queue, or at its head. c.mu is held.
+func (c *batcher) enqueue(name string, urgent bool, req *pb.TxnRequest) *queued {
 	q := &queued{name: name, req: req, sent: make(chan struct{}), done: make(chan struct{})}
 	if c.queues == nil {
 		c.queues = map[string][]*queued{}
@@ -108,11 +113,23 @@ func (c *batcher) enqueue(name string, req *pb.TxnRequest) *queued {
 	if len(c.queues[name]) == 0 {
 		c.names = append(c.names, name)
 	}
-	c.queues[name] = append(c.queues[name], q)
-	if c.timer == nil && c.calls < maxInFlight {
+	at := len(c.queues[name])
+	if urgent {
+		at = 0
+	}
+	c.queues[name] = slices.Insert(c.queues[name], at, q)
+	c.hurry()
+	return q
+}
+
+// crowded reports whether more is queued on the next name than can travel together. c.mu is held.
+func (c *batcher) crowded() bool { return len(c.names) > 0 && len(c.queues[c.names[0]]) > 1 }
+
+// hurry has what is queued sent soon, however slow the calls under way are. c.mu is held.
+func (c *batcher) hurry() {
+	if c.timer == nil && len(c.names) > 0 && c.calls < maxInFlight {
 		c.timer = time.AfterFunc(slowAnswer, c.another)
 	}
-	return q
 }
 
 // awaitSent returns when a transaction is sent. It leaves the queue if ctx ends, or nothing was
@@ -165,24 +182,26 @@ func (c *batcher) another() {
 		c.calls++
 		go c.run(batch)
 	}
-	if len(c.names) > 0 && c.calls < maxInFlight {
-		c.timer = time.AfterFunc(slowAnswer, c.another)
-	}
+	c.hurry()
 }
 
 func (c *batcher) run(batch []*queued) { c.finish(c.sendBatch(batch)) }
 
-// finish ends a call. What is queued gets its place.
+// finish ends a call. What is queued gets its place, unless calls that were slow have made them
+// many: then it waits for more that can travel with it.
 func (c *batcher) finish(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if outcomeOf(err) == kit.Answered {
 		c.answered = time.Now()
 	}
+	if c.calls--; c.calls >= inFlight && !c.crowded() {
+		c.hurry()
+		return
+	}
 	if batch := c.take(); len(batch) > 0 {
+		c.calls++
 		go c.run(batch)
-	} else {
-		c.calls--
 	}
 }
 

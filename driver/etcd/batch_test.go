@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -77,7 +78,7 @@ func TestBatch(t *testing.T) {
 			send := func(names ...string) {
 				for _, name := range names {
 					go func() {
-						res, rev, _, err := c.send(t.Context(), time.Minute, name, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(name)}})
+						res, rev, _, err := c.send(t.Context(), time.Minute, name, false, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(name)}})
 						if err != nil || !res.Succeeded || rev == 0 {
 							t.Errorf("%s: %v, %d, %v", name, res, rev, err)
 						}
@@ -90,7 +91,7 @@ func TestBatch(t *testing.T) {
 			sends(inFlight)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, _, _, err := c.send(ctx, time.Minute, "left", nil); !errors.Is(err, errNotSent) || outcomeOf(err) != kit.NotDone {
+			if _, _, _, err := c.send(ctx, time.Minute, "left", false, nil); !errors.Is(err, errNotSent) || outcomeOf(err) != kit.NotDone {
 				t.Errorf("who left before it was sent got %v", err)
 			}
 			s.may <- struct{}{}
@@ -117,6 +118,59 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestBatchUrgent: what is urgent is sent at once beside what is under way, and ahead of what is
+// queued if too much is. When slow calls have made them many, the next ones wait to travel
+// together.
+func TestBatchUrgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &txnServer{may: make(chan struct{})}
+		c := &batcher{kv: s, ctx: t.Context()}
+		send := func(urgent bool, name, key string) {
+			go func() {
+				if _, _, _, err := c.send(t.Context(), time.Minute, name, urgent, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(key)}}); err != nil && t.Context().Err() == nil {
+					t.Error(key, err)
+				}
+			}()
+			synctest.Wait()
+		}
+		sent := func(want int) {
+			t.Helper()
+			if synctest.Wait(); s.count() != want {
+				t.Fatalf("%d transactions were sent; want %d", s.count(), want)
+			}
+		}
+		send(false, "x", "x")
+		send(false, "y", "y")
+		send(false, "a", "a put")
+		sent(inFlight)
+		send(true, "a", "a release")
+		sent(inFlight + 1)
+		for c.calls < maxInFlight {
+			send(false, "b", "b put")
+			time.Sleep(2 * slowAnswer)
+			synctest.Wait()
+		}
+		send(false, "c", "c put")
+		send(true, "c", "c release")
+		time.Sleep(2 * slowAnswer)
+		sent(maxInFlight)
+		s.may <- struct{}{}
+		sent(maxInFlight + 1) // one name's do not travel together anyway
+		s.may <- struct{}{}
+		sent(maxInFlight + 1)
+		time.Sleep(2 * slowAnswer)
+		sent(maxInFlight + 2)
+		if last := s.calls[maxInFlight].Success; len(last) == 0 || !strings.Contains(last[len(last)-1].String(), "c release") {
+			t.Errorf("after what is urgent came %v", last)
+		}
+		close(s.may)
+		synctest.Wait()
+		if c.calls != 0 || len(c.names) != 0 {
+			t.Errorf("%d are under way and %d wait when all is done", c.calls, len(c.names))
+		}
+	})
+}
+
 // TestBatchWithoutSpace: what was sent together may have been executed, and who asks again is
 // sent alone.
 func TestBatchWithoutSpace(t *testing.T) {
@@ -134,7 +188,7 @@ func TestBatchWithoutSpace(t *testing.T) {
 		for _, name := range []string{"x", "y", "a", "b", "c", "d", "e", "f"} {
 			go func() {
 				send := func() error {
-					_, _, _, err := c.send(t.Context(), time.Minute, name, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(name)}})
+					_, _, _, err := c.send(t.Context(), time.Minute, name, false, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(name)}})
 					return err
 				}
 				err := send()

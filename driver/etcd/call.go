@@ -69,19 +69,19 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 // attempt calls f with a bound, which Close cuts short. A call that is not answered in time makes
 // its connection suspect.
 func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
-	return attempt(ctx, b.life.Context(), bound, b.suspect, f)
+	return attempt(ctx, b.life.Context(), &b.alarms, bound, b.suspect, f)
 }
 
 // attempt calls f with a bound, which the end of the second context cuts short. It calls late if
-// the bound was exceeded. The bound is a timer, not a deadline: gRPC would tell a deadline to the
+// the bound was exceeded. The bound is an alarm, not a deadline: gRPC would tell a deadline to the
 // server, where it costs more than here.
-func attempt(parent, closed context.Context, bound time.Duration, late func(), f func(ctx context.Context) error) error {
+func attempt(parent, closed context.Context, alarms *kit.Alarms, bound time.Duration, late func(), f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	timer := time.AfterFunc(bound, cancel)
+	stop := alarms.After(bound, cancel)
 	defer context.AfterFunc(closed, cancel)()
 	err := f(ctx)
-	if !timer.Stop() && err != nil && parent.Err() == nil && closed.Err() == nil {
+	if !stop() && err != nil && parent.Err() == nil && closed.Err() == nil {
 		late()
 		return noAnswer(bound)
 	}

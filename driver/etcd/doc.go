@@ -109,7 +109,8 @@
 //
 // Transactions on different names, when many are under way, travel as parts of one, so that the
 // server writes its log once for all of them. They do not while the server has no space: an answer
-// that says so does not say which of them were executed.
+// that says so does not say which of them were executed. A release where others wait goes at once,
+// beside what is under way and ahead of what is queued.
 //
 // Trust in a lease counts from before its proof was sent. A proof has three parts, all sent at
 // once:

@@ -142,7 +142,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		lost := false
 		// nobody joined since
 		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", res.Header.Revision))
-		out, _, err := b.txn(ctx, name, req, func(err error) { lost = lost || outcomeOf(err) == kit.Unknown })
+		out, _, err := b.txn(ctx, name, false, req, func(err error) { lost = lost || outcomeOf(err) == kit.Unknown })
 		if err != nil {
 			return err
 		}

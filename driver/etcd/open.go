@@ -15,8 +15,10 @@ import (
 )
 
 func init() {
-	driver.Register("etcd", open)
-	driver.Register("etcds", open)
+	for _, scheme := range []string{"etcd", "etcds"} {
+		driver.Register(scheme, open)
+		driver.RegisterChecker(scheme, check)
+	}
 }
 
 // settings are what a URL says.

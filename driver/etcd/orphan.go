@@ -61,6 +61,6 @@ func (b *Backend) deleteKey(ctx context.Context, name, key string) error {
 		return err
 	}
 	req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, res.Kvs[0].ModRevision)}, Success: []*pb.RequestOp{deleteOp(key)}}
-	_, _, err = b.txn(ctx, name, req, func(error) {})
+	_, _, err = b.txn(ctx, name, false, req, func(error) {})
 	return err
 }

@@ -64,7 +64,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	// in the second case an earlier copy removed it, since nothing else can have
-	if removed || rq.unknownReleases > 0 && time.Now().Before(rq.until) {
+	if removed || rq.unknownReleases > 0 && !rq.broken && time.Now().Before(rq.until) {
 		return nil
 	}
 	return driver.ErrLost
@@ -86,6 +86,8 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 		b.mu.Unlock()
 		return false, nil
 	}
+	// whoever waits for this hold waits for nobody who arrives
+	urgent := !rq.until.IsZero() && b.nameOf(rq.Name).contended
 	b.mu.Unlock()
 	var until time.Time
 	removal := deleteOp(key)
@@ -103,7 +105,7 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 	for mod := rev; ; {
 		req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, mod)}, Success: []*pb.RequestOp{removal}, Failure: []*pb.RequestOp{keyOp(key)}}
 		var res *pb.TxnResponse
-		res, _, err = b.txn(ctx, rq.Name, req, func(err error) {
+		res, _, err = b.txn(ctx, rq.Name, urgent, req, func(err error) {
 			// the transaction that takes the last of the space is executed
 			if outcomeOf(err) == kit.Unknown || isFull(err) {
 				b.mu.Lock()
@@ -136,6 +138,11 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 				break
 			}
 			next = r.mod // broken by an operator, or put by a copy that came late
+			if r.Broken {
+				b.mu.Lock()
+				rq.broken = true
+				b.mu.Unlock()
+			}
 		} else if !uncertain {
 			break
 		}

@@ -25,6 +25,7 @@ type request struct {
 	refusal         error     // why it will never be granted
 	until           time.Time // the end of trust; zero: Acquire has not returned its grant
 	unknownReleases int       // releases that were sent, and whose answers are not known
+	broken          bool      // its release found that an operator had broken it
 	releasing       bool      // a release of it was asked for
 	missing         bool      // and its key is not there any more
 	ended           bool      // it was released, given up or lost

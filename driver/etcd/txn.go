@@ -7,10 +7,11 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// txn sends a transaction on a name until it is answered, and calls failed with each error.
-func (b *Backend) txn(ctx context.Context, name string, req *pb.TxnRequest, failed func(error)) (res *pb.TxnResponse, rev int64, err error) {
+// txn sends a transaction on a name until it is answered, and calls failed with each error. Nothing
+// that is on its way keeps one that is urgent.
+func (b *Backend) txn(ctx context.Context, name string, urgent bool, req *pb.TxnRequest, failed func(error)) (res *pb.TxnResponse, rev int64, err error) {
 	err = b.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
-		if res, rev, queued, err = b.txns.send(ctx, bound, name, req); err != nil {
+		if res, rev, queued, err = b.txns.send(ctx, bound, name, urgent, req); err != nil {
 			failed(err)
 		}
 		return queued, err

@@ -1,11 +1,15 @@
 package etcd
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -42,4 +46,64 @@ func TestQueueFollowsEvents(t *testing.T) {
 	if d := n.queue.ahead(17); len(d.Arrivals) != 1 || d.Arrivals[0] != &n.queue.records["b"].Entry {
 		t.Errorf("ahead of a: %v", d.Arrivals)
 	}
+}
+
+// lateReads is a cluster whose answers to reads are held until answer is closed. They show what was
+// there as of the revision.
+type lateReads struct {
+	*fakeCluster
+	answer chan struct{}
+	rev    int64
+	kvs    []*mvccpb.KeyValue
+}
+
+func (c *lateReads) Range(ctx context.Context, _ *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+	select {
+	case <-c.answer:
+		return &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: c.rev}, Kvs: c.kvs}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestEventsBeforeTheReadCount: the watch is there, and the answer to the read that follows is on
+// its way, when the holder goes. Only the event tells, and it comes before the answer.
+func TestEventsBeforeTheReadCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := oneTerm()
+		b, l, holder := holding(s)
+		defer b.life.End()
+		id := driver.NewID()
+		waiter := newRequest(driver.Request{Name: holder.Name, ID: id, Owner: id, TTL: l.ttl, Wait: true})
+		b.mu.Lock()
+		waiter.attach(l)
+		b.assignKey(waiter)
+		waiter.rev, b.requests[id] = 6, waiter
+		n := b.nameOf(holder.Name)
+		n.waiting[waiter.key], n.watchID = waiter, 1
+		n.unchecked = append(n.unchecked, waiter)
+		b.watcher.watches, b.watcher.lastID = map[int64]*nameState{1: n}, 1
+		b.mu.Unlock()
+		reads := &lateReads{fakeCluster: s, answer: make(chan struct{}), rev: 10}
+		for _, rq := range []*request{holder, waiter} {
+			reads.kvs = append(reads.kvs, &mvccpb.KeyValue{Key: []byte(rq.key), Value: []byte(valueOf(rq.Request, false)), CreateRevision: rq.rev, ModRevision: rq.rev})
+		}
+		b.kv = reads
+
+		b.watcher.receive(&pb.WatchResponse{WatchId: 1, Created: true})
+		synctest.Wait()
+		b.watcher.receive(&pb.WatchResponse{WatchId: 1, Events: []*mvccpb.Event{
+			{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(holder.key), ModRevision: 11}},
+		}})
+		if len(waiter.wake) > 0 {
+			t.Error("a waiter is woken by a part of what there is to know")
+		}
+		close(reads.answer)
+		synctest.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !waiter.granted || len(waiter.wake) == 0 {
+			t.Errorf("the holder went between the watch and the read; who is next is granted: %t, woken: %t", waiter.granted, len(waiter.wake) > 0)
+		}
+	})
 }

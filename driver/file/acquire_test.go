@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -130,6 +130,7 @@ func TestLateDuplicateCreatesNothing(t *testing.T) {
 
 func TestExpiredRequestIsNotResumed(t *testing.T) {
 	r := newRig(t)
+	free := cellsLeft(r.a)
 	q := request("a", 10*second)
 	acquire(t, r.a, q)
 	r.advance(10 * second)
@@ -139,6 +140,18 @@ func TestExpiredRequestIsNotResumed(t *testing.T) {
 	if n := inspect(t, r.b, "a").Len(); n != 0 {
 		t.Errorf("%d requests are left", n)
 	}
+	eventually(t, "no record of it is left, and its cell is free", func() bool {
+		r.a.mu.Lock()
+		defer r.a.mu.Unlock()
+		return len(r.a.requests) == 0 && cellsLeft(r.a) == free
+	})
+}
+
+// cellsLeft returns how many cells no request of the client has.
+func cellsLeft(b *Backend) int {
+	b.session.mu.Lock()
+	defer b.session.mu.Unlock()
+	return len(b.session.free)
 }
 
 func TestTTLThatCannotBeKeptIsRefused(t *testing.T) {

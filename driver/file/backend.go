@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -53,11 +53,11 @@ type Backend struct {
 
 // config is what tests replace.
 type config struct {
-	boot  string
-	magic func(dir string) (uint32, error)
-	clock func() (int64, error)
-	tick  time.Duration
-	at    func(step string)
+	boot       string
+	fileSystem func(dir string) (string, error)
+	clock      func() (int64, error)
+	tick       time.Duration
+	at         func(step string)
 }
 
 // New returns a backend over the queues in dir. It makes the directory, for this user alone, if it
@@ -72,19 +72,22 @@ func New(dir string, o Options) (*Backend, error) {
 		return nil, err
 	}
 	boot, err := bootID()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+	if err == nil {
+		boot, err = cleanBootID(boot)
 	}
-	return newBackend(dir, o.Prefix, config{boot: boot, magic: magic, clock: monotonic, tick: tick, at: func(string) {}})
+	if err != nil {
+		return nil, fmt.Errorf("%w: boot ID: %w", driver.ErrUnsupported, err)
+	}
+	return newBackend(dir, o.Prefix, config{boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}})
 }
 
 func newBackend(dir, prefix string, c config) (*Backend, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	m, err := c.magic(dir)
+	fs, err := c.fileSystem(dir)
 	if err == nil {
-		err = checkMagic(m)
+		err = checkFileSystem(fs)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)

@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux && !darwin
 
 package file
 
@@ -19,12 +19,12 @@ type Options struct {
 // Backend is a client of a directory. There is none on this system: New returns an error.
 type Backend struct{ driver.Backend }
 
-// New returns an error that matches [driver.ErrUnsupported]: this driver needs Linux.
+// New returns an error that matches [driver.ErrUnsupported]: this driver needs Linux or macOS.
 func New(dir string, o Options) (*Backend, error) {
 	if _, err := absolute(dir, o); err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w: file locks need Linux (its boot ID, and a monotonic clock that all processes share), not %s",
+	return nil, fmt.Errorf("%w: file: needs Linux or macOS (a boot ID, and a monotonic clock that all processes share), not %s",
 		driver.ErrUnsupported, runtime.GOOS)
 }
 

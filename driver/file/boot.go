@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -18,7 +18,21 @@ import (
 
 // ours matches the names of what makeTable makes, and nothing that somebody else might keep in the
 // directory.
-var ours = regexp.MustCompile(`^dlock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.(new|old)-[0-9]+)?$`)
+var ours = regexp.MustCompile(`^dlock-` + uuid + `(\.(new|old)-[0-9]+)?$`)
+
+const uuid = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
+
+var isBootID = regexp.MustCompile(`^` + uuid + `$`)
+
+// cleanBootID returns the boot ID in the form that it has in names. What the kernel says may end in
+// a line feed (Linux), or have capital letters (macOS).
+func cleanBootID(raw string) (string, error) {
+	id := strings.ToLower(strings.TrimSpace(raw))
+	if !isBootID.MatchString(id) {
+		return "", fmt.Errorf("want a UUID from the system, got %q", raw)
+	}
+	return id, nil
+}
 
 // others returns the directories of other boots in dir.
 func others(dir, path string) ([]string, error) {
@@ -43,32 +57,26 @@ func foreign(path string) error {
 // bootCheck is what checkBoot found out about the directory of another boot. If nobody lives there,
 // nobody can enter it until the check is closed.
 type bootCheck struct {
-	fd    int
+	folder
 	lives bool // somebody lives in it
 	left  bool // nobody lives in it, and no other client removes it now
 }
 
-func (l bootCheck) close() {
-	if l.fd >= 0 {
-		syscall.Close(l.fd)
-	}
-}
-
 // checkBoot finds out by the lock of the directory whether somebody lives in it.
 func checkBoot(path string) (bootCheck, error) {
-	fd, err := openAt(atFDCWD, path, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	f, err := openFolder(path)
 	if errors.Is(err, syscall.ENOENT) {
-		return bootCheck{fd: -1}, nil
+		return bootCheck{}, nil
 	} else if err != nil {
-		return bootCheck{fd: -1}, fmt.Errorf("cannot tell whether processes with another boot ID use %s: %w", path, err)
+		return bootCheck{}, fmt.Errorf("cannot tell whether processes with another boot ID use %s: %w", path, err)
 	}
-	l := bootCheck{fd: fd}
-	if l.left, err = flock(fd, syscall.LOCK_EX); err == nil && !l.left {
-		l.lives, err = flock(fd, syscall.LOCK_SH) // not beside somebody who removes it
+	l := bootCheck{folder: f}
+	if l.left, err = flock(f.fd, syscall.LOCK_EX); err == nil && !l.left {
+		l.lives, err = flock(f.fd, syscall.LOCK_SH) // not beside somebody who removes it
 	}
 	if err != nil {
 		l.close()
-		return bootCheck{fd: -1}, fmt.Errorf("flock %s: %w", path, err)
+		return bootCheck{}, fmt.Errorf("flock %s: %w", path, err)
 	}
 	return l, nil
 }
@@ -124,13 +132,13 @@ func greatest(path string) uint64 {
 // announce takes the shared lock on the directory, which says that somebody lives in it. The lock
 // also asks systemd-tmpfiles to leave the directory alone.
 func (t *table) announce() error {
-	if locked, err := flock(t.dir, syscall.LOCK_SH); err != nil {
+	if locked, err := flock(t.dir.fd, syscall.LOCK_SH); err != nil {
 		return fmt.Errorf("flock: %w", err)
 	} else if !locked {
 		return errAgain // a client with another boot ID removes it
 	}
 	var held, named syscall.Stat_t
-	if err := syscall.Fstat(t.dir, &held); err != nil {
+	if err := syscall.Fstat(t.dir.fd, &held); err != nil {
 		return err
 	}
 	if err := syscall.Stat(t.path, &named); err != nil || held.Ino != named.Ino || held.Dev != named.Dev {

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -155,12 +155,12 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 		if err := makeTable(dir, others); err != nil {
 			t.Fatal(err)
 		}
-		fd, err := openAt(atFDCWD, others, syscall.O_RDONLY|syscall.O_DIRECTORY)
+		f, err := openFolder(others)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer syscall.Close(fd)
-		if _, err := flock(fd, syscall.LOCK_SH); err != nil {
+		defer f.close()
+		if _, err := flock(f.fd, syscall.LOCK_SH); err != nil {
 			t.Fatal(err)
 		}
 		if err := resume(); !refusedBoot(err) {
@@ -214,17 +214,20 @@ func TestManyOpenAtOnceAndShareOneDirectory(t *testing.T) {
 }
 
 func TestFileSystemsThatCannotAreRefused(t *testing.T) {
-	names := map[uint32]string{0x6969: "NFS", 0x65735546: "FUSE", 0x01021997: "9p", 0x4d44: "FAT", 0x12345: "0x12345"}
-	for magic, want := range names {
+	names := map[string]string{
+		"0x6969": "NFS", "0x65735546": "FUSE", "0x1021997": "9p", "0x4d44": "FAT", "0x12345": "0x12345",
+		"nfs": "NFS", "smbfs": "SMB", "macfuse": "FUSE", "exfat": "exFAT", "remote apfs": "remote apfs", "devfs": "devfs",
+	}
+	for name, want := range names {
 		c := testConfig()
-		c.magic = func(string) (uint32, error) { return magic, nil }
+		c.fileSystem = func(string) (string, error) { return name, nil }
 		b, err := newBackend(t.TempDir(), "", c)
 		if err == nil {
 			b.Close()
 		}
-		for _, part := range []string{want, "tmpfs"} {
+		for _, part := range []string{want, "tmpfs", "APFS"} {
 			if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), part) {
-				t.Errorf("%#x: %v", magic, err)
+				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -35,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // serve obeys commands, a line each, and answers each with a line:
 //
-//	acquire NAME TTL [fixed], release, renew; spawn a program;
+//	acquire NAME TTL [fixed], release, renew; spawn a program; clock reads it;
 //	stop STEP: the next pass of that step sends SIGSTOP to this process;
 //	work NAMES: locks and unlocks, checked by the witnesses, until "done" comes.
 func serve(dir string) {
@@ -44,11 +43,7 @@ func serve(dir string) {
 	c.at = func(s string) {
 		if p := step.Load(); p != nil && *p == s {
 			step.Store(nil)
-			// the signal goes to this thread, so that it stops here: another would let it run on a
-			// little
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
+			stopHere()
 		}
 	}
 	b, err := newBackend(dir, "", c)
@@ -92,6 +87,12 @@ func serve(dir string) {
 				answer = err
 			} else {
 				answer = cmd.Process.Pid
+			}
+		case "clock":
+			if now, err := monotonic(); err != nil {
+				answer = err
+			} else {
+				answer = now
 			}
 		case "stop":
 			step.Store(&f[1])
@@ -161,12 +162,12 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// stopped waits until the process is.
+// stopped waits until the process is. The kernel says it once for each time.
 func (c *child) stopped() {
 	c.t.Helper()
 	eventually(c.t, "the child is stopped", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
-		_, after, _ := strings.Cut(string(stat), ") ")
-		return err == nil && strings.HasPrefix(after, "T")
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(c.cmd.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
+		return err == nil && pid == c.cmd.Process.Pid && status.Stopped()
 	})
 }

@@ -1,5 +1,5 @@
-// Package file is the driver for the processes of one Linux machine: the queues stand in a
-// directory, and no service is needed.
+// Package file is the driver for the processes of one machine with Linux or macOS: the queues stand
+// in a directory, and no service is needed.
 //
 //	import _ "github.com/dlock-go/dlock/driver/file" // registers the scheme
 //
@@ -37,16 +37,17 @@
 //
 // # Limits
 //
-//   - It needs Linux. Elsewhere opening is [driver.ErrUnsupported].
+//   - It needs Linux or macOS. Elsewhere opening is [driver.ErrUnsupported]. What was proved on
+//     which of the two is on its page, docs/file.md.
 //   - It needs a local file system that is known to keep shared memory, flock and rename: ext2/3/4,
-//     xfs, btrfs, zfs, tmpfs, ramfs, overlayfs, f2fs, bcachefs, jfs, reiserfs. Others are refused
-//     when the directory is opened. On NFS, SMB, CephFS and their like the processes of several
-//     machines would meet, which share neither memory nor a clock. FUSE and 9p need not keep them
-//     either.
+//     xfs, btrfs, zfs, tmpfs, ramfs, overlayfs, f2fs, bcachefs, jfs, reiserfs; APFS and HFS+ on
+//     macOS. Others are refused when the directory is opened. On NFS, SMB, CephFS and their like
+//     the processes of several machines would meet, which share neither memory nor a clock. FUSE
+//     and 9p need not keep them either.
 //   - Nothing is ever flushed to the disk: after a power loss everything is free anyway. Tokens go
 //     on after it because they never fall behind the wall clock; they repeat if that was set back.
 //   - Whoever can write in the directory can break any promise. While programs use it nothing in it
-//     may be removed or changed. systemd-tmpfiles is asked to leave it alone.
+//     may be removed or changed, nor may it be moved. systemd-tmpfiles is asked to leave it alone.
 //   - A slow disk can delay any call; on tmpfs there is none.
 //   - On a full disk holds are renewed as before. What has to write a state fails with the system's
 //     error and changes nothing. A waiter whose turn comes then gets the error after a second.
@@ -64,7 +65,8 @@
 //	  bells/CLIENT        a named pipe that wakes the client
 //
 // The folder of a boot is made under another name and renamed into place. Times are of
-// CLOCK_MONOTONIC, which all processes of a machine share. States and tokens are numbered from one
+// the monotonic clock that all processes of a machine share and that stands still while it sleeps:
+// CLOCK_MONOTONIC on Linux, CLOCK_UPTIME_RAW on macOS. States and tokens are numbered from one
 // counter in the head, which only grows. The head also has the number of the format.
 //
 // # Boots

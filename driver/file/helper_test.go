@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -34,7 +34,7 @@ const (
 )
 
 func testConfig() config {
-	return config{boot: boot1, magic: magic, clock: monotonic, tick: tick, at: func(string) {}}
+	return config{boot: boot1, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}}
 }
 
 func openTest(t testing.TB, dir string) *Backend { return openTestConfig(t, dir, testConfig()) }
@@ -255,7 +255,7 @@ func cpu(t testing.TB) time.Duration {
 // off.
 func powerOff(t testing.TB, b *Backend) {
 	t.Helper()
-	if _, err := flock(b.table.dir, syscall.LOCK_UN); err != nil {
+	if _, err := flock(b.table.dir.fd, syscall.LOCK_UN); err != nil {
 		t.Fatal(err)
 	}
 }

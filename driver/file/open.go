@@ -10,7 +10,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-func init() { driver.Register("file", fromURL) }
+func init() {
+	driver.Register("file", fromURL)
+	driver.RegisterChecker("file", check)
+}
 
 // fromURL opens file:///dir. It has no parameters but those that every URL has.
 func fromURL(ctx context.Context, c driver.Config) (driver.Backend, error) {

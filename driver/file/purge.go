@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // purge removes what killed clients left behind, if it finds the home of one: requests in slots
@@ -40,7 +39,7 @@ func (b *Backend) purge() error {
 		}
 	}
 	for _, id := range dead {
-		syscall.Unlinkat(b.table.bells, bellName(id))
+		b.table.bells.remove(bellName(id))
 		if err := b.table.cells.free(id); err != nil {
 			return err
 		}
@@ -74,7 +73,7 @@ func (b *Backend) purgeSlot(slot int, words []uint64) error {
 	}
 	for _, w := range words {
 		if w != word {
-			syscall.Unlinkat(b.table.states, stateName(slot, w))
+			b.table.states.remove(stateName(slot, w))
 		}
 	}
 	return nil

@@ -1,14 +1,40 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
+
+// What a proof promises counts from before the clock is read that the request is armed with.
+func TestProofBeginsBeforeTheClockIsRead(t *testing.T) {
+	var read atomic.Pointer[time.Time] // when the clock was read last
+	c := testConfig()
+	c.clock = func() (int64, error) {
+		ns, err := monotonic()
+		at := time.Now()
+		read.Store(&at)
+		for !time.Now().After(at) {
+		}
+		return ns, err
+	}
+	b := openTestConfig(t, t.TempDir(), c)
+	q := request("a", long)
+	for _, what := range []string{"a grant", "a grant sent again"} {
+		if g := acquire(t, b, q); g.SentAt.After(*read.Load()) {
+			t.Errorf("%s counts from %s after the clock was read", what, g.SentAt.Sub(*read.Load()))
+		}
+	}
+	p := b.Renew(t.Context(), []driver.Request{q})[0]
+	if p.Err != nil || p.SentAt.After(*read.Load()) {
+		t.Errorf("a renewal counts from %s after the clock was read; %v", p.SentAt.Sub(*read.Load()), p.Err)
+	}
+}
 
 // A renewal that is stopped until somebody else holds fails.
 func TestRenewalThatComesLateIsLost(t *testing.T) {

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -88,9 +89,20 @@ func (s *session) addBlock(block int) {
 	}
 }
 
-// selfTest opens the file a second time, and tests that locks and shared memory have their effect.
+// selfTest opens the folder and the file cells a second time, and tests that locks and shared
+// memory have their effect.
 func (s *session) selfTest() error {
-	fd, err := openAt(s.table.dir, "cells", syscall.O_RDWR)
+	dir, err := openFolder(s.table.path)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	if alone, err := flock(dir.fd, syscall.LOCK_EX); err != nil {
+		return err
+	} else if alone { // beside the shared lock of this client
+		return fmt.Errorf("%w: file locks (flock) have no effect here", driver.ErrUnsupported)
+	}
+	fd, err := s.table.dir.open("cells", syscall.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -112,10 +124,10 @@ func (s *session) selfTest() error {
 // makeBell makes the named pipe. The client has both ends open, so that a read waits for the next
 // ring.
 func (s *session) makeBell() error {
-	if err := syscall.Mknodat(s.table.bells, bellName(s.id), syscall.S_IFIFO|0o600, 0); err != nil {
+	if err := syscall.Mkfifo(filepath.Join(s.table.bells.path, bellName(s.id)), 0o600); err != nil {
 		return err
 	}
-	fd, err := openAt(s.table.bells, bellName(s.id), syscall.O_RDWR|syscall.O_NONBLOCK)
+	fd, err := s.table.bells.open(bellName(s.id), syscall.O_RDWR|syscall.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
@@ -128,7 +140,7 @@ func bellName(s sessionID) string { return fmt.Sprintf("%016x", uint64(s)) }
 // ring tells a client that something happened in the slot. A client that cannot be rung finds out
 // by itself a little later.
 func (t *table) ring(s sessionID, slot int) {
-	fd, err := openAt(t.bells, bellName(s), syscall.O_WRONLY|syscall.O_NONBLOCK)
+	fd, err := t.bells.open(bellName(s), syscall.O_WRONLY|syscall.O_NONBLOCK)
 	if err == nil {
 		syscall.Write(fd, binary.NativeEndian.AppendUint32(nil, uint32(slot)))
 		syscall.Close(fd)
@@ -207,7 +219,7 @@ func (s *session) returnCell(i int) {
 // become free. Otherwise they tell the next client that there is something to purge, as soon as the
 // lock is gone with the descriptor of the file.
 func (s *session) close(clean bool) {
-	syscall.Unlinkat(s.table.bells, bellName(s.id))
+	s.table.bells.remove(bellName(s.id))
 	if s.bell != nil {
 		s.bell.Close()
 	}

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -184,17 +185,19 @@ func TestFixedThatWasRenewedOutlivesItsProcess(t *testing.T) {
 // A client needs no more descriptors and mappings for the other clients that it meets.
 func TestClientsKeepNothingOpenOfEachOther(t *testing.T) {
 	const clients, each = 100, 8
-	count := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
+	count := func() (n int) {
+		var st syscall.Stat_t
+		for fd := range 1 << 14 {
+			if syscall.Fstat(fd, &st) == nil {
+				n++
+			}
 		}
-		return len(fds)
+		return n
 	}
 	dir := t.TempDir()
 	maps := func() int {
 		data, err := os.ReadFile("/proc/self/maps")
-		if err != nil {
+		if err != nil && runtime.GOOS == "linux" { // others do not say it
 			t.Fatal(err)
 		}
 		return strings.Count(string(data), dir)

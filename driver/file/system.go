@@ -1,46 +1,12 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"syscall"
-	"unsafe"
 )
-
-// monotonic reads CLOCK_MONOTONIC in nanoseconds. All processes of the machine share this clock. It
-// stands still while the machine is suspended, as they do.
-func monotonic() (int64, error) {
-	const clockMonotonic = 1
-	var ts syscall.Timespec
-	if _, _, e := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&ts)), 0); e != 0 {
-		return 0, fmt.Errorf("monotonic clock: %w", e)
-	}
-	return ts.Nano(), nil
-}
-
-// bootID names this boot of the machine.
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	id := strings.TrimSpace(string(b))
-	if err == nil && (id == "" || strings.ContainsAny(id, "/\x00")) {
-		err = errors.New("no boot ID")
-	}
-	return id, err
-}
-
-// timeNamespace names the time namespace of this process; 0 where the kernel has none. Each
-// namespace may have a monotonic clock of its own.
-func timeNamespace() uint64 {
-	var st syscall.Stat_t
-	if syscall.Stat("/proc/self/ns/time", &st) != nil {
-		return 0
-	}
-	return st.Ino
-}
 
 // again repeats a system call that a signal interrupted.
 func again[T any](f func() (T, error)) (T, error) {
@@ -52,12 +18,31 @@ func again[T any](f func() (T, error)) (T, error) {
 	}
 }
 
-const atFDCWD = -0x64 // openAt: names are relative to the working directory, or absolute
-
-func openAt(dir int, name string, flags int) (int, error) {
+// openFile opens a file. The name is absolute, or relative to the working directory.
+func openFile(path string, flags int) (int, error) {
 	return again(func() (int, error) {
-		return syscall.Openat(dir, name, flags|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
+		return syscall.Open(path, flags|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
 	})
+}
+
+// folder is a directory that is kept open. The zero value is none.
+type folder struct {
+	path string
+	fd   int
+}
+
+func openFolder(path string) (folder, error) {
+	fd, err := openFile(path, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	if err != nil {
+		return folder{}, err
+	}
+	return folder{path, fd}, nil
+}
+
+func (f folder) close() {
+	if f.path != "" {
+		syscall.Close(f.fd)
+	}
 }
 
 func writeAll(fd int, data []byte) error {
@@ -87,13 +72,6 @@ func flock(fd int, how int) (bool, error) {
 	return err == nil, err
 }
 
-// The numbers of the calls for locks of an open file description on bytes of a file. They are the
-// same on all kinds of machines.
-const (
-	ofdGet = 36
-	ofdSet = 37
-)
-
 // lockByte takes or releases (F_UNLCK) the lock on a byte, or reports false if it would have to
 // wait. The open file description keeps the lock until it is closed. The file need not have such a
 // byte.
@@ -117,9 +95,9 @@ func lockedByOthers(fd, i int) (bool, error) {
 	return l.Type != syscall.F_UNLCK, nil
 }
 
-// readAt returns the content of a file.
-func readAt(dir int, name string) ([]byte, error) {
-	fd, err := openAt(dir, name, syscall.O_RDONLY)
+// read returns the content of a file.
+func (f folder) read(name string) ([]byte, error) {
+	fd, err := f.open(name, syscall.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}

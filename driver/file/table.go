@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -30,7 +30,7 @@ const (
 	// Words of the head.
 	headFormat  = 0
 	headClock   = 1 // the greatest number that was given out: see next
-	headTime    = 2 // the time namespace of the client that made the table
+	headClockID = 2 // the clock of the client that made the table: see clockID
 	headSession = 3 // the number of the last client: see sessionID
 )
 
@@ -41,7 +41,7 @@ type table struct {
 	fd   int // of the file "table"
 	mem  mapped
 
-	dir, states, bells int // the descriptors of the directories
+	dir, states, bells folder
 	cells              cells
 }
 
@@ -83,7 +83,7 @@ func enterTable(dir, path string, at func(step string)) (*table, error) {
 			return nil, err
 		}
 	}
-	t := &table{path: path, fd: -1, dir: -1, states: -1, bells: -1, cells: cells{fd: -1}}
+	t := &table{path: path, fd: -1, cells: cells{fd: -1}}
 	if err := t.attach(); err != nil {
 		t.close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -123,7 +123,7 @@ func fill(path string) error {
 	content := make([]byte, tableSize)
 	head := func(word int, v uint64) { binary.NativeEndian.PutUint64(content[8*word:], v) }
 	head(headFormat, format)
-	head(headTime, timeNamespace())
+	head(headClockID, clockID())
 	err := os.WriteFile(filepath.Join(path, "table"), content, 0o600)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(path, "cells"), make([]byte, chunkSize), 0o600)
@@ -139,7 +139,7 @@ func fill(path string) error {
 // attach opens and maps what is in the directory.
 func (t *table) attach() error {
 	var err error
-	if t.dir, err = openAt(atFDCWD, t.path, syscall.O_RDONLY|syscall.O_DIRECTORY); errors.Is(err, syscall.ENOENT) {
+	if t.dir, err = openFolder(t.path); errors.Is(err, syscall.ENOENT) {
 		return errAgain
 	} else if err != nil {
 		return err
@@ -147,13 +147,13 @@ func (t *table) attach() error {
 	if err := t.announce(); err != nil {
 		return err
 	}
-	if t.fd, err = openAt(t.dir, "table", syscall.O_RDWR); err != nil {
+	if t.fd, err = t.dir.open("table", syscall.O_RDWR); err != nil {
 		return fmt.Errorf("table: %w", err)
 	}
 	if err := checkFormat(t.fd); err != nil {
 		return err
 	}
-	if t.states, err = openAt(t.dir, "states", syscall.O_RDONLY|syscall.O_DIRECTORY); err != nil {
+	if t.states, err = openFolder(filepath.Join(t.path, "states")); err != nil {
 		return fmt.Errorf("states: %w", err)
 	}
 	if n, err := size(t.fd); err != nil {
@@ -164,16 +164,17 @@ func (t *table) attach() error {
 	if t.mem, err = mapFile(t.fd, 0, tableSize, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
 		return fmt.Errorf("table: map: %w", err)
 	}
-	if ns, err := load(t.mem.word(headTime)); err != nil {
+	if id, err := load(t.mem.word(headClockID)); err != nil {
 		return err
-	} else if ns != timeNamespace() {
-		return fmt.Errorf("%w: this process is in another time namespace than whoever made the directory in this boot, and so "+
-			"may have another clock; give all of them the same, or a directory of their own", driver.ErrUnsupported)
+	} else if id != clockID() {
+		return fmt.Errorf("%w: this process is in another time namespace (Linux) than whoever made the directory in this boot, or "+
+			"only one of them is translated by Rosetta (macOS), and so it may have another clock; give all of them the same, or "+
+			"a directory of their own", driver.ErrUnsupported)
 	}
-	if t.bells, err = openAt(t.dir, "bells", syscall.O_RDONLY|syscall.O_DIRECTORY); err != nil {
+	if t.bells, err = openFolder(filepath.Join(t.path, "bells")); err != nil {
 		return fmt.Errorf("bells: %w", err)
 	}
-	if t.cells.fd, err = openAt(t.dir, "cells", syscall.O_RDWR|syscall.O_APPEND); err != nil {
+	if t.cells.fd, err = t.dir.open("cells", syscall.O_RDWR|syscall.O_APPEND); err != nil {
 		return fmt.Errorf("cells: %w", err)
 	}
 	return nil
@@ -184,10 +185,11 @@ const repair = "stop all programs that use the directory, and remove it"
 func (t *table) close() {
 	t.mem.unmap()
 	t.cells.close()
-	for _, fd := range []int{t.fd, t.dir, t.states, t.bells} {
-		if fd >= 0 {
-			syscall.Close(fd)
-		}
+	if t.fd >= 0 {
+		syscall.Close(t.fd)
+	}
+	for _, f := range []folder{t.dir, t.states, t.bells} {
+		f.close()
 	}
 }
 
@@ -278,7 +280,7 @@ func (t *table) read(slot int, old *state) (*state, error) {
 		case w == missing: // no client removes a state before it has put another in its place
 			return nil, fmt.Errorf("%s/states/%s is missing: something removed it; %s", t.path, stateName(slot, w), repair)
 		}
-		data, err := readAt(t.states, stateName(slot, w))
+		data, err := t.states.read(stateName(slot, w))
 		if errors.Is(err, syscall.ENOENT) {
 			missing = w
 			continue
@@ -319,7 +321,7 @@ func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, er
 	at("swapped")
 	if !vacant(gone) {
 		// if it stays it is garbage, which purge finds
-		syscall.Unlinkat(t.states, stateName(slot, gone))
+		t.states.remove(stateName(slot, gone))
 	}
 	at("unlinked")
 	return done, err
@@ -335,11 +337,11 @@ func (t *table) write(slot int, s *state) error {
 		return err
 	}
 	name := stateName(slot, s.word)
-	fd, err := openAt(t.states, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL)
+	fd, err := t.states.open(name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL)
 	if err == nil {
 		err = errors.Join(writeAll(fd, data), syscall.Close(fd))
 		if err != nil {
-			syscall.Unlinkat(t.states, name)
+			t.states.remove(name)
 		}
 	}
 	if err != nil {

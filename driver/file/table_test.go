@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -48,7 +48,7 @@ func TestUnusableDirectories(t *testing.T) {
 		t.Error("a file was taken for a directory")
 	}
 	b := openTest(t, filepath.Join(dir, "locks"))
-	for what, word := range map[string]int{"format": headFormat, "time namespace": headTime} {
+	for what, word := range map[string]int{"format": headFormat, "time namespace": headClockID} {
 		p := b.table.mem.word(word)
 		v, err := load(p)
 		if err != nil {

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -229,7 +229,7 @@ func work(b *Backend, dir string, names int, commands <-chan string) string {
 
 // witness is a critical section: only one may be in it.
 func witness(path string, token driver.Token) error {
-	fd, err := openAt(atFDCWD, path, syscall.O_RDWR|syscall.O_CREAT)
+	fd, err := openFile(path, syscall.O_RDWR|syscall.O_CREAT)
 	if err != nil {
 		return err
 	}

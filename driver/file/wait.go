@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -46,7 +46,8 @@ type waitingSlot struct {
 	blocking []sessionID // the other clients that are in the way
 }
 
-// addWaiter hands a waiting request to the poller, and starts the poller if it does not run.
+// addWaiter hands a waiting request to the poller, and starts the poller if it does not run. After
+// Close it does not: nobody would ring for the poller, and Close waits for it.
 func (b *Backend) addWaiter(own *ownRequest) {
 	own.mu.Lock()
 	armed := own.armed
@@ -61,7 +62,7 @@ func (b *Backend) addWaiter(own *ownRequest) {
 	w.requests[own.id] = own
 	own.touched = max(own.touched, armed)
 	w.touch = min(w.touch, own.touched+int64(own.ttl)/3)
-	if !b.polling {
+	if !b.polling && !b.closed {
 		b.polling = true
 		b.calls.Go(newPoller(b).run)
 	}

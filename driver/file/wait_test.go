@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package file
 
@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -143,6 +145,42 @@ func TestWaiterIsTold(t *testing.T) {
 	}
 }
 
+// Where the runtime cannot wait for a pipe, the poller looks at every tick, and does not spin.
+func TestBellThatCannotBeWaitedFor(t *testing.T) {
+	const period = 300 * time.Millisecond
+	dir := t.TempDir()
+	var readings atomic.Int64
+	c := testConfig()
+	c.clock = func() (int64, error) { readings.Add(1); return monotonic() }
+	a, b := openTest(t, dir), openTestConfig(t, dir, c)
+	// what is opened to block is not waited for, nor does it have deadlines
+	fd, err := openFile(filepath.Join(b.table.path, "bells", bellName(b.session.id)), syscall.O_RDWR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.session.bell.Close()
+	b.session.bell = os.NewFile(uintptr(fd), "bell")
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.session.bell.SetReadDeadline(time.Now()); !errors.Is(err, os.ErrNoDeadline) {
+		t.Fatalf("SetReadDeadline: %v", err)
+	}
+	r := request("a", long)
+	acquire(t, a, r)
+	done := background(t, b, request("a", long))
+	readings.Store(0)
+	begun := time.Now()
+	time.Sleep(period)
+	if n, most := readings.Load(), 2*int64(1+time.Since(begun)/tick); n > most || n == 0 {
+		t.Errorf("%d readings of the clock in %v, want at most %d", n, period, most)
+	}
+	release(t, a, r)
+	if err := answer(t, done); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWaiterIsKeptAlive(t *testing.T) {
 	r := newRig(t)
 	q, w := request("a", long), request("a", 10*second)
@@ -181,5 +219,39 @@ func TestWaiterLearnsOfDamage(t *testing.T) {
 	}
 	if err := answer(t, done); err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// A request that comes to wait while its client closes starts nothing: nobody would ring for it any
+// more, and Close would wait for it.
+func TestCloseOvertakesWhoComesToWait(t *testing.T) {
+	var s steps
+	c := testConfig()
+	c.tick, c.at = time.Hour, s.at // what is not rung for is found too late
+	b := openTestConfig(t, t.TempDir(), c)
+	defer b.session.ringSelf() // ends a poller that must not be there
+	acquire(t, b, request("a", long))
+	waits := background(t, b, request("a", long))
+	polling := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.polling
+	}
+	eventually(t, "the client polls for the first who waits", polling)
+	comes := s.stop("unlinked", 1, func() error {
+		_, err := b.Acquire(t.Context(), request("a", long))
+		return err
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close() }()
+	eventually(t, "the client does not poll any more", func() bool { return !polling() })
+	if err := comes(); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("Acquire of who comes to wait: %v", err)
+	}
+	if err := answer(t, waits); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("Acquire of who waits: %v", err)
+	}
+	if err := answer(t, closed); err != nil {
+		t.Errorf("Close: %v", err)
 	}
 }

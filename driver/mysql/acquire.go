@@ -64,6 +64,9 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		}
 		c := newCall("acquire", b.prefix, bin(r.Name), r.ID, r.Owner, r.Client, r.Mode == driver.Shared, r.Limit,
 			r.TTL, r.Fixed, wait, b.o.GrantWindow, text(r.Label))
+		if w == nil && wait >= 0 && !r.Join() {
+			c.simple = simpleAcquire(b.prefix, r)
+		}
 		if stood { // an outage shorter than its TTL ends no wait
 			c.patience = max(patience, r.TTL)
 		}
@@ -125,6 +128,7 @@ type verdict struct {
 	place   int64
 	head    int64         // of the queue: who waits is not below
 	expiry  time.Duration // until the next of those who hold expires
+	ahead   driver.ID     // as in request; of one that arrived
 }
 
 // refusals are what dlock_acquire says, as errors.
@@ -135,7 +139,7 @@ var refusals = map[string]error{
 
 // parseVerdict reads the answer to dlock_acquire.
 func parseVerdict(sets results) (verdict, error) {
-	row, err := sets.single(6)
+	row, err := sets.single(7)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -147,8 +151,13 @@ func parseVerdict(sets results) (verdict, error) {
 	expiry, _ := strconv.ParseInt(row[2], 10, 64)
 	place, _ := strconv.ParseInt(row[3], 10, 64)
 	head, _ := strconv.ParseInt(row[4], 10, 64)
+	var ahead driver.ID
+	if row[6] != "" {
+		_ = ahead.UnmarshalText([]byte(row[6])) // else nobody is listened to
+	}
 	return verdict{
 		granted: row[0] == "granted", token: driver.Token(token), grants: row[5],
 		arrived: row[0] == "arrived", place: place, head: head, expiry: time.Duration(expiry) * time.Microsecond,
+		ahead: ahead,
 	}, no
 }

@@ -17,8 +17,8 @@ type Options struct {
 	// different prefixes share no lock.
 	Prefix string
 
-	// GrantWindow is how long a waiter that another client granted has to confirm that. It is at
-	// least 10 ms; 0 means 1 s.
+	// GrantWindow is how long a waiter that was not heard of for so long has to confirm a grant by
+	// another client. It is at least 10 ms; 0 means 1 s.
 	GrantWindow time.Duration
 
 	// Identity names the queues, for contexts that carry holds between clients of one process.
@@ -44,6 +44,7 @@ type Backend struct {
 	exclusive map[string]int // by name: how many of the requests hold it alone
 	polling   bool           // poll runs
 	kept      time.Time      // when poll last kept alive what waits; poll's own
+	bells     bells
 }
 
 // New returns a backend over a pool of github.com/go-sql-driver/mysql. The caller owns the pool;
@@ -75,6 +76,7 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 		sooner:    kit.NewSignal(),
 		requests:  kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
 		exclusive: map[string]int{},
+		bells:     bells{own: map[driver.ID]bool{}, ring: kit.NewSignal()},
 		caps: driver.Capabilities{
 			Backend:         scheme,
 			Identity:        o.Identity + "/" + o.Prefix,

@@ -26,6 +26,7 @@ const (
 // call is a statement that is sent until it is answered. Every procedure may be called twice.
 type call struct {
 	stmt     string
+	simple   *simple       // the first copy may travel together with others; nil: it may not
 	urgent   bool          // it lets others go on
 	timeout  time.Duration // of one copy
 	patience time.Duration
@@ -57,24 +58,21 @@ var errNotSent = errors.New("not sent")
 // set each copy counts for the limiter.
 func (c *call) run(p *pool, limited bool) {
 	defer close(c.done)
+	c.err = errNotSent
+	send := p.alone
+	if c.simple != nil {
+		send = p.joined
+	}
+	var first time.Time // when the first copy was answered, or given up
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		if limited {
-			p.limiter.enter(p.db, c.urgent)
-		}
-		// Here doubt is written before left is read. Whoever leaves writes left before it reads
-		// doubt. So one of the two sees the other.
-		c.doubt.Add(1)
-		left, err := c.left.Load(), cmp.Or(c.err, errNotSent)
-		if !left {
-			c.sets, c.sent, err = p.call(c.timeout, c.stmt)
-		}
-		if c.err = err; limited {
-			p.limiter.exit()
-		}
-		if left {
-			c.doubt.Add(-1)
+		sets, sent, left, err := send(c, limited)
+		if send = p.alone; left {
 			return
 		}
+		if err == errAlone {
+			continue
+		}
+		c.sets, c.sent, c.err = sets, sent, err
 		outcome := outcomeOf(err)
 		if c.answered = outcome == kit.Answered; c.answered {
 			return
@@ -83,14 +81,43 @@ func (c *call) run(p *pool, limited bool) {
 		if outcome == kit.NotDone {
 			c.doubt.Add(-1)
 		}
-		if time.Since(c.begun) > c.patience {
-			return
+		if first.IsZero() {
+			first = time.Now()
 		}
-		if collided(err) {
-			wait = min(wait, 16*time.Millisecond)
+		since := c.begun
+		if collided(err) { // the server answers: the time in our own queue does not count
+			since, wait = first, min(wait, 16*time.Millisecond)
+		}
+		if time.Since(since) > c.patience {
+			return
 		}
 		time.Sleep(wait)
 	}
+}
+
+// alone sends one copy. left reports that nobody waits for it any more, and that it was not sent.
+func (p *pool) alone(c *call, limited bool) (sets results, sent time.Time, left bool, err error) {
+	if limited {
+		p.limiter.enter(p.db, c.urgent)
+		defer p.limiter.exit()
+	}
+	if !c.copied() {
+		return nil, sent, true, nil
+	}
+	sets, sent, err = p.call(c.timeout, c.stmt)
+	return sets, sent, false, err
+}
+
+// copied records that a copy is about to be sent, or reports false if nobody waits for it any more.
+// Doubt is written before left is read. Whoever leaves writes left before it reads doubt. So one of
+// the two sees the other.
+func (c *call) copied() bool {
+	c.doubt.Add(1)
+	if c.left.Load() {
+		c.doubt.Add(-1)
+		return false
+	}
+	return true
 }
 
 // call sends a statement once, if the schema is this driver's.

@@ -23,8 +23,12 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 	if err := p.checkSchema(ctx); err != nil {
 		return 0, explain(err)
 	}
-	for total := 0; ; {
+	begun := time.Now() // of a batch
+	for total := 0; ; begun = time.Now() {
 		a, err := p.ask(ctx, migrationTime, statement("cleanup", unused, batch))
+		for collided(err) && time.Since(begun) < patience {
+			a, err = p.ask(ctx, migrationTime, statement("cleanup", unused, batch))
+		}
 		if err != nil {
 			return total, explain(err)
 		}

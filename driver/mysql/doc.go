@@ -21,7 +21,8 @@
 //   - migrate (false): create the tables and procedures if they are missing, as [Migrate] does.
 //   - pool_size (32): how many connections the client may have; at least 2.
 //   - dial_timeout (3s): for opening a connection.
-//   - grant_window (1s): how long a waiter that another client granted has to confirm that.
+//   - grant_window (1s): how long a waiter that was not heard of for so long has to
+//     confirm a grant.
 //   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
 //   - tls_server_name: the name in the server's certificate; the host if it is missing.
 //
@@ -89,6 +90,10 @@
 //     window, arrives at the end of the queue. The driver never sends it so for a request that it
 //     knows to have held.
 //   - release: removes the request wherever it is.
+//   - together: acquires and releases of different names, in one transaction. It does those
+//     acquires whose name is free and those releases of a hold that is alone under its name, and
+//     leaves the others, which are then sent alone. It waits for no row: what somebody else has
+//     locked is left too. So no name waits for another, and none fails with another.
 //   - renew: starts the TTL of holders again, any number in one statement, without their lock rows.
 //     It never brings back what has expired or is broken. Who removes an expired request judges it
 //     again when it deletes the row. So whichever of the two comes first is right, and the other
@@ -96,22 +101,62 @@
 //   - break: ends the hold with a token, at once (by force) or for renewals.
 //   - inspect: returns the queue.
 //   - look: reads without locks, once for each client, however many of its requests wait. It
-//     returns which of them were granted, and, once a second, for which names a holder has expired.
+//     returns which of them were granted, and what they have left, and who is ahead of the first
+//     who waits in one queue. expired, once a second, returns
+//     for which names a holder has expired.
 //   - keep: keeps alive all that a client has waiting, every 3 s, in one statement. It also removes
 //     up to a hundred of those that nobody keeps alive, under any name. Others go when their turn
 //     comes.
 //
 // acquire, release, break and inspect also remove the holders that have expired and grant whoever
 // is next, in their transaction (dlock_settle). A waiter of the calling client learns of that from
-// the reply: it holds for its TTL and asks no more. A waiter of another client is granted for a
-// window (1 s) until it confirms. If it does not, it is removed, with all others of its client that
+// the reply: it holds for its TTL and asks no more. A waiter of another client learns of it from a
+// look. If it was heard of within a window (1 s), by its arrival or by keep, it is granted for its
+// TTL, and the look is the proof: the server read its clock after the look was sent, so the client
+// counts what is left from before that. No call confirms it. A waiter that was not heard of, or
+// whose lease is fixed, is granted for the window, until it confirms. Whoever was granted and gives
+// no sign of life until that is over is removed, with all others of its client that
 // wait there. One transaction removes 500 of the dead at most. Then it commits, and the same CALL
 // goes on in another one, after others of the name.
 //
+// # Bells
+//
+// Who waits listens to whoever is next to it in the queue, if that is of another client and
+// exclusive: until that one has gone it has no turn, and when a holder goes it has. The acquire
+// that arrives, and the look, say whose that is. A client that so hears of others hangs a bell for
+// each of its requests in that queue: a named lock (GET_LOCK), called dlock.<id of the request>,
+// which a session of the client has, whatever becomes of the request, until it goes. Then the
+// client releases the lock: it rings. Who listens waits for that lock in another session, for a
+// second at a time, has it for a moment, and looks at once.
+//
+//	request   waits ── others are heard of ──► has a bell ── released, given up ──► rung
+//	listener  GET_LOCK(who is ahead, 1 s) ── 1 ──► look
+//	                                      └─ 0 ──► again, if that one is still ahead
+//
+// A bell only says: look now. The rows decide, and nothing is proved by a bell. While a client
+// listens it polls each 100 ms; what no bell tells (expiry, a forced break, the last of several
+// readers) it finds by that, or by the polls that follow the queue.
+//
+//   - A bell rings for nothing, or is not there (its holder never waited, its session has gone,
+//     the server is another node of a Galera cluster, where named locks are local): the look finds
+//     the same one ahead. Then the client listens to nothing for 10 ms, twice as long each time, 10
+//     s at most, and polls as if there were no bells.
+//   - A bell never rings (a pooler gave the session to somebody else): whoever listens has its turn
+//     with the next poll, 100 ms later at most. As long as the statement waits, a second at most,
+//     it polls as if there were no bells, and then rests as above.
+//   - A session breaks: the server rings all of its bells. They are not hung again.
+//   - The server refuses: the same rest. Named locks need no right.
+//
+// Bells take one session of a client for those of its own, as long as it has any, and at times one
+// to listen. A pool that may have fewer than 8 connections, or that has none left, has no bells. A
+// client has 500 at most. No transaction is open in either session.
+//
+// # Polls
+//
 // How often a client polls (look) follows the queue. It is after a twentieth of the time since the
-// queue last moved; for whoever is next, three times in each of its moves; for others, not before
-// those ahead can have had their turns; at least 1 ms and at most 100 ms after the last poll. While
-// the client itself holds the lock it is every 100 ms, since its own release will tell.
+// queue last moved; for whoever is next, six times in each of its moves; for others, not before
+// those ahead can have had half of their turns; at least 1 ms and at most 100 ms after the last
+// poll. While the client itself holds the lock it is every 100 ms, since its own release will tell.
 //
 // # Connections
 //
@@ -128,6 +173,10 @@
 // connections. Renewals and polls are not counted. Releases and confirmations come before new
 // requests. A statement that was given up, after 3 s, has left the server by then, or leaves it
 // when the wait that it is in has lasted for 2 s.
+//
+// Two of these calls that may travel together are sent at once, each alone. Those that come while
+// they are under way go in one together, 64 at most, or in another after 10 ms, 8 at a time: so one
+// that comes alone waits for nobody, and many share the transaction, its COMMIT and its answer.
 //
 // # The schema
 //
@@ -159,7 +208,12 @@
 //     client that dies then costs the queue the TTL of one request, as one does that dies right
 //     after it was granted.
 //   - A poll comes before the COMMIT: the next one finds the grant.
+//   - A client dies while it waits, less than a window after it was last heard of, and is granted:
+//     that costs the queue the TTL of one request. All others that it has there go with that.
 //   - The server restarts: what was committed is there, with its time running.
+//   - What travels together fails: a transaction that was rolled back has done nothing of it, and
+//     one whose answer is lost leaves each call in it as unknown as if it had been alone there.
+//     Each is sent again, alone.
 //   - A lock row is removed by hand: the next acquire makes it from the requests that stand.
 //     Without any, tokens follow the server's clock.
 //

@@ -12,7 +12,7 @@ import (
 
 var (
 	errSchema = errors.New("the database has not all the tables and procedures of this version of dlock: " +
-		"open it once with ?migrate=true, call mysql.Migrate, or apply the files of package migrations")
+		"run dlock migrate, open it once with ?migrate=true, call mysql.Migrate, or apply the files of package migrations")
 	errBinlog = errors.New("the server writes its binary log by statement, with which READ COMMITTED " +
 		"transactions cannot write: set binlog_format to ROW or MIXED")
 )

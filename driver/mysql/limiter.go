@@ -22,7 +22,11 @@ type limiter struct {
 func (l *limiter) enter(db *sql.DB, urgent bool) {
 	most := maxCalls
 	if n := db.Stats().MaxOpenConnections; n > 0 {
-		most = max(1, min(most, n-2))
+		spare := 2
+		if n >= bellPool {
+			spare += 2 // for the bells
+		}
+		most = max(1, min(most, n-spare))
 	}
 	l.mu.Lock()
 	if l.running < most {

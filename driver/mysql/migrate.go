@@ -34,6 +34,12 @@ func (p *pool) migrate(ctx context.Context) error {
 	case !errors.Is(err, errSchema):
 		return explain(err)
 	}
+	return p.onOne(ctx, migrateOn)
+}
+
+// onOne runs f with one connection, whose statements do executes, and while which no other
+// migration of the database goes on.
+func (p *pool) onOne(ctx context.Context, f func(do func(stmt string) (results, error)) error) error {
 	within, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := p.db.Conn(within)
@@ -42,16 +48,12 @@ func (p *pool) migrate(ctx context.Context) error {
 	}
 	defer conn.Close()
 	defer discard(conn) // its settings are not the user's any more
-	return migrateOn(func(stmt string) (results, error) {
+	do := func(stmt string) (results, error) {
 		within, cancel := context.WithTimeout(ctx, migrationTime)
 		defer cancel()
 		sets, err := query(within, conn, stmt)
 		return sets, plain(ctx, err, migrationTime)
-	})
-}
-
-// migrateOn applies what is missing on one connection, whose statements do executes.
-func migrateOn(do func(stmt string) (results, error)) error {
+	}
 	for _, set := range []string{ // procedures keep the sql_mode of their creation
 		"SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION completion_type = 0, SESSION autocommit = 1, SESSION lock_wait_timeout = 50",
 		"SET SESSION TRANSACTION READ WRITE",
@@ -68,7 +70,12 @@ func migrateOn(do func(stmt string) (results, error)) error {
 	if row, err := sets.single(1); err != nil || row[0] != "1" {
 		return errors.New("another migration of this database goes on for almost a minute")
 	}
-	sets, err = do(statement("version"))
+	return f(do)
+}
+
+// migrateOn applies what is missing.
+func migrateOn(do func(stmt string) (results, error)) error {
+	sets, err := do(statement("version"))
 	have, err := version(answer{sets: sets}, err)
 	if err != nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,9 +17,13 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
+// schemes are those of the URLs.
+var schemes = []string{"mysql", "mysqls", "mariadb", "mariadbs"}
+
 func init() {
-	for _, scheme := range []string{"mysql", "mysqls", "mariadb", "mariadbs"} {
+	for _, scheme := range schemes {
 		driver.Register(scheme, open)
+		driver.RegisterChecker(scheme, check)
 	}
 }
 
@@ -35,14 +41,10 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := mysql.NewConnector(s.config)
+	db, err := s.open()
 	if err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(s.poolSize)
-	db.SetMaxIdleConns(s.poolSize)
-	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened is closed again
 	b, err := newBackend(&pool{db: db, owned: true}, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
 	if err == nil && s.migrate {
 		err = b.pool.migrate(ctx)
@@ -60,16 +62,24 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
+// open makes the pool. It does not reach the server yet.
+func (s *settings) open() (*sql.DB, error) {
+	connector, err := mysql.NewConnector(s.config)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(s.poolSize)
+	db.SetMaxIdleConns(s.poolSize)
+	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened is closed again
+	return db, nil
+}
+
 // checkServer reaches the server, and says why dlock cannot work there.
 func (p *pool) checkServer(ctx context.Context) error {
-	a, err := p.ask(ctx, callTimeout,
-		"SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'read_only', 'super_read_only')")
+	is, err := p.variables(ctx)
 	if err != nil {
 		return explain(err)
-	}
-	is := map[string]string{}
-	for _, row := range a.sets[0] {
-		is[strings.ToLower(row[0])] = strings.ToUpper(row[1])
 	}
 	switch {
 	case is["read_only"] == "ON" || is["super_read_only"] == "ON":
@@ -117,4 +127,27 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, bad("dial_timeout is positive, and pool_size is at least 2")
 	}
 	return s, nil
+}
+
+// OpenDB returns a pool on the database that a URL names, as a client of that URL would have it,
+// for [Migrate], [Revert] and [Cleanup]. It does not reach the server yet. The caller closes it. No
+// error shows a password.
+func OpenDB(rawURL string) (*sql.DB, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("%w URL: want mysql://user:password@host:3306/database", driver.ErrInvalid)
+	}
+	if !slices.Contains(schemes, u.Scheme) {
+		return nil, fmt.Errorf("%w URL: the scheme %q is none of %s", driver.ErrInvalid, u.Scheme, strings.Join(schemes, ", "))
+	}
+	own := u.Query()
+	for _, shared := range []string{"ttl", "prefix", "label", "identity"} { // which concern locks
+		own.Del(shared)
+	}
+	u.RawQuery = own.Encode()
+	s, err := parse(driver.Config{URL: u, Hosts: []string{u.Host}})
+	if err != nil {
+		return nil, err
+	}
+	return s.open()
 }

@@ -43,7 +43,11 @@ func (b *Backend) newRelease(r driver.Request, tombstone bool) *call {
 	if tombstone {
 		ttl = r.TTL
 	}
-	return newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.o.GrantWindow)
+	c := newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.o.GrantWindow)
+	if !tombstone && !r.Join() {
+		c.simple = simpleRelease(b.prefix, r)
+	}
+	return c
 }
 
 // released records the answer to a release: 1 the request was there, 0 it was not, -1 it was ended

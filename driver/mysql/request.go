@@ -11,7 +11,8 @@ import (
 type request struct {
 	kit.Request
 	place int64         // in the queue, while it waits; 0: not known
-	grant *driver.Grant // the reply to another call granted it
+	ahead driver.ID     // who stands there before it, if that is another client's; zero: not known
+	grant *driver.Grant // the reply to another call granted it, or a poll found it granted
 }
 
 // holds records a proof that the request holds, by a call that was sent at that time. b.mu is held.
@@ -24,6 +25,7 @@ func (b *Backend) holds(m *request, sentAt time.Time) {
 
 // remove records that the request stands nowhere any more. b.mu is held.
 func (b *Backend) remove(m *request) {
+	b.ringBell(m.ID)
 	if !b.requests.Remove(m) || !m.Granted() || m.Mode == driver.Shared {
 		return
 	}

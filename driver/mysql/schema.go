@@ -15,10 +15,10 @@ const (
 	// schema is the number of the last migration that this driver knows. It works with no other
 	// schema. A later migration that changes what a procedure means gives it other parameters. Then
 	// the server refuses the calls of clients that run, and these ask for the number again.
-	schema = 17
+	schema = 19
 	// oldest is the first schema that later migrations lead on from. Those before it were never
 	// released, and their files were others.
-	oldest = 17
+	oldest = 19
 )
 
 // checkSchema returns an error unless the schema is this driver's own. An older or a newer one may

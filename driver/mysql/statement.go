@@ -16,6 +16,9 @@ type bin []byte
 // text is an argument for people.
 type text string
 
+// quoted is an argument of letters, digits, commas and semicolons.
+type quoted string
+
 // statement returns CALL dlock_<procedure>(args…). Numbers and hexadecimal digits mean the same in
 // every sql_mode and character set, need no placeholders, and can hold no SQL. Without placeholders
 // a statement is one round trip, whatever the DSN says.
@@ -31,6 +34,8 @@ func statement(procedure string, args ...any) string {
 			s.WriteString("X'" + a.String() + "'")
 		case text:
 			s.WriteString("_utf8mb4 X'" + hex.EncodeToString([]byte(a)) + "'")
+		case quoted:
+			s.WriteString("'" + string(a) + "'")
 		case time.Duration:
 			s.WriteString(strconv.FormatInt(a.Microseconds(), 10))
 		case int:

@@ -36,6 +36,9 @@ func (b *Backend) mustWait(w *kit.Waiter[*request], a verdict) {
 	m := w.Request
 	m.place = a.place
 	g := b.waiters.Group(m.Name)
+	if g != nil {
+		b.heardOf(g, m, a.ahead)
+	}
 	if g == nil || g.First() != w {
 		return
 	}

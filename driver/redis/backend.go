@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	defaultGrantWindow = time.Second
+	defaultGrantWindow = 3 * time.Second
 	defaultKeepTokens  = 10 * time.Minute
 
 	closeTimeout = 2 * time.Second // how long Close tries to release what still stands
@@ -28,7 +28,8 @@ const (
 type Options struct {
 	Prefix string // before every name in the key space
 
-	// GrantWindow is how long a waiter that was granted has to confirm it; 0: 1s.
+	// GrantWindow is how long a waiter that was not heard of for so long has to confirm its grant;
+	// 0: 3s. Each client asks for the first that waits under a name once a second.
 	GrantWindow time.Duration
 
 	// KeepTokens is how long the last token of a name is remembered after its last use; 0: 10
@@ -61,8 +62,8 @@ type Backend struct {
 
 	mu           sync.Mutex // guards what follows
 	lost         func(driver.ID)
-	requests     kit.Requests[*kit.Request]
-	waiters      kit.Waiters[*kit.Request, struct{}]
+	requests     kit.Requests[*request]
+	waiters      kit.Waiters[*request, struct{}]
 	round        uint64 // how often all who wait were woken
 	subscription subscription
 }
@@ -93,7 +94,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 	}
 	b := &Backend{
 		rdb: rdb, o: o, space: keyspace.New(o.Prefix), pipes: newPipelines(rdb), life: kit.NewLife(),
-		requests: kit.NewRequests(func(r kit.Request) *kit.Request { return &r }),
+		requests: kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
 		caps: driver.Capabilities{
 			Backend: scheme, Identity: o.Identity + "/" + o.Prefix,
 			Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
@@ -101,7 +102,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 			MinTTL: 50 * time.Millisecond, MaxTTL: conn.MaxTTL,
 		},
 	}
-	b.waiters = kit.NewWaiters[*kit.Request, struct{}](&b.mu, checkInterval)
+	b.waiters = kit.NewWaiters[*request, struct{}](&b.mu, checkInterval)
 	b.common = []any{b.space.Channels(), o.KeepTokens.Milliseconds(), o.GrantWindow.Microseconds()}
 	return b, nil
 }
@@ -129,7 +130,7 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 
 // call returns a call of a script on a name. All scripts begin with the same arguments.
 func (b *Backend) call(s *script.Script, name string, args ...any) *call {
-	return newCall(s, []string{b.space.Key(name)}, slices.Concat(b.common, args)...)
+	return newCall(s, b.space.Key(name), b.common, args)
 }
 
 // ask runs a call that needs no clean-up.
@@ -155,7 +156,7 @@ func (b *Backend) Close() error {
 	var calls []*call
 	b.mu.Lock()
 	for _, m := range b.requests.Left() {
-		calls = append(calls, b.releaseCall(m.Request, m.Uncertain))
+		calls = append(calls, b.releaseCall(m.Request.Request, m.Uncertain))
 	}
 	b.mu.Unlock()
 	var wg sync.WaitGroup

@@ -25,8 +25,8 @@
 // verifies the server. The port is 6379 if none is given, of Sentinel 26379; the database is 0. The
 // parameters:
 //
-//   - grant_window (1s): how long a waiter that was granted has to confirm it, before it and the
-//     others of its client are passed over. At least 10ms.
+//   - grant_window (3s): how long a waiter that was not heard of for so long has to confirm its
+//     grant, before it and the others of its client are passed over. At least 10ms.
 //   - keep_tokens (10m): how long the last token of a name is remembered after its last use.
 //   - wait_replicas (0): how many replicas have to have a grant before it counts.
 //   - dial_timeout (5s), read_timeout (3s), write_timeout (3s): those of a connection.
@@ -65,8 +65,8 @@
 // map in the order of its members. It has the requests, the last token, tombstones, and what finds
 // the next in order and the next to expire. NAME and PREFIX have %, { and } percent-encoded and
 // nothing else, so a person can read them. lua/queue.lua has the members. Nothing is kept for ever:
-// the set outlives its last request and tombstone by the time for which the last token is
-// remembered.
+// the set outlives the time of all that stood in it by that for which the last token is remembered.
+// If one that was alone there goes long before its time, that counts from then.
 //
 // It is one key because a script cannot run on several while their slot moves from one node of a
 // Cluster to another and one of them is missing, and most names would have one of them only.
@@ -74,6 +74,11 @@
 // The first member begins with the format of all that is kept under the name, FORMAT in
 // lua/begin.lua. Every script reads that member first. If the format is another one, the call fails
 // with an error that says so and matches [driver.ErrUnsupported], and touches nothing.
+//
+// Calls that wait to be sent to one server when a connection is free travel together: those of one
+// script are one command, lua/many.lua, which runs it for one name after the other. Who is alone
+// does not wait for company. In a Cluster, where names are in different slots, calls travel in
+// pipelines.
 //
 // A script is atomic. Each begins by reading the server's clock. It removes the holders that have
 // expired, and up to a hundred of those who died while they waited, and grants whoever is next by
@@ -89,11 +94,19 @@
 //     script resumes. A request that waits is kept alive, in its place. One that was granted is
 //     confirmed. One that is gone (it missed the window, or the server restarted empty) arrives at
 //     the end, and is never resumed.
-//   - its turn, in whichever script it comes: the waiter holds for the grant window, and the server
-//     publishes its ID to the channel of its client. If it confirms, it holds for its TTL. If not,
-//     it goes, and with it all others of that client that wait there, so that a client that does
-//     not answer costs the queue one window. A mark says up to which place they do not wait any
-//     more. They themselves are removed where they are met.
+//   - its turn, in whichever script it comes: the server grants the waiter, and publishes its ID,
+//     its place, its token and for how long it holds to the channel of its client. If the client
+//     asked for it within the grant window (its arrival counts), it holds for its TTL, like one
+//     that arrives at a free name. If not, it may have died as it waited, and holds for the window.
+//     If it confirms (by acquire, or by renew), it holds for its TTL. If it does not, it goes, and
+//     with it all others of that client that wait there, so that a client that is silent costs the
+//     queue one window. A mark says up to which place they do not wait any more. They themselves
+//     are removed where they are met.
+//   - the message of a grant proves the hold, if it names the place in which the server last said
+//     that the request waits: the grant came after that call was sent, so the time for which it is
+//     granted ends no earlier than if it had begun then. If half of that is left, Acquire returns
+//     the grant. Otherwise, for a fixed lease, which nobody renews, and where replicas have to have
+//     a grant, Acquire confirms it before it returns.
 //   - renew: the TTL of a holder begins again. One that is broken, or gone, is lost.
 //   - release: removes the request wherever it is, and grants whoever is next.
 //
@@ -105,9 +118,21 @@
 //     forbids it), so the driver knows when there may be a copy.
 //   - A copy of an acquire is late: wherever one was uncertain, the release leaves a tombstone for
 //     a TTL, under which it creates nothing.
+//   - A publication is late, or of an earlier stay in the queue: the time that it proves counts
+//     from the call, not from the message, and another place is another stay. It only wakes.
 //   - A publication is lost: the first waiter of each client and name asks again every second; each
 //     waiter every TTL/3, which also keeps it alive. After a new subscription all ask. After a
 //     Shared grant of which no message came, all ask that the client has there.
+//   - A client dies, or is cut off, as it waits, less than the grant window after it was last heard
+//     of, and is granted: that costs the queue its TTL, as if it had died a moment later. Once it
+//     has been silent for a window, its other requests cost one window together.
+//   - A client stands still right after Acquire returned: its hold lasts for its TTL. A grant for
+//     the window alone is confirmed before that.
+//   - A command of many calls is lost, or late: it is so for each of them, and each is sent again
+//     or settled by itself. What goes wrong for one name (another type, another format) is the
+//     answer to that call alone. If the command is refused because of its keys (a right that is
+//     missing, a server that takes one slot at a time), it was not executed, and the calls are sent
+//     one by one.
 //   - A call is given up before it was sent: it is not sent, and needs no clean-up.
 //   - The server forgets its scripts: they are sent in full.
 //   - The server restarts empty: holders are lost at their next renewal, waiters arrive again. With

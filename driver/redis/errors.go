@@ -26,5 +26,5 @@ func (b *Backend) explain(ctx context.Context, name string, err error) error {
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.space.Key(name), err)
 	}
-	return fault.Explain(err, "docs/redis.md")
+	return fault.Explain(err, page)
 }

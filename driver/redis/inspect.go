@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 // Inspect implements [driver.Backend].
@@ -37,7 +36,9 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		}
 		f = "1"
 	}
-	reply, err := b.ask(ctx, name, b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), f))
+	c := b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), f)
+	c.rare = true
+	reply, err := b.ask(ctx, name, c)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (b *Backend) listNode(ctx context.Context, c redis.Cmdable) (used []string,
 		for i, name := range names {
 			calls[i] = b.call(inspectScript, name)
 		}
-		script.Exec(ctx, b.rdb, calls)
+		b.pipes.exec(ctx, calls)
 		for i, c := range calls {
 			if c.Err != nil {
 				return nil, b.explain(ctx, names[i], c.Err)

@@ -17,6 +17,7 @@ import (
 func init() {
 	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"} {
 		driver.Register(scheme, open)
+		driver.RegisterChecker(scheme, check)
 	}
 }
 
@@ -35,32 +36,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	var rdb redis.UniversalClient
-	switch strings.Replace(c.URL.Scheme, "rediss", "redis", 1) {
-	case "redis":
-		rdb = redis.NewClient(s.conn.Options(s.hosts[0]))
-	case "redis+sentinel":
-		o := s.conn.Options("")
-		f := &redis.FailoverOptions{
-			MasterName: s.master, SentinelAddrs: s.hosts,
-			SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
-			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
-			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-			PoolSize: o.PoolSize, MaxRetries: -1,
-		}
-		conn.Newer(f)
-		rdb = redis.NewFailoverClient(f)
-	default:
-		o := s.conn.Options("")
-		f := &redis.ClusterOptions{
-			Addrs:    s.hosts,
-			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
-			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-			PoolSize: o.PoolSize,
-		}
-		conn.Newer(f)
-		rdb = redis.NewClusterClient(f)
-	}
+	rdb := s.client(c.URL.Scheme)
 	s.o.Identity = strings.Join(append(slices.Sorted(slices.Values(s.hosts)), s.master, strconv.Itoa(s.conn.DB)), ",")
 	b, err := newBackend(rdb, s.o, c.URL.Scheme)
 	if err == nil {
@@ -72,6 +48,35 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), err)
 	}
 	return b, nil
+}
+
+// client makes the client library's client. It does not reach the server yet.
+func (s *settings) client(scheme string) redis.UniversalClient {
+	switch strings.Replace(scheme, "rediss", "redis", 1) {
+	case "redis":
+		return redis.NewClient(s.conn.Options(s.hosts[0]))
+	case "redis+sentinel":
+		o := s.conn.Options("")
+		f := &redis.FailoverOptions{
+			MasterName: s.master, SentinelAddrs: s.hosts,
+			SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
+			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+			PoolSize: o.PoolSize, MaxRetries: -1,
+		}
+		conn.Newer(f)
+		return redis.NewFailoverClient(f)
+	default:
+		o := s.conn.Options("")
+		f := &redis.ClusterOptions{
+			Addrs:    s.hosts,
+			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+			PoolSize: o.PoolSize,
+		}
+		conn.Newer(f)
+		return redis.NewClusterClient(f)
+	}
 }
 
 // reach reads a name, with the rights that the driver needs.

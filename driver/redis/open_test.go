@@ -58,7 +58,7 @@ func TestURL(t *testing.T) {
 		if got != want {
 			t.Errorf("%s is read as\n%s, want\n%s", raw, got, want)
 		}
-		if o := (Options{Prefix: "p", GrantWindow: time.Second, KeepTokens: 10 * time.Minute}); s.o != o {
+		if o := (Options{Prefix: "p", GrantWindow: 3 * time.Second, KeepTokens: 10 * time.Minute}); s.o != o {
 			t.Errorf("%s has the options %+v, want %+v", raw, s.o, o)
 		}
 		if s.conn.TLS != nil && (s.conn.TLS.InsecureSkipVerify || strings.Contains(raw, "name=name") != (s.conn.TLS.ServerName == "name")) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,6 +24,10 @@ const (
 	// movesMax is how long the nodes of a Cluster may contradict each other about where a slot is.
 	movesMax = 3 * time.Second
 
+	// patience is how long a call may take before its caller watches for more than the answer: to
+	// ask a context for its end costs as much as the call does.
+	patience = 20 * time.Millisecond
+
 	// directTimeout is how long a call may take that its caller sends itself.
 	directTimeout = 40 * time.Millisecond
 )
@@ -29,22 +35,30 @@ const (
 // call is one script to run on one name.
 type call struct {
 	script.Call
+	key [1]string // in Keys
 
-	sent   time.Time     // before it was first given to the network
-	copies int           // how often it was sent, or may have been
-	done   chan struct{} // has a token in it when the pipeline is over
+	sent   time.Time // before it was first given to the network
+	copies int       // how often it was sent, or may have been
+	done   chan bool // true when the pipeline is over; before that, at most once, false: it is late
 
 	// newConnection means that no connection for it can be an old one that is dead. If there is no
 	// answer in time, it is not sent again.
 	newConnection bool
 
+	// rare means that a copy cannot say what an earlier one did: it is given the time of a
+	// connection, not sent again after directTimeout.
+	rare bool
+
 	// pipelines.mu guards what follows.
+	late    bool // its caller watches for more than done
 	taken   bool // it is in a pipeline
 	dropped bool // nobody waited for it any more before it was in one
 }
 
-func newCall(s *script.Script, keys []string, args ...any) *call {
-	return &call{Call: script.Call{Script: s, Keys: keys, Args: args}, done: make(chan struct{}, 1)}
+func newCall(s *script.Script, key string, common, args []any) *call {
+	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, key: [1]string{key}, done: make(chan bool, 2)}
+	c.Keys = c.key[:]
+	return c
 }
 
 // count records that the call is sent.
@@ -60,16 +74,20 @@ func (c *call) count() {
 type pipelines struct {
 	rdb    redis.UniversalClient
 	direct *redis.Client // rdb with little time for each call; nil for a Cluster
+	apart  atomic.Bool   // each call is a command of its own
 
 	mu    sync.Mutex
 	nodes map[*redis.Client]*node
+	watch *time.Timer // nil: there was nothing to watch yet
+	armed bool        // the timer is running
 }
 
 // node is what is to be sent to one node.
 type node struct {
 	queue   []*call
-	senders int           // pipelines under way
-	took    time.Duration // the last one; 0: not known
+	flights [sendersMax][]*call // the pipelines under way
+	senders int                 // how many those are
+	took    time.Duration       // the last one; 0: not known
 }
 
 func newPipelines(rdb redis.UniversalClient) *pipelines {
@@ -77,6 +95,8 @@ func newPipelines(rdb redis.UniversalClient) *pipelines {
 	if c, ok := rdb.(*redis.Client); ok {
 		p.direct = c.WithTimeout(directTimeout)
 	}
+	_, cluster := rdb.(*redis.ClusterClient)
+	p.apart.Store(cluster) // where calls that are in one slot are rare
 	return p
 }
 
@@ -86,19 +106,21 @@ func newPipelines(rdb redis.UniversalClient) *pipelines {
 func (p *pipelines) run(ctx context.Context, closed <-chan struct{}, c *call) (any, error) {
 	wait, start := 10*time.Millisecond, time.Now()
 	for {
-		if !p.sendDirectly(ctx, c) {
+		if c.rare || !p.sendDirectly(ctx, c) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
 			p.send(c)
-			select {
-			case <-c.done:
-			case <-ctx.Done():
-				p.drop(c)
-				return nil, ctx.Err()
-			case <-closed:
-				p.drop(c)
-				return nil, driver.ErrClosed
+			for over := <-c.done; !over; {
+				select {
+				case over = <-c.done:
+				case <-ctx.Done():
+					p.drop(c)
+					return nil, ctx.Err()
+				case <-closed:
+					p.drop(c)
+					return nil, driver.ErrClosed
+				}
 			}
 		}
 		switch {
@@ -122,7 +144,7 @@ func (p *pipelines) run(ctx context.Context, closed <-chan struct{}, c *call) (a
 // changes of goroutine that it saves cost as much as the way to the server. The caller cannot leave
 // meanwhile, so there is little time. When that is over, the call goes the usual way, as a copy.
 func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
-	if p.direct == nil {
+	if p.direct == nil || ctx.Err() != nil {
 		return false
 	}
 	p.mu.Lock()
@@ -135,7 +157,8 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	p.mu.Unlock()
 	c.count()
 	start := time.Now()
-	short, cancel := context.WithTimeout(ctx, directTimeout) // it may have to open a connection
+	// It may have to open a connection, or to wait for one.
+	short, cancel := context.WithTimeout(context.Background(), directTimeout)
 	script.Exec(short, p.direct, []*call{c})
 	cancel()
 	took := time.Since(start)
@@ -157,8 +180,10 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 // send has the call sent in a pipeline.
 func (p *pipelines) send(c *call) {
 	c.count()
-	c.taken = false
+	c.taken, c.late = false, false
 	if _, ok := p.rdb.(*redis.ClusterClient); ok {
+		c.late = true
+		c.done <- false
 		go func() { p.enqueue(masterOf(p.rdb, c.Keys[0]), c) }() // it may have to ask the Cluster
 		return
 	}
@@ -185,9 +210,40 @@ func (p *pipelines) enqueue(rdb *redis.Client, c *call) {
 		p.nodes[rdb] = n
 	}
 	n.queue = append(n.queue, c)
+	p.arm()
 	if n.senders < sendersMax {
 		n.senders++
 		go p.drain(rdb, n)
+	}
+}
+
+// arm makes sure that what is late will be found. mu is held.
+func (p *pipelines) arm() {
+	switch {
+	case p.armed:
+		return
+	case p.watch == nil:
+		p.watch = time.AfterFunc(patience, p.findLate)
+	default:
+		p.watch.Reset(patience)
+	}
+	p.armed = true
+}
+
+// findLate tells the callers of the calls that are not over yet, until there are none.
+func (p *pipelines) findLate() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed = false
+	for _, n := range p.nodes {
+		for _, calls := range append(n.flights[:], n.queue) {
+			for _, c := range calls {
+				if p.arm(); !c.late {
+					c.late = true
+					c.done <- false
+				}
+			}
+		}
 	}
 }
 
@@ -215,11 +271,24 @@ func (n *node) take() []*call {
 	return calls
 }
 
+// exec runs the calls: on one server together, as long as it allows that.
+func (p *pipelines) exec(ctx context.Context, calls []*call) {
+	if p.apart.Load() {
+		script.Exec(ctx, p.rdb, calls)
+	} else if !script.ExecTogether(ctx, p.rdb, calls) {
+		p.apart.Store(true)
+	}
+}
+
 // drain sends pipelines to a node until there is nothing left to send.
 func (p *pipelines) drain(rdb *redis.Client, n *node) {
-	for {
+	for many := true; ; {
+		if many {
+			runtime.Gosched() // those who are about to send something, now that they run
+		}
 		p.mu.Lock()
 		calls := n.take()
+		many = len(calls) > 1
 		if len(calls) == 0 {
 			if n.senders--; n.senders == 0 && rdb != nil { // nodes come and go
 				delete(p.nodes, rdb)
@@ -227,18 +296,31 @@ func (p *pipelines) drain(rdb *redis.Client, n *node) {
 			p.mu.Unlock()
 			return
 		}
+		flight := n.depart(calls)
 		p.mu.Unlock()
 		start := time.Now()
-		script.Exec(context.Background(), p.rdb, calls)
+		p.exec(context.Background(), calls)
 		took := time.Since(start)
 		if fault.Transient(calls[0].Err) {
 			took = 0
 		}
 		p.mu.Lock()
 		n.took = took
+		n.flights[flight] = nil
 		p.mu.Unlock()
 		for _, c := range calls {
-			c.done <- struct{}{}
+			c.done <- true
 		}
 	}
+}
+
+// depart records that a pipeline is under way, and returns its place.
+func (n *node) depart(calls []*call) int {
+	for i, f := range n.flights {
+		if f == nil {
+			n.flights[i] = calls
+			return i
+		}
+	}
+	panic("more pipelines than senders")
 }

@@ -53,7 +53,7 @@ func (b *Backend) releaseCall(r driver.Request, tombstone bool) *call {
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. mu is
 // held.
-func (b *Backend) giveUp(m *kit.Request) {
+func (b *Backend) giveUp(m *request) {
 	if !m.Stands && !m.Uncertain {
 		b.requests.Remove(m)
 		return
@@ -62,12 +62,12 @@ func (b *Backend) giveUp(m *kit.Request) {
 }
 
 // settle releases a request until the server has answered.
-func (b *Backend) settle(m *kit.Request) {
+func (b *Backend) settle(m *request) {
 	settled := kit.Settle(b.life.Context(), m.TTL, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		b.mu.Lock()
-		c := b.releaseCall(m.Request, m.Uncertain)
+		c := b.releaseCall(m.Request.Request, m.Uncertain)
 		b.mu.Unlock()
 		_, err := b.pipes.run(ctx, b.life.Closed(), c)
 		return err

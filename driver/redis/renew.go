@@ -7,7 +7,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 // renewMax is how many renewals go in one pipeline.
@@ -68,9 +67,9 @@ func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 				for _, c := range queue[:n] {
 					c.sent = sent
 				}
-				script.Exec(ctx, b.rdb, queue[:n])
+				b.pipes.exec(ctx, queue[:n])
 				for _, c := range queue[:n] {
-					c.done <- struct{}{}
+					c.done <- true
 				}
 				queue = queue[n:]
 			}

@@ -19,7 +19,8 @@ var (
 	breakScript   = load(script.WhenFull, "break")
 )
 
-// load reads a script, with what all of them begin with and what most of them include.
+// load reads a script, with what all of them begin with and what most of them include: as it is,
+// and for many names.
 func load(flags, name string) *script.Script {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
@@ -28,5 +29,7 @@ func load(flags, name string) *script.Script {
 		}
 		return string(text)
 	}
-	return script.New(flags + read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1))
+	include := func(text, part, by string) string { return strings.Replace(text, "--- include "+part+"\n", by, 1) }
+	one := read("begin") + include(read(name), "queue.lua", read("queue"))
+	return script.New(flags+read("clock")+one, flags+read("clock")+include(read("many"), "the script", one))
 }

@@ -1,6 +1,8 @@
 package redis
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -11,16 +13,24 @@ import (
 // have been lost, or the client ahead may be dead.
 const checkInterval = time.Second
 
+// request is a request of this client, with what it knows of its place in the queue.
+type request struct {
+	kit.Request
+	place int64     // where it waits, as the server last said
+	asked time.Time // before that call was sent
+	news  grantNews // the last message that it was granted
+}
+
 // waiter is an Acquire that waits.
-type waiter = kit.Waiter[*kit.Request]
+type waiter = kit.Waiter[*request]
 
 // keptFor is how long the server keeps a request that waits since it was last asked for, as
-// lua/acquire.lua has it.
+// lua/queue.lua has it.
 func keptFor(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
 
 // addWaiter adds an Acquire to those who wait. round is the value that b.round had when it asked
 // the server. If all were woken since then, it asks again at once.
-func (b *Backend) addWaiter(m *kit.Request, round uint64) *waiter {
+func (b *Backend) addWaiter(m *request, round uint64) *waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w, _, _ := b.waiters.Add(m)
@@ -36,11 +46,12 @@ func (b *Backend) removeWaiter(w *waiter) {
 	b.waiters.Remove(w)
 }
 
-// waits draws the conclusions from the server's answer that a request waits. Only the first of its
-// name draws any.
-func (b *Backend) waits(w *waiter, a acquireReply) {
+// waits draws the conclusions from the server's answer, to a call that was sent at that time, that
+// a request waits. Those about others only the first of its name draws.
+func (b *Backend) waits(w *waiter, a acquireReply, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	w.Request.place, w.Request.asked = a.place, asked
 	g := b.waiters.Group(w.Request.Name)
 	if g == nil || g.First() != w {
 		return
@@ -63,20 +74,50 @@ func (b *Backend) wakeAll() {
 	b.waiters.WakeAll()
 }
 
-// receive acts on a message: the ID of a request that was granted, or, after a "-", of one that was
-// ended by force.
-func (b *Backend) receive(payload string) {
-	text, ended := payload, false
-	if len(text) > 0 && text[0] == '-' {
-		text, ended = text[1:], true
+// told returns the grant of which a message told, if that proves the hold for long enough. The
+// server granted the request after it had said that it waits in that place, so the hold lasts until
+// what it was granted for has passed since that call was sent, however late the message is. Nobody
+// has to confirm it. A fixed lease is confirmed all the same, since nobody renews it, and so is a
+// grant that counts only if replicas have it.
+func (b *Backend) told(m *request) (driver.Grant, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := m.news
+	if g.place == 0 || g.place != m.place || m.Fixed || b.o.WaitReplicas > 0 || time.Since(m.asked) > g.ttl/2 {
+		return driver.Grant{}, false
 	}
+	m.Until = m.asked.Add(g.ttl)
+	return driver.Grant{Token: g.token, TTL: g.ttl, SentAt: m.asked}, true
+}
+
+// grantNews is a message that a request was granted: in which place it had waited, and what it got.
+type grantNews struct {
+	place int64
+	token driver.Token
+	ttl   time.Duration
+}
+
+// receive acts on a message: of a request that was granted, its ID and the grantNews, or, after a
+// "-", the ID of one that was ended by force.
+func (b *Backend) receive(payload string) {
+	text, ended := strings.CutPrefix(payload, "-")
 	var id driver.ID
-	if id.UnmarshalText([]byte(text)) != nil {
+	var news grantNews
+	f := strings.Fields(text)
+	switch {
+	case len(f) == 0 || id.UnmarshalText([]byte(f[0])) != nil:
 		return
+	case len(f) == 4:
+		var n [3]int64
+		for i := range n {
+			n[i], _ = strconv.ParseInt(f[1+i], 10, 64)
+		}
+		news = grantNews{n[0], driver.Token(n[1]), time.Duration(n[2]) * time.Microsecond}
 	}
 	b.mu.Lock()
 	m, is := b.requests.Find(id)
 	if is {
+		m.news = news
 		b.waiters.Notify(m)
 	}
 	lost := b.lost

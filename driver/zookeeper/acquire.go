@@ -302,7 +302,7 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 	s.b.mu.Unlock()
 	err = s.withParents(ctx, dir+"/x", func() error {
 		w := s.sending()
-		res, err := s.Multi(ctx, late, ops...)
+		res, err := s.execute(ctx, req.Name, false, late, ops...)
 		var stat *zk.Stat
 		if err == nil {
 			if stat = res[len(res)-1].Stat; stat == nil {

@@ -115,7 +115,7 @@ func (s *session) serveListings(key dirKey, d *directory) {
 				err = s.Sync(s.b.life.Context(), s.b.dir(key.name))
 			}
 			if err == nil {
-				err = l.read(s.b.life.Context())
+				err = l.read()
 			}
 			l.err = err
 			close(l.done)
@@ -147,8 +147,8 @@ func (s *session) startRead(ctx context.Context) (free func(), err error) {
 }
 
 // read lists the directory. One that is not there has no children, and version -1.
-func (l *listing) read(ctx context.Context) error {
-	children, stat, err := l.s.Children(ctx, l.s.b.dir(l.name))
+func (l *listing) read() error {
+	children, stat, err := l.s.AwaitChildren(l.s.b.dir(l.name))
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		l.version = -1

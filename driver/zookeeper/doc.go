@@ -120,6 +120,12 @@
 //   - Acquire: one transaction creates the request's node and touches the directory. The new state
 //     of the directory says whether the request is alone there: then it holds. Otherwise the
 //     children are listed, and the rule decides. The transaction's zxid is the token.
+//   - Batches: while few transactions of a session are under way, each travels alone and at once.
+//     Beyond that acquires and releases of different names travel as parts of one transaction. It
+//     waits for more parts for a millisecond at most. Those of one name do not, since what one
+//     transaction creates has one zxid. On a user's connection none do. If the server refuses a
+//     part it executes none; its answer tells which, and the others are sent again, each alone. The
+//     release of a hold that had to wait goes alone: others are likely to wait for it.
 //   - Listing: it shows all that was created before it was sent, so all requests of a session that
 //     asked for it by then share it. One listing of a directory is under way at a time.
 //   - Wait: the client watches what the request depends on, which is one node, or n of a semaphore
@@ -147,6 +153,7 @@
 //     may still be under way, so 2 s later the children are listed once more, and copies are
 //     removed. A listing that fails is repeated until it succeeds or the session is over, whoever
 //     gave up meanwhile.
+//   - The reply to a batch: each of its parts is settled as if it had travelled alone.
 //   - The reply to a release: it is sent again, and finds nothing: that is success.
 //   - The reply to a proof: the next one finds the version one ahead, and its own data there. Any
 //     other difference means that somebody broke a hold.

@@ -17,19 +17,39 @@ import (
 
 // Inspect implements [driver.Backend].
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	s, err := b.anySession(ctx)
+	var ns []*node
+	err := b.read(ctx, func(s *session) (err error) {
+		ns, err = s.readQueue(ctx, name)
+		return err
+	})
 	if err != nil {
-		return driver.Queue{}, b.explain(ctx, err)
-	}
-	ns, err := s.readQueue(ctx, name)
-	if err != nil {
-		return driver.Queue{}, b.explain(ctx, err)
+		return driver.Queue{}, err
 	}
 	q := queueOf(ns)
 	for _, e := range q.Waiters() {
 		e.Token = 0 // who waits has none yet
 	}
 	return q, nil
+}
+
+const (
+	mostReads = 3
+	readAgain = 50 * time.Millisecond // between two of them
+)
+
+// read has f read on a session, and again if the connection broke meanwhile: a server that cannot
+// be reached at once says so by another error.
+func (b *Backend) read(ctx context.Context, f func(*session) error) error {
+	for reads := 1; ; reads++ {
+		s, err := b.anySession(ctx)
+		if err == nil {
+			err = f(s)
+		}
+		again := errors.Is(err, zk.ErrConnectionClosed) && reads < mostReads
+		if !again || kit.Pause(ctx, b.life.Closed(), readAgain) != nil {
+			return b.explain(ctx, err)
+		}
+	}
 }
 
 // details are what is known of requests beside their nodes' names.
@@ -302,20 +322,26 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 }
 
 // List implements [driver.Lister].
-func (b *Backend) List(ctx context.Context) ([]string, error) {
-	s, err := b.anySession(ctx)
-	if err != nil {
-		return nil, b.explain(ctx, err)
+func (b *Backend) List(ctx context.Context) (in []string, err error) {
+	err = b.read(ctx, func(s *session) (err error) {
+		in, err = s.namesInUse(ctx)
+		return err
+	})
+	return in, err
+}
+
+// namesInUse returns the names that have requests.
+func (s *session) namesInUse(ctx context.Context) (in []string, err error) {
+	locks := s.b.root + "/locks"
+	if err := s.Sync(ctx, locks); err != nil {
+		return nil, err
 	}
-	if err := s.Sync(ctx, b.root+"/locks"); err != nil {
-		return nil, b.explain(ctx, err)
-	}
-	dirs, _, err := s.Children(ctx, b.root+"/locks")
+	dirs, _, err := s.Children(ctx, locks)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, b.explain(ctx, err)
+		return nil, err
 	}
 	var names []string
 	for _, dir := range dirs {
@@ -329,11 +355,10 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 		used[i] = len(ns) > 0
 		return err
 	})
-	var in []string
 	for i, name := range names {
 		if used[i] {
 			in = append(in, name)
 		}
 	}
-	return in, b.explain(ctx, err)
+	return in, err
 }

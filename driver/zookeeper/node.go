@@ -135,6 +135,33 @@ func isFirst(children []string, own string) bool {
 	return there && ok
 }
 
+// predecessor returns the child that stands right before own, where the short cut of [isFirst]
+// suffices to tell: all that stands there is exclusive, with usual numbers, and none is a join. So
+// own waits for that child alone. False says nothing.
+func predecessor(children []string, own string) (before string, ok bool) {
+	const length, numberAt = 47, 37 // w:<32 digits>:0:<10 digits>
+	there, most := false, ""
+	for _, child := range children {
+		if len(child) != length || child[:2] != "w:" {
+			return "", false
+		}
+		n := child[numberAt:]
+		if n[0] < '0' || n[0] > '9' || n == "2147483647" {
+			return "", false
+		}
+		if child == own {
+			there = true
+		} else if n < own[len(own)-len(n):] && n > most {
+			before, most = child, n
+		}
+	}
+	if !there || before == "" {
+		return "", false
+	}
+	_, ok = parseNode("", before) // what is somebody else's stands against nobody
+	return before, ok
+}
+
 // wornOut reports whether the directory's numbers ran out: from then on they are all the same, or
 // negative, and only zxids tell the order.
 func wornOut(ns []*node) bool {

@@ -72,12 +72,7 @@ func TestFirst(t *testing.T) {
 		if !ok || own.entry.Join() || !isFirst(names, names[0]) {
 			return
 		}
-		var ns []*node
-		for _, name := range names {
-			if n, ok := parseNode("n", name); ok {
-				ns = append(ns, n)
-			}
-		}
+		ns := parseAll(names)
 		if sortNodes(ns); wornOut(ns) || ns[0].name != names[0] || queueOf(ns).Granted() < 1 {
 			t.Fatalf("%q is not the first of %q", names[0], names)
 		}
@@ -91,6 +86,67 @@ func TestFirst(t *testing.T) {
 	r.Owner = driver.NewID()
 	if j := stem(r) + "0000000011"; isFirst([]string{one, j}, one) {
 		t.Error("isFirst does not see a join")
+	}
+}
+
+func parseAll(names []string) (ns []*node) {
+	for _, name := range names {
+		if n, ok := parseNode("n", name); ok {
+			ns = append(ns, n)
+		}
+	}
+	return ns
+}
+
+// TestPredecessor holds the other short cut to the rule.
+func TestPredecessor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var names []string
+		for i := range rapid.IntRange(2, 6).Draw(t, "n") {
+			r := driver.Request{ID: driver.NewID()}
+			if r.Owner = r.ID; rapid.IntRange(0, 9).Draw(t, "any") == 0 {
+				r = anyRequest(t)
+			}
+			seq := rapid.SampledFrom([]int32{0, 1, 2, 5, 9, 10, 11, 99, 100, math.MaxInt32 - 1, math.MaxInt32, -3}).Draw(t, "seq")
+			name := stem(r) + fmt.Sprintf("%010d", seq)
+			switch rapid.IntRange(0, 19).Draw(t, "foreign") {
+			case 0:
+				name = "foreign"
+			case 1:
+				name = "w:" + strings.Repeat("x", 32) + fmt.Sprintf(":0:%010d", i)
+			}
+			if !slices.ContainsFunc(names, func(n string) bool { return n[len(n)-min(len(n), 10):] == name[len(name)-min(len(name), 10):] }) {
+				names = append(names, name)
+			}
+		}
+		own, ok := parseNode("n", names[0])
+		if !ok || own.entry.Join() {
+			return
+		}
+		before, ok := predecessor(names, names[0])
+		if !ok {
+			return
+		}
+		ns := parseAll(names)
+		sortNodes(ns)
+		q, at := queueOf(ns), slices.IndexFunc(ns, func(n *node) bool { return n.name == names[0] })
+		deps := q.Depends(at)
+		if wornOut(ns) || len(q.Joins) > 0 || q.Granted() > at || len(deps) != 1 || deps[0] != &ns[at-1].entry || ns[at-1].name != before {
+			t.Fatalf("%q does not wait for %q alone, among %q", names[0], before, names)
+		}
+		if _, err := (driver.Queue{Arrivals: q.Arrivals[:at]}).Admit(own.entry.Request); err != nil {
+			t.Fatalf("%q is refused: %v", names[0], err)
+		}
+	})
+	r := driver.Request{ID: driver.NewID()}
+	r.Owner = r.ID
+	one, two, three := stem(r)+"0000000009", stem(r)+"0000000010", stem(r)+"0000000011"
+	if before, ok := predecessor([]string{three, one, two}, three); !ok || before != two {
+		t.Errorf("%q waits for %q, %t", three, before, ok)
+	}
+	r.Owner = driver.NewID()
+	if _, ok := predecessor([]string{one, two, stem(r) + "0000000012"}, two); ok {
+		t.Error("the short cut does not see a join")
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 func init() {
 	for _, scheme := range []string{"zookeeper", "zk", "zookeepers", "zks"} {
 		driver.Register(scheme, open)
+		driver.RegisterChecker(scheme, check)
 	}
 }
 

@@ -38,16 +38,18 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return nil
 	}
+	// Where it had to wait others are likely to wait behind it.
+	urgent := req.granted && req.Stands
 	req.releasing = true // no proof of the session checks it any more
 	b.mu.Unlock()
 	version := int32(0)
 	if broken {
 		version = -1
 	}
-	err := s.deleteRequest(ctx, req, at, version)
+	err := s.deleteRequest(ctx, req, at, version, urgent)
 	if errors.Is(err, zk.ErrBadVersion) { // somebody broke it, and no proof has found that yet
 		broken = true
-		err = s.deleteRequest(ctx, req, at, -1)
+		err = s.deleteRequest(ctx, req, at, -1, urgent)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,11 +70,12 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 }
 
 // deleteRequest deletes the node of a request. After a disconnect it sends that again: a node that
-// is gone then was deleted by the earlier copy, as far as anybody can tell.
-func (s *session) deleteRequest(ctx context.Context, req *request, at string, version int32) error {
+// is gone then was deleted by the earlier copy, as far as anybody can tell. If it is urgent it does
+// not wait for what might travel with it.
+func (s *session) deleteRequest(ctx context.Context, req *request, at string, version int32, urgent bool) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		w := s.sending()
-		err := s.Delete(ctx, at, version)
+		_, err := s.execute(ctx, req.Name, urgent, nil, &zk.DeleteRequest{Path: at, Version: version})
 		if err == nil {
 			s.recordWrite(w)
 		} else if !conn.Refused(err) {

@@ -45,12 +45,13 @@ const (
 // goes when it ends.
 type session struct {
 	*conn.Session
-	own   *conn.Conn // the driver's connection; nil: it is the user's
-	b     *Backend
-	ttl   time.Duration // of its leases, at most
-	node  string        // the path of its own node
-	turn  chan struct{} // held by whoever proves it
-	reads chan struct{} // has a token for each listing and watch under way
+	own    *conn.Conn // the driver's connection; nil: it is the user's
+	b      *Backend
+	ttl    time.Duration // of its leases, at most
+	node   string        // the path of its own node
+	turn   chan struct{} // held by whoever proves it
+	reads  chan struct{} // has a token for each listing and watch under way
+	writes batcher
 
 	pinged time.Time // when monitor last gave a sign of life
 
@@ -182,6 +183,7 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*request{}, busy: time.Now(),
 	}
 	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.life.Closed(), Root: b.locks()})
+	s.writes.send, s.writes.sendAlone = s.Start, s.executeAlone
 	err := s.begin(ctx, ttl)
 	if err == nil {
 		s.node = fmt.Sprintf("%s/sessions/%016x-%s", b.root, uint64(s.ID), b.id)

@@ -3,9 +3,11 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"path"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -14,19 +16,26 @@ import (
 )
 
 // withParents runs f, which creates the node at that path. If parents are missing it makes them and
-// runs f again.
+// runs f again: for as long as they vanish in between, until ctx ends.
 func (s *session) withParents(ctx context.Context, at string, f func() error) error {
-	const tries = 10 // what vanishes again and again is made again, but not for ever
 	for try := 0; ; try++ {
 		err := retry(ctx, f)
-		if !errors.Is(err, zk.ErrNoNode) || try > tries {
+		if !errors.Is(err, zk.ErrNoNode) {
 			return err
+		}
+		if try > 0 { // Whoever removes them may be as quick as this is. Chance ends that.
+			if err := kit.Pause(ctx, s.b.life.Closed(), rand.N(vanishPause)); err != nil {
+				return err
+			}
 		}
 		if err := s.mkdir(ctx, path.Dir(at)); err != nil {
 			return err
 		}
 	}
 }
+
+// vanishPause bounds the pause before directories that vanished are made again.
+const vanishPause = 10 * time.Millisecond
 
 // mkdir makes a directory and what is missing above it. That of a name is a container, which the
 // server removes when it has been empty for a while. The root node says the format.

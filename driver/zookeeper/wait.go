@@ -32,6 +32,10 @@ func (s *session) check(ctx context.Context, req *request) (a answer, err error)
 		a.granted = true
 		return a, nil
 	}
+	if before, ok := predecessor(l.children, own); ok {
+		a.deps = []string{dir + "/" + before}
+		return a, nil
+	}
 	v, err := l.view()
 	if err != nil {
 		return a, err
@@ -61,7 +65,7 @@ func (s *session) withdraw(ctx context.Context, req *request, reason error) erro
 	s.b.mu.Lock()
 	at := req.path
 	s.b.mu.Unlock()
-	err := s.deleteRequest(ctx, req, at, -1)
+	err := s.deleteRequest(ctx, req, at, -1, false)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, conn.ErrEnded) {
 		return err // it goes on in the background
 	}
@@ -83,8 +87,8 @@ func (s *session) wait(ctx context.Context, req *request, a answer) error {
 	s.addWaiter(req, a.seen)
 	defer s.removeWaiter(req)
 	for _, at := range a.deps {
-		s.watch(ctx, at, req.wake)
-		defer s.unwatch(at, req.wake)
+		s.watch(ctx, at, req)
+		defer s.unwatch(at, req)
 	}
 	select {
 	case <-req.wake:

@@ -11,19 +11,19 @@ import (
 // it stays when nobody waits any more, for who comes next. So the watches at a server are bounded
 // by the requests that stand in its queues, however many come and go behind them.
 type watch struct {
-	waiters map[kit.Signal]struct{} // who is woken
+	waiters map[*request]struct{} // who is woken
 }
 
-// watch sets wake when the node changes or is gone, or when that is in doubt. It returns when the
-// watch stands, or ctx ends.
-func (s *session) watch(ctx context.Context, at string, wake kit.Signal) {
+// watch wakes a request when the node changes or is gone, or when that is in doubt. It returns when
+// the watch stands, or ctx ends.
+func (s *session) watch(ctx context.Context, at string, req *request) {
 	s.mu.Lock()
 	if w := s.watches[at]; w != nil {
-		w.waiters[wake] = struct{}{}
+		w.waiters[req] = struct{}{}
 		s.mu.Unlock()
 		return
 	}
-	w := &watch{waiters: map[kit.Signal]struct{}{wake: {}}}
+	w := &watch{waiters: map[*request]struct{}{req: {}}}
 	s.watches[at] = w
 	s.mu.Unlock()
 	failed := func(err error) {
@@ -49,11 +49,11 @@ func (s *session) watch(ctx context.Context, at string, wake kit.Signal) {
 }
 
 // unwatch ends that for one waiter.
-func (s *session) unwatch(at string, wake kit.Signal) {
+func (s *session) unwatch(at string, req *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.watches[at]; w != nil {
-		delete(w.waiters, wake)
+		delete(w.waiters, req)
 	}
 }
 
@@ -61,8 +61,8 @@ func (s *session) unwatch(at string, wake kit.Signal) {
 func (s *session) fire(at string) {
 	if w := s.watches[at]; w != nil {
 		delete(s.watches, at)
-		for wake := range w.waiters {
-			wake.Set()
+		for req := range w.waiters {
+			req.wake.Set()
 		}
 	}
 }

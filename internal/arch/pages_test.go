@@ -114,8 +114,10 @@ var importPaths = map[string]string{
 	"dlock": module, "driver": module + "/driver", "conformance": module + "/conformance", "migrations": module + "/migrations",
 	"memory": module + "/driver/memory", "file": module + "/driver/file", "mysql": module + "/driver/mysql",
 	"zookeeper": module + "/driver/zookeeper", "etcd": module + "/driver/etcd", "redlock": module + "/driver/redis/redlock",
-	"redisdriver": module + "/driver/redis",
-	"redis":       "github.com/redis/go-redis/v9", "zk": "github.com/go-zookeeper/zk", "clientv3": "go.etcd.io/etcd/client/v3",
+	"redisdriver": module + "/driver/redis", "dlocktest": module + "/dlocktest", "dlockotel": module + "/otel", "dlockprometheus": module + "/prometheus",
+	"fence": module + "/fence", "fenceredis": module + "/driver/redis/fenceredis", "dlockhttp": module + "/dlockhttp", "dlockgrpc": module + "/dlockgrpc",
+	"grpc": "google.golang.org/grpc", "prometheus": "github.com/prometheus/client_golang/prometheus", "strings": "strings",
+	"redis": "github.com/redis/go-redis/v9", "zk": "github.com/go-zookeeper/zk", "clientv3": "go.etcd.io/etcd/client/v3",
 	"sql": "database/sql", "context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "time": "time", "os": "os",
 	"testing": "testing", "http": "net/http", "exec": "os/exec", "tls": "crypto/tls", "sync": "sync", "synctest": "testing/synctest",
 }
@@ -165,7 +167,7 @@ func TestSnippetsCompile(t *testing.T) {
 	bad := false
 	for line := range strings.Lines(string(out)) {
 		// a page may show how something is got, and leave its use to the reader
-		if strings.Contains(line, "declared and not used") || strings.HasPrefix(line, "#") {
+		if strings.Contains(line, "declared and not used") || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "go: downloading ") {
 			continue
 		}
 		bad = true
@@ -176,12 +178,12 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 }
 
-// everyDriver is a go.mod that has all drivers of this checkout.
+// everyDriver is a go.mod that has all modules of this checkout that pages use.
 func everyDriver(t *testing.T) string {
 	t.Helper()
 	text := "module example.com/pages\n\ngo 1.26.0\n"
 	for _, m := range modules(t) {
-		if m != "." && !strings.HasPrefix(m, "driver/") {
+		if m != "." && m != "otel" && m != "prometheus" && m != "dlockgrpc" && !strings.HasPrefix(m, "driver/") {
 			continue
 		}
 		dir, err := filepath.Abs(filepath.Join(root, m))
@@ -255,4 +257,36 @@ func snippet(t *testing.T, place, block string) string {
 		}
 	}
 	return src + body
+}
+
+// message is what the library says in the log.
+var message = regexp.MustCompile(`\.(?:Debug|Info|Warn|Error|Log)\([^"\n]*"(dlock: [^"]+)"`)
+
+// TestLogIsOnItsPage holds that the page on observing has each message of the log.
+func TestLogIsOnItsPage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/observing.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, pattern := range []string{"*.go", "internal/hold/*.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range message.FindAllStringSubmatch(string(text), -1) {
+				if n++; !strings.HasSuffix(f, "_test.go") && !strings.Contains(string(page), "| "+m[1]+" |") {
+					t.Errorf("docs/observing.md does not have the message %q of %s", m[1], f)
+				}
+			}
+		}
+	}
+	if n < 8 {
+		t.Errorf("found %d messages", n)
+	}
 }

@@ -45,15 +45,18 @@ func main() {
 	}
 }
 
-// services is the module that needs servers.
-const services = "conformance/containers"
+// services is the module that needs servers, and bench that which measures on them.
+const (
+	services = "conformance/containers"
+	bench    = "bench"
+)
 
 // longestFirst are all of its packages. Those that take longest begin, so that no core waits for
 // them at the end.
 var longestFirst = []string{"./mysql", "./zookeeper", "./redis", "./etcd", "./redlock", "./..."}
 
 // embedded are the packages that need none.
-var embedded = []string{".", "./driver", "./driver/memory", "./driver/file", "./conformance", "./migrations", "./internal/..."}
+var embedded = []string{".", "./driver", "./driver/memory", "./driver/file", "./conformance", "./migrations", "./fence", "./dlockhttp", "./internal/..."}
 
 // pure are the packages of which some tests, in which the race detector finds nothing, are whole
 // without it only.
@@ -106,9 +109,13 @@ func (c *check) run(size string) error {
 		onServers = append(onServers, c.least())
 	}
 	// What computes, and beside it what mostly waits.
-	return c.sideBySide(
-		slices.Concat([]step{c.gofmt()}, c.testAll(), c.lintAll(), c.otherSystems(systems)),
+	err := c.sideBySide(
+		slices.Concat([]step{c.gofmt()}, c.testAll(size), c.lintAll(), c.otherSystems(systems)),
 		onServers)
+	if size == "long" { // it measures, so it has the machine for itself
+		err = errors.Join(err, c.step(c.test(bench, []string{"./..."}, "-count=1")))
+	}
+	return err
 }
 
 // prepare sets what all steps need.
@@ -287,10 +294,10 @@ func modules() (dirs []string) {
 	return dirs
 }
 
-// testAll runs the tests of the modules that need no servers.
-func (c *check) testAll() (steps []step) {
+// testAll runs the tests of the modules that need no servers. In a long run those of bench do.
+func (c *check) testAll(size string) (steps []step) {
 	for _, m := range modules() {
-		if m != services {
+		if m != services && !(m == bench && size == "long") {
 			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-p=4"))
 		}
 	}
@@ -299,14 +306,20 @@ func (c *check) testAll() (steps []step) {
 
 // otherSystems vets modules for their users on other systems.
 func (c *check) otherSystems(modules []string) (steps []step) {
-	for _, system := range []string{"darwin", "windows"} {
+	for _, system := range []string{"darwin/arm64", "darwin/amd64", "windows/amd64"} {
 		steps = append(steps, step{"vet for " + system, func(out io.Writer) error {
+			kernel, machine, _ := strings.Cut(system, "/")
+			goFor := func(m string, args ...string) error {
+				return c.command(m, out, "env", append([]string{"GOOS=" + kernel, "GOARCH=" + machine, "CGO_ENABLED=0", "go"}, args...)...)
+			}
 			var errs []error
 			for _, m := range modules {
-				if m != services {
-					errs = append(errs, c.command(m, out, "env", "GOOS="+system, "CGO_ENABLED=0", "go", "vet", "./..."))
+				if m != services && m != bench {
+					errs = append(errs, goFor(m, "vet", "./..."))
 				}
 			}
+			// which calls the system's library: only the linker finds out whether it can
+			errs = append(errs, goFor(".", "test", "-c", "-o", os.DevNull, "./driver/file"))
 			return errors.Join(errs...)
 		}})
 	}

@@ -24,11 +24,14 @@ var kinds = []struct {
 	packages []string
 	modules  []string // of this repository, the root aside
 }{
-	{"library", []string{"driver/memory", "driver/file"}, nil},
+	{"library", []string{"driver/memory", "driver/file", "dlockhttp", "fence"}, nil},
 	{"etcd", []string{"driver/etcd"}, []string{"driver/etcd"}},
 	{"mysql", []string{"driver/mysql"}, []string{"driver/mysql"}},
 	{"redis", []string{"driver/redis", "driver/redis/redlock"}, []string{"driver/redis"}},
 	{"zookeeper", []string{"driver/zookeeper"}, []string{"driver/zookeeper"}},
+	{"dlockgrpc", []string{"dlockgrpc"}, []string{"dlockgrpc"}},
+	{"otel", []string{"otel"}, []string{"otel"}},
+	{"prometheus", []string{"prometheus"}, []string{"prometheus"}},
 	{"all", []string{"driver/all"}, []string{"driver/all", "driver/etcd", "driver/mysql", "driver/redis", "driver/zookeeper"}},
 }
 

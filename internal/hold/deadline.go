@@ -25,7 +25,7 @@ func (s *Set) setDeadline(h *Hold, at time.Time) {
 	if h.deadline = at; h.place < 0 {
 		heap.Push(d, h)
 	} else {
-		heap.Fix(d, h.place)
+		heap.Fix(d, int(h.place))
 	}
 	s.arm()
 }
@@ -33,7 +33,7 @@ func (s *Set) setDeadline(h *Hold, at time.Time) {
 // remove takes h out, if it is there.
 func (d *deadlines) remove(h *Hold) {
 	if h.place >= 0 {
-		heap.Remove(d, h.place)
+		heap.Remove(d, int(h.place))
 	}
 }
 
@@ -124,13 +124,13 @@ func (d *deadlines) Less(i, j int) bool { return d.heap[i].deadline.Before(d.hea
 // Swap is heap.Interface's.
 func (d *deadlines) Swap(i, j int) {
 	d.heap[i], d.heap[j] = d.heap[j], d.heap[i]
-	d.heap[i].place, d.heap[j].place = i, j
+	d.heap[i].place, d.heap[j].place = int32(i), int32(j)
 }
 
 // Push is heap.Interface's.
 func (d *deadlines) Push(x any) {
 	h := x.(*Hold)
-	h.place = len(d.heap)
+	h.place = int32(len(d.heap))
 	d.heap = append(d.heap, h)
 }
 

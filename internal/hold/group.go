@@ -25,6 +25,11 @@ type group struct {
 // succeeded is repeated after a third.
 const retryShare = 12
 
+// soon is how long after a grant of much less than was asked for its renewal begins. So the TTL
+// that was asked for begins behind the back of who waited for the grant, and a hold that is given
+// back at once costs no renewal.
+const soon = 10 * time.Millisecond
+
 // schedule adds the hold to the group of its TTL. s.mu is locked.
 func (s *Set) schedule(h *Hold) {
 	g := s.groups[h.ttl]
@@ -33,7 +38,7 @@ func (s *Set) schedule(h *Hold) {
 		s.groups[h.ttl] = g
 	}
 	s.renewBy(g, h.sentAt.Add(h.ttl/3))
-	h.group, h.slot = g, len(g.holds)
+	h.group, h.slot = g, int32(len(g.holds))
 	g.holds = append(g.holds, h)
 }
 
@@ -112,6 +117,7 @@ func (s *Set) renew(g *group) {
 	var (
 		unknown error
 		losses  []loss
+		told    = Renewal{TTL: g.ttl, Holds: len(hs), Took: s.now().Sub(start)}
 	)
 	for i, h := range hs {
 		p := driver.Renewal{Err: errors.New("the driver did not answer")}
@@ -122,14 +128,18 @@ func (s *Set) renew(g *group) {
 			losses = append(losses, l)
 		} else if p.Err != nil && !errors.Is(p.Err, driver.ErrLost) {
 			unknown = p.Err
+			told.Unknown++
 		}
 	}
 	s.tellHolders(losses)
-	// the log is the program's own and may hang: it comes when the next renewal is set
+	// the log and what observes are the program's own and may hang: they come when the next renewal
+	// is set
 	if s.renewAgain(g, start, unknown != nil) {
 		s.log.Warn("dlock: renewal failed; trying again", "backend", s.name, "ttl", g.ttl, "err", unknown)
 	}
-	s.logLosses(losses)
+	s.report(losses)
+	told.Lost = len(losses)
+	s.tellRenewal(told)
 }
 
 // renewAgain sets the timer for the next renewal after one that began at start. It reports whether

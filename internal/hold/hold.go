@@ -28,7 +28,8 @@ import (
 type Holder interface {
 	// Ended is called once, when the share is over: with [driver.ErrNotHeld] when the holder was
 	// detached, with [driver.ErrLost] or [driver.ErrClosed] when the hold ended so. If it is the
-	// hold that ended, the backend's Release comes after it.
+	// hold that ended, the backend's Release comes after it, and whoever observes the hold hears of
+	// it last.
 	Ended(end error)
 }
 
@@ -53,9 +54,10 @@ type Hold struct {
 	until  time.Time // the end of trust
 
 	deadline time.Time // in the heap of deadlines: never later than until
-	place    int       // in that heap; -1: none
+	place    int32     // in that heap; -1: none
+	slot     int32     // the place in its group
 	group    *group    // that renews it; nil: none
-	slot     int       // the place there
+	observer *observer // nil: none
 
 	next, prev *Hold // of the same name
 }
@@ -122,6 +124,9 @@ func (h *Hold) Granted(g driver.Grant, by Holder) error {
 	s.setDeadline(h, h.until)
 	if !h.req.Fixed {
 		s.schedule(h)
+		if h.ttl < h.req.TTL/3*2 {
+			s.renewBy(h.group, now.Add(soon))
+		}
 	}
 	return nil
 }

@@ -349,6 +349,46 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 	})
 }
 
+// A grant of less than was asked for is renewed soon, once, and then like any other; one that is
+// given back before costs no renewal.
+func TestAShortGrantIsRenewedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var renewed []time.Duration
+		began := time.Now()
+		s := newSet(t, &backend{renew: func(_ context.Context, rs []driver.Request) []driver.Renewal {
+			for range rs {
+				renewed = append(renewed, time.Since(began))
+			}
+			return answer(rs, nil)
+		}}, nil)
+		short := func() (*Hold, *holder) {
+			h, by := new(Hold), new(holder)
+			s.Expect(h, request("a"))
+			if err := h.Granted(driver.Grant{TTL: time.Second, SentAt: time.Now()}, by); err != nil {
+				t.Fatal(err)
+			}
+			return h, by
+		}
+		h, by := short()
+		time.Sleep(soon / 2)
+		if last, err := h.Detach(by); !last || err != nil {
+			t.Fatal(last, err)
+		}
+		s.Done()
+		began = began.Add(soon / 2)
+		h, _ = short()
+		time.Sleep(ttl - Margin(ttl))
+		synctest.Wait()
+		want := []time.Duration{soon, soon + ttl/3, soon + ttl/3*2}
+		if !slices.EqualFunc(renewed, want, func(a, b time.Duration) bool { return a >= b-soon/2 && a <= b }) {
+			t.Errorf("renewed after %v, want %v", renewed, want)
+		}
+		if left := time.Until(h.Until()); left < ttl/2 {
+			t.Errorf("trusted for %s only", left)
+		}
+	})
+}
+
 func TestAWaitForOneselfIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, new(backend), nil)

@@ -10,37 +10,49 @@ import (
 // loss is a hold that has just ended as lost, and why. Whoever has one tells of it.
 type loss struct {
 	h   *Hold
-	why string
+	why string // a key of why
 }
 
+// Why a hold was lost.
 const (
-	unproved = "trust in it ended before a renewal succeeded"
-	denied   = "the backend does not have it any more"
-	reported = "the backend reported it lost"
-	timeUp   = "its fixed time is over"
+	Unproved = "unproved" // trust in it ended before a renewal succeeded
+	Denied   = "denied"   // the backend does not have it any more
+	Reported = "reported" // the backend reported it lost
+	TimeUp   = "time up"  // its fixed time is over
 )
+
+// why is what the log says of them.
+var why = map[string]string{
+	Unproved: "trust in it ended before a renewal succeeded",
+	Denied:   "the backend does not have it any more",
+	Reported: "the backend reported it lost",
+	TimeUp:   "its fixed time is over",
+}
 
 // overdue says why trust in the hold is over.
 func (h *Hold) overdue() string {
 	if h.req.Fixed {
-		return timeUp
+		return TimeUp
 	}
-	return unproved
+	return Unproved
 }
 
 // lost ends the hold as lost, and remembers its owner before anybody hears of it. s.mu is locked;
 // tell comes after.
 func (s *Set) lost(h *Hold, why string) loss {
 	s.end(h, driver.ErrLost)
+	if h.observer != nil {
+		h.observer.end.Why = why
+	}
 	s.releases.remember(h.req.Owner)
 	return loss{h, why}
 }
 
-// tell tells all holders of the losses, then the log, which is the program's own and may take its
-// time.
+// tell tells all holders of the losses, then the log and who observes, which are the program's own
+// and may take their time.
 func (s *Set) tell(ls ...loss) {
 	s.tellHolders(ls)
-	s.logLosses(ls)
+	s.report(ls)
 }
 
 // tellHolders tells all holders; then it has the holds released, since somebody else is in after
@@ -56,7 +68,7 @@ func (s *Set) tellHolders(ls []loss) {
 	defer s.mu.Unlock()
 	for _, l := range ls {
 		r := release{l.h.req, true}
-		if l.why == timeUp { // for its holder; it stands against others until its time
+		if l.why == TimeUp { // for its holder; it stands against others until its time
 			s.releaseAt(l.h.sentAt.Add(l.h.ttl), r)
 		} else {
 			s.releaseLater(r)
@@ -64,13 +76,17 @@ func (s *Set) tellHolders(ls []loss) {
 	}
 }
 
-func (s *Set) logLosses(ls []loss) {
+// report tells the log of losses, and then who observes.
+func (s *Set) report(ls []loss) {
 	for _, l := range ls {
 		level := slog.LevelWarn
-		if l.why == timeUp { // as planned
+		if l.why == TimeUp { // as planned
 			level = slog.LevelDebug
 		}
-		s.log.Log(context.Background(), level, "dlock: lease lost", "name", l.h.req.Name, "backend", s.name, "token", l.h.token, "why", l.why)
+		s.log.Log(context.Background(), level, "dlock: lease lost", "name", l.h.req.Name, "backend", s.name, "token", l.h.token, "why", why[l.why])
+	}
+	for _, l := range ls {
+		l.h.tellObserver()
 	}
 }
 
@@ -85,9 +101,10 @@ func (s *Set) Report(id driver.ID) {
 		s.mu.Unlock()
 		return
 	}
-	l := s.lost(h, reported)
+	l := s.lost(h, Reported)
 	s.mu.Unlock()
-	s.tell(l)
+	s.tellHolders([]loss{l})
+	go s.report([]loss{l}) // the driver may have more losses to report
 }
 
 // Lost reports whether a hold of the owner on that name was lost here, while the backend may still

@@ -82,6 +82,10 @@ func (s *Set) releaseLater(r release) {
 	}
 }
 
+// ReleaseAt has the request, which is no hold, released in the background at that time. If the Set
+// is closed before, it is left to the backend.
+func (s *Set) ReleaseAt(at time.Time, r driver.Request) { s.releaseAt(at, release{Request: r}) }
+
 // releaseAt is releaseLater at that time. If the Set is closed before, it is left to the backend.
 func (s *Set) releaseAt(at time.Time, r release) {
 	time.AfterFunc(time.Until(at), func() {

@@ -15,12 +15,13 @@ type Backend interface {
 	Release(ctx context.Context, r driver.Request) error
 }
 
-// Config is what a Set is made of. All fields but Now are set.
+// Config is what a Set is made of. All fields but Renewed and Now are set.
 type Config struct {
 	Backend       Backend
 	Name          string // of the backend, for the log
 	FixedOutlives bool   // a fixed hold is not released by Close
 	Logger        *slog.Logger
+	Renewed       func(Renewal) // is told of each renewal; nil: nobody is
 
 	// Now is the clock; nil is time.Now. Tests set it, as if timers were late or the machine had
 	// been suspended.
@@ -33,6 +34,7 @@ type Set struct {
 	name          string
 	fixedOutlives bool
 	log           *slog.Logger
+	renewed       func(Renewal)
 	now           func() time.Time
 
 	ctx   context.Context // of the calls that the Set makes by itself; ends with Close
@@ -41,6 +43,7 @@ type Set struct {
 
 	mu        sync.Mutex // guards what follows, and all of every Hold and group
 	closed    bool
+	observed  []*Hold             // that Close ended, until ReportClosed
 	requests  map[driver.ID]*Hold // all that are under way or held
 	names     map[string]*Hold    // what is held under each name, the newest first, linked by next
 	deadlines deadlines
@@ -50,7 +53,7 @@ type Set struct {
 
 // New returns an empty Set. It has to be closed.
 func New(c Config) *Set {
-	s := &Set{backend: c.Backend, name: c.Name, fixedOutlives: c.FixedOutlives, log: c.Logger, now: c.Now}
+	s := &Set{backend: c.Backend, name: c.Name, fixedOutlives: c.FixedOutlives, log: c.Logger, renewed: c.Renewed, now: c.Now}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -61,7 +64,8 @@ func New(c Config) *Set {
 }
 
 // Close ends all holds as closed, and stops renewals and releases in the background. What it leaves
-// to be released is released by [Set.ReleaseAll], after [Set.Wait].
+// to be released is released by [Set.ReleaseAll], after [Set.Wait]; then [Set.ReportClosed] tells
+// who observes.
 func (s *Set) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -81,10 +85,22 @@ func (s *Set) Close() {
 		g.timer.Stop()
 	}
 	clear(s.groups)
+	s.observed = append(s.observed, ended...)
 	s.mu.Unlock()
 	s.stop()
 	for _, h := range ended {
 		h.tell()
+	}
+}
+
+// ReportClosed tells who observes the holds that Close ended.
+func (s *Set) ReportClosed() {
+	s.mu.Lock()
+	ended := s.observed
+	s.observed = nil
+	s.mu.Unlock()
+	for _, h := range ended {
+		h.tellObserver()
 	}
 }
 
@@ -94,6 +110,10 @@ func (s *Set) Wait() { s.calls.Wait() }
 // end ends a hold, whose end it remembers. s.mu is locked; h.tell comes after.
 func (s *Set) end(h *Hold, why error) {
 	h.end = why
+	if o := h.observer; o != nil {
+		now := s.now()
+		o.end = End{Err: why, Held: now.Sub(h.began), At: now}
+	}
 	s.deadlines.remove(h)
 	s.unlink(h)
 	delete(s.requests, h.req.ID)

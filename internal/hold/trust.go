@@ -60,13 +60,21 @@ func (h *Hold) Judge() (known bool, err error) {
 // is over; any other leaves it as it was.
 func (h *Hold) Prove(ctx context.Context) error {
 	s := h.set
+	start := s.now()
 	res := s.backend.Renew(ctx, []driver.Request{h.req})
 	if len(res) != 1 {
 		return errors.New("the driver did not answer the renewal")
 	}
-	if l, lost := s.apply(h, res[0]); lost {
+	told := Renewal{TTL: h.req.TTL, Holds: 1, Took: s.now().Sub(start)}
+	l, lost := s.apply(h, res[0])
+	switch {
+	case lost:
 		s.tell(l)
+		told.Lost = 1
+	case res[0].Err != nil && !errors.Is(res[0].Err, driver.ErrLost):
+		told.Unknown = 1
 	}
+	s.tellRenewal(told)
 	if res[0].Err != nil {
 		return res[0].Err
 	}
@@ -85,7 +93,7 @@ func (s *Set) apply(h *Hold, p driver.Renewal) (l loss, lost bool) {
 	switch {
 	case h.end != nil:
 	case errors.Is(p.Err, driver.ErrLost):
-		return s.lost(h, denied), true
+		return s.lost(h, Denied), true
 	case p.Err == nil:
 		h.prove(p.TTL, p.SentAt)
 		if h.until.Before(h.deadline) {

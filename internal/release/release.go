@@ -21,7 +21,7 @@ import (
 const module = "github.com/dlock-go/dlock"
 
 // unreleased are the modules that nobody imports: tests of services, and tools.
-var unreleased = []string{"conformance/containers", "internal/tools"}
+var unreleased = []string{"bench", "conformance/containers", "examples", "internal/tools"}
 
 // release is one release.
 type release struct {

@@ -60,7 +60,10 @@ func TestReleaseCanBeInstalled(t *testing.T) {
 	if tags := git(t, repo, "tag"); tags != "" || git(t, repo, "rev-parse", "HEAD") != head {
 		t.Errorf("a dry run left tags (%q) or a commit", tags)
 	}
-	want := []string{version, "cmd/dlock/" + version, "driver/all/" + version, "driver/etcd/" + version, "driver/mysql/" + version, "driver/redis/" + version, "driver/zookeeper/" + version}
+	want := []string{version}
+	for _, dir := range []string{"cmd/dlock", "dlockgrpc", "driver/all", "driver/etcd", "driver/mysql", "driver/redis", "driver/zookeeper", "otel", "prometheus"} {
+		want = append(want, dir+"/"+version)
+	}
 	if got := slices.Sorted(slices.Values(r.tags())); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
 		t.Errorf("the tags are %v, want %v", got, want)
 	}

@@ -9,7 +9,7 @@ COMMENT 'under the lock row: drops what has expired among the holders, and grant
 BEGIN
   DECLARE v_most BIGINT DEFAULT 500; -- of the dead that one transaction removes
   DECLARE v_full BOOLEAN;
-  DECLARE v_expired, v_unconfirmed, v_owners, v_exclusive, v_permits, v_place, v_limit, v_ttl, v_shared, v_alive, v_told, v_us BIGINT;
+  DECLARE v_expired, v_unconfirmed, v_owners, v_exclusive, v_permits, v_place, v_limit, v_ttl, v_shared, v_alive, v_told, v_seen, v_us BIGINT;
   DECLARE v_id, v_client BINARY(16);
   DECLARE v_end BOOLEAN DEFAULT FALSE;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = TRUE;
@@ -49,8 +49,9 @@ BEGIN
 
     SET v_end = FALSE;
     queue: WHILE NOT v_full DO
-      SELECT place, id, client, mode = 'shared', permits, ttl_us, expires_at > io_now
-        INTO v_place, v_id, v_client, v_shared, v_limit, v_ttl, v_alive FROM dlock_requests FORCE INDEX (PRIMARY)
+      -- who waits was last heard of 10 s before it expires
+      SELECT place, id, client, mode = 'shared', permits, ttl_us, expires_at > io_now, NOT fixed AND expires_at >= io_now + INTERVAL 10000000 - p_window MICROSECOND
+        INTO v_place, v_id, v_client, v_shared, v_limit, v_ttl, v_alive, v_seen FROM dlock_requests FORCE INDEX (PRIMARY)
         WHERE prefix = p_prefix AND name = p_name AND place >= io_head ORDER BY place LIMIT 1;
       IF v_end THEN
         LEAVE queue;
@@ -78,7 +79,7 @@ BEGIN
         v_owners = v_owners + 1, v_exclusive = v_exclusive + 1 - v_shared,
         o_news = CONCAT(o_news, HEX(v_id), ':', io_token, ':', v_told, ',');
       UPDATE dlock_requests SET state = IF(v_told, 'holding', 'granted'), token = io_token, waits_until = NULL,
-          expires_at = io_now + INTERVAL IF(v_told, ttl_us, LEAST(ttl_us, p_window)) MICROSECOND
+          expires_at = io_now + INTERVAL IF(v_told OR v_seen, ttl_us, LEAST(ttl_us, p_window)) MICROSECOND
         WHERE prefix = p_prefix AND name = p_name AND place = v_place;
       IF v_exclusive > 0 THEN
         LEAVE queue; -- nobody fits beside it

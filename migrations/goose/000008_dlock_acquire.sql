@@ -5,11 +5,12 @@ CREATE PROCEDURE IF NOT EXISTS dlock_acquire(
   IN p_shared BOOLEAN, IN p_permits INT, IN p_ttl BIGINT, IN p_fixed BOOLEAN, IN p_wait INT, IN p_window BIGINT,
   IN p_label VARCHAR(255) CHARACTER SET utf8mb4)
 SQL SECURITY INVOKER
-COMMENT 'p_wait: 1 wait, 0 do not, -1 only resume what holds. Returns: granted, arrived (to wait), waiting (as before), held, lost, upgrade, conflict'
+COMMENT 'p_wait: 1 wait, 0 do not, -1 only resume what holds. Returns: granted, arrived (to wait), waiting (as before), held, lost, upgrade, conflict; and of who arrived to wait, whom it waits behind, if that is of another client and exclusive'
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
   DECLARE v_first, v_mine, v_token, v_owners, v_exclusive, v_permits, v_semaphore, v_owned, v_covered, v_limit, v_broken, v_hint BIGINT;
+  DECLARE v_ahead BINARY(16);
   DECLARE v_state INT DEFAULT 0;
   DECLARE v_result VARCHAR(10) CHARACTER SET ascii;
   DECLARE v_others, v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
@@ -75,6 +76,10 @@ BEGIN
     ELSE
       SET v_place = v_place + 1, v_token = 0, v_limit = p_permits;
     END IF;
+    IF v_result = 'arrived' THEN
+      SELECT IF(client <> p_client AND mode = 'exclusive', id, NULL) INTO v_ahead FROM dlock_requests FORCE INDEX (PRIMARY)
+        WHERE prefix = p_prefix AND name = p_name AND place < v_place AND place >= v_base ORDER BY place DESC LIMIT 1;
+    END IF;
     IF v_result = 'new' THEN
       SET v_last = GREATEST(v_last + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', v_now)), v_token = v_last, v_head = v_place + 1;
     END IF;
@@ -91,7 +96,7 @@ BEGIN
       WHERE prefix = p_prefix AND name = p_name;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
-  SELECT v_result, v_token, v_hint, IF(v_mine > 0, v_mine, v_place), v_head, v_news;
+  SELECT v_result, v_token, v_hint, IF(v_mine > 0, v_mine, v_place), v_head, v_news, HEX(v_ahead);
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
 END;
 -- +goose StatementEnd

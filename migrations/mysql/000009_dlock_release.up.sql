@@ -5,7 +5,7 @@ COMMENT 'p_tombstone: for how long (µs) copies of its acquire create nothing, o
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
-  DECLARE v_mine, v_other BIGINT;
+  DECLARE v_mine, v_other, v_ttl BIGINT;
   DECLARE v_state, v_alive, v_broken, v_result INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
@@ -21,11 +21,14 @@ BEGIN
   CALL dlock_begin(p_prefix, p_name, p_tombstone > 0, v_last, v_place, v_side, v_base, v_head, v_now);
 
   IF v_last IS NOT NULL THEN
-    SELECT place, state + 0, expires_at > v_now, broken INTO v_mine, v_state, v_alive, v_broken FROM dlock_requests
+    SELECT place, state + 0, expires_at > v_now, broken, ttl_us INTO v_mine, v_state, v_alive, v_broken, v_ttl FROM dlock_requests
       WHERE id = p_id AND prefix = p_prefix AND name = p_name;
     SET v_result = IF(v_state = 5, -1, v_state IN (1, 2, 3) AND v_alive);
     IF v_result = 1 THEN
       DELETE FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place = v_mine;
+      IF v_broken THEN -- a copy of this call has to say the same
+        SET v_result = -1, p_tombstone = GREATEST(p_tombstone, v_ttl);
+      END IF;
     END IF;
     SELECT place INTO v_other FROM dlock_requests FORCE INDEX (PRIMARY)
       WHERE prefix = p_prefix AND name = p_name AND (place >= -v_side AND place < 0 OR place >= v_base) LIMIT 1;
@@ -44,6 +47,6 @@ BEGIN
     END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
-  SELECT IF(v_result = 1 AND v_broken, -1, v_result), v_head, v_news;
+  SELECT v_result, v_head, v_news;
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
 END

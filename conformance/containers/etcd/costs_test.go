@@ -224,10 +224,11 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 	if n := sent["Txn"]; n < hands || n > hands+2 {
 		wrong = fmt.Errorf("%d waiters: %d hand-offs made %d transactions", waiters, hands, n)
 	}
-	// each client asks whether its stream is there
-	asks := int64(time.Since(start)/(3*time.Second)) + 1
-	if n := total(sent) - sent["Txn"]; n > asks*int64(clients) {
-		wrong = errors.Join(wrong, fmt.Errorf("%d waiters: %d hand-offs made %d other calls: %v", waiters, hands, n, sent))
+	// a client asks each second whether its stream is there, each 3 s whether its member lags
+	took := time.Since(start)
+	streams, reads := int64(clients)*int64(took/time.Second+1), int64(clients)*int64(took/(3*time.Second)+1)
+	if sent["Watch"] > streams || sent["Range"] > reads || total(sent) > sent["Txn"]+sent["Watch"]+sent["Range"] {
+		wrong = errors.Join(wrong, fmt.Errorf("%d waiters: %d hand-offs in %s made other calls: %v", waiters, hands, took, sent))
 	}
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)

@@ -7,8 +7,10 @@ import (
 	"os"
 	"sync"
 
+	"github.com/dlock-go/dlock/conformance/containers/browser"
 	"github.com/dlock-go/dlock/conformance/containers/etcd"
 	"github.com/dlock-go/dlock/conformance/containers/mysql"
+	"github.com/dlock-go/dlock/conformance/containers/postgres"
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
@@ -20,7 +22,7 @@ func main() {
 		return
 	}
 	var all sync.WaitGroup
-	for _, k := range []service.Kind{redis.Redis, redis.Valkey, mysql.MySQL, mysql.MariaDB, zookeeper.ZooKeeper, etcd.Etcd} {
+	for _, k := range []service.Kind{redis.Redis, redis.Valkey, mysql.MySQL, mysql.MariaDB, zookeeper.ZooKeeper, etcd.Etcd, postgres.PostgreSQL, browser.Chromium} {
 		all.Go(func() {
 			// the tests may know another way, and say so if there is none
 			if origin, err := service.Image(k); err != nil {

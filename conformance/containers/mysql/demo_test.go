@@ -20,3 +20,10 @@ func TestMySQLFlashSale(t *testing.T) {
 		})
 	})
 }
+
+func TestMySQLCommand(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		steps.Command(t, s.URL+"?migrate=true")
+	})
+}

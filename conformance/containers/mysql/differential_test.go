@@ -36,6 +36,18 @@ type sqlStep struct {
 	tombstone int64 // of release: the TTL of the tombstone
 	token     driver.Token
 	force     bool
+	together  bool // it is sent as others are together first, and alone if the server left it
+}
+
+// simple is the statement that sends the step together with others, of which there are none.
+func (s sqlStep) simple(h sqlHistory) string {
+	ttl := int64(0)
+	if s.kind == "acquire" {
+		ttl = s.r.TTL.Microseconds()
+	}
+	n := map[bool]int{true: 1}
+	return fmt.Sprintf("CALL dlock_together(X'', '%X,%s,%d,%s,%d,%d,%d,%X;')", h.name, s.r.ID, ttl, s.r.Client, n[s.r.Mode == driver.Shared],
+		s.r.Limit, n[s.r.Fixed], s.r.Label)
 }
 
 type sqlHistory struct {
@@ -88,7 +100,7 @@ func (s sqlStep) call(h sqlHistory) string {
 	case "break":
 		return fmt.Sprintf("CALL dlock_break(%s, %d, %d, %s, %d)", name, s.token, n[s.force], id(driver.ID{}), h.window)
 	case "look":
-		return fmt.Sprintf("CALL dlock_look(X'', %s, %d, X'%X', TRUE)", id(s.r.Client), h.window, h.name)
+		return fmt.Sprintf("CALL dlock_look(X'', %s, %d, X'%X', 0, 0)", id(s.r.Client), h.window, h.name)
 	case "keep":
 		return fmt.Sprintf("CALL dlock_keep(%s)", id(s.r.Client))
 	}
@@ -114,8 +126,8 @@ func (s sqlStep) answer(sets [][][]string) (answer, grants string) {
 		answer = last[0][0]
 	case "look":
 		var ids []string
-		for _, row := range sets[0] {
-			ids = append(ids, row[0])
+		for _, row := range sets[1] {
+			ids = append(ids, strings.Join(row, ":"))
 		}
 		slices.Sort(ids)
 		answer = strings.Join(ids, " ")
@@ -164,6 +176,7 @@ func newSQLHistory(seed uint64, number int) sqlHistory {
 		s := c.think()
 		for again := true; again; again = c.IntN(4) == 0 {
 			s.at = c.now
+			s.together = !s.resume && !s.r.Join() && (s.kind == "acquire" || s.kind == "release" && s.tombstone == 0) && c.IntN(4) > 0
 			s.on(c.m)
 			c.h.steps = append(c.h.steps, s)
 		}
@@ -174,7 +187,7 @@ func newSQLHistory(seed uint64, number int) sqlHistory {
 
 // sqlEvents are what has to happen in the histories, or they show too little.
 var sqlEvents = []string{
-	"granted at once", "a waiter arrives", "a waiter is granted", "a waiter of the same client is granted",
+	"granted at once", "a waiter arrives", "a waiter is granted", "a waiter is granted for its TTL", "a waiter of the same client is granted",
 	"a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
 	"a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
 	"broken", "a broken hold is not renewed", "what was ended by force is released",
@@ -344,6 +357,15 @@ func (h *sqlHistory) play(ctx context.Context, conn *sql.Conn) (map[string]int, 
 			return fmt.Errorf("step %d: %s\n got %s\nwant %s", i, what, got, want)
 		}
 		want := s.on(m)
+		if s.together {
+			done, err := h.playTogether(ctx, conn, s, want, m)
+			if err != nil {
+				return nil, fmt.Errorf("step %d: %w", i, err)
+			}
+			if done {
+				continue
+			}
+		}
 		// in one round trip
 		query := fmt.Sprintf("SET timestamp = %d.%06d; %s; %s", s.at/1e6, s.at%1e6, s.call(*h), h.state())
 		sets, err := sqlRows(ctx, conn, query)
@@ -371,6 +393,39 @@ func (h *sqlHistory) play(ctx context.Context, conn *sql.Conn) (map[string]int, 
 		}
 	}
 	return m.seen, nil
+}
+
+// playTogether sends a step as it travels together with others. If the server did it, that has to
+// be what the model did; if not, nothing has changed.
+func (h *sqlHistory) playTogether(ctx context.Context, conn *sql.Conn, s sqlStep, want string, m *sqlModel) (done bool, err error) {
+	at := fmt.Sprintf("SET timestamp = %d.%06d; ", s.at/1e6, s.at%1e6)
+	before, err := sqlRows(ctx, conn, at+h.state())
+	if err != nil {
+		return false, err
+	}
+	sets, err := sqlRows(ctx, conn, at+s.simple(*h)+"; "+h.state())
+	if err != nil {
+		return false, err
+	}
+	answer, state := sets[len(sets)-3], sets[len(sets)-2:]
+	if answer[0][0] == "" {
+		if was, is := fmt.Sprint(before[len(before)-2:]), fmt.Sprint(state); was != is {
+			return false, fmt.Errorf("what it left changed:\n%s\n%s", was, is)
+		}
+		m.seen["left by those who travel together"]++
+		return false, nil
+	}
+	_, token, _ := strings.Cut(strings.TrimSuffix(answer[0][0], ","), ":")
+	got := map[string]string{"acquire": "granted " + token, "release": "1"}[s.kind]
+	stand, err := h.stand(state[0], state[1], s.at)
+	if err != nil {
+		return false, err
+	}
+	if got != want || len(m.grants) > 0 || stand != m.String() {
+		return false, fmt.Errorf("together:\n got %s\nwant %s, and grants %v; what stands:\n%s\nwant\n%s", got, want, m.grants, stand, m)
+	}
+	m.seen["done together: "+s.kind]++
+	return true, nil
 }
 
 // state are the statements that read what the tables have.
@@ -500,7 +555,7 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		for _, what := range sqlEvents {
+		for _, what := range append(slices.Clone(sqlEvents), "done together: acquire", "done together: release", "left by those who travel together") {
 			if n := seen[what]; n < 3 && !t.Failed() {
 				t.Errorf("in %d histories %q happened %d times: they do not show much", histories, what, n)
 			}

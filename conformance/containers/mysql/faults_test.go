@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -37,11 +38,15 @@ func TestMySQLFaults(t *testing.T) {
 			part{"names", mysqlNames},
 			part{"racers on fresh names", mysqlRacers},
 			part{"lost replies", mysqlLostReplies},
+			part{"a late copy of what was sent twice", mysqlLateCopy},
 			part{"answers that nobody waits for", mysqlUnreadAnswers},
 			part{"expired rows are stolen", mysqlSteals},
 			part{"a row that is blocked", mysqlBlockedRow},
 			part{"a ghost waiter", mysqlGhost},
 			part{"a stopped client", mysqlStoppedClient},
+			part{"a grant that was found", mysqlFound},
+			part{"bells", mysqlBells},
+			part{"calls that travel together", mysqlTogether},
 		)
 		// what the whole server feels
 		inTurn(t, migrated(t, s),
@@ -451,6 +456,28 @@ func mysqlLostReplies(t *testing.T, s *service.Server) {
 	steps.Released(t, other, next)
 }
 
+// mysqlLateCopy: the reply to an Acquire was lost, so the driver sent it again. Whoever releases
+// knows nothing of that, and a copy that comes after the release creates nothing all the same.
+func mysqlLateCopy(t *testing.T, s *service.Server) {
+	b, other := sideOf(t, s), sideOf(t, s)
+	r := steps.Asked(b, "late copy", time.Minute)
+	steps.Queue(t, b, r.Name) // a connection is open
+	sent, dropped := b.line.Record(), b.line.DropReply("CALL dlock_acquire")
+	steps.Acquired(t, b, r)
+	await.Closed(t, "the reply to Acquire", dropped)
+	sent.End()
+	steps.Released(t, b, r)
+	if err := replay(s, sent); err != nil {
+		t.Fatal(err)
+	}
+	if q := steps.Queue(t, other, r.Name); q.Len() != 0 {
+		t.Errorf("after the copies of an acquire that was released there is %+v", q)
+	}
+	next := steps.Asked(other, r.Name, time.Minute)
+	steps.Acquired(t, other, next)
+	steps.Released(t, other, next)
+}
+
 // noticing is a connection that calls arrived whenever something arrived.
 type noticing struct {
 	net.Conn
@@ -813,6 +840,295 @@ func mysqlFrozenServer(t *testing.T, s *service.Server) {
 		steps.Acquired(t, b, r)
 		steps.Released(t, b, r)
 	}
+}
+
+// handedOver lets one client wait for a lock of another, which then gives it back.
+func handedOver(t *testing.T, from, to driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	first := steps.Asked(from, r.Name, time.Minute)
+	steps.Acquired(t, from, first)
+	var g driver.Grant
+	var wg sync.WaitGroup
+	wg.Go(func() { g = steps.Acquired(t, to, r) })
+	await.That(t, "it waits", func() bool { return len(steps.Queue(t, from, r.Name).Waiters()) == 1 })
+	steps.Released(t, from, first)
+	wg.Wait()
+	return g
+}
+
+// mysqlFound: a waiter that was heard of within a window is granted for its TTL by the release. One
+// that was not, and a fixed one, has the window, and confirms first. Each holds for its TTL in the
+// end.
+func mysqlFound(t *testing.T, s *service.Server) {
+	const ttl = time.Minute
+	db := mysqlOf(t, s).pool(t)
+	for what, tt := range map[string]struct {
+		window time.Duration
+		fixed  bool
+		calls  int // 0: that depends on how busy the machine is
+	}{
+		"heard of":     {time.Minute, false, 1},
+		"not heard of": {10 * time.Millisecond, false, 0},
+		"fixed":        {time.Minute, true, 2},
+	} {
+		o := mysql.Options{GrantWindow: tt.window}
+		a, b := mysqlOf(t, s).side(t, netfault.NewProxy(), o), mysqlOf(t, s).side(t, netfault.NewProxy(), o)
+		var g driver.Grant
+		var r driver.Request
+		var name string
+		var began time.Time
+		// A statement that a busy server does not answer in time is sent again, and counted twice.
+		// That may happen, but not each time.
+		for try := range 5 {
+			name = fmt.Sprint("found/", what, "/", try)
+			r = steps.Waiting(b, name, ttl)
+			r.Fixed = tt.fixed
+			began = time.Now()
+			n := spoken(t, b.line, func() { g = handedOver(t, a, b, r) })["dlock_acquire"]
+			if tt.calls == 0 || n == tt.calls {
+				break
+			}
+			if n < tt.calls || try == 4 {
+				t.Fatalf("%s: %d calls of dlock_acquire; want %d", what, n, tt.calls)
+			}
+			steps.Released(t, b, r)
+		}
+		now := time.Now()
+		h := steps.Queue(t, a, name).Holders()
+		// The proof is as much older than the grant as the look took to reach the server.
+		earliest := began.Add(began.Sub(now))
+		if len(h) != 1 || h[0].ID != r.ID || h[0].Token != g.Token || g.TTL != ttl || g.SentAt.Before(earliest) || g.SentAt.After(now) {
+			t.Fatalf("%s: granted %+v, there is %+v", what, g, h)
+		}
+		if until := g.SentAt.Add(g.TTL); h[0].Left < time.Until(until) {
+			t.Errorf("%s: the server keeps it for %s, its client trusts it for %s", what, h[0].Left, until.Sub(now))
+		}
+		if n := one[int](t, db, "SELECT COUNT(*) FROM dlock_requests WHERE state = 'holding' AND name = CAST(? AS BINARY)", name); tt.calls > 0 && n != tt.calls-1 {
+			t.Errorf("%s: %d are confirmed", what, n)
+		}
+		if p := b.Renew(t.Context(), []driver.Request{r}); p[0].Err != nil {
+			t.Errorf("%s: Renew: %v", what, p[0].Err)
+		}
+		steps.Released(t, b, r)
+	}
+}
+
+// listens reports whether somebody waits for the bell of a request.
+func listens(t service.T, db *sql.DB, r driver.Request) bool {
+	t.Helper()
+	return one[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE CONCAT('SELECT GET_LOCK(_dlock.', ?, '%')", r.ID.String()) > 0
+}
+
+// mysqlBells: who is next listens to the bell of whoever is ahead, and hardly looks. It has its
+// turn also if the bell is cut off: if it never rings, rings for nothing, or is not there.
+func mysqlBells(t *testing.T, s *service.Server) {
+	const ttl = time.Minute
+	db := mysqlOf(t, s).pool(t)
+	for what, tt := range map[string]struct {
+		cut   func(ahead driver.Request, conn *sql.Conn) // before its bell is hung
+		heard func(ahead driver.Request)                 // once it is listened to
+		most  int                                        // connections of the pools
+		bell  bool
+	}{
+		"it rings": {bell: true},
+		"it never rings": {bell: true, cut: func(ahead driver.Request, conn *sql.Conn) {
+			execute(t, conn, "DO GET_LOCK('dlock."+ahead.ID.String()+"', 10)") // and keeps it
+		}},
+		"its session is killed": {bell: true, heard: func(ahead driver.Request) {
+			execute(t, db, fmt.Sprint("KILL ", one[int](t, db, "SELECT IS_USED_LOCK(CONCAT('dlock.', ?))", ahead.ID.String())))
+		}},
+		"the pool is too small": {most: 7},
+	} {
+		var sides []*poolSide
+		for range 3 {
+			b := sideOf(t, s)
+			b.db.SetMaxOpenConns(tt.most)
+			sides = append(sides, b)
+		}
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := "bells/" + what
+		rs := []driver.Request{steps.Asked(sides[0], name, ttl)}
+		steps.Acquired(t, sides[0], rs[0])
+		// Each waits behind a request of another client, and holds in its turn.
+		var wg sync.WaitGroup
+		holds := make([]chan struct{}, 10)
+		for i := 1; i < len(holds); i++ {
+			b := sides[i%len(sides)]
+			r := steps.Waiting(b, name, ttl)
+			rs, holds[i] = append(rs, r), make(chan struct{})
+			if tt.cut != nil {
+				tt.cut(r, conn)
+			}
+			wg.Go(func() {
+				steps.Acquired(t, b, r)
+				close(holds[i])
+			})
+			await.That(t, "it waits", func() bool { return len(steps.Queue(t, sides[0], name).Waiters()) == i })
+		}
+		for i, r := range rs {
+			if i > 0 {
+				await.Closed(t, what+": the next holds", holds[i])
+			}
+			if i == 1 && tt.bell {
+				await.That(t, what+": somebody listens", func() bool { return listens(t, db, r) })
+				if tt.heard != nil {
+					tt.heard(r)
+				} else {
+					looks := spoken(t, sides[2].line, func() { <-time.After(time.Second) })["dlock_look"]
+					if looks > 20 {
+						t.Errorf("%s: who listens looks %d times in a second", what, looks)
+					}
+				}
+			}
+			if !tt.bell && listens(t, db, r) {
+				t.Errorf("%s: somebody listens", what)
+			}
+			steps.Released(t, sides[i%len(sides)], r)
+		}
+		wg.Wait()
+		await.That(t, what+": no bell of theirs is left", func() bool {
+			left := 0
+			for _, r := range rs {
+				left += one[int](t, db, "SELECT IS_USED_LOCK(CONCAT('dlock.', ?)) IS NOT NULL AND IS_USED_LOCK(CONCAT('dlock.', ?)) <> ?", r.ID.String(), r.ID.String(),
+					one[int](t, conn, "SELECT CONNECTION_ID()"))
+			}
+			return left == 0
+		})
+		discardConn(conn)
+	}
+}
+
+// discardConn closes a connection, and what it has.
+func discardConn(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	conn.Close()
+}
+
+// mysqlTogether: of the calls that travel together each has its own outcome. What is free is
+// granted once, what is held is refused, a name that somebody is at keeps no other waiting, and a
+// lost answer is asked for again.
+func mysqlTogether(t *testing.T, s *service.Server) {
+	const names = 48
+	a, b := sideOf(t, s), sideOf(t, s)
+	part := "" // has names of its own: after a lost reply a tombstone stays
+	name := func(i int) string { return fmt.Sprint("together/", part, "/", i) }
+	all := func(b driver.Backend, f func(b driver.Backend, r driver.Request, i int)) (rs []driver.Request) {
+		var wg sync.WaitGroup
+		for i := range names {
+			r := steps.Asked(b, name(i), time.Minute)
+			rs = append(rs, r)
+			wg.Go(func() { f(b, r, i) })
+		}
+		wg.Wait()
+		return rs
+	}
+	release := func(b driver.Backend, rs []driver.Request) {
+		var wg sync.WaitGroup
+		for _, r := range rs {
+			wg.Go(func() { steps.Released(t, b, r) })
+		}
+		wg.Wait()
+	}
+	acquire := func(b driver.Backend, r driver.Request, _ int) { steps.Acquired(t, b, r) }
+	stand := func(what string, rs []driver.Request) {
+		t.Helper()
+		for _, r := range rs {
+			if q := steps.Queue(t, b, r.Name); q.Len() != 1 || q.Arrivals[0].ID != r.ID || q.Arrivals[0].Left > time.Minute {
+				t.Errorf("%s: under %s there is %+v", what, r.Name, q)
+			}
+		}
+	}
+	begin := func(what string) {
+		part = what
+		release(a, all(a, acquire)) // so that the names have rows
+	}
+
+	begin("each")
+	var rs []driver.Request
+	calls := spoken(t, a.line, func() { rs = all(a, acquire) })
+	if calls["dlock_together"] == 0 || calls["dlock_acquire"]+calls["dlock_together"] >= names {
+		t.Errorf("%d acquires made the calls %v", names, calls)
+	}
+	stand("granted", rs)
+	all(b, func(b driver.Backend, r driver.Request, _ int) {
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%s is held: %v", r.Name, err)
+		}
+	})
+	calls = spoken(t, a.line, func() { release(a, rs) })
+	if calls["dlock_together"] == 0 || calls["dlock_release"]+calls["dlock_together"] >= names {
+		t.Errorf("%d releases made the calls %v", names, calls)
+	}
+
+	for i := range 3 {
+		begin(fmt.Sprint("lost acquires ", i))
+		lost := a.line.DropReply("dlock_together")
+		rs = all(a, acquire)
+		await.Closed(t, "the reply to acquires", lost)
+		stand("after a lost reply", rs)
+		release(a, rs)
+
+		begin(fmt.Sprint("lost releases ", i))
+		rs = all(a, acquire)
+		lost = a.line.DropReply("dlock_together")
+		release(a, rs)
+		await.Closed(t, "the reply to releases", lost)
+		for _, r := range rs {
+			if n := steps.Queue(t, b, r.Name).Len(); n != 0 {
+				t.Errorf("%d requests are left under %s", n, r.Name)
+			}
+		}
+	}
+
+	begin("a row that somebody has")
+	unlock := lockRow(t, s, name(7))
+	var done atomic.Int64
+	var wg sync.WaitGroup
+	calls = spoken(t, a.line, func() {
+		wg.Go(func() {
+			rs = all(a, func(b driver.Backend, r driver.Request, _ int) { steps.Acquired(t, b, r); done.Add(1) })
+		})
+		await.That(t, "the others are granted", func() bool { return done.Load() == names-1 })
+	})
+	// were they rolled back with it, each would have come again by itself
+	if calls["dlock_together"] == 0 || calls["dlock_acquire"] >= names/2 {
+		t.Errorf("beside a row that is locked %d acquires made the calls %v", names, calls)
+	}
+	unlock()
+	wg.Wait()
+	stand("with a row that was locked", rs)
+	release(a, rs)
+
+	begin("two clients for all names")
+	var mu sync.Mutex
+	holders := map[int]int{}
+	var held [2][]driver.Request
+	for k, side := range []driver.Backend{a, b} {
+		wg.Go(func() {
+			all(side, func(side driver.Backend, r driver.Request, i int) {
+				_, err := side.Acquire(t.Context(), r)
+				if mu.Lock(); err == nil {
+					holders[i]++
+					held[k] = append(held[k], r)
+				} else if !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("%s: %v", r.Name, err)
+				}
+				mu.Unlock()
+			})
+		})
+	}
+	wg.Wait()
+	for i := range names {
+		if holders[i] != 1 {
+			t.Errorf("%d of two hold %s", holders[i], name(i))
+		}
+	}
+	stand("of two clients", append(held[0], held[1]...))
+	release(a, held[0])
+	release(b, held[1])
 }
 
 // mysqlRestart: the server is killed and started again, on its data.

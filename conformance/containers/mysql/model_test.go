@@ -107,7 +107,12 @@ func (m *sqlModel) advance() {
 		}
 		m.waiting = m.waiting[1:]
 		m.last = max(m.last+1, m.now)
-		w.Token, w.pending, w.expiry = driver.Token(m.last), true, m.now+min(w.ttl, m.window)
+		given := min(w.ttl, m.window)
+		if !w.Fixed && w.expiry-10_000_000 >= m.now-m.window { // its client was heard of
+			given = w.ttl
+			m.seen["a waiter is granted for its TTL"]++
+		}
+		w.Token, w.pending, w.expiry = driver.Token(m.last), true, m.now+given
 		m.seen["a waiter is granted"]++
 		if w.Client == m.caller {
 			w.pending, w.expiry = false, m.now+w.ttl
@@ -221,7 +226,8 @@ func (m *sqlModel) release(id driver.ID, ttl int64) string {
 		answer = "1"
 	}
 	if h := sqlFind(m.held, id); h != nil && here(h) && h.Broken {
-		answer = "-1"
+		answer, ended = "-1", true
+		ttl = max(ttl, h.ttl) // sent again, it says so again
 		m.seen["a broken hold is released"]++
 	}
 	m.held, m.waiting = sqlWithout(m.held, here), sqlWithout(m.waiting, here)
@@ -259,7 +265,7 @@ func (m *sqlModel) look(client driver.ID) string {
 	var ids []string
 	for _, h := range m.held {
 		if h.Client == client && h.pending && int64(h.Token) > m.now-2*m.window {
-			ids = append(ids, fmt.Sprintf("%X", h.ID[:]))
+			ids = append(ids, fmt.Sprintf("%X:%d:%d", h.ID[:], h.Token, h.expiry-m.now))
 			m.seen["a grant is found"]++
 		}
 	}

@@ -1,6 +1,7 @@
 package netfault
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -68,6 +69,7 @@ func (l *link) read(d Direction, from *net.TCPConn) {
 	for {
 		n, err := from.Read(buf)
 		l.p.mu.Lock()
+		l.p.counts.Bytes += int64(n)
 		if n > 0 && l.seen(d, buf[:n]) {
 			l.push(d, parcel{data: append([]byte(nil), buf[:n]...)})
 		}
@@ -90,6 +92,12 @@ func (l *link) seen(d Direction, data []byte) bool {
 	if d == ToServer {
 		for r := range l.p.records {
 			r.sent[l] = append(r.sent[l], data...)
+		}
+		for text := range l.p.forbidden {
+			if bytes.Contains(data, []byte(text)) {
+				l.reset()
+				return false
+			}
 		}
 		return true
 	}

@@ -3,6 +3,7 @@
 package netfault
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"iter"
@@ -42,6 +43,7 @@ type Proxy struct {
 	hold      [2]int // how many faults hold the direction
 	vanish    [2]int
 	refuse    int
+	forbidden map[string]int // what must not be sent, and how many faults say so
 	delay     [2]time.Duration
 	limits    [2]*limit
 	drop      *drop
@@ -69,6 +71,7 @@ type Counts struct {
 	RoundTrips int64
 	Dialled    int64 // connections that were opened
 	Open       int   // connections that are open now
+	Bytes      int64 // that were sent, in both directions
 }
 
 // NewProxy returns a proxy without faults. The caller closes it.
@@ -77,6 +80,7 @@ func NewProxy() *Proxy {
 		listeners: map[string]net.Listener{},
 		links:     map[*link]struct{}{},
 		records:   map[*Recording]struct{}{},
+		forbidden: map[string]int{},
 	}
 	p.ctx, p.close = context.WithCancel(context.Background())
 	p.healed.L = &p.mu
@@ -167,6 +171,21 @@ func (p *Proxy) cut() {
 // Refuse resets every new connection until heal, as when nothing listens at the servers. Open ones
 // live on.
 func (p *Proxy) Refuse() (heal func()) { return p.fault(&p.refuse, nil) }
+
+// Forbid resets every connection on which the client sends the text at once, which the server does
+// not see, until heal. Others live on, and new ones can be opened.
+func (p *Proxy) Forbid(text string) (heal func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forbidden[text]++
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.forbidden[text]--; p.forbidden[text] == 0 {
+			delete(p.forbidden, text)
+		}
+	})
+}
 
 // Hold keeps back what is sent in a direction, the end of a connection included, and delivers it at
 // heal. Held in both directions the client is cut off and nothing of it reaches the server, new
@@ -266,6 +285,18 @@ func (p *Proxy) Record() *Recording {
 type Recording struct {
 	p    *Proxy
 	sent map[*link][]byte // guarded by p.mu
+}
+
+// Contains reports whether the text was sent so far, on one connection. What is held counts.
+func (r *Recording) Contains(text string) bool {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	for _, sent := range r.sent {
+		if bytes.Contains(sent, []byte(text)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Replay ends the recording and sends all of it to the servers once more, each connection's part on

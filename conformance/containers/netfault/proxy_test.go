@@ -28,7 +28,8 @@ func TestProxyForwards(t *testing.T) {
 	a.Asks("one")
 	b.Asks("two")
 	a.Asks("three")
-	if c := p.Counts(); c != (Counts{RoundTrips: 3, Dialled: 2, Open: 2}) {
+	// 14 bytes there, and each line 3 bytes longer back
+	if c := p.Counts(); c != (Counts{RoundTrips: 3, Dialled: 2, Open: 2, Bytes: 2*14 + 3*3}) {
 		t.Fatalf("counted %+v", c)
 	}
 	a.Close()
@@ -107,6 +108,24 @@ func TestProxyRefuse(t *testing.T) {
 	heal()
 	echo.Dial(t, p, e).Asks("three")
 	if e.Has("open") != 2 {
+		t.Fatalf("the server saw %v", e.Seen)
+	}
+}
+
+func TestProxyForbid(t *testing.T) {
+	p, e := setup(t)
+	a, b := echo.Dial(t, p, e), echo.Dial(t, p, e)
+	a.Asks("one")
+	heal := p.Forbid("bad")
+	a.Say("a bad one")
+	a.IsBroken()
+	b.Asks("good")
+	c := echo.Dial(t, p, e)
+	c.Asks("new")
+	heal()
+	heal()
+	c.Asks("bad")
+	if e.Has("a bad one") != 0 {
 		t.Fatalf("the server saw %v", e.Seen)
 	}
 }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -15,4 +16,10 @@ func TestRedisFlashSale(t *testing.T) {
 		<-time.After(time.Second)
 		s.Continue(t)
 	})
+}
+
+func TestRedisCommand(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	CLIOf(t, s).Must("ACL", "SETUSER", "operator", "on", ">canary", "~*", "&*", "+@all")
+	steps.Command(t, strings.Replace(s.URL, "://", "://operator:canary@", 1)+"/0")
 }

@@ -107,30 +107,31 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	}
 	begun.Wait()
 	await.Running(200 * time.Millisecond)
-	before, _ := seen.scripts()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	for i := range given {
-		gone.Go(func() {
-			var err error
-			if i%2 == 0 {
-				_, err = b.Acquire(ctx, steps.Request(fmt.Sprint("gone ", i)))
-			} else {
-				err = b.Release(ctx, held)
-			}
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("off the line: %v", err)
-			}
-		})
-	}
-	gone.Wait()
-	heal()
-	stuck.Wait()
-	if err := b.Release(t.Context(), held); err != nil {
-		t.Errorf("Release: %v", err)
-	}
-	if after, _ := seen.scripts(); after-before > given/10 {
-		t.Errorf("the server ran %d scripts, of %d that nobody waited for", after-before, given)
+	ran := seen.WorkOf(func() {
+		for i := range given {
+			gone.Go(func() {
+				var err error
+				if i%2 == 0 {
+					_, err = b.Acquire(ctx, steps.Request(fmt.Sprint("gone ", i)))
+				} else {
+					err = b.Release(ctx, held)
+				}
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("off the line: %v", err)
+				}
+			})
+		}
+		gone.Wait()
+		heal()
+		stuck.Wait()
+		if err := b.Release(t.Context(), held); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	}).Calls
+	if ran > given/10 {
+		t.Errorf("the server ran %d calls, of %d that nobody waited for", ran, given)
 	}
 }
 

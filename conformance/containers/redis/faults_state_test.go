@@ -49,9 +49,9 @@ func TestRedisForeignKeys(t *testing.T) {
 		{"a text", []any{"SET", "mine"}, notOurs},
 		{"a hash", []any{"HSET", "name", "mine"}, notOurs},
 		{"a sorted set that is another's", []any{"ZADD", 1, "mine"}, notOurs},
-		{"a sorted set of a later version", []any{"ZADD", 0, "!2 1795000000000000"}, "has the format 2 of dlock; this client has 1"},
-		{"a sorted set of a version much later", []any{"ZADD", 0, "!10 what a token is then", 0, "a member"}, "written by another version of dlock"},
-		{"a sorted set that looks like ours at first", []any{"ZADD", 0, "!1 1795000000000000", 0, "else"}, notOurs},
+		{"a sorted set of a later version", []any{"ZADD", 0, "!3 1795000000000000"}, "has the format 3 of dlock; this client has 2"},
+		{"a sorted set of a version much later", []any{"ZADD", 0, "!20 what a token is then", 0, "a member"}, "written by another version of dlock"},
+		{"a sorted set that looks like ours at first", []any{"ZADD", 0, "!2 1795000000000000", 0, "else"}, notOurs},
 	} {
 		for _, used := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, used before: %t", c.what, used), func(t *testing.T) {
@@ -331,4 +331,94 @@ func TestRedisKeepsNothing(t *testing.T) {
 		t.Errorf("what a process left behind stays for %s", left)
 	}
 	await.Within(t, soon, "what was left behind is gone", func() bool { return size() == 0 })
+}
+
+// A message of a grant counts for the place that it names alone: what was said of an earlier stay
+// in the queue, and arrives late, lets nobody in.
+func TestRedisMessageOfAnotherStay(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	holder, _ := proxied(t, s)
+	c, _ := proxied(t, s)
+	held, err := holder.Mutex("stay").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *dlock.Lease, 1)
+	go func() {
+		l, err := c.Mutex("stay").Lock(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	counter := CLIOf(t, s)
+	counter.listening(1)
+	q, err := holder.Inspect(t.Context(), "stay")
+	if err != nil || len(q.Waiters()) != 1 {
+		t.Fatalf("%v, %v", q, err)
+	}
+	channel := counter.PubSubChannels(t.Context(), "*").Val()[0]
+	w := q.Waiters()[0]
+	asked, _ := counter.scripts()
+	for range 3 {
+		place := time.Now().Add(-time.Minute).UnixMicro()
+		counter.Must("PUBLISH", channel, fmt.Sprintf("%s %d %d %d", w.ID, place, uint64(held.Token())+1, 30_000_000))
+	}
+	await.That(t, "it asks the server", func() bool { now, _ := counter.scripts(); return now > asked })
+	select {
+	case l := <-got:
+		t.Fatalf("two hold it: %v", l)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l := <-got; l == nil || l.Unlock(t.Context()) != nil {
+		t.Error("it is not granted in its turn")
+	}
+}
+
+// The time of a hold that a message proves counts from the call that said that the request waits,
+// whenever the grant and the message came.
+func TestRedisGrantCountsFromTheCallBeforeIt(t *testing.T) {
+	s := service.StartOwn(t, Redis)
+	p := netfault.NewProxy()
+	rdb := goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: 30 * time.Second})
+	b := overRedis(t, rdb, p, redis.Options{GrantWindow: 30 * time.Second})
+	counter := CLIOf(t, s)
+	for range 20 {
+		held := steps.Asked(b, "counts", time.Hour)
+		steps.Acquired(t, b, held)
+		waits := steps.Waiting(b, "counts", time.Hour)
+		var g driver.Grant
+		got := make(chan error, 1)
+		go func() {
+			var err error
+			g, err = b.Acquire(t.Context(), waits)
+			got <- err
+		}()
+		counter.listening(1)
+		last, since := time.Now(), int64(0)
+		await.That(t, "it has asked", func() bool {
+			n, _ := counter.scripts()
+			if n != since {
+				last, since = time.Now(), n
+			}
+			return time.Since(last) > 300*time.Millisecond
+		})
+		steps.Released(t, b, held)
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		now, _ := counter.scripts()
+		steps.Released(t, b, waits)
+		if now != since+1 {
+			continue // it asked again meanwhile
+		}
+		if g.SentAt.After(last) || g.TTL != waits.TTL {
+			t.Errorf("granted for %s from %s after the call that proved it", g.TTL, g.SentAt.Sub(last))
+		}
+		return
+	}
+	t.Error("it never waited for 300 ms without asking")
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// twiceTTL is so long that nothing expires while a test runs: what is free was released.
+// twiceTTL is so long that nothing expires while a test runs: what is free was released. It is the
+// grant window too: a grant that a message proves holds for no longer until it is confirmed.
 const twiceTTL = 5 * time.Minute
 
 // twice is a client whose replies get lost and whose requests arrive late, and another one, on a
@@ -40,7 +41,7 @@ func newTwice(t *testing.T, s *service.Server, maxRetries int) *twice {
 		o.ReadTimeout = 20 * time.Second // replies get lost by the test alone
 		rdb := goredis.NewClient(&o)
 		t.Cleanup(func() { rdb.Close() })
-		b, err := redis.New(rdb, redis.Options{})
+		b, err := redis.New(rdb, redis.Options{GrantWindow: twiceTTL})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func (w *twice) lose(script string) (check func()) {
 	if script == "acquire" {
 		flags = "#!lua\n"
 	}
-	sum := sha1.Sum([]byte(flags + redisScript(w.T, script)))
+	sum := sha1.Sum([]byte(flags + redisScript(w.T, script, false)))
 	hash := hex.EncodeToString(sum[:])
 	lost, r := w.p.DropReply(hash), w.p.Record()
 	return func() {
@@ -233,6 +234,17 @@ func TestRedisLostReplies(t *testing.T) {
 			w.held(next)
 			w.ok(next.Unlock(w.Context()))
 			w.free(next)
+		}},
+		{"release of a broken hold", func(w *twice) {
+			l := w.lock(w.client, w.name)
+			w.ok(w.client.Break(w.Context(), w.name, l.Token()))
+			check := w.lose("release")
+			if err := l.Unlock(w.Context()); !errors.Is(err, dlock.ErrLost) {
+				w.Errorf("unlocking a broken hold: %v", err)
+			}
+			check()
+			w.awaits(0)
+			w.free(l)
 		}},
 		{"break", func(w *twice) {
 			l := w.lock(w.client, w.name)

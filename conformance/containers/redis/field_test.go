@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -185,35 +184,6 @@ func TestRedisSlotsMove(t *testing.T) {
 	redisUnlock(t, l)
 }
 
-// spentOn is what the server's thread spends on scripts (µs), and how many commands they run, while
-// f does.
-func spentOn(k *CLI, f func()) (micros, commands int) {
-	k.t.Helper()
-	k.Must("CONFIG", "RESETSTAT")
-	f()
-	info, err := k.Info(k.Ctx, "commandstats").Result()
-	if err != nil {
-		k.t.Fatalf("%v", err)
-	}
-	for line := range strings.Lines(info) {
-		name, stats, ok := strings.Cut(strings.TrimSpace(line), ":calls=")
-		if !ok {
-			continue
-		}
-		calls, rest, _ := strings.Cut(stats, ",usec=")
-		usec, _, _ := strings.Cut(rest, ",")
-		n, _ := strconv.Atoi(calls)
-		u, _ := strconv.Atoi(usec)
-		switch name {
-		case "cmdstat_evalsha", "cmdstat_eval":
-			micros += u
-		case "cmdstat_time", "cmdstat_zrange", "cmdstat_zadd", "cmdstat_zrem", "cmdstat_zlexcount", "cmdstat_pexpire", "cmdstat_hgetall", "cmdstat_hset":
-			commands += n
-		}
-	}
-	return micros, commands
-}
-
 // TestRedisCostsOfManyReaders: what a reader costs the server does not grow with how many there
 // are, nor with tombstones.
 func TestRedisCostsOfManyReaders(t *testing.T) {
@@ -253,18 +223,17 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 		})
 		all = all[:len(all)-n]
 	}
-	type costs struct{ arrive, renew, release, refuse [2]int }
+	type costs struct{ arrive, renew, refuse, release Work }
 	measure := func() (c costs) {
-		spend := func(f func()) [2]int { u, n := spentOn(k, f); return [2]int{u, n} }
-		c.arrive = spend(func() { ask(sample) })
-		c.renew = spend(func() {
+		c.arrive = k.WorkOf(func() { ask(sample) })
+		c.renew = k.WorkOf(func() {
 			for _, p := range b.Renew(t.Context(), all[len(all)-sample:]) {
 				if p.Err != nil {
 					t.Errorf("Renew: %v", p.Err)
 				}
 			}
 		})
-		c.refuse = spend(func() {
+		c.refuse = k.WorkOf(func() {
 			for range sample {
 				r := steps.Request("read by many")
 				if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
@@ -272,38 +241,27 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 				}
 			}
 		})
-		c.release = spend(func() { release(sample) })
+		c.release = k.WorkOf(func() { release(sample) })
 		return c
 	}
-	// of several rounds: what else the machine does meanwhile counts as the scripts' time
-	least := func() costs {
-		best := measure()
-		for range 4 {
-			c := measure()
-			for _, x := range []struct{ best, c *[2]int }{
-				{&best.arrive, &c.arrive}, {&best.renew, &c.renew}, {&best.release, &c.release}, {&best.refuse, &c.refuse},
-			} {
-				x.best[0], x.best[1] = min(x.best[0], x.c[0]), min(x.best[1], x.c[1])
-			}
-		}
-		return best
-	}
-	ask(few)
-	measure() // the scripts are known to the server then
-	before := least()
+	ask(few + sample)
+	release(sample) // tombstones are in the way, however few
+	before := measure()
 	ask(2 * readers)
 	release(readers)
-	after := least()
+	after := measure()
 	for _, c := range []struct {
 		what          string
-		before, after [2]int
+		before, after Work
 	}{
 		{"arriving", before.arrive, after.arrive}, {"renewing", before.renew, after.renew},
 		{"refusing a writer", before.refuse, after.refuse}, {"releasing", before.release, after.release},
 	} {
-		t.Logf("%s: %d µs and %d commands for %d, with %d readers; %d µs and %d commands with %d readers and as many tombstones",
-			c.what, c.before[0], c.before[1], sample, few, c.after[0], c.after[1], readers)
-		if c.after[0] > 3*c.before[0] || c.after[1] > c.before[1]*5/4 {
+		t.Logf("%s, %d times: %+v with %d readers; %+v with %d readers and as many tombstones", c.what, sample, c.before, few, c.after, readers)
+		if c.before.Calls < sample || c.after.Calls < sample {
+			t.Errorf("%s: not all calls were seen", c.what)
+		}
+		if c.after.Commands > c.before.Commands*5/4 || c.after.Members > c.before.Members*5/4 {
 			t.Errorf("%s costs more with more readers", c.what)
 		}
 	}

@@ -18,6 +18,8 @@ type redisModel struct {
 	budget       int // how many of the dead one script removes
 
 	now        int64
+	stood      int             // how much stood there before the step
+	latest     int64           // when the last of what this step wrote is over
 	held       []*modelRequest // in the order of their grants
 	waiting    []*modelRequest // in the order of arrival
 	tombstones map[driver.ID]tombstone
@@ -39,7 +41,7 @@ type modelRequest struct {
 	driver.Entry
 	expiry, ttl, arrived int64
 	place                int64 // of one that waits
-	unconfirmed          bool  // granted, and not confirmed yet
+	unconfirmed          bool  // granted after it had been silent, and not confirmed yet
 }
 
 // tombstone keeps copies of a request from coming to life.
@@ -112,13 +114,14 @@ func without(rs []*modelRequest, gone *modelRequest) []*modelRequest {
 
 // begin is what each script begins with.
 func (m *redisModel) begin(now int64) {
-	m.now, m.granted, m.ended, m.left, m.changed = now, nil, nil, m.budget, false
+	m.now, m.granted, m.ended, m.left, m.changed, m.latest = now, nil, nil, m.budget, false, 0
 	if m.kept <= now && m.kept > 0 {
 		m.held, m.waiting, m.kept, m.forgot = nil, nil, 0, true
 		clear(m.tombstones)
 		clear(m.passed)
 		m.seen["all is forgotten in time"]++
 	}
+	m.stood = len(m.held) + len(m.waiting) + len(m.tombstones) + len(m.passed)
 	dead := map[driver.ID]bool{}
 	for _, h := range slices.Clone(m.held) {
 		if h.expiry <= now {
@@ -170,7 +173,7 @@ func (m *redisModel) passOver(client driver.ID) {
 		p.place, p.until = w.place, max(p.until, w.expiry)
 	}
 	m.passed[client] = p
-	m.changed = true
+	m.wrote(p.until)
 }
 
 // purgeMarks removes the tombstones, and the marks of clients, whose time is over.
@@ -196,24 +199,16 @@ func (m *redisModel) purgeMarks() {
 	}
 }
 
-// over is what each script ends with: what is stored goes when all of it is over, and the last
-// token need not be kept.
+// over is what each script ends with: what is stored does not go before all of it is over, and the
+// last token need not be kept.
 func (m *redisModel) over() {
-	if !m.changed {
-		return
+	if m.latest > 0 {
+		m.kept = max(m.kept, m.now+max((m.latest-m.now+999)/1000, 0)*1000+m.keep)
 	}
-	latest := m.now
-	for _, r := range slices.Concat(m.held, m.waiting) {
-		latest = max(latest, r.expiry)
-	}
-	for _, t := range m.tombstones {
-		latest = max(latest, t.until)
-	}
-	for _, p := range m.passed {
-		latest = max(latest, p.until)
-	}
-	m.kept = m.now + ((latest-m.now+999)/1000)*1000 + m.keep
 }
+
+// wrote records that this step wrote what is over then.
+func (m *redisModel) wrote(until int64) { m.latest, m.changed = max(m.latest, until), true }
 
 // grantNext grants those whose turn it is by the rule. It reports whether it was not done when the
 // budget was spent.
@@ -232,9 +227,14 @@ func (m *redisModel) grantNext() (more bool) {
 			return false
 		}
 		m.removeWaiter(w)
-		w.unconfirmed, w.place = true, 0
-		m.grant(w, min(w.ttl, m.window))
-		m.granted = append(m.granted, diffChannels+w.Client.String()+" "+w.ID.String())
+		place, ttl := w.place, w.ttl
+		if heard := w.expiry - m.keptFor(w.ttl); m.now-heard > m.window {
+			w.unconfirmed, ttl = true, min(ttl, m.window)
+			m.seen["a silent waiter is granted"]++
+		}
+		w.place = 0
+		m.grant(w, ttl)
+		m.granted = append(m.granted, fmt.Sprintf("%s%s %s %d %d %d", diffChannels, w.Client, w.ID, place, w.Token, ttl))
 		m.seen["a waiter is granted"]++
 		if w.Mode == driver.Exclusive {
 			// it shows only if the clock is set back: those behind who have expired are left to a
@@ -262,7 +262,8 @@ func (m *redisModel) hold(r *modelRequest, ttl int64) {
 }
 
 func (m *redisModel) setTTL(r *modelRequest, ttl int64) {
-	r.expiry, m.changed = m.now+ttl, true
+	r.expiry = m.now + ttl
+	m.wrote(r.expiry)
 }
 
 // removeHolder removes a request that holds.
@@ -352,9 +353,9 @@ func (m *redisModel) keepWaiting(w *modelRequest, r driver.Request) string {
 		return m.confirm(h, r.TTL.Microseconds())
 	}
 	if more {
-		return "waits 1 as before"
+		return fmt.Sprint("waits 1 as before at ", w.place)
 	}
-	return fmt.Sprint("waits ", m.untilExpiry(), " as before")
+	return fmt.Sprint("waits ", m.untilExpiry(), " as before at ", w.place)
 }
 
 // arrive is for a request that does not stand there.
@@ -381,10 +382,13 @@ func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 	m.await(e)
 	m.waiting = append(m.waiting, e)
 	m.seen["a waiter arrives"]++
-	return fmt.Sprint("waits ", m.untilExpiry(), " new")
+	return fmt.Sprint("waits ", m.untilExpiry(), " new at ", e.place)
 }
 
-func (m *redisModel) await(w *modelRequest) { m.setTTL(w, max(w.ttl, 3_000_000)) }
+func (m *redisModel) await(w *modelRequest) { m.setTTL(w, m.keptFor(w.ttl)) }
+
+// keptFor is for how long a request waits since its client last asked for it.
+func (m *redisModel) keptFor(ttl int64) int64 { return max(ttl, 3_000_000) }
 
 // untilExpiry is how long it is until the next of the holders expires.
 func (m *redisModel) untilExpiry() int64 {
@@ -417,17 +421,23 @@ func (m *redisModel) renew(id driver.ID, ttl int64) string {
 
 // release is release.lua. The TTL is that of the tombstone; 0: none.
 func (m *redisModel) release(id driver.ID, ttl int64) string {
-	was, ended := true, m.tombstones[id].forced && m.tombstones[id].until > m.now
+	was, ended := true, false
 	if h := find(m.held, id); h != nil {
-		ended = ended || h.Broken
+		ended = h.Broken
+		if m.stood == 1 && !h.Broken && !h.Join() && ttl == 0 && h.expiry-m.now > m.keep {
+			m.kept = m.now + m.keep
+		}
 		m.removeHolder(h)
+		if ended { // sent again, it says so again
+			ttl = max(ttl, h.ttl)
+		}
 	} else if w := m.waiter(id); w != nil {
 		m.removeWaiter(w)
 	} else {
-		was = false
+		was, ended = false, m.tombstones[id].forced && m.tombstones[id].until > m.now
 	}
 	if ttl > 0 {
-		m.addTombstone(id, ttl, false)
+		m.addTombstone(id, ttl, ended)
 	}
 	if was {
 		m.grantNext()
@@ -451,7 +461,7 @@ func (m *redisModel) addTombstone(id driver.ID, ttl int64, forced bool) {
 		t = tombstone{}
 	}
 	m.tombstones[id] = tombstone{max(t.until, m.now+ttl), t.forced || forced}
-	m.changed = true
+	m.wrote(m.tombstones[id].until)
 }
 
 // breaks is break.lua.
@@ -463,7 +473,8 @@ func (m *redisModel) breaks(t driver.Token, force bool) string {
 		}
 		n++
 		if !force {
-			h.Broken, m.changed = true, true
+			h.Broken = true
+			m.wrote(h.expiry)
 			continue
 		}
 		m.removeHolder(h)
@@ -488,7 +499,7 @@ func (m *redisModel) inspect() string {
 
 // forget is the loss of all that the server has.
 func (m *redisModel) forget() string {
-	m.held, m.waiting, m.last, m.kept, m.forgot, m.changed = nil, nil, 0, 0, false, false
+	m.held, m.waiting, m.last, m.kept, m.forgot, m.latest = nil, nil, 0, 0, false, 0
 	clear(m.tombstones)
 	clear(m.passed)
 	return "forgotten"

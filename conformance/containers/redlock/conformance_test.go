@@ -45,6 +45,11 @@ func TestRedlockConformance(t *testing.T) {
 		HoldReplies: func(_ conformance.T, b driver.Backend) func() {
 			return all(b, func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) })
 		},
+		DelayReplies: func(_ conformance.T, b driver.Backend, d time.Duration) {
+			for _, p := range b.(*fleetClient).proxies {
+				p.Delay(netfault.ToClient, d)
+			}
+		},
 		Record: func(t conformance.T, b driver.Backend) func() {
 			return all(b, func(p *netfault.Proxy) func() {
 				r := p.Record()

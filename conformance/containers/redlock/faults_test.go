@@ -36,6 +36,8 @@ func TestRedlock(t *testing.T) {
 		{"contenders", contenders},
 		{"release reaches those that come back", releaseReaches},
 		{"lost replies", lostReplies},
+		{"lost reply to a release after renewals", lostReleaseRenewed},
+		{"kept for longer than trusted", keptForLonger},
 		{"release on its way", releaseOnItsWay},
 		{"renewal with a minority lost", minorityLost},
 		{"restart without data", restartEmpty},
@@ -361,6 +363,67 @@ func lostReplies(t *testing.T, f fleet) {
 		t.Errorf("Renew: %v", p.Err)
 	}
 	a.release(t, r)
+}
+
+// lostReleaseRenewed: a release that is sent again finds nothing, since an earlier copy of it got
+// through. The hold was renewed, and cannot have expired, although its first TTL is over.
+func lostReleaseRenewed(t *testing.T, f fleet) {
+	const first = 2 * time.Second // of which a master has a tenth to answer
+	a := f.proxied(t, redlock.Options{})
+	r := steps.Request("release-warm") // so that all have the scripts
+	a.get(t, r)
+	f.everywhere(t, r.Name)
+	a.release(t, r)
+	f.clear(t, r.Name)
+	tries := 0
+	await.That(t, "it is granted and renewed", func() bool {
+		tries++
+		r = steps.Request(fmt.Sprint("release-renewed-", tries))
+		r.TTL = first
+		if _, err := a.Acquire(t.Context(), r); err != nil {
+			return false
+		}
+		r.TTL = time.Minute
+		return a.Renew(t.Context(), []driver.Request{r})[0].Err == nil
+	})
+	over := time.Now().Add(first)
+	f.everywhere(t, r.Name)
+	await.That(t, "its first TTL is over", func() bool { return time.Now().After(over) })
+	lost := a.lose(0, 1, 2)
+	unknown(t, a.Release(t.Context(), r), 2)
+	for _, l := range lost {
+		<-l
+	}
+	a.release(t, r)
+	f.clear(t, r.Name)
+}
+
+// keptForLonger: clocks run at different rates, and keys expire in whole milliseconds. So masters
+// keep a hold for a hundredth of its TTL and 2 ms longer than it is trusted.
+func keptForLonger(t *testing.T, f fleet) {
+	const ttl = 10 * time.Minute
+	a, r := f.client(t, redlock.Options{}), steps.Request("kept")
+	r.TTL = ttl
+	kept := func(what string, sent time.Time) {
+		t.Helper()
+		for _, m := range f {
+			await.That(t, what+" is kept for longer than it is trusted", func() bool {
+				left := servers.CLIOf(t, m).PTTL(t.Context(), "dlock:{"+r.Name+"}:redlock").Val()
+				return left+time.Since(sent) >= ttl+ttl/100+2*time.Millisecond
+			})
+		}
+	}
+	sent := time.Now()
+	a.get(t, r)
+	f.everywhere(t, r.Name)
+	kept("a grant", sent)
+	sent = time.Now()
+	if p := a.Renew(t.Context(), []driver.Request{r})[0]; p.Err != nil {
+		t.Fatal(p.Err)
+	}
+	kept("a renewal", sent)
+	a.release(t, r)
+	f.clear(t, r.Name)
 }
 
 // releaseOnItsWay has a release that must leave a tombstone come while one that need not is under

@@ -137,6 +137,17 @@ func (b *box) running() bool {
 	return running
 }
 
+func (b *box) pid() (pid int, err error) {
+	err = b.do(func(ctx context.Context, id string) error {
+		i, err := b.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err == nil {
+			pid = i.Container.State.Pid
+		}
+		return err
+	})
+	return pid, err
+}
+
 func (b *box) pause() error {
 	return b.do(func(ctx context.Context, id string) error {
 		_, err := b.engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})

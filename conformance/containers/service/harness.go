@@ -2,6 +2,7 @@ package service
 
 import (
 	"sync"
+	"time"
 
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
@@ -34,6 +35,9 @@ func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backe
 		},
 		Partition:   func(_ conformance.T, b driver.Backend) func() { return of(b).Isolate() },
 		HoldReplies: func(_ conformance.T, b driver.Backend) func() { return of(b).Hold(netfault.ToClient) },
+		DelayReplies: func(_ conformance.T, b driver.Backend, d time.Duration) {
+			of(b).Delay(netfault.ToClient, d)
+		},
 		Record: func(t conformance.T, b driver.Backend) func() {
 			r := of(b).Record()
 			return func() {

@@ -94,6 +94,8 @@ func (p *process) start() error {
 
 func (p *process) running() bool { return p.cmd != nil && !ended(p.done) }
 
+func (p *process) pid() (int, error) { return p.cmd.Process.Pid, nil }
+
 func (p *process) pause() error { return stop(p.cmd.Process) }
 
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }

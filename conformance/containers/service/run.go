@@ -22,7 +22,11 @@ import (
 //
 // It runs the tests, removes what they left, and then prints what ran on what, also to the file
 // that DLOCK_TEST_REPORT names. In processes that this package starts it does what they are for.
-func Main(m *testing.M) int {
+func Main(m *testing.M) int { return Run(m.Run) }
+
+// Run is [Main] for a program that is no test: its main calls nothing else, and ends with the
+// result. It calls run in the process that was started, and returns what that returns.
+func Run(run func() int) int {
 	inMain = true
 	switch {
 	case os.Getenv(cleanerEnv) != "":
@@ -32,7 +36,7 @@ func Main(m *testing.M) int {
 		return runChild(os.Getenv(childEnv))
 	}
 	go endWithParent()
-	code := m.Run()
+	code := run()
 	if theRun.cleaner != nil {
 		theRun.end.Close()
 		theRun.cleaner.Wait()
@@ -73,7 +77,7 @@ func begin() (*run, error) { return beginOnce() }
 
 var beginOnce = sync.OnceValues(func() (*run, error) {
 	if !inMain {
-		return nil, errors.New("TestMain has to call service.Main")
+		return nil, errors.New("TestMain has to call service.Main, or main service.Run")
 	}
 	folder, err := os.MkdirTemp("", "dlock-test-")
 	if err != nil {

@@ -122,6 +122,7 @@ type Server struct {
 type place interface {
 	start() error // for the first time, or on the data that it left
 	running() bool
+	pid() (int, error)
 	pause() error
 	resume() error
 	kill() error
@@ -252,6 +253,13 @@ func (s *Server) Ask(ctx context.Context) (string, error) {
 // Own reports whether the server is the test's own, so that it may be paused, killed and restarted.
 // The other methods fail the test if it is not.
 func (s *Server) Own() bool { return s.place != nil }
+
+// PID returns the number of the server's process, where its machine is this one.
+func (s *Server) PID(t T) (pid int) {
+	t.Helper()
+	s.do(t, "find the process of", func(p place) (err error) { pid, err = p.pid(); return err })
+	return pid
+}
 
 // Pause stops the server where it is: connections stay, and nothing answers, until Continue.
 func (s *Server) Pause(t T) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// FlashSale runs "dlock demo" on the URL, and disturb once the sale under the lock has begun.
-func FlashSale(t *testing.T, url string, disturb func()) {
+// BuildCommand builds the command of this checkout, and returns its path.
+func BuildCommand(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "dlock")
 	build := exec.Command("go", "build", "-C", "../../../cmd/dlock", "-o", bin, ".")
@@ -18,8 +18,16 @@ func FlashSale(t *testing.T, url string, disturb func()) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	// so that it is not over before the disturbance is
-	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms")
+	return bin
+}
+
+// FlashSale runs "dlock demo" on the URL, and disturb once the sale under the lock has begun.
+func FlashSale(t *testing.T, url string, disturb func()) {
+	t.Helper()
+	bin := BuildCommand(t)
+	// Sales that take long, so that it is not over before the disturbance is; few buyers beyond
+	// those who buy, and a limit that a busy machine does not reach.
+	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms", "--buyers", "100", "--timeout", "5m")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

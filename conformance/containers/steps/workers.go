@@ -66,6 +66,13 @@ func StartWorkers(t *testing.T, url string, free bool) *Workers {
 // More waits for n more turns.
 func (w *Workers) More(t *testing.T, n int64) {
 	t.Helper()
+	w.MoreWithin(t, await.Patience, n)
+}
+
+// MoreWithin is More for servers that may take so long to go on: while they choose who of them
+// serves, and choose again.
+func (w *Workers) MoreWithin(t *testing.T, d time.Duration, n int64) {
+	t.Helper()
 	from := w.turns.Load()
-	await.That(t, "work goes on", func() bool { return w.turns.Load() >= from+n })
+	await.Within(t, d, "work goes on", func() bool { return w.turns.Load() >= from+n })
 }

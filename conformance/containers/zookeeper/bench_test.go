@@ -13,49 +13,60 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// zkLock is the lock that the client library has, on a connection that a test ends.
-func zkLock(t service.T, s *service.Server) func(name string) *zk.Lock {
-	c := zkOf(t, s, 30*time.Second)
-	return func(name string) *zk.Lock { return zk.NewLock(c, "/peer/"+name, zk.WorldACL(zk.PermAll)) }
+// zkLock is the lock that the client library has, on so many connections that a test ends: each
+// name has one of them.
+func zkLock(t service.T, s *service.Server, connections int) func(name string) *zk.Lock {
+	all := make(chan *zk.Conn, connections)
+	for range connections {
+		all <- zkOf(t, s, 30*time.Second)
+	}
+	var of sync.Map
+	return func(name string) *zk.Lock {
+		c, is := of.Load(name)
+		if !is {
+			next := <-all
+			all <- next
+			c, _ = of.LoadOrStore(name, next)
+		}
+		return zk.NewLock(c.(*zk.Conn), "/peer/"+name, zk.WorldACL(zk.PermAll))
+	}
 }
 
-// BenchmarkZooKeeperPairs: Lock and Unlock that nobody disputes, beside those of the client
-// library, each on one session; and on a pool of sessions.
+// BenchmarkZooKeeperPairs: Lock and Unlock that nobody disputes, of one client, beside those of the
+// client library, which has a connection for each goroutine.
 func BenchmarkZooKeeperPairs(b *testing.B) {
 	s := service.StartOwn(b, ZooKeeper)
 	ctx := b.Context()
-	peer := zkLock(b, s)
-	theirs := func(name string) error {
-		l := peer(name)
-		if err := l.Lock(); err != nil {
+	client := zkOpenDirect(b, s.URL, 30*time.Second)
+	ours := func(name string) error {
+		l, err := client.Mutex(name).Lock(ctx)
+		if err != nil {
 			return err
 		}
-		return l.Unlock()
+		return l.Unlock(ctx)
 	}
-	for _, params := range []string{"", "?sessions=4"} {
-		client := zkOpenDirect(b, s.URL+params, 30*time.Second)
-		ours := func(name string) error {
-			l, err := client.Mutex(name).Lock(ctx)
-			if err != nil {
-				return err
-			}
-			return l.Unlock(ctx)
-		}
-		for _, g := range []int{1, 16, 256} {
-			b.Run(fmt.Sprintf("goroutines=%d%s", g, params), func(b *testing.B) {
-				steps.Pairs(b, g, theirs) // the names are made
-				steps.Pairs(b, g, ours)
-				var ratios, us, them []float64
-				for range steps.Turns {
-					t, o := steps.Pairs(b, g, theirs), steps.Pairs(b, g, ours)
-					them, us, ratios = append(them, t), append(us, o), append(ratios, o/t)
+	for _, g := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("goroutines=%d", g), func(b *testing.B) {
+			peer := zkLock(b, s, g)
+			theirs := func(name string) error {
+				l := peer(name)
+				if err := l.Lock(); err != nil {
+					return err
 				}
-				b.ReportMetric(0, "ns/op")
-				b.ReportMetric(steps.Median(us), "pairs/s")
-				b.ReportMetric(steps.Median(them), "zk.Lock-pairs/s")
-				b.ReportMetric(steps.Median(ratios), "ratio")
-			})
-		}
+				return l.Unlock()
+			}
+			steps.Pairs(b, g, theirs) // the names are made
+			steps.Pairs(b, g, ours)
+			var ratios, us, them []float64
+			for range steps.Turns {
+				t, o := steps.Pairs(b, g, theirs), steps.Pairs(b, g, ours)
+				them, us, ratios = append(them, t), append(us, o), append(ratios, o/t)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(steps.Median(us), "pairs/s")
+			b.ReportMetric(steps.Median(them), "zk.Lock-pairs/s")
+			b.ReportMetric(steps.Median(ratios), "ratio")
+		})
 	}
 }
 
@@ -70,18 +81,23 @@ func zkOpenDirect(t testing.TB, url string, ttl time.Duration) *dlock.Client {
 	return c
 }
 
-// BenchmarkZooKeeperHandOff: the time from Unlock to the return of the next Lock, beside that of
-// the client library, each on one session.
+// BenchmarkZooKeeperHandOff: the time from Unlock to the return of the next Lock, of waiters in
+// eight clients, beside that of the client library's lock on as many connections.
 func BenchmarkZooKeeperHandOff(b *testing.B) {
+	const clients = 8
 	s := service.StartOwn(b, ZooKeeper)
-	peer := zkLock(b, s)
-	clients := []*dlock.Client{zkOpenDirect(b, s.URL, 30*time.Second)}
+	var ours []*dlock.Client
+	var theirs []func(string) *zk.Lock
+	for range clients {
+		ours = append(ours, zkOpenDirect(b, s.URL, 30*time.Second))
+		theirs = append(theirs, zkLock(b, s, 1))
+	}
 	for _, n := range []int{2, 16, 128} {
 		b.Run(fmt.Sprint("waiters=", n), func(b *testing.B) {
 			var us, them []time.Duration
 			var ratios []float64
 			for range steps.Turns {
-				t, o := steps.Median(zkHandOffs(b, peer, n, time.Millisecond)), steps.Median(steps.HandOffs(b, clients, n, time.Millisecond))
+				t, o := steps.Median(zkHandOffs(b, theirs, n, time.Millisecond)), steps.Median(steps.HandOffs(b, ours, n, time.Millisecond))
 				them, us, ratios = append(them, t), append(us, o), append(ratios, float64(o)/float64(t))
 			}
 			b.ReportMetric(0, "ns/op")
@@ -94,7 +110,7 @@ func BenchmarkZooKeeperHandOff(b *testing.B) {
 
 // zkHandOffs is handOffs of the client library's lock. It takes no context: who waits at the end
 // gets it, and leaves.
-func zkHandOffs(b *testing.B, lock func(string) *zk.Lock, waiters int, hold time.Duration) []time.Duration {
+func zkHandOffs(b *testing.B, clients []func(string) *zk.Lock, waiters int, hold time.Duration) []time.Duration {
 	end := time.Now().Add(2 * steps.TurnTime)
 	var mu sync.Mutex
 	var took []time.Duration
@@ -103,7 +119,8 @@ func zkHandOffs(b *testing.B, lock func(string) *zk.Lock, waiters int, hold time
 	over := make(chan struct{})
 	time.AfterFunc(2*steps.TurnTime, func() { close(over) })
 	var wg sync.WaitGroup
-	for range waiters {
+	for i := range waiters {
+		lock := clients[i%len(clients)]
 		wg.Go(func() {
 			for time.Now().Before(end) {
 				l := lock("hand-off")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ func TestZooKeeperCosts(t *testing.T) {
 	for _, n := range []int{2, 16, 128} {
 		t.Run(fmt.Sprint("hand-offs of ", n), func(t *testing.T) { zkHandsOver(t, s, n) })
 	}
+	t.Run("many at once", func(t *testing.T) { zkManyAtOnce(t, s) })
 	t.Run("holding", func(t *testing.T) { zkHolding(t, s) })
 	t.Run("break", func(t *testing.T) { zkBreakCosts(t, s) })
 }
@@ -159,6 +161,88 @@ func zkHandsOver(t *testing.T, s *service.Server, waiters int) {
 	after := events()
 	if got := after[0] - before[0]; got != int64(waiters) || after[1] != before[1] || after[2] != before[2] {
 		t.Errorf("%d hand-offs made %d events of deleted nodes; all counts were %v, and are %v", waiters, got, before, after)
+	}
+}
+
+// zkManyAtOnce: the transactions of hundreds who lock different names travel together, on one
+// connection. If one of them is refused, since its directory is not there yet, the others are
+// executed all the same, and once each.
+func zkManyAtOnce(t *testing.T, s *service.Server) {
+	const goroutines = 256
+	c, other, z := zkOpen(t, s.URL, "", 10*time.Minute), zkOpen(t, s.URL, "", 10*time.Minute), treeOf(t, s)
+	all := func(what string, f func(i int)) (packets int64) {
+		before := counter(t, s, "zk_packets_received")
+		var wg sync.WaitGroup
+		for i := range goroutines {
+			wg.Go(func() { f(i) })
+		}
+		wg.Wait()
+		packets = counter(t, s, "zk_packets_received") - before
+		t.Logf("%s: %d goroutines sent %d packets", what, goroutines, packets)
+		return packets
+	}
+	name := func(i int) string { return fmt.Sprint("many-", i) }
+	// whose directory stays; those of the others are new, and go when they are empty
+	stays := func(i int) bool { return i%8 > 0 }
+	all("directories", func(i int) {
+		if stays(i) {
+			z.make(zkQueue(name(i))+"/foreign", 0)
+			z.Delete(zkQueue(name(i))+"/foreign", -1)
+		}
+	})
+	var leases [goroutines]*dlock.Lease
+	lock := func(i int) { leases[i] = steps.MustLock(t, c.Mutex(name(i))) }
+	unlock := func(i int) { mustUnlock(t, leases[i]) }
+	all("Lock, where some names are new", lock)
+	if t.Failed() {
+		return
+	}
+	var tokens [goroutines]dlock.Token
+	all("TryLock of what is held", func(i int) {
+		tokens[i] = leases[i].Token()
+		if stands := len(z.children(zkQueue(name(i)))); stands != 1 {
+			t.Errorf("%d nodes stand under a name that one holds", stands)
+		}
+		if _, err := other.Mutex(name(i)).TryLock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("TryLock of what is held: %v", err)
+		}
+	})
+	all("Unlock", unlock)
+	most := int64(goroutines) // half of what they would send apart
+	for try := 1; ; try++ {   // on a busy machine they do not come at once
+		n := all("Lock", func(i int) {
+			if !stays(i) {
+				return
+			}
+			lock(i)
+			if token := leases[i].Token(); token <= tokens[i] {
+				t.Errorf("a token of %d follows one of %d", token, tokens[i])
+			} else {
+				tokens[i] = token
+			}
+		})
+		n += all("Unlock", func(i int) {
+			if stays(i) {
+				unlock(i)
+			}
+		})
+		if n <= most {
+			break
+		}
+		if try == 5 {
+			t.Errorf("%d goroutines sent %d packets to lock and unlock; want %d at most", goroutines, n, most)
+			break
+		}
+	}
+	await.That(t, "nothing is left of what was released", func() bool {
+		left := 0
+		for i := range goroutines {
+			left += len(z.children(zkQueue(name(i))))
+		}
+		return left == 0
+	})
+	if sessions := len(z.children("/dlock/sessions")); sessions > 4 {
+		t.Errorf("there are %d sessions", sessions)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ func TestZooKeeperFaults(t *testing.T) {
 		{"a late copy of a create", zkLateCreate},
 		{"a join without a reply", zkLostJoin},
 		{"an unlock without a reply", zkLostUnlock},
+		{"a read without a reply", zkLostRead},
 		{"a user's connection outlives its client", zkOutlived},
 		{"a user's connection is away for long", zkLongAway},
 		{"connections break", zkBrokenConnections},
@@ -291,6 +293,39 @@ func zkLostUnlock(t *testing.T, s *service.Server) {
 	mustUnlock(t, l)
 	await.Closed(t, "the cut", cut)
 	z.await("lost-unlock", 0)
+}
+
+// zkLostRead: a read whose connection breaks is made again, on the next one.
+func zkLostRead(t *testing.T, s *service.Server) {
+	const name = "lost-read"
+	c, p := zkOpen(t, s.URL, "", time.Minute), netfault.NewProxy()
+	t.Cleanup(p.Close)
+	b := zkOnConn(t, s, p, 20*time.Second, zookeeper.Options{})
+	steps.MustLock(t, c.Mutex(name))
+	for _, way := range []struct {
+		what, request string
+		p             *netfault.Proxy
+		read          func(context.Context) (found bool, err error)
+	}{
+		{"Inspect", zkQueue(name), c.p, func(ctx context.Context) (bool, error) {
+			q, err := c.Inspect(ctx, name)
+			return len(q.Holders()) == 1, err
+		}},
+		{"Inspect on a user's connection", zkQueue(name), p, func(ctx context.Context) (bool, error) {
+			q, err := b.Inspect(ctx, name)
+			return q.Len() == 1, err
+		}},
+		{"List on a user's connection", "/dlock/locks", p, func(ctx context.Context) (bool, error) {
+			names, err := b.List(ctx)
+			return slices.Contains(names, name), err
+		}},
+	} {
+		lost := way.p.DropReply(way.request)
+		if found, err := way.read(await.Bounded(t, 30*time.Second)); err != nil || !found {
+			t.Errorf("%s: found what is locked %t, %v", way.what, found, err)
+		}
+		await.Closed(t, "a reply was lost to "+way.what, lost)
+	}
 }
 
 // zkBrokenConnections: a session outlives its connections, and so do its holds and its place in a

@@ -1,17 +1,9 @@
--- What every script begins with: the server's clock (µs), and the first members of the name's
--- sorted set. These are all of it if nobody stands there, or one request. queue.lua says what they
--- mean.
+-- What every script begins with for a name: the first members of its sorted set. These are all of
+-- it if nobody stands there, or one request. queue.lua says what they mean.
 
--- The format of what dlock keeps under a name. It changes with the members, with their meaning, and
--- with the rules by which scripts change them. The first member begins with it, in every format, so
--- that a client of another one knows.
-local FORMAT = '!1 '
-
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local head = redis.call('ZRANGE', KEYS[1], 0, 4)
+local head = redis.call('ZRANGE', KEYS[1], '0', '11')
 local header = head[1]
-if header and not string.find(header, '^' .. FORMAT .. '%d+$') then
+if header and not string.find(header, HEADER) then
   local other = string.match(header, '^!(%d+) ')
   if other and other ~= string.match(FORMAT, '%d+') then
     error('the key ' .. KEYS[1] .. ' has the format ' .. other .. ' of dlock; this client has ' .. string.match(FORMAT, '%d+'))

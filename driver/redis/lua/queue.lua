@@ -4,12 +4,13 @@
 --          read in ranges
 -- ARGV[1]  channels: what stands before a client's ID in the name of its channel
 -- ARGV[2]  how long (ms) the last token is kept after everybody is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was granted has to confirm it
+-- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to confirm
+--          its grant
 --
 -- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and
 -- places 16 decimal ones, limits 10.
 --
---   !1 TOKEN              the format of all this, and the last token
+--   !2 TOKEN              the format of all this, and the last token
 --   c CLIENT PLACE UNTIL  a client that did not confirm a grant: what it has in that place or
 --                         before does not wait any more
 --   d TIME KIND ID        when a c or a g is over
@@ -26,7 +27,7 @@
 --
 -- There are spaces only before TOKEN, PLACE (in c), HOW, UNTIL and REQUEST. REQUEST is a line of
 -- words, the label last: mode limit owner token expiry ttl client flags arrived label. One that
--- waits has its place for a token. Flags: f fixed, b broken, u not confirmed yet, or "-".
+-- waits has its place for a token. Flags: f fixed, b broken, u to be confirmed, or "-".
 --
 -- Who holds an Exclusive request is the only owner. All requests of an owner have one token and one
 -- limit. So no script has to read all that stands there: each reads the ends of ranges, and its
@@ -34,27 +35,56 @@
 local S = KEYS[1]
 local channels, keep, window = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local last = header and tonumber(string.sub(header, 4)) or 0
+local existed = header ~= nil
 
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
 local budget = 100
 
-local changed = false -- whether anything has been written
+-- What is known of the set without asking: head has its first members, and whole says that these
+-- are all.
+local whole = #head < 12
 
-local function write(...)
-  changed = true
-  redis.call(...)
+local changed = false -- whether anything was removed
+local latest -- when the last of what was written is over
+
+-- add writes members, each after its score. Then nothing is known any more.
+local function add(...)
+  head, whole = {}, false
+  redis.call('ZADD', S, ...)
+end
+
+local function remove(...)
+  redis.call('ZREM', S, ...)
+  local gone, rest = {}, {}
+  for _, member in ipairs({...}) do gone[member] = true end
+  for _, member in ipairs(head) do
+    if not gone[member] then rest[#rest + 1] = member end
+  end
+  changed, head = true, rest
 end
 
 local function int(x) return string.format('%.0f', x) end
 local function digits(x) return string.format('%016.0f', x) end
 local function foreign(member) error('the member ' .. member .. ' of ' .. S .. ' is not of dlock') end
 
--- least and greatest return the first and the last member of a range, which begins with from and
--- ends before to.
-local function least(from, to) return redis.call('ZRANGE', S, '[' .. from, '(' .. to, 'BYLEX', 'LIMIT', 0, 1)[1] end
-local function greatest(from, to) return redis.call('ZRANGE', S, '(' .. to, '[' .. from, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1] end
+-- first returns the first member that begins so, and final the last one of a kind.
+local function first(what)
+  local kind, length = string.byte(what), #what
+  for _, member in ipairs(head) do
+    local k = string.byte(member)
+    if k > kind then return nil end
+    if k == kind and string.sub(member, 1, length) == what then return member end
+  end
+  if not whole then return redis.call('ZRANGE', S, '[' .. what, '(' .. what .. '\255', 'BYLEX', 'LIMIT', '0', '1')[1] end
+end
+local function final(kind)
+  if not whole then return redis.call('ZRANGE', S, '(' .. kind .. '\255', '[' .. kind, 'BYLEX', 'REV', 'LIMIT', '0', '1')[1] end
+  for i = #head, 1, -1 do
+    if string.sub(head[i], 1, 1) == kind then return head[i] end
+  end
+end
 -- named returns the member that begins with what, an ID at its end.
-local function named(what) return least(what .. ' ', what .. '!') end
+local function named(what) return first(what .. ' ') end
 
 -- time and name return the parts of a d, e, f or q.
 local function time(member) return tonumber(string.sub(member, 2, 17)) or foreign(member) end
@@ -87,7 +117,7 @@ local function holder(id) return get('x', id) or get('s', id) end
 local function held(owner)
   local r = holder(owner)
   if r then return r end
-  local join = least('j' .. owner, 'j' .. owner .. 'g')
+  local join = first('j' .. owner)
   return join and holder(string.sub(join, 34))
 end
 
@@ -102,11 +132,12 @@ end
 
 -- store writes a request. It replaces what was written of it before.
 local function store(kind, r)
-  if r.member then write('ZREM', S, r.member, r.index) end
+  if r.member then remove(r.member, r.index) end
   r.member = table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry), int(r.ttl), r.client, r.flags,
     int(r.arrived), r.label}, ' ')
   r.index = index(kind, r)
-  write('ZADD', S, 0, r.member, 0, r.index)
+  add('0', r.member, '0', r.index)
+  latest = math.max(latest or 0, r.expiry)
 end
 
 -- permit returns the member of a permit.
@@ -117,8 +148,8 @@ local function permit(r) return string.format('l%010.0f', r.limit) .. r.owner en
 local function writeToken(token)
   local before = header
   last, header = token, FORMAT .. int(token)
-  write('ZADD', S, 0, header)
-  if before and before ~= header then write('ZREM', S, before) end
+  add('0', header)
+  if before and before ~= header then remove(before) end
 end
 
 -- grant lets a request hold for the TTL, with a token of its own.
@@ -126,17 +157,17 @@ local function grant(r, ttl)
   writeToken(math.max(last + 1, now))
   r.token, r.expiry = last, now + ttl
   store(r.mode, r)
-  if r.limit > 0 then write('ZADD', S, 0, permit(r)) end
+  if r.limit > 0 then add('0', permit(r)) end
 end
 
 -- removeHolder removes a request that holds.
 local function removeHolder(r)
-  write('ZREM', S, r.member, r.index, 'j' .. r.owner .. r.id)
-  if r.limit > 0 and not held(r.owner) then write('ZREM', S, permit(r)) end
+  remove(r.member, r.index, 'j' .. r.owner .. r.id)
+  if r.limit > 0 and not held(r.owner) then remove(permit(r)) end
 end
 
 -- removeWaiter removes a request that waits.
-local function removeWaiter(r) write('ZREM', S, r.member, r.index, 'q' .. digits(r.token) .. r.id) end
+local function removeWaiter(r) remove(r.member, r.index, 'q' .. digits(r.token) .. r.id) end
 
 -- marked returns the value of a c or a g, when it is over, and its member.
 local function marked(what)
@@ -149,14 +180,15 @@ end
 -- mark writes a c or a g: its value, and when it is over.
 local function mark(what, value, at)
   local _, before, member = marked(what)
-  if member then write('ZREM', S, member, 'd' .. digits(before) .. what) end
-  write('ZADD', S, 0, what .. ' ' .. value .. ' ' .. int(at), 0, 'd' .. digits(at) .. what)
+  if member then remove(member, 'd' .. digits(before) .. what) end
+  add('0', what .. ' ' .. value .. ' ' .. int(at), '0', 'd' .. digits(at) .. what)
+  latest = math.max(latest or 0, at)
 end
 
 -- unmark removes a c or a g.
 local function unmark(what)
   local _, at, member = marked(what)
-  write('ZREM', S, member, 'd' .. digits(at) .. what)
+  remove(member, 'd' .. digits(at) .. what)
 end
 
 -- addTombstone makes sure that copies of the request that are still under way create nothing.
@@ -179,10 +211,10 @@ local function passedOver(client) return tonumber((marked('c' .. client))) or 0 
 -- passOver passes over all requests of a client that wait now. By the end of the mark they have
 -- expired.
 local function passOver(client)
-  local final = greatest('f', 'g')
-  if not final then return end
+  local over = final('f')
+  if not over then return end
   local _, at = marked('c' .. client)
-  mark('c' .. client, int(time(greatest('q', 'r'))), math.max(at, time(final)))
+  mark('c' .. client, int(time(final('q'))), math.max(at, time(over)))
 end
 
 local function waits(r) return r.expiry > now and r.token > passedOver(r.client) end
@@ -197,30 +229,39 @@ end
 
 -- admits reports whether r is compatible with all that is held. Nobody waits ahead of it.
 local function admits(r)
-  if not least('e', 'f') then return true end
-  if r.mode == 'x' or least('x', 'y') then return false end
+  if not first('e') then return true end
+  if r.mode == 'x' or first('x') then return false end
   if r.limit == 0 then return true end
-  local smallest = tonumber(string.sub(least('l', 'm'), 2, 11))
+  local smallest = tonumber(string.sub(first('l'), 2, 11))
   return redis.call('ZLEXCOUNT', S, '[l', '(m') < math.min(r.limit, smallest)
 end
 
--- grantNext grants those whose turn it is, and tells their clients. It returns true if it was not
--- done when the budget was spent.
+-- keptFor returns for how long a request waits since its client last asked for it (keptFor in
+-- wait.go has the same time).
+local function keptFor(ttl) return math.max(ttl, 3000000) end
+
+-- grantNext grants those whose turn it is, and tells their clients. Who asked within the grant
+-- window holds for its TTL. The others may be dead: they hold for the window, until they confirm
+-- it. It returns true if it was not done when the budget was spent.
 local function grantNext()
   while true do
-    local first = least('q', 'r')
-    if not first then return end
-    local r = get('w', name(first)) or foreign(first)
+    local place = first('q')
+    if not place then return end
+    local r = get('w', name(place)) or foreign(place)
     if not waits(r) then
       if budget == 0 then return true end
       budget = budget - 1
       removeWaiter(r)
     elseif admits(r) then
+      local place, ttl = r.token, r.ttl
       removeWaiter(r)
       r.member = nil
-      flag(r, 'u', true)
-      grant(r, math.min(r.ttl, window))
-      redis.call('PUBLISH', channels .. r.client, r.id)
+      if now - (r.expiry - keptFor(ttl)) > window then
+        ttl = math.min(ttl, window)
+        flag(r, 'u', true)
+      end
+      grant(r, ttl)
+      redis.call('PUBLISH', channels .. r.client, table.concat({r.id, int(place), int(r.token), int(ttl)}, ' '))
       if r.mode == 'x' then return end -- nobody fits beside it
     else
       return
@@ -228,56 +269,56 @@ local function grantNext()
   end
 end
 
--- done returns the reply. If the script wrote anything, the set expires when all that is in it is
--- over and the last token need not be kept any more.
+-- done returns the reply. If the script wrote anything, the set does not expire before all that is
+-- in it is over and the last token need not be kept any more. What was written before is seen to.
 local function done(reply)
-  if changed then
-    local latest = now
-    for kind, next in pairs({d = 'e', e = 'f', f = 'g'}) do
-      local final = greatest(kind, next)
-      if final then latest = math.max(latest, time(final)) end
+  if latest then
+    local ms = string.format('%.0f', math.max(math.ceil((latest - now) / 1000), 0) + keep)
+    if existed then
+      redis.call('PEXPIRE', S, ms, 'GT')
+    else -- one without a time
+      redis.call('PEXPIRE', S, ms)
     end
-    redis.call('PEXPIRE', S, math.ceil((latest - now) / 1000) + keep)
   end
   return reply
 end
 
 -- over returns the first member of the range if its time is over.
-local function over(kind, next)
-  local first = least(kind, next)
-  return first and time(first) <= now and first
+local function over(kind)
+  local member = first(kind)
+  return member and time(member) <= now and member
 end
 
 -- purge removes what has expired, and grants those whose turn it is then.
 local function purge()
   local clients = {} -- those that did not confirm a grant
-  local first = over('e', 'f')
-  while first do
-    local r = holder(name(first)) or foreign(first)
+  local member = over('e')
+  while member do
+    local r = holder(name(member)) or foreign(member)
     removeHolder(r)
     if has(r, 'u') then clients[r.client] = true end
-    first = over('e', 'f')
+    member = over('e')
   end
   for client in pairs(clients) do passOver(client) end
-  first = over('f', 'g')
-  while first and budget > 0 do
-    removeWaiter(get('w', name(first)) or foreign(first))
+  member = over('f')
+  while member and budget > 0 do
+    removeWaiter(get('w', name(member)) or foreign(member))
     budget = budget - 1
-    first = over('f', 'g')
+    member = over('f')
   end
-  first = over('d', 'e')
-  while first and budget > 0 do
-    unmark(name(first))
+  member = over('d')
+  while member and budget > 0 do
+    unmark(name(member))
     budget = budget - 1
-    first = over('d', 'e')
+    member = over('d')
   end
   if changed then grantNext() end
 end
 
 -- untilExpiry returns how long (µs) it is until the next of those who hold expires, or 0.
 local function untilExpiry()
-  local first = least('e', 'f')
-  return first and time(first) - now or 0
+  local member = first('e')
+  return member and time(member) - now or 0
 end
 
 purge()

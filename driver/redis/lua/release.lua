@@ -8,7 +8,8 @@ if only and ARGV[5] == '0' and string.sub(only, 2, 33) == ARGV[4] then
   local expiry, flags = string.match(only, '^%S+ %a %d+ %x+ %d+ (%d+) %d+ %x+ (%S+) ')
   if expiry and tonumber(expiry) > now and not string.find(flags, 'b', 1, true) then
     redis.call('ZREM', KEYS[1], unpack(head, 2))
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    -- What is left of its time counts for little, unless that is long.
+    if (expiry - now) / 1000 > ARGV[2] + 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
     return 1
   end
 end
@@ -17,13 +18,14 @@ end
 
 local id, ttl = ARGV[4], tonumber(ARGV[5])
 local r = holder(id)
-local ended = r and has(r, 'b') or tombstone(id) == 'f'
 local was = r or waiter(id)
+local ended = r and has(r, 'b') or not was and tombstone(id) == 'f'
 if r then
   removeHolder(r)
 elseif was then
   removeWaiter(was)
 end
-if ttl > 0 then addTombstone(id, ttl) end
+if ended and r then ttl = math.max(ttl, r.ttl) end -- a copy of this call has to say the same
+if ttl > 0 then addTombstone(id, ttl, ended) end
 if was then grantNext() end
 return done(ended and -1 or was and 1 or 0)

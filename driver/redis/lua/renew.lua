@@ -9,9 +9,9 @@ if only and string.sub(only, 2, 33) == ARGV[4] then
   if before and tonumber(expiry) > now then
     local at = now + ARGV[5]
     redis.call('ZREM', KEYS[1], only, head[2])
-    redis.call('ZADD', KEYS[1], 0, string.format('%s %.0f %s %s %s', before, at, ARGV[5], client, rest),
-      0, string.format('e%016.0f%s', at, ARGV[4]))
-    redis.call('PEXPIRE', KEYS[1], math.ceil(ARGV[5] / 1000) + ARGV[2])
+    redis.call('ZADD', KEYS[1], '0', string.format('%s %.0f %s %s %s', before, at, ARGV[5], client, rest),
+      '0', string.format('e%016.0f%s', at, ARGV[4]))
+    redis.call('PEXPIRE', KEYS[1], math.ceil(ARGV[5] / 1000) + ARGV[2], 'GT')
     return 1
   end
 end

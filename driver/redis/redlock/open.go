@@ -15,8 +15,10 @@ import (
 )
 
 func init() {
-	driver.Register("redlock", open)
-	driver.Register("redlocks", open)
+	for _, scheme := range []string{"redlock", "redlocks"} {
+		driver.Register(scheme, open)
+		driver.RegisterChecker(scheme, check)
+	}
 }
 
 const (

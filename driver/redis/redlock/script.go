@@ -28,7 +28,7 @@ func load(flags, name string) *script.Script {
 		}
 		return string(text)
 	}
-	return script.New(flags + read("begin") + read(name))
+	return script.New(flags+read("begin")+read(name), "")
 }
 
 // holderKey returns the key under which a master has the holder of the name.

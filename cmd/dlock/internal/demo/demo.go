@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -29,6 +30,7 @@ const (
 	defaultTTL  = 2 * time.Second
 	openWithin  = 10 * time.Second // to reach the backend
 	closeWithin = 3 * time.Second  // for a shop to end by itself once it is told to
+	allHere     = time.Second      // within which all buyers have come
 	mostShops   = 100
 	mostBuyers  = 100_000
 )
@@ -37,7 +39,7 @@ const (
 type Options struct {
 	URL     string        // of the backend; empty: file: in a temporary folder
 	Shops   int           // processes, 2 to 100
-	Buyers  int           // goroutines, spread evenly over the shops
+	Buyers  int           // goroutines, spread evenly over the shops, which they come to in turns
 	Stock   int           // items
 	Think   time.Duration // between reading the stock and writing it back
 	Timeout time.Duration // of the whole demo
@@ -82,6 +84,12 @@ func (o Options) shopBuyers(i int) int {
 	return n
 }
 
+// pause is the time from one buyer of a shop to the next: a sale's, so that buyers of all shops
+// come faster than they are served, and queue in a mixed order. Many come faster.
+func (o Options) pause() time.Duration {
+	return min(o.Think, allHere/time.Duration(o.shopBuyers(0)))
+}
+
 // killAt is the number of items left in the middle of the sale: whoever reads it first is killed.
 func (o Options) killAt() int { return (o.Stock + 1) / 2 }
 
@@ -101,14 +109,15 @@ func Run(ctx context.Context, o Options, w io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	c := config{Name: "flash-sale/stock-" + rand.Text(), Think: o.Think, URL: o.URL, TTL: ttlOption(o.URL)}
+	c := config{Name: "flash-sale/stock-" + rand.Text(), Think: o.Think, Pause: o.pause(), Shops: o.Shops, URL: o.URL}
 	if c.URL == "" {
 		c.URL = (&url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(dir, "locks"))}).String()
 	}
 	caps, err := capabilities(ctx, c)
 	if err != nil {
-		return err
+		return o.advise(err)
 	}
+	c.TTL = ttlOption(o.URL, caps)
 	s := newScreen(w)
 	s.printf("%s: %d items, %d buyers, %d shops\n", s.bold("flash sale"), o.Stock, o.Buyers, o.Shops)
 	s.printf("Each shop is a process; each sale reads the stock, thinks for %s, and writes it back.\n\n", short(o.Think))
@@ -145,12 +154,27 @@ func phase(ctx context.Context, o Options, c config, dir string, s *screen) (*re
 	return r, err
 }
 
-// ttlOption is the TTL to ask for: that of the URL (0 here) if it has one.
-func ttlOption(rawURL string) time.Duration {
-	if u, err := url.Parse(rawURL); err == nil && u.Query().Has("ttl") {
+// ttlOption is the TTL to ask for: that of the URL (0 here) if it has one, or else the default, as
+// far as the backend allows it.
+func ttlOption(rawURL string, caps dlock.Capabilities) time.Duration {
+	// of several hosts, which package net/url does not know, the parameters are what counts
+	_, query, _ := strings.Cut(rawURL, "?")
+	if values, err := url.ParseQuery(query); err == nil && values.Has("ttl") {
 		return 0
 	}
-	return defaultTTL
+	ttl := max(defaultTTL, caps.MinTTL)
+	if caps.MaxTTL > 0 {
+		ttl = min(ttl, caps.MaxTTL)
+	}
+	return ttl
+}
+
+// advise adds what to do to the error of a system that has no backend for the demo by itself.
+func (o Options) advise(err error) error {
+	if o.URL == "" && errors.Is(err, dlock.ErrUnsupported) {
+		return fmt.Errorf("%w; give the demo a server, such as --url redis://localhost:6379", err)
+	}
+	return err
 }
 
 // capabilities reaches the backend once, before anything is shown, and refuses one that the shops

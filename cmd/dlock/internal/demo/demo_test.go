@@ -79,10 +79,17 @@ func TestLeastBuyers(t *testing.T) {
 func TestTTLOption(t *testing.T) {
 	for url, want := range map[string]time.Duration{
 		"": defaultTTL, "file:///x": defaultTTL, "file:///x?prefix=ttl": defaultTTL, "file:///x?ttl=9s": 0, "://": defaultTTL,
+		"zk://a:1,b:2/x?ttl=9s": 0,
 	} {
-		if got := ttlOption(url); got != want {
+		if got := ttlOption(url, dlock.Capabilities{MinTTL: time.Second}); got != want {
 			t.Errorf("%q: %s, want %s", url, got, want)
 		}
+	}
+	if got := ttlOption("", dlock.Capabilities{MinTTL: time.Minute}); got != time.Minute {
+		t.Errorf("where a minute is the least: %s", got)
+	}
+	if got := ttlOption("", dlock.Capabilities{MaxTTL: time.Second}); got != time.Second {
+		t.Errorf("where a second is the most: %s", got)
 	}
 }
 
@@ -110,7 +117,7 @@ func TestRunSellsExactlyTheStock(t *testing.T) {
 		t.Fatalf("%v\n%s", err, page)
 	}
 	for _, want := range []string{
-		"sold 60, the stock was 20: oversold by 40", "is killed in the middle of sale 11", "sold 20, the stock was 20: oversold by 0",
+		"the stock was 20: oversold by ", "is killed in the middle of sale 11", "sold 20, the stock was 20: oversold by 0",
 		"takeover", "p50", "p99", "per second", "(killed)", "grew strictly", "21 checked", "file: order of arrival",
 	} {
 		if !strings.Contains(page, want) {
@@ -264,6 +271,24 @@ func TestShopByHand(t *testing.T) {
 	for _, in := range []string{"", "hello", `{"Buyers":1}`, `{"Buyers":1} "stop"`} {
 		if err := Shop(strings.NewReader(in), io.Discard); err == nil {
 			t.Errorf("%q: no error", in)
+		}
+	}
+}
+
+// Where the demo has no backend by itself it says what to do, in one line.
+func TestSystemWithoutABackend(t *testing.T) {
+	refused := fmt.Errorf("open file: %w: needs another system", dlock.ErrUnsupported)
+	err := Options{}.advise(refused)
+	if !errors.Is(err, dlock.ErrUnsupported) || !strings.Contains(err.Error(), "--url redis://") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("without --url: %v", err)
+	}
+	for _, o := range []Options{{URL: "file:///x"}, {}} {
+		other := refused
+		if o.URL == "" {
+			other = io.ErrUnexpectedEOF
+		}
+		if err := o.advise(other); err != other {
+			t.Errorf("%+v: %v", o, err)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (r *result) showLocked(s *screen, caps dlock.Capabilities) error {
 	}
 	p50, p99 := percentile(r.waits, 0.50), percentile(r.waits, 0.99)
 	row("waits", "p50 %s, p99 %s; %d buyers got in", short(p50), short(p99), len(r.waits))
-	row("hand-offs", "%.0f per second (a sale thinks for %s)", r.handOffs(), short(r.think))
+	row("hand-offs", "%.0f sales per second, one after the other (each thinks for %s)", r.handOffs(), short(r.think))
 	row("shares", "%s", r.sharesText())
 	switch {
 	case !caps.Fencing:

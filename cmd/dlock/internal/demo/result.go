@@ -15,7 +15,8 @@ type result struct {
 	think        time.Duration
 
 	waits       []time.Duration // of every buyer that got in, also of those who found nothing left
-	first, last time.Time       // when a buyer got in
+	buyers      int             // how many of them found something to buy
+	first, last time.Time       // when such a buyer got in
 	kill        *kill           // nil: no shop reached the sale at which it should have been killed
 	notes       []string
 
@@ -35,11 +36,13 @@ type kill struct {
 
 // hold counts a buyer that got in.
 func (r *result) hold(h heard) {
-	if r.first.IsZero() {
-		r.first = h.at
-	}
-	r.last = h.at
 	r.waits = append(r.waits, h.Waited)
+	if h.Left > 0 {
+		if r.buyers++; r.first.IsZero() {
+			r.first = h.at
+		}
+		r.last = h.at
+	}
 	// Whoever got in before the killed shop did, and is heard of late, had read a greater number.
 	if k := r.kill; k != nil && k.heir == 0 && h.from.shop != k.shop && h.Left <= k.left {
 		k.heir, k.takeover = h.from.shop, h.at.Sub(k.at)
@@ -99,9 +102,10 @@ func (r *result) shares() []int {
 	return s
 }
 
-// handOffs is how often per second one buyer followed another, without the takeover.
+// handOffs is how often per second one sale followed another, without the takeover. Those who find
+// nothing left go at once, and would make it look faster than a sale is.
 func (r *result) handOffs() float64 {
-	n, d := len(r.waits)-1, r.last.Sub(r.first)
+	n, d := r.buyers-1, r.last.Sub(r.first)
 	if r.kill != nil {
 		n, d = n-1, d-r.kill.takeover
 	}

@@ -92,10 +92,16 @@ func TestTakeoverAndHandOffs(t *testing.T) {
 	if got := r.handOffs(); got != 1.5 { // 3 in 4 seconds less the takeover's 2
 		t.Error(got)
 	}
+	for range 10 {
+		hold(1, 0, 4001*time.Millisecond) // sold out
+	}
+	if got := r.handOffs(); got != 1.5 {
+		t.Errorf("with those who found nothing to buy: %g", got)
+	}
 	if got := (&result{}).handOffs(); got != 0 {
 		t.Error(got)
 	}
-	if len(r.waits) != 5 || percentile(r.waits, 1) != 4*time.Second {
+	if len(r.waits) != 15 || percentile(r.waits, 1) != 4001*time.Millisecond {
 		t.Error(r.waits)
 	}
 }

@@ -67,10 +67,14 @@ func (s *shop) run(orders *json.Decoder, in io.Reader) (err error) {
 
 	var wg sync.WaitGroup
 	open := make(chan struct{})
-	for range s.Buyers {
+	for i := range s.Buyers {
 		wg.Go(func() {
-			<-open // all at once
-			if err := s.buy(ctx); err != nil {
+			<-open
+			err := think(ctx, s.arrival(i))
+			if err == nil {
+				err = s.buy(ctx)
+			}
+			if err != nil {
 				cancel(err) // the first one counts
 			}
 		})
@@ -82,6 +86,12 @@ func (s *shop) run(orders *json.Decoder, in io.Reader) (err error) {
 	}
 	s.tell(event{Kind: done})
 	return nil
+}
+
+// arrival is when the shop's buyer i, from 0, comes: after the other shops' buyers i-1, and, if the
+// shop is not the first, after the buyers i of those before it.
+func (s *shop) arrival(i int) time.Duration {
+	return time.Duration(i)*s.Pause + s.Pause*time.Duration(s.Shop-1)/time.Duration(max(s.Shops, 1))
 }
 
 // buy is one buyer: it queues, and goes home with an item or when there is none.

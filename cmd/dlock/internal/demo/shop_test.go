@@ -1,10 +1,12 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,4 +134,33 @@ func TestSoldOut(t *testing.T) {
 		t.Error(err)
 	}
 	wantState(t, s, 0, 0)
+}
+
+// TestBuyersComeInTurns: by their plan, buyers of all shops come one after the other.
+func TestBuyersComeInTurns(t *testing.T) {
+	o := Options{Shops: 4, Buyers: 300, Stock: 50, Think: 5 * time.Millisecond}
+	type arrival struct {
+		at   time.Duration
+		shop int
+	}
+	var all []arrival
+	for n := range o.Shops {
+		s := &shop{config: config{Shop: n + 1, Shops: o.Shops, Pause: o.pause()}}
+		for i := range o.shopBuyers(n) {
+			all = append(all, arrival{s.arrival(i), n})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
+	for i, a := range all {
+		if a.shop != i%o.Shops {
+			t.Fatalf("buyer %d, at %s, is of shop %d", i, a.at, a.shop+1)
+		}
+	}
+	if last := all[len(all)-1].at; last > allHere || last < 300*time.Millisecond {
+		t.Errorf("the last one comes at %s", last)
+	}
+	o.Buyers = 100_000
+	if p := o.pause(); p <= 0 || p*25_000 > allHere {
+		t.Errorf("with many buyers: %s", p)
+	}
 }

@@ -17,13 +17,16 @@ const start = "start"
 // config is a shop's part. It travels through a pipe and not in arguments, which everybody on the
 // machine can read: the URL may have a password.
 type config struct {
-	Dir    string        // of the stock and the ledger
-	URL    string        // of the backend; empty: sell without a lock
-	TTL    time.Duration // 0: the URL says it
-	Name   string        // of the lock
-	Think  time.Duration
-	KillAt int // the shop that is the first to read this number stops there, to be killed; 0: none
+	Dir   string        // of the stock and the ledger
+	URL   string        // of the backend; empty: sell without a lock
+	TTL   time.Duration // 0: the URL says it
+	Name  string        // of the lock
+	Think time.Duration
+	Pause time.Duration // between its buyers
+	// the shop that is the first to read this number stops there, to be killed; 0: none
+	KillAt int
 	Shop   int // from 1
+	Shops  int
 	Buyers int
 }
 

@@ -1,5 +1,6 @@
 // Package script runs Lua scripts on a Redis server: many calls in one pipeline, each by the hash
-// of its script, and in full where the server does not know that.
+// of its script, and in full where the server does not know that. Calls of one script can travel
+// together, as one command that runs it for each of them.
 package script
 
 import (
@@ -8,7 +9,6 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"io"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -24,20 +24,34 @@ const (
 	WhenFull = "#!lua flags=allow-oom\n"
 )
 
-// Script is a text of Lua that a server keeps under its hash.
-type Script struct{ text, hash string }
+// togetherMax is how many calls travel as one command at most. No other client's command runs
+// before all of them are done.
+const togetherMax = 64
 
-// New returns the script with that text.
-func New(text string) *Script {
-	sum := sha1.Sum([]byte(text))
-	return &Script{text: text, hash: hex.EncodeToString(sum[:])}
+// Script is a script that a server keeps under its hash.
+type Script struct{ one, many text }
+
+// text is a text of Lua. The zero text is none.
+type text struct{ lua, hash string }
+
+// New returns the script with that text. The second is one that runs the same for many calls; see
+// [Exec]. It may be empty: then each call is a command.
+func New(one, many string) *Script { return &Script{newText(one), newText(many)} }
+
+func newText(lua string) text {
+	if lua == "" {
+		return text{}
+	}
+	sum := sha1.Sum([]byte(lua))
+	return text{lua, hex.EncodeToString(sum[:])}
 }
 
 // Call is one run of a script. Exec sets its reply or its error.
 type Call struct {
 	Script *Script
 	Keys   []string
-	Args   []any
+	Common []any // the first arguments; all calls that may travel together have the same
+	Args   []any // the others; as many for all calls of one script
 	Reply  any
 	Err    error
 }
@@ -54,44 +68,148 @@ type Pipeliner interface{ Pipeline() redis.Pipeliner }
 // Exec runs the calls in one pipeline. Those whose script the server does not know are run again,
 // in full, in a second one. Then each call has its reply or its error.
 func Exec[C Caller](ctx context.Context, rdb Pipeliner, calls []C) {
-	full := false
-	for len(calls) > 0 {
-		pipe := rdb.Pipeline()
-		cmds := make([]Command, len(calls))
-		for i, c := range calls {
-			cmds[i] = c.call().Command(ctx, full)
-			_ = pipe.Process(ctx, cmds[i])
+	parts := make([]part[C], len(calls))
+	for i := range calls {
+		parts[i].calls = calls[i : i+1]
+	}
+	run(ctx, rdb, parts)
+}
+
+// ExecTogether is Exec for calls with one key each, on one server that has all of them. Calls of
+// one script travel as one command, which has the keys of all, the common arguments, and the other
+// arguments of each call. The reply has one element for each. What goes wrong for one call is the
+// error of that call. What becomes of the command is what becomes of all its calls.
+//
+// It reports false if the server does not take several keys at once. Then, or if its user may use
+// some keys and others not, the calls are run one by one.
+func ExecTogether[C Caller](ctx context.Context, rdb Pipeliner, calls []C) (together bool) {
+	var parts []part[C]
+next:
+	for i, c := range calls {
+		s := c.call().Script
+		for j := range parts {
+			if p := &parts[j]; p.calls[0].call().Script == s && len(p.calls) < togetherMax && s.many.lua != "" {
+				p.calls = append(p.calls, c)
+				continue next
+			}
 		}
-		_, failed := pipe.Exec(ctx)
-		var again []C
-		for i, caller := range calls {
-			c := caller.call()
-			c.Reply, c.Err = cmds[i].Result()
+		parts = append(parts, part[C]{calls: calls[i : i+1 : i+1]})
+	}
+	return run(ctx, rdb, parts)
+}
+
+// part is what one command runs.
+type part[C Caller] struct {
+	calls []C
+	full  bool // send the script, not its hash
+}
+
+// run runs the parts until each call has its reply or its error. It reports false if the server
+// does not take several keys at once.
+func run[C Caller](ctx context.Context, rdb Pipeliner, parts []part[C]) (together bool) {
+	together = true
+	for len(parts) > 0 {
+		cmds := make([]Command, len(parts))
+		for i, p := range parts {
+			cmds[i] = p.command(ctx)
+		}
+		failed := send(ctx, rdb, cmds)
+		var again []part[C]
+		for i, p := range parts {
+			reply, err := cmds[i].Result()
 			// No script answers nil: the greeting of a new connection was refused.
-			if c.Reply == nil && c.Err == nil {
-				c.Err = cmp.Or(failed, io.ErrUnexpectedEOF)
+			if reply == nil && err == nil {
+				err = cmp.Or(failed, io.ErrUnexpectedEOF)
 			}
-			if c.Err != nil && strings.HasPrefix(c.Err.Error(), "NOSCRIPT") && !full {
-				again = append(again, caller)
+			alone := len(p.calls) == 1
+			switch {
+			case err != nil && !p.full && redis.HasErrorPrefix(err, "NOSCRIPT"):
+				again = append(again, part[C]{p.calls, true})
+			case err != nil && !alone && (redis.HasErrorPrefix(err, "CROSSSLOT") || redis.HasErrorPrefix(err, "NOPERM")): // it was not executed
+				together = together && redis.HasErrorPrefix(err, "NOPERM")
+				for j := range p.calls {
+					again = append(again, part[C]{calls: p.calls[j : j+1]})
+				}
+			case alone:
+				c := p.calls[0].call()
+				c.Reply, c.Err = reply, err
+			default:
+				p.answer(reply, err)
 			}
 		}
-		calls, full = again, true
+		parts = again
+	}
+	return together
+}
+
+// send sends the commands and waits for their replies. One that is alone on a server needs no
+// pipeline.
+func send(ctx context.Context, rdb Pipeliner, cmds []Command) error {
+	if c, ok := rdb.(*redis.Client); ok && len(cmds) == 1 {
+		return c.Process(ctx, cmds[0])
+	}
+	pipe := rdb.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
+// answer gives each call its reply or its error.
+func (p *part[C]) answer(reply any, err error) {
+	replies, _ := reply.([]any)
+	for i, caller := range p.calls {
+		c := caller.call()
+		switch {
+		case err != nil:
+			c.Reply, c.Err = nil, err
+		case i >= len(replies) || replies[i] == nil:
+			c.Reply, c.Err = nil, io.ErrUnexpectedEOF
+		default:
+			c.Reply, c.Err = replies[i], nil
+			if e, is := replies[i].(error); is {
+				c.Reply, c.Err = nil, e
+			}
+		}
 	}
 }
 
-// Command returns the command that runs the script: by its hash, or in full.
-func (c *Call) Command(ctx context.Context, full bool) Command {
-	a := make([]any, 0, 3+len(c.Keys)+len(c.Args))
-	if full {
-		a = append(a, "eval", c.Script.text)
-	} else {
-		a = append(a, "evalsha", c.Script.hash)
+// command returns the command that runs the part.
+func (p *part[C]) command(ctx context.Context) Command {
+	first := p.calls[0].call()
+	if len(p.calls) == 1 {
+		return first.Command(ctx, p.full)
 	}
+	a := make([]any, 0, 3+len(first.Common)+len(p.calls)*(1+len(first.Args)))
+	a = first.Script.many.begin(a, p.full)
+	a = append(a, len(p.calls))
+	for _, c := range p.calls {
+		a = append(a, c.call().Keys[0])
+	}
+	a = append(a, first.Common...)
+	for _, c := range p.calls {
+		a = append(a, c.call().Args...)
+	}
+	return Command{redis.NewCmd(ctx, a...)}
+}
+
+// begin appends how a command begins that runs the text: by its hash, or in full.
+func (t *text) begin(a []any, full bool) []any {
+	if full {
+		return append(a, "eval", t.lua)
+	}
+	return append(a, "evalsha", t.hash)
+}
+
+// Command returns the command that runs the script for this call alone: by its hash, or in full.
+func (c *Call) Command(ctx context.Context, full bool) Command {
+	a := c.Script.one.begin(make([]any, 0, 3+len(c.Keys)+len(c.Common)+len(c.Args)), full)
 	a = append(a, len(c.Keys))
 	for _, k := range c.Keys {
 		a = append(a, k)
 	}
-	return Command{redis.NewCmd(ctx, append(a, c.Args...)...)}
+	return Command{redis.NewCmd(ctx, append(append(a, c.Common...), c.Args...)...)}
 }
 
 // Command is a command that the client library does not send again by itself: the driver has to

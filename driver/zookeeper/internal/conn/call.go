@@ -30,12 +30,7 @@ func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), l
 	var taken atomic.Bool // by the result, or by a caller that went away
 	done := make(chan result, 1)
 	go func() {
-		v, err := f(s.conn.library)
-		s.calls.Done()
-		if errors.Is(err, zk.ErrSessionExpired) {
-			s.listener.End()
-			err = ErrEnded
-		}
+		v, err := run(s, f)
 		if taken.CompareAndSwap(false, true) {
 			done <- result{v, err}
 		} else if late != nil {
@@ -58,6 +53,17 @@ func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), l
 		return r.v, s.verify(r.err)
 	}
 	return none, err
+}
+
+// run makes a call that begin has counted.
+func run[T any](s *Session, f func(*zk.Conn) (T, error)) (T, error) {
+	v, err := f(s.conn.library)
+	s.calls.Done()
+	if errors.Is(err, zk.ErrSessionExpired) {
+		s.listener.End()
+		err = ErrEnded
+	}
+	return v, err
 }
 
 // begin counts a call, and reports whether it may be made.
@@ -137,11 +143,25 @@ func (s *Session) Get(ctx context.Context, path string) ([]byte, *zk.Stat, error
 
 // Children returns the names of a node's children, and its state.
 func (s *Session) Children(ctx context.Context, path string) ([]string, *zk.Stat, error) {
-	r, err := call(ctx, s, func(c *zk.Conn) (r reply, err error) {
+	r, err := call(ctx, s, children(path), nil)
+	return r.children, r.stat, err
+}
+
+// AwaitChildren is Children for a goroutine that has nothing else to do: it returns only when the
+// server answers or the network connection ends, and takes no other goroutine.
+func (s *Session) AwaitChildren(path string) ([]string, *zk.Stat, error) {
+	if !s.begin() {
+		return nil, nil, &kit.NotSent{Err: ErrEnded}
+	}
+	r, err := run(s, children(path))
+	return r.children, r.stat, s.verify(err)
+}
+
+func children(path string) func(*zk.Conn) (reply, error) {
+	return func(c *zk.Conn) (r reply, err error) {
 		r.children, r.stat, err = c.Children(path)
 		return r, err
-	}, nil)
-	return r.children, r.stat, err
+	}
 }
 
 // Watch asks for the next event of a node, or returns zk.ErrNoNode. The event comes to the
@@ -156,13 +176,29 @@ func (s *Session) Watch(ctx context.Context, path string, late func(error)) erro
 // Multi executes the operations as one transaction, and returns the result of each. If Multi
 // returns before the server answers, late is given what it answers; late may be nil.
 func (s *Session) Multi(ctx context.Context, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
-	return call(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) {
-		res, err := c.Multi(ops...)
-		if err == nil && len(res) != len(ops) {
-			err = ErrAnswer
-		}
-		return res, err
-	}, late)
+	return call(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return multi(c, ops) }, late)
+}
+
+func multi(c *zk.Conn, ops []any) ([]zk.MultiResponse, error) {
+	res, err := c.Multi(ops...)
+	if err == nil && len(res) != len(ops) {
+		err = ErrAnswer
+	}
+	return res, err
+}
+
+// Start is Multi for who does not wait: done is given what the server answers, or the error by
+// which the network connection ended, in another goroutine. If Start returns an error nothing was
+// sent.
+func (s *Session) Start(done func([]zk.MultiResponse, error), ops ...any) error {
+	if !s.begin() {
+		return &kit.NotSent{Err: ErrEnded}
+	}
+	go func() {
+		res, err := run(s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return multi(c, ops) })
+		done(res, s.verify(err))
+	}()
+	return nil
 }
 
 // Sync makes the session's server catch up with the leader. Without it a server may show a past in

@@ -1,10 +1,4 @@
--- +goose Up
--- +goose StatementBegin
 CREATE PROCEDURE IF NOT EXISTS dlock_version()
 SQL SECURITY INVOKER
 COMMENT 'Returns the number of the last migration, which is this one'
-SELECT 17;
--- +goose StatementEnd
-
--- +goose Down
-DROP PROCEDURE IF EXISTS dlock_version;
+SELECT 19

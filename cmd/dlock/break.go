@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/cmd/dlock/internal/watch"
+)
+
+func newBreak() *cobra.Command {
+	b, tokenFlag, force, yes := backend{}, "", false, false
+	cmd := &cobra.Command{
+		Use:   "break [flags] NAME",
+		Short: "End a hold that is not given back",
+		Long: `End the hold of NAME: it can be neither renewed nor joined any more, and runs out within its TTL, by
+which time its holder knows. With --force it ends now, while the holder may still be at work.
+
+It shows the holder and asks first; where there is no terminal to ask at, --yes is needed. It ends
+the hold that it has shown, and never that of a successor. If several hold the lock, --token says
+which.
+
+Exit status: 0 if the hold was ended; 1 if nobody holds it, if the answer was no, or if something
+failed; 2 for wrong flags.`,
+		Example: `  dlock break deploy/shop
+  dlock break --token 42 --force --yes deploy/shop`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !yes && !askable(cmd.InOrStdin()) {
+				return usage("there is no terminal to ask at; --yes breaks it without a question")
+			}
+			return b.with(cmd.ErrOrStderr(), func(ctx context.Context, c *dlock.Client) error {
+				q, err := c.Inspect(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				shown := watch.NewQueue(args[0], q)
+				t, err := which(shown, tokenFlag)
+				if err != nil {
+					return err
+				}
+				show(cmd.OutOrStdout(), shown)
+				if !yes {
+					if err := confirm(ctx, cmd.InOrStdin(), cmd.OutOrStdout(), t, force); err != nil {
+						return err
+					}
+				}
+				return end(ctx, c, cmd.OutOrStdout(), args[0], t, force)
+			})
+		},
+	}
+	f := cmd.Flags()
+	b.flags(f)
+	f.StringVar(&tokenFlag, "token", "", "the token of the hold; needed if there are several")
+	f.BoolVar(&force, "force", false, "end it now: until its holder knows, two can be in")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// which returns the token of the hold to end: the given one, which has to be there, or the only
+// one.
+func which(q watch.Queue, given string) (dlock.Token, error) {
+	tokens := map[string]bool{}
+	for _, h := range q.Holders {
+		tokens[h.Token] = true
+	}
+	if given == "" {
+		switch len(tokens) {
+		case 0:
+			return 0, fmt.Errorf("%w: nobody holds %q", dlock.ErrNotHeld, q.Name)
+		case 1:
+			given = q.Holders[0].Token
+		default:
+			return 0, usage("%d hold %q; --token says which, and \"dlock inspect\" shows them", len(tokens), q.Name)
+		}
+	} else if _, err := strconv.ParseUint(given, 10, 64); err != nil {
+		return 0, usage("--token %q: want a number, as \"dlock inspect\" shows it", given)
+	}
+	if !tokens[given] {
+		return 0, fmt.Errorf("%w: no hold of %q has the token %s", dlock.ErrNotHeld, q.Name, given)
+	}
+	if given == "" { // of a backend without tokens
+		return 0, nil
+	}
+	t, err := strconv.ParseUint(given, 10, 64)
+	return dlock.Token(t), err
+}
+
+// confirm asks, and returns nil if the answer is yes.
+func confirm(ctx context.Context, in io.Reader, out io.Writer, t dlock.Token, force bool) error {
+	what := "within its TTL"
+	if force {
+		what = "now, while its holder may be at work"
+	}
+	return ask(ctx, in, out, fmt.Sprintf("End it (token %d) %s?", t, what))
+}
+
+// end ends the hold, and says what follows.
+func end(ctx context.Context, c *dlock.Client, out io.Writer, name string, t dlock.Token, force bool) error {
+	var opts []dlock.BreakOption
+	if force {
+		opts = append(opts, dlock.Force())
+	}
+	if err := c.Break(ctx, name, t, opts...); err != nil {
+		return err
+	}
+	if force {
+		fmt.Fprintln(out, "ended; its holder learns of it at its next renewal")
+	} else {
+		fmt.Fprintln(out, "broken; it is free when the time LEFT is over, or when its holder gives it back")
+	}
+	return nil
+}

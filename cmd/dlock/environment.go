@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/dlock-go/dlock"
+)
+
+// What the command finds in its environment, beside DLOCK_URL.
+const (
+	envName  = "DLOCK_NAME"
+	envToken = "DLOCK_TOKEN"
+	envOwner = "DLOCK_OWNER"
+	// the holds around the one of DLOCK_OWNER, the innermost first: "place:owner,place:owner"
+	envOuter = "DLOCK_OUTER"
+	// host/pid of the outermost run, with which the labels of all begin: they are one party to
+	// whoever looks for deadlocks
+	envRun = "DLOCK_RUN"
+)
+
+// environment is that of a command under the lease, with the URL as the command is to see it.
+func environment(lease *dlock.Lease, name, rawURL string) []string {
+	var env []string
+	for _, v := range os.Environ() {
+		switch key, _, _ := strings.Cut(v, "="); key {
+		case envURL, envName, envToken, envOwner, envOuter, envRun:
+		default:
+			env = append(env, v)
+		}
+	}
+	env = append(env, envURL+"="+rawURL, envName+"="+name, envRun+"="+outermost())
+	if t := lease.Token(); t != 0 {
+		env = append(env, envToken+"="+strconv.FormatUint(uint64(t), 10))
+	}
+	if o := lease.Owner().String(); o != "" {
+		env = append(env, envOwner+"="+o)
+	}
+	if outer := holdsAround(); len(outer) > 0 {
+		env = append(env, envOuter+"="+strings.Join(outer, ","))
+	}
+	return env
+}
+
+// outermost is host/pid of the outermost run around this one, or of this one.
+func outermost() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	if pid, ok := strings.CutPrefix(os.Getenv(envRun), host+"/"); ok {
+		if n, err := strconv.Atoi(pid); err == nil && n > 0 {
+			return host + "/" + pid
+		}
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// holdsAround are the holds of the environment, the innermost first.
+func holdsAround() (holds []string) {
+	if owner := os.Getenv(envOwner); owner != "" {
+		holds = append(holds, placeKey(os.Getenv(envURL))+":"+owner)
+	}
+	if outer := os.Getenv(envOuter); outer != "" {
+		holds = append(holds, strings.Split(outer, ",")...)
+	}
+	return holds
+}
+
+// withHoldsAround returns a context with the holds of the environment that are at that URL: a lock
+// of one of their names re-enters. The text of an owner does not say on which server it is.
+func withHoldsAround(ctx context.Context, rawURL string) (context.Context, error) {
+	holds, here := holdsAround(), placeKey(rawURL)
+	for i := len(holds) - 1; i >= 0; i-- {
+		at, text, _ := strings.Cut(holds[i], ":")
+		if at != here {
+			continue
+		}
+		owner, err := dlock.ParseOwner(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s or %s of the environment: %w", envOwner, envOuter, err)
+		}
+		ctx = dlock.WithOwner(ctx, owner)
+	}
+	return ctx, nil
+}
+
+// placeKey stands for the place of a URL in the environment, where commas and colons divide.
+func placeKey(rawURL string) string {
+	sum := sha256.Sum256([]byte(place(rawURL)))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,121 @@
+package watch
+
+import "time"
+
+// Kind says what happened.
+type Kind string
+
+const (
+	// HandedOff: a hold ended, and others who waited, or came, have had the lock since. A request
+	// that stood between them and gave up counts too.
+	HandedOff Kind = "handed off"
+	// Lost: a hold ran out that had not been renewed when it should have been. Where a service
+	// gives back at once what the dead held, that is not told from a release.
+	Lost Kind = "lost"
+	// Broken: an operator ended the hold. With force it is gone at once, and not told from a
+	// release.
+	Broken Kind = "broken"
+)
+
+// Event is what happened to a name between two looks.
+type Event struct {
+	At    time.Time `json:"at"` // of the look that showed it
+	Name  string    `json:"name"`
+	Kind  Kind      `json:"kind"`
+	From  string    `json:"from"`         // label of the hold that ended
+	To    string    `json:"to,omitempty"` // of a hand-off: label of who holds now
+	Count int       `json:"count"`        // of a hand-off: how many in a row
+}
+
+// compare returns what happened to a name between two looks.
+func compare(was, is Queue, between time.Duration, now time.Time) (events []Event) {
+	tell := func(e Event) {
+		e.At, e.Name = now, is.Name
+		events = append(events, e)
+	}
+	holds := map[string]Entry{}
+	for _, h := range byOwner(is.Holders) {
+		holds[h.Owner] = h
+	}
+	ended := "" // label
+	for _, h := range byOwner(was.Holders) {
+		now, there := holds[h.Owner]
+		switch {
+		case !there:
+			if ended = h.Label; ranOut(h, between) {
+				tell(Event{Kind: Lost, From: h.Label, Count: 1})
+			}
+		case now.Broken && !h.Broken:
+			tell(Event{Kind: Broken, From: h.Label, Count: 1})
+		}
+	}
+	if n, to := handoffs(was, is); n > 0 {
+		tell(Event{Kind: HandedOff, From: ended, To: to, Count: n})
+	}
+	return events
+}
+
+// ranOut reports whether a hold that is gone was not given back: it had missed a renewal, which
+// comes after a third of the TTL, and its time ended.
+func ranOut(h Entry, between time.Duration) bool {
+	return !h.Fixed && !h.Broken && h.Left < h.TTL/2 && h.Left <= between.Seconds()
+}
+
+// handoffs is how many have had the lock after a hold that ended, and the label of the last.
+func handoffs(was, is Queue) (n int, to string) {
+	held, holds, waits := owners(was.Holders), owners(is.Holders), owners(is.Waiters)
+	if within(held, holds) {
+		return 0, "" // who came in did so beside the others
+	}
+	waited, place := byOwner(was.Waiters), map[string]int{}
+	for i, e := range waited {
+		place[e.Owner] = i
+	}
+	through := 0 // so many of those who waited do not wait any more
+	for _, h := range byOwner(is.Holders) {
+		if held[h.Owner] {
+			continue
+		}
+		to = h.Label
+		if i, ok := place[h.Owner]; ok {
+			through = max(through, i+1)
+		} else {
+			// it came and was granted between the looks, behind all of them
+			through = len(waited)
+			n++
+		}
+	}
+	for _, e := range waited[:through] {
+		if !waits[e.Owner] {
+			n++
+		}
+	}
+	return n, to
+}
+
+// within reports whether all of a are in b.
+func within(a, b map[string]bool) bool {
+	for owner := range a {
+		if !b[owner] {
+			return false
+		}
+	}
+	return true
+}
+
+// rate is how many hand-offs there were per second. Where nobody is left of those who were there,
+// there may have been many more than were seen. Then the queue tells: all who stand in it came
+// while its first one was there, and as many come as go.
+func rate(was, is Queue, seen int, between time.Duration) float64 {
+	if seen == 0 {
+		return 0
+	}
+	perSecond := float64(seen) / max(between, time.Millisecond).Seconds()
+	there := owners(is.Holders, is.Waiters)
+	for owner := range owners(was.Holders, was.Waiters) {
+		if there[owner] {
+			return perSecond
+		}
+	}
+	return max(perSecond, float64(len(there)-1)/max(is.Holders[0].Age, 1e-3))
+}

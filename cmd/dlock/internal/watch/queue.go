@@ -1,0 +1,78 @@
+package watch
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Queue is what stands under a name, as --json shows it. Programs rely on its fields.
+type Queue struct {
+	Name    string  `json:"name"`
+	Holders []Entry `json:"holders"` // in order of arrival
+	Waiters []Entry `json:"waiters"` // in order of arrival
+}
+
+// Entry is a request in a queue.
+type Entry struct {
+	Request string  `json:"request"`         // ID
+	Owner   string  `json:"owner"`           // requests of one owner share a hold
+	Client  string  `json:"client"`          // ID
+	Mode    string  `json:"mode"`            // exclusive or shared
+	Limit   int     `json:"limit,omitempty"` // of a semaphore
+	Token   string  `json:"token,omitempty"` // decimal; too long for numbers in some languages
+	Label   string  `json:"label"`
+	Age     float64 `json:"age_seconds"`  // since it arrived
+	Left    float64 `json:"left_seconds"` // until it is over, unless it is renewed
+	TTL     float64 `json:"ttl_seconds"`
+	Fixed   bool    `json:"fixed,omitempty"`
+	Broken  bool    `json:"broken,omitempty"`
+}
+
+// NewQueue returns the queue of a name.
+func NewQueue(name string, q dlock.Queue) Queue {
+	return Queue{Name: name, Holders: entries(q.Holders()), Waiters: entries(q.Waiters())}
+}
+
+func entries(es []*driver.Entry) []Entry {
+	out := []Entry{}
+	for _, e := range es {
+		token := ""
+		if e.Token != 0 {
+			token = strconv.FormatUint(uint64(e.Token), 10)
+		}
+		out = append(out, Entry{
+			Request: e.ID.String(), Owner: e.Owner.String(), Client: e.Client.String(), Mode: e.Mode.String(), Limit: e.Limit,
+			Token: token, Label: e.Label, Age: e.Age.Seconds(), Left: e.Left.Seconds(), TTL: e.TTL.Seconds(), Fixed: e.Fixed, Broken: e.Broken,
+		})
+	}
+	return out
+}
+
+// Owners is how many hold the name.
+func (q Queue) Owners() int { return len(owners(q.Holders)) }
+
+func (q Queue) free() bool { return len(q.Holders)+len(q.Waiters) == 0 }
+
+// byOwner leaves out the requests that join a hold of another one.
+func byOwner(es []Entry) (first []Entry) {
+	seen := map[string]bool{}
+	for _, e := range es {
+		if !seen[e.Owner] {
+			seen[e.Owner] = true
+			first = append(first, e)
+		}
+	}
+	return first
+}
+
+// owners are the owners of requests.
+func owners(es ...[]Entry) map[string]bool {
+	m := map[string]bool{}
+	for _, e := range slices.Concat(es...) {
+		m[e.Owner] = true
+	}
+	return m
+}

@@ -1,0 +1,244 @@
+// Package watch looks at the locks of a backend, again and again, and says what happened between
+// two looks. All that the command shows of locks comes from here.
+package watch
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock"
+)
+
+const (
+	// All looks at all names each time.
+	All = math.MaxInt
+
+	atOnce = 8                // queues are read side by side
+	share  = 5                // of the time, one part at most is spent on looking
+	linger = 10 * time.Second // for so long a free name stays of which something was counted
+	smooth = 5 * time.Second  // over which hand-offs per second are averaged
+)
+
+// Look is what stood under the names of a prefix, and what happened since the look before.
+type Look struct {
+	At     time.Time `json:"at"`
+	InUse  int       `json:"in_use"` // names under the URL, with any prefix
+	Unseen int       `json:"unseen"` // names with the prefix whose queues were not read yet
+	Names  []Name    `json:"names"`  // sorted
+	Graph  Graph     `json:"graph"`
+	Events []Event   `json:"events"`
+	Total  Counts    `json:"total"` // since the first look
+}
+
+// Name is a name with its queue. One that is free stays for some seconds if something was counted.
+type Name struct {
+	Queue
+	Counts
+	Seen time.Time `json:"seen"` // when its queue was read: maybe not in this look
+	// an estimate, of the last seconds
+	PerSecond float64 `json:"handoffs_per_second"`
+
+	first time.Time // when it was first seen
+	rates float64   // of hand-offs, weighted by how long they are ago
+}
+
+// Counts are of what was seen since the first look: what began and ended between two looks is not
+// in it.
+type Counts struct {
+	Handoffs int `json:"handoffs"`
+	Losses   int `json:"losses"`
+	Breaks   int `json:"breaks"`
+}
+
+func (c *Counts) add(d Counts) {
+	c.Handoffs += d.Handoffs
+	c.Losses += d.Losses
+	c.Breaks += d.Breaks
+}
+
+// Watcher looks at the names of a client that begin with a prefix. It is for one goroutine.
+type Watcher struct {
+	client *dlock.Client
+	prefix string
+	most   int
+	names  map[string]*Name
+	total  Counts
+}
+
+// New returns a watcher that reads the queues of so many names at most with each look. If there are
+// more, those with waiters are read first, and then those that were not read for longest.
+func New(c *dlock.Client, prefix string, most int) *Watcher {
+	return &Watcher{client: c, prefix: prefix, most: most, names: map[string]*Name{}}
+}
+
+// Run looks each interval, or less often if a look takes long: at most a fifth of the time is spent
+// on it. It tells each look, or why there was none, and returns when ctx ends.
+func (w *Watcher) Run(ctx context.Context, interval time.Duration, tell func(*Look, error)) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		look, err := w.Look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		took := time.Since(began)
+		tell(look, err)
+		wait := time.NewTimer(max(interval, share*took) - took)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+		}
+	}
+}
+
+// Look reads the queues once, and compares them with those of the look before. After an error the
+// next look is compared with the last one that was none. Errors: as of Client.List.
+func (w *Watcher) Look(ctx context.Context) (*Look, error) {
+	all, err := w.client.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, name := range all {
+		if strings.HasPrefix(name, w.prefix) {
+			names = append(names, name)
+		}
+	}
+	queues, err := w.read(ctx, w.choose(names))
+	if err != nil {
+		return nil, err
+	}
+	look := &Look{At: time.Now(), InUse: len(all), Names: []Name{}, Events: []Event{}}
+	listed := map[string]bool{}
+	for _, name := range names {
+		listed[name] = true
+		if _, read := queues[name]; !read && w.names[name] == nil {
+			look.Unseen++
+		}
+	}
+	for name := range w.names {
+		if !listed[name] {
+			queues[name] = NewQueue(name, dlock.Queue{})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		look.Events = append(look.Events, w.enter(queues[name], look.At)...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.names)) {
+		look.Names = append(look.Names, *w.names[name])
+	}
+	look.Graph, look.Total = newGraph(look.Names), w.total
+	return look, nil
+}
+
+// choose returns the names whose queues are read now.
+func (w *Watcher) choose(names []string) []string {
+	if len(names) <= w.most {
+		return names
+	}
+	var busy, rest []string
+	for _, name := range names {
+		if n := w.names[name]; n != nil && len(n.Waiters) > 0 {
+			busy = append(busy, name)
+		} else {
+			rest = append(rest, name)
+		}
+	}
+	longest := func(names []string) {
+		seen := func(name string) time.Time {
+			if n := w.names[name]; n != nil {
+				return n.Seen
+			}
+			return time.Time{}
+		}
+		slices.SortStableFunc(names, func(a, b string) int { return seen(a).Compare(seen(b)) })
+	}
+	longest(busy)
+	longest(rest)
+	// half of them, so that the others have their turn
+	first := max(min(len(busy), w.most/2), w.most-len(rest))
+	return append(slices.Clone(busy[:first]), rest[:w.most-first]...)
+}
+
+// read reads the queues of the names, some at once.
+func (w *Watcher) read(ctx context.Context, names []string) (map[string]Queue, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		mu     sync.Mutex
+		queues = make(map[string]Queue, len(names))
+		todo   = make(chan string)
+		all    sync.WaitGroup
+	)
+	for range min(atOnce, len(names)) {
+		all.Go(func() {
+			for name := range todo {
+				q, err := w.client.Inspect(ctx, name)
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				mu.Lock()
+				queues[name] = NewQueue(name, q)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, name := range names {
+		todo <- name
+	}
+	close(todo)
+	all.Wait()
+	return queues, context.Cause(ctx)
+}
+
+// enter takes a queue as the newest one of its name, and returns what happened to it.
+func (w *Watcher) enter(q Queue, now time.Time) (events []Event) {
+	was := w.names[q.Name]
+	if was == nil {
+		if !q.free() { // else since List it has become free
+			w.names[q.Name] = &Name{Queue: q, Seen: now, first: now}
+		}
+		return nil
+	}
+	if q.free() && was.free() {
+		if now.Sub(was.Seen) >= linger {
+			delete(w.names, q.Name)
+		}
+		return nil
+	}
+	between := now.Sub(was.Seen)
+	events = compare(was.Queue, q, between, now)
+	var counts Counts
+	for _, e := range events {
+		switch e.Kind {
+		case HandedOff:
+			counts.Handoffs += e.Count
+		case Lost:
+			counts.Losses += e.Count
+		case Broken:
+			counts.Breaks += e.Count
+		}
+	}
+	was.average(rate(was.Queue, q, counts.Handoffs, between), between, now)
+	was.add(counts)
+	w.total.add(counts)
+	was.Queue, was.Seen = q, now
+	if q.free() && was.Counts == (Counts{}) {
+		delete(w.names, q.Name)
+	}
+	return events
+}
+
+// average enters the rate of the time between two looks. Of a name that is new the average is that
+// of the time since it was first seen, but not of less than a second.
+func (n *Name) average(rate float64, between time.Duration, now time.Time) {
+	old := math.Exp(-between.Seconds() / smooth.Seconds())
+	n.rates = n.rates*old + rate*(1-old)
+	n.PerSecond = n.rates / (1 - math.Exp(-max(now.Sub(n.first), time.Second).Seconds()/smooth.Seconds()))
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/cmd/dlock/internal/watch"
+)
+
+func newLs() *cobra.Command {
+	b, inJSON := backend{}, false
+	cmd := &cobra.Command{
+		Use:   "ls [flags] [PREFIX]",
+		Short: "List the locks that are held or waited for",
+		Long: `List the names that begin with PREFIX and are held or waited for now: how many owners hold each and
+how many requests wait, and of the first holder how long ago it asked for the lock, how long its
+hold stands if it is not renewed, and its label. A name that nobody holds or waits for is not there.
+
+It reads all that the backend has. Exit status: 0, also if there is nothing; 1 if something failed;
+2 for wrong flags.`,
+		Example: `  dlock ls
+  dlock ls deploy/
+  dlock ls --json | jq -r '.[] | select(.waiters | length > 0) | .name'`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := strings.Join(args, "")
+			return b.with(cmd.ErrOrStderr(), func(ctx context.Context, c *dlock.Client) error {
+				look, err := watch.New(c, prefix, watch.All).Look(ctx)
+				if err != nil {
+					return err
+				}
+				queues := queuesOf(look)
+				switch {
+				case inJSON:
+					return writeJSON(cmd.OutOrStdout(), queues)
+				case len(queues) == 0:
+					sayNone(cmd.OutOrStdout(), prefix, look)
+				default:
+					table(cmd.OutOrStdout(), summary(queues))
+				}
+				return nil
+			})
+		},
+	}
+	b.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&inJSON, "json", false, "write an array of what \"dlock inspect --json\" writes")
+	return cmd
+}
+
+// nothing is what is said of a backend without any name: it may be another than was meant.
+const nothing = "no name is held or waited for under this URL at all; is it the right one, with the right prefix?"
+
+// sayNone says that no name with the prefix is in use, and if none is at all, that the URL may be
+// wrong.
+func sayNone(w io.Writer, prefix string, look *watch.Look) {
+	if look.InUse == 0 {
+		fmt.Fprintln(w, nothing)
+	} else {
+		fmt.Fprintf(w, "none of the names in use begins with %q; all of them: %d\n", prefix, look.InUse)
+	}
+}
+
+// queuesOf are the queues of a look.
+func queuesOf(look *watch.Look) []watch.Queue {
+	queues := []watch.Queue{}
+	for _, n := range look.Names {
+		queues = append(queues, n.Queue)
+	}
+	return queues
+}
+
+// summary is a line for each name.
+func summary(queues []watch.Queue) [][]string {
+	rows := [][]string{{"NAME", "MODE", "HOLD", "WAIT", "AGE", "LEFT", "HELD BY"}}
+	for _, q := range queues {
+		row := []string{short(printable(q.Name), 26), "", strconv.Itoa(q.Owners()), strconv.Itoa(len(q.Waiters)), "", "", ""}
+		if len(q.Holders) > 0 {
+			h := q.Holders[0]
+			row[1], row[4], row[5], row[6] = h.Mode, span(seconds(h.Age)), span(seconds(h.Left)), printable(h.Label)
+			if h.Limit > 0 {
+				row[1] = fmt.Sprintf("limit %d", h.Limit)
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/migrations"
+)
+
+func newMigrate() *cobra.Command {
+	b, m := backend{}, migration{}
+	cmd := &cobra.Command{
+		Use:   "migrate [flags] [URL]",
+		Short: "Make, remove or print the tables and procedures that MySQL needs",
+		Long: `Make the tables and procedures that dlock needs in a database of MySQL or MariaDB, as far as they
+are missing; other backends need nothing of the kind. Several at once wait for each other. The user
+needs CREATE, DROP, CREATE VIEW and CREATE ROUTINE, and for --down SELECT, DROP and ALTER ROUTINE;
+programs that lock need none of them.
+
+--down removes them. It asks first; where there is no terminal to ask at, --yes is needed. While
+something is held or waits it refuses, unless --force is given: then those locks are lost. The
+last fencing tokens go too; later ones are greater as long as the server's clock is not set back.
+
+--print writes the statements for another tool, and reaches no server.
+
+Exit status: 0; 1 if something failed, if the answer was no, or if --down refused; 2 for wrong flags
+or a wrong URL.`,
+		Example: `  DLOCK_URL=mysql://admin:secret@db/app dlock migrate
+  dlock migrate --print | mysql app
+  dlock migrate --down mysql://admin@db/app`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if m.print {
+				return m.write(cmd.OutOrStdout())
+			}
+			rawURL, err := b.given(args)
+			if err != nil {
+				return err
+			}
+			return untilSignal(func(ctx context.Context) error { return m.run(ctx, rawURL, cmd.InOrStdin(), cmd.OutOrStdout()) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&b.url, "url", "", "the backend (default $DLOCK_URL)")
+	f.BoolVar(&m.down, "down", false, "remove them")
+	f.BoolVar(&m.print, "print", false, "write the statements, and do nothing")
+	f.BoolVar(&m.force, "force", false, "with --down: also while locks are held, which are lost then")
+	f.BoolVar(&m.yes, "yes", false, "with --down: do not ask")
+	return cmd
+}
+
+// migration is what the flags say.
+type migration struct{ down, print, force, yes bool }
+
+func (m migration) run(ctx context.Context, rawURL string, in io.Reader, out io.Writer) error {
+	if (m.force || m.yes) && !m.down {
+		return usage("--force and --yes are for --down")
+	}
+	scheme, _, _ := strings.Cut(rawURL, ":")
+	if !strings.HasPrefix(scheme, "mysql") && !strings.HasPrefix(scheme, "mariadb") {
+		if driver.Lookup(scheme) == nil {
+			return usage("unknown scheme %q; known here: %s", printable(scheme), strings.Join(driver.Schemes(), ", "))
+		}
+		fmt.Fprintf(out, "%s: has no tables: there is nothing to migrate\n", scheme)
+		return nil
+	}
+	db, err := mysql.OpenDB(rawURL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if m.down {
+		return m.remove(ctx, db, in, out)
+	}
+	if err := mysql.Migrate(ctx, db); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "the tables and procedures are there")
+	return nil
+}
+
+func (m migration) remove(ctx context.Context, db *sql.DB, in io.Reader, out io.Writer) error {
+	if !m.yes {
+		if !askable(in) {
+			return usage("there is no terminal to ask at; --yes removes them without a question")
+		}
+		if err := ask(ctx, in, out, "Remove the tables and procedures of dlock, and all that they know?"); err != nil {
+			return err
+		}
+	}
+	if err := mysql.Revert(ctx, db, m.force); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "the tables and procedures are gone")
+	return nil
+}
+
+// write writes the statements in the order in which they are to be run, for the client mysql.
+func (m migration) write(out io.Writer) error {
+	pattern := "mysql/*.up.sql"
+	if m.down {
+		pattern = "mysql/*.down.sql"
+	}
+	files, err := fs.Glob(migrations.Files, pattern)
+	if err != nil {
+		return err
+	}
+	slices.Sort(files)
+	if m.down {
+		slices.Reverse(files)
+	}
+	var all strings.Builder
+	all.WriteString("DELIMITER ;;\n")
+	for _, f := range files {
+		stmt, err := migrations.Files.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&all, "\n-- %s\n%s;;\n", path.Base(f), strings.TrimSpace(string(stmt)))
+	}
+	all.WriteString("\nDELIMITER ;\n")
+	_, err = io.WriteString(out, all.String())
+	return err
+}

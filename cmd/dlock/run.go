@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dlock-go/dlock"
+)
+
+// runner is "dlock run" with its flags.
+type runner struct {
+	backend
+	wait, ttl, atLeast, grace        time.Duration
+	try, shared, quiet, passPassword bool
+	limit                            int
+
+	waits, hasTTL, hasLimit, keeps bool // the flag was given
+}
+
+func newRun() *cobra.Command {
+	o := runner{}
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARG...]",
+		Short: "Run a command under a lock",
+		Long: `Run a command under the lock NAME, which is renewed until the command ends. Without --wait and
+--try it waits for its turn without end.
+
+If the lock is lost, the command and all that it started in its process group get SIGTERM, and
+SIGKILL after --grace. Signals that dlock gets are passed on to the group. If dlock itself is
+killed, the lock is free at once in a folder, and at the end of its TTL on a service; on Linux the
+command is killed too (what it started in turn is not).
+
+The command finds in its environment: DLOCK_NAME, DLOCK_TOKEN (the fencing token, a number),
+DLOCK_OWNER (whoever has it can join the hold), DLOCK_URL (without its passwords, unless
+--pass-password is given). A dlock run of the same name in it re-enters the lock, and does not wait
+for itself.
+
+Exit status: that of the command (128 + n if signal n ended it), or
+    2  wrong flags or arguments
+  123  the lock was lost while the command ran, which was ended
+  124  the lock was not obtained: it was held for all of --wait, or at the first --try
+  125  the backend failed, or the name is in use as another kind of lock; the
+       command was not started
+  126  the command cannot be started
+  127  there is no such command
+  128 + n  signal n came before the command was started`,
+		Example: `  dlock run backup -- pg_dump -f /backup/shop.sql shop
+  dlock run --try --ttl 10s import -- ./import.sh
+  dlock run --wait 5m deploy/shop -- sh -c './migrate && ./roll-out --fence "$DLOCK_TOKEN"'
+  dlock run -q --at-least 50s report -- ./report    # once a minute, on one of many machines
+  dlock run --limit 3 encoders -- ffmpeg -i in.mov out.mp4`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			dash := cmd.ArgsLenAtDash()
+			switch {
+			case dash < 0:
+				return usage("no -- before the command; want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
+			case dash != 1:
+				return usage("%d names before --; want one: NAME -- COMMAND [ARG...]; see %s --help", dash, cmd.CommandPath())
+			case len(args) < 2:
+				return usage("no command after --; want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f := cmd.Flags()
+			o.waits, o.hasTTL, o.hasLimit, o.keeps = f.Changed("wait"), f.Changed("ttl"), f.Changed("limit"), f.Changed("at-least")
+			if err := o.check(); err != nil {
+				return err
+			}
+			path, err := exec.LookPath(args[1])
+			if err != nil {
+				return noCommand(err)
+			}
+			child := exec.Command(path, args[2:]...)
+			child.Args[0] = args[1]
+			child.Stdin, child.Stdout, child.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return o.run(args[0], child)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	o.backend.flags(f)
+	f.DurationVar(&o.wait, "wait", 0, "wait for so long at most (default: without end)")
+	f.BoolVar(&o.try, "try", false, "do not wait at all")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "say nothing if the lock is not obtained; the exit status does")
+	f.DurationVar(&o.ttl, "ttl", 0, "how long the lock stays if dlock is gone (default: that of the URL, or 30s)")
+	f.BoolVar(&o.shared, "shared", false, "hold it together with others who say --shared")
+	f.IntVar(&o.limit, "limit", 0, "hold it together with others, so many at most")
+	f.DurationVar(&o.atLeast, "at-least", 0, "keep others out for so long after the start, whatever happens; implies --try, unless --wait is given")
+	f.DurationVar(&o.grace, "grace", 5*time.Second, "between SIGTERM and SIGKILL, if the lock is lost")
+	f.BoolVar(&o.passPassword, "pass-password", false, "leave the passwords in the DLOCK_URL of the command")
+	return cmd
+}
+
+// check refuses flags that contradict each other, before anything is reached.
+func (o *runner) check() error {
+	switch {
+	case o.try && o.waits:
+		return usage("--try and --wait: one of them is allowed")
+	case o.shared && o.hasLimit:
+		return usage("--shared and --limit: one of them is allowed")
+	case o.wait < 0:
+		return usage("--wait %s: 0s or more is allowed", o.wait)
+	case o.grace < 0:
+		return usage("--grace %s: 0s or more is allowed", o.grace)
+	case o.hasLimit && o.limit < 1:
+		return usage("--limit %d: 1 or more is allowed", o.limit)
+	}
+	o.try = o.try || o.waits && o.wait == 0 || o.keeps && !o.waits
+	return nil
+}
+
+// signalled is the cause of a context that a signal ended.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return "ended by a signal: " + s.String() }
+
+// run takes the lock, runs the command, and gives the lock back.
+func (o *runner) run(name string, child *exec.Cmd) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	r := newRelay(func(s os.Signal) {
+		if ends(s) {
+			cancel(signalled{s})
+		}
+	})
+	defer r.stop()
+	code, err := o.locked(ctx, name, child, r)
+	if s := (signalled{}); errors.As(context.Cause(ctx), &s) && err != nil {
+		return &exit{statusSignal + number(s.Signal), s}
+	}
+	if err == nil && code != 0 {
+		return &exit{status: code}
+	}
+	if err = ofRun(err); o.quiet && err != nil && status(err) == statusHeld {
+		return &exit{status: statusHeld}
+	}
+	return err
+}
+
+// ofRun gives what went wrong the exit status that the help lists.
+func ofRun(err error) error {
+	e := (*exit)(nil)
+	switch {
+	case err == nil || errors.As(err, &e) || status(err) == statusUsage:
+		return err
+	case errors.Is(err, dlock.ErrLost):
+		return &exit{statusLost, err}
+	case errors.Is(err, dlock.ErrHeld):
+		return &exit{statusHeld, err}
+	default:
+		return &exit{statusRunFailed, err}
+	}
+}
+
+// locked runs the child under the lock, and returns its exit status.
+func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *relay) (code int, err error) {
+	rawURL, err := o.where()
+	if err != nil {
+		return 0, err
+	}
+	if ctx, err = withHoldsAround(ctx, rawURL); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	client, err := o.open(ctx, rawURL, o.wait, child.Stderr)
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	m := o.mutex(client, name, rawURL, child.Args[0], o.wait-time.Since(began))
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ran, lost := false, false
+	work := func(ctx context.Context) (err error) {
+		childURL := rawURL
+		if !o.passPassword {
+			childURL = withoutPassword(rawURL)
+		}
+		child.Env = environment(lease, name, childURL)
+		code, lost, err = supervise(ctx, child, lease, o.grace, r)
+		ran = err == nil
+		return err
+	}
+	if o.keeps {
+		// its lock re-enters the lease
+		_, err = dlock.Once(lease.Context(ctx), m, o.atLeast, work)
+	} else {
+		err = work(ctx)
+	}
+	unlocked := lease.Unlock(context.WithoutCancel(ctx))
+	switch {
+	case !ran:
+		return 0, err
+	case lost || errors.Is(err, dlock.ErrLost) || errors.Is(unlocked, dlock.ErrLost):
+		return 0, &exit{statusLost, fmt.Errorf("%w: %q, while the command ran", dlock.ErrLost, name)}
+	case err != nil || unlocked != nil:
+		// what the command did is done, and the lock goes by itself
+		fmt.Fprintf(child.Stderr, "warning: the lock is given back at the end of its TTL: %v\n", errors.Join(err, unlocked))
+	}
+	return code, nil
+}
+
+// mutex is the lock that the flags ask for.
+func (o *runner) mutex(c *dlock.Client, name, rawURL, command string, left time.Duration) dlock.Mutex {
+	var opts []dlock.LockOption
+	switch {
+	case o.try:
+		opts = append(opts, dlock.Wait(0))
+	case o.waits:
+		opts = append(opts, dlock.Wait(max(left, time.Millisecond)))
+	}
+	if o.hasTTL {
+		opts = append(opts, dlock.TTL(o.ttl))
+	}
+	if !hasParameter(rawURL, "label") {
+		opts = append(opts, dlock.Label(label(command)))
+	}
+	switch {
+	case o.hasLimit:
+		return c.Semaphore(name, o.limit, opts...)
+	case o.shared:
+		return c.RWMutex(name, opts...).Read()
+	default:
+		return c.Mutex(name, opts...)
+	}
+}
+
+// label is host/pid/user/command. The arguments of a command may be secret.
+func label(command string) string {
+	who := "?"
+	if u, err := user.Current(); err == nil {
+		who = u.Username
+	}
+	text := printable(outermost() + "/" + who + "/" + filepath.Base(command))
+	return strings.ToValidUTF8(text[:min(len(text), 255)], "")
+}

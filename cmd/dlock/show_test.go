@@ -1,0 +1,161 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/cmd/dlock/internal/watch"
+)
+
+func (l locks) client(opts ...dlock.Option) *dlock.Client {
+	l.t.Helper()
+	c, err := dlock.Open(l.t.Context(), l.url, append(opts, dlock.Logger(nil))...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (l locks) lock(m dlock.Mutex) *dlock.Lease {
+	l.t.Helper()
+	lease, err := m.Lock(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return lease
+}
+
+func TestWhatIsShownFitsIntoATerminal(t *testing.T) {
+	l := newLocks(t)
+	long := strings.Repeat("long/", 51)
+	c := l.client(dlock.Label(strings.Repeat("ü", 100)))
+	l.lock(c.Mutex(long))
+	l.lock(c.Semaphore("sem", 1000000))
+	waits, stop := context.WithCancel(t.Context())
+	defer stop()
+	other := l.client(dlock.Label(strings.Repeat("x", 255)))
+	go other.Mutex(long).Lock(waits)
+	l.until(`"waiters": [
+      {`)
+	for _, args := range [][]string{{"ls"}, {"inspect", long}, {"inspect", "sem"}, {"graph"}, {"top"}, {"break", "--yes", long}} {
+		out := l.want(0, "", args...)
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > columns {
+				t.Errorf("%.20q: %d columns: %s", args, n, line)
+			}
+		}
+	}
+}
+
+func TestLsAndInspect(t *testing.T) {
+	l := newLocks(t)
+	l.want(0, nothing, "ls")
+	l.want(0, nothing, "inspect", "x/1")
+	l.want(0, "[]\n", "ls", "--json")
+	c := l.client(dlock.Label("first"))
+	lease := l.lock(c.Mutex("x/1"))
+	l.lock(c.RWMutex("y").Read())
+	waits, stop := context.WithCancel(t.Context())
+	defer stop()
+	go l.client(dlock.Label("second")).Mutex("x/1").Lock(waits)
+	l.until("second")
+
+	out := l.want(0, "", "ls", "x/")
+	lines := strings.Split(out, "\n")
+	if len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "NAME MODE HOLD WAIT AGE LEFT HELD BY" || !strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "x/1 exclusive 1 1 ") || !strings.HasSuffix(lines[1], " first") {
+		t.Errorf("ls:\n%s", out)
+	}
+	l.want(0, `none of the names in use begins with "z"; all of them: 2`, "ls", "z")
+	out = l.want(0, "x/1: held by 1, waited for by 1\n", "inspect", "x/1")
+	holds, wait := strings.Index(out, "\nholds "), strings.Index(out, "\nwaits ")
+	if holds < 0 || wait < holds {
+		t.Errorf("inspect:\n%s", out)
+	}
+	out = l.want(0, "z: nobody holds it", "inspect", "z")
+	if strings.Contains(out, nothing) {
+		t.Errorf("there are names:\n%s", out)
+	}
+	var q watch.Queue
+	if err := json.Unmarshal([]byte(l.want(0, "", "inspect", "--json", "x/1")), &q); err != nil {
+		t.Fatal(err)
+	}
+	if len(q.Holders) != 1 || len(q.Waiters) != 1 || q.Name != "x/1" || q.Holders[0].Label != "first" || q.Waiters[0].Label != "second" ||
+		q.Holders[0].Mode != "exclusive" || q.Holders[0].Token == "" || q.Holders[0].Left <= 0 || q.Waiters[0].Token != "" {
+		t.Errorf("%+v", q)
+	}
+	if err := lease.Err(); err != nil {
+		t.Error("looking ended it:", err)
+	}
+	for _, args := range [][]string{{"inspect"}, {"inspect", ""}, {"inspect", "a", "b"}, {"ls", "a", "b"}, {"ls", "--nosuch"}} {
+		l.want(statusUsage, "error: ", args...)
+	}
+}
+
+func TestBreak(t *testing.T) {
+	l := newLocks(t)
+	l.want(statusFailed, "nobody holds", "break", "--yes", "a")
+	c := l.client()
+	lease := l.lock(c.Mutex("a", dlock.TTL(time.Second)))
+	l.want(statusUsage, "--yes", "break", "a") // there is no terminal
+	l.want(statusUsage, "want a number", "break", "--yes", "--token", "x", "a")
+	l.want(statusFailed, "no hold of", "break", "--yes", "--token", "1", "a")
+	if err := lease.Err(); err != nil {
+		t.Fatal(err)
+	}
+	l.want(0, "broken", "break", "--yes", "a")
+	<-lease.Lost()
+
+	one, two := l.lock(c.Semaphore("s", 2)), l.lock(c.Semaphore("s", 2))
+	l.want(statusUsage, "--token says which", "break", "--yes", "s")
+	var q watch.Queue
+	if err := json.Unmarshal([]byte(l.want(0, "", "inspect", "--json", "s")), &q); err != nil {
+		t.Fatal(err)
+	}
+	l.want(0, "ended", "break", "--yes", "--force", "--token", q.Holders[1].Token, "s")
+	l.want(0, "in\n", "run", "--try", "--limit", "2", "s", "--", "echo", "in")
+	if err := two.Renew(t.Context()); err == nil {
+		t.Error("it was not ended")
+	}
+	if err := one.Renew(t.Context()); err != nil {
+		t.Error("another one was ended:", err)
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	for answer, yes := range map[string]bool{"y\n": true, "Yes\n": true, "n\n": false, "\n": false, "": false, "yep\n": false} {
+		var out strings.Builder
+		if err := confirm(t.Context(), strings.NewReader(answer), &out, 7, true); (err == nil) != yes || !strings.Contains(out.String(), "token 7) now") {
+			t.Errorf("%q: %v, %s", answer, err, out.String())
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := confirm(over, blocked{}, new(strings.Builder), 7, false); err == nil {
+		t.Error("it was not interrupted")
+	}
+}
+
+type blocked struct{}
+
+func (blocked) Read([]byte) (int, error) { select {} }
+
+func TestTextForPeople(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0.0s", 1500 * time.Millisecond: "1.5s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 25 * time.Hour: "25h00m", 1000 * time.Hour: "41d",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("%s: %q, want %q", d, got, want)
+		}
+	}
+	if got := printable("a\x1b[31m\u202eü\xff"); got != "a?[31m?ü?" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"net/url"
+	"strings"
+)
+
+// withoutPassword is the URL without the passwords in it: that of the user, and those that are
+// parameters. It works on the text, since a URL with several hosts is none of package net/url.
+func withoutPassword(raw string) string {
+	scheme, user, rest := cut(raw)
+	if name, _, ok := strings.Cut(user, ":"); ok {
+		user = name
+	}
+	if user != "" {
+		user += "@"
+	}
+	place, query, ok := strings.Cut(rest, "?")
+	if !ok {
+		return scheme + user + rest
+	}
+	var keep []string
+	for p := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(p, "=")
+		if plain, err := url.QueryUnescape(name); err == nil && !strings.Contains(strings.ToLower(plain), "password") {
+			keep = append(keep, p)
+		}
+	}
+	if len(keep) > 0 {
+		place += "?" + strings.Join(keep, "&")
+	}
+	return scheme + user + place
+}
+
+// hasParameter reports whether a URL has the parameter.
+func hasParameter(raw, name string) bool {
+	_, _, rest := cut(raw)
+	_, query, _ := strings.Cut(rest, "?")
+	values, _ := url.ParseQuery(query)
+	return values.Has(name)
+}
+
+// place is what a URL says of where its locks are: no user, and of the parameters the prefix.
+func place(raw string) string {
+	scheme, _, rest := cut(raw)
+	at, query, _ := strings.Cut(rest, "?")
+	values, _ := url.ParseQuery(query)
+	return scheme + at + "?" + values.Get("prefix")
+}
+
+// title is place for people.
+func title(raw string) string {
+	return strings.TrimSuffix(strings.Replace(place(raw), "?", " ", 1), " ")
+}
+
+// cut returns the scheme with what follows it, the user with the password, and what is left.
+func cut(raw string) (scheme, user, rest string) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return "", "", raw
+	}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		end = i
+	}
+	if i := strings.LastIndexByte(rest[:end], '@'); i >= 0 {
+		user, rest = rest[:i], rest[i+1:]
+	}
+	return scheme + "://", user, rest
+}

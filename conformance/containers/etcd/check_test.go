@@ -1,0 +1,39 @@
+package etcd
+
+import (
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestEtcdCheck: "dlock check" finds what is wrong with a cluster, and names each right that is
+// missing.
+func TestEtcdCheck(t *testing.T) {
+	s, root := guardedEtcd(t)
+	check := steps.NewChecker(t)
+	right := func(kind clientv3.PermissionType) etcdRight {
+		r := documentedRole(t)
+		r.kind = kind
+		return r
+	}
+	server := "server " + s.Addr
+	user(t, root, "both", right(etcdBoth))
+	check.Wants("a member alone", urlAs(s, "both", etcdPassword), map[string][2]string{
+		"laws": steps.Holds, "members": {"risky", "1 that vote"}, "rights": {"fine", ""}, "least TTL": {"fine", "2s"}, server: {"fine", "leader"},
+	})
+	user(t, root, "reads", right(etcdRead))
+	check.Wants("one who reads", urlAs(s, "reads", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: write on all keys with dlock/"}}, "--no-laws")
+	user(t, root, "writes", right(etcdWrite))
+	check.Wants("one who writes", urlAs(s, "writes", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: read on"}}, "--no-laws")
+	user(t, root, "nothing")
+	check.Wants("one who may do nothing", urlAs(s, "nothing", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: read and write"}}, "--no-laws")
+}
+
+// TestEtcdCheckTimes: a cluster that keeps leases for longer than they ask is told.
+func TestEtcdCheckTimes(t *testing.T) {
+	s := service.StartOwn(t, Etcd.With("--heartbeat-interval=500", "--election-timeout=4000"))
+	steps.NewChecker(t).Wants("a slow cluster", s.URL, map[string][2]string{"least TTL": {"risky", "6 s"}}, "--no-laws")
+}

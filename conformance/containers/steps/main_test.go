@@ -1,0 +1,21 @@
+package steps
+
+import (
+	"os"
+	"testing"
+
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	_ "github.com/dlock-go/dlock/driver/file"
+)
+
+func TestMain(m *testing.M) { os.Exit(service.Main(m)) }
+
+// What stands around the lock works between the processes of one machine, too.
+func TestFileAround(t *testing.T) {
+	url := "file://" + t.TempDir()
+	t.Run("election", func(t *testing.T) {
+		t.Parallel()
+		Elects(t, url)
+	})
+	t.Run("once", func(t *testing.T) { OncePerPeriod(t, url) })
+}

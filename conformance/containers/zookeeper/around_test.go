@@ -1,0 +1,18 @@
+package zookeeper
+
+import (
+	"testing"
+
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestZooKeeperAround: what stands around the lock works between processes.
+func TestZooKeeperAround(t *testing.T) {
+	s := service.Start(t, ZooKeeper)
+	url := s.URL
+	t.Run("election", func(t *testing.T) {
+		t.Parallel()
+		steps.Elects(t, url)
+	})
+}

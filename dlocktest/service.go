@@ -1,0 +1,155 @@
+package dlocktest
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+// Delay makes each call of the client to its service take d longer from now on: those of its
+// renewals too, so that leases are lost if d is too long for their TTL. 0 ends it.
+func (c *Client) Delay(d time.Duration) { c.service.set(func(s *service) { s.delay = d }) }
+
+// Fail makes each call of the client to its service fail with err from now on, as if the service
+// was down: Lock and Unlock return an error that matches err, leases are not renewed and lost when
+// the trust in them is over. Who waits already goes on waiting. nil ends it. (An err of package
+// context shows only in the text: no error of dlock matches those while the caller's context lives.
+// One of dlock's own sentinels is taken for that answer of the service.)
+func (c *Client) Fail(err error) { c.service.set(func(s *service) { s.err = err }) }
+
+// service is the client's way to the service, which can be slow, or broken.
+type service struct {
+	*memory.Backend
+
+	mu    sync.Mutex
+	delay time.Duration
+	err   error
+	id    driver.ID // of the client; zero until it locked
+}
+
+func newService(space *memory.Space) *service {
+	b, err := memory.New(memory.Options{Space: space})
+	if err != nil {
+		panic(err) // it returns none
+	}
+	return &service{Backend: b}
+}
+
+func (s *service) set(f func(*service)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s)
+}
+
+func (s *service) heal() { s.set(func(s *service) { s.delay, s.err = 0, nil }) }
+
+// client returns the ID of the client; zero if it has locked nothing yet.
+func (s *service) client() driver.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
+}
+
+// pass is the way of a call to the service.
+func (s *service) pass(ctx context.Context) error {
+	s.mu.Lock()
+	delay, err := s.delay, s.err
+	s.mu.Unlock()
+	if delay > 0 {
+		t := time.NewTimer(delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+// Acquire implements driver.Backend.
+func (s *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	s.set(func(s *service) { s.id = r.Client })
+	sent := time.Now()
+	if err := s.pass(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	at := time.Now()
+	g, err := s.Backend.Acquire(ctx, r)
+	if err == nil && !g.SentAt.After(at) {
+		g.SentAt = sent
+	}
+	return g, err
+}
+
+// Renew implements driver.Backend.
+func (s *service) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	sent := time.Now()
+	if err := s.pass(ctx); err != nil {
+		res := make([]driver.Renewal, len(rs))
+		for i := range res {
+			res[i].Err = err
+		}
+		return res
+	}
+	res := s.Backend.Renew(ctx, rs)
+	for i := range res {
+		res[i].SentAt = sent
+	}
+	return res
+}
+
+// Release implements driver.Backend.
+func (s *service) Release(ctx context.Context, r driver.Request) error {
+	if err := s.pass(ctx); err != nil {
+		return err
+	}
+	return s.Backend.Release(ctx, r)
+}
+
+// Inspect implements driver.Backend.
+func (s *service) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	if err := s.pass(ctx); err != nil {
+		return driver.Queue{}, err
+	}
+	return s.Backend.Inspect(ctx, name)
+}
+
+// Break implements driver.Breaker.
+func (s *service) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	if err := s.pass(ctx); err != nil {
+		return err
+	}
+	return s.Backend.Break(ctx, name, t, force)
+}
+
+// testLog is the log of a test, until its end.
+type testLog struct {
+	t     testing.TB
+	mu    sync.Mutex
+	ended bool
+}
+
+func (l *testLog) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func (l *testLog) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+}
+
+// Write implements io.Writer.
+func (l *testLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.t.Log(strings.TrimRight(string(b), "\n"))
+	}
+	return len(b), nil
+}

@@ -1,0 +1,142 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// check implements [driver.Checker].
+func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
+	s, err := parse(c)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*s.config.DialTimeout)
+	defer cancel()
+	b, err := s.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.config.Endpoints, ", "), err)
+	}
+	defer b.Close()
+	found := []driver.Finding{b.members(ctx)}
+	for _, endpoint := range s.config.Endpoints {
+		found = append(found, b.member(ctx, endpoint))
+	}
+	f, err := b.leastTTL(ctx)
+	if err != nil {
+		return found, plain(err)
+	}
+	found = append(found, f)
+	if f, err = b.rights(ctx); err != nil {
+		return found, plain(err)
+	}
+	if found = append(found, f); f.State == driver.Wrong {
+		return found, nil
+	}
+	set := driver.Finding{About: "set-up", Found: "watches and format are as they should be"}
+	if err := b.checkCluster(ctx); errors.Is(err, driver.ErrUnsupported) {
+		set.State, set.Found, set.Advice = driver.Wrong, err.Error(), "docs/etcd.md says what dlock needs"
+	} else if err != nil {
+		return found, plain(err)
+	}
+	return append(found, set), nil
+}
+
+// members says how many there are.
+func (b *Backend) members(ctx context.Context) driver.Finding {
+	f := driver.Finding{About: "members"}
+	res, err := b.client.MemberList(ctx)
+	if err != nil {
+		f.State, f.Found, f.Advice = driver.Unseen, plain(err).Error(), `look at "etcdctl member list" yourself`
+		return f
+	}
+	voters := 0
+	for _, m := range res.Members {
+		if !m.IsLearner {
+			voters++
+		}
+	}
+	f.Found = fmt.Sprintf("%d that vote", voters)
+	switch {
+	case voters == 1:
+		f.State, f.Advice = driver.Risky, "have three: nobody can lock while the one is down, and its disk is the only copy"
+	case voters%2 == 0:
+		f.State, f.Advice = driver.Risky, "have an odd number: an even one outlasts no more failures than one less"
+	}
+	return f
+}
+
+// member looks at the server at an address.
+func (b *Backend) member(ctx context.Context, endpoint string) driver.Finding {
+	f := driver.Finding{About: "server " + endpoint}
+	res, err := b.client.Status(ctx, endpoint)
+	switch {
+	case errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied):
+		f.State, f.Found, f.Advice = driver.Unseen, "the user may not ask for its status", `look at "etcdctl endpoint status" yourself`
+	case err != nil:
+		f.State, f.Found, f.Advice = driver.Risky, plain(err).Error(), "bring it back: with one more that is down there may be no majority"
+	default:
+		f.Found = "etcd " + res.Version
+		switch {
+		case res.Leader == res.Header.MemberId:
+			f.Found += ", leader"
+		case res.IsLearner:
+			f.Found += ", learner"
+		default:
+			f.Found += ", follower"
+		}
+		if len(res.Errors) > 0 {
+			f.State, f.Found = driver.Wrong, f.Found+": "+strings.Join(res.Errors, ", ")
+			f.Advice = `see "etcdctl alarm list"; with NOSPACE new requests fail: compact, defragment, disarm`
+		}
+	}
+	return f
+}
+
+// leastTTL asks for a lease with the least TTL that the driver allows, and gives it back.
+func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
+	least := int64(minTTL.Seconds())
+	f := driver.Finding{About: "least TTL", Found: minTTL.String()}
+	res, err := b.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: least}, callOptions...)
+	if err != nil {
+		return f, err
+	}
+	if res.TTL > least {
+		f.State, f.Found = driver.Risky, fmt.Sprintf("%d s", res.TTL)
+		f.Advice = "lower --election-timeout: a holder that died keeps its lock for that long at least, whatever its TTL is"
+	}
+	_, err = b.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: res.ID}, callOptions...)
+	return f, err
+}
+
+// rights asks for what locks read and write. The write is in the part of a transaction that is not
+// taken: etcd asks for the right nevertheless.
+func (b *Backend) rights(ctx context.Context) (driver.Finding, error) {
+	f := driver.Finding{About: "rights", Found: "the user may read and write all keys with " + b.base}
+	_, read := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1, KeysOnly: true}, callOptions...)
+	_, write := b.kv.Txn(ctx, &pb.TxnRequest{Failure: []*pb.RequestOp{putOp(b.base+"dlock-check", "", 0)}}, callOptions...)
+	var missing []string
+	for _, try := range []struct {
+		right string
+		err   error
+	}{{"read", read}, {"write", write}} {
+		switch {
+		case errors.Is(rpctypes.Error(try.err), rpctypes.ErrPermissionDenied):
+			missing = append(missing, try.right)
+		case try.err != nil:
+			return f, try.err
+		}
+	}
+	if len(missing) > 0 {
+		f.State, f.Found = driver.Wrong, fmt.Sprintf("missing: %s on all keys with %s", strings.Join(missing, " and "), b.base)
+		f.Advice = fmt.Sprintf("etcdctl role grant-permission ROLE --prefix=true readwrite %s", b.base)
+	}
+	return f, nil
+}

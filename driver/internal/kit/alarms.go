@@ -1,0 +1,75 @@
+package kit
+
+import (
+	"sync"
+	"time"
+)
+
+// Alarms calls functions when their times have come, with one timer for all. A timer for each call
+// that is soon answered costs more than it seems: a time that comes before all others wakes the
+// thread that waits for the network. The zero value has no alarms. Its methods are safe for
+// concurrent use.
+type Alarms struct {
+	mu    sync.Mutex
+	all   map[*alarm]struct{}
+	timer *time.Timer
+	armed time.Time // when the timer fires, maybe for nothing; zero: it does not
+}
+
+type alarm struct {
+	at time.Time
+	f  func()
+}
+
+// After has f called after d, in a goroutine of its own, unless stop is called first. Stop reports
+// whether it was.
+func (a *Alarms) After(d time.Duration, f func()) (stop func() bool) {
+	one := &alarm{time.Now().Add(d), f}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		a.all = map[*alarm]struct{}{}
+	}
+	a.all[one] = struct{}{}
+	a.arm(one.at)
+	return func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		_, first := a.all[one]
+		delete(a.all, one)
+		return first
+	}
+}
+
+// arm makes the timer fire by then. a.mu is held.
+func (a *Alarms) arm(by time.Time) {
+	switch {
+	case a.timer == nil:
+		a.timer = time.AfterFunc(time.Until(by), a.ring)
+	case a.armed.IsZero() || by.Before(a.armed):
+		a.timer.Reset(time.Until(by))
+	default:
+		return
+	}
+	a.armed = by
+}
+
+// ring calls what is due.
+func (a *Alarms) ring() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	var next time.Time
+	for one := range a.all {
+		switch {
+		case !now.Before(one.at):
+			delete(a.all, one)
+			go one.f()
+		case next.IsZero() || one.at.Before(next):
+			next = one.at
+		}
+	}
+	if a.armed = (time.Time{}); !next.IsZero() {
+		a.arm(next)
+	}
+}

@@ -1,0 +1,64 @@
+package kit
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAlarms: each function is called at its time, in whatever order they were set, and not if it
+// was stopped before.
+func TestAlarms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Alarms
+		for range 3 { // also when all are over, and a timer has fired for nothing
+			start := time.Now()
+			rang := make(chan time.Duration, 100)
+			for _, i := range rand.Perm(50) {
+				at := time.Duration(1+i/2) * time.Second // two at a time
+				stop := a.After(at, func() {
+					if now := time.Since(start); now != at {
+						t.Errorf("what was to be called after %s was called after %s", at, now)
+					}
+					rang <- at
+				})
+				if i%5 == 0 && !stop() {
+					t.Error("an alarm that was stopped at once had been called")
+				}
+			}
+			time.Sleep(time.Minute)
+			if len(rang) != 40 {
+				t.Errorf("%d of 40 alarms were called", len(rang))
+			}
+		}
+		late := a.After(time.Second, func() {})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if late() {
+			t.Error("an alarm was stopped that had been called")
+		}
+	})
+}
+
+// TestAlarmsOfShortCalls: calls one after the other, each answered soon, set the timer once in as
+// long as one might have taken.
+func TestAlarmsOfShortCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Alarms
+		times := map[time.Time]bool{}
+		for range 1000 {
+			stop := a.After(time.Second, func() { t.Error("a call that was answered was ended") })
+			a.mu.Lock()
+			times[a.armed] = true
+			a.mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+			if !stop() {
+				t.Error("a call that was answered had been ended")
+			}
+		}
+		if len(times) > 11 {
+			t.Errorf("the timer was set %d times in ten seconds; want once in each", len(times))
+		}
+	})
+}

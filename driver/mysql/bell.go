@@ -1,0 +1,284 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
+)
+
+const (
+	// bellPool is how many connections a pool may have at least for its client to use bells: they
+	// take up to two.
+	bellPool = 8
+	// maxBells is how many bells a client holds at most.
+	maxBells = 500
+	// listenTime is for how long (s) the server lets a client wait for a bell.
+	listenTime = 1
+	// minRest and maxRest are for how long a client listens to nothing after a bell that told it
+	// nothing, or should have rung and did not. The time doubles with each that does so.
+	minRest = 10 * time.Millisecond
+	maxRest = 10 * time.Second
+)
+
+// bells are what a client rings when its requests go, and what it listens to. The backend's mu
+// guards them.
+type bells struct {
+	own  map[driver.ID]bool // the bells of own requests; true: the server was asked for it
+	gone []driver.ID        // those to ring
+	ring kit.Signal         // there is something to hang or to ring
+	runs bool               // ringer runs
+
+	target driver.ID // whose bell is listened to; zero: nobody's
+	listen bool      // listener runs
+	rung   driver.ID // whose bell rang: the queue of this name is to be looked at now
+	name   string
+	rest   time.Duration
+	until  time.Time // before this nothing is listened to
+}
+
+// bellOf is the named lock of a request, which its client's session has as long as the request
+// stands. It has letters, digits and a dot.
+func bellOf(id driver.ID) string { return "'dlock." + id.String() + "'" }
+
+// spareBells reports whether the pool has connections to spare.
+func (p *pool) spareBells() bool {
+	s := p.db.Stats()
+	return s.MaxOpenConnections == 0 || s.MaxOpenConnections >= bellPool && s.InUse < s.MaxOpenConnections
+}
+
+// hangBell makes a bell for a request that waits in a queue where other clients wait too. b.mu is
+// held.
+func (b *Backend) hangBell(m *request) {
+	x := &b.bells
+	if _, is := x.own[m.ID]; is || len(x.own) >= maxBells || !b.requests.Has(m) {
+		return
+	}
+	x.own[m.ID] = false
+	if !x.runs && len(x.own) > 0 && b.pool.spareBells() {
+		x.runs = b.life.Go(b.ringer)
+	}
+	b.bells.ring.Set()
+}
+
+// ringBell rings the bell of a request that goes. b.mu is held.
+func (b *Backend) ringBell(id driver.ID) {
+	asked, is := b.bells.own[id]
+	delete(b.bells.own, id)
+	if is && asked {
+		b.bells.gone = append(b.bells.gone, id)
+		b.bells.ring.Set()
+	}
+}
+
+// ringer hangs the client's bells and rings them, in a session that has them as long as there are
+// any. If it breaks, or the pool needs it, they all ring, and are not hung again.
+func (b *Backend) ringer() {
+	var conn *sql.Conn
+	defer func() {
+		if conn != nil {
+			discard(conn) // and its bells ring, if it has any
+			conn.Close()
+		}
+	}()
+	for {
+		stmt, over := b.nextRing()
+		switch {
+		case over && conn != nil: // it has no bells any more
+			conn.Close()
+			conn = nil
+			return
+		case over:
+			return
+		case stmt == "":
+			select {
+			case <-b.bells.ring:
+				continue
+			case <-b.life.Closed():
+				return
+			case <-time.After(time.Second):
+				if b.pool.spareBells() {
+					continue
+				}
+				b.dropBells()
+				return
+			}
+		}
+		var err error
+		if conn, err = b.pool.onBells(b.life.Context(), conn, stmt); err != nil {
+			b.dropBells()
+			return
+		}
+	}
+}
+
+// dropBells records that the session of the bells is given up.
+func (b *Backend) dropBells() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.bells.own)
+	b.bells.gone, b.bells.runs = nil, false
+}
+
+// nextRing returns the statement that rings and hangs what is to be; "" if nothing is. It reports
+// over if the client has no bells.
+func (b *Backend) nextRing() (stmt string, over bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x := &b.bells
+	var do []string
+	for _, id := range x.gone {
+		do = append(do, "RELEASE_LOCK("+bellOf(id)+")")
+	}
+	x.gone = nil
+	for id, asked := range x.own {
+		if !asked {
+			do = append(do, "GET_LOCK("+bellOf(id)+", 0)")
+			x.own[id] = true
+		}
+	}
+	if len(do) > 0 {
+		return "SELECT " + strings.Join(do, ", "), false
+	}
+	x.runs = len(x.own) > 0
+	return "", !x.runs
+}
+
+// onBells executes a statement in the session that has the bells: on conn, or a new one if that is
+// nil. After an error there is none.
+func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.Conn, error) {
+	within, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var err error
+	if conn == nil {
+		if conn, err = p.db.Conn(within); err != nil {
+			return nil, err
+		}
+		// what somebody left open is not to stay so for as long as there are bells
+		_, err = query(within, conn, "ROLLBACK AND NO CHAIN NO RELEASE")
+	}
+	if err == nil {
+		_, err = query(within, conn, stmt)
+	}
+	if err != nil {
+		discard(conn)
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// answerBell returns whose bell is why the queue of a name is looked at now; zero: nobody's.
+func (b *Backend) answerBell(name string) (rung driver.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.bells.name == name {
+		rung, b.bells.rung = b.bells.rung, driver.ID{}
+	}
+	return rung
+}
+
+// answeredBell records who a look found ahead that was sent because that bell had rung. b.mu is
+// held.
+func (b *Backend) answeredBell(rung, ahead driver.ID) {
+	switch rung {
+	case driver.ID{}:
+	case ahead: // it rang for nothing
+		b.restFromBells()
+	default:
+		b.bells.rest = 0
+	}
+}
+
+// heardOf records who is ahead of a request of the group: one of another client that holds alone,
+// or will; zero: that is not known. From then on the client listens, and hangs bells of its
+// own for those behind. b.mu is held.
+func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
+	m.ahead = ahead
+	x := &b.bells
+	if ahead != (driver.ID{}) && !g.State.others {
+		g.State.others = true
+		for _, w := range g.All() {
+			b.hangBell(w.Request)
+		}
+	}
+	if g.State.others {
+		b.hangBell(m)
+	}
+	if ahead != (driver.ID{}) && !x.listen && !time.Now().Before(x.until) && b.pool.spareBells() {
+		x.listen = b.life.Go(b.listener)
+	}
+}
+
+// restFromBells makes the client listen to nothing for a while. b.mu is held.
+func (b *Backend) restFromBells() {
+	x := &b.bells
+	x.rest = min(max(2*x.rest, minRest), maxRest)
+	x.until = time.Now().Add(x.rest)
+}
+
+// listener listens to the bell of whoever is ahead, in the liveliest of the queues, as long as
+// there is one.
+func (b *Backend) listener() {
+	for {
+		id, name := b.nextBell()
+		if id == (driver.ID{}) {
+			return // until a look finds somebody ahead
+		}
+		stmt := "SELECT GET_LOCK(" + bellOf(id) + ", " + strconv.Itoa(listenTime) + "), RELEASE_LOCK(" + bellOf(id) + ")"
+		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
+		b.mu.Lock()
+		b.bells.target = driver.ID{}
+		if err == nil {
+			b.heard(id, name, a)
+		} else {
+			b.restFromBells()
+		}
+		b.mu.Unlock()
+	}
+}
+
+// nextBell returns whose bell is listened to next, and in which queue; the ID is zero if there is
+// none.
+func (b *Backend) nextBell() (id driver.ID, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var moved time.Time
+	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
+		for n, g := range b.waiters.Groups() {
+			if m := waiting(g)[0].Request; m.ahead != (driver.ID{}) && g.State.moved.After(moved) {
+				id, name, moved = m.ahead, n, g.State.moved
+			}
+		}
+	}
+	b.bells.target, b.bells.listen = id, id != driver.ID{}
+	return id, name
+}
+
+// heard records what became of listening. A bell that rang makes the client look. One that did not,
+// although whoever it is of has gone, is not to be relied upon. b.mu is held.
+func (b *Backend) heard(id driver.ID, name string, a answer) {
+	g := b.waiters.Group(name)
+	row, err := a.sets.single(2)
+	stands := g != nil && slices.ContainsFunc(g.All(), func(w *kit.Waiter[*request]) bool { return w.Request.ahead == id })
+	switch {
+	case err == nil && row[0] == "1" && !stands: // nobody waits behind it any more
+	case err == nil && row[0] == "0" && stands && time.Since(a.sent) > listenTime*time.Second/2:
+		// not yet
+	case err != nil || row[0] != "1":
+		b.restFromBells()
+	default:
+		for _, w := range g.All() {
+			if w.Request.ahead == id {
+				w.Request.ahead = driver.ID{}
+			}
+		}
+		b.bells.rung, b.bells.name = id, name
+		b.sooner.Set()
+	}
+}

@@ -1,0 +1,202 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	mysql "github.com/go-sql-driver/mysql"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// check implements [driver.Checker].
+func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
+	s, err := parse(c)
+	if err != nil {
+		return nil, err
+	}
+	db, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	p := &pool{db: db, owned: true}
+	variables, err := p.variables(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", s.config.Addr, explain(err))
+	}
+	found := []driver.Finding{serverVersion(variables), writable(variables), binlog(variables), flushing(variables), writers(variables), isolation(variables)}
+	set, err := p.setUp(ctx)
+	if err != nil {
+		return found, err
+	}
+	found = append(found, set)
+	if set.State == driver.Fine {
+		rights, err := p.rights(ctx)
+		if err != nil {
+			return found, err
+		}
+		found = append(found, rights)
+	}
+	return append(found, p.cleanupEvents(ctx, variables)), nil
+}
+
+// variables are those of the server that matter here, in capital letters.
+func (p *pool) variables(ctx context.Context) (map[string]string, error) {
+	a, err := p.ask(ctx, callTimeout, "SHOW VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', "+
+		"'innodb_flush_log_at_trx_commit', 'sync_binlog', 'event_scheduler', 'wsrep_on', 'transaction_isolation', 'tx_isolation')")
+	if err != nil {
+		return nil, err
+	}
+	is := map[string]string{}
+	for _, row := range a.sets[0] {
+		is[strings.ToLower(row[0])] = strings.ToUpper(row[1])
+	}
+	return is, nil
+}
+
+func serverVersion(is map[string]string) driver.Finding {
+	f := driver.Finding{About: "version"}
+	least, name := [3]int{8, 0, 29}, "MySQL"
+	if strings.Contains(is["version"], "MARIADB") {
+		least, name = [3]int{10, 6, 0}, "MariaDB"
+	}
+	var have [3]int
+	fmt.Sscanf(is["version"], "%d.%d.%d", &have[0], &have[1], &have[2])
+	f.Found = fmt.Sprintf("%s %d.%d.%d", name, have[0], have[1], have[2])
+	for i := range have {
+		if have[i] != least[i] {
+			if have[i] < least[i] {
+				f.State, f.Advice = driver.Wrong, fmt.Sprintf("%s has to be %d.%d.%d or newer", name, least[0], least[1], least[2])
+			}
+			break
+		}
+	}
+	return f
+}
+
+func writable(is map[string]string) driver.Finding {
+	if is["read_only"] == "ON" || is["super_read_only"] == "ON" {
+		return driver.Finding{About: "role", State: driver.Wrong, Found: "the server is read-only", Advice: "give the address of the primary: locks are written"}
+	}
+	return driver.Finding{About: "role", Found: "the server takes writes"}
+}
+
+func binlog(is map[string]string) driver.Finding {
+	f := driver.Finding{About: "binary log", Found: "off"}
+	if is["log_bin"] == "ON" {
+		f.Found = "binlog_format " + is["binlog_format"]
+		if is["binlog_format"] == "STATEMENT" {
+			f.State, f.Advice = driver.Wrong, "set binlog_format to ROW or MIXED: with STATEMENT transactions in READ COMMITTED cannot write"
+		}
+	}
+	return f
+}
+
+func flushing(is map[string]string) driver.Finding {
+	flush, sync := is["innodb_flush_log_at_trx_commit"], is["sync_binlog"]
+	f := driver.Finding{About: "durability", Found: "innodb_flush_log_at_trx_commit " + flush}
+	if is["log_bin"] == "ON" {
+		f.Found += ", sync_binlog " + sync
+	}
+	switch {
+	case flush != "1":
+		f.State, f.Advice = driver.Risky, "set innodb_flush_log_at_trx_commit to 1: a crash of the machine may forget the last second's grants, and let a second holder in"
+	case is["log_bin"] == "ON" && sync != "1":
+		f.State, f.Advice = driver.Risky, "set sync_binlog to 1 if replicas follow: after a crash they may not have the last grants"
+	}
+	return f
+}
+
+// writers says so where several nodes take writes.
+func writers(is map[string]string) driver.Finding {
+	if is["wsrep_on"] == "ON" {
+		return driver.Finding{About: "writers", State: driver.Risky, Found: "a Galera cluster",
+			Advice: "send dlock to one node, which all clients agree on: two nodes can let two holders in"}
+	}
+	return driver.Finding{About: "writers", Found: "no Galera cluster"}
+}
+
+// isolation is for those who look for it: nothing depends on it.
+func isolation(is map[string]string) driver.Finding {
+	level := is["transaction_isolation"]
+	if level == "" {
+		level = is["tx_isolation"]
+	}
+	return driver.Finding{About: "isolation", Found: strings.ReplaceAll(level, "-", " ") + "; the procedures use READ COMMITTED, whatever it is"}
+}
+
+// setUp says whether the schema is there.
+func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
+	f := driver.Finding{About: "schema", Found: "number " + strconv.Itoa(schema)}
+	err := p.checkSchema(ctx)
+	var e *mysql.MySQLError
+	switch {
+	case err == nil:
+	case errors.Is(err, errSchema):
+		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), `run "dlock migrate" with this URL`
+	case errors.Is(err, errOtherSchema):
+		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "run programs of one version of dlock on a database"
+	case lacksRight(err):
+		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "GRANT EXECUTE on the database; docs/mysql.md has all that is needed"
+	case errors.As(err, &e):
+		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "docs/mysql.md says what the database needs"
+	default:
+		return f, err
+	}
+	return f, nil
+}
+
+// rights tries, on no row at all, what the procedures do.
+func (p *pool) rights(ctx context.Context) (driver.Finding, error) {
+	f := driver.Finding{About: "rights", Found: "the user may do what the procedures do"}
+	var missing []string
+	for _, table := range []string{"dlock_requests", "dlock_locks"} {
+		for _, try := range []struct{ right, stmt string }{
+			{"SELECT", "SELECT name FROM " + table + " LIMIT 0"},
+			{"INSERT", "INSERT INTO " + table + " SELECT * FROM " + table + " LIMIT 0"},
+			{"UPDATE", "UPDATE " + table + " SET name = name LIMIT 0"},
+			{"DELETE", "DELETE FROM " + table + " LIMIT 0"},
+		} {
+			if table == "dlock_locks" && try.right == "DELETE" {
+				continue // for clean-up alone
+			}
+			_, err := p.ask(ctx, callTimeout, try.stmt)
+			var e *mysql.MySQLError
+			switch {
+			case err == nil:
+			case !lacksRight(err):
+				return f, explain(err)
+			case errors.As(err, &e) && strings.HasPrefix(e.Message, "SELECT") && try.right != "SELECT":
+				// SELECT is what is missing, which has been said
+			default:
+				missing = append(missing, try.right+" ON "+table)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
+		f.Advice = "GRANT them to the user; docs/mysql.md has the lines"
+	}
+	return f, nil
+}
+
+// cleanupEvents says whether an event that calls for clean-up is run.
+func (p *pool) cleanupEvents(ctx context.Context, is map[string]string) driver.Finding {
+	f := driver.Finding{About: "clean-up", Found: "no event of this database that this user sees calls dlock_cleanup"}
+	a, err := p.ask(ctx, callTimeout, "SELECT COUNT(*) FROM information_schema.EVENTS WHERE EVENT_SCHEMA = DATABASE() AND EVENT_DEFINITION LIKE '%dlock\\_cleanup%' AND STATUS = 'ENABLED'")
+	if err != nil {
+		f.State, f.Found, f.Advice = driver.Unseen, err.Error(), "look at information_schema.EVENTS yourself"
+		return f
+	}
+	if row, err := a.sets.single(1); err == nil && row[0] != "0" {
+		if f.Found = "an event calls dlock_cleanup"; is["event_scheduler"] != "ON" {
+			f.State, f.Found = driver.Risky, f.Found+", and event_scheduler is "+is["event_scheduler"]
+			f.Advice = "set event_scheduler to ON: no event is run, and rows of unused names pile up"
+		}
+	}
+	return f
+}

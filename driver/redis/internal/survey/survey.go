@@ -1,0 +1,189 @@
+// Package survey looks at a Redis server that is to keep locks: at the rights of its user, and at
+// its configuration. It is what the drivers for one server and for several have in common.
+package survey
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// Doer runs commands: a client of one server, or of a Cluster.
+type Doer interface {
+	Do(ctx context.Context, args ...any) *redis.Cmd
+}
+
+// Needs are what a driver does with a server.
+type Needs struct {
+	Page      string  // that lists the rights
+	Keys      string  // the pattern of its keys, as ACL has it: ~dlock:*
+	Channels  string  // that of its channels: &dlock:*
+	Commands  [][]any // each harmless, so that what it answers does not matter, but for a refusal
+	Subscribe error   // what a subscription was answered
+}
+
+// Rights tries each command and says which of them the user may not run, or not on that key or
+// channel.
+func Rights(ctx context.Context, rdb Doer, n Needs) (driver.Finding, error) {
+	f := driver.Finding{About: "rights", Found: "the user may run what the driver does"}
+	var missing []string
+	add := func(text string) {
+		if !slices.Contains(missing, text) {
+			missing = append(missing, text)
+		}
+	}
+	note := func(command string, err error) {
+		switch text := fmt.Sprint(err); {
+		case err == nil || !strings.HasPrefix(text, "NOPERM"):
+		case strings.Contains(text, "channel") && strings.Contains(text, "access"):
+			add(n.Channels)
+		case strings.Contains(text, "key") && strings.Contains(text, "access"):
+			add(n.Keys)
+		default:
+			add("+" + command)
+		}
+	}
+	for _, c := range n.Commands {
+		err := rdb.Do(ctx, c...).Err()
+		if ctx.Err() != nil {
+			return f, err
+		}
+		name := strings.ToLower(fmt.Sprint(c[0]))
+		if name == "cluster" {
+			name += "|" + strings.ToLower(fmt.Sprint(c[1]))
+		}
+		note(name, err)
+	}
+	note("subscribe", n.Subscribe)
+	if len(missing) > 0 {
+		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
+		f.Advice = "give them to the user by ACL SETUSER; " + n.Page + " has the whole line"
+	}
+	return f, nil
+}
+
+// Server looks at the configuration of one server.
+func Server(ctx context.Context, rdb Doer) ([]driver.Finding, error) {
+	info := map[string]string{}
+	for _, section := range []string{"server", "replication", "memory", "persistence"} {
+		text, err := rdb.Do(ctx, "info", section).Text()
+		if redis.HasErrorPrefix(err, "NOPERM") {
+			return []driver.Finding{{About: "configuration", State: driver.Unseen, Found: "the user may not run INFO",
+				Advice: "run the check as a user with +info and +config|get, or look at maxmemory-policy and appendonly yourself"}}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(text) {
+			if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				info[k] = v
+			}
+		}
+	}
+	fs := []driver.Finding{version(info), role(info), eviction(info)}
+	if f, ok := memory(info); ok {
+		fs = append(fs, f)
+	}
+	config := func(name string) (string, bool) {
+		m, err := rdb.Do(ctx, "config", "get", name).StringSlice()
+		if err != nil || len(m) != 2 {
+			// of RESP3
+			pairs, bad := rdb.Do(ctx, "config", "get", name).Result()
+			if v, ok := pairs.(map[any]any); ok && bad == nil {
+				return fmt.Sprint(v[name]), true
+			}
+			return "", false
+		}
+		return m[1], true
+	}
+	return append(fs, persistence(info, config)), nil
+}
+
+func version(info map[string]string) driver.Finding {
+	name, v := "Redis", info["redis_version"]
+	if valkey := info["valkey_version"]; valkey != "" {
+		name, v = "Valkey", valkey
+	}
+	f := driver.Finding{About: "version", Found: name + " " + v}
+	major, _, _ := strings.Cut(v, ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 7 {
+		f.State, f.Advice = driver.Wrong, "the scripts need version 7 or newer"
+	}
+	return f
+}
+
+func role(info map[string]string) driver.Finding {
+	f := driver.Finding{About: "replication"}
+	switch n := info["connected_slaves"]; {
+	case info["role"] != "master":
+		f.State, f.Found, f.Advice = driver.Wrong, "this is a replica", "give the address of the master, or use redis+sentinel or redis+cluster"
+	case n == "0":
+		f.Found = "no replicas"
+	default:
+		f.State, f.Found = driver.Risky, n+" replicas"
+		f.Advice = "a replica that is promoted may not know the last grants: let the resource check fencing tokens; wait_replicas narrows the window"
+	}
+	return f
+}
+
+func eviction(info map[string]string) driver.Finding {
+	policy, most := info["maxmemory_policy"], info["maxmemory"]
+	f := driver.Finding{About: "eviction", Found: "maxmemory-policy " + policy}
+	switch {
+	case policy == "noeviction":
+	case most == "0":
+		f.State, f.Found = driver.Risky, f.Found+", and maxmemory is not set"
+		f.Advice = "set maxmemory-policy noeviction: as soon as somebody sets maxmemory, held locks would be evicted"
+	default:
+		f.State, f.Advice = driver.Wrong, "set maxmemory-policy noeviction: a server that is full would evict locks that are held"
+	}
+	return f
+}
+
+// memory says so if a server with a bound is nearly full.
+func memory(info map[string]string) (driver.Finding, bool) {
+	used, _ := strconv.ParseFloat(info["used_memory"], 64)
+	most, _ := strconv.ParseFloat(info["maxmemory"], 64)
+	if most <= 0 {
+		return driver.Finding{}, false
+	}
+	f := driver.Finding{About: "memory", Found: fmt.Sprintf("%.0f %% of maxmemory are used", 100*used/most)}
+	if used > most*9/10 {
+		f.State, f.Advice = driver.Risky, "raise maxmemory: when it is full, nobody can lock what is free"
+	}
+	return f, true
+}
+
+func persistence(info map[string]string, config func(string) (string, bool)) driver.Finding {
+	f := driver.Finding{About: "persistence"}
+	const advice = "held locks that it forgets let a second holder in: appendonly yes, and appendfsync always if the machine may crash"
+	if info["aof_enabled"] == "1" {
+		sync, seen := config("appendfsync")
+		switch {
+		case !seen:
+			f.State, f.Found, f.Advice = driver.Unseen, "appendonly yes", "the user may not run CONFIG GET: look at appendfsync yourself"
+		case sync == "always":
+			f.Found = "appendonly yes, appendfsync always"
+		default:
+			f.State, f.Found = driver.Risky, "appendonly yes, appendfsync "+sync
+			f.Advice = "a crash of the machine may forget the last second's grants: appendfsync always, at a price"
+		}
+		return f
+	}
+	f.State, f.Advice = driver.Risky, advice
+	switch save, seen := config("save"); {
+	case !seen:
+		f.Found = "appendonly no: a crash forgets what came after the last snapshot, if there are any"
+	case save == "":
+		f.Found = "appendonly no, no snapshots: a restart forgets everything"
+	default:
+		f.Found = "appendonly no, snapshots: a crash forgets what came after the last one"
+	}
+	return f
+}

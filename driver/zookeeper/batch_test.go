@@ -1,0 +1,319 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"pgregory.net/rapid"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
+)
+
+// fakeServer executes transactions, each of which takes a while. It knows the directories' nodes
+// and refuses to create one that is there.
+type fakeServer struct {
+	mu       sync.Mutex
+	nodes    map[string]bool
+	sizes    []int // of the transactions that were executed or refused
+	underWay int
+	took     time.Duration
+	broken   error // of the connection: the transaction may have been executed
+}
+
+func (f *fakeServer) send(done func([]zk.MultiResponse, error), ops ...any) error {
+	f.mu.Lock()
+	f.underWay++
+	f.mu.Unlock()
+	go func() {
+		time.Sleep(f.took)
+		f.mu.Lock()
+		f.underWay--
+		res, err := f.execute(ops)
+		f.mu.Unlock()
+		done(res, err)
+	}()
+	return nil
+}
+
+// isBusy reports whether a transaction is under way.
+func (f *fakeServer) isBusy() bool {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.underWay > 0
+}
+
+// execute answers as a server does.
+func (f *fakeServer) execute(ops []any) ([]zk.MultiResponse, error) {
+	f.sizes = append(f.sizes, len(ops))
+	if f.broken != nil {
+		return nil, f.broken
+	}
+	res := make([]zk.MultiResponse, len(ops))
+	made := map[string]bool{}
+	for i, op := range ops {
+		at := op.(*zk.CreateRequest).Path
+		twice := f.nodes[at] || made[at]
+		if made[at] = true; twice {
+			res[i].Error = zk.ErrNodeExists
+			for j := i + 1; j < len(ops); j++ {
+				res[j].Error = errors.New("unknown error: -2")
+			}
+			return res, zk.ErrNodeExists
+		}
+	}
+	for i, op := range ops {
+		f.nodes[op.(*zk.CreateRequest).Path] = true
+		res[i].String = op.(*zk.CreateRequest).Path
+	}
+	return res, nil
+}
+
+func newFakeSession(f *fakeServer) *session {
+	s := &session{b: &Backend{life: kit.NewLife()}, own: &conn.Conn{}, Session: conn.NewSession(conn.Listener{})}
+	f.nodes = map[string]bool{}
+	s.writes.send = f.send
+	s.writes.sendAlone = func(_ context.Context, _ func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
+		o := make(chan outcome)
+		_ = f.send(func(res []zk.MultiResponse, err error) { o <- outcome{res, err} }, ops...)
+		got := <-o
+		return got.res, got.err
+	}
+	return s
+}
+
+// busy makes the session one with as many calls under way as travel alone.
+func busy(s *session) {
+	for range fewCalls {
+		s.writes.calls++
+	}
+}
+
+func creates(paths ...string) (ops []any) {
+	for _, p := range paths {
+		ops = append(ops, &zk.CreateRequest{Path: p})
+	}
+	return ops
+}
+
+// TestBatches: whatever travels together, each transaction gets its own result, is executed once or
+// not at all, and no two of one name are executed as one.
+func TestBatches(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		count := rapid.IntRange(1, 100).Draw(r, "transactions")
+		names := rapid.IntRange(1, 100).Draw(r, "names")
+		paths := rapid.IntRange(1, 200).Draw(r, "paths")
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeServer{took: 5 * time.Millisecond}
+			s := newFakeSession(f)
+			busy(s)
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			made := map[string]int{}
+			refused := map[string]int{}
+			for i := range count {
+				wg.Go(func() {
+					a, b := fmt.Sprint(i%paths, "/a"), fmt.Sprint(i%paths, "/b")
+					res, err := s.execute(t.Context(), fmt.Sprint(i%names), false, nil, creates(a, b)...)
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case err == nil && len(res) == 2 && res[0].String == a && res[1].String == b:
+						made[a]++
+					case errors.Is(err, zk.ErrNodeExists):
+						refused[a]++
+					default:
+						t.Errorf("transaction %d: %v, %v", i, res, err)
+					}
+				})
+			}
+			wg.Wait()
+			synctest.Wait()
+			for i := range min(count, paths) {
+				a := fmt.Sprint(i, "/a")
+				want := (count - i + paths - 1) / paths
+				if !f.nodes[a] || made[a] != 1 || refused[a] != want-1 {
+					t.Errorf("%s was made %d times and refused %d times, of %d", a, made[a], refused[a], want)
+				}
+			}
+			if s.writes.calls != fewCalls {
+				t.Errorf("%d calls are under way when all are over", s.writes.calls-fewCalls)
+			}
+		})
+	})
+}
+
+// TestBatchesAreFew: what comes while many are under way travels together, and soon; what comes
+// while few are, or for a name that is on the way, goes alone and at once.
+func TestBatchesAreFew(t *testing.T) {
+	lock := func(t *testing.T, s *session, n int, name func(i int) string) (took time.Duration) {
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				if _, err := s.execute(t.Context(), name(i), false, nil, creates(fmt.Sprint(name(i), "/", i))...); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(began)
+	}
+	const rtt = 10 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: rtt}
+		s := newFakeSession(f)
+		busy(s)
+		took := lock(t, s, 3*maxParts, func(i int) string { return fmt.Sprint(i) })
+		if len(f.sizes) != 3 || took > rtt+gatherTime {
+			t.Errorf("%d transactions on as many names were sent as %v in %s", 3*maxParts, f.sizes, took)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: rtt}
+		s := newFakeSession(f)
+		busy(s)
+		if took := lock(t, s, 100, func(int) string { return "one" }); took > rtt+gatherTime || len(f.sizes) != 100 {
+			t.Errorf("100 transactions on one name took %s, and travelled as %v", took, f.sizes)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: rtt}
+		s := newFakeSession(f)
+		if took := lock(t, s, fewCalls, func(i int) string { return fmt.Sprint(i) }); took > rtt || len(f.sizes) != fewCalls {
+			t.Errorf("%d transactions took %s, and travelled as %v", fewCalls, took, f.sizes)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: rtt}
+		s := newFakeSession(f)
+		busy(s)
+		busy(s)
+		go s.execute(t.Context(), "one", false, nil, creates("one")...)
+		for left := 2*fewCalls - 1; left >= fewCalls-1; left-- {
+			if f.isBusy() {
+				t.Fatalf("what was gathered was sent while %d were under way", left+1)
+			}
+			s.writes.answered()
+		}
+		if !f.isBusy() {
+			t.Error("what was gathered was not sent when few were under way")
+		}
+		time.Sleep(2 * rtt)
+	})
+	if size := sizeOf([]any{&zk.CreateRequest{Path: "12", Data: []byte("345"), Acl: zk.WorldACL(1)}, &zk.SetDataRequest{Path: "6", Data: []byte("7")}, &zk.DeleteRequest{Path: "8"}, &zk.CheckVersionRequest{Path: "9"}}); size < 4*8+9 {
+		t.Errorf("the size of four operations is %d", size)
+	}
+}
+
+// TestBatchLeft: who leaves before the batch was sent was never sent; of who leaves later the
+// result is told.
+func TestBatchLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: time.Second}
+		s := newFakeSession(f)
+		busy(s)
+		told := make(chan outcome, 1)
+		late := func(res []zk.MultiResponse, err error) { told <- outcome{res, err} }
+		left := make(chan error, 1)
+		leave := func(name string, after time.Duration) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				_, err := s.execute(ctx, name, false, late, creates(name)...)
+				left <- err
+			}()
+			go s.execute(t.Context(), "beside", false, nil, creates("beside/"+name)...)
+			time.Sleep(after)
+			cancel()
+			return <-left
+		}
+		if err := leave("early", gatherTime/2); !errors.Is(err, context.Canceled) || !kit.WasNotSent(err) {
+			t.Errorf("who left before the batch was sent got %v", err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if f.nodes["early"] || len(told) > 0 {
+			t.Error("it was sent")
+		}
+		if err := leave("late", 2*gatherTime); !errors.Is(err, context.Canceled) || kit.WasNotSent(err) {
+			t.Errorf("who left after the batch was sent got %v", err)
+		}
+		if o := <-told; o.err != nil || len(o.res) != 1 || o.res[0].String != "late" {
+			t.Errorf("of who had left the result was %+v", o)
+		}
+	})
+}
+
+// TestBatchUrgent: what is urgent goes at once, however many are under way, and counts as one of
+// them.
+func TestBatchUrgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = time.Second
+		f := &fakeServer{took: took}
+		s := newFakeSession(f)
+		busy(s)
+		send := func(name string, urgent bool, path string) (after time.Duration) {
+			start := time.Now()
+			if _, err := s.execute(t.Context(), name, urgent, nil, creates(path)...); err != nil {
+				t.Error(err)
+			}
+			return time.Since(start)
+		}
+		go send("one", false, "gathered")
+		synctest.Wait()
+		if f.isBusy() {
+			t.Fatal("what is not urgent was sent at once")
+		}
+		if after := send("two", true, "another name"); after != took {
+			t.Errorf("what is urgent was answered after %s by a server that takes %s", after, took)
+		}
+		time.Sleep(2 * took) // the other has been answered
+		if after := send("two", false, "not urgent"); after != took+gatherTime {
+			t.Errorf("what is not urgent was answered after %s", after)
+		}
+		synctest.Wait()
+		if calls := s.writes.calls; calls != fewCalls {
+			t.Errorf("%d calls are counted as under way, and there were %d before", calls, fewCalls)
+		}
+	})
+}
+
+// TestBatchLost: if the connection breaks nothing is sent again, and nobody knows the outcome. What
+// is not sent since the session has ended was not executed.
+func TestBatchLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: time.Second, broken: zk.ErrConnectionClosed}
+		s := newFakeSession(f)
+		busy(s)
+		both := func() (errs [2]error) {
+			var wg sync.WaitGroup
+			for i := range errs {
+				wg.Go(func() { _, errs[i] = s.execute(t.Context(), fmt.Sprint(i), false, nil, creates(fmt.Sprint(i))...) })
+			}
+			wg.Wait()
+			return errs
+		}
+		for _, err := range both() {
+			if !conn.Disconnected(err) {
+				t.Errorf("the error of a broken connection is %v", err)
+			}
+		}
+		if len(f.sizes) != 1 {
+			t.Errorf("after a broken connection these were sent: %v", f.sizes)
+		}
+		s.writes.send = func(func([]zk.MultiResponse, error), ...any) error { return &kit.NotSent{Err: conn.ErrEnded} }
+		for _, err := range both() {
+			if !errors.Is(err, conn.ErrEnded) || !kit.WasNotSent(err) {
+				t.Errorf("the error of what was not sent is %v", err)
+			}
+		}
+	})
+}

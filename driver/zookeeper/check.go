@@ -1,0 +1,182 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
+)
+
+// manyNames is how many directories of names are more than come and go with locks that are used.
+const manyNames = 20_000
+
+// check implements [driver.Checker].
+func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
+	o, err := parse(c)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBackend(o)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	least, most, err := timeouts(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", strings.Join(o.addrs, ","), err)
+	}
+	bounds := driver.Finding{About: "sessions", Found: fmt.Sprintf("timeouts of %s to %s: TTLs of %s to %s",
+		least, most, ttlOf(least, least/4).Truncate(time.Millisecond), ttlOf(most, least/4).Truncate(time.Millisecond))}
+	if least > 10*time.Second {
+		bounds.State, bounds.Advice = driver.Risky, "lower minSessionTimeout: a holder that died keeps its lock for that long at least"
+	}
+	var found []driver.Finding
+	for _, addr := range o.addrs {
+		found = append(found, b.member(addr, len(o.addrs)))
+	}
+	found = append(found, bounds)
+	if err := b.reach(ctx, o); err != nil {
+		f, ok := refused(b.root, err)
+		if !ok {
+			return found, err
+		}
+		return append(found, f), nil
+	}
+	fs, err := b.tryNodes(ctx)
+	return append(found, fs...), err
+}
+
+// refused is the finding of what a session was not allowed to do, or of what stands in its way.
+func refused(where string, err error) (driver.Finding, bool) {
+	f := driver.Finding{About: "rights", State: driver.Wrong, Found: fmt.Sprintf("%s: %s", where, err), Advice: "docs/zookeeper.md has the ACL that suffices"}
+	switch {
+	case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrInvalidACL), errors.Is(err, zk.ErrAuthFailed):
+		return f, true
+	case errors.Is(err, driver.ErrUnsupported):
+		f.About, f.Advice = "format", "give dlock a prefix of its own, or run one version of it"
+		return f, true
+	}
+	return f, false
+}
+
+// member asks a server for its version and its part in the ensemble, which most allow.
+func (b *Backend) member(addr string, of int) driver.Finding {
+	f := driver.Finding{About: "server " + addr}
+	text, err := b.word(addr, "srvr")
+	is := map[string]string{}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+			is[k] = v
+		}
+	}
+	switch {
+	case err != nil:
+		f.State, f.Found = driver.Risky, "it does not answer: "+err.Error()
+		f.Advice = "bring it back: with one more that is down there may be no majority"
+		if of == 1 {
+			f.Advice = "bring it back"
+		}
+	case is["Mode"] == "":
+		f.State, f.Found, f.Advice = driver.Unseen, "it does not answer srvr", "allow it (4lw.commands.whitelist), or look at the server's version and mode yourself"
+	default:
+		v, _, _ := strings.Cut(is["Zookeeper version"], "-")
+		f.Found = fmt.Sprintf("ZooKeeper %s, %s", v, is["Mode"])
+		var major, minor, patch int
+		if n, _ := fmt.Sscanf(v, "%d.%d.%d", &major, &minor, &patch); n == 3 && major*1_000_000+minor*1000+patch < 3_005_003 {
+			f.State, f.Advice = driver.Wrong, "dlock needs ZooKeeper 3.5.3 or newer"
+		}
+	}
+	return f
+}
+
+// word sends one of the words of four letters, and returns the answer.
+func (b *Backend) word(addr, word string) (string, error) {
+	const patience = 3 * time.Second
+	c, err := b.o.dial("tcp", addr, patience)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, word); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(c, 1<<16))
+	if len(text) > 0 {
+		err = nil
+	}
+	return string(text), err
+}
+
+// tryNodes does with a directory of its own what locks do, and removes it.
+func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
+	s, err := b.anySession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir := b.dir("dlock-check/" + b.id.String())
+	node := dir + "/node"
+	var missing []string
+	for _, try := range []struct {
+		right string
+		do    func() error
+	}{
+		{"create", func() error { return s.mkdir(ctx, dir) }},
+		{"create", func() error {
+			return retry(ctx, func() error { return s.Create(ctx, node, nil, zk.FlagEphemeral, b.o.ACL) })
+		}},
+		{"read", func() error { return retry(ctx, func() error { _, _, err := s.Children(ctx, dir); return err }) }},
+		{"read", func() error { return retry(ctx, func() error { _, _, err := s.Get(ctx, node); return err }) }},
+		{"write", func() error {
+			return retry(ctx, func() error {
+				_, err := s.Multi(ctx, nil, &zk.SetDataRequest{Path: dir, Version: -1})
+				return err
+			})
+		}},
+		{"delete", func() error { return retry(ctx, func() error { return s.Delete(ctx, node, -1) }) }},
+	} {
+		err := try.do()
+		switch {
+		case err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNotEmpty) || errors.Is(err, zk.ErrNodeExists):
+		case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrInvalidACL):
+			missing = append(missing, try.right)
+		default:
+			return nil, kit.Hide(ctx, err)
+		}
+	}
+	// No lock has to remove a directory: the servers do, a container.
+	_ = retry(ctx, func() error { return s.Delete(ctx, dir, -1) })
+	rights := driver.Finding{About: "rights", Found: "the client may create, read, write and delete below " + b.root}
+	if len(missing) > 0 {
+		rights.State, rights.Found = driver.Wrong, "missing below "+b.root+": "+strings.Join(missing, ", ")
+		rights.Advice = "docs/zookeeper.md has the ACL that suffices"
+	}
+	return []driver.Finding{rights, b.names(ctx, s)}, nil
+}
+
+// names says whether the servers remove the directories of names that are not used any more.
+func (b *Backend) names(ctx context.Context, s *session) driver.Finding {
+	f := driver.Finding{About: "unused names"}
+	if b.noContainers.Load() {
+		f.State, f.Found, f.Advice = driver.Risky, "the server has no container nodes", "use ZooKeeper 3.5.3 or newer: names that were used once stay for ever"
+		return f
+	}
+	names, _, err := s.Children(ctx, strings.TrimSuffix(b.locks(), "/"))
+	switch {
+	case err != nil:
+		f.State, f.Found, f.Advice = driver.Unseen, err.Error(), "look at the number of nodes yourself (zk_znode_count of mntr)"
+	case len(names) > manyNames:
+		f.State, f.Found = driver.Risky, fmt.Sprintf("container nodes, but %d names stand there", len(names))
+		f.Advice = "raise znode.container.maxPerMinute: new names may come faster than the leader removes unused ones"
+	default:
+		f.Found = fmt.Sprintf("container nodes, which the leader removes; %d names stand there", len(names))
+	}
+	return f
+}

@@ -1,0 +1,61 @@
+package fence
+
+import (
+	"context"
+	"sync"
+)
+
+// Local admits to resources that this process keeps to itself: in its memory, or as the only one
+// that writes to them. It remembers the greatest mark of each resource, for as long as the process
+// runs, which takes some hundred bytes for each. After a restart an older holder is admitted until
+// a later one comes. The zero Local is ready; it must not be copied. It is safe for concurrent use.
+type Local struct {
+	mu   sync.Mutex
+	bars map[string]*bar
+}
+
+// bar is what is remembered of a resource. Whoever has taken turn may change last.
+type bar struct {
+	turn chan struct{}
+	last Mark
+}
+
+// Admit waits until nobody else is admitted to the resource, and goes on only if m is not older
+// than any mark that was. Nobody else is admitted until done is called, which must be called once
+// the write is done, and may be called again. Errors: [ErrStale], [dlock.ErrInvalid] (a mark or a
+// name that is not valid), the context's. On an error done is nil.
+func (l *Local) Admit(ctx context.Context, resource string, m Mark) (done func(), err error) {
+	if err := Check(resource, m); err != nil {
+		return nil, wrap("admit", resource, err)
+	}
+	b := l.bar(resource)
+	if err := ctx.Err(); err != nil {
+		return nil, wrap("admit", resource, err)
+	}
+	select {
+	case b.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, wrap("admit", resource, ctx.Err())
+	}
+	done = sync.OnceFunc(func() { <-b.turn })
+	if !b.last.admits(m) {
+		done()
+		return nil, wrap("admit", resource, ErrStale)
+	}
+	b.last = m
+	return done, nil
+}
+
+func (l *Local) bar(resource string) *bar {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bars[resource]
+	if b == nil {
+		if l.bars == nil {
+			l.bars = map[string]*bar{}
+		}
+		b = &bar{turn: make(chan struct{}, 1)}
+		l.bars[resource] = b
+	}
+	return b
+}

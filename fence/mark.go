@@ -1,0 +1,136 @@
+package fence
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dlock-go/dlock"
+)
+
+// ErrStale says that a later holder was here: the token is smaller than one that the resource has
+// seen, or it is the same and of another hold. Nothing was written. It never becomes true again for
+// this mark: give up, and roll the transaction back.
+var ErrStale = errors.New("a later holder was here")
+
+// Mark is what a holder shows to a resource. The zero Mark is not valid.
+type Mark struct {
+	Token dlock.Token // at least 1; of one resource those of one lock, or those of Claim
+
+	// Owner names the hold, so that an equal token of another hold is refused: 1 to 64 letters,
+	// digits and "-" or "_". It tells nothing else, and nobody can join the hold with it.
+	Owner string
+}
+
+// Of returns the mark of a lease. All leases of one hold have the same. Errors: why the lease is
+// over (as of [dlock.Lease.Err]); [dlock.ErrUnsupported] if its backend has no tokens (see
+// [SQL.Claim]); [dlock.ErrInvalid] if it is nil, or of [dlock.All], whose parts have a token each.
+func Of(l *dlock.Lease) (Mark, error) {
+	owner, err := ownerOf(l)
+	if err != nil {
+		return Mark{}, wrap("fence", "", err)
+	}
+	if l.Token() == 0 {
+		return Mark{}, wrap("fence", l.Name(), fmt.Errorf("%w: the lock has no tokens", dlock.ErrUnsupported))
+	}
+	return Mark{l.Token(), owner}, nil
+}
+
+// ownerOf names the hold of a lease that lives, without what it takes to join it.
+func ownerOf(l *dlock.Lease) (string, error) {
+	switch {
+	case l == nil:
+		return "", fmt.Errorf("%w: the lease is nil", dlock.ErrInvalid)
+	case l.Owner().IsZero():
+		return "", fmt.Errorf("%w: a lease of All has no token; its parts have one each", dlock.ErrInvalid)
+	}
+	if err := l.Err(); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(l.Owner().String()))
+	return base64.RawURLEncoding.EncodeToString(sum[:16]), nil
+}
+
+// String returns the text form: the token in decimal digits, a point, and the owner; of the zero
+// Mark "".
+func (m Mark) String() string {
+	if m == (Mark{}) {
+		return ""
+	}
+	return strconv.FormatUint(uint64(m.Token), 10) + "." + m.Owner
+}
+
+// ParseMark reads what String returned for a valid mark. Anything else is [dlock.ErrInvalid].
+func ParseMark(text string) (Mark, error) {
+	digits, owner, ok := strings.Cut(text, ".")
+	token, err := strconv.ParseUint(digits, 10, 64)
+	m := Mark{dlock.Token(token), owner}
+	if !ok || err != nil || m.check() != nil || m.String() != text {
+		return Mark{}, wrap("parse mark", "", fmt.Errorf("%w: not the text of a mark: want a token, a point, and an owner", dlock.ErrInvalid))
+	}
+	return m, nil
+}
+
+// Check returns an error that matches [dlock.ErrInvalid] if the mark, or the name of a resource, is
+// not valid. A resource has 1 to 255 bytes of UTF-8 without control characters. It is for authors
+// of resources that admit by themselves.
+func Check(resource string, m Mark) error {
+	if err := checkResource(resource); err != nil {
+		return err
+	}
+	return m.check()
+}
+
+func (m Mark) check() error {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
+	}
+	switch {
+	case m.Token == 0:
+		return fmt.Errorf("%w: a mark's token is 0", dlock.ErrInvalid)
+	case m.Owner == "" || len(m.Owner) > 64 || strings.ContainsFunc(m.Owner, func(r rune) bool { return !plain(r) }):
+		return fmt.Errorf("%w: a mark's owner has 1 to 64 letters, digits, - and _", dlock.ErrInvalid)
+	}
+	return nil
+}
+
+func checkResource(name string) error {
+	if name == "" || len(name) > 255 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return fmt.Errorf("%w: the name of a resource has 1 to 255 bytes of UTF-8 without control characters", dlock.ErrInvalid)
+	}
+	return nil
+}
+
+// admits reports whether m may write where bar was the last that did.
+func (bar Mark) admits(m Mark) bool {
+	return bar.Token < m.Token || bar == m
+}
+
+// wrap makes err what functions of this package return.
+func wrap(op, resource string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &dlock.Error{Op: op, Name: resource, Err: err}
+}
+
+type contextKey struct{}
+
+// NewContext returns a context that carries the mark: from the code that locks to the code that
+// writes, and, by the Transport of package dlockhttp, to another process.
+func NewContext(ctx context.Context, m Mark) context.Context {
+	return context.WithValue(ctx, contextKey{}, m)
+}
+
+// FromContext returns the mark that ctx carries, the innermost if there are several, and whether
+// there is one.
+func FromContext(ctx context.Context) (Mark, bool) {
+	m, ok := ctx.Value(contextKey{}).(Mark)
+	return m, ok
+}

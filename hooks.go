@@ -1,0 +1,169 @@
+package dlock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
+)
+
+// Hooks are told what a client does, for metrics and traces. Each is called synchronously, from
+// whatever goroutine has the news, with no mutex of dlock held, and must not block: a hook that
+// does delays the caller of Lock, or the news that other hooks get, but never what leases are told,
+// their renewal or their release. A hook that panics is reported in the log, and changes nothing.
+//
+// Fields that are nil cost nothing, and so does a client without hooks. Fields may be added: write
+// literals with field names.
+type Hooks struct {
+	// Lock is called at the beginning of each Lock and TryLock that is sent to this client; of one
+	// of [All] for each of its parts. The context that it returns, if not nil, takes the place of
+	// the caller's for this call. done, if not nil, is called once, with what Lock returns.
+	Lock func(ctx context.Context, op LockOp) (_ context.Context, done func(*Lease, error))
+
+	// Ended is called once for each hold that this client had, when it has ended and all of its
+	// leases have been told. A re-entry shares its hold with others and has no end of its own.
+	Ended func(HoldEnd)
+
+	// Renewed is called after each renewal, which is one batch of the holds of one TTL, or the one
+	// hold that [Lease.Renew] proves.
+	Renewed func(Renewal)
+}
+
+// LockOp is a Lock or TryLock that begins.
+type LockOp struct {
+	Name    string // of the lock
+	Backend string // the scheme
+	Try     bool   // it does not wait: TryLock, or Wait(0)
+	Shared  bool   // a reader, or a permit of a semaphore
+	Limit   int    // of a semaphore
+	TTL     time.Duration
+	// it re-enters a hold that this client has, without a call to the backend: no new hold
+	Reenters bool
+}
+
+// HoldEnd is a hold that has ended.
+type HoldEnd struct {
+	Name    string // of the lock
+	Backend string // the scheme
+	Token   Token
+	Held    time.Duration // from its grant until it ended
+	At      time.Time     // when it ended
+	// nil: given back; otherwise it matches [ErrLost], or [ErrClosed] if the client's Close ended
+	// it
+	Err error
+	// of a hold that was lost: LossUnproved, LossDenied, LossReported or LossTimeUp; otherwise
+	// empty
+	Why string
+	// the context of the Lock that began the hold, as its hooks returned it; it may have ended
+	Context context.Context
+}
+
+// Why a hold was lost.
+const (
+	LossUnproved = hold.Unproved // "unproved": trust in it ended before a renewal succeeded
+	LossDenied   = hold.Denied   // "denied": the backend did not have it any more
+	LossReported = hold.Reported // "reported": the backend told of the loss by itself
+	LossTimeUp   = hold.TimeUp   // "time up": a fixed lease's time was over, as planned
+)
+
+// Renewal is one call that renewed holds.
+type Renewal struct {
+	Backend string        // the scheme
+	TTL     time.Duration // of the holds
+	Holds   int           // how many the call renewed
+	Unknown int           // of those: whose outcome is unknown; they are tried again
+	Lost    int           // of those: which were lost
+	Took    time.Duration
+}
+
+type hooksOption Hooks
+
+func (h hooksOption) client(s *settings) { s.hooks = append(s.hooks, Hooks(h)) }
+
+// Observe has the client call the hooks. Given several times, all are called, in that order; done
+// and Ended in the reverse order.
+func Observe(h Hooks) Option { return hooksOption(h) }
+
+// observers are the hooks of a client, without those that are nil.
+type observers struct {
+	lock    []func(context.Context, LockOp) (context.Context, func(*Lease, error))
+	ended   []func(HoldEnd)
+	renewed []func(Renewal)
+
+	backend string
+	log     *slog.Logger
+}
+
+func newObservers(hooks []Hooks, backend string, log *slog.Logger) observers {
+	o := observers{backend: backend, log: log}
+	for _, h := range hooks {
+		if h.Lock != nil {
+			o.lock = append(o.lock, h.Lock)
+		}
+		if h.Ended != nil {
+			o.ended = append(o.ended, h.Ended)
+		}
+		if h.Renewed != nil {
+			o.renewed = append(o.renewed, h.Renewed)
+		}
+	}
+	return o
+}
+
+// guard calls a hook, and reports a panic of it.
+func (o *observers) guard(hook string, f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			o.log.Error("dlock: a hook panicked", "hook", hook, "backend", o.backend, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
+
+// tellLock tells of a Lock that begins. It returns the context for it, and what to call at its end.
+func (o *observers) tellLock(ctx context.Context, op LockOp) (context.Context, func(*Lease, error)) {
+	var dones []func(*Lease, error)
+	for _, f := range o.lock {
+		o.guard("Lock", func() {
+			next, done := f(ctx, op)
+			if next != nil {
+				ctx = next
+			}
+			if done != nil {
+				dones = append(dones, done)
+			}
+		})
+	}
+	return ctx, func(l *Lease, err error) {
+		for _, done := range slices.Backward(dones) {
+			o.guard("done of Lock", func() { done(l, err) })
+		}
+	}
+}
+
+// tellEnded returns what tells of the end of a hold that a Lock under ctx began.
+func (o *observers) tellEnded(ctx context.Context) func(*hold.Hold, hold.End) {
+	return func(h *hold.Hold, e hold.End) {
+		end := HoldEnd{Name: h.Request().Name, Backend: o.backend, Token: h.Token(), Held: e.Held, At: e.At, Context: ctx}
+		if e.Err != driver.ErrNotHeld {
+			end.Err, end.Why = wrap("lease", end.Name, o.backend, e.Err), e.Why
+		}
+		for _, f := range slices.Backward(o.ended) {
+			o.guard("Ended", func() { f(end) })
+		}
+	}
+}
+
+// tellRenewal tells of a renewal.
+func (o *observers) tellRenewal(r hold.Renewal) {
+	for _, f := range o.renewed {
+		o.guard("Renewed", func() {
+			f(Renewal{Backend: o.backend, TTL: r.TTL, Holds: r.Holds, Unknown: r.Unknown, Lost: r.Lost, Took: r.Took})
+		})
+	}
+}

@@ -1,0 +1,246 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+// twoOf opens two clients of one space; the backend of the first can be spoiled.
+func twoOf(t *testing.T, opts ...Option) (a, b *Client, h *hooked) {
+	t.Helper()
+	cs, hs := candidates(t, 2, opts...)
+	return cs[0], cs[1], hs[0]
+}
+
+func TestUnlockAfterKeepsTheLockHeld(t *testing.T) {
+	for _, closes := range []bool{true, false} {
+		bubble(t, func(t *testing.T) {
+			a, b, h := twoOf(t)
+			l := mustLock(t, a.Mutex("n"), t.Context())
+			time.Sleep(time.Minute)
+			start := time.Now()
+			if err := l.UnlockAfter(t.Context(), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			wantErr(t, l.Err(), ErrNotHeld)
+			wantErr(t, l.UnlockAfter(t.Context(), time.Hour), ErrNotHeld)
+			wantErr(t, l.Unlock(t.Context()), ErrNotHeld)
+			if closes {
+				a.Close()
+			}
+			renews := h.renews.Load()
+			next := mustLock(t, b.Mutex("n"), t.Context())
+			if took := time.Since(start); took != time.Hour || next.Token() <= l.Token() {
+				t.Errorf("closed: %v: the next was in after %s, with token %d after %d", closes, took, next.Token(), l.Token())
+			}
+			if h.renews.Load() != renews {
+				t.Error("what nobody holds was renewed")
+			}
+			mustUnlock(t, next)
+			time.Sleep(time.Minute)
+			if got := h.releases.Load(); !closes && got != 2 {
+				t.Errorf("%d releases; want that of the lease and that of what was kept, when its time was over", got)
+			}
+		})
+	}
+}
+
+// The kind of hold does not matter: a permit stays taken, and readers stay together.
+func TestUnlockAfterOfEachKind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b, _ := twoOf(t)
+		for what, m := range map[string]Mutex{"permit": a.Semaphore("s", 2), "reader": a.RWMutex("r").Read(), "fixed": a.Mutex("f", FixedLease(time.Minute)), "all": All(a.Mutex("x"), a.Mutex("y"))} {
+			if err := mustLock(t, m, t.Context()).UnlockAfter(t.Context(), time.Hour); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		start := time.Now()
+		mustLock(t, b.Semaphore("s", 2), t.Context())
+		_, err := b.Semaphore("s", 2).TryLock(t.Context())
+		wantErr(t, err, ErrHeld)
+		mustUnlock(t, mustLock(t, b.RWMutex("r").Read(), t.Context()))
+		for _, m := range []Mutex{b.RWMutex("r").Write(), b.Mutex("f"), b.Mutex("x"), b.Mutex("y")} {
+			_, err := m.TryLock(t.Context())
+			wantErr(t, err, ErrHeld)
+		}
+		if time.Since(start) != 0 {
+			t.Error("that took time")
+		}
+		time.Sleep(time.Hour)
+		for _, m := range []Mutex{b.Semaphore("s", 2), b.RWMutex("r").Write(), b.Mutex("f"), All(b.Mutex("x"), b.Mutex("y"))} {
+			if _, err := m.TryLock(t.Context()); err != nil {
+				t.Errorf("%s, afterwards: %v", m.Name(), err)
+			}
+		}
+	})
+}
+
+// After an error that is not the end of the lease, it is held as before, and nothing stays of All.
+func TestUnlockAfterThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b, h := twoOf(t)
+		l := mustLock(t, a.Mutex("n"), t.Context())
+		wantErr(t, l.UnlockAfter(t.Context(), 0), ErrInvalid)
+		wantErr(t, l.UnlockAfter(t.Context(), day+1), ErrInvalid)
+		h.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Name == "z" || r.Name == "n" {
+				return driver.Grant{}, errors.New("no answer")
+			}
+			return h.Backend.Acquire(ctx, r)
+		}
+		if err := l.UnlockAfter(t.Context(), time.Hour); err == nil || l.Err() != nil {
+			t.Errorf("UnlockAfter without an answer: %v; the lease: %v", err, l.Err())
+		}
+		h.acquire = nil
+		both := mustLock(t, All(a.Mutex("y"), a.Mutex("z")), t.Context())
+		h.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Name == "z" {
+				return driver.Grant{}, errors.New("no answer")
+			}
+			return h.Backend.Acquire(ctx, r)
+		}
+		if err := both.UnlockAfter(t.Context(), time.Hour); err == nil || both.Err() != nil {
+			t.Errorf("UnlockAfter of which a part has no answer: %v; the lease: %v", err, both.Err())
+		}
+		h.acquire = nil
+		mustUnlock(t, both)
+		mustUnlock(t, l)
+		time.Sleep(time.Second)
+		for _, m := range []Mutex{b.Mutex("n"), b.Mutex("y"), b.Mutex("z")} {
+			if _, err := m.TryLock(t.Context()); err != nil {
+				t.Errorf("%s: %v", m.Name(), err)
+			}
+		}
+		gone := mustLock(t, a.Mutex("gone"), t.Context())
+		if err := b.Break(t.Context(), "gone", gone.Token(), Force()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, gone.UnlockAfter(t.Context(), time.Hour), ErrLost)
+		if !free(t, b, "gone") {
+			t.Error("a lost lease left something")
+		}
+	})
+}
+
+func TestOnceRunsOnceInEachPeriod(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const period, periods = time.Minute, 20
+		cs, _ := candidates(t, 3)
+		var runs atomic.Int64
+		start := time.Now()
+		for time.Since(start) < periods*period {
+			for _, c := range cs {
+				ran, err := Once(t.Context(), c.Mutex("job"), period, func(context.Context) error {
+					runs.Add(1)
+					time.Sleep(20 * time.Millisecond)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = ran
+			}
+			time.Sleep(time.Second)
+		}
+		if n := runs.Load(); n > periods || n < periods-1 {
+			t.Errorf("%d runs in %d periods", n, periods)
+		}
+	})
+}
+
+func TestOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b, h := twoOf(t)
+		m, own := a.Mutex("job"), errors.New("own")
+		fails := func(context.Context) error { return own }
+		never := func(context.Context) error { t.Error("it ran"); return nil }
+		for what, got := range map[string]func() (bool, error){
+			"no mutex":    func() (bool, error) { return Once(t.Context(), nil, time.Hour, never) },
+			"no function": func() (bool, error) { return Once(t.Context(), m, time.Hour, nil) },
+			"no time":     func() (bool, error) { return Once(t.Context(), m, 0, never) },
+			"two days":    func() (bool, error) { return Once(t.Context(), m, 2*day, never) },
+			"no name":     func() (bool, error) { return Once(t.Context(), a.Mutex(""), time.Hour, never) },
+		} {
+			if ran, err := got(); ran || !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: ran %v, %v", what, ran, err)
+			}
+		}
+		if ran, err := Once(t.Context(), m, time.Hour, fails); !ran || !errors.Is(err, own) {
+			t.Errorf("ran %v, %v; want what it returned", ran, err)
+		}
+		if ran, err := Once(t.Context(), b.Mutex("job"), time.Hour, never); ran || err != nil {
+			t.Errorf("within the hour: ran %v, %v", ran, err)
+		}
+		time.Sleep(time.Hour)
+		start := time.Now() // it takes longer than the period
+		if ran, err := Once(t.Context(), m, time.Minute, func(ctx context.Context) error { time.Sleep(time.Hour); return ctx.Err() }); !ran || err != nil || time.Since(start) != time.Hour {
+			t.Errorf("ran %v, %v", ran, err)
+		}
+		if ran, err := Once(t.Context(), b.Mutex("job"), time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
+			t.Errorf("after a long run: ran %v, %v", ran, err)
+		}
+		time.Sleep(time.Hour)
+		h.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Fixed {
+				return driver.Grant{}, own
+			}
+			return h.Backend.Acquire(ctx, r)
+		}
+		if ran, err := Once(t.Context(), m, time.Hour, never); ran || !errors.Is(err, own) {
+			t.Errorf("the time cannot be arranged: ran %v, %v", ran, err)
+		}
+		if !free(t, b, "job") {
+			t.Error("the lock is held")
+		}
+	})
+}
+
+// What a backend cannot do is told before anything is.
+func TestOnceWhereItCannotBe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for what, without := range map[string]func(*Capabilities){
+			"FixedOutlives": func(c *Capabilities) { c.FixedOutlives = false },
+			"Joins":         func(c *Capabilities) { c.Joins = false },
+		} {
+			b := &hooked{Backend: newMemory(new(memory.Space)), caps: without}
+			c := newOn(t, b)
+			l := mustLock(t, c.Mutex("n"), t.Context())
+			before := b.acquires.Load()
+			wantErr(t, l.UnlockAfter(t.Context(), time.Minute), ErrUnsupported)
+			if err := l.Err(); err != nil {
+				t.Errorf("without %s the lease is over: %v", what, err)
+			}
+			ran, err := Once(t.Context(), c.Mutex("job"), time.Minute, func(context.Context) error { t.Error("it ran"); return nil })
+			wantErr(t, err, ErrUnsupported)
+			if ran || b.acquires.Load() != before {
+				t.Errorf("without %s something was sent", what)
+			}
+		}
+	})
+}
+
+// A call that gives the lease back while UnlockAfter arranges the time wins: UnlockAfter returns
+// ErrNotHeld, and has left nothing held.
+func TestUnlockAfterIsOvertaken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b, h := twoOf(t)
+		l := mustLock(t, a.Mutex("n"), t.Context())
+		h.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := h.Backend.Acquire(ctx, r)
+			mustUnlock(t, l)
+			return g, err
+		}
+		start := time.Now()
+		wantErr(t, l.UnlockAfter(t.Context(), time.Hour), ErrNotHeld)
+		mustUnlock(t, mustLock(t, b.Mutex("n"), t.Context()))
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it was free after %s", took)
+		}
+	})
+}

@@ -1,0 +1,157 @@
+// Package dlockprometheus has the metrics of dlock's clients for Prometheus:
+//
+//	m := dlockprometheus.New(dlockprometheus.Options{})
+//	prometheus.MustRegister(m)
+//	client, err := dlock.Open(ctx, url, dlock.Observe(m.Hooks()))
+//
+// The metrics, each with the label backend (the scheme of the URL):
+//
+//   - dlock_wait_seconds, a histogram: how long Lock and TryLock took; outcome is granted, held
+//     (it was told that somebody else has the lock), canceled (the caller's context ended while
+//     nobody had answered) or error. Re-entries are not counted.
+//   - dlock_hold_seconds, a histogram: how long holds lasted; end is released, lost or closed.
+//   - dlock_holds, a gauge: the holds of now.
+//   - dlock_losses_total: holds that were lost; why is unproved, denied, reported or "time up" (a
+//     fixed lease that ended as planned).
+//   - dlock_renewal_seconds, a histogram: how long a call that renews took.
+//   - dlock_renewed_holds_total: holds that such calls were for; outcome is renewed, unknown or
+//     lost.
+//
+// The name of a lock is no label: names are made of what a program works on, and each would be a
+// time series for good. [Options].Class maps names to the few kinds that they are of.
+package dlockprometheus
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options are the options of [New]. The zero value is useful.
+type Options struct {
+	// Class returns the value of the label class for the name of a lock, and has to return few of
+	// them: "orders" for "orders/42". It must be safe for concurrent use, and quick. nil: the label
+	// is empty.
+	Class func(name string) string
+
+	// Buckets are the upper bounds, in seconds, of the histograms of waits and holds; each is above
+	// the one before. None: 1 ms to 5 minutes.
+	Buckets []float64
+}
+
+// Metrics collects what the hooks are told. One is enough for all clients of a program. It
+// implements [prometheus.Collector], and is safe for concurrent use. [New] makes one.
+type Metrics struct {
+	class func(name string) string
+
+	wait, hold    *prometheus.HistogramVec
+	renewal       *prometheus.HistogramVec
+	holds         *prometheus.GaugeVec
+	losses, proof *prometheus.CounterVec
+}
+
+var defaultBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+
+// New returns metrics that nobody has registered yet. It panics if the buckets do not grow.
+func New(o Options) *Metrics {
+	m := &Metrics{class: func(string) string { return "" }}
+	if o.Class != nil {
+		// a label is UTF-8; a name that is not is refused, and counted all the same
+		m.class = func(name string) string { return strings.ToValidUTF8(o.Class(name), "\uFFFD") }
+	}
+	buckets := o.Buckets
+	if len(buckets) == 0 {
+		buckets = defaultBuckets
+	}
+	// it panics here, and not in the hook of each Lock
+	prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: buckets})
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m.wait = histogram("dlock_wait_seconds", "How long Lock and TryLock took.", buckets, "backend", "class", "outcome")
+	m.hold = histogram("dlock_hold_seconds", "How long holds lasted.", buckets, "backend", "class", "end")
+	m.renewal = histogram("dlock_renewal_seconds", "How long calls that renew holds took.", defaultBuckets, "backend")
+	m.holds = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dlock_holds", Help: "Holds of now."}, []string{"backend", "class"})
+	m.losses = counter("dlock_losses_total", "Holds that were lost.", "backend", "class", "why")
+	m.proof = counter("dlock_renewed_holds_total", "Holds that calls which renew were for.", "backend", "outcome")
+	return m
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.wait, m.hold, m.renewal, m.holds, m.losses, m.proof}
+}
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(ch)
+	}
+}
+
+// Hooks returns what [dlock.Observe] takes. They may be given to several clients.
+func (m *Metrics) Hooks() dlock.Hooks {
+	return dlock.Hooks{Lock: m.lock, Ended: m.ended, Renewed: m.renewed}
+}
+
+func (m *Metrics) lock(ctx context.Context, op dlock.LockOp) (context.Context, func(*dlock.Lease, error)) {
+	if op.Reenters {
+		return nil, nil
+	}
+	class, start := m.class(op.Name), time.Now()
+	return nil, func(l *dlock.Lease, err error) {
+		m.wait.WithLabelValues(op.Backend, class, outcome(err)).Observe(time.Since(start).Seconds())
+		if l != nil {
+			m.holds.WithLabelValues(op.Backend, class).Inc()
+		}
+	}
+}
+
+// outcome is what became of a Lock.
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "granted"
+	case errors.Is(err, dlock.ErrHeld):
+		return "held"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "canceled"
+	default:
+		return "error"
+	}
+}
+
+func (m *Metrics) ended(e dlock.HoldEnd) {
+	class, end := m.class(e.Name), "released"
+	switch {
+	case errors.Is(e.Err, dlock.ErrLost):
+		end = "lost"
+		m.losses.WithLabelValues(e.Backend, class, e.Why).Inc()
+	case e.Err != nil:
+		end = "closed"
+	}
+	m.hold.WithLabelValues(e.Backend, class, end).Observe(e.Held.Seconds())
+	m.holds.WithLabelValues(e.Backend, class).Dec()
+}
+
+func (m *Metrics) renewed(r dlock.Renewal) {
+	m.renewal.WithLabelValues(r.Backend).Observe(r.Took.Seconds())
+	for outcome, n := range map[string]int{"renewed": r.Holds - r.Unknown - r.Lost, "unknown": r.Unknown, "lost": r.Lost} {
+		if n > 0 {
+			m.proof.WithLabelValues(r.Backend, outcome).Add(float64(n))
+		}
+	}
+}
