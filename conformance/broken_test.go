@@ -106,6 +106,7 @@ const (
 	pollsEach           fault = "polls for each waiter"
 	goroutinePerWaiter  fault = "has a goroutine for each waiter"
 	connectionPerWaiter fault = "has a connection for each waiter"
+	connectionPerDozen  fault = "has a connection for each dozen of leases"
 	renewsOneByOne      fault = "renews each lease by itself"
 	herd                fault = "wakes everybody at each hand-off"
 
@@ -207,6 +208,7 @@ var broken = []struct {
 	{pollsEach, "cost-wait", "cost-hand-off"},
 	{goroutinePerWaiter, "cost-wait", ""},
 	{connectionPerWaiter, "cost-wait", ""},
+	{connectionPerDozen, "cost-hold", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
 	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election"},

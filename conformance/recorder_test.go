@@ -88,8 +88,11 @@ func (s *toy) harness() Harness {
 func (c *toyClient) connections() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.s.is(connectionPerWaiter) {
+	switch {
+	case c.s.is(connectionPerWaiter):
 		return 1 + len(c.waits)
+	case c.s.is(connectionPerDozen):
+		return 1 + len(c.holds)/12
 	}
 	return 1
 }

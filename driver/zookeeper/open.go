@@ -98,7 +98,7 @@ func dialTLS(t *tls.Config) zk.Dialer {
 		t.ServerName = cmp.Or(t.ServerName, host)
 		c, err := tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, t)
 		if errors.Is(err, context.DeadlineExceeded) {
-			return nil, fmt.Errorf("%s: no TLS handshake within %s", address, timeout)
+			return nil, fmt.Errorf("%s: %w: no TLS handshake within %s", address, conn.ErrNoGreeting, timeout)
 		}
 		if err != nil {
 			return nil, err
@@ -140,7 +140,7 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 			return a.least, a.most, nil
 		}
 		last = kit.Hide(ctx, a.err)
-		// there is a server, and it may be about to find its leader
+		// there is a server, and it is slow, or about to find its leader
 		patient := errors.Is(a.err, conn.ErrNoGreeting)
 		if time.Now().After(end) || !patient && try >= 2*len(o.addrs) {
 			return 0, 0, last

@@ -35,8 +35,9 @@ type id struct{ pkg, test string }
 
 // state is a test that runs.
 type state struct {
-	since time.Time
-	text  strings.Builder
+	since  time.Time
+	paused bool // it waits for its turn among those that run side by side
+	text   strings.Builder
 }
 
 // tally is a line of the last table.
@@ -115,6 +116,10 @@ func (t *tests) take(e event) {
 	switch e.Action {
 	case "start", "run":
 		t.under[me] = &state{since: e.Time}
+	case "pause", "cont":
+		if s != nil {
+			s.since, s.paused = e.Time, e.Action == "pause"
+		}
 	case "build-output":
 		io.WriteString(t.out, e.Output)
 	case "output":
@@ -215,7 +220,7 @@ func (t *tests) running(now time.Time) string {
 		for o := range t.under {
 			parent = parent || o.pkg == i.pkg && strings.HasPrefix(o.test, i.test+"/")
 		}
-		if o, ok := oldest[i.pkg]; i.test != "" && !parent && (!ok || s.since.Before(t.under[o].since)) {
+		if o, ok := oldest[i.pkg]; i.test != "" && !parent && !s.paused && (!ok || s.since.Before(t.under[o].since)) {
 			oldest[i.pkg] = i
 		}
 	}

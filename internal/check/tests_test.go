@@ -96,8 +96,14 @@ func TestWhatRuns(t *testing.T) {
 {"Time":"2026-01-01T00:00:00Z","Action":"run","Package":"x/p","Test":"TestA"}
 {"Time":"2026-01-01T00:00:10Z","Action":"run","Package":"x/p","Test":"TestA/one"}
 {"Time":"2026-01-01T00:00:20Z","Action":"run","Package":"x/p","Test":"TestB"}
+{"Time":"2026-01-01T00:00:00Z","Action":"start","Package":"x/q"}
+{"Time":"2026-01-01T00:00:00Z","Action":"run","Package":"x/q","Test":"TestC"}
+{"Time":"2026-01-01T00:00:01Z","Action":"pause","Package":"x/q","Test":"TestC"}
+{"Time":"2026-01-01T00:00:02Z","Action":"run","Package":"x/q","Test":"TestD"}
+{"Time":"2026-01-01T00:00:03Z","Action":"pause","Package":"x/q","Test":"TestD"}
+{"Time":"2026-01-01T00:00:40Z","Action":"cont","Package":"x/q","Test":"TestD"}
 `))
-	if got, want := all.running(now), "vet; p TestA/one (50 s)"; got != want {
+	if got, want := all.running(now), "vet; p TestA/one (50 s); q TestD (20 s)"; got != want {
 		t.Errorf("%q runs, want %q", got, want)
 	}
 }

@@ -21,7 +21,7 @@ func TestMySQLCheck(t *testing.T) {
 		check.Wants("an empty database", s.URL, map[string][2]string{"schema": {"wrong", "not all the tables"}, "laws": {"wrong", ""}})
 		migrated(t, s)
 		check.Wants("a database", s.URL, map[string][2]string{
-			"laws": steps.Holds, "schema": {"fine", ""}, "rights": {"fine", ""}, "durability": {"risky", "innodb_flush_log_at_trx_commit "}, "version": {"fine", ""},
+			"laws": steps.Holds, "schema": {"fine", ""}, "rights": {"fine", ""}, "durability": {"risky", "innodb_flush_log_at_trx_commit 2"}, "version": {"fine", ""},
 		})
 		root := mysqlOf(t, s).pool(t)
 		database := mysqlOf(t, s).DBName

@@ -508,8 +508,6 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 		d := mysqlOf(t, s)
 		d.MultiStatements = true
 		root := d.pool(t)
-		// no history outlives the server
-		execute(t, root, "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL sync_binlog = 0")
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		next, seen, failed := 0, map[string]int{}, false

@@ -1,9 +1,11 @@
 package redis
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -95,18 +97,18 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	seen := CLIOf(t, s)
 	heal := p.Isolate()
 	defer heal()
-	var stuck, begun, gone sync.WaitGroup
-	begun.Add(4)
-	for i := range 4 { // the line is full
+	var stuck, gone sync.WaitGroup
+	for i := range 4 {
 		stuck.Go(func() {
-			begun.Done()
 			if _, err := b.Acquire(t.Context(), steps.Request(fmt.Sprint("stuck ", i))); err != nil {
 				t.Errorf("a call that was held for a moment: %v", err)
 			}
 		})
 	}
-	begun.Wait()
-	await.Running(200 * time.Millisecond)
+	await.That(t, "the line is full: two pipelines are under way", func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("(*pipelines).exec(")) == 2
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	ran := seen.WorkOf(func() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
@@ -30,7 +31,15 @@ ssl.keyStore.location=$dir/server.pem
 ssl.trustStore.location=$dir/ca.pem
 ssl.clientAuth=`+auth+"\n", 0, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
 	s = service.StartOwn(t, k)
-	return s, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))
+	addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))
+	await.That(t, "the port for TLS listens too", func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	return s, addr
 }
 
 // TestZooKeeperTLS: the server is verified, always; nothing falls back to plain text.
@@ -111,4 +120,25 @@ func TestZooKeeperTLS(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestZooKeeperTLSIsSlow: Open does not give a server up whose handshakes take their time, as the
+// first ones of a busy server do.
+func TestZooKeeperTLSIsSlow(t *testing.T) {
+	a := service.NewAuthority(t)
+	cert, key := a.Issue("127.0.0.1")
+	_, addr := secureZooKeeper(t, a, cert, key, "none")
+	p := netfault.NewProxy()
+	defer p.Close()
+	through, err := p.Addr(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heal := p.Hold(netfault.ToServer)
+	time.AfterFunc(5*time.Second, heal) // a handshake has 2 s, so two have failed
+	c, err := dlock.Open(t.Context(), "zks://"+through+"/?tls_ca="+url.QueryEscape(service.File(t, a.Pem)), dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
