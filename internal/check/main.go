@@ -300,10 +300,10 @@ func modules() (dirs []string) {
 func (c *check) testAll(size string) (steps []step) {
 	for _, m := range modules() {
 		if m != services && !(m == bench && size == "long") {
-			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-p=4"))
+			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-count=1", "-p=4"))
 		}
 	}
-	return append(steps, c.test(".", pure).named("tests of . without the race detector"))
+	return append(steps, c.test(".", pure, "-count=1").named("tests of . without the race detector"))
 }
 
 // otherSystems vets modules for their users on other systems.
