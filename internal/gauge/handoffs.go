@@ -16,15 +16,18 @@ type Relay struct {
 	Elapsed time.Duration
 }
 
+// coming is how long it takes one of them to come, at most.
+const coming = 4 * time.Millisecond
+
 // HandOffs has the lockers, all of one name, take turns for that long, and hold it for a while each
 // time. It is strict: who gives the lock back asks for it again only when another has had it. So
-// nobody looks fast by taking it again at once. It counts after a quarter of its length: by then
-// all have come. At its end whoever gets the lock passes it on at once and goes; who still waits
-// then is cancelled, where that can be.
+// nobody looks fast by taking it again at once. The first one holds it for a quarter of the length,
+// or longer if they are many, while the others come. Then it counts. At its end whoever gets the
+// lock passes it on at once and goes; who still waits then is cancelled, where that can be.
 func HandOffs(parent context.Context, lockers []Locker, length, hold time.Duration) (Relay, error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	warm := length / 4
+	warm := max(length/4, time.Duration(len(lockers))*coming)
 	b := &baton{from: time.Now().Add(warm), turns: make([]int, len(lockers)), had: make(chan struct{})}
 	var over atomic.Bool
 	end := make(chan struct{})
@@ -44,7 +47,7 @@ func HandOffs(parent context.Context, lockers []Locker, length, hold time.Durati
 					return
 				}
 				next := b.taken(i)
-				pause(ctx, hold)
+				pause(ctx, max(hold, time.Until(b.from)))
 				b.leave()
 				if err := l.Unlock(); err != nil {
 					errs[i] = err
