@@ -178,7 +178,7 @@ func (e *env) monitorStalls(tolerance time.Duration) *stallMonitor {
 			if err != nil && ctx.Err() == nil { // a service that fails serves nobody either
 				m.record(tolerance)
 			}
-			rest(tolerance)
+			rest(min(tolerance, max(tolerance/2, minStall)))
 		}
 	})
 	return m

@@ -48,9 +48,10 @@ func only(s *service.Server) string { return "zookeeper://" + s.Addr }
 // zkLeaderKilled: who holds goes on holding, who waits goes on waiting, and one at a time is in.
 func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	w := steps.StartWorkers(t, e.URL(), false)
-	c := zkOpen(t, e.URL(), "", 20*time.Second)
+	const ttl = time.Minute // of which elections on a busy machine may take a third
+	c := zkOpen(t, e.URL(), "", ttl)
 	held := steps.MustLock(t, c.Mutex("held"))
-	waiter := steps.Try(t, zkOpen(t, e.URL(), "", 20*time.Second).Mutex("held"))
+	waiter := steps.Try(t, zkOpen(t, e.URL(), "", ttl).Mutex("held"))
 	w.More(t, 50)
 	for range 2 {
 		leader := e.AwaitLeader(t)
