@@ -249,6 +249,9 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var moved time.Time
+	if b.waiters.Group(b.bells.name) == nil {
+		b.bells.rung = driver.ID{} // nobody waits there any more
+	}
 	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
 		for n, g := range b.waiters.Groups() {
 			if m := waiting(g)[0].Request; m.ahead != (driver.ID{}) && g.State.moved.After(moved) {
