@@ -221,3 +221,21 @@ func TestBellsLeaveThePoolToOthers(t *testing.T) {
 		})
 	}
 }
+
+// TestABellOfANameThatNobodyWaitsFor: one that rang when the last waiter of its name had gone keeps
+// the client from no other bell.
+func TestABellOfANameThatNobodyWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := belfry(t, func() (string, error) { time.Sleep(time.Second); return "0", nil })
+		m := queuesUp(b, "x", 7)
+		b.mu.Lock()
+		b.bells.rung, b.bells.name = driver.NewID(), "gone"
+		b.heardOf(b.waiters.Group("x"), m, driver.NewID())
+		ahead := m.ahead
+		b.mu.Unlock()
+		synctest.Wait()
+		if asked := s.said("GET_LOCK(" + bellOf(ahead) + ", 1)"); len(asked) == 0 {
+			t.Error("it does not listen to the bell of who is ahead")
+		}
+	})
+}

@@ -970,6 +970,8 @@ func mysqlBells(t *testing.T, s *service.Server) {
 			})
 			await.That(t, "it waits", func() bool { return len(steps.Queue(t, sides[0], name).Waiters()) == i })
 		}
+		var released time.Time
+		ordered := true
 		for n := range rs {
 			i := 0
 			if n > 0 {
@@ -978,6 +980,11 @@ func mysqlBells(t *testing.T, s *service.Server) {
 				case <-time.After(await.Patience):
 					t.Fatalf("%s: nobody holds after %d", what, n)
 				}
+				took := time.Since(released)
+				if ordered && i != n && took < time.Second {
+					t.Errorf("%s: %d came in before %d, %s after the release", what, i, n, took)
+				}
+				ordered = ordered && i == n // with a request its client's others lose their places
 			}
 			r := rs[i]
 			if n == 1 && tt.bell {
@@ -994,6 +1001,7 @@ func mysqlBells(t *testing.T, s *service.Server) {
 			if !tt.bell && listens(t, db, r) {
 				t.Errorf("%s: somebody listens", what)
 			}
+			released = time.Now()
 			steps.Released(t, sides[i%len(sides)], r)
 		}
 		wg.Wait()
