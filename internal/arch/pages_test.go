@@ -159,7 +159,7 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", "./...")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOSUMDB=off")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -mod=mod", "GOSUMDB=off")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return

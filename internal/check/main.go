@@ -97,21 +97,25 @@ func (c *check) run(size string) error {
 			append([]step{c.gofmt()}, c.lint(".", embedded...)...),
 			[]step{c.test(".", embedded, "-p=8")})
 	case "lint":
-		return c.sideBySide(slices.Concat([]step{c.gofmt()}, c.lintAll(), c.otherSystems(modules())))
+		return c.sideBySide(slices.Concat([]step{c.gofmt()}, c.lintAll(), c.otherSystems(modules(), systems)))
 	}
-	// Of the modules only that of file has code of its own for each system.
-	systems := []string{"."}
+	// Of the modules only that of file has code of its own for each system, and none for one of the
+	// two machines of macOS.
+	other := c.otherSystems([]string{"."}, systems[:2])
 	if size == "long" {
-		systems = modules()
+		other = c.otherSystems(modules(), systems)
 	}
 	onServers := []step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=4", "-parallel=4")}
 	if size == "long" {
 		onServers = append(onServers, c.least())
 	}
+	// The command comes first: with nothing in the build cache, each of what follows would compile
+	// the same libraries at the same time.
+	err := c.step(c.binary())
 	// What computes, and beside it what mostly waits.
-	err := c.sideBySide(
-		slices.Concat([]step{c.gofmt()}, c.testAll(size), c.lintAll(), c.otherSystems(systems)),
-		onServers)
+	err = errors.Join(err, c.sideBySide(
+		slices.Concat([]step{c.gofmt()}, c.testAll(size), c.lintAll(), other),
+		onServers))
 	if size == "long" { // it measures, so it has the machine for itself
 		err = errors.Join(err, c.step(c.test(bench, []string{"./..."}, "-count=1")))
 	}
@@ -152,6 +156,18 @@ func (c *check) prepare(size string) error {
 		return c.compiler()
 	}
 	return nil
+}
+
+// binary is the command, built once for all tests that run it.
+func (c *check) binary() step {
+	return step{"the command", func(out io.Writer) error {
+		bin, err := filepath.Abs(".bin/dlock")
+		if err != nil {
+			return err
+		}
+		os.Setenv("DLOCK_TEST_COMMAND", bin)
+		return c.command("cmd/dlock", out, "go", "build", "-o", bin, ".")
+	}}
 }
 
 // compiler makes sure that the race detector can be built.
@@ -306,9 +322,12 @@ func (c *check) testAll(size string) (steps []step) {
 	return append(steps, c.test(".", pure, "-count=1").named("tests of . without the race detector"))
 }
 
+// systems are the other ones that users have.
+var systems = []string{"darwin/arm64", "windows/amd64", "darwin/amd64"}
+
 // otherSystems vets modules for their users on other systems.
-func (c *check) otherSystems(modules []string) (steps []step) {
-	for _, system := range []string{"darwin/arm64", "darwin/amd64", "windows/amd64"} {
+func (c *check) otherSystems(modules, systems []string) (steps []step) {
+	for _, system := range systems {
 		steps = append(steps, step{"vet for " + system, func(out io.Writer) error {
 			kernel, machine, _ := strings.Cut(system, "/")
 			goFor := func(m string, args ...string) error {

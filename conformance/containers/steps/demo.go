@@ -9,9 +9,13 @@ import (
 	"testing"
 )
 
-// BuildCommand builds the command of this checkout, and returns its path.
+// BuildCommand returns the path of the command of this checkout: DLOCK_TEST_COMMAND, or one that it
+// builds.
 func BuildCommand(t *testing.T) string {
 	t.Helper()
+	if bin := os.Getenv("DLOCK_TEST_COMMAND"); bin != "" {
+		return bin
+	}
 	bin := filepath.Join(t.TempDir(), "dlock")
 	build := exec.Command("go", "build", "-C", "../../../cmd/dlock", "-o", bin, ".")
 	build.Env = append(os.Environ(), "GOWORK=off")
