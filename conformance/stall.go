@@ -135,16 +135,17 @@ func (e *env) strict() *env {
 type stallMonitor struct {
 	stop func() // returns when the monitor has ended
 
-	mu      sync.Mutex
-	awake   time.Time // when the process was seen running last
-	asked   time.Time // when the call was sent that the service has not answered; zero: none
-	maximum time.Duration
+	mu       sync.Mutex
+	awake    time.Time // when the process was seen running last
+	asks     bool      // a call to the service is under way
+	answered time.Time // when the service answered last: a stall may have begun then
+	maximum  time.Duration
 }
 
 func (e *env) monitorStalls(tolerance time.Duration) *stallMonitor {
 	ctx, cancel := context.WithCancel(e.ctx)
 	var monitors sync.WaitGroup
-	m := &stallMonitor{awake: time.Now()}
+	m := &stallMonitor{awake: time.Now(), answered: time.Now()}
 	m.stop = func() {
 		cancel()
 		e.ends("Acquire or Release whose context ended", monitors.Wait)
@@ -168,31 +169,36 @@ func (e *env) monitorStalls(tolerance time.Duration) *stallMonitor {
 	monitors.Go(func() { // the service
 		for ctx.Err() == nil {
 			r := d.ask(e.name())
-			m.sent(true)
+			m.begins()
 			_, err := d.Acquire(ctx, r)
 			if err == nil {
-				m.sent(true)
+				m.answers()
+				m.begins()
 				err = d.Release(ctx, r)
 			}
-			m.sent(false)
+			m.answers()
 			if err != nil && ctx.Err() == nil { // a service that fails serves nobody either
 				m.record(tolerance)
 			}
-			rest(min(tolerance, max(tolerance/2, minStall)))
+			rest(tolerance / 2) // less than a stall, since each is part of what is measured
 		}
 	})
 	return m
 }
 
-// sent records that a call to the service begins, or that the last one has ended.
-func (m *stallMonitor) sent(begins bool) {
+// begins records that a call to the service begins.
+func (m *stallMonitor) begins() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asks = true
+}
+
+// answers records that it was answered.
+func (m *stallMonitor) answers() {
 	m.longest()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked = time.Time{}
-	if begins {
-		m.asked = time.Now()
-	}
+	m.asks, m.answered = false, time.Now()
 }
 
 func (m *stallMonitor) record(d time.Duration) {
@@ -206,8 +212,8 @@ func (m *stallMonitor) longest() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.maximum = max(m.maximum, time.Since(m.awake))
-	if !m.asked.IsZero() {
-		m.maximum = max(m.maximum, time.Since(m.asked))
+	if m.asks {
+		m.maximum = max(m.maximum, time.Since(m.answered))
 	}
 	return m.maximum
 }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +78,54 @@ func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// stuck is a service that answers nobody while a law says so.
+type stuck struct {
+	driver.Backend
+	now *atomic.Bool
+}
+
+func (s stuck) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	for s.now.Load() && ctx.Err() == nil {
+		pause(time.Millisecond)
+	}
+	return s.Backend.Acquire(ctx, r)
+}
+
+// TestAStallBetweenTwoLooks: a law that fails after a stall as long as the tolerance runs again,
+// whenever the stall began.
+func TestAStallBetweenTwoLooks(t *testing.T) {
+	const ttl, phases = 10 * time.Second, 20
+	for phase := range phases {
+		synctest.Test(t, func(t *testing.T) {
+			r := &recorder{name: "stuck"}
+			r.ctx, r.cancel = context.WithCancel(context.Background())
+			s, now, runs := newToy(none), new(atomic.Bool), 0
+			h := Harness{Open: func(T) driver.Backend { return stuck{s.open(), now} }, TTL: ttl}
+			l := Law{Name: "stuck", stall: tenthOfShortTTL, run: func(e *env) {
+				if runs++; runs > 1 {
+					return
+				}
+				tolerance := tenthOfShortTTL(e)
+				pause(3*tolerance + tolerance*time.Duration(phase)/phases)
+				now.Store(true)
+				pause(tolerance)
+				now.Store(false)
+				e.Fatalf("a breach")
+			}}
+			alone(func() { l.Run(r, h) })
+			r.cancel()
+			for _, f := range r.cleanups {
+				alone(f)
+			}
+			close(s.end)
+			pause(10 * time.Minute)
+			if runs != 2 || r.failed {
+				t.Errorf("phase %d: %d runs, failed %t:\n%s", phase, runs, r.failed, r)
+			}
 		})
 	}
 }

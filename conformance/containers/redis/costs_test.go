@@ -154,23 +154,26 @@ func TestRedisCommandsOfAPair(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, _ := proxied(t, s, dlock.TTL(5*time.Minute))
 	k := CLIOf(t, s)
-	redisUnlock(t, redisLock(t, c.Mutex("used")))
-	redisUnlock(t, redisLock(t, c.Semaphore("permits", 3)))
-	const tries = 5 // a call that is answered late is sent once more
-	for _, want := range []struct {
+	// A call that is answered late is sent once more, and leaves a tombstone: another name has none.
+	const tries = 5
+	for i, want := range []struct {
 		what         string
-		name         func(try int) string
+		used         bool
+		permits      int
 		lock, unlock int
 	}{
-		{"a new name", func(try int) string { return fmt.Sprint("new ", try) }, 3, 2},
-		{"a name that was used before", func(int) string { return "used" }, 4, 2},
-		{"a semaphore that was used before", func(int) string { return "permits" }, 4, 2},
+		{"a new name", false, 1, 3, 2},
+		{"a name that was used before", true, 1, 4, 2},
+		{"a semaphore that was used before", true, 3, 4, 2},
 	} {
 		best := [2]int{1000, 1000}
 		for try := range tries {
-			m := c.Mutex(want.name(try))
-			if want.name(try) == "permits" {
-				m = c.Semaphore(want.name(try), 3)
+			m := c.Mutex(fmt.Sprint(i, " ", try))
+			if want.permits > 1 {
+				m = c.Semaphore(fmt.Sprint(i, " ", try), want.permits)
+			}
+			if want.used {
+				redisUnlock(t, redisLock(t, m))
 			}
 			var l *dlock.Lease
 			lock := k.WorkOf(func() { l = redisLock(t, m) })
