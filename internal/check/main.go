@@ -129,6 +129,9 @@ func (c *check) prepare(size string) error {
 		// checkout changes
 		"GOWORK": "off",
 
+		// a fourth of the processor's time, of compilers and of tests, goes to collecting garbage
+		"GOGC": "400",
+
 		// The servers: testcontainers' own helper cannot be pulled everywhere, and the tests remove
 		// what they start themselves; published ports are on the loopback.
 		"TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1",

@@ -17,6 +17,7 @@ import (
 
 // TestZooKeeperBreakMany: a hold with more joins than fit into a transaction is broken.
 func TestZooKeeperBreakMany(t *testing.T) {
+	t.Parallel()
 	const joins, abreast = 1100, 32
 	s := service.StartOwn(t, ZooKeeper)
 	a, b, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 20*time.Second), zkOpen(t, s.URL, "", time.Minute)
@@ -61,6 +62,7 @@ func TestZooKeeperBreakMany(t *testing.T) {
 // TestZooKeeperBrokenInDoubt: who does not know yet where its request stands, since the replies are
 // lost, and was broken, holds nothing when it is back.
 func TestZooKeeperBrokenInDoubt(t *testing.T) {
+	t.Parallel()
 	const names, ttl = 12, 6 * time.Second
 	s := service.StartOwn(t, ZooKeeper)
 	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)

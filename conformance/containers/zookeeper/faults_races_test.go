@@ -19,6 +19,7 @@ import (
 
 // TestZooKeeperLateJoins: a join of a hold that is just released is granted, or the hold is lost.
 func TestZooKeeperLateJoins(t *testing.T) {
+	t.Parallel()
 	const rounds, abreast = 25, 8
 	s := service.StartOwn(t, ZooKeeper)
 	a, b := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute)

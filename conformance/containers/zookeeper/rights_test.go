@@ -33,6 +33,7 @@ func digest(user, password string) string {
 
 // TestZooKeeperCredentials: what a client with credentials makes is its own, and nobody else's.
 func TestZooKeeperCredentials(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, ZooKeeper)
 	z := treeOf(t, s)
 	open := func(user, password, more string) (*dlock.Client, error) {
@@ -108,6 +109,7 @@ func zkRights(t *testing.T) string {
 // TestZooKeeperLeastRights: on the chroot the user needs the rights that the documentation says,
 // all of them, and no more.
 func TestZooKeeperLeastRights(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, ZooKeeper)
 	z := treeOf(t, s)
 	bits := map[rune]int32{'c': zk.PermCreate, 'd': zk.PermDelete, 'r': zk.PermRead, 'w': zk.PermWrite, 'a': zk.PermAdmin}
@@ -141,6 +143,7 @@ func TestZooKeeperLeastRights(t *testing.T) {
 
 // TestZooKeeperSecrets: no error and no text of a client shows its password.
 func TestZooKeeperSecrets(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, ZooKeeper)
 	const secret = "pa55w0rd"
 	var texts []string

@@ -125,6 +125,7 @@ func TestZooKeeperTLS(t *testing.T) {
 // TestZooKeeperTLSIsSlow: Open does not give a server up whose handshakes take their time, as the
 // first ones of a busy server do.
 func TestZooKeeperTLSIsSlow(t *testing.T) {
+	t.Parallel()
 	a := service.NewAuthority(t)
 	cert, key := a.Issue("127.0.0.1")
 	_, addr := secureZooKeeper(t, a, cert, key, "none")

@@ -23,6 +23,7 @@ func usualZooKeeper() service.Kind {
 
 // TestZooKeeperTTLs: a few sessions serve all TTLs, and what a session cannot keep is refused.
 func TestZooKeeperTTLs(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, usualZooKeeper())
 	p := netfault.NewProxy()
 	t.Cleanup(p.Close)
