@@ -154,7 +154,8 @@ func TestRedisCommandsOfAPair(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, _ := proxied(t, s, dlock.TTL(5*time.Minute))
 	k := CLIOf(t, s)
-	// A call that is answered late is sent once more, and leaves a tombstone: another name has none.
+	// A call that is answered late is sent once more, and leaves a tombstone. Another name has
+	// none.
 	const tries = 5
 	for i, want := range []struct {
 		what         string
