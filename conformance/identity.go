@@ -23,7 +23,7 @@ var identity = []Law{
 		Sentence: "a copy of an acquire that arrives after its release (Uncertain) is ErrLost and creates nothing, for a TTL, also if the release overtook it"},
 	{Name: "late-copy", run: lateCopy,
 		Sentence: "what a client asked for while it was cut off, and gave up, does not come to life, neither when the connection is back nor when the network delivers it again"},
-	{Name: "names", run: namesDistinct,
+	{Name: "names", run: namesDistinct, stall: tenthOfLongTTL,
 		Sentence: "names that differ in any byte are different locks, and come back from Inspect and List as they were given"},
 	{Name: "labels", run: labels,
 		Sentence: "a label is for people: owners with equal labels exclude each other"},

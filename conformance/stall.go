@@ -21,6 +21,7 @@ type stallTolerance func(*env) time.Duration
 var (
 	tenthOfShortTTL   stallTolerance = func(e *env) time.Duration { return max(e.shortTTL/10, minStall) }
 	tenthOfRenewedTTL stallTolerance = func(e *env) time.Duration { return max(e.renewedTTL/10, minStall) }
+	tenthOfLongTTL    stallTolerance = func(e *env) time.Duration { return max(e.longTTL/10, minStall) } // which the backend may bound
 )
 
 // minStall is the least that counts as a stall: less is the usual noise of a machine.

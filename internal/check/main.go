@@ -105,7 +105,7 @@ func (c *check) run(size string) error {
 	if size == "long" {
 		other = c.otherSystems(modules(), systems)
 	}
-	onServers := []step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=4", "-parallel=4")}
+	onServers := []step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=5", "-parallel=4")}
 	if size == "long" {
 		onServers = append(onServers, c.least())
 	}
@@ -315,17 +315,18 @@ func modules() (dirs []string) {
 	return dirs
 }
 
-// testAll runs the tests of the modules that need no servers. In a long run those of bench do. They
-// go without the race detector: nobody's locks depend on bench, and its peers' libraries, which no
-// other module has, are most of what would be compiled for it.
+// testAll runs the tests of the modules that need no servers, two packages at once: the services'
+// are beside them. In a long run those of bench need servers. They go without the race detector:
+// nobody's locks depend on bench, and its peers' libraries, which no other module has, are most of
+// what would be compiled for it.
 func (c *check) testAll(size string) (steps []step) {
 	for _, m := range modules() {
 		switch {
 		case m == services || m == bench && size == "long":
 		case m == bench:
-			steps = append(steps, c.test(m, []string{"./..."}, "-count=1", "-p=4"))
+			steps = append(steps, c.test(m, []string{"./..."}, "-count=1", "-p=2"))
 		default:
-			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-count=1", "-p=4"))
+			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-count=1", "-p=2"))
 		}
 	}
 	return append(steps, c.test(".", pure, "-count=1").named("tests of . without the race detector"))

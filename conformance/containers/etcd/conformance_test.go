@@ -168,7 +168,7 @@ func TestEtcdConformance(t *testing.T) {
 	t.Run("one member", func(t *testing.T) {
 		s := service.Start(t, Etcd)
 		open := func(t conformance.T, p *netfault.Proxy) *etcdSide { return etcdByURL(t, p, s.URL) }
-		conformance.Run(t, service.Beside(stored(etcdHarness("etcd", open, s), s)))
+		conformance.Run(t, service.OtherConnections(stored(etcdHarness("etcd", open, s), s)))
 	})
 	t.Run("three members", func(t *testing.T) {
 		c := StartCluster(t)

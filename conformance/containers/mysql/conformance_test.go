@@ -167,7 +167,7 @@ func TestMySQLPoolConformance(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.Name, func(t *testing.T) {
 			s := migrated(t, service.Start(t, k))
-			conformance.Run(t, service.Beside(mysqlHarness(k.Name+", a pool of the user's", s, func(t conformance.T, p *netfault.Proxy) driver.Backend {
+			conformance.Run(t, service.OtherConnections(mysqlHarness(k.Name+", a pool of the user's", s, func(t conformance.T, p *netfault.Proxy) driver.Backend {
 				b := hostile(mysqlOf(t, s)).side(t, p, mysql.Options{Identity: s.Addr})
 				b.db.SetMaxOpenConns(3)
 				return b

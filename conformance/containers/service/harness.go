@@ -1,6 +1,7 @@
 package service
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +90,20 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 func Beside(h conformance.Harness) conformance.Harness {
 	if !conformance.Long() {
 		h.Only = func(l conformance.Law) bool { return !l.SameInAllSetUps() }
+	}
+	return h
+}
+
+// OtherConnections returns the harness of a set-up that differs from another one on the same servers
+// by its connections only. Unless the run is long, this one runs the core laws, and those in which
+// a connection is what matters: calls that break off, and the end of a client.
+func OtherConnections(h conformance.Harness) conformance.Harness {
+	if !conformance.Long() {
+		runs := map[string]bool{"outage": true, "wait-outage": true, "cancel-prompt": true, "bounded-calls": true}
+		for _, l := range conformance.Core() {
+			runs[l.Name] = true
+		}
+		h.Only = func(l conformance.Law) bool { return runs[l.Name] || strings.HasPrefix(l.Name, "close-") }
 	}
 	return h
 }

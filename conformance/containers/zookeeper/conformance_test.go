@@ -139,7 +139,7 @@ func TestZooKeeperConnConformance(t *testing.T) {
 	h.TTL = ttl
 	h.Stored = zkStored(s)
 	h.Record = nil
-	conformance.Run(t, service.Beside(h))
+	conformance.Run(t, service.OtherConnections(h))
 }
 
 // zkTimeout is the session timeout of a user's connection whose leases have that TTL at most. The

@@ -63,7 +63,7 @@ func TestZooKeeperBreakMany(t *testing.T) {
 // lost, and was broken, holds nothing when it is back.
 func TestZooKeeperBrokenInDoubt(t *testing.T) {
 	t.Parallel()
-	const names, ttl = 12, 6 * time.Second
+	const names, ttl = 12, 20 * time.Second
 	s := service.StartOwn(t, ZooKeeper)
 	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
 	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
