@@ -94,9 +94,9 @@ func Beside(h conformance.Harness) conformance.Harness {
 	return h
 }
 
-// OtherConnections returns the harness of a set-up that differs from another one on the same servers
-// by its connections only. Unless the run is long, this one runs the core laws, and those in which
-// a connection is what matters: calls that break off, and the end of a client.
+// OtherConnections returns the harness of a set-up that differs from another one on the same
+// servers by its connections only. Unless the run is long, this one runs the core laws, and those
+// in which a connection is what matters: calls that break off, and the end of a client.
 func OtherConnections(h conformance.Harness) conformance.Harness {
 	if !conformance.Long() {
 		runs := map[string]bool{"outage": true, "wait-outage": true, "cancel-prompt": true, "bounded-calls": true}
