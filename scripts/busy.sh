@@ -5,7 +5,7 @@
 # and the kernel may leave the containers nothing for seconds.
 set -euo pipefail
 setsid bash -c 'for core in $(seq 0 $(($(nproc) - 1))); do
-  taskset -c "$core" timeout 3600 sh -c "while :; do :; done" &
+  taskset -c "$core" timeout --foreground 3600 sh -c "while :; do :; done" &
 done; wait' &
 busy=$!
 trap 'kill -- "-$busy"' EXIT

@@ -219,7 +219,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 		wg.Go(func() {
 			for i := next.Add(1); i <= names; i = next.Add(1) {
 				r := steps.Request(fmt.Sprint("once/", i))
-				r.TTL = 10 * time.Second // as long as the tombstone of a release that was sent twice
+				r.TTL = 10 * time.Second // and that of the tombstone if Release is sent twice
 				if _, err := b.Acquire(t.Context(), r); err != nil {
 					t.Errorf("Acquire: %v", err)
 					return
