@@ -61,7 +61,7 @@ func TestBreakByButton(t *testing.T) {
 	s := d.serve("--listen", "127.0.0.1:0", "--allow-break")
 	first := d.lock("deploy/shop", "first")
 	first.held()
-	next := d.lock("deploy/shop", "next")
+	next := d.lock("deploy/shop", "next", "--ttl", "10m") // what is broken stands until a renewal
 	p := open(t, s.address)
 	p.until("holder and waiter are shown", row("deploy/shop", "first")+"?.classList.contains('holds') && "+row("deploy/shop", "next"))
 	if p.is(`getComputedStyle(` + row("deploy/shop", "next") + `.querySelector(".break")).visibility !== "hidden"`) {
