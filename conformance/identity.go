@@ -254,7 +254,7 @@ func (e *env) hostile() []string {
 
 func namesDistinct(e *env) {
 	c, ns := e.client(), e.hostile()
-	defer c.Close() // some of the names are the same when the law runs again
+	defer c.Close()        // some of the names are the same when the law runs again
 	for _, n := range ns { // all held at once: where two fold, the second waits for the first
 		e.lock(c.Mutex(n))
 	}
