@@ -216,33 +216,25 @@ func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder, behind := openRedis(t, s, "ttl=1m"), openRedis(t, s, "ttl=1m")
 	client, p := proxied(t, s, dlock.TTL(ttl))
-	held := redisLock(t, holder.Mutex("a"))
-	first := steps.Try(t, client.Mutex("a"))
-	redisWaiting(t, holder, "a", 1)
-	CLIOf(t, s).listening(1)
-	second := steps.Try(t, behind.Mutex("a"))
-	redisWaiting(t, holder, "a", 2)
-	heal := p.Hold(netfault.ToServer)
-	defer heal()
-	released := time.Now()
-	redisUnlock(t, held)
-	l := first.Got("the one off the line", released, soon)
-	if until := l.Until(); until.After(released.Add(ttl)) {
-		t.Errorf("trusted for %s, which nobody confirmed", until.Sub(released))
+	in := letInOffTheLine(t, s, holder, client, behind, p)
+	defer in.heal()
+	l := in.first.Got("the one off the line", in.released, soon)
+	if until := l.Until(); until.After(in.released.Add(ttl)) {
+		t.Errorf("trusted for %s, which nobody confirmed", until.Sub(in.released))
 	}
-	next := second.Got("the one behind", released, ttl+soon)
-	if until := l.Until(); !until.Before(second.At) {
-		t.Errorf("two held it for %s", until.Sub(second.At))
+	next := in.second.Got("the one behind", in.released, ttl+soon)
+	if until := l.Until(); !until.Before(in.second.At) {
+		t.Errorf("two held it for %s", until.Sub(in.second.At))
 	}
 	select {
 	case <-l.Lost():
 	case <-time.After(soon):
 		t.Error("the loss is not signalled")
 	}
-	heal()
+	in.heal()
 	redisUnlock(t, next)
 	await.That(t, "nothing is left", func() bool {
-		q, err := holder.Inspect(t.Context(), "a")
+		q, err := holder.Inspect(t.Context(), in.name)
 		return err == nil && q.Len() == 0
 	})
 }
@@ -250,46 +242,64 @@ func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
 // TestRedisGrantOutlastsAStandstill: a client that stands still right after it was let in by a
 // message, for longer than the grant window, has the lock for its TTL like any other holder.
 func TestRedisGrantOutlastsAStandstill(t *testing.T) {
-	const window = 3 * time.Second // the default
 	s := service.StartOwn(t, Redis)
 	holder, behind := openRedis(t, s, "ttl=1m"), openRedis(t, s, "ttl=1m")
 	client, p := behindLine(t, s, redis.Options{})
+	in := letInOffTheLine(t, s, holder, client, behind, p)
+	defer in.heal()
+	l := in.first.Got("the one off the line", in.released, soon)
+	await.Running(usualWindow + time.Second)
+	if err := l.Err(); err != nil {
+		t.Fatalf("the lease after a standstill of %s: %v", time.Since(in.released), err)
+	}
+	in.heal()
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew after it: %v", err)
+	}
+	redisWaiting(t, holder, in.name, 1)
+	redisUnlock(t, l)
+	redisUnlock(t, in.second.Got("the one behind", time.Now(), soon))
+}
+
+// usualWindow is the grant window unless it is set.
+const usualWindow = 3 * time.Second
+
+// letIn is a waiter that was let in by a message alone, for its TTL, and another one behind it.
+// What the first one's client sends is held until heal.
+type letIn struct {
+	name          string
+	first, second *steps.Attempt
+	released      time.Time
+	heal          func()
+}
+
+// letInOffTheLine has the client behind the proxy let in.
+func letInOffTheLine(t *testing.T, s *service.Server, holder, client, behind *dlock.Client, p *netfault.Proxy) letIn {
+	t.Helper()
 	for tries := 1; ; tries++ {
-		name := fmt.Sprint("standstill ", tries)
-		held := redisLock(t, holder.Mutex(name))
-		first := steps.Try(t, client.Mutex(name))
-		redisWaiting(t, holder, name, 1)
+		in := letIn{name: fmt.Sprint("let in ", tries)}
+		held := redisLock(t, holder.Mutex(in.name))
+		in.first = steps.Try(t, client.Mutex(in.name))
+		redisWaiting(t, holder, in.name, 1)
 		CLIOf(t, s).listening(min(tries, 2)) // the one behind is heard too by then
-		second := steps.Try(t, behind.Mutex(name))
-		redisWaiting(t, holder, name, 2)
-		heal := p.Hold(netfault.ToServer)
-		defer heal()
-		released := time.Now()
+		in.second = steps.Try(t, behind.Mutex(in.name))
+		redisWaiting(t, holder, in.name, 2)
+		in.heal = p.Hold(netfault.ToServer)
+		in.released = time.Now()
 		redisUnlock(t, held)
-		q, err := holder.Inspect(t.Context(), name)
+		q, err := holder.Inspect(t.Context(), in.name)
 		if err != nil || len(q.Holders()) != 1 {
+			in.heal()
 			t.Fatalf("%+v, %v; want one holder", q, err)
 		}
-		if q.Holders()[0].Left <= window && tries < 5 {
-			// The machine was so busy that the client had not asked within the window.
-			heal()
-			redisUnlock(t, first.Got("the one who confirms", released, soon))
-			redisUnlock(t, second.Got("the one behind", released, soon))
-			continue
+		if q.Holders()[0].Left > usualWindow || tries == 5 {
+			return in
 		}
-		l := first.Got("the one off the line", released, soon)
-		await.Running(window + time.Second)
-		if err := l.Err(); err != nil {
-			t.Fatalf("the lease after a standstill of %s: %v", time.Since(released), err)
-		}
-		heal()
-		if err := l.Renew(t.Context()); err != nil {
-			t.Errorf("Renew after it: %v", err)
-		}
-		redisWaiting(t, holder, name, 1)
-		redisUnlock(t, l)
-		redisUnlock(t, second.Got("the one behind", time.Now(), soon))
-		return
+		// The machine was so busy that the client had not asked within the window: it has to
+		// confirm.
+		in.heal()
+		redisUnlock(t, in.first.Got("the one who confirms", in.released, soon))
+		redisUnlock(t, in.second.Got("the one behind", in.released, soon))
 	}
 }
 
