@@ -429,6 +429,10 @@ func proofBefore(e *env) {
 	}
 	before("a renewal", p.SentAt)
 	give(d, r)
+	r = ask()
+	r.TTL = e.bounded(2 * e.renewedTTL)
+	before("a grant with a TTL that is new to the client", d.get(r).SentAt)
+	give(d, r)
 	if !e.caps.Queue {
 		return
 	}
