@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 // answerTime is how long a call of this package waits for the backend's answer, whatever its
@@ -25,11 +27,15 @@ func (l *timeLimit) Error() string { return fmt.Sprintf("the backend did not ans
 // bound is the context of one call. It ends with the caller's; with cause limit when that time is
 // over; and with cause ErrClosed when the client is closed. It is made of contexts of package
 // context when somebody asks it for its end. A backend that answers at once never does.
+//
+// The time is an alarm, not a timer of its own: see package alarm. So a context made of this one
+// says Canceled when that time is over, with the cause, where this one says DeadlineExceeded.
 type bound struct {
 	caller context.Context
 	client context.Context // nil: Close does not end it
 	limit  *timeLimit      // nil: it has no time
 	until  time.Time       // when that is over
+	alarms *alarm.Clock
 
 	mu    sync.Mutex
 	ctx   context.Context // nil until somebody asks
@@ -39,8 +45,8 @@ type bound struct {
 
 // bounded returns a context that ends with the caller's, and with cause limit when that time is
 // over. A nil limit sets no time. The context has to be ended.
-func bounded(caller context.Context, limit *timeLimit) *bound {
-	b := &bound{caller: caller, limit: limit}
+func bounded(caller context.Context, limit *timeLimit, alarms *alarm.Clock) *bound {
+	b := &bound{caller: caller, limit: limit, alarms: alarms}
 	if limit != nil {
 		b.until = time.Now().Add(limit.d)
 	}
@@ -68,12 +74,15 @@ func (b *bound) asked() context.Context {
 }
 
 func (b *bound) make() {
-	ctx, stop := b.caller, context.CancelFunc(func() {})
+	ctx, cancel := context.WithCancelCause(b.caller)
+	quiet, detach := func() bool { return true }, func() bool { return true }
 	if b.limit != nil {
-		ctx, stop = context.WithDeadlineCause(ctx, b.until, b.limit)
+		if left := time.Until(b.until); left > 0 {
+			quiet = b.alarms.After(left, func() { cancel(b.limit) })
+		} else {
+			cancel(b.limit)
+		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	detach := func() bool { return true }
 	if b.client != nil {
 		detach = context.AfterFunc(b.client, func() { cancel(ErrClosed) })
 		if b.client.Err() != nil {
@@ -81,9 +90,9 @@ func (b *bound) make() {
 		}
 	}
 	b.ctx, b.stop = ctx, func() {
+		quiet()
 		detach()
 		cancel(nil)
-		stop()
 	}
 	if b.ended {
 		b.stop()
@@ -104,14 +113,25 @@ func (b *bound) Err() error {
 	if b.lives() {
 		return nil
 	}
-	return b.asked().Err()
+	ctx := b.asked()
+	err := ctx.Err()
+	if err != nil && b.limit != nil && context.Cause(ctx) == error(b.limit) {
+		return context.DeadlineExceeded
+	}
+	return err
 }
 
 // Done implements context.Context.
 func (b *bound) Done() <-chan struct{} { return b.asked().Done() }
 
 // Deadline implements context.Context.
-func (b *bound) Deadline() (time.Time, bool) { return b.asked().Deadline() }
+func (b *bound) Deadline() (time.Time, bool) {
+	at, ok := b.caller.Deadline()
+	if b.limit != nil && (!ok || b.until.Before(at)) {
+		return b.until, true
+	}
+	return at, ok
+}
 
 // Value implements context.Context. Package context asks it for the cause, too.
 func (b *bound) Value(key any) any { return b.asked().Value(key) }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 // ends are the ways in which the context of a call ends, and what it says then.
@@ -35,7 +36,7 @@ func withBound(t *testing.T, f func(call *bound, cancel context.CancelCauseFunc,
 		defer cancel(nil)
 		client, close := context.WithCancel(context.Background())
 		defer close()
-		call := bounded(caller, noAnswer)
+		call := bounded(caller, noAnswer, new(alarm.Clock))
 		defer call.end()
 		call.client = client
 		begun := time.Now()

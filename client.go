@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/alarm"
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
@@ -27,6 +28,8 @@ type Client struct {
 	ctx   context.Context // ends with Close
 	stop  context.CancelCauseFunc
 	calls sync.WaitGroup // calls under way that Close waits for
+
+	alarms alarm.Clock // the time of each call
 
 	mu     sync.Mutex
 	closed chan struct{} // nil until Close begins, closed when it is done
@@ -172,7 +175,7 @@ func (c *Client) begin(caller context.Context, limit *timeLimit) (*bound, error)
 		return nil, ErrClosed
 	}
 	c.calls.Add(1)
-	b := bounded(caller, limit)
+	b := bounded(caller, limit, &c.alarms)
 	b.client = c.ctx
 	return b, nil
 }
@@ -192,7 +195,7 @@ func (c *Client) release(ctx context.Context, r driver.Request) error {
 	if ended != nil {
 		ctx, limit = context.WithoutCancel(ctx), graceLimit
 	}
-	b := bounded(ctx, limit)
+	b := bounded(ctx, limit, &c.alarms)
 	defer b.end()
 	err := c.holds.Release(b, r)
 	if err == nil || errors.Is(err, ErrLost) {

@@ -216,7 +216,7 @@ func (s *share) err() error {
 	}
 	known, err := s.held.Judge()
 	if !known {
-		ctx := bounded(s.held.c.ctx, &timeLimit{s.held.Request().TTL / 3})
+		ctx := bounded(s.held.c.ctx, &timeLimit{s.held.Request().TTL / 3}, &s.held.c.alarms)
 		defer ctx.end()
 		err = s.held.prove(ctx)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 // Open opens a client on the backend that the URL names, and reaches it or says why it cannot,
@@ -78,7 +79,7 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 		return err
 	}
 	c := driver.Config{URL: u, Hosts: hosts, Prefix: prefix, TTL: set.lease(Capabilities{}), Client: driver.NewID(), Logger: set.logger}
-	within := bounded(ctx, noAnswer)
+	within := bounded(ctx, noAnswer, new(alarm.Clock))
 	defer within.end()
 	if err := f(within, c, set); err != nil {
 		return scrub(explain(within, err), u)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 // The TTLs that a cluster keeps. A server raises a TTL that is below its own least, so 2 s are kept
@@ -50,7 +51,7 @@ type Backend struct {
 	txns       batcher
 	keepAlives keepAlives
 	life       *kit.Life
-	alarms     kit.Alarms // end what takes too long
+	alarms     alarm.Clock // end what takes too long
 
 	checking  chan struct{}           // holds a token while somebody checks the cluster
 	verdict   atomic.Pointer[verdict] // of that check; nil: none yet

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 const (
@@ -41,7 +42,7 @@ type batcher struct {
 	ctx  context.Context // ends with Close
 	late func()          // is called when a transaction was not answered in time; may be nil
 
-	alarms kit.Alarms // end what takes too long
+	alarms alarm.Clock // end what takes too long
 
 	mu     sync.Mutex
 	calls  int

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 const (
@@ -73,10 +74,10 @@ func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx c
 }
 
 // attempt calls f with a bound, which the end of the second context cuts short. It calls late if
-// the bound was exceeded. The bound is an alarm, not a deadline: gRPC would tell a deadline to the
-// server, where it costs more than here.
-func attempt(parent, closed context.Context, alarms *kit.Alarms, bound time.Duration, late func(), f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithCancel(parent)
+// the bound was exceeded. The bound is an alarm, not a deadline, and the caller's deadline is hidden:
+// gRPC would tell a deadline to the server, where it costs more than here.
+func attempt(parent, closed context.Context, alarms *alarm.Clock, bound time.Duration, late func(), f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancel(untimed{parent})
 	defer cancel()
 	stop := alarms.After(bound, cancel)
 	defer context.AfterFunc(closed, cancel)()
@@ -87,6 +88,11 @@ func attempt(parent, closed context.Context, alarms *kit.Alarms, bound time.Dura
 	}
 	return err
 }
+
+// untimed is a context without the deadline at which it ends.
+type untimed struct{ context.Context }
+
+func (untimed) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // takeTurn waits until it can put the token into a channel: what all callers need is asked for by
 // one of them. It waits no longer than for an answer: if nobody answers, all callers learn that at

@@ -107,7 +107,7 @@ func imports(t *testing.T, dir string) {
 		standard[p.ImportPath] = p.Standard
 	}
 	contract := func(path string) bool {
-		return path == module+"/driver" || under(path, module+"/driver/internal") || path == module+"/internal/background"
+		return path == module+"/driver" || under(path, module+"/driver/internal") || path == module+"/internal/background" || path == module+"/internal/alarm"
 	}
 	for _, p := range all {
 		if p.Standard || !under(p.ImportPath, module) {

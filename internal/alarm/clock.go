@@ -1,15 +1,16 @@
-package kit
+// Package alarm bounds calls.
+package alarm
 
 import (
 	"sync"
 	"time"
 )
 
-// Alarms calls functions when their times have come, with one timer for all. A timer for each call
+// Clock calls functions when their times have come, with one timer for all. A timer for each call
 // that is soon answered costs more than it seems: a time that comes before all others wakes the
 // thread that waits for the network. The zero value has no alarms. Its methods are safe for
 // concurrent use.
-type Alarms struct {
+type Clock struct {
 	mu    sync.Mutex
 	all   map[*alarm]struct{}
 	timer *time.Timer
@@ -23,7 +24,7 @@ type alarm struct {
 
 // After has f called after d, in a goroutine of its own, unless stop is called first. Stop reports
 // whether it was.
-func (a *Alarms) After(d time.Duration, f func()) (stop func() bool) {
+func (a *Clock) After(d time.Duration, f func()) (stop func() bool) {
 	one := &alarm{time.Now().Add(d), f}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -42,7 +43,7 @@ func (a *Alarms) After(d time.Duration, f func()) (stop func() bool) {
 }
 
 // arm makes the timer fire by then. a.mu is held.
-func (a *Alarms) arm(by time.Time) {
+func (a *Clock) arm(by time.Time) {
 	switch {
 	case a.timer == nil:
 		a.timer = time.AfterFunc(time.Until(by), a.ring)
@@ -55,7 +56,7 @@ func (a *Alarms) arm(by time.Time) {
 }
 
 // ring calls what is due.
-func (a *Alarms) ring() {
+func (a *Clock) ring() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()

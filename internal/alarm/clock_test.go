@@ -1,4 +1,4 @@
-package kit
+package alarm
 
 import (
 	"math/rand/v2"
@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// TestAlarms: each function is called at its time, in whatever order they were set, and not if it
+// TestClock: each function is called at its time, in whatever order they were set, and not if it
 // was stopped before.
-func TestAlarms(t *testing.T) {
+func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a Alarms
+		var a Clock
 		for range 3 { // also when all are over, and a timer has fired for nothing
 			start := time.Now()
 			rang := make(chan time.Duration, 100)
@@ -41,11 +41,11 @@ func TestAlarms(t *testing.T) {
 	})
 }
 
-// TestAlarmsOfShortCalls: calls one after the other, each answered soon, set the timer once in as
+// TestClockOfShortCalls: calls one after the other, each answered soon, set the timer once in as
 // long as one might have taken.
-func TestAlarmsOfShortCalls(t *testing.T) {
+func TestClockOfShortCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a Alarms
+		var a Clock
 		times := map[time.Time]bool{}
 		for range 1000 {
 			stop := a.After(time.Second, func() { t.Error("a call that was answered was ended") })
