@@ -74,8 +74,8 @@ func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx c
 }
 
 // attempt calls f with a bound, which the end of the second context cuts short. It calls late if
-// the bound was exceeded. The bound is an alarm, not a deadline, and the caller's deadline is hidden:
-// gRPC would tell a deadline to the server, where it costs more than here.
+// the bound was exceeded. The bound is an alarm, not a deadline, and the caller's deadline is
+// hidden: gRPC would tell a deadline to the server, where it costs more than here.
 func attempt(parent, closed context.Context, alarms *alarm.Clock, bound time.Duration, late func(), f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(untimed{parent})
 	defer cancel()
