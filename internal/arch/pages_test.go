@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/dlock-go/dlock/internal/race"
 )
 
 // widest is the number of columns of comments and pages.
@@ -159,7 +161,7 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", "./...")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -mod=mod", "GOSUMDB=off")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -mod=mod "+race.Flag, "GOSUMDB=off")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return

@@ -94,28 +94,24 @@ func (c *check) run(size string) error {
 	switch size {
 	case "quick":
 		return c.sideBySide(
-			append([]step{c.gofmt()}, c.lint(".", embedded...)...),
+			append([]step{c.gofmt()}, c.lint(".", "-race=false", embedded...)...),
 			[]step{c.test(".", embedded, "-p=8")})
 	case "lint":
-		return c.sideBySide(slices.Concat([]step{c.gofmt()}, c.lintAll(size), c.otherSystems(modules(), systems)))
+		return c.sideBySide(slices.Concat([]step{c.gofmt()}, c.lintAll(size), c.otherSystems()))
 	}
-	// Of the modules only that of file has code of its own for each system, and none for one of the
-	// two machines of macOS.
-	other := c.otherSystems([]string{"."}, systems[:2])
-	if size == "long" {
-		other = c.otherSystems(modules(), systems)
+	other := c.otherSystems()
+	if size == "test" {
+		other = c.ownFiles()
 	}
-	onServers := []step{c.images(), c.test(services, longestFirst, "-race", "-count=1", "-p=5", "-parallel=4")}
+	// The command comes before all that runs it, which would compile the same libraries side by side
+	// where the build cache has nothing. Servers come from other sources.
+	err := c.sideBySide([]step{c.binary(), c.gofmt()}, []step{c.images()})
+	// What computes, and beside it what mostly waits.
+	onServers := []step{c.test(services, longestFirst, "-race", "-count=1", "-p=5", "-parallel=4")}
 	if size == "long" {
 		onServers = append(onServers, c.least())
 	}
-	// The command comes first: with nothing in the build cache, each of what follows would compile
-	// the same libraries at the same time.
-	err := c.step(c.binary())
-	// What computes, and beside it what mostly waits.
-	err = errors.Join(err, c.sideBySide(
-		slices.Concat([]step{c.gofmt()}, c.testAll(size), c.lintAll(size), other),
-		onServers))
+	err = errors.Join(err, c.sideBySide(slices.Concat(c.testAll(size), c.lintAll(size), other), onServers))
 	if size == "long" { // it measures, so it has the machine for itself
 		err = errors.Join(err, c.step(c.test(bench, []string{"./..."}, "-count=1")))
 	}
@@ -161,7 +157,8 @@ func (c *check) prepare(size string) error {
 	return nil
 }
 
-// binary is the command, built once for all tests that run it.
+// binary is the command, built once for all tests that run it. The race detector watches there too,
+// and finds the libraries built as those of the tests.
 func (c *check) binary() step {
 	return step{"the command", func(out io.Writer) error {
 		bin, err := filepath.Abs(".bin/dlock")
@@ -169,7 +166,7 @@ func (c *check) binary() step {
 			return err
 		}
 		os.Setenv("DLOCK_TEST_COMMAND", bin)
-		return c.command("cmd/dlock", out, "go", "build", "-o", bin, ".")
+		return c.command("cmd/dlock", out, "go", "build", "-race", "-o", bin, ".")
 	}}
 }
 
@@ -262,11 +259,12 @@ func (c *check) gofmt() step {
 	}}
 }
 
-// lint are go vet and staticcheck on packages of a module.
-func (c *check) lint(module string, packages ...string) []step {
+// lint are go vet and staticcheck on packages of a module, which the flag says to read with or
+// without the race detector: what they import is not built again if the tests do likewise.
+func (c *check) lint(module, race string, packages ...string) []step {
 	return []step{
 		{"vet " + module, func(out io.Writer) error {
-			return c.command(module, out, "go", append([]string{"vet"}, packages...)...)
+			return c.command(module, out, "go", append([]string{"vet", race}, packages...)...)
 		}},
 		{"staticcheck " + module, func(out io.Writer) error {
 			bin, err := filepath.Abs(".bin")
@@ -276,7 +274,7 @@ func (c *check) lint(module string, packages ...string) []step {
 			if err := c.command("internal/tools", out, "go", "build", "-o", bin+"/", "honnef.co/go/tools/cmd/staticcheck"); err != nil {
 				return err
 			}
-			return c.command(module, out, bin+"/staticcheck", packages...)
+			return c.command(module, out, "env", append([]string{"GOFLAGS=" + os.Getenv("GOFLAGS") + " " + race, bin + "/staticcheck"}, packages...)...)
 		}},
 	}
 }
@@ -284,8 +282,12 @@ func (c *check) lint(module string, packages ...string) []step {
 // lintAll reads all modules. Of bench, which nobody's program has, a test run skips staticcheck: it
 // would read all of the peers' libraries.
 func (c *check) lintAll(size string) (steps []step) {
+	race := "-race"
+	if size == "lint" { // which needs no C compiler
+		race = "-race=false"
+	}
 	for _, m := range modules() {
-		s := c.lint(m, "./...")
+		s := c.lint(m, race, "./...")
 		if m == bench && size == "test" {
 			s = s[:1]
 		}
@@ -322,45 +324,57 @@ func modules() (dirs []string) {
 }
 
 // testAll runs the tests of the modules that need no servers, two packages at once: the services'
-// are beside them. In a long run those of bench need servers. They go without the race detector:
-// nobody's locks depend on bench, and its peers' libraries, which no other module has, are most of
-// what would be compiled for it.
+// are beside them. In a long run those of bench need servers.
 func (c *check) testAll(size string) (steps []step) {
 	for _, m := range modules() {
-		switch {
-		case m == services || m == bench && size == "long":
-		case m == bench:
-			steps = append(steps, c.test(m, []string{"./..."}, "-count=1", "-p=2"))
-		default:
+		if m != services && (m != bench || size == "test") {
 			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-count=1", "-p=2"))
 		}
 	}
 	return append(steps, c.test(".", pure, "-count=1").named("tests of . without the race detector"))
 }
 
-// systems are the other ones that users have.
-var systems = []string{"darwin/arm64", "windows/amd64", "darwin/amd64"}
+// systems are the other ones that users have, as GOOS and GOARCH.
+var systems = [][2]string{{"darwin", "arm64"}, {"windows", "amd64"}, {"darwin", "amd64"}}
 
-// otherSystems vets modules for their users on other systems.
-func (c *check) otherSystems(modules, systems []string) (steps []step) {
-	for _, system := range systems {
-		steps = append(steps, step{"vet for " + system, func(out io.Writer) error {
-			kernel, machine, _ := strings.Cut(system, "/")
-			goFor := func(m string, args ...string) error {
-				return c.command(m, out, "env", append([]string{"GOOS=" + kernel, "GOARCH=" + machine, "CGO_ENABLED=0", "go"}, args...)...)
-			}
+// otherSystems vets all modules for their users on other systems.
+func (c *check) otherSystems() (steps []step) {
+	for _, s := range systems {
+		steps = append(steps, step{"vet for " + s[0] + "/" + s[1], func(out io.Writer) error {
 			var errs []error
-			for _, m := range modules {
+			for _, m := range modules() {
 				if m != services && m != bench {
-					errs = append(errs, goFor(m, "vet", "./..."))
+					errs = append(errs, c.goFor(s, m, out, "vet", "./..."))
 				}
 			}
-			// which calls the system's library: only the linker finds out whether it can
-			errs = append(errs, goFor(".", "test", "-c", "-o", os.DevNull, "./driver/file"))
-			return errors.Join(errs...)
+			return errors.Join(append(errs, c.goFor(s, ".", out, linked...))...)
 		}})
 	}
 	return steps
+}
+
+// ownFiles vets, of what otherSystems does, the packages that have files of their own for another
+// system. No file is for one of the two machines of macOS only. What they import is built without
+// optimizations, which takes half as long.
+func (c *check) ownFiles() (steps []step) {
+	for _, s := range systems[:2] {
+		steps = append(steps, step{"vet for " + s[0], func(out io.Writer) error {
+			fast := "-gcflags=all=-N -l"
+			return errors.Join(
+				c.goFor(s, ".", out, "vet", fast, "./driver/file", "./internal/check"),
+				c.goFor(s, ".", out, slices.Insert(slices.Clone(linked), 1, fast)...))
+		}})
+	}
+	return steps
+}
+
+// linked builds the driver that calls the system's library: only the linker finds out whether it
+// can.
+var linked = []string{"test", "-c", "-o", os.DevNull, "./driver/file"}
+
+// goFor runs the go command for another system.
+func (c *check) goFor(system [2]string, module string, out io.Writer, args ...string) error {
+	return c.command(module, out, "env", append([]string{"GOOS=" + system[0], "GOARCH=" + system[1], "CGO_ENABLED=0", "go"}, args...)...)
 }
 
 // images gets the images of all servers, where there is an engine.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dlock-go/dlock/internal/race"
 )
 
 var update = flag.Bool("update", false, "write the lists in testdata")
@@ -200,7 +202,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -mod=mod", "GOSUMDB=off")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -mod=mod "+race.Flag, "GOSUMDB=off")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -4,3 +4,6 @@ package race
 
 // Enabled reports whether the race detector watches.
 const Enabled = false
+
+// Flag is what the go command is given by tests that build programs.
+const Flag = "-race=false"

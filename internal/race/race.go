@@ -6,3 +6,7 @@ package race
 
 // Enabled reports whether the race detector watches.
 const Enabled = true
+
+// Flag is what the go command is given by tests that build programs: the libraries are in the build
+// cache as the tests' own are.
+const Flag = "-race"

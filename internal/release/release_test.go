@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance"
+
+	"github.com/dlock-go/dlock/internal/race"
 )
 
 // clone makes a clone of this repository, with a committer and a changelog that has news.
@@ -81,7 +83,7 @@ func TestReleaseCanBeInstalled(t *testing.T) {
 	bin, cache := t.TempDir(), t.TempDir()
 	install := exec.CommandContext(t.Context(), "go", "install", module+"/cmd/dlock@"+version)
 	install.Dir = t.TempDir()
-	install.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOBIN="+bin, "GOMODCACHE="+cache, "GONOSUMDB="+module,
+	install.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath "+race.Flag, "GOBIN="+bin, "GOMODCACHE="+cache, "GONOSUMDB="+module,
 		"GOPROXY=file://"+filepath.ToSlash(proxy)+","+r.thirdParty())
 	if _, err := output(install); err != nil {
 		t.Fatal(err)
