@@ -30,7 +30,7 @@ var leases = []Law{
 		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
 		Sentence: "what a grant or a renewal promises (SentAt + TTL) ends no later than the service keeps it"},
-	{Name: "proof-before", run: proofBefore, stall: tenthOfRenewedTTL, needs: []need{delaying},
+	{Name: "proof-before", run: proofBefore, stall: besideLateReplies, needs: []need{delaying},
 		Sentence: "what a grant or a renewal promises counts from before the call was sent (SentAt), however late its reply comes"},
 	{Name: "loss-first", run: lossFirst, stall: tenthOfShortTTL,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
@@ -395,8 +395,16 @@ func trustWithinTTL(e *env) {
 	}
 }
 
+// late is by how much proof-before delays each reply.
+const late = 100 * time.Millisecond
+
+// besideLateReplies is what they leave of the time in which servers have to answer, or half of it:
+// a stall need not be whole within one call.
+func besideLateReplies(e *env) time.Duration {
+	return max((tenthOfRenewedTTL(e)-late)/2, minStall)
+}
+
 func proofBefore(e *env) {
-	const late = 100 * time.Millisecond // each reply
 	d, other, name := e.direct(), e.direct(), e.name()
 	ask := func() driver.Request {
 		r := d.ask(name)

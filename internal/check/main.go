@@ -126,7 +126,10 @@ func (c *check) prepare(size string) error {
 		"GOWORK": "off",
 
 		// a fourth of the processor's time, of compilers and of tests, goes to collecting garbage
-		"GOGC": "400",
+		"GOGC": "800",
+
+		// a program that the race detector watches sleeps for a second when it exits
+		"GORACE": "atexit_sleep_ms=0",
 
 		// The servers: testcontainers' own helper cannot be pulled everywhere, and the tests remove
 		// what they start themselves; published ports are on the loopback.
@@ -157,8 +160,8 @@ func (c *check) prepare(size string) error {
 	return nil
 }
 
-// binary is the command, built once for all tests that run it. The race detector watches there too,
-// and finds the libraries built as those of the tests.
+// binary is the command, built once for all tests that run it. The race detector watches there
+// too, and so its libraries are those of the tests.
 func (c *check) binary() step {
 	return step{"the command", func(out io.Writer) error {
 		bin, err := filepath.Abs(".bin/dlock")
