@@ -103,8 +103,8 @@ func (c *check) run(size string) error {
 	if size == "test" {
 		other = c.ownFiles()
 	}
-	// The command comes before all that runs it, which would compile the same libraries side by side
-	// where the build cache has nothing. Servers come from other sources.
+	// The command comes before all that runs it, which would compile the same libraries side by
+	// side where the build cache has nothing. Servers come from other sources.
 	err := c.sideBySide([]step{c.binary(), c.gofmt()}, []step{c.images()})
 	// What computes, and beside it what mostly waits.
 	onServers := []step{c.test(services, longestFirst, "-race", "-count=1", "-p=5", "-parallel=4")}
