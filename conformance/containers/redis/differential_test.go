@@ -659,7 +659,7 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 // every answer, every publication and every state. DLOCK_SEED plays those of another run again, and
 // DLOCK_HISTORIES says how many.
 func TestRedisScriptsKeepTheRule(t *testing.T) {
-	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(conformance.Longer(4000))))
+	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(conformance.Longer(2000))))
 	t.Logf("DLOCK_SEED=%d", seed)
 	d := newDifferential(t, service.Start(t, Redis))
 	const batch = 50
