@@ -105,8 +105,9 @@
 //   - the message of a grant proves the hold, if it names the place in which the server last said
 //     that the request waits: the grant came after that call was sent, so the time for which it is
 //     granted ends no earlier than if it had begun then. If half of that is left, Acquire returns
-//     the grant. Otherwise, for a fixed lease, which nobody renews, and where replicas have to have
-//     a grant, Acquire confirms it before it returns.
+//     the grant, also when a later call of its own was not answered. Otherwise, for a fixed lease,
+//     which nobody renews, and where replicas have to have a grant, Acquire confirms it before it
+//     returns.
 //   - renew: the TTL of a holder begins again. One that is broken, or gone, is lost.
 //   - release: removes the request wherever it is, and grants whoever is next.
 //

@@ -56,6 +56,14 @@ func (a *Attempt) Got(what string, from time.Time, d time.Duration) *dlock.Lease
 	return a.Lease
 }
 
+// Returns waits until the Lock has returned, or for so long.
+func (a *Attempt) Returns(within time.Duration) {
+	select {
+	case <-a.Done:
+	case <-time.After(within):
+	}
+}
+
 // Pending reports whether the Lock has not returned.
 func (a *Attempt) Pending() bool {
 	select {
