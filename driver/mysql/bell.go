@@ -183,12 +183,15 @@ func (b *Backend) answerBell(name string) (rung driver.ID) {
 	return rung
 }
 
-// answeredBell records who a look found ahead that was sent because that bell had rung. b.mu is
-// held.
-func (b *Backend) answeredBell(rung, ahead driver.ID) {
+// answeredBell records who a look found ahead of a request that was sent because that bell had
+// rung. m is nil if the request waits no more. b.mu is held.
+func (b *Backend) answeredBell(m *request, rung, ahead driver.ID) {
 	switch rung {
 	case driver.ID{}:
-	case ahead: // it rang for nothing
+	case ahead: // it rang for nothing, as it would again
+		if m != nil {
+			m.deaf = ahead
+		}
 		b.restFromBells()
 	default:
 		b.bells.rest = 0
@@ -210,7 +213,7 @@ func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead drive
 	if g.State.others {
 		b.hangBell(m)
 	}
-	if ahead != (driver.ID{}) && !x.listen && !time.Now().Before(x.until) && b.pool.spareBells() {
+	if m.listens() && !x.listen && !time.Now().Before(x.until) && b.pool.spareBells() {
 		x.listen = b.life.Go(b.listener)
 	}
 }
@@ -254,7 +257,7 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 	}
 	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
 		for n, g := range b.waiters.Groups() {
-			if m := waiting(g)[0].Request; m.ahead != (driver.ID{}) && g.State.moved.After(moved) {
+			if m := waiting(g)[0].Request; m.listens() && g.State.moved.After(moved) {
 				id, name, moved = m.ahead, n, g.State.moved
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,13 +109,17 @@ func TestBellsThatAreNoUse(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, s := belfry(t, listened)
+				var looks atomic.Int64
+				b, s := belfry(t, func() (string, error) { looks.Store(0); return listened() })
 				answer, ahead := s.answer, driver.NewID().String()
 				s.answer = func(stmt string) ([]string, error) {
-					if strings.HasPrefix(stmt, "CALL dlock_look(") { // each finds the same
-						return []string{"6", "7", ahead}, nil
+					if !strings.HasPrefix(stmt, "CALL dlock_look(") {
+						return answer(stmt)
 					}
-					return answer(stmt)
+					if looks.Add(1) > 1 { // the first one after a bell finds whom it was of
+						ahead = driver.NewID().String()
+					}
+					return []string{"6", "7", ahead}, nil
 				}
 				queuesUp(b, "x", 7)
 				time.Sleep(time.Minute)
@@ -127,6 +132,40 @@ func TestBellsThatAreNoUse(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestABellThatIsNotThere: who is behind one who never waited, and so has no bell, listens to it
+// once, and to the next one's bell without delay, however long that took.
+func TestABellThatIsNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		without, with := driver.NewID(), driver.NewID()
+		b, s := belfry(t, nil)
+		var ahead atomic.Value
+		ahead.Store(without)
+		answer := s.answer
+		s.answer = func(stmt string) ([]string, error) {
+			switch {
+			case strings.HasPrefix(stmt, "CALL dlock_look("):
+				return []string{"6", "7", ahead.Load().(driver.ID).String()}, nil
+			case strings.Contains(stmt, bellOf(without)+", 1"):
+				return []string{"1", "1"}, nil
+			case strings.Contains(stmt, bellOf(with)+", 1"):
+				time.Sleep(time.Second)
+				return []string{"0", ""}, nil
+			}
+			return answer(stmt)
+		}
+		queuesUp(b, "x", 7)
+		time.Sleep(5 * time.Second)
+		if n := len(s.said(bellOf(without) + ", 1")); n != 1 {
+			t.Errorf("it listens %d times to a bell that is not there; want once", n)
+		}
+		ahead.Store(with)
+		time.Sleep(2 * maxPoll)
+		if n := len(s.said(bellOf(with) + ", 1")); n != 1 {
+			t.Errorf("it listens %d times to the next one's; want once", n)
+		}
+	})
 }
 
 // TestABellThatRingsIsAnsweredAtOnce: whoever hears it looks without delay, in that queue.

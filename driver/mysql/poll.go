@@ -191,16 +191,18 @@ func (b *Backend) readAhead(name string, row []string, rung driver.ID) {
 	if len(row) != 3 || row[2] != "" && ahead.UnmarshalText([]byte(row[2])) != nil {
 		return
 	}
-	b.answeredBell(rung, ahead)
+	var m *request
 	g := b.waiters.Group(name)
-	place, err := strconv.ParseInt(row[1], 10, 64)
-	if g == nil || err != nil || place == 0 {
-		return
-	}
-	for _, w := range g.All() {
-		if w.Request.place == place {
-			b.heardOf(g, w.Request, ahead)
+	if place, err := strconv.ParseInt(row[1], 10, 64); g != nil && err == nil && place != 0 {
+		for _, w := range g.All() {
+			if w.Request.place == place {
+				m = w.Request
+			}
 		}
+	}
+	b.answeredBell(m, rung, ahead)
+	if m != nil {
+		b.heardOf(g, m, ahead)
 	}
 }
 
