@@ -183,14 +183,14 @@ func (b *Backend) answerBell(name string) (rung driver.ID) {
 	return rung
 }
 
-// answeredBell records who a look found ahead of a request that was sent because that bell had
-// rung. m is nil if the request waits no more. b.mu is held.
-func (b *Backend) answeredBell(m *request, rung, ahead driver.ID) {
+// answeredBell records who a look found ahead that was sent because that bell had rung. g is nil if
+// nobody waits there any more. b.mu is held.
+func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver.ID) {
 	switch rung {
 	case driver.ID{}:
-	case ahead: // it rang for nothing, as it would again
-		if m != nil {
-			m.deaf = ahead
+	case ahead: // it rang for nothing, as it would again: one that never waited has none
+		if g != nil {
+			g.State.deaf = ahead
 		}
 		b.restFromBells()
 	default:
@@ -213,7 +213,7 @@ func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead drive
 	if g.State.others {
 		b.hangBell(m)
 	}
-	if m.listens() && !x.listen && !time.Now().Before(x.until) && b.pool.spareBells() {
+	if g.State.listens(m) && !x.listen && !time.Now().Before(x.until) && b.pool.spareBells() {
 		x.listen = b.life.Go(b.listener)
 	}
 }
@@ -257,7 +257,7 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 	}
 	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
 		for n, g := range b.waiters.Groups() {
-			if m := waiting(g)[0].Request; m.listens() && g.State.moved.After(moved) {
+			if m := waiting(g)[0].Request; g.State.listens(m) && g.State.moved.After(moved) {
 				id, name, moved = m.ahead, n, g.State.moved
 			}
 		}

@@ -139,9 +139,9 @@
 //
 //   - A bell rings for nothing, or is not there (its holder never waited, its session has gone,
 //     the server is another node of a Galera cluster, where named locks are local): the look finds
-//     the same one ahead. That one is not listened to again. Then the client listens to nothing
-//     for 10 ms, twice as long with each further one of that kind, 10 s at most, and polls as if
-//     there were no bells.
+//     the same one ahead. That one is not listened to again until the queue has moved, and for 10
+//     ms, twice as long with each further one of that kind, 10 s at most, the client listens to
+//     nothing. It polls as if there were no bells.
 //   - A bell never rings (a pooler gave the session to somebody else): whoever listens has its turn
 //     with the next poll, 100 ms later at most. As long as the statement waits, a second at most,
 //     it polls as if there were no bells, and then rests as above.

@@ -30,7 +30,12 @@ type queue struct {
 	turn  time.Duration // how long the head takes to move by one; 0: not known
 	// others: other clients wait here too, or hold.
 	others bool
+	// deaf is whose bell rang for nothing since the head last moved: it is not listened to.
+	deaf driver.ID
 }
+
+// listens reports whether there is a bell to listen to for a request that waits here.
+func (q *queue) listens(m *request) bool { return m.ahead != driver.ID{} && m.ahead != q.deaf }
 
 // advance records the head.
 func (q *queue) advance(head int64) {
@@ -45,7 +50,7 @@ func (q *queue) advance(head int64) {
 		}
 		q.turn = turn
 	}
-	q.head, q.moved = head, now
+	q.head, q.moved, q.deaf = head, now, driver.ID{}
 }
 
 // due returns how long after the last poll the next is due for a waiter at that place. If own is
@@ -191,18 +196,16 @@ func (b *Backend) readAhead(name string, row []string, rung driver.ID) {
 	if len(row) != 3 || row[2] != "" && ahead.UnmarshalText([]byte(row[2])) != nil {
 		return
 	}
-	var m *request
 	g := b.waiters.Group(name)
-	if place, err := strconv.ParseInt(row[1], 10, 64); g != nil && err == nil && place != 0 {
-		for _, w := range g.All() {
-			if w.Request.place == place {
-				m = w.Request
-			}
-		}
+	b.answeredBell(g, rung, ahead)
+	place, err := strconv.ParseInt(row[1], 10, 64)
+	if g == nil || err != nil || place == 0 {
+		return
 	}
-	b.answeredBell(m, rung, ahead)
-	if m != nil {
-		b.heardOf(g, m, ahead)
+	for _, w := range g.All() {
+		if w.Request.place == place {
+			b.heardOf(g, w.Request, ahead)
+		}
 	}
 }
 

@@ -12,12 +12,8 @@ type request struct {
 	kit.Request
 	place int64         // in the queue, while it waits; 0: not known
 	ahead driver.ID     // who stands there before it, if that is another client's; zero: not known
-	deaf  driver.ID     // whose bell rang for nothing, so that it is not listened to again
 	grant *driver.Grant // the reply to another call granted it, or a poll found it granted
 }
-
-// listens reports whether there is a bell to listen to for a request that waits.
-func (m *request) listens() bool { return m.ahead != driver.ID{} && m.ahead != m.deaf }
 
 // holds records a proof that the request holds, by a call that was sent at that time. b.mu is held.
 func (b *Backend) holds(m *request, sentAt time.Time) {
