@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
@@ -246,10 +247,10 @@ func zkManyAtOnce(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkHolding: 10,000 leases cost what one costs, a write each third of the TTL and the session's
+// zkHolding: many leases cost what one costs, a write each third of the TTL and the session's
 // pings.
 func zkHolding(t *testing.T, s *service.Server) {
-	const leases, ttl = 10_000, 9 * time.Second
+	leases, ttl := conformance.Longer(1000), 9*time.Second
 	runtime.GC()
 	goroutines := runtime.NumGoroutine()
 	c := zkOpen(t, s.URL, "", ttl)
