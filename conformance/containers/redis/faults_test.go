@@ -264,9 +264,10 @@ func TestRedisGrantOutlastsAStandstill(t *testing.T) {
 // TestRedisGrantDuringACall: who asked for its place just when the line to the server was cut, so
 // that this is not answered, believes the message of its grant once the call has failed.
 func TestRedisGrantDuringACall(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	holder := openRedis(t, s, "ttl=1m")
-	client, p := proxied(t, s, dlock.TTL(time.Minute))
+	client, p := proxied(t, s, dlock.TTL(2*time.Minute)) // a message proves the hold for half of it
 	for tries := 1; ; tries++ {
 		name := fmt.Sprint("asking ", tries)
 		held := redisLock(t, holder.Mutex(name))
@@ -283,7 +284,7 @@ func TestRedisGrantDuringACall(t *testing.T) {
 			t.Fatalf("%+v, %v; want one holder", q, err)
 		}
 		if q.Holders()[0].Left > usualWindow || tries == 5 {
-			l := a.Got("who asked", released, soon)
+			l := a.Got("who asked", released, 50*time.Second) // the call fails after 25 s
 			heal()
 			redisUnlock(t, l)
 			return
