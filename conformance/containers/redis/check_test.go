@@ -11,6 +11,7 @@ import (
 // TestRedisCheck: "dlock check" finds what is wrong with a server, and nothing else; it names each
 // right that is missing.
 func TestRedisCheck(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	cli := CLIOf(t, s)
 	check := steps.NewChecker(t)
@@ -60,6 +61,7 @@ func words(text string, more []string) (all []any) {
 
 // TestRedisCheckOfACluster: each master is looked at.
 func TestRedisCheckOfACluster(t *testing.T) {
+	t.Parallel()
 	c := StartCluster(t, Redis)
 	want := map[string][2]string{"laws": steps.Holds, "rights": {"fine", ""}}
 	cli := CLIOf(t, c.Nodes[0])

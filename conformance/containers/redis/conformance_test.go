@@ -105,6 +105,7 @@ func TestRedisClusterConformance(t *testing.T) {
 }
 
 func TestRedisSentinelFailover(t *testing.T) {
+	t.Parallel()
 	s := StartSentinel(t, Redis)
 	url := "redis+sentinel://" + join(s.Addrs()) + "/" + s.Name + "/0?read_timeout=3s&dial_timeout=10s"
 	w := steps.StartWorkers(t, url, true)
@@ -134,6 +135,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 }
 
 func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
+	t.Parallel()
 	s := StartCluster(t, Redis)
 	url := "redis+cluster://" + join(s.Addrs()) + "?read_timeout=3s&dial_timeout=10s"
 	w := steps.StartWorkers(t, url, true)
@@ -159,6 +161,7 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 // TestRedisWaitReplicas has a grant that all replicas have, and one that a replica which stands
 // cannot confirm.
 func TestRedisWaitReplicas(t *testing.T) {
+	t.Parallel()
 	run := func(t *testing.T, url string, replica func() *service.Server) {
 		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
 		if err != nil {
@@ -217,6 +220,7 @@ func join(addrs []string) string {
 }
 
 func TestRedisWaitsOutlastAnOutage(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis.With(Durable...))
 	open := func() *dlock.Client {
 		c, err := dlock.Open(t.Context(), s.URL+"/0?ttl=1m", dlock.Logger(nil))
@@ -258,6 +262,11 @@ func TestRedisWaitsOutlastAnOutage(t *testing.T) {
 	}
 	<-time.After(2 * time.Second) // the waiters of before notice
 	s.Restart(t)
+	// the client library passes an old error of dialling on for up to a second
+	await.That(t, "the holder reaches the server", func() bool {
+		_, err := holder.Inspect(t.Context(), "a")
+		return err == nil
+	})
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}

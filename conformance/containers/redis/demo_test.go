@@ -10,6 +10,7 @@ import (
 )
 
 func TestRedisFlashSale(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	steps.FlashSale(t, s.URL+"/0", func() {
 		s.Pause(t)
@@ -19,6 +20,7 @@ func TestRedisFlashSale(t *testing.T) {
 }
 
 func TestRedisCommand(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	CLIOf(t, s).Must("ACL", "SETUSER", "operator", "on", ">canary", "~*", "&*", "+@all")
 	steps.Command(t, strings.Replace(s.URL, "://", "://operator:canary@", 1)+"/0")

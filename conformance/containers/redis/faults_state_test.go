@@ -37,6 +37,7 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 // TestRedisForeignKeys puts what dlock did not write, or what another version of it would, under
 // its key, while nobody uses the name and while it is held and waited for.
 func TestRedisForeignKeys(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
 	waits := func(r driver.Request) driver.Request { r.Wait = true; return r }
@@ -134,6 +135,7 @@ func TestRedisForeignKeys(t *testing.T) {
 // TestRedisDeletedKeys deletes the key while the name is held and waited for, as a person may, or
 // an eviction.
 func TestRedisDeletedKeys(t *testing.T) {
+	t.Parallel()
 	const ttl = 12 * time.Second // renewed every 4
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
@@ -337,6 +339,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 // A message of a grant counts for the place that it names alone: what was said of an earlier stay
 // in the queue, and arrives late, lets nobody in.
 func TestRedisMessageOfAnotherStay(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	holder, _ := proxied(t, s)
 	c, _ := proxied(t, s)

@@ -47,6 +47,7 @@ const soon = 15 * time.Second
 // TestRedisLostPublications: the subscription is gone when the lock is released, and cannot be made
 // again; all else goes on.
 func TestRedisLostPublications(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	holder := openRedis(t, s, "ttl=1m")
 	for _, shared := range []bool{false, true} {
@@ -87,6 +88,7 @@ func TestRedisLostPublications(t *testing.T) {
 // TestRedisAllAskAfterSubscribing: what was published while there was no subscription is lost, so
 // all who wait ask.
 func TestRedisAllAskAfterSubscribing(t *testing.T) {
+	t.Parallel()
 	const waiters = 50
 	s := service.StartOwn(t, Redis)
 	holder := openRedis(t, s, "ttl=1m")
@@ -114,6 +116,7 @@ func TestRedisAllAskAfterSubscribing(t *testing.T) {
 // it returns at once, and who is behind it in the queue gets in: at the latest once the line is
 // good again.
 func TestRedisCancelAtEveryStep(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	holder, behind := openRedis(t, s, "ttl=1m"), openRedis(t, s, "ttl=1m")
 	for _, c := range []struct {
@@ -212,6 +215,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 // TestRedisGrantThatIsNeverConfirmedEnds: who was let in by a message alone, and is off the line
 // since, loses the hold before the next one gets in, after the TTL.
 func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
+	t.Parallel()
 	const ttl = 8 * time.Second // a message proves the hold for half of it at least
 	s := service.StartOwn(t, Redis)
 	holder, behind := openRedis(t, s, "ttl=1m"), openRedis(t, s, "ttl=1m")
@@ -242,6 +246,7 @@ func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
 // TestRedisGrantOutlastsAStandstill: a client that stands still right after it was let in by a
 // message, for longer than the grant window, has the lock for its TTL like any other holder.
 func TestRedisGrantOutlastsAStandstill(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	holder, behind := openRedis(t, s, "ttl=1m"), openRedis(t, s, "ttl=1m")
 	client, p := behindLine(t, s, redis.Options{})
@@ -267,7 +272,9 @@ func TestRedisGrantDuringACall(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	holder := openRedis(t, s, "ttl=1m")
-	client, p := proxied(t, s, dlock.TTL(2*time.Minute)) // a message proves the hold for half of it
+	p := netfault.NewProxy()
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true}), p, redis.Options{})
+	client := steps.ClientOf(t, b, dlock.TTL(2*time.Minute)) // a message proves the hold for half of it
 	for tries := 1; ; tries++ {
 		name := fmt.Sprint("asking ", tries)
 		held := redisLock(t, holder.Mutex(name))
@@ -284,7 +291,7 @@ func TestRedisGrantDuringACall(t *testing.T) {
 			t.Fatalf("%+v, %v; want one holder", q, err)
 		}
 		if q.Holders()[0].Left > usualWindow || tries == 5 {
-			l := a.Got("who asked", released, 50*time.Second) // the call fails after 25 s
+			l := a.Got("who asked", released, 50*time.Second) // the library tries for 25 s
 			heal()
 			redisUnlock(t, l)
 			return
@@ -340,6 +347,7 @@ func letInOffTheLine(t *testing.T, s *service.Server, holder, client, behind *dl
 // TestRedisCancelledWaiterPassesTheWakeUpOn cancels a wait at the moment of the release. The grant
 // window is so long that nobody gets in because it is over.
 func TestRedisCancelledWaiterPassesTheWakeUpOn(t *testing.T) {
+	t.Parallel()
 	const rounds = 200
 	s := service.StartOwn(t, Redis)
 	params := "ttl=1m&grant_window=30s"
@@ -394,6 +402,7 @@ func spin(until time.Time) {
 // TestRedisForceBesideTheHolder: a hold that its holder gives back between the two steps of a break
 // by force was ended by the break.
 func TestRedisForceBesideTheHolder(t *testing.T) {
+	t.Parallel()
 	const name = "force-beside"
 	s := service.StartOwn(t, Redis)
 	holder, _ := behindLine(t, s, redis.Options{})
@@ -421,6 +430,7 @@ func TestRedisForceBesideTheHolder(t *testing.T) {
 
 // TestRedisForgetsScripts: the server's script cache is volatile. That changes nothing.
 func TestRedisForgetsScripts(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
 	w := steps.StartWorkers(t, s.URL+"/0", false)
@@ -445,6 +455,7 @@ func TestRedisForgetsScripts(t *testing.T) {
 // TestRedisRestartsEmpty: who held learns at the next renewal, who waited arrives again, and tokens
 // grow.
 func TestRedisRestartsEmpty(t *testing.T) {
+	t.Parallel()
 	const waiters = 10
 	ttl := 15 * time.Second // renewed every 5
 	s := service.StartOwn(t, Redis)
@@ -527,6 +538,7 @@ var redisWaiter = service.NewProgram("redis waiter", func(in *bufio.Scanner, out
 // TestRedisDeadWaitersCostAWindow: a client that has been silent, and does not take its grant,
 // costs the queue one grant window, however often it stands there.
 func TestRedisDeadWaitersCostAWindow(t *testing.T) {
+	t.Parallel()
 	const each, window, ttl = 6, 2 * time.Second, 5 * time.Minute // ttl: of behindLine too
 	s := service.StartOwn(t, Redis)
 	params := fmt.Sprintf("ttl=%s&grant_window=%s", ttl, window)

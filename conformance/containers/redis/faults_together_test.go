@@ -95,6 +95,7 @@ func (w *together) eventually(f func() bool) {
 // What goes wrong for one of the calls that travel together is its own error. The others do not
 // notice.
 func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	w := newTogether(t, s, "")
 	other := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
@@ -151,6 +152,7 @@ func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
 
 // A reply that is lost is lost for all whose calls travelled together: each finds out.
 func TestRedisTogetherTheReplyIsLost(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	w := newTogether(t, s, "")
 	w.eventually(func() bool { // until the server knows the scripts, and the reply is theirs
@@ -191,6 +193,7 @@ func TestRedisTogetherTheReplyIsLost(t *testing.T) {
 // Whoever leaves while its call travels with others leaves nothing behind, and does not disturb
 // them.
 func TestRedisTogetherSomeLeave(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	w := newTogether(t, s, "")
 	w.eventually(func() bool {
@@ -237,6 +240,7 @@ func TestRedisTogetherSomeLeave(t *testing.T) {
 // Keys that the server's user may not use, and servers that do not take several keys at once, cost
 // the others nothing.
 func TestRedisTogetherIsRefused(t *testing.T) {
+	t.Parallel()
 	t.Run("a key is not allowed", func(t *testing.T) {
 		s := service.StartOwn(t, Redis)
 		CLIOf(t, s).Must("ACL", "SETUSER", "some", "on", ">some", "~dlock:{may/*", "&*", "+@all")

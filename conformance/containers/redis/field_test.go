@@ -270,6 +270,7 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 // TestRedisManyDieWaiting: those who died while they waited go, some with each script, so that no
 // script takes long for it.
 func TestRedisManyDieWaiting(t *testing.T) {
+	t.Parallel()
 	const many, most = 450, 100
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)

@@ -47,6 +47,7 @@ func everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 }
 
 func TestRedisLeastRights(t *testing.T) {
+	t.Parallel()
 	for _, k := range []service.Kind{Redis, Valkey} {
 		t.Run(k.Name, func(t *testing.T) {
 			s := service.StartOwn(t, k)
@@ -58,6 +59,7 @@ func TestRedisLeastRights(t *testing.T) {
 }
 
 func TestRedisRightsInCluster(t *testing.T) {
+	t.Parallel()
 	s := StartCluster(t, Redis)
 	more := Documented(t, page, "In a Cluster `([^`]*)`")
 	LeastRightsOf(t, page, s.Nodes, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
@@ -67,6 +69,7 @@ func TestRedisRightsInCluster(t *testing.T) {
 
 // TestRedisErrorsHideThePassword looks for a password in whatever goes wrong.
 func TestRedisErrorsHideThePassword(t *testing.T) {
+	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	CLIOf(t, s).Must("ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all")
 	nobody, err := service.FreePorts(1)

@@ -30,6 +30,7 @@ func secureRedis(t *testing.T, k service.Kind, a *service.Authority) (addr strin
 }
 
 func TestRedisTLS(t *testing.T) {
+	t.Parallel()
 	a, stranger := service.NewAuthority(t), service.NewAuthority(t)
 	addr := secureRedis(t, Redis, a)
 	var fleet []string
