@@ -274,7 +274,8 @@ func TestRedisGrantDuringACall(t *testing.T) {
 	holder := openRedis(t, s, "ttl=1m")
 	p := netfault.NewProxy()
 	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true}), p, redis.Options{})
-	client := steps.ClientOf(t, b, dlock.TTL(2*time.Minute)) // a message proves the hold for half of it
+	// a message proves the hold for half of it
+	client := steps.ClientOf(t, b, dlock.TTL(2*time.Minute))
 	for tries := 1; ; tries++ {
 		name := fmt.Sprint("asking ", tries)
 		held := redisLock(t, holder.Mutex(name))
