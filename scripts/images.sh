@@ -34,7 +34,7 @@ through() {
 mmdebstrap_there() {
   command -v mmdebstrap >/dev/null && return
   say "installing mmdebstrap"
-  as_root apt-get install -y --no-install-recommends mmdebstrap >&2
+  as_root apt-get install -y --no-install-recommends mmdebstrap debian-archive-keyring >&2
 }
 
 # image TAG SUITE PACKAGES [COMMAND]: Debian with the packages and nothing more, and with what the
