@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -164,6 +165,31 @@ func TestABellThatIsNotThere(t *testing.T) {
 		time.Sleep(2 * maxPoll)
 		if n := len(s.said(bellOf(with) + ", 1")); n != 1 {
 			t.Errorf("it listens %d times to the next one's; want once", n)
+		}
+	})
+}
+
+// TestABellIsTriedAgainWhenTheQueueMoves: one that was not hung yet when it was listened to is by
+// then. As long as the queue stands it is tried once.
+func TestABellIsTriedAgainWhenTheQueueMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var head atomic.Int64
+		head.Store(4)
+		b, s := belfry(t, func() (string, error) { return "1", nil })
+		answer, ahead := s.answer, driver.NewID().String()
+		s.answer = func(stmt string) ([]string, error) {
+			if strings.HasPrefix(stmt, "CALL dlock_look(") {
+				return []string{strconv.FormatInt(head.Load(), 10), "7", ahead}, nil
+			}
+			return answer(stmt)
+		}
+		queuesUp(b, "x", 7)
+		for moves := range 3 {
+			time.Sleep(5 * time.Second)
+			if n := len(s.said(", 1)")); n != moves+1 {
+				t.Errorf("when the queue has moved %d times it has listened %d times; want %d", moves, n, moves+1)
+			}
+			head.Add(1)
 		}
 	})
 }

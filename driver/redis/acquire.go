@@ -77,9 +77,10 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		}
 		failed = err != nil
 		if r.Wait && fault.Transient(err) && time.Since(answered) < keptFor(r.TTL) {
-			// The message of its grant may have come meanwhile: nothing has to be answered then.
-			if g, ok := b.told(m); ok {
-				return g, nil
+			if w != nil { // the message of its grant may have come: nothing has to be answered then
+				if g, ok := b.told(m); ok {
+					return g, nil
+				}
 			}
 			// A wait outlasts an error of the connection as long as the server keeps its place.
 			if err := pause(ctx, b.life.Closed(), kit.Jitter(checkInterval/2, checkInterval/10), err); err != nil {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance"
-
 	"github.com/dlock-go/dlock/internal/race"
 )
 

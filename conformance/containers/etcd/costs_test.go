@@ -342,7 +342,7 @@ func etcdHolding(t *testing.T, s *service.Server) {
 	<-time.After(2 * ttl / 3)
 	took, sent := time.Since(start), b.rpcs.since(before)
 	t.Logf("%d leases: %v in %s; %d goroutines more", many, sent, took, runtime.NumGoroutine()-goroutines)
-	// some ten of etcd's leases, and an answer that takes long is asked for again
+	// a few of etcd's leases, and an answer that takes long is asked for again
 	most := 20 * (int64(took/(ttl/3)) + 1)
 	if n := sent["LeaseKeepAlive"]; n < int64(many/1000) || n > most {
 		t.Errorf("%d leases made %d keep-alives in %s", many, n, took)
