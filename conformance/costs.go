@@ -15,7 +15,7 @@ var costs = []Law{
 		Sentence: "waiting costs a client no calls, goroutines or connections for each waiter"},
 	{Name: "cost-hold", run: costHold, stall: tenthOfRenewedTTL, alone: true,
 		Sentence: "holding costs a client no calls, goroutines or connections for each lease: all are renewed together, once each TTL/3"},
-	{Name: "cost-hand-off", run: costHandOff, needs: []need{queueing, inspecting}, alone: true,
+	{Name: "cost-hand-off", run: costHandOff, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting}, alone: true,
 		Sentence: "a hand-off wakes one waiter: its calls do not grow with the number of those who wait"},
 }
 

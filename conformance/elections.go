@@ -108,7 +108,9 @@ func election(e *env) {
 	heal()
 
 	resign()
-	if err := call(e, "Run of a leader that resigned", func(context.Context) error { return <-endedB }); err != nil {
+	// one whose term a stall ended waits for the next
+	e.until("Run of a leader that resigned returned", func() bool { return len(endedB) > 0 })
+	if err := <-endedB; err != nil {
 		e.Fatalf("Run of a leader that resigned: %v", err)
 	}
 	third := o.leads("p", second)

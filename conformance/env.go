@@ -291,6 +291,19 @@ func (e *env) stays(what string, cond func() bool) {
 
 func pause(d time.Duration) { <-time.After(d) }
 
+// moment returns a context that ends after many short moments, one after the other: on a machine
+// that stalls, what was begun in it is under way by then all the same.
+func (e *env) moment() context.Context {
+	ctx, cancel := context.WithCancel(e.ctx)
+	go func() {
+		defer cancel()
+		for range 25 {
+			pause(2 * time.Millisecond)
+		}
+	}()
+	return ctx
+}
+
 // pauseSince is the pause between two checks of a condition. It grows with the time that was waited
 // already: what takes long is checked less often.
 func pauseSince(start time.Time) { pause(max(2*time.Millisecond, time.Since(start)/50)) }

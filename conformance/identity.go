@@ -139,10 +139,7 @@ func releaseAgain(e *env) {
 		}
 	}
 	heal := p.holdReplies()
-	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
-	err := call(e, "Release", func(context.Context) error { return d.Release(ctx, r) })
-	cancel()
-	if err == nil {
+	if err := call(e, "Release", func(context.Context) error { return d.Release(e.moment(), r) }); err == nil {
 		e.Errorf("Release without a reply returned nil")
 	}
 	heal()
@@ -154,6 +151,27 @@ func releaseAgain(e *env) {
 	if err := b.release(next); err != nil {
 		e.Fatalf("Release: %v", err)
 	}
+	e.releaseGivenUp(p, d, name)
+}
+
+// releaseGivenUp releases what an Acquire that got no answer may have left, while the driver, which
+// gave it up too, removes it.
+func (e *env) releaseGivenUp(p *peer, d *direct, name string) {
+	e.Helper()
+	r := d.ask(name)
+	heal := p.holdReplies()
+	if err := call(e, "Acquire", func(context.Context) error { _, err := d.Acquire(e.moment(), r); return err }); err == nil {
+		e.Fatalf("Acquire without a reply returned a grant")
+	}
+	r.Uncertain = true
+	for range 3 {
+		if err := call(e, "Release", func(context.Context) error { return d.Release(e.moment(), r) }); err == nil {
+			e.Errorf("Release without a reply returned nil")
+		}
+	}
+	heal()
+	e.lostOrNil("Release of what an Acquire without a reply may have left", d.release(r))
+	e.becomes(name, 0, 0)
 }
 
 func lateDuplicate(e *env) {
@@ -203,9 +221,7 @@ func lateCopy(e *env) {
 // giveUp locks on a bad connection until a moment has passed.
 func (e *env) giveUp(p *peer, name string) {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
-	defer cancel()
-	if err := e.beginIn(ctx, p.Mutex(name)).wait(e); err == nil {
+	if err := e.beginIn(e.moment(), p.Mutex(name)).wait(e); err == nil {
 		e.Fatalf("Lock succeeded cut off")
 	}
 }

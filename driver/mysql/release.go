@@ -87,10 +87,10 @@ func (b *Backend) giveUp(m *request) {
 // releaseAgain releases a request that was given up.
 func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	b.mu.Lock()
-	uncertain := m.Uncertain
+	r := m.Request.Request // a Release of it may come meanwhile
 	b.mu.Unlock()
-	c := b.newRelease(m.Request.Request, uncertain)
-	if err := b.send(ctx, b.life.Closed(), m.Name, true, c); err != nil {
+	c := b.newRelease(r, r.Uncertain)
+	if err := b.send(ctx, b.life.Closed(), r.Name, true, c); err != nil {
 		return err
 	}
 	_, _ = b.released(m, c)

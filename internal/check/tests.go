@@ -26,6 +26,7 @@ type tests struct {
 	laws   map[string]*tally // of suites that report nothing by themselves, by package
 	failed []string
 	notes  []string // what could not be run
+	again  []string // what failed after a stall, and was run again
 
 	interrupted bool // tests that have no end are no news
 }
@@ -155,6 +156,10 @@ func (t *tests) verdict(e event, s *state) {
 	if suite.MatchString(e.Test) {
 		t.law(e, s)
 	}
+	// the tests of trials stall on purpose
+	if s != nil && strings.Contains(s.text.String(), "proves nothing; once more") && !strings.HasPrefix(e.Test, "TestTrial") {
+		t.again = append(t.again, path.Base(e.Package)+" "+e.Test)
+	}
 	if e.Action != "fail" || s == nil {
 		return
 	}
@@ -254,6 +259,10 @@ func (t *tests) summary(out io.Writer, report string) {
 	w.Flush()
 	for _, reason := range slices.Sorted(maps.Keys(why)) {
 		fmt.Fprintf(out, "skipped: %s (%s)\n", reason, strings.Join(why[reason], "; "))
+	}
+	if len(t.again) > 0 {
+		slices.Sort(t.again)
+		fmt.Fprintf(out, "run again, since it failed after a stall: %s\n", strings.Join(t.again, "; "))
 	}
 	for _, note := range t.notes {
 		fmt.Fprintf(out, "NOT RUN: there is %s, and what needs it was not run\n", note)

@@ -56,6 +56,19 @@ func TestOnlyWhatFailedIsShown(t *testing.T) {
 	lacks(t, "the end", end, false, "FAILED: p TestB")
 }
 
+func TestWhatWasRunAgainIsTold(t *testing.T) {
+	shown, end := said(t, "",
+		`{"Action":"start","Package":"x/p"}`,
+		`{"Action":"run","Package":"x/p","Test":"TestA/a"}`,
+		`{"Action":"output","Package":"x/p","Test":"TestA/a","Output":"    a.go:1: the server stood still for 2s, so that this proves nothing; once more: noise\n"}`,
+		`{"Action":"skip","Package":"x/p","Test":"TestA/a","Elapsed":1}`,
+		`{"Action":"run","Package":"x/p","Test":"TestA/b"}`,
+		`{"Action":"pass","Package":"x/p","Test":"TestA/b","Elapsed":1}`,
+	)
+	lacks(t, "shown", shown, true, "noise")
+	lacks(t, "the end", end, false, "run again, since it failed after a stall: p TestA/a\n")
+}
+
 func TestWhatEndsWithItsProcessIsShown(t *testing.T) {
 	shown, end := said(t, "",
 		`{"Action":"start","Package":"x/p"}`,

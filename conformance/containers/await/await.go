@@ -66,7 +66,7 @@ func Running(d time.Duration) {
 }
 
 // Bounded is a context for the calls of a test.
-func Bounded(t *testing.T, d time.Duration) context.Context {
+func Bounded(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx

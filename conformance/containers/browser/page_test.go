@@ -283,7 +283,7 @@ func TestSideBySide(t *testing.T) {
 	t.Setenv("CACHE", remote.url)
 	s := local.serve("--listen", "127.0.0.1:0", "-v", local.url, "env:CACHE")
 	local.lock("here", "a").held()
-	h := remote.lock("there", "b", "--ttl", "2s")
+	h := remote.lock("there", "b", "--ttl", "6s") // it has to be seen when half of that is over
 	h.held()
 	p := open(t, s.address)
 	p.until("both are shown", row("here", "a")+" && "+row("there", "b"))

@@ -962,20 +962,26 @@ func etcdRestart(t *testing.T, s *service.Server) {
 // when it asked.
 func TestEtcdSlowReplies(t *testing.T) {
 	t.Parallel()
-	const ttl, late = 6 * time.Second, time.Second
 	s := service.StartOwn(t, Etcd)
+	m := service.NewMonitor(s)
+	defer m.Stop()
+	m.Try(t, "a hold", func(t *service.Trial) { slowReplies(t, s, "slow/"+driver.NewID().String()) })
+}
+
+func slowReplies(t *service.Trial, s *service.Server, name string) {
+	const ttl, late = 6 * time.Second, time.Second
 	b, other := etcdSideOf(t, s), etcdSideOf(t, s)
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
-	steps.Queue(t, b, "slow") // it is connected
+	steps.Queue(t, b, name) // it is connected
 	b.proxy.Delay(netfault.ToClient, late)
-	l, err := c.Mutex("slow").Lock(t.Context())
+	l, err := c.Mutex(name).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.proxy.Isolate()
-	steps.Acquired(t, other, steps.Waiting(other, "slow", time.Minute))
+	steps.Acquired(t, other, steps.Waiting(other, name, time.Minute))
 	if at := time.Now(); l.Until().After(at) {
-		t.Errorf("the next was in %s before the time of the first was over", l.Until().Sub(at))
+		service.Strict(t).Errorf("the next was in %s before the time of the first was over", l.Until().Sub(at))
 	}
 	if !closes(l.Lost(), time.Second) {
 		t.Error("the first does not know")

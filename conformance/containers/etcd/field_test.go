@@ -141,7 +141,13 @@ func brought(keys, puts *atomic.Int64) func(*clientv3.Config) {
 // longer than a call may take. All get their places, with a transaction each, and few read the
 // queue.
 func etcdBurst(t *testing.T, s *service.Server) {
-	const many, name = 2000, "burst"
+	m := service.NewMonitor(s)
+	defer m.Stop()
+	m.Try(t, "burst", func(t *service.Trial) { burst(t, s, "burst-"+driver.NewID().String()) })
+}
+
+func burst(t *service.Trial, s *service.Server, name string) {
+	const many = 2000
 	var keys, puts atomic.Int64
 	holder, b, root := etcdSideOf(t, s), etcdSideOf(t, s, brought(&keys, &puts)), etcdOf(t, s)
 	steps.Acquired(t, holder, steps.Asked(holder, name, 10*time.Minute))

@@ -101,10 +101,17 @@ func byURL(t service.T, text string) driver.Backend {
 }
 
 // known is a backend whose queues are known by the server, not by the proxy through which it is
-// reached.
+// reached. Its Close closes the proxy too.
 type known struct {
 	*mysql.Backend
 	identity string
+	line     *netfault.Proxy
+}
+
+// Close closes the backend and its proxy.
+func (k known) Close() error {
+	defer k.line.Close()
+	return k.Backend.Close()
 }
 
 // Capabilities are those of the backend, but for the identity.
@@ -150,7 +157,7 @@ func TestMySQLConformance(t *testing.T) {
 		t.Run(k.Name, func(t *testing.T) {
 			s := migrated(t, service.Start(t, k))
 			conformance.Run(t, mysqlHarness(k.Name, s, func(t conformance.T, p *netfault.Proxy) driver.Backend {
-				return known{byURL(t, behind(t, s, p, "")).(*mysql.Backend), s.Addr}
+				return known{byURL(t, behind(t, s, p, "")).(*mysql.Backend), s.Addr, p}
 			}))
 		})
 	}

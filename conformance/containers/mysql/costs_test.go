@@ -54,7 +54,7 @@ func ownSide(t service.T, s *service.Server, params string) (driver.Backend, *ne
 
 // mysqlRoundTrips: Lock is one, Unlock is one, re-entry none, on the driver's own connections and
 // on any pool.
-func mysqlRoundTrips(t *testing.T, s *service.Server) {
+func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 	own, line := ownSide(t, s, "")
 	pool, strange := sideOf(t, s), hostile(mysqlOf(t, s)).side(t, netfault.NewProxy(), mysql.Options{})
 	for _, x := range []struct {
@@ -99,8 +99,8 @@ func mysqlRoundTrips(t *testing.T, s *service.Server) {
 		}
 		n = trips(x.line, func() {
 			for range rounds {
-				if _, err := m.TryLock(t.Context()); err == nil {
-					t.Fatal("it is held")
+				if _, err := m.TryLock(t.Context()); err == nil && held.Err() == nil {
+					service.Strict(t).Fatal("it is held")
 				}
 			}
 		})
@@ -131,7 +131,7 @@ var procedureCall = regexp.MustCompile(`(?i)CALL\s+(dlock_\w+)`)
 
 // mysqlHandOff: one who waits asks once, whoever wakes it: the read that finds the grant of another
 // client proves it.
-func mysqlHandOff(t *testing.T, s *service.Server) {
+func mysqlHandOff(t *service.Trial, s *service.Server) {
 	const waiters = 16
 	for what, clients := range map[string]int{"one client": 1, "two clients": 2} {
 		probe := sideOf(t, s)
@@ -143,7 +143,7 @@ func mysqlHandOff(t *testing.T, s *service.Server) {
 		first := steps.Waiting(sides[0], name, time.Minute)
 		steps.Acquired(t, sides[0], first)
 		var wg sync.WaitGroup
-		pass := make(chan struct{})
+		pass := make(chan struct{}, waiters) // who fails takes none
 		calls := spoken(t, sides[clients-1].line, func() {
 			for i := range waiters {
 				wg.Go(func() {
@@ -178,14 +178,14 @@ func mysqlHandOff(t *testing.T, s *service.Server) {
 }
 
 // queueUp lets n requests of the client wait for a name, until stop.
-func queueUp(t *testing.T, b driver.Backend, probe driver.Backend, name string, n int) (stop func()) {
+func queueUp(t testing.TB, b driver.Backend, probe driver.Backend, name string, n int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
 			if _, err := b.Acquire(ctx, steps.Waiting(b, name, time.Minute)); err == nil {
-				t.Error("one of those who wait was granted")
+				service.Strict(t).Error("one of those who wait was granted")
 			}
 		})
 	}
@@ -194,7 +194,7 @@ func queueUp(t *testing.T, b driver.Backend, probe driver.Backend, name string, 
 }
 
 // mysqlShortWaits: what a wait costs in its first second.
-func mysqlShortWaits(t *testing.T, s *service.Server) {
+func mysqlShortWaits(t *service.Trial, s *service.Server) {
 	holder := sideOf(t, s)
 	steps.Acquired(t, holder, steps.Asked(holder, "short", time.Hour))
 	b, line := ownSide(t, s, "")
@@ -217,8 +217,8 @@ func mysqlShortWaits(t *testing.T, s *service.Server) {
 
 // mysqlWaiting: 128 who wait, under so many names, cost a client two connections, two for bells,
 // and a few reads a second, as one does.
-func mysqlWaiting(names int) func(*testing.T, *service.Server) {
-	return func(t *testing.T, s *service.Server) {
+func mysqlWaiting(names int) func(*service.Trial, *service.Server) {
+	return func(t *service.Trial, s *service.Server) {
 		const waiters, connections = 128, 2 + 2
 		holder := sideOf(t, s)
 		b, line := ownSide(t, s, "")
@@ -268,7 +268,7 @@ func mysqlWaiting(names int) func(*testing.T, *service.Server) {
 }
 
 // mysqlHolding: a client renews 10,000 leases with one statement each TTL/3.
-func mysqlHolding(t *testing.T, s *service.Server) {
+func mysqlHolding(t *service.Trial, s *service.Server) {
 	many, ttl := conformance.Longer(1000), 10*time.Second
 	if conformance.Long() {
 		ttl = 30 * time.Second // a slow server takes seconds for so many

@@ -49,7 +49,7 @@ func TestMySQLField(t *testing.T) {
 
 // mysqlKilledQueries: whatever is killed of ours, what others do on connections of the same pool
 // stays done, and the connections are as they were.
-func mysqlKilledQueries(t *testing.T, s *service.Server) {
+func mysqlKilledQueries(t *service.Trial, s *service.Server) {
 	const user, conns = "traffic", 8
 	db := userOf(t, s, user).pool(t)
 	db.SetMaxOpenConns(conns)
@@ -148,7 +148,7 @@ func mysqlKilledQueries(t *testing.T, s *service.Server) {
 	}
 	written = slices.DeleteFunc(written, func(n int64) bool { return there[n] })
 	if len(written) > 0 {
-		t.Errorf("%d rows that the user wrote are gone", len(written))
+		service.Strict(t).Errorf("%d rows that the user wrote are gone", len(written))
 	}
 	if open, _ := transactions(t, root, user); open > 0 {
 		t.Errorf("%d transactions are open", open)
@@ -171,7 +171,7 @@ func mysqlKilledQueries(t *testing.T, s *service.Server) {
 
 // mysqlBackup: while all tables are locked, a client keeps to few connections, and goes on
 // afterwards.
-func mysqlBackup(t *testing.T, s *service.Server) {
+func mysqlBackup(t *service.Trial, s *service.Server) {
 	const user, names = "backup", 80
 	root := mysqlOf(t, s).pool(t)
 	sides := map[string]*poolSide{"backup1": nil, "backup2": nil}
@@ -229,7 +229,7 @@ func mysqlBackup(t *testing.T, s *service.Server) {
 }
 
 // mysqlStoppedClock: SET timestamp on a connection moves nothing of ours, and stays as it was.
-func mysqlStoppedClock(t *testing.T, s *service.Server) {
+func mysqlStoppedClock(t *service.Trial, s *service.Server) {
 	other := sideOf(t, s)
 	for what, at := range map[string]string{"ahead": "UNIX_TIMESTAMP() + 3600.25", "back": "UNIX_TIMESTAMP() - 3600.25", "now": "UNIX_TIMESTAMP(SYSDATE(6))"} {
 		name := "clock/" + what
@@ -239,9 +239,7 @@ func mysqlStoppedClock(t *testing.T, s *service.Server) {
 		stopped := one[string](t, b.db, "SELECT @@timestamp")
 		held := steps.Asked(other, name, time.Minute)
 		g := steps.Acquired(t, other, held)
-		if _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("%s: Acquire of what is held: %v", what, err)
-		}
+		steps.Refused(t, b, steps.Asked(b, name, time.Minute), g.SentAt.Add(g.TTL))
 		steps.Released(t, other, held)
 		r := steps.Asked(b, name, time.Minute)
 		next := steps.Acquired(t, b, r)
@@ -264,7 +262,7 @@ func mysqlStoppedClock(t *testing.T, s *service.Server) {
 
 // mysqlModes: the sql_mode of those who apply the schema, and of those who call it, decides
 // nothing.
-func mysqlModes(t *testing.T, s *service.Server) {
+func mysqlModes(t *service.Trial, s *service.Server) {
 	modes := []string{"", "ANSI,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL,NO_UNSIGNED_SUBTRACTION"}
 	if s.Kind.Name == "mariadb" {
 		modes = []string{"", "EMPTY_STRING_IS_NULL", "EMPTY_STRING_IS_NULL,SIMULTANEOUS_ASSIGNMENT,TIME_ROUND_FRACTIONAL"}
@@ -274,10 +272,10 @@ func mysqlModes(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	root := mysqlOf(t, s).pool(t)
-	for i, mode := range modes {
+	for _, mode := range modes {
 		d := mysqlOf(t, s)
 		d.Params = map[string]string{"sql_mode": "'" + mode + "'"}
-		db := d.in(t, root, fmt.Sprint("mode", i))
+		db := d.in(t, root, fmt.Sprint("mode", databases.Add(1)))
 		for _, up := range ups {
 			text, err := migrations.Files.ReadFile(up)
 			if err != nil {
@@ -290,7 +288,7 @@ func mysqlModes(t *testing.T, s *service.Server) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		t.Run("mode "+mode, func(t *testing.T) {
+		t.Run("mode "+mode, func(t *service.Trial) {
 			exercise(t, b, "a")
 			other, err := mysql.New(db, mysql.Options{Identity: "another client"})
 			if err != nil {
@@ -315,7 +313,7 @@ func mysqlModes(t *testing.T, s *service.Server) {
 }
 
 // mysqlCleanup: what is removed is judged by the last token, and found without reading what stays.
-func mysqlCleanup(t *testing.T, s *service.Server) {
+func mysqlCleanup(t *service.Trial, s *service.Server) {
 	b, db := sideOf(t, s), mysqlOf(t, s).pool(t)
 	db.SetMaxOpenConns(1)
 	first, next := steps.Asked(b, "cleanup/fresh", time.Minute), steps.Waiting(b, "cleanup/fresh", time.Minute)
@@ -356,7 +354,7 @@ func mysqlCleanup(t *testing.T, s *service.Server) {
 }
 
 // mysqlCleanupBeside: a name that is taken while Cleanup is on its way to it stays.
-func mysqlCleanupBeside(t *testing.T, s *service.Server) {
+func mysqlCleanupBeside(t testing.TB, s *service.Server) {
 	b, other, db, blocker := sideOf(t, s), sideOf(t, s), mysqlOf(t, s).pool(t), mysqlOf(t, s).pool(t)
 	for i, name := range []string{"beside/first", "beside/second"} {
 		execute(t, db, fmt.Sprintf("INSERT INTO dlock_locks (prefix, name, last_token, last_place, last_side, base, head, used_at)"+
@@ -405,7 +403,7 @@ func mysqlCleanupBeside(t *testing.T, s *service.Server) {
 
 // mysqlDead: who died behind a living waiter does not stay, and whoever removes many does so in few
 // statements.
-func mysqlDead(t *testing.T, s *service.Server) {
+func mysqlDead(t *service.Trial, s *service.Server) {
 	const many = 250
 	db := mysqlOf(t, s).pool(t)
 	die := func(name string) {
@@ -461,7 +459,7 @@ func mysqlDead(t *testing.T, s *service.Server) {
 
 // mysqlManyDead: however many died, one transaction removes only some of them, and whoever is next
 // gets in with the call that finds them.
-func mysqlManyDead(t *testing.T, s *service.Server) {
+func mysqlManyDead(t *service.Trial, s *service.Server) {
 	const many, most = 1700, 500
 	b, db := sideOf(t, s), mysqlOf(t, s).pool(t)
 	conn, err := db.Conn(t.Context())
@@ -523,7 +521,7 @@ func counted(t service.T, conn *sql.Conn, name string) (n int) {
 }
 
 // mysqlBusyPool: who has to wait for others of the pool is told so.
-func mysqlBusyPool(t *testing.T, s *service.Server) {
+func mysqlBusyPool(t *service.Trial, s *service.Server) {
 	const conns, says = 5, "all 5 connections of the pool are in use"
 	b := sideOf(t, s)
 	b.db.SetMaxOpenConns(conns)
@@ -554,7 +552,7 @@ func mysqlBusyPool(t *testing.T, s *service.Server) {
 
 // mysqlPermits: a waiter for a permit learns of another client's release as soon if its own client
 // has a permit too.
-func mysqlPermits(t *testing.T, s *service.Server) {
+func mysqlPermits(t *service.Trial, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
 	permit := func(b driver.Backend, name string) driver.Request {
 		r := steps.Waiting(b, name, time.Minute)
@@ -593,10 +591,11 @@ func mysqlPermits(t *testing.T, s *service.Server) {
 }
 
 // mysqlRightsToMigrate: who may not migrate is told what is missing, and what is said suffices.
-func mysqlRightsToMigrate(t *testing.T, s *service.Server) {
+func mysqlRightsToMigrate(t *service.Trial, s *service.Server) {
 	root := mysqlOf(t, s).pool(t)
-	execute(t, root, "CREATE DATABASE poor", "CREATE USER poor IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON poor.* TO poor")
-	url := "mysql://poor@" + s.Addr + "/poor?migrate=true"
+	poor := fmt.Sprint("poor", databases.Add(1))
+	execute(t, root, "CREATE DATABASE "+poor, "CREATE USER "+poor+" IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON "+poor+".* TO "+poor)
+	url := "mysql://" + poor + "@" + s.Addr + "/" + poor + "?migrate=true"
 	open := func() error {
 		c, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
 		if err == nil {
@@ -609,7 +608,7 @@ func mysqlRightsToMigrate(t *testing.T, s *service.Server) {
 	if err == nil || !errors.As(err, &e) || !strings.Contains(err.Error(), "CREATE, DROP, CREATE VIEW and CREATE ROUTINE") || !strings.Contains(err.Error(), "without migrate=true") {
 		t.Errorf("Open: %v; want it to say which rights are missing", err)
 	}
-	execute(t, root, "GRANT CREATE, DROP, CREATE VIEW, CREATE ROUTINE ON poor.* TO poor")
+	execute(t, root, "GRANT CREATE, DROP, CREATE VIEW, CREATE ROUTINE ON "+poor+".* TO "+poor)
 	if err := open(); err != nil {
 		t.Errorf("with those rights: %v", err)
 	}
@@ -625,7 +624,7 @@ func TestMySQLOutage(t *testing.T) {
 }
 
 // mysqlCutOff: a wait goes on over an outage that is shorter than its TTL.
-func mysqlCutOff(t *testing.T, s *service.Server) {
+func mysqlCutOff(t *service.Trial, s *service.Server) {
 	name := "outage/" + driver.NewID().String()
 	b, other := sideOf(t, s), sideOf(t, s)
 	held := steps.Asked(other, name, time.Hour)
@@ -655,7 +654,7 @@ func mysqlCutOff(t *testing.T, s *service.Server) {
 
 // mysqlSilence: a server that takes connections and never says a word ends whatever is asked of it,
 // and no error is the context's.
-func mysqlSilence(t *testing.T, s *service.Server) {
+func mysqlSilence(t *service.Trial, s *service.Server) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 )
 
 // in is the connection to another database of the server, which is made.
-func (d dsn) in(t *testing.T, root *sql.DB, database string) *sql.DB {
+func (d dsn) in(t testing.TB, root *sql.DB, database string) *sql.DB {
 	t.Helper()
 	execute(t, root, "CREATE DATABASE "+database)
 	c := dsn{d.Clone()}

@@ -84,7 +84,7 @@ type untilTheEnd struct{ service.T }
 func (untilTheEnd) Cleanup(func()) {}
 
 // withDatabase returns the server as clients see it that name a new database of it.
-func withDatabase(t *testing.T, s *service.Server) *service.Server {
+func withDatabase(t service.T, s *service.Server) *service.Server {
 	t.Helper()
 	c := *s
 	name := fmt.Sprint("test", databases.Add(1))
@@ -98,34 +98,48 @@ var databases atomic.Int64
 // part is a part of a test.
 type part struct {
 	name string
-	run  func(*testing.T, *service.Server)
+	run  func(*service.Trial, *service.Server)
 }
 
-// inTurn runs parts of a test one after the other.
+// inTurn runs parts of a test one after the other, each on a migrated database of its own.
 func inTurn(t *testing.T, s *service.Server, parts ...part) {
 	t.Helper()
+	m := service.NewMonitor(s)
+	defer m.Stop()
 	for _, p := range parts {
-		t.Run(p.name, func(t *testing.T) {
+		m.Try(t, p.name, func(t *service.Trial) {
 			service.Watch(t, s)
-			p.run(t, s)
+			p.run(t, migrated(t, withDatabase(t, s)))
 		})
 	}
 }
 
-// abreast runs parts of a test side by side: more of them than t.Parallel would on a small machine,
-// since most of them wait. Each has a migrated database of its own.
+// abreast is inTurn, but side by side: more of them than t.Parallel would on a small machine, since
+// many of them wait, and not all, since those that work are what the server has to do.
 func abreast(t *testing.T, s *service.Server, parts ...part) {
 	t.Helper()
+	const most = 6
+	m := service.NewMonitor(s)
+	defer m.Stop()
 	var wg sync.WaitGroup
+	free := make(chan struct{}, most)
 	for _, p := range parts {
+		free <- struct{}{}
 		wg.Go(func() {
-			t.Run(p.name, func(t *testing.T) {
+			defer func() { <-free }()
+			m.Try(t, p.name, func(t *service.Trial) {
 				service.Watch(t, s)
 				p.run(t, migrated(t, withDatabase(t, s)))
 			})
 		})
 	}
 	wg.Wait()
+}
+
+// disturbed is a part in which the server stands still because the test says so: every failure of
+// it counts.
+func disturbed(p func(testing.TB, *service.Server)) func(*service.Trial, *service.Server) {
+	return func(t *service.Trial, s *service.Server) { p(service.Strict(t), s) }
 }
 
 // pool returns a pool over connections as d says, which the test closes.

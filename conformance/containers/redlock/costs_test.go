@@ -1,13 +1,17 @@
 package redlock
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
+	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/redlock"
@@ -15,16 +19,22 @@ import (
 
 // nothingPilesUp: masters that hang cost what is under way, and not what was.
 func nothingPilesUp(t *testing.T, f fleet) {
+	f.hang(t, 3, 4)
+	m := service.NewMonitor(f[:3]...) // all of them have to answer
+	defer m.Stop()
+	m.Try(t, "refusals", func(t *service.Trial) { refusalsPileUp(t, f, "piles-"+driver.NewID().String()) })
+}
+
+func refusalsPileUp(t *service.Trial, f fleet, name string) {
 	const timeout = 2 * time.Second
 	a := f.client(t, redlock.Options{NodeTimeout: timeout})
-	held := steps.Request("piles")
+	held := steps.Request(name)
 	a.get(t, held)
-	f.hang(t, 3, 4)
 	grow := func(n int) int {
 		for range n {
-			a.refused(t, steps.Request(held.Name), driver.ErrHeld)
+			a.refused(t, steps.Request(name), driver.ErrHeld)
 		}
-		r := steps.Request("piles too")
+		r := steps.Request(name + " too")
 		a.get(t, r)
 		a.release(t, r)
 		low := runtime.NumGoroutine()
@@ -38,6 +48,32 @@ func nothingPilesUp(t *testing.T, f fleet) {
 	if many > few+10 {
 		t.Errorf("with 300 refusals more the goroutines went from %d to %d", few, many)
 	}
+}
+
+// greet has each connection greet its master, which takes round trips: an idle one does so when it
+// is used for the first time.
+func (s *fleetClient) greet(t *testing.T) {
+	t.Helper()
+	var heals []func()
+	for _, p := range s.proxies {
+		heals = append(heals, p.Hold(netfault.ToClient))
+	}
+	var calls sync.WaitGroup
+	for range poolSize {
+		calls.Go(func() { s.Inspect(context.Background(), "warm") })
+	}
+	await.That(t, "all connections are in use", func() bool {
+		for _, c := range s.clients {
+			if n := c.PoolStats(); n.TotalConns-n.IdleConns < poolSize {
+				return false
+			}
+		}
+		return true
+	})
+	for _, heal := range heals {
+		heal()
+	}
+	calls.Wait()
 }
 
 func roundTrips(t *testing.T, f fleet) {
@@ -58,6 +94,7 @@ func roundTrips(t *testing.T, f fleet) {
 		a.get(t, rs[i])
 	}
 	f.everywhere(t, rs[many-1].Name)
+	a.greet(t)
 	sent := make([]*servers.Pipelines, len(f))
 	for i, c := range a.clients {
 		sent[i] = &servers.Pipelines{}

@@ -37,6 +37,9 @@ func (f fleet) url(params string) string {
 	return "redlock://" + strings.Join(service.Addrs(f), ",") + "/0?" + params
 }
 
+// poolSize is how many connections a client with proxies has to each master.
+const poolSize = 3
+
 // fleetClient is a client of the fleet.
 type fleetClient struct {
 	*redlock.Backend
@@ -89,7 +92,7 @@ func (f fleet) with(t service.T, o redlock.Options, proxies []*netfault.Proxy) *
 		if proxies != nil {
 			set.Dialer = proxies[i].Dial
 			// It has as many connections at any time.
-			set.PoolSize, set.MinIdleConns = 3, 3
+			set.PoolSize, set.MinIdleConns = poolSize, poolSize
 			steps.Newer(set, "PipelinePoolSize", -1)
 		}
 		s.clients = append(s.clients, goredis.NewClient(set))

@@ -134,6 +134,15 @@ func (c *Child) Hear() string {
 	panic("unreachable")
 }
 
+// Heard returns the next line that the child said, if there is one already.
+func (c *Child) Heard() (line string, is bool) {
+	select {
+	case line, is = <-c.lines:
+	default:
+	}
+	return line, is
+}
+
 // Expect reads a line, and fails the test unless it is the given one.
 func (c *Child) Expect(line string) {
 	c.t.Helper()

@@ -75,6 +75,20 @@ func Queue(t service.T, b driver.Backend, name string) driver.Queue {
 	return q
 }
 
+// Refused asks for what is held, until that time at least. A grant before then is excused by
+// nothing.
+func Refused(t testing.TB, b driver.Backend, r driver.Request, until time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	switch _, err := b.Acquire(ctx, r); {
+	case err == nil && time.Now().Before(until):
+		service.Strict(t).Fatalf("Acquire of %s, which another holds, was granted", r.Name)
+	case !errors.Is(err, driver.ErrHeld):
+		t.Fatalf("Acquire of %s, which another holds: %v", r.Name, err)
+	}
+}
+
 // Acquiring calls Acquire, and sends what it returns.
 func Acquiring(b driver.Backend, r driver.Request) <-chan error {
 	done := make(chan error, 1)
@@ -106,7 +120,7 @@ func ClientOf(t service.T, b driver.Backend, opts ...dlock.Option) *dlock.Client
 }
 
 // MustLock takes a lock.
-func MustLock(t *testing.T, m dlock.Mutex) *dlock.Lease {
+func MustLock(t testing.TB, m dlock.Mutex) *dlock.Lease {
 	t.Helper()
 	l, err := m.Lock(await.Bounded(t, time.Minute))
 	if err != nil {
@@ -124,10 +138,10 @@ type listing interface {
 // NamesApart lets b hold every name, and looks with other, which shares its keys or rows, and with
 // stranger, which has another root: no name is taken for another, and nothing is there under
 // another root.
-func NamesApart(t *testing.T, b, other, foreign listing, names []string) {
+func NamesApart(t testing.TB, b, other, foreign listing, names []string) {
 	t.Helper()
 	const ttl = 10 * time.Minute // nobody renews, and there may be many names
-	tokens := map[string]driver.Token{}
+	tokens, until := map[string]driver.Token{}, time.Now().Add(ttl)
 	for i, n := range names {
 		if slices.Contains(names[:i], n) {
 			t.Fatalf("%q is there twice", n)
@@ -135,9 +149,7 @@ func NamesApart(t *testing.T, b, other, foreign listing, names []string) {
 		tokens[n] = Acquired(t, b, Asked(b, n, ttl)).Token
 	}
 	for _, n := range names {
-		if _, err := other.Acquire(t.Context(), Asked(other, n, ttl)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("%q: %v", n, err)
-		}
+		Refused(t, other, Asked(other, n, ttl), until)
 		if q := Queue(t, other, n); q.Len() != 1 || q.Arrivals[0].Token != tokens[n] || q.Arrivals[0].Name != n {
 			t.Errorf("%q: %+v", n, q)
 		}
@@ -158,7 +170,7 @@ func NamesApart(t *testing.T, b, other, foreign listing, names []string) {
 
 // HoldMany locks n names, 16 at a time. A Lock that fails is tried again, for a slow server may
 // give up a few of so many.
-func HoldMany(t *testing.T, c *dlock.Client, n int) []*dlock.Lease {
+func HoldMany(t testing.TB, c *dlock.Client, n int) []*dlock.Lease {
 	t.Helper()
 	leases := make([]*dlock.Lease, n)
 	var wg sync.WaitGroup
@@ -212,7 +224,7 @@ func MeasureStalls() (stop func() time.Duration) {
 }
 
 // MustLive fails the test if one of the leases was lost.
-func MustLive(t *testing.T, leases []*dlock.Lease) {
+func MustLive(t testing.TB, leases []*dlock.Lease) {
 	t.Helper()
 	for i, l := range leases {
 		if err := l.Err(); err != nil {

@@ -16,13 +16,13 @@ import (
 
 // TakeTurns runs n goroutines of the clients that take turns on two names, until stop: no call may
 // fail, and no two may hold.
-func TakeTurns(t *testing.T, prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
+func TakeTurns(t testing.TB, prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
 	return turnsOf(t, t.Errorf, prefix, n, probe, clients...)
 }
 
 // turnsOf is TakeTurns, and calls failed with the error of each call that fails.
-func turnsOf(t *testing.T, failed func(string, ...any), prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
+func turnsOf(t testing.TB, failed func(string, ...any), prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
 	done = new(atomic.Int64)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -42,10 +42,10 @@ func turnsOf(t *testing.T, failed func(string, ...any), prefix string, n int, pr
 					continue
 				}
 				if in[name].Add(1) != 1 {
-					t.Errorf("two hold one name")
+					service.Strict(t).Errorf("two hold one name")
 				}
 				if before := tokens[name].Swap(uint64(l.Token())); before >= uint64(l.Token()) {
-					t.Errorf("token %d after %d", l.Token(), before)
+					service.Strict(t).Errorf("token %d after %d", l.Token(), before)
 				}
 				in[name].Add(-1)
 				if err := l.Unlock(context.Background()); err != nil {
@@ -55,14 +55,15 @@ func turnsOf(t *testing.T, failed func(string, ...any), prefix string, n int, pr
 			}
 		})
 	}
-	stop = sync.OnceFunc(func() {
-		cancel()
-		wg.Wait()
+	end := sync.OnceFunc(func() { cancel(); wg.Wait() })
+	stop = func() {
+		t.Helper()
+		end()
 		await.That(t, "nothing is left", func() bool {
 			return Queue(t, probe, prefix+"/0").Len()+Queue(t, probe, prefix+"/1").Len() == 0
 		})
-	})
-	t.Cleanup(stop)
+	}
+	t.Cleanup(end)
 	return done, stop
 }
 
@@ -75,7 +76,7 @@ func Further(t service.T, done *atomic.Int64, n int64) {
 
 // AcrossRestart kills the server and starts it again on its data, while clients of it hold, wait,
 // take turns and come: no call fails, and who held goes on.
-func AcrossRestart(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client) {
+func AcrossRestart(t testing.TB, s *service.Server, b driver.Backend, c, other *dlock.Client) {
 	t.Helper()
 	// drivers try for 10 s; the rest is for a machine that stalls
 	const soon = 6 * time.Second
@@ -94,7 +95,7 @@ func AcrossRestart(t *testing.T, s *service.Server, b driver.Backend, c, other *
 
 // restartUnder is one restart of AcrossRestart. It returns how long the server was down, and which
 // calls failed.
-func restartUnder(t *testing.T, s *service.Server, b driver.Backend, c, other *dlock.Client, prefix string) (down time.Duration, failures []string) {
+func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *dlock.Client, prefix string) (down time.Duration, failures []string) {
 	t.Helper()
 	var mu sync.Mutex
 	failed := func(format string, args ...any) {

@@ -20,7 +20,7 @@ func TestZooKeeperBreakMany(t *testing.T) {
 	t.Parallel()
 	const joins, abreast = 1100, 32
 	s := service.StartOwn(t, ZooKeeper)
-	a, b, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 20*time.Second), zkOpen(t, s.URL, "", time.Minute)
+	a, b, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 40*time.Second), zkOpen(t, s.URL, "", time.Minute)
 	for _, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
 		name := fmt.Sprint("many-", len(opts))
 		m := b.Mutex(name, dlock.Label(strings.Repeat("a label ", 30)))
