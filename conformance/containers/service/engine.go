@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,26 +38,6 @@ var engine = sync.OnceValues(func() (*testcontainers.DockerClient, error) {
 		return nil, fmt.Errorf("container: no engine: %w", err)
 	}
 	return c, nil
-})
-
-// cgroupParent returns where in the machine's control groups a server belongs: at the top, where it
-// has the share of the processor that each session of a user's has. All of the engine's containers
-// together have one such share otherwise, in which they get in each other's way: some stand still
-// for seconds. Where systemd keeps the groups, or the engine is not root's, the place is the
-// engine's choice.
-var cgroupParent = sync.OnceValue(func() string {
-	e, err := engine()
-	if err != nil {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	i, err := e.Info(ctx, client.InfoOptions{})
-	rootless := func(option string) bool { return strings.Contains(option, "rootless") }
-	if err != nil || i.Info.CgroupDriver != "cgroupfs" || slices.ContainsFunc(i.Info.SecurityOptions, rootless) {
-		return ""
-	}
-	return "/"
 })
 
 // Engine returns an error if there is no container engine.
@@ -129,9 +108,7 @@ func (b *box) start() error {
 				c.Volumes = map[string]struct{}{dataDir: {}}
 				c.User = "0"
 			},
-			HostConfigModifier: func(h *container.HostConfig) {
-				h.NetworkMode, h.CgroupParent = "host", cgroupParent()
-			},
+			HostConfigModifier: func(h *container.HostConfig) { h.NetworkMode = "host" },
 		},
 		Started: true,
 		Logger:  log.NewNoopLogger(),
