@@ -269,9 +269,9 @@ func mysqlWaiting(names int) func(*service.Trial, *service.Server) {
 
 // mysqlHolding: a client renews 10,000 leases with one statement each TTL/3.
 func mysqlHolding(t *service.Trial, s *service.Server) {
-	many, ttl := conformance.Longer(1000), 10*time.Second
+	many, ttl := conformance.Longer(1000), 20*time.Second // a slow server takes seconds for so many
 	if conformance.Long() {
-		ttl = 30 * time.Second // a slow server takes seconds for so many
+		ttl = 30 * time.Second
 	}
 	b, line := ownSide(t, s, "")
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
