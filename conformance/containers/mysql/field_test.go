@@ -198,8 +198,10 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 				r := steps.Asked(b, fmt.Sprint("backup/", u, "/", i), time.Minute)
 				_, err := b.Acquire(t.Context(), r)
 				if err != nil && strings.Contains(err.Error(), "did not answer") {
-					// half of its time was over when the tables were free
+					// half of its time was over when the tables were free; the driver removes what
+					// it gave up, so this is another request
 					<-free
+					r = steps.Asked(b, r.Name, time.Minute)
 					_, err = b.Acquire(t.Context(), r)
 				}
 				if err != nil {
