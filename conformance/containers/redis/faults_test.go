@@ -134,11 +134,13 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 		{"granted, confirmation held", -1, netfault.ToServer, true, true},
 		{"granted", -1, -1, true, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		const tries = 4
+		again := true
+		once := func(t *testing.T, name string, last bool) {
 			late := lateness(t)
 			client, p := behindLine(t, s, redis.Options{})
-			redisUnlock(t, redisLock(t, client.Mutex("warm "+c.name)))
-			held := redisLock(t, holder.Mutex(c.name))
+			redisUnlock(t, redisLock(t, client.Mutex("warm "+name)))
+			held := redisLock(t, holder.Mutex(name))
 			heal := func() {}
 			if c.before >= 0 {
 				heal = p.Hold(c.before)
@@ -147,16 +149,16 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 			if c.confirms {
 				opts = append(opts, dlock.FixedLease(5*time.Minute))
 			}
-			first := steps.Try(t, client.Mutex(c.name, opts...))
+			first := steps.Try(t, client.Mutex(name, opts...))
 			n := 1
 			if c.before == netfault.ToServer {
 				<-time.After(200 * time.Millisecond) // it is sent
 				n = 0
 			} else {
-				redisWaiting(t, holder, c.name, 1)
+				redisWaiting(t, holder, name, 1)
 			}
-			second := steps.Try(t, behind.Mutex(c.name))
-			redisWaiting(t, holder, c.name, n+1)
+			second := steps.Try(t, behind.Mutex(name))
+			redisWaiting(t, holder, name, n+1)
 			sent := p.Record()
 			if c.after >= 0 {
 				heal = p.Hold(c.after)
@@ -167,7 +169,20 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 				redisUnlock(t, held)
 			}
 			if c.confirms {
-				await.That(t, "it confirms", func() bool { return sent.Contains(redisKey(c.name)) })
+				for end := time.Now().Add(soon); !sent.Contains(redisKey(name)); <-time.After(10 * time.Millisecond) {
+					if time.Now().Before(end) {
+						continue
+					}
+					if last {
+						t.Fatal("it does not confirm")
+					}
+					// it asked just when the line was cut, and waits for the answer
+					again = true
+					heal()
+					first.Cancel()
+					second.Cancel()
+					return
+				}
 			}
 			sent.End()
 			before, cancelled := late(), time.Now()
@@ -189,7 +204,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 				release = time.Now()
 				redisUnlock(t, held)
 			}
-			if q, err := holder.Inspect(t.Context(), c.name); err == nil && len(q.Holders()) == 1 && q.Holders()[0].Left > 2*time.Minute {
+			if q, err := holder.Inspect(t.Context(), name); err == nil && len(q.Holders()) == 1 && q.Holders()[0].Left > 2*time.Minute {
 				// The first one asks once a second. It did so just now, and so confirmed the grant.
 				// On a line that is held it cannot release that.
 				heal()
@@ -198,17 +213,32 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 			heal()
 			calm := 0
 			await.That(t, "one holds and nobody waits, also when all that the line had has arrived", func() bool {
-				q, err := holder.Inspect(t.Context(), c.name)
+				q, err := holder.Inspect(t.Context(), name)
 				if calm++; err != nil || len(q.Holders()) != 1 || len(q.Waiters()) != 0 {
 					calm = 0
 				}
 				return calm == 10
 			})
 			redisUnlock(t, l)
-			if q, err := holder.Inspect(t.Context(), c.name); err != nil || q.Len() != 0 {
+			if q, err := holder.Inspect(t.Context(), name); err != nil || q.Len() != 0 {
 				t.Errorf("at the end the queue has %d requests, %v", q.Len(), err)
 			}
-		})
+		}
+		for try := 1; again; try++ {
+			name := c.name
+			if try > 1 {
+				name = fmt.Sprint(c.name, ", try ", try)
+			}
+			again = false
+			ran := false
+			t.Run(name, func(t *testing.T) {
+				ran = true
+				once(t, name, try == tries)
+			})
+			if !ran && try > 1 {
+				t.Errorf("%s is not asked for, and %s has no verdict without it", name, c.name)
+			}
+		}
 	}
 }
 
