@@ -190,13 +190,26 @@ func (e *env) lockIn(ctx context.Context, m dlock.Mutex) *dlock.Lease {
 	return e.beginIn(ctx, m).got(e)
 }
 
+// served takes the lock, and asks again within the patience: the service may leave a call without
+// an answer, the first on new connections above all, where many others ask it too.
+func (e *env) served(m dlock.Mutex) *dlock.Lease {
+	e.Helper()
+	for end := time.Now().Add(e.patience); ; {
+		a := e.begin(m)
+		if a.wait(e) == nil || time.Now().After(end) {
+			return a.got(e)
+		}
+		pause(e.patience / 50)
+	}
+}
+
 // visit takes the lock and gives it back, whatever its TTL: a lease that was over by then, on a
 // machine that stalled, is none.
 func (e *env) visit(m dlock.Mutex) {
 	e.Helper()
 	const most = 5
 	for i := 1; ; i++ {
-		l := e.lock(m)
+		l := e.served(m)
 		err := e.unlockErr(l)
 		if err == nil {
 			return

@@ -142,7 +142,7 @@ func closeLeaksNothing(e *env) {
 				}
 				return nil
 			})
-			held := e.lock(p.Mutex(e.name()))
+			held := e.served(p.Mutex(e.name()))
 			if i == 0 {
 				heal := p.partition()
 				e.until("the lease is lost", func() bool { return held.Err() != nil })
