@@ -49,7 +49,7 @@ func TestGooseTreeIsTheSame(t *testing.T) {
 	}
 	for name, text := range want {
 		if read(name) != strings.TrimSpace(text) {
-			t.Errorf("%s differs from its files in mysql: go test -run Goose -update ./migrations writes it", name)
+			t.Errorf("%s differs from its files in mysql: go test ./migrations -run Goose -update writes it", name)
 		}
 	}
 }

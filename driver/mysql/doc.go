@@ -195,6 +195,10 @@
 //     another connection. Acquire, renew and break write absolute state. A release that is sent
 //     again finds nothing: that is success if an earlier copy was sent and the hold cannot have
 //     expired.
+//   - A KILL QUERY cuts a statement short without an error, and the procedure goes on (MariaDB 11
+//     does so with an UPDATE or a DELETE): before it commits, each procedure compares how many rows
+//     it wrote with how many it had to. If they differ it rolls back and says 1317, as if it had
+//     been told of the kill. No decision hangs on EXISTS, which such a statement finds false.
 //   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a
 //     TTL, under which it creates nothing.
 //   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed

@@ -7,7 +7,7 @@ COMMENT 'Returns how many requests the hold with that token had'
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
-  DECLARE v_n INT DEFAULT 0;
+  DECLARE v_n, v_cut INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
   DECLARE v_time DOUBLE;
@@ -30,8 +30,16 @@ BEGIN
       UPDATE dlock_requests SET broken = TRUE
         WHERE prefix = p_prefix AND name = p_name AND token = p_token AND state IN ('granted', 'holding') AND expires_at > v_now;
     END IF;
+    SELECT COUNT(*) INTO v_cut FROM dlock_requests
+      WHERE prefix = p_prefix AND name = p_name AND token = p_token AND state IN ('granted', 'holding') AND expires_at > v_now AND (p_force OR broken = FALSE);
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
-    UPDATE dlock_locks SET last_token = v_last, last_side = v_side, head = v_head WHERE prefix = p_prefix AND name = p_name;
+    IF p_force OR LENGTH(v_news) > 0 THEN
+      UPDATE dlock_locks SET last_token = v_last, last_side = v_side, head = v_head WHERE prefix = p_prefix AND name = p_name;
+      SET v_cut = v_cut + (ROW_COUNT() <> 1);
+    END IF;
+    IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+      SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
+    END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_n, v_news;

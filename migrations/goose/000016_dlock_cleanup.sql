@@ -8,7 +8,7 @@ BEGIN
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
   DECLARE v_prefix, v_name VARBINARY(255);
   DECLARE v_end BOOLEAN DEFAULT FALSE;
-  DECLARE v_n INT DEFAULT 0;
+  DECLARE v_stand, v_n INT DEFAULT 0;
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
   DECLARE v_time DOUBLE;
   DECLARE v_oldest BIGINT; -- a token that was given out so long ago
@@ -34,7 +34,9 @@ BEGIN
       LEAVE names;
     END IF;
     CALL dlock_begin(v_prefix, v_name, FALSE, v_last, v_place, v_side, v_base, v_head, v_now);
-    IF v_last <= v_oldest AND NOT EXISTS (SELECT 1 FROM dlock_requests WHERE prefix = v_prefix AND name = v_name AND expires_at > v_now) THEN
+    -- not EXISTS, which is false in a statement that KILL QUERY cuts short
+    SELECT COUNT(*) INTO v_stand FROM dlock_requests WHERE prefix = v_prefix AND name = v_name AND expires_at > v_now;
+    IF v_last <= v_oldest AND v_stand = 0 THEN
       DELETE FROM dlock_requests WHERE prefix = v_prefix AND name = v_name;
       DELETE FROM dlock_locks WHERE prefix = v_prefix AND name = v_name;
       SET v_n = v_n + 1;

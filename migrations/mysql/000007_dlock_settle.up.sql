@@ -79,12 +79,20 @@ BEGIN
       UPDATE dlock_requests SET state = IF(v_told, 'holding', 'granted'), token = io_token, waits_until = NULL,
           expires_at = io_now + INTERVAL IF(v_told OR v_seen, ttl_us, LEAST(ttl_us, p_window)) MICROSECOND
         WHERE prefix = p_prefix AND name = p_name AND place = v_place;
+      IF ROW_COUNT() <> 1 THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
+      END IF;
       IF v_exclusive > 0 THEN
         LEAVE queue; -- nobody fits beside it
       END IF;
     END WHILE;
     IF v_full THEN -- commit what is done, so that others of this name come between
       UPDATE dlock_locks SET last_token = io_token, last_side = io_side, head = io_head WHERE prefix = p_prefix AND name = p_name;
+      SELECT COUNT(*) INTO v_place FROM dlock_locks
+        WHERE prefix = p_prefix AND name = p_name AND last_token = io_token AND last_side = io_side AND head = io_head;
+      IF v_place <> 1 THEN
+        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
+      END IF;
       COMMIT AND NO CHAIN NO RELEASE;
       CALL dlock_begin(p_prefix, p_name, TRUE, io_token, io_place, io_side, io_base, io_head, io_now);
     END IF;

@@ -9,7 +9,7 @@ BEGIN
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
   DECLARE v_first, v_mine, v_token, v_owners, v_exclusive, v_permits, v_semaphore, v_owned, v_covered, v_limit, v_broken, v_hint BIGINT;
   DECLARE v_ahead BINARY(16);
-  DECLARE v_state INT DEFAULT 0;
+  DECLARE v_state, v_cut INT DEFAULT 0;
   DECLARE v_result VARCHAR(10) CHARACTER SET ascii;
   DECLARE v_others, v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
@@ -35,7 +35,7 @@ BEGIN
     IF v_state IN (2, 3) AND NOT v_broken THEN -- it holds
       UPDATE dlock_requests SET state = 'holding', ttl_us = p_ttl, expires_at = v_now + INTERVAL p_ttl MICROSECOND
         WHERE prefix = p_prefix AND name = p_name AND place = v_mine;
-      SET v_result = 'granted';
+      SET v_cut = ROW_COUNT() <> 1, v_result = 'granted';
     ELSEIF v_state > 1 OR p_wait < 0 THEN
       SET v_result = 'lost';
     ELSE
@@ -54,6 +54,7 @@ BEGIN
         SET v_result = 'waiting';
       ELSEIF v_state = 1 THEN
         DELETE FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place = v_mine;
+        SET v_cut = ROW_COUNT() <> 1;
         CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_others);
         SET v_news = CONCAT(v_news, v_others), v_result = 'held';
       ELSEIF v_owners > 0 AND v_semaphore <> (p_shared AND p_permits > 0) THEN
@@ -92,6 +93,10 @@ BEGIN
         -- once a minute, so that its index has little to do
         used_at = IF(used_at > v_now - INTERVAL 1 MINUTE, used_at, v_now)
       WHERE prefix = p_prefix AND name = p_name;
+    SET v_cut = v_cut OR ROW_COUNT() <> 1;
+  END IF;
+  IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+    SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_result, v_token, v_hint, IF(v_mine > 0, v_mine, v_place), v_head, v_news, HEX(v_ahead);

@@ -6,7 +6,7 @@ BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
   DECLARE v_mine, v_other, v_ttl BIGINT;
-  DECLARE v_state, v_alive, v_broken, v_result INT DEFAULT 0;
+  DECLARE v_state, v_alive, v_broken, v_result, v_cut INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
   DECLARE v_time DOUBLE;
@@ -26,6 +26,7 @@ BEGIN
     SET v_result = IF(v_state = 5, -1, v_state IN (1, 2, 3) AND v_alive);
     IF v_result = 1 THEN
       DELETE FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place = v_mine;
+      SET v_cut = ROW_COUNT() <> 1;
       IF v_broken THEN -- a copy of this call has to say the same
         SET v_result = -1, p_tombstone = GREATEST(p_tombstone, v_ttl);
       END IF;
@@ -44,7 +45,11 @@ BEGIN
     END IF;
     IF p_tombstone > 0 OR LENGTH(v_news) > 0 THEN
       UPDATE dlock_locks SET last_token = v_last, last_side = v_side, head = v_head WHERE prefix = p_prefix AND name = p_name;
+      SET v_cut = v_cut OR ROW_COUNT() <> 1;
     END IF;
+  END IF;
+  IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+    SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_result, v_head, v_news;

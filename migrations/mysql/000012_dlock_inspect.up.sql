@@ -18,7 +18,12 @@ BEGIN
   CALL dlock_begin(p_prefix, p_name, FALSE, v_last, v_place, v_side, v_base, v_head, v_now);
   IF v_last IS NOT NULL THEN
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
-    UPDATE dlock_locks SET last_token = v_last, head = v_head WHERE prefix = p_prefix AND name = p_name;
+    IF LENGTH(v_news) > 0 THEN
+      UPDATE dlock_locks SET last_token = v_last, head = v_head WHERE prefix = p_prefix AND name = p_name;
+      IF ROW_COUNT() <> 1 THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
+      END IF;
+    END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT HEX(id), HEX(owner), HEX(client), mode = 'shared', permits, token, ttl_us, fixed, broken,

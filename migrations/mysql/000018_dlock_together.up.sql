@@ -4,7 +4,7 @@ COMMENT 'p_calls: name,id,ttl,client,shared,permits,fixed,label; for each of dif
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_there, v_ttl BIGINT;
-  DECLARE v_k INT DEFAULT 0;
+  DECLARE v_k, v_cut INT DEFAULT 0;
   DECLARE v_name VARBINARY(255);
   DECLARE v_id BINARY(16);
   DECLARE v_call, v_rest, v_done LONGTEXT CHARACTER SET ascii DEFAULT X'';
@@ -37,7 +37,7 @@ BEGIN
         FOR UPDATE SKIP LOCKED;
       IF v_there IS NOT NULL THEN
         DELETE FROM dlock_requests WHERE prefix = p_prefix AND name = v_name AND place = v_place;
-        SET v_done = CONCAT(v_done, v_k, ':0,');
+        SET v_cut = v_cut + (ROW_COUNT() <> 1), v_done = CONCAT(v_done, v_k, ':0,');
       END IF;
     ELSEIF v_last IS NOT NULL THEN
       SELECT place INTO v_there FROM dlock_requests WHERE prefix = p_prefix AND name = v_name AND place = v_place;
@@ -50,10 +50,13 @@ BEGIN
         UPDATE dlock_locks SET last_token = v_last, last_place = v_place, base = v_place, head = v_place + 1,
             used_at = IF(used_at > v_now - INTERVAL 1 MINUTE, used_at, v_now)
           WHERE prefix = p_prefix AND name = v_name;
-        SET v_done = CONCAT(v_done, v_k, ':', v_last, ',');
+        SET v_cut = v_cut + (ROW_COUNT() <> 1), v_done = CONCAT(v_done, v_k, ':', v_last, ',');
       END IF;
     END IF;
   END WHILE;
+  IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+    SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
+  END IF;
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_done;
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);

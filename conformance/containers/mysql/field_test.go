@@ -37,6 +37,7 @@ func TestMySQLField(t *testing.T) {
 			part{"a queue full of the dead", mysqlManyDead},
 			part{"a busy pool", mysqlBusyPool},
 			part{"rights to migrate", mysqlRightsToMigrate},
+			part{"statements are cut short", mysqlCutShort},
 		)
 		// what locks all tables, or kills, or compares times
 		inTurn(t, migrated(t, s),
