@@ -11,7 +11,7 @@ BEGIN
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
   DECLARE v_first, v_mine, v_token, v_owners, v_exclusive, v_permits, v_semaphore, v_owned, v_covered, v_limit, v_broken, v_hint BIGINT;
   DECLARE v_ahead BINARY(16);
-  DECLARE v_state, v_cut INT DEFAULT 0;
+  DECLARE v_state, v_changes, v_inserted, v_cut INT DEFAULT 0;
   DECLARE v_result VARCHAR(10) CHARACTER SET ascii;
   DECLARE v_others, v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
@@ -32,12 +32,13 @@ BEGIN
     SET v_result = IF(p_wait < 0 OR p_owner <> p_id, 'lost', 'new'), v_base = v_place + 1, v_side = 0;
   ELSE
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
-    SELECT place, state + 0, broken, token INTO v_mine, v_state, v_broken, v_token FROM dlock_requests
+    SELECT place, state + 0, broken, token, state <> 'holding' OR ttl_us <> p_ttl OR expires_at <> v_now + INTERVAL p_ttl MICROSECOND
+      INTO v_mine, v_state, v_broken, v_token, v_changes FROM dlock_requests
       WHERE id = p_id AND prefix = p_prefix AND name = p_name;
     IF v_state IN (2, 3) AND NOT v_broken THEN -- it holds
       UPDATE dlock_requests SET state = 'holding', ttl_us = p_ttl, expires_at = v_now + INTERVAL p_ttl MICROSECOND
         WHERE prefix = p_prefix AND name = p_name AND place = v_mine;
-      SET v_cut = ROW_COUNT() <> 1, v_result = 'granted';
+      SET v_cut = v_changes AND ROW_COUNT() <> 1, v_result = 'granted';
     ELSEIF v_state > 1 OR p_wait < 0 THEN
       SET v_result = 'lost';
     ELSE
@@ -88,9 +89,9 @@ BEGIN
       VALUES (p_prefix, p_name, IF(v_result = 'join', -v_side, v_place), p_id, p_owner, p_client, IF(p_shared, 'shared', 'exclusive'), v_limit,
         IF(v_result = 'arrived', 'waiting', 'holding'), FALSE, p_fixed, v_token, p_ttl,
         v_now + INTERVAL IF(v_result = 'arrived', 10000000, p_ttl) MICROSECOND, IF(v_result = 'arrived', v_now + INTERVAL 10 SECOND, NULL), v_now, p_label);
-    SET v_first = -1, v_result = IF(v_result = 'arrived', 'arrived', 'granted');
+    SET v_inserted = 1, v_result = IF(v_result = 'arrived', 'arrived', 'granted');
   END IF;
-  IF v_first = -1 OR LENGTH(v_news) > 0 THEN
+  IF v_inserted OR LENGTH(v_news) > 0 THEN
     UPDATE dlock_locks SET last_token = v_last, last_place = v_place, last_side = v_side, base = v_base, head = v_head,
         -- once a minute, so that its index has little to do
         used_at = IF(used_at > v_now - INTERVAL 1 MINUTE, used_at, v_now)
