@@ -195,10 +195,13 @@
 //     another connection. Acquire, renew and break write absolute state. A release that is sent
 //     again finds nothing: that is success if an earlier copy was sent and the hold cannot have
 //     expired.
-//   - A KILL QUERY cuts a statement short without an error, and the procedure goes on (MariaDB 11
-//     does so with an UPDATE or a DELETE): before it commits, each procedure compares how many rows
-//     it wrote with how many it had to. If they differ it rolls back and says 1317, as if it had
-//     been told of the kill. No decision hangs on EXISTS, which such a statement finds false.
+//   - A KILL QUERY cuts a statement short without an error, and the procedure goes on. MariaDB 11
+//     does so: an UPDATE or a DELETE writes no row, or some; a read with LIMIT finds nothing, and
+//     EXISTS may be false; aggregates and reads by a unique key are not cut. So whatever says who
+//     holds is checked once it was written, and what a read with LIMIT did not find is looked for
+//     by an aggregate. If something is missing the procedure rolls back and says 1317, as if it had
+//     been told of the kill. What is not checked only removes the dead, whom the next call finds
+//     again, or says whose bell to listen to.
 //   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a
 //     TTL, under which it creates nothing.
 //   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed

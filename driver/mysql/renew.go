@@ -3,7 +3,9 @@ package mysql
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,11 +55,13 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 		}
 		return
 	}
-	waits := map[string]string{} // by ID, of what stands: 1 if it waits, 0 if it was renewed
-	for _, row := range c.sets[0] {
-		waits[row[0]] = row[1]
+	waits, all, err := parseRenewals(c.sets)
+	if err != nil {
+		for _, at := range which {
+			res[at].Err = err
+		}
+		return
 	}
-	_, all := waits["all"] // instead of each: all were renewed
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, at := range which {
@@ -74,4 +78,26 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 			}
 		}
 	}
+}
+
+// parseRenewals reads the answer to dlock_renew: that all were renewed, or, by ID, of what stands,
+// 1 if it waits and 0 if it was renewed. A list that has fewer than the server counted was cut
+// short: who is missing in it is not lost.
+func parseRenewals(sets results) (waits map[string]string, all bool, err error) {
+	if len(sets) == 0 || len(sets[0]) != 1 || len(sets[0][0]) != 2 {
+		return nil, false, fmt.Errorf("unexpected answer %q", sets)
+	}
+	if sets[0][0][0] == "all" {
+		return nil, true, nil
+	}
+	waits = map[string]string{}
+	if len(sets) == 2 {
+		for _, row := range sets[1] {
+			waits[row[0]] = row[1]
+		}
+	}
+	if n, err := strconv.Atoi(sets[0][0][1]); err != nil || len(waits) < n {
+		return nil, false, fmt.Errorf("%s stand, and %d are listed: the statement was cut short", sets[0][0][1], len(waits))
+	}
+	return waits, false, nil
 }

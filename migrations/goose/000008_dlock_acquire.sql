@@ -26,8 +26,10 @@ BEGIN
   CALL dlock_enter(v_rows, v_tables, v_safe, v_time);
   CALL dlock_begin(p_prefix, p_name, TRUE, v_last, v_place, v_side, v_base, v_head, v_now);
 
-  SELECT place INTO v_first FROM dlock_requests FORCE INDEX (PRIMARY)
-    WHERE prefix = p_prefix AND name = p_name AND (place >= -v_side AND place < 0 OR place >= v_base) LIMIT 1;
+  SELECT MIN(place) INTO v_first FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= v_base;
+  IF v_first IS NULL AND v_side > 0 THEN
+    SELECT MAX(place) INTO v_first FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= -v_side AND place < 0;
+  END IF;
   IF v_first IS NULL THEN -- nobody is there, which is most often so
     SET v_result = IF(p_wait < 0 OR p_owner <> p_id, 'lost', 'new'), v_base = v_place + 1, v_side = 0;
   ELSE
@@ -64,8 +66,7 @@ BEGIN
         SET v_result = 'conflict';
       ELSE
         SET v_first = NULL, v_permits = IF(p_permits > 0, LEAST(p_permits, COALESCE(v_permits, p_permits)), v_permits);
-        SELECT place INTO v_first FROM dlock_requests FORCE INDEX (PRIMARY)
-          WHERE prefix = p_prefix AND name = p_name AND place >= v_head LIMIT 1;
+        SELECT MIN(place) INTO v_first FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= v_head;
         SET v_result = IF(v_first IS NULL AND (v_owners = 0 OR p_shared AND v_exclusive = 0 AND v_owners < COALESCE(v_permits, v_owners + 1)), 'new',
           IF(p_wait, 'arrived', 'held'));
       END IF;
@@ -96,7 +97,10 @@ BEGIN
         -- once a minute, so that its index has little to do
         used_at = IF(used_at > v_now - INTERVAL 1 MINUTE, used_at, v_now)
       WHERE prefix = p_prefix AND name = p_name;
-    SET v_cut = v_cut OR ROW_COUNT() <> 1;
+    IF ROW_COUNT() <> 1 THEN -- unless dlock_settle wrote it
+      SELECT v_cut OR COUNT(*) = 0 INTO v_cut FROM dlock_locks WHERE prefix = p_prefix AND name = p_name
+        AND last_token = v_last AND last_place = v_place AND last_side = v_side AND base = v_base AND head = v_head;
+    END IF;
   END IF;
   IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
     SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';

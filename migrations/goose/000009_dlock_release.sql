@@ -33,8 +33,10 @@ BEGIN
         SET v_result = -1, p_tombstone = GREATEST(p_tombstone, v_ttl);
       END IF;
     END IF;
-    SELECT place INTO v_other FROM dlock_requests FORCE INDEX (PRIMARY)
-      WHERE prefix = p_prefix AND name = p_name AND (place >= -v_side AND place < 0 OR place >= v_base) LIMIT 1;
+    SELECT MIN(place) INTO v_other FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= v_base;
+    IF v_other IS NULL AND v_side > 0 THEN
+      SELECT MAX(place) INTO v_other FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= -v_side AND place < 0;
+    END IF;
     IF v_other IS NOT NULL THEN
       CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
     END IF;
@@ -47,7 +49,10 @@ BEGIN
     END IF;
     IF p_tombstone > 0 OR LENGTH(v_news) > 0 THEN
       UPDATE dlock_locks SET last_token = v_last, last_side = v_side, head = v_head WHERE prefix = p_prefix AND name = p_name;
-      SET v_cut = v_cut OR ROW_COUNT() <> 1;
+      IF ROW_COUNT() <> 1 THEN -- unless dlock_settle wrote it
+        SELECT v_cut OR COUNT(*) = 0 INTO v_cut FROM dlock_locks
+          WHERE prefix = p_prefix AND name = p_name AND last_token = v_last AND last_side = v_side AND head = v_head;
+      END IF;
     END IF;
   END IF;
   IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on

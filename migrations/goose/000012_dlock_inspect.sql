@@ -7,6 +7,7 @@ COMMENT 'Returns the requests, holders first, in order of arrival, and then whom
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
+  DECLARE v_cut INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
   DECLARE v_time DOUBLE;
@@ -22,7 +23,10 @@ BEGIN
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
     IF LENGTH(v_news) > 0 THEN
       UPDATE dlock_locks SET last_token = v_last, head = v_head WHERE prefix = p_prefix AND name = p_name;
-      IF ROW_COUNT() <> 1 THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+      IF ROW_COUNT() <> 1 THEN -- unless dlock_settle wrote it
+        SELECT COUNT(*) = 0 INTO v_cut FROM dlock_locks WHERE prefix = p_prefix AND name = p_name AND last_token = v_last AND head = v_head;
+      END IF;
+      IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
         SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
       END IF;
     END IF;

@@ -13,6 +13,8 @@ BEGIN
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = TRUE;
   SET o_news = X'';
 
+  -- KILL QUERY may leave an UPDATE or a DELETE undone, or make a read with LIMIT find nothing, and let the procedure go on (MariaDB). So writes are
+  -- checked, and so is that nothing was found. What is not checked does no harm.
   REPEAT
     SET v_full = FALSE, v_end = FALSE, v_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', io_now);
     SELECT COALESCE(SUM(expires_at <= io_now), 0), SUM(expires_at <= io_now AND state = 'granted'),
@@ -52,12 +54,23 @@ BEGIN
         INTO v_place, v_id, v_client, v_shared, v_limit, v_ttl, v_alive, v_seen FROM dlock_requests FORCE INDEX (PRIMARY)
         WHERE prefix = p_prefix AND name = p_name AND place >= io_head ORDER BY place LIMIT 1;
       IF v_end THEN
-        LEAVE queue;
+        SELECT MIN(place) INTO v_place FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= io_head;
+        IF v_place IS NULL THEN
+          LEAVE queue;
+        END IF;
+        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
       END IF;
       IF NOT v_alive THEN -- the dead up to the first who lives go in one statement
         SELECT place INTO v_place FROM dlock_requests FORCE INDEX (PRIMARY)
           WHERE prefix = p_prefix AND name = p_name AND place > v_place AND expires_at > io_now ORDER BY place LIMIT 1;
-        SET v_place = IF(v_end, ~0 >> 1, v_place), v_end = FALSE;
+        IF v_end THEN
+          SELECT COUNT(*) INTO v_alive FROM dlock_requests FORCE INDEX (PRIMARY)
+            WHERE prefix = p_prefix AND name = p_name AND place > v_place AND expires_at > io_now;
+          IF v_alive > 0 THEN
+            SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
+          END IF;
+          SET v_place = ~0 >> 1, v_end = FALSE;
+        END IF;
         SELECT COUNT(*) INTO v_expired FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
           WHERE prefix = p_prefix AND name = p_name AND place >= io_head AND place < v_place LIMIT v_most) d;
         DELETE FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= io_head AND place < v_place ORDER BY place LIMIT v_expired;
@@ -79,7 +92,7 @@ BEGIN
       UPDATE dlock_requests SET state = IF(v_told, 'holding', 'granted'), token = io_token, waits_until = NULL,
           expires_at = io_now + INTERVAL IF(v_told OR v_seen, ttl_us, LEAST(ttl_us, p_window)) MICROSECOND
         WHERE prefix = p_prefix AND name = p_name AND place = v_place;
-      IF ROW_COUNT() <> 1 THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
+      IF ROW_COUNT() <> 1 THEN
         SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';
       END IF;
       IF v_exclusive > 0 THEN

@@ -33,7 +33,10 @@ BEGIN
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
     IF p_force OR LENGTH(v_news) > 0 THEN
       UPDATE dlock_locks SET last_token = v_last, last_side = v_side, head = v_head WHERE prefix = p_prefix AND name = p_name;
-      SET v_cut = v_cut + (ROW_COUNT() <> 1);
+      IF ROW_COUNT() <> 1 THEN -- unless dlock_settle wrote it
+        SELECT v_cut OR COUNT(*) = 0 INTO v_cut FROM dlock_locks
+          WHERE prefix = p_prefix AND name = p_name AND last_token = v_last AND last_side = v_side AND head = v_head;
+      END IF;
     END IF;
     IF v_cut THEN -- KILL QUERY may leave a statement undone, and let the procedure go on
       SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';

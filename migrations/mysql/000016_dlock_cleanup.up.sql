@@ -35,9 +35,12 @@ BEGIN
     -- not EXISTS, which is false in a statement that KILL QUERY cuts short
     SELECT COUNT(*) INTO v_stand FROM dlock_requests WHERE prefix = v_prefix AND name = v_name AND expires_at > v_now;
     IF v_last <= v_oldest AND v_stand = 0 THEN
-      DELETE FROM dlock_requests WHERE prefix = v_prefix AND name = v_name;
-      DELETE FROM dlock_locks WHERE prefix = v_prefix AND name = v_name;
-      SET v_n = v_n + 1;
+      DELETE FROM dlock_requests WHERE prefix = v_prefix AND name = v_name AND expires_at <= v_now;
+      SELECT COUNT(*) INTO v_stand FROM dlock_requests WHERE prefix = v_prefix AND name = v_name;
+      IF v_stand = 0 THEN -- none was renewed meanwhile
+        DELETE FROM dlock_locks WHERE prefix = v_prefix AND name = v_name;
+        SET v_n = v_n + 1;
+      END IF;
     END IF;
     COMMIT AND NO CHAIN NO RELEASE;
   END LOOP;

@@ -37,11 +37,11 @@ func TestMySQLField(t *testing.T) {
 			part{"a queue full of the dead", mysqlManyDead},
 			part{"a busy pool", mysqlBusyPool},
 			part{"rights to migrate", mysqlRightsToMigrate},
-			part{"statements are cut short", mysqlCutShort},
 		)
 		// what locks all tables, or kills, or compares times
 		inTurn(t, migrated(t, s),
 			part{"queries are killed beside the user's work", mysqlKilledQueries},
+			part{"statements are cut short", mysqlCutShort},
 			part{"a backup", mysqlBackup},
 			part{"a permit for another client", mysqlPermits},
 		)
