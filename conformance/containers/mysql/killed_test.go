@@ -55,7 +55,8 @@ var unchecked = map[string]string{
 func TestMySQLUndone(t *testing.T) {
 	t.Parallel()
 	statement := regexp.MustCompile(`\b(UPDATE (dlock_|JSON_TABLE)|DELETE FROM|SELECT)[^;]*`)
-	whole := regexp.MustCompile(`^SELECT (v_cut OR )?(COUNT|MIN|MAX|SUM|COALESCE)\(`) // never cut short
+	// never cut short
+	whole := regexp.MustCompile(`^SELECT (v_cut OR )?(COUNT|MIN|MAX|SUM|COALESCE)\(`)
 	type undone struct{ name, procedure, whole, text string }
 	var all []undone
 	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
@@ -143,8 +144,8 @@ func withoutRow(t *testing.T, conn *sql.Conn) (err error) {
 	return err
 }
 
-// mysqlCutShort: whatever statement of a procedure a KILL QUERY finds, no two hold, and the names go
-// on afterwards. (On MariaDB 11 each thousand kills here leave one or two writes undone.)
+// mysqlCutShort: whatever statement of a procedure a KILL QUERY finds, no two hold, and the names
+// go on afterwards. (On MariaDB 11 each thousand kills here leave one or two writes undone.)
 func mysqlCutShort(t *service.Trial, s *service.Server) {
 	const user, names = "cut", 8
 	enough := int64(conformance.Longer(500))
@@ -192,7 +193,7 @@ func mysqlCutShort(t *service.Trial, s *service.Server) {
 		}
 	}
 	for range 2 {
-		wg.Go(func() { // one in two of the calls, wherever it is: they wait for longer with each time
+		wg.Go(func() { // one in two of the calls: they wait for longer with each time
 			for kills.Load() < enough && ctx.Err() == nil {
 				var ids string
 				_ = root.QueryRow("SELECT COALESCE(GROUP_CONCAT(id), '') FROM information_schema.processlist WHERE user = ? AND command = 'Query' AND RAND() < 0.5", user).Scan(&ids)
@@ -206,7 +207,8 @@ func mysqlCutShort(t *service.Trial, s *service.Server) {
 		})
 	}
 	await.Within(t, 5*time.Minute, "queries were killed", func() bool { return kills.Load() >= enough })
-	for name := range names { // a release that was killed for too long leaves its hold until its time is over
+	// a release that was killed for too long leaves its hold until its time is over
+	for name := range names {
 		killed := turns[name].Load()
 		await.Within(t, 3*time.Minute, fmt.Sprint("cut/", name, " goes on"), func() bool { return turns[name].Load() >= killed+3 })
 	}
