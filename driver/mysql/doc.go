@@ -200,8 +200,8 @@
 //     EXISTS may be false; aggregates and reads by a unique key are not cut. So whatever says who
 //     holds is checked once it was written, and what a read with LIMIT did not find is looked for
 //     by an aggregate. If something is missing the procedure rolls back and says 1317, as if it had
-//     been told of the kill. What is not checked only removes the dead, whom the next call finds
-//     again, or says whose bell to listen to.
+//     been told of the kill. What is not checked only removes those whose time is over, whom the
+//     next call finds again, or says whose bell to listen to. Lists say how many they should have.
 //   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a
 //     TTL, under which it creates nothing.
 //   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed

@@ -17,6 +17,13 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	if err := b.ask(ctx, name, c); err != nil {
 		return driver.Queue{}, err
 	}
+	last, err := c.sets.single(2)
+	if err != nil {
+		return driver.Queue{}, err
+	}
+	if err := whole(c.sets[0], last[1]); err != nil {
+		return driver.Queue{}, err
+	}
 	var q driver.Queue
 	for _, row := range c.sets[0] {
 		e, err := parseEntry(name, row)
@@ -84,6 +91,13 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 func (b *Backend) List(ctx context.Context) ([]string, error) {
 	c := newCall("list", b.prefix)
 	if err := b.ask(ctx, "", c); err != nil {
+		return nil, err
+	}
+	last, err := c.sets.single(1)
+	if err != nil {
+		return nil, err
+	}
+	if err := whole(c.sets[0], last[0]); err != nil {
 		return nil, err
 	}
 	var names []string

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,23 +80,17 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 }
 
 // parseRenewals reads the answer to dlock_renew: that all were renewed, or, by ID, of what stands,
-// 1 if it waits and 0 if it was renewed. A list that has fewer than the server counted was cut
-// short: who is missing in it is not lost.
+// 1 if it waits and 0 if it was renewed.
 func parseRenewals(sets results) (waits map[string]string, all bool, err error) {
-	if len(sets) == 0 || len(sets[0]) != 1 || len(sets[0][0]) != 2 {
-		return nil, false, fmt.Errorf("unexpected answer %q", sets)
-	}
-	if sets[0][0][0] == "all" {
+	if len(sets) == 1 && len(sets[0]) == 1 && sets[0][0][0] == "all" {
 		return nil, true, nil
 	}
+	if len(sets) != 2 || len(sets[0]) != 1 || len(sets[0][0]) != 2 || sets[0][0][0] != "stand" {
+		return nil, false, fmt.Errorf("unexpected answer %q", sets)
+	}
 	waits = map[string]string{}
-	if len(sets) == 2 {
-		for _, row := range sets[1] {
-			waits[row[0]] = row[1]
-		}
+	for _, row := range sets[1] {
+		waits[row[0]] = row[1]
 	}
-	if n, err := strconv.Atoi(sets[0][0][1]); err != nil || len(waits) < n {
-		return nil, false, fmt.Errorf("%s stand, and %d are listed: the statement was cut short", sets[0][0][1], len(waits))
-	}
-	return waits, false, nil
+	return waits, false, whole(sets[1], sets[0][0][1])
 }

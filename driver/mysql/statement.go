@@ -72,3 +72,12 @@ func (r results) single(columns int) ([]string, error) {
 	}
 	return nil, fmt.Errorf("unexpected answer %q", r)
 }
+
+// whole returns an error if a list has another number of rows than the server counted: what is
+// missing in it is not known to be missing at the server.
+func whole(list [][]string, counted string) error {
+	if counted != strconv.Itoa(len(list)) {
+		return fmt.Errorf("the server listed %d of %s: the statement was cut short; ask again", len(list), counted)
+	}
+	return nil
+}

@@ -9,7 +9,7 @@ COMMENT 'p_wait: 1 wait, 0 do not, -1 only resume what holds. Returns: granted, 
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
-  DECLARE v_first, v_mine, v_token, v_owners, v_exclusive, v_permits, v_semaphore, v_owned, v_covered, v_limit, v_broken, v_hint BIGINT;
+  DECLARE v_there, v_mine, v_token, v_owners, v_exclusive, v_permits, v_semaphore, v_owned, v_covered, v_limit, v_broken, v_hint BIGINT;
   DECLARE v_ahead BINARY(16);
   DECLARE v_state, v_changes, v_inserted, v_cut INT DEFAULT 0;
   DECLARE v_result VARCHAR(10) CHARACTER SET ascii;
@@ -26,11 +26,9 @@ BEGIN
   CALL dlock_enter(v_rows, v_tables, v_safe, v_time);
   CALL dlock_begin(p_prefix, p_name, TRUE, v_last, v_place, v_side, v_base, v_head, v_now);
 
-  SELECT MIN(place) INTO v_first FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= v_base;
-  IF v_first IS NULL AND v_side > 0 THEN
-    SELECT MAX(place) INTO v_first FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= -v_side AND place < 0;
-  END IF;
-  IF v_first IS NULL THEN -- nobody is there, which is most often so
+  SELECT COUNT(*) INTO v_there FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
+    WHERE prefix = p_prefix AND name = p_name AND (place >= -v_side AND place < 0 OR place >= v_base) LIMIT 1) d;
+  IF v_there = 0 THEN -- nobody is there, which is most often so
     SET v_result = IF(p_wait < 0 OR p_owner <> p_id, 'lost', 'new'), v_base = v_place + 1, v_side = 0;
   ELSE
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
@@ -65,9 +63,10 @@ BEGIN
       ELSEIF v_owners > 0 AND v_semaphore <> (p_shared AND p_permits > 0) THEN
         SET v_result = 'conflict';
       ELSE
-        SET v_first = NULL, v_permits = IF(p_permits > 0, LEAST(p_permits, COALESCE(v_permits, p_permits)), v_permits);
-        SELECT MIN(place) INTO v_first FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= v_head;
-        SET v_result = IF(v_first IS NULL AND (v_owners = 0 OR p_shared AND v_exclusive = 0 AND v_owners < COALESCE(v_permits, v_owners + 1)), 'new',
+        SET v_there = NULL, v_permits = IF(p_permits > 0, LEAST(p_permits, COALESCE(v_permits, p_permits)), v_permits);
+        SELECT COUNT(*) INTO v_there FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
+          WHERE prefix = p_prefix AND name = p_name AND place >= v_head LIMIT 1) d;
+        SET v_result = IF(v_there = 0 AND (v_owners = 0 OR p_shared AND v_exclusive = 0 AND v_owners < COALESCE(v_permits, v_owners + 1)), 'new',
           IF(p_wait, 'arrived', 'held'));
       END IF;
     END IF;

@@ -27,8 +27,11 @@ BEGIN
   IF v_n = p_n THEN
     SELECT 'all', 0;
   ELSE
-    -- KILL QUERY may leave a statement undone, and let the procedure go on: then some that hold have less time than they were to get, or the list is short
-    SELECT COUNT(*), COALESCE(SUM(r.state IN ('granted', 'holding') AND r.expires_at < v_now + INTERVAL p_ttl MICROSECOND), 0) INTO v_n, v_cut
+    -- KILL QUERY may leave a statement undone, and let the procedure go on: then some that hold have less time than they were to get, or the list is short.
+    -- Both reads see the same, whoever gives back meanwhile.
+    SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+    START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY;
+    SELECT COUNT(*), COALESCE(SUM(r.state = 'granted' OR r.state = 'holding' AND r.expires_at < v_now + INTERVAL p_ttl MICROSECOND), 0) INTO v_n, v_cut
       FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (hex CHAR(32) PATH '$')) j STRAIGHT_JOIN dlock_requests r ON r.id = UNHEX(j.hex)
       WHERE r.state IN ('waiting', 'granted', 'holding') AND r.broken = FALSE AND r.expires_at > v_now;
     IF v_cut > 0 THEN
@@ -38,7 +41,7 @@ BEGIN
     SELECT LOWER(HEX(r.id)), r.state = 'waiting'
       FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (hex CHAR(32) PATH '$')) j STRAIGHT_JOIN dlock_requests r ON r.id = UNHEX(j.hex)
       WHERE r.state IN ('waiting', 'granted', 'holding') AND r.broken = FALSE AND r.expires_at > v_now;
-    ROLLBACK AND NO CHAIN NO RELEASE;
+    COMMIT AND NO CHAIN NO RELEASE;
   END IF;
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
 END;

@@ -3,11 +3,11 @@
 CREATE PROCEDURE IF NOT EXISTS dlock_inspect(
   IN p_prefix VARBINARY(255), IN p_name VARBINARY(255), IN p_client BINARY(16), IN p_window BIGINT)
 SQL SECURITY INVOKER
-COMMENT 'Returns the requests, holders first, in order of arrival, and then whom it granted'
+COMMENT 'Returns the requests, holders first, in order of arrival, and then whom it granted, and how many requests there are'
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
-  DECLARE v_cut INT DEFAULT 0;
+  DECLARE v_n, v_cut INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
   DECLARE v_time DOUBLE;
@@ -32,12 +32,17 @@ BEGIN
     END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
+  -- KILL QUERY may cut the list short: it is counted, too
+  SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+  START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY;
+  SELECT COUNT(*) INTO v_n FROM dlock_requests
+    WHERE prefix = p_prefix AND name = p_name AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now;
   SELECT HEX(id), HEX(owner), HEX(client), mode = 'shared', permits, token, ttl_us, fixed, broken,
       TIMESTAMPDIFF(MICROSECOND, v_now, expires_at), TIMESTAMPDIFF(MICROSECOND, arrived_at, v_now), HEX(label)
     FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now
     ORDER BY place;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SELECT v_news;
+  COMMIT AND NO CHAIN NO RELEASE;
+  SELECT v_news, v_n;
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);
 END;
 -- +goose StatementEnd

@@ -42,8 +42,8 @@ BEGIN
         SET v_cut = v_cut + (ROW_COUNT() <> 1), v_done = CONCAT(v_done, v_k, ':0,');
       END IF;
     ELSEIF v_last IS NOT NULL THEN
-      SELECT MAX(place) INTO v_there FROM dlock_requests WHERE prefix = p_prefix AND name = v_name AND place = v_place;
-      IF v_there IS NULL THEN
+      SELECT COUNT(*) INTO v_there FROM dlock_requests WHERE prefix = p_prefix AND name = v_name AND place = v_place;
+      IF v_there = 0 THEN
         SET v_place = v_place + 1, v_last = GREATEST(v_last + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', v_now));
         INSERT INTO dlock_requests (prefix, name, place, id, owner, client, mode, permits, state, broken, fixed, token, ttl_us, expires_at, waits_until, arrived_at, label)
           VALUES (p_prefix, v_name, v_place, v_id, v_id, UNHEX(SUBSTRING_INDEX(SUBSTRING_INDEX(v_call, ',', 4), ',', -1)), IF(SUBSTRING_INDEX(SUBSTRING_INDEX(v_call, ',', 5), ',', -1) = '1', 'shared', 'exclusive'),

@@ -14,7 +14,7 @@ BEGIN
   SET o_news = X'';
 
   -- KILL QUERY may leave an UPDATE or a DELETE undone, or make a read with LIMIT find nothing, and let the procedure go on (MariaDB). So writes are
-  -- checked, and so is that nothing was found. What is not checked does no harm.
+  -- checked, and so is that nothing was found. What is not checked removes those whose time is over, whom the next call finds again.
   REPEAT
     SET v_full = FALSE, v_end = FALSE, v_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', io_now);
     SELECT COALESCE(SUM(expires_at <= io_now), 0), SUM(expires_at <= io_now AND state = 'granted'),
@@ -54,8 +54,9 @@ BEGIN
         INTO v_place, v_id, v_client, v_shared, v_limit, v_ttl, v_alive, v_seen FROM dlock_requests FORCE INDEX (PRIMARY)
         WHERE prefix = p_prefix AND name = p_name AND place >= io_head ORDER BY place LIMIT 1;
       IF v_end THEN
-        SELECT MIN(place) INTO v_place FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= io_head;
-        IF v_place IS NULL THEN
+        SELECT COUNT(*) INTO v_place FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
+          WHERE prefix = p_prefix AND name = p_name AND place >= io_head LIMIT 1) d;
+        IF v_place = 0 THEN
           LEAVE queue;
         END IF;
         SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'a statement was cut short';

@@ -5,7 +5,7 @@ COMMENT 'p_tombstone: for how long (µs) copies of its acquire create nothing, o
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
-  DECLARE v_mine, v_other, v_ttl BIGINT;
+  DECLARE v_mine, v_others, v_ttl BIGINT;
   DECLARE v_state, v_alive, v_broken, v_result, v_cut INT DEFAULT 0;
   DECLARE v_news LONGTEXT CHARACTER SET ascii DEFAULT X'';
   DECLARE v_rows, v_tables, v_safe INT; -- as they were in the session
@@ -31,11 +31,9 @@ BEGIN
         SET v_result = -1, p_tombstone = GREATEST(p_tombstone, v_ttl);
       END IF;
     END IF;
-    SELECT MIN(place) INTO v_other FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= v_base;
-    IF v_other IS NULL AND v_side > 0 THEN
-      SELECT MAX(place) INTO v_other FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND place >= -v_side AND place < 0;
-    END IF;
-    IF v_other IS NOT NULL THEN
+    SELECT COUNT(*) INTO v_others FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
+      WHERE prefix = p_prefix AND name = p_name AND (place >= -v_side AND place < 0 OR place >= v_base) LIMIT 1) d;
+    IF v_others > 0 THEN
       CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
     END IF;
     IF p_tombstone > 0 THEN

@@ -491,10 +491,10 @@ func stopClocks(t *testing.T, db *sql.DB) {
 	execute(t, db, "DROP PROCEDURE dlock_enter", strings.Replace(string(enter), runs, "SET o_time = NULL", 1))
 }
 
-// TestMySQLFollowsTheRule plays random histories on the procedures and on a model that asks
-// driver.Queue, and compares every answer, every grant and all that stands, after each step.
-func TestMySQLFollowsTheRule(t *testing.T) {
-	seed, histories := rand.Uint64(), conformance.Longer(120)
+// seedOf is the seed of random histories: another one each time, unless DLOCK_SEED says which.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
 	if text := os.Getenv("DLOCK_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -503,6 +503,13 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 		seed = n
 	}
 	t.Logf("DLOCK_SEED=%d", seed)
+	return seed
+}
+
+// TestMySQLFollowsTheRule plays random histories on the procedures and on a model that asks
+// driver.Queue, and compares every answer, every grant and all that stands, after each step.
+func TestMySQLFollowsTheRule(t *testing.T) {
+	seed, histories := seedOf(t), conformance.Longer(120)
 	played := tellingSQLHistories(seed, histories, 5*histories)
 	onShared(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)

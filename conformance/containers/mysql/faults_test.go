@@ -44,6 +44,7 @@ func TestMySQLFaults(t *testing.T) {
 			part{"a row that is blocked", mysqlBlockedRow},
 			part{"a ghost waiter", mysqlGhost},
 			part{"a stopped client", mysqlStoppedClient},
+			part{"renewals beside releases", mysqlRenewsBeside},
 			part{"a grant that was found", mysqlFound},
 			part{"bells", mysqlBells},
 			part{"calls that travel together", mysqlTogether},
@@ -1229,4 +1230,44 @@ func (p *travellers) twoClients() {
 // mysqlRestart: the server is killed and started again, on its data.
 func mysqlRestart(t testing.TB, s *service.Server) {
 	steps.AcrossRestart(t, s, sideOf(t, s), steps.ClientOf(t, sideOf(t, s), dlock.TTL(time.Minute)), steps.ClientOf(t, sideOf(t, s), dlock.TTL(time.Minute)))
+}
+
+// mysqlRenewsBeside: what is given back while others are renewed with it makes nothing uncertain.
+func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
+	const many, abreast = 600, 8
+	b := sideOf(t, s)
+	all := make([]driver.Request, many)
+	each := func(n int, f func(r driver.Request)) {
+		var wg sync.WaitGroup
+		for i := range abreast {
+			wg.Go(func() {
+				for j := i; j < n; j += abreast {
+					f(all[j])
+				}
+			})
+		}
+		wg.Wait()
+	}
+	for i := range all {
+		all[i] = steps.Asked(b, fmt.Sprint("beside/", i), 10*time.Minute)
+	}
+	each(many, func(r driver.Request) { steps.Acquired(t, b, r) })
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer over.Store(true)
+		each(many/2, func(r driver.Request) { steps.Released(t, b, r) })
+	})
+	renewals := 0
+	for ; !over.Load(); renewals++ {
+		for i, n := range b.Renew(t.Context(), all) {
+			if n.Err != nil && (i >= many/2 || !errors.Is(n.Err, driver.ErrLost)) {
+				t.Errorf("renewal %d, of one that is given back: %t: %v", renewals, i < many/2, n.Err)
+				over.Store(true)
+				break
+			}
+		}
+	}
+	wg.Wait()
+	t.Logf("%d renewals", renewals)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
@@ -89,9 +88,7 @@ func TestMySQLUndone(t *testing.T) {
 	if len(left) > 0 || len(all) < 16 {
 		t.Fatalf("found %d statements, and none that are %v", len(all), slices.Collect(maps.Keys(left)))
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	histories := tellingSQLHistories(seed, 80, 400)
+	histories := append([]*sqlHistory{rareHistory()}, tellingSQLHistories(seedOf(t), 100, 400)...)
 	onShared(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)
 		d.MultiStatements = true
@@ -130,6 +127,33 @@ func TestMySQLUndone(t *testing.T) {
 			execute(t, conn, "DROP PROCEDURE "+u.procedure, u.whole)
 		}
 	})
+}
+
+// rareHistory has what hardly happens in those that chance invents: who waits tries instead, an
+// inspection grants, and the dead stand in front of one who lives.
+func rareHistory() *sqlHistory {
+	const start = 1_700_000_000_000_000
+	h := &sqlHistory{name: "rare", window: 1_000_000}
+	ask := func(who byte, ttl time.Duration) driver.Request {
+		id := driver.ID{who}
+		return driver.Request{ID: id, Owner: id, Client: driver.ID{who, 1}, TTL: ttl, Wait: true}
+	}
+	step := func(at time.Duration, kind string, r driver.Request) {
+		h.steps = append(h.steps, sqlStep{at: start + at.Microseconds(), kind: kind, r: r})
+	}
+	first, second, dies, lives := ask(1, time.Second), ask(2, 30*time.Second), ask(3, time.Minute), ask(4, time.Minute)
+	tries := ask(5, time.Minute)
+	step(0, "acquire", first)
+	step(1*time.Millisecond, "acquire", tries)
+	tries.Wait = false
+	step(2*time.Millisecond, "acquire", tries)
+	step(3*time.Millisecond, "acquire", second)
+	step(1500*time.Millisecond, "inspect", first) // it has expired
+	step(1600*time.Millisecond, "acquire", second)
+	step(2*time.Second, "acquire", dies)
+	step(11*time.Second, "acquire", lives)
+	step(13*time.Second, "release", second)
+	return h
 }
 
 // withoutRow asks for a lock that somebody holds, and whose row was removed.
