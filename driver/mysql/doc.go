@@ -164,8 +164,9 @@
 // A connection is used for one CALL, which leaves nothing in it. The CALL ends the transaction that
 // it finds and its own. It puts back the settings of the session that it changes (dlock_enter,
 // dlock_leave), so that no wait for a row or a table is longer than 2 s, and the session's clock
-// runs. Whoever kills the query, or ends its time, keeps the CALL from doing so, since no handler
-// of a procedure runs then. So a connection goes back to its pool after a whole answer only:
+// runs. Whoever kills the query, or ends its time, keeps the CALL from doing so: no handler of a
+// procedure that was told of it runs. So a connection goes back to its pool after a whole answer
+// only:
 //
 //	idle ── CALL ──► busy ── answer ──► idle
 //	                   └── an error of any kind, the end of its time ──► closed
