@@ -146,6 +146,9 @@ func inspectTrue(e *env) {
 	e.becomes(name, 1, 1)
 	pause(e.shortTTL / 4)
 	q := e.inspect(name)
+	if len(q.Holders()) != 1 || len(q.Waiters()) != 1 {
+		e.Fatalf("Inspect shows %s; one holds and one waits", show(q))
+	}
 	for i, want := range []driver.Request{holder, waiter} {
 		got := append(q.Holders(), q.Waiters()...)[i]
 		r := got.Request

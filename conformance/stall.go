@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,11 @@ func (r *lawRun) run(f func()) bool {
 	done, whole := make(chan struct{}), false
 	go func() { // Fatalf ends this goroutine, and not the law
 		defer close(done)
+		defer func() { // it would end the tests of all others too
+			if p := recover(); p != nil {
+				r.T.Errorf("the law panics: %v\n%s", p, debug.Stack())
+			}
+		}()
 		f()
 		whole = true
 	}()

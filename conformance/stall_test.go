@@ -27,6 +27,7 @@ func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 	fails := func(e *env) { e.Errorf("a breach") }
 	strict := func(e *env) { e.strict().Fatalf("a breach") }
 	both := func(e *env) { e.strict().Errorf("a leak"); e.Fatalf("a breach") }
+	panics := func(*env) { panic("out of range") }
 	sound := func(*env) {}
 	for _, c := range []struct {
 		what   string
@@ -43,6 +44,7 @@ func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 		{"a broken driver on a service that stalls", ttl / 2, []func(*env){fatal}, 4, true},
 		{"what no stall excuses", ttl / 2, []func(*env){strict, sound}, 1, true},
 		{"what no stall excuses, and what one does", ttl / 2, []func(*env){both, sound}, 1, true},
+		{"a law that panics", ttl / 2, []func(*env){panics, sound}, 1, true},
 		{"what no stall excuses, in the second run", ttl / 2, []func(*env){fails, strict, sound}, 2, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -384,7 +384,7 @@ func patientWait(e *env) {
 	began, moved := time.Now(), time.Duration(0)
 	for lasts := max(3*e.renewedTTL, 5*time.Second); time.Since(began) < lasts; pause(e.renewedTTL / 10) {
 		for i, w := range e.inspect(name).Waiters() {
-			if w.ID != want[i].ID {
+			if i >= len(want) || w.ID != want[i].ID {
 				e.Fatalf("the waiters changed places")
 			}
 			if i == 1 {
