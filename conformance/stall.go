@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -69,12 +70,12 @@ type lawRun struct {
 
 // run calls f, and reports whether the run has a verdict.
 func (r *lawRun) run(f func()) bool {
-	done, whole := make(chan struct{}), false
+	done, whole, panicked := make(chan struct{}), false, ""
 	go func() { // Fatalf ends this goroutine, and not the law
 		defer close(done)
 		defer func() { // it would end the tests of all others too
 			if p := recover(); p != nil {
-				r.T.Errorf("the law panics: %v\n%s", p, debug.Stack())
+				panicked = fmt.Sprintf("the law panics: %v\n%s", p, debug.Stack())
 			}
 		}()
 		f()
@@ -84,6 +85,9 @@ func (r *lawRun) run(f func()) bool {
 	r.over.Store(true)
 	if r.monitor != nil {
 		r.monitor.stop()
+	}
+	if panicked != "" {
+		r.T.Fatalf("%s", panicked)
 	}
 	if r.void.Load() && !r.T.Failed() {
 		return false
