@@ -216,10 +216,18 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	})
 	counter := CLIOf(t, s)
 	counter.listening(1)
-	start := time.Now()
-	before, late := p.Counts().RoundTrips, dropped(p)
-	n := int64(counter.WorkOf(func() { <-time.After(5 * time.Second) }).Calls)
-	trips := p.Counts().RoundTrips - before
+	var start time.Time
+	var before, late, n, trips int64
+	// A call that a busy machine answers late is sent once more, on a connection that greets the
+	// server first. A time without one counts, or the last.
+	for range 4 {
+		start = time.Now()
+		before, late = p.Counts().RoundTrips, dropped(p)
+		n = int64(counter.WorkOf(func() { <-time.After(5 * time.Second) }).Calls)
+		if trips = p.Counts().RoundTrips - before; dropped(p) == late {
+			break
+		}
+	}
 	// A client checks once in 0.8 to 1 second. Its subscription shows that it lives every 3.
 	took := time.Since(start)
 	checks := int64(took/(800*time.Millisecond)) + 1
