@@ -33,7 +33,7 @@ BEGIN
     END IF;
     SELECT COUNT(*) INTO v_others FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
       WHERE prefix = p_prefix AND name = p_name AND (place >= -v_side AND place < 0 OR place >= v_base) LIMIT 1) d;
-    IF v_others > 0 THEN
+    IF v_others IS NULL OR v_others > 0 THEN
       CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
     END IF;
     IF p_tombstone > 0 THEN

@@ -30,7 +30,7 @@ import (
 // find nothing in a SELECT with LIMIT, tell nobody, and go on with the procedure.
 
 // unchecked are the statements of procedures that may be undone, or find nothing, without the
-// procedure noticing it: by procedure, and as the how manieth of those in it.
+// procedure noticing it: by procedure, and by their number among those in it.
 var unchecked = map[string]string{
 	"settle 1":  "a dead client: its waiters go when nobody has kept them alive",
 	"settle 2":  "the waiters of a dead client",
