@@ -199,7 +199,8 @@ func (b *Backend) put(ctx context.Context, rq *request) (granted bool, err error
 			Failure: []*pb.RequestOp{read},
 		}
 		if unread {
-			req.Success = req.Success[:1]
+			// also of one that was sent again: a slow server has many of these
+			req.Success, req.Failure = req.Success[:1], []*pb.RequestOp{keyOp(key)}
 		}
 		res, rev, err := b.write(ctx, rq, req)
 		b.arrived(n)
@@ -229,6 +230,9 @@ func (b *Backend) put(ctx context.Context, rq *request) (granted bool, err error
 			}
 		}
 		b.stands(rq, rev)
+		if unread { // an earlier copy of it stands
+			return false, nil
+		}
 		if _, err := q.admit(rq.Request, rev); err != nil {
 			return false, err
 		}

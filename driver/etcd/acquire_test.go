@@ -3,9 +3,12 @@ package etcd
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -74,6 +77,59 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 		b.mu.Unlock()
 		if g := <-done; g.Token != 12 {
 			t.Errorf("granted %+v", g)
+		}
+	})
+}
+
+// TestResentBesideOthers: of many requests that arrive together, one whose answer was lost is sent
+// again. It finds its own key, and does not read the queue, which has thousands of keys then.
+func TestResentBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := oneTerm()
+		b, l, _ := holding(s)
+		defer b.life.End()
+		b.pools[6] = newPool(l)
+		id := driver.NewID()
+		r := driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}
+		n := b.nameOf("n")
+		n.contended, n.watchID, n.queue, n.arriving = true, 1, newQueue("n", nil), 1
+		var own *mvccpb.KeyValue
+		puts := 0
+		s.txn = func(req *pb.TxnRequest) (*pb.TxnResponse, error) {
+			if puts++; puts == 1 {
+				return nil, status.Error(codes.Unavailable, "the connection was cut")
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			key := b.requests[id].key
+			own = &mvccpb.KeyValue{Key: []byte(key), Value: []byte(valueOf(r, false)), CreateRevision: 9, ModRevision: 9}
+			for _, op := range append(req.Success, req.Failure...) {
+				if read := op.GetRequestRange(); read != nil && (string(read.Key) != key || read.RangeEnd != nil) {
+					t.Errorf("it reads %q to %q", read.Key, read.RangeEnd)
+				}
+			}
+			return readBy(12, false, own), nil
+		}
+		done := make(chan driver.Grant, 1)
+		go func() {
+			g, err := b.Acquire(t.Context(), r)
+			if err != nil {
+				t.Errorf("Acquire: %v", err)
+			}
+			done <- g
+		}()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if len(done) != 0 {
+			t.Fatalf("granted %+v before anybody knows what stands ahead", <-done)
+		}
+		b.mu.Lock()
+		n.queue.put(decode("n", own))
+		n.rev = 9
+		n.wakeGranted()
+		b.mu.Unlock()
+		if g := <-done; g.Token != 9 || puts != 2 {
+			t.Errorf("granted %+v after %d puts", g, puts)
 		}
 	})
 }

@@ -49,7 +49,7 @@ type table struct {
 // while clients live in the table of another boot ID: see "Boots" in the package comment.
 func openTable(dir, boot string, at func(step string)) (*table, error) {
 	path := filepath.Join(dir, "dlock-"+boot)
-	for end := time.Now().Add(openPatience); ; time.Sleep(rand.N(openPatience / 100)) {
+	for end := time.Now().Add(openPatience); ; time.Sleep(rand.N(10 * time.Millisecond)) {
 		t, err := enterTable(dir, path, at)
 		if !errors.Is(err, errAgain) || time.Now().After(end) {
 			return t, err
@@ -57,8 +57,9 @@ func openTable(dir, boot string, at func(step string)) (*table, error) {
 	}
 }
 
-// openPatience is for how long two clients try again that are in each other's way when they open.
-const openPatience = time.Second
+// openPatience is for how long clients try again that are in each other's way when they open: eight
+// of them on a busy machine took more than a second.
+const openPatience = 5 * time.Second
 
 // errAgain marks what may be over in a moment.
 var errAgain = errors.New("another client is just opening or removing the directory")

@@ -308,7 +308,7 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 
 func TestRedisTenThousandLeases(t *testing.T) {
 	s := service.StartOwn(t, Redis)
-	const leases, ttl = 10_000, 15 * time.Second // a renewal of all may take a third of it
+	const leases, ttl = 10_000, 30 * time.Second // a renewal of all may take a third of it
 	var sent Pipelines
 	c := over(t, s, netfault.NewProxy(), &sent, dlock.TTL(ttl))
 	held := make([]*dlock.Lease, leases)

@@ -25,7 +25,8 @@ func NewChecker(t *testing.T) Checker {
 // names a state and a part of what was found. Whatever else is not wrong.
 func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...string) {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), c.bin, append([]string{"check", "--json"}, flags...)...)
+	// its default is for a service that is not as busy as that of the tests
+	cmd := exec.CommandContext(c.t.Context(), c.bin, append([]string{"check", "--json", "--for", "5m"}, flags...)...)
 	cmd.Env = append(os.Environ(), "DLOCK_URL="+rawURL)
 	out, err := cmd.Output()
 	if strings.Contains(string(out), "canary") {

@@ -120,7 +120,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 	const ttl, idle, windows = time.Second, 3 * time.Second, 3
 	s := service.StartOwn(t, ZooKeeper)
 	z, holder := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
-	spent := func(waiters int) int64 {
+	spent := func(waiters int) []int64 {
 		name, c := fmt.Sprint("idle-", waiters), zkOpen(t, s.URL, "", ttl)
 		l := steps.MustLock(t, holder.Mutex(name))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -146,14 +146,16 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 		if listed > 10 { // all list once more, after those who came last, and share that
 			t.Errorf("%d waiters, for whom nothing happened, listed the directory %d times", waiters, listed)
 		}
-		return slices.Min(costs) // what is left of their coming is in the first windows only
+		return costs
 	}
-	var one, many int64
+	var one, many []int64
 	var wg sync.WaitGroup
 	wg.Go(func() { one = spent(1) })
 	wg.Go(func() { many = spent(400) })
 	wg.Wait()
-	if many > one+one/2+5 {
-		t.Errorf("while nothing happens one waiter costs %d round trips, 400 cost %d", one, many)
+	// A window of a busy machine sees less than it should, and the first ones see what is left of
+	// the crowd's coming.
+	if all, single := slices.Min(many), slices.Max(one); all > single+single/2+5 {
+		t.Errorf("while nothing happens one waiter costs %d round trips, 400 cost %d", single, all)
 	}
 }
