@@ -27,6 +27,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == nothing {
+		return
+	}
 	if len(os.Args) != 2 || !slices.Contains([]string{"quick", "test", "long", "lint"}, os.Args[1]) {
 		fmt.Fprintln(os.Stderr, "usage: check quick|test|long|lint, in the root of the repository")
 		os.Exit(2)
@@ -103,12 +106,12 @@ func (c *check) run(size string) error {
 	if size == "test" {
 		other = c.ownFiles()
 	}
+	atOnce := c.servicesAtOnce()
 	// The command comes before all that runs it, which would compile the same libraries side by
 	// side where the build cache has nothing. Servers come from other sources.
 	err := c.sideBySide([]step{c.binary(), c.gofmt()}, []step{c.images()})
-	// What computes, and beside it what mostly waits. Four services at once keep two cores busy:
-	// with a fifth, servers stand still for seconds.
-	onServers := []step{c.test(services, longestFirst, "-race", "-count=1", "-p=4", "-parallel=4")}
+	// What computes, and beside it what mostly waits.
+	onServers := []step{c.test(services, longestFirst, "-race", "-count=1", fmt.Sprint("-p=", atOnce), "-parallel=4")}
 	if size == "long" {
 		onServers = append(onServers, c.least())
 	}

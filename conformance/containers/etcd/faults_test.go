@@ -969,7 +969,7 @@ func TestEtcdSlowReplies(t *testing.T) {
 }
 
 func slowReplies(t *service.Trial, s *service.Server, name string) {
-	// a server that is a little slower than this is not taken for a dead one, which is after a second
+	// a connection is taken for dead after a second of silence
 	const ttl, late = 6 * time.Second, 800 * time.Millisecond
 	b, other := etcdSideOf(t, s), etcdSideOf(t, s)
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// Four services at once keep two quick cores busy. With a fifth, servers stand still for seconds.
+// Two keep those of a slow machine busy, or of one that others use: there four make nothing
+// quicker, and servers stand still.
+const atOnceQuickly, atOnceSlowly = 4, 2
+
+const (
+	// slowly is how long a slow machine takes for a program that does nothing. A quick one takes
+	// a fourth, and half if it is busy.
+	slowly = 5 * time.Millisecond
+	// nothing is the word that makes this program do so
+	nothing = "nothing"
+)
+
+// servicesAtOnce is how many services are tested at once on this machine. It measures before
+// anything else runs.
+func (c *check) servicesAtOnce() int {
+	took := pace(os.Args[0])
+	if took < slowly {
+		return atOnceQuickly
+	}
+	c.tests.print(fmt.Sprintf("a slow machine: a program that does nothing takes %s, where a quick one takes less than %s; so %d services are tested at once, not %d\n",
+		took.Round(100*time.Microsecond), slowly, atOnceSlowly, atOnceQuickly))
+	return atOnceSlowly
+}
+
+// pace is how long the program takes that does nothing, in the quickest of some rounds.
+func pace(program string) time.Duration {
+	const rounds, starts = 3, 20
+	best := time.Hour
+	for range rounds {
+		start := time.Now()
+		for range starts {
+			if exec.Command(program, nothing).Run() != nil {
+				return 0 // it cannot be measured
+			}
+		}
+		best = min(best, time.Since(start)/starts)
+	}
+	return best
+}
