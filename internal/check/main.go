@@ -106,7 +106,7 @@ func (c *check) run(size string) error {
 	if size == "test" {
 		other = c.ownFiles()
 	}
-	atOnce := c.servicesAtOnce()
+	atOnce := c.servicesAtOnce(pace(os.Args[0]))
 	// The command comes before all that runs it, which would compile the same libraries side by
 	// side where the build cache has nothing. Servers come from other sources.
 	err := c.sideBySide([]step{c.binary(), c.gofmt()}, []step{c.images()})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"time"
 )
@@ -20,10 +19,8 @@ const (
 	nothing = "nothing"
 )
 
-// servicesAtOnce is how many services are tested at once on this machine. It measures before
-// anything else runs.
-func (c *check) servicesAtOnce() int {
-	took := pace(os.Args[0])
+// servicesAtOnce is how many services are tested at once on a machine of that pace.
+func (c *check) servicesAtOnce(took time.Duration) int {
 	if took < slowly {
 		return atOnceQuickly
 	}
@@ -32,7 +29,8 @@ func (c *check) servicesAtOnce() int {
 	return atOnceSlowly
 }
 
-// pace is how long the program takes that does nothing, in the quickest of some rounds.
+// pace is how long the program takes that does nothing, in the quickest of some rounds. It is
+// measured before anything else runs.
 func pace(program string) time.Duration {
 	const rounds, starts = 3, 20
 	best := time.Hour
