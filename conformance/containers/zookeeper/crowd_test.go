@@ -117,7 +117,7 @@ func watchesAtATime(t *testing.T, s *service.Server, p *netfault.Proxy) int {
 // happens.
 func TestZooKeeperIdleCrowd(t *testing.T) {
 	t.Parallel()
-	const ttl, idle, windows = time.Second, 3 * time.Second, 3
+	const ttl, idle, windows = 3 * time.Second, 3 * time.Second, 3
 	s := service.StartOwn(t, ZooKeeper)
 	z, holder := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	spent := func(waiters int) []int64 {
