@@ -153,6 +153,9 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 	wg.Go(func() { one = spent(1) })
 	wg.Go(func() { many = spent(400) })
 	wg.Wait()
+	if t.Failed() {
+		return // somebody has not measured
+	}
 	// A window of a busy machine sees less than it should, and the first ones see what is left of
 	// the crowd's coming.
 	if all, single := slices.Min(many), slices.Max(one); all > single+single/2+5 {
