@@ -20,18 +20,36 @@ func readBy(rev int64, succeeded bool, kvs ...*mvccpb.KeyValue) *pb.TxnResponse 
 	}}
 }
 
+// watching returns a backend that watches a name with others, and a request that may wait there.
+func watching(c *fakeCluster) (b *Backend, l *lease, r driver.Request, n *nameState) {
+	b, l, _ = holding(c)
+	b.pools[6] = newPool(l)
+	id := driver.NewID()
+	n = b.nameOf("n")
+	n.contended, n.watchID, n.queue = true, 1, newQueue("n", nil)
+	return b, l, driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}, n
+}
+
+// acquiring begins an Acquire, and returns where its grant comes.
+func acquiring(t *testing.T, b *Backend, r driver.Request) chan driver.Grant {
+	done := make(chan driver.Grant, 1)
+	go func() {
+		g, err := b.Acquire(t.Context(), r)
+		if err != nil {
+			t.Errorf("Acquire: %v", err)
+		}
+		done <- g
+	}()
+	return done
+}
+
 // TestLeaseDiesBesideItsPut: a put is executed, and its lease is found dead before the answer
 // comes. What the client saw of the queue until then does not let the request in behind another.
 func TestLeaseDiesBesideItsPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
-		b, l, _ := holding(s)
+		b, l, r, n := watching(s)
 		defer b.life.End()
-		b.pools[6] = newPool(l)
-		id := driver.NewID()
-		r := driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}
-		n := b.nameOf("n")
-		n.contended, n.watchID, n.queue = true, 1, newQueue("n", nil)
 		kv := func(r driver.Request, key string, rev int64) *mvccpb.KeyValue {
 			return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(valueOf(r, false)), CreateRevision: rev, ModRevision: rev}
 		}
@@ -43,7 +61,7 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 		s.txn = func(req *pb.TxnRequest) (*pb.TxnResponse, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			key := b.requests[id].key
+			key := b.requests[r.ID].key
 			if puts++; puts == 1 {
 				own := kv(r, key, 9)
 				n.queue.put(decode("n", own)) // who was ahead has left
@@ -56,20 +74,13 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 			n.rev = 12
 			return readBy(12, true, first, own), nil
 		}
-		done := make(chan driver.Grant, 1)
-		go func() {
-			g, err := b.Acquire(t.Context(), r)
-			if err != nil {
-				t.Errorf("Acquire: %v", err)
-			}
-			done <- g
-		}()
+		done := acquiring(t, b, r)
 		synctest.Wait()
 		if len(done) != 0 {
 			t.Fatalf("granted %+v behind another request", <-done)
 		}
 		b.mu.Lock()
-		if rq := b.requests[id]; puts != 2 || rq.lease.waiting != 1 {
+		if rq := b.requests[r.ID]; puts != 2 || rq.lease.waiting != 1 {
 			t.Errorf("%d puts, %d requests wait under the lease", puts, rq.lease.waiting)
 		}
 		n.queue.drop("dlock/n/sother-0")
@@ -86,13 +97,9 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 func TestResentBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
-		b, l, _ := holding(s)
+		b, _, r, n := watching(s)
 		defer b.life.End()
-		b.pools[6] = newPool(l)
-		id := driver.NewID()
-		r := driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}
-		n := b.nameOf("n")
-		n.contended, n.watchID, n.queue, n.arriving = true, 1, newQueue("n", nil), 1
+		n.arriving = 1
 		var own *mvccpb.KeyValue
 		puts := 0
 		s.txn = func(req *pb.TxnRequest) (*pb.TxnResponse, error) {
@@ -101,7 +108,7 @@ func TestResentBesideOthers(t *testing.T) {
 			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			key := b.requests[id].key
+			key := b.requests[r.ID].key
 			own = &mvccpb.KeyValue{Key: []byte(key), Value: []byte(valueOf(r, false)), CreateRevision: 9, ModRevision: 9}
 			for _, op := range append(req.Success, req.Failure...) {
 				if read := op.GetRequestRange(); read != nil && (string(read.Key) != key || read.RangeEnd != nil) {
@@ -110,14 +117,7 @@ func TestResentBesideOthers(t *testing.T) {
 			}
 			return readBy(12, false, own), nil
 		}
-		done := make(chan driver.Grant, 1)
-		go func() {
-			g, err := b.Acquire(t.Context(), r)
-			if err != nil {
-				t.Errorf("Acquire: %v", err)
-			}
-			done <- g
-		}()
+		done := acquiring(t, b, r)
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if len(done) != 0 {
