@@ -424,6 +424,11 @@ func mysqlDead(t *service.Trial, s *service.Server) {
 		}
 		await.That(t, "they wait", func() bool { return len(steps.Queue(t, b, name).Waiters()) == many+others })
 		t.Cleanup(gone.line.Isolate())
+		// the server may be at what they sent before, and would have them live on
+		await.That(t, "what they sent is done", func() bool {
+			return one[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist"+
+				" WHERE db = DATABASE() AND info LIKE '%dlock_requests%' AND id <> CONNECTION_ID()") == 0
+		})
 		die(name)
 	}
 
