@@ -110,10 +110,11 @@ func TestResentBesideOthers(t *testing.T) {
 			defer b.mu.Unlock()
 			key := b.requests[r.ID].key
 			own = &mvccpb.KeyValue{Key: []byte(key), Value: []byte(valueOf(r, false)), CreateRevision: 9, ModRevision: 9}
-			for _, op := range append(req.Success, req.Failure...) {
-				if read := op.GetRequestRange(); read != nil && (string(read.Key) != key || read.RangeEnd != nil) {
-					t.Errorf("it reads %q to %q", read.Key, read.RangeEnd)
-				}
+			if len(req.Success) != 1 || len(req.Failure) != 1 {
+				t.Errorf("it sends %v", req)
+			}
+			if read := req.Failure[0].GetRequestRange(); string(read.GetKey()) != key || read.GetRangeEnd() != nil {
+				t.Errorf("it reads %q to %q", read.GetKey(), read.GetRangeEnd())
 			}
 			return readBy(12, false, own), nil
 		}

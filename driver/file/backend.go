@@ -58,6 +58,7 @@ type config struct {
 	clock      func() (int64, error)
 	tick       time.Duration
 	at         func(step string)
+	left       <-chan struct{} // is closed when whoever opens has left; may be nil
 }
 
 // New returns a backend over the queues in dir. It makes the directory, for this user alone, if it
@@ -66,7 +67,10 @@ type config struct {
 // New refuses a directory with an error that matches [driver.ErrUnsupported], and says why, if its
 // file system cannot keep the promises of this package, if programs with another boot ID use it, or
 // if a version of dlock with another format of the directory has made it in this boot.
-func New(dir string, o Options) (*Backend, error) {
+func New(dir string, o Options) (*Backend, error) { return open(dir, o, nil) }
+
+// open is New, until whoever opens has left.
+func open(dir string, o Options, left <-chan struct{}) (*Backend, error) {
 	dir, err := absolute(dir, o)
 	if err != nil {
 		return nil, err
@@ -78,7 +82,7 @@ func New(dir string, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: boot ID: %w", driver.ErrUnsupported, err)
 	}
-	return newBackend(dir, o.Prefix, config{boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}})
+	return newBackend(dir, o.Prefix, config{boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, left: left})
 }
 
 func newBackend(dir, prefix string, c config) (*Backend, error) {
@@ -96,7 +100,7 @@ func newBackend(dir, prefix string, c config) (*Backend, error) {
 	if err := syscall.Stat(dir, &st); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	t, err := openTable(dir, c.boot, c.at)
+	t, err := openTable(dir, c)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,9 @@ type Options struct {
 type Backend struct{ driver.Backend }
 
 // New returns an error that matches [driver.ErrUnsupported]: this driver needs Linux or macOS.
-func New(dir string, o Options) (*Backend, error) {
+func New(dir string, o Options) (*Backend, error) { return open(dir, o, nil) }
+
+func open(dir string, o Options, _ <-chan struct{}) (*Backend, error) {
 	if _, err := absolute(dir, o); err != nil {
 		return nil, err
 	}

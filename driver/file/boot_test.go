@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -86,6 +87,30 @@ func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	defer b.Close()
 	if g := acquire(t, b, request("a", long)); fmt.Sprint(g.Token) <= token {
 		t.Errorf("token %d after %s", g.Token, token)
+	}
+}
+
+// TestWhoOpensMayLeave: while others are in the way, an Open ends when its caller leaves.
+func TestWhoOpensMayLeave(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "dlock-"+boot1)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFolder(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	if locked, err := flock(f.fd, syscall.LOCK_EX); err != nil || !locked { // as who removes it
+		t.Fatal(locked, err)
+	}
+	c, left := booted(boot1), make(chan struct{})
+	close(left)
+	c.left = left
+	start := time.Now()
+	if _, err := newBackend(dir, "", c); !errors.Is(err, errAgain) || time.Since(start) >= openPatience {
+		t.Errorf("after %s: %v", time.Since(start), err)
 	}
 }
 

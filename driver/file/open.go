@@ -26,7 +26,7 @@ func fromURL(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if u := c.URL; u.Opaque != "" || u.Host != "" || u.User != nil || !filepath.IsAbs(u.Path) {
 		return nil, fmt.Errorf("%w URL: want file:///absolute/directory, without a host", driver.ErrInvalid)
 	}
-	b, err := New(c.URL.Path, Options{Prefix: c.Prefix})
+	b, err := open(c.URL.Path, Options{Prefix: c.Prefix}, ctx.Done())
 	if err != nil {
 		return nil, err
 	}

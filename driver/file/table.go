@@ -47,12 +47,17 @@ type table struct {
 
 // openTable opens the table of this boot in dir, and makes it if it is missing. It returns an error
 // while clients live in the table of another boot ID: see "Boots" in the package comment.
-func openTable(dir, boot string, at func(step string)) (*table, error) {
-	path := filepath.Join(dir, "dlock-"+boot)
-	for end := time.Now().Add(openPatience); ; time.Sleep(rand.N(10 * time.Millisecond)) {
-		t, err := enterTable(dir, path, at)
+func openTable(dir string, c config) (*table, error) {
+	path := filepath.Join(dir, "dlock-"+c.boot)
+	for end := time.Now().Add(openPatience); ; {
+		t, err := enterTable(dir, path, c.at)
 		if !errors.Is(err, errAgain) || time.Now().After(end) {
 			return t, err
+		}
+		select {
+		case <-time.After(rand.N(10 * time.Millisecond)):
+		case <-c.left:
+			return nil, err
 		}
 	}
 }

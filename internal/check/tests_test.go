@@ -94,14 +94,14 @@ func TestTheEndIsATable(t *testing.T) {
 		`{"Action":"output","Package":"x/p","Test":"TestA","Output":"    a.go:1: no way to start redis; tried:\n"}`,
 		`{"Action":"fail","Package":"x/p","Test":"TestA"}`,
 		`{"Action":"run","Package":"x/p","Test":"TestB"}`,
-		`{"Action":"output","Package":"x/p","Test":"TestB","Output":"    b.go:1: no way to start mysql again within 6s: it took 13s\n"}`,
+		`{"Action":"output","Package":"x/p","Test":"TestB","Output":"    b.go:1: no way to start mysql again within 10s: it took 13s\n"}`,
 		`{"Action":"pass","Package":"x/p","Test":"TestB"}`,
 	)
 	got := strings.Join(strings.Fields(end), " ")
 	lacks(t, "the end", got, false,
 		"redis, cluster redis 8 30 1 3 34 20", "memory 0 0 1 0 2", "skipped: needs a power (redis, cluster)",
 		"skipped: needs more, which memory has not (memory)", "NOT RUN: there is no way to start redis,",
-		"NOT RUN: there is no way to start mysql again within 6s,")
+		"NOT RUN: there is no way to start mysql again within 10s,")
 	lacks(t, "shown", shown, false, "no way to start redis; tried")
 }
 

@@ -80,7 +80,8 @@ func Further(t service.T, done *atomic.Int64, n int64) {
 // held: the end of a run says so.
 func AcrossRestart(t testing.TB, s *service.Server, b driver.Backend, c, other *dlock.Client) {
 	t.Helper()
-	const soon = 6 * time.Second // the rest of the 10 is for a machine that stalls
+	// the rest of what drivers try for is for a machine that stalls
+	const soon, patience = 6 * time.Second, 10 * time.Second
 	var down time.Duration
 	var failed []string
 	for try := range 3 {
@@ -92,8 +93,8 @@ func AcrossRestart(t testing.TB, s *service.Server, b driver.Backend, c, other *
 	}
 	switch {
 	case len(failed) == 0:
-	case down > soon:
-		t.Logf("no way to start %s again within %s: it took %s", s.Kind.Name, soon, down)
+	case down > patience:
+		t.Logf("no way to start %s again within %s: it took %s", s.Kind.Name, patience, down)
 	default:
 		t.Errorf("the server was down for %s: %v", down, failed)
 	}
