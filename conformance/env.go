@@ -118,6 +118,7 @@ func call[R any](e *env, what string, f func(ctx context.Context) R) R {
 
 // attempt is one call of Lock under way.
 type attempt struct {
+	name   string
 	what   string
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it returned; then the rest is set
@@ -131,7 +132,9 @@ func (e *env) begin(m dlock.Mutex) *attempt { return e.beginIn(e.ctx, m) }
 
 func (e *env) beginIn(ctx context.Context, m dlock.Mutex) *attempt {
 	ctx, cancel := context.WithCancel(ctx)
-	a := &attempt{what: "Lock of " + m.Name(), cancel: cancel, done: make(chan struct{})}
+	a := &attempt{
+		name: m.Name(), what: "Lock of " + m.Name(), cancel: cancel, done: make(chan struct{}),
+	}
 	e.Cleanup(cancel)
 	go func() {
 		defer close(a.done)
@@ -157,7 +160,10 @@ func (a *attempt) wait(e *env) error {
 	select {
 	case <-a.done:
 	case <-time.After(e.patience):
-		e.Fatalf("%s still waits after %s", a.what, e.patience)
+		if !e.caps.Inspect {
+			e.Fatalf("%s still waits after %s", a.what, e.patience)
+		}
+		e.Fatalf("%s still waits after %s: there are %s", a.what, e.patience, show(e.inspect(a.name)))
 	}
 	return a.err
 }
