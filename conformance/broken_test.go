@@ -55,6 +55,7 @@ const (
 	unreadAnswer        fault = "takes a call whose answer it did not read for one that was never sent"
 	ignoresPreCancelled fault = "does not check the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
+	hasty               fault = "passes over who does not take a grant within 250 ms"
 	keepsBriefly        fault = "keeps waiters alive for one TTL after they came"
 	deadWait            fault = "keeps waiters for ever"
 	waitsOnLine         fault = "ends a wait with an error when the connection breaks"
@@ -130,8 +131,8 @@ var broken = []struct {
 }{
 	{everybodyIn, "one-holder reenter election storm", everything},
 	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why once"},
-	{ownerIsClient, "owner-not-client own-name-only", "arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after"},
-	{newestFirst, "arrival-order", "cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
+	{ownerIsClient, "owner-not-client own-name-only", "slow-service arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after"},
+	{newestFirst, "arrival-order", "slow-service cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
 	{barges, "no-overtaking", "neither-starves election"},
 	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
 	{readersPass, "neither-starves", ""},
@@ -164,6 +165,7 @@ var broken = []struct {
 	{ignoresPreCancelled, "pre-cancelled", ""},
 	{waitersExpire, "patient-wait", "noise"},
 	{keepsBriefly, "patient-wait", "noise"},
+	{hasty, "slow-service", ""},
 	{deadWait, "dead-waiter", "inspect dead-waiters"},
 	{waitsOnLine, "wait-outage", ""},
 	{saysNothing, "wait-says-why", ""},
@@ -211,7 +213,7 @@ var broken = []struct {
 	{connectionPerDozen, "cost-hold", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election"},
+	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election"},
 	{deniesTokens, "capabilities", "election"},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},

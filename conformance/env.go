@@ -177,6 +177,20 @@ func (a *attempt) got(e *env) *dlock.Lease {
 	return a.lease
 }
 
+// gotBefore waits for the lease, and fails the law as soon as one of the others has returned while
+// this one waits: it will not give the lock back.
+func (a *attempt) gotBefore(e *env, others []*attempt) *dlock.Lease {
+	e.Helper()
+	for start := time.Now(); a.pending() && time.Since(start) < e.patience; pauseSince(start) {
+		for _, o := range others {
+			if !o.pending() && a.pending() {
+				e.Fatalf("%s: one that arrived later returned (error %v) before one that arrived earlier", o.what, o.err)
+			}
+		}
+	}
+	return a.got(e)
+}
+
 // mustWait fails the law if Lock returned.
 func (a *attempt) mustWait(e *env, why string) {
 	e.Helper()

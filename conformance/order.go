@@ -1,12 +1,19 @@
 package conformance
 
-import "github.com/dlock-go/dlock"
+import (
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
+)
 
 var order = []Law{
 	{Name: "arrival-order", run: arrivalOrder, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "waiters are granted one by one in the order in which the service saw them, whatever their clients"},
 	{Name: "no-overtaking", run: noOvertaking, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
 		Sentence: "nobody who arrives at the moment of a release overtakes those who wait already"},
+	{Name: "slow-service", run: slowService, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting, delaying},
+		Sentence: "where each answer takes 400 ms nobody who waits loses the place"},
 }
 
 func arrivalOrder(e *env) {
@@ -19,14 +26,44 @@ func arrivalOrder(e *env) {
 		line = append(line, e.begin(clients[i%len(clients)].Mutex(name)))
 		e.becomes(name, 1, i+1)
 	}
+	e.passOn(held, line)
+	e.becomes(name, 0, 0)
+}
+
+// passOn hands the lock over to each of those who wait, who must be granted in that order.
+func (e *env) passOn(held *dlock.Lease, line []*attempt) {
+	e.Helper()
 	for i, a := range line {
 		e.unlock(held)
-		held = a.got(e)
+		held = a.gotBefore(e, line[i+1:])
 		for _, later := range line[i+1:] {
 			later.mustWait(e.strict(), "those who arrived before it wait or hold")
 		}
 	}
 	e.unlock(held)
+}
+
+// slowService is about those who wait for longer than a service remembers that they live: when
+// their turn comes they have to be quick, and are not.
+func slowService(e *env) {
+	const waiters, late = 7, 400 * time.Millisecond
+	name := e.name()
+	backends := []driver.Backend{e.open(), e.open(), e.open()}
+	var clients []*dlock.Client
+	for _, b := range backends {
+		clients = append(clients, e.clientOn(b))
+	}
+	held := e.lock(clients[0].Mutex(name))
+	for _, b := range backends {
+		e.h.DelayReplies(e.T, b, late)
+		defer e.h.DelayReplies(e.T, b, 0)
+	}
+	var line []*attempt
+	for i := range waiters {
+		line = append(line, e.begin(clients[i%len(clients)].Mutex(name)))
+		e.becomes(name, 1, i+1)
+	}
+	e.passOn(held, line)
 	e.becomes(name, 0, 0)
 }
 

@@ -247,6 +247,11 @@ func (s *toy) grant(e *toyRequest) {
 	e.granted = true
 	e.Token = s.next(e)
 	s.arm(e, e.TTL)
+	if s.is(hasty) {
+		const window = 250 * time.Millisecond
+		e.expires = time.Now().Add(window)
+		e.timer.Reset(window)
+	}
 	s.push(e)
 }
 
@@ -271,6 +276,9 @@ func (s *toy) push(e *toyRequest) {
 		delay *= 2 // so that others can be first
 	}
 	if e.c.line(true) == nil {
+		e.c.mu.Lock()
+		delay += e.c.delay
+		e.c.mu.Unlock()
 		time.AfterFunc(delay, func() { e.c.wake(e.ID) })
 	}
 }

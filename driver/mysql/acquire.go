@@ -63,7 +63,7 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			return *grant, nil
 		}
 		c := newCall("acquire", b.prefix, bin(r.Name), r.ID, r.Owner, r.Client, r.Mode == driver.Shared, r.Limit,
-			r.TTL, r.Fixed, wait, b.o.GrantWindow, text(r.Label))
+			r.TTL, r.Fixed, wait, b.window(), text(r.Label))
 		if w == nil && wait >= 0 && !r.Join() {
 			c.simple = simpleAcquire(b.prefix, r)
 		}

@@ -125,7 +125,7 @@ func (p *pool) call(timeout time.Duration, stmt string) (results, time.Time, err
 	if err := p.checkSchema(context.Background()); err != nil {
 		return nil, time.Time{}, err
 	}
-	a, err := p.ask(context.Background(), timeout, stmt)
+	a, err := p.timed(context.Background(), timeout, stmt)
 	if lacksSchema(err) { // it was changed since
 		p.checked.Store(false)
 		err = cmp.Or(p.checkSchema(context.Background()), err)

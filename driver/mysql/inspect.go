@@ -13,7 +13,7 @@ import (
 
 // Inspect implements [driver.Backend].
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	c := newCall("inspect", b.prefix, bin(name), driver.ID{}, b.o.GrantWindow)
+	c := newCall("inspect", b.prefix, bin(name), driver.ID{}, b.window())
 	if err := b.ask(ctx, name, c); err != nil {
 		return driver.Queue{}, err
 	}
@@ -71,7 +71,7 @@ func parseEntry(name string, row []string) (*driver.Entry, error) {
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	c := newCall("break", b.prefix, bin(name), t, force, driver.ID{}, b.o.GrantWindow)
+	c := newCall("break", b.prefix, bin(name), t, force, driver.ID{}, b.window())
 	if err := b.ask(ctx, name, c); err != nil {
 		return err
 	}

@@ -173,8 +173,8 @@ func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
 // readGrants asks which requests of the client were granted, how far the queue of a name is, and
 // who is ahead of the first who waits there. rung is whose bell is why, if one is.
 func (b *Backend) readGrants(client driver.ID, name string, places [2]int, rung driver.ID) {
-	stmt := statement("look", b.prefix, client, b.o.GrantWindow, bin(name), places[0], places[1])
-	a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
+	stmt := statement("look", b.prefix, client, b.window(), bin(name), places[0], places[1])
+	a, err := b.pool.timed(b.life.Context(), callTimeout, stmt)
 	if err != nil || len(a.sets) < 2 {
 		return
 	}
@@ -236,7 +236,7 @@ func (b *Backend) find(row []string, sentAt time.Time) {
 
 // readExpired asks for which names a holder has expired, and wakes the first who waits there.
 func (b *Backend) readExpired(client driver.ID) {
-	a, err := b.pool.ask(b.life.Context(), callTimeout, statement("expired", b.prefix, client))
+	a, err := b.pool.timed(b.life.Context(), callTimeout, statement("expired", b.prefix, client))
 	if err != nil {
 		b.wakeFirst() // their calls learn what is wrong
 		return
@@ -256,7 +256,7 @@ func (b *Backend) readExpired(client driver.ID) {
 // keepAlive keeps alive what the client has waiting, and removes some of the dead. It reports false
 // if the server has less than n of what waits: some was granted or dropped.
 func (b *Backend) keepAlive(client driver.ID, n int) bool {
-	a, err := b.pool.ask(b.life.Context(), callTimeout, statement("keep", client))
+	a, err := b.pool.timed(b.life.Context(), callTimeout, statement("keep", client))
 	if err != nil {
 		return true
 	}

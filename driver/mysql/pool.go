@@ -21,6 +21,7 @@ type pool struct {
 	owned   bool // it is the client's alone
 	limiter limiter
 	joiner  joiner
+	pace    pace
 	checked atomic.Bool  // the schema was seen to be this driver's
 	asking  atomic.Int32 // statements that have a connection, or want one
 	// why the server did not answer the last statement; nil: it did

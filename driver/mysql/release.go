@@ -43,7 +43,7 @@ func (b *Backend) newRelease(r driver.Request, tombstone bool) *call {
 	if tombstone {
 		ttl = r.TTL
 	}
-	c := newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.o.GrantWindow)
+	c := newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.window())
 	if !tombstone && !r.Join() {
 		c.simple = simpleRelease(b.prefix, r)
 	}
