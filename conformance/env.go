@@ -160,12 +160,18 @@ func (a *attempt) wait(e *env) error {
 	select {
 	case <-a.done:
 	case <-time.After(e.patience):
-		if !e.caps.Inspect {
-			e.Fatalf("%s still waits after %s", a.what, e.patience)
-		}
-		e.Fatalf("%s still waits after %s: there are %s", a.what, e.patience, show(e.inspect(a.name)))
+		a.waitsTooLong(e)
 	}
 	return a.err
+}
+
+// waitsTooLong fails the law.
+func (a *attempt) waitsTooLong(e *env) {
+	e.Helper()
+	if !e.caps.Inspect {
+		e.Fatalf("%s still waits after %s", a.what, e.patience)
+	}
+	e.Fatalf("%s still waits after %s: there are %s", a.what, e.patience, show(e.inspect(a.name)))
 }
 
 // got waits for the lease.
@@ -181,11 +187,14 @@ func (a *attempt) got(e *env) *dlock.Lease {
 // this one waits: it will not give the lock back.
 func (a *attempt) gotBefore(e *env, others []*attempt) *dlock.Lease {
 	e.Helper()
-	for start := time.Now(); a.pending() && time.Since(start) < e.patience; pauseSince(start) {
-		for _, o := range others {
+	for start := time.Now(); a.pending(); pauseSince(start) {
+		for i, o := range others {
 			if !o.pending() && a.pending() {
-				e.Fatalf("%s: one that arrived later returned (error %v) before one that arrived earlier", o.what, o.err)
+				e.Fatalf("%s returned (error %v) to who arrived %d later, and still waits for who is next", o.what, o.err, i+1)
 			}
+		}
+		if time.Since(start) > e.patience {
+			a.waitsTooLong(e)
 		}
 	}
 	return a.got(e)

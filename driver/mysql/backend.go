@@ -18,9 +18,8 @@ type Options struct {
 	Prefix string
 
 	// GrantWindow is how long a waiter that was not heard of for so long has to confirm a grant by
-	// another client. It is at least 10 ms; 0 means 1 s. While the server takes longer than a sixth
-	// of it to answer this client, grants by it are for six times as long as that, but for 10 s at
-	// most.
+	// another client. It is at least 10 ms; 0 means 1 s. It is longer while the server is slow:
+	// nine times as long as its answers take, if that is less than 5 s.
 	GrantWindow time.Duration
 
 	// Identity names the queues, for contexts that carry holds between clients of one process.

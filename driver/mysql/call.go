@@ -105,6 +105,9 @@ func (p *pool) alone(c *call, limited bool) (sets results, sent time.Time, left 
 		return nil, sent, true, nil
 	}
 	sets, sent, err = p.call(c.timeout, c.stmt)
+	if limited && err == nil {
+		p.pace.answered(sent)
+	}
 	return sets, sent, false, err
 }
 
@@ -125,7 +128,7 @@ func (p *pool) call(timeout time.Duration, stmt string) (results, time.Time, err
 	if err := p.checkSchema(context.Background()); err != nil {
 		return nil, time.Time{}, err
 	}
-	a, err := p.timed(context.Background(), timeout, stmt)
+	a, err := p.ask(context.Background(), timeout, stmt)
 	if lacksSchema(err) { // it was changed since
 		p.checked.Store(false)
 		err = cmp.Or(p.checkSchema(context.Background()), err)

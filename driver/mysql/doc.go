@@ -22,7 +22,7 @@
 //   - pool_size (32): how many connections the client may have; at least 2.
 //   - dial_timeout (3s): for opening a connection.
 //   - grant_window (1s): how long a waiter that was not heard of for so long has to
-//     confirm a grant; six times as long as the server takes to answer, if that is longer.
+//     confirm a grant; nine times as long as the server takes to answer, if that is longer.
 //   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
 //   - tls_server_name: the name in the server's certificate; the host if it is missing.
 //

@@ -1,30 +1,36 @@
 package mysql
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// paceTrips is how many answers the window of a grant leaves time for. A poll may just have
-	// begun (keep, look and expired), then a look finds the grant, and a call confirms it, behind
-	// another of its name.
-	paceTrips = 6
-	// maxWindow is the most that the window becomes by that: for as long dlock_keep lets who waits
-	// live.
-	maxWindow = 10 * time.Second
+	// paceTrips is how many answers a grant needs, at most, to be found and confirmed: of a poll
+	// that has just begun (keep, look, expired), the look, a connection that is opened (3), a call
+	// of the same name under way, and the one that confirms.
+	paceTrips = 9
+	// maxWindow is the most that the window becomes by that. Who waits gives a sign of life each 3
+	// s, so with this one everybody who lives was heard of.
+	maxWindow = 5 * time.Second
 )
 
-// pace is the time (ns) in which the server answers a client, at its slowest of late. It grows at
-// once, and falls by a quarter of what an answer is quicker.
+// pace is the time (ns) in which the server answers a client; 0: not known. It falls at once, and
+// grows by a quarter of what an answer is slower: a call that waits for a row, or has much to do,
+// is not a slow server.
 type pace struct{ ns atomic.Int64 }
 
-// answered records that an answer took d.
-func (p *pace) answered(d time.Duration) {
-	for {
+// answered records that the answer to what was sent then is there.
+func (p *pace) answered(sent time.Time) { p.took(time.Since(sent)) }
+
+func (p *pace) took(d time.Duration) {
+	for ns := max(int64(d), 1); ; {
 		old := p.ns.Load()
-		if p.ns.CompareAndSwap(old, max(int64(d), (3*old+int64(d))/4)) {
+		now := ns
+		if old > 0 {
+			now = min(ns, (3*old+ns)/4)
+		}
+		if p.ns.CompareAndSwap(old, now) {
 			return
 		}
 	}
@@ -36,14 +42,4 @@ func (p *pace) answered(d time.Duration) {
 func (b *Backend) window() time.Duration {
 	slow := time.Duration(b.pool.pace.ns.Load())
 	return max(b.o.GrantWindow, min(paceTrips*slow, maxWindow))
-}
-
-// timed is ask for a statement of which the answer's time is that of the server.
-func (p *pool) timed(ctx context.Context, limit time.Duration, stmt string) (answer, error) {
-	begun := time.Now()
-	a, err := p.ask(ctx, limit, stmt)
-	if err == nil {
-		p.pace.answered(time.Since(begun))
-	}
-	return a, err
 }

@@ -17,19 +17,24 @@ func TestWindowFollowsTheServer(t *testing.T) {
 		}
 	}
 	wants("at first", time.Second)
-	b.pool.pace.answered(100 * time.Millisecond)
+	b.pool.pace.took(300 * time.Millisecond)
+	wants("after the first answer, a slow one,", 2700*time.Millisecond)
+	b.pool.pace.took(100 * time.Millisecond)
 	wants("after a quick answer", time.Second)
-	b.pool.pace.answered(400 * time.Millisecond)
-	wants("after a slow answer", 2400*time.Millisecond)
-	b.pool.pace.answered(0)
-	wants("after a slow and a quick answer", 1800*time.Millisecond)
-	b.pool.pace.answered(3 * time.Second)
-	wants("after an answer that came just in time", 10*time.Second)
+	b.pool.pace.took(500 * time.Millisecond)
+	wants("after one that was slow for once", 1800*time.Millisecond)
+	b.pool.pace.took(100 * time.Millisecond)
+	wants("after the next", time.Second)
 	for range 20 {
-		b.pool.pace.answered(time.Millisecond)
+		b.pool.pace.took(300 * time.Millisecond)
 	}
-	wants("when all is well again", time.Second)
+	if got := b.window(); got < 2600*time.Millisecond || got > 2700*time.Millisecond {
+		t.Errorf("where all answers are slow the window is %s, want 2.7s", got)
+	}
+	for range 20 {
+		b.pool.pace.took(3 * time.Second)
+	}
+	wants("where they are as slow as may be", 5*time.Second)
 	b.o.GrantWindow = time.Minute
-	b.pool.pace.answered(3 * time.Second)
 	wants("where the options say more", time.Minute)
 }

@@ -174,10 +174,11 @@ func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
 // who is ahead of the first who waits there. rung is whose bell is why, if one is.
 func (b *Backend) readGrants(client driver.ID, name string, places [2]int, rung driver.ID) {
 	stmt := statement("look", b.prefix, client, b.window(), bin(name), places[0], places[1])
-	a, err := b.pool.timed(b.life.Context(), callTimeout, stmt)
+	a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
 	if err != nil || len(a.sets) < 2 {
 		return
 	}
+	b.pool.pace.answered(a.sent)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, row := range a.sets[1] {
@@ -236,7 +237,7 @@ func (b *Backend) find(row []string, sentAt time.Time) {
 
 // readExpired asks for which names a holder has expired, and wakes the first who waits there.
 func (b *Backend) readExpired(client driver.ID) {
-	a, err := b.pool.timed(b.life.Context(), callTimeout, statement("expired", b.prefix, client))
+	a, err := b.pool.ask(b.life.Context(), callTimeout, statement("expired", b.prefix, client))
 	if err != nil {
 		b.wakeFirst() // their calls learn what is wrong
 		return
@@ -256,7 +257,7 @@ func (b *Backend) readExpired(client driver.ID) {
 // keepAlive keeps alive what the client has waiting, and removes some of the dead. It reports false
 // if the server has less than n of what waits: some was granted or dropped.
 func (b *Backend) keepAlive(client driver.ID, n int) bool {
-	a, err := b.pool.timed(b.life.Context(), callTimeout, statement("keep", client))
+	a, err := b.pool.ask(b.life.Context(), callTimeout, statement("keep", client))
 	if err != nil {
 		return true
 	}

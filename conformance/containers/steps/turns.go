@@ -80,8 +80,8 @@ func Further(t service.T, done *atomic.Int64, n int64) {
 // of a run says so.
 func AcrossRestart(t testing.TB, s *service.Server, b driver.Backend, c, other *dlock.Client) {
 	t.Helper()
-	// Drivers try for 10 s. The copy of a call that is under way when the server is back may take 3
-	// of them, and the pause before the next 1.
+	// Drivers try for 8 to 10 s. The copy of a call that is under way when the server is back may
+	// take 3 of them, and the pause before the next 1.
 	const bridged = 6 * time.Second
 	var down time.Duration
 	var failed []string
@@ -90,7 +90,7 @@ func AcrossRestart(t testing.TB, s *service.Server, b driver.Backend, c, other *
 		if len(failed) == 0 || down <= bridged || t.Failed() {
 			break
 		}
-		t.Logf("the server was down for %s, which no client waits for: %v", down, failed)
+		t.Logf("the server was down for %s, which clients need not bridge: %v", down, failed)
 	}
 	switch {
 	case len(failed) == 0:
