@@ -168,10 +168,15 @@ func (a *attempt) wait(e *env) error {
 // waitsTooLong fails the law.
 func (a *attempt) waitsTooLong(e *env) {
 	e.Helper()
-	if !e.caps.Inspect {
-		e.Fatalf("%s still waits after %s", a.what, e.patience)
+	there := "unknown"
+	if e.caps.Inspect {
+		if q, err := e.inspectWith(e.probe, a.name); err != nil {
+			there = err.Error()
+		} else {
+			there = show(q)
+		}
 	}
-	e.Fatalf("%s still waits after %s: there are %s", a.what, e.patience, show(e.inspect(a.name)))
+	e.Fatalf("%s still waits after %s; its queue: %s", a.what, e.patience, there)
 }
 
 // got waits for the lease.
@@ -183,14 +188,14 @@ func (a *attempt) got(e *env) *dlock.Lease {
 	return a.lease
 }
 
-// gotBefore waits for the lease, and fails the law as soon as one of the others has returned while
-// this one waits: it will not give the lock back.
-func (a *attempt) gotBefore(e *env, others []*attempt) *dlock.Lease {
+// gotBefore waits for the lease, and fails the law as soon as one of those who arrived later has
+// returned: it will not give the lock back.
+func (a *attempt) gotBefore(e *env, later []*attempt) *dlock.Lease {
 	e.Helper()
 	for start := time.Now(); a.pending(); pauseSince(start) {
-		for i, o := range others {
+		for i, o := range later {
 			if !o.pending() && a.pending() {
-				e.Fatalf("%s returned (error %v) to who arrived %d later, and still waits for who is next", o.what, o.err, i+1)
+				e.Fatalf("%s of who arrived %d places later returned (error %v), and who is next still waits", o.what, i+1, o.err)
 			}
 		}
 		if time.Since(start) > e.patience {

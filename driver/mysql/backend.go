@@ -19,7 +19,7 @@ type Options struct {
 
 	// GrantWindow is how long a waiter that was not heard of for so long has to confirm a grant by
 	// another client. It is at least 10 ms; 0 means 1 s. It is longer while the server is slow:
-	// nine times as long as its answers take, if that is less than 5 s.
+	// nine times as long as its answers take to whoever grants, and 5 s at most.
 	GrantWindow time.Duration
 
 	// Identity names the queues, for contexts that carry holds between clients of one process.

@@ -55,7 +55,7 @@ func newCall(procedure string, args ...any) *call {
 var errNotSent = errors.New("not sent")
 
 // run sends the call until it is answered, nobody waits for it, or patience is over. If limited is
-// set each copy counts for the limiter.
+// set the call is for one name: each copy counts for the limiter, and for the pace.
 func (c *call) run(p *pool, limited bool) {
 	defer close(c.done)
 	c.err = errNotSent
@@ -106,7 +106,7 @@ func (p *pool) alone(c *call, limited bool) (sets results, sent time.Time, left 
 	}
 	sets, sent, err = p.call(c.timeout, c.stmt)
 	if limited && err == nil {
-		p.pace.answered(sent)
+		p.calls.answered(sent)
 	}
 	return sets, sent, false, err
 }

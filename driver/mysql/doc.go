@@ -22,7 +22,8 @@
 //   - pool_size (32): how many connections the client may have; at least 2.
 //   - dial_timeout (3s): for opening a connection.
 //   - grant_window (1s): how long a waiter that was not heard of for so long has to
-//     confirm a grant; nine times as long as the server takes to answer, if that is longer.
+//     confirm a grant; nine times as long as the server takes to answer, and 5 s at most, if
+//     that is longer.
 //   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
 //   - tls_server_name: the name in the server's certificate; the host if it is missing.
 //
@@ -114,12 +115,12 @@
 // look. If it was heard of within a window (1 s), by its arrival or by keep, it is granted for its
 // TTL, and the look is the proof: the server read its clock after the look was sent, so the client
 // counts what is left from before that. No call confirms it. A waiter that was not heard of, or
-// whose lease is fixed, is granted for the window, until it confirms. Where the server is slow the
-// window is as long as a grant takes to be found and confirmed there: else each waiter would lose
-// its place when its turn comes. Whoever was granted and gives
-// no sign of life until that is over is removed, with all others of its client that
-// wait there. One transaction removes 500 of the dead at most. Then it commits, and the same CALL
-// goes on in another one, after others of the name.
+// whose lease is fixed, is granted for the window, until it confirms. Where the server is slow to
+// answer whoever grants the window is longer, 5 s at most: else a waiter that was not heard of
+// could not confirm in time, and would lose its place. Whoever was granted and gives no sign of
+// life until that is over is removed, with all others of its client that wait there. One
+// transaction removes 500 of the dead at most. Then it commits, and the same CALL goes on in
+// another one, after others of the name.
 //
 // # Bells
 //
@@ -218,8 +219,9 @@
 //   - A reply that names who was granted is lost: its client makes its waiters of that name ask. A
 //     client that dies then costs the queue the TTL of one request, as one does that dies right
 //     after it was granted.
-//   - Each answer is late, by up to half a second: the windows are longer, and nobody loses a
-//     place.
+//   - Each answer is late, by up to half a second: the windows of whoever grants grow with the
+//     first few of them, and nobody loses a place from then on. Until then a waiter that was not
+//     heard of may.
 //   - A poll comes before the COMMIT: the next one finds the grant.
 //   - A client dies while it waits, less than a window after it was last heard of, and is granted:
 //     that costs the queue the TTL of one request. All others that it has there go with that.

@@ -178,7 +178,7 @@ func (b *Backend) readGrants(client driver.ID, name string, places [2]int, rung 
 	if err != nil || len(a.sets) < 2 {
 		return
 	}
-	b.pool.pace.answered(a.sent)
+	b.pool.looks.answered(a.sent)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, row := range a.sets[1] {

@@ -21,7 +21,8 @@ type pool struct {
 	owned   bool // it is the client's alone
 	limiter limiter
 	joiner  joiner
-	pace    pace
+	looks   pace         // of what polls read
+	calls   pace         // of what is written for names
 	checked atomic.Bool  // the schema was seen to be this driver's
 	asking  atomic.Int32 // statements that have a connection, or want one
 	// why the server did not answer the last statement; nil: it did

@@ -161,7 +161,7 @@ func (p *pool) together(ts []*travel) {
 	sets, sent, err := p.call(callTimeout, statement("together", going[0].c.simple.prefix, quoted(text.String())))
 	did := map[int]string{}
 	if err == nil {
-		p.pace.answered(sent)
+		p.calls.answered(sent)
 		did, err = parseTogether(sets, len(going))
 	}
 	for i, t := range going {

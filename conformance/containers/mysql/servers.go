@@ -31,7 +31,7 @@ var MySQL = service.Kind{
 	Prepare: func(dir string) []string {
 		return []string{"mysqld", "--no-defaults", "--user=root", "--secure-file-priv=NULL", "--initialize-insecure", "--datadir=" + dir + "/db"}
 	},
-	Command: mysqlCommand("mysqld", "--secure-file-priv=NULL", "--mysqlx=OFF", "--performance-schema=OFF", "--sync-binlog=0"),
+	Command: mysqlCommand("mysqld", "--secure-file-priv=NULL", "--mysqlx=OFF", "--performance-schema=OFF", "--sync-binlog=0", "--innodb-flush-method=nosync"),
 	URL:     mysqlURL,
 	Ask:     askMySQL,
 }
@@ -47,7 +47,7 @@ var MariaDB = service.Kind{
 	Prepare: func(dir string) []string {
 		return []string{"mariadb-install-db", "--no-defaults", "--user=root", "--auth-root-authentication-method=normal", "--skip-test-db", "--datadir=" + dir + "/db"}
 	},
-	Command: mysqlCommand("mariadbd"),
+	Command: mysqlCommand("mariadbd", "--debug-no-sync", "--innodb-data-file-buffering=ON", "--innodb-log-file-buffering=ON"),
 	URL:     mysqlURL,
 	Ask:     askMySQL,
 }
