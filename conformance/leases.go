@@ -92,7 +92,7 @@ func notRenewed(e *env) {
 }
 
 func outage(e *env) {
-	ttl := e.bounded(3 * e.renewedTTL) // long enough to be proved again in what remains of it
+	ttl := e.bounded(5 * e.renewedTTL) // long enough to be proved again in what remains of it
 	p, b, name := e.peer(dlock.TTL(ttl)), e.client(), e.name()
 	start := time.Now()
 	l := e.lock(p.Mutex(name))
