@@ -190,7 +190,9 @@
 // be migrated, it refuses with driver.ErrUnsupported; of one that can be it says how. So clients of
 // two protocols never stand in one queue. For clients that run while the schema is changed, a later
 // migration gives a procedure whose meaning changes other parameters. Then the server refuses their
-// calls, and they ask for the number again and say what it is.
+// calls, and they ask for the number again and say what it is. MariaDB 11 may let a session that
+// called a procedure while it was dropped call it on: who waits there may be granted once more, as
+// before the change.
 //
 // # What is lost, repeated or late
 //
