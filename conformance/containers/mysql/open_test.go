@@ -138,8 +138,8 @@ func TestMySQLSchemaChanges(t *testing.T) {
 			execute(t, db, change...)
 			_, err := b.Acquire(t.Context(), steps.Asked(b, "b", time.Minute))
 			says(t, what, map[string]error{"Acquire": err}, c.words...)
-			// MariaDB lets a session that called a procedure while it was dropped call it on, and who
-			// waits there is granted as before. A new session has nothing but the new one.
+			// MariaDB lets a session that called a procedure while it was dropped call it on, and
+			// who waits there is granted as before. A new session has nothing but the new one.
 			sessions := one[string](t, db, "SELECT GROUP_CONCAT(id) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
 			for id := range strings.SplitSeq(sessions, ",") {
 				db.ExecContext(t.Context(), "KILL "+id) // it may have gone
