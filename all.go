@@ -57,7 +57,7 @@ func (a *all) sort() error {
 	slices.SortStableFunc(a.parts, order)
 	for i, y := range a.parts[1:] {
 		if x := a.parts[i]; order(x, y) == 0 {
-			if x.c.sameQueues(y.c) {
+			if x.c.kinship(y.c) == same {
 				return invalid("the name %q is given to All twice; once is enough", x.name)
 			}
 			return invalid("the name %q is given to All for two %s backends; give each client an Identity of its own", x.name, x.c.caps.Backend)
@@ -89,12 +89,15 @@ func (a *all) take(ctx context.Context, wait bool) (*Lease, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
+	if ctx == nil {
+		return nil, contextErr(ctx)
+	}
 	whole := &Lease{}
 	waiting := ctx // ends too if a part already held is lost
 	for _, p := range a.parts {
 		l, err := p.take(waiting, wait)
 		if err != nil {
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && len(whole.shares) > 0 {
 				err = cmp.Or(whole.Err(), err)
 			}
 			op := "lock"

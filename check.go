@@ -20,9 +20,6 @@ func Check(ctx context.Context, rawURL string) ([]driver.Finding, error) {
 			return ErrUnsupported
 		}
 		findings, err = check(ctx, c)
-		for i := range findings {
-			findings[i].Found = cloak(findings[i].Found, c.URL)
-		}
 		return err
 	})
 	return findings, wrap("check", "", schemeOf(rawURL), err)

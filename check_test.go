@@ -16,11 +16,11 @@ func init() {
 	for _, scheme := range []string{"checked", "unchecked"} {
 		driver.Register(scheme, func(context.Context, driver.Config) (driver.Backend, error) { return nil, errRefused })
 	}
-	// It shows all that it was given.
+	// It shows all that it may.
 	driver.RegisterChecker("checked", func(_ context.Context, c driver.Config) ([]driver.Finding, error) {
-		found := []driver.Finding{{About: "url", Found: c.URL.String()}}
+		found := []driver.Finding{{About: "url", Found: c.URL.Redacted()}}
 		if c.URL.Path == "/bad" {
-			return found, fmt.Errorf("dial %s: %w", c.URL, errRefused)
+			return found, fmt.Errorf("dial %s: %w", c.URL.Redacted(), errRefused)
 		}
 		return found, c.Params().Err()
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -32,23 +33,47 @@ type Client struct {
 	alarms alarm.Clock // the time of each call
 
 	mu     sync.Mutex
-	closed chan struct{} // nil until Close begins, closed when it is done
+	closed chan struct{}          // nil until Close begins, closed when it is done
+	kin    map[driver.ID]relation // what it found out about other clients; nil: nothing
 }
 
 // New returns a client on a backend that the caller opened with its driver's own constructor, and
-// that the client's Close closes. On an error the backend stays open.
+// that the client's Close closes. A backend serves one client: make another one for each. On an
+// error the backend stays open.
 func New(b driver.Backend, opts ...Option) (*Client, error) {
-	if b == nil {
+	if isNil(b) {
 		return nil, wrap("open", "", "", invalid("the backend is nil"))
 	}
-	set := newSettings()
-	for _, o := range opts {
-		if o != nil {
-			o.client(&set)
-		}
+	if isZero(b) {
+		return nil, wrap("open", "", "", invalid("the backend is the zero %T; its driver's New makes one", b))
 	}
-	c, err := newClient(b, driver.NewID(), set)
-	return c, wrap("open", "", backendName(b), err)
+	set := newSettings()
+	err := set.apply(opts)
+	var c *Client
+	if err == nil {
+		c, err = newClient(b, driver.NewID(), set)
+	}
+	return c, wrap("open", "", capabilities(b).Backend, err)
+}
+
+// isNil reports whether there is no backend, or a nil one in an interface that is not.
+func isNil(b driver.Backend) bool {
+	v := reflect.ValueOf(b)
+	switch v.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return v.IsNil()
+	}
+	return false
+}
+
+// isZero reports whether the backend is the zero value of a driver's, which says that it can do
+// nothing at all.
+func isZero(b driver.Backend) bool {
+	cb, ok := b.(driver.Capable)
+	v := reflect.Indirect(reflect.ValueOf(b))
+	return ok && v.IsZero() && cb.Capabilities() == (Capabilities{})
 }
 
 func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
@@ -77,22 +102,35 @@ func capabilities(b driver.Backend) Capabilities {
 	return caps
 }
 
-func backendName(b driver.Backend) string { return capabilities(b).Backend }
+// opened returns what is wrong with a client that neither Open nor New made.
+func (c *Client) opened() error {
+	if c == nil || c.b == nil {
+		return invalid("the client is nil or its zero value; Open and New make one")
+	}
+	return nil
+}
+
+// backend returns the name of the backend; "" if there is none.
+func (c *Client) backend() string {
+	if c == nil {
+		return ""
+	}
+	return c.caps.Backend
+}
 
 // Capabilities say what the backend can do. They do not change, and hold after Close.
-func (c *Client) Capabilities() Capabilities { return c.caps }
+func (c *Client) Capabilities() Capabilities {
+	if c == nil {
+		return Capabilities{}
+	}
+	return c.caps
+}
 
 // String names the backend and nothing else.
-func (c *Client) String() string { return "dlock.Client(" + c.caps.Backend + ")" }
+func (c *Client) String() string { return "dlock.Client(" + c.backend() + ")" }
 
 // GoString is String, so that no formatting shows what the client is connected with.
 func (c *Client) GoString() string { return c.String() }
-
-// sameQueues reports whether both clients stand over the same queues, as far as can be told within
-// a process.
-func (c *Client) sameQueues(d *Client) bool {
-	return c == d || c.caps.Backend == d.caps.Backend && c.set.identity == d.set.identity && c.caps.Identity == d.caps.Identity
-}
 
 // Inspect returns who holds the lock and who waits for it, as the backend sees it now. It is for
 // people and tests: by the time that it returns, it is history. Errors: [ErrInvalidName],
@@ -100,7 +138,7 @@ func (c *Client) sameQueues(d *Client) bool {
 // s.
 func (c *Client) Inspect(ctx context.Context, name string) (Queue, error) {
 	q, err := call(c, ctx, name, func(ctx context.Context) (Queue, error) { return c.b.Inspect(ctx, name) })
-	return q, wrap("inspect", name, c.caps.Backend, err)
+	return q, wrap("inspect", name, c.backend(), err)
 }
 
 // List returns the names that have requests now, granted or waiting, sorted; nil if there are none.
@@ -116,7 +154,7 @@ func (c *Client) List(ctx context.Context) ([]string, error) {
 		return l.List(ctx)
 	})
 	if err != nil {
-		return nil, wrap("list", "", c.caps.Backend, err)
+		return nil, wrap("list", "", c.backend(), err)
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
@@ -129,9 +167,10 @@ func (c *Client) List(ctx context.Context) ([]string, error) {
 func (c *Client) Break(ctx context.Context, name string, t Token, opts ...BreakOption) error {
 	var set breaking
 	for _, o := range opts {
-		if o != nil {
-			o.breaks(&set)
+		if o == nil {
+			return wrap("break", name, c.backend(), errNilOption)
 		}
+		o.breaks(&set)
 	}
 	_, err := call(c, ctx, name, func(ctx context.Context) (struct{}, error) {
 		b, ok := c.b.(driver.Breaker)
@@ -140,7 +179,7 @@ func (c *Client) Break(ctx context.Context, name string, t Token, opts ...BreakO
 		}
 		return struct{}{}, b.Break(ctx, name, t, set.force)
 	})
-	return wrap("break", name, c.caps.Backend, err)
+	return wrap("break", name, c.backend(), err)
 }
 
 // call runs f, on a valid name, unless the client is closed.
@@ -166,6 +205,9 @@ func ask[T any](c *Client, ctx context.Context, f func(context.Context) (T, erro
 
 // begin starts a call that ends with the client, and with the time of limit, unless that is nil.
 func (c *Client) begin(caller context.Context, limit *timeLimit) (*bound, error) {
+	if err := c.opened(); err != nil {
+		return nil, err
+	}
 	if err := contextErr(caller); err != nil {
 		return nil, err
 	}
@@ -209,10 +251,13 @@ func (c *Client) release(ctx context.Context, r driver.Request) error {
 
 // Close ends the contexts of the client's leases, gives back what it holds (but fixed leases where
 // Capabilities say FixedOutlives: those stand until their time), makes its calls under way return
-// [ErrClosed], and closes the backend. It takes a few seconds at most; what could not be given back
-// by then expires, and is the error. After it, every call is ErrClosed. Close again waits for the
-// first and returns nil.
+// [ErrClosed], and closes the backend. It takes a few seconds at most; what may not have been given
+// back by then is the error, and expires. After it, every call is ErrClosed. Close again waits for
+// the first and returns nil.
 func (c *Client) Close() error {
+	if err := c.opened(); err != nil {
+		return wrap("close", "", "", err)
+	}
 	c.mu.Lock()
 	if c.closed != nil {
 		done := c.closed
@@ -236,7 +281,7 @@ func (c *Client) Close() error {
 	}
 	ok, err := within(grace+grace/2, c.holds.ReleaseAll)
 	if !ok {
-		err = errors.New("holds could not be given back in time; they expire within their TTLs")
+		err = errors.New("holds may not have been given back; then they expire within their TTLs")
 	}
 	within(grace, func() error { c.holds.ReportClosed(); return nil })
 	ok, end := within(2*grace, c.b.Close)

@@ -29,7 +29,8 @@
 // A lock is held by an owner, not by a goroutine or a connection. The owner travels in the context:
 // a lock of the same name under [Lease.Context] re-enters. The first pitfall is to forget that
 // context: a lock of a name that the caller holds, under a context that does not carry the hold,
-// waits for itself. The log says so once it has waited for a TTL, and TryLock's error at once.
+// waits for itself. The error of a wait that ended, and TryLock's, says so, and the log once a Lock
+// has waited for a TTL.
 //
 // # Fencing tokens
 //
@@ -41,7 +42,6 @@ package dlock
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -53,6 +53,10 @@ type Token = driver.Token
 
 // Queue is what stands under a name: holders and waiters with their tokens, ages and labels.
 type Queue = driver.Queue
+
+// HeldError is [ErrHeld] where the label and the age of a holder are known without a further call:
+// the backend's answer has them, or the hold is the client's own. Find it with [errors.As].
+type HeldError = driver.HeldError
 
 // Capabilities say what a backend can do.
 type Capabilities = driver.Capabilities
@@ -100,16 +104,25 @@ func (c *Client) Mutex(name string, opts ...LockOption) Mutex {
 }
 
 // RWMutex is a read-write lock: readers together, a writer alone, in the order of arrival, so that
-// neither starves. It is safe for concurrent use. The zero RWMutex is of no use; [Client.RWMutex]
-// makes one.
+// neither starves. It is safe for concurrent use. [Client.RWMutex] makes one; the locks of the zero
+// RWMutex refuse with [ErrInvalid].
 type RWMutex struct{ read, write Mutex }
 
 // Read returns the lock that readers take.
-func (rw RWMutex) Read() Mutex { return rw.read }
+func (rw RWMutex) Read() Mutex { return made(rw.read) }
 
 // Write returns the lock that writers take. Under a context that carries it, Read downgrades: join,
 // then give the exclusive lease back.
-func (rw RWMutex) Write() Mutex { return rw.write }
+func (rw RWMutex) Write() Mutex { return made(rw.write) }
+
+// made returns m, or in place of nil, which means in some places that no lock is needed, a lock
+// that refuses.
+func made(m Mutex) Mutex {
+	if m == nil {
+		return &all{err: invalid("the lock of a zero RWMutex; Client.RWMutex makes one")}
+	}
+	return m
+}
 
 // RWMutex returns the read-write lock of that name.
 func (c *Client) RWMutex(name string, opts ...LockOption) RWMutex {
@@ -132,8 +145,9 @@ func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
 }
 
 // Do locks m, runs fn under the lease's context, and gives the lock back, also if fn panics. It
-// returns the error of Lock, or those of fn and of Unlock joined: [ErrLost] if the lease was lost
-// while fn ran, whatever fn returned. Inside fn, m.Lock(ctx) re-enters and returns a lease with the
+// returns the error of Lock, or those of fn and of Unlock joined. If the lease was lost while fn
+// ran it is [ErrLost], whatever fn returned, and does not match [context.Canceled] while ctx lives,
+// as much as fn's own error may. Inside fn, m.Lock(ctx) re-enters and returns a lease with the
 // token.
 //
 // [Wait] bounds the wait and not fn. For leader election see [Client.Election].
@@ -145,10 +159,7 @@ func Do(ctx context.Context, m Mutex, fn func(ctx context.Context) error) (err e
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if e := lease.Unlock(ctx); e != nil {
-			err = errors.Join(err, e)
-		}
-	}()
-	return fn(lease.Context(ctx))
+	during := lease.Context(ctx)
+	defer func() { err = outcome(ctx, during, err, lease.Unlock(ctx)) }()
+	return fn(during)
 }

@@ -13,8 +13,16 @@ import (
 // Election is the election of one leader among all who campaign under one name: the leader holds
 // the exclusive lock of that name, and the candidates wait for it in the order of arrival. It has
 // no state of its own: two values of one name are one election. It is safe for concurrent use.
-// [Client.Election] makes one; the zero Election is of no use.
+// [Client.Election] makes one; the zero Election refuses with [ErrInvalid].
 type Election struct{ lock *lock }
+
+// of returns the lock of the election; of a zero Election one that refuses.
+func (e *Election) of() *lock {
+	if e == nil || e.lock == nil {
+		return &lock{c: &Client{}, err: invalid("the election is nil or its zero value; Client.Election makes one")}
+	}
+	return e.lock
+}
 
 // Election returns the election of that name. [TTL] bounds for how long there may be no leader
 // after one died, and [Label] is what observers see of a candidate, such as the address at which it
@@ -61,18 +69,20 @@ const (
 //     giving the lock back;
 //   - ctx ends: its error, joined with that of lead if it says more than that its context ended;
 //   - trying again cannot mend the error ([Permanent]): that error, at once, or when lead has
-//     returned, joined in the same way. Run under a context that holds the lock of the election is
-//     one ([ErrInvalid]), and a nil lead.
+//     returned, joined in the same way. A nil lead is one ([ErrInvalid]), and so is a context that
+//     has a hold of the election's lock: ErrInvalid, or [ErrLost] if that hold is over.
 //
 // What lead returns after its term was lost is reported in the log, if it says more than that. If
 // lead panics, the lock is given back.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term Token) error) error {
-	l := e.lock
+	l := e.of()
 	switch {
+	case l.err != nil:
+		return e.wrap(l.err)
 	case lead == nil:
 		return e.wrap(invalid("the function that leads is nil"))
-	case carriedFor(ctx, l.c, l.name) != nil:
-		return e.wrap(invalid("this context holds the lock of the election: who leads cannot stand against itself"))
+	case ctx == nil:
+		return e.wrap(contextErr(ctx))
 	}
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		began := time.Now()
@@ -82,7 +92,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 			return also(e.wrap(contextErr(ctx)), t.failure)
 		case t.resigned:
 			return t.own
-		case Permanent(t.end):
+		case Permanent(t.end), errors.As(t.end, new(*overError)):
 			return also(t.end, t.failure)
 		}
 		if t.failure != nil {
@@ -97,6 +107,8 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 	}
 }
 
+var errLeads = invalid("this context has a hold of the lock of the election: who leads cannot stand against itself; see WithoutOwner")
+
 // term is what became of one campaign.
 type term struct {
 	resigned bool
@@ -107,9 +119,24 @@ type term struct {
 
 // serve waits for a term and leads in it.
 func (e *Election) serve(ctx context.Context, lead func(context.Context, Token) error) term {
+	in, k, err := carriedFor(ctx, e.lock.c, e.lock.name)
+	if err == nil && in != nil && in.held != nil && k == same { // Lock would re-enter
+		if err = e.lock.trusts(ctx, in); err == nil {
+			err = errLeads
+		}
+	}
+	if err != nil {
+		return term{end: e.wrap(err)}
+	}
 	lease, err := e.lock.Lock(ctx)
+	if errors.Is(err, ErrUpgrade) { // the hold is a shared one, and stands
+		err = e.wrap(errLeads)
+	}
 	if err != nil {
 		return term{end: err}
+	}
+	if lease.shares[0].held.Request().Join() {
+		return term{end: e.wrap(also(errLeads, lease.Unlock(ctx)))}
 	}
 	returned := false
 	defer func() {
@@ -175,10 +202,11 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 
 // leader also returns what tells this leader from others where there are no tokens.
 func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
-	if e.lock.err != nil {
-		return Leader{}, driver.ID{}, e.wrap(e.lock.err)
+	l := e.of()
+	if l.err != nil {
+		return Leader{}, driver.ID{}, e.wrap(l.err)
 	}
-	q, err := e.lock.c.Inspect(ctx, e.lock.name)
+	q, err := l.c.Inspect(ctx, l.name)
 	if err != nil {
 		return Leader{}, driver.ID{}, err
 	}
@@ -198,8 +226,12 @@ func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
 // then, when the backend answers again, the leader comes again. The sequence ends when ctx ends,
 // without an error, and after an error that trying again cannot mend ([Permanent]).
 func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
-	every := min(max(e.lock.ttl/10, leastWatch), longestWatch)
+	every := min(max(e.of().ttl/10, leastWatch), longestWatch)
 	return func(yield func(Leader, error) bool) {
+		if ctx == nil {
+			yield(Leader{}, e.wrap(contextErr(ctx)))
+			return
+		}
 		var last driver.ID
 		for known, failing := false, false; ; {
 			l, id, err := e.leader(ctx)
@@ -232,5 +264,6 @@ func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
 }
 
 func (e *Election) wrap(err error) error {
-	return wrap("election", e.lock.name, e.lock.c.caps.Backend, err)
+	l := e.of()
+	return wrap("election", l.name, l.c.caps.Backend, err)
 }

@@ -17,7 +17,7 @@ import (
 var (
 	// ErrHeld: TryLock found the lock held, or somebody waiting for it; or the wait of Lock ended,
 	// by its context or by [Wait], while the request stood in the queue (the error matches the
-	// context's then, too, if it was that). Nothing was left behind.
+	// context's then, too, if it was that). Nothing was left behind. A [*HeldError] says more.
 	ErrHeld = driver.ErrHeld
 	// ErrLost: the lease is over although it was not given back: it expired, was broken, or could
 	// not be proved in time. Somebody else may hold the lock. It never comes back; stop what it
@@ -88,16 +88,45 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// contextErr returns nil while ctx lives, and then its error together with its cause.
+// contextErr returns nil while ctx lives, and then its error together with its cause. A nil context
+// is ErrInvalid.
 func contextErr(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("the context is nil")
+	}
 	err := ctx.Err()
 	if err == nil {
 		return nil
 	}
 	if cause := context.Cause(ctx); cause != nil && cause != err {
+		if errors.Is(cause, ErrNotHeld) { // of the context's lease, and not of this call's
+			return fmt.Errorf("%w: %v", err, cause)
+		}
 		return fmt.Errorf("%w: %w", err, cause)
 	}
 	return err
+}
+
+// outcome returns the error of a function that ran under during, a context of a lease, itself made
+// of ctx, and whose end is that of Unlock. A loss comes first, and is one fact: what the function
+// says of the end of its context adds a text at most, and is not taken for the end of ctx.
+func outcome(ctx, during context.Context, own, end error) error {
+	switch {
+	case own == nil || end == nil:
+		return also(own, end)
+	case !errors.Is(end, ErrLost) && !errors.Is(end, ErrClosed):
+		return errors.Join(own, end)
+	case own == during.Err() || own == context.Cause(during): //nolint:errorlint // it, and no more
+		return end
+	}
+	said := ofEnd(during, own)
+	if ctx.Err() == nil {
+		own = hide(own)
+	}
+	if said {
+		return fmt.Errorf("%w: %w", end, own)
+	}
+	return errors.Join(end, own)
 }
 
 // Permanent reports whether trying again cannot mend err: a mistake in the call or the
@@ -143,18 +172,29 @@ func explain(ctx context.Context, err error) error {
 	case cause == ErrClosed:
 		return ErrClosed
 	case timeUp && stood:
-		return fmt.Errorf("%w: it was for all of the %s that Lock was to wait", ErrHeld, limit.d)
+		return fmt.Errorf("all of the %s that Lock was to wait are over: %w", limit.d, heldOf(err))
 	case timeUp && err == ctx.Err():
 		return limit
 	case timeUp:
 		return fmt.Errorf("%w: %w", limit, hide(err))
 	case stood:
-		return driver.Waited(ctx)
+		return driver.WaitedFor(ctx, heldOf(err))
 	case err == ctx.Err():
 		return contextErr(ctx)
 	default:
 		return fmt.Errorf("%w: %w", contextErr(ctx), hide(err))
 	}
+}
+
+// heldOf returns what an error says of who holds the lock, which is ErrHeld at least.
+func heldOf(err error) error {
+	if own := (*ownHold)(nil); errors.As(err, &own) {
+		return own
+	}
+	if by := (*HeldError)(nil); errors.As(err, &by) {
+		return by
+	}
+	return ErrHeld
 }
 
 // ofContext reports whether err matches an error of package context. Those of package net do, too,

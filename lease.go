@@ -13,7 +13,8 @@ import (
 
 // Lease is one lock held: what Lock returned, until Unlock. It renews itself (unless it is a
 // [FixedLease]) until it is given back, the client is closed, or it is lost. It is safe for
-// concurrent use.
+// concurrent use. A nil or zero Lease is not held: what returns an error returns [ErrInvalid], and
+// its Context has ended.
 type Lease struct {
 	shares []*share      // one; of a lease of All those of its parts, in the order of their locking
 	all    *Lease        // the lease of All that this is a part of
@@ -67,6 +68,9 @@ func newLease(h *held) *Lease {
 // An Unlock that is the first to learn of the loss tells its caller alone: the lease ends as one
 // that was given back, so Lost stays open, and Err is ErrNotHeld.
 func (l *Lease) Unlock(ctx context.Context) error {
+	if err := l.had("unlock", ctx); err != nil {
+		return err
+	}
 	var errs []error
 	for _, s := range slices.Backward(l.shares) {
 		if err := s.unlock(ctx); err != nil {
@@ -74,6 +78,17 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		}
 	}
 	return join(errs)
+}
+
+// had returns what is wrong with a lease that no lock returned, or with a nil context.
+func (l *Lease) had(op string, ctx context.Context) error {
+	switch {
+	case l == nil || len(l.shares) == 0:
+		return wrap(op, "", "", invalid("the lease is nil or its zero value; the error of Lock says why there is none"))
+	case ctx == nil:
+		return wrap(op, l.Name(), "", contextErr(ctx))
+	}
+	return nil
 }
 
 func (s *share) unlock(ctx context.Context) error {
@@ -121,23 +136,23 @@ func (s *share) Ended(end error) {
 func (s *share) end() error { return s.held.End(s) }
 
 // cause is that of a context which ends with the share.
-func (s *share) cause(end error) error {
-	if end == ErrNotHeld {
-		return context.Canceled
-	}
-	return s.wrap("lease", end)
-}
+func (s *share) cause(end error) error { return s.wrap("lease", end) }
 
 // wrap wraps what went wrong with the share.
 func (s *share) wrap(op string, err error) error {
-	return wrap(op, s.held.Request().Name, s.held.c.caps.Backend, err)
+	return wrap(op, s.held.Request().Name, s.held.c.caps.Backend, s.held.Cause(err))
 }
 
 // Context returns a context that carries the hold: a Lock of the same name under it re-enters. It
-// ends with parent; with the lease's Unlock; and if the lease is lost or the client closed, with a
-// cause ([context.Cause]) that matches ErrLost or ErrClosed. Until one of them ends it takes some
-// memory: derive one where the work begins, not one in each turn of a loop.
+// ends with parent; and when the lease is over, with a cause ([context.Cause]) that says why: it
+// matches ErrNotHeld if the lease was given back, ErrLost or ErrClosed. Until one of them ends it
+// takes some memory: derive one where the work begins, not one in each turn of a loop.
 func (l *Lease) Context(parent context.Context) context.Context {
+	if err := l.had("lease", parent); err != nil && parent != nil {
+		ctx, cancel := context.WithCancelCause(parent)
+		cancel(err)
+		return ctx
+	}
 	for _, s := range l.shares {
 		parent = s.context(parent)
 	}
@@ -170,6 +185,11 @@ func (s *share) context(parent context.Context) context.Context {
 // Lost returns a channel that is closed if the lease is lost, and never otherwise: not by Unlock,
 // not by Close.
 func (l *Lease) Lost() <-chan struct{} {
+	if l.had("lease", context.Background()) != nil {
+		over := make(chan struct{})
+		close(over)
+		return over
+	}
 	mu := &l.shares[0].mu
 	mu.Lock()
 	defer mu.Unlock()
@@ -202,6 +222,9 @@ func (l *Lease) closeLost() {
 // one case: if the wall clock ran ahead of the monotonic one (the machine was suspended), it asks
 // the backend, for up to TTL/3, and any other error says that there was no answer yet.
 func (l *Lease) Err() error {
+	if err := l.had("lease", context.Background()); err != nil {
+		return err
+	}
 	for _, s := range l.shares {
 		if err := s.err(); err != nil {
 			return err
@@ -238,6 +261,9 @@ func (s *share) orEnd(err error) error {
 // again. [ErrLost]: it is lost. [ErrNotHeld], [ErrClosed]: it was over before. Any other error
 // (after 10 s at most) left it as it was; it is trusted until Until.
 func (l *Lease) Renew(ctx context.Context) error {
+	if err := l.had("renew", ctx); err != nil {
+		return err
+	}
 	var errs []error
 	for _, s := range l.shares {
 		if err := s.renew(ctx); err != nil {
@@ -294,6 +320,9 @@ func (h *held) owner() Owner {
 // Until returns the end of trust, with a monotonic reading: unless it is proved again before, the
 // lease is lost then. Renewals move it on. After the end of the lease it stays where it was.
 func (l *Lease) Until() time.Time {
+	if l == nil || len(l.shares) == 0 {
+		return time.Time{}
+	}
 	least := l.shares[0].held.Until()
 	for _, s := range l.shares[1:] {
 		if u := s.held.Until(); u.Before(least) {
@@ -315,6 +344,9 @@ func (l *Lease) Token() Token {
 
 // Name returns the name of the lock.
 func (l *Lease) Name() string {
+	if l == nil {
+		return ""
+	}
 	if len(l.shares) == 1 {
 		return l.shares[0].held.Request().Name
 	}
@@ -337,6 +369,9 @@ func (l *Lease) Owner() Owner {
 // Leases returns the parts of a lease of [All], in the order in which they were locked; of any
 // other lease, itself.
 func (l *Lease) Leases() []*Lease {
+	if l == nil {
+		return nil
+	}
 	var ls []*Lease
 	for _, s := range l.shares {
 		ls = append(ls, s.lease)
@@ -344,5 +379,6 @@ func (l *Lease) Leases() []*Lease {
 	return ls
 }
 
-// ofAll reports whether All made the lease: its shares, even if it is one, are those of others.
-func (l *Lease) ofAll() bool { return l.shares[0].lease != l }
+// ofAll reports whether the lease has no hold of its own: All made it, whose shares, even if it is
+// one, are those of others, or it is a zero one.
+func (l *Lease) ofAll() bool { return l == nil || len(l.shares) == 0 || l.shares[0].lease != l }

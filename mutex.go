@@ -25,11 +25,16 @@ type lock struct {
 }
 
 func (c *Client) newLock(name string, mode driver.Mode, limit int, opts []LockOption) *lock {
+	if err := c.opened(); err != nil {
+		return &lock{c: &Client{}, name: name, err: err}
+	}
 	l := &lock{c: c, name: name, mode: mode, limit: limit, ttl: c.set.ttl, label: c.set.label}
 	for _, o := range opts {
-		if o != nil {
-			o.lock(l)
+		if o == nil {
+			l.err = errNilOption
+			return l
 		}
+		o.lock(l)
 	}
 	l.err = l.check()
 	return l
@@ -42,7 +47,11 @@ func (l *lock) check() error {
 	if err := checkText(l.label); err != nil {
 		return invalid("label: %w", err)
 	}
-	if err := checkTTL(l.ttl, l.c.caps); err != nil {
+	check := checkTTL
+	if l.fixed {
+		check = checkFixed
+	}
+	if err := check(l.ttl, l.c.caps); err != nil {
 		return err
 	}
 	if l.wait != nil && l.wait.d < 0 {
@@ -71,10 +80,13 @@ func (l *lock) TryLock(ctx context.Context) (*Lease, error) {
 
 // take is Lock, or TryLock if wait is not set, and tells the client's hooks of it.
 func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
+	if ctx == nil {
+		return nil, contextErr(ctx)
+	}
 	if len(l.c.hooks.lock) == 0 {
 		return l.get(ctx, wait)
 	}
-	op := LockOp{Name: l.name, Backend: l.c.caps.Backend, Try: !l.waits(wait), Shared: l.mode == driver.Shared, Limit: l.limit, TTL: l.ttl, Reenters: l.reenters(carriedFor(ctx, l.c, l.name))}
+	op := LockOp{Name: l.name, Backend: l.c.caps.Backend, Try: !l.waits(wait), Shared: l.mode == driver.Shared, Limit: l.limit, TTL: l.ttl, Reenters: l.reenters(ctx)}
 	ctx, done := l.c.hooks.tellLock(ctx, op)
 	lease, err := l.get(ctx, wait)
 	what := "lock"
@@ -89,9 +101,15 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 // waits reports whether Lock, or TryLock if wait is not set, waits in the queue.
 func (l *lock) waits(wait bool) bool { return wait && (l.wait == nil || l.wait.d > 0) }
 
-// reenters reports whether the lock, taken under the hold, is another lease of that.
-func (l *lock) reenters(in *carried) bool {
-	if in == nil || in.held == nil || in.held.c != l.c {
+// reenters reports whether the lock, taken under ctx, is another lease of a hold there.
+func (l *lock) reenters(ctx context.Context) bool {
+	in, _, err := carriedFor(ctx, l.c, l.name)
+	return err == nil && in != nil && l.counts(in)
+}
+
+// counts reports whether the lock, taken under the hold, is another lease of that.
+func (l *lock) counts(in *carried) bool {
+	if in.held == nil || in.held.c != l.c {
 		return false
 	}
 	r := in.held.Request()
@@ -107,27 +125,63 @@ func (l *lock) get(ctx context.Context, wait bool) (*Lease, error) {
 		return nil, err
 	}
 	r := driver.Request{Name: l.name, Client: l.c.id, Mode: l.mode, Limit: l.limit, TTL: l.ttl, Fixed: l.fixed, Label: l.label, Wait: l.waits(wait)}
-	if in := carriedFor(ctx, l.c, l.name); in != nil {
-		if h := in.held; h != nil {
-			if l.reenters(in) {
-				return h.reenter(ctx)
-			}
-			// The service may still have what its client does not trust any more, or has closed.
-			if err := h.check(ctx); errors.Is(err, ErrClosed) && h.c != l.c {
-				return nil, ErrLost
-			} else if err != nil {
-				return nil, err
-			}
-		} else if l.c.holds.Lost(l.name, in.owner.id) {
-			return nil, ErrLost
+	for {
+		in, k, err := carriedFor(ctx, l.c, l.name)
+		if err != nil {
+			return nil, err
 		}
-		if !l.c.caps.Joins {
-			return nil, fmt.Errorf("%w: joining the hold of another client or mode", ErrUnsupported)
+		if in == nil {
+			return l.c.acquire(ctx, r, l.within(r))
 		}
-		r.Owner, r.Token = in.owner.id, in.owner.token
+		if lease, err := l.under(ctx, in, k, r); err != errOther {
+			return lease, err
+		}
 	}
-	return l.c.acquire(ctx, r, l.within(r))
 }
+
+// under takes the lock under a hold: as another lease of it, or by a join. The error is errOther if
+// it turns out that the hold stands in other queues.
+func (l *lock) under(ctx context.Context, in *carried, k kinship, r driver.Request) (*Lease, error) {
+	if h := in.held; h != nil {
+		if l.counts(in) {
+			lease, err := h.reenter(ctx)
+			return lease, in.over(err)
+		}
+		if err := l.trusts(ctx, in); err != nil {
+			return nil, err
+		}
+	} else if l.c.holds.Lost(l.name, in.owner.id) {
+		return nil, in.over(ErrLost)
+	}
+	if !l.c.caps.Joins {
+		return nil, l.without(ctx, in)
+	}
+	r.Owner, r.Token = in.owner.id, in.owner.token
+	lease, err := l.c.acquire(ctx, r, l.within(r))
+	if refused := (*notThere)(nil); errors.As(err, &refused) {
+		return nil, l.askApart(ctx, in, refused.error)
+	}
+	if k == unknown && in.held != nil && (err == nil || errors.Is(err, ErrUpgrade)) {
+		l.c.remember(in.held.c, same)
+	}
+	return lease, err
+}
+
+// trusts returns why a hold of this process is over, if it is. The service may still have what its
+// client does not trust any more, or has closed.
+func (l *lock) trusts(ctx context.Context, in *carried) error {
+	err := in.held.check(ctx)
+	if errors.Is(err, ErrClosed) && in.held.c != l.c {
+		err = ErrLost
+	}
+	return in.over(err)
+}
+
+// notThere is the refusal of a join: its owner does not hold the lock.
+type notThere struct{ error }
+
+// Unwrap returns what the service said.
+func (e *notThere) Unwrap() error { return e.error }
 
 // within returns the time that a request has. One that does not wait in the queue is answered
 // within the time of any call.
@@ -180,7 +234,7 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 			}
 			err = ctx.Err()
 		}
-		if held && ctx.Err() != nil && ofContext(err) {
+		if held && ctx.Err() != nil && ofContext(err) && !errors.Is(err, ErrHeld) {
 			err = driver.Waited(ctx)
 		}
 		// it expired while it waited, since its client was not heard of: it takes a new place
@@ -190,8 +244,11 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 			}
 			err = fmt.Errorf("%w: %d places in the queue were over before its client was heard of again; its TTL of %s may be too short", ErrLost, late, r.TTL)
 		}
+		if join && errors.Is(err, ErrLost) {
+			return nil, &notThere{err}
+		}
 		if err != nil {
-			return nil, explain(ctx, c.heldHere(r, err))
+			return nil, explain(ctx, c.heldHere(ctx, r, err))
 		}
 		l := newLease(h)
 		switch err := h.Granted(g, l.shares[0]); {
@@ -212,27 +269,36 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 	}
 }
 
-// heldHere makes a refusal say that it is a hold of this same client which stands against the
-// request, if it is.
-func (c *Client) heldHere(r driver.Request, err error) error {
-	if !r.Wait && errors.Is(err, ErrHeld) && c.holds.Blocks(&r) {
-		return errHeldHere
-	}
-	return err
+// ownHold is ErrHeld by a hold of this same client.
+type ownHold struct {
+	by     HeldError
+	advice string
 }
 
-// errHeldHere is ErrHeld by a hold of this same client.
-var errHeldHere error = heldHere{}
-
-type heldHere struct{}
+// heldHere makes a refusal, or the end of a wait, say that it is a hold of this same client which
+// stands against the request, if it is.
+func (c *Client) heldHere(ctx context.Context, r driver.Request, err error) error {
+	if r.Join() || !errors.Is(err, ErrHeld) {
+		return err
+	}
+	by, ok := c.holds.Blocks(&r)
+	if !ok {
+		return err
+	}
+	own := &ownHold{HeldError{Label: by.Label, Age: by.Held}, by.Advice}
+	if ctx.Err() != nil && ofContext(err) {
+		return driver.WaitedFor(ctx, own)
+	}
+	return own
+}
 
 // Error gives the advice that those need who forgot the context.
-func (heldHere) Error() string {
-	return "held by this client; if this code holds it, pass lease.Context"
+func (e *ownHold) Error() string {
+	return fmt.Sprintf("held by this client (%q, for %s); if this code holds it, %s", e.by.Label, e.by.Age.Round(time.Millisecond), e.advice)
 }
 
-// Is matches ErrHeld.
-func (heldHere) Is(target error) bool { return target == ErrHeld }
+// Unwrap returns what it says of the holder, which matches ErrHeld.
+func (e *ownHold) Unwrap() error { return &e.by }
 
 // pause waits d, give or take half of it, so that those who wait do not come back together.
 func pause(ctx context.Context, d time.Duration) error {

@@ -14,15 +14,18 @@ import (
 // Until then the lock is held as before, with the same token, for all but those who join the owner;
 // only Break ends it sooner.
 //
-// d is at least the backend's MinTTL, at most its MaxTTL, and 24h; any other is [ErrInvalid].
-// [ErrUnsupported]: the backend cannot, since Capabilities say not FixedOutlives or not Joins.
-// After these the lease is held as before, and so it is after an error of the backend or the
-// context: then UnlockAfter can be called again. [ErrLost], [ErrNotHeld]: the lease was over, or
-// another call gave it back meanwhile, and nothing is left held of this one. [ErrClosed]: the
-// client's Close ended it; if that was meanwhile, the lock may stay held for d. Any other error of
-// giving the lease itself back is that of [Lease.Unlock], and the lock stays held for d all the
-// same.
+// d is at least the backend's MinTTL, at most its MaxFixed (its MaxTTL, if that is 0), and 24h; any
+// other is [ErrInvalid]. [ErrUnsupported]: the backend cannot, since Capabilities say not
+// FixedOutlives. After these the lease is held as before, and so it is after an error of the
+// backend or the context: then UnlockAfter can be called again. [ErrLost], [ErrNotHeld]: the lease
+// was over, or another call gave it back meanwhile, and nothing is left held of this one.
+// [ErrClosed]: the client's Close ended it; if that was meanwhile, the lock may stay held for d.
+// Any other error of giving the lease itself back is that of [Lease.Unlock], and the lock stays
+// held for d all the same.
 func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
+	if err := l.had("unlock after", ctx); err != nil {
+		return err
+	}
 	undo, err := l.keep(ctx, d)
 	if err != nil {
 		return err
@@ -44,7 +47,7 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 // longer than atLeast: the lock is held for as long as fn runs.
 //
 // The error is that of TryLock, of arranging the time (those of [Lease.UnlockAfter]; ErrInvalid and
-// ErrUnsupported come before anything is done), or those of fn and of Unlock joined.
+// ErrUnsupported come before anything is done), or those of fn and of Unlock, as of [Do].
 func Once(ctx context.Context, m Mutex, atLeast time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {
 	if m == nil || fn == nil {
 		return false, wrap("once", "", "", invalid("the mutex or the function is nil"))
@@ -59,19 +62,21 @@ func Once(ctx context.Context, m Mutex, atLeast time.Duration, fn func(ctx conte
 	if err != nil {
 		return false, err
 	}
-	defer func() {
-		if e := lease.Unlock(ctx); e != nil {
-			err = errors.Join(err, e)
-		}
-	}()
+	during := lease.Context(ctx)
+	defer func() { err = outcome(ctx, during, err, lease.Unlock(ctx)) }()
 	if _, err := lease.keep(ctx, atLeast); err != nil {
 		return false, err
 	}
-	return true, fn(lease.Context(ctx))
+	return true, fn(during)
 }
 
 // keeps returns why a lease of the lock could not be kept for d.
-func (l *lock) keeps(d time.Duration) error { return l.c.keeps(d) }
+func (l *lock) keeps(d time.Duration) error {
+	if l.err != nil {
+		return l.err
+	}
+	return l.c.keeps(d)
+}
 
 func (a *all) keeps(d time.Duration) error {
 	for _, p := range a.parts {
@@ -83,10 +88,10 @@ func (a *all) keeps(d time.Duration) error {
 }
 
 func (c *Client) keeps(d time.Duration) error {
-	if !c.caps.FixedOutlives || !c.caps.Joins {
+	if !c.caps.FixedOutlives {
 		return fmt.Errorf("%w: a lock that stays held when its client is gone", ErrUnsupported)
 	}
-	return checkTTL(d, c.caps)
+	return checkFixed(d, c.caps)
 }
 
 // keep arranges that the lock stays held for d, whatever becomes of the lease: for all of its parts

@@ -204,23 +204,38 @@ func TestOnce(t *testing.T) {
 // What a backend cannot do is told before anything is.
 func TestOnceWhereItCannotBe(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for what, without := range map[string]func(*Capabilities){
-			"FixedOutlives": func(c *Capabilities) { c.FixedOutlives = false },
-			"Joins":         func(c *Capabilities) { c.Joins = false },
-		} {
-			b := &hooked{Backend: newMemory(new(memory.Space)), caps: without}
-			c := newOn(t, b)
-			l := mustLock(t, c.Mutex("n"), t.Context())
-			before := b.acquires.Load()
-			wantErr(t, l.UnlockAfter(t.Context(), time.Minute), ErrUnsupported)
-			if err := l.Err(); err != nil {
-				t.Errorf("without %s the lease is over: %v", what, err)
-			}
-			ran, err := Once(t.Context(), c.Mutex("job"), time.Minute, func(context.Context) error { t.Error("it ran"); return nil })
-			wantErr(t, err, ErrUnsupported)
-			if ran || b.acquires.Load() != before {
-				t.Errorf("without %s something was sent", what)
-			}
+		b := &hooked{Backend: newMemory(new(memory.Space)), caps: func(c *Capabilities) { c.FixedOutlives = false }}
+		c := newOn(t, b)
+		l := mustLock(t, c.Mutex("n"), t.Context())
+		before := b.acquires.Load()
+		wantErr(t, l.UnlockAfter(t.Context(), time.Minute), ErrUnsupported)
+		if err := l.Err(); err != nil {
+			t.Errorf("the lease is over: %v", err)
+		}
+		ran, err := Once(t.Context(), c.Mutex("job"), time.Minute, func(context.Context) error { t.Error("it ran"); return nil })
+		wantErr(t, err, ErrUnsupported)
+		if ran || b.acquires.Load() != before {
+			t.Error("something was sent")
+		}
+	})
+}
+
+// The time of what is fixed has a bound of its own, where the backend says so.
+func TestFixedHasItsOwnBound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := &hooked{Backend: newMemory(new(memory.Space)), caps: func(c *Capabilities) { c.MaxTTL, c.MaxFixed = time.Minute, 2*time.Hour }}
+		c := newOn(t, b)
+		for _, m := range []Mutex{c.Mutex("n", TTL(time.Hour)), c.Mutex("n", FixedLease(3*time.Hour))} {
+			_, err := m.TryLock(t.Context())
+			wantErr(t, err, ErrInvalid)
+		}
+		l := mustLock(t, c.Mutex("n", FixedLease(time.Hour)), t.Context())
+		wantErr(t, l.UnlockAfter(t.Context(), 3*time.Hour), ErrInvalid)
+		if err := l.UnlockAfter(t.Context(), 2*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if ran, err := Once(t.Context(), c.Mutex("job"), time.Hour, func(context.Context) error { return nil }); !ran || err != nil {
+			t.Errorf("ran %v, %v", ran, err)
 		}
 	})
 }

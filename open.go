@@ -2,12 +2,10 @@ package dlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dlock-go/dlock/driver"
@@ -19,7 +17,8 @@ import (
 // (before every name in the service's key space), label (see [Label]), identity (see [Identity]).
 // What else is allowed depends on the scheme; an error lists it.
 //
-// No error, log line or String ever shows a password of the URL.
+// No error, log line or String ever shows a password of the URL. What is special in a URL has to be
+// percent-encoded in a password, and an @ in the path, too.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
 	var c *Client
 	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, set settings) error {
@@ -70,10 +69,8 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 		return err
 	}
 	u.RawQuery = values.Encode()
-	for _, o := range opts {
-		if o != nil {
-			o.client(&set)
-		}
+	if err := set.apply(opts); err != nil {
+		return err
 	}
 	if err := set.check(Capabilities{}); err != nil {
 		return err
@@ -82,7 +79,7 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 	within := bounded(ctx, noAnswer, new(alarm.Clock))
 	defer within.end()
 	if err := f(within, c, set); err != nil {
-		return scrub(explain(within, err), u)
+		return explain(within, err)
 	}
 	return nil
 }
@@ -104,6 +101,9 @@ func parseURL(raw string) (*url.URL, []string, error) {
 		end = i
 	}
 	list, after := rest[:end], rest[end:]
+	if list != "" && strayAt(after) {
+		return nil, nil, bad
+	}
 	user := ""
 	if i := strings.LastIndexByte(list, '@'); i >= 0 {
 		user, list = list[:i+1], list[i+1:]
@@ -122,6 +122,14 @@ func parseURL(raw string) (*url.URL, []string, error) {
 		hosts = nil
 	}
 	return u, hosts, nil
+}
+
+// strayAt reports whether what follows the hosts has an @ where none belongs: it is that of a
+// password with a "/" or "?" in it, which is no part of the place then.
+func strayAt(after string) bool {
+	path, query, _ := strings.Cut(after, "?")
+	name, _, _ := strings.Cut(query, "=")
+	return strings.Contains(path, "@") || strings.Contains(name, "@")
 }
 
 // fromURL takes the parameters that all backends share out of values.
@@ -146,52 +154,6 @@ func (s settings) fromURL(values url.Values) (settings, string, error) {
 	}
 	return s, prefix, err
 }
-
-// scrub hides the password of u, should the driver's error show it.
-func scrub(err error, u *url.URL) error {
-	text := err.Error()
-	clean := cloak(text, u)
-	if clean == text {
-		return err
-	}
-	s := &scrubbed{text: clean}
-	for _, is := range append(sentinels, context.Canceled, context.DeadlineExceeded) {
-		if errors.Is(err, is) {
-			s.is = append(s.is, is)
-		}
-	}
-	return s
-}
-
-// cloak returns the text without the password of u.
-func cloak(text string, u *url.URL) string {
-	password, ok := u.User.Password()
-	if !ok || password == "" {
-		return text
-	}
-	// every encoding has its own set of harmless characters
-	_, asWritten, _ := strings.Cut(u.User.String(), ":")
-	forms := []string{password, asWritten, url.QueryEscape(password), url.PathEscape(password)}
-	for _, quoted := range []string{strconv.Quote(password), strconv.QuoteToASCII(password)} {
-		forms = append(forms, quoted[1:len(quoted)-1])
-	}
-	// one may be part of another
-	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
-	for _, p := range forms {
-		text = strings.ReplaceAll(text, p, "xxxxx")
-	}
-	return text
-}
-
-// scrubbed stands for an error that showed a password. It matches the same sentinels; the rest of
-// the chain would show it again.
-type scrubbed struct {
-	text string
-	is   []error
-}
-
-func (e *scrubbed) Error() string   { return e.text }
-func (e *scrubbed) Unwrap() []error { return e.is }
 
 // unknownScheme says what to change in a program whose URL has a scheme that no driver is
 // registered for: the import, or the scheme.

@@ -49,6 +49,19 @@ func newSettings() settings {
 	return settings{label: defaultLabel(), logger: slog.Default()}
 }
 
+// apply takes the options.
+func (s *settings) apply(opts []Option) error {
+	for _, o := range opts {
+		if o == nil {
+			return errNilOption
+		}
+		o.client(s)
+	}
+	return nil
+}
+
+var errNilOption = invalid("an option is nil")
+
 // check refuses settings that the backend cannot keep.
 func (s settings) check(caps Capabilities) error {
 	for what, text := range map[string]string{"label": s.label, "identity": s.identity} {
@@ -128,7 +141,8 @@ func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 // the death of its process, so that what must not be done twice in d is not; only Unlock gives it
 // back before. Elsewhere both free it, or the death does within the backend's time.
 //
-// At least the backend's MinTTL, at most its MaxTTL, and 24h; any other d is [ErrInvalid].
+// At least the backend's MinTTL, at most its MaxFixed (its MaxTTL, if that is 0), and 24h; any
+// other d is [ErrInvalid].
 func FixedLease(d time.Duration) LockOption { return fixedOption(d) }
 
 type waitOption time.Duration
@@ -146,8 +160,13 @@ type identityOption string
 
 func (k identityOption) client(s *settings) { s.identity = string(k) }
 
-// Identity gives the backend a key that tells it from others of the same scheme, for [All] and for
-// owners that travel as text: all clients of one backend must use the same.
+// Identity gives the service a key that tells it from others of the same driver: for [All], and for
+// the contexts and the [Owner]s that carry a hold from one client to another. Clients with
+// different keys are of different services. Where two clients have one key, or one of them has
+// none, the services are asked when it matters, once for each two clients: a lock that finds a hold
+// of its name in its context, of another client of the same driver, tries to join it first. Where
+// that is refused and the hold is not over, the lock is one of another service, and for a minute it
+// is not asked again.
 func Identity(key string) Option { return identityOption(key) }
 
 type loggerOption struct{ *slog.Logger }
@@ -173,8 +192,8 @@ type forceOption struct{}
 func (forceOption) breaks(b *breaking) { b.force = true }
 
 // Force makes [Client.Break] end the hold now. The holder may be in the middle of its work and
-// learns of it at its next renewal, up to TTL/3 later: until then two can be in, and only fencing
-// tokens protect the resource.
+// learns of it within a second, or, where no news of the service reaches it, with its next renewal,
+// up to TTL/3 later: until then two can be in, and only fencing tokens protect the resource.
 func Force() BreakOption { return forceOption{} }
 
 // checkText refuses what cannot be a name or a label.
@@ -201,6 +220,14 @@ func checkName(name string) error {
 		return fmt.Errorf("%w: %w", ErrInvalidName, err)
 	}
 	return nil
+}
+
+// checkFixed refuses a TTL of a fixed lease that the backend cannot keep.
+func checkFixed(d time.Duration, caps Capabilities) error {
+	if caps.MaxFixed > 0 {
+		caps.MaxTTL = caps.MaxFixed
+	}
+	return checkTTL(d, caps)
 }
 
 // checkTTL refuses a TTL that the backend cannot keep.

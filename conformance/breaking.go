@@ -17,9 +17,16 @@ var breaking = []Law{
 		Sentence: "giving a broken hold back frees the lock and returns ErrLost, also if no renewal was refused yet"},
 	{Name: "break-release-again", run: breakReleaseAgain, needs: []need{breakable, holdingReplies},
 		Sentence: "a Release of a broken hold that got no answer and is sent again is ErrLost"},
+	{Name: "break-release-known", run: breakReleaseKnown, stall: promptly, needs: []need{breakable},
+		Sentence: "what is left of a broken hold ends with its release, long before its TTL, also if its holder learned of the break at a renewal"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
+	{Name: "break-force-known", run: breakForceKnown, stall: promptly, needs: []need{breakable},
+		Sentence: "a break by force ends the holder's context within a second, however far its next renewal is: of a lock among many, of a fixed lease, of a reader, of a permit, and of those who joined, and of no other hold"},
 }
+
+// promptly is for what has to happen within a second.
+var promptly stallTolerance = func(*env) time.Duration { return 100 * time.Millisecond }
 
 // breakIt calls Break.
 func (e *env) breakIt(c *dlock.Client, name string, t dlock.Token, opts ...dlock.BreakOption) error {
@@ -141,4 +148,107 @@ func breakForce(e *env) {
 	}
 	e.unlock(successor)
 	e.becomes(name, 0, 0)
+}
+
+// breakReleaseKnown uses the long TTL: what frees the lock is the release.
+func breakReleaseKnown(e *env) {
+	a, b, op, d := e.client(), e.client(), e.client(), e.direct()
+	broken := func(name string, t dlock.Token) (next *attempt) {
+		e.Helper()
+		next = e.begin(b.Mutex(name))
+		e.becomes(name, 1, 1)
+		if err := e.breakIt(op, name, t); err != nil {
+			e.Fatalf("Break: %v", err)
+		}
+		return next
+	}
+	freed := func(next *attempt, given time.Time) {
+		e.Helper()
+		l := next.got(e)
+		if took := next.at.Sub(given); took > e.longTTL/8 {
+			e.Errorf("a broken hold with a TTL of %s stood for %s after its release", e.longTTL, took)
+		}
+		e.unlock(l)
+		e.becomes(next.name, 0, 0)
+	}
+
+	name := e.name()
+	l := e.lock(a.Mutex(name))
+	ctx, next := l.Context(e.ctx), broken(name, l.Token())
+	e.want("Renew of a broken lease", call(e, "Renew", l.Renew), dlock.ErrLost)
+	given := time.Now()
+	e.until("its context ended", func() bool { return ctx.Err() != nil })
+	e.want("Unlock of a broken lease that a renewal lost", e.unlockErr(l), dlock.ErrLost)
+	freed(next, given)
+
+	name = e.name()
+	r := d.ask(name)
+	next = broken(name, d.get(r).Token)
+	for range 2 { // the one that is refused first may find out more than those after it
+		e.want("Renew of a broken request", d.renew(r).Err, driver.ErrLost)
+	}
+	given = time.Now()
+	e.want("Release of a broken request that a renewal lost", d.release(r), driver.ErrLost)
+	freed(next, given)
+}
+
+func breakForceKnown(e *env) {
+	a, op := e.client(), e.client()
+	for range 50 { // what is broken is one of many, and the others stay
+		e.lock(a.Mutex(e.name()))
+	}
+	ends := func(what, name string, broken *dlock.Lease, with []*dlock.Lease, others ...*dlock.Lease) {
+		e.Helper()
+		ctxs := []context.Context{broken.Context(e.ctx)}
+		for _, l := range with {
+			ctxs = append(ctxs, l.Context(e.ctx))
+		}
+		if err := e.breakIt(op, name, broken.Token(), dlock.Force()); err != nil {
+			e.Fatalf("Break: %v", err)
+		}
+		start := time.Now()
+		for _, ctx := range ctxs {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Until(start.Add(e.patience))):
+				e.Fatalf("%s was broken by force, and a holder's context has not ended after %s", what, e.patience)
+			}
+			if took := time.Since(start); took > time.Second {
+				e.Errorf("%s was broken by force, and a holder's context ended %s later; want a second at most", what, took)
+			}
+			e.want("the context's cause", context.Cause(ctx), dlock.ErrLost)
+		}
+		for _, l := range others {
+			if err := call(e, "Renew", l.Renew); err != nil {
+				e.Errorf("%s was broken by force, and another hold cannot be renewed: %v", what, err)
+			}
+			e.unlock(l)
+		}
+		for _, l := range append(with, broken) {
+			e.want("Unlock of what was broken by force", e.unlockErr(l), dlock.ErrLost)
+		}
+		e.becomes(name, 0, 0)
+	}
+
+	name := e.name()
+	ends("a lock", name, e.lock(a.Mutex(name)), nil)
+
+	name = e.name()
+	ends("a fixed lease", name, e.lock(a.Mutex(name, dlock.FixedLease(e.longTTL))), nil)
+
+	if e.caps.Joins {
+		name = e.name()
+		l := e.lock(a.Mutex(name))
+		ends("a hold that another client joined", name, l, []*dlock.Lease{e.lockIn(e.handed(l), e.client().Mutex(name))})
+	}
+	if e.caps.Shared && e.caps.Fencing {
+		name = e.name()
+		l := e.lock(a.RWMutex(name).Read())
+		ends("one of two readers", name, l, nil, e.lock(e.client().RWMutex(name).Read()))
+	}
+	if e.caps.Semaphores && e.caps.Fencing {
+		name = e.name()
+		l := e.lock(a.Semaphore(name, 2))
+		ends("one of two permits", name, l, nil, e.lock(e.client().Semaphore(name, 2)))
+	}
 }

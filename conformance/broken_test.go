@@ -79,6 +79,7 @@ const (
 	sinceReceipt   fault = "counts the TTL from the reply (etcd's Session)"
 	remembersLoss  fault = "stops renewing names that it lost once"
 	leavesLost     fault = "does not give back what is uncertain"
+	futureReceipt  fault = "counts the TTL from a moment that is still to come"
 	renewedReceipt fault = "counts the TTL of a renewal from the reply"
 	untilOfGrant   fault = "does not remember that a hold was renewed, when a release of it that got no answer is sent again"
 	forgetsExpired fault = "takes an expired request that is sent again for a new one"
@@ -91,12 +92,26 @@ const (
 	forgetsBroken   fault = "takes the release of a broken hold that is sent again, after one that got no answer, for one in good order"
 	breaksNow       fault = "breaks by force always"
 	forceWaits      fault = "breaks by force never"
+	refusedStays    fault = "keeps what is left of a broken hold until its TTL, once a renewal of it was refused"
+
+	forceSilent      fault = "tells no holder that its hold was broken by force"
+	forceSilentFixed fault = "tells the holder of a fixed lease nothing, since that is never renewed"
+	forceSilentShare fault = "tells no holder of a shared lock that its hold was broken by force"
+	forceSilentJoin  fault = "tells only the client that began a hold that it was broken by force"
+	forceLoud        fault = "tells all holders of the name that their holds were broken by force"
+	forceSlow        fault = "takes two seconds to tell a holder that its hold was broken by force"
 
 	tokensRestart0   fault = "starts tokens again when nobody is left"
 	readersKeepToken fault = "gives readers the last writer's token"
 	clockTokens      fault = "takes tokens from the wall clock alone"
 	forgetsTokens    fault = "loses tokens in a restart"
 	forgetsHolds     fault = "claims to be durable and is not"
+
+	noPrefix  fault = "puts no prefix before names"
+	listsAll  fault = "lists the names of all prefixes"
+	listsKeys fault = "lists names with their prefix"
+	listsFree fault = "lists names that were in use once"
+	listsOne  fault = "lists one name of those in use"
 
 	closeLeaves      fault = "leaves what it holds when it is closed"
 	closeWakesNobody fault = "lets calls wait on when it is closed"
@@ -134,20 +149,20 @@ var broken = []struct {
 	{ownerIsClient, "owner-not-client own-name-only", "slow-service arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after"},
 	{newestFirst, "arrival-order", "slow-service cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
 	{barges, "no-overtaking", "neither-starves election"},
-	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade"},
+	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade break-force-known"},
 	{readersPass, "neither-starves", ""},
 	{limitOffByOne, "semaphore-limit", "inspect semaphore-order semaphore-smallest"},
 	{largestLimit, "semaphore-smallest", ""},
 	{permitForAll, "semaphore-order", "semaphore-limit"},
-	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade unlock-after once"},
-	{joinToken, "join", "downgrade"},
+	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade unlock-after once break-force-known"},
+	{joinToken, "join", "downgrade break-force-known"},
 	{freesJoins, "join", "downgrade unlock-after once"},
 	{joinRevives, "join-over", "break"},
 	{upgradeWaits, "upgrade", ""},
 	{noDowngrade, "downgrade", ""},
 	{twiceIsTwo, "same-request", "proof-before trust-within-ttl"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
-	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election"},
+	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow"},
 	{noTombstones, "late-duplicate late-copy", "cancel-cut-off expired-resume wait-says-why"},
 	{foldsCase, "names", ""},
 	{trimsSpace, "names", ""},
@@ -184,24 +199,37 @@ var broken = []struct {
 	{renewsUnseen, "renew-never-acquires", ""},
 	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant not-renewed outage fixed-close election unlock-after"},
 	{sinceReceipt, "late-grant proof-before", ""},
+	{futureReceipt, "proof-before trust-within-ttl same-request", everything},
 	{renewedReceipt, "proof-before", ""},
 	{untilOfGrant, "release-again", ""},
 	{forgetsExpired, "expired-resume", ""},
 	{remembersLoss, "after-loss", "election"},
-	{leavesLost, "late-duplicate release-again", ""},
+	{leavesLost, "late-duplicate release-again", "break-release-known"},
 	{releaseHopes, "unlock-cut-off", "cancel-cut-off bounded-calls release-again break-release-again"},
-	{breaksAnybody, "break-wrong-token", "break break-force"},
-	{brokenRenewable, "break", ""},
+	{breaksAnybody, "break-wrong-token", "break break-force break-force-known"},
+	{brokenRenewable, "break", "break-release-known"},
 	{brokenJoinable, "break", ""},
-	{brokenReleased, "break-release", "break-release-again"},
+	{brokenReleased, "break-release", "break-release-again break-release-known"},
 	{forgetsBroken, "break-release-again", ""},
 	{breaksNow, "break", "break-release-again"},
-	{forceWaits, "break-force", "tokens-grow"},
+	{forceWaits, "break-force break-force-known", "tokens-grow"},
+	{refusedStays, "break-release-known", ""},
+	{forceSilent, "break-force-known", ""},
+	{forceSilentFixed, "break-force-known", ""},
+	{forceSilentShare, "break-force-known", ""},
+	{forceSilentJoin, "break-force-known", ""},
+	{forceLoud, "break-force-known", ""},
+	{forceSlow, "break-force-known", ""},
 	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared election"},
-	{readersKeepToken, "tokens-shared", ""},
+	{readersKeepToken, "tokens-shared", "break-force-known"},
 	{clockTokens, "tokens-clock", ""},
 	{forgetsTokens, "tokens-restart", ""},
 	{forgetsHolds, "durable", ""},
+	{noPrefix, "list-prefix", ""},
+	{listsAll, "list-prefix", ""},
+	{listsKeys, "list-prefix", ""},
+	{listsFree, "list", "list-prefix"},
+	{listsOne, "list list-prefix names", ""},
 	{closeLeaves, "close-frees", "close-wakes"},
 	{closeWakesNobody, "close-wakes", "close-frees"},
 	{closeHangs, "close-cut-off", ""},
@@ -213,7 +241,7 @@ var broken = []struct {
 	{connectionPerDozen, "cost-hold", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election"},
+	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election break-release-known list"},
 	{deniesTokens, "capabilities", "election"},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},

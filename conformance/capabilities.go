@@ -28,6 +28,9 @@ func capabilitiesTrue(e *env) {
 	if caps.MinTTL < 0 || caps.MaxTTL < 0 || caps.MaxTTL > 0 && caps.MaxTTL < caps.MinTTL {
 		e.Errorf("MinTTL is %s and MaxTTL %s", caps.MinTTL, caps.MaxTTL)
 	}
+	if caps.MaxFixed < 0 || caps.MaxFixed > 0 && caps.MaxFixed < max(caps.MaxTTL, caps.MinTTL) {
+		e.Errorf("MaxFixed is %s, and MaxTTL %s", caps.MaxFixed, caps.MaxTTL)
+	}
 	name := e.name()
 	claim := func(what string, claimed bool, err error) {
 		e.Helper()

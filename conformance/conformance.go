@@ -25,12 +25,16 @@
 //				}
 //				return b
 //			},
+//			// what laws need and this harness does not give: see Harness
+//			Without: []string{"HoldReplies", "DelayReplies", "Restart", "Stored", "StepClock",
+//				"OpenPrefixed"},
 //		})
 //	}
 //
 // Each law is a subtest, and prints its sentence when it fails. What a backend cannot do is in its
 // Capabilities: laws that need it are skipped with the reason, and the law "capabilities" holds the
-// backend to its word. There is no other way to be excused.
+// backend to its word. What the harness cannot do is in its Without. There is no other way to be
+// excused: a run in which a law was not tried for another reason fails.
 //
 // Laws use the public API of dlock where a user could see the violation, and [driver.Backend] where
 // only a driver can. They use fresh random names, so they can run side by side, and again and
@@ -39,7 +43,9 @@
 //
 // A law that passes proves little about a fault that needs a bad network. Give the [Harness]
 // powers: a proxy in front of the service that can cut a client off makes a dozen laws sharper.
-// Where a power is missing, the suite puts a [FaultInjector] in front of the driver.
+// Where a power is missing, the suite puts a [FaultInjector] in front of the driver, or makes the
+// process busy, so that it reads replies late. A few laws need what only the harness can do, such
+// as a restart of the service.
 //
 // A law that does something at random prints its seed; DLOCK_SEED in the environment sets it.
 package conformance
@@ -117,8 +123,16 @@ type Harness struct {
 	// sets it right again.
 	StepClock func(t T, d time.Duration)
 
+	// OpenPrefixed opens a client as Open does, but with this prefix before all its names, as
+	// [driver.Config.Prefix] is. The prefix has letters, digits and hyphens. The law closes it.
+	OpenPrefixed func(t T, prefix string) driver.Backend
+
 	// Prefix is what the names that laws lock begin with.
 	Prefix string
+
+	// Without names the powers, by the fields above, that the harness cannot have: this service
+	// cannot be restarted, say. Run fails if a law was not tried for want of another one.
+	Without []string
 
 	// Only says which laws Run runs; nil: all.
 	Only func(Law) bool
@@ -133,14 +147,31 @@ type Verdict struct {
 	Began   time.Time
 	Failed  bool
 	Skipped string // the reason; empty: it was not skipped
+	Power   string // the power (a field of Harness) for want of which it was skipped; empty: none
 }
 
 // Run checks every law as a subtest of t. Those that need the service or the process for themselves
-// run first; the others, which mostly wait, side by side.
+// run first; the others, which mostly wait, side by side. At the end it says which laws were not
+// tried, and fails if that was for want of a power that is not in Without.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Open == nil {
 		t.Fatal("conformance: the harness has no Open")
+	}
+	if err := h.checkWithout(); err != nil {
+		t.Fatalf("conformance: %v", err)
+	}
+	var mu sync.Mutex
+	var verdicts []Verdict
+	done := h.Done
+	h.Done = func(t T, v Verdict) {
+		t.Helper()
+		mu.Lock()
+		verdicts = append(verdicts, v)
+		mu.Unlock()
+		if done != nil {
+			done(t, v)
+		}
 	}
 	const abreast = 6 // more than t.Parallel would on a small machine: most of them wait
 	var others sync.WaitGroup
@@ -160,6 +191,7 @@ func Run(t *testing.T, h Harness) {
 		}
 	}
 	others.Wait()
+	h.tellUntried(t, verdicts)
 }
 
 // inTurn sorts laws by when they begin: those that run alone, then the one that takes longest, then

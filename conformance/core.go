@@ -20,8 +20,12 @@ func Core() []Law {
 }
 
 // Try checks the law outside of a test, until ctx ends. It returns why the law was skipped, or an
-// error that says how it was broken, or neither if it is kept. The harness may call Fatalf and
-// Cleanup of its T as in a test.
+// error that says how it was broken, or neither if it is kept. If ctx ended before the law did, and
+// nothing had been found wrong until then, nothing is known: the error matches the cause of ctx,
+// and no other error does. The harness may call Fatalf and Cleanup of its T as in a test.
+//
+// What sees the deadline of ctx may fail ahead of it, and so would the law: give it a context that
+// is cancelled in time, and has no deadline.
 func (l Law) Try(ctx context.Context, h Harness) (skipped string, err error) {
 	var v Verdict
 	done := h.Done
@@ -30,11 +34,11 @@ func (l Law) Try(ctx context.Context, h Harness) (skipped string, err error) {
 			done(t, verdict)
 		}
 	}
-	r := &recorder{name: l.Name}
+	r := &recorder{name: l.Name, limit: ctx}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.record(l, h)
 	switch {
-	case r.failed && ctx.Err() != nil:
+	case ctx.Err() != nil && (r.late || !r.failed):
 		return "", fmt.Errorf("it did not come to an end: %w", context.Cause(ctx))
 	case r.failed:
 		return "", errors.New(r.String())

@@ -94,6 +94,33 @@ func TestTryEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestTryAfterAFailure: what was found wrong before the context ended is wrong; what goes wrong
+// only then says nothing.
+func TestTryAfterAFailure(t *testing.T) {
+	over := errors.New("time is over")
+	for _, early := range []bool{true, false} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		h := conformance.Harness{Open: func(t conformance.T) driver.Backend {
+			t.Cleanup(func() {
+				cancel(over)
+				if early { // once more, too late
+					t.Errorf("the clean-up failed")
+				}
+			})
+			if early {
+				return wrong{inMemory(t, nil)}
+			}
+			cancel(over)
+			return wrong{inMemory(t, nil)}
+		}}
+		_, err := law(t, "one-holder").Try(ctx, h)
+		cancel(nil)
+		if errors.Is(err, over) == early || err == nil || early && !strings.Contains(err.Error(), "holders are in") {
+			t.Errorf("failed before the end %t: %v", early, err)
+		}
+	}
+}
+
 func law(t *testing.T, name string) conformance.Law {
 	t.Helper()
 	for _, l := range conformance.Core() {

@@ -488,7 +488,18 @@ func (d *direct) acquire(r driver.Request) (driver.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		return grantOrError{g, err}
 	})
+	if g.err == nil {
+		d.e.past("a grant", g.SentAt)
+	}
 	return g.Grant, g.err
+}
+
+// past fails the law if the call that proved a hold was sent after it returned.
+func (e *env) past(what string, sentAt time.Time) {
+	e.Helper()
+	if ahead := time.Until(sentAt); ahead > 0 {
+		e.strict().Errorf("SentAt of %s is %s ahead of the clock", what, ahead)
+	}
 }
 
 // get is acquire of what has to be granted.
@@ -530,12 +541,37 @@ func (d *direct) release(r driver.Request) error {
 	return call(d.e, "Release", func(ctx context.Context) error { return d.Release(ctx, r) })
 }
 
+// known repeats a call until its outcome is known, for a few seconds: an unknown one, as of a
+// service that stalls, proves nothing.
+func known(call func() error) error {
+	const most = 3 * time.Second
+	for start := time.Now(); ; pause(50 * time.Millisecond) {
+		err := call()
+		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrNotHeld) || time.Since(start) > most {
+			return err
+		}
+	}
+}
+
+// isLost has a renewal say that the request is lost for good.
+func (d *direct) isLost(what string, r driver.Request) {
+	d.e.Helper()
+	if err := known(func() error { return d.renew(r).Err }); err == nil {
+		d.e.Errorf("Renew of %s returned nil", what)
+	} else {
+		d.e.want("Renew of "+what, err, driver.ErrLost)
+	}
+}
+
 // renew renews one request.
 func (d *direct) renew(r driver.Request) driver.Renewal {
 	d.e.Helper()
 	res := call(d.e, "Renew", func(ctx context.Context) []driver.Renewal { return d.Renew(ctx, []driver.Request{r}) })
 	if len(res) != 1 {
 		d.e.Fatalf("Renew of 1 request has %d results", len(res))
+	}
+	if res[0].Err == nil {
+		d.e.past("a renewal", res[0].SentAt)
 	}
 	return res[0]
 }

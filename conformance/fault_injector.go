@@ -355,6 +355,14 @@ func (f *FaultInjector) List(ctx context.Context) ([]string, error) {
 	return a.names, a.err
 }
 
+// Explain implements [driver.Explainer].
+func (f *FaultInjector) Explain(id driver.ID) error {
+	if e, ok := f.b.(driver.Explainer); ok {
+		return e.Explain(id)
+	}
+	return nil
+}
+
 // Notify implements [driver.Notifier]. While the client is cut off it learns of no loss.
 func (f *FaultInjector) Notify(lost func(driver.ID)) {
 	if n, ok := f.b.(driver.Notifier); ok {

@@ -285,20 +285,10 @@ func namesDistinct(e *env) {
 		}
 		e.stands(n, 1, 0)
 	}
-	l, ok := e.probe.(driver.Lister)
-	if !ok {
+	if _, ok := e.probe.(driver.Lister); !ok {
 		return
 	}
-	var err error
-	listed := call(e, "List", func(ctx context.Context) []string {
-		var names []string
-		names, err = l.List(ctx)
-		return names
-	})
-	if err != nil {
-		e.Fatalf("List: %v", err)
-	}
-	slices.Sort(listed)
+	listed := e.list(e.probe)
 	for _, n := range ns {
 		if _, found := slices.BinarySearch(listed, n); !found {
 			e.Errorf("%q is held, and List does not have it", n)

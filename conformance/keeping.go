@@ -16,7 +16,7 @@ var keeping = []Law{
 }
 
 // keeps reports whether the backend can keep a lock held by itself.
-func (e *env) keeps() bool { return e.caps.FixedOutlives && e.caps.Joins }
+func (e *env) keeps() bool { return e.caps.FixedOutlives }
 
 func unlockAfter(e *env) {
 	if !e.keeps() {

@@ -29,7 +29,7 @@ type Law struct {
 // Laws returns all laws, by subject. The slice is the caller's.
 func Laws() []Law {
 	return slices.Concat(exclusion, order, shared, reentry, identity, waiting, leases, breaking, tokens, lifecycle,
-		elections, keeping, costs, capabilities, stress)
+		elections, keeping, costs, capabilities, lists, stress)
 }
 
 // Run checks the law in t. It is skipped, with the reason, if the backend's Capabilities deny what
@@ -48,7 +48,7 @@ func (l Law) Run(t T, h Harness) {
 	e := newEnv(t, h)
 	for _, n := range l.needs {
 		if !n.met(e) {
-			v.Skipped = fmt.Sprintf("needs %s, which %s has not", n.what, e.caps.Backend)
+			v.Skipped, v.Power = fmt.Sprintf("needs %s, which %s has not", n.what, e.caps.Backend), n.power
 			t.Skipf("%s", v.Skipped)
 		}
 	}
@@ -68,25 +68,48 @@ func (l Law) where() string {
 
 // need is a condition of a law: a capability, an optional interface or a power of the harness.
 type need struct {
-	what string
-	met  func(*env) bool
+	what  string
+	met   func(*env) bool
+	power string // the field of Harness; empty: none
 }
 
+// capable is the need of a capability.
+func capable(name string, of func(driver.Capabilities) bool) need {
+	return need{what: "Capabilities." + name, met: func(e *env) bool { return of(e.caps) }}
+}
+
+// implemented is the need of an optional interface.
+func implemented[I any](name string) need {
+	return need{what: "the interface driver." + name, met: func(e *env) bool { _, ok := e.probe.(I); return ok }}
+}
+
+// power is the need of a power of the harness.
+func power(name string) need {
+	return need{what: "the power Harness." + name, met: func(e *env) bool { return e.h.gives(name) }, power: name}
+}
+
+// What laws need. Capabilities and interfaces come before powers where a law needs both: a power
+// that would be of no use is not asked for.
 var (
-	queueing   = need{"Capabilities.Queue", func(e *env) bool { return e.caps.Queue }}
-	fencing    = need{"Capabilities.Fencing", func(e *env) bool { return e.caps.Fencing }}
-	sharing    = need{"Capabilities.Shared", func(e *env) bool { return e.caps.Shared }}
-	semaphores = need{"Capabilities.Semaphores", func(e *env) bool { return e.caps.Semaphores }}
-	joining    = need{"Capabilities.Joins", func(e *env) bool { return e.caps.Joins }}
-	inspecting = need{"Capabilities.Inspect", func(e *env) bool { return e.caps.Inspect }}
-	durable    = need{"Capabilities.Durable", func(e *env) bool { return e.caps.Durable }}
+	queueing   = capable("Queue", func(c driver.Capabilities) bool { return c.Queue })
+	fencing    = capable("Fencing", func(c driver.Capabilities) bool { return c.Fencing })
+	sharing    = capable("Shared", func(c driver.Capabilities) bool { return c.Shared })
+	semaphores = capable("Semaphores", func(c driver.Capabilities) bool { return c.Semaphores })
+	joining    = capable("Joins", func(c driver.Capabilities) bool { return c.Joins })
+	inspecting = capable("Inspect", func(c driver.Capabilities) bool { return c.Inspect })
+	durable    = capable("Durable", func(c driver.Capabilities) bool { return c.Durable })
 
-	breakable = need{"the interface driver.Breaker", func(e *env) bool { _, ok := e.probe.(driver.Breaker); return ok }}
+	breakable = implemented[driver.Breaker]("Breaker")
+	listing   = implemented[driver.Lister]("Lister")
 
-	holdingReplies = need{"the power Harness.HoldReplies", func(e *env) bool { return e.h.HoldReplies != nil }}
-	delaying       = need{"the power Harness.DelayReplies", func(e *env) bool { return e.h.DelayReplies != nil }}
-
-	restarting = need{"the power Harness.Restart", func(e *env) bool { return e.h.Restart != nil }}
-	storing    = need{"the power Harness.Stored", func(e *env) bool { return e.h.Stored != nil }}
-	stepping   = need{"the power Harness.StepClock", func(e *env) bool { return e.h.StepClock != nil }}
+	holdingReplies = power("HoldReplies")
+	delaying       = power("DelayReplies")
+	delayingOrBusy = need{
+		what: "the power Harness.DelayReplies, or Capabilities.Inspect and a clock that runs", power: "DelayReplies",
+		met: func(e *env) bool { return e.h.DelayReplies != nil || e.caps.Inspect && !timeIsVirtual() },
+	}
+	restarting = power("Restart")
+	storing    = power("Stored")
+	stepping   = power("StepClock")
+	prefixing  = power("OpenPrefixed")
 )

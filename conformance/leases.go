@@ -30,7 +30,7 @@ var leases = []Law{
 		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
 		Sentence: "what a grant or a renewal promises (SentAt + TTL) ends no later than the service keeps it"},
-	{Name: "proof-before", run: proofBefore, stall: besideLateReplies, needs: []need{delaying},
+	{Name: "proof-before", run: proofBefore, stall: besideLateReplies, needs: []need{delayingOrBusy}, alone: true,
 		Sentence: "what a grant or a renewal promises counts from before the call was sent (SentAt), however late its reply comes"},
 	{Name: "loss-first", run: lossFirst, stall: tenthOfShortTTL,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
@@ -85,7 +85,7 @@ func notRenewed(e *env) {
 	if early := g.SentAt.Add(given).Sub(next.at); early > 5*time.Millisecond {
 		e.strict().Errorf("a hold with a TTL of %s was over %s too early", given, early)
 	}
-	e.want("Renew of the hold that was not renewed", d.renew(left).Err, driver.ErrLost)
+	d.isLost("the hold that was not renewed", left)
 	if err := d.release(kept); err != nil {
 		e.Fatalf("Release: %v", err)
 	}
@@ -176,17 +176,21 @@ func fixedClose(e *env) {
 func ttlBounds(e *env) {
 	const most = 24 * time.Hour // of package dlock
 	d, name := e.direct(), e.name()
-	kept := []time.Duration{max(e.caps.MinTTL, e.shortTTL), e.caps.MaxTTL}
-	var refused []time.Duration
-	if e.caps.MaxTTL == 0 {
-		kept[1] = most
-	} else {
-		refused = append(refused, e.caps.MaxTTL+time.Second, 2*e.caps.MaxTTL)
-	}
-	if e.caps.MinTTL > 0 {
-		refused = append(refused, e.caps.MinTTL/2, 0)
-	}
 	for _, fixed := range []bool{false, true} {
+		greatest := e.caps.MaxTTL
+		if fixed {
+			greatest = max(greatest, e.caps.MaxFixed)
+		}
+		kept := []time.Duration{max(e.caps.MinTTL, e.shortTTL), greatest}
+		var refused []time.Duration
+		if greatest == 0 {
+			kept[1] = most
+		} else {
+			refused = append(refused, greatest+time.Second, 2*greatest)
+		}
+		if e.caps.MinTTL > 0 {
+			refused = append(refused, e.caps.MinTTL/2, 0)
+		}
 		for _, ttl := range kept {
 			r := d.ask(name)
 			r.TTL, r.Fixed = ttl, fixed
@@ -234,12 +238,8 @@ func expiredPowerless(e *env) {
 	a, b, name := e.direct(), e.direct(), e.name()
 	r, _ := a.expire(name)
 	next, g := b.take(name)
-	if p := a.renew(r); p.Err == nil {
-		e.Errorf("Renew of an expired request returned nil")
-	} else {
-		e.want("Renew of an expired request", p.Err, driver.ErrLost)
-	}
-	if err := a.release(r); err == nil {
+	a.isLost("an expired request", r)
+	if err := known(func() error { return a.release(r) }); err == nil {
 		e.Errorf("Release of an expired request returned nil")
 	} else {
 		e.want("Release of an expired request", err, driver.ErrLost)
@@ -319,31 +319,19 @@ func renewNeverAcquires(e *env) {
 			pause(e.shortTTL + e.shortTTL/10 + 10*time.Millisecond)
 			e.becomes(name, 0, 0)
 		}
-		if p := a.renew(r); p.Err == nil {
-			e.Errorf("Renew of an expired request returned nil")
-		} else {
-			e.want("Renew of an expired request", p.Err, driver.ErrLost)
-		}
+		a.isLost("an expired request", r)
 		e.stands(name, 0, 0)
 		next := b.ask(name)
 		b.get(next)
 		if err := b.release(next); err != nil {
 			e.Fatalf("Release: %v", err)
 		}
-		if p := b.renew(next); p.Err == nil {
-			e.Errorf("Renew of a request that was released returned nil")
-		} else {
-			e.want("Renew of a request that was released", p.Err, driver.ErrLost)
-		}
+		b.isLost("a request that was released", next)
 		e.stands(name, 0, 0)
 	}
 	// nobody asks for that name meanwhile, so nobody has found out that it is over
 	pause(time.Until(over))
-	if p := a.renew(old); p.Err == nil {
-		e.Errorf("Renew of a request that had expired, and that nobody had asked for since, returned nil")
-	} else {
-		e.want("Renew of an expired request", p.Err, driver.ErrLost)
-	}
+	a.isLost("a request that had expired, and whose name was not used since", old)
 	e.stands(unseen, 0, 0)
 }
 
@@ -409,6 +397,10 @@ func besideLateReplies(e *env) time.Duration {
 }
 
 func proofBefore(e *env) {
+	if e.h.DelayReplies == nil {
+		proofBeforeBusy(e)
+		return
+	}
 	d, other, name := e.direct(), e.direct(), e.name()
 	ask := func() driver.Request {
 		r := d.ask(name)

@@ -16,6 +16,9 @@ type recorder struct {
 
 	mu              sync.Mutex
 	failed, skipped bool
+	// it did not fail before that ended; nil: it never does
+	limit context.Context
+	late  bool
 	// by Fatalf or Skipf; package testing panics if a test ends in another way without returning
 	ended    bool
 	log      []string
@@ -41,6 +44,9 @@ func (r *recorder) Failed() bool {
 func (r *recorder) note(failed, skipped bool, format string, args []any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if failed && !r.failed {
+		r.late = r.limit != nil && r.limit.Err() != nil
+	}
 	r.failed, r.skipped = r.failed || failed, r.skipped || skipped
 	r.log = append(r.log, fmt.Sprintf(format, args...))
 }

@@ -33,7 +33,14 @@ func (s *toy) harness() Harness {
 		return Harness{Open: func(T) driver.Backend { return struct{ driver.Backend }{s.open()} }}
 	}
 	return Harness{
-		Open:        func(T) driver.Backend { return s.open() },
+		Open: func(T) driver.Backend { return s.open() },
+		OpenPrefixed: func(_ T, prefix string) driver.Backend {
+			c := s.open()
+			if c.prefix = prefix; s.is(noPrefix) {
+				c.prefix = ""
+			}
+			return c
+		},
 		Partition:   func(_ T, b driver.Backend) func() { return of(b).breakConnection(&of(b).partitioned) },
 		HoldReplies: func(_ T, b driver.Backend) func() { return of(b).breakConnection(&of(b).held) },
 		DelayReplies: func(_ T, b driver.Backend, d time.Duration) {

@@ -40,6 +40,7 @@ type toyRequest struct {
 	q       *toyQueue
 	c       *toyClient
 	granted bool
+	refused bool // its renewal was, since it is broken
 	arrived time.Time
 	expires time.Time
 	timer   *time.Timer
@@ -283,6 +284,27 @@ func (s *toy) push(e *toyRequest) {
 	}
 }
 
+// pushLoss tells the client that its hold was ended by force. Cut off, the message is lost.
+func (s *toy) pushLoss(e *toyRequest) {
+	silent := s.is(forceSilent) || s.is(forceSilentFixed) && e.Fixed ||
+		s.is(forceSilentShare) && e.Mode == driver.Shared || s.is(forceSilentJoin) && e.Join()
+	if silent || e.c.line(true) != nil {
+		return
+	}
+	delay := toyLatency
+	if s.is(forceSlow) {
+		delay = 2 * time.Second
+	}
+	time.AfterFunc(delay, func() {
+		e.c.mu.Lock()
+		lost := e.c.lost
+		e.c.mu.Unlock()
+		if lost != nil && !e.c.closed() {
+			lost(e.ID)
+		}
+	})
+}
+
 // arm lets the request expire ttl from now.
 func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 	e.TTL = ttl
@@ -357,6 +379,9 @@ func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
 		return r.TTL, nil
 	}
 	if e == nil || !e.granted || e.Broken && !s.is(brokenRenewable) {
+		if e != nil && s.is(refusedStays) {
+			e.refused = true
+		}
 		return 0, driver.ErrLost
 	}
 	if !s.is(renewsNothing) {
@@ -391,7 +416,7 @@ func (s *toy) release(r driver.Request) error {
 	switch {
 	case e == nil && s.broken[r.ID]:
 		return errBroken
-	case e == nil:
+	case e == nil, e.refused:
 		return driver.ErrLost
 	case s.is(swallowsWakeUp) && r.Uncertain && r.Wait && e.granted:
 		return nil
@@ -445,13 +470,23 @@ func (s *toy) breakHold(name string, t driver.Token, force bool) error {
 		return driver.ErrNotHeld
 	}
 	err := driver.ErrNotHeld
-	for _, h := range q.Holders() {
+	holders := q.Holders()
+	for _, h := range holders {
 		if h.Token == t || s.is(breaksAnybody) {
 			err = nil
-			s.all[h.ID].Broken = true
+			e := s.all[h.ID]
+			e.Broken = true
 			if force && !s.is(forceWaits) || s.is(breaksNow) {
-				s.remove(s.all[h.ID])
+				s.remove(e)
 			}
+			if force && !s.is(forceWaits) {
+				s.pushLoss(e)
+			}
+		}
+	}
+	for _, h := range holders {
+		if force && err == nil && s.is(forceLoud) && h.Token != t {
+			s.pushLoss(s.all[h.ID])
 		}
 	}
 	return err
@@ -480,6 +515,9 @@ type toyClient struct {
 	sent              []driver.Request
 	gaveUp            map[string]bool // names
 	holds             map[driver.ID]toyHold
+	lost              func(driver.ID)
+
+	prefix string
 }
 
 // toyHold is what a client remembers of a request that was granted.
@@ -600,6 +638,7 @@ func (c *toyClient) closed() bool {
 }
 
 func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	r.Name = c.prefix + r.Name
 	switch {
 	case c.closed():
 		return driver.Grant{}, driver.ErrClosed
@@ -636,6 +675,9 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 		}
 		if c.s.is(sinceReceipt) {
 			since = time.Now()
+		}
+		if c.s.is(futureReceipt) {
+			since = time.Now().Add(2 * time.Millisecond)
 		}
 		if a.granted {
 			c.remember(r.ID, since.Add(a.ttl))
@@ -846,6 +888,7 @@ func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Ren
 	err := c.send(ctx, c.closing, func() {
 		now := make([]driver.Renewal, len(rs))
 		for i, r := range rs {
+			r.Name = c.prefix + r.Name
 			now[i] = driver.Renewal{TTL: r.TTL, SentAt: since}
 			if !c.gaveUpOn(r.Name) {
 				now[i].TTL, now[i].Err = c.s.renew(c, r)
@@ -902,6 +945,7 @@ func (c *toyClient) gaveUpOn(name string) bool {
 }
 
 func (c *toyClient) Release(ctx context.Context, r driver.Request) error {
+	r.Name = c.prefix + r.Name
 	if c.closed() {
 		return driver.ErrClosed
 	}
@@ -934,18 +978,30 @@ func (c *toyClient) Inspect(ctx context.Context, name string) (driver.Queue, err
 		return driver.Queue{}, driver.ErrClosed
 	}
 	var q driver.Queue
-	if err := c.send(ctx, c.closing, func() { q = c.s.inspect(name) }); err != nil {
+	if err := c.send(ctx, c.closing, func() { q = c.s.inspect(c.prefix + name) }); err != nil {
 		return driver.Queue{}, err
+	}
+	for _, es := range [][]*driver.Entry{q.Joins, q.Arrivals} {
+		for _, e := range es {
+			e.Name = strings.TrimPrefix(e.Name, c.prefix)
+		}
 	}
 	return q, nil
 }
 
 func (c *toyClient) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	var answer error
-	if err := c.send(ctx, c.closing, func() { answer = c.s.breakHold(name, t, force) }); err != nil {
+	if err := c.send(ctx, c.closing, func() { answer = c.s.breakHold(c.prefix+name, t, force) }); err != nil {
 		return err
 	}
 	return answer
+}
+
+// Notify implements [driver.Notifier].
+func (c *toyClient) Notify(lost func(driver.ID)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = lost
 }
 
 func (c *toyClient) List(ctx context.Context) ([]string, error) {
@@ -953,9 +1009,23 @@ func (c *toyClient) List(ctx context.Context) ([]string, error) {
 	err := c.send(ctx, c.closing, func() {
 		seen := map[string]bool{}
 		for _, e := range c.s.all {
-			if !seen[e.Name] {
-				seen[e.Name] = true
-				names = append(names, e.Name)
+			seen[e.Name] = true
+		}
+		for name := range seen {
+			switch own, ok := strings.CutPrefix(name, c.prefix); {
+			case ok && !c.s.is(listsKeys) || c.s.is(listsAll):
+				names = append(names, own)
+			case ok:
+				names = append(names, name)
+			}
+		}
+		if c.s.is(listsOne) {
+			slices.Sort(names) // one and the same each time
+			names = names[:min(len(names), 1)]
+		}
+		for name := range c.s.last {
+			if c.s.is(listsFree) && !seen[name] {
+				names = append(names, name)
 			}
 		}
 	})

@@ -107,6 +107,9 @@ func TestStatuses(t *testing.T) {
 		}{
 			{"free", t.Context(), named(c), "free", o, codes.OK, nil},
 			{"no lock", t.Context(), func(context.Context, any, *grpc.UnaryServerInfo) dlock.Mutex { return nil }, "", o, codes.OK, nil},
+			{"a zero RWMutex", t.Context(), func(context.Context, any, *grpc.UnaryServerInfo) dlock.Mutex {
+				return dlock.RWMutex{}.Read()
+			}, "", o, codes.Internal, dlock.ErrInvalid},
 			{"tried", t.Context(), named(c, dlock.Wait(0)), "held", o, codes.Aborted, dlock.ErrHeld},
 			{"waited as long as it may", t.Context(), named(c, dlock.Wait(time.Second)), "held", o, codes.Aborted, dlock.ErrHeld},
 			{"another kind", t.Context(), named(c), "permit", o, codes.Aborted, dlock.ErrConflict},
@@ -289,4 +292,66 @@ func TestServer(t *testing.T) {
 	}
 	s.fail = errors.New("no route")
 	unavailable(t, check("free"), time.Second)
+}
+
+// TestCallersThatGoAway: calls whose connection is gone while they wait leave the queue, and their
+// handlers do not run afterwards.
+func TestCallersThatGoAway(t *testing.T) {
+	const many = 20
+	c, _ := open(t)
+	var ran atomic.Int64
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick := func(context.Context, any, *grpc.UnaryServerInfo) dlock.Mutex { return c.Mutex("a") }
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(UnaryServerInterceptor(pick, Options{}),
+		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			ran.Add(1)
+			return handler(ctx, req)
+		}))
+	grpc_health_v1.RegisterHealthServer(server, health{})
+	go server.Serve(l)
+	defer server.Stop()
+	held := lock(t, c.Mutex("a"))
+	var all sync.WaitGroup
+	var conns []*grpc.ClientConn
+	for range many {
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+		all.Go(func() {
+			if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err == nil {
+				t.Error("a call that went away has an answer")
+			}
+		})
+	}
+	waiters := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			q, err := c.Inspect(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(q.Waiters()) == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d calls wait, want %d", len(q.Waiters()), want)
+			}
+		}
+	}
+	waiters(many)
+	for _, conn := range conns {
+		conn.Close()
+	}
+	all.Wait()
+	waiters(0)
+	held.Unlock(t.Context())
+	if n := ran.Load(); n != 0 {
+		t.Errorf("%d handlers ran", n)
+	}
 }

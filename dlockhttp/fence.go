@@ -23,6 +23,12 @@ type Transport struct {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t == nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, &dlock.Error{Op: "send", Err: fmt.Errorf("%w: the Transport is nil", dlock.ErrInvalid)}
+	}
 	base := t.Base
 	if base == nil {
 		base = http.DefaultTransport
@@ -64,8 +70,13 @@ func Marked(next http.Handler, o Options) http.Handler {
 // admitted in any order; an older one than the last that was admitted is refused. What next starts
 // and does not wait for is not kept apart: put an [http.TimeoutHandler] around it, not into it.
 //
+// A request whose client goes away while it waits is not admitted. For that, over HTTP/1, a body
+// that is announced with at most 64 KiB is read before, as by [Handler]; one in chunks is left to
+// next, and until next reads it its client goes away unnoticed.
+//
 // The answer is 412 to an older mark; 503 if the request's context ends while it waits; 428, 400
-// and 500 as of Marked; 400 too for a name that is not valid.
+// and 500 as of Marked; 400 too for a name that is not valid, or a body that did not come as it was
+// announced (413 if that is the limit of an [http.MaxBytesReader]).
 func Serial(next http.Handler, resource func(*http.Request) string, o Options) http.Handler {
 	var local fence.Local
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,8 +84,16 @@ func Serial(next http.Handler, resource func(*http.Request) string, o Options) h
 		if !ok {
 			return
 		}
+		name := resource(r)
+		if r.ContentLength > 0 && hasSmallBody(r) {
+			var err error
+			if r, err = settle(r); err != nil {
+				o.refuse(w, r, statusOfBody(err), err)
+				return
+			}
+		}
 		ctx := fence.NewContext(r.Context(), m)
-		done, err := local.Admit(ctx, resource(r), m)
+		done, err := local.Admit(ctx, name, m)
 		switch {
 		case err == nil:
 			defer done()

@@ -41,12 +41,20 @@ type Options struct {
 // the lease's mark ([fence.FromContext]), if it has one.
 //
 // Requests wait for the lock in the order of their arrival, as long as their contexts live, unless
-// the lock was made with [dlock.Wait]; with Wait(0) they do not wait at all. If the lock is not got
-// next does not run, and the answer is
+// the lock was made with [dlock.Wait]; with Wait(0) they do not wait at all. A request whose client
+// goes away while it waits leaves the queue. For that its body is read before it waits, into
+// memory, if it has at most 64 KiB; HTTP/1 does not show sooner that a client has gone. (If the
+// lock is free next gets the body as it comes. Otherwise the lock is tried once more than without a
+// body, for a second at most.) That of a client with a greater body, that waits to be asked for it
+// (Expect: 100-continue), or that has sent more than its request, is not noticed until next reads
+// from the connection: bound the wait of such requests with Wait.
+//
+// If the lock is not got next does not run, and the answer is
 //
 //	409  somebody else has it
 //	503  with Retry-After: the request's context ended while it waited, or the service failed
-//	400  the name is not valid: the client sent what it was made of
+//	400  the name is not valid: the client sent what it was made of; or the body did not come as
+//	     it was announced (413 if that is the limit of an [http.MaxBytesReader])
 //	500  a mistake of this program, as of [dlock.Permanent], or next or pick is nil
 func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +68,19 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 			return
 		}
 		ctx := r.Context()
-		lease, err := m.Lock(ctx)
+		lease, err := (*dlock.Lease)(nil), error(nil)
+		if hasSmallBody(r) { // which is left alone if the lock is free: next may answer as it comes
+			lease, err = try(ctx, m)
+			if err != nil && !dlock.Permanent(err) && ctx.Err() == nil {
+				if r, err = settle(r); err != nil {
+					o.refuse(w, r, statusOfBody(err), err)
+					return
+				}
+				lease, err = m.Lock(ctx)
+			}
+		} else {
+			lease, err = m.Lock(ctx)
+		}
 		if err != nil {
 			o.refuse(w, r, statusOf(ctx, err), err)
 			return
@@ -71,8 +91,24 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 		if mark, err := fence.Of(lease); err == nil {
 			ctx = fence.NewContext(ctx, mark)
 		}
-		next.ServeHTTP(w, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		defer func() { // package net/http does it for the request that it made
+			if r.MultipartForm != nil {
+				_ = r.MultipartForm.RemoveAll()
+			}
+		}()
+		next.ServeHTTP(w, r)
 	})
+}
+
+// firstTry is how long the answer to the first try may take. A service that is slower than that, or
+// down, is asked again by a Lock, whose time dlock.Wait bounds.
+const firstTry = time.Second
+
+func try(ctx context.Context, m dlock.Mutex) (*dlock.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, firstTry)
+	defer cancel()
+	return m.TryLock(ctx)
 }
 
 func statusOf(ctx context.Context, err error) int {

@@ -181,6 +181,8 @@ func TestAnswers(t *testing.T) {
 			{"a name that is not valid", Handler(ok, byID(c), Options{}), nil, "/?id=%00", 400},
 			{"a TTL that is not kept", Handler(ok, byID(c, dlock.TTL(-1)), Options{}), nil, "/?id=a", 500},
 			{"no lock", Handler(ok, func(*http.Request) dlock.Mutex { return nil }, Options{}), nil, "/", 200},
+			{"a zero RWMutex", Handler(ok, func(*http.Request) dlock.Mutex { return dlock.RWMutex{}.Write() }, Options{}), nil, "/", 500},
+			{"a nil client", Handler(ok, func(*http.Request) dlock.Mutex { return (*dlock.Client)(nil).Mutex("a") }, Options{}), nil, "/", 500},
 			{"no handler", Handler(nil, byID(c), Options{}), nil, "/?id=a", 500},
 			{"no function", Handler(ok, nil, Options{}), nil, "/?id=a", 500},
 			{"a negative time", Handler(ok, byID(c), Options{RetryAfter: -1}), nil, "/?id=a", 500},

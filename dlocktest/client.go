@@ -20,7 +20,8 @@ import (
 )
 
 // Client is a client for a test, with a service of its own behind it. What is tested gets the
-// [dlock.Client]. It is safe for concurrent use. [New] makes one.
+// [dlock.Client]. It is safe for concurrent use. [New] makes one; the zero Client refuses, and its
+// methods of tests panic.
 type Client struct {
 	*dlock.Client
 
@@ -55,6 +56,7 @@ func New(t testing.TB, opts ...dlock.Option) *Client {
 // test, or a [dlock.Client.Break] of it: after these release does nothing. It fails the test if
 // somebody holds the lock already.
 func (c *Client) Hold(name string) (release func()) {
+	c.made()
 	c.t.Helper()
 	l, err := c.other.Mutex(name).TryLock(context.Background())
 	if err != nil {
@@ -67,6 +69,7 @@ func (c *Client) Hold(name string) (release func()) {
 // later (in a bubble, by the next synctest.Wait), and the next waiter is in. It fails the test if
 // the client holds nothing there.
 func (c *Client) Lose(name string) {
+	c.made()
 	c.t.Helper()
 	ctx := context.Background()
 	q, err := c.other.Inspect(ctx, name)
@@ -84,6 +87,13 @@ func (c *Client) Lose(name string) {
 	}
 	if !lost {
 		c.t.Fatalf("dlocktest: Lose(%q): the client holds nothing there; the queue is %s", name, show(q))
+	}
+}
+
+// made stops a test that uses a Client which New did not make.
+func (c *Client) made() {
+	if c == nil || c.t == nil {
+		panic("dlocktest: the Client is nil or its zero value; New makes one")
 	}
 }
 

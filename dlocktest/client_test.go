@@ -71,6 +71,7 @@ func TestFail(t *testing.T) {
 		}
 		for what, err := range map[string]error{
 			"Inspect": second(c.Inspect(t.Context(), "a")),
+			"List":    second(c.List(t.Context())),
 			"Break":   c.Break(t.Context(), "a", l.Token()),
 			"TryLock": second(c.Mutex("b").TryLock(t.Context())),
 		} {

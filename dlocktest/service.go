@@ -14,14 +14,20 @@ import (
 
 // Delay makes each call of the client to its service take d longer from now on: those of its
 // renewals too, so that leases are lost if d is too long for their TTL. 0 ends it.
-func (c *Client) Delay(d time.Duration) { c.service.set(func(s *service) { s.delay = d }) }
+func (c *Client) Delay(d time.Duration) {
+	c.made()
+	c.service.set(func(s *service) { s.delay = d })
+}
 
 // Fail makes each call of the client to its service fail with err from now on, as if the service
 // was down: Lock and Unlock return an error that matches err, leases are not renewed and lost when
 // the trust in them is over. Who waits already goes on waiting. nil ends it. (An err of package
 // context shows only in the text: no error of dlock matches those while the caller's context lives.
 // One of dlock's own sentinels is taken for that answer of the service.)
-func (c *Client) Fail(err error) { c.service.set(func(s *service) { s.err = err }) }
+func (c *Client) Fail(err error) {
+	c.made()
+	c.service.set(func(s *service) { s.err = err })
+}
 
 // service is the client's way to the service, which can be slow, or broken.
 type service struct {
@@ -119,6 +125,14 @@ func (s *service) Inspect(ctx context.Context, name string) (driver.Queue, error
 		return driver.Queue{}, err
 	}
 	return s.Backend.Inspect(ctx, name)
+}
+
+// List implements driver.Lister.
+func (s *service) List(ctx context.Context) ([]string, error) {
+	if err := s.pass(ctx); err != nil {
+		return nil, err
+	}
+	return s.Backend.List(ctx)
 }
 
 // Break implements driver.Breaker.

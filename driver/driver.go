@@ -24,7 +24,7 @@
 //
 //  1. Implement [Backend].
 //  2. Implement the optional interfaces that the service allows: [Capable], [Breaker], [Notifier],
-//     [Lister].
+//     [Explainer], [Lister].
 //  3. Call [Register] in an init function.
 //  4. Run the suite of package conformance on the real service.
 //
@@ -37,6 +37,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -50,8 +51,9 @@ type Backend interface {
 	// there already, Acquire resumes that one.
 	//
 	// There are two kinds of requests. One with r.Owner == r.ID, a stranger to all that stand
-	// there, may have to wait for them. If r.Wait is not set it does not wait: the error is
-	// [ErrHeld], and the request leaves nothing behind. One with another owner is a join, and never
+	// there, may have to wait for them. If r.Wait is not set it does not wait: the error matches
+	// [ErrHeld], and is a [*HeldError] where the service says who holds the lock, and the request
+	// leaves nothing behind. One with another owner is a join, and never
 	// waits: it is granted, or the error is [ErrLost] if the owner does not hold the lock, or
 	// [ErrUpgrade]. [ErrConflict] refuses a lock where a semaphore stands, and the other way round.
 	//
@@ -65,12 +67,13 @@ type Backend interface {
 	// order of arrival.
 	//
 	// If ctx ends while the request waits in the queue, as the service has said, the error is that
-	// of [Waited]. If ctx ends and the service did not answer, the error matches the context's and
-	// does not match [ErrHeld]. While ctx lives no error matches [context.DeadlineExceeded] or
-	// [context.Canceled], although a driver may have deadlines of its own.
+	// of [Waited] or [WaitedFor]. If ctx ends and the service did not answer, the error matches the
+	// context's and does not match [ErrHeld]. While ctx lives no error matches
+	// [context.DeadlineExceeded] or [context.Canceled], although a driver may have deadlines of its
+	// own.
 	//
-	// A TTL below MinTTL or above MaxTTL of the Capabilities is [ErrInvalid]. Any other is kept in
-	// full.
+	// A TTL below MinTTL or above MaxTTL (of a Fixed request MaxFixed) of the Capabilities is
+	// [ErrInvalid]. Any other is kept in full.
 	//
 	// Requests that have expired do not pile up behind those that live: each call purges some of
 	// them, wherever they stand.
@@ -117,20 +120,25 @@ type Backend interface {
 // Capable is implemented by backends to say what they can do. A backend without it can do nothing
 // beyond Exclusive locks, without queue and without tokens.
 type Capable interface {
-	// Capabilities returns the same value each time.
+	// Capabilities returns the same value each time. Those of a driver's zero Backend are the zero
+	// Capabilities: no client stands on it.
 	Capabilities() Capabilities
 }
 
-// Breaker is implemented by backends that let an operator end a hold.
+// Breaker is implemented by backends that let an operator end a hold. They implement [Notifier]
+// too.
 type Breaker interface {
 	// Break ends the hold with token t: its requests can be neither renewed nor joined any more,
-	// and what is left of it expires within its TTL. With force it is removed now. The error is
+	// and what is left of it expires within its TTL, or is removed by its [Backend.Release], also
+	// by one that follows on a renewal which was refused. With force it is removed now. Then the
+	// clients that hold it learn of that within a second, through [Notifier]. The error is
 	// [ErrNotHeld] if no hold has that token (any more); then nothing was changed. Where there is
 	// no fencing, t is 0 and means the one holder.
 	Break(ctx context.Context, name string, t Token, force bool) error
 }
 
-// Notifier is implemented by backends that may learn of a loss before the next renewal.
+// Notifier is implemented by backends that learn of a loss before the next renewal: of a break by
+// force within a second, whatever the TTL, and of other losses as they can.
 type Notifier interface {
 	// Notify makes the backend call lost with the ID of each request of this client that it learns
 	// to be lost for good. It calls lost from a goroutine of its own, and holds none of its locks
@@ -138,9 +146,19 @@ type Notifier interface {
 	Notify(lost func(ID))
 }
 
+// Explainer is implemented by backends with a [Notifier] that can say why a request was lost.
+type Explainer interface {
+	// Explain returns why the request was lost, which the backend is about to say by Notify: an
+	// error that matches [ErrLost]. It returns nil if there is no more to say.
+	Explain(ID) error
+}
+
 // Lister is implemented by backends that know which names are in use.
 type Lister interface {
-	// List returns, in no particular order, the names that have requests now.
+	// List returns, in no particular order, the names that have requests now, granted or waiting. A
+	// name is what the other methods of this client take: where the client has a prefix
+	// ([Config.Prefix]), List returns the names whose keys begin with it, without it, and no
+	// others. So Inspect shows the queue of each name, until that is free.
 	List(ctx context.Context) ([]string, error)
 }
 
@@ -247,8 +265,13 @@ func (id *ID) UnmarshalText(text []byte) error {
 // Capabilities say what a backend can do. Programs decide by them, and tests check that they are
 // true.
 type Capabilities struct {
-	Backend string // the scheme of its URLs: "redis"
-	// backends of one process with the same Identity, if that is not empty, have the same queues
+	// the scheme of its URLs, "redis"; that of clients which may share queues is the same, but for
+	// what follows a "+"
+	Backend string
+	// Backends of one process with the same Identity have the same queues, and with different ones
+	// others. A driver fills it with what it is sure of, which of a service is what the user said,
+	// together with the prefix of its keys; never with an address: one service has many, and two
+	// can have one. Empty: package dlock asks the services, by a join, when it matters.
 	Identity string
 
 	Queue      bool // waiters are granted in strict order of arrival
@@ -262,11 +285,14 @@ type Capabilities struct {
 	// the service ends a fixed lease even if the client is stopped; otherwise the client alone does
 	ServerEndsFixed bool
 	// a granted Fixed request stands until its time although its client is closed or its process
-	// dies; otherwise both free it
+	// dies; otherwise both free it. A Fixed request that joins a hold of its own client is admitted
+	// then, also where Joins says no
 	FixedOutlives bool
 
 	MinTTL time.Duration // the least TTL that the service keeps
 	MaxTTL time.Duration // the greatest; 0: no bound of its own
+	// the greatest TTL of a Fixed request, where it is more than MaxTTL; 0: it is MaxTTL
+	MaxFixed time.Duration
 }
 
 // The sentinels. Each of them allows one conclusion. If an error matches none of them the outcome
@@ -294,21 +320,45 @@ var (
 // Waited returns the error of an Acquire whose ctx ended while the request waited in the queue, as
 // the service had said. The error matches [ErrHeld], the context's error and its cause. ctx must
 // have ended.
-func Waited(ctx context.Context) error {
-	return &waited{err: ctx.Err(), cause: context.Cause(ctx)}
+func Waited(ctx context.Context) error { return WaitedFor(ctx, ErrHeld) }
+
+// WaitedFor is Waited with more than ErrHeld to say: held is a [*HeldError], or another error that
+// matches ErrHeld.
+func WaitedFor(ctx context.Context, held error) error {
+	return &waited{err: ctx.Err(), cause: context.Cause(ctx), held: held}
 }
 
-type waited struct{ err, cause error }
+type waited struct{ err, cause, held error }
 
 func (w *waited) Error() string {
+	text := w.err.Error()
 	if w.cause != nil && w.cause != w.err {
-		return fmt.Sprintf("%s: %s, while it waited", w.err, w.cause)
+		text += ": " + w.cause.Error()
 	}
-	return w.err.Error() + " while it waited: " + ErrHeld.Error()
+	return text + " while it waited: " + w.held.Error()
 }
 
 // Unwrap returns all that it matches.
-func (w *waited) Unwrap() []error { return []error{w.err, ErrHeld, w.cause} }
+func (w *waited) Unwrap() []error { return []error{w.err, w.held, w.cause} }
+
+// HeldError is [ErrHeld] with what the service says of a holder. A driver returns one where the
+// answer to its call says so anyway: it costs no further call.
+type HeldError struct {
+	Label string        // of a holder that stands against the request
+	Age   time.Duration // since that one's request arrived, by the service's clock, as of [Entry]
+}
+
+// Error says who holds the lock, and since when.
+func (e *HeldError) Error() string {
+	by := ErrHeld.Error()
+	if e.Label != "" {
+		by += ", " + strconv.Quote(e.Label)
+	}
+	return fmt.Sprintf("%s, which came %s ago", by, e.Age.Round(time.Millisecond))
+}
+
+// Is matches ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
 // Retry is the error of a backend that cannot queue, for a request that would have to wait. It
 // matches [ErrHeld].

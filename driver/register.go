@@ -2,13 +2,10 @@ package driver
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,7 +66,12 @@ func (c Config) Addrs(port string) []string {
 }
 
 // Params returns the parameters of the URL that are the driver's own.
-func (c Config) Params() *Params { return NewParams(c.URL.Query()) }
+func (c Config) Params() *Params {
+	if c.URL == nil {
+		return NewParams(nil)
+	}
+	return NewParams(c.URL.Query())
+}
 
 var registry = struct {
 	sync.RWMutex
@@ -180,38 +182,6 @@ func parse[T any](p *Params, name string, def T, f func(string) (T, error), want
 		return def
 	}
 	return v
-}
-
-// TLS returns the configuration that the parameters for TLS ask for. All drivers have the same:
-//
-//   - tls_ca: a file in PEM form with the certificates that are trusted in place of the system's.
-//   - tls_cert and tls_key: files in PEM form with the client's own certificate and its key.
-//   - tls_server_name: the name of the server in place of the host's name.
-//
-// The server is always verified. [Params.Err] returns an error if a file cannot be used. A driver
-// calls TLS only if the URL's scheme means TLS, so that elsewhere the parameters are unknown.
-func (p *Params) TLS() *tls.Config {
-	ca, cert, key := p.String("tls_ca", ""), p.String("tls_cert", ""), p.String("tls_key", "")
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.String("tls_server_name", "")}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		t.RootCAs = x509.NewCertPool()
-		if err != nil {
-			p.fail("tls_ca: %w", err)
-		} else if !t.RootCAs.AppendCertsFromPEM(pem) {
-			p.fail("tls_ca: %s has no certificate in PEM form", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		p.fail("tls_cert and tls_key go together")
-	} else if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			p.fail("tls_cert: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t
 }
 
 // Err returns the first fault: a parameter that is repeated, that cannot be parsed or that is

@@ -3,19 +3,10 @@ package driver_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -206,59 +197,5 @@ func TestAddrs(t *testing.T) {
 	want := []string{"h:99", "h:1", "[::1]:99", "[::1]:2", "10.0.0.1:99"}
 	if got := c.Addrs("99"); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// selfSigned writes a certificate and its key, and returns the files' names.
-func selfSigned(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: raw}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
-}
-
-func TestParamsTLS(t *testing.T) {
-	cert, key := selfSigned(t)
-	read := func(values url.Values) (*tls.Config, error) {
-		p := driver.NewParams(values)
-		c := p.TLS()
-		return c, p.Err()
-	}
-	c, err := read(nil)
-	if err != nil || c.InsecureSkipVerify || c.RootCAs != nil || c.Certificates != nil || c.ServerName != "" || c.MinVersion < tls.VersionTLS12 {
-		t.Errorf("without parameters: %v, %v", c, err)
-	}
-	c, err = read(url.Values{"tls_ca": {cert}, "tls_cert": {cert}, "tls_key": {key}, "tls_server_name": {"name"}})
-	if err != nil || c.InsecureSkipVerify || c.RootCAs == nil || len(c.Certificates) != 1 || c.ServerName != "name" {
-		t.Errorf("with all of them: %v, %v", c, err)
-	}
-	for want, values := range map[string]url.Values{
-		"tls_ca: open":                         {"tls_ca": {cert + "-not-there"}},
-		key + " has no certificate":            {"tls_ca": {key}},
-		"tls_cert and tls_key go together":     {"tls_cert": {cert}},
-		"invalid URL: tls_cert and tls_key go": {"tls_key": {key}},
-		"tls_cert: tls: ":                      {"tls_cert": {key}, "tls_key": {cert}},
-	} {
-		if _, err := read(values); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: got %v, want %q", values, err, want)
-		}
 	}
 }

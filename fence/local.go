@@ -2,7 +2,10 @@ package fence
 
 import (
 	"context"
+	"fmt"
 	"sync"
+
+	"github.com/dlock-go/dlock"
 )
 
 // Local admits to resources that this process keeps to itself: in its memory, or as the only one
@@ -25,6 +28,9 @@ type bar struct {
 // the write is done, and may be called again. Errors: [ErrStale], [dlock.ErrInvalid] (a mark or a
 // name that is not valid), the context's. On an error done is nil.
 func (l *Local) Admit(ctx context.Context, resource string, m Mark) (done func(), err error) {
+	if l == nil {
+		return nil, wrap("admit", resource, fmt.Errorf("%w: the Local is nil", dlock.ErrInvalid))
+	}
 	if err := Check(resource, m); err != nil {
 		return nil, wrap("admit", resource, err)
 	}

@@ -47,13 +47,15 @@ func ownerOf(l *dlock.Lease) (string, error) {
 	switch {
 	case l == nil:
 		return "", fmt.Errorf("%w: the lease is nil", dlock.ErrInvalid)
-	case l.Owner().IsZero():
+	case l.Owner().IsZero() && len(l.Leases()) > 0:
 		return "", fmt.Errorf("%w: a lease of All has no token; its parts have one each", dlock.ErrInvalid)
 	}
 	if err := l.Err(); err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(l.Owner().String()))
+	// name, ID and token: behind what says which way its client goes to the service
+	hold := strings.SplitN(l.Owner().String(), ".", 4)[3]
+	sum := sha256.Sum256([]byte(hold))
 	return base64.RawURLEncoding.EncodeToString(sum[:16]), nil
 }
 

@@ -109,8 +109,8 @@ func (s *SQL) claim(ctx context.Context, tx *sql.Tx, resource string, l *dlock.L
 var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
 
 func (s *SQL) dialect(tx *sql.Tx, resource string) (dialect, error) {
-	if s == nil || tx == nil {
-		return nil, fmt.Errorf("%w: the SQL or the transaction is nil", dlock.ErrInvalid)
+	if tx == nil {
+		return nil, fmt.Errorf("%w: the transaction is nil", dlock.ErrInvalid)
 	}
 	if err := checkResource(resource); err != nil {
 		return nil, err
@@ -119,6 +119,9 @@ func (s *SQL) dialect(tx *sql.Tx, resource string) (dialect, error) {
 }
 
 func (s *SQL) statements() (dialect, error) {
+	if s == nil {
+		return nil, fmt.Errorf("%w: the SQL is nil", dlock.ErrInvalid)
+	}
 	table := s.Table
 	if table == "" {
 		table = "dlock_fences"

@@ -63,18 +63,18 @@ func TestCheckOnAFolder(t *testing.T) {
 	if err := os.Chmod(open, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	out, _ = atURL(t, "file://"+open, 0, "check", "--json", "--no-laws")
+	out, _ = atURL(t, "file://"+open, 1, "check", "--json", "--no-laws")
 	var found []foundJSON
 	if err := json.Unmarshal([]byte(out), &found); err != nil {
 		t.Fatal(err)
 	}
-	risky := false
+	refused := false
 	for _, f := range found {
-		if f.About == "directory" {
-			risky = f.State == "risky" && strings.Contains(f.Found, "mode 0777") && strings.Contains(f.Advice, "chmod go-w")
+		if f.About == "reachable" {
+			refused = f.State == "wrong" && strings.Contains(f.Found, "mode 0777") && strings.Contains(f.Found, "everybody can write")
 		}
 	}
-	if !risky || strings.Contains(out, "laws") {
+	if !refused || strings.Contains(out, "laws") {
 		t.Error(out)
 	}
 }
@@ -122,10 +122,44 @@ func TestCheckIsBounded(t *testing.T) {
 	}
 }
 
+// TestLawsEndInTime: whenever the time is over, nothing is called wrong that was not tried to its
+// end, and the exit status says that something is left.
 func TestLawsEndInTime(t *testing.T) {
-	out, _ := atURL(t, "file://"+t.TempDir(), 1, "check", "--for", "1ms")
-	unwrapped := strings.Join(strings.Fields(out), " ")
-	wantText(t, unwrapped, "wrong law", "1ms are over (--for)")
+	url := "file://" + t.TempDir()
+	for _, within := range []string{"1ms", "30ms", "100ms", "300ms", "700ms", "1500ms"} {
+		t.Run(within, func(t *testing.T) {
+			t.Parallel()
+			out, _ := atURL(t, url, statusUntried, "check", "--for", within)
+			unwrapped := strings.Join(strings.Fields(out), " ")
+			wantText(t, unwrapped, "untried laws: ", "of 13 core laws hold; not tried, since", "are over (--for): ", "close-frees > give them more time")
+			if strings.Contains(out, "wrong") {
+				t.Error(out)
+			}
+		})
+	}
+	out, _ := atURL(t, url, statusUntried, "check", "--for", "1ms", "--json")
+	var found []foundJSON
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		t.Fatal(err)
+	}
+	if last := found[len(found)-1]; last.About != "laws" || last.State != "untried" || !strings.HasPrefix(last.Found, "0 of 13") {
+		t.Error(out)
+	}
+}
+
+// TestWrongIsWorseThanUntried: of the exit statuses.
+func TestWrongIsWorseThanUntried(t *testing.T) {
+	for want, states := range map[int][]string{
+		0: {"fine", "risky", "unseen"}, statusUntried: {"fine", "untried", "risky"}, statusFailed: {"untried", "wrong", "untried"},
+	} {
+		var found []findingJSON
+		for _, state := range states {
+			found = append(found, findingJSON{State: state})
+		}
+		if err := verdict(found); want == 0 && err != nil || want != 0 && status(err) != want {
+			t.Errorf("%v: %v", states, err)
+		}
+	}
 }
 
 func TestMigrateHasNothingToDo(t *testing.T) {
@@ -134,7 +168,7 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 		wantText(t, out, "there is nothing to migrate")
 	}
 	up, _ := atURL(t, "", 0, "migrate", "--print")
-	wantText(t, up, "CREATE TABLE IF NOT EXISTS dlock_locks", "PROCEDURE IF NOT EXISTS dlock_acquire(", "-- 000019_dlock_version.up.sql", "DELIMITER ;;")
+	wantText(t, up, "CREATE TABLE IF NOT EXISTS dlock_locks", "PROCEDURE IF NOT EXISTS dlock_acquire(", "-- 000020_dlock_version.up.sql", "DELIMITER ;;")
 	down, _ := atURL(t, "", 0, "migrate", "--print", "--down")
 	if i, j := strings.Index(down, "DROP PROCEDURE IF EXISTS dlock_version"), strings.Index(down, "DROP TABLE IF EXISTS dlock_locks"); i < 0 || j < i {
 		t.Error(down)

@@ -37,7 +37,7 @@ func (b *backend) where() (string, error) {
 	if u := os.Getenv(envURL); u != "" {
 		return u, nil
 	}
-	// which has to be absolute, or is to be ignored
+	// which has to be absolute, or is to be ignored; the driver makes it, if it may
 	dir := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(dir) {
 		home, err := os.UserHomeDir()
@@ -46,14 +46,11 @@ func (b *backend) where() (string, error) {
 		}
 		dir = filepath.Join(home, ".local", "state")
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(dir, "dlock"))}).String(), nil
 }
 
 // open opens a client on the URL; it takes no longer than within, if that is not 0.
-func (b *backend) open(ctx context.Context, rawURL string, within time.Duration, log io.Writer) (*dlock.Client, error) {
+func (b *backend) open(ctx context.Context, rawURL string, within time.Duration, log io.Writer, opts ...dlock.Option) (*dlock.Client, error) {
 	if within > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, within, fmt.Errorf("the backend did not answer within %s", within))
@@ -61,12 +58,12 @@ func (b *backend) open(ctx context.Context, rawURL string, within time.Duration,
 	}
 	logger := b.logger(log)
 	setClientLog(logger)
-	return dial(ctx, rawURL, logger)
+	return dial(ctx, rawURL, logger, opts...)
 }
 
 // dial opens a client on a URL, of which other processes can know.
-func dial(ctx context.Context, rawURL string, logger *slog.Logger) (*dlock.Client, error) {
-	c, err := dlock.Open(ctx, rawURL, dlock.Logger(logger))
+func dial(ctx context.Context, rawURL string, logger *slog.Logger, opts ...dlock.Option) (*dlock.Client, error) {
+	c, err := dlock.Open(ctx, rawURL, append(opts, dlock.Logger(logger))...)
 	if err == nil && c.Capabilities().Backend == "memory" {
 		c.Close()
 		return nil, usage("the URL memory: lives within one process, and nobody else would see the lock; leave it out, or give file:///dir or a server")

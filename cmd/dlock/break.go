@@ -109,7 +109,7 @@ func end(ctx context.Context, c *dlock.Client, out io.Writer, name string, t dlo
 		return err
 	}
 	if force {
-		fmt.Fprintln(out, "ended; its holder learns of it at its next renewal")
+		fmt.Fprintln(out, "ended; its holder learns of it within a second")
 	} else {
 		fmt.Fprintln(out, "broken; it is free when the time LEFT is over, or when its holder gives it back")
 	}

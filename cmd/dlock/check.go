@@ -27,10 +27,12 @@ its own ("dlock-check/…"), which go by themselves.
   fine    as it should be
   risky   locks work, but in the case that is named they can break: your decision
   unseen  this user may not look
+  untried the time was over before (--for): nothing is known
   wrong   locks do not work, or not as promised
 
-Exit status: 0 if nothing is wrong; 1 if something is, or if the backend cannot be reached; 2 for
-wrong flags or a wrong URL.`,
+Exit status: 0 if all was tried and nothing is wrong; 1 if something is wrong, or if the backend
+cannot be reached; 2 for wrong flags or a wrong URL; 3 if nothing was found wrong, and not all laws
+were tried in the time.`,
 		Example: `  dlock check
   DLOCK_URL=redis://:secret@cache:6379/0 dlock check
   dlock check --json etcd://e1:2379,e2:2379,e3:2379 | jq '.[] | select(.state == "wrong")'`,
@@ -67,10 +69,17 @@ wrong flags or a wrong URL.`,
 
 // findingJSON is a finding as --json has it.
 type findingJSON struct {
-	About  string       `json:"about"`
-	State  driver.State `json:"state"`
-	Found  string       `json:"found"`
-	Advice string       `json:"advice,omitempty"`
+	About  string `json:"about"`
+	State  string `json:"state"`
+	Found  string `json:"found"`
+	Advice string `json:"advice,omitempty"`
+}
+
+// The states on which the exit status depends. Nothing is known of what was not tried.
+var wrong, untried = driver.Wrong.String(), "untried"
+
+func asJSON(f driver.Finding) findingJSON {
+	return findingJSON{f.About, f.State.String(), f.Found, f.Advice}
 }
 
 // check returns what was found. An error means that nothing was looked at.
@@ -91,31 +100,52 @@ func (b *backend) check(ctx context.Context, errOut io.Writer, rawURL string, la
 	default:
 		found = append([]driver.Finding{{About: "reachable", Found: withoutPassword(rawURL)}}, found...)
 	}
+	all := []findingJSON{}
+	for _, f := range found {
+		all = append(all, asJSON(f))
+	}
 	if laws {
 		fs, err := tryLaws(ctx, errOut, rawURL, within)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, fs...)
-	}
-	all := []findingJSON{}
-	for _, f := range found {
-		all = append(all, findingJSON(f))
+		all = append(all, fs...)
 	}
 	return all, nil
 }
 
 // tryLaws runs the core of the conformance suite.
-func tryLaws(ctx context.Context, errOut io.Writer, rawURL string, within time.Duration) ([]driver.Finding, error) {
-	parent := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%s are over (--for)", within))
-	defer cancel()
-	least, err := leastTTL(ctx, rawURL)
-	if err != nil {
-		if parent.Err() != nil {
-			return nil, err
+func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within time.Duration) ([]findingJSON, error) {
+	over := fmt.Errorf("%s are over (--for)", within)
+	// not a deadline: what sees one fails ahead of it, and that would look like a fault
+	ctx, cancel := context.WithCancelCause(parent)
+	defer time.AfterFunc(within, func() { cancel(over) }).Stop()
+	defer cancel(nil)
+	laws := conformance.Core()
+	var found []findingJSON
+	kept, skipped, left := 0, []string{}, []string{}
+	sum := func() []findingJSON {
+		s := findingJSON{About: "laws", State: driver.Fine.String(), Found: fmt.Sprintf("%d of %d core laws hold", kept, len(laws))}
+		if len(skipped) > 0 {
+			s.Found += "; what this backend cannot do: " + strings.Join(skipped, ", ")
 		}
-		return []driver.Finding{{About: "laws", State: driver.Wrong, Found: err.Error(), Advice: "mend that first; no law was tried"}}, nil
+		if len(left) > 0 {
+			s.State, s.Found = untried, fmt.Sprintf("%s; not tried, since %s: %s", s.Found, over, strings.Join(left, ", "))
+			s.Advice = "give them more time (--for): nothing is known of these laws, neither good nor bad"
+		}
+		return append(found, s)
+	}
+	least, err := leastTTL(ctx, rawURL)
+	switch {
+	case err != nil && parent.Err() != nil:
+		return nil, err
+	case err != nil && ctx.Err() != nil:
+		for _, l := range laws {
+			left = append(left, l.Name)
+		}
+		return sum(), nil
+	case err != nil:
+		return []findingJSON{{About: "laws", State: wrong, Found: err.Error(), Advice: "mend that first; no law was tried"}}, nil
 	}
 	h := conformance.Harness{
 		// so that no pause of the network is taken for a fault
@@ -129,19 +159,22 @@ func tryLaws(ctx context.Context, errOut io.Writer, rawURL string, within time.D
 			return b
 		},
 	}
-	var found []driver.Finding
-	kept, skipped := 0, []string{}
-	laws := conformance.Core()
 	p := newProgress(errOut)
 	defer p.end()
 	for i, l := range laws {
+		if ctx.Err() != nil && parent.Err() == nil {
+			left = append(left, l.Name)
+			continue
+		}
 		p.show(i, len(laws), "law "+l.Name)
 		skip, err := l.Try(ctx, h)
 		switch {
 		case parent.Err() != nil:
 			return nil, parent.Err()
+		case errors.Is(err, over):
+			left = append(left, l.Name)
 		case err != nil:
-			found = append(found, driver.Finding{About: "law " + l.Name, State: driver.Wrong, Found: l.Sentence + ": " + err.Error(),
+			found = append(found, findingJSON{About: "law " + l.Name, State: wrong, Found: l.Sentence + ": " + err.Error(),
 				Advice: "do not trust locks there; if the network and the machine are well, report it with this text"})
 		case skip != "":
 			skipped = append(skipped, l.Name)
@@ -149,11 +182,7 @@ func tryLaws(ctx context.Context, errOut io.Writer, rawURL string, within time.D
 			kept++
 		}
 	}
-	sum := driver.Finding{About: "laws", Found: fmt.Sprintf("%d of %d core laws hold", kept, len(laws))}
-	if len(skipped) > 0 {
-		sum.Found += "; what this backend cannot do: " + strings.Join(skipped, ", ")
-	}
-	return append(found, sum), nil
+	return sum(), nil
 }
 
 // leastTTL opens the backend once, and returns the least TTL that it keeps.
@@ -198,12 +227,19 @@ func wrapped(text string, indent int) string {
 	return b.String()
 }
 
-// verdict is the exit status: 1 if something is wrong.
+// verdict is the exit status: 1 if something is wrong, else 3 if something was not tried.
 func verdict(found []findingJSON) error {
+	status := 0
 	for _, f := range found {
-		if f.State == driver.Wrong {
+		switch {
+		case f.State == wrong:
 			return &exit{status: statusFailed}
+		case f.State == untried:
+			status = statusUntried
 		}
+	}
+	if status != 0 {
+		return &exit{status: status}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,11 +84,46 @@ func withHoldsAround(ctx context.Context, rawURL string) (context.Context, error
 		}
 		owner, err := dlock.ParseOwner(text)
 		if err != nil {
-			return nil, fmt.Errorf("%s or %s of the environment: %w", envOwner, envOuter, err)
+			variable := envOuter
+			if i == 0 && os.Getenv(envOwner) != "" {
+				variable = envOwner
+			}
+			return nil, fmt.Errorf("%s in the environment: %w; to lock without the hold that it should name, drop it: env -u %s dlock run …",
+				variable, err, variable)
 		}
 		ctx = dlock.WithOwner(ctx, owner)
 	}
 	return ctx, nil
+}
+
+// holdOver says of the loss of a lock before its command was started which hold of the environment
+// is over, and how to drop it: what has the environment has outlived the run that it is from, as a
+// server of tmux can.
+func holdOver(err error, rawURL, name string) error {
+	var in []string
+	which, here := "", placeKey(rawURL)
+	for i, h := range holdsAround() {
+		at, text, _ := strings.Cut(h, ":")
+		owner, e := dlock.ParseOwner(text)
+		if at != here || e != nil || owner.Name() != name {
+			continue
+		}
+		variable := envOuter
+		if i == 0 && os.Getenv(envOwner) != "" {
+			variable = envOwner
+			if t := os.Getenv(envToken); t != "" {
+				which = " (token " + printable(t) + ")"
+			}
+		}
+		if !slices.Contains(in, variable) {
+			in = append(in, variable)
+		}
+	}
+	if len(in) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; the command was not started: the hold%s of the dlock run around (%s), which %s in the environment names, is over; "+
+		"to lock %q anew, drop it: env -u %s dlock run …", err, which, outermost(), strings.Join(in, " and "), name, strings.Join(in, " -u "))
 }
 
 // placeKey stands for the place of a URL in the environment, where commas and colons divide.

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/dlock-go/dlock v0.0.0
 	github.com/dlock-go/dlock/driver/all v0.0.0
+	github.com/rivo/uniseg v0.4.7
 	github.com/spf13/cobra v1.10.2
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0

@@ -6,6 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dlock-go/dlock"
 )
 
 // passedOn are the signals that end a wait. A system without signals between processes has one.
@@ -15,22 +19,73 @@ func outputClosed() bool { return false }
 
 func ends(os.Signal) bool { return true }
 
+func continues(os.Signal) bool { return false }
+
+var interrupt = os.Interrupt
+
 func number(os.Signal) int { return statusInterrupted - statusSignal }
 
-// group is the command alone: there are no process groups here.
-type group struct{ cmd *exec.Cmd }
+// dieOf returns: a process cannot be ended by Ctrl-C alone here.
+func dieOf(os.Signal) {}
 
-func startGroup(cmd *exec.Cmd) (*group, error) { return &group{cmd}, cmd.Start() }
+// children are collected by those who started them.
+var children nursery
 
-func (g *group) takeTerminal(bool) {}
+type nursery struct{}
+
+func (nursery) watch() {}
+
+// group is the command alone: there are no process groups here, and nothing stops a process.
+type group struct {
+	cmd            *exec.Cmd
+	ended, stopped chan struct{}
+}
+
+func startGroup(cmd *exec.Cmd, _ *dlock.Lease) (*group, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, noCommand(err)
+	}
+	g := &group{cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		defer close(g.ended)
+		cmd.Wait()
+	}()
+	return g, nil
+}
+
+func (g *group) proved(time.Time) {}
+
+func (g *group) guardEnded() <-chan struct{} { return nil }
+
+func (g *group) guardAgain(time.Time) {}
+
+func (g *group) finish(bool) {}
+
+func (g *group) askGuard() {}
+
+func (g *group) guardSays() <-chan bool { return nil }
+
+func (g *group) stoppedAlone() {}
+
+func (g *group) goOn() {}
 
 // signal does nothing: Ctrl-C goes to all that have the console.
 func (g *group) signal(os.Signal) {}
 
-// end kills the command, which cannot be asked.
-func (g *group) end(_ time.Duration, done <-chan struct{}) {
+// kill ends the command, which cannot be asked.
+func (g *group) kill(time.Duration) {
 	g.cmd.Process.Kill()
-	<-done
+	<-g.ended
 }
 
-func exitStatus(s *os.ProcessState) int { return s.ExitCode() }
+// wantsGone is false: what the command started cannot be seen.
+func (g *group) wantsGone() bool { return false }
+
+func (g *group) gone() bool { return true }
+
+func (g *group) killLeft() {}
+
+func (g *group) exitStatus() (int, os.Signal) { return g.cmd.ProcessState.ExitCode(), nil }
+
+// newGuard is not needed here: what stops dlock alone there is none.
+func newGuard() *cobra.Command { return &cobra.Command{Use: "run-guard", Hidden: true} }

@@ -3,15 +3,17 @@
 package main
 
 import (
-	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
+
+	"github.com/dlock-go/dlock"
 )
 
 // passedOn are the signals that a command gets which are sent to "dlock run".
@@ -33,90 +35,257 @@ func ends(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
 
+// continues reports whether a signal continues a process that was stopped.
+func continues(s os.Signal) bool { return s == syscall.SIGCONT }
+
+// interrupt is the signal of Ctrl-C.
+const interrupt = syscall.SIGINT
+
 // number is the number of a signal.
 func number(s os.Signal) int {
 	n, _ := s.(syscall.Signal)
 	return int(n)
 }
 
-// group is a command and what it starts: a process group of its own.
-type group struct {
-	cmd      *exec.Cmd
-	terminal int         // which the group was given; -1: none
-	before   *term.State // of the terminal
+// dieOf ends this process by the signal, which its parent has to see: a shell ends its script after
+// Ctrl-C if the signal has ended the command too, and goes on if the command chose a status. It
+// returns where the signal does not end the process: if it was started to ignore it, and as
+// process 1.
+func dieOf(s os.Signal) {
+	n, ok := s.(syscall.Signal)
+	if !ok || signal.Ignored(s) || os.Getpid() == 1 {
+		return
+	}
+	signal.Reset(s)
+	if syscall.Kill(os.Getpid(), n) == nil {
+		time.Sleep(time.Second) // it may reach another thread
+	}
 }
 
-// startGroup starts the command in a group of its own. If this process has the terminal, the group
-// gets it: otherwise it could not read from there. The calling goroutine's thread must not end
-// before the command (deathSignal).
-func startGroup(cmd *exec.Cmd) (*group, error) {
-	g := &group{cmd: cmd, terminal: -1}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+// group is a command at work, with what it starts.
+//
+// Where a terminal controls dlock, and others may be in its process group (a script around, the
+// rest of a pipe), the command is in that group too. So it has the terminal whenever dlock would
+// have it, and what the keys of the terminal and the job control of the shell do to one they do to
+// both: all is as without dlock. What the command starts is then found by parents.
+//
+// Elsewhere (cron, systemd, ssh without -t, a container) the command has a group of its own, since
+// signals that dlock passes on are for all that it started. So it has where dlock leads the session
+// of a terminal (ssh -t, docker run -t, a new window): then no other process is in its group, and
+// the command's is put in front. No shell could continue it there, so Ctrl-Z is ignored.
+//
+//	dlock is started           Ctrl-C goes to  Ctrl-Z, and what    what stops dlock alone
+//	                                           stops a group
+//	by a shell: in front,      dlock and the   stops both; the     the guard stops the command,
+//	behind, in a pipe, in a    command, each   shell sees it, and  at once on Linux, elsewhere at
+//	script, nested, in tmux    once            continues both      the end of trust
+//	by ssh -t, docker -t       the command     does nothing        as above
+//	by cron, systemd, ssh,     –               a stop of dlock's   as above
+//	as process 1                               group is one of
+//	                                           dlock alone
+//
+// If the command alone is stopped, dlock stops too where a shell is to see it, and else keeps the
+// lock. Whatever continues dlock has it prove the lock first, and then what the guard stopped goes
+// on. What continues the command together with dlock, or before it, has it end itself if trust is
+// over (guard). What stops all processes at once (a freezer, the sleep of the machine) stops the
+// guard too.
+type group struct {
+	*child
+	tree
+	terminal *terminal
+	guard    *guard
+	cmd      *exec.Cmd
+
+	mu   sync.Mutex
+	said map[string]bool // what was said of processes that no signal reaches
+	// a signal that asks to end was passed on: any, and SIGTERM
+	asked, askedBySIGTERM bool
+}
+
+// startGroup starts the command, which runs under the lease. The calling goroutine's thread must
+// not end before the command (deathSignal).
+func startGroup(cmd *exec.Cmd, lease *dlock.Lease) (*group, error) {
+	session, _ := unix.Getsid(0)
+	g := &group{cmd: cmd, tree: tree{keeper: os.Getpid(), session: session}, said: map[string]bool{}}
+	g.terminal = controllingTerminal(cmd.Stdin, cmd.Stdout)
+	own := g.terminal == nil || session == os.Getpid()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: own}
 	deathSignal(cmd.SysProcAttr)
-	if in, ok := cmd.Stdin.(*os.File); ok {
-		if front, err := unix.IoctlGetInt(int(in.Fd()), unix.TIOCGPGRP); err == nil && front == unix.Getpgrp() {
-			// A change of the group in front stops who is not; and Ctrl-Z would leave a lock that
-			// is held by what stands still, at a terminal that nobody reads.
-			signal.Ignore(syscall.SIGTTOU, syscall.SIGTSTP)
-			g.terminal = int(in.Fd())
-			g.before, _ = term.GetState(g.terminal)
-			cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, g.terminal
-		}
+	adopt()
+	g.leaveOut()
+	if own && g.terminal.front() {
+		signal.Ignore(syscall.SIGTTOU, syscall.SIGTSTP)
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, g.terminal.fd
+		g.terminal.given = true
 	}
-	if err := cmd.Start(); err != nil {
-		g.takeTerminal(false)
-		return nil, err
+	var err error
+	if g.guard, err = startGuard(g.tree, lease.Until()); err != nil {
+		return nil, &exit{statusRunFailed, fmt.Errorf("start the guard of the command: %w", err)}
 	}
+	if g.child, err = children.start(cmd); err != nil {
+		g.finish(false)
+		return nil, noCommand(err)
+	}
+	if g.command = g.child.pid; own {
+		g.group = g.command
+	}
+	g.guard.say("command %d %d", g.command, g.group)
 	return g, nil
 }
 
-// takeTerminal gives the terminal back to this process. After a command that was killed it is made
-// as it was before: an editor that could not clean up leaves it without echo.
-func (g *group) takeTerminal(killed bool) {
-	if g.terminal < 0 {
+// proved says to the guard that the lease is, or starts one if there is none.
+func (g *group) proved(until time.Time) {
+	if g.guard.ended == nil {
+		g.guardAgain(until)
 		return
 	}
-	unix.IoctlSetPointerInt(g.terminal, unix.TIOCSPGRP, unix.Getpgrp())
-	if killed && g.before != nil {
-		term.Restore(g.terminal, g.before)
+	g.guard.until(until)
+}
+
+// guardEnded is closed when the guard has ended.
+func (g *group) guardEnded() <-chan struct{} { return g.guard.ended }
+
+// guardAgain starts another guard, after the end of one. If that fails, the next proof tries again.
+func (g *group) guardAgain(until time.Time) {
+	g.guard.in.Close()
+	again, err := startGuard(g.tree, until)
+	if err != nil {
+		if g.guard.ended != nil {
+			g.warn("the guard of the command was killed, and no other one can be started yet: %v", err)
+		}
+		g.guard.ended = nil
+		return
+	}
+	g.guard = again
+}
+
+func (g *group) warn(format string, args ...any) {
+	fmt.Fprintf(g.cmd.Stderr, "warning: "+format+"\n", args...)
+}
+
+// finish ends the guard, and takes the terminal back.
+func (g *group) finish(killed bool) {
+	g.guard.end()
+	g.terminal.takeBack(killed)
+}
+
+// askGuard asks whether the guard has stopped the command.
+func (g *group) askGuard() { g.guard.say("whose") }
+
+// guardSays has true after askGuard if it was the guard.
+func (g *group) guardSays() <-chan bool { return g.guard.answers }
+
+// stoppedAlone is what dlock does when the command was stopped: if a shell is to see it, dlock
+// stops itself as the terminal would have it. Where no shell could continue it, the kernel ignores
+// that signal, and the lock is kept.
+func (g *group) stoppedAlone() {
+	if g.group != 0 {
+		return
+	}
+	if children.collect(); g.isStill() {
+		syscall.Kill(os.Getpid(), syscall.SIGTSTP)
 	}
 }
 
-// signal sends a signal to all of the group.
+// goOn continues the command after dlock was continued, and the lock was proved since.
+func (g *group) goOn() {
+	g.terminal.look()
+	if g.guard.ended == nil { // it may have stopped the command before it was killed
+		g.force(syscall.SIGCONT)
+		return
+	}
+	g.guard.say("continue")
+}
+
+// signal passes on what dlock was sent. What keys of the terminal send goes to the whole group in
+// front: a process in there has it already, unless it would not be here any more.
 func (g *group) signal(s os.Signal) {
-	if n, ok := s.(syscall.Signal); ok {
-		syscall.Kill(-g.cmd.Process.Pid, n)
+	n, ok := s.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if ends(s) {
+		g.mu.Lock()
+		g.asked, g.askedBySIGTERM = true, g.askedBySIGTERM || n == syscall.SIGTERM
+		g.mu.Unlock()
+	}
+	if g.group == 0 && g.terminal.front() {
+		switch n {
+		case syscall.SIGWINCH:
+			return
+		case syscall.SIGINT, syscall.SIGQUIT:
+			for _, p := range g.members() {
+				if endsBy(p.pid, n) {
+					syscall.Kill(p.pid, n)
+				}
+			}
+			return
+		}
+	}
+	g.ask(n, true)
+	if ends(s) {
+		g.warnOutOfReach("cannot be sent " + n.String())
 	}
 }
 
-// end ends the group: it asks (SIGTERM), and kills what is there after grace. done is closed when
-// the command itself has ended.
-func (g *group) end(grace time.Duration, done <-chan struct{}) {
-	g.signal(syscall.SIGTERM)
-	g.signal(syscall.SIGCONT) // what is stopped cannot end
+// warnOutOfReach warns of each process of another user once that this is so.
+func (g *group) warnOutOfReach(what string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.outOfReach() {
+		if text := fmt.Sprint(p.pid, what); !g.said[text] {
+			g.said[text] = true
+			g.warn("process %d (%s) belongs to another user, and %s", p.pid, printable(p.name), what)
+		}
+	}
+}
+
+// kill ends the tree: it asks (SIGTERM), and kills what is there after grace. It returns when the
+// command has ended, and what it started too, but for what no signal reaches.
+func (g *group) kill(grace time.Duration) {
+	g.guard.say("lost")
+	g.ask(syscall.SIGTERM, true)
+	g.force(syscall.SIGCONT) // what is stopped cannot end
+	g.warnOutOfReach("cannot be ended: it goes on without the lock")
 	late := time.After(grace)
-	look := time.NewTicker(10 * time.Millisecond)
+	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
-	for gone := done; ; {
+	for ended := g.ended; ; {
 		select {
-		case <-gone:
-			gone = nil // and now what it started
+		case <-ended:
+			ended = nil // and now what it started
 		case <-late:
-			g.signal(syscall.SIGKILL)
-			<-done
+			g.force(syscall.SIGKILL)
+			<-g.ended
 			return
 		case <-look.C:
-			if gone == nil && errors.Is(syscall.Kill(-g.cmd.Process.Pid, 0), syscall.ESRCH) {
+			if ended == nil && g.gone() {
 				return
 			}
 		}
 	}
 }
 
-// exitStatus is the exit status of a command that ended, as a shell says it.
-func exitStatus(s *os.ProcessState) int {
-	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-		return statusSignal + int(w.Signal())
+// wantsGone reports, after the end of the command, whether what it started has to be gone too
+// before the lock is given back: that is so if a signal to dlock has ended it. SIGTERM is taken to
+// have done so; after another one a command may live on, and choose its end.
+func (g *group) wantsGone() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.askedBySIGTERM || g.asked && g.status.Signaled()
+}
+
+// killLeft kills what the command has left.
+func (g *group) killLeft() { g.force(syscall.SIGKILL) }
+
+// gone reports whether nothing is left that a signal could end.
+func (g *group) gone() bool { return len(g.members()) == len(g.outOfReach()) }
+
+// status is the exit status of a command that ended, as a shell says it, and the signal that ended
+// it.
+func (g *group) exitStatus() (int, os.Signal) {
+	if g.status.Signaled() {
+		return statusSignal + int(g.status.Signal()), g.status.Signal()
 	}
-	return s.ExitCode()
+	return g.status.ExitStatus(), nil
 }

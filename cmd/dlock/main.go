@@ -20,6 +20,7 @@ import (
 const (
 	statusFailed      = 1
 	statusUsage       = 2
+	statusUntried     = 3   // "dlock check" found nothing wrong, and had no time for all of it
 	statusLost        = 123 // the lock was lost while the command ran
 	statusHeld        = 124 // the lock was not obtained
 	statusRunFailed   = 125 // the backend failed, or another error of "dlock run" itself
@@ -49,6 +50,14 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
+// bySignal is the error of a command that is to end by a signal, if it can.
+type bySignal struct {
+	error
+	os.Signal
+}
+
+func (e *bySignal) Unwrap() error { return e.error }
+
 // usage is an error of wrong arguments. The text says what is allowed.
 func usage(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{demo.ErrUsage}, args...)...)
@@ -63,6 +72,9 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	err := root.Execute()
 	if e := (*exit)(nil); err != nil && (!errors.As(err, &e) || e.err != nil) {
 		fmt.Fprintln(errOut, "error:", err)
+	}
+	if e := (*bySignal)(nil); errors.As(err, &e) {
+		dieOf(e.Signal)
 	}
 	return status(err)
 }

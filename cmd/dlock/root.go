@@ -38,7 +38,7 @@ the environment: everybody on the machine can read a command line.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w; see %s --help", demo.ErrUsage, err, cmd.CommandPath())
 	})
-	root.AddCommand(newRun(), newLs(), newInspect(), newGraph(), newTop(), newUI(), newBreak(), newMigrate(), newCheck(), newBench(), newDemo(), newShop())
+	root.AddCommand(newRun(), newLs(), newInspect(), newGraph(), newTop(), newUI(), newBreak(), newMigrate(), newCheck(), newBench(), newDemo(), newShop(), newGuard())
 	return root
 }
 

@@ -34,10 +34,10 @@ func newRun() *cobra.Command {
 		Long: `Run a command under the lock NAME, which is renewed until the command ends. Without --wait and
 --try it waits for its turn without end.
 
-If the lock is lost, the command and all that it started in its process group get SIGTERM, and
-SIGKILL after --grace. Signals that dlock gets are passed on to the group. If dlock itself is
-killed, the lock is free at once in a folder, and at the end of its TTL on a service; on Linux the
-command is killed too (what it started in turn is not).
+If the lock is lost, the command and all that it started get SIGTERM, and SIGKILL after --grace.
+Signals that dlock gets are passed on. If dlock itself is killed, so is the command, and the lock is
+free at once in a folder, and at the end of its TTL on a service. If dlock is stopped, so is the
+command, which goes on when dlock does and has proved the lock again.
 
 The command finds in its environment: DLOCK_NAME, DLOCK_TOKEN (the fencing token, a number),
 DLOCK_OWNER (whoever has it can join the hold), DLOCK_URL (without its passwords, unless
@@ -48,8 +48,8 @@ Exit status: that of the command (128 + n if signal n ended it), or
     2  wrong flags or arguments
   123  the lock was lost while the command ran, which was ended
   124  the lock was not obtained: it was held for all of --wait, or at the first --try
-  125  the backend failed, or the name is in use as another kind of lock; the
-       command was not started
+  125  the backend failed, the name is in use as another kind of lock, or the hold
+       of the environment is over; the command was not started
   126  the command cannot be started
   127  there is no such command
   128 + n  signal n came before the command was started`,
@@ -134,17 +134,27 @@ func (o *runner) run(name string, child *exec.Cmd) error {
 		}
 	})
 	defer r.stop()
-	code, err := o.locked(ctx, name, child, r)
+	children.watch() // as process 1 it is given some
+	how, err := o.locked(ctx, name, child, r)
 	if s := (signalled{}); errors.As(context.Cause(ctx), &s) && err != nil {
-		return &exit{statusSignal + number(s.Signal), s}
+		return endBy(s.Signal, &exit{statusSignal + number(s.Signal), s})
 	}
-	if err == nil && code != 0 {
-		return &exit{status: code}
+	if err == nil && how.code != 0 {
+		return endBy(how.by, &exit{status: how.code})
 	}
 	if err = ofRun(err); o.quiet && err != nil && status(err) == statusHeld {
 		return &exit{status: statusHeld}
 	}
 	return err
+}
+
+// endBy makes this process end by the signal that has ended the command, if it is that of Ctrl-C: a
+// shell then ends its script too. Of other signals the exit status speaks.
+func endBy(s os.Signal, e *exit) error {
+	if s == interrupt {
+		return &bySignal{e, s}
+	}
+	return e
 }
 
 // ofRun gives what went wrong the exit status that the help lists.
@@ -153,8 +163,6 @@ func ofRun(err error) error {
 	switch {
 	case err == nil || errors.As(err, &e) || status(err) == statusUsage:
 		return err
-	case errors.Is(err, dlock.ErrLost):
-		return &exit{statusLost, err}
 	case errors.Is(err, dlock.ErrHeld):
 		return &exit{statusHeld, err}
 	default:
@@ -163,24 +171,27 @@ func ofRun(err error) error {
 }
 
 // locked runs the child under the lock, and returns its exit status.
-func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *relay) (code int, err error) {
+func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *relay) (how outcome, err error) {
 	rawURL, err := o.where()
 	if err != nil {
-		return 0, err
+		return how, err
 	}
 	if ctx, err = withHoldsAround(ctx, rawURL); err != nil {
-		return 0, err
+		return how, err
 	}
 	began := time.Now()
-	client, err := o.open(ctx, rawURL, o.wait, child.Stderr)
+	client, err := o.open(ctx, rawURL, o.wait, child.Stderr, dlock.Observe(dlock.Hooks{Renewed: r.tellRenewed}))
 	if err != nil {
-		return 0, err
+		return how, err
 	}
 	defer client.Close()
 	m := o.mutex(client, name, rawURL, child.Args[0], o.wait-time.Since(began))
 	lease, err := m.Lock(ctx)
+	if errors.Is(err, dlock.ErrLost) {
+		return how, holdOver(err, rawURL, name)
+	}
 	if err != nil {
-		return 0, err
+		return how, err
 	}
 	ran, lost := false, false
 	work := func(ctx context.Context) (err error) {
@@ -189,7 +200,7 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 			childURL = withoutPassword(rawURL)
 		}
 		child.Env = environment(lease, name, childURL)
-		code, lost, err = supervise(ctx, child, lease, o.grace, r)
+		how, lost, err = supervise(ctx, child, lease, o.grace, r)
 		ran = err == nil
 		return err
 	}
@@ -202,14 +213,14 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 	unlocked := lease.Unlock(context.WithoutCancel(ctx))
 	switch {
 	case !ran:
-		return 0, err
+		return how, err
 	case lost || errors.Is(err, dlock.ErrLost) || errors.Is(unlocked, dlock.ErrLost):
-		return 0, &exit{statusLost, fmt.Errorf("%w: %q, while the command ran", dlock.ErrLost, name)}
+		return how, &exit{statusLost, fmt.Errorf("%w: %q, while the command ran", dlock.ErrLost, name)}
 	case err != nil || unlocked != nil:
 		// what the command did is done, and the lock goes by itself
 		fmt.Fprintf(child.Stderr, "warning: the lock is given back at the end of its TTL: %v\n", errors.Join(err, unlocked))
 	}
-	return code, nil
+	return how, nil
 }
 
 // mutex is the lock that the flags ask for.

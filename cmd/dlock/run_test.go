@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/driver"
 )
 
 // locks is a folder of locks for a test.
@@ -150,7 +151,52 @@ func TestANestedRunReenters(t *testing.T) {
 	other.want(0, "", "run", "--try", "a", "--", "sh", "-c", `DLOCK_URL="`+other.url+`" "$DLOCK" run --try a -- true`)
 	// what cannot be had under a shared hold is refused at once
 	l.want(statusRunFailed, "upgrade", "run", "--shared", "a", "--", "sh", "-c", `"$DLOCK" run a -- true`)
-	l.want(statusUsage, "DLOCK_OWNER", "run", "a", "--", "sh", "-c", `DLOCK_OWNER=x "$DLOCK" run a -- true`)
+	l.want(statusUsage, "DLOCK_OWNER in the environment", "run", "a", "--", "sh", "-c", `DLOCK_OWNER=x "$DLOCK" run a -- true`)
+	l.wantFree()
+}
+
+// TestAHoldThatWasCarriedTooFar: what runs in the environment of a run that is over, as a server of
+// tmux does, learns which variable to drop, and can lock then.
+func TestAHoldThatWasCarriedTooFar(t *testing.T) {
+	l := newLocks(t)
+	for _, c := range []struct {
+		in    []string // runs around the environment
+		drops []string
+	}{
+		{[]string{"a"}, []string{envOwner}},
+		{[]string{"b", "a"}, []string{envOwner}},
+		{[]string{"a", "b"}, []string{envOuter}},
+		{[]string{"a", "b", "a"}, []string{envOwner, envOuter}},
+	} {
+		var around []string
+		for i, name := range c.in {
+			if i > 0 {
+				around = append(around, os.Args[0])
+			}
+			around = append(around, "run", name, "--")
+		}
+		carried := strings.Split(strings.TrimSpace(l.want(0, "", append(around, "env")...)), "\n")
+		cmd, out, errOut := l.command("run", "a", "--", "echo", "in")
+		cmd.Env = append(cmd.Env, carried...)
+		cmd.Run()
+		drop := "env -u " + strings.Join(c.drops, " -u ") + " dlock run"
+		if status := cmd.ProcessState.ExitCode(); status != statusRunFailed || out.Len() > 0 || strings.Count(errOut.String(), "\n") != 1 ||
+			!strings.Contains(errOut.String(), "was not started") || !strings.Contains(errOut.String(), drop) || strings.Contains(errOut.String(), "while the command ran") {
+			t.Errorf("within %q: exit status %d, %s%s", c.in, status, out, errOut)
+		}
+		cmd, out, errOut = l.command()
+		cmd.Env = append(cmd.Env, carried...)
+		cmd.Path, cmd.Args = "/usr/bin/env", strings.Fields("env -u "+strings.Join(c.drops, " -u ")+" "+os.Args[0]+" run a -- echo in")
+		if err := cmd.Run(); err != nil || out.String() != "in\n" {
+			t.Errorf("after %q: %v, %s%s", drop, err, out, errOut)
+		}
+		// another name is not concerned
+		cmd, out, errOut = l.command("run", "other", "--", "echo", "in")
+		cmd.Env = append(cmd.Env, carried...)
+		if err := cmd.Run(); err != nil || out.String() != "in\n" {
+			t.Errorf("another name: %v, %s%s", err, out, errOut)
+		}
+	}
 	l.wantFree()
 }
 
@@ -194,6 +240,20 @@ func (l locks) await(text string, args ...string) {
 		}
 		if time.Now().After(end) {
 			l.t.Fatalf("dlock %q: no %s in\n%s", args, text, out)
+		}
+	}
+}
+
+// awaitCount runs ls --json until it has the text so often.
+func (l locks) awaitCount(text string, n int) {
+	l.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; {
+		_, out, _ := l.run("ls", "--json")
+		if strings.Count(out, text) == n {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("not %d of %s in\n%s", n, text, out)
 		}
 	}
 }
@@ -255,6 +315,28 @@ func TestALossEndsTheWholeGroup(t *testing.T) {
 	if status, out := h.rest(); status != statusLost || out != "asked\n" {
 		t.Errorf("exit status %d, %q, %s", status, out, h.errOut)
 	}
+}
+
+// TestABreakByForceEndsTheCommandAtOnce, long before the next renewal, where the backend pushes it.
+func TestABreakByForceEndsTheCommandAtOnce(t *testing.T) {
+	l := newLocks(t)
+	within := 15 * time.Second // by the renewal of the default TTL
+	b, err := dlock.OpenBackend(t.Context(), l.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, pushes := b.(driver.Notifier); pushes {
+		within = 5 * time.Second // a second, on a machine that is busy
+	}
+	b.Close()
+	h := l.hold("--grace", "100ms", "a", "--", "sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.05; done`)
+	l.want(0, "ended", "break", "--yes", "--force", "a")
+	broken := time.Now()
+	status, _ := h.rest()
+	if took := time.Since(broken); status != statusLost || took > within {
+		t.Errorf("exit status %d after %s, want %d within %s", status, took, statusLost, within)
+	}
+	l.wantFree()
 }
 
 // TestALossEndsWhatStandsStill: who is stopped is asked too, and has the time to end.

@@ -58,7 +58,7 @@ func TestASessionOfTwoUsers(t *testing.T) {
 	bob := sit("break", "--force", "deploy/shop")
 	asked := bob.out.until("? [y/N] ")
 	io.WriteString(bob.in, "y\n")
-	asked += bob.out.until("ended; its holder learns of it at its next renewal\r\n")
+	asked += bob.out.until("ended; its holder learns of it within a second\r\n")
 	if status := bob.wait(); status != 0 {
 		t.Errorf("break: exit status %d", status)
 	}

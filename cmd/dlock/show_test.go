@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/dlock-go/dlock"
@@ -51,6 +52,94 @@ func TestWhatIsShownFitsIntoATerminal(t *testing.T) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > columns {
 				t.Errorf("%.20q: %d columns: %s", args, n, line)
 			}
+		}
+	}
+}
+
+// shownWidth is how many columns a terminal gives the text, of the characters that the test has.
+func shownWidth(text string) (n int) {
+	for _, r := range text {
+		cjk := unicode.In(r, unicode.Han, unicode.Hangul) || r >= 0x3000 && r <= 0x30FF || r >= 0xFF01 && r <= 0xFF60
+		switch {
+		case unicode.Is(unicode.Mn, r) || r >= 0x1F3FB && r <= 0x1F3FF: // takes none
+		case cjk || r >= 0x1F300 && r <= 0x1FAFF:
+			n += 2
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// TestWideNames: columns stand one below the other, and lines fit, whatever characters names and
+// labels have.
+func TestWideNames(t *testing.T) {
+	l := newLocks(t)
+	names := []string{"ascii", "数据库/备份", "データベース", "한국어", "🔒🔑", "👍🏽/ok", "ｆｕｌｌ", "cafe\u0301", strings.Repeat("数据库备份", 10), strings.Repeat("a🔒", 30)}
+	c := l.client(dlock.Label(strings.Repeat("主机", 40)))
+	for _, name := range names {
+		l.lock(c.Mutex(name))
+	}
+	waits, stop := context.WithCancel(t.Context())
+	defer stop()
+	other := l.client(dlock.Label("second " + strings.Repeat("待つ", 40)))
+	for i, name := range names {
+		go other.Mutex(name).Lock(waits)
+		l.awaitCount(`"waiters": [
+      {`, i+1)
+	}
+	for _, args := range [][]string{{"ls"}, {"top", "--once"}, {"graph"}, {"inspect", names[1]}, {"inspect", names[8]}, {"break", "--yes", names[4]}} {
+		out := l.want(0, "", args...)
+		var columnsAt []int // of the second and the last column, below the heading
+		for line := range strings.Lines(out) {
+			line = strings.TrimSuffix(line, "\n")
+			if n := shownWidth(line); n > columns {
+				t.Errorf("%q: %d columns: %s", args, n, line)
+			}
+			switch {
+			case args[0] == "graph":
+			case strings.Contains(line, "MODE ") || strings.Contains(line, "WAIT "):
+				columnsAt = nil
+				for _, heading := range []string{"MODE ", "WAIT ", "AGE ", "LEFT "} {
+					if at := strings.Index(line, heading); at >= 0 {
+						columnsAt = append(columnsAt, at)
+					}
+				}
+			case line == "" || strings.HasPrefix(line, "broken"):
+				columnsAt = nil
+			default:
+				for _, at := range columnsAt {
+					if before, ok := cutAt(line, at); !ok || !strings.HasSuffix(before, " ") {
+						t.Errorf("%q: no column begins at %d:\n%s", args, at, out)
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// cutAt returns what stands in the first n columns; ok is false if a character stands across.
+func cutAt(line string, n int) (before string, ok bool) {
+	for i := range line {
+		if w := shownWidth(line[:i]); w >= n {
+			return line[:i], w == n
+		}
+	}
+	return line, true
+}
+
+func TestShort(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		n    int
+		want string
+	}{
+		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "ab…"}, {"数据", 4, "数据"}, {"数据库", 4, "数…"}, {"数据库", 5, "数据…"}, {"a数据", 3, "a…"},
+		{"数", 1, "…"}, {"e\u0301e\u0301e\u0301", 3, "e\u0301e\u0301e\u0301"}, {"e\u0301e\u0301e\u0301", 2, "e\u0301…"}, {"👍🏽👍🏽", 3, "👍🏽…"},
+	} {
+		if got := short(c.text, c.n); got != c.want {
+			t.Errorf("%q in %d: %q, want %q", c.text, c.n, got, c.want)
 		}
 	}
 }

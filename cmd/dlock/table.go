@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 )
 
 // columns is how wide a table for people is at most.
@@ -25,7 +26,7 @@ func tableLines(rows [][]string, width int) (lines []string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], uniseg.StringWidth(cell))
 		}
 	}
 	for _, row := range rows {
@@ -36,7 +37,7 @@ func tableLines(rows [][]string, width int) (lines []string) {
 				line.WriteString(short(cell, max(width-used, 8)))
 				break
 			}
-			line.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			line.WriteString(cell + strings.Repeat(" ", widths[i]-uniseg.StringWidth(cell)+2))
 			used += widths[i] + 2
 		}
 		lines = append(lines, strings.TrimRight(line.String(), " "))
@@ -44,12 +45,20 @@ func tableLines(rows [][]string, width int) (lines []string) {
 	return lines
 }
 
-// short cuts text to n characters, and says so.
+// short cuts text to n columns, and says so. A character of Chinese, Japanese or Korean takes two,
+// and so do most emoji; a combining mark takes none.
 func short(text string, n int) string {
-	if utf8.RuneCountInString(text) <= n {
+	if uniseg.StringWidth(text) <= n {
 		return text
 	}
-	return string([]rune(text)[:n-1]) + "…"
+	end, used, state := 0, 1, -1 // for the sign of the cut
+	for rest := text; ; {
+		character, after, width, next := uniseg.FirstGraphemeClusterInString(rest, state)
+		if used += width; used > n || character == "" {
+			return text[:end] + "…"
+		}
+		end, rest, state = end+len(character), after, next
+	}
 }
 
 // printable replaces what a terminal would not show but obey.

@@ -19,7 +19,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := throughOutage(ctx, r, func() error { return b.ready(ctx) }); err != nil {
+	if err := b.throughOutage(ctx, r, func() error { return b.ready(ctx) }); err != nil {
 		return driver.Grant{}, err
 	}
 	rq, err := b.register(r)
@@ -133,7 +133,7 @@ func (b *Backend) confirm(ctx context.Context, rq *request) (driver.Grant, error
 			return g, nil
 		}
 		b.mu.Unlock()
-		if err := throughOutage(ctx, rq.Request, func() error { return b.refresh(ctx, l) }); errors.Is(err, driver.ErrLost) {
+		if err := b.throughOutage(ctx, rq.Request, func() error { return b.refresh(ctx, l) }); errors.Is(err, driver.ErrLost) {
 			continue
 		} else if err != nil {
 			return driver.Grant{}, err
@@ -215,7 +215,14 @@ func (b *Backend) put(ctx context.Context, rq *request) (granted bool, err error
 			b.stands(rq, rev)
 			return false, nil
 		}
-		kvs := rangeIn(res).Kvs
+		if res.Succeeded && rangeIn(res).More { // so many stand there that the watcher reads them
+			b.stands(rq, rev)
+			return false, nil
+		}
+		kvs, _, err := b.whole(ctx, n.prefix, rangeIn(res), rev)
+		if err != nil {
+			return false, err
+		}
 		if res.Succeeded && len(kvs) == 1 { // its own
 			b.sawOthers(rq, false)
 			b.stands(rq, rev)
@@ -322,7 +329,11 @@ func (b *Backend) try(ctx context.Context, rq *request) error {
 			b.stands(rq, rev)
 			return nil
 		}
-		q := newQueue(rq.Name, rangeIn(res).Kvs)
+		kvs, rev, err := b.whole(ctx, prefix, rangeIn(res), rev)
+		if err != nil {
+			return err
+		}
+		q := newQueue(rq.Name, kvs)
 		if earlier, err := b.resume(rq, q); err != nil {
 			return err
 		} else if earlier != 0 { // a copy put it, when it was to be granted
@@ -333,7 +344,7 @@ func (b *Backend) try(ctx context.Context, rq *request) error {
 			return err
 		}
 		if !q.grants(rq.Request) {
-			return driver.ErrHeld
+			return q.held(rq.ID)
 		}
 		free = unchanged(prefix, rev)
 	}
@@ -379,7 +390,11 @@ func (b *Backend) join(ctx context.Context, rq *request) error {
 			return err
 		}
 		if !res.Succeeded {
-			q = newQueue(rq.Name, rangeIn(res).Kvs)
+			kvs, _, err := b.whole(ctx, prefix, rangeIn(res), rev)
+			if err != nil {
+				return err
+			}
+			q = newQueue(rq.Name, kvs)
 			if rev, err = b.resume(rq, q); err != nil {
 				return err
 			} else if rev == 0 {

@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,4 +135,81 @@ func TestResentBesideOthers(t *testing.T) {
 			t.Errorf("granted %+v after %d puts", g, puts)
 		}
 	})
+}
+
+// TestARefusalNamesTheHolder: what refuses a request, or the watch by the time that its wait ends,
+// names the holder, and no further call asks for it.
+func TestARefusalNamesTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := oneTerm()
+		b, l, r, n := watching(s)
+		defer b.life.End()
+		kv := func(kind string, rev int64, r driver.Request) *mvccpb.KeyValue {
+			return &mvccpb.KeyValue{Key: []byte("dlock/n/" + kind + "other-0"), Value: []byte(valueOf(r, false)), CreateRevision: rev, ModRevision: rev}
+		}
+		id := driver.NewID()
+		holder := driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Label: "till 3"}
+		join := holder
+		join.ID, join.Token, join.Label = driver.NewID(), 8, "till 4"
+		asks := 0
+		for _, c := range []struct {
+			what  string
+			there []*mvccpb.KeyValue
+			label string
+		}{
+			{"a holder", []*mvccpb.KeyValue{kv("s", 8, holder), kv("j", 9, join)}, "till 3"},
+			{"a join that is left of the hold", []*mvccpb.KeyValue{kv("j", 9, join)}, "till 4"},
+		} {
+			time.Sleep(500 * time.Millisecond)
+			s.txn = func(req *pb.TxnRequest) (*pb.TxnResponse, error) {
+				asks++
+				puts := req.Success[0].GetRequestPut()
+				switch {
+				case puts == nil: // what waited is removed
+					return readBy(11, true), nil
+				case len(req.Success) == 1: // only if it is free
+					return readBy(10, false, c.there...), nil
+				}
+				own := &mvccpb.KeyValue{Key: puts.Key, Value: puts.Value, CreateRevision: 10, ModRevision: 10}
+				return readBy(10, true, append(c.there, own)...), nil
+			}
+			n.queue = newQueue("n", c.there)
+			for _, wait := range []bool{false, true} {
+				r.ID = driver.NewID()
+				r.Owner, r.Wait, asks = r.ID, wait, 0
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				_, err := b.Acquire(ctx, r)
+				cancel()
+				by := (*driver.HeldError)(nil)
+				if !errors.Is(err, driver.ErrHeld) || !errors.As(err, &by) || by.Label != c.label {
+					t.Errorf("%s, wait %t: %v, by %+v", c.what, wait, err, by)
+				} else if now := time.Since(start); by.Age < 500*time.Millisecond+now || by.Age > 3*time.Second+now {
+					t.Errorf("%s, wait %t: its age is %s", c.what, wait, by.Age)
+				}
+				if errors.Is(err, context.DeadlineExceeded) != wait {
+					t.Errorf("%s, wait %t: %v", c.what, wait, err)
+				}
+				if !wait && asks != 1 {
+					t.Errorf("%s: %d transactions were sent to be refused", c.what, asks)
+				}
+				synctest.Wait()
+			}
+		}
+	})
+}
+
+// TestARefusalNamesNoOther: neither the request itself, whose grant is too late for the end of its
+// wait, nor what cannot be read.
+func TestARefusalNamesNoOther(t *testing.T) {
+	id := driver.NewID()
+	own := &record{Entry: driver.Entry{Request: driver.Request{ID: id, Owner: id}}, key: "s", rev: 1}
+	foreign := &record{foreign: true, key: "f", rev: 1}
+	for _, r := range []*record{own, foreign} {
+		q := newQueue("n", nil)
+		q.put(r)
+		if err := q.held(id); err != driver.ErrHeld {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
 }

@@ -28,9 +28,10 @@ type Options struct {
 	Root   string
 	Prefix string // put before every name, with nothing between
 
-	// Identity names the queues, for contexts that carry holds between clients of one process:
-	// clients of the same queues have the same. Empty: the client, so that another client of the
-	// same cluster is taken for one of other queues.
+	// Identity names the cluster, for contexts that carry holds between clients of one process:
+	// clients of the same cluster have the same. Empty: the cluster is asked when it matters.
+	// Nothing else is taken for it, neither addresses nor etcd's own ID of a cluster, which is
+	// equal for all that were started with the same names and URLs.
 	Identity string
 }
 
@@ -60,9 +61,11 @@ type Backend struct {
 
 	mu         sync.Mutex
 	requests   map[driver.ID]*request // this client's own, which may stand in the queues
+	losses     map[driver.ID]*request // holds that were lost, and may have left what was broken
 	tombstones kit.Tombstones         // IDs that must not come to life again
 	names      map[string]*nameState
 	watcher    watcher
+	notices    *nameState      // of breaks, to this client
 	pools      map[int64]*pool // shared leases by class
 	fixed      map[*lease]bool // leases of one request
 	// leases for the tombstones in the server, by class; nobody keeps them alive
@@ -83,9 +86,6 @@ func New(client *clientv3.Client, o Options) (*Backend, error) {
 	if client == nil {
 		return nil, fmt.Errorf("%w options: New needs a client; make it with clientv3.New", driver.ErrInvalid)
 	}
-	if o.Identity == "" {
-		o.Identity = fmt.Sprintf("%p", client)
-	}
 	return newBackend(client, o)
 }
 
@@ -103,16 +103,20 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	base := escape.Replace(o.Root) + "/" + escape.Replace(o.Prefix)
 	b := &Backend{
 		client: client, kv: pb.NewKVClient(conn), leases: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn), status: pb.NewMaintenanceClient(conn),
-		id: driver.NewID().String()[:16], base: base, life: kit.NewLife(), checking: make(chan struct{}, 1),
-		requests: map[driver.ID]*request{}, names: map[string]*nameState{},
+		id: newBackendID(escape.Replace(o.Prefix)), base: base, life: kit.NewLife(), checking: make(chan struct{}, 1),
+		requests: map[driver.ID]*request{}, losses: map[driver.ID]*request{}, names: map[string]*nameState{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{},
 		caps: driver.Capabilities{
-			Backend: "etcd", Identity: o.Identity + "/" + base, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
+			Backend: "etcd", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
 			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
 	}
+	if o.Identity != "" {
+		b.caps.Identity = o.Identity + "/" + base
+	}
 	b.txns.kv, b.txns.ctx, b.txns.late = b.kv, b.life.Context(), b.suspect
 	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
+	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
 	return b, nil
 }
 

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,7 +20,7 @@ const (
 	maxInFlight = 16               // as many may be when answers take long
 	slowAnswer  = time.Millisecond // that is longer than this
 	// at most so many in a batch: a server allows 128 operations (max-txn-ops), counting both
-	// levels
+	// levels, and 1.5 MiB (max-request-bytes), of which so many take a fifth with the longest names
 	maxBatch = 64
 )
 
@@ -51,6 +52,7 @@ type batcher struct {
 	// begins another call for what is queued for long; nil: nothing is
 	timer      *time.Timer
 	aloneUntil time.Time // nothing is batched until then
+	most       int       // in a batch, as a server with bounds of its own has shown; 0: maxBatch
 	answered   time.Time // when the server last answered
 }
 
@@ -209,7 +211,7 @@ func (c *batcher) finish(err error) {
 // take returns what is sent next: one transaction of each name, since two keys put at one revision
 // would have no order. c.mu is held.
 func (c *batcher) take() (batch []*queued) {
-	most := maxBatch
+	most := cmp.Or(c.most, maxBatch)
 	if time.Now().Before(c.aloneUntil) {
 		most = 1
 	}
@@ -255,6 +257,11 @@ func (c *batcher) sendBatch(batch []*queued) error {
 		c.aloneUntil = time.Now().Add(patience) // for as long as they are sent again
 		c.mu.Unlock()
 		err = errFullBatch
+	}
+	if isTooLarge(err) {
+		c.mu.Lock()
+		c.most = max(1, min(cmp.Or(c.most, maxBatch), len(batch)/2))
+		c.mu.Unlock()
 	}
 	if err != nil && outcomeOf(err) == kit.Answered {
 		var wg sync.WaitGroup

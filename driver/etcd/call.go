@@ -3,8 +3,10 @@ package etcd
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
@@ -62,9 +64,27 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 		case time.Until(end) < firstTry:
 			return &unanswered{why}
 		}
+		if read(err).handling == another {
+			wait = min(wait, 20*time.Millisecond)
+			b.skipMember(2 * wait)
+		}
 		_ = kit.Pause(ctx, b.life.Closed(), wait)
 		wait = min(2*wait, 250*time.Millisecond)
 	}
+}
+
+// skipMember sends a call within a time that changes whose turn it is. Calls go to the members in
+// turn; what takes two (a stream asks for a token first) meets a member that refuses it each time,
+// where there is one other and nothing else is under way.
+func (b *Backend) skipMember(within time.Duration) {
+	b.life.Go(func() {
+		if kit.Pause(b.life.Context(), nil, rand.N(within)) == nil {
+			_ = b.attempt(b.life.Context(), firstTry, func(ctx context.Context) error {
+				_, err := b.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
+				return err
+			})
+		}
+	})
 }
 
 // attempt calls f with a bound, which Close cuts short. A call that is not answered in time makes
@@ -157,6 +177,9 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			}
 			last = plain(a.err)
 			if asked--; asked == 0 {
+				if read(a.err).handling == another {
+					b.skipMember(2 * wait)
+				}
 				_ = kit.Pause(ctx, b.life.Closed(), wait)
 				wait = min(2*wait, 100*time.Millisecond)
 				begin()

@@ -121,7 +121,8 @@ func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
 func (b *Backend) rights(ctx context.Context) (driver.Finding, error) {
 	f := driver.Finding{About: "rights", Found: "the user may read and write all keys with " + b.base}
 	_, read := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1, KeysOnly: true}, callOptions...)
-	_, write := b.kv.Txn(ctx, &pb.TxnRequest{Failure: []*pb.RequestOp{putOp(b.base+"dlock-check", "", 0)}}, callOptions...)
+	// of the first and the last of the keys that there may be
+	_, write := b.kv.Txn(ctx, &pb.TxnRequest{Failure: []*pb.RequestOp{putOp(b.base, "", 0), putOp(b.base+"\U0010ffff", "", 0)}}, callOptions...)
 	var missing []string
 	for _, try := range []struct {
 		right string

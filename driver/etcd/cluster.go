@@ -40,20 +40,24 @@ func (b *Backend) checkCluster(ctx context.Context) error {
 	if v := b.verdict.Load(); v != nil {
 		return v.err
 	}
-	err := b.repeat(ctx, b.checkOnce)
+	err := b.examine(ctx)
 	if err == nil || errors.Is(err, driver.ErrUnsupported) {
 		b.verdict.CompareAndSwap(nil, &verdict{err})
 	}
 	return err
 }
 
-// checkOnce asks for the server's version, reads the format with the rights that will be
-// needed, and watches.
-func (b *Backend) checkOnce(ctx context.Context) error {
-	if err := b.checkVersion(ctx); err != nil {
+// examine asks for the server's version, reads the format with the rights that will be needed, and
+// watches. Each is asked for until it is answered, since calls go to the members in turn.
+func (b *Backend) examine(ctx context.Context) error {
+	if err := b.repeat(ctx, b.checkVersion); err != nil {
 		return err
 	}
-	res, err := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1}, callOptions...)
+	var res *pb.RangeResponse
+	err := b.repeat(ctx, func(ctx context.Context) (err error) {
+		res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1}, callOptions...)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -63,7 +67,7 @@ func (b *Backend) checkOnce(ctx context.Context) error {
 		}
 		b.formatted.Store(true)
 	}
-	return b.checkWatches(ctx)
+	return b.repeat(ctx, b.checkWatches)
 }
 
 // checkVersion refuses servers that are too old, but not one that does not tell its version.

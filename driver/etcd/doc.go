@@ -66,7 +66,8 @@
 // create revision: the cluster's own order. Who holds follows from the keys under a name by the
 // rule of [driver.Queue]; nobody writes it down.
 //
-// The backend's part of a key is random, so no other client ever writes it. Slots are small
+// The backend's part of a key is random, so no other client ever puts a request there (behind the
+// random digits it has the length of the prefix, if there is one). Slots are small
 // numbers, used again once a key is gone for sure: etcd's index keeps every key that ever was until
 // it is compacted, and a read of a range walks over all of them.
 //
@@ -78,6 +79,10 @@
 // One more key, <root>/<prefix> with nothing behind it, says the format. The first client that
 // locks writes it, under no lease. A client that finds another format there, or in the value of a
 // request ahead of its own, returns an error.
+//
+// Beside them stands, for a TTL, what tells a client that a hold of its was broken (see notice.go):
+//
+//	<root>/<prefix>%broken-<backend>-<lease>     a notice, which is in no name's range
 //
 //	absent ── acquire ──► waiting ──► holding        the key stands
 //	                         │           │
@@ -104,8 +109,11 @@
 //   - Renew proves the lease, see below.
 //   - Break puts the keys of a hold again, marked as broken, under a lease that nobody keeps alive:
 //     their owner finds them missing under its own lease. If that took so long that the owner may
-//     trust a renewal for longer than that lease lives, the lease gets its time again, once. By
-//     force it puts tombstones.
+//     trust a renewal for longer than that lease lives, the lease gets its time again, once. What
+//     was broken goes when its owner, having heard, releases it, and at the latest with that lease.
+//     By force Break puts tombstones. A notice in the same transaction tells the client that
+//     holds; it watches the range of its notices while it has leases, and reads it when the watch
+//     begins.
 //
 // Transactions on different names, when many are under way, travel as parts of one, so that the
 // server writes its log once for all of them. They do not while the server has no space: an answer
@@ -161,6 +169,11 @@
 //     begins with a read of the keys.
 //   - A connection is silent: it is closed (see connection.go), and its calls are sent again over
 //     the next.
+//   - A notice is lost, or its watch lags: the next renewal finds the key missing. It comes twice,
+//     or late: the request is over, and it changes nothing.
+//   - A member refuses what another may take (a learner, one without a leader): it is sent again,
+//     which goes to the next. What no member takes until an operator has done something (no space)
+//     is an error of the call; a request that waits asks again. See errors.go.
 //   - Nobody answers: a call is an error after 8 s. What a request needs that waits, and does not
 //     stand in the queue, is asked for until nobody answered for a TTL.
 //   - Watches have other IDs than they were given: that is a grpc-proxy, whose answers to

@@ -105,6 +105,30 @@ func (c *fakeCluster) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) 
 	return &fakeKeepAlives{c: c, ctx: ctx, ids: make(chan int64, 100), dead: c.hangs("stream")}, nil
 }
 
+func (c *fakeCluster) Watch(ctx context.Context, _ ...grpc.CallOption) (pb.Watch_WatchClient, error) {
+	return &silentWatches{ctx: ctx}, nil
+}
+
+// healthy is a member that says so.
+type healthy struct{ pb.MaintenanceClient }
+
+func (healthy) Status(context.Context, *pb.StatusRequest, ...grpc.CallOption) (*pb.StatusResponse, error) {
+	return &pb.StatusResponse{}, nil
+}
+
+// silentWatches is a stream on which the server says nothing.
+type silentWatches struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (s *silentWatches) Send(*pb.WatchRequest) error { return nil }
+
+func (s *silentWatches) Recv() (*pb.WatchResponse, error) {
+	<-s.ctx.Done()
+	return nil, s.ctx.Err()
+}
+
 type fakeKeepAlives struct {
 	grpc.ClientStream
 	c    *fakeCluster
@@ -141,11 +165,12 @@ func (s *fakeKeepAlives) Recv() (*pb.LeaseKeepAliveResponse, error) {
 // holding returns a backend of the cluster, which it knows, with one hold under one lease of 6 s.
 func holding(c *fakeCluster) (*Backend, *lease, *request) {
 	b := &Backend{
-		life: kit.NewLife(), kv: c, leases: c, id: "0123456789abcdef", base: "dlock/",
-		requests: map[driver.ID]*request{}, names: map[string]*nameState{},
+		life: kit.NewLife(), kv: c, leases: c, watch: c, status: healthy{}, id: "0123456789abcdef", base: "dlock/",
+		requests: map[driver.ID]*request{}, losses: map[driver.ID]*request{}, names: map[string]*nameState{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{}, keeping: true,
 	}
-	b.keepAlives.b, b.watcher.b = b, b
+	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
+	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
 	b.txns.kv, b.txns.ctx = c, b.life.Context()
 	b.verdict.Store(&verdict{})
 	b.formatted.Store(true)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,8 +54,8 @@ func (b *Backend) remaining(ctx context.Context, q *queue) (map[int64]time.Durat
 	)
 	turns := make(chan struct{}, 8)
 	for _, id := range slices.Collect(maps.Keys(left)) {
+		turns <- struct{}{}
 		wg.Go(func() {
-			turns <- struct{}{}
 			defer func() { <-turns }()
 			var res *pb.LeaseTimeToLiveResponse
 			err := b.repeat(ctx, func(ctx context.Context) (err error) {
@@ -73,34 +75,31 @@ func (b *Backend) remaining(ctx context.Context, q *queue) (map[int64]time.Durat
 	return left, failed
 }
 
+// listPage is how many keys an answer to List has at most: below 20 MB, and far below that with
+// names as people give them. Each page costs the server a walk over the keys behind it.
+const listPage = 10 * page
+
 // List implements [driver.Lister].
 func (b *Backend) List(ctx context.Context) ([]string, error) {
-	const page = 1000
 	if err := b.begin(ctx); err != nil {
 		return nil, err
 	}
 	var names []string
-	for from := []byte(b.base); ; {
-		var res *pb.RangeResponse
-		err := b.repeat(ctx, func(ctx context.Context) (err error) {
-			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: from, RangeEnd: end(b.base), Limit: page}, callOptions...)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
+	err := b.pages(ctx, b.base, listPage, func(res *pb.RangeResponse) int64 {
 		for _, kv := range res.Kvs {
 			name, ok := b.keyName(string(kv.Key))
 			if r := decode(name, kv); ok && !r.tombstone && (len(names) == 0 || names[len(names)-1] != name) {
 				names = append(names, name)
 			}
 		}
-		if !res.More {
-			return names, nil
-		}
-		from = append(res.Kvs[len(res.Kvs)-1].Key, 0)
-	}
+		return 0
+	})
+	return names, err
 }
+
+// maxBroken is how many requests a transaction breaks: with a notice for each, and a comparison, it
+// is within the bounds of a batch.
+const maxBroken = maxBatch/2 - 1
 
 // Break implements [driver.Breaker]. It puts the keys of the hold again, marked, under a lease that
 // nobody keeps alive: so their owner finds them missing under its own. A hold of very many requests
@@ -110,6 +109,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
+	most := maxBroken
 	sent := false      // a transaction whose answer is not known, or that ended a part of the hold
 	var under []*lease // that what was broken stands under
 	for {
@@ -134,7 +134,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		if len(hold) == 0 {
 			return b.outlive(ctx, under)
 		}
-		part := hold[:min(len(hold), maxBatch-1)] // and a comparison more, below
+		part := hold[:min(len(hold), most)]
 		req, l, err := b.breaking(ctx, part, force)
 		if err != nil {
 			return err
@@ -143,6 +143,10 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		// nobody joined since
 		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", res.Header.Revision))
 		out, _, err := b.txn(ctx, name, false, req, func(err error) { lost = lost || outcomeOf(err) == kit.Unknown })
+		if isTooLarge(err) && most > 1 {
+			most = max(1, len(part)/2)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -160,7 +164,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 }
 
 // breaking is the transaction that ends a part of a hold, if that is still as it was read, and the
-// lease for what it puts.
+// lease for what it puts. The clients that hold get notices.
 func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb.TxnRequest, *lease, error) {
 	ttl := time.Duration(0)
 	for _, r := range part {
@@ -171,11 +175,18 @@ func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb
 		return nil, nil, err
 	}
 	req := &pb.TxnRequest{}
+	notices := map[string][]string{}
 	for _, r := range part {
 		broken := *r
 		broken.Broken, broken.tombstone = true, force
 		req.Compare = append(req.Compare, is(r.key, r.mod))
 		req.Success = append(req.Success, putOp(r.key, broken.encode(), l.id))
+		if to := b.noticesOf(r.key); to != "" {
+			notices[to] = append(notices[to], r.ID.String())
+		}
+	}
+	for to, ids := range notices {
+		req.Success = append(req.Success, putOp(to+strconv.FormatInt(l.id, 16), strings.Join(ids, " "), l.id))
 	}
 	return req, l, nil
 }

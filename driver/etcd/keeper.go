@@ -91,6 +91,7 @@ func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next 
 		l.gone = true
 		b.forgetLease(l)
 	}
+	b.endNotices(now, any)
 	for c, l := range b.tombstoneLeases {
 		if now.Sub(l.since) > l.ttl {
 			delete(b.tombstoneLeases, c)
@@ -98,7 +99,7 @@ func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next 
 		any = true
 	}
 	b.purgeExpired(now)
-	if b.watcher.check(now); b.watcher.out != nil {
+	if b.watcher.check(now) {
 		next = min(next, progressInterval/4)
 	}
 	if now.Sub(b.lastPurge) > time.Second {
@@ -106,7 +107,7 @@ func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next 
 		b.tombstones.Purge(now)
 		b.purgeNames(now)
 	}
-	any = any || len(b.requests)+len(b.names)+b.tombstones.Len() > 0
+	any = any || b.notices.watchID != 0 || len(b.requests)+len(b.losses)+len(b.names)+b.tombstones.Len() > 0
 	if !any {
 		return nil, nil, 0
 	}

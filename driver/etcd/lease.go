@@ -96,6 +96,7 @@ func (b *Backend) assignLease(ctx context.Context, rq *request) error {
 		defer b.mu.Unlock()
 		l.fixed = true
 		b.fixed[l] = true
+		b.awaitNotices()
 		rq.attach(l)
 		return nil
 	}
@@ -138,6 +139,7 @@ func (b *Backend) assignLease(ctx context.Context, rq *request) error {
 		}
 		b.mu.Lock()
 		p.leases = append(p.leases, l)
+		b.awaitNotices()
 		b.mu.Unlock()
 	}
 }

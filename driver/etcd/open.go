@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 func init() {
@@ -24,6 +25,7 @@ func init() {
 // settings are what a URL says.
 type settings struct {
 	config clientv3.Config
+	tls    *driver.TLS // nil: no TLS
 	o      Options
 }
 
@@ -87,8 +89,13 @@ func (s *settings) connect(ctx context.Context) (*Backend, error) {
 	}
 	done := make(chan made, 1)
 	go func() {
-		b, err := s.client(s.config)
-		done <- made{b, err}
+		for {
+			b, err := s.client(s.config)
+			if outcomeOf(err) == kit.Answered || kit.Pause(ctx, nil, 20*time.Millisecond) != nil {
+				done <- made{b, err}
+				return
+			}
+		}
 	}()
 	select {
 	case m := <-done:
@@ -135,7 +142,7 @@ func parse(c driver.Config) (*settings, error) {
 	}
 	addrs := c.Addrs("2379")
 	root := strings.Trim(u.Path, "/")
-	s := &settings{o: Options{Root: root, Prefix: c.Prefix, Identity: strings.Join(slices.Sorted(slices.Values(addrs)), ",")}}
+	s := &settings{o: Options{Root: root, Prefix: c.Prefix}}
 	p := c.Params()
 	s.config = clientv3.Config{
 		Endpoints: addrs, DialTimeout: p.Duration("dial_timeout", 3*time.Second),
@@ -144,8 +151,7 @@ func parse(c driver.Config) (*settings, error) {
 	}
 	s.config.Password, _ = u.User.Password()
 	if u.Scheme == "etcds" {
-		s.config.TLS = p.TLS()
-		s.config.DialOptions = append(s.config.DialOptions, withServerName(s.config.TLS)...)
+		s.tls = p.TLS()
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -157,6 +163,12 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, bad("dial_timeout is positive")
 	case (s.config.Username == "") != (s.config.Password == ""):
 		return nil, bad("a user and a password go together")
+	}
+	if s.tls != nil {
+		var err error
+		if s.config.DialOptions, err = withTLS(s.tls); err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }

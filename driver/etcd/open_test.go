@@ -24,11 +24,11 @@ func TestURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := s.config; !slices.Equal(c.Endpoints, []string{"b:2379", "a:1234"}) || c.Username != "me" || c.Password != "s/cret" || c.TLS != nil || c.DialTimeout != 2*time.Second ||
-		s.o.Root != "team" || s.o.Prefix != "p/" || s.o.Identity != "a:1234,b:2379" {
+	if c := s.config; !slices.Equal(c.Endpoints, []string{"b:2379", "a:1234"}) || c.Username != "me" || c.Password != "s/cret" || s.tls != nil || c.DialTimeout != 2*time.Second ||
+		s.o.Root != "team" || s.o.Prefix != "p/" || s.o.Identity != "" {
 		t.Errorf("read %v, %v, %+v", c.Endpoints, c.DialTimeout, s.o)
 	}
-	if s, err = readURL("etcds://[::1]?tls_server_name=x"); err != nil || s.config.Endpoints[0] != "[::1]:2379" || s.config.TLS == nil || s.config.TLS.InsecureSkipVerify || len(s.config.DialOptions) != 1 {
+	if s, err = readURL("etcds://[::1]?tls_server_name=x"); err != nil || s.config.Endpoints[0] != "[::1]:2379" || s.tls == nil || len(s.config.DialOptions) != 1 {
 		t.Errorf("etcds: %v", err)
 	}
 	for _, text := range []string{

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -109,6 +110,17 @@ func (q *queue) grants(r driver.Request) bool {
 func (q *queue) holders() []*record {
 	g := q.rule.Granted()
 	return append(q.arrivals[:g:g], q.joins...)
+}
+
+// held is ErrHeld with what stands there of a holder. The age goes by the clock of its client. The
+// request with that ID is not taken for one: its grant came too late for it.
+func (q *queue) held(id driver.ID) error {
+	for _, r := range q.holders() {
+		if r.ID != id && !r.foreign {
+			return &driver.HeldError{Label: r.Label, Age: max(0, time.Since(r.arrived))}
+		}
+	}
+	return driver.ErrHeld
 }
 
 // hold returns the requests of the hold with that token.

@@ -20,9 +20,17 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return driver.ErrClosed
 	}
-	rq := b.requests[r.ID]
+	rq, loss := b.requests[r.ID], b.losses[r.ID]
 	if r.Uncertain {
 		b.addTombstone(r.ID, r.TTL)
+	}
+	if loss != nil {
+		loss.releasing = true
+		b.mu.Unlock()
+		if _, err := b.remove(ctx, loss); err != nil {
+			return err
+		}
+		return driver.ErrLost
 	}
 	if rq == nil {
 		b.mu.Unlock()
@@ -78,10 +86,10 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 // then.
 func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err error) {
 	b.mu.Lock()
-	key, rev, l, releasing := rq.key, rq.rev, rq.lease, rq.releasing
+	key, rev, l := rq.key, rq.rev, rq.lease
 	// a fixed lease is revoked, and then no copy can put anything under it
 	uncertain := rq.uncertain && !(l != nil && l.fixed)
-	if key == "" || rev == 0 && !rq.uncertain || l != nil && l.gone {
+	if key == "" || rev == 0 && !rq.uncertain || l != nil && l.gone && !rq.broken {
 		b.removed(rq, time.Time{}) // there is nothing, nor will there be
 		b.mu.Unlock()
 		return false, nil
@@ -132,16 +140,13 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 		next := int64(0) // it is not there: a tombstone can be put
 		if kvs := rangeIn(res).Kvs; len(kvs) > 0 {
 			r := decode(rq.Name, kvs[0])
-			// Not ours to remove. What was broken stands until its owner has stopped to trust it.
-			if r.ID != rq.ID || r.tombstone || r.Broken && !releasing {
+			if r.ID != rq.ID || r.tombstone { // not ours to remove
 				until = time.Now().Add(time.Minute)
 				break
 			}
 			next = r.mod // broken by an operator, or put by a copy that came late
-			if r.Broken {
-				b.mu.Lock()
-				rq.broken = true
-				b.mu.Unlock()
+			if r.Broken && !b.mayRemoveBroken(rq) {
+				return false, nil
 			}
 		} else if !uncertain {
 			break
@@ -154,6 +159,19 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 	return removed, nil
 }
 
+// mayRemoveBroken reports whether what an operator broke may be removed: its holder has given it
+// back, or does not trust it any more. Otherwise it stands until its Release, or expires.
+func (b *Backend) mayRemoveBroken(rq *request) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rq.broken = true
+	if rq.releasing || !time.Now().Before(rq.until) {
+		return true
+	}
+	b.leaveLease(rq)
+	return false
+}
+
 // removed records that a request's key was removed, with a tombstone until then. If it was released
 // that is its end. b.mu is held.
 func (b *Backend) removed(rq *request, until time.Time) {
@@ -162,14 +180,21 @@ func (b *Backend) removed(rq *request, until time.Time) {
 		b.freeKey(rq.Name, rq.slot, until)
 		rq.key, rq.rev = "", 0
 	}
+	b.leaveLease(rq)
+	delete(b.losses, rq.ID)
+	if rq.releasing && !rq.ended {
+		b.finish(rq)
+	}
+}
+
+// leaveLease takes the lease from a request whose key does not stand under it any more, and revokes
+// it if it was of that request alone. b.mu is held.
+func (b *Backend) leaveLease(rq *request) {
 	l := rq.lease
 	rq.detach()
 	if l != nil && l.fixed && !l.gone {
 		l.gone = true
 		b.life.Go(func() { b.revokeFixed(l) })
-	}
-	if rq.releasing && !rq.ended {
-		b.finish(rq)
 	}
 }
 

@@ -25,7 +25,7 @@ type request struct {
 	refusal         error     // why it will never be granted
 	until           time.Time // the end of trust; zero: Acquire has not returned its grant
 	unknownReleases int       // releases that were sent, and whose answers are not known
-	broken          bool      // its release found that an operator had broken it
+	broken          bool      // an operator broke it
 	releasing       bool      // a release of it was asked for
 	missing         bool      // and its key is not there any more
 	ended           bool      // it was released, given up or lost
@@ -89,9 +89,11 @@ func (b *Backend) finish(rq *request) {
 	rq.wake.Set()
 }
 
-// lose ends a hold that was not released, and removes what may be left of it. B.mu is held.
+// lose ends a hold that was not released, and removes what may be left of it. What an operator
+// broke is left until it is released: its holder may not know of the loss yet. B.mu is held.
 func (b *Backend) lose(rq *request, notify bool) {
 	b.addTombstone(rq.ID, rq.TTL)
+	b.losses[rq.ID] = rq
 	b.giveUp(rq)
 	if lost := b.lost; lost != nil && notify {
 		go lost(rq.ID)
@@ -101,6 +103,11 @@ func (b *Backend) lose(rq *request, notify bool) {
 // purgeExpired ends the holds that were not renewed in time. The server does not: they stand under
 // a shared lease, which lives while other requests under it are renewed. b.mu is held.
 func (b *Backend) purgeExpired(now time.Time) {
+	for _, rq := range b.losses { // what was broken has expired by now; the rest is being removed
+		if rq.broken && now.After(rq.until.Add(2*rq.TTL+time.Second)) {
+			b.removed(rq, time.Time{})
+		}
+	}
 	if !now.After(b.nextExpiry) {
 		return
 	}

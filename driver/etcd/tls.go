@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,42 +10,50 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
-// withServerName makes the TLS handshake ask for the server name that the URL gives: the client of
-// etcd puts the host's in its place.
-func withServerName(t *tls.Config) []grpc.DialOption {
-	if t.ServerName == "" {
-		return nil
+// withTLS makes each connection have the certificates of the moment, and ask for the server name
+// that the URL gives: the client of etcd puts the host's in its place.
+func withTLS(t *driver.TLS) ([]grpc.DialOption, error) {
+	c, err := t.Config("")
+	if err != nil {
+		return nil, err
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(&fixedName{credentials.NewTLS(t), t})}
+	return []grpc.DialOption{grpc.WithTransportCredentials(&fresh{credentials.NewTLS(c), t})}, nil
 }
 
-// fixedName are credentials that ask for one server name.
-type fixedName struct {
+// fresh are credentials that read their files for each handshake.
+type fresh struct {
 	credentials.TransportCredentials
-	t *tls.Config
+	t *driver.TLS
 }
 
-// ClientHandshake ignores the host's name.
-func (f *fixedName) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return f.TransportCredentials.ClientHandshake(ctx, f.t.ServerName, conn)
+// ClientHandshake shakes hands with a server of that name.
+func (f *fresh) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, err := f.t.Config(name)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return credentials.NewTLS(c).ClientHandshake(ctx, c.ServerName, conn)
 }
 
 // Clone implements [credentials.TransportCredentials].
-func (f *fixedName) Clone() credentials.TransportCredentials {
-	return &fixedName{f.TransportCredentials.Clone(), f.t}
+func (f *fresh) Clone() credentials.TransportCredentials {
+	return &fresh{f.TransportCredentials.Clone(), f.t}
 }
 
 // checkCertificates finds out, after no member could be reached, whether a certificate is the
 // reason, theirs or ours. What gRPC says of a server that refuses ours depends on which message was
 // there first.
 func (s *settings) checkCertificates(ctx context.Context) error {
-	if s.config.TLS == nil {
+	if s.tls == nil {
 		return nil
 	}
 	for _, addr := range s.config.Endpoints {
-		if err := handshake(ctx, s.config.TLS, addr); errors.Is(err, errCertificate) {
+		if err := handshake(ctx, s.tls, addr); errors.Is(err, errCertificate) {
 			return fmt.Errorf("%s: %w", addr, err)
 		}
 	}
@@ -56,10 +63,12 @@ func (s *settings) checkCertificates(ctx context.Context) error {
 var errCertificate = errors.New("the certificate was not accepted")
 
 // handshake dials a host and returns what is wrong with its certificate or ours, or nil.
-func handshake(ctx context.Context, t *tls.Config, addr string) error {
-	host, _, _ := net.SplitHostPort(addr)
-	t = t.Clone()
-	t.ServerName, t.NextProtos = cmp.Or(t.ServerName, host), []string{"h2"}
+func handshake(ctx context.Context, secure *driver.TLS, addr string) error {
+	t, err := secure.Config(addr)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errCertificate, err)
+	}
+	t.NextProtos = []string{"h2"}
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -23,12 +23,18 @@ func (b *Backend) tombstoneLease(ctx context.Context, ttl time.Duration) (id int
 	c := class(ttl)
 	b.mu.Lock()
 	l := b.tombstoneLeases[c]
+	// the end of a lease deletes all its keys at once
+	usable := l != nil && time.Since(l.since) <= l.ttl-ttl-time.Second && l.keys < maxKeys
+	if usable {
+		l.keys++
+	}
 	b.mu.Unlock()
-	if l == nil || time.Since(l.since) > l.ttl-ttl-time.Second {
+	if !usable {
 		if l, err = b.grant(ctx, 2*ttl+2*time.Second); err != nil {
 			return 0, time.Time{}, err
 		}
 		b.mu.Lock()
+		l.keys++
 		b.tombstoneLeases[c] = l
 		b.mu.Unlock()
 	}

@@ -2,9 +2,13 @@ package etcd
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // txn sends a transaction on a name until it is answered, and calls failed with each error. Nothing
@@ -19,14 +23,61 @@ func (b *Backend) txn(ctx context.Context, name string, urgent bool, req *pb.Txn
 	return res, rev, err
 }
 
-// get reads the keys with a prefix, linearizably.
+// page is how many keys an answer has at most. With names and labels of 255 bytes, each '/' of them
+// three, it is below 2 MB.
+const page = 1000
+
+// get reads the keys with a prefix, linearizably, and all as of one revision, in pages.
 func (b *Backend) get(ctx context.Context, prefix string) (*pb.RangeResponse, error) {
-	var res *pb.RangeResponse
-	err := b.repeat(ctx, func(ctx context.Context) (err error) {
-		res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end(prefix)}, callOptions...)
-		return err
-	})
-	return res, err
+	for {
+		var all *pb.RangeResponse
+		err := b.pages(ctx, prefix, page, func(res *pb.RangeResponse) (rev int64) {
+			if all == nil {
+				all = res
+			} else {
+				all.Kvs = append(all.Kvs, res.Kvs...)
+			}
+			return all.Header.Revision
+		})
+		if errors.Is(err, rpctypes.ErrCompacted) { // between two pages
+			continue
+		}
+		return all, err
+	}
+}
+
+// pages reads the keys with a prefix, so many at a time. Each gets the pages, and returns the
+// revision that the next one is to be of; 0: the newest.
+func (b *Backend) pages(ctx context.Context, prefix string, limit int64, each func(*pb.RangeResponse) (rev int64)) error {
+	rev := int64(0)
+	for from := []byte(prefix); ; {
+		var res *pb.RangeResponse
+		err := b.repeat(ctx, func(ctx context.Context) (err error) {
+			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: from, RangeEnd: end(prefix), Revision: rev, Limit: limit}, callOptions...)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		rev = each(res)
+		if !res.More {
+			return nil
+		}
+		from = append(slices.Clone(res.Kvs[len(res.Kvs)-1].Key), 0)
+	}
+}
+
+// whole returns the keys with a prefix that a transaction read, and the revision that they are of.
+// If they were too many for its answer it reads them once more.
+func (b *Backend) whole(ctx context.Context, prefix string, read *pb.RangeResponse, rev int64) ([]*mvccpb.KeyValue, int64, error) {
+	if !read.More {
+		return read.Kvs, rev, nil
+	}
+	res, err := b.get(ctx, prefix)
+	if err != nil {
+		return nil, 0, err
+	}
+	return res.Kvs, res.Header.Revision, nil
 }
 
 // The parts of a transaction.
@@ -44,9 +95,9 @@ func keyOp(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(key)}}}
 }
 
-// rangeOp reads all keys with a prefix.
+// rangeOp reads the keys with a prefix, a page at most.
 func rangeOp(prefix string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end(prefix)}}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end(prefix), Limit: page}}}
 }
 
 // absent: the key does not exist.

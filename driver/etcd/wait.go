@@ -7,19 +7,24 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// throughOutage calls f for a request. If the request may wait and nobody answers, it calls f again
-// until it is answered, ctx ends, or nobody answered for a TTL: a shorter outage ends no wait,
-// whether the request stands in the queue or is on the way there. All other requests get one call;
-// package dlock bounds those.
-func throughOutage(ctx context.Context, r driver.Request, f func() error) error {
+// throughOutage calls f for a request. If the request may wait and no answer comes, or the servers
+// refuse everybody until an operator has done something, it calls f again until it is answered, ctx
+// ends, or a TTL is over: a shorter outage ends no wait, whether the request stands in the queue or
+// is on the way there. All other requests get one call; package dlock bounds those.
+func (b *Backend) throughOutage(ctx context.Context, r driver.Request, f func() error) error {
 	end := time.Now().Add(r.TTL)
 	for {
 		err := f()
 		var silence *unanswered
-		if !r.Wait || r.Join() || !errors.As(err, &silence) || ctx.Err() != nil || time.Until(end) < firstTry {
+		full := read(err).handling == later
+		if !r.Wait || r.Join() || !errors.As(err, &silence) && !full || ctx.Err() != nil || time.Until(end) < firstTry {
 			return err
+		}
+		if full && kit.Pause(ctx, b.life.Closed(), firstTry) != nil && ctx.Err() != nil {
+			return &ended{ctx.Err(), err}
 		}
 	}
 }
@@ -28,7 +33,7 @@ func throughOutage(ctx context.Context, r driver.Request, f func() error) error 
 func (b *Backend) enqueue(ctx context.Context, rq *request) error {
 	for {
 		var granted bool
-		err := throughOutage(ctx, rq.Request, func() (err error) {
+		err := b.throughOutage(ctx, rq.Request, func() (err error) {
 			granted, err = b.put(ctx, rq)
 			return err
 		})
@@ -73,11 +78,21 @@ func (b *Backend) awaitNews(ctx context.Context, rq *request) error {
 		select {
 		case <-rq.wake:
 		case <-ctx.Done():
-			return driver.Waited(ctx)
+			return driver.WaitedFor(ctx, b.heldBy(rq))
 		case <-b.life.Closed():
 			return driver.ErrClosed
 		}
 	}
+}
+
+// heldBy is what the end of a wait says of the holder, by what the watch has said.
+func (b *Backend) heldBy(rq *request) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := b.names[rq.Name]; n != nil && n.queue != nil {
+		return n.queue.held(rq.ID)
+	}
+	return driver.ErrHeld
 }
 
 // startWaiting has the keeper keep the lease of a request alive, and the watcher watch its name.

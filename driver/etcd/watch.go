@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -42,14 +41,18 @@ type watcher struct {
 	required     int64     // the revision that the stream's member has to know by now; 0: any
 }
 
-// check finds out whether the stream is still there, and its member does not lag. b.mu is held.
-func (w *watcher) check(now time.Time) {
+// check finds out whether the stream is still there, and its member does not lag. It reports
+// whether that matters: what a notice says that is lost the next renewal says too, but of a fixed
+// hold, which has none. b.mu is held.
+func (w *watcher) check(now time.Time) bool {
 	switch {
 	case w.out == nil:
-		return
+		return false
 	case len(w.watches) == 0:
 		w.stop()
-		return
+		return false
+	case len(w.watches) == 1 && w.b.notices.watchID != 0 && len(w.b.fixed) == 0:
+		return false
 	}
 	if now.Sub(w.revisionRead) >= maxLag {
 		w.revisionRead, w.required = now, w.revision
@@ -67,6 +70,7 @@ func (w *watcher) check(now time.Time) {
 	case silent > progressInterval:
 		w.b.suspect()
 	}
+	return true
 }
 
 // readRevision finds out how far the cluster is. The stream's member has to be that far when it is
@@ -138,25 +142,32 @@ func (w *watcher) open() {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.b.life.Context()))
 	w.stop, w.asked, w.checked, w.required = cancel, time.Time{}, time.Now(), 0
 	w.b.life.Go(func() {
-		_ = w.run(ctx, out)
+		err := w.run(ctx, out)
 		cancel()
-		w.reopen()
+		w.reopen(err)
 	})
 }
 
 // reopen opens a new stream after one that ended, if somebody waits.
-func (w *watcher) reopen() {
+func (w *watcher) reopen(why error) {
 	b := w.b
+	if read(why).handling == never {
+		w.checkRights()
+	}
 	b.mu.Lock()
 	w.faults++
 	wait := min(20*time.Millisecond<<min(w.faults, 6), 500*time.Millisecond)
 	b.mu.Unlock()
+	if read(why).handling == another {
+		wait = min(wait, 50*time.Millisecond)
+		b.skipMember(2 * wait)
+	}
 	_ = kit.Pause(b.life.Context(), nil, wait)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w.out = nil
 	for _, n := range w.watches {
-		if len(n.waiting) == 0 {
+		if !b.wanted(n) {
 			w.cancel(n)
 		}
 	}
@@ -164,6 +175,10 @@ func (w *watcher) reopen() {
 		w.open()
 	}
 }
+
+// wanted reports whether a watch is needed: a request waits for the name, or it is of notices. b.mu
+// is held.
+func (b *Backend) wanted(n *nameState) bool { return len(n.waiting) > 0 || n == b.notices }
 
 // run opens the stream at the server, and receives its messages until it ends.
 func (w *watcher) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error {
@@ -179,7 +194,7 @@ func (w *watcher) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error 
 		}
 		// a watch was refused: the stream's token is too old, or the user lacks a right
 		if res.Canceled && res.Created {
-			return errors.New(res.CancelReason)
+			return refusalOf(res.CancelReason)
 		}
 		w.receive(res)
 	}
@@ -206,7 +221,7 @@ func (w *watcher) receive(res *pb.WatchResponse) {
 			_ = kit.Pause(b.life.Context(), nil, 50*time.Millisecond)
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if n.watchID == 0 && len(n.waiting) > 0 && !b.life.Over() {
+			if n.watchID == 0 && b.wanted(n) && !b.life.Over() {
 				w.watch(n)
 			}
 			b.forgetName(n)
@@ -214,11 +229,33 @@ func (w *watcher) receive(res *pb.WatchResponse) {
 	case res.Created:
 		id := n.watchID
 		b.life.Go(func() { w.load(n, id) })
+	case n == b.notices:
+		for _, e := range res.Events {
+			b.heed(e.Kv)
+		}
 	case n.queue == nil: // what it says is in what will be read, or comes after it
 		n.early = append(n.early, res.Events...)
 	default:
 		b.apply(n, res.Events)
 		n.wakeGranted()
+	}
+}
+
+// checkRights ends the waits if the servers refuse for good what they need. A watch is refused also
+// because its token is too old, which servers before 3.5.9 say in the same words; a call would get
+// a new one.
+func (w *watcher) checkRights() {
+	b := w.b
+	err := b.repeat(b.life.Context(), func(ctx context.Context) error {
+		_, err := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1}, callOptions...)
+		return err
+	})
+	if read(err).handling == never {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, n := range w.watches {
+			n.refuse(err)
+		}
 	}
 }
 
@@ -229,10 +266,15 @@ func (w *watcher) strangeID(id int64) bool { return id < w.firstID || id > w.las
 func (w *watcher) refuse(err error) {
 	w.b.verdict.Store(&verdict{err})
 	for _, n := range w.watches {
-		for _, rq := range n.waiting {
-			rq.refusal = err
-			rq.wake.Set()
-		}
+		n.refuse(err)
+	}
+}
+
+// refuse ends the waits for a name. The backend's mu is held.
+func (n *nameState) refuse(err error) {
+	for _, rq := range n.waiting {
+		rq.refusal = err
+		rq.wake.Set()
 	}
 }
 
@@ -247,6 +289,13 @@ func (w *watcher) load(n *nameState, watchID int64) {
 			b.mu.Unlock()
 			return
 		}
+		if err == nil && n == b.notices {
+			for _, kv := range res.Kvs {
+				b.heed(kv)
+			}
+			b.mu.Unlock()
+			return
+		}
 		if err == nil {
 			n.queue, n.rev = newQueue(n.name, res.Kvs), res.Header.Revision
 			b.apply(n, n.early)
@@ -257,6 +306,9 @@ func (w *watcher) load(n *nameState, watchID int64) {
 			n.wakeGranted()
 			b.mu.Unlock()
 			return
+		}
+		if read(err).handling == never {
+			n.refuse(err)
 		}
 		b.mu.Unlock()
 		if kit.Pause(b.life.Context(), nil, 100*time.Millisecond) != nil {

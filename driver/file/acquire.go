@@ -96,7 +96,7 @@ func (b *Backend) enqueue(ctx context.Context, own *ownRequest, r driver.Request
 		e.Name, e.Wait, e.Uncertain = own.name, false, false
 		rule.Arrivals = append(rule.Arrivals, &e.Entry)
 		if !r.Wait && !r.Join() && (len(q.tail) > 0 || rule.Granted() < len(rule.Arrivals)) {
-			return driver.ErrHeld
+			return q.held(now)
 		}
 		added = true
 		return s.add(e)
@@ -105,6 +105,15 @@ func (b *Backend) enqueue(ctx context.Context, own *ownRequest, r driver.Request
 		own.entered.Store(true)
 	}
 	return err
+}
+
+// held says who holds the lock.
+func (q *queue) held(now int64) error {
+	granted, _ := q.granted()
+	if len(granted) == 0 {
+		return driver.ErrHeld
+	}
+	return &driver.HeldError{Label: granted[0].Label, Age: time.Duration(max(0, now-granted[0].arrived))}
 }
 
 // resume continues a request that stands in the queue already. If another session sent it, it

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,8 +24,8 @@ type Options struct {
 }
 
 // Backend is one client of a directory. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker] and [driver.Lister], whose contracts it keeps. It is made by [New] or a URL; the
-// zero value is of no use.
+// [driver.Breaker], [driver.Notifier], [driver.Explainer] and [driver.Lister], whose contracts it
+// keeps. It is made by [New] or a URL; the zero value is of no use.
 type Backend struct {
 	identity string
 	prefix   string
@@ -46,9 +46,13 @@ type Backend struct {
 	cache      map[int]*state
 	requests   map[driver.ID]*ownRequest
 	waiting    map[int]*waitingSlot
-	notified   []int           // slots that the poller has to check
-	tombstones []leftTombstone // by their time
-	polling    bool            // the poller runs
+	lost       func(driver.ID)       // reports a loss; nil: Notify was not called
+	held       map[int][]*ownRequest // by slot: what the poller watches
+	notified   []int                 // slots that the poller has to check
+	tombstones []leftTombstone       // by their time
+	polling    bool                  // the poller runs
+
+	verifying, unverified atomic.Bool // what is held is being verified; more has come meanwhile
 }
 
 // config is what tests replace.
@@ -58,11 +62,16 @@ type config struct {
 	clock      func() (int64, error)
 	tick       time.Duration
 	at         func(step string)
+	who        process
 	left       <-chan struct{} // is closed when whoever opens has left; may be nil
 }
 
-// New returns a backend over the queues in dir. It makes the directory, for this user alone, if it
-// is missing. All programs that share it run as one user.
+// New returns a backend over the queues in dir. It makes the directory, for this user alone (mode
+// 0700), if it is missing. Programs that share it run as its owner, or, if its group may do
+// everything in it (mode 2770), as members of that group. Others are refused, and so is root in a
+// directory that is not root's, and everybody in one where everybody can write: the error matches
+// [io/fs.ErrPermission], and says what to do. What is made in the directory all of those can use,
+// whatever their umasks are.
 //
 // New refuses a directory with an error that matches [driver.ErrUnsupported], and says why, if its
 // file system cannot keep the promises of this package, if programs with another boot ID use it, or
@@ -82,11 +91,24 @@ func open(dir string, o Options, left <-chan struct{}) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: boot ID: %w", driver.ErrUnsupported, err)
 	}
-	return newBackend(dir, o.Prefix, config{boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, left: left})
+	who, err := thisProcess()
+	if err != nil {
+		return nil, fmt.Errorf("groups of this process: %w", err)
+	}
+	return newBackend(dir, o.Prefix, config{
+		boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, who: who, left: left,
+	})
 }
 
 func newBackend(dir, prefix string, c config) (*Backend, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeDir(dir, c.who); err != nil {
+		return nil, err
+	}
+	o, err := ownerOf(dir)
+	if err == nil {
+		err = o.admit(dir, c.who)
+	}
+	if err != nil {
 		return nil, err
 	}
 	fs, err := c.fileSystem(dir)
@@ -100,7 +122,7 @@ func newBackend(dir, prefix string, c config) (*Backend, error) {
 	if err := syscall.Stat(dir, &st); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	t, err := openTable(dir, c)
+	t, err := openTable(dir, o, c)
 	if err != nil {
 		return nil, err
 	}
@@ -122,19 +144,28 @@ func newBackend(dir, prefix string, c config) (*Backend, error) {
 		cache:    map[int]*state{},
 		requests: map[driver.ID]*ownRequest{},
 		waiting:  map[int]*waitingSlot{},
+		held:     map[int][]*ownRequest{},
 	}
 	for i := range b.updating {
 		b.updating[i] = make(chan struct{}, 1)
 	}
-	if err := b.purge(); err != nil {
+	err = b.purge()
+	if err == nil {
+		err = t.moved() // meanwhile
+	}
+	if err != nil {
 		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// Capabilities implements [driver.Capable]. All holds end with the boot of the machine.
+// Capabilities implements [driver.Capable]. All holds end with the boot of the machine. The zero
+// Backend has zero ones.
 func (b *Backend) Capabilities() driver.Capabilities {
+	if b.table == nil {
+		return driver.Capabilities{}
+	}
 	return driver.Capabilities{
 		Backend:         "file",
 		Identity:        b.identity,
@@ -156,22 +187,51 @@ const (
 	maxTTL = 100 * 365 * 24 * time.Hour // keeps sums of times far from the end of their range
 )
 
-// begin begins a call, for which Close waits. Done of b.calls has to follow.
-func (b *Backend) begin(ctx context.Context) error {
+// Notify implements [driver.Notifier].
+func (b *Backend) Notify(lost func(driver.ID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.lost = lost
+}
+
+// begin begins a call, for which Close waits. Done of b.calls has to follow.
+func (b *Backend) begin(ctx context.Context) error {
+	if b.table == nil { // New did not make it
+		return driver.ErrClosed
+	}
+	b.mu.Lock()
 	if b.closed {
+		b.mu.Unlock()
 		return driver.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
+		b.mu.Unlock()
 		return err
 	}
 	b.calls.Add(1)
+	b.mu.Unlock()
+	// any other error says nothing of what this client has open; grants and renewals need none
+	if err := b.table.moved(); errors.Is(err, errMoved) {
+		b.calls.Done()
+		return err
+	}
 	return nil
+}
+
+// lostIf returns the error of a call about a request that this client may hold: where the directory
+// is not where it was, the request is lost.
+func lostIf(err error) error {
+	if errors.Is(err, errMoved) {
+		return fmt.Errorf("%w: %w", driver.ErrLost, err)
+	}
+	return err
 }
 
 // Close implements [driver.Backend].
 func (b *Backend) Close() error {
+	if b.table == nil {
+		return nil
+	}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -186,6 +246,12 @@ func (b *Backend) Close() error {
 		b.session.ringSelf() // ends the poller
 	}
 	b.calls.Wait()
+	// its name may mean another client where the path leads now
+	if errors.Is(b.table.moved(), errMoved) {
+		b.session.leave()
+		b.table.close()
+		return nil
+	}
 	end, clean := time.Now().Add(2*time.Second), true
 	for _, own := range slices.Collect(maps.Values(b.requests)) {
 		if time.Now().After(end) || b.releaseAtClose(own) != nil {

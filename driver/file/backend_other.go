@@ -30,13 +30,21 @@ func open(dir string, o Options, _ <-chan struct{}) (*Backend, error) {
 		driver.ErrUnsupported, runtime.GOOS)
 }
 
-// Capabilities implements [driver.Capable].
-func (*Backend) Capabilities() driver.Capabilities { return driver.Capabilities{Backend: "file"} }
+func checkDir(string) ([]driver.Finding, error) { return nil, nil }
+
+// Capabilities implements [driver.Capable]. There is nothing that a Backend can do here.
+func (*Backend) Capabilities() driver.Capabilities { return driver.Capabilities{} }
 
 // Break implements [driver.Breaker].
 func (*Backend) Break(context.Context, string, driver.Token, bool) error {
 	return driver.ErrUnsupported
 }
+
+// Notify implements [driver.Notifier].
+func (*Backend) Notify(func(driver.ID)) {}
+
+// Explain implements [driver.Explainer].
+func (*Backend) Explain(driver.ID) error { return nil }
 
 // List implements [driver.Lister].
 func (*Backend) List(context.Context) ([]string, error) { return nil, driver.ErrUnsupported }

@@ -20,6 +20,10 @@ import (
 // directory.
 var ours = regexp.MustCompile(`^dlock-` + uuid + `(\.(new|old)-[0-9]+)?$`)
 
+// unfinished reports whether a path of ours is not that of a boot, but of a directory that is being
+// made or removed, or was when its client died. No client lives there.
+func unfinished(path string) bool { return filepath.Ext(path) != "" }
+
 const uuid = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
 
 var isBootID = regexp.MustCompile(`^` + uuid + `$`)
@@ -65,7 +69,7 @@ type bootCheck struct {
 // checkBoot finds out by the lock of the directory whether somebody lives in it.
 func checkBoot(path string) (bootCheck, error) {
 	f, err := openFolder(path)
-	if errors.Is(err, syscall.ENOENT) {
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.EACCES) && unfinished(path) {
 		return bootCheck{}, nil
 	} else if err != nil {
 		return bootCheck{}, fmt.Errorf("cannot tell whether processes with another boot ID use %s: %w", path, err)

@@ -177,7 +177,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 		resume := s.stop("announced", 1, func() error { return openAndKeep(t, dir, second) })
 		c := booted(boot1) // it announced itself before the second, and checked before that
 		others := filepath.Join(dir, "dlock-"+boot1)
-		if err := makeTable(dir, others); err != nil {
+		if err := makeTable(dir, others, owned{}); err != nil {
 			t.Fatal(err)
 		}
 		f, err := openFolder(others)
@@ -256,4 +256,22 @@ func TestFileSystemsThatCannotAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A directory that is moved while it is opened is refused: the client would be alone in it.
+func TestDirectoryMovesWhileItIsOpened(t *testing.T) {
+	dir, c := filepath.Join(t.TempDir(), "locks"), testConfig()
+	c.clock = func() (int64, error) { // which is read when all files are open
+		err := errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700))
+		now, err2 := monotonic()
+		return now, errors.Join(err, err2)
+	}
+	b, err := newBackend(dir, "", c)
+	if err == nil {
+		b.Close()
+	}
+	if !errors.Is(err, errMoved) {
+		t.Errorf("New: %v", err)
+	}
+	empty(t, dir)
 }

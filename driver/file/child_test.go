@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 		serve(dir)
 		os.Exit(0)
 	}
+	if dir := os.Getenv(userEnv); dir != "" {
+		asUser(dir)
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

@@ -16,15 +16,19 @@ import (
 
 func TestConformance(t *testing.T) {
 	dir := t.TempDir()
+	open := func(t conformance.T, prefix string) driver.Backend {
+		b, err := file.New(dir, file.Options{Prefix: prefix})
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		return b
+	}
 	conformance.Run(t, conformance.Harness{
-		Open: func(t conformance.T) driver.Backend {
-			b, err := file.New(dir, file.Options{})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Stored: func(t conformance.T, _ driver.Backend, name string) int { return stored(t, dir, name) },
+		Open:         func(t conformance.T) driver.Backend { return open(t, "") },
+		OpenPrefixed: open,
+		// there is no service between a client and the memory that all share
+		Without: []string{"HoldReplies", "DelayReplies", "Restart", "StepClock"},
+		Stored:  func(t conformance.T, _ driver.Backend, name string) int { return stored(t, dir, name) },
 	})
 }
 

@@ -14,8 +14,8 @@
 //	}
 //	defer lease.Unlock(ctx)
 //
-// [New] is the other way in. All processes that open the directory run as one user. They may be in
-// containers, as long as they share the kernel.
+// [New] is the other way in. All processes that open the directory run as its owner, or as members
+// of its group. They may be in containers, as long as they share the kernel.
 //
 // # URL
 //
@@ -47,7 +47,8 @@
 //   - Nothing is ever flushed to the disk: after a power loss everything is free anyway. Tokens go
 //     on after it because they never fall behind the wall clock; they repeat if that was set back.
 //   - Whoever can write in the directory can break any promise. While programs use it nothing in it
-//     may be removed or changed, nor may it be moved. systemd-tmpfiles is asked to leave it alone.
+//     may be removed or changed, nor may it be moved: see "Where the directory is".
+//     systemd-tmpfiles is asked to leave it alone.
 //   - A slow disk can delay any call; on tmpfs there is none.
 //   - On a full disk holds are renewed as before. What has to write a state fails with the system's
 //     error and changes nothing. A waiter whose turn comes then gets the error after a second.
@@ -88,6 +89,35 @@
 // the folder under the exclusive lock, so that nobody can enter it meanwhile. If the client is
 // stopped there, that keeps nobody out: whoever finds the exclusive lock knows that nobody lives
 // there, and whoever enters there later sees the living here.
+//
+// # Whose directory it is
+//
+// The owner of the directory locks there; its group too, if that may do everything there. All
+// others are refused: root, too, which would make files that the owner cannot open, and trust what
+// the owner can replace, and every user where all can write. What is made for a group belongs to
+// the group, and the group may do everything with it, whatever the umask is: the folder of the boot
+// before it gets its name, a state before its word is in place, a bell as soon as it is made (until
+// then it cannot be rung by others, which costs a fallback). For whom a folder of a boot was made
+// does not change.
+//
+// # Where the directory is
+//
+// A newcomer finds the directory by its path. So a client that goes on in a directory to which the
+// path does not lead any more excludes no newcomer. It compares what it has open (the files table
+// and cells) with what their paths lead to now, by device and inode, which nothing else can have as
+// long as they are open. That sees a directory, or one above it, that was removed, renamed,
+// replaced or mounted over, and a symbolic link that was changed. It does so
+//
+//   - when a call begins: every call fails, and what it is to renew or to release is lost;
+//   - before a grant is returned: a directory that was moved before the grant gives none;
+//   - at each fallback of the poller: all that the client holds is lost, and its waits end.
+//
+// Where the path cannot be followed, as when a directory above is closed to this user, it may lead
+// elsewhere. Then nothing is granted, and renewals fail: what is held is lost at its TTL.
+//
+// What is lost stays lost, also when the directory comes back. What no check sees are the moments
+// between a check and a move, which are the time until the next check; and two processes for whom
+// one path leads to two directories from the beginning, or two paths to one.
 //
 // # An update
 //
@@ -164,6 +194,17 @@
 // where it waits, and asks about the clients in the way there, every 250 ms. And each slot is
 // checked when a request in the way expires. Since renewals put that off, a slot to which nothing
 // happens is checked once in a TTL, and when its waiters are kept alive.
+//
+// # Holding
+//
+// The poller also watches what the client holds, so that a holder learns of a loss before its next
+// renewal. A client that breaks a hold by force rings the bells of the clients whose requests are
+// in it, with the number of the slot, once the new state is in place. A client whose bell was rung
+// looks whether its requests in the slot still stand. Nothing depends on that ring either: at each
+// fallback the client loads the words of all slots in which it holds, and reads the states of those
+// that have changed. It reports what does not stand any more, or is broken.
+//
+// # What an update checks
 //
 // An update checks those who hold and the first who waits, and a few of those behind, a random
 // choice, so that the dead do not pile up. The lines of the others are copied as they are, and

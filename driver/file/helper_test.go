@@ -34,7 +34,11 @@ const (
 )
 
 func testConfig() config {
-	return config{boot: boot1, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}}
+	who, err := thisProcess()
+	if err != nil {
+		panic(err)
+	}
+	return config{boot: boot1, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, who: who}
 }
 
 func openTest(t testing.TB, dir string) *Backend { return openTestConfig(t, dir, testConfig()) }

@@ -19,8 +19,10 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	defer b.calls.Done()
 	name = b.prefix + name
 	i := slot(name)
+	broken := map[sessionID]bool{} // the clients whose holders lose by it
 	err := b.update(ctx, i, func(s *state, _ int64) error {
 		found := false
+		clear(broken)
 		err := s.each(name, func(e *entry) *entry { // all that have tokens are parsed
 			if t == 0 || e.Token != t {
 				return e
@@ -28,6 +30,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			found = true
 			switch {
 			case force:
+				broken[e.session] = true
 				return nil
 			case e.Broken:
 				return e
@@ -39,6 +42,13 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		}
 		return err
 	})
+	for s := range broken {
+		if s == b.session.id {
+			b.notifyPoller(i)
+		} else if err == nil && s != 0 {
+			b.table.ring(s, i)
+		}
+	}
 	if err == nil {
 		// finds out when the broken hold ends; if it fails the next update does
 		b.update(context.Background(), i, nil)

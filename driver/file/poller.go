@@ -30,9 +30,9 @@ const (
 	patience = 100
 )
 
-// poller runs while somebody waits: one goroutine and one pipe for all waiters of the client. It
-// checks a slot when the bell is rung for it, when a client in the way dies, and when a time is
-// over. So waiting costs next to nothing while nothing happens.
+// poller runs while a request waits, or holds and is watched: one goroutine and one pipe for all
+// requests of the client. It checks a slot when the bell is rung for it, when a client in the way
+// dies, and when a time is over. So waiting and holding cost next to nothing while nothing happens.
 type poller struct {
 	b        *Backend
 	slots    map[int]*waitingSlot
@@ -41,13 +41,15 @@ type poller struct {
 	far      blockers // the clients that are asked about at every fallback
 	fellBack int64
 	todo     map[*waitingSlot]bool
+	rung     map[int]bool // slots whose holders have to look
+	verify   bool         // all of them have to
 }
 
 // blockers are the clients that are in the way of waiters, with the slots where they are.
 type blockers map[sessionID]map[*waitingSlot]bool
 
 func newPoller(b *Backend) *poller {
-	return &poller{b: b, slots: map[int]*waitingSlot{}, near: blockers{}, far: blockers{}, todo: map[*waitingSlot]bool{}}
+	return &poller{b: b, slots: map[int]*waitingSlot{}, near: blockers{}, far: blockers{}, todo: map[*waitingSlot]bool{}, rung: map[int]bool{}}
 }
 
 func (p *poller) run() {
@@ -69,6 +71,7 @@ func (p *poller) run() {
 			continue
 		}
 		p.collectDue(now)
+		p.checkHeld()
 		for w := range p.todo {
 			p.check(w, now)
 		}
@@ -89,12 +92,12 @@ func (p *poller) pause(now int64) time.Duration {
 }
 
 // collectNotified collects the slots that other clients and the client itself want checked. It
-// returns false, and the poller ends, if nobody waits any more.
+// returns false, and the poller ends, if no request waits or holds any more.
 func (p *poller) collectNotified(rings []byte) bool {
 	b := p.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) == 0 || b.closed {
+	if len(b.waiting) == 0 && len(b.held) == 0 || b.closed {
 		b.polling, b.notified = false, nil
 		return false
 	}
@@ -105,6 +108,9 @@ func (p *poller) collectNotified(rings []byte) bool {
 		w := b.waiting[slot]
 		if old := p.slots[slot]; old != nil && old != w {
 			p.forget(old)
+		}
+		if b.held[slot] != nil {
+			p.rung[slot] = true
 		}
 		if w == nil {
 			continue
@@ -137,7 +143,7 @@ func (p *poller) collectDue(now int64) {
 	if now-p.fellBack < int64(fallback*p.b.tick) {
 		return
 	}
-	p.fellBack = now
+	p.fellBack, p.verify = now, true
 	p.ask(p.far, fallback*abreast, now)
 	for _, w := range p.slots {
 		word, err := load(p.b.table.word(w.slot))
@@ -145,6 +151,34 @@ func (p *poller) collectDue(now int64) {
 			p.todo[w] = true
 		}
 	}
+}
+
+// checkHeld reports what is lost.
+func (p *poller) checkHeld() {
+	if p.verify {
+		if err := p.b.table.moved(); errors.Is(err, errMoved) {
+			p.b.loseAll(err)
+		}
+	}
+	// States are read beside the poller, so that no waiter expires meanwhile, and one after the
+	// other: what has come by then is looked at when that ends.
+	changed := slices.DeleteFunc(p.b.watched(p.rung, p.verify), p.b.unchanged)
+	if len(changed) > 0 {
+		p.b.unverified.Store(true)
+		if !p.b.verifying.CompareAndSwap(false, true) {
+			return
+		}
+		p.b.unverified.Store(false)
+		p.b.calls.Go(func() {
+			p.b.verifyHeld(changed)
+			p.b.verifying.Store(false)
+			if p.b.unverified.Swap(false) {
+				p.b.session.ringSelf()
+			}
+		})
+	}
+	clear(p.rung)
+	p.verify = false
 }
 
 // ask asks about clients, and collects the slots where a dead one is in the way.

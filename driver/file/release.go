@@ -14,7 +14,10 @@ import (
 // Release implements [driver.Backend].
 func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	if err := b.begin(context.Background()); err != nil {
-		return err
+		if errors.Is(err, errMoved) { // what stands in the other directory ends with this client
+			b.finishAll([]driver.Request{r})
+		}
+		return lostIf(err)
 	}
 	defer b.calls.Done()
 	name := b.prefix + r.Name

@@ -4,7 +4,7 @@ package file
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -20,14 +20,18 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		}
 		return out
 	}
-	if err := b.begin(ctx); err != nil {
-		return fail(err)
-	}
-	defer b.calls.Done()
-	if b.table.removed() {
-		return fail(fmt.Errorf("%w: %s was removed", driver.ErrLost, b.table.path))
-	}
 	since := time.Now()
+	err := b.begin(ctx)
+	if err == nil {
+		defer b.calls.Done()
+		err = b.table.moved() // a path that cannot be followed proves nothing
+	}
+	if err != nil {
+		if errors.Is(err, errMoved) {
+			b.finishAll(rs)
+		}
+		return fail(lostIf(err))
+	}
 	now, err := b.clock()
 	if err != nil {
 		return fail(err)
@@ -44,6 +48,18 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		out[i] = driver.Renewal{TTL: own.ttl, SentAt: since, Err: b.prove(own, now)}
 	}
 	return out
+}
+
+// finishAll makes every later proof of the requests fail, wherever the directory is then.
+func (b *Backend) finishAll(rs []driver.Request) {
+	for i := range rs {
+		b.mu.Lock()
+		own := b.requests[rs[i].ID]
+		b.mu.Unlock()
+		if own != nil {
+			own.finish()
+		}
+	}
 }
 
 // prove arms a granted request: its TTL begins again at now, which the caller has read before. It

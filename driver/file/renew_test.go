@@ -4,7 +4,9 @@ package file
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -214,4 +216,27 @@ func TestExpiredRequestIsNotRenewed(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 	}
+}
+
+// A path that cannot be followed proves nothing: no grant, no renewal. It ends nothing either.
+func TestPathThatCannotBeFollowed(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	held := request("held", long)
+	acquire(t, b, held)
+	path := b.table.files[0].path
+	b.table.files[0].path = strings.Repeat("x", 1<<13) // which no right and no user makes valid
+	if err := renew(b, held); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew: %v", err)
+	}
+	if _, err := b.Acquire(t.Context(), request("free", long)); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("Acquire: %v", err)
+	}
+	b.table.files[0].path = path
+	if err := renew(b, held); err != nil {
+		t.Errorf("Renew, when the path can be followed again: %v", err)
+	}
+	if q := inspect(t, b, "free"); len(q.Arrivals) > 0 {
+		t.Errorf("what was refused is in the queue: %v", q.Arrivals)
+	}
+	release(t, b, held)
 }

@@ -33,6 +33,7 @@ type ownRequest struct {
 	seen  uint64
 	armed int64 // when its TTL began last: the time in the cell, or that of the grant
 	over  bool  // it was seen to be lost, or is being released
+	why   error // of a loss that is reported; nil: no more than that it is one
 }
 
 // finish makes every later proof of the request fail.
@@ -66,6 +67,7 @@ func (b *Backend) forget(own *ownRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own.decide(nil)
+	b.unwatch(own)
 	if b.requests[own.id] == own {
 		delete(b.requests, own.id)
 		b.session.returnCell(own.cell)

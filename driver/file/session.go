@@ -124,8 +124,14 @@ func (s *session) selfTest() error {
 // makeBell makes the named pipe. The client has both ends open, so that a read waits for the next
 // ring.
 func (s *session) makeBell() error {
-	if err := syscall.Mkfifo(filepath.Join(s.table.bells.path, bellName(s.id)), 0o600); err != nil {
+	path := filepath.Join(s.table.bells.path, bellName(s.id))
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		return err
+	}
+	if s.table.shared {
+		if err := syscall.Chmod(path, 0o660); err != nil {
+			return err
+		}
 	}
 	fd, err := s.table.bells.open(bellName(s.id), syscall.O_RDWR|syscall.O_NONBLOCK)
 	if err != nil {
@@ -220,10 +226,15 @@ func (s *session) returnCell(i int) {
 // lock is gone with the descriptor of the file.
 func (s *session) close(clean bool) {
 	s.table.bells.remove(bellName(s.id))
-	if s.bell != nil {
-		s.bell.Close()
-	}
+	s.leave()
 	if clean {
 		s.table.cells.free(s.id)
+	}
+}
+
+// leave ends the presence as the end of the process does.
+func (s *session) leave() {
+	if s.bell != nil {
+		s.bell.Close()
 	}
 }

@@ -37,9 +37,13 @@ const (
 // table is the directory of this boot: words in shared memory, and files of states, which the words
 // name.
 type table struct {
-	path string
-	fd   int // of the file "table"
-	mem  mapped
+	path  string
+	fd    int        // of the file "table"
+	files []identity // of the files "table" and "cells", which this client has open
+	mem   mapped
+
+	who    process
+	shared bool // with the group: see admit
 
 	dir, states, bells folder
 	cells              cells
@@ -47,10 +51,10 @@ type table struct {
 
 // openTable opens the table of this boot in dir, and makes it if it is missing. It returns an error
 // while clients live in the table of another boot ID: see "Boots" in the package comment.
-func openTable(dir string, c config) (*table, error) {
+func openTable(dir string, o owned, c config) (*table, error) {
 	path := filepath.Join(dir, "dlock-"+c.boot)
 	for end := time.Now().Add(openPatience); ; {
-		t, err := enterTable(dir, path, c.at)
+		t, err := enterTable(dir, path, o, c)
 		if !errors.Is(err, errAgain) || time.Now().After(end) {
 			return t, err
 		}
@@ -72,30 +76,30 @@ var errAgain = errors.New("another client is just opening or removing the direct
 // enterTable makes the table if it is missing, announces this client in it, and then checks who
 // lives in other tables. Of two clients that enter tables of different boots at once, one at least
 // sees the other.
-func enterTable(dir, path string, at func(step string)) (*table, error) {
+func enterTable(dir, path string, o owned, c config) (*table, error) {
 	others, err := others(dir, path)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range others {
 		if l, err := checkBoot(p); err != nil {
-			return nil, err
+			return nil, foreignFile(p, err, c.who)
 		} else if l.close(); l.lives {
 			return nil, foreign(p)
 		}
 	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		if err := makeTable(dir, path); err != nil {
+		if err := makeTable(dir, path, o); err != nil {
 			return nil, err
 		}
 	}
-	t := &table{path: path, fd: -1, cells: cells{fd: -1}}
+	t := &table{path: path, who: c.who, fd: -1, cells: cells{fd: -1}}
 	if err := t.attach(); err != nil {
 		t.close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, foreignFile(path, err, c.who))
 	}
-	at("announced")
-	if err := t.takeOver(dir, at); err != nil {
+	c.at("announced")
+	if err := t.takeOver(dir, c.at); err != nil {
 		t.close()
 		return nil, err
 	}
@@ -104,13 +108,17 @@ func enterTable(dir, path string, at func(step string)) (*table, error) {
 
 // makeTable makes the directory under another name and renames it into place, so that it is
 // complete when others see it. If another client was faster, that client's directory is used.
-func makeTable(dir, path string) error {
+func makeTable(dir, path string, o owned) error {
 	aside, err := os.MkdirTemp(dir, filepath.Base(path)+".new-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(aside)
 	err = fill(aside)
+	if err == nil && o.shared() {
+		in := func(name string) string { return filepath.Join(aside, name) }
+		err = share(o.gid, []string{aside, in("states"), in("bells")}, in("table"), in("cells"))
+	}
 	if err == nil {
 		err = os.Rename(aside, path)
 	}
@@ -150,6 +158,9 @@ func (t *table) attach() error {
 	} else if err != nil {
 		return err
 	}
+	if err := t.admit(); err != nil {
+		return err
+	}
 	if err := t.announce(); err != nil {
 		return err
 	}
@@ -182,6 +193,16 @@ func (t *table) attach() error {
 	}
 	if t.cells.fd, err = t.dir.open("cells", syscall.O_RDWR|syscall.O_APPEND); err != nil {
 		return fmt.Errorf("cells: %w", err)
+	}
+	for _, f := range []struct {
+		name string
+		fd   int
+	}{{"table", t.fd}, {"cells", t.cells.fd}} {
+		id, err := identifyOpen(filepath.Join(t.path, f.name), f.fd)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		t.files = append(t.files, id)
 	}
 	return nil
 }
@@ -217,11 +238,48 @@ func checkFormat(fd int) error {
 	return nil
 }
 
-// removed reports whether somebody removed the directory.
-func (t *table) removed() bool {
-	var st syscall.Stat_t
-	return syscall.Fstat(t.fd, &st) == nil && st.Nlink == 0
+// moved returns an error that matches errMoved if the path does not lead to what this client has
+// open any more: a newcomer would find other locks there, or none. Any other error leaves that
+// open.
+func (t *table) moved() error {
+	for _, f := range t.files {
+		named, err := identify(f.path)
+		switch {
+		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP):
+			return fmt.Errorf("%w: %s is not there any more, so it was removed or moved while this process used it; %s",
+				errMoved, f.path, doNotMove)
+		case err != nil:
+			return fmt.Errorf("find %s: %w", f.path, err)
+		case named != f:
+			return fmt.Errorf("%w: %s is another one than when this process opened it, so the directory was moved, replaced or "+
+				"mounted over; %s", errMoved, f.path, doNotMove)
+		}
+	}
+	return nil
 }
+
+// identity is which file it is to which a path leads.
+type identity struct {
+	path     string
+	dev, ino uint64
+}
+
+func identify(path string) (identity, error) {
+	var st syscall.Stat_t
+	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.Stat(path, &st) })
+	return identity{path, uint64(st.Dev), st.Ino}, err
+}
+
+func identifyOpen(path string, fd int) (identity, error) {
+	var st syscall.Stat_t
+	err := syscall.Fstat(fd, &st)
+	return identity{path, uint64(st.Dev), st.Ino}, err
+}
+
+// errMoved says that the directory is not where it was.
+var errMoved = errors.New("the locks are in another directory")
+
+const doNotMove = "while programs use a directory of locks it stays where it is: stop all of them before it is moved"
 
 // next returns a number that is greater than all that it returned before, in any process and boot,
 // and not below the wall clock in microseconds. Tokens and the words of states are such numbers.
@@ -291,7 +349,8 @@ func (t *table) read(slot int, old *state) (*state, error) {
 			missing = w
 			continue
 		} else if err != nil {
-			return nil, fmt.Errorf("read %s/states/%s: %w", t.path, stateName(slot, w), err)
+			name := filepath.Join(t.path, "states", stateName(slot, w))
+			return nil, fmt.Errorf("read %s: %w", name, foreignFile(name, err, t.who))
 		}
 		s, err := decode(data, old)
 		if err != nil {
@@ -345,7 +404,10 @@ func (t *table) write(slot int, s *state) error {
 	name := stateName(slot, s.word)
 	fd, err := t.states.open(name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL)
 	if err == nil {
-		err = errors.Join(writeAll(fd, data), syscall.Close(fd))
+		if t.shared {
+			err = syscall.Fchmod(fd, 0o660)
+		}
+		err = errors.Join(err, writeAll(fd, data), syscall.Close(fd))
 		if err != nil {
 			t.states.remove(name)
 		}

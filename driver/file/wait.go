@@ -12,7 +12,7 @@ import (
 // await waits until a request that stands in the queue is granted, and returns the grant.
 func (b *Backend) await(ctx context.Context, own *ownRequest) (driver.Grant, error) {
 	if g, err := b.granted(own); err != nil || g.Token != 0 {
-		return g, err
+		return b.enter(own, g, err)
 	}
 	b.addWaiter(own)
 	defer b.removeWaiter(own)
@@ -21,12 +21,25 @@ func (b *Backend) await(ctx context.Context, own *ownRequest) (driver.Grant, err
 		if own.fault != nil {
 			return driver.Grant{}, own.fault
 		}
-		return b.granted(own)
+		g, err := b.granted(own)
+		return b.enter(own, g, err)
 	case <-ctx.Done():
 		return driver.Grant{}, driver.Waited(ctx)
 	case <-b.closing:
 		return driver.Grant{}, driver.ErrClosed
 	}
+}
+
+// enter returns the grant, which counts only if the directory is where it was when it was granted.
+func (b *Backend) enter(own *ownRequest, g driver.Grant, err error) (driver.Grant, error) {
+	if err == nil {
+		err = b.table.moved()
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	b.watch(own)
+	return g, nil
 }
 
 // waitingSlot is a slot in which requests of this client wait.
@@ -46,8 +59,7 @@ type waitingSlot struct {
 	blocking []sessionID // the other clients that are in the way
 }
 
-// addWaiter hands a waiting request to the poller, and starts the poller if it does not run. After
-// Close it does not: nobody would ring for the poller, and Close waits for it.
+// addWaiter hands a waiting request to the poller.
 func (b *Backend) addWaiter(own *ownRequest) {
 	own.mu.Lock()
 	armed := own.armed
@@ -62,24 +74,30 @@ func (b *Backend) addWaiter(own *ownRequest) {
 	w.requests[own.id] = own
 	own.touched = max(own.touched, armed)
 	w.touch = min(w.touch, own.touched+int64(own.ttl)/3)
+	b.poll()
+	b.mu.Unlock()
+	b.notifyPoller(own.slot)
+}
+
+// poll starts the poller if it does not run. After Close it does not: no bell would end it, and
+// Close waits for it. b.mu is held.
+func (b *Backend) poll() {
 	if !b.polling && !b.closed {
 		b.polling = true
 		b.calls.Go(newPoller(b).run)
 	}
-	b.mu.Unlock()
-	b.notifyPoller(own.slot)
 }
 
 // notifyPoller makes the poller check a slot now.
 func (b *Backend) notifyPoller(slot int) {
 	b.mu.Lock()
 	first := len(b.notified) == 0
-	waited := b.polling && !b.closed && b.waiting[slot] != nil
-	if waited {
+	polled := b.polling && !b.closed && (b.waiting[slot] != nil || b.held[slot] != nil)
+	if polled {
 		b.notified = append(b.notified, slot)
 	}
 	b.mu.Unlock()
-	if waited && first {
+	if polled && first {
 		b.session.ringSelf()
 	}
 }

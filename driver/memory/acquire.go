@@ -27,12 +27,11 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 // enqueue adds or resumes a request. It returns the grant, or why there is none, or the wait for
 // the answer.
 func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
-	s := b.space
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.closed {
+	s := b.begin()
+	if s == nil {
 		return driver.Grant{}, nil, driver.ErrClosed
 	}
+	defer s.mu.Unlock()
 	r.Name = b.prefix + r.Name
 	now := time.Now()
 	q := s.current(r.Name, now)
@@ -64,7 +63,7 @@ func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 	case !r.Wait:
 		s.remove(q, e, driver.ErrLost)
 		s.evaluate(q, now)
-		return driver.Grant{}, nil, driver.ErrHeld
+		return driver.Grant{}, nil, s.held(q, now)
 	case e.wait == nil:
 		e.wait = &wait{done: make(chan struct{})}
 	}

@@ -47,7 +47,11 @@ func New(o Options) (*Backend, error) {
 const minTTL = time.Millisecond
 
 // Capabilities implements [driver.Capable]: the driver can do everything but outlive the process.
+// Those of the zero Backend are zero.
 func (b *Backend) Capabilities() driver.Capabilities {
+	if b.space == nil {
+		return driver.Capabilities{}
+	}
 	return driver.Capabilities{
 		Backend:         "memory",
 		Identity:        fmt.Sprintf("%d/%s", b.space.serial, b.prefix),
@@ -63,6 +67,19 @@ func (b *Backend) Capabilities() driver.Capabilities {
 	}
 }
 
+// begin returns the space, locked; nil if the backend is closed, or New did not make it.
+func (b *Backend) begin() *Space {
+	if b.space == nil {
+		return nil
+	}
+	b.space.mu.Lock()
+	if b.closed {
+		b.space.mu.Unlock()
+		return nil
+	}
+	return b.space
+}
+
 // Notify implements [driver.Notifier]. An expiry is noticed when its name is used next, or at once
 // if somebody waits there.
 func (b *Backend) Notify(lost func(driver.ID)) {
@@ -73,7 +90,7 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 
 // Close implements [driver.Backend].
 func (b *Backend) Close() error {
-	if b.removeAll() && b.onClose != nil {
+	if b.space != nil && b.removeAll() && b.onClose != nil {
 		b.onClose()
 	}
 	return nil

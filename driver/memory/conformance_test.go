@@ -11,14 +11,18 @@ import (
 
 func harness() conformance.Harness {
 	space := new(memory.Space)
+	open := func(t conformance.T, prefix string) driver.Backend {
+		b, err := memory.New(memory.Options{Space: space, Prefix: prefix})
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		return b
+	}
 	return conformance.Harness{
-		Open: func(t conformance.T) driver.Backend {
-			b, err := memory.New(memory.Options{Space: space})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
+		Open:         func(t conformance.T) driver.Backend { return open(t, "") },
+		OpenPrefixed: open,
+		// between a client and its space there is no network, and a space is never restarted
+		Without: []string{"HoldReplies", "DelayReplies", "Restart", "StepClock"},
 		Stored: func(_ conformance.T, b driver.Backend, name string) int {
 			return b.(*memory.Backend).Stored(name)
 		},

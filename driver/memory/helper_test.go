@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -77,10 +78,10 @@ func must(t *testing.T, b *Backend, r driver.Request) driver.Grant {
 	return g
 }
 
-// wants fails the test if err is not the sentinel (nil too).
+// wants fails the test if err does not match the sentinel (or is not nil, if that is).
 func wants(t *testing.T, err, sentinel error) {
 	t.Helper()
-	if err != sentinel {
+	if !errors.Is(err, sentinel) {
 		t.Fatalf("got %v, want %v", err, sentinel)
 	}
 }

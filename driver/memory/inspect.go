@@ -10,12 +10,11 @@ import (
 
 // Inspect implements [driver.Backend]. Of what waits the whole TTL is left, always.
 func (b *Backend) Inspect(_ context.Context, name string) (driver.Queue, error) {
-	s := b.space
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.closed {
+	s := b.begin()
+	if s == nil {
 		return driver.Queue{}, driver.ErrClosed
 	}
+	defer s.mu.Unlock()
 	now := time.Now()
 	q := s.current(b.prefix+name, now)
 	if q == nil {
@@ -38,12 +37,11 @@ func (b *Backend) Inspect(_ context.Context, name string) (driver.Queue, error) 
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(_ context.Context, name string, t driver.Token, force bool) error {
-	s := b.space
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.closed {
+	s := b.begin()
+	if s == nil {
 		return driver.ErrClosed
 	}
+	defer s.mu.Unlock()
 	now := time.Now()
 	q := s.current(b.prefix+name, now)
 	if q == nil {
@@ -65,12 +63,11 @@ func (b *Backend) Break(_ context.Context, name string, t driver.Token, force bo
 
 // List implements [driver.Lister]: the names that begin with the client's prefix, without it.
 func (b *Backend) List(context.Context) ([]string, error) {
-	s := b.space
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.closed {
+	s := b.begin()
+	if s == nil {
 		return nil, driver.ErrClosed
 	}
+	defer s.mu.Unlock()
 	now := time.Now()
 	var names []string
 	for name := range s.queues {

@@ -9,12 +9,11 @@ import (
 
 // Release implements [driver.Backend].
 func (b *Backend) Release(_ context.Context, r driver.Request) error {
-	s := b.space
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.closed {
+	s := b.begin()
+	if s == nil {
 		return driver.ErrClosed
 	}
+	defer s.mu.Unlock()
 	now := time.Now()
 	if r.Uncertain {
 		s.tombstones.Add(r.ID, now.Add(r.TTL))

@@ -9,16 +9,17 @@ import (
 
 // Renew implements [driver.Backend]. A request that still waits is [driver.ErrNotHeld].
 func (b *Backend) Renew(_ context.Context, rs []driver.Request) []driver.Renewal {
-	s := b.space
-	s.mu.Lock()
+	res := make([]driver.Renewal, len(rs))
+	s := b.begin()
+	if s == nil {
+		for i := range res {
+			res[i].Err = driver.ErrClosed
+		}
+		return res
+	}
 	defer s.mu.Unlock()
 	now := time.Now()
-	res := make([]driver.Renewal, len(rs))
 	for i := range rs {
-		if b.closed {
-			res[i].Err = driver.ErrClosed
-			continue
-		}
 		q, e := b.find(&rs[i], now)
 		switch {
 		case e == nil || e.Broken:

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -20,10 +21,37 @@ func (b *Backend) await(ctx context.Context, r driver.Request, w *wait) (driver.
 	case <-w.done:
 		return w.grant, w.err
 	case <-ctx.Done():
+		held := b.heldBy(r)
 		// The request goes, though it may be granted by now; then whoever follows is granted.
 		b.Release(ctx, r)
-		return driver.Grant{}, driver.Waited(ctx)
+		return driver.Grant{}, driver.WaitedFor(ctx, held)
 	}
+}
+
+// heldBy is what the end of a wait says of who holds the lock.
+func (b *Backend) heldBy(r driver.Request) error {
+	s := b.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	q, e := s.current(b.prefix+r.Name, now), s.requests[r.ID]
+	if q == nil || e == nil || e.granted() {
+		return driver.ErrHeld
+	}
+	return s.held(q, now)
+}
+
+// held says who holds the lock.
+func (s *Space) held(q *queue, now time.Time) error {
+	holders := q.Arrivals[:q.granted]
+	if len(holders) == 0 {
+		holders = q.Joins
+	}
+	if len(holders) == 0 {
+		return driver.ErrHeld
+	}
+	r := s.requests[holders[0].ID]
+	return &driver.HeldError{Label: r.Label, Age: now.Sub(r.arrived)}
 }
 
 // answer ends the wait for the request, if there is one.

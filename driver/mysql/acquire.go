@@ -68,7 +68,7 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			c.simple = simpleAcquire(b.prefix, r)
 		}
 		if stood { // an outage shorter than its TTL ends no wait
-			c.patience = max(patience, r.TTL)
+			c.stands, c.patience = true, max(patience, r.TTL)
 		}
 		err := b.send(ctx, b.life.Closed(), r.Name, notified, c)
 		var a verdict

@@ -22,14 +22,14 @@ type Options struct {
 	// nine times as long as its answers take to whoever grants, and 5 s at most.
 	GrantWindow time.Duration
 
-	// Identity names the queues, for contexts that carry holds between clients of one process.
-	// Clients of the same queues have the same. If it is empty it is the pool's own: then clients
-	// over another pool count as clients of other queues.
+	// Identity names the database, for contexts that carry holds between clients of one process:
+	// clients of one database have the same, those of others another. If it is empty nothing is
+	// known of that, and package dlock asks the server when it matters.
 	Identity string
 }
 
 // Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker] and [driver.Lister], whose contracts it keeps.
+// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps.
 type Backend struct {
 	pool   *pool
 	o      Options
@@ -46,17 +46,21 @@ type Backend struct {
 	polling   bool           // poll runs
 	kept      time.Time      // when poll last kept alive what waits; poll's own
 	bells     bells
+	lost      func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called
+	watching  bool            // watch runs
 }
 
 // New returns a backend over a pool of github.com/go-sql-driver/mysql. The caller owns the pool;
-// Close leaves it open. New does not reach the server. Of the pool's DSN only the database matters:
-// a connection is used for one statement at a time, and what an earlier user left open in it is
-// rolled back. Whoever holds the only connection of a pool while it waits for a lock waits for
-// itself. The schema has to be there: see [Migrate]. If it is another version's, calls return an
-// error that matches [driver.ErrUnsupported].
+// Close leaves it open. A wrapper around that driver has to show all result sets of an answer
+// (driver.RowsNextResultSet); else each call returns an error that matches [driver.ErrInvalid].
+// New does not reach the server. Of the pool's DSN only the database matters: a connection is used
+// for one statement at a time, and what an earlier user left open in it is rolled back. Whoever
+// holds the only connection of a pool while it waits for a lock waits for itself. The schema has
+// to be there: see [Migrate]. If it is another version's, calls return an error that matches
+// [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {
-	if o.Identity == "" {
-		o.Identity = fmt.Sprintf("%p", db)
+	if db == nil {
+		return nil, errNoPool
 	}
 	return newBackend(&pool{db: db}, o, "mysql")
 }
@@ -80,7 +84,6 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 		bells:     bells{own: map[driver.ID]bool{}, ring: kit.NewSignal()},
 		caps: driver.Capabilities{
 			Backend:         scheme,
-			Identity:        o.Identity + "/" + o.Prefix,
 			Queue:           true,
 			Fencing:         true,
 			Shared:          true,
@@ -94,12 +97,23 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 			MaxTTL:          100 * 365 * 24 * time.Hour,
 		},
 	}
+	if o.Identity != "" { // the prefix is the queues'
+		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, o.Prefix)
+	}
 	b.waiters = kit.NewWaiters[*request, queue](&b.mu, 0)
 	return b, nil
 }
 
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
+
+// Notify implements [driver.Notifier]. A client that holds something asks twice a second which of
+// it was ended by force.
+func (b *Backend) Notify(lost func(driver.ID)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost = lost
+}
 
 // Close implements [driver.Backend].
 func (b *Backend) Close() error {

@@ -16,6 +16,8 @@ const (
 	// bellPool is how many connections a pool may have at least for its client to use bells: they
 	// take up to two.
 	bellPool = 8
+	// bellSize is what a bell takes in a statement.
+	bellSize = 56
 	// maxBells is how many bells a client holds at most.
 	maxBells = 500
 	// listenTime is for how long (s) the server lets a client wait for a bell.
@@ -125,19 +127,21 @@ func (b *Backend) dropBells() {
 	b.bells.gone, b.bells.runs = nil, false
 }
 
-// nextRing returns the statement that rings and hangs what is to be; "" if nothing is. It reports
-// over if the client has no bells.
+// nextRing returns the statement that rings and hangs what is to be, or as much of that as a packet
+// has room for; "" if nothing is. It reports over if the client has no bells.
 func (b *Backend) nextRing() (stmt string, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := &b.bells
 	var do []string
-	for _, id := range x.gone {
+	most := b.pool.room() / bellSize
+	n := min(len(x.gone), most)
+	for _, id := range x.gone[:n] {
 		do = append(do, "RELEASE_LOCK("+bellOf(id)+")")
 	}
-	x.gone = nil
+	x.gone = slices.Delete(x.gone, 0, n)
 	for id, asked := range x.own {
-		if !asked {
+		if !asked && len(do) < most {
 			do = append(do, "GET_LOCK("+bellOf(id)+", 0)")
 			x.own[id] = true
 		}

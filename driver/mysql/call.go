@@ -3,9 +3,7 @@ package mysql
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,8 +28,11 @@ type call struct {
 	urgent   bool          // it lets others go on
 	timeout  time.Duration // of one copy
 	patience time.Duration
-	begun    time.Time
-	left     atomic.Bool // nobody waits for it any more: it is not sent again
+	// stands: it is for a request that waits in the queue, as the server said. While the server
+	// answers, and only refuses, that ends with its context.
+	stands bool
+	begun  time.Time
+	left   atomic.Bool // nobody waits for it any more: it is not sent again
 	// doubt is how many copies may be under way, or were executed without an answer that somebody
 	// read.
 	doubt   atomic.Int32
@@ -73,7 +74,7 @@ func (c *call) run(p *pool, limited bool) {
 			continue
 		}
 		c.sets, c.sent, c.err = sets, sent, err
-		outcome := outcomeOf(err)
+		outcome := outcomeOf(err, p.reached())
 		if c.answered = outcome == kit.Answered; c.answered {
 			return
 		}
@@ -85,10 +86,11 @@ func (c *call) run(p *pool, limited bool) {
 			first = time.Now()
 		}
 		since := c.begun
-		if collided(err) { // the server answers: the time in our own queue does not count
+		if kindOf(err, true) == collided {
+			// the server answers: the time in our own queue does not count
 			since, wait = first, min(wait, 16*time.Millisecond)
 		}
-		if time.Since(since) > c.patience {
+		if time.Since(since) > c.patience && !(c.stands && refused(err)) {
 			return
 		}
 		time.Sleep(wait)
@@ -128,71 +130,20 @@ func (p *pool) call(timeout time.Duration, stmt string) (results, time.Time, err
 	if err := p.checkSchema(context.Background()); err != nil {
 		return nil, time.Time{}, err
 	}
+	if most := p.packet.Load(); most > 0 && int64(len(stmt)) >= most {
+		return nil, time.Time{}, errPacket
+	}
 	a, err := p.ask(context.Background(), timeout, stmt)
-	if lacksSchema(err) { // it was changed since
+	switch {
+	case lacksSchema(err): // it was changed since
 		p.checked.Store(false)
 		err = cmp.Or(p.checkSchema(context.Background()), err)
+	case tooLarge(err): // the server's bound was lowered, or the pool's DSN has one
+		p.packet.Store(max(leastPacket, int64(len(stmt))/2))
+	case errors.Is(err, mysql.ErrInvalidConn) && len(stmt) > leastPacket:
+		p.checked.Store(false) // a server whose bound was lowered may say no more than that
 	}
 	return a.sets, a.sent, err
-}
-
-// outcomeOf says what an error tells about a statement. It takes for refused only what the server
-// refuses before it does anything, and what the procedure handles by rolling back. A statement that
-// was killed (1317), or whose time was over (1969, 3024), may have committed.
-func outcomeOf(err error) kit.Outcome {
-	var e *mysql.MySQLError
-	switch {
-	case err == nil, errors.Is(err, errSchema), errors.Is(err, errOtherSchema):
-		return kit.Answered
-	case kit.WasNotSent(err):
-		if final(err) {
-			return kit.Answered
-		}
-		return kit.NotDone
-	case collided(err):
-		return kit.NotDone
-	case !errors.As(err, &e):
-		return kit.Unknown
-	}
-	switch e.Number {
-	case 1040, 1203, 1226, 1290, 1836:
-		// too many connections, three ways; read-only, as in a failover
-		return kit.NotDone
-	case 1665: // a binary log of statements
-		return kit.Answered
-	}
-	switch string(e.SQLState[:2]) {
-	case "0A", "22", "23", "28", "42":
-		// not supported, bad data, constraints, authorization, syntax and access
-		return kit.Answered
-	}
-	return kit.Unknown
-}
-
-// collided reports whether another transaction was in the way and the procedure rolled back:
-// deadlock, lock wait timeout, duplicate key, changed record. Sent again soon, it may succeed.
-func collided(err error) bool {
-	var e *mysql.MySQLError
-	return errors.As(err, &e) && slices.Contains([]uint16{1213, 1205, 1062, 1020}, e.Number) &&
-		!kit.WasNotSent(err)
-}
-
-// final reports whether an error of connecting will be the same the next time.
-func final(err error) bool {
-	var e *mysql.MySQLError
-	if errors.As(err, &e) {
-		return !slices.Contains([]uint16{1040, 1053, 1129, 1203, 1226, 1290, 1836, 1927, 3168, 3169}, e.Number)
-	}
-	var verify *tls.CertificateVerificationError
-	for _, no := range []error{
-		mysql.ErrNoTLS, mysql.ErrOldPassword, mysql.ErrNativePassword, mysql.ErrCleartextPassword,
-		mysql.ErrUnknownPlugin,
-	} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return errors.As(err, &verify) || err.Error() == "sql: database is closed"
 }
 
 // wait returns when the call is answered, or at the end of ctx, or when the client is closed. In

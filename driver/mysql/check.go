@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 
 	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/migrations"
 )
 
 // check implements [driver.Checker].
@@ -34,7 +38,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 		return found, err
 	}
 	found = append(found, set)
-	if set.State == driver.Fine {
+	if set.State == driver.Fine || set.State == driver.Unseen {
 		rights, err := p.rights(ctx)
 		if err != nil {
 			return found, err
@@ -58,21 +62,28 @@ func (p *pool) variables(ctx context.Context) (map[string]string, error) {
 	return is, nil
 }
 
+// serverVersion says which server it is: MariaDB may put the version of MySQL that its replication
+// speaks before its own, and others that speak MySQL's protocol name themselves behind theirs.
 func serverVersion(is map[string]string) driver.Finding {
 	f := driver.Finding{About: "version"}
-	least, name := [3]int{8, 0, 29}, "MySQL"
-	if strings.Contains(is["version"], "MARIADB") {
-		least, name = [3]int{10, 6, 0}, "MariaDB"
+	least, name, version := [3]int{8, 0, 29}, "MySQL", is["version"]
+	if strings.Contains(version, "MARIADB") {
+		least, name, version = [3]int{10, 6, 0}, "MariaDB", strings.TrimPrefix(version, "5.5.5-")
 	}
 	var have [3]int
-	fmt.Sscanf(is["version"], "%d.%d.%d", &have[0], &have[1], &have[2])
+	if n, _ := fmt.Sscanf(version, "%d.%d.%d", &have[0], &have[1], &have[2]); n < 3 {
+		f.State, f.Found = driver.Unseen, "the server does not say its version"
+		f.Advice = fmt.Sprintf("see that it is MySQL %d.%d.%d, MariaDB 10.6, or newer", least[0], least[1], least[2])
+		return f
+	}
 	f.Found = fmt.Sprintf("%s %d.%d.%d", name, have[0], have[1], have[2])
-	for i := range have {
-		if have[i] != least[i] {
-			if have[i] < least[i] {
-				f.State, f.Advice = driver.Wrong, fmt.Sprintf("%s has to be %d.%d.%d or newer", name, least[0], least[1], least[2])
-			}
-			break
+	if slices.Compare(have[:], least[:]) < 0 {
+		f.State, f.Advice = driver.Wrong, fmt.Sprintf("%s has to be %d.%d.%d or newer", name, least[0], least[1], least[2])
+	}
+	for _, other := range []string{"TIDB", "VITESS", "OCEANBASE", "POLARDB-X"} {
+		if strings.Contains(version, other) {
+			f.State, f.Found = driver.Wrong, strings.ToLower(version)
+			f.Advice = "use MySQL or MariaDB: this server only speaks their protocol, and has no stored procedures as they have"
 		}
 	}
 	return f
@@ -141,7 +152,7 @@ func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	case errors.Is(err, errOtherSchema):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "run programs of one version of dlock on a database"
 	case lacksRight(err):
-		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "GRANT EXECUTE on the database; docs/mysql.md has all that is needed"
+		f.State, f.Found, f.Advice = driver.Unseen, "the user may not ask for its number", "GRANT what rights names as missing"
 	case errors.As(err, &e):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "docs/mysql.md says what the database needs"
 	default:
@@ -150,38 +161,79 @@ func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	return f, nil
 }
 
-// rights tries, on no row at all, what the procedures do.
+// rights tries, on no row at all, what the procedures do, and calls them with arguments that none
+// of them has: a server looks for the right to call one first.
 func (p *pool) rights(ctx context.Context) (driver.Finding, error) {
 	f := driver.Finding{About: "rights", Found: "the user may do what the procedures do"}
 	var missing []string
-	for _, table := range []string{"dlock_requests", "dlock_locks"} {
-		for _, try := range []struct{ right, stmt string }{
-			{"SELECT", "SELECT name FROM " + table + " LIMIT 0"},
-			{"INSERT", "INSERT INTO " + table + " SELECT * FROM " + table + " LIMIT 0"},
-			{"UPDATE", "UPDATE " + table + " SET name = name LIMIT 0"},
-			{"DELETE", "DELETE FROM " + table + " LIMIT 0"},
-		} {
-			if table == "dlock_locks" && try.right == "DELETE" {
-				continue // for clean-up alone
-			}
-			_, err := p.ask(ctx, callTimeout, try.stmt)
-			var e *mysql.MySQLError
-			switch {
-			case err == nil:
-			case !lacksRight(err):
-				return f, explain(err)
-			case errors.As(err, &e) && strings.HasPrefix(e.Message, "SELECT") && try.right != "SELECT":
-				// SELECT is what is missing, which has been said
-			default:
-				missing = append(missing, try.right+" ON "+table)
+	err := p.session(ctx, func(do func(string) (results, error)) error {
+		procedures, err := procedures()
+		if err != nil {
+			return err
+		}
+		var denied []string
+		for _, name := range procedures {
+			switch _, err := do("CALL " + name + "(0" + strings.Repeat(", 0", 30) + ")"); {
+			case lacksRight(err):
+				denied = append(denied, "EXECUTE ON PROCEDURE "+name)
+			case !lacksSchema(err):
+				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
+		if len(denied) == len(procedures) {
+			denied = []string{"EXECUTE"}
+		}
+		missing = denied
+		for _, table := range []string{"dlock_requests", "dlock_locks"} {
+			for _, try := range []struct{ right, stmt string }{
+				{"SELECT", "SELECT name FROM " + table + " LIMIT 0"},
+				{"INSERT", "INSERT INTO " + table + " SELECT * FROM " + table + " LIMIT 0"},
+				{"UPDATE", "UPDATE " + table + " SET name = name LIMIT 0"},
+				{"DELETE", "DELETE FROM " + table + " LIMIT 0"},
+			} {
+				if table == "dlock_locks" && try.right == "DELETE" {
+					continue // for clean-up alone
+				}
+				_, err := do(try.stmt)
+				var e *mysql.MySQLError
+				switch {
+				case err == nil:
+				case !lacksRight(err):
+					return err
+				case errors.As(err, &e) && strings.HasPrefix(e.Message, "SELECT") && try.right != "SELECT":
+					// SELECT is what is missing, which has been said
+				default:
+					missing = append(missing, try.right+" ON "+table)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return f, explain(err)
 	}
 	if len(missing) > 0 {
 		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
 		f.Advice = "GRANT them to the user; docs/mysql.md has the lines"
 	}
 	return f, nil
+}
+
+// procedures are the names of those that the migrations make.
+func procedures() ([]string, error) {
+	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
+	var names []string
+	for _, f := range files {
+		text, err := migrations.Files.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(string(text), "CREATE PROCEDURE") {
+			_, name, _ := strings.Cut(strings.TrimSuffix(path.Base(f), ".up.sql"), "_")
+			names = append(names, name)
+		}
+	}
+	return names, err
 }
 
 // cleanupEvents says whether an event that calls for clean-up is run.

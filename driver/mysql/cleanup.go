@@ -19,6 +19,9 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 	if unused < 0 {
 		return 0, fmt.Errorf("%w: the time is negative", driver.ErrInvalid)
 	}
+	if db == nil {
+		return 0, errNoPool
+	}
 	p := &pool{db: db}
 	if err := p.checkSchema(ctx); err != nil {
 		return 0, explain(err)
@@ -26,7 +29,7 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 	begun := time.Now() // of a batch
 	for total := 0; ; begun = time.Now() {
 		a, err := p.ask(ctx, migrationTime, statement("cleanup", unused, batch))
-		for collided(err) && time.Since(begun) < patience {
+		for kindOf(err, true) == collided && time.Since(begun) < patience {
 			a, err = p.ask(ctx, migrationTime, statement("cleanup", unused, batch))
 		}
 		if err != nil {

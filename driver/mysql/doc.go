@@ -100,7 +100,11 @@
 //     again when it deletes the row. So whichever of the two comes first is right, and the other
 //     sees it.
 //   - break: ends the hold with a token, at once (by force) or for renewals.
-//   - inspect: returns the queue.
+//   - inspect: returns the queue, in pieces of 1000 requests, each in a CALL of its own. The first
+//     grants. list returns the names that have requests, 5000 with each CALL.
+//   - ended: reads which requests of a client were ended by force in the last 10 s. A client that
+//     holds something asks twice a second. An answer that is lost is followed by the next; who
+//     cannot ask for 10 s learns of it from its renewal.
 //   - look: reads without locks, once for each client, however many of its requests wait. It
 //     returns which of them were granted, and what they have left, and who is ahead of the first
 //     who waits in one queue. expired, once a second, returns
@@ -194,6 +198,15 @@
 // called a procedure while it was dropped call it on: who waits there may be granted once more, as
 // before the change.
 //
+// # What is sent in one piece
+//
+// No statement is longer than the server's max_allowed_packet, which the client asks for with the
+// schema: renewals of 10,000 at most, what travels together, and bells are cut to fit. It has to
+// be 8 kB, for one request with the longest names. A transaction renews 10,000 requests, keeps
+// 5000 alive, does 64 calls, removes 500 of the dead or grants 500 who wait, at most. What a call
+// granted is named in its reply as far as half a packet, or 32 kB, has room; others find their
+// grant by a look. No row of an answer is longer than 3 kB.
+//
 // # What is lost, repeated or late
 //
 //   - A reply is lost, a COMMIT's too; the connection is killed, or the query alone (1317); or its
@@ -214,8 +227,13 @@
 //     record (1020): the procedure rolled back all of it, and is called again.
 //   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row
 //     or the table after 2 s.
-//   - An outage: a call is sent for 10 s. For a request that stands in the queue, as its client was
-//     told, it is sent for that request's TTL, if that is longer.
+//   - An outage: a call is sent for 10 s. For a request that stands in the queue, as the server
+//     said, it is sent for that request's TTL, if that is longer.
+//   - The server answers, and refuses for a time (too many connections, read-only, a full disk, a
+//     Galera node that is not ready): as in an outage. But who stands in the queue waits until its
+//     context ends. errors.go sorts all errors: whether another transaction was in the way, nothing
+//     was done, that is unknown, or it is final. Each copy goes on another connection, which may
+//     lead to another member.
 //   - The session's clock was stopped (SET timestamp): it runs during the CALL, and stands
 //     afterwards where it stood.
 //   - A reply that names who was granted is lost: its client makes its waiters of that name ask. A

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 var (
@@ -15,6 +17,12 @@ var (
 		"run dlock migrate, open it once with ?migrate=true, call mysql.Migrate, or apply the files of package migrations")
 	errBinlog = errors.New("the server writes its binary log by statement, with which READ COMMITTED " +
 		"transactions cannot write: set binlog_format to ROW or MIXED")
+	errNoPool = fmt.Errorf("%w pool: it is nil; want one of github.com/go-sql-driver/mysql", driver.ErrInvalid)
+	errHides  = fmt.Errorf("%w pool: it shows one result set of an answer that has two, as a wrapper around "+
+		"github.com/go-sql-driver/mysql does whose rows lack NextResultSet (driver.RowsNextResultSet): "+
+		"give dlock a pool without that wrapper", driver.ErrInvalid)
+	errPacket = fmt.Errorf("%w: max_allowed_packet is less than the %d bytes that dlock needs: "+
+		"set it to that at least, on the server or in the pool's DSN", driver.ErrUnsupported, leastPacket)
 )
 
 // errOtherSchema matches [driver.ErrUnsupported].
@@ -28,9 +36,174 @@ func (*otherSchema) Error() string { return "the database has the schema of anot
 // Is matches [driver.ErrUnsupported].
 func (*otherSchema) Is(target error) bool { return target == driver.ErrUnsupported }
 
+// kind is what an error says about the statement that it answers.
+type kind int
+
+const (
+	// unknown: it may have been executed. The same call is sent again, which is safe.
+	unknown kind = iota
+	// collided: another transaction was in the way, and the procedure rolled back. Sent again soon,
+	// it may succeed.
+	collided
+	// later: it was refused before it did anything, for a time. It is sent again, on a connection
+	// of its own, which may lead to another member: behind one address there may be several.
+	later
+	// never: it was refused, and would be again.
+	never
+)
+
+// String names the kind.
+func (k kind) String() string { return [...]string{"unknown", "collided", "later", "never"}[k] }
+
+// kinds are those of the errors of servers, and of proxies before them, by number. Others are
+// sorted by their SQL state. Whatever comes instead of a connection is later, unless it is never.
+var kinds = map[uint16]kind{
+	1020: collided, // the record has changed since it was read
+	1062: collided, // duplicate key
+	1205: collided, // the wait for a row took too long
+	1213: collided, // deadlock; Galera: another node's transaction came first
+	3101: collided, // group replication: the same, at COMMIT
+	3572: collided, // a row is locked, and it was not to wait
+
+	1040: later, // too many connections
+	1203: later, // … of this user
+	1226: later, // … or statements of this user
+	1461: later, // too many prepared statements, of whatever else uses the server
+	1129: later, // the host is blocked, until its errors are flushed
+	1290: later, // read-only, as before and after a failover, and when super_read_only is set
+	1836: later, // read-only
+	1874: later, // InnoDB is read-only: a reader of Aurora
+	1792: later, // the transaction is read-only: a proxy that splits reads and writes
+	1223: later, // a read lock is in the way, in this session
+	1099: later, // a table is locked for reading, in this session
+	1100: later, // a table was not locked, and others are, in this session
+	3032: later, // offline mode
+	3168: later, // the server is not available
+	1047: later, // Galera: the node is not ready for applications
+
+	1053: unknown, // shutdown is in progress
+	1317: unknown, // the query was killed
+	1927: unknown, // the connection was killed (MariaDB)
+	3169: unknown, // the session was killed
+	1969: unknown, // its time was over (MariaDB: max_statement_time)
+	3024: unknown, // its time was over (MySQL: max_execution_time)
+	4031: unknown, // the server closed a connection that was idle
+	1158: unknown, // the network, four ways: error and timeout of reading and of writing
+	1159: unknown,
+	1160: unknown,
+	1161: unknown,
+	1021: unknown, // the disk is full
+	1114: unknown, // the table is full
+	1026: unknown, // a file cannot be written
+	1030: unknown, // an error of the engine
+	1037: unknown, // out of memory, four ways
+	1038: unknown,
+	1041: unknown,
+	1135: unknown, // … for a thread
+	1206: unknown, // too many row locks for the buffer pool
+	1637: unknown, // too many transactions at a time
+	1180: unknown, // COMMIT failed
+	3100: unknown, // a hook of group replication failed, at COMMIT
+	1105: unknown, // any (Vitess and others: a member is not available)
+	9001: unknown, // ProxySQL: no connection to a server in time; TiDB: no placement driver
+
+	1153: never, // a packet is too large
+	1665: never, // a binary log of statements
+	1044: never, // a right is missing: on the database, a table, a column, anywhere, a procedure
+	1142: never,
+	1143: never,
+	1227: never,
+	1370: never,
+	1045: never, // user or password
+	1698: never,
+	1130: never, // the host may not connect
+	1251: never, // the way to authenticate, two ways
+	1524: never,
+	1820: never, // the password has expired, two ways
+	1862: never,
+	3118: never, // the account is locked, three ways
+	3955: never,
+	4151: never,
+	3159: never, // TLS is required
+	1049: never, // there is no such database
+	1146: never, // … table
+	1305: never, // … procedure
+	1318: never, // a procedure has other parameters
+	1193: never, // … variable
+}
+
+// states are the kinds of all other errors of servers, by the class of their SQL state: not
+// supported, bad data, constraints, authorization, syntax and access. Those of a class that is not
+// here are unknown.
+var states = map[string]kind{"0A": never, "22": never, "23": never, "28": never, "42": never}
+
+// library are the errors of the client library that are final, or that say that nothing was sent.
+var library = []error{
+	mysql.ErrNoTLS, mysql.ErrOldPassword, mysql.ErrNativePassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin,
+	mysql.ErrOldProtocol, mysql.ErrPktTooLarge, errSchema, errOtherSchema, errHides, errPacket,
+}
+
+// kindOf sorts an error. reached says that the server was reached before: then a certificate that
+// is not accepted, or a server without TLS, is so for a time, as while certificates are replaced.
+func kindOf(err error, reached bool) kind {
+	var e *mysql.MySQLError
+	var verify *tls.CertificateVerificationError
+	k, notSent := unknown, kit.WasNotSent(err)
+	switch {
+	case errors.As(err, &e):
+		known := false
+		if k, known = kinds[e.Number]; !known {
+			k = states[string(e.SQLState[:2])]
+		}
+		if notSent && k != never {
+			k = later
+		}
+		return k
+	case errors.As(err, &verify), errors.Is(err, mysql.ErrNoTLS):
+		if reached {
+			return later
+		}
+		return never
+	case slices.ContainsFunc(library, func(no error) bool { return errors.Is(err, no) }):
+		return never
+	case notSent && err.Error() == "sql: database is closed": // package sql has no name for it
+		return never
+	case notSent:
+		return later
+	}
+	return unknown
+}
+
+// refused reports whether an error is the server's own, and not final: it is there, and will do
+// again what it refuses now.
+func refused(err error) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && kindOf(err, true) != never
+}
+
+// outcomeOf says what an error tells about a statement.
+func outcomeOf(err error, reached bool) kit.Outcome {
+	if err == nil {
+		return kit.Answered
+	}
+	switch kindOf(err, reached) {
+	case never:
+		return kit.Answered
+	case later, collided:
+		return kit.NotDone
+	}
+	return kit.Unknown
+}
+
+// reached reports whether the server was reached before, and had dlock's schema.
+func (p *pool) reached() bool { return p.packet.Load() > 0 }
+
 // explain says what a user can do about an error of the server.
 func explain(err error) error {
 	var e *mysql.MySQLError
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return fmt.Errorf("%w: %w", errPacket, err)
+	}
 	if !errors.As(err, &e) {
 		return err
 	}
@@ -43,10 +216,22 @@ func explain(err error) error {
 	switch e.Number {
 	case 1665:
 		return fmt.Errorf("%w: %w", errBinlog, err)
-	case 1290, 1836:
+	case 1153:
+		return fmt.Errorf("%w: %w", errPacket, err)
+	case 1290, 1836, 1874, 1792:
 		return fmt.Errorf("the server is read-only: %w", err)
+	case 1047:
+		return fmt.Errorf("the node is not part of its Galera cluster now: %w", err)
+	case 1040, 1203, 1226:
+		return fmt.Errorf("the server takes no more connections or statements for now: %w", err)
 	}
 	return err
+}
+
+// tooLarge reports whether a statement is longer than a packet may be.
+func tooLarge(err error) bool {
+	var e *mysql.MySQLError
+	return errors.Is(err, mysql.ErrPktTooLarge) || errors.Is(err, errPacket) || errors.As(err, &e) && e.Number == 1153
 }
 
 // lacksRight reports whether the server refused the user something.

@@ -11,39 +11,53 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Inspect implements [driver.Backend].
+const (
+	inspectPage = 1000 // requests in one answer: each may have some 2 kB
+	listPage    = 5000 // names in one answer
+)
+
+// Inspect implements [driver.Backend]. A long queue is read in pieces, each in a statement of its
+// own: who comes or goes meanwhile may be there or not.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	c := newCall("inspect", b.prefix, bin(name), driver.ID{}, b.window())
-	if err := b.ask(ctx, name, c); err != nil {
-		return driver.Queue{}, err
-	}
-	last, err := c.sets.single(2)
-	if err != nil {
-		return driver.Queue{}, err
-	}
-	if err := whole(c.sets[0], last[1]); err != nil {
-		return driver.Queue{}, err
+	if b.life.Over() {
+		return driver.Queue{}, driver.ErrClosed
 	}
 	var q driver.Queue
-	for _, row := range c.sets[0] {
-		e, err := parseEntry(name, row)
+	for after := null; ; {
+		c := newCall("inspect", b.prefix, bin(name), driver.ID{}, b.window(), after, inspectPage)
+		if err := b.ask(ctx, name, c); err != nil {
+			return driver.Queue{}, err
+		}
+		last, err := c.sets.single(2)
 		if err != nil {
 			return driver.Queue{}, err
 		}
-		if e.Join() {
-			q.Joins = append(q.Joins, e)
-		} else {
-			q.Arrivals = append(q.Arrivals, e)
+		page := c.sets[0]
+		if err := whole(page, last[1]); err != nil {
+			return driver.Queue{}, err
+		}
+		for _, row := range page {
+			e, place, err := parseEntry(name, row)
+			if err != nil {
+				return driver.Queue{}, err
+			}
+			if after = place; e.Join() {
+				q.Joins = append(q.Joins, e)
+			} else {
+				q.Arrivals = append(q.Arrivals, e)
+			}
+		}
+		if len(page) < inspectPage {
+			return q, nil
 		}
 	}
-	return q, nil
 }
 
 // parseEntry reads a row of dlock_inspect: id, owner, client, shared, permits, token, ttl, fixed,
-// broken, left, age, label.
-func parseEntry(name string, row []string) (*driver.Entry, error) {
-	if len(row) != 12 {
-		return nil, fmt.Errorf("unexpected request %q", row)
+// broken, left, age, label, place.
+func parseEntry(name string, row []string) (e *driver.Entry, place number, err error) {
+	if len(row) != 13 {
+		return nil, "", fmt.Errorf("unexpected request %q", row)
 	}
 	var errs []error
 	num := func(i int) int64 {
@@ -58,7 +72,7 @@ func parseEntry(name string, row []string) (*driver.Entry, error) {
 	label, err := hex.DecodeString(row[11])
 	errs = append(errs, err)
 	us := time.Microsecond
-	e := &driver.Entry{Broken: num(8) != 0, Left: time.Duration(num(9)) * us, Age: time.Duration(num(10)) * us}
+	e = &driver.Entry{Broken: num(8) != 0, Left: time.Duration(num(9)) * us, Age: time.Duration(num(10)) * us}
 	e.Request = driver.Request{
 		Name: name, ID: id(0), Owner: id(1), Client: id(2), Limit: int(num(4)), Token: driver.Token(num(5)),
 		TTL: time.Duration(num(6)) * us, Fixed: num(7) != 0, Label: string(label),
@@ -66,11 +80,15 @@ func parseEntry(name string, row []string) (*driver.Entry, error) {
 	if num(3) != 0 {
 		e.Mode = driver.Shared
 	}
-	return e, errors.Join(errs...)
+	place = number(strconv.FormatInt(num(12), 10))
+	return e, place, errors.Join(errs...)
 }
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	if b.life.Over() {
+		return driver.ErrClosed
+	}
 	c := newCall("break", b.prefix, bin(name), t, force, driver.ID{}, b.window())
 	if err := b.ask(ctx, name, c); err != nil {
 		return err
@@ -87,28 +105,33 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	return nil
 }
 
-// List implements [driver.Lister].
+// List implements [driver.Lister]. Many names are read in pieces.
 func (b *Backend) List(ctx context.Context) ([]string, error) {
-	c := newCall("list", b.prefix)
-	if err := b.ask(ctx, "", c); err != nil {
-		return nil, err
-	}
-	last, err := c.sets.single(1)
-	if err != nil {
-		return nil, err
-	}
-	if err := whole(c.sets[0], last[0]); err != nil {
-		return nil, err
-	}
 	var names []string
-	for _, row := range c.sets[0] {
-		name, err := hex.DecodeString(row[0])
+	for after := ""; ; after = names[len(names)-1] {
+		c := newCall("list", b.prefix, bin(after), listPage)
+		if err := b.ask(ctx, "", c); err != nil {
+			return nil, err
+		}
+		last, err := c.sets.single(1)
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, string(name))
+		page := c.sets[0]
+		if err := whole(page, last[0]); err != nil {
+			return nil, err
+		}
+		for _, row := range page {
+			name, err := hex.DecodeString(row[0])
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, string(name))
+		}
+		if len(page) < listPage {
+			return names, nil
+		}
 	}
-	return names, nil
 }
 
 // ask sends a call that leaves nothing to clean up.

@@ -20,6 +20,9 @@ import (
 // interrupted, and refuses the schema of a newer version. Several at once wait for each other. The
 // user needs CREATE, DROP, CREATE VIEW and CREATE ROUTINE; at run time it needs none of them.
 func Migrate(ctx context.Context, db *sql.DB) error {
+	if db == nil {
+		return errNoPool
+	}
 	return (&pool{db: db}).migrate(ctx)
 }
 
@@ -40,6 +43,23 @@ func (p *pool) migrate(ctx context.Context) error {
 // onOne runs f with one connection, whose statements do executes, and while which no other
 // migration of the database goes on.
 func (p *pool) onOne(ctx context.Context, f func(do func(stmt string) (results, error)) error) error {
+	return p.session(ctx, func(do func(string) (results, error)) error {
+		// The lock ends with the connection.
+		sets, err := do("SELECT GET_LOCK(CONCAT('dlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 50)")
+		if err != nil {
+			return err
+		}
+		if row, err := sets.single(1); err != nil || row[0] != "1" {
+			return errors.New("another migration of this database goes on for almost a minute")
+		}
+		return f(do)
+	})
+}
+
+// session runs f with one connection, whose statements do executes: with settings that make them
+// mean the same everywhere, such as that transactions may write, whatever the server's defaults
+// are.
+func (p *pool) session(ctx context.Context, f func(do func(stmt string) (results, error)) error) error {
 	within, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := p.db.Conn(within)
@@ -55,20 +75,13 @@ func (p *pool) onOne(ctx context.Context, f func(do func(stmt string) (results, 
 		return sets, plain(ctx, err, migrationTime)
 	}
 	for _, set := range []string{ // procedures keep the sql_mode of their creation
-		"SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION completion_type = 0, SESSION autocommit = 1, SESSION lock_wait_timeout = 50",
+		"SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION completion_type = 0, SESSION autocommit = 1, SESSION lock_wait_timeout = 50, " +
+			"SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0",
 		"SET SESSION TRANSACTION READ WRITE",
 	} {
 		if _, err := do(set); err != nil {
 			return err
 		}
-	}
-	// The lock ends with the connection.
-	sets, err := do("SELECT GET_LOCK(CONCAT('dlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 50)")
-	if err != nil {
-		return err
-	}
-	if row, err := sets.single(1); err != nil || row[0] != "1" {
-		return errors.New("another migration of this database goes on for almost a minute")
 	}
 	return f(do)
 }

@@ -1,12 +1,10 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -30,6 +28,7 @@ func init() {
 // settings are what a URL says.
 type settings struct {
 	config   *mysql.Config
+	tls      *driver.TLS // nil: no TLS
 	poolSize int
 	migrate  bool
 	o        Options
@@ -64,6 +63,15 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 
 // open makes the pool. It does not reach the server yet.
 func (s *settings) open() (*sql.DB, error) {
+	if s.tls != nil {
+		err := s.config.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) (err error) {
+			c.TLS, err = s.tls.Config(c.Addr)
+			return err
+		}))
+		if err != nil {
+			return nil, err
+		}
+	}
 	connector, err := mysql.NewConnector(s.config)
 	if err != nil {
 		return nil, err
@@ -104,21 +112,19 @@ func parse(c driver.Config) (*settings, error) {
 	if database == "" || strings.Contains(database, "/") {
 		return nil, bad("the path names the database: %s://user:password@host:3306/database", u.Scheme)
 	}
-	s := &settings{config: mysql.NewConfig(), o: Options{Prefix: c.Prefix, Identity: addr + "/" + database}}
+	s := &settings{config: mysql.NewConfig(), o: Options{Prefix: c.Prefix}}
 	s.config.Net, s.config.Addr, s.config.DBName, s.config.User = "tcp", addr, database, u.User.Username()
 	s.config.Passwd, _ = u.User.Password()
 	s.config.Logger = &mysql.NopLogger{}
-	// so that no call has to set them
-	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2"}
+	// so that no call has to set them; and whole answers, whatever the server's default is
+	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2", "sql_select_limit": "18446744073709551615"}
 	p := c.Params()
 	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
 	s.poolSize = p.Int("pool_size", 32)
 	s.migrate = p.Bool("migrate", false)
 	s.o.GrantWindow = p.Duration("grant_window", time.Second)
 	if strings.HasSuffix(u.Scheme, "s") {
-		host, _, _ := net.SplitHostPort(addr)
-		s.config.TLS = p.TLS()
-		s.config.TLS.ServerName = cmp.Or(s.config.TLS.ServerName, host)
+		s.tls = p.TLS()
 	}
 	if err := p.Err(); err != nil {
 		return nil, err

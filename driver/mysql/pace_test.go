@@ -1,12 +1,13 @@
 package mysql
 
 import (
+	"database/sql"
 	"testing"
 	"time"
 )
 
 func TestWindowFollowsTheServer(t *testing.T) {
-	b, err := New(nil, Options{})
+	b, err := New(&sql.DB{}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -257,7 +257,7 @@ func (b *Backend) readExpired(client driver.ID) {
 // keepAlive keeps alive what the client has waiting, and removes some of the dead. It reports false
 // if the server has less than n of what waits: some was granted or dropped.
 func (b *Backend) keepAlive(client driver.ID, n int) bool {
-	a, err := b.pool.ask(b.life.Context(), callTimeout, statement("keep", client))
+	a, err := b.pool.ask(b.life.Context(), callTimeout+time.Duration(n)*renewTime, statement("keep", client))
 	if err != nil {
 		return true
 	}

@@ -24,6 +24,7 @@ type pool struct {
 	looks   pace         // of what polls read
 	calls   pace         // of what is written for names
 	checked atomic.Bool  // the schema was seen to be this driver's
+	packet  atomic.Int64 // the server's max_allowed_packet; 0: not known yet
 	asking  atomic.Int32 // statements that have a connection, or want one
 	// why the server did not answer the last statement; nil: it did
 	failure atomic.Pointer[error]

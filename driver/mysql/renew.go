@@ -13,15 +13,22 @@ import (
 
 const (
 	renewMax = 10_000 // renewals in one statement
-	// renewTime is what each renewal adds to the time that its statement has. So a slow server is
-	// not asked for all of them again while it is at it.
+	idSize   = 35     // of an ID in it
+	// renewTime is what each renewal, or sign of life, adds to the time that its statement has. So
+	// a slow server is not asked for all of them again while it is at it.
 	renewTime = 500 * time.Microsecond
 )
 
 // Renew implements [driver.Backend]. It sends one statement for each TTL, and each ten thousand
-// requests.
+// requests, or as many as a packet has room for.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
+	if b.life.Over() {
+		for i := range res {
+			res[i].Err = driver.ErrClosed
+		}
+		return res
+	}
 	order := make([]int, len(rs)) // by TTL, then ID: so two statements lock rows in the same order
 	for i := range order {
 		order[i] = i
@@ -29,37 +36,42 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	slices.SortFunc(order, func(i, j int) int {
 		return cmp.Or(cmp.Compare(rs[i].TTL, rs[j].TTL), slices.Compare(rs[i].ID[:], rs[j].ID[:]))
 	})
+	most := min(renewMax, b.pool.room()/idSize)
 	for len(order) > 0 {
 		ttl, n := rs[order[0]].TTL, 1
-		for n < min(len(order), renewMax) && rs[order[n]].TTL == ttl {
+		for n < min(len(order), most) && rs[order[n]].TTL == ttl {
 			n++
 		}
-		b.renew(ctx, rs, order[:n], ttl, res)
+		err := b.renew(ctx, rs, order[:n], ttl, res)
+		if less := b.pool.room() / idSize; tooLarge(err) && less < n {
+			most = less
+			continue
+		}
 		order = order[n:]
 	}
 	return res
 }
 
 // renew renews the requests at these places, all of one TTL.
-func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, ttl time.Duration, res []driver.Renewal) {
+func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, ttl time.Duration, res []driver.Renewal) error {
 	ids := make([]string, len(which))
 	for i, at := range which {
 		ids[i] = rs[at].ID.String()
 	}
-	c := newCall("renew", bin(`["`+strings.Join(ids, `","`)+`"]`), len(ids), ttl)
+	c := newCall("renew", quoted(`["`+strings.Join(ids, `","`)+`"]`), len(ids), ttl)
 	c.timeout += time.Duration(len(ids)) * renewTime
 	if err := b.sendAlone(ctx, c); err != nil {
 		for _, at := range which {
 			res[at].Err = explain(err)
 		}
-		return
+		return err
 	}
 	waits, all, err := parseRenewals(c.sets)
 	if err != nil {
 		for _, at := range which {
 			res[at].Err = err
 		}
-		return
+		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,6 +89,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, t
 			}
 		}
 	}
+	return nil
 }
 
 // parseRenewals reads the answer to dlock_renew: that all were renewed, or, by ID, of what stands,

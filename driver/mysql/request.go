@@ -12,11 +12,13 @@ type request struct {
 	kit.Request
 	place int64         // in the queue, while it waits; 0: not known
 	ahead driver.ID     // who stands there before it, if that is another client's; zero: not known
+	ended bool          // by force, and that was reported
 	grant *driver.Grant // the reply to another call granted it, or a poll found it granted
 }
 
 // holds records a proof that the request holds, by a call that was sent at that time. b.mu is held.
 func (b *Backend) holds(m *request, sentAt time.Time) {
+	b.watchEnds()
 	if !m.Granted() && m.Mode == driver.Exclusive && b.requests.Has(m) {
 		b.exclusive[m.Name]++
 	}

@@ -23,6 +23,9 @@ import (
 // holds are lost. It refuses the schema of a newer version. The user needs SELECT, DROP and ALTER
 // ROUTINE; without force what CREATE needs too, should it have to undo what it began.
 func Revert(ctx context.Context, db *sql.DB, force bool) error {
+	if db == nil {
+		return errNoPool
+	}
 	p := &pool{db: db}
 	return mayNotRevert(p.onOne(ctx, func(do func(string) (results, error)) error { return revertOn(do, force) }))
 }

@@ -15,10 +15,10 @@ const (
 	// schema is the number of the last migration that this driver knows. It works with no other
 	// schema. A later migration that changes what a procedure means gives it other parameters. Then
 	// the server refuses the calls of clients that run, and these ask for the number again.
-	schema = 19
+	schema = 20
 	// oldest is the first schema that later migrations lead on from. Those before it were never
 	// released, and their files were others.
-	oldest = 19
+	oldest = 20
 )
 
 // checkSchema returns an error unless the schema is this driver's own. An older or a newer one may
@@ -27,11 +27,14 @@ func (p *pool) checkSchema(ctx context.Context) error {
 	if p.checked.Load() {
 		return nil
 	}
-	have, err := version(p.ask(ctx, callTimeout, statement("version")))
+	a, err := p.ask(ctx, callTimeout, statement("version"))
+	have, err := version(a, err)
 	var e *mysql.MySQLError
 	switch {
 	case err == nil:
-		err = mismatch(have, oldest, schema)
+		if err = mismatch(have, oldest, schema); err == nil {
+			err = p.readPacket(a.sets)
+		}
 	case !errors.As(err, &e):
 		err = &kit.NotSent{Err: err}
 	}
@@ -58,6 +61,32 @@ func mismatch(have, oldest, need int) error {
 	return nil
 }
 
+// leastPacket is what max_allowed_packet has to be at least. The greatest statement for one request
+// has half of that.
+const leastPacket = 8192
+
+// readPacket reads from the answer to dlock_version how long a statement may be.
+func (p *pool) readPacket(sets results) error {
+	if len(sets) < 2 {
+		return errHides
+	}
+	row, err := sets.single(1)
+	if err != nil {
+		return err
+	}
+	most, err := strconv.ParseInt(row[0], 10, 64)
+	if err == nil && most < leastPacket {
+		err = errPacket
+	}
+	p.packet.Store(most)
+	return err
+}
+
+// room returns how many bytes the greatest argument of a statement may have.
+func (p *pool) room() int {
+	return int(max(p.packet.Load(), leastPacket)) - leastPacket/2
+}
+
 // version reads the answer to dlock_version: the number of the last migration that was applied. It
 // is 0 if there is no such procedure.
 func version(a answer, err error) (int, error) {
@@ -68,7 +97,10 @@ func version(a answer, err error) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	row, err := a.sets.single(1)
+	if len(a.sets) == 0 {
+		return 0, errHides
+	}
+	row, err := a.sets[:1].single(1)
 	if err != nil {
 		return 0, err
 	}

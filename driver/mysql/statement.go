@@ -16,8 +16,14 @@ type bin []byte
 // text is an argument for people.
 type text string
 
-// quoted is an argument of letters, digits, commas and semicolons.
+// quoted is an argument of letters, digits, brackets, commas, semicolons and double quotes.
 type quoted string
+
+// number is an argument of digits, or null.
+type number string
+
+// null is SQL's NULL.
+const null number = "NULL"
 
 // statement returns CALL dlock_<procedure>(args…). Numbers and hexadecimal digits mean the same in
 // every sql_mode and character set, need no placeholders, and can hold no SQL. Without placeholders
@@ -36,6 +42,8 @@ func statement(procedure string, args ...any) string {
 			s.WriteString("_utf8mb4 X'" + hex.EncodeToString([]byte(a)) + "'")
 		case quoted:
 			s.WriteString("'" + string(a) + "'")
+		case number:
+			s.WriteString(string(a))
 		case time.Duration:
 			s.WriteString(strconv.FormatInt(a.Microseconds(), 10))
 		case int:

@@ -103,7 +103,7 @@ func (j *joiner) another(p *pool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.timer = nil
-	if ts := j.take(); len(ts) > 0 {
+	if ts := j.take(p.room()); len(ts) > 0 {
 		j.calls++
 		go j.run(p, ts)
 	}
@@ -119,18 +119,25 @@ func (j *joiner) run(p *pool, ts []*travel) {
 func (j *joiner) finish(p *pool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if ts := j.take(); len(ts) > 0 {
+	if ts := j.take(p.room()); len(ts) > 0 {
 		go j.run(p, ts)
 		return
 	}
 	j.calls--
 }
 
-// take returns what is sent next, the urgent ones first. j.mu is held.
-func (j *joiner) take() []*travel {
+// take returns what is sent next, the urgent ones first: so many that their text has room bytes at
+// most, but at least one. j.mu is held.
+func (j *joiner) take(room int) []*travel {
 	var ts []*travel
 	for _, from := range []*[]*travel{&j.urgent, &j.ordinary} {
-		n := min(len(*from), maxTogether-len(ts))
+		n := 0
+		for n < min(len(*from), maxTogether-len(ts)) {
+			if room -= len((*from)[n].c.simple.text); room < 0 && len(ts)+n > 0 {
+				break
+			}
+			n++
+		}
 		ts = append(ts, (*from)[:n]...)
 		*from = slices.Delete(*from, 0, n)
 	}
@@ -170,7 +177,7 @@ func (p *pool) together(ts []*travel) {
 		case done:
 			t.sets, t.sent = t.c.simple.answer(token), sent
 			continue
-		case err == nil, outcomeOf(err) == kit.Answered && !errors.Is(err, errSchema) && !errors.Is(err, errOtherSchema):
+		case err == nil, outcomeOf(err, p.reached()) == kit.Answered && !errors.Is(err, errSchema) && !errors.Is(err, errOtherSchema):
 			t.err = errAlone
 			t.c.doubt.Add(-1)
 		default:

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -21,6 +22,7 @@ import (
 // scripted is a server that answers statements as a test tells it, each after a while.
 type scripted struct {
 	takes  time.Duration
+	packet int // max_allowed_packet; 0: 16 MB
 	answer func(stmt string) (row []string, err error)
 
 	mu    sync.Mutex
@@ -54,7 +56,7 @@ func (c scriptedConn) QueryContext(_ context.Context, stmt string, _ []sqldriver
 	c.s.mu.Unlock()
 	time.Sleep(c.s.takes)
 	if stmt == statement("version") {
-		return &scriptedRows{row: []string{fmt.Sprint(schema)}}, nil
+		return &scriptedRows{row: []string{fmt.Sprint(schema)}, then: []string{fmt.Sprint(cmp.Or(c.s.packet, 1<<24))}, another: true}, nil
 	}
 	row, err := c.s.answer(stmt)
 	return &scriptedRows{row: row, another: strings.HasPrefix(stmt, "CALL dlock_look(")}, err
@@ -63,7 +65,8 @@ func (c scriptedConn) QueryContext(_ context.Context, stmt string, _ []sqldriver
 type scriptedRows struct {
 	row     []string
 	read    bool
-	another bool // an empty set follows
+	another bool     // another set follows
+	then    []string // its row; nil: it is empty
 }
 
 func (r *scriptedRows) HasNextResultSet() bool { return r.another }
@@ -72,6 +75,9 @@ func (r *scriptedRows) NextResultSet() error {
 		return io.EOF
 	}
 	r.another = false
+	if r.then != nil {
+		r.row, r.read = r.then, false
+	}
 	return nil
 }
 

@@ -40,6 +40,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		b.giveUp(m)
 		return driver.Grant{}, b.explain(ctx, r.Name, err)
 	}
+	b.holds(m)
 	return g, nil
 }
 
@@ -76,13 +77,13 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			return driver.Grant{}, driver.Waited(ctx)
 		}
 		failed = err != nil
-		if r.Wait && fault.Transient(err) && time.Since(answered) < keptFor(r.TTL) {
+		if r.Wait && (fault.Transient(err) || tooFew(err)) && time.Since(answered) < keptFor(r.TTL) {
 			if w != nil { // the message of its grant may have come: nothing has to be answered then
 				if g, ok := b.told(m); ok {
 					return g, nil
 				}
 			}
-			// A wait outlasts an error of the connection as long as the server keeps its place.
+			// A wait outlasts what is wrong for a time, as long as the server keeps its place.
 			if err := pause(ctx, b.life.Closed(), kit.Jitter(checkInterval/2, checkInterval/10), err); err != nil {
 				return driver.Grant{}, err
 			}
@@ -131,7 +132,7 @@ func (b *Backend) runAcquire(ctx context.Context, c *call) (any, error) {
 func (b *Backend) record(m *request, c *call, a acquireReply, err error, unexpected bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m.Uncertain = m.Uncertain || c.copies > 1 || c.copies == 1 && err != nil && !answer(err)
+	m.Uncertain = m.Uncertain || c.copies > 1 || c.copies > 0 && (c.unsure || err != nil && !answer(err))
 	switch {
 	case err == nil && a.again, err != nil && kit.IsNo(err):
 		m.Stands = false
@@ -148,9 +149,11 @@ func (b *Backend) record(m *request, c *call, a acquireReply, err error, unexpec
 	}
 }
 
-// answer reports whether the error is an answer of the server, so that no copy of the call is under
-// way.
-func answer(err error) bool { return kit.IsNo(err) || fault.Refused(err) }
+// answer reports whether the error is an answer of the server that did nothing: no copy of the call
+// is under way, and nothing is left of it.
+func answer(err error) bool {
+	return kit.IsNo(err) || !fault.Unknown(err)
+}
 
 // acquireArgs are the arguments of lua/acquire.lua.
 func acquireArgs(r driver.Request, resume bool) []any {
@@ -208,6 +211,9 @@ func parseAcquire(reply any) (acquireReply, error) {
 		return acquireReply{again: true}, nil
 	case len(l) == 4 && n[0] == 0:
 		return acquireReply{expiry: time.Duration(n[1]) * time.Microsecond, arrived: n[2] == 1, place: n[3]}, nil
+	case len(l) == 4 && n[0] == -1 && l[1] == "held":
+		label, _ := l[2].(string)
+		return acquireReply{}, &driver.HeldError{Label: label, Age: time.Duration(n[3]) * time.Microsecond}
 	case len(l) == 2 && n[0] == -1:
 		switch l[1] {
 		case "held":

@@ -3,8 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +35,8 @@ type Options struct {
 	KeepTokens time.Duration
 
 	// Identity names the queues, for contexts that carry holds between clients of one process:
-	// clients of the same queues have the same. Empty: the address of the client, as far as it
-	// tells (one for Sentinel does not).
+	// clients of the same server and database have the same, and all others have others. Empty:
+	// package dlock asks the servers, when it matters.
 	Identity string
 
 	// WaitReplicas is how many replicas have to have a grant before Acquire returns it. Without
@@ -58,6 +56,7 @@ type Backend struct {
 	caps   driver.Capabilities
 	common []any // the arguments that every script begins with
 	pipes  *pipelines
+	nodes  nodes
 	life   *kit.Life
 
 	mu           sync.Mutex // guards what follows
@@ -76,9 +75,6 @@ func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
 	if err := conn.RefuseRing(rdb); err != nil {
 		return nil, err
 	}
-	if o.Identity == "" {
-		o.Identity = identity(rdb)
-	}
 	return newBackend(rdb, o, "redis")
 }
 
@@ -96,26 +92,19 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 		rdb: rdb, o: o, space: keyspace.New(o.Prefix), pipes: newPipelines(rdb), life: kit.NewLife(),
 		requests: kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
 		caps: driver.Capabilities{
-			Backend: scheme, Identity: o.Identity + "/" + o.Prefix,
-			Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
+			Backend: scheme,
+			Queue:   true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
 			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true,
 			MinTTL: 50 * time.Millisecond, MaxTTL: conn.MaxTTL,
 		},
 	}
+	if o.Identity != "" {
+		b.caps.Identity = fmt.Sprintf("%q %s", o.Identity, o.Prefix)
+	}
+	b.nodes.cluster, _ = rdb.(*redis.ClusterClient)
 	b.waiters = kit.NewWaiters[*request, struct{}](&b.mu, checkInterval)
 	b.common = []any{b.space.Channels(), o.KeepTokens.Milliseconds(), o.GrantWindow.Microseconds()}
 	return b, nil
-}
-
-// identity names the queues of a client of the caller's, as far as its options tell.
-func identity(rdb redis.UniversalClient) string {
-	if addr, db, ok := conn.Address(rdb); ok {
-		return fmt.Sprintf("%s,,%d", addr, db)
-	}
-	if c, ok := rdb.(*redis.ClusterClient); ok {
-		return strings.Join(slices.Sorted(slices.Values(c.Options().Addrs)), ",") + ",,0"
-	}
-	return fmt.Sprintf("%p", rdb)
 }
 
 // Capabilities implements [driver.Capable].
@@ -168,6 +157,7 @@ func (b *Backend) Close() error {
 	// It is not waited for longer: a connection that is just being opened minds no context, and
 	// ends with the client library's timeout.
 	kit.Within(time.Until(end), b.subscription.tasks.Wait)
+	b.nodes.close()
 	if b.owned {
 		return b.rdb.Close()
 	}

@@ -10,6 +10,38 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
+// TestNewRefusesNil: it is no client, in whatever pointer it comes.
+func TestNewRefusesNil(t *testing.T) {
+	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
+		if _, err := New(rdb, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "nil") {
+			t.Errorf("New over %T(nil): %v", rdb, err)
+		}
+	}
+}
+
+// TestIdentity: it is what the user says, and nothing that is guessed.
+func TestIdentity(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	seen := map[string]Options{}
+	for _, o := range []Options{{Identity: "a"}, {Identity: "a", Prefix: "b"}, {Identity: `a" b`}, {Identity: "b"}} {
+		b, err := New(rdb, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, is := seen[b.Capabilities().Identity]; is {
+			t.Errorf("%+v and %+v have one identity", o, other)
+		}
+		seen[b.Capabilities().Identity] = o
+	}
+	for _, o := range []Options{{}, {Prefix: "b"}} {
+		b, err := New(rdb, o)
+		if err != nil || b.Capabilities().Identity != "" {
+			t.Errorf("%+v: the identity %q, %v", o, b.Capabilities().Identity, err)
+		}
+	}
+}
+
 // TestNewRefusesARing: it has no one server for a name and its channel.
 func TestNewRefusesARing(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})

@@ -25,34 +25,47 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	rdb := s.client(c.URL.Scheme)
 	defer rdb.Close()
 	if err := rdb.Ping(ctx).Err(); err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
-		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), fault.Explain(fault.Late(err), page))
+		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), fault.Closed(fault.Explain(fault.Late(fault.WithoutArguments(err)), page)))
 	}
-	rights, err := s.rights(ctx, rdb)
+	servers := []survey.Doer{rdb}
+	names := []string{""}
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		var mu sync.Mutex
+		var masters []survey.Doer
+		var addrs []string
+		err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			masters, addrs = append(masters, node), append(addrs, " of "+node.Options().Addr)
+			return nil
+		})
+		switch {
+		case err == nil:
+			servers, names = masters, addrs
+		case !redis.HasErrorPrefix(err, "NOPERM"):
+			return nil, err
+		}
+	}
+	rights, err := s.rights(ctx, rdb, servers)
 	if err != nil {
 		return nil, err
 	}
 	found := []driver.Finding{rights}
-	cluster, ok := rdb.(*redis.ClusterClient)
-	if !ok {
-		fs, err := survey.Server(ctx, rdb)
-		return append(found, fs...), err
-	}
-	var mu sync.Mutex
-	err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		fs, err := survey.Server(ctx, node)
-		mu.Lock()
-		defer mu.Unlock()
+	for i, server := range servers {
+		fs, err := survey.Server(ctx, server)
+		if err != nil {
+			return found, err
+		}
 		for _, f := range fs {
-			f.About += " of " + node.Options().Addr
+			f.About += names[i]
 			found = append(found, f)
 		}
-		return err
-	})
-	return found, err
+	}
+	return found, nil
 }
 
 // rights tries what the scripts do on a key that no name has.
-func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient) (driver.Finding, error) {
+func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, servers []survey.Doer) (driver.Finding, error) {
 	space := keyspace.New(s.o.Prefix)
 	id := driver.NewID().String()
 	key, channel := space.Key("dlock-check/"+id), space.Channels()+id
@@ -73,12 +86,9 @@ func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient) (drive
 		commands = append(commands, []any{"wait", 0, 1})
 	}
 	if _, ok := rdb.(*redis.ClusterClient); ok {
-		commands = append(commands, []any{"cluster", "slots"})
+		commands = append(commands, []any{"cluster", "slots"}, []any{"asking"})
 	}
-	sub := rdb.Subscribe(ctx, channel)
-	defer sub.Close()
-	_, refused := sub.Receive(ctx)
-	return survey.Rights(ctx, rdb, survey.Needs{
-		Page: page, Keys: "~" + space.Pattern(), Channels: "&" + space.Channels() + "*", Commands: commands, Subscribe: refused,
+	return survey.Rights(ctx, servers, survey.Needs{
+		Page: page, Keys: "~" + space.Pattern(), Channels: "&" + space.Channels() + "*", Commands: commands, Subscribe: channel,
 	})
 }

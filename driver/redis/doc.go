@@ -109,7 +109,11 @@
 //     which nobody renews, and where replicas have to have a grant, Acquire confirms it before it
 //     returns.
 //   - renew: the TTL of a holder begins again. One that is broken, or gone, is lost.
-//   - release: removes the request wherever it is, and grants whoever is next.
+//   - release: removes the request wherever it is, and grants whoever is next. What is left of a
+//     broken hold ends with it.
+//   - break by force: removes the hold, and publishes that to the channel of each of its clients.
+//     One that has held for a moment listens. Whenever its subscription begins, also after it was
+//     lost, the client asks for all that it holds, since it may have missed a message.
 //
 // What is lost, repeated or late:
 //
@@ -139,14 +143,26 @@
 //   - The server restarts empty: holders are lost at their next renewal, waiters arrive again. With
 //     data that a promoted replica did not have, see Limits. No lock on Redis survives that, which
 //     is why its tokens follow the server's clock.
+//   - A script is refused half way, for want of a right: it undoes what it wrote. Messages come
+//     last, when all else is done. Who may not even undo it lets the key expire. The client takes
+//     the outcome for unknown.
+//   - The server refuses calls for a time (package fault has all errors, sorted): a wait goes on,
+//     as after a connection that was lost.
+//   - The key has lost its time: each script that looks at the name gives it one, not too short
+//     for all that stands there.
 //   - The server's memory is full: only the arrival of a request needs any to speak of, and is
 //     refused. All other scripts may run then (allow-oom), also the one that asks again for a
 //     request that stands: it is acquire with that flag.
 //   - Too many of the dead stand before a request that arrives: it is told to ask again at once,
 //     and nothing of it is kept.
+//   - More waiters are to be granted than one call may grant, or more holders have expired than one
+//     may remove: a message has the client of the next waiter ask, which goes on with it. If that
+//     message is lost, or the client is dead, whichever asks next does. What has expired and was
+//     not removed yet is treated as gone, and nothing is granted before it is.
 //   - A slot moves: the node that has the key serves it, and the client library follows what the
-//     nodes say. Where they contradict each other the call is sent again for 3 s, as it was
-//     executed nowhere.
+//     nodes say. Where replicas have to have a grant, the driver does, as the call and its WAIT
+//     share a connection. Where nodes contradict each other the call is sent again for 3 s, as it
+//     was executed nowhere.
 //   - The key has another type, or members that dlock did not write: every call fails with its
 //     name, and touches nothing.
 //   - The key is deleted, or evicted: the holders are lost as if the server had restarted empty;

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -13,12 +14,16 @@ import (
 // explain says what a user can do about an error of the server or of the connection. While ctx,
 // which is the caller's, lives, the error matches none of a context.
 func (b *Backend) explain(ctx context.Context, name string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.As(err, new(*driver.HeldError)) { // which has the text of a user in it
+		return err
+	}
+	if !b.pipes.answered.Load() {
+		err = fault.Closed(err)
 	}
 	if ctx.Err() == nil {
 		err = kit.Hide(ctx, fault.Late(err))
 	}
+	err = fault.WithoutArguments(err)
 	switch s := err.Error(); {
 	case fault.OtherFormat(err):
 		return fmt.Errorf("%w: the key %q was written by another version of dlock; clients of both cannot share a prefix: %w",

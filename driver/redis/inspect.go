@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,42 +14,78 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
-// Inspect implements [driver.Backend].
+// scanCount is how many keys one SCAN looks at.
+const scanCount = 1000
+
+// Inspect implements [driver.Backend]. It reads a long queue in pieces. One that is granted between
+// two of them is shown as holding, and one that leaves may still be shown.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	reply, err := b.ask(ctx, name, b.call(inspectScript, name))
-	if err != nil {
-		return driver.Queue{}, err
+	var r reading
+	for from := ""; ; {
+		reply, err := b.ask(ctx, name, b.call(inspectScript, name, from))
+		if err != nil {
+			return driver.Queue{}, err
+		}
+		if from, err = r.add(name, reply); err != nil {
+			return driver.Queue{}, err
+		}
+		if from == "" {
+			return r.queue(), nil
+		}
 	}
-	return parseQueue(name, reply)
 }
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	f := "0"
-	if force {
-		// This may be sent twice and answers truly: it says whether there is a hold to remove.
-		if err := b.Break(ctx, name, t, false); err != nil {
-			return err
-		}
-		f = "1"
+	// The first may be sent twice and answers truly: it says whether there is a hold to end.
+	if n, err := b.breakAll(ctx, name, t, "0"); err != nil || n == 0 {
+		return cmp.Or(err, driver.ErrNotHeld)
 	}
-	c := b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), f)
-	c.rare = true
-	reply, err := b.ask(ctx, name, c)
-	if err != nil {
-		return err
+	if !force {
+		return nil
 	}
 	// By force there was a hold: what is left of none has ended since it was marked.
-	if n, _ := reply.(int64); n == 0 && !force {
-		return driver.ErrNotHeld
+	_, err := b.breakAll(ctx, name, t, "1")
+	return err
+}
+
+// breakAll marks or removes the requests with that token, in pieces, and returns how many it found
+// at first. While there are several pieces another may join in one that was looked at, so it looks
+// until it has changed nothing. Then none can join any more.
+func (b *Backend) breakAll(ctx context.Context, name string, t driver.Token, how string) (found int64, err error) {
+	for pass := 1; ; pass++ {
+		from, pieces, changes := "", 0, int64(0)
+		for from != "" || pieces == 0 {
+			c := b.call(breakScript, name, strconv.FormatUint(uint64(t), 10), how, from)
+			c.rare = true
+			reply, err := b.ask(ctx, name, c)
+			if err != nil {
+				return found, err
+			}
+			l, ok := reply.([]any)
+			if !ok || len(l) != 3 {
+				return found, fmt.Errorf("unexpected reply %v", reply)
+			}
+			n, _ := l[0].(int64)
+			m, _ := l[1].(int64)
+			from, _ = l[2].(string)
+			pieces++
+			changes += m
+			if pass == 1 {
+				found += n
+			}
+		}
+		if pieces == 1 || changes == 0 {
+			return found, nil
+		}
 	}
-	return nil
 }
 
 // List implements [driver.Lister]. It reads the keys with SCAN, on all masters of a Cluster, and
-// then the queue of each: most keys only remember a token.
+// looks whether requests stand there: most keys only remember a token.
 func (b *Backend) List(ctx context.Context) ([]string, error) {
 	if b.life.Over() {
 		return nil, driver.ErrClosed
@@ -75,90 +110,129 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 }
 
 func (b *Backend) list(ctx context.Context) ([]string, error) {
-	cc, ok := b.rdb.(*redis.ClusterClient)
-	if !ok {
-		return b.listNode(ctx, b.rdb)
-	}
 	var mu sync.Mutex
-	seen := map[string]bool{} // a slot that moves is on two nodes
-	err := cc.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		names, err := b.listNode(ctx, c)
+	seen := map[string]bool{} // SCAN may return a key twice, and a slot that moves is on two nodes
+	names := []string{}
+	take := func(more []string) {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, name := range names {
-			seen[name] = true
+		for _, name := range more {
+			if !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
 		}
-		return err
-	})
-	return slices.Collect(maps.Keys(seen)), b.explain(ctx, "*", err)
+	}
+	for tries := 1; ; tries++ {
+		var err error
+		if cc := b.nodes.cluster; cc != nil {
+			err = cc.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return b.listNode(ctx, c, take) })
+		} else {
+			err = b.listNode(ctx, b.rdb, take)
+		}
+		if err == nil || !fault.Transient(err) || tries == copiesMax {
+			return names, b.explain(ctx, "*", err)
+		}
+		if cc := b.nodes.cluster; cc != nil { // a master may have been replaced
+			cc.ReloadState(ctx)
+		}
+		if err := pause(ctx, b.life.Closed(), 100*time.Millisecond, err); err != nil {
+			return nil, err
+		}
+	}
 }
 
-// listNode returns the names that have requests, of those whose keys are on one node.
-func (b *Backend) listNode(ctx context.Context, c redis.Cmdable) (used []string, err error) {
-	seen := map[string]bool{} // SCAN may return a key twice
-	it := c.Scan(ctx, 0, b.space.Pattern(), 1000).Iterator()
-	for it.Next(ctx) {
-		if name, ok := b.space.Name(it.Val()); ok {
-			seen[name] = true
+// listNode takes the names that have requests, of those whose keys are on one node. It reads the
+// keys in pieces, and looks at the names of each.
+func (b *Backend) listNode(ctx context.Context, c redis.Cmdable, take func([]string)) error {
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-	}
-	if err := it.Err(); err != nil {
-		return nil, b.explain(ctx, "*", err)
-	}
-	for names := range slices.Chunk(slices.Collect(maps.Keys(seen)), pipelineMax) {
-		calls := make([]*call, len(names))
-		for i, name := range names {
-			calls[i] = b.call(inspectScript, name)
+		keys, next, err := c.Scan(ctx, cursor, b.space.Pattern(), scanCount).Result()
+		if err != nil {
+			return err
+		}
+		cursor = next
+		var names []string
+		var calls []*call
+		for _, key := range keys {
+			if name, ok := b.space.Name(key); ok {
+				names, calls = append(names, name), append(calls, b.call(usedScript, name))
+			}
+		}
+		if len(calls) == 0 {
+			continue
 		}
 		b.pipes.exec(ctx, calls)
+		used := names[:0]
 		for i, c := range calls {
+			if c.Err != nil && fault.Transient(c.Err) { // on its way to another node
+				c = b.call(usedScript, names[i])
+				c.Reply, c.Err = b.pipes.run(ctx, b.life.Closed(), c)
+			}
 			if c.Err != nil {
-				return nil, b.explain(ctx, names[i], c.Err)
+				return b.explain(ctx, names[i], c.Err)
 			}
-			q, err := parseQueue(names[i], c.Reply)
-			if err != nil {
-				return nil, err
-			}
-			if q.Len() > 0 {
+			if n, _ := c.Reply.(int64); n == 1 {
 				used = append(used, names[i])
 			}
 		}
+		take(used)
 	}
-	return used, nil
+	return nil
 }
 
-// parseQueue reads what lua/inspect.lua returns.
-func parseQueue(name string, reply any) (driver.Queue, error) {
+// reading is what was read of a queue.
+type reading struct {
+	holding, waiting []*driver.Entry
+	holds            map[driver.ID]bool
+}
+
+// add reads what lua/inspect.lua returns, and returns where to go on.
+func (r *reading) add(name string, reply any) (more string, err error) {
 	l, ok := reply.([]any)
-	if !ok || len(l) != 3 {
-		return driver.Queue{}, fmt.Errorf("unexpected reply %v", reply)
+	if !ok || len(l) != 4 {
+		return "", fmt.Errorf("unexpected reply %v", reply)
+	}
+	if r.holds == nil {
+		r.holds = map[driver.ID]bool{}
 	}
 	now, _ := l[0].(int64)
-	var q driver.Queue
-	for _, part := range l[1:] {
-		var es []*driver.Entry
+	for i, part := range l[1:3] {
 		members, _ := part.([]any)
 		for _, m := range members {
 			member, _ := m.(string)
 			e, err := parseEntry(name, member, now)
-			if err != nil {
-				return driver.Queue{}, err
-			}
-			es = append(es, e)
-		}
-		// Those who hold come in no order. Those who wait come in theirs, and have no tokens.
-		slices.SortStableFunc(es, func(x, y *driver.Entry) int {
-			return cmp.Compare(x.Token, y.Token)
-		})
-		for _, e := range es {
-			if e.Join() {
-				q.Joins = append(q.Joins, e)
-			} else {
-				q.Arrivals = append(q.Arrivals, e)
+			switch {
+			case err != nil:
+				return "", err
+			case i == 1:
+				r.waiting = append(r.waiting, e)
+			case !r.holds[e.ID]: // a renewal between two pieces may show it twice
+				r.holds[e.ID] = true
+				r.holding = append(r.holding, e)
 			}
 		}
 	}
-	return q, nil
+	more, _ = l[3].(string)
+	return more, nil
+}
+
+// queue returns the queue.
+func (r *reading) queue() (q driver.Queue) {
+	// Those who hold come in no order. Those who wait come in theirs, and have no tokens.
+	slices.SortStableFunc(r.holding, func(x, y *driver.Entry) int { return cmp.Compare(x.Token, y.Token) })
+	for _, e := range slices.Concat(r.holding, r.waiting) {
+		switch {
+		case e.Token == 0 && r.holds[e.ID]: // it was granted between two pieces
+		case e.Join():
+			q.Joins = append(q.Joins, e)
+		default:
+			q.Arrivals = append(q.Arrivals, e)
+		}
+	}
+	return q
 }
 
 // parseEntry reads a request: a member s, x or w. lua/queue.lua has its parts.

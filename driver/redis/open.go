@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +36,6 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 		return nil, err
 	}
 	rdb := s.client(c.URL.Scheme)
-	s.o.Identity = strings.Join(append(slices.Sorted(slices.Values(s.hosts)), s.master, strconv.Itoa(s.conn.DB)), ",")
 	b, err := newBackend(rdb, s.o, c.URL.Scheme)
 	if err == nil {
 		b.owned = true
@@ -60,7 +58,7 @@ func (s *settings) client(scheme string) redis.UniversalClient {
 		f := &redis.FailoverOptions{
 			MasterName: s.master, SentinelAddrs: s.hosts,
 			SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
-			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			Username: o.Username, Password: o.Password, DB: o.DB, Dialer: o.Dialer,
 			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
 			PoolSize: o.PoolSize, MaxRetries: -1,
 		}
@@ -70,7 +68,7 @@ func (s *settings) client(scheme string) redis.UniversalClient {
 		o := s.conn.Options("")
 		f := &redis.ClusterOptions{
 			Addrs:    s.hosts,
-			Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			Username: o.Username, Password: o.Password, Dialer: o.Dialer,
 			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
 			PoolSize: o.PoolSize,
 		}
@@ -81,7 +79,7 @@ func (s *settings) client(scheme string) redis.UniversalClient {
 
 // reach reads a name, with the rights that the driver needs.
 func (b *Backend) reach(ctx context.Context) error {
-	c := b.call(inspectScript, "dlock")
+	c := b.call(usedScript, "dlock")
 	c.newConnection = true
 	_, err := b.ask(ctx, "dlock", c)
 	return err

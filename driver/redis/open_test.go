@@ -1,12 +1,19 @@
 package redis
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -61,8 +68,11 @@ func TestURL(t *testing.T) {
 		if o := (Options{Prefix: "p", GrantWindow: 3 * time.Second, KeepTokens: 10 * time.Minute}); s.o != o {
 			t.Errorf("%s has the options %+v, want %+v", raw, s.o, o)
 		}
-		if s.conn.TLS != nil && (s.conn.TLS.InsecureSkipVerify || strings.Contains(raw, "name=name") != (s.conn.TLS.ServerName == "name")) {
-			t.Errorf("%s has the TLS configuration %+v", raw, s.conn.TLS)
+		if s.conn.TLS == nil {
+			continue
+		}
+		if c, err := s.conn.TLS.Config("a"); err != nil || c.InsecureSkipVerify || strings.Contains(raw, "name=name") != (c.ServerName == "name") {
+			t.Errorf("%s has the TLS configuration %+v, %v", raw, c, err)
 		}
 	}
 	s, err := parse(config(t, "redis://h?grant_window=2s&keep_tokens=1h&wait_replicas=3"))
@@ -106,5 +116,177 @@ func TestURLErrors(t *testing.T) {
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: error %v; want one that matches ErrInvalid and says %q", raw, err, want)
 		}
+	}
+}
+
+// standIn is a server that answers each command as it likes, and closes the connection at "".
+func standIn(t *testing.T, answer func(command string) string) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for {
+					words := 0
+					if _, err := fmt.Fscanf(in, "*%d\r\n", &words); err != nil {
+						return
+					}
+					command := ""
+					for i := range words {
+						n := 0
+						if _, err := fmt.Fscanf(in, "$%d\r\n", &n); err != nil {
+							return
+						}
+						word := make([]byte, n+2)
+						if _, err := io.ReadFull(in, word); err != nil {
+							return
+						}
+						if i == 0 {
+							command = strings.ToLower(string(word[:n]))
+						}
+					}
+					said := answer(command)
+					if said == "" {
+						return
+					}
+					if _, err := io.WriteString(conn, said); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestServersThatWillNotDo: what is not a Redis that runs scripts is named as that, by Open and by
+// a client over one of the user's.
+func TestServersThatWillNotDo(t *testing.T) {
+	unknown := func(commands ...string) func(string) string {
+		return func(c string) string {
+			if slices.Contains(commands, c) {
+				return "-ERR unknown command '" + c + "'\r\n"
+			}
+			return "+OK\r\n"
+		}
+	}
+	for _, tt := range []struct {
+		what, says string
+		answer     func(string) string
+	}{
+		{"a proxy that closes the connection", "twemproxy", func(string) string { return "" }},
+		{"a proxy that knows no scripts", "7 or newer", unknown("hello", "client", "eval", "evalsha")},
+		{"an old server", "7 or newer", func(c string) string {
+			switch c {
+			case "evalsha":
+				return "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+			case "eval":
+				return "-ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'\r\n"
+			}
+			return unknown("hello")(c)
+		}},
+		{"a web server", "does not speak the protocol of Redis", func(string) string { return "HTTP/1.1 400 Bad Request\r\n\r\n" }},
+		{"a replica", "the address of the master", func(c string) string {
+			if c == "evalsha" {
+				return "-READONLY You can't write against a read only replica.\r\n"
+			}
+			return unknown("hello")(c)
+		}},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			t.Parallel()
+			addr := standIn(t, tt.answer)
+			b, err := open(t.Context(), config(t, "redis://"+addr))
+			if err == nil {
+				b.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Open: %v; want that it says %q", err, tt.says)
+			}
+			rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+			defer rdb.Close()
+			over, err := New(rdb, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer over.Close()
+			id := driver.NewID()
+			_, err = over.Acquire(t.Context(), driver.Request{Name: "a", ID: id, Owner: id, Client: driver.NewID(), TTL: time.Second})
+			if err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Acquire: %v; want that it says %q", err, tt.says)
+			}
+		})
+	}
+}
+
+// TestUnknownThenRefused: a copy whose outcome is unknown is not forgotten because the next one was
+// certainly not executed: the request is released, with a tombstone.
+func TestUnknownThenRefused(t *testing.T) {
+	var asked atomic.Int32
+	addr := standIn(t, func(c string) string {
+		switch {
+		case c == "hello":
+			return "-ERR unknown command 'hello'\r\n"
+		case c != "evalsha":
+			return "+OK\r\n"
+		case asked.Add(1) == 1:
+			return "" // the connection is lost
+		}
+		return "-LOADING Redis is loading the dataset in memory\r\n"
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
+	defer rdb.Close()
+	b, err := New(rdb, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	id := driver.NewID()
+	_, err = b.Acquire(t.Context(), driver.Request{Name: "a", ID: id, Owner: id, Client: driver.NewID(), TTL: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "LOADING") {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m, is := b.requests.Find(id); !is || !m.Uncertain {
+		t.Error("a request that may stand there is forgotten")
+	}
+}
+
+// TestARefusalNamesTheHolder: what the server says of a holder is in the error. Its label is the
+// text of a user, from which nothing follows.
+func TestARefusalNamesTheHolder(t *testing.T) {
+	const label = "worker with args beginning with: WRONGTYPE"
+	addr := standIn(t, func(c string) string {
+		switch c {
+		case "hello":
+			return "-ERR unknown command 'hello'\r\n"
+		case "evalsha":
+			return fmt.Sprintf("*4\r\n:-1\r\n$4\r\nheld\r\n$%d\r\n%s\r\n:1500000\r\n", len(label), label)
+		}
+		return "+OK\r\n"
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
+	defer rdb.Close()
+	b, err := New(rdb, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	id := driver.NewID()
+	_, err = b.Acquire(t.Context(), driver.Request{Name: "a", ID: id, Owner: id, Client: driver.NewID(), TTL: time.Minute})
+	by := (*driver.HeldError)(nil)
+	if !errors.Is(err, driver.ErrHeld) || !errors.As(err, &by) || *by != (driver.HeldError{Label: label, Age: 1500 * time.Millisecond}) {
+		t.Errorf("%v, by %+v", err, by)
 	}
 }

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
@@ -19,9 +19,9 @@ import (
 const (
 	pipelineMax = 256 // calls in one pipeline
 	sendersMax  = 2   // pipelines under way to one node
-	copiesMax   = 4   // how often a call is sent whose outcome is unknown
+	copiesMax   = 4   // how often a call is sent that may succeed later
 
-	// movesMax is how long the nodes of a Cluster may contradict each other about where a slot is.
+	// movesMax is how long members may contradict each other about which of them has a key.
 	movesMax = 3 * time.Second
 
 	// patience is how long a call may take before its caller watches for more than the answer: to
@@ -38,7 +38,8 @@ type call struct {
 	key [1]string // in Keys
 
 	sent   time.Time // before it was first given to the network
-	copies int       // how often it was sent, or may have been
+	copies int       // how often it was executed, or may have been
+	unsure bool      // what became of one of them is not known
 	done   chan bool // true when the pipeline is over; before that, at most once, false: it is late
 
 	// newConnection means that no connection for it can be an old one that is dead. If there is no
@@ -76,6 +77,8 @@ type pipelines struct {
 	direct *redis.Client // rdb with little time for each call; nil for a Cluster
 	apart  atomic.Bool   // each call is a command of its own
 
+	answered atomic.Bool // the server has run a script
+
 	mu    sync.Mutex
 	nodes map[*redis.Client]*node
 	watch *time.Timer // nil: there was nothing to watch yet
@@ -104,32 +107,60 @@ func newPipelines(rdb redis.UniversalClient) *pipelines {
 // does not wait beyond ctx or closed. Then the call goes on alone if it is under way, and is not
 // sent any more if it is not.
 func (p *pipelines) run(ctx context.Context, closed <-chan struct{}, c *call) (any, error) {
+	return p.try(ctx, closed, c, func() error { return p.once(ctx, closed, c) })
+}
+
+// once sends the call and waits until its reply or its error is in it. The error is only that of
+// ctx or closed, which ended before.
+func (p *pipelines) once(ctx context.Context, closed <-chan struct{}, c *call) error {
+	if !c.rare && p.sendDirectly(ctx, c) {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.send(c)
+	for over := <-c.done; !over; {
+		select {
+		case over = <-c.done:
+		case <-ctx.Done():
+			p.drop(c)
+			return ctx.Err()
+		case <-closed:
+			p.drop(c)
+			return driver.ErrClosed
+		}
+	}
+	return nil
+}
+
+// try sends the call by once, and again where that may help.
+func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, once func() error) (any, error) {
 	wait, start := 10*time.Millisecond, time.Now()
-	for {
-		if c.rare || !p.sendDirectly(ctx, c) {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			p.send(c)
-			for over := <-c.done; !over; {
-				select {
-				case over = <-c.done:
-				case <-ctx.Done():
-					p.drop(c)
-					return nil, ctx.Err()
-				case <-closed:
-					p.drop(c)
-					return nil, driver.ErrClosed
-				}
-			}
+	for tries := 1; ; tries++ {
+		if err := once(); err != nil {
+			return nil, err
+		}
+		if c.Err == nil {
+			p.answered.Store(true)
+			return c.Reply, nil
+		}
+		class, outcome := fault.Sort(c.Err)
+		// What replicas do not have, the master has.
+		if outcome == kit.Unknown || errors.Is(c.Err, errReplicas) {
+			c.unsure = true
+		} else {
+			c.copies--
 		}
 		switch {
-		case c.Err == nil || !fault.Transient(c.Err) || fault.Timeout(c.Err) && (c.newConnection || fault.Unsent(c.Err)):
+		case !class.Again() || fault.Timeout(c.Err) && (c.newConnection || fault.Unsent(c.Err)):
 			return c.Reply, c.Err
-		case fault.Moved(c.Err) && time.Since(start) < movesMax: // it was not executed
-			c.copies--
+		case class == fault.Elsewhere && time.Since(start) < movesMax:
 			wait = min(wait, 50*time.Millisecond)
-		case c.copies >= copiesMax:
+			if cc, ok := p.rdb.(*redis.ClusterClient); ok {
+				cc.ReloadState(ctx)
+			}
+		case tries >= copiesMax:
 			return c.Reply, c.Err
 		}
 		if err := pause(ctx, closed, wait, c.Err); err != nil {
@@ -173,8 +204,11 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	} else {
 		n.senders--
 	}
-	var ne net.Error
-	return !errors.As(c.Err, &ne) || !ne.Timeout()
+	if !fault.Timeout(c.Err) {
+		return true
+	}
+	c.unsure = true
+	return false
 }
 
 // send has the call sent in a pipeline.

@@ -77,6 +77,42 @@ func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 	}
 }
 
+// proveHolds asks the server for all that the client holds, after messages to it may have been
+// lost, and tells of what does not hold any more. It renews nothing.
+func (b *Backend) proveHolds(ctx context.Context, client driver.ID) {
+	b.mu.Lock()
+	lost := b.lost
+	var ms []*request
+	for m := range b.requests.All() {
+		if m.Client == client && !m.held.IsZero() && m.Releases == 0 {
+			ms = append(ms, m)
+		}
+	}
+	b.mu.Unlock()
+	if lost == nil || len(ms) == 0 {
+		return
+	}
+	calls := make([]*call, len(ms))
+	for i, m := range ms {
+		calls[i] = b.call(renewScript, m.Name, m.ID.String(), "0")
+	}
+	go b.sendRenewals(ctx, calls)
+	for i, c := range calls {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return
+		}
+		b.mu.Lock()
+		n, answered := c.Reply.(int64)
+		gone := answered && n == 0 && ms[i].Releases == 0 && b.requests.Has(ms[i])
+		b.mu.Unlock()
+		if gone {
+			lost(ms[i].ID)
+		}
+	}
+}
+
 // renewed reads what lua/renew.lua returned, and records a hold that it proved.
 func (b *Backend) renewed(ctx context.Context, r *driver.Request, c *call) driver.Renewal {
 	n, _ := c.Reply.(int64)

@@ -4,78 +4,193 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// replicaTimeout is how long replicas have to confirm a grant.
-const replicaTimeout = time.Second
+const (
+	// replicaTimeout is how long replicas have to confirm a grant.
+	replicaTimeout = time.Second
+
+	// redirectsMax is how many times in a row a call goes where a node of a Cluster sends it.
+	redirectsMax = 4
+)
 
 // errReplicas means that the master granted, and not enough replicas have the grant.
 var errReplicas = errors.New("not confirmed by enough replicas")
 
-// runOnReplicas runs an acquire, and returns a grant only if enough replicas have it. It does not
-// wait beyond ctx, and goes on alone then.
-func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
-	type result struct {
-		reply any
-		err   error
+// tooFew reports whether replicas were late, and no server refused to wait for them.
+func tooFew(err error) bool { return errors.Is(err, errReplicas) && !fault.Refused(err) }
+
+// nodes are clients of single nodes of a Cluster, for commands that have to share a connection. The
+// client library follows redirects only for commands that it sends by itself.
+type nodes struct {
+	cluster *redis.ClusterClient
+
+	mu     sync.Mutex
+	closed bool
+	own    map[string]*redis.Client // of nodes that have no slot yet, by address
+}
+
+// at returns a client of the node with that address.
+func (n *nodes) at(ctx context.Context, addr string) (*redis.Client, error) {
+	var mu sync.Mutex
+	var found *redis.Client
+	_ = n.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+		if c.Options().Addr == addr {
+			mu.Lock()
+			defer mu.Unlock()
+			found = c
+		}
+		return nil
+	})
+	if found != nil {
+		return found, nil
 	}
-	done := make(chan result, 1)
-	c.copies, c.sent = 1, time.Now()
-	go func() {
-		reply, err := b.acquireAndWait(c)
-		done <- result{reply, err}
-	}()
-	select {
-	case r := <-done:
-		return r.reply, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-b.life.Closed():
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
 		return nil, driver.ErrClosed
+	}
+	c := n.own[addr]
+	if c == nil {
+		if n.own == nil {
+			n.own = map[string]*redis.Client{}
+		}
+		c = conn.Node(n.cluster, addr)
+		n.own[addr] = c
+	}
+	return c, nil
+}
+
+// close closes the clients that at made.
+func (n *nodes) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	for _, c := range n.own {
+		c.Close()
 	}
 }
 
+// runOnReplicas runs an acquire, and returns a grant only if enough replicas have it. It does not
+// wait beyond ctx, and goes on alone then.
+func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
+	return b.pipes.try(ctx, b.life.Closed(), c, func() error {
+		type result struct {
+			reply any
+			err   error
+		}
+		done := make(chan result, 1)
+		c.count()
+		go func() {
+			reply, err := b.acquireAndWait(c)
+			done <- result{reply, err}
+		}()
+		select {
+		case r := <-done:
+			c.Reply, c.Err = r.reply, r.err
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.life.Closed():
+			return driver.ErrClosed
+		}
+	})
+}
+
 // acquireAndWait runs the call with a WAIT behind it, on one connection: WAIT is about the writes
-// of its connection only.
+// of its connection only. So it is sent to a node, and goes where that sends it.
 func (b *Backend) acquireAndWait(c *call) (any, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*replicaTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*replicaTimeout)
 	defer cancel()
-	node := script.Pipeliner(b.rdb)
-	if cc, ok := b.rdb.(*redis.ClusterClient); ok {
-		master, err := cc.MasterForKey(ctx, c.Keys[0])
+	to := script.Pipeliner(b.rdb)
+	node, _ := b.rdb.(*redis.Client)
+	if b.nodes.cluster != nil {
+		master, err := b.nodes.cluster.MasterForKey(ctx, c.Keys[0])
 		if err != nil {
 			return nil, err
 		}
 		node = master
 	}
-	for full := false; ; full = true {
-		pipe := node.Pipeline()
-		cmd := c.Command(ctx, full)
-		_ = pipe.Process(ctx, cmd)
-		wait := redis.NewIntCmd(ctx, "wait", b.o.WaitReplicas, replicaTimeout.Milliseconds())
-		_ = pipe.Process(ctx, wait)
-		_, _ = pipe.Exec(ctx)
-		reply, err := cmd.Result()
+	for full, ask, redirects := false, false, 0; ; {
+		if node != nil { // a WAIT takes longer than other commands may
+			to = node.WithTimeout(2 * replicaTimeout)
+		}
+		reply, n, err := sendAndWait(ctx, to, c.Command(ctx, full), ask, b.o.WaitReplicas)
 		if !full && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			full = true
 			continue
 		}
-		if err != nil {
-			return nil, err
+		addr, asking, is := fault.Redirect(err)
+		if is && b.nodes.cluster != nil && redirects < redirectsMax {
+			b.nodes.cluster.ReloadState(ctx)
+			next, err := b.nodes.at(ctx, from(node, addr))
+			if err != nil {
+				return nil, err
+			}
+			node, ask = next, asking
+			redirects++
+			continue
 		}
-		if a, err := parseAcquire(reply); err != nil || !a.granted {
-			return reply, nil
+		if a, wrong := parseAcquire(reply); err == nil && wrong == nil && a.granted && n.err != nil {
+			return nil, fmt.Errorf("%w: %w", errReplicas, n.err)
+		} else if err == nil && wrong == nil && a.granted && n.replicas < b.o.WaitReplicas {
+			return nil, fmt.Errorf("%w: %d of %d within %s", errReplicas, n.replicas, b.o.WaitReplicas, replicaTimeout)
 		}
-		if n, err := wait.Result(); err != nil {
-			return nil, fmt.Errorf("%w: %w", errReplicas, err)
-		} else if n < int64(b.o.WaitReplicas) {
-			return nil, fmt.Errorf("%w: %d of %d within %s", errReplicas, n, b.o.WaitReplicas, replicaTimeout)
-		}
-		return reply, nil
+		return reply, err
 	}
+}
+
+// from returns the address to which a node sends a client. A node that does not know its own host
+// leaves it out, and none writes brackets.
+func from(node *redis.Client, addr string) string {
+	i := strings.LastIndexByte(addr, ':')
+	if i < 0 {
+		return addr
+	}
+	host, port := strings.Trim(addr[:i], "[]"), addr[i+1:]
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(node.Options().Addr)
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// confirmed is what a WAIT returned.
+type confirmed struct {
+	replicas int
+	err      error
+}
+
+// sendAndWait sends the command and a WAIT in one pipeline, to a node that may just be taking over
+// the slot if ask is set.
+func sendAndWait(ctx context.Context, to script.Pipeliner, cmd script.Command, ask bool, replicas int) (any, confirmed, error) {
+	pipe := to.Pipeline()
+	asking := redis.NewStatusCmd(ctx, "asking")
+	if ask {
+		_ = pipe.Process(ctx, asking)
+	}
+	_ = pipe.Process(ctx, cmd)
+	wait := redis.NewIntCmd(ctx, "wait", replicas, replicaTimeout.Milliseconds())
+	_ = pipe.Process(ctx, wait)
+	_, failed := pipe.Exec(ctx)
+	reply, err := cmd.Result()
+	if reply == nil && err == nil { // as in package script
+		err = failed
+	}
+	// if the node took the command all the same, that counts
+	if ask && err != nil && asking.Err() != nil {
+		err = asking.Err()
+	}
+	n, waitErr := wait.Result()
+	return reply, confirmed{int(n), waitErr}, err
 }

@@ -17,6 +17,7 @@ var (
 	renewScript   = load(script.WhenFull, "renew")
 	inspectScript = load(script.WhenFull, "inspect")
 	breakScript   = load(script.WhenFull, "break")
+	usedScript    = load(script.WhenFull, "used")
 )
 
 // load reads a script, with what all of them begin with and what most of them include: as it is,
@@ -31,5 +32,6 @@ func load(flags, name string) *script.Script {
 	}
 	include := func(text, part, by string) string { return strings.Replace(text, "--- include "+part+"\n", by, 1) }
 	one := read("begin") + include(read(name), "queue.lua", read("queue"))
-	return script.New(flags+read("clock")+one, flags+read("clock")+include(read("many"), "the script", one))
+	all := flags + read("clock") + include(read("run"), "the script", one)
+	return script.New(all+read("one"), all+read("many"))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,13 +20,64 @@ import (
 // lives, and then again before it is made again.
 const silenceMax = 3 * time.Second
 
+// heldFor is how long a request has to hold until its client listens. What is held for a moment
+// only is not worth a connection.
+const heldFor = 300 * time.Millisecond
+
 // subscription is the one subscription of the backend, to the channels of the clients that its
-// requests name. There is none until somebody waits. Backend.mu guards it.
+// requests name. There is none until a request waits, or has held for a while: its client has to
+// learn at once that it was granted, or ended by force. Backend.mu guards it.
 type subscription struct {
 	clients []driver.ID   // whose channels are wanted
 	sub     *redis.PubSub // the one that is in use
 	err     error         // why the server refuses it
+	watch   *time.Timer   // looks for requests that have held for a while; nil: never set
+	armed   bool          // watch is running
 	tasks   sync.WaitGroup
+}
+
+// holds records that a request was granted. mu is held.
+func (b *Backend) holds(m *request) {
+	m.held = time.Now()
+	if s := &b.subscription; !s.armed && !slices.Contains(s.clients, m.Client) {
+		b.watchHolds(heldFor)
+	}
+}
+
+// watchHolds looks for requests that have held for a while after d. mu is held.
+func (b *Backend) watchHolds(d time.Duration) {
+	s := &b.subscription
+	if s.armed = true; s.watch == nil {
+		s.watch = time.AfterFunc(d, b.listenForHolds)
+	} else {
+		s.watch.Reset(d)
+	}
+}
+
+// listenForHolds subscribes the clients of requests that have held for a while.
+func (b *Backend) listenForHolds() {
+	b.mu.Lock()
+	s := &b.subscription
+	s.armed = false
+	var clients []driver.ID
+	left := time.Duration(0) // until the next one has held for a while
+	for m := range b.requests.All() {
+		if m.held.IsZero() || m.Releases > 0 || slices.Contains(s.clients, m.Client) {
+			continue
+		}
+		if d := heldFor - time.Since(m.held); d <= 0 {
+			clients = append(clients, m.Client)
+		} else if left == 0 || d < left {
+			left = d
+		}
+	}
+	if left > 0 && !b.life.Over() {
+		b.watchHolds(left)
+	}
+	b.mu.Unlock()
+	for _, c := range clients {
+		_ = b.subscribe(c) // if the server refuses it, renewals find out
+	}
 }
 
 func (b *Backend) channel(client driver.ID) string { return b.space.Channels() + client.String() }
@@ -102,6 +154,10 @@ func (b *Backend) receiveMessages(ctx context.Context, sub *redis.PubSub) (recei
 		case *redis.Subscription: // what was published before it did not arrive
 			b.setRefused(nil)
 			b.wakeAll()
+			var client driver.ID
+			if client.UnmarshalText([]byte(strings.TrimPrefix(m.Channel, b.space.Channels()))) == nil {
+				b.life.Go(func() { b.proveHolds(b.life.Context(), client) })
+			}
 		}
 	}
 }

@@ -16,6 +16,7 @@ const checkInterval = time.Second
 // request is a request of this client, with what it knows of its place in the queue.
 type request struct {
 	kit.Request
+	held  time.Time // when a call that granted it returned; zero: none did
 	place int64     // where it waits, as the server last said
 	asked time.Time // before that call was sent
 	news  grantNews // the last message that it was granted

@@ -22,12 +22,12 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := b.checkTTL(r.TTL); err != nil {
+	if err := b.checkTTL(r); err != nil {
 		return driver.Grant{}, err
 	}
 	b.mu.Lock()
 	switch {
-	case b.closed:
+	case b.life.Over():
 		b.mu.Unlock()
 		return driver.Grant{}, driver.ErrClosed
 	case b.tombstones.Has(r.ID, time.Now()):
@@ -57,7 +57,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.requests.End(req, false)
+	granted := false
+	defer func() { b.requests.End(req, granted) }()
 	if b.closed { // Close has removed what it knew of
 		if s := req.s; s != nil && s.own == nil && req.path != "" {
 			go s.deleteAnywhere(req.path)
@@ -73,6 +74,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		}
 		return driver.Grant{}, err
 	}
+	granted = true
 	return g, nil
 }
 
@@ -95,42 +97,69 @@ func (b *Backend) acquireError(ctx, asked context.Context, err error, waited boo
 
 // acquire sends the request and waits for its grant. The caller has the request's turn.
 func (b *Backend) acquire(ctx context.Context, req *request, wait bool) (driver.Grant, error) {
+	if g, is, err := b.resumeKept(ctx, req); is {
+		return g, err
+	}
+	var refused error // why the servers do not serve it for the time being
 	for try := 1; ; try++ {
-		s, err := b.sessionOf(ctx, req)
-		if errors.Is(err, conn.ErrNoServer) && wait {
-			continue // that took seconds
-		}
-		if err == nil && req.TTL > s.ttl {
-			err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.TTL, s.ttl)
-		}
-		if err != nil {
-			return driver.Grant{}, err
-		}
-		b.mu.Lock()
-		granted := req.granted
-		b.mu.Unlock()
-		var g *driver.Grant
-		if granted {
-			g, err = s.resume(ctx, req)
-			if errors.Is(err, conn.ErrEnded) {
-				err = driver.ErrLost
-			}
-		} else {
-			g, err = s.ask(ctx, req, wait)
-		}
+		g, err := b.acquireOnce(ctx, req, wait)
+		pause := 10 * time.Millisecond
 		switch {
 		case err == nil && g != nil:
 			return *g, nil
-		case errors.Is(err, conn.ErrEnded) && (wait || try < 3):
-			// its node went with the session: again, as who has just arrived
-		case conn.Disconnected(err):
-			if err := kit.Pause(ctx, nil, 10*time.Millisecond); err != nil {
+		case err == nil:
+			pause = 0
+		case errors.Is(err, conn.ErrNoServer):
+			if !wait {
 				return driver.Grant{}, err
 			}
-		case err != nil:
+			pause = 0 // that took seconds
+		case errors.Is(err, conn.ErrEnded) && (wait || try < 3):
+			pause = 0 // its node went with the session: again, at the end of the queue
+		case errors.Is(err, errFull) && b.leave(req): // the next session has room
+			pause = 0
+		case conn.Later(err) && wait:
+			refused, pause = err, refusedPause
+		case conn.Disconnected(err):
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()): // during the call, perhaps
+			return driver.Grant{}, kit.Ended(ctx, refused)
+		default:
 			return driver.Grant{}, err
 		}
+		if pause == 0 {
+			continue
+		}
+		if err := kit.Pause(ctx, nil, pause); err != nil {
+			return driver.Grant{}, kit.Ended(ctx, refused)
+		}
 	}
+}
+
+// refusedPause is the pause before a waiter sends again what the servers refused for a while.
+const refusedPause = 250 * time.Millisecond
+
+// acquireOnce is acquire on the session that the request has now. No grant and no error: again.
+func (b *Backend) acquireOnce(ctx context.Context, req *request, wait bool) (*driver.Grant, error) {
+	s, err := b.sessionOf(ctx, req)
+	if err == nil && req.TTL > s.ttl && !req.Fixed {
+		err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.TTL, s.ttl)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	granted := req.granted
+	b.mu.Unlock()
+	var g *driver.Grant
+	if !granted {
+		g, err = s.ask(ctx, req, wait)
+	} else if g, err = s.resume(ctx, req); errors.Is(err, conn.ErrEnded) {
+		err = driver.ErrLost
+	}
+	if err == nil && g != nil && req.Fixed {
+		g, err = s.keep(ctx, req)
+	}
+	return g, err
 }
 
 // sessionOf returns the session where the request stands or will.
@@ -145,11 +174,15 @@ func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error)
 			b.mu.Unlock()
 			return s, nil
 		case s != nil:
-			req.detach()
-			req.s, req.path, req.Uncertain, req.broken, req.Stands = nil, "", false, false, false
+			req.leave()
+			req.Uncertain = false
 		}
 		b.mu.Unlock()
-		s, err := b.session(ctx, req.TTL, req.Name)
+		ttl := req.TTL
+		if req.Fixed && b.o.ttl > 0 { // its kept node stands for longer than any session
+			ttl = min(ttl, b.o.ttl)
+		}
+		s, err := b.session(ctx, ttl, req.Name, sizeOfNode(b.dir(req.Name), req.Request.Request))
 		if err != nil {
 			return nil, err
 		}
@@ -287,7 +320,7 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 		ops = append(ops, check)
 	}
 	ops = append(ops,
-		&zk.CreateRequest{Path: dir + "/" + stem(r), Data: newData(r, s.name()), Acl: s.b.o.ACL, Flags: zk.FlagEphemeralSequential},
+		&zk.CreateRequest{Path: dir + "/" + stem(r), Data: newData(r, s.name(), ""), Acl: s.b.o.ACL, Flags: zk.FlagEphemeralSequential},
 		&zk.SetDataRequest{Path: dir, Data: []byte{}, Version: -1})
 	// made returns the node that was made, if any
 	made := func(res []zk.MultiResponse) string {
@@ -296,11 +329,15 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 		}
 		return res[len(res)-2].String
 	}
-	late := func(res []zk.MultiResponse, err error) { s.settleLate(r, made(res), err) }
+	size := sizeOfNode(dir, r)
+	late := func(res []zk.MultiResponse, err error) { s.settleLate(r, made(res), err, size) }
 	s.b.mu.Lock()
 	req.audited = s.audits
 	s.b.mu.Unlock()
 	err = s.withParents(ctx, dir+"/x", func() error {
+		if !s.owned.reserve(size) {
+			return errFull
+		}
 		w := s.sending()
 		res, err := s.execute(ctx, req.Name, false, late, ops...)
 		var stat *zk.Stat
@@ -312,6 +349,9 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 		switch {
 		case err == nil:
 			s.recordWrite(w)
+			s.recordTime(stat)
+			s.owned.add(made(res)) // before the room is given back: the count is never less
+			s.owned.free(size)
 			s.b.mu.Lock()
 			req.path, req.token = made(res), driver.Token(stat.Mzxid)
 			if r.Join() {
@@ -319,16 +359,22 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 			}
 			s.b.mu.Unlock()
 			alone = stat.NumChildren == 1
-		case check != nil && queueChanged(err):
-			return errNotCovered
-		case conn.Disconnected(err):
+		case conn.Refused(err):
+			s.owned.free(size)
+			if check != nil && queueChanged(err) {
+				return errNotCovered
+			}
+		case conn.Unknown(err):
 			s.b.mu.Lock()
 			req.Uncertain = true
 			s.b.mu.Unlock()
 			if at := made(res); at != "" { // executed, in another session of the user's connection
 				go s.deleteAnywhere(at)
 			}
-			s.purgeSoon(req)
+			s.purgeSoon(req, size)
+			if !conn.Disconnected(err) {
+				return err
+			}
 			return errUncertain
 		}
 		return err
@@ -340,8 +386,14 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 }
 
 // settleLate deals with the outcome of a create for which nobody waited any more. at is the node
-// that it made.
-func (s *session) settleLate(r driver.Request, at string, err error) {
+// that it made, for which there is room of that size.
+func (s *session) settleLate(r driver.Request, at string, err error, size int) {
+	if err == nil {
+		s.owned.add(at)
+	}
+	if !conn.Unknown(err) {
+		s.owned.free(size)
+	}
 	s.b.mu.Lock()
 	req, is := s.b.requests.Find(r.ID) // a copy that is still asked for finds the node itself
 	if is {
@@ -353,12 +405,12 @@ func (s *session) settleLate(r driver.Request, at string, err error) {
 		s.removeSoon(at)
 	}
 	s.b.mu.Unlock()
-	if conn.Disconnected(err) {
+	if conn.Unknown(err) {
 		if !is {
 			req = newRequest(kit.Request{Request: r})
 			req.gone = true
 		}
-		s.purgeSoon(req)
+		s.purgeSoon(req, size)
 	}
 }
 
@@ -382,6 +434,15 @@ func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, 
 			return r, nil, err
 		case err != nil:
 			continue
+		}
+		if isKept(at) { // nothing else of the hold is there
+			over, err := s.coversNoMore(ctx, r.Name, at)
+			if err != nil {
+				return r, nil, err
+			}
+			if over {
+				continue
+			}
 		}
 		at = s.b.dir(r.Name) + "/" + at
 		stat, err := s.Stat(ctx, at)

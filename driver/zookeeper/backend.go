@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,10 +30,14 @@ type Options struct {
 	Prefix string
 	// ACL is that of all nodes that are created. Empty: everybody may do everything.
 	ACL []zk.ACL
-	// Identity names the queues, for contexts that carry holds between clients of one process:
-	// clients of the same queues have the same. Empty: the connection, so that another connection
-	// to the same servers is taken for other queues.
+	// Identity names the servers, for contexts that carry holds between clients of one process:
+	// clients of the same servers have the same. Empty: the servers are asked when it matters.
 	Identity string
+	// JuteMaxBuffer is the servers' jute.maxbuffer, in bytes, 32 KiB at least. A client cannot ask
+	// for it. It bounds what one session owns, since the end of a session is one transaction. 0:
+	// 1,048,575, which is that of servers where it is not set. One that is too small costs
+	// sessions, or room in the only one; one that is too large endangers the servers.
+	JuteMaxBuffer int
 }
 
 // options are those of a backend that makes its own connections.
@@ -55,6 +61,7 @@ type Backend struct {
 	fault    *conn.Fault
 	id       driver.ID
 	root     string // the path above locks and sessions
+	checks   int    // how many holds one proof checks
 	caps     driver.Capabilities
 	seed     maphash.Seed
 	// noContainers: the server is older than container nodes
@@ -68,6 +75,7 @@ type Backend struct {
 	slots      map[class]*slot
 	requests   kit.Requests[*request]
 	tombstones kit.Tombstones
+	remaining  map[*kept][]string // what is being removed of fixed requests
 }
 
 // New returns a backend over the user's own connection. Close leaves that open, and removes what
@@ -77,16 +85,14 @@ type Backend struct {
 // the connection was not made by [Connect], if it serves a backend that is not closed, or if an
 // option is not as its comment says.
 //
-// The greatest TTL is the one that the connection's session allows, 5/7 of its timeout, less of one
-// below 21 s, and the least is half of that: a holder that died is freed at the session's timeout,
-// whatever its TTL was. If that session is lost so are the leases; the client goes on with the next
-// session that the connection gets.
+// The greatest TTL is that which the connection's session allows, 3/4 of its timeout, less of one
+// below 20 s, and the least is half of that: a holder that died is freed at the session's timeout,
+// whatever its TTL was. A request for which the session has no room is refused: it owns paths of
+// half of JuteMaxBuffer. If that session is lost so are the leases; the client goes on with the
+// next session that the connection gets.
 func New(ctx context.Context, c *Conn, o Options) (*Backend, error) {
 	if c == nil || c.c == nil {
 		return nil, fmt.Errorf("%w connection: zookeeper.Connect makes one that New can stand on", driver.ErrInvalid)
-	}
-	if o.Identity == "" {
-		o.Identity = fmt.Sprintf("%p", c)
 	}
 	b, err := newBackend(options{Options: o, scheme: "zookeeper", sessions: 1})
 	if err != nil {
@@ -96,7 +102,7 @@ func New(ctx context.Context, c *Conn, o Options) (*Backend, error) {
 		return nil, fmt.Errorf("%w connection: it serves another backend, which is not closed; make another connection, or share that backend", driver.ErrInvalid)
 	}
 	b.borrowed, b.fault = c.c, c.c.Fault()
-	s, err := b.session(ctx, 0, "")
+	s, err := b.anySession(ctx)
 	if err != nil {
 		b.Close()
 		return nil, err
@@ -113,6 +119,9 @@ func newBackend(o options) (*Backend, error) {
 	if len(o.ACL) == 0 {
 		o.ACL = zk.WorldACL(zk.PermAll)
 	}
+	if o.JuteMaxBuffer == 0 {
+		o.JuteMaxBuffer = usualBuffer
+	}
 	switch {
 	case o.Chroot != "" && path.Clean("/"+o.Chroot) != o.Chroot,
 		len(o.Prefix) > 255, o.Chroot == "" && encode(o.Prefix) == "zookeeper":
@@ -121,12 +130,16 @@ func newBackend(o options) (*Backend, error) {
 	b := &Backend{
 		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &conn.Fault{},
 		life: kit.NewLife(), slots: map[class]*slot{}, requests: kit.NewRequests(newRequest),
+		remaining: map[*kept][]string{},
 		caps: driver.Capabilities{
 			Backend: o.scheme, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true, Inspect: true, Durable: true,
+			FixedOutlives: true, MaxFixed: maxFixed,
 		},
 	}
-	b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // the path is the queues'
-	return b, nil
+	if o.Identity != "" {
+		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // the path is the queues'
+	}
+	return b, b.checkSizes()
 }
 
 // setBounds sets the TTLs that are allowed, in whole milliseconds, which are easier to read than
@@ -136,9 +149,17 @@ func (b *Backend) setBounds(least, most time.Duration) {
 	b.caps.MaxTTL = most.Truncate(time.Millisecond)
 }
 
-// checkTTL returns an error if no session keeps a lease of that TTL.
-func (b *Backend) checkTTL(ttl time.Duration) error {
-	if err := kit.CheckTTL(ttl, b.caps); err != nil {
+// maxFixed is the greatest TTL of a fixed request, which no session bounds.
+const maxFixed = 24 * time.Hour
+
+// checkTTL returns an error if no session keeps a lease of the request's TTL, or the TTL is none of
+// a fixed one.
+func (b *Backend) checkTTL(r driver.Request) error {
+	check := kit.CheckTTL
+	if r.Fixed {
+		check = kit.CheckFixed
+	}
+	if err := check(r.TTL, b.caps); err != nil {
 		return fmt.Errorf("%w by the servers' sessions (docs/zookeeper.md tells why)", err)
 	}
 	return nil
@@ -172,7 +193,7 @@ func (b *Backend) Format(f fmt.State, _ rune) { fmt.Fprint(f, b.String()) }
 // Close implements [driver.Backend].
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Over() {
 		b.mu.Unlock()
 		return nil
 	}
@@ -184,7 +205,14 @@ func (b *Backend) Close() error {
 			ss = append(ss, sl.s)
 		}
 	}
+	for req := range b.requests.All() {
+		if req.kept != nil && (req.releasing || !req.Outlives()) {
+			b.remaining[req.kept] = req.kept.remains()
+		}
+	}
+	left := slices.Collect(maps.Values(b.remaining))
 	b.mu.Unlock()
+	removeRemaining(ss, left)
 	var wg sync.WaitGroup
 	for _, s := range ss {
 		wg.Go(s.close)
@@ -197,6 +225,28 @@ func (b *Backend) Close() error {
 	return nil
 }
 
+// removeRemaining removes what is left of fixed requests, each in its order, before their sessions
+// end: no session's end removes it.
+func removeRemaining(ss []*session, left [][]string) {
+	if len(ss) == 0 || len(left) == 0 {
+		return
+	}
+	s := ss[0]
+	for _, other := range ss {
+		if !s.State().Up {
+			s = other
+		}
+	}
+	kit.Within(deleteTimeout, func() {
+		_ = each(len(left), func(i int) error {
+			for _, at := range left[i] {
+				s.deleteAnywhere(at)
+			}
+			return nil
+		})
+	})
+}
+
 // explain says what a user can do about an error of the server, and why no server answered a call
 // whose context ended.
 func (b *Backend) explain(ctx context.Context, err error) error {
@@ -205,11 +255,10 @@ func (b *Backend) explain(ctx context.Context, err error) error {
 		if cause := b.fault.Err(); cause != nil {
 			return fmt.Errorf("%w; %w", ctx.Err(), cause)
 		}
+		if conn.Later(err) {
+			return err // it says what the servers refused meanwhile
+		}
 		return ctx.Err()
-	case errors.Is(err, zk.ErrNoAuth):
-		return fmt.Errorf("the client lacks a right (docs/zookeeper.md lists those that suffice): %w", err)
-	case errors.Is(err, zk.ErrInvalidACL):
-		return fmt.Errorf("the server refuses the ACL (creator-all needs credentials that it accepts): %w", err)
 	}
-	return err
+	return conn.Explain(err)
 }

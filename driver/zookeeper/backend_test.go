@@ -33,11 +33,15 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestIdentity: what stands under other paths has another identity.
+// TestIdentity: what stands under other paths has another identity, and what the user says nothing
+// about has none.
 func TestIdentity(t *testing.T) {
 	seen := map[string]Options{}
 	for _, o := range []Options{{}, {Prefix: "dlock/dlock"}, {Chroot: "/dlock"}, {Chroot: "/teams/a", Prefix: "b"}, {Chroot: "/teams", Prefix: "a/b"}, {Chroot: "/teams/a%2Fb"}, {Chroot: "/teams", Prefix: "a%2Fb"},
-		{Identity: "x/teams", Chroot: "/a", Prefix: "b"}, {Identity: "x", Chroot: "/teams/a", Prefix: "b"}, {Identity: `x"/teams`, Chroot: "/a", Prefix: "b"}} {
+		{Identity: "y/teams", Chroot: "/a", Prefix: "b"}, {Identity: `y"/teams`, Chroot: "/a", Prefix: "b"}} {
+		if o.Identity == "" {
+			o.Identity = "y"
+		}
 		b, err := newBackend(options{Options: o})
 		if err != nil {
 			t.Fatal(err)
@@ -47,8 +51,12 @@ func TestIdentity(t *testing.T) {
 		}
 		seen[b.caps.Identity] = o
 	}
-	a, _ := newBackend(options{Options: Options{Chroot: "/teams/"}})
-	b, _ := newBackend(options{Options: Options{Chroot: "/teams", Prefix: "dlock"}})
+	a, _ := newBackend(options{Options: Options{Identity: "y", Chroot: "/teams/"}})
+	b, _ := newBackend(options{Options: Options{Identity: "y", Chroot: "/teams", Prefix: "dlock"}})
+	unsaid, _ := newBackend(options{Options: Options{Chroot: "/teams"}})
+	if unsaid.caps.Identity != "" {
+		t.Errorf("without a setting the identity is %q", unsaid.caps.Identity)
+	}
 	if a.caps.Identity != b.caps.Identity {
 		t.Errorf("one path has the identities %q and %q", a.caps.Identity, b.caps.Identity)
 	}

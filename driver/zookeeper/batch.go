@@ -22,7 +22,7 @@ const (
 	aloneTime = 10 * time.Millisecond
 
 	maxParts = 32       // of a batch
-	maxBytes = 64 << 10 // of a batch: a server takes 1 MB
+	maxBytes = 64 << 10 // of a batch: a server takes jute.maxbuffer, 1 MB if it is not set
 )
 
 // batcher sends the transactions of a session. While many are under way, those on different names
@@ -37,6 +37,8 @@ type batcher struct {
 	send func(done func([]zk.MultiResponse, error), ops ...any) error
 	// sendAlone executes a transaction for a caller that waits, as session.execute does
 	sendAlone func(ctx context.Context, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error)
+
+	maxBytes int // of a batch
 
 	mu         sync.Mutex
 	calls      int     // under way
@@ -115,11 +117,11 @@ func (c *batcher) gather(name string, urgent bool, late func([]zk.MultiResponse,
 	bytes := sizeOf(ops)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if urgent || c.calls < fewCalls || c.names[name] || bytes > maxBytes/2 || time.Now().Before(c.aloneUntil) {
+	if urgent || c.calls < fewCalls || c.names[name] || bytes > c.maxBytes/2 || time.Now().Before(c.aloneUntil) {
 		c.calls++
 		return nil
 	}
-	if len(c.parts) >= maxParts || c.bytes+bytes > maxBytes {
+	if len(c.parts) >= maxParts || c.bytes+bytes > c.maxBytes {
 		c.flush()
 	}
 	p := &part{ops: ops, late: late, result: make(chan outcome, 1)}

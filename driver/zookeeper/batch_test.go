@@ -79,7 +79,7 @@ func (f *fakeServer) execute(ops []any) ([]zk.MultiResponse, error) {
 func newFakeSession(f *fakeServer) *session {
 	s := &session{b: &Backend{life: kit.NewLife()}, own: &conn.Conn{}, Session: conn.NewSession(conn.Listener{})}
 	f.nodes = map[string]bool{}
-	s.writes.send = f.send
+	s.writes.send, s.writes.maxBytes = f.send, maxBytes
 	s.writes.sendAlone = func(_ context.Context, _ func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
 		o := make(chan outcome)
 		_ = f.send(func(res []zk.MultiResponse, err error) { o <- outcome{res, err} }, ops...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
 // manyNames is how many directories of names are more than come and go with locks that are used.
@@ -53,10 +55,16 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return append(found, fs...), err
 }
 
+const rightsAdvice = "docs/zookeeper.md has the rights that suffice"
+
 // refused is the finding of what a session was not allowed to do, or of what stands in its way.
 func refused(where string, err error) (driver.Finding, bool) {
-	f := driver.Finding{About: "rights", State: driver.Wrong, Found: fmt.Sprintf("%s: %s", where, err), Advice: "docs/zookeeper.md has the ACL that suffices"}
+	f := driver.Finding{About: "rights", State: driver.Wrong, Found: fmt.Sprintf("%s: %s", where, err), Advice: rightsAdvice}
+	var d *conn.Denied
 	switch {
+	case errors.As(err, &d):
+		f.Found = fmt.Sprintf("missing: %s on %s", d.Right, d.Path)
+		return f, true
 	case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrInvalidACL), errors.Is(err, zk.ErrAuthFailed):
 		return f, true
 	case errors.Is(err, driver.ErrUnsupported):
@@ -124,29 +132,25 @@ func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 	dir := b.dir("dlock-check/" + b.id.String())
 	node := dir + "/node"
 	var missing []string
-	for _, try := range []struct {
-		right string
-		do    func() error
-	}{
-		{"create", func() error { return s.mkdir(ctx, dir) }},
-		{"create", func() error {
-			return retry(ctx, func() error { return s.Create(ctx, node, nil, zk.FlagEphemeral, b.o.ACL) })
-		}},
-		{"read", func() error { return retry(ctx, func() error { _, _, err := s.Children(ctx, dir); return err }) }},
-		{"read", func() error { return retry(ctx, func() error { _, _, err := s.Get(ctx, node); return err }) }},
-		{"write", func() error {
-			return retry(ctx, func() error {
-				_, err := s.Multi(ctx, nil, &zk.SetDataRequest{Path: dir, Version: -1})
-				return err
-			})
-		}},
-		{"delete", func() error { return retry(ctx, func() error { return s.Delete(ctx, node, -1) }) }},
+	for _, do := range []func() error{
+		func() error { return s.mkdir(ctx, dir) },
+		func() error { return s.Create(ctx, node, nil, zk.FlagEphemeral, b.o.ACL) },
+		func() error { _, _, err := s.Children(ctx, strings.TrimSuffix(b.locks(), "/")); return err },
+		func() error { _, _, err := s.Children(ctx, dir); return err },
+		func() error { _, _, err := s.Get(ctx, node); return err },
+		func() error { _, err := s.Multi(ctx, nil, &zk.SetDataRequest{Path: dir, Version: -1}); return err },
+		func() error { return s.Delete(ctx, node, -1) },
 	} {
-		err := try.do()
+		err := retry(ctx, do)
+		var d *conn.Denied
 		switch {
 		case err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNotEmpty) || errors.Is(err, zk.ErrNodeExists):
-		case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrInvalidACL):
-			missing = append(missing, try.right)
+		case errors.As(err, &d):
+			if one := fmt.Sprintf("%s on %s", d.Right, d.Path); !slices.Contains(missing, one) {
+				missing = append(missing, one)
+			}
+		case errors.Is(err, zk.ErrInvalidACL):
+			return []driver.Finding{{About: "rights", State: driver.Wrong, Found: b.explain(ctx, err).Error(), Advice: rightsAdvice}}, nil
 		default:
 			return nil, kit.Hide(ctx, err)
 		}
@@ -155,8 +159,7 @@ func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 	_ = retry(ctx, func() error { return s.Delete(ctx, dir, -1) })
 	rights := driver.Finding{About: "rights", Found: "the client may create, read, write and delete below " + b.root}
 	if len(missing) > 0 {
-		rights.State, rights.Found = driver.Wrong, "missing below "+b.root+": "+strings.Join(missing, ", ")
-		rights.Advice = "docs/zookeeper.md has the ACL that suffices"
+		rights.State, rights.Found, rights.Advice = driver.Wrong, "missing: "+strings.Join(missing, ", "), rightsAdvice
 	}
 	return []driver.Finding{rights, b.names(ctx, s)}, nil
 }
@@ -170,6 +173,8 @@ func (b *Backend) names(ctx context.Context, s *session) driver.Finding {
 	}
 	names, _, err := s.Children(ctx, strings.TrimSuffix(b.locks(), "/"))
 	switch {
+	case errors.Is(err, zk.ErrNoAuth): // the finding on rights says it
+		f.State, f.Found, f.Advice = driver.Unseen, "the client may not list them", "look at the number of nodes yourself (zk_znode_count of mntr)"
 	case err != nil:
 		f.State, f.Found, f.Advice = driver.Unseen, err.Error(), "look at the number of nodes yourself (zk_znode_count of mntr)"
 	case len(names) > manyNames:

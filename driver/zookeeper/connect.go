@@ -20,7 +20,7 @@ type ConnectOptions struct {
 	EventCallback     func(zk.Event)  // told of each event, in order; must not block; nil: none
 	HostProvider      zk.HostProvider // nil: the library's
 	Logger            zk.Logger       // nil: the library's
-	MaxBufferSize     int             // of what is received; 0: no bound
+	MaxBufferSize     int             // of what is received; 0: 64 MiB
 	MaxConnBufferSize int             // of what is sent; 0: the library's
 }
 
@@ -33,7 +33,7 @@ type ConnectOptions struct {
 // The caller closes the connection, after the backend.
 func Connect(servers []string, sessionTimeout time.Duration, o ConnectOptions) (*Conn, error) {
 	c, err := conn.Open(conn.Config{
-		Servers: servers, Timeout: sessionTimeout, Dial: o.Dialer, Event: o.EventCallback,
+		Servers: servers, Timeout: sessionTimeout, Dial: o.Dialer, Event: o.EventCallback, MaxPacket: o.MaxBufferSize,
 		Set: func(library *zk.Conn) {
 			if o.HostProvider != nil {
 				zk.WithHostProvider(o.HostProvider)(library)

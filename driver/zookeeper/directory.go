@@ -54,6 +54,7 @@ type view struct {
 	place   map[string]int           // among the arrivals, by the node's name
 	names   map[*driver.Entry]string // of nodes
 	byID    map[driver.ID][]*node    // in order of arrival
+	kept    []string                 // the names of the kept nodes
 }
 
 // list returns a listing that is sent after now, of what stands there now if synced.
@@ -172,6 +173,9 @@ func (l *listing) view() (*view, error) {
 		for _, n := range ns {
 			v.names[&n.entry] = n.name
 			v.byID[n.entry.ID] = append(v.byID[n.entry.ID], n)
+			if n.kept {
+				v.kept = append(v.kept, n.name)
+			}
 		}
 		for i, e := range v.q.Arrivals {
 			v.place[v.names[e]] = i
@@ -211,7 +215,7 @@ func (s *session) parse(ctx context.Context, name string, children []string) (ns
 // readArrivals reads when the requests arrived that are no joins, and returns what is still there.
 func (s *session) readArrivals(ctx context.Context, dir string, ns []*node) ([]*node, error) {
 	err := each(len(ns), func(i int) error {
-		if ns[i].entry.Join() {
+		if !ns[i].arrives() {
 			return nil
 		}
 		stat, err := s.Stat(ctx, dir+"/"+ns[i].name)

@@ -56,6 +56,8 @@ func (b *Backend) read(ctx context.Context, f func(*session) error) error {
 type details struct {
 	there    []*node                  // those that have not gone, in order of arrival
 	sessions map[*node]string         // the names of their sessions' own nodes
+	data     map[*node][]byte         // what stands in them
+	ends     map[*node]*keptEnd       // of the kept ones: when they are over
 	proved   map[string]time.Duration // how long ago each of those sessions was proved
 }
 
@@ -78,12 +80,12 @@ func (s *session) readQueue(ctx context.Context, name string) ([]*node, error) {
 		// it is there, so it has not expired
 		e.Left = min(max(e.TTL*sessionShare/ttlShare-ago, time.Millisecond), e.TTL)
 	}
-	return d.there, nil
+	return s.withoutOver(ctx, name, d)
 }
 
 // readNodes reads the nodes, and sets what their names do not tell.
 func (s *session) readNodes(ctx context.Context, name string, ns []*node) (*details, error) {
-	d := &details{sessions: map[*node]string{}, proved: map[string]time.Duration{}}
+	d := &details{sessions: map[*node]string{}, data: map[*node][]byte{}, ends: map[*node]*keptEnd{}, proved: map[string]time.Duration{}}
 	gone := map[*node]bool{}
 	var mu sync.Mutex
 	err := each(len(ns), func(i int) error {
@@ -101,9 +103,13 @@ func (s *session) readNodes(ctx context.Context, name string, ns []*node) (*deta
 		e, says := &n.entry, parseData(data)
 		says.apply(&e.Request)
 		n.czxid = stat.Czxid
-		if !e.Join() {
+		if n.arrives() {
 			e.Token = driver.Token(stat.Czxid)
 		}
+		if n.kept {
+			d.ends[n] = s.newEnd(data, stat)
+		}
+		d.data[n] = data
 		e.Broken, e.Age, e.Left = stat.Version != 0, s.age(stat.Ctime), e.TTL
 		d.sessions[n] = says.Session
 		d.proved[says.Session] = e.Age
@@ -193,7 +199,7 @@ func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err er
 	}
 	dir := s.b.dir(w.name)
 	switch {
-	case len(there) == 0 && w.begun && w.force:
+	case len(there) == 0 && w.begun: // its holder may have given it back since
 		return true, nil
 	case len(there) == 0:
 		return true, driver.ErrNotHeld
@@ -215,9 +221,9 @@ func (s *session) holdOf(ctx context.Context, w *breaking, ns []*node) (hold []*
 	var owner driver.ID
 	var arrivals []*node
 	for _, n := range ns {
-		if n.entry.Join() && n.entry.Token == w.token {
+		if !n.arrives() && n.entry.Token == w.token {
 			owner = n.entry.Owner
-		} else if !n.entry.Join() {
+		} else if n.arrives() {
 			arrivals = append(arrivals, n)
 		}
 	}
@@ -257,7 +263,7 @@ func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []
 		}
 		w.begun, marked = true, true
 		err = s.batches(ctx, sound, func(n *node) []any {
-			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: newData(n.entry.Request, d.sessions[n]), Version: 0}}
+			return []any{&zk.SetDataRequest{Path: dir + "/" + n.name, Data: d.data[n], Version: 0}}
 		}, d.sessions)
 		if err != nil {
 			return nil, marked, err
@@ -276,14 +282,29 @@ func (s *session) unchanged(ctx context.Context, dir string, version int32) (boo
 	return stat.Version == version, nil
 }
 
-// batch is how many requests one transaction of Break changes. Those with the longest names and
-// labels still fit into one.
+// batch is how many requests one transaction of Break changes, at most: of those with the longest
+// names and labels fewer.
 const batch = 64
+
+// nextBatch returns how many of the nodes the next transaction changes: as many as are not too
+// large together.
+func (s *session) nextBatch(ns []*node, do func(*node) []any, sessions map[*node]string) (n int) {
+	for bytes := 0; n < min(len(ns), batch); n++ {
+		bytes += sizeOf(do(ns[n])) + sizeOf([]any{&zk.SetDataRequest{Path: s.node}})*min(len(sessions), 1)
+		if bytes > s.b.maxBytes() && n > 0 {
+			break
+		}
+	}
+	return n
+}
 
 // batches executes the operations of do for each node, and writes to the sessions' own nodes, in
 // transactions of one batch each. If a node of a batch has gone, each is tried alone.
 func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
-	for some := range slices.Chunk(ns, batch) {
+	for len(ns) > 0 {
+		n := s.nextBatch(ns, do, sessions)
+		some := ns[:n]
+		ns = ns[n:]
 		err := s.transact(ctx, some, do, sessions)
 		for i := 0; queueChanged(err) && i < len(some); i++ {
 			if one := s.transact(ctx, some[i:i+1], do, sessions); one != nil && !queueChanged(one) {
@@ -300,25 +321,42 @@ func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any,
 // transact executes one transaction of batches.
 func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
 	var ops []any
-	touched := map[string]bool{"": true}
+	broken := map[string][]string{} // of each session
 	for _, n := range ns {
 		ops = append(ops, do(n)...)
-		name := sessions[n]
-		if touched[name] {
-			continue
+		if name := sessions[n]; name != "" {
+			broken[name] = append(broken[name], n.name)
 		}
-		touched[name] = true
-		at := s.b.root + "/sessions/" + path.Base(name)
-		switch _, err := s.Stat(ctx, at); {
-		case err == nil:
-			ops = append(ops, &zk.SetDataRequest{Path: at, Data: []byte("a hold was broken"), Version: -1})
-		case !errors.Is(err, zk.ErrNoNode):
-			// a session without its node reads all its requests with its next proof
+	}
+	for name, nodes := range broken {
+		tell, err := s.tellOps(ctx, path.Base(name), ns[0].entry.Name, nodes)
+		if err != nil {
 			return err
 		}
+		ops = append(ops, tell...)
 	}
 	_, err := s.Multi(ctx, nil, ops...)
 	return err
+}
+
+// tellOps returns the operations that tell a session of its nodes that are broken: its own node, so
+// that its next proof fails, and its bell, so that it learns of that at once. A session without
+// these reads all its requests with its next proof.
+func (s *session) tellOps(ctx context.Context, session, name string, nodes []string) (ops []any, err error) {
+	ring, err := s.b.ringOp(session, s.b.dir(name), nodes)
+	if err != nil {
+		return nil, err
+	}
+	own := &zk.SetDataRequest{Path: s.b.root + "/sessions/" + session, Data: []byte("a hold was broken"), Version: -1}
+	for _, op := range []*zk.SetDataRequest{own, ring} {
+		switch _, err := s.Stat(ctx, op.Path); {
+		case err == nil:
+			ops = append(ops, op)
+		case !errors.Is(err, zk.ErrNoNode):
+			return nil, err
+		}
+	}
+	return ops, nil
 }
 
 // List implements [driver.Lister].
@@ -349,16 +387,65 @@ func (s *session) namesInUse(ctx context.Context) (in []string, err error) {
 			names = append(names, name)
 		}
 	}
-	used := make([]bool, len(names))
-	err = each(len(names), func(i int) error {
-		ns, err := s.nodes(ctx, names[i], false)
-		used[i] = len(ns) > 0
+	chunks := s.b.chunks(names)
+	used := make([][]string, len(chunks))
+	err = each(len(chunks), func(i int) (err error) {
+		used[i], err = s.used(ctx, chunks[i])
 		return err
 	})
-	for i, name := range names {
-		if used[i] {
-			in = append(in, name)
+	return slices.Concat(used...), err
+}
+
+// mostListed is how many directories are read in one round trip, at most.
+const mostListed = 256
+
+// chunks returns the names in parts that are not too large for one request.
+func (b *Backend) chunks(names []string) (all [][]string) {
+	for bytes, begin, i := 0, 0, 0; i < len(names); i++ {
+		bytes += sizeOf([]any{&zk.CheckVersionRequest{Path: b.dir(names[i])}})
+		if last := i+1 == len(names); last || i+1-begin == mostListed || bytes > b.maxBytes()*3/4 {
+			all = append(all, names[begin:i+1])
+			bytes, begin = 0, i+1
 		}
 	}
-	return in, err
+	return all
+}
+
+// used returns those of the names under which requests stand. It asks for all in one round trip, if
+// the server knows how (since 3.6), else for each. No listing is shared with those of waiters:
+// nothing else asks for so many.
+func (s *session) used(ctx context.Context, names []string) (used []string, err error) {
+	dirs := make([]string, len(names))
+	for i, name := range names {
+		dirs[i] = s.b.dir(name)
+	}
+	all, err := s.ListMany(ctx, dirs)
+	if conn.IsUnimplemented(err) || conn.IsTooLarge(err) {
+		all, err = make([]conn.Listing, len(names)), nil
+		for i, dir := range dirs {
+			all[i].Children, _, all[i].Err = s.Children(ctx, dir)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range all {
+		if l.Err != nil && !errors.Is(l.Err, zk.ErrNoNode) {
+			return nil, l.Err
+		}
+		var ns []*node
+		for _, child := range l.Children {
+			if n, ok := parseNode(names[i], child); ok {
+				ns = append(ns, n)
+			}
+		}
+		is, err := s.inUse(ctx, names[i], ns)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			used = append(used, names[i])
+		}
+	}
+	return used, nil
 }

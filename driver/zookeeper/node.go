@@ -54,6 +54,7 @@ type node struct {
 	name  string // the whole of it
 	seq   int32  // the server's number
 	czxid int64  // the order of arrival where the numbers do not tell it; 0: not read
+	kept  bool   // it goes with no session; see kept
 	entry driver.Entry
 }
 
@@ -104,8 +105,15 @@ func parseNode(lock, name string) (*node, bool) {
 		}
 		r.Token = driver.Token(token)
 	}
-	return n, name == stem(*r)+fmt.Sprintf("%010d", n.seq) // as the server writes it
+	ok := name == stem(*r)+fmt.Sprintf("%010d", n.seq) // as the server writes it
+	if n.kept = isKept(name); n.kept && r.ID == inverse(r.Owner) {
+		r.ID = r.Owner
+	}
+	return n, ok
 }
+
+// arrives reports whether the request has a place in the order of arrival.
+func (n *node) arrives() bool { return !n.kept && !n.entry.Join() }
 
 // isFirst reports whether own stands there before every other child, none of which is a join and
 // all of which have usual numbers. Then it holds, and nothing else has to be read. False says
@@ -165,7 +173,7 @@ func predecessor(children []string, own string) (before string, ok bool) {
 // wornOut reports whether the directory's numbers ran out: from then on they are all the same, or
 // negative, and only zxids tell the order.
 func wornOut(ns []*node) bool {
-	return slices.ContainsFunc(ns, func(n *node) bool { return !n.entry.Join() && (n.seq < 0 || n.seq == math.MaxInt32) })
+	return slices.ContainsFunc(ns, func(n *node) bool { return n.arrives() && (n.seq < 0 || n.seq == math.MaxInt32) })
 }
 
 // sortNodes puts nodes in order of arrival.
@@ -179,15 +187,21 @@ func sortNodes(ns []*node) {
 	})
 }
 
-// queueOf makes the rule's queue of sorted nodes.
+// queueOf makes the rule's queue of sorted nodes. What is kept stands as a join of its hold, behind
+// the others.
 func queueOf(ns []*node) (q driver.Queue) {
+	var kept []*driver.Entry
 	for _, n := range ns {
-		if n.entry.Join() {
+		switch {
+		case n.kept:
+			kept = append(kept, &n.entry)
+		case n.entry.Join():
 			q.Joins = append(q.Joins, &n.entry)
-		} else {
+		default:
 			q.Arrivals = append(q.Arrivals, &n.entry)
 		}
 	}
+	q.Joins = append(q.Joins, kept...)
 	return q
 }
 
@@ -199,10 +213,14 @@ type nodeData struct {
 	Fixed   bool      `json:"fixed,omitempty"`
 	Label   string    `json:"label,omitempty"`
 	Session string    `json:"session"` // the name of the session's own node
+	// of a kept node: its entry in the index; and it stands for the TTL from when it was made
+	Index string `json:"index,omitempty"`
 }
 
-func newData(r driver.Request, session string) []byte {
-	b, err := json.Marshal(nodeData{Client: r.Client, TTL: r.TTL.Milliseconds(), Fixed: r.Fixed, Label: r.Label, Session: session})
+func newData(r driver.Request, session, index string) []byte {
+	b, err := json.Marshal(nodeData{
+		Client: r.Client, TTL: r.TTL.Milliseconds(), Fixed: r.Fixed, Label: r.Label, Session: session, Index: index,
+	})
 	if err != nil {
 		return nil // strings and numbers cannot fail
 	}

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"fmt"
 	"math"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 func TestNamesComeBack(t *testing.T) {
@@ -190,7 +192,7 @@ func TestOrder(t *testing.T) {
 
 func TestNodeData(t *testing.T) {
 	r := driver.Request{Client: driver.NewID(), TTL: 1500 * time.Millisecond, Fixed: true, Label: "who ✓"}
-	c := parseData(newData(r, "0123-ab"))
+	c := parseData(newData(r, "0123-ab", ""))
 	var back driver.Request
 	c.apply(&back)
 	if back != r || c.Session != "0123-ab" {
@@ -200,5 +202,56 @@ func TestNodeData(t *testing.T) {
 		if c := parseData([]byte(data)); c.Session != "" || c.TTL != 0 {
 			t.Errorf("%q is taken for %+v", data, c)
 		}
+	}
+}
+
+// TestKeptNodes: a kept node has the name of a join, and is distinct from all that a server
+// numbers.
+func TestKeptNodes(t *testing.T) {
+	b, err := newBackend(options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{b: b, sweeper: newSweeper()}
+	own, other := driver.NewID(), driver.NewID()
+	for _, r := range []driver.Request{
+		{Name: "n", ID: own, Owner: own},
+		{Name: "n", ID: own, Owner: other, Token: 7},
+		{Name: "n", ID: own, Owner: own, Mode: driver.Shared, Limit: 3},
+		{Name: "n", ID: own, Owner: other, Token: 7, Mode: driver.Shared},
+	} {
+		r.TTL = time.Minute
+		for _, number := range []int32{1, 2, mostKept} {
+			req := newRequest(kit.Request{Request: r})
+			req.path, req.token = b.dir("n")+"/"+stem(r)+"0000000003", 7
+			k := s.newKept(req, number)
+			child := strings.TrimPrefix(k.at, b.dir("n")+"/")
+			n, ok := parseNode("n", child)
+			e := &n.entry
+			if !ok || !n.kept || n.arrives() || e.ID != own || e.Owner != r.Owner || e.Token != 7 || e.Mode != r.Mode || e.Limit != r.Limit {
+				t.Errorf("%q is read as %+v, %v", child, n, ok)
+			}
+			q := queueOf([]*node{n})
+			if len(q.Joins) != 1 || len(q.Arrivals) != 0 {
+				t.Errorf("%q does not stand as a join: %+v", child, q)
+			}
+			entry := k.index[strings.LastIndexByte(k.index, '/')+1:]
+			if next := s.newKept(req, number%mostKept+1); path.Base(next.index) == entry {
+				t.Errorf("two kept nodes have the entry %q", entry)
+			}
+			if _, ok := indexEnd(entry); !ok || isFirst([]string{child, "w:x:0:0000000001"}, "w:x:0:0000000001") {
+				t.Errorf("%q, with %q in the index, is overlooked", child, entry)
+			}
+		}
+	}
+	join := stem(driver.Request{ID: own, Owner: other, Token: 7})
+	for _, number := range []int32{0, 1, math.MaxInt32, math.MinInt32, -mostKept - 1} {
+		if n, ok := parseNode("n", fmt.Sprintf("%s%010d", join, number)); !ok || n.kept {
+			t.Errorf("%d is taken for that of a kept node: %v", number, ok)
+		}
+	}
+	plain := stem(driver.Request{ID: own, Owner: own})
+	if n, ok := parseNode("n", plain+"-000000001"); !ok || n.kept {
+		t.Errorf("what joins nothing is taken for kept: %v", ok)
 	}
 }

@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -67,8 +66,7 @@ func parse(c driver.Config) (options, error) {
 	if len(o.addrs) == 0 || slices.Contains(c.Hosts, "") {
 		return o, bad("want hosts: %s://h1:2181,h2:2181,h3:2181/chroot", u.Scheme)
 	}
-	sorted := slices.Sorted(slices.Values(o.addrs))
-	o.Identity, o.Prefix, o.Chroot = strings.Join(sorted, ","), c.Prefix, strings.TrimSuffix(u.Path, "/")
+	o.Prefix, o.Chroot = c.Prefix, strings.TrimSuffix(u.Path, "/")
 	rand.Shuffle(len(o.addrs), func(i, j int) { o.addrs[i], o.addrs[j] = o.addrs[j], o.addrs[i] })
 	if user := u.User.Username(); user != "" {
 		password, _ := u.User.Password()
@@ -77,6 +75,7 @@ func parse(c driver.Config) (options, error) {
 	p := c.Params()
 	o.timeout = p.Duration("session_timeout", 0)
 	o.sessions = p.Int("sessions", 1)
+	o.JuteMaxBuffer = p.Int("jute_maxbuffer", usualBuffer)
 	if strings.HasSuffix(u.Scheme, "s") {
 		o.dial = dialTLS(p.TLS())
 	}
@@ -90,12 +89,13 @@ func parse(c driver.Config) (options, error) {
 }
 
 // dialTLS returns a dialer that speaks TLS. The server is verified by the name that was dialled
-// unless the configuration has another.
-func dialTLS(t *tls.Config) zk.Dialer {
+// unless the URL has another. Each handshake has the certificates of the moment.
+func dialTLS(secure *driver.TLS) zk.Dialer {
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
-		host, _, _ := net.SplitHostPort(address)
-		t := t.Clone()
-		t.ServerName = cmp.Or(t.ServerName, host)
+		t, err := secure.Config(address)
+		if err != nil {
+			return nil, err
+		}
 		c, err := tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, t)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return nil, fmt.Errorf("%s: %w: no TLS handshake within %s", address, conn.ErrNoGreeting, timeout)

@@ -54,6 +54,7 @@ func (s *session) find(ctx context.Context, req *request) error {
 	}
 	s.b.mu.Lock()
 	req.path, req.token = found[0].at, driver.Token(found[0].czxid)
+	s.owned.add(req.path)
 	if req.Join() {
 		req.token = req.Token
 	}
@@ -66,10 +67,12 @@ func (s *session) find(ctx context.Context, req *request) error {
 const purgeDelay = 2 * time.Second
 
 // purgeSoon removes, in the background, all nodes of the request but the one where it is known to
-// stand: now, and after a delay.
-func (s *session) purgeSoon(req *request) {
+// stand: now, and after a delay. Until then there is room of that size for what a create made.
+func (s *session) purgeSoon(req *request, size int) {
 	ctx := s.b.life.Context()
 	began := s.b.life.Go(func() {
+		defer s.owned.free(size)
+		s := s // it may be another one by the end
 		late := time.Now().Add(purgeDelay)
 		for done := false; !done; {
 			began := time.Now()

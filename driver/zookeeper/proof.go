@@ -53,6 +53,7 @@ func (s *session) trust(ttl time.Duration) (proved time.Time, trusted time.Durat
 
 // recordClock records the server's clock, which stamped what was written between since and now.
 func (s *session) recordClock(since time.Time, stat *zk.Stat) {
+	s.recordTime(stat)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proof.ahead = time.UnixMilli(stat.Mtime).Sub(since.Add(time.Since(since) / 2))
@@ -168,8 +169,9 @@ func (s *session) proveOnce(ctx context.Context, some []*request) error {
 	return nil
 }
 
-// maxChecks is how many holds one proof checks beside the session's own node. Whoever breaks a hold
-// writes to that node too, so the checks only find what was removed by hand.
+// maxChecks is how many holds one proof checks beside the session's own node, if their paths are
+// not too long for that ([Backend.checks]). A Break writes to that node too, so the
+// checks only find what was removed by hand.
 const maxChecks = 32
 
 // choose returns the paths of the holds to be checked.
@@ -177,7 +179,7 @@ func (s *session) choose(some []*request) []string {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if len(some) == 0 {
-		n := min(len(s.holds), maxChecks)
+		n := min(len(s.holds), s.b.checks)
 		for i := range n {
 			some = append(some, s.holds[(s.next+i)%len(s.holds)])
 		}
@@ -223,26 +225,38 @@ func (s *session) audit(ctx context.Context) error {
 // now and do not know it yet.
 func (s *session) auditRequests(ctx context.Context) error {
 	var reqs []*request
-	var paths []string
 	s.b.mu.Lock()
 	s.audits++
 	for _, req := range s.requests {
 		if !req.releasing && req.path != "" {
-			req.audited = s.audits
-			reqs, paths = append(reqs, req), append(paths, req.path)
+			reqs = append(reqs, req)
 		}
 	}
+	paths := s.readAt(reqs)
 	s.b.mu.Unlock()
+	return s.readRequests(ctx, reqs, paths)
+}
+
+// readRequests reads the nodes of requests at their paths, marks those that are not as they were
+// made, and reports the holds among them.
+func (s *session) readRequests(ctx context.Context, reqs []*request, paths []string) error {
 	return each(len(reqs), func(i int) error {
 		stat, err := s.Stat(ctx, paths[i])
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
+		if err == nil && s.isSound(stat) {
+			return nil
+		}
 		s.b.mu.Lock()
-		defer s.b.mu.Unlock()
+		req := reqs[i]
 		// A request without this path stands elsewhere by now.
-		if req := reqs[i]; req.path == paths[i] && (err != nil || !s.isSound(stat)) {
-			req.broken = true
+		lost := req.path == paths[i] && !req.broken
+		req.broken = req.broken || lost
+		lost = lost && req.granted && !req.releasing
+		s.b.mu.Unlock()
+		if lost {
+			s.b.life.Go(func() { s.b.tellLost([]driver.ID{req.ID}) })
 		}
 		return nil
 	})

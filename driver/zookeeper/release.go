@@ -19,7 +19,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Over() {
 		b.mu.Unlock()
 		return driver.ErrClosed
 	}
@@ -31,7 +31,11 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return b.releaseUnknown(ctx, r)
 	}
-	s, at, broken := req.s, req.path, req.broken
+	s, at, broken, kept := req.s, req.path, req.broken, req.kept.last()
+	if s == nil && req.isKept() {
+		b.mu.Unlock()
+		return b.releaseKept(ctx, req)
+	}
 	if at == "" || s == nil { // an Acquire is under way, and removes what it made
 		b.addTombstone(r)
 		b.forget(req, true)
@@ -52,10 +56,18 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		err = s.deleteRequest(ctx, req, at, -1, urgent)
 	}
 	b.mu.Lock()
+	if req.isKept() && errors.Is(err, conn.ErrEnded) {
+		b.mu.Unlock()
+		return b.releaseKept(ctx, req)
+	}
 	defer b.mu.Unlock()
 	switch {
 	case err == nil, errors.Is(err, zk.ErrNoNode):
 		ours := err == nil || req.deleteSent
+		// Neither a keep nor a renewal made another one meanwhile, and all went at once.
+		if err == nil && req.isKept() && req.kept.last() == kept && req.Asking == 0 && !req.apart {
+			req.kept = nil
+		}
 		b.forget(req, false)
 		if broken || !ours {
 			return driver.ErrLost
@@ -69,13 +81,28 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	return b.explain(ctx, err)
 }
 
-// deleteRequest deletes the node of a request. After a disconnect it sends that again: a node that
-// is gone then was deleted by the earlier copy, as far as anybody can tell. If it is urgent it does
-// not wait for what might travel with it.
+// deleteRequest deletes the node of a request, and what is kept of it. After a disconnect it sends
+// that again: a node that is gone then was deleted by the earlier copy, as far as anybody can tell.
+// If something of what is kept is not there the node is deleted alone, and forget removes the rest.
+// If it is urgent it does not wait for what might travel with it.
 func (s *session) deleteRequest(ctx context.Context, req *request, at string, version int32, urgent bool) error {
+	s.b.mu.Lock()
+	kept := req.kept.paths()
+	s.b.mu.Unlock()
+	ops := []any{&zk.DeleteRequest{Path: at, Version: version}}
+	for _, p := range kept {
+		ops = append(ops, &zk.DeleteRequest{Path: p, Version: -1})
+	}
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		w := s.sending()
-		_, err := s.execute(ctx, req.Name, urgent, nil, &zk.DeleteRequest{Path: at, Version: version})
+		res, err := s.execute(ctx, req.Name, urgent, nil, ops...)
+		if errors.Is(err, zk.ErrNoNode) && len(ops) > 1 && refusedAt(res) > 0 { // its time was over
+			s.b.mu.Lock()
+			req.apart = true
+			s.b.mu.Unlock()
+			ops = ops[:1]
+			continue
+		}
 		if err == nil {
 			s.recordWrite(w)
 		} else if !conn.Refused(err) {
@@ -83,6 +110,7 @@ func (s *session) deleteRequest(ctx context.Context, req *request, at string, ve
 			req.deleteSent = true
 			s.b.mu.Unlock()
 		}
+		s.owned.isGone(at, err)
 		if !conn.Disconnected(err) {
 			return err
 		}

@@ -11,28 +11,45 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// Renew implements [driver.Backend]: one transaction for each session.
+// Renew implements [driver.Backend]: one transaction for each session, and one for each fixed
+// request.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	reqs := make([]*request, len(rs)) // nil: it has its result
 	proved := map[*session]error{}
+	var kept []int // those that stand without a session, too
 	b.mu.Lock()
 	for i, r := range rs {
+		if b.life.Over() {
+			res[i].Err = driver.ErrClosed
+			continue
+		}
 		req, is := b.requests.Find(r.ID)
 		switch {
-		case b.closed:
-			res[i].Err = driver.ErrClosed
 		case !is:
 			res[i].Err = driver.ErrLost
-		case !req.granted:
-			res[i].Err = driver.ErrNotHeld
+		case req.isKept():
+			kept = append(kept, i)
+			fallthrough
+		case req.granted:
+			if reqs[i] = req; req.s != nil {
+				proved[req.s] = nil
+			}
 		default:
-			reqs[i] = req
-			proved[req.s] = nil
+			res[i].Err = driver.ErrNotHeld
 		}
 	}
 	b.mu.Unlock()
 	b.proveAll(ctx, proved, reqs)
+	_ = each(len(kept), func(k int) error {
+		i := kept[k]
+		p, err := b.renewKept(ctx, reqs[i])
+		if p.Err = b.explain(ctx, err); err != nil {
+			p = driver.Renewal{Err: p.Err}
+		}
+		res[i], reqs[i] = p, nil
+		return nil
+	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, req := range reqs {
@@ -59,7 +76,7 @@ func (b *Backend) proveAll(ctx context.Context, errs map[*session]error, reqs []
 	var mu sync.Mutex
 	prove := func(s *session) {
 		var some []*request
-		if len(reqs) <= maxChecks {
+		if len(reqs) <= b.checks {
 			for _, req := range reqs {
 				if req != nil && req.s == s {
 					some = append(some, req)

@@ -17,6 +17,7 @@ type request struct {
 	s     *session // where it stands; nil: it was not sent yet
 	path  string   // of its node; "": not known
 	token driver.Token
+	kept  *kept // of a fixed request: what stands without its session; nil: nothing yet
 
 	granted bool
 	index   int  // among the session's holds
@@ -25,6 +26,7 @@ type request struct {
 
 	releasing  bool // a release is under way
 	deleteSent bool // a delete of its node may have been executed
+	apart      bool // that was sent without what is kept of it
 	gone       bool // it was released, or lost
 }
 
@@ -41,6 +43,10 @@ func (b *Backend) forget(req *request, lost bool) {
 	req.gone = true
 	req.wake.Set()
 	req.detach()
+	if k := req.kept; k != nil {
+		req.kept = nil
+		b.removeKeptSoon(k)
+	}
 }
 
 // detach takes a request out of its session. b.mu is held.
@@ -63,11 +69,27 @@ func (req *request) detach() {
 	s.holds = s.holds[:last]
 }
 
+// leave takes a request that does not stand out of its session, for another one. It reports false
+// if it was in none.
+func (b *Backend) leave(req *request) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	in := req.s != nil
+	req.leave()
+	return in
+}
+
+// leave takes a request out of its session. b.mu is held.
+func (req *request) leave() {
+	req.detach()
+	req.s, req.path, req.broken, req.Stands = nil, "", false, false
+}
+
 // giveUp removes a request whose Acquire failed, in the background. b.mu is held.
 func (b *Backend) giveUp(req *request) {
 	s, at := req.s, req.path
-	req.path = ""
 	b.forget(req, false)
+	req.path = ""
 	if s != nil && at != "" {
 		s.removeSoon(at)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,23 +17,26 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// A session lasts 7/5 of the TTL that its leases have, and at least 4/3 of that and a lag. The
+// A session lasts 4/3 of the TTL that its leases have, and at least 5/4 of that and a lag. The
 // leader, who expires sessions, counts from the last sign of life that a follower told it of. That
-// sign is a third of a TTL older than the proof of a lease if the follower is cut off within the
-// lag (half a tick) after the proof.
+// sign is older than the proof of a lease by the lag (half a tick), and by the time between two
+// signs: those of an idle session are an eighth of the timeout apart, and its monitor looks twenty
+// times in a timeout. What is left is for the proof: 4/5 of the timeout, less the lag.
 const (
-	sessionShare = 7
-	ttlShare     = 5
+	sessionShare = 4
+	ttlShare     = 3
+	signs        = 8  // of life, in a timeout
+	looks        = 20 // of the monitor
 )
 
 // timeoutFor returns the timeout of a session whose leases have that TTL.
 func timeoutFor(ttl, lag time.Duration) time.Duration {
-	return max((ttl*sessionShare+ttlShare-1)/ttlShare, (ttl*4+2)/3+lag)
+	return max((ttl*sessionShare+ttlShare-1)/ttlShare, ((ttl+lag)*5+3)/4)
 }
 
 // ttlOf returns the TTL that a session's timeout allows.
 func ttlOf(timeout, lag time.Duration) time.Duration {
-	return min(timeout*ttlShare/sessionShare, (timeout-lag)*3/4)
+	return min(timeout*ttlShare/sessionShare, timeout*4/5-lag)
 }
 
 const (
@@ -49,9 +53,13 @@ type session struct {
 	b      *Backend
 	ttl    time.Duration // of its leases, at most
 	node   string        // the path of its own node
+	owned  owned         // what goes with it
 	turn   chan struct{} // held by whoever proves it
 	reads  chan struct{} // has a token for each listing and watch under way
 	writes batcher
+
+	sweeper sweeper
+	rang    kit.Signal // there is news of the bell
 
 	pinged time.Time // when monitor last gave a sign of life
 
@@ -69,7 +77,9 @@ type session struct {
 	busy     time.Time  // when it last had a request
 }
 
-// class says which requests share a session. A pool has several for each TTL.
+// class says which requests share a session. A pool has several for each TTL. Where the nodes of
+// one are too many for a session there are more, each as far behind the one before as the pool has
+// sessions.
 type class struct {
 	ttl   time.Duration // of the session's leases, at most; 0: there is one session for all
 	index int
@@ -113,15 +123,27 @@ func (b *Backend) class(ttl time.Duration, name string) class {
 
 // anySession returns a session for what concerns no request.
 func (b *Backend) anySession(ctx context.Context) (*session, error) {
-	return b.session(ctx, b.o.ttl, "")
+	return b.session(ctx, b.o.ttl, "", 0)
 }
 
-// session returns the session for requests with that TTL under that name, and makes one if there is
-// none.
-func (b *Backend) session(ctx context.Context, ttl time.Duration, name string) (*session, error) {
-	c := b.class(ttl, name)
+// session returns a session for a request with that TTL under that name, whose node has that size:
+// the first that has room for it. It makes one if there is none.
+func (b *Backend) session(ctx context.Context, ttl time.Duration, name string, size int) (*session, error) {
+	for c := b.class(ttl, name); ; c.index += b.o.sessions {
+		s, err := b.sessionOfClass(ctx, c)
+		switch {
+		case err != nil || s.owned.fits(size):
+			return s, err
+		case b.borrowed != nil:
+			return nil, fmt.Errorf("%w (%d bytes of their paths): give leases back first, or open a client by a URL, which makes as many sessions as it needs", errFull, s.owned.most)
+		}
+	}
+}
+
+// sessionOfClass returns the session of a class, and makes it if there is none.
+func (b *Backend) sessionOfClass(ctx context.Context, c class) (*session, error) {
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Over() {
 		b.mu.Unlock()
 		return nil, driver.ErrClosed
 	}
@@ -162,6 +184,9 @@ func (b *Backend) fill(c class, sl *slot) {
 	if cause := b.fault.Err(); cause != nil && errors.Is(err, conn.ErrNoServer) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
+	if err != nil && c.index >= b.o.sessions {
+		err = fmt.Errorf("another session is needed, since one owns %d bytes of paths at most: %w", b.maxOwned(), err)
+	}
 	if err == nil && b.closed {
 		err = driver.ErrClosed
 		s.discard()
@@ -171,6 +196,7 @@ func (b *Backend) fill(c class, sl *slot) {
 	} else {
 		sl.s = s
 		b.life.Go(func() { s.monitor(c) })
+		b.life.Go(s.listen)
 	}
 	sl.err = err
 	close(sl.done)
@@ -181,13 +207,19 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 	s := &session{
 		b: b, turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads),
 		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*request{}, busy: time.Now(),
+		owned:   owned{most: b.maxOwned(), nodes: map[string]struct{}{}},
+		sweeper: newSweeper(), rang: kit.NewSignal(),
 	}
-	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.life.Closed(), Root: b.locks()})
-	s.writes.send, s.writes.sendAlone = s.Start, s.executeAlone
+	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.life.Closed()})
+	s.writes.send, s.writes.sendAlone, s.writes.maxBytes = s.Start, s.executeAlone, b.maxBytes()
 	err := s.begin(ctx, ttl)
 	if err == nil {
-		s.node = fmt.Sprintf("%s/sessions/%016x-%s", b.root, uint64(s.ID), b.id)
+		s.node = b.sessionNode(uint64(s.ID))
+		s.owned.add(s.node)
 		err = s.enter(ctx)
+		if errors.Is(err, conn.ErrEnded) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = errSilent
+		}
 	}
 	if err != nil {
 		s.discard()
@@ -196,11 +228,16 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 	return s, nil
 }
 
+// errSilent is what stands in the way of a client that was given a session and no more.
+var errSilent = fmt.Errorf("%w that does more: one was given, and nothing that it asked for was answered. So does a server that has just lost its leader, and a follower that keeps sessions to itself (localSessionsEnabled without localSessionsUpgradingEnabled)", conn.ErrNoServer)
+
 // begin begins the session: on a connection of its own, or on the user's.
 func (s *session) begin(ctx context.Context, ttl time.Duration) (err error) {
 	if s.b.borrowed != nil {
-		if err := s.Begin(ctx, s.b.borrowed); err != nil {
+		if err := s.Begin(ctx, s.b.borrowed); errors.Is(err, conn.ErrNoServer) {
 			return fmt.Errorf("%w: the connection has none", err)
+		} else if err != nil {
+			return err
 		}
 		s.ttl = ttlOf(s.Timeout, s.Lag)
 		return nil
@@ -262,6 +299,10 @@ func (s *session) event(e zk.Event) {
 			go s.end()
 		}
 	case zk.EventNodeDeleted, zk.EventNodeDataChanged, zk.EventNotWatching:
+		if strings.HasPrefix(e.Path, s.b.root+"/sessions/") { // nothing else is watched there
+			s.rang.Set()
+			return
+		}
 		s.mu.Lock()
 		s.fire(e.Path)
 		s.mu.Unlock()
@@ -270,7 +311,7 @@ func (s *session) event(e zk.Event) {
 
 // monitor looks after the session until it is over.
 func (s *session) monitor(c class) {
-	period := min(max(s.Timeout/20, 5*time.Millisecond), time.Second)
+	period := min(max(s.Timeout/looks, 5*time.Millisecond), time.Second)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
@@ -304,7 +345,7 @@ func (s *session) monitor(c class) {
 // lease that is granted then is trusted for its whole TTL only if the last sign is not older than
 // the rest of the session's timeout.
 func (s *session) pingSoon(now time.Time) {
-	every := s.Timeout / 6
+	every := s.Timeout / signs
 	if now.Sub(s.pinged) < every || now.Sub(s.KnownAlive(now)) < every || !s.State().Up {
 		return
 	}
@@ -363,7 +404,11 @@ func (s *session) end() {
 		if req.path != "" {
 			left = append(left, req.path)
 		}
-		if req.granted {
+		switch {
+		case req.isKept() && !req.broken: // it stands without the session
+			req.detach()
+			req.s, req.path = nil, ""
+		case req.granted:
 			lost = append(lost, id)
 			b.forget(req, true)
 		}
@@ -387,17 +432,17 @@ func (s *session) end() {
 
 // close removes what the session has at the server, and ends it.
 func (s *session) close() {
+	s.b.mu.Lock()
+	paths := []string{s.node}
+	for _, req := range s.requests {
+		if req.path != "" {
+			paths = append(paths, req.path)
+		}
+	}
+	s.b.mu.Unlock()
 	if s.own != nil {
 		s.Session.Close()
 	} else {
-		s.b.mu.Lock()
-		paths := []string{s.node}
-		for _, req := range s.requests {
-			if req.path != "" {
-				paths = append(paths, req.path)
-			}
-		}
-		s.b.mu.Unlock()
 		kit.Within(deleteTimeout, func() { s.deleteAnywhere(paths...) })
 		s.Detach()
 	}

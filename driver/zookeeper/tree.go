@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +39,8 @@ func (s *session) withParents(ctx context.Context, at string, f func() error) er
 const vanishPause = 10 * time.Millisecond
 
 // mkdir makes a directory and what is missing above it. That of a name is a container, which the
-// server removes when it has been empty for a while. The root node says the format.
+// server removes when it has been empty for a while; those of the index stay. The root node says
+// the format.
 func (s *session) mkdir(ctx context.Context, dir string) error {
 	if dir == "/" {
 		return nil
@@ -47,7 +49,7 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 	if dir == s.b.root {
 		data = formatData()
 	}
-	container := strings.HasPrefix(dir, s.b.locks())
+	container := strings.HasPrefix(dir, s.b.locks()) && !strings.HasPrefix(dir, s.b.keptRoot())
 	err := s.withParents(ctx, dir, func() error {
 		if path.Dir(dir) == s.b.root { // another client may have made the root node again
 			if _, err := s.checkFormat(ctx); err != nil {
@@ -59,8 +61,7 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 			flags = zk.FlagContainer
 		}
 		err := s.Create(ctx, dir, data, flags, s.b.o.ACL)
-		const unimplemented = "unknown error: -6" // before ZooKeeper 3.5.3
-		if flags == zk.FlagContainer && err != nil && strings.Contains(err.Error(), unimplemented) {
+		if flags == zk.FlagContainer && conn.IsUnimplemented(err) { // before ZooKeeper 3.5.3
 			s.b.noContainers.Store(true)
 			return zk.ErrConnectionClosed // again
 		}
@@ -88,6 +89,7 @@ func (s *session) remove(at string) {
 		if err == nil {
 			s.recordWrite(w)
 		}
+		s.owned.isGone(at, err)
 		if removed = isRemoved(err); removed || errors.Is(err, conn.ErrEnded) {
 			return nil
 		}
@@ -109,7 +111,7 @@ func (s *session) abandon(at string) {
 // isRemoved reports whether a delete with that result need not be tried again: the node is gone, or
 // may not be deleted. A server that has too much to do refuses too, for now.
 func isRemoved(err error) bool {
-	return err == nil || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth)
+	return err == nil || conn.Answered(err)
 }
 
 // queueChanged reports whether a transaction failed since a node is not as it was, or is gone.
@@ -117,23 +119,24 @@ func queueChanged(err error) bool {
 	return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
 }
 
-// each runs f for 0 to n-1, several at a time, and returns the first error.
+// each runs f for 0 to n-1, several at a time, and returns the first error. After an error it
+// begins no more.
 func each(n int, f func(int) error) error {
-	const abreast = 16
-	errs := make(chan error, n)
-	next := atomic.Int64{}
-	for range min(n, abreast) {
-		go func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				errs <- f(i)
-			}
-		}()
-	}
+	const abreast = 64
+	var next atomic.Int64
 	var first error
-	for range n {
-		if err := <-errs; first == nil {
-			first = err
-		}
+	var failed sync.Once
+	var wg sync.WaitGroup
+	for range min(n, abreast) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := f(i); err != nil {
+					failed.Do(func() { first = err })
+					next.Store(int64(n))
+				}
+			}
+		})
 	}
+	wg.Wait()
 	return first
 }

@@ -16,6 +16,7 @@ import (
 type answer struct {
 	granted bool
 	deps    []string // else: the paths of what it waits for
+	over    *keptEnd // if that may be kept nodes: when the first of them is over; nil: none is
 	seen    int64    // the zxid of the last change that this rests on
 }
 
@@ -42,20 +43,31 @@ func (s *session) check(ctx context.Context, req *request) (a answer, err error)
 	}
 	at, there := v.place[own]
 	if !there { // somebody removed it; it comes again, as who has just arrived
+		s.owned.remove(req.path)
 		s.b.mu.Lock()
 		req.path, req.broken = "", false
 		s.b.mu.Unlock()
 		return a, nil
 	}
 	ahead := driver.Queue{Joins: v.q.Joins, Arrivals: v.q.Arrivals[:at]}
-	if _, err := ahead.Admit(req.Request.Request); err != nil {
-		return a, s.withdraw(ctx, req, err)
-	}
-	if a.granted = v.granted > at; a.granted {
+	_, refused := ahead.Admit(req.Request.Request)
+	if a.granted = refused == nil && v.granted > at; a.granted {
 		return a, nil
+	}
+	swept, next, err := s.sweep(ctx, req.Name, v.kept)
+	switch {
+	case err != nil:
+		return a, err
+	case swept:
+		return s.check(ctx, req)
+	case refused != nil:
+		return a, s.withdraw(ctx, req, refused)
 	}
 	for _, e := range v.q.Depends(at) {
 		a.deps = append(a.deps, dir+"/"+v.names[e])
+		if isKept(v.names[e]) {
+			a.over = next
+		}
 	}
 	return a, nil
 }
@@ -90,19 +102,44 @@ func (s *session) wait(ctx context.Context, req *request, a answer) error {
 		s.watch(ctx, at, req)
 		defer s.unwatch(at, req)
 	}
-	select {
-	case <-req.wake:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.Ended():
-		return conn.ErrEnded
-	case <-s.b.life.Closed():
-		return driver.ErrClosed
+	var over <-chan time.Time // no server removes what is over
+	var t *time.Timer
+	if a.over != nil {
+		t = time.NewTimer(s.untilOver(a.over.ms))
+		defer t.Stop()
+		over = t.C
+	}
+	for woken := false; !woken; {
+		select {
+		case <-req.wake:
+			woken = true
+		case <-over:
+			left := s.untilOver(a.over.ms)
+			if left <= 0 {
+				return s.askTime(ctx, a.over.ms)
+			}
+			t.Reset(left)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.Ended():
+			return conn.ErrEnded
+		case <-s.b.life.Closed():
+			return driver.ErrClosed
+		}
 	}
 	if s.isGone(req) {
 		return driver.ErrLost
 	}
 	return nil
+}
+
+// overPace is how often a waiter for a time of the service looks how far off that is: a proof may
+// have said since that the service's clock was set.
+const overPace = 2 * time.Second
+
+// untilOver returns how long to wait before that time of the service, or before the next look.
+func (s *session) untilOver(ms int64) time.Duration {
+	return min(time.Until(s.overAt(ms)), overPace)
 }
 
 func (s *session) isGone(req *request) bool {

@@ -25,8 +25,11 @@ type tests struct {
 	under  map[id]*state
 	laws   map[string]*tally // of suites that report nothing by themselves, by package
 	failed []string
-	notes  []string // what could not be run
-	again  []string // what failed after a stall, and was run again
+	said   map[string][]string // by each that failed
+	racing string              // the package whose race report is being read
+	races  []string            // the lines of the first reports of the race detector
+	notes  []string            // what could not be run
+	again  []string            // what failed after a stall, and was run again
 
 	interrupted bool // tests that have no end are no news
 }
@@ -56,7 +59,7 @@ type event struct {
 }
 
 func newTests(out io.Writer) *tests {
-	return &tests{out: out, under: map[id]*state{}, laws: map[string]*tally{}}
+	return &tests{out: out, under: map[id]*state{}, laws: map[string]*tally{}, said: map[string][]string{}}
 }
 
 func (t *tests) print(text string) {
@@ -138,12 +141,46 @@ func (t *tests) output(e event, s *state) {
 	if note := noWay.FindString(e.Output); note != "" && !slices.Contains(t.notes, note) {
 		t.notes = append(t.notes, note)
 	}
+	t.race(e)
 	switch {
 	case e.Test == "" && (strings.HasPrefix(e.Output, "ok ") || strings.HasPrefix(e.Output, "FAIL\t") || strings.HasPrefix(e.Output, "---")):
 		io.WriteString(t.out, e.Output)
 	case s != nil && !strings.HasPrefix(e.Output, "=== "):
 		s.text.WriteString(e.Output)
 	}
+}
+
+// race keeps the reports of the race detector, which may come between the lines of any test.
+func (t *tests) race(e event) {
+	const begin, end, most = "WARNING: DATA RACE", "==================", 60
+	switch {
+	case strings.Contains(e.Output, begin):
+		t.racing = e.Package
+	case t.racing == e.Package && strings.HasPrefix(e.Output, end):
+		t.racing = ""
+	}
+	if t.racing == e.Package && t.racing != "" && len(t.races) < most {
+		t.races = append(t.races, e.Output)
+	}
+}
+
+// saying is a line of a test that is not of the servers' logs.
+var saying = regexp.MustCompile(`^\s*(\w+\.go:\d+: |panic: )`)
+
+// firstLines returns what a test said when it failed: its first lines, each cut short.
+func firstLines(text string) (lines []string) {
+	const most, width = 4, 300
+	for line := range strings.Lines(text) {
+		if !saying.MatchString(line) || strings.Contains(line, "wrote meanwhile:") {
+			continue
+		}
+		line = strings.TrimSpace(line)
+		lines = append(lines, line[:min(len(line), width)])
+		if len(lines) == most {
+			break
+		}
+	}
+	return lines
 }
 
 // suite is a law of a suite that has no report of its own.
@@ -164,7 +201,9 @@ func (t *tests) verdict(e event, s *state) {
 		return
 	}
 	if e.Test != "" {
-		t.failed = append(t.failed, path.Base(e.Package)+" "+e.Test)
+		name := path.Base(e.Package) + " " + e.Test
+		t.failed = append(t.failed, name)
+		t.said[name] = firstLines(s.text.String())
 		io.WriteString(t.out, s.text.String())
 		return
 	}
@@ -267,10 +306,14 @@ func (t *tests) summary(out io.Writer, report string) {
 	for _, note := range t.notes {
 		fmt.Fprintf(out, "NOT RUN: there is %s, and what needs it was not run\n", note)
 	}
+	io.WriteString(out, strings.Join(t.races, ""))
 	for _, name := range t.failed {
 		part := func(o string) bool { return strings.HasPrefix(o, name+"/") }
 		if !slices.ContainsFunc(t.failed, part) { // which says more
 			fmt.Fprintf(out, "FAILED: %s\n", name)
+			for _, line := range t.said[name] {
+				fmt.Fprintf(out, "    %s\n", line)
+			}
 		}
 	}
 }

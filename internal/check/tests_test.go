@@ -53,7 +53,24 @@ func TestOnlyWhatFailedIsShown(t *testing.T) {
 	)
 	lacks(t, "shown", shown, false, "b.go:1: broken", "--- FAIL: TestB", "FAIL\tx/p", "ok  \tx/q")
 	lacks(t, "shown", shown, true, "noise", "=== RUN", "ran on thing")
-	lacks(t, "the end", end, false, "FAILED: p TestB")
+	lacks(t, "the end", end, false, "FAILED: p TestB\n    b.go:1: broken\n")
+}
+
+// The report of a race comes between the lines of any test, also of one that passes.
+func TestRacesAreShownAtTheEnd(t *testing.T) {
+	line := func(pkg, text string) string {
+		return `{"Action":"output","Package":"x/` + pkg + `","Test":"TestA","Output":"` + text + `\n"}`
+	}
+	_, end := said(t, "",
+		`{"Action":"run","Package":"x/p","Test":"TestA"}`,
+		`{"Action":"run","Package":"x/q","Test":"TestA"}`,
+		line("p", "=================="), line("p", "WARNING: DATA RACE"), line("p", "  where it is"),
+		line("q", "noise"), line("p", "=================="), line("p", "noise"),
+		`{"Action":"pass","Package":"x/p","Test":"TestA"}`,
+		`{"Action":"pass","Package":"x/q","Test":"TestA"}`,
+	)
+	lacks(t, "the end", end, false, "WARNING: DATA RACE\n  where it is\n")
+	lacks(t, "the end", end, true, "noise")
 }
 
 func TestWhatWasRunAgainIsTold(t *testing.T) {

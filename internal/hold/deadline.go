@@ -85,7 +85,7 @@ func (s *Set) expire() {
 			if by := s.against(&h.req, now.Add(-h.req.TTL)); by != nil && !by.warned {
 				by.warned = true
 				d.remove(h)
-				waits = append(waits, wait{h.req, by.req.Label, now.Sub(h.began), now.Sub(by.began)})
+				waits = append(waits, wait{h.req, by.req.Label, by.advice(&h.req), now.Sub(h.began), now.Sub(by.began)})
 				continue
 			}
 			h.deadline = now.Add(h.req.TTL)
@@ -103,7 +103,7 @@ func (s *Set) expire() {
 	s.mu.Unlock()
 	s.tell(losses...)
 	for _, w := range waits {
-		s.log.Warn("dlock: Lock waits for a hold of this same client; if this code holds it, pass lease.Context", "name", w.req.Name,
+		s.log.Warn("dlock: Lock waits for a hold of this same client", "advice", "if this code holds it, "+w.advice, "name", w.req.Name,
 			"backend", s.name, "holder", w.holder, "held", w.held, "waits", w.waits)
 	}
 }
@@ -112,6 +112,7 @@ func (s *Set) expire() {
 type wait struct {
 	req         driver.Request
 	holder      string // its label
+	advice      string
 	waits, held time.Duration
 }
 

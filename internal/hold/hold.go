@@ -44,6 +44,7 @@ type Hold struct {
 	granted bool
 	warned  bool // the log has it that a request of this client waits for it
 	// nil, ErrNotHeld (released), ErrLost or ErrClosed; of an Expect, nil or ErrLost
+	// ErrLost may be wrapped in what the backend said of the loss
 	end     error
 	began   time.Time // when it was first asked for; then, when it was granted
 	holders []Holder  // those attached; when the hold has ended, those attached until then
@@ -177,12 +178,34 @@ func (h *Hold) End(by Holder) error {
 	return h.endOf(by)
 }
 
+// Cause returns err, or, if that is the bare ErrLost, what the backend said of the loss, which
+// matches it.
+func (h *Hold) Cause(err error) error {
+	if err != driver.ErrLost {
+		return err
+	}
+	h.set.mu.Lock()
+	defer h.set.mu.Unlock()
+	if errors.Is(h.end, driver.ErrLost) {
+		return h.end
+	}
+	return err
+}
+
+// bareEnd is end without what the backend said of a loss. The set is locked, or the hold has ended.
+func (h *Hold) bareEnd() error {
+	if errors.Is(h.end, driver.ErrLost) {
+		return driver.ErrLost
+	}
+	return h.end
+}
+
 // endOf is End. The set is locked.
 func (h *Hold) endOf(by Holder) error {
 	if !slices.Contains(h.holders, by) {
 		return driver.ErrNotHeld
 	}
-	return h.end
+	return h.bareEnd()
 }
 
 // over returns what a hold that has ended is for those who were never attached to it. The set is

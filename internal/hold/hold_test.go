@@ -418,14 +418,17 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 			t.Error("not told")
 		}
 		r := request("a")
-		if !s.Blocks(&r) {
-			t.Error("the hold stands against nobody")
+		if by, is := s.Blocks(&r); !is || by.Held != 2*ttl-1 || by.Advice != "pass lease.Context" {
+			t.Errorf("what stands against the request is %+v, %t", by, is)
 		}
 		w.Forget()
 		join.Forget()
 		h.Detach(by)
-		if n := s.remembered(); n != 0 || s.Blocks(&r) {
+		if n := s.remembered(); n != 0 {
 			t.Errorf("%d remembered for ever", n)
+		}
+		if by, is := s.Blocks(&r); is {
+			t.Errorf("%+v stands against the request, and was given back", by)
 		}
 	})
 }
@@ -460,6 +463,30 @@ func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
 			t.Errorf("%v, %d released, %d remembered for ever", err, b.releases(), s.remembered())
 		}
 	}
+}
+
+// TestCloseOfThousands: where each release has its answer as late as those that travel with it,
+// Close gives thousands back in the time that it has.
+func TestCloseOfThousands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{release: func(ctx context.Context, _ driver.Request) error {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		s := newSet(t, b, nil)
+		for range 3000 {
+			keep(t, s, request(driver.NewID().String()), new(holder))
+		}
+		s.Close()
+		s.Wait()
+		if err := s.ReleaseAll(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestProofThatCameTooLate: an answer that proves less than the time that has passed meanwhile,

@@ -83,7 +83,11 @@ func (s *Set) report(ls []loss) {
 		if l.why == TimeUp { // as planned
 			level = slog.LevelDebug
 		}
-		s.log.Log(context.Background(), level, "dlock: lease lost", "name", l.h.req.Name, "backend", s.name, "token", l.h.token, "why", why[l.why])
+		said := []any{"name", l.h.req.Name, "backend", s.name, "token", l.h.token, "why", why[l.why]}
+		if err := l.h.Cause(driver.ErrLost); err != driver.ErrLost {
+			said = append(said, "err", err)
+		}
+		s.log.Log(context.Background(), level, "dlock: lease lost", said...)
 	}
 	for _, l := range ls {
 		l.h.tellObserver()
@@ -92,6 +96,10 @@ func (s *Set) report(ls []loss) {
 
 // Report says that the backend noticed a loss, perhaps before the grant was seen here.
 func (s *Set) Report(id driver.ID) {
+	var cause error
+	if e, ok := s.backend.(driver.Explainer); ok {
+		cause = e.Explain(id)
+	}
 	s.mu.Lock()
 	h := s.requests[id]
 	if h == nil || !h.granted {
@@ -102,6 +110,9 @@ func (s *Set) Report(id driver.ID) {
 		return
 	}
 	l := s.lost(h, Reported)
+	if cause != nil {
+		h.end = cause
+	}
 	s.mu.Unlock()
 	s.tellHolders([]loss{l})
 	go s.report([]loss{l}) // the driver may have more losses to report

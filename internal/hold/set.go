@@ -126,7 +126,7 @@ func (s *Set) end(h *Hold, why error) {
 // does not change any more.
 func (h *Hold) tell() {
 	for _, by := range h.holders {
-		by.Ended(h.end)
+		by.Ended(h.bareEnd())
 	}
 }
 
@@ -152,11 +152,32 @@ func (s *Set) unlink(h *Hold) {
 	h.prev, h.next = nil, nil
 }
 
-// Blocks reports whether a hold of this Set stands against the request, which is no join.
-func (s *Set) Blocks(r *driver.Request) bool {
+// Blocker is a hold that stands against a request of the same Set.
+type Blocker struct {
+	Label  string
+	Held   time.Duration // since its grant
+	Advice string        // what the code does that asks under a hold of its own
+}
+
+// Blocks reports whether a hold of this Set stands against the request, which is no join, and
+// which.
+func (s *Set) Blocks(r *driver.Request) (Blocker, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.against(r, s.now()) != nil
+	now := s.now()
+	h := s.against(r, now)
+	if h == nil {
+		return Blocker{}, false
+	}
+	return Blocker{h.req.Label, now.Sub(h.began), h.advice(r)}, true
+}
+
+// advice says what the code does that holds h and asks for r.
+func (h *Hold) advice(r *driver.Request) string {
+	if !h.req.Mode.Covers(r.Mode) { // with the context it would be an upgrade
+		return "give the read lease back first"
+	}
+	return "pass lease.Context"
 }
 
 // against returns a hold, held since then at least, that stands against the request, which is no
@@ -166,12 +187,20 @@ func (s *Set) Blocks(r *driver.Request) bool {
 func (s *Set) against(r *driver.Request, since time.Time) *Hold {
 	const most = 128
 	limit, owners := r.Limit, 0
+	var reader *Hold
 	for h, seen := s.names[r.Name], 0; h != nil && seen < most; h, seen = h.next, seen+1 {
 		if h.began.After(since) {
 			continue
 		}
-		if h.req.Mode == driver.Exclusive || r.Mode == driver.Exclusive {
+		if h.req.Mode == driver.Exclusive {
 			return h
+		}
+		// a reader that is refused stands behind a writer, which waits for the readers before
+		if r.Mode == driver.Exclusive || r.Limit == 0 && h.req.Limit == 0 {
+			if reader == nil {
+				reader = h
+			}
+			continue
 		}
 		if h.req.Limit > 0 && !h.req.Join() {
 			limit = min(limit, h.req.Limit)
@@ -180,5 +209,5 @@ func (s *Set) against(r *driver.Request, since time.Time) *Hold {
 			}
 		}
 	}
-	return nil
+	return reader
 }

@@ -93,7 +93,9 @@ func (s *Set) apply(h *Hold, p driver.Renewal) (l loss, lost bool) {
 	switch {
 	case h.end != nil:
 	case errors.Is(p.Err, driver.ErrLost):
-		return s.lost(h, Denied), true
+		l = s.lost(h, Denied)
+		h.end = p.Err
+		return l, true
 	case p.Err == nil:
 		h.prove(p.TTL, p.SentAt)
 		if h.until.Before(h.deadline) {

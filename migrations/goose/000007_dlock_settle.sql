@@ -5,9 +5,13 @@ CREATE PROCEDURE IF NOT EXISTS dlock_settle(
   INOUT io_token BIGINT, INOUT io_place BIGINT, INOUT io_side BIGINT, INOUT io_base BIGINT, INOUT io_head BIGINT, INOUT io_now DATETIME(6),
   OUT o_news LONGTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
-COMMENT 'under the lock row: drops what has expired among the holders, and grants whoever is next; o_news: whom, as id:token:told, …. One transaction removes 500 of the dead at most: it commits and begins anew'
+COMMENT 'under the lock row: drops what has expired among the holders, and grants whoever is next; o_news: whom, as id:token:told, … of some. One transaction removes 500 of the dead, or grants 500, at most: it commits and begins anew'
 BEGIN
-  DECLARE v_most BIGINT DEFAULT 500; -- of the dead that one transaction removes
+  DECLARE v_most BIGINT DEFAULT 500; -- of the dead that one transaction removes, and of grants
+  DECLARE v_granted BIGINT;
+  -- CONCAT fails if it is longer than a packet may be, as that of two such lists must not; who is
+  -- not in o_news finds its grant by a look
+  DECLARE v_room BIGINT DEFAULT LEAST(@@max_allowed_packet, 65536) DIV 2 - 100;
   DECLARE v_full BOOLEAN;
   DECLARE v_expired, v_unconfirmed, v_owners, v_exclusive, v_permits, v_place, v_limit, v_ttl, v_shared, v_alive, v_told, v_seen, v_us BIGINT;
   DECLARE v_id, v_client BINARY(16);
@@ -15,10 +19,11 @@ BEGIN
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = TRUE;
   SET o_news = X'';
 
-  -- KILL QUERY may leave an UPDATE or a DELETE undone, or make a read with LIMIT find nothing, and let the procedure go on (MariaDB). So writes are
-  -- checked, and so is that nothing was found. What is not checked removes those whose time is over, whom the next call finds again.
+  -- KILL QUERY may leave an UPDATE or a DELETE undone, or make a read with LIMIT find nothing, and
+  -- let the procedure go on (MariaDB). So writes are checked, and so is that nothing was found.
+  -- What is not checked removes those whose time is over, whom the next call finds again.
   REPEAT
-    SET v_full = FALSE, v_end = FALSE, v_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', io_now);
+    SET v_full = FALSE, v_granted = 0, v_end = FALSE, v_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', io_now);
     SELECT COALESCE(SUM(expires_at <= io_now), 0), SUM(expires_at <= io_now AND state = 'granted'),
         COUNT(DISTINCT IF(state IN ('granted', 'holding'), owner, NULL)),
         COALESCE(SUM(state IN ('granted', 'holding') AND mode = 'exclusive'), 0), MIN(IF(state IN ('granted', 'holding'), NULLIF(permits, 0), NULL))
@@ -89,9 +94,9 @@ BEGIN
       IF v_owners > 0 AND (v_exclusive > 0 OR v_shared = 0 OR v_owners >= v_permits) THEN
         LEAVE queue;
       END IF;
-      SET io_token = GREATEST(io_token + 1, v_us), io_head = v_place + 1, v_told = v_client = p_client,
+      SET io_token = GREATEST(io_token + 1, v_us), io_head = v_place + 1, v_told = v_client = p_client AND LENGTH(o_news) < v_room,
         v_owners = v_owners + 1, v_exclusive = v_exclusive + 1 - v_shared,
-        o_news = CONCAT(o_news, HEX(v_id), ':', io_token, ':', v_told, ',');
+        o_news = IF(LENGTH(o_news) < v_room, CONCAT(o_news, HEX(v_id), ':', io_token, ':', v_told, ','), o_news), v_granted = v_granted + 1;
       UPDATE dlock_requests SET state = IF(v_told, 'holding', 'granted'), token = io_token, waits_until = NULL,
           expires_at = io_now + INTERVAL IF(v_told OR v_seen, ttl_us, LEAST(ttl_us, p_window)) MICROSECOND
         WHERE prefix = p_prefix AND name = p_name AND place = v_place;
@@ -101,6 +106,7 @@ BEGIN
       IF v_exclusive > 0 THEN
         LEAVE queue; -- nobody fits beside it
       END IF;
+      SET v_full = v_granted = v_most;
     END WHILE;
     IF v_full THEN -- commit what is done, so that others of this name come between
       UPDATE dlock_locks SET last_token = io_token, last_side = io_side, head = io_head WHERE prefix = p_prefix AND name = p_name;

@@ -1,9 +1,9 @@
 -- +goose Up
 -- +goose StatementBegin
 CREATE PROCEDURE IF NOT EXISTS dlock_inspect(
-  IN p_prefix VARBINARY(255), IN p_name VARBINARY(255), IN p_client BINARY(16), IN p_window BIGINT)
+  IN p_prefix VARBINARY(255), IN p_name VARBINARY(255), IN p_client BINARY(16), IN p_window BIGINT, IN p_after BIGINT, IN p_most INT)
 SQL SECURITY INVOKER
-COMMENT 'Returns the requests, holders first, in order of arrival, and then whom it granted, and how many requests there are'
+COMMENT 'Returns the first p_most requests after that place, holders first, in order of arrival, and then whom it granted, and how many requests that are. It grants only if p_after is NULL: the list begins'
 BEGIN
   DECLARE v_now DATETIME(6);
   DECLARE v_last, v_place, v_side, v_base, v_head BIGINT; -- as in the lock row
@@ -18,7 +18,12 @@ BEGIN
     RESIGNAL;
   END;
   CALL dlock_enter(v_rows, v_tables, v_safe, v_time);
-  CALL dlock_begin(p_prefix, p_name, FALSE, v_last, v_place, v_side, v_base, v_head, v_now);
+  IF p_after IS NULL THEN
+    SET p_after = -4611686018427387904;
+    CALL dlock_begin(p_prefix, p_name, FALSE, v_last, v_place, v_side, v_base, v_head, v_now);
+  ELSE
+    ROLLBACK AND NO CHAIN NO RELEASE; -- what somebody left open in this session
+  END IF;
   IF v_last IS NOT NULL THEN
     CALL dlock_settle(p_prefix, p_name, p_client, p_window, v_last, v_place, v_side, v_base, v_head, v_now, v_news);
     IF LENGTH(v_news) > 0 THEN
@@ -35,12 +40,15 @@ BEGIN
   -- KILL QUERY may cut the list short: it is counted, too
   SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
   START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY;
-  SELECT COUNT(*) INTO v_n FROM dlock_requests
-    WHERE prefix = p_prefix AND name = p_name AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now;
+  SET v_now = COALESCE(v_now, UTC_TIMESTAMP(6));
+  SELECT COUNT(*) INTO v_n FROM (SELECT 1 FROM dlock_requests FORCE INDEX (PRIMARY)
+    WHERE prefix = p_prefix AND name = p_name AND place > p_after AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now
+    ORDER BY place LIMIT p_most) d;
   SELECT HEX(id), HEX(owner), HEX(client), mode = 'shared', permits, token, ttl_us, fixed, broken,
-      TIMESTAMPDIFF(MICROSECOND, v_now, expires_at), TIMESTAMPDIFF(MICROSECOND, arrived_at, v_now), HEX(label)
-    FROM dlock_requests WHERE prefix = p_prefix AND name = p_name AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now
-    ORDER BY place;
+      TIMESTAMPDIFF(MICROSECOND, v_now, expires_at), TIMESTAMPDIFF(MICROSECOND, arrived_at, v_now), HEX(label), place
+    FROM dlock_requests FORCE INDEX (PRIMARY)
+    WHERE prefix = p_prefix AND name = p_name AND place > p_after AND state IN ('waiting', 'granted', 'holding') AND expires_at > v_now
+    ORDER BY place LIMIT p_most;
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_news, v_n;
   CALL dlock_leave(v_rows, v_tables, v_safe, v_time);

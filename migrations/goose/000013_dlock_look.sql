@@ -31,7 +31,8 @@ BEGIN
       ORDER BY place DESC LIMIT 1;
   END IF;
   SELECT v_head, v_place, HEX(v_ahead);
-  -- the clock was read before the rows are: who trusts what is left from the time when it asked trusts it no longer than the server
+  -- the clock was read before the rows are: who trusts what is left from the time when it asked
+  -- trusts it no longer than the server
   SELECT HEX(id), token, TIMESTAMPDIFF(MICROSECOND, v_now, expires_at) FROM dlock_requests FORCE INDEX (client)
     WHERE client = p_client AND state = 'granted' AND token > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', v_now) - 2 * p_window;
   COMMIT AND NO CHAIN NO RELEASE;

@@ -25,8 +25,9 @@ BEGIN
   IF v_n = p_n THEN
     SELECT 'all', 0;
   ELSE
-    -- KILL QUERY may leave a statement undone, and let the procedure go on: then some that hold have less time than they were to get, or the list is short.
-    -- Both reads see the same, whoever gives back meanwhile.
+    -- KILL QUERY may leave a statement undone, and let the procedure go on: then some that hold
+    -- have less time than they were to get, or the list is short. Both reads see the same, whoever
+    -- gives back meanwhile.
     SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
     START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY;
     SELECT COUNT(*), COALESCE(SUM(r.state = 'granted' OR r.state = 'holding' AND r.expires_at < v_now + INTERVAL p_ttl MICROSECOND), 0) INTO v_n, v_cut

@@ -26,8 +26,9 @@ BEGIN
     SET v_k = v_k + 1, v_call = SUBSTRING_INDEX(v_rest, ';', 1), v_rest = SUBSTRING(v_rest, LENGTH(v_call) + 2), v_last = NULL, v_there = NULL,
       v_name = UNHEX(SUBSTRING_INDEX(v_call, ',', 1)), v_id = UNHEX(SUBSTRING_INDEX(SUBSTRING_INDEX(v_call, ',', 2), ',', -1)),
       v_ttl = SUBSTRING_INDEX(SUBSTRING_INDEX(v_call, ',', 3), ',', -1);
-    -- A name waits for no other: what somebody else has is left to a call of its own. Without joins and tombstones, and with base at the last place or
-    -- above it, whoever is there stands at the last place.
+    -- A name waits for no other: what somebody else has is left to a call of its own. Without joins
+    -- and tombstones, and with base at the last place or above it, whoever is there stands at the
+    -- last place.
     SELECT last_token, last_place INTO v_last, v_place FROM dlock_locks
       WHERE prefix = p_prefix AND name = v_name AND last_side = 0 AND base >= last_place FOR UPDATE SKIP LOCKED;
     SET v_now = UTC_TIMESTAMP(6);

@@ -92,7 +92,8 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 			t.Fatal(err)
 		}
 	}
-	unlocked(m.Lock(t.Context())) // which asks for a lease
+	unlocked(m.Lock(t.Context())) // which asks for a lease, and for the notices of breaks
+	await.That(t, "it listens to notices", func() bool { return b.rpcs.counts()["Notices"] == 2 })
 	const slack = 2
 	costs := func(what string, txns, others int64, f func()) {
 		t.Helper()
@@ -351,6 +352,13 @@ func etcdHolding(t *testing.T, s *service.Server) {
 		t.Errorf("%d leases made the calls %v in %s", many, sent, took)
 	}
 	fewer(t, fmt.Sprintf("goroutines of %d leases", many), 100, func() int { return runtime.NumGoroutine() - goroutines })
+	// one watch and one read for all of them, and nothing each
+	if n := b.rpcs.counts()["Notices"]; n != 2 {
+		t.Errorf("%d leases asked %d times for notices of breaks", many, n)
+	}
+	if n := sent["Watch"]; n > 0 {
+		t.Errorf("%d leases, without a waiter, have sent %d messages on the stream of watches", many, n)
+	}
 	steps.MustLive(t, leases)
 	var wg sync.WaitGroup
 	var next atomic.Int64

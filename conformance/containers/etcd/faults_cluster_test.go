@@ -33,6 +33,7 @@ func TestEtcdCluster(t *testing.T) {
 		{"a follower is cut off", func(t *testing.T, c *Cluster) { etcdMinority(t, c, (c.Leader(t)+1)%3) }},
 		{"a leader that slept", etcdLeaderSleeps},
 		{"compaction and defragmentation under load", etcdCompaction},
+		{"a break is heard of", etcdBreakHeardInCluster},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			service.Watch(t, c.Members...)

@@ -38,13 +38,16 @@ func TestEtcdFaults(t *testing.T) {
 		{"racers of one client", etcdRacers},
 		{"lost replies", etcdLostReplies},
 		{"connections that are refused", etcdRefused},
+		{"errors", etcdErrors},
 		{"late copies", etcdLateCopies},
 		{"an orphan", etcdOrphan},
 		{"an orphan under a key that is used again", etcdOrphanAgain},
 		{"a release beside its acquire", etcdReleaseBesideAcquire},
+		{"a join of an owner that is unknown", etcdUnknownOwner},
 		{"a join beside a break", etcdJoinBesideBreak},
 		{"a break of a large hold", etcdBreakLarge},
 		{"a break that takes long", etcdBreakSlow},
+		{"a broken hold that is given back", etcdBreakReleased},
 		{"no space", etcdNoSpace},
 		{"a lease that an operator revokes", etcdRevoked},
 		{"a key that an operator deletes", etcdDeleted},
@@ -507,6 +510,92 @@ func etcdBreakSlow(t *testing.T, s *service.Server) {
 	}
 }
 
+// etcdUnknownOwner: a join of an owner that the cluster has never seen is lost, and leaves nothing:
+// by that package dlock asks whether a hold is of this cluster.
+func etcdUnknownOwner(t *testing.T, s *service.Server) {
+	b, other, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
+	const name = "join/unknown"
+	join := func() driver.Request {
+		r := steps.Asked(b, name, time.Minute)
+		r.Owner, r.Token = driver.NewID(), 1
+		return r
+	}
+	for _, held := range []bool{false, true} {
+		if held {
+			steps.Acquired(t, other, steps.Asked(other, name, time.Minute))
+		}
+		before := keysOf(t, root, name)
+		for _, wait := range []bool{false, true} {
+			r := join()
+			r.Wait = wait
+			if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("a join of an unknown owner, of what is held %t: %v", held, err)
+			}
+		}
+		if after := keysOf(t, root, name); len(after) != len(before) {
+			t.Errorf("there were %d keys, and are %d", len(before), len(after))
+		}
+	}
+	if sent := b.rpcs.counts(); sent["Txn"]+sent["LeaseGrant"] > 0 {
+		t.Errorf("joins that came to nothing made the calls %v", sent)
+	}
+}
+
+// etcdBreakReleased: what is left of a broken hold keeps others out until its holder has heard
+// of the break and gives it back; then it is gone, and does not stand until its time is over.
+func etcdBreakReleased(t *testing.T, s *service.Server) {
+	a, b, operator := etcdSideOf(t, s), etcdSideOf(t, s), etcdSideOf(t, s)
+	for _, fixed := range []bool{false, true} {
+		name := fmt.Sprint("break/released/", fixed)
+		hold, join := steps.Asked(a, name, time.Minute), steps.Asked(a, name, time.Minute)
+		hold.Fixed = fixed
+		g := steps.Acquired(t, a, hold)
+		join.Owner, join.Token = hold.ID, g.Token
+		steps.Acquired(t, a, join)
+		next := steps.Waiting(b, name, time.Minute)
+		got := steps.Acquiring(b, next)
+		await.That(t, "one waits", func() bool { return steps.Queue(t, operator, name).Len() == 3 })
+		if err := operator.Break(t.Context(), name, g.Token, false); err != nil {
+			t.Fatalf("Break: %v", err)
+		}
+		rs := []driver.Request{hold, join}
+		for _, r := range rs {
+			if err := steps.Renewed(a, r); !errors.Is(err, driver.ErrLost) && !fixed {
+				t.Errorf("Renew of what was broken: %v", err)
+			}
+		}
+		for i, r := range rs { // the next waits for the last of them
+			if q := steps.Queue(t, operator, name); q.Len() != 3-i || len(q.Holders()) != 2-i {
+				t.Fatalf("before %d of 2 were given back there is %+v", i+1, q)
+			}
+			if err := a.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("Release of what was broken: %v", err)
+			}
+		}
+		select {
+		case err := <-got:
+			if err != nil {
+				t.Fatalf("Acquire of the next: %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("what was broken and given back keeps the next out")
+		}
+		steps.Released(t, b, next)
+	}
+	// the same by a client, which gives back what it learns to have lost
+	c, d := steps.ClientOf(t, a), steps.ClientOf(t, b)
+	held := steps.MustLock(t, c.Mutex("break/released"))
+	next := steps.Try(t, d.Mutex("break/released"))
+	await.That(t, "one waits", func() bool { return steps.Queue(t, operator, "break/released").Len() == 2 })
+	if err := operator.Break(t.Context(), "break/released", driver.Token(held.Token()), false); err != nil {
+		t.Fatalf("Break: %v", err)
+	}
+	if err := held.Renew(t.Context()); !errors.Is(err, dlock.ErrLost) {
+		t.Errorf("Renew of what was broken: %v", err)
+	}
+	next.Got("the waiter behind a hold that is broken, and known to be", time.Now(), 15*time.Second)
+}
+
 // etcdNoSpace: without space locks can be given back, whatever became of their acquires; nothing is
 // left, and the error of who comes says what to do.
 func etcdNoSpace(t *testing.T, s *service.Server) {
@@ -545,9 +634,28 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	if n := len(keysOf(t, root, name)); n != 0 {
 		t.Errorf("%d keys are left", n)
 	}
+	// one that may wait waits until there is space, and for no longer than its context says
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	_, err = b.Acquire(ctx, steps.Waiting(b, name, time.Minute))
+	cancel()
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrHeld) || !strings.Contains(err.Error(), "defragment") {
+		t.Errorf("a waiting Acquire without space, until its context ended: %v", err)
+	}
+	short := steps.Waiting(b, name, etcdTTL)
+	if _, err := b.Acquire(t.Context(), short); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Errorf("a waiting Acquire without space for its TTL: %v", err)
+	}
+	r = steps.Waiting(b, name, time.Minute)
+	got = steps.Acquiring(b, r)
+	select {
+	case err := <-got:
+		t.Fatalf("a waiting Acquire without space: %v", err)
+	case <-time.After(time.Second):
+	}
 	disarm()
-	r = steps.Asked(b, name, time.Minute)
-	steps.Acquired(t, b, r)
+	if err := <-got; err != nil {
+		t.Fatalf("an Acquire that waited for space: %v", err)
+	}
 	steps.Released(t, b, r)
 }
 

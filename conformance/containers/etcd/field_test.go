@@ -41,6 +41,7 @@ func TestEtcdField(t *testing.T) {
 		{"a fixed lease stands over Close", etcdFixed},
 		{"a TTL that cannot be kept", etcdNeverKept},
 		{"how a wait ends", etcdWaited},
+		{"a break is heard of", etcdBreakHeard},
 		// the last: it stops the server
 		{"a server that hangs, and calls without a deadline", etcdHangsUnbounded},
 	} {
@@ -373,11 +374,16 @@ func etcdNeverKept(t *testing.T, s *service.Server) {
 }
 
 // etcdWaited: the error of who waited in the queue says that it was held; of who was not answered
-// it does not.
+// it does not. A refusal names the holder.
 func etcdWaited(t *testing.T, s *service.Server) {
 	a, b := etcdSideOf(t, s), etcdSideOf(t, s)
 	held := steps.Asked(a, "waited", time.Minute)
+	held.Label = "till 3"
 	steps.Acquired(t, a, held)
+	by := (*driver.HeldError)(nil)
+	if _, err := b.Acquire(t.Context(), steps.Asked(b, "waited", time.Minute)); !errors.Is(err, driver.ErrHeld) || !errors.As(err, &by) || by.Label != held.Label {
+		t.Errorf("who does not wait: %v, by %+v", err, by)
+	}
 	ends := func(r driver.Request, when func()) error {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -35,23 +37,30 @@ func guardedEtcd(t *testing.T, args ...string) (*service.Server, *clientv3.Clien
 	t.Helper()
 	// a cost that a hundred clients can pay
 	s := service.StartOwn(t, Etcd.With(append(args, "--bcrypt-cost=4")...))
-	open := etcdOf(t, s)
-	_, err := open.UserAdd(t.Context(), "root", etcdPassword)
+	guard(t, etcdOf(t, s))
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "root", Password: etcdPassword, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return s, root
+}
+
+// guard has a server want users, of whom root may do everything.
+func guard(t *testing.T, open *clientv3.Client) {
+	t.Helper()
 	must := func(what string, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
+	_, err := open.UserAdd(t.Context(), "root", etcdPassword)
 	must("add root", err)
 	_, err = open.UserGrantRole(t.Context(), "root", "root")
 	must("grant root", err)
 	_, err = open.AuthEnable(t.Context())
 	must("enable", err)
-	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "root", Password: etcdPassword, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
-	must("root", err)
-	t.Cleanup(func() { root.Close() })
-	return s, root
 }
 
 // user adds one with a role of the name that has the rights, each a type and a range.
@@ -151,6 +160,119 @@ func TestEtcdRights(t *testing.T) {
 				t.Errorf("the error has the password: %v", err)
 			}
 		})
+	}
+}
+
+// TestEtcdRightsEveryWay: the role that the page gives is enough, and is all that the user has,
+// however the client is opened: over a client of the user's, with a prefix or a root of its own, by
+// a certificate in place of a password, on a cluster.
+func TestEtcdRightsEveryWay(t *testing.T) {
+	t.Parallel()
+	s, root := guardedEtcd(t)
+	role := documentedRole(t)
+	under := func(prefix string) etcdRight { // as the page says of roots and prefixes
+		return etcdRight{prefix, clientv3.GetPrefixRangeEnd(prefix), role.kind}
+	}
+	user(t, root, "new", role)
+	user(t, root, "prefix", under("dlock/mine"))
+	user(t, root, "elsewhere", under("team%2Fapp/"))
+	cluster, clusterRoot := guardedCluster(t)
+	user(t, clusterRoot, "cluster", role)
+	a := service.NewAuthority(t)
+	cert, key := a.Issue("127.0.0.1")
+	secure := secureEtcd(t, a, cert, key, true)
+	mine, mineKey := a.Issue("by-certificate")
+	ca, clientCert, clientKey := service.File(t, a.Pem), service.File(t, mine), service.File(t, mineKey)
+	guardByCertificate(t, a, secure, "by-certificate", role)
+	byURL := func(text, prefix string) func() (driver.Backend, error) {
+		return func() (driver.Backend, error) {
+			u, err := url.Parse(text)
+			if err != nil {
+				return nil, err
+			}
+			return driver.Lookup(u.Scheme)(t.Context(), driver.Config{URL: u, Hosts: strings.Split(u.Host, ","), Prefix: prefix, TTL: time.Minute, Client: driver.NewID()})
+		}
+	}
+	clusterURL := url.URL{Scheme: "etcd", User: url.UserPassword("cluster", etcdPassword), Host: strings.Join(cluster.addrs(), ","), RawQuery: patiently[1:]}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for what, open := range map[string]func() (driver.Backend, error){
+		"New": func() (driver.Backend, error) {
+			return etcdSideOf(t, s, func(c *clientv3.Config) { c.Username, c.Password, c.DialTimeout = "new", etcdPassword, 30*time.Second }), nil
+		},
+		"a prefix":      byURL(urlAs(s, "prefix", etcdPassword)+patiently, "mine"),
+		"a root":        byURL(urlAs(s, "elsewhere", etcdPassword)+"/team/app"+patiently, ""),
+		"three members": byURL(clusterURL.String(), ""),
+		"a certificate": byURL(secure.URL+"?"+url.Values{"tls_ca": {ca}, "tls_cert": {clientCert}, "tls_key": {clientKey}, "dial_timeout": {"30s"}}.Encode(), ""),
+	} {
+		all.Go(func() {
+			if err := steps.Everything(t, "every way", open); err != nil {
+				t.Errorf("%s, with the role that is documented: %v", what, err)
+			}
+		})
+	}
+}
+
+// guardedCluster is [guardedEtcd] of three members.
+func guardedCluster(t *testing.T) (*Cluster, *clientv3.Client) {
+	t.Helper()
+	c := StartCluster(t)
+	guard(t, etcdOf(t, c.Members[0]))
+	root, err := clientv3.New(clientv3.Config{Endpoints: c.addrs(), Username: "root", Password: etcdPassword, Logger: zap.NewNop(), DialTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return c, root
+}
+
+// guardByCertificate lets a member know its users by the names in their certificates. The one of
+// the name has the role.
+func guardByCertificate(t *testing.T, a *service.Authority, s *service.Server, name string, role etcdRight) {
+	t.Helper()
+	cert, key := a.Issue("root")
+	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(a.Cert)
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Logger: zap.NewNop(), DialTimeout: 30 * time.Second,
+		TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	guard(t, root)
+	user(t, root, name, role)
+}
+
+// TestEtcdRightsTaken: a wait ends when its client may not do any more what that needs, which it
+// learns when its streams break. It does not go on for ever.
+func TestEtcdRightsTaken(t *testing.T) {
+	t.Parallel()
+	s, root := guardedEtcd(t)
+	role := documentedRole(t)
+	user(t, root, "holds", role)
+	user(t, root, "waits", role)
+	as := func(name string) *etcdSide {
+		return etcdSideOf(t, s, func(c *clientv3.Config) { c.Username, c.Password, c.DialTimeout = name, etcdPassword, 30*time.Second })
+	}
+	holder, waiter := as("holds"), as("waits")
+	steps.Acquired(t, holder, steps.Asked(holder, "taken", time.Minute))
+	got := steps.Acquiring(waiter, steps.Waiting(waiter, "taken", time.Minute))
+	await.That(t, "one waits", func() bool { return steps.Queue(t, holder, "taken").Len() == 2 && waiter.rpcs.watches() > 0 })
+	if _, err := root.RoleRevokePermission(t.Context(), "waits", role.from, role.to); err != nil {
+		t.Fatal(err)
+	}
+	waiter.proxy.Cut()
+	select {
+	case err := <-got:
+		if !errors.Is(err, rpctypes.ErrPermissionDenied) || !strings.Contains(err.Error(), "docs/etcd.md") {
+			t.Errorf("Acquire of one whose rights were taken: %v", err)
+		}
+	case <-time.After(30 * time.Second): // its context ends after a minute
+		t.Error("one whose rights were taken waits for ever")
 	}
 }
 

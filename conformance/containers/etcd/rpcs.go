@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"path"
@@ -16,7 +17,8 @@ import (
 // rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses
 // replies, and can repeat transactions. Methods are named without their service: "Txn", "Range",
 // "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one. The
-// transaction that writes the format down is "Format".
+// transaction that writes the format down is "Format", and what watches and reads the notices of
+// breaks "Notices".
 type rpcs struct {
 	mu        sync.Mutex
 	calls     map[string]int64
@@ -24,13 +26,15 @@ type rpcs struct {
 	recording bool
 	txns      []*pb.TxnRequest
 	// of what the server says on watches; an error breaks the stream
-	spoil    func(*pb.WatchResponse) error
-	watching int64         // watches that the server said are there
-	longest  time.Duration // that a unary call took
+	spoil     func(*pb.WatchResponse) error
+	watching  int64          // watches of names that the server said are there
+	cancelled int64          // watches that were given up
+	notices   map[int64]bool // the IDs of watches of notices
+	longest   time.Duration  // that a unary call took
 }
 
 func newRPCs() *rpcs {
-	return &rpcs{calls: map[string]int64{}, lose: map[string]chan struct{}{}}
+	return &rpcs{calls: map[string]int64{}, lose: map[string]chan struct{}{}, notices: map[int64]bool{}}
 }
 
 // options are for the client's connection.
@@ -76,11 +80,18 @@ func (r *rpcs) prompted() bool {
 	return r.longest < promptly
 }
 
-// watches returns how many watches the server said are there, so far.
+// watches returns how many watches of names the server said are there, so far.
 func (r *rpcs) watches() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.watching
+}
+
+// cancels returns how many watches were given up, so far.
+func (r *rpcs) cancels() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cancelled
 }
 
 // loseReply loses the next reply to a unary method: the server executed it, and the client cannot
@@ -110,6 +121,9 @@ func (r *rpcs) record() (sent func() []*pb.TxnRequest) {
 
 // methodOf returns the name of a unary call.
 func methodOf(name string, req any) string {
+	if read, ok := req.(*pb.RangeRequest); ok && ofNotices(read.Key) {
+		return "Notices"
+	}
 	if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 0 {
 		// all others have one
 		if put := txn.Success[0].GetRequestPut(); put != nil && put.Lease == 0 {
@@ -118,6 +132,8 @@ func methodOf(name string, req any) string {
 	}
 	return path.Base(name)
 }
+
+func ofNotices(key []byte) bool { return bytes.Contains(key, []byte("%broken-")) }
 
 func (r *rpcs) sees(method string, req any) {
 	r.mu.Lock()
@@ -164,7 +180,21 @@ type seenStream struct {
 }
 
 func (s *seenStream) SendMsg(m any) error {
-	s.r.sees(s.method, m)
+	method := s.method
+	if w, ok := m.(*pb.WatchRequest); ok {
+		if create := w.GetCreateRequest(); create != nil && ofNotices(create.Key) {
+			method = "Notices"
+			s.r.mu.Lock()
+			s.r.notices[create.WatchId] = true
+			s.r.mu.Unlock()
+		}
+		if w.GetCancelRequest() != nil {
+			s.r.mu.Lock()
+			s.r.cancelled++
+			s.r.mu.Unlock()
+		}
+	}
+	s.r.sees(method, m)
 	return s.ClientStream.SendMsg(m)
 }
 
@@ -191,7 +221,9 @@ func (s *seenStream) RecvMsg(m any) error {
 	res, ok := m.(*pb.WatchResponse)
 	if ok && res.Created && !res.Canceled && res.WatchId != examined {
 		s.r.mu.Lock()
-		s.r.watching++
+		if !s.r.notices[res.WatchId] {
+			s.r.watching++
+		}
 		s.r.mu.Unlock()
 	}
 	if !ok || len(res.Events) == 0 {

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
 // secureEtcd is a member that shows a certificate and wants, if client is set, one of its clients
@@ -104,6 +106,20 @@ func TestEtcdTLS(t *testing.T) {
 		}
 		return l.Unlock(t.Context())
 	}
+	t.Run("a break is heard of", func(t *testing.T) {
+		t.Parallel()
+		client := func() *dlock.Client {
+			c, err := dlock.Open(t.Context(), "etcds://"+strict.Addr+"?"+url.Values{
+				"tls_ca": {ca}, "tls_cert": {clientCert}, "tls_key": {clientKey}, "dial_timeout": {"30s"},
+			}.Encode(), dlock.Logger(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		hearsOfBreak(t, client(), client(), "heard", "heard")
+	})
 	for _, c := range []struct {
 		what   string
 		server *service.Server
@@ -143,6 +159,26 @@ func TestEtcdTLS(t *testing.T) {
 				}
 				t.Logf("the machine stood still, and nothing could be found out: %v", err)
 			}
+		})
+	}
+}
+
+// TestEtcdCertificatesAreReplaced on disk, and the next connection has the new ones.
+func TestEtcdCertificatesAreReplaced(t *testing.T) {
+	t.Parallel()
+	a, p := service.NewAuthority(t), netfault.NewProxy()
+	defer p.Close()
+	for name, server := range map[string]string{"": "127.0.0.1", "db.example": "db.example"} {
+		t.Run(server, func(t *testing.T) {
+			cert, key := a.Issue(server)
+			addr, err := p.Addr(secureEtcd(t, a, cert, key, true).Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps.CertificatesAreReplaced(t, a, func(params url.Values) (*dlock.Client, error) {
+				params.Set("tls_server_name", name)
+				return dlock.Open(t.Context(), "etcds://"+addr+"?"+params.Encode(), dlock.Logger(nil))
+			}, p.Cut)
 		})
 	}
 }

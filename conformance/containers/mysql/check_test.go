@@ -41,10 +41,13 @@ func TestMySQLCheck(t *testing.T) {
 		for _, g := range grants {
 			right, rest, _ := strings.Cut(strings.TrimPrefix(g, "GRANT "), " ON ")
 			table, _, _ := strings.Cut(strings.TrimPrefix(rest, database+"."), " ")
-			want := map[string][2]string{"rights": {"wrong", "missing: " + right + " ON " + table}}
+			missing := right + " ON " + table
+			want := map[string][2]string{"rights": {"wrong", "= missing: " + missing}}
 			if right == "EXECUTE" {
-				want = map[string][2]string{"schema": {"wrong", "denied"}}
+				missing = right
+				want = map[string][2]string{"schema": {"unseen", "number"}}
 			}
+			want["rights"] = [2]string{"wrong", "= missing: " + missing}
 			execute(t, root, strings.Replace(strings.Replace(g, "GRANT ", "REVOKE ", 1), " TO ", " FROM ", 1))
 			check.Wants("without "+right+" ON "+table, u, want, "--no-laws")
 			execute(t, root, g)

@@ -130,6 +130,9 @@ func mysqlHarness(name string, s *service.Server, open func(conformance.T, *netf
 		return b
 	}, s)
 	h.TTL = mysqlTTL
+	h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
+		return mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{Prefix: prefix})
+	}
 	h.Stored = func(t conformance.T, _ driver.Backend, name string) int {
 		t.Helper()
 		db := mysqlOf(t, s).open()

@@ -104,7 +104,7 @@ func (s sqlStep) call(h sqlHistory) string {
 	case "keep":
 		return fmt.Sprintf("CALL dlock_keep(%s)", id(s.r.Client))
 	}
-	return fmt.Sprintf("CALL dlock_inspect(%s, %s, %d)", name, id(driver.ID{}), h.window)
+	return fmt.Sprintf("CALL dlock_inspect(%s, %s, %d, NULL, 1000)", name, id(driver.ID{}), h.window)
 }
 
 // answer is what the server says, in the words of the model, and whom it granted.

@@ -1282,3 +1282,85 @@ func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
 	wg.Wait()
 	t.Logf("%d renewals", renewals)
 }
+
+// TestMySQLRefuses: a server that refuses for a time ends no wait, loses no lease, and is tried
+// again by a Lock that begins meanwhile.
+func TestMySQLRefuses(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		root := mysqlOf(t, s).pool(t)
+		root.SetMaxOpenConns(1)
+		root.SetMaxIdleConns(1)
+		execute(t, root, "CREATE USER refused IDENTIFIED BY ''", "GRANT ALL ON test.* TO refused")
+		s = migrated(t, s)
+		user := mysqlOf(t, s)
+		user.User = "refused"
+		ordinary := user.pool(t)
+		ordinary.SetMaxIdleConns(0)
+		refusals := map[string][2]string{"read-only": {"SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"}}
+		if s.Kind.Name == "mysql" {
+			refusals["offline"] = [2]string{"SET GLOBAL offline_mode = 1", "SET GLOBAL offline_mode = 0"}
+			refusals["no connections"] = [2]string{"ALTER USER refused WITH MAX_CONNECTIONS_PER_HOUR 1", "ALTER USER refused WITH MAX_CONNECTIONS_PER_HOUR 0"}
+		}
+		for what, do := range refusals {
+			open := func() *dlock.Client {
+				p := netfault.NewProxy()
+				t.Cleanup(p.Close)
+				return steps.ClientOf(t, byURL(t, strings.Replace(behind(t, s, p, ""), "root@", "refused@", 1)), dlock.TTL(time.Minute))
+			}
+			holder, waiter, late := open(), open(), open()
+			held := steps.MustLock(t, holder.Mutex(what))
+			waits := steps.Try(t, waiter.Mutex(what))
+			probe := sideOf(t, s)
+			await.That(t, "one waits", func() bool { return len(steps.Queue(t, probe, what).Waiters()) == 1 })
+			execute(t, root, do[0])
+			execute(t, root, "FLUSH USER_RESOURCES")
+			// the user still has a connection each hour: one of the clients would be served with it
+			await.That(t, "the server refuses", func() bool {
+				_, err := ordinary.Exec("DROP TABLE IF EXISTS nothing")
+				return err != nil
+			})
+			for _, id := range connectionsOf(t, root, "refused") {
+				_, _ = root.Exec(fmt.Sprint("KILL ", id)) // it may have gone
+			}
+			begins := steps.Try(t, late.Mutex(what+"/late"))
+			// a Lock that begins has 10 s
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			if err := held.Renew(ctx); err == nil {
+				t.Errorf("%s: nothing was refused", what)
+			}
+			cancel()
+			for who, a := range map[string]*steps.Attempt{"the one that waits": waits, "the one that begins": begins} {
+				if !a.Pending() {
+					t.Errorf("%s ended %s: %v", what, who, a.Err)
+				}
+			}
+			execute(t, root, do[1])
+			if err := held.Unlock(t.Context()); err != nil {
+				t.Errorf("%s: Unlock: %v", what, err)
+			}
+			for _, a := range []*steps.Attempt{waits, begins} {
+				if a.Returns(time.Minute); a.Err != nil || a.Pending() {
+					t.Errorf("%s is over, and Lock: %v", what, a.Err)
+				}
+			}
+		}
+	})
+}
+
+// connectionsOf are the IDs of a user's connections.
+func connectionsOf(t *testing.T, db *sql.DB, user string) (ids []int64) {
+	t.Helper()
+	rows, err := db.Query("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = ?", user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}

@@ -173,7 +173,8 @@ func mysqlKilledQueries(t *service.Trial, s *service.Server) {
 // mysqlBackup: while all tables are locked, a client keeps to few connections, and goes on
 // afterwards.
 func mysqlBackup(t *service.Trial, s *service.Server) {
-	const user, names = "backup", 80
+	const names = 80
+	const ttl = 10 * time.Minute // nothing is removed because it expired
 	root := mysqlOf(t, s).pool(t)
 	sides := map[string]*poolSide{"backup1": nil, "backup2": nil}
 	for u := range sides {
@@ -196,14 +197,17 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 	for u, b := range sides {
 		for i := range names {
 			wg.Go(func() {
-				r := steps.Asked(b, fmt.Sprint("backup/", u, "/", i), time.Minute)
+				r := steps.Asked(b, fmt.Sprint("backup/", u, "/", i), ttl)
 				_, err := b.Acquire(t.Context(), r)
-				if err != nil && strings.Contains(err.Error(), "did not answer") {
+				var e *gomysql.MySQLError // the tables were locked until its time was over
+				locked := errors.As(err, &e) && e.Number == 1205
+				if locked || err != nil && strings.Contains(err.Error(), "did not answer") {
 					// half of its time was over when the tables were free; the driver removes what
-					// it gave up, so this is another request
+					// it gave up, which the server may have granted by then, so this is another
+					// request, and waits for that
 					<-free
-					r = steps.Asked(b, r.Name, time.Minute)
-					_, err = b.Acquire(t.Context(), r)
+					r = steps.Waiting(b, r.Name, ttl)
+					_, err = b.Acquire(await.Bounded(t, await.Patience), r)
 				}
 				if err != nil {
 					t.Errorf("Acquire: %v", err)
@@ -593,7 +597,8 @@ func mysqlPermits(t *service.Trial, s *service.Server) {
 	}
 	with, without := steps.Median(took[true]), steps.Median(took[false])
 	t.Logf("a permit is passed to another client in %s, to one that has another permit in %s", without, with)
-	if with > 3*without+5*time.Millisecond {
+	// it was the longest poll, of 100 ms, before both were treated alike
+	if with > 3*without+50*time.Millisecond {
 		t.Errorf("a permit is passed to another client in %s, and to one that has another permit in %s", without, with)
 	}
 }

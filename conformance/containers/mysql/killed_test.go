@@ -39,6 +39,8 @@ var unchecked = map[string]string{
 	"settle 8":  "only with 500 of the dead in one queue; it is checked by reading",
 	"acquire 3": "whose bell to listen to: there are polls",
 	"release 2": "the INSERT after it fails",
+	"inspect 2": "the list: it is counted, and the client that asked notices",
+	"list 1":    "the list",
 	"look 1":    "whose bell to listen to",
 	"keep 1":    "the dead: the next one finds them",
 	"keep 2":    "three in a row would have to be",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance/containers/await"
@@ -98,7 +101,7 @@ func TestMySQLOpen(t *testing.T) {
 		says(t, "a newer schema", refusals(t, s, root), fmt.Sprint(version+1), fmt.Sprint(version), "newer version")
 		execute(t, root, "DROP PROCEDURE dlock_version")
 		says(t, "a schema without a version", opens(t, s, "root", ""), "?migrate=true")
-		execute(t, root, fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version))
+		execute(t, root, fmt.Sprintf("CREATE PROCEDURE dlock_version() BEGIN SELECT %d; SELECT @@max_allowed_packet; END", version))
 
 		execute(t, root, "DROP TABLE dlock_requests")
 		says(t, "a schema without a table", opens(t, s, "root", ""), "dlock_requests")
@@ -359,4 +362,52 @@ func TestMySQLURL(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), steps.Asked(b, "a", time.Minute)); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// hiding wraps the client library as some tracers do: rows that show no further result set.
+type hiding struct{ sqldriver.Connector }
+
+type hidingConn struct{ sqldriver.Conn }
+
+type hidingRows struct{ sqldriver.Rows }
+
+// Connect implements [sqldriver.Connector].
+func (h hiding) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	c, err := h.Connector.Connect(ctx)
+	return hidingConn{c}, err
+}
+
+// QueryContext implements [sqldriver.QueryerContext].
+func (c hidingConn) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	rows, err := c.Conn.(sqldriver.QueryerContext).QueryContext(ctx, query, args)
+	return hidingRows{rows}, err
+}
+
+// TestMySQLHiddenResults: a pool whose driver hides what procedures return is refused by the first
+// call, in words.
+func TestMySQLHiddenResults(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		c, err := gomysql.NewConnector(mysqlOf(t, s).Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := sql.OpenDB(hiding{c})
+		defer db.Close()
+		b, err := mysql.New(db, mysql.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		_, err = b.Acquire(t.Context(), steps.Asked(b, "a", time.Minute))
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "NextResultSet") {
+			t.Errorf("Acquire: %v", err)
+		}
+		for what, err := range map[string]error{"Migrate": mysql.Migrate(t.Context(), db), "Renew": steps.Renewed(b, steps.Asked(b, "a", time.Minute))} {
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
 }

@@ -131,3 +131,49 @@ func useAll(t *testing.T, s *service.Server, name string) error {
 	}
 	return errors.Join(c.Break(ctx, name+"/permits", p.Token(), dlock.Force()))
 }
+
+// TestMySQLDefaults: dlock works where the sessions of a server, those of the user's pool too,
+// begin with settings that are not the usual ones: transactions are read-only, answers are cut
+// short, statements are not committed.
+func TestMySQLDefaults(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		root := mysqlOf(t, s).pool(t)
+		readOnly := "SET GLOBAL transaction_read_only = 1"
+		if s.Kind.Name == "mariadb" {
+			readOnly = "SET GLOBAL tx_read_only = 1"
+		}
+		execute(t, root, readOnly, "SET GLOBAL sql_select_limit = 1", "SET GLOBAL autocommit = 0", "SET GLOBAL sql_safe_updates = 1",
+			"SET GLOBAL completion_type = 'CHAIN'", "SET GLOBAL transaction_isolation = 'SERIALIZABLE'")
+		migrated(t, s) // with these, too
+		for _, stmt := range append([]string{"CREATE USER dlock IDENTIFIED BY 'password'"}, documentedGrants(t)...) {
+			execute(t, root, stmt)
+		}
+		if err := useAll(t, s, "defaults"); err != nil {
+			t.Error(err)
+		}
+		u := strings.Replace(s.URL, "root@", "dlock:password@", 1)
+		steps.NewChecker(t).Wants("such a server", u, map[string][2]string{"laws": steps.Holds, "rights": {"fine", ""}, "schema": {"fine", ""}, "version": {"fine", "."}})
+		// a queue and names that are more than the sessions' limit
+		b, c := byURL(t, u), mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{})
+		for i := range 3 {
+			steps.Acquired(t, b, steps.Asked(b, "name/"+string(rune('a'+i)), time.Minute))
+		}
+		r := steps.Asked(b, "read", time.Minute)
+		for range 3 {
+			r.ID = driver.NewID()
+			r.Owner, r.Mode = r.ID, driver.Shared
+			steps.Acquired(t, b, r)
+		}
+		for _, l := range []interface {
+			driver.Backend
+			driver.Lister
+		}{b.(*mysql.Backend), c} {
+			if names, err := l.List(t.Context()); len(names) < 4 || err != nil {
+				t.Errorf("the names are %q, %v", names, err)
+			}
+			if q := steps.Queue(t, l, "read"); len(q.Arrivals) != 3 {
+				t.Errorf("the queue has %d requests", len(q.Arrivals))
+			}
+		}
+	})
+}

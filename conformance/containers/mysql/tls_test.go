@@ -1,13 +1,32 @@
 package mysql
 
 import (
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
+
+// secureMySQL is a server that shows a certificate. Its user secure may connect over TLS only, and
+// its user known only with a certificate of the authority.
+func secureMySQL(t *testing.T, k service.Kind, a *service.Authority, cert, key string) *service.Server {
+	t.Helper()
+	command, files := k.Command, map[string]string{"ca.pem": a.Pem, "cert.pem": cert, "key.pem": key}
+	maps.Copy(files, k.Files)
+	k.Files = files
+	k.Command = func(dir string, ports []int) []string {
+		return append(command(dir, ports), "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/cert.pem", "--ssl-key="+dir+"/key.pem")
+	}
+	s := migrated(t, service.StartOwn(t, k))
+	execute(t, mysqlOf(t, s).pool(t), "CREATE USER secure IDENTIFIED BY 'password' REQUIRE SSL", "GRANT ALL ON test.* TO secure",
+		"CREATE USER known IDENTIFIED BY 'password' REQUIRE X509", "GRANT ALL ON test.* TO known")
+	return s
+}
 
 // TestMySQLTLS: the server is verified, always; nothing falls back to plain text.
 func TestMySQLTLS(t *testing.T) {
@@ -19,21 +38,7 @@ func TestMySQLTLS(t *testing.T) {
 	ca, wrong := service.File(t, ours.Pem), service.File(t, theirs.Pem)
 	clientCert, clientKey := service.File(t, mine), service.File(t, mineKey)
 	for _, k := range mysqlKinds {
-		start := func(t *testing.T, cert, key string) *service.Server {
-			command, files := k.Command, map[string]string{"ca.pem": ours.Pem, "cert.pem": cert, "key.pem": key}
-			for name, text := range k.Files {
-				files[name] = text
-			}
-			k := k
-			k.Files = files
-			k.Command = func(dir string, ports []int) []string {
-				return append(command(dir, ports), "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/cert.pem", "--ssl-key="+dir+"/key.pem")
-			}
-			s := migrated(t, service.StartOwn(t, k))
-			execute(t, mysqlOf(t, s).pool(t), "CREATE USER secure IDENTIFIED BY 'password' REQUIRE SSL", "GRANT ALL ON test.* TO secure",
-				"CREATE USER known IDENTIFIED BY 'password' REQUIRE X509", "GRANT ALL ON test.* TO known")
-			return s
-		}
+		start := func(t *testing.T, cert, key string) *service.Server { return secureMySQL(t, k, ours, cert, key) }
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
 			byIP, byName := start(t, cert, key), start(t, named, namedKey)
@@ -92,6 +97,26 @@ func TestMySQLTLS(t *testing.T) {
 					t.Errorf("%s: the password is shown: %v", c.what, err)
 				}
 			}
+		})
+	}
+}
+
+// TestMySQLCertificatesAreReplaced on disk, and the next connection has the new ones.
+func TestMySQLCertificatesAreReplaced(t *testing.T) {
+	t.Parallel()
+	for _, k := range mysqlKinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			a, p := service.NewAuthority(t), netfault.NewProxy()
+			defer p.Close()
+			cert, key := a.Issue("127.0.0.1")
+			addr, err := p.Addr(secureMySQL(t, k, a, cert, key).Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps.CertificatesAreReplaced(t, a, func(params url.Values) (*dlock.Client, error) {
+				return dlock.Open(t.Context(), "mysqls://known:password@"+addr+"/test?"+params.Encode(), dlock.Logger(nil))
+			}, p.Cut)
 		})
 	}
 }

@@ -24,13 +24,7 @@ type Cluster struct {
 func StartCluster(t service.T, k service.Kind) *Cluster {
 	t.Helper()
 	const masters, nodes = 3, 6
-	command := k.Command
-	k.Ports = 2
-	k.Command = func(dir string, ports []int) []string {
-		return append(command(dir, ports), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[1]),
-			"--cluster-node-timeout", strconv.Itoa(int(failover.Milliseconds())), "--cluster-replica-validity-factor", "0",
-			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
-	}
+	k = clusterKind(k)
 	c := &Cluster{}
 	var clis []*CLI
 	var ids []string
@@ -68,6 +62,18 @@ func StartCluster(t service.T, k service.Kind) *Cluster {
 	}
 	await.That(t, "the cluster serves", func() bool { return meet(c.whole(clis)) })
 	return c
+}
+
+// clusterKind is the kind of a server that is a node of a cluster.
+func clusterKind(k service.Kind) service.Kind {
+	command := k.Command
+	k.Ports = 2
+	k.Command = func(dir string, ports []int) []string {
+		return append(command(dir, ports), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[1]),
+			"--cluster-node-timeout", strconv.Itoa(int(failover.Milliseconds())), "--cluster-replica-validity-factor", "0",
+			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+	}
+	return k
 }
 
 const slots = 16384

@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +64,9 @@ func TestRedisConformance(t *testing.T) {
 			}, s)
 			h.TTL = redisTTL
 			h.Stored = counts(CLIOf(t, s))
+			h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
+				return overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{Prefix: prefix})
+			}
 			if k.Name != Redis.Name {
 				h = service.Beside(h)
 			}
@@ -83,6 +87,11 @@ func TestRedisSentinelConformance(t *testing.T) {
 	h.Stored = counts(rdb)
 	h.Restart = nil                   // it would be a failover
 	h.Calls, h.Connections = nil, nil // those to the sentinels count too
+	h.Without = append(h.Without, "Restart")
+	h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
+		rdb := goredis.NewFailoverClient(&goredis.FailoverOptions{MasterName: s.Name, SentinelAddrs: s.Addrs()})
+		return overRedis(t, rdb, netfault.NewProxy(), redis.Options{Identity: s.Name, Prefix: prefix})
+	}
 	conformance.Run(t, service.Beside(h))
 }
 
@@ -101,6 +110,11 @@ func TestRedisClusterConformance(t *testing.T) {
 	h.Stored = counts(rdb)
 	h.Restart = nil                   // it would be a failover
 	h.Calls, h.Connections = nil, nil // those about the slots count too
+	h.Without = append(h.Without, "Restart")
+	h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
+		rdb := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: s.Addrs()})
+		return overRedis(t, rdb, netfault.NewProxy(), redis.Options{Prefix: prefix})
+	}
 	conformance.Run(t, service.Beside(h))
 }
 
@@ -159,7 +173,7 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 }
 
 // TestRedisWaitReplicas has a grant that all replicas have, and one that a replica which stands
-// cannot confirm.
+// cannot confirm, in a time that is longer than that of a connection.
 func TestRedisWaitReplicas(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, url string, replica func() *service.Server) {
@@ -185,23 +199,30 @@ func TestRedisWaitReplicas(t *testing.T) {
 		}
 		r := replica()
 		r.Pause(t)
-		defer r.Continue(t)
-		_, err = c.Mutex("a").Lock(t.Context())
-		if err == nil || errors.Is(err, dlock.ErrHeld) {
+		_, err = c.Mutex("a").TryLock(t.Context())
+		if err == nil || errors.Is(err, dlock.ErrHeld) || !strings.Contains(err.Error(), "not confirmed by enough replicas: 1 of 2 within 1s") &&
+			!strings.Contains(err.Error(), "not confirmed by enough replicas: 0 of 1 within 1s") {
 			t.Fatalf("a grant that a replica does not have: %v", err)
 		}
 		await.That(t, "what was not confirmed is released", func() bool {
 			q, err := c.Inspect(t.Context(), "a")
 			return err == nil && q.Len() == 0
 		})
+		w := steps.Try(t, c.Mutex("a"))
+		w.Returns(1500 * time.Millisecond)
+		if !w.Pending() {
+			t.Errorf("Lock returned while a replica stood: %v", w.Err)
+		}
+		r.Continue(t)
+		redisUnlock(t, w.Got("Lock, when the replica goes on", time.Now(), soon))
 	}
 	t.Run("sentinel", func(t *testing.T) {
 		s := StartSentinel(t, Redis)
-		run(t, "redis+sentinel://"+join(s.Addrs())+"/"+s.Name+"/0?wait_replicas=2", func() *service.Server { return s.Nodes[2] })
+		run(t, "redis+sentinel://"+join(s.Addrs())+"/"+s.Name+"/0?wait_replicas=2&read_timeout=500ms", func() *service.Server { return s.Nodes[2] })
 	})
 	t.Run("cluster", func(t *testing.T) {
 		s := StartCluster(t, Redis)
-		run(t, "redis+cluster://"+join(s.Addrs())+"?wait_replicas=1", func() *service.Server {
+		run(t, "redis+cluster://"+join(s.Addrs())+"?wait_replicas=1&read_timeout=500ms", func() *service.Server {
 			i := slices.Index(s.Nodes[:3], s.AwaitMaster(t, "dlock:{a}", nil))
 			return s.Nodes[3+i] // which follows it since the start
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
@@ -115,8 +117,13 @@ func TestRedisRoundTrips(t *testing.T) {
 			t.Fatal(err)
 		}
 		costs("TryLock of what is held", func() error {
-			if _, err := c.Mutex("busy").TryLock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
+			_, err := c.Mutex("busy").TryLock(t.Context())
+			if !errors.Is(err, dlock.ErrHeld) {
 				return fmt.Errorf("two hold it: %w", err)
+			}
+			// that it names the holder costs no further call
+			if by := (*dlock.HeldError)(nil); !errors.As(err, &by) || by.Label == "" {
+				return fmt.Errorf("the holder is not named: %w", err)
 			}
 			return nil
 		})
@@ -163,9 +170,9 @@ func TestRedisCommandsOfAPair(t *testing.T) {
 		permits      int
 		lock, unlock int
 	}{
-		{"a new name", false, 1, 3, 2},
-		{"a name that was used before", true, 1, 4, 2},
-		{"a semaphore that was used before", true, 3, 4, 2},
+		{"a new name", false, 1, 3, 3},
+		{"a name that was used before", true, 1, 4, 3},
+		{"a semaphore that was used before", true, 3, 4, 3},
 	} {
 		best := [2]int{1000, 1000}
 		for try := range tries {
@@ -210,12 +217,8 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 			}
 		})
 	}
-	await.That(t, "all wait", func() bool {
-		q, err := holder.Inspect(t.Context(), "long")
-		return err == nil && len(q.Waiters()) == waiters
-	})
 	counter := CLIOf(t, s)
-	counter.listening(1)
+	counter.listening(clientsOf(redisWaiting(t, holder, "long", waiters))...)
 	var start time.Time
 	var before, late, n, trips int64
 	// A call that a busy machine answers late is sent once more, on a connection that greets the
@@ -251,8 +254,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 // was woken in vain.
 func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 	s := service.StartOwn(t, Redis)
-	counter := CLIOf(t, s)
-	waited := map[*dlock.Client]bool{}
+	var waited []driver.ID // clients that listen until the end
 	for _, clients := range []int{1, 8} {
 		var all []*dlock.Client
 		var lines []*netfault.Proxy
@@ -262,18 +264,20 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 		}
 		for _, waiters := range []int{2, 16, 128} {
 			t.Run(fmt.Sprintf("clients=%d,waiters=%d", clients, waiters), func(t *testing.T) {
-				name := t.Name()
+				counter, name := CLIOf(t, s), t.Name()
 				held, err := all[0].Mutex(name).Lock(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
 				var wg sync.WaitGroup
+				t.Cleanup(wg.Wait) // after a failure; the test's context has ended by then
 				for i := range waiters {
-					waited[all[i%clients]] = true
 					m := all[i%clients].Mutex(name)
 					wg.Go(func() {
 						l, err := m.Lock(t.Context())
-						if err != nil {
+						if t.Context().Err() != nil {
+							return
+						} else if err != nil {
 							t.Error(err)
 							return
 						}
@@ -282,11 +286,8 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 						}
 					})
 				}
-				await.That(t, "all wait", func() bool {
-					q, err := all[0].Inspect(t.Context(), name)
-					return err == nil && len(q.Waiters()) == waiters
-				})
-				counter.listening(len(waited))
+				waited = append(waited, clientsOf(redisWaiting(t, all[0], name, waiters))...)
+				counter.listening(waited...)
 				start, late := time.Now(), dropped(lines...)
 				work := counter.WorkOf(func() {
 					if err := held.Unlock(t.Context()); err != nil {
@@ -365,11 +366,47 @@ func TestRedisTenThousandLeases(t *testing.T) {
 	wg.Wait()
 }
 
-// listening waits until so many clients are subscribed, and all who wait have asked after that:
-// then only checks are left.
-func (c *CLI) listening(clients int) {
+// redisChannel is the channel of a client.
+func redisChannel(client driver.ID) string { return "dlock::" + client.String() }
+
+// clientsOf returns the clients of those who stand in a queue: once they have held for a while,
+// those who hold listen as those who wait do.
+func clientsOf(q driver.Queue) (clients []driver.ID) {
+	for _, e := range slices.Concat(q.Arrivals, q.Joins) {
+		if !slices.Contains(clients, e.Client) {
+			clients = append(clients, e.Client)
+		}
+	}
+	return clients
+}
+
+// subscribed waits until these clients are subscribed, each to its own channel, on one connection,
+// and the server has no other subscription.
+func (c *CLI) subscribed(clients ...driver.ID) {
 	c.t.Helper()
-	await.That(c.t, "the clients are subscribed", func() bool { return len(c.PubSubChannels(c.Ctx, "*").Val()) == clients })
+	want := map[string]int64{} // subscribers of each channel
+	for _, client := range clients {
+		want[redisChannel(client)] = 1
+	}
+	await.That(c.t, fmt.Sprintf("%d clients are subscribed, once each", len(want)), func() bool {
+		channels, err := c.PubSubChannels(c.Ctx, "*").Result()
+		if err != nil || len(channels) != len(want) {
+			return false
+		}
+		subscribers, err := c.PubSubNumSub(c.Ctx, channels...).Result()
+		if err != nil || !maps.Equal(subscribers, want) {
+			return false
+		}
+		connections, err := c.Do(c.Ctx, "CLIENT", "LIST", "TYPE", "pubsub").Text()
+		return err == nil && strings.Count(connections, "\n") == len(want) // a line each
+	})
+}
+
+// listening waits until these clients and no others are subscribed, and all who wait have asked
+// after that: then only checks are left.
+func (c *CLI) listening(clients ...driver.ID) {
+	c.t.Helper()
+	c.subscribed(clients...)
 	// each who asks moves the time of the key, however many calls travel together
 	asked := func() int64 { return c.calls("pexpire")[0] }
 	last := asked()
@@ -377,7 +414,7 @@ func (c *CLI) listening(clients int) {
 	await.That(c.t, "all have asked", func() bool {
 		<-time.After(100 * time.Millisecond)
 		now := asked()
-		if calm++; now-last > int64(clients) {
+		if calm++; now-last > int64(len(clients)) {
 			calm = 0
 		}
 		last = now

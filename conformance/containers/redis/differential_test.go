@@ -46,10 +46,11 @@ func redisScript(t *testing.T, name string, many bool) string {
 		return string(text)
 	}
 	one := read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1)
+	end := read("one")
 	if many {
-		one = strings.Replace(read("many"), "--- include the script\n", one, 1)
+		end = read("many")
 	}
-	return read("clock") + one
+	return read("clock") + strings.Replace(read("run"), "--- include the script\n", one, 1) + end
 }
 
 // redisBudget is the line of queue.lua that a history changes.
@@ -76,10 +77,10 @@ local commands = {
   end,
   PEXPIRE = function(key, ms, more)
     ms = tonumber(ms)
-    if more and more ~= 'GT' or ms % 1 ~= 0 then error('PEXPIRE') end
+    if more and more ~= 'GT' and more ~= 'NX' or ms % 1 ~= 0 then error('PEXPIRE') end
     if server.call('EXISTS', key) == 0 then return 0 end
     local before = server.call('GET', ttl)
-    if more and (not before or virtual + ms * 1000 <= tonumber(before)) then return 0 end
+    if more == 'GT' and (not before or virtual + ms * 1000 <= tonumber(before)) or more == 'NX' and before then return 0 end
     server.call('SET', ttl, int(virtual + ms * 1000))
     return 1
   end,
@@ -94,6 +95,7 @@ local redis = {call = function(name, ...)
   if not commands[name] then error('the differential test does not know ' .. name) end
   return commands[name](...)
 end}
+redis.pcall = function(...) pcall(redis.call, ...) end
 local ARGV = {unpack(ARGV, 1, #ARGV - 1)}
 local function script()
 ` + script + `
@@ -139,7 +141,9 @@ func (o *redisOp) arguments(w redisTiming) []any {
 	case "release":
 		args = append(args, id, o.tombstone)
 	case "break":
-		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force])
+		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force], "")
+	case "inspect":
+		args = append(args, "")
 	}
 	return args
 }
@@ -159,7 +163,11 @@ func (o *redisOp) answer(reply any) (string, error) {
 		return "again", nil
 	case o.kind == "acquire" && len(l) == 2 && l[0] == int64(-1):
 		return fmt.Sprint("no: ", l[1]), nil
-	case o.kind == "inspect" && len(l) == 3:
+	case o.kind == "acquire" && len(l) == 4 && l[0] == int64(-1):
+		return fmt.Sprintf("no: %s by %q for %d", l[1], l[2], l[3]), nil
+	case o.kind == "break" && len(l) == 3 && l[2] == "":
+		return fmt.Sprint(l[0]), nil
+	case o.kind == "inspect" && len(l) == 4 && l[3] == "":
 		var s redisState
 		for i, to := range []*[]storedRequest{&s.holding, &s.waiting} {
 			members, _ := l[i+1].([]any)
@@ -713,7 +721,7 @@ func TestRedisScriptsKeepTheRule(t *testing.T) {
 	for _, what := range []string{
 		"granted at once", "a waiter arrives", "a waiter is granted", "a silent waiter is granted", "a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
 		"a dead waiter is met", "a dead waiter is named", "the budget is spent", "a script is asked to run again",
-		"all is forgotten in time", "a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed", "broken",
+		"all is forgotten in time", "a waiter goes with its client", "a tombstone is met", "held", "a refusal names a holder", "lost", "conflict", "upgrade", "renewed", "broken",
 		"a broken hold is not renewed", "what was ended by force is released", "sent twice",
 	} {
 		if n := seen[what]; n < histories/500 {

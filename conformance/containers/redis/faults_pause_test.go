@@ -75,12 +75,14 @@ func redisUnlock(t *testing.T, l *dlock.Lease) {
 }
 
 // redisWaiting waits until so many wait for the name, as the client sees it.
-func redisWaiting(t *testing.T, c *dlock.Client, name string, n int) {
+func redisWaiting(t *testing.T, c *dlock.Client, name string, n int) (q dlock.Queue) {
 	t.Helper()
 	await.That(t, fmt.Sprintf("%d wait for %q", n, name), func() bool {
-		q, err := c.Inspect(t.Context(), name)
+		var err error
+		q, err = c.Inspect(t.Context(), name)
 		return err == nil && len(q.Waiters()) == n
 	})
+	return q
 }
 
 // pipelinesUnderWay returns how many pipelines this process has under way, of all its clients.

@@ -356,17 +356,13 @@ func TestRedisMessageOfAnotherStay(t *testing.T) {
 		got <- l
 	}()
 	counter := CLIOf(t, s)
-	counter.listening(1)
-	q, err := holder.Inspect(t.Context(), "stay")
-	if err != nil || len(q.Waiters()) != 1 {
-		t.Fatalf("%v, %v", q, err)
-	}
-	channel := counter.PubSubChannels(t.Context(), "*").Val()[0]
+	q := redisWaiting(t, holder, "stay", 1)
+	counter.listening(clientsOf(q)...)
 	w := q.Waiters()[0]
 	asked, _ := counter.scripts()
 	for range 3 {
 		place := time.Now().Add(-time.Minute).UnixMicro()
-		counter.Must("PUBLISH", channel, fmt.Sprintf("%s %d %d %d", w.ID, place, uint64(held.Token())+1, 30_000_000))
+		counter.Must("PUBLISH", redisChannel(w.Client), fmt.Sprintf("%s %d %d %d", w.ID, place, uint64(held.Token())+1, 30_000_000))
 	}
 	await.That(t, "it asks the server", func() bool { now, _ := counter.scripts(); return now > asked })
 	select {
@@ -401,7 +397,8 @@ func TestRedisGrantCountsFromTheCallBeforeIt(t *testing.T) {
 			g, err = b.Acquire(t.Context(), waits)
 			got <- err
 		}()
-		counter.listening(1)
+		await.That(t, "it waits", func() bool { return len(steps.Queue(t, b, "counts").Waiters()) == 1 })
+		counter.listening(held.Client) // which is that of both
 		last, since := time.Now(), int64(0)
 		await.That(t, "it has asked", func() bool {
 			n, _ := counter.scripts()

@@ -52,7 +52,15 @@ func TestRedisLostPublications(t *testing.T) {
 	holder := openRedis(t, s, "ttl=1m")
 	for _, shared := range []bool{false, true} {
 		const readers = 20
-		c, p := behindLine(t, s, redis.Options{})
+		p := netfault.NewProxy()
+		rdb := goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: 25 * time.Second})
+		// not before: the client has to end its subscription itself
+		t.Cleanup(func() { rdb.Close(); p.Close() })
+		b, err := redis.New(rdb, redis.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := steps.ClientOf(t, b, dlock.TTL(5*time.Minute))
 		name := fmt.Sprint("lost publication ", shared)
 		held := redisLock(t, holder.Mutex(name))
 		m, n := c.Mutex(name), 1
@@ -63,9 +71,9 @@ func TestRedisLostPublications(t *testing.T) {
 		for range n {
 			waits = append(waits, steps.Try(t, m))
 		}
-		redisWaiting(t, holder, name, n)
+		q := redisWaiting(t, holder, name, n)
 		k := CLIOf(t, s)
-		await.That(t, "it is subscribed", func() bool { return len(k.PubSubChannels(k.Ctx, "*").Val()) == 1 })
+		k.subscribed(clientsOf(q)...)
 		heal := p.Forbid("subscribe")
 		k.Must("CLIENT", "KILL", "TYPE", "pubsub")
 		start := time.Now()
@@ -81,7 +89,7 @@ func TestRedisLostPublications(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		await.That(t, "its subscription is gone", func() bool { return len(k.PubSubChannels(k.Ctx, "*").Val()) == 0 })
+		k.subscribed(q.Holders()[0].Client) // the closed client has left no subscription behind
 	}
 }
 
@@ -97,15 +105,23 @@ func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	for range waiters {
 		steps.Try(t, c.Mutex("a"))
 	}
-	redisWaiting(t, holder, "a", waiters)
+	q := redisWaiting(t, holder, "a", waiters)
 	k := CLIOf(t, s)
-	k.listening(1) // they have asked after the first subscription
-	// each who asks writes when it will expire
-	asked := func() int64 { return k.calls("zadd")[0] }
-	before := asked()
+	k.listening(clientsOf(q)...) // they have asked after the first subscription
+	// a request that asks is written anew, with the time when it will expire
+	written := func() []string {
+		return k.ZRangeArgs(k.Ctx, goredis.ZRangeArgs{Key: redisKey("a"), ByLex: true, Start: "[w", Stop: "(x"}).Val()
+	}
+	before := written()
+	if len(before) != waiters {
+		t.Fatalf("%d wait; want %d", len(before), waiters)
+	}
 	start := time.Now()
 	k.Must("CLIENT", "KILL", "TYPE", "pubsub")
-	await.That(t, "all ask", func() bool { return asked()-before >= waiters })
+	await.That(t, "all ask", func() bool {
+		now := written()
+		return len(now) == waiters && !slices.ContainsFunc(before, func(w string) bool { return slices.Contains(now, w) })
+	})
 	if took := time.Since(start); took > soon {
 		t.Errorf("it took %s until all had asked", took)
 	}
@@ -311,8 +327,7 @@ func TestRedisGrantDuringACall(t *testing.T) {
 		name := fmt.Sprint("asking ", tries)
 		held := redisLock(t, holder.Mutex(name))
 		a := steps.Try(t, client.Mutex(name))
-		redisWaiting(t, holder, name, 1)
-		CLIOf(t, s).listening(1)
+		CLIOf(t, s).listening(clientsOf(redisWaiting(t, holder, name, 1))...)
 		heal := p.Hold(netfault.ToServer)
 		defer heal()
 		await.Running(1300 * time.Millisecond) // it asks every second
@@ -348,14 +363,15 @@ type letIn struct {
 // letInOffTheLine has the client behind the proxy let in.
 func letInOffTheLine(t *testing.T, s *service.Server, holder, client, behind *dlock.Client, p *netfault.Proxy) letIn {
 	t.Helper()
+	var heard []driver.ID // clients that listen until the end
 	for tries := 1; ; tries++ {
 		in := letIn{name: fmt.Sprint("let in ", tries)}
 		held := redisLock(t, holder.Mutex(in.name))
 		in.first = steps.Try(t, client.Mutex(in.name))
-		redisWaiting(t, holder, in.name, 1)
-		CLIOf(t, s).listening(min(tries, 2)) // the one behind is heard too by then
+		heard = append(heard, clientsOf(redisWaiting(t, holder, in.name, 1))...)
+		CLIOf(t, s).listening(heard...)
 		in.second = steps.Try(t, behind.Mutex(in.name))
-		redisWaiting(t, holder, in.name, 2)
+		heard = append(heard, clientsOf(redisWaiting(t, holder, in.name, 2))...)
 		in.heal = p.Hold(netfault.ToServer)
 		in.released = time.Now()
 		redisUnlock(t, held)

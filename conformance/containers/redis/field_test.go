@@ -91,6 +91,12 @@ func migrationOf(t *testing.T, c *Cluster, name string) *migration {
 	if to == from {
 		to = c.Nodes[1]
 	}
+	return migrationTo(t, c, name, to)
+}
+
+func migrationTo(t *testing.T, c *Cluster, name string, to *service.Server) *migration {
+	t.Helper()
+	from := c.Master(t, redisKey(name))
 	s := &migration{src: CLIOf(t, from), dst: CLIOf(t, to), port: to.Ports[0]}
 	s.number = s.src.ClusterKeySlot(s.src.Ctx, redisKey(name)).Val()
 	for i, k := range []*CLI{s.src, s.dst} {
@@ -205,10 +211,11 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 		wg.Wait()
 	}
 	var all []driver.Request
+	client := driver.NewID() // a backend serves one client
 	ask := func(n int) {
 		for range n {
 			r := steps.Request("read by many")
-			r.Mode, r.TTL = driver.Shared, 10*time.Minute
+			r.Client, r.Mode, r.TTL = client, driver.Shared, 10*time.Minute
 			all = append(all, r)
 		}
 		abreast(all[len(all)-n:], func(r driver.Request) error {

@@ -279,6 +279,21 @@ func (m *redisModel) no(err error) string {
 	return "no: " + word
 }
 
+// refuse is a refusal of what would have to wait: it names a holder, the Exclusive one, or of those
+// that are Shared the one with the smallest ID.
+func (m *redisModel) refuse() string {
+	no := m.no(driver.ErrHeld)
+	if len(m.held) == 0 {
+		return no
+	}
+	by := slices.MinFunc(m.held, func(a, b *modelRequest) int {
+		exclusive := func(r *modelRequest) int { return map[bool]int{true: 0, false: 1}[r.Mode == driver.Exclusive] }
+		return cmp.Or(cmp.Compare(exclusive(a), exclusive(b)), strings.Compare(a.ID.String(), b.ID.String()))
+	})
+	m.seen["a refusal names a holder"]++
+	return fmt.Sprintf("%s by %q for %d", no, by.Label, max(0, m.now-by.arrived))
+}
+
 // waiter returns the request of that ID if it waits. If it waits no more, it is removed.
 func (m *redisModel) waiter(id driver.ID) *modelRequest {
 	w := find(m.waiting, id)
@@ -345,7 +360,7 @@ func (m *redisModel) keepWaiting(w *modelRequest, r driver.Request) string {
 	if !r.Wait {
 		m.removeWaiter(w)
 		m.grantNext()
-		return m.no(driver.ErrHeld)
+		return m.refuse()
 	}
 	m.await(w)
 	more := m.grantNext()
@@ -373,7 +388,7 @@ func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 		m.seen["granted at once"]++
 		return fmt.Sprint("granted ", e.Token)
 	case !r.Wait:
-		return m.no(driver.ErrHeld)
+		return m.refuse()
 	}
 	e.place = max(m.now, m.passed[r.Client].place+1)
 	if n := len(m.waiting); n > 0 {

@@ -16,12 +16,14 @@ type Work struct {
 	Messages int // published
 	Commands int // in the scripts, without TIME, which is one for the calls that travel together
 	Members  int // that these commands read or wrote, at most
+	Longest  int // commands of one call, at most: for so long it keeps the server from others
 }
 
 // WorkOf returns the work of the scripts that the server runs while f does. A command that reads
 // without a limit counts as one that reads all that is stored under its key.
 func (c *CLI) WorkOf(f func()) (w Work) {
 	c.t.Helper()
+	call := 0 // commands of the last one
 	for _, words := range c.monitor(f) {
 		n, known := c.members(words)
 		if !known {
@@ -34,7 +36,10 @@ func (c *CLI) WorkOf(f func()) (w Work) {
 			w.Messages++
 		case words[0] == "ZRANGE" && words[2] == "0": // lua/begin.lua
 			w.Calls++
+			call = 0
 		}
+		call++
+		w.Longest = max(w.Longest, call)
 		w.Commands, w.Members = w.Commands+1, w.Members+n
 	}
 	return w

@@ -46,25 +46,155 @@ func everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	return nil
 }
 
-func TestRedisLeastRights(t *testing.T) {
-	t.Parallel()
-	for _, k := range []service.Kind{Redis, Valkey} {
-		t.Run(k.Name, func(t *testing.T) {
-			s := service.StartOwn(t, k)
-			LeastRightsOf(t, page, []*service.Server{s}, ACL(t, page), everything, func(user, password string) (driver.Backend, error) {
-				return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password}))
-			})
-		})
-	}
+// byURL opens a backend by a URL, as a user.
+func byURL(t *testing.T, raw, user, password string) (driver.Backend, error) {
+	return dlock.OpenBackend(t.Context(), strings.Replace(raw, "://", "://"+url.UserPassword(user, password).String()+"@", 1))
 }
 
+func TestRedisLeastRights(t *testing.T) {
+	t.Parallel()
+	t.Run("New", func(t *testing.T) {
+		s := service.StartOwn(t, Redis)
+		LeastRightsOf(t, page, []*service.Server{s}, ACL(t, page), everything, func(user, password string) (driver.Backend, error) {
+			return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password}))
+		})
+	})
+	t.Run("another database, RESP2", func(t *testing.T) {
+		s := service.StartOwn(t, Valkey)
+		more := Documented(t, page, "other than 0 `([^`]*)`")
+		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
+			return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password, DB: 7, Protocol: 2}))
+		})
+	})
+	t.Run("URL, another database", func(t *testing.T) {
+		s := service.StartOwn(t, Redis)
+		more := Documented(t, page, "other than 0 `([^`]*)`")
+		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
+			return byURL(t, s.URL+"/5", user, password)
+		})
+	})
+}
+
+// TestRedisRightsInCluster: with replicas that have to have a grant, and while a slot moves.
 func TestRedisRightsInCluster(t *testing.T) {
 	t.Parallel()
 	s := StartCluster(t, Redis)
-	more := Documented(t, page, "In a Cluster `([^`]*)`")
-	LeastRightsOf(t, page, s.Nodes, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
-		return overUser(t, goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: s.Addrs(), Username: user, Password: password}))
+	const moving = "moving"
+	migrationOf(t, s, moving).begin()
+	rights := slices.Concat(ACL(t, page), Documented(t, page, "In a Cluster `([^`]*)`"), Documented(t, page, "With `wait_replicas` `([^`]*)`"))
+	all := func(t *testing.T, name string, open func() (driver.Backend, error)) error {
+		if err := everything(t, name, open); err != nil {
+			return err
+		}
+		b, err := open()
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		// its key is not there: the node sends the client to the other one
+		if _, err := b.Inspect(t.Context(), moving); err != nil {
+			return err
+		}
+		r := steps.Request(moving)
+		r.Wait = true
+		if _, err := b.Acquire(t.Context(), r); err != nil {
+			return err
+		}
+		return b.Release(t.Context(), r)
+	}
+	LeastRightsOf(t, page, s.Nodes, rights, all, func(user, password string) (driver.Backend, error) {
+		return byURL(t, "redis+cluster://"+join(s.Addrs())+"?wait_replicas=1", user, password)
 	})
+}
+
+// TestRedisRightsUnderSentinel: the sentinels have users, too.
+func TestRedisRightsUnderSentinel(t *testing.T) {
+	t.Parallel()
+	s := StartSentinel(t, Redis)
+	more := Documented(t, page, "other than 0 `([^`]*)`")
+	for _, n := range s.Nodes {
+		CLIOf(t, n).Must(words("ACL SETUSER app on >canary", slices.Concat(ACL(t, page), more))...)
+	}
+	needed := Documented(t, page, "Of a user of the sentinels[^`]*`([^`]*)`")
+	at := Documented(t, page, "suffices; with\\s*`([^`]*)`")
+	for user, rights := range map[string][]string{"few": needed, "all": slices.Concat(needed, at), "none": at} {
+		for _, w := range s.Sentinels {
+			CLIOf(t, w).Must(words("ACL SETUSER "+user+" on >canary resetchannels -@all", rights)...)
+		}
+		raw := "redis+sentinel://app:canary@" + join(s.Addrs()) + "/" + s.Name + "/3?sentinel_username=" + user + "&sentinel_password=canary"
+		open := func() (driver.Backend, error) { return dlock.OpenBackend(t.Context(), raw) }
+		if user == "none" {
+			b, err := open()
+			if err == nil {
+				b.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), page) || !strings.Contains(err.Error(), strings.Join(needed, "")[1:]) {
+				t.Errorf("without %v: %v", needed, err)
+			}
+			if f := rightsOf(t, raw); f.State != driver.Wrong || f.Found != "missing: "+strings.Join(needed, "") {
+				t.Errorf("without %v: %v", needed, f)
+			}
+			continue
+		}
+		if err := everything(t, "rights of "+user, open); err != nil {
+			t.Errorf("with %v: %v", rights, err)
+		}
+	}
+}
+
+// rightsOf is what a check finds of the rights.
+func rightsOf(t *testing.T, raw string) driver.Finding {
+	t.Helper()
+	found, err := dlock.Check(t.Context(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.About == "rights" {
+			return f
+		}
+	}
+	t.Fatalf("nothing is found of the rights: %v", found)
+	return driver.Finding{}
+}
+
+// TestRedisCheckNamesTheRight: a check names the right that is missing, and no other, for every way
+// of opening.
+func TestRedisCheckNamesTheRight(t *testing.T) {
+	t.Parallel()
+	one := service.StartOwn(t, Redis)
+	cluster := StartCluster(t, Redis)
+	for _, c := range []struct {
+		url    string
+		nodes  []*service.Server
+		rights []string
+	}{
+		{one.URL + "/5", []*service.Server{one}, slices.Concat(ACL(t, page), Documented(t, page, "other than 0 `([^`]*)`"))},
+		{"redis+cluster://" + join(cluster.Addrs()) + "?wait_replicas=1", cluster.Nodes,
+			slices.Concat(ACL(t, page), Documented(t, page, "In a Cluster `([^`]*)`"), Documented(t, page, "With `wait_replicas` `([^`]*)`"))},
+	} {
+		raw := strings.Replace(c.url, "://", "://app:canary@", 1)
+		for _, missing := range append([]string{""}, c.rights...) {
+			if missing != "" && missing[0] != '+' {
+				continue
+			}
+			want := driver.Finding{State: driver.Fine, Found: "the user may run what the driver does"}
+			if missing != "" {
+				want = driver.Finding{State: driver.Wrong, Found: "missing: " + missing}
+			}
+			for i, n := range c.nodes {
+				rights := c.rights
+				// of one node only, but for what any node may be asked
+				if missing != "" && (i == 1 || len(c.nodes) == 1 || missing == "+cluster|slots") {
+					rights = append(slices.Clone(rights), "-"+missing[1:])
+				}
+				CLIOf(t, n).Must(words("ACL SETUSER app reset on >canary", rights)...)
+			}
+			if f := rightsOf(t, raw); f.State != want.State || f.Found != want.Found {
+				t.Errorf("%s without %q: %v: %s; want %s", c.url, missing, f.State, f.Found, want.Found)
+			}
+		}
+	}
 }
 
 // TestRedisErrorsHideThePassword looks for a password in whatever goes wrong.

@@ -3,13 +3,16 @@ package redis
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
@@ -18,15 +21,21 @@ import (
 // wants to see its clients' certificates.
 func secureRedis(t *testing.T, k service.Kind, a *service.Authority) (addr string) {
 	t.Helper()
+	s := service.StartOwn(t, secure(k, a))
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))
+}
+
+// secure returns the kind with TLS on its second port. It has a third one.
+func secure(k service.Kind, a *service.Authority) service.Kind {
 	cert, key := a.Issue("127.0.0.1")
-	command := k.Command
-	k.Ports, k.Files = 2, map[string]string{"cert.pem": cert, "key.pem": key, "ca.pem": a.Pem}
+	command, files := k.Command, k.Files
+	k.Ports, k.Files = 3, map[string]string{"cert.pem": cert, "key.pem": key, "ca.pem": a.Pem}
+	maps.Copy(k.Files, files)
 	k.Command = func(dir string, ports []int) []string {
 		return append(command(dir, ports), "--tls-port", strconv.Itoa(ports[1]), "--tls-cert-file", dir+"/cert.pem", "--tls-key-file", dir+"/key.pem",
-			"--tls-ca-cert-file", dir+"/ca.pem", "--tls-auth-clients", "yes")
+			"--tls-ca-cert-file", dir+"/ca.pem", "--tls-auth-clients", "yes", "--tls-replication", "yes")
 	}
-	s := service.StartOwn(t, k)
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))
+	return k
 }
 
 func TestRedisTLS(t *testing.T) {
@@ -85,5 +94,68 @@ func TestRedisTLS(t *testing.T) {
 				redisUnlock(t, l)
 			})
 		}
+	}
+}
+
+// TestRedisCertificatesAreReplaced, whichever way the driver connects.
+func TestRedisCertificatesAreReplaced(t *testing.T) {
+	t.Parallel()
+	a := service.NewAuthority(t)
+	cluster := secure(Redis, a)
+	command := cluster.Command
+	cluster.Command = func(dir string, ports []int) []string {
+		return append(command(dir, ports), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[2]), "--cluster-announce-ip", "127.0.0.1")
+	}
+	for scheme, kinds := range map[string][]service.Kind{
+		"rediss":          {secure(Redis, a)},
+		"redlocks":        {secure(Redis, a), secure(Redis, a), secure(Redis, a)},
+		"rediss+cluster":  {cluster},
+		"rediss+sentinel": {secure(Redis, a)},
+	} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			var hosts []string
+			var servers []*CLI
+			start := func(k service.Kind) (port int) {
+				s := service.StartOwn(t, k)
+				hosts, servers = append(hosts, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))), append(servers, CLIOf(t, s))
+				return s.Ports[1]
+			}
+			port, path := 0, ""
+			for _, k := range kinds {
+				port = start(k)
+			}
+			switch scheme {
+			case "rediss+cluster":
+				servers[0].Must("CLUSTER", "ADDSLOTSRANGE", 0, slots-1)
+				await.That(t, "the cluster serves", func() bool {
+					info, err := servers[0].ClusterInfo(servers[0].Ctx).Result()
+					return err == nil && InfoField(info, "cluster_state") == "ok"
+				})
+			case "rediss+sentinel":
+				k := Redis
+				k.Files = map[string]string{"sentinel.conf": fmt.Sprintf("sentinel monitor dlock 127.0.0.1 %d 1\n", port)}
+				k.Command = func(dir string, ports []int) []string {
+					return []string{"redis-server", dir + "/sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", dir}
+				}
+				start(secure(k, a))
+				hosts, path = hosts[1:], "/dlock"
+				await.That(t, "the sentinel knows the master", func() bool {
+					m, err := servers[1].Do(servers[1].Ctx, "SENTINEL", "MASTER", "dlock").Result()
+					v, _ := m.(map[any]any)
+					return err == nil && v["flags"] == "master"
+				})
+			}
+			open := func(params url.Values) (*dlock.Client, error) {
+				return dlock.Open(t.Context(), scheme+"://"+strings.Join(hosts, ",")+path+"?"+params.Encode(), dlock.Logger(nil))
+			}
+			steps.CertificatesAreReplaced(t, a, open, func() {
+				for _, s := range servers {
+					for _, kind := range []string{"normal", "pubsub"} {
+						s.Must("CLIENT", "KILL", "TYPE", kind)
+					}
+				}
+			})
+		})
 	}
 }

@@ -44,8 +44,10 @@ func TestRedlock(t *testing.T) {
 		{"least uptime", leastUptime},
 		{"loss in time", lossInTime},
 		{"broken by force past a minority", breakMinority},
+		{"who holds", holderNamed},
 		{"foreign keys", foreignKeys},
 		{"another format", anotherFormat},
+		{"keys get their time back", timeBack},
 		{"scripts forgotten", scriptsForgotten},
 		{"least rights", leastRights},
 		{"close past hung masters", closeHung},
@@ -67,11 +69,46 @@ func TestRedlockOnValkey(t *testing.T) {
 		{"least uptime", leastUptime},
 		{"loss in time", lossInTime},
 		{"broken by force past a minority", breakMinority},
+		{"who holds", holderNamed},
 		{"foreign keys", foreignKeys},
 		{"another format", anotherFormat},
+		{"keys get their time back", timeBack},
 		{"scripts forgotten", scriptsForgotten},
 		{"least rights", leastRights},
+		{"one of two that are kept is given back", keptTwice},
 	})
+}
+
+// holderNamed: a refusal names the holder that a majority has, and none where the votes are split.
+func holderNamed(t *testing.T, f fleet) {
+	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("who holds")
+	r.Label = "worker 7"
+	a.get(t, r)
+	f.everywhere(t, r.Name)
+	refusal := func() *driver.HeldError {
+		t.Helper()
+		_, err := b.Acquire(context.Background(), steps.Request(r.Name))
+		by := (*driver.HeldError)(nil)
+		if errors.As(err, &by); !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("Acquire: %v; want %v", err, driver.ErrHeld)
+		}
+		return by
+	}
+	if by := refusal(); by == nil || by.Label != r.Label || by.Age < 0 || by.Age > time.Minute {
+		t.Errorf("a refusal names %+v; want %q", by, r.Label)
+	}
+	key, rival := "dlock:{"+r.Name+"}:redlock", driver.NewID().String()
+	for _, i := range []int{2, 3} {
+		k := servers.CLIOf(t, f[i])
+		k.Must("SET", key, strings.Replace(k.Get(k.Ctx, key).Val(), r.ID.String(), rival, 1), "KEEPTTL")
+	}
+	servers.CLIOf(t, f[4]).Must("DEL", key)
+	if by := refusal(); by != nil {
+		t.Errorf("a refusal names %+v, which two of five masters have", by)
+	}
+	for _, m := range f {
+		servers.CLIOf(t, m).Must("DEL", key)
+	}
 }
 
 func twoDown(t *testing.T, f fleet) {
@@ -643,6 +680,25 @@ func foreignKeys(t *testing.T, f fleet) {
 			t.Errorf("the %s has become a %s", want, is)
 		}
 	}
+}
+
+// timeBack: a holder that has lost its time, as by PERSIST, gets one from the next that locks it.
+func timeBack(t *testing.T, f fleet) {
+	a, r := f.client(t, redlock.Options{}), steps.Request("time")
+	key := "dlock:{" + r.Name + "}:redlock"
+	a.get(t, r)
+	for _, m := range f {
+		servers.CLIOf(t, m).Must("PERSIST", key)
+	}
+	a.refused(t, steps.Request(r.Name), driver.ErrHeld)
+	for i, m := range f {
+		k := servers.CLIOf(t, m)
+		await.That(t, fmt.Sprintf("master %d ends the holder", i), func() bool {
+			d := k.PTTL(k.Ctx, key).Val()
+			return d > r.TTL/2 && d < 2*r.TTL
+		})
+	}
+	a.release(t, r)
 }
 
 // anotherFormat has what another version of dlock would write: on a minority, and on a majority.

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -59,14 +60,12 @@ func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backe
 				s.Restart(t)
 			}
 		},
+		// the machine's clock is that of all containers
+		Without: []string{"StepClock"},
 	}
-	for _, s := range servers {
-		if !s.Own() {
-			h.Restart = nil
-		}
-	}
-	if len(servers) == 0 {
+	if len(servers) == 0 || slices.ContainsFunc(servers, func(s *Server) bool { return !s.Own() }) {
 		h.Restart = nil
+		h.Without = append(h.Without, "Restart")
 	}
 	return Reported(name, h, servers...)
 }
@@ -96,10 +95,11 @@ func Beside(h conformance.Harness) conformance.Harness {
 
 // OtherConnections returns the harness of a set-up that differs from another one on the same
 // servers by its connections only. Unless the run is long, this one runs the core laws, and those
-// in which a connection is what matters: calls that break off, and the end of a client.
+// in which a connection is what matters: calls that break off, what a client learns, and its end.
 func OtherConnections(h conformance.Harness) conformance.Harness {
 	if !conformance.Long() {
-		runs := map[string]bool{"outage": true, "wait-outage": true, "cancel-prompt": true, "bounded-calls": true}
+		runs := map[string]bool{"outage": true, "wait-outage": true, "cancel-prompt": true, "bounded-calls": true,
+			"break-force-known": true}
 		for _, l := range conformance.Core() {
 			runs[l.Name] = true
 		}

@@ -22,7 +22,7 @@ func NewChecker(t *testing.T) Checker {
 }
 
 // Wants runs "dlock check" on the URL, which is in the environment, and wants of each thing that it
-// names a state and a part of what was found. Whatever else is not wrong.
+// names a state and a part of what was found, or all of it, after "= ". Whatever else is not wrong.
 func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...string) {
 	c.t.Helper()
 	// its default is for a service that is not as busy as that of the tests
@@ -41,10 +41,13 @@ func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...
 		c.t.Errorf("%s: %v: %s %s", what, err, out, stderr)
 		return
 	}
-	wrong, seen := 0, map[string]bool{}
+	status, seen := 0, map[string]bool{}
 	for _, f := range found {
-		if f.State == "wrong" {
-			wrong = 1
+		switch {
+		case f.State == "wrong":
+			status = 1
+		case f.State == "untried" && status == 0:
+			status = 3
 		}
 		if (f.State == "fine") != (f.Advice == "") {
 			c.t.Errorf("%s: %s is %s, and the advice is %q", what, f.About, f.State, f.Advice)
@@ -56,7 +59,8 @@ func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...
 				w[0] = "not wrong"
 			}
 		}
-		if f.State != w[0] || !strings.Contains(f.Found, w[1]) {
+		whole, exact := strings.CutPrefix(w[1], "= ")
+		if f.State != w[0] || !strings.Contains(f.Found, whole) || exact && f.Found != whole {
 			c.t.Errorf("%s: %s is %s: %s; want %s: … %s …", what, f.About, f.State, f.Found, w[0], w[1])
 		}
 	}
@@ -65,8 +69,8 @@ func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...
 			c.t.Errorf("%s: nothing is said of %s, but %s %s", what, about, out, stderr)
 		}
 	}
-	if got := cmd.ProcessState.ExitCode(); got != wrong {
-		c.t.Errorf("%s: exit status %d, want %d", what, got, wrong)
+	if got := cmd.ProcessState.ExitCode(); got != status {
+		c.t.Errorf("%s: exit status %d, want %d", what, got, status)
 	}
 }
 

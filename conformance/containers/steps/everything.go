@@ -98,7 +98,14 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	if err := a.Break(ctx, name, ended.Token(), dlock.Force()); err != nil {
 		return fmt.Errorf("break by force: %w", err)
 	}
-	rest, err := a.Mutex(name).Lock(ctx)
+	kept, err := a.Mutex(name).Lock(ctx)
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	if err := kept.UnlockAfter(ctx, max(a.Capabilities().MinTTL, time.Second)); err != nil {
+		return fmt.Errorf("unlock after a time: %w", err)
+	}
+	rest, err := b.Mutex(name).Lock(ctx)
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}

@@ -36,13 +36,13 @@ var job = service.NewProgram("job", func(in *bufio.Scanner, out io.Writer, args 
 			}
 			return nil
 		})
-		if err != nil {
+		if err != nil && (ran || dlock.Permanent(err)) {
 			return err
 		}
 		if ran {
 			break
 		}
-		fmt.Fprintln(out, "held")
+		fmt.Fprintln(out, "held") // or a busy service did not answer in time: the next try
 	}
 	return client.Close()
 })
@@ -57,6 +57,9 @@ func OncePerPeriod(t *testing.T, url string) {
 		t.Fatal(err)
 	}
 	period, rounds := max(time.Second, client.Capabilities().MinTTL), 3
+	if !client.Capabilities().Queue { // masters of Redlock have a tenth of it to answer
+		period = 3 * time.Second
+	}
 	client.Close()
 	if conformance.Long() {
 		rounds = 20

@@ -11,6 +11,10 @@ import (
 func TestZooKeeperAround(t *testing.T) {
 	s := service.Start(t, ZooKeeper)
 	url := s.URL
+	t.Run("once", func(t *testing.T) {
+		t.Parallel()
+		steps.OncePerPeriod(t, url)
+	})
 	t.Run("election", func(t *testing.T) {
 		t.Parallel()
 		steps.Elects(t, url)

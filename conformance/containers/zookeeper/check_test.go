@@ -35,7 +35,7 @@ func TestZooKeeperCheck(t *testing.T) {
 		want   map[string][2]string
 	}{
 		{"/whole", zk.PermCreate, map[string][2]string{"rights": {"fine", ""}}},
-		{"/none", zk.PermRead, map[string][2]string{"rights": {"wrong", "not authenticated"}}},
+		{"/none", zk.PermRead, map[string][2]string{"rights": {"wrong", "missing: create on /none"}}},
 	} {
 		acl := append(zk.DigestACL(c.perms, "app", "canary"), admin...)
 		_, err := z.Create(c.chroot, nil, 0, acl)
@@ -49,7 +49,7 @@ func TestZooKeeperCheck(t *testing.T) {
 		want  [2]string
 	}{
 		"/enough": {some, [2]string{"fine", "may create"}},
-		"/read":   {zk.PermRead, [2]string{"wrong", "missing below /read/dlock: create"}},
+		"/read":   {zk.PermRead, [2]string{"wrong", "missing: create on /read/dlock/locks"}},
 	} {
 		for _, node := range []string{chroot, chroot + "/dlock", chroot + "/dlock/locks"} {
 			perms := int32(some)

@@ -73,11 +73,16 @@ func zkBackend(text string) (driver.Backend, error) {
 }
 
 func zkBackendIn(ctx context.Context, text string) (driver.Backend, error) {
+	return zkBackendOf(ctx, text, time.Minute)
+}
+
+// zkBackendOf is for a client whose locks have that TTL if nothing else is said.
+func zkBackendOf(ctx context.Context, text string, ttl time.Duration) (driver.Backend, error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return nil, errors.New("not a URL")
 	}
-	return driver.Lookup(u.Scheme)(ctx, driver.Config{URL: u, Hosts: strings.Split(u.Host, ","), TTL: time.Minute, Client: driver.NewID(),
+	return driver.Lookup(u.Scheme)(ctx, driver.Config{URL: u, Hosts: strings.Split(u.Host, ","), TTL: ttl, Client: driver.NewID(),
 		Logger: slog.New(slog.DiscardHandler)})
 }
 
@@ -92,6 +97,7 @@ func zkHarness(name, url string, servers ...*service.Server) conformance.Harness
 	}, servers...)
 	h.TTL = zkTTL
 	h.Stored = zkStored(servers[0])
+	h.OpenPrefixed = zkPrefixed(servers[0])
 	// what was recorded belongs to the session of its connection; on another one servers ignore it
 	h.Record = nil
 	return h
@@ -112,6 +118,13 @@ func TestZooKeeperEnsembleConformance(t *testing.T) {
 		e.AwaitServing(t)
 	}
 	conformance.Run(t, service.Beside(h))
+}
+
+// zkPrefixed opens clients with a prefix.
+func zkPrefixed(s *service.Server) func(conformance.T, string) driver.Backend {
+	return func(t conformance.T, prefix string) driver.Backend {
+		return zkOnConn(t, s, netfault.NewProxy(), 10*time.Second, zookeeper.Options{Identity: s.URL, Prefix: prefix})
+	}
 }
 
 // zkStored returns how many nodes stand under a name that needs no encoding.
@@ -138,6 +151,7 @@ func TestZooKeeperConnConformance(t *testing.T) {
 	})
 	h.TTL = ttl
 	h.Stored = zkStored(s)
+	h.OpenPrefixed = zkPrefixed(s)
 	h.Record = nil
 	conformance.Run(t, service.OtherConnections(h))
 }

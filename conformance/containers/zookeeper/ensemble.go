@@ -20,8 +20,15 @@ type Ensemble struct {
 	proxies [][]*netfault.Proxy // by who follows, and who leads
 }
 
-// StartEnsemble starts three ZooKeeper servers for one test, and waits until all of them serve.
-func StartEnsemble(t service.T) *Ensemble {
+// StartEnsemble starts three ZooKeeper servers for one test, and waits until all of them serve. The
+// options are the Java machine's.
+func StartEnsemble(t service.T, options ...string) *Ensemble {
+	t.Helper()
+	return startEnsemble(t, "", options...)
+}
+
+// startEnsemble is StartEnsemble of servers whose configuration has more lines.
+func startEnsemble(t service.T, lines string, options ...string) *Ensemble {
 	t.Helper()
 	const members = 3
 	ports, err := service.FreePorts(2 * members) // for what is replicated, and for elections
@@ -31,7 +38,7 @@ func StartEnsemble(t service.T) *Ensemble {
 	e := &Ensemble{Nodes: make([]*service.Server, members), proxies: make([][]*netfault.Proxy, members)}
 	var wg sync.WaitGroup
 	for i := range members {
-		more := "quorumListenOnAllIPs=false\n"
+		more := lines + "quorumListenOnAllIPs=false\n"
 		e.proxies[i] = make([]*netfault.Proxy, members)
 		for j := range members {
 			quorum := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[2*j]))
@@ -46,7 +53,7 @@ func StartEnsemble(t service.T) *Ensemble {
 			more += fmt.Sprintf("server.%d=%s:%d\n", j+1, quorum, ports[2*j+1])
 		}
 		k := ZooKeeper
-		k.Command = zookeeperCommand(more, i+1)
+		k.Command = zookeeperCommand(more, i+1, options...)
 		k.Ask = func(ctx context.Context, url string) (string, error) { return askZooKeeper(ctx, url, true) }
 		wg.Go(func() { e.Nodes[i] = service.StartOwn(t, k) })
 	}

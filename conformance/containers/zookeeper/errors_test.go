@@ -23,7 +23,7 @@ func TestZooKeeperWaited(t *testing.T) {
 	holder, c := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute)
 	l := steps.MustLock(t, holder.Mutex("waited"))
 	wait := func() error {
-		_, err := c.Mutex("waited").Lock(await.Bounded(t, 500*time.Millisecond))
+		_, err := c.Mutex("waited").Lock(await.Bounded(t, 3*time.Second))
 		return err
 	}
 	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))

@@ -110,3 +110,62 @@ func TestZooKeeperBrokenInDoubt(t *testing.T) {
 		l.Unlock(t.Context())
 	}
 }
+
+// TestZooKeeperBrokenAtOnce: a holder learns within a second of a break, however long its TTL is
+// and however much it holds: from the beginning, after its connection broke, and after the node by
+// which it learns was removed. What is left goes with its release, so the next is in.
+func TestZooKeeperBrokenAtOnce(t *testing.T) {
+	t.Parallel()
+	const holds, ttl = 2000, 30 * time.Second
+	s := service.StartOwn(t, ZooKeeper)
+	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", ttl)
+	steps.HoldMany(t, c.Client, holds)
+	bells := func() (all []string) {
+		for _, child := range z.children("/dlock/sessions") {
+			if strings.HasSuffix(child, ":bell") {
+				all = append(all, child)
+			}
+		}
+		return all
+	}
+	watched := func() bool {
+		watches, there := strings.Count(four(t, s, "wchp"), ":bell\n"), len(bells())
+		return watches == there && there > 1
+	}
+	for what, before := range map[string]func(){
+		"at first": func() {},
+		"after a cut": func() {
+			c.p.Cut()
+			await.That(t, "it is connected again", func() bool { return c.p.Counts().Open == 1 })
+		},
+		"after the bells were removed": func() {
+			for _, bell := range bells() {
+				z.Delete("/dlock/sessions/"+bell, -1)
+			}
+		},
+	} {
+		for _, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
+			before()
+			await.That(t, "all sessions listen", watched)
+			name := fmt.Sprint(what, len(opts))
+			l := steps.MustLock(t, c.Mutex(name))
+			ctx := l.Context(t.Context())
+			next := steps.Try(t, other.Mutex(name))
+			await.That(t, "the next one waits", func() bool { return len(z.children(zkQueue(strings.ReplaceAll(name, " ", "%20")))) == 2 })
+			if err := other.Break(await.Bounded(t, 30*time.Second), name, l.Token(), opts...); err != nil {
+				t.Fatal(err)
+			}
+			stop := steps.MeasureStalls()
+			start := time.Now()
+			<-ctx.Done()
+			heard := time.Since(start)
+			got := next.Got("Lock of what was broken", start, 20*time.Second)
+			took, stalled := time.Since(start), stop()
+			t.Logf("%s, %d options: known after %s, the next was in after %s (the machine stood still for %s)", what, len(opts), heard, took, stalled)
+			if heard > time.Second+stalled || took > ttl/6+stalled {
+				t.Errorf("%s, %d options: known after %s, the next was in after %s", what, len(opts), heard, took)
+			}
+			mustUnlock(t, got)
+		}
+	}
+}

@@ -46,11 +46,23 @@ func TestZooKeeperEnsembleFaults(t *testing.T) {
 func only(s *service.Server) string { return "zookeeper://" + s.Addr }
 
 // zkLeaderKilled: who holds goes on holding, who waits goes on waiting, and one at a time is in.
+// What was left held stands until its time, by the clock of the next leader (which is that of the
+// last one here).
 func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	w := steps.StartWorkers(t, e.URL(), false)
 	const ttl = time.Minute // of which elections on a busy machine may take a third
 	c := zkOpen(t, e.URL(), "", ttl)
 	held := steps.MustLock(t, c.Mutex("held"))
+	const kept = 10 * time.Second
+	gone := zkOpen(t, e.URL(), "", ttl)
+	left, asked := steps.MustLock(t, gone.Mutex("left")), time.Now()
+	if err := left.UnlockAfter(await.Bounded(t, 30*time.Second), kept); err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	in := make(chan time.Time, 1)
+	next := steps.Try(t, zkOpen(t, e.URL(), "", ttl).Mutex("left"))
+	go func() { <-next.Done; in <- time.Now() }()
 	waiter := steps.Try(t, zkOpen(t, e.URL(), "", ttl).Mutex("held"))
 	w.More(t, 50)
 	for range 2 {
@@ -67,6 +79,11 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	}
 	mustUnlock(t, held)
 	mustUnlock(t, waiter.Got("Lock", time.Now(), 20*time.Second))
+	l := next.Got("Lock of what was left held", time.Now(), 20*time.Second)
+	if early := asked.Add(kept).Sub(<-in); early > 0 || l.Token() <= left.Token() {
+		t.Errorf("in %s before the time was over, with token %d after %d", early, l.Token(), left.Token())
+	}
+	mustUnlock(t, l)
 }
 
 // zkMinority: the client's server is cut off from the two others, which end its session; a follower

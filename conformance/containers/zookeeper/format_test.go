@@ -113,17 +113,18 @@ func TestZooKeeperFormat(t *testing.T) {
 		const path = "/format-again"
 		c := mustOpen(path[1:])
 		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
-		for _, under := range []string{path + "/locks", path + "/sessions"} {
-			for _, child := range z.children(under) {
-				if err := z.Delete(under+"/"+child, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
-					t.Fatal(err)
+		await.That(t, "it is made again, by one transaction", func() bool {
+			var ops []any
+			for _, child := range z.children(path) {
+				for _, leaf := range z.children(path + "/" + child) {
+					ops = append(ops, &zk.DeleteRequest{Path: path + "/" + child + "/" + leaf, Version: -1})
 				}
+				ops = append(ops, &zk.DeleteRequest{Path: path + "/" + child, Version: -1})
 			}
-			mustZK(t, "delete", z.Delete(under, -1))
-		}
-		mustZK(t, "delete", z.Delete(path, -1))
-		z.make(path, 0)
-		set(path, next)
+			ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1}, &zk.CreateRequest{Path: path, Data: []byte(next), Acl: zk.WorldACL(zk.PermAll)})
+			_, err := z.Multi(ops...)
+			return err == nil
+		})
 		_, err := c.Mutex("x").TryLock(await.Bounded(t, 30*time.Second))
 		refused(t, err, path, "format 2")
 	})

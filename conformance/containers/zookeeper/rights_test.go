@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"context"
 	"crypto/sha1"
 	"encoding/base64"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
 // asUser is the URL with credentials and what follows the hosts.
@@ -92,52 +94,209 @@ func TestZooKeeperCredentials(t *testing.T) {
 	mustUnlock(t, steps.MustLock(t, same.Mutex("private")))
 }
 
-// zkRights is the list of rights that docs/zookeeper.md gives the user on the chroot.
-func zkRights(t *testing.T) string {
+// zkRight is one row of the rights that docs/zookeeper.md lists: those that the user needs on a
+// node, by a URL and over a connection of his own.
+type zkRight struct{ stands, node, byURL, byConn string }
+
+// on returns the rights for a way to open.
+func (r zkRight) on(byURL bool) string {
+	if byURL {
+		return r.byURL
+	}
+	return r.byConn
+}
+
+// zkRights are the rows, by what stands already.
+func zkRights(t *testing.T) map[string][]zkRight {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/zookeeper.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile("digest:[^:` ]+:[^:` ]+:([cdrwa]+)").FindSubmatch(page)
-	if m == nil {
-		t.Fatal("docs/zookeeper.md gives no list of rights as digest:user:hash:rights")
+	all := map[string][]zkRight{}
+	for _, m := range regexp.MustCompile("(?m)^\\| ([^|]+) \\| `/teams(/[^`]*)?` \\| `([cdrwa]+)` \\| `([cdrwa]+)` \\|$").FindAllStringSubmatch(string(page), -1) {
+		all[m[1]] = append(all[m[1]], zkRight{m[1], m[2], m[3], m[4]})
 	}
-	return string(m[1])
+	if len(all) < 4 {
+		t.Fatalf("docs/zookeeper.md lists the rights of %d cases", len(all))
+	}
+	return all
 }
 
-// TestZooKeeperLeastRights: on the chroot the user needs the rights that the documentation says,
-// all of them, and no more.
+// permission are the rights of a node, by their letters.
+var permission = map[rune]int32{'c': zk.PermCreate, 'd': zk.PermDelete, 'r': zk.PermRead, 'w': zk.PermWrite, 'a': zk.PermAdmin}
+
+var rightNames = map[rune]string{'c': "create", 'd': "delete", 'r': "read"}
+
+// zkCase is a set of nodes with rights on them, and a client that opens there.
+type zkCase struct {
+	name  string
+	top   string // what stands for /teams
+	byURL bool
+	user  string // whose rights they are; "": those of world:anyone
+
+	missing     rune // the right that is missing; 0: none
+	missingNode string
+}
+
+// make makes the nodes, with the rights of the page but the one that is missing.
+func (c zkCase) make(t *testing.T, z zkTree, rows []zkRight) {
+	t.Helper()
+	admin := zk.DigestACL(zk.PermAll, "admin", "secret")
+	_, err := z.Create(c.top, nil, 0, admin)
+	mustZK(t, "create", err)
+	for _, r := range rows {
+		var perms int32
+		for _, letter := range r.on(c.byURL) {
+			if letter != c.missing || r.node != c.missingNode {
+				perms |= permission[letter]
+			}
+		}
+		acl := admin
+		if id := (zk.ACL{Perms: perms, Scheme: "world", ID: "anyone"}); perms != 0 {
+			if c.user != "" {
+				id.Scheme, id.ID = "digest", digest(c.user, "canary")
+			}
+			acl = append(acl, id)
+		}
+		for at := 1; at < len(r.node); at++ { // what is above it is the administrator's
+			if r.node[at] == '/' {
+				if _, err := z.Create(c.top+r.node[:at], nil, 0, admin); err != nil && err != zk.ErrNodeExists {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := z.Create(c.top+r.node, nil, 0, acl); errors.Is(err, zk.ErrNodeExists) {
+			_, err := z.SetACL(c.top+r.node, acl, -1)
+			mustZK(t, "set the ACL", err)
+		} else {
+			mustZK(t, "create", err)
+		}
+	}
+}
+
+// url is what the client opens.
+func (c zkCase) url(s *service.Server) string {
+	if c.user == "" {
+		return s.URL + c.top + "/shop"
+	}
+	return asUser(s.URL, c.user, "canary", c.top+"/shop")
+}
+
+// open opens a backend.
+func (c zkCase) open(t *testing.T, s *service.Server) (driver.Backend, error) {
+	if c.byURL {
+		return zkBackend(c.url(s))
+	}
+	conn := zkConnect(t, s, 60*time.Second, nil)
+	t.Cleanup(conn.Close)
+	acl := zk.WorldACL(zk.PermAll)
+	if c.user != "" {
+		acl = zk.AuthACL(zk.PermAll)
+		if err := conn.ZK().AddAuth("digest", []byte(c.user+":canary")); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	return zookeeper.New(ctx, conn, zookeeper.Options{Chroot: c.top + "/shop", ACL: acl})
+}
+
+// TestZooKeeperLeastRights: the user needs the rights that the documentation lists, all of them,
+// and no more: by a URL and over a connection, with credentials and without, whatever stands
+// already. The one that is missing is named, by the error and by "dlock check", and no other.
 func TestZooKeeperLeastRights(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, ZooKeeper)
 	z := treeOf(t, s)
-	bits := map[rune]int32{'c': zk.PermCreate, 'd': zk.PermDelete, 'r': zk.PermRead, 'w': zk.PermWrite, 'a': zk.PermAdmin}
-	rights := []rune(zkRights(t))
-	for missing := -1; missing < len(rights); missing++ {
-		var perms int32
-		name := "all"
-		for i, r := range rights {
-			if i != missing {
-				perms |= bits[r]
-			} else {
-				name = "without " + string(r)
+	mustZK(t, "authenticate", z.AddAuth("digest", []byte("admin:secret")))
+	check := steps.NewChecker(t)
+	n := 0
+	for stands, rows := range zkRights(t) {
+		for _, way := range []zkCase{{name: "by URL", byURL: true, user: "app"}, {name: "by URL without credentials", byURL: true}, {name: "over a connection", user: "app"}} {
+			c := way
+			n++
+			c.top = fmt.Sprint("/top", n)
+			t.Run(stands+", "+c.name, func(t *testing.T) {
+				t.Parallel()
+				c.make(t, z, rows)
+				if err := steps.Everything(t, "name", func() (driver.Backend, error) { return c.open(t, s) }); err != nil {
+					t.Errorf("with the rights that are documented: %v", err)
+				}
+				if c.byURL {
+					check.Wants(c.top, c.url(s), map[string][2]string{"rights": {"fine", ""}}, "--no-laws")
+				}
+			})
+			for _, r := range rows {
+				for _, letter := range r.on(c.byURL) {
+					c := c
+					n++
+					c.top, c.missing, c.missingNode = fmt.Sprint("/top", n), letter, r.node
+					t.Run(fmt.Sprintf("%s, %s, without %c on %s", stands, c.name, letter, r.node), func(t *testing.T) {
+						t.Parallel()
+						c.make(t, z, rows)
+						c.isNamed(t, s, z, check)
+					})
+				}
 			}
 		}
-		t.Run(name, func(t *testing.T) {
-			path := fmt.Sprint("/chroot", missing)
-			_, err := z.Create(path, nil, 0, []zk.ACL{{Perms: perms, Scheme: "digest", ID: digest("app", "secret")}})
-			mustZK(t, "create", err)
-			err = steps.Everything(t, "name", func() (driver.Backend, error) { return zkBackend(asUser(s.URL, "app", "secret", path)) })
-			switch {
-			case missing < 0 && err != nil:
-				t.Errorf("with the rights that are documented: %v", err)
-			case missing >= 0 && err == nil:
-				t.Error("it is not needed")
-			case missing >= 0 && !errors.Is(err, zk.ErrNoAuth):
-				t.Errorf("what is missing is not named: %v", err)
-			}
-		})
+	}
+}
+
+// isNamed fails the test unless the right that is missing is named.
+func (c zkCase) isNamed(t *testing.T, s *service.Server, z zkTree, check steps.Checker) {
+	t.Helper()
+	right := rightNames[c.missing] + " on " + c.top + c.missingNode
+	if c.missing == 'd' { // Close removes what it can, and reports no error
+		b, err := c.open(t, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+		if left := z.children(c.top + c.missingNode); len(left) == 0 {
+			t.Errorf("without %s the client leaves nothing", right)
+		}
+		return
+	}
+	var err error
+	b, openErr := c.open(t, s)
+	if openErr != nil {
+		err = openErr
+	} else {
+		defer b.Close()
+		r := steps.Asked(b, "name", 30*time.Second)
+		if _, err = b.Acquire(await.Bounded(t, 30*time.Second), r); err == nil {
+			_, err = b.(driver.Lister).List(await.Bounded(t, 30*time.Second))
+		}
+	}
+	if !errors.Is(err, zk.ErrNoAuth) || !strings.Contains(fmt.Sprint(err), right) {
+		t.Errorf("%v; want that it lacks %s", err, right)
+	}
+	if c.byURL {
+		check.Wants(c.top, c.url(s), map[string][2]string{"rights": {"wrong", "missing: " + right}}, "--no-laws")
+	}
+}
+
+// TestZooKeeperSharedByUsers: two users share locks over connections with an ACL that gives each of
+// them what the page says, and no more.
+func TestZooKeeperSharedByUsers(t *testing.T) {
+	t.Parallel()
+	s := service.StartOwn(t, ZooKeeper)
+	const perms = zk.PermCreate | zk.PermRead | zk.PermWrite | zk.PermDelete
+	acl := append(zk.DigestACL(perms, "one", "canary"), zk.DigestACL(perms, "two", "canary")...)
+	users := []string{"one", "two"}
+	n := 0
+	err := steps.Everything(t, "name", func() (driver.Backend, error) {
+		conn := zkConnect(t, s, 60*time.Second, nil)
+		t.Cleanup(conn.Close)
+		if err := conn.ZK().AddAuth("digest", []byte(users[n%2]+":canary")); err != nil {
+			return nil, err
+		}
+		n++
+		return zookeeper.New(await.Bounded(t, 30*time.Second), conn, zookeeper.Options{ACL: acl})
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

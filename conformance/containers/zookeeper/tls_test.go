@@ -13,6 +13,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
 // secureZooKeeper starts a server that has a port for TLS, and returns the address of that port.
@@ -154,4 +155,21 @@ func TestZooKeeperTLSIsSlow(t *testing.T) {
 			t.Fatalf("Open gave the server up after %s, the %d. time: %v", took, try, err)
 		}
 	}
+}
+
+// TestZooKeeperCertificatesAreReplaced on disk, and the next connection has the new ones: in time
+// for the session that the leases are in.
+func TestZooKeeperCertificatesAreReplaced(t *testing.T) {
+	t.Parallel()
+	a, p := service.NewAuthority(t), netfault.NewProxy()
+	defer p.Close()
+	cert, key := a.Issue("127.0.0.1")
+	_, addr := secureZooKeeper(t, a, cert, key, "need")
+	addr, err := p.Addr(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps.CertificatesAreReplaced(t, a, func(params url.Values) (*dlock.Client, error) {
+		return dlock.Open(t.Context(), "zks://"+addr+"/?"+params.Encode(), dlock.Logger(nil))
+	}, p.Cut)
 }

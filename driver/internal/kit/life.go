@@ -6,7 +6,7 @@ import (
 )
 
 // Life is the time from New to Close of a client, and what it does in the background meanwhile. Its
-// methods are safe for concurrent use.
+// methods are safe for concurrent use. That of a backend which New did not make is nil, and over.
 type Life struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -29,11 +29,14 @@ func (l *Life) Context() context.Context { return l.ctx }
 func (l *Life) Closed() <-chan struct{} { return l.ctx.Done() }
 
 // Over reports whether the life has ended.
-func (l *Life) Over() bool { return l.ctx.Err() != nil }
+func (l *Life) Over() bool { return l == nil || l.ctx.Err() != nil }
 
 // Go runs f in the background. It reports false, and does not run f, if the life is over. f has to
 // return soon after the life ends, and f may call Go.
 func (l *Life) Go(f func()) bool {
+	if l == nil {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.Over() {
@@ -45,6 +48,9 @@ func (l *Life) Go(f func()) bool {
 
 // End ends the life. It reports false if the life was over before. It does not wait.
 func (l *Life) End() bool {
+	if l == nil {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.Over() {

@@ -7,6 +7,14 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
+// CheckFixed is [CheckTTL] for a Fixed request.
+func CheckFixed(ttl time.Duration, c driver.Capabilities) error {
+	if c.MaxFixed > 0 {
+		c.MaxTTL = c.MaxFixed
+	}
+	return CheckTTL(ttl, c)
+}
+
 // CheckTTL returns an error that matches [driver.ErrInvalid] if the backend does not keep the TTL.
 func CheckTTL(ttl time.Duration, c driver.Capabilities) error {
 	switch {

@@ -32,3 +32,21 @@ func TestCheckTTL(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckFixed: a fixed request has a bound of its own where the backend has one.
+func TestCheckFixed(t *testing.T) {
+	caps := driver.Capabilities{MinTTL: time.Second, MaxTTL: time.Minute}
+	for most, kept := range map[time.Duration]time.Duration{0: time.Minute, time.Hour: time.Hour} {
+		caps.MaxFixed = most
+		if err := CheckFixed(kept, caps); err != nil {
+			t.Errorf("of at most %s: %v", most, err)
+		}
+		if err := CheckFixed(kept+1, caps); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("of at most %s, %s: %v", most, kept+1, err)
+		}
+	}
+	caps.MaxFixed = time.Hour
+	if err := CheckTTL(time.Hour, caps); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("of one that is not fixed: %v", err)
+	}
+}

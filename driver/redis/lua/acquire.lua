@@ -11,6 +11,8 @@
 --                      stand there before
 --   {2}                ask again at once; nothing stands there yet
 --   {-1, why}          refused: held, lost, upgrade or conflict
+--   {-1, held, label, µs}
+--                      the same, with the label of a holder, and how long ago that one arrived
 
 -- Most often nobody uses the name. Then little is needed.
 if #head < 2 and ARGV[8] ~= '-1' then
@@ -20,17 +22,20 @@ if #head < 2 and ARGV[8] ~= '-1' then
     local since = string.format('%.0f', now)
     local text, expiry = token == now and since or string.format('%.0f', token), string.format('%016.0f', now + ttl)
     local member = ARGV[4] .. ' ' .. text .. ' ' .. expiry .. ' ' .. ARGV[5] .. ' ' .. ARGV[6] .. ' ' .. since .. ' ' .. ARGV[7]
-    if limit == '0' then
-      redis.call('ZADD', KEYS[1], '0', FORMAT .. text, '0', 'e' .. expiry .. id, '0', member)
+    local ms = math.ceil(ttl / 1000) + ARGV[2]
+    if header then keepFor(ms) end
+    local index, permit = 'e' .. expiry .. id, limit ~= '0' and string.format('l%010.0f', limit) .. owner or nil
+    if permit then
+      redis.call('ZADD', KEYS[1], '0', FORMAT .. text, '0', index, '0', member, '0', permit)
     else
-      redis.call('ZADD', KEYS[1], '0', FORMAT .. text, '0', 'e' .. expiry .. id, '0', member, '0', string.format('l%010.0f', limit) .. owner)
+      redis.call('ZADD', KEYS[1], '0', FORMAT .. text, '0', index, '0', member)
     end
-    local ms = string.format('%.0f', math.ceil(ttl / 1000) + ARGV[2])
     if header then
+      undo[1] = {'PEXPIRE', KEYS[1], '1'} -- who may not remove anything leaves nothing
       redis.call('ZREM', KEYS[1], header) -- the set must not be empty before
-      redis.call('PEXPIRE', KEYS[1], ms, 'GT')
     else -- one without a time
-      redis.call('PEXPIRE', KEYS[1], ms)
+      undo[1] = {'ZREM', KEYS[1], FORMAT .. text, index, member, permit}
+      redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ms))
     end
     return {1, token}
   end
@@ -67,7 +72,7 @@ local function join()
   if r.mode == 'x' and not first('x') then return {-1, 'upgrade'} end
   r.limit, r.token, r.expiry = of.limit, of.token, now + r.ttl
   store(r.mode, r)
-  add('0', 'j' .. r.owner .. r.id)
+  add('j' .. r.owner .. r.id)
   return {1, r.token}
 end
 
@@ -78,12 +83,20 @@ local function await(place)
   store('w', r)
 end
 
+-- refuse is for a request that does not wait, although it would have to.
+local function refuse()
+  local member = first('x') or first('s')
+  local by = member and read(member)
+  if not by or by.expiry <= now then return {-1, 'held'} end
+  return {-1, 'held', by.label, math.max(0, now - by.arrived)}
+end
+
 -- keepWaiting is for a request that waits already: it stays, in its place.
 local function keepWaiting(before)
   if not wait then
     removeWaiter(before)
     grantNext()
-    return {-1, 'held'}
+    return refuse()
   end
   r.arrived, r.member, r.index = before.arrived, before.member, before.index
   await(before.token)
@@ -102,10 +115,10 @@ local function arrive()
     grant(r, r.ttl)
     return {1, r.token}
   end
-  if not wait then return {-1, 'held'} end
+  if not wait then return refuse() end
   local left = untilExpiry()
   await(math.max(now, behind and time(behind) + 1 or 0, passedOver(r.client) + 1))
-  add('0', 'q' .. digits(r.token) .. r.id)
+  add('q' .. digits(r.token) .. r.id)
   return {0, left, 1, r.token}
 end
 

@@ -11,6 +11,13 @@ if header and not string.find(header, HEADER) then
   error('the member ' .. header .. ' of ' .. KEYS[1] .. ' is not of dlock')
 end
 
+-- keepFor has the set expire in so many ms, and no earlier than it does. One that has lost its
+-- time, as by PERSIST or RESTORE, gets it back.
+local function keepFor(ms)
+  ms = string.format('%.0f', ms)
+  if redis.call('PEXPIRE', KEYS[1], ms, 'GT') == 0 then redis.call('PEXPIRE', KEYS[1], ms, 'NX') end
+end
+
 -- The member of the request, if exactly one stands there, it holds, and the set has nothing else
 -- but what belongs to it.
 local only = #head == 3 and head[3] or #head == 4 and string.sub(head[3], 1, 1) == 'l' and head[4] or nil

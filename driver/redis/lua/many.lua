@@ -6,17 +6,12 @@
 -- ARGV[4 …]    the others of the first, then those of the second …
 --
 -- Returns the replies.
-local function run(KEYS, ARGV)
---- include the script
-end
 
 local keys, args, each = {}, {ARGV[1], ARGV[2], ARGV[3]}, (#ARGV - 3) / #KEYS
 local replies = {}
 for i = 1, #KEYS do
   keys[1] = KEYS[i]
   for j = 1, each do args[3 + j] = ARGV[3 + (i - 1) * each + j] end
-  local ok, reply = pcall(run, keys, args)
-  if not ok and type(reply) ~= 'table' then reply = {err = 'ERR ' .. tostring(reply)} end
-  replies[i] = reply
+  replies[i] = attempt(keys, args)
 end
 return replies

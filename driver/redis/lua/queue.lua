@@ -4,8 +4,8 @@
 --          read in ranges
 -- ARGV[1]  channels: what stands before a client's ID in the name of its channel
 -- ARGV[2]  how long (ms) the last token is kept after everybody is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to confirm
---          its grant
+-- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to
+--          confirm its grant
 --
 -- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and
 -- places 16 decimal ones, limits 10.
@@ -40,6 +40,10 @@ local existed = header ~= nil
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
 local budget = 100
 
+-- How many holders that have expired one script removes, and how many waiters it grants. No script
+-- keeps the server from others for longer than some milliseconds.
+local removals, grants = 100, 50
+
 -- What is known of the set without asking: head has its first members, and whole says that these
 -- are all.
 local whole = #head < 12
@@ -47,15 +51,31 @@ local whole = #head < 12
 local changed = false -- whether anything was removed
 local latest -- when the last of what was written is over
 
--- add writes members, each after its score. Then nothing is known any more.
+local news = {} -- messages to publish: each a channel and a text
+
+local function publish(client, text) news[#news + 1] = {channels .. client, text} end
+
+-- add writes members. Then nothing is known any more.
 local function add(...)
   head, whole = {}, false
-  redis.call('ZADD', S, ...)
+  local scored = {}
+  for _, member in ipairs({...}) do
+    scored[#scored + 1] = '0'
+    scored[#scored + 1] = member
+  end
+  -- What stood there before stays if the script is refused later.
+  if redis.call('ZADD', S, unpack(scored)) == select('#', ...) then undo[#undo + 1] = {'ZREM', S, ...} end
 end
 
+-- remove removes members that stand there.
 local function remove(...)
   redis.call('ZREM', S, ...)
-  local gone, rest = {}, {}
+  local gone, rest, scored = {}, {}, {'ZADD', S}
+  for _, member in ipairs({...}) do
+    scored[#scored + 1] = '0'
+    scored[#scored + 1] = member
+  end
+  undo[#undo + 1] = scored
   for _, member in ipairs({...}) do gone[member] = true end
   for _, member in ipairs(head) do
     if not gone[member] then rest[#rest + 1] = member end
@@ -110,8 +130,13 @@ local function get(kind, id)
   return member and read(member)
 end
 
--- holder returns the request of that ID if it holds.
-local function holder(id) return get('x', id) or get('s', id) end
+-- stands returns the request of that ID that holds, or has expired and was not removed yet, and
+-- holder one that holds.
+local function stands(id) return get('x', id) or get('s', id) end
+local function holder(id)
+  local r = stands(id)
+  return r and r.expiry > now and r or nil
+end
 
 -- held returns one of the requests of the owner that hold.
 local function held(owner)
@@ -119,6 +144,12 @@ local function held(owner)
   if r then return r end
   local join = first('j' .. owner)
   return join and holder(string.sub(join, 34))
+end
+
+-- left reports whether holders have expired that were not removed yet.
+local function left()
+  local member = first('e')
+  return member and time(member) <= now
 end
 
 local function has(r, flag) return string.find(r.flags, flag, 1, true) ~= nil end
@@ -132,12 +163,19 @@ end
 
 -- store writes a request. It replaces what was written of it before.
 local function store(kind, r)
-  if r.member then remove(r.member, r.index) end
+  local member, at = r.member, r.index
   r.member = table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry), int(r.ttl), r.client, r.flags,
     int(r.arrived), r.label}, ' ')
   r.index = index(kind, r)
-  add('0', r.member, '0', r.index)
   latest = math.max(latest or 0, r.expiry)
+  -- What replaces it comes first: who may not add anything must not take it away either.
+  if r.member ~= member and r.index ~= at then
+    add(r.member, r.index)
+    if member then remove(member, at) end
+  elseif r.member ~= member then
+    add(r.member)
+    remove(member)
+  end
 end
 
 -- permit returns the member of a permit.
@@ -148,7 +186,7 @@ local function permit(r) return string.format('l%010.0f', r.limit) .. r.owner en
 local function writeToken(token)
   local before = header
   last, header = token, FORMAT .. int(token)
-  add('0', header)
+  add(header)
   if before and before ~= header then remove(before) end
 end
 
@@ -157,13 +195,17 @@ local function grant(r, ttl)
   writeToken(math.max(last + 1, now))
   r.token, r.expiry = last, now + ttl
   store(r.mode, r)
-  if r.limit > 0 then add('0', permit(r)) end
+  if r.limit > 0 then add(permit(r)) end
 end
 
 -- removeHolder removes a request that holds.
 local function removeHolder(r)
-  remove(r.member, r.index, 'j' .. r.owner .. r.id)
-  if r.limit > 0 and not held(r.owner) then remove(permit(r)) end
+  if r.owner == r.id then
+    remove(r.member, r.index)
+  else
+    remove(r.member, r.index, 'j' .. r.owner .. r.id)
+  end
+  if r.limit > 0 and not stands(r.owner) and not first('j' .. r.owner) then remove(permit(r)) end
 end
 
 -- removeWaiter removes a request that waits.
@@ -181,7 +223,7 @@ end
 local function mark(what, value, at)
   local _, before, member = marked(what)
   if member then remove(member, 'd' .. digits(before) .. what) end
-  add('0', what .. ' ' .. value .. ' ' .. int(at), '0', 'd' .. digits(at) .. what)
+  add(what .. ' ' .. value .. ' ' .. int(at), 'd' .. digits(at) .. what)
   latest = math.max(latest or 0, at)
 end
 
@@ -242,17 +284,28 @@ local function keptFor(ttl) return math.max(ttl, 3000000) end
 
 -- grantNext grants those whose turn it is, and tells their clients. Who asked within the grant
 -- window holds for its TTL. The others may be dead: they hold for the window, until they confirm
--- it. It returns true if it was not done when the budget was spent.
+-- it. It returns true if it was not done when a budget was spent: the client of the next one is
+-- told to ask, and that goes on with it.
 local function grantNext()
   while true do
     local place = first('q')
-    if not place then return end
+    if not place then return left() end
+    if left() then
+      local r = get('w', name(place)) or foreign(place)
+      publish(r.client, r.id)
+      return true
+    end
     local r = get('w', name(place)) or foreign(place)
     if not waits(r) then
       if budget == 0 then return true end
       budget = budget - 1
       removeWaiter(r)
     elseif admits(r) then
+      if grants == 0 then
+        publish(r.client, r.id)
+        return true
+      end
+      grants = grants - 1
       local place, ttl = r.token, r.ttl
       removeWaiter(r)
       r.member = nil
@@ -261,7 +314,7 @@ local function grantNext()
         flag(r, 'u', true)
       end
       grant(r, ttl)
-      redis.call('PUBLISH', channels .. r.client, table.concat({r.id, int(place), int(r.token), int(ttl)}, ' '))
+      publish(r.client, table.concat({r.id, int(place), int(r.token), int(ttl)}, ' '))
       if r.mode == 'x' then return end -- nobody fits beside it
     else
       return
@@ -269,17 +322,26 @@ local function grantNext()
   end
 end
 
+-- lasts returns for how long (ms) the set is kept if all that is in it is over then.
+local function lasts(at) return int(math.max(math.ceil((at - now) / 1000), 0) + keep) end
+
 -- done returns the reply. If the script wrote anything, the set does not expire before all that is
--- in it is over and the last token need not be kept any more. What was written before is seen to.
+-- in it is over and the last token need not be kept any more. What was written before is seen to,
+-- but for a set that has lost its time. Messages come last: what they tell is not undone.
 local function done(reply)
-  if latest then
-    local ms = string.format('%.0f', math.max(math.ceil((latest - now) / 1000), 0) + keep)
-    if existed then
-      redis.call('PEXPIRE', S, ms, 'GT')
-    else -- one without a time
-      redis.call('PEXPIRE', S, ms)
+  if not existed then -- one without a time
+    if latest then redis.call('PEXPIRE', S, lasts(latest)) end
+  elseif not (latest and redis.call('PEXPIRE', S, lasts(latest), 'GT') == 1)
+    and redis.call('PEXPIRE', S, lasts(now), 'NX') == 1 then
+    local at = now
+    for _, kind in ipairs({'d', 'e', 'f'}) do
+      local member = final(kind)
+      if member then at = math.max(at, time(member)) end
     end
+    redis.call('PEXPIRE', S, lasts(at))
   end
+  undo = {}
+  for _, m in ipairs(news) do redis.call('PUBLISH', m[1], m[2]) end
   return reply
 end
 
@@ -293,10 +355,11 @@ end
 local function purge()
   local clients = {} -- those that did not confirm a grant
   local member = over('e')
-  while member do
-    local r = holder(name(member)) or foreign(member)
+  while member and removals > 0 do
+    local r = stands(name(member)) or foreign(member)
     removeHolder(r)
     if has(r, 'u') then clients[r.client] = true end
+    removals = removals - 1
     member = over('e')
   end
   for client in pairs(clients) do passOver(client) end

@@ -9,7 +9,11 @@ if only and ARGV[5] == '0' and string.sub(only, 2, 33) == ARGV[4] then
   if expiry and tonumber(expiry) > now and not string.find(flags, 'b', 1, true) then
     redis.call('ZREM', KEYS[1], unpack(head, 2))
     -- What is left of its time counts for little, unless that is long.
-    if (expiry - now) / 1000 > ARGV[2] + 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+    if (expiry - now) / 1000 > ARGV[2] + 0 then
+      redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    else -- it may have lost its time
+      redis.call('PEXPIRE', KEYS[1], ARGV[2], 'NX')
+    end
     return 1
   end
 end

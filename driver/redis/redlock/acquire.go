@@ -3,6 +3,8 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -17,6 +19,9 @@ type request struct {
 	votes []vote    // by master
 	until time.Time // it cannot have expired before; zero: it was not granted
 	ended bool      // given up or released: a grant that comes in now is taken back
+
+	brokenAt []int // the masters that said that it was broken
+	reported bool  // as lost, since it was broken
 }
 
 // vote is what one master made of a request.
@@ -69,8 +74,11 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 		return nil, false, driver.ErrClosed
 	case r.Mode == driver.Shared:
 		return nil, false, fmt.Errorf("%w: Redlock has exclusive locks only; see its documentation", driver.ErrUnsupported)
-	case r.Join():
+	case r.Join() && !r.Fixed:
 		return nil, false, fmt.Errorf("%w: joining a hold on Redlock", driver.ErrUnsupported)
+	case r.Join() && b.requests[r.Owner] == nil && b.requests[r.ID] == nil:
+		// It was lost or released, or is another client's, for which no client of dlock asks.
+		return nil, false, fmt.Errorf("%w: the hold that is joined is none of this client", driver.ErrLost)
 	}
 	q = b.requests[r.ID]
 	if q == nil {
@@ -79,6 +87,7 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 			q.votes[i] = sent
 		}
 		b.requests[r.ID] = q
+		b.listenFor(r.Client)
 	}
 	return q, !q.until.IsZero(), nil
 }
@@ -87,6 +96,9 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 func (b *Backend) vote(ctx context.Context, q *request) (driver.Grant, error) {
 	r, timeout, sentAt := q.r, b.timeout(q.r.TTL), time.Now()
 	answers, err := b.broadcast(timeout, func() []*script.Call {
+		if r.Join() {
+			return []*script.Call{b.call(joinScript, r.Name, r.ID.String(), millis(r.TTL), r.Owner.String())}
+		}
 		who, up := r.Client.String()+" "+r.Label, int64((b.o.MinUptime+time.Second-1)/time.Second)
 		return []*script.Call{b.call(acquireScript, r.Name, r.ID.String(), millis(r.TTL), who, up)}
 	}, func(a answer) { b.voted(q, a) })
@@ -94,6 +106,11 @@ func (b *Backend) vote(ctx context.Context, q *request) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	yes, held, lost, why, after := 0, 0, 0, b.unanswered(timeout), b.o.RetryDelay
+	// A refusal names a holder if a majority does: rivals may have split the votes.
+	named, refusal := map[string]int{}, driver.ErrHeld
+	// A request that was released is lost for good wherever that is known. A hold need not be
+	// everywhere.
+	gone := func(r driver.Request, lost int) bool { return lost > 0 && (!r.Join() || b.impossible(lost)) }
 	out := len(b.masters) // masters that have not answered
 	err = collect(ctx, b, out, timeout, answers, func(a answer) bool {
 		out--
@@ -110,29 +127,33 @@ func (b *Backend) vote(ctx context.Context, q *request) (driver.Grant, error) {
 			lost++
 		default:
 			held++
+			id, by := parseHeld(a.calls[0])
+			if named[id]++; by != nil && named[id] >= b.majority {
+				refusal = by
+			}
 			if value > 0 {
 				after = min(after, time.Duration(value)*time.Millisecond)
 			}
 		}
 		// When no majority can grant any more, it is still open whether a majority has answered.
-		return yes >= b.majority || lost > 0 || yes+out < b.majority && yes+held >= b.majority
+		return yes >= b.majority || gone(r, lost) || yes+out < b.majority && yes+held >= b.majority
 	})
 	switch {
 	case err != nil:
 		return driver.Grant{}, err
-	case lost > 0:
+	case gone(r, lost):
 		return driver.Grant{}, driver.ErrLost
 	case yes >= b.majority:
 		b.mu.Lock()
 		q.until = sentAt.Add(r.TTL)
 		b.mu.Unlock()
 		return driver.Grant{TTL: r.TTL, SentAt: sentAt}, nil
-	case yes+held < b.majority:
+	case r.Join() || yes+held < b.majority:
 		return driver.Grant{}, why
 	case r.Wait:
 		return driver.Grant{}, &driver.Retry{After: after}
 	}
-	return driver.Grant{}, driver.ErrHeld
+	return driver.Grant{}, refusal
 }
 
 // parseVote reads what lua/acquire.lua returns.
@@ -154,6 +175,24 @@ func parseVote(c *script.Call) (state, value int64, err error) {
 	return state, value, nil
 }
 
+// parseHeld reads the rest of what lua/acquire.lua returns of what is held: the ID of the holder,
+// and what is to be said of it, or nil.
+func parseHeld(c *script.Call) (id string, by *driver.HeldError) {
+	l, _ := c.Reply.([]any)
+	if len(l) != 5 {
+		return "", nil
+	}
+	id, _ = l[2].(string)
+	who, _ := l[3].(string)
+	ms, _ := l[4].(string)
+	age, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil {
+		return id, nil
+	}
+	_, label, _ := strings.Cut(who, " ")
+	return id, &driver.HeldError{Label: label, Age: time.Duration(age) * time.Millisecond}
+}
+
 // voted records what a master made of the request. If the request ended meanwhile, a grant is taken
 // back. mu is held.
 func (b *Backend) voted(q *request, a answer) {
@@ -161,13 +200,16 @@ func (b *Backend) voted(q *request, a answer) {
 	switch state, _, err := parseVote(a.calls[0]); {
 	case err == nil && state == 1:
 		v = granted
-	case err != nil && !fault.Refused(err) && !fault.Unsent(err):
+	case err != nil && fault.Unknown(err):
 		v = unknown
 	}
 	if v == absent && q.votes[a.master] != sent {
 		return // another copy may stand there
 	}
 	q.votes[a.master] = v
+	if b.lostNow(q) {
+		b.life.Go(func() { b.notify(q.r.ID) })
+	}
 	if q.ended && v != absent {
 		b.queueRelease(a.master, q, true, nil)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +38,7 @@ type Options struct {
 }
 
 // Backend is a client of several independent masters. It implements [driver.Backend],
-// [driver.Capable] and [driver.Breaker], whose contracts it keeps.
+// [driver.Capable], [driver.Breaker] and [driver.Notifier], whose contracts it keeps.
 type Backend struct {
 	masters  []*master
 	majority int  // how many masters are more than half
@@ -51,6 +50,8 @@ type Backend struct {
 
 	mu       sync.Mutex
 	requests map[driver.ID]*request // what may stand on the masters, but for pending releases
+	notify   func(driver.ID)
+	listens  bool // to what the masters say of breaks
 }
 
 // master is one of the servers.
@@ -87,38 +88,43 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 		majority: len(clients)/2 + 1, space: keyspace.New(o.Prefix), o: o,
 		life: kit.NewLife(), requests: map[driver.ID]*request{},
 	}
-	var addrs, ids []string
+	var addrs []string
 	for _, c := range clients {
 		if err := conn.RefuseRing(c); err != nil {
 			return nil, err
 		}
-		where, id := address(c)
+		where := address(c)
 		if slices.Contains(addrs, where) {
 			return nil, fmt.Errorf("%w options: the master %s is named twice", driver.ErrInvalid, where)
 		}
-		addrs, ids = append(addrs, where), append(ids, id)
+		addrs = append(addrs, where)
 		b.masters = append(b.masters, &master{rdb: c, where: where, pending: map[driver.ID]*pendingRelease{}, wake: kit.NewSignal()})
 	}
-	slices.Sort(ids)
 	b.caps = driver.Capabilities{
-		Backend: "redlock", Identity: strings.Join(ids, " ") + " " + o.Prefix,
+		Backend: "redlock",
 		Inspect: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 500 * time.Millisecond, MaxTTL: conn.MaxTTL,
 	}
 	return b, nil
 }
 
-// address returns where the master is, and with its database what identifies the keys that the
-// client uses.
-func address(rdb redis.UniversalClient) (where, id string) {
-	if addr, db, ok := conn.Address(rdb); ok {
-		return addr, fmt.Sprintf("%s/%d", addr, db)
+// address returns where the master is.
+func address(rdb redis.UniversalClient) string {
+	if addr, _, ok := conn.Address(rdb); ok {
+		return addr
 	}
-	where = fmt.Sprintf("%p", rdb)
-	return where, where
+	return fmt.Sprintf("%p", rdb)
 }
 
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
+
+// Notify implements [driver.Notifier]. The client's channel is listened to on all masters from its
+// first request on.
+func (b *Backend) Notify(lost func(driver.ID)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.notify = lost
+}
 
 // Close implements [driver.Backend]. Masters that hang cost it up to four seconds. What they hold
 // expires.

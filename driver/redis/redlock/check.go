@@ -29,7 +29,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 		fs, err := surveyMaster(ctx, rdb, keyspace.New(o.Prefix), o.MinUptime > 0)
 		rdb.Close()
 		if err != nil {
-			err = fmt.Errorf("%s: %w", h, fault.Explain(fault.Late(err), page))
+			err = fmt.Errorf("%s: %w", h, fault.Explain(fault.Late(fault.WithoutArguments(err)), page))
 			down = append(down, err)
 			fs = []driver.Finding{{About: "reachable", State: driver.Wrong, Found: err.Error(),
 				Advice: "bring it back: with one more that is down there may be no majority"}}
@@ -69,10 +69,28 @@ func surveyMaster(ctx context.Context, rdb *redis.Client, space keyspace.Space, 
 	if uptime {
 		commands = append(commands, []any{"info", "server"})
 	}
-	rights, err := survey.Rights(ctx, rdb, survey.Needs{Page: page, Keys: "~" + space.Pattern() + ":redlock*", Commands: commands})
+	rights, err := survey.Rights(ctx, []survey.Doer{rdb}, survey.Needs{Page: page, Keys: "~" + space.Pattern() + ":redlock*", Commands: commands})
+	if err != nil {
+		return nil, err
+	}
+	news, err := surveyNews(ctx, rdb, space)
 	if err != nil {
 		return nil, err
 	}
 	fs, err := survey.Server(ctx, rdb)
-	return append([]driver.Finding{rights}, fs...), err
+	return append([]driver.Finding{rights, news}, fs...), err
+}
+
+// surveyNews looks at whether a holder learns of a break at once.
+func surveyNews(ctx context.Context, rdb *redis.Client, space keyspace.Space) (driver.Finding, error) {
+	channel := space.Channels() + "redlock:" + driver.NewID().String()
+	f, err := survey.Rights(ctx, []survey.Doer{rdb}, survey.Needs{Page: page, Channels: "&" + space.Channels() + "*",
+		Commands: [][]any{{"publish", channel, ""}}, Subscribe: channel})
+	f.About = "news of breaks"
+	if f.State == driver.Wrong {
+		f.State, f.Advice = driver.Risky, "give them to the user, or a holder learns of a break with its next renewal only; "+page+" has the line"
+	} else {
+		f.Found = "a holder learns of a break at once"
+	}
+	return f, err
 }

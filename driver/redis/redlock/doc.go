@@ -53,14 +53,18 @@
 // milliseconds. The portable layer takes its own margin off that.
 //
 // A fixed lease that was granted stands until its time, also over Close and the death of its
-// process.
+// process. So does a fixed request that joined a hold of its own client, on a majority (UnlockAfter
+// and Once of package dlock).
+//
+// A holder learns at once that its hold was broken, if its user may subscribe, and the operator's
+// may publish; else with its next renewal.
 //
 // # Limits
 //
 //   - Order: waiters do not queue, they ask again. Nobody is served in order. Rivals may split the
 //     votes, so that for a moment each is told that the lock is held and none has it.
 //   - Tokens: there are none, since masters that do not know of each other cannot count together.
-//   - Kinds: exclusive locks only, without joins from other clients. Three majorities can overlap
+//   - Kinds: exclusive locks only. No other client can join a hold. Three majorities can overlap
 //     in pairs without a master that knows of all three, so no master could keep a limit.
 //   - Clocks: a master whose wall clock jumps expires too early or too late. Of a majority that
 //     stood for a hold, too few may then be left.
@@ -75,22 +79,38 @@
 //
 // # Protocol
 //
-// Two keys stand under a name on each master: the holder, and a tombstone for each request that was
-// given up while a copy of it may have been under way. lua/begin.lua has both. The holder begins
-// with the format of what is kept. A script that finds another one fails, and touches nothing. A
-// script is atomic. On one master a request is in one of these states:
+// Three keys stand under a name on each master: the holder; a tombstone for each request that was
+// given up while a copy of it may have been under way; and what joined the holder. lua/begin.lua
+// has all of them. The holder begins with the format of what is kept. A script that finds another
+// one fails, and touches nothing. A script is atomic. On one master a request is in one of these
+// states:
 //
 //	absent ── acquire ──► stands ── release, expiry, break by force ──► absent
+//
+// and a fixed request that joined it in one of these:
+//
+//	absent ── join ──► beside ── the holder is released ──► the holder
+//	                      └── release, its time, a break ──► absent ◄──┘
+//
+// The key of the holder expires with the last of them. So a holder whose client died, and whose own
+// time is over, stands for as long as what joined it: nothing has to happen then.
 //
 // What the scripts do:
 //
 //   - acquire: creates the holder if there is none. If the same request stands there, its TTL
 //     begins again.
-//   - renew: the TTL of the request that stands begins again. It never creates anything.
+//   - join: a fixed request joins the holder of its own client. It is kept for its TTL to the
+//     millisecond: no client trusts in it, so it needs no allowance for drift.
+//   - renew: the TTL of the request that stands begins again. It never creates anything, and cuts
+//     nothing short that joined it.
 //   - release: deletes the request that stands, and leaves a tombstone if a copy of its acquire may
-//     be under way.
+//     be under way. If others joined it the one that is over last takes its place.
 //   - break: marks the request that stands, so that it is not renewed; by force, deletes it and
-//     leaves a tombstone.
+//     leaves a tombstone. What joined it ends. If what is broken has taken a holder's place on some
+//     masters only, that holder is broken on the others. Before, the master publishes the holder's
+//     ID on its client's channel, to which the client is subscribed on each master from its first
+//     request on. When no majority can be left that has the request, the client knows that it is
+//     lost.
 //
 // The client asks all masters at once and returns when the outcome is certain: a majority granted,
 // none can grant any more, or the time is over. What is lost, repeated or late:
@@ -101,6 +121,12 @@
 //   - A grant comes after the call gave up: it is taken back from that master.
 //   - A copy of an acquire is late: the release leaves a tombstone for a TTL wherever the outcome
 //     was unknown, under which the copy creates nothing.
+//   - A join that has no majority is unknown: it is released wherever it may stand, with a
+//     tombstone, and the hold is as it was. One that arrives when its holder was released finds
+//     that it is gone. Of a join and its holder's release some masters may execute only one: there
+//     the holder stands until the join's time, or nothing does.
+//   - What was published does not arrive: the next renewal tells. When a subscription stands again
+//     the client asks that master what became of its requests.
 //   - A master does not hear of a release: it is sent again, in the background, until the master
 //     answers or the hold must have expired.
 //   - A key holds something else, or has another format: the master counts as one that did not

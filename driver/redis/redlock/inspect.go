@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	}
 	timeout := b.o.NodeTimeout
 	answers, err := b.broadcast(timeout, func() []*script.Call {
-		return []*script.Call{b.call(breakScript, name, e.ID.String(), how)}
+		return []*script.Call{b.call(breakScript, name, e.ID.String(), how, b.channels())}
 	}, func(answer) {})
 	if err != nil {
 		return err
@@ -69,7 +70,8 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 }
 
 // holder returns who holds, or nil if it is certain that nobody does. It waits for all masters: the
-// time that is left to a hold depends on all that have it.
+// time that is left to a hold depends on all that have it. A fixed request that joined a hold holds
+// if it stands on a majority, although only some masters have executed the hold's release.
 func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -79,25 +81,43 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 	if err != nil {
 		return nil, err
 	}
-	seen := map[driver.ID][]*driver.Entry{}
+	// all has those that joined, too
+	holders, all := map[driver.ID][]*driver.Entry{}, map[driver.ID][]*driver.Entry{}
 	why := b.unanswered(timeout)
 	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
-		e, err := parseHolder(name, a.calls[0])
+		es, err := parseHolder(name, a.calls[0])
 		why.record(a.master, b.explain(name, err))
-		if e != nil {
-			seen[e.ID] = append(seen[e.ID], e)
+		for i, e := range es {
+			if all[e.ID] = append(all[e.ID], e); i == 0 {
+				holders[e.ID] = append(holders[e.ID], e)
+			}
 		}
 		return false
 	})
 	if err != nil {
 		return nil, err
 	}
-	most := 0
+	if e, _ := b.most(holders); e != nil {
+		return e, nil
+	}
+	e, most := b.most(all)
+	if e != nil {
+		return e, nil
+	}
+	if most+why.missing() >= b.majority {
+		return nil, why
+	}
+	return nil, nil
+}
+
+// most returns the request that a majority has, and on how many masters any stands at most. If
+// several have one, as what joined a hold, it is the one that lasts.
+func (b *Backend) most(seen map[driver.ID][]*driver.Entry) (holder *driver.Entry, most int) {
 	for _, es := range seen {
 		if most = max(most, len(es)); len(es) < b.majority {
 			continue
 		}
-		slices.SortFunc(es, func(x, y *driver.Entry) int { return int(y.Left - x.Left) })
+		slices.SortFunc(es, func(x, y *driver.Entry) int { return cmp.Compare(y.Left, x.Left) })
 		e, broken := *es[b.majority-1], 0 // when this one expires, the majority is gone
 		for _, o := range es {
 			e.Age = max(e.Age, o.Age)
@@ -106,16 +126,16 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 			}
 		}
 		e.Broken = b.impossible(broken)
-		return &e, nil
+		if holder == nil || e.Left > holder.Left {
+			holder = &e
+		}
 	}
-	if most+why.missing() >= b.majority {
-		return nil, why
-	}
-	return nil, nil
+	return holder, most
 }
 
-// parseHolder reads what lua/inspect.lua returns. It returns nil if nobody holds there.
-func parseHolder(name string, c *script.Call) (*driver.Entry, error) {
+// parseHolder reads what lua/inspect.lua returns: the holder, and behind it what joined it. It
+// returns nil if there is no holder.
+func parseHolder(name string, c *script.Call) ([]*driver.Entry, error) {
 	if c.Err != nil {
 		return nil, c.Err
 	}
@@ -124,7 +144,7 @@ func parseHolder(name string, c *script.Call) (*driver.Entry, error) {
 		return nil, nil
 	}
 	bad := fmt.Errorf("unexpected reply %v", c.Reply)
-	if !ok || len(l) != 6 {
+	if !ok || len(l) < 6 || len(l)%2 != 0 {
 		return nil, bad
 	}
 	var text [6]string // all but the fifth
@@ -142,5 +162,17 @@ func parseHolder(name string, c *script.Call) (*driver.Entry, error) {
 	}
 	e.Owner = e.ID
 	e.TTL, e.Left, e.Age = time.Duration(ttl)*time.Millisecond, time.Duration(left)*time.Millisecond, time.Duration(age)*time.Millisecond
-	return e, nil
+	es := []*driver.Entry{e}
+	for rest := l[6:]; len(rest) > 0; rest = rest[2:] {
+		id, _ := rest[0].(string)
+		left, ok := rest[1].(int64)
+		kept := *e
+		if kept.ID.UnmarshalText([]byte(id)) != nil || !ok {
+			return nil, bad
+		}
+		kept.Owner, kept.Left = kept.ID, time.Duration(left)*time.Millisecond
+		kept.TTL = kept.Left // as when it takes the holder's place
+		es = append(es, &kept)
+	}
+	return es, nil
 }

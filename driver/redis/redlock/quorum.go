@@ -144,6 +144,7 @@ func (b *Backend) explain(name string, err error) error {
 	if err == nil {
 		return nil
 	}
+	err = fault.WithoutArguments(err)
 	switch s := err.Error(); {
 	case errors.As(err, new(*conn.HandshakeError)):
 		return kit.Hide(context.Background(), err) // no context of the caller's

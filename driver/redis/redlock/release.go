@@ -184,7 +184,7 @@ func (b *Backend) sendSomeReleases(i int, timeout time.Duration) bool {
 		switch found, _ := a.Reply.(int64); {
 		case a.Err != nil:
 			all = false
-			if fault.Refused(a.Err) || fault.Unsent(a.Err) {
+			if !fault.Unknown(a.Err) {
 				p.copies--
 			}
 		default:

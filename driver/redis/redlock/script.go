@@ -12,7 +12,8 @@ var lua embed.FS
 
 var (
 	acquireScript = load("", "acquire")
-	renewScript   = load("", "renew")
+	joinScript    = load("", "join")
+	renewScript   = load(script.WhenFull, "renew")
 	releaseScript = load(script.WhenFull, "release")
 	inspectScript = load("", "inspect")
 	breakScript   = load(script.WhenFull, "break")
@@ -37,7 +38,7 @@ func (b *Backend) holderKey(name string) string { return b.space.Key(name) + ":r
 // call returns a call of a script for a request, which all masters know by its ID.
 func (b *Backend) call(s *script.Script, name, id string, args ...any) *script.Call {
 	key := b.holderKey(name)
-	return &script.Call{Script: s, Keys: []string{key, key + ":" + id}, Args: append([]any{id}, args...)}
+	return &script.Call{Script: s, Keys: []string{key, key + ":" + id, key + ":kept"}, Args: append([]any{id}, args...)}
 }
 
 // millis rounds up: a request is never kept for less than it is trusted.

@@ -62,7 +62,7 @@ func (s *Server) breakHold(w http.ResponseWriter, r *http.Request) {
 		if b.Force {
 			opts = append(opts, dlock.Force())
 		}
-		err = c.Break(r.Context(), b.Name, dlock.Token(token), opts...)
+		err = st.breaks.Break(r.Context(), c, b.Name, dlock.Token(token), opts...)
 	}
 	log := s.options.Log.With("name", b.Name, "token", token, "force", b.Force, "backend", st.Title, "for", r.RemoteAddr)
 	if err != nil {

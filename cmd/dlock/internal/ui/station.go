@@ -21,6 +21,7 @@ type station struct {
 	prefix   string
 	interval time.Duration
 	most     int
+	breaks   watch.Breaks
 
 	opening chan struct{} // has a place: one opens at a time
 	opened  *dlock.Client // guarded by opening
@@ -145,7 +146,9 @@ func (st *station) look(ctx context.Context) {
 	for ctx.Err() == nil {
 		c, err := st.client(ctx)
 		if err == nil {
-			watch.New(c, st.prefix, st.most).Run(ctx, st.interval, func(l *watch.Look, err error) { st.tell(ctx, l, err) })
+			w := watch.New(c, st.prefix, st.most)
+			w.Breaks = &st.breaks
+			w.Run(ctx, st.interval, func(l *watch.Look, err error) { st.tell(ctx, l, err) })
 			return
 		}
 		st.tell(ctx, nil, err)

@@ -3,6 +3,8 @@ package ui
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/cmd/dlock/internal/watch"
 )
 
 func TestOneLooksForAllWhoView(t *testing.T) {
@@ -105,6 +108,52 @@ func TestHistory(t *testing.T) {
 		}
 		if got := r.shown().History; len(got) != 3 {
 			t.Errorf("/api/locks has %+v", got)
+		}
+	})
+}
+
+// TestHistoryHasABreakThatNoLookSaw: a broken hold may be given back before the next look. Each
+// viewer has the break once, also one made while the page was not viewed.
+func TestHistoryHasABreakThatNoLookSaw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.Secret = "sesame" })
+		end := func(l *dlock.Lease, force bool, want int) {
+			t.Helper()
+			body := fmt.Sprintf(`{"name":"x","token":"%d","force":%t}`, l.Token(), force)
+			if w := r.ask("POST", "/api/break", body, "Authorization", "Bearer sesame"); w.Code != want {
+				t.Errorf("%d %s, want %d", w.Code, w.Body, want)
+			}
+			l.Unlock(t.Context()) // an error: it was broken
+		}
+		viewers := []*viewed{r.view(), r.view()}
+		a := r.lock(r.client("a").Mutex("x"))
+		time.Sleep(time.Second)
+		end(a, false, http.StatusOK)
+		time.Sleep(time.Second)
+		b := r.lock(r.client("b").Mutex("x"))
+		time.Sleep(time.Second)
+		end(b, true, http.StatusOK)
+		end(b, false, http.StatusConflict)
+		time.Sleep(time.Second)
+		for _, v := range viewers {
+			v.leave()
+		}
+		time.Sleep(2 * linger)
+		end(r.lock(r.client("c").Mutex("x")), false, http.StatusOK)
+		time.Sleep(linger)
+		viewers = append(viewers, r.view())
+		time.Sleep(time.Second)
+		for i, want := range []string{"broken a, broken b", "broken a, broken b", "broken a, broken b, not watched , broken c"} {
+			var said []string
+			for _, e := range viewers[i].history(t) {
+				said = append(said, string(e.Kind)+" "+e.From)
+			}
+			if got := strings.Join(said, ", "); got != want {
+				t.Errorf("viewer %d has: %s, want %s", i, got, want)
+			}
+		}
+		if got := r.shown(); len(got.History) != 4 || got.Total != (watch.Counts{Breaks: 1}) {
+			t.Errorf("/api/locks has %+v, %+v", got.History, got.Total)
 		}
 	})
 }

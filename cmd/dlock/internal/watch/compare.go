@@ -12,19 +12,21 @@ const (
 	// Lost: a hold ran out that had not been renewed when it should have been. Where a service
 	// gives back at once what the dead held, that is not told from a release.
 	Lost Kind = "lost"
-	// Broken: an operator ended the hold. With force it is gone at once, and not told from a
-	// release.
+	// Broken: an operator ended the hold. Unless that was done with [Breaks], a hold that is gone
+	// before a look sees it broken, as with force, looks like a release.
 	Broken Kind = "broken"
 )
 
 // Event is what happened to a name between two looks.
 type Event struct {
-	At    time.Time `json:"at"` // of the look that showed it
+	At    time.Time `json:"at"` // of the look that showed it, or of a break by [Breaks]
 	Name  string    `json:"name"`
 	Kind  Kind      `json:"kind"`
 	From  string    `json:"from"`         // label of the hold that ended
 	To    string    `json:"to,omitempty"` // of a hand-off: label of who holds now
 	Count int       `json:"count"`        // of a hand-off: how many in a row
+
+	owner string // of a hold that was broken
 }
 
 // compare returns what happened to a name between two looks.
@@ -46,7 +48,7 @@ func compare(was, is Queue, between time.Duration, now time.Time) (events []Even
 				tell(Event{Kind: Lost, From: h.Label, Count: 1})
 			}
 		case now.Broken && !h.Broken:
-			tell(Event{Kind: Broken, From: h.Label, Count: 1})
+			tell(Event{Kind: Broken, From: h.Label, Count: 1, owner: h.Owner})
 		}
 	}
 	if n, to := handoffs(was, is); n > 0 {

@@ -56,6 +56,15 @@ func (q Queue) Owners() int { return len(owners(q.Holders)) }
 
 func (q Queue) free() bool { return len(q.Holders)+len(q.Waiters) == 0 }
 
+// broken returns the queue with the owner's hold marked as broken.
+func (q Queue) broken(owner string) Queue {
+	q.Holders = slices.Clone(q.Holders) // earlier looks have them too
+	for i := range q.Holders {
+		q.Holders[i].Broken = q.Holders[i].Broken || q.Holders[i].Owner == owner
+	}
+	return q
+}
+
 // byOwner leaves out the requests that join a hold of another one.
 func byOwner(es []Entry) (first []Entry) {
 	seen := map[string]bool{}

@@ -63,6 +63,8 @@ func (c *Counts) add(d Counts) {
 
 // Watcher looks at the names of a client that begin with a prefix. It is for one goroutine.
 type Watcher struct {
+	Breaks *Breaks // whose breaks the looks record; never nil
+
 	client *dlock.Client
 	prefix string
 	most   int
@@ -73,7 +75,7 @@ type Watcher struct {
 // New returns a watcher that reads the queues of so many names at most with each look. If there are
 // more, those with waiters are read first, and then those that were not read for longest.
 func New(c *dlock.Client, prefix string, most int) *Watcher {
-	return &Watcher{client: c, prefix: prefix, most: most, names: map[string]*Name{}}
+	return &Watcher{Breaks: new(Breaks), client: c, prefix: prefix, most: most, names: map[string]*Name{}}
 }
 
 // Run looks each interval, or less often if a look takes long: at most a fifth of the time is spent
@@ -126,9 +128,17 @@ func (w *Watcher) Look(ctx context.Context) (*Look, error) {
 			queues[name] = NewQueue(name, dlock.Queue{})
 		}
 	}
+	w.Breaks.mu.Lock() // a break is answered before all of this or after
+	look.Events = append(look.Events, w.unseen(queues)...)
 	for _, name := range slices.Sorted(maps.Keys(queues)) {
 		look.Events = append(look.Events, w.enter(queues[name], look.At)...)
 	}
+	for _, e := range look.Events {
+		if e.Kind == Broken {
+			w.Breaks.record(e.Name, e.owner)
+		}
+	}
+	w.Breaks.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(w.names)) {
 		look.Names = append(look.Names, *w.names[name])
 	}

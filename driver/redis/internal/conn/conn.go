@@ -3,8 +3,8 @@
 package conn
 
 import (
-	"crypto/tls"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,22 +22,25 @@ type Settings struct {
 	DB                int
 	Dial, Read, Write time.Duration // timeouts; 0: the client library's
 	PoolSize          int           // 0: the client library's
-	TLS               *tls.Config   // nil: no TLS
+	TLS               *driver.TLS   // nil: no TLS
 }
 
 // Options returns the options of a client of the server at addr.
 func (s *Settings) Options(addr string) *redis.Options {
 	o := &redis.Options{
 		Addr: addr, Username: s.User, Password: s.Password, DB: s.DB,
-		TLSConfig: s.TLS, Dialer: dialer(s.Dial, s.TLS),
+		Dialer:      dialer(s.Dial, s.TLS),
 		DialTimeout: s.Dial, ReadTimeout: s.Read, WriteTimeout: s.Write, PoolSize: s.PoolSize,
 	}
 	Newer(o)
 	return o
 }
 
-// RefuseRing returns an error for a client that is a [redis.Ring].
+// RefuseRing returns an error for a client that is a [redis.Ring], and for nil, be it in a pointer.
 func RefuseRing(rdb redis.UniversalClient) error {
+	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("%w client: it is nil; want one of go-redis", driver.ErrInvalid)
+	}
 	if _, ok := rdb.(*redis.Ring); ok {
 		return fmt.Errorf("%w client: a redis.Ring picks a server for each key and channel, and another one when that seems to be down; "+
 			"use a client of one server, of Sentinel or of a Cluster", driver.ErrInvalid)

@@ -6,22 +6,25 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
-// dialer returns a function that connects to a server, with TLS if config is not nil. It does what
-// the client library does, but for the errors of a handshake: the library only says that a time is
-// over, and these say what failed.
-func dialer(timeout time.Duration, config *tls.Config) func(context.Context, string, string) (net.Conn, error) {
+// dialer returns a function that connects to a server, with TLS if that is not nil. It does what
+// the client library does, but that each handshake has the certificates of the moment, and for its
+// errors: the library only says that a time is over, and these say what failed.
+func dialer(timeout time.Duration, secure *driver.TLS) func(context.Context, string, string) (net.Conn, error) {
 	timeout = timeout * 9 / 10 // the library, which waits for timeout, would not know the reason
 	d := &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := d.DialContext(ctx, network, addr)
-		if err != nil || config == nil {
+		if err != nil || secure == nil {
 			return conn, err
 		}
-		c := config.Clone()
-		if c.ServerName == "" {
-			c.ServerName, _, _ = net.SplitHostPort(addr)
+		c, err := secure.Config(addr)
+		if err != nil {
+			conn.Close()
+			return nil, &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: &HandshakeError{err}}
 		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()

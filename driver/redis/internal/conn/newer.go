@@ -3,6 +3,8 @@ package conn
 import (
 	"reflect"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Newer sets those options that not all versions of the client library have, so that the module
@@ -30,4 +32,21 @@ func set(o reflect.Value, field string, value any) {
 	if f := o.FieldByName(field); f.IsValid() {
 		f.Set(reflect.ValueOf(value))
 	}
+}
+
+// Node returns a client of one node of a Cluster, made as the client of the Cluster makes those of
+// its nodes.
+func Node(cluster *redis.ClusterClient, addr string) *redis.Client {
+	all := cluster.Options()
+	node := &redis.Options{Addr: addr}
+	from, to := reflect.ValueOf(all).Elem(), reflect.ValueOf(node).Elem()
+	for i := range to.NumField() {
+		f := to.Type().Field(i)
+		// what both have means the same; of the rest, a node has its own
+		if same := from.FieldByName(f.Name); f.IsExported() && same.IsValid() && same.Type() == f.Type {
+			to.Field(i).Set(same)
+		}
+	}
+	node.MaxRetries = -1
+	return all.NewClient(node)
 }

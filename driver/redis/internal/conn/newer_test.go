@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"crypto/tls"
 	"fmt"
 	"reflect"
 	"testing"
@@ -8,6 +9,30 @@ import (
 
 	"github.com/redis/go-redis/v9"
 )
+
+// TestNode: a client of one node has the options of the Cluster, and is made as its nodes are.
+func TestNode(t *testing.T) {
+	var made *redis.Options
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"127.0.0.1:1"}, Username: "user", Password: "password", ReadTimeout: 7 * time.Second, PoolSize: 3, Protocol: 2,
+		TLSConfig: &tls.Config{ServerName: "name"},
+		NewClient: func(o *redis.Options) *redis.Client {
+			made = o
+			return redis.NewClient(o)
+		},
+	})
+	defer cluster.Close()
+	c := Node(cluster, "127.0.0.1:2")
+	defer c.Close()
+	if made == nil {
+		t.Fatal("it was not made as the Cluster's nodes are")
+	}
+	o := c.Options()
+	if o.Addr != "127.0.0.1:2" || o.Username != "user" || o.Password != "password" || o.ReadTimeout != 7*time.Second || o.PoolSize != 3 ||
+		o.Protocol != 2 || o.TLSConfig.ServerName != "name" {
+		t.Errorf("a node has the options %+v", o)
+	}
+}
 
 // TestNewer holds that each option is set where the version of the client library that this runs
 // with has it, and that a kind of options that lacks one is taken all the same.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Refused reports whether the error is an answer of the server: the call is not under way.
@@ -20,14 +22,20 @@ func Refused(err error) bool {
 // Unsent reports whether the call was certainly never sent.
 func Unsent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" || poolTimeout(err)
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	for _, text := range unsent {
+		if strings.Contains(err.Error(), text) {
+			return true
+		}
+	}
+	return false
 }
 
-// poolTimeout reports whether no connection of the pool became free in time. The client library
-// exports this error since version 9.9 only; its text is older.
-func poolTimeout(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "redis: connection pool timeout")
-}
+// unsent are texts of the client library, which exports some of these errors in its newer versions
+// only.
+var unsent = []string{"redis: connection pool timeout", "redis: connection pool exhausted", "redis: cluster has no nodes"}
 
 // Timeout reports whether a timeout of the connection was over.
 func Timeout(err error) bool {
@@ -35,36 +43,34 @@ func Timeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// Transient reports whether the error is one of the network, or of a server that is just starting,
-// failing over or moving slots: worth asking again. After one of the network the call may have been
-// executed.
+// Transient reports whether the call may succeed if it is sent again. After an error of the network
+// it may have been executed.
 func Transient(err error) bool {
 	if err == nil {
 		return false
 	}
+	class, _ := Sort(err)
+	return class.Again()
+}
+
+// Unknown reports whether the call may have been executed, or may still be, be it in part.
+func Unknown(err error) bool {
+	_, outcome := Sort(err)
+	return outcome == kit.Unknown
+}
+
+// Redirect returns the address of the node to which a node of a Cluster sends the client, and
+// whether that one has to be asked for what it has not taken over yet.
+func Redirect(err error) (addr string, ask, is bool) {
 	var e redis.Error
 	if !errors.As(err, &e) {
-		var ne net.Error
-		return errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-			poolTimeout(err) || strings.Contains(err.Error(), "connection") || strings.Contains(err.Error(), "reset")
+		return "", false, false
 	}
-	return hasPrefix(e, "LOADING ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "MOVED ", "ASK ", "BUSY ", "UNKILLABLE ", "NOREPLICAS ")
-}
-
-// Moved reports whether a node of a Cluster says that the key's slot is on another node, or on its
-// way there, after all that the client library has done about it. The call was not executed.
-func Moved(err error) bool {
-	var e redis.Error
-	return errors.As(err, &e) && hasPrefix(e, "MOVED ", "ASK ", "TRYAGAIN ")
-}
-
-func hasPrefix(err error, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(err.Error(), p) {
-			return true
-		}
+	f := strings.Fields(e.Error()) // MOVED SLOT ADDRESS
+	if len(f) != 3 || f[0] != "MOVED" && f[0] != "ASK" {
+		return "", false, false
 	}
-	return false
+	return f[2], f[0] == "ASK", true
 }
 
 // OtherFormat reports whether a script says that a key has another version's format.
@@ -75,13 +81,53 @@ func OtherFormat(err error) bool {
 // Explain says what a user can do about an error of any server. page is the one that lists the
 // rights.
 func Explain(err error, page string) error {
-	switch s := err.Error(); {
-	case lacksRight(s):
+	text := err.Error()
+	if e := redis.Error(nil); errors.As(err, &e) {
+		text = e.Error()
+	}
+	if strings.Contains(text, "redis: can't parse") || strings.Contains(text, "redis: invalid reply") {
+		return fmt.Errorf("what answers there does not speak the protocol of Redis: %w", err)
+	}
+	if lacksRight(text) {
 		return fmt.Errorf("the server's user lacks a right (%s lists those that suffice): %w", page, err)
-	case strings.HasPrefix(s, "OOM "):
-		return fmt.Errorf("the server's memory is full (maxmemory), so it takes no new requests; those that stand are kept: %w", err)
-	case strings.HasPrefix(s, "WRONGPASS") || strings.HasPrefix(s, "NOAUTH"):
-		return fmt.Errorf("the server does not accept the user or the password: %w", err)
+	}
+	for _, a := range advice {
+		if strings.HasPrefix(text, a.begins) {
+			return fmt.Errorf("%s: %w", strings.ReplaceAll(a.says, "PAGE", page), err)
+		}
+	}
+	return err
+}
+
+// advice says what errors of a server mean to its user.
+var advice = []struct{ begins, says string }{
+	{"OOM ", "the server's memory is full (maxmemory), so it takes no new requests; those that stand are kept"},
+	{"WRONGPASS ", "the server does not accept the user or the password"},
+	{"NOAUTH ", "the server does not accept the user or the password"},
+	{"MISCONF ", "the server takes no writes until it can save its data; its log says why it cannot"},
+	{"NOREPLICAS ", "the server takes no writes until it has the replicas that min-replicas-to-write asks for"},
+	{"READONLY ", "this server is a replica, or was just replaced: give the address of the master, or use redis+sentinel or redis+cluster"},
+	{"MOVED ", contradict},
+	{"ASK ", contradict},
+	{"ERR unknown command", needs},
+	{"ERR unsupported command", needs},
+	{"ERR Error compiling script", needs},
+	{"ERR Unexpected engine", needs},
+	{"ERR No such master", "the sentinels do not know a master of that name"},
+	{"redis: nil", "the sentinels do not know a master of that name"},
+}
+
+// contradict is what a client sees of nodes that send it to and fro.
+const contradict = "the nodes do not agree where the key is; a user without the right +asking sees that while a slot moves (PAGE)"
+
+// needs is what a server, and a proxy before it, has to be.
+const needs = "dlock needs Redis or Valkey, 7 or newer, that runs its scripts, and no proxy before it that leaves out commands"
+
+// Closed says what it may mean that the first connection was closed without an answer.
+func Closed(err error) error {
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("the connection was closed without an answer; "+
+			"a proxy that does not pass on what dlock sends does that, such as twemproxy: give the address of the server: %w", err)
 	}
 	return err
 }
@@ -89,7 +135,8 @@ func Explain(err error, page string) error {
 // lacksRight reports whether the server says that its user may not run a command, or not what a
 // script runs.
 func lacksRight(text string) bool {
-	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script")
+	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script") ||
+		strings.HasPrefix(text, "ERR The user executing the script")
 }
 
 // Late returns err with a text that says so if the server did not answer in time.

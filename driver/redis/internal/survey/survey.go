@@ -4,7 +4,9 @@ package survey
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,9 +16,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Doer runs commands: a client of one server, or of a Cluster.
+// Doer runs commands: a client of one server.
 type Doer interface {
 	Do(ctx context.Context, args ...any) *redis.Cmd
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
 // Needs are what a driver does with a server.
@@ -25,12 +28,15 @@ type Needs struct {
 	Keys      string  // the pattern of its keys, as ACL has it: ~dlock:*
 	Channels  string  // that of its channels: &dlock:*
 	Commands  [][]any // each harmless, so that what it answers does not matter, but for a refusal
-	Subscribe error   // what a subscription was answered
+	Subscribe string  // a channel to subscribe to; empty: none
 }
 
-// Rights tries each command and says which of them the user may not run, or not on that key or
-// channel.
-func Rights(ctx context.Context, rdb Doer, n Needs) (driver.Finding, error) {
+// refusedCommand finds the command that a user may not run.
+var refusedCommand = regexp.MustCompile(`run the '([^']+)' command`)
+
+// Rights tries each command on each server, and says which of them the user may not run, or not on
+// that key or channel.
+func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error) {
 	f := driver.Finding{About: "rights", Found: "the user may run what the driver does"}
 	var missing []string
 	add := func(text string) {
@@ -39,28 +45,41 @@ func Rights(ctx context.Context, rdb Doer, n Needs) (driver.Finding, error) {
 		}
 	}
 	note := func(command string, err error) {
-		switch text := fmt.Sprint(err); {
-		case err == nil || !strings.HasPrefix(text, "NOPERM"):
+		var said redis.Error
+		if !errors.As(err, &said) || !strings.HasPrefix(said.Error(), "NOPERM") {
+			return
+		}
+		text := said.Error()
+		switch refused := refusedCommand.FindStringSubmatch(text); {
 		case strings.Contains(text, "channel") && strings.Contains(text, "access"):
 			add(n.Channels)
 		case strings.Contains(text, "key") && strings.Contains(text, "access"):
 			add(n.Keys)
+		case refused != nil: // perhaps another one, with which every connection begins
+			add("+" + strings.ToLower(refused[1]))
 		default:
 			add("+" + command)
 		}
 	}
-	for _, c := range n.Commands {
-		err := rdb.Do(ctx, c...).Err()
-		if ctx.Err() != nil {
-			return f, err
+	for _, rdb := range servers {
+		for _, c := range n.Commands {
+			err := rdb.Do(ctx, c...).Err()
+			if ctx.Err() != nil {
+				return f, err
+			}
+			name := strings.ToLower(fmt.Sprint(c[0]))
+			if name == "cluster" {
+				name += "|" + strings.ToLower(fmt.Sprint(c[1]))
+			}
+			note(name, err)
 		}
-		name := strings.ToLower(fmt.Sprint(c[0]))
-		if name == "cluster" {
-			name += "|" + strings.ToLower(fmt.Sprint(c[1]))
+		if n.Subscribe != "" {
+			sub := rdb.Subscribe(ctx, n.Subscribe)
+			_, err := sub.Receive(ctx)
+			sub.Close()
+			note("subscribe", err)
 		}
-		note(name, err)
 	}
-	note("subscribe", n.Subscribe)
 	if len(missing) > 0 {
 		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
 		f.Advice = "give them to the user by ACL SETUSER; " + n.Page + " has the whole line"

@@ -5,16 +5,21 @@
 --
 -- Returns one of
 --   {1}      granted, also if the same request stands there already
---   {0, ms}  held by another one, for so long
+--   {0, ms, id, client and label, ms}
+--            held by another one, for so long; and how long ago that one was granted
 --   {-1}     refused for ever: it was released or broken
 --   {-2, s}  refused: the server has been up for so short a time
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-1} end
 local h = read()
-if h and h.id ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1])} end
+if h and h.id ~= ARGV[1] then return {0, left(h), h.id, h.rest, int(math.max(0, now() - h.since))} end
 if h and h.flag == 'b' then return {-1} end
 if not h and tonumber(ARGV[4]) > 0 then
   local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
   if up < tonumber(ARGV[4]) then return {-2, up} end
 end
-write({id = ARGV[1], flag = '-', ttl = ARGV[2], since = h and h.since or int(now()), rest = ARGV[3]}, 'PX', int(kept(ARGV[2])))
+if h then
+  extend(h, ARGV[2])
+  return {1}
+end
+write({id = ARGV[1], flag = '-', ttl = ARGV[2], since = int(now()), rest = ARGV[3]}, 'PX', int(kept(ARGV[2])))
 return {1}

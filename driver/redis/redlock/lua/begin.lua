@@ -2,9 +2,13 @@
 --
 -- KEYS[1]  the holder, a string that expires with it:
 --          !1 ID flag ttl(ms) since(ms) client label
---          It begins with the format. The flag is "b" if the hold was broken, else "-". since is when
---          it was granted.
+--          It begins with the format. The flag is "b" if the hold was broken, else "-". since is
+--          when it was granted.
 -- KEYS[2]  the tombstone of an ID: while it is there, that ID creates nothing
+-- KEYS[3]  the fixed requests that joined the holder, a string that expires with the last of them:
+--          !1 HOLDER end(ms) ID until(ms) ID until(ms) …
+--          HOLDER is the ID of the holder, and end is when that expires by itself. The key of the
+--          holder expires with the last of all.
 
 -- The format of what dlock keeps for Redlock. It changes with the parts of the holder, with their
 -- meaning, and with the rules by which scripts change them. In every format the holder begins with
@@ -41,3 +45,65 @@ end
 local function kept(ttl) return math.ceil((ttl + 3) * 100 / 99) end
 
 local function int(x) return string.format('%.0f', x) end
+
+-- readKept returns what joined the holder and is not over: when the holder is over by itself, and
+-- when each ID is; nil if nothing did. What is there of an earlier holder counts for nothing.
+local function readKept(h)
+  local text = h and redis.call('GET', KEYS[3])
+  if not text then return nil end
+  local format, holder, stop, rest = string.match(text, '^(!%d+) (%x+) (%d+)(.*)$')
+  if format ~= FORMAT or holder ~= h.id then return nil end
+  local k, t = {stop = tonumber(stop), ids = {}}, now()
+  for id, ms in string.gmatch(rest, ' (%x+) (%d+)') do
+    if tonumber(ms) > t then k.ids[id] = tonumber(ms) end
+  end
+  return k
+end
+
+-- last returns which of those is over last, and when; nil if there is none.
+local function last(k)
+  local id, ms
+  for i, m in pairs(k.ids) do
+    if not ms or m > ms then id, ms = i, m end
+  end
+  return id, ms
+end
+
+-- writeKept stores what joined the holder, and has both keys expire with the last of all. Time goes
+-- on while a script runs: if all of them are over by now, the holder goes.
+local function writeKept(h, k)
+  local parts, t = {FORMAT, h.id, int(k.stop)}, now()
+  for id, ms in pairs(k.ids) do
+    parts[#parts + 1] = id
+    parts[#parts + 1] = int(ms)
+  end
+  local _, ms = last(k)
+  if ms then
+    redis.call('SET', KEYS[3], table.concat(parts, ' '), 'PX', int(math.max(1, ms - t)))
+  else
+    redis.call('DEL', KEYS[3])
+  end
+  return redis.call('PEXPIRE', KEYS[1], int(math.max(k.stop, ms or 0) - t))
+end
+
+-- left returns for how long (ms) the holder stands. One that has lost its time, as by PERSIST or
+-- RESTORE, gets a TTL, or the time of what joined it.
+local function left(h)
+  local ms = redis.call('PTTL', KEYS[1])
+  if ms >= 0 then return ms end
+  local k = readKept(h)
+  if k then
+    writeKept(h, k)
+    return math.max(0, redis.call('PTTL', KEYS[1]))
+  end
+  redis.call('PEXPIRE', KEYS[1], int(kept(h.ttl)))
+  return tonumber(h.ttl)
+end
+
+-- extend begins the time of the holder again, and cuts short nothing that joined it.
+local function extend(h, ttl)
+  local k = readKept(h)
+  if not k then return redis.call('PEXPIRE', KEYS[1], int(kept(ttl))) end
+  k.stop = now() + kept(ttl)
+  return writeKept(h, k)
+end

@@ -1,14 +1,22 @@
--- ARGV[1]  id
+-- ARGV[1]  id, of the holder or of what joined it: elsewhere that may have taken the holder's place
 -- ARGV[2]  1: by force, else 0
+-- ARGV[3]  what stands before a client's ID in the name of its channel
 --
--- Returns 1 if it was there, else 0.
+-- Returns 1 if it was there, else 0. A user without the right to publish breaks all the same: the
+-- holder finds it with its next renewal.
 local h = read()
-if not h or h.id ~= ARGV[1] then return 0 end
+local k = readKept(h)
+if not h or h.id ~= ARGV[1] and not (k and k.ids[ARGV[1]]) then return 0 end
+redis.pcall('PUBLISH', ARGV[3] .. string.match(h.rest, '^%x+'), h.id)
 if ARGV[2] == '1' then
   redis.call('SET', KEYS[2], 'broken', 'PX', h.ttl)
-  redis.call('DEL', KEYS[1])
+  redis.call('DEL', KEYS[1], KEYS[3])
 else
   h.flag = 'b'
   write(h, 'KEEPTTL')
+  if k then -- what joined it ends with it
+    k.ids = {}
+    writeKept(h, k)
+  end
 end
 return 1

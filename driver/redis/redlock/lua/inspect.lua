@@ -1,5 +1,14 @@
 -- Returns {} if nobody holds, else {id, flag, ttl (ms), client and label, ms that are left to the
--- hold, ms since it was granted}. Numbers that may be large are text.
+-- hold, ms since it was granted}, and behind that, for each fixed request that joined the holder,
+-- its id and the ms that are left to it. Numbers that may be large are text.
 local h = read()
 if not h then return {} end
-return {h.id, h.flag, h.ttl, h.rest, math.min(redis.call('PTTL', KEYS[1]), tonumber(h.ttl)), int(math.max(0, now() - h.since))}
+local ms, k = left(h), readKept(h)
+if not k then ms = math.min(ms, tonumber(h.ttl)) end
+local t = now()
+local reply = {h.id, h.flag, h.ttl, h.rest, ms, int(math.max(0, t - h.since))}
+for id, stop in pairs(k and k.ids or {}) do
+  reply[#reply + 1] = id
+  reply[#reply + 1] = math.max(0, stop - t)
+end
+return reply

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -19,6 +20,9 @@ func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), l
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, &kit.NotSent{Err: err}
+	}
+	if s.conn.isClosed() {
+		return none, zk.ErrClosing
 	}
 	if !s.begin() {
 		return none, &kit.NotSent{Err: ErrEnded}
@@ -59,6 +63,12 @@ func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), l
 func run[T any](s *Session, f func(*zk.Conn) (T, error)) (T, error) {
 	v, err := f(s.conn.library)
 	s.calls.Done()
+	if errors.Is(err, zk.ErrConnectionClosed) && s.conn.isClosed() {
+		err = zk.ErrClosing
+	}
+	if err = named(err); err != nil && kindOf(err).then == elsewhere {
+		s.conn.hangUp(time.Now()) // the library goes on to the next server
+	}
 	if errors.Is(err, zk.ErrSessionExpired) {
 		s.listener.End()
 		err = ErrEnded
@@ -105,13 +115,13 @@ func (s *Session) Create(ctx context.Context, path string, data []byte, flags in
 		} else {
 			_, err = c.Create(path, data, flags, acl)
 		}
-		return err
+		return denied(&zk.CreateRequest{Path: path}, err)
 	}, nil)
 }
 
 // Delete deletes a node that has the version; -1: any.
 func (s *Session) Delete(ctx context.Context, path string, version int32) error {
-	return s.simple(ctx, func(c *zk.Conn) error { return c.Delete(path, version) }, nil)
+	return s.simple(ctx, func(c *zk.Conn) error { return denied(&zk.DeleteRequest{Path: path}, c.Delete(path, version)) }, nil)
 }
 
 // Stat returns the state of a node, or zk.ErrNoNode.
@@ -121,7 +131,7 @@ func (s *Session) Stat(ctx context.Context, path string) (*zk.Stat, error) {
 		if err == nil && !there {
 			err = zk.ErrNoNode
 		}
-		return stat, err
+		return stat, cannotRead(path, err)
 	}, nil)
 }
 
@@ -136,7 +146,7 @@ type reply struct {
 func (s *Session) Get(ctx context.Context, path string) ([]byte, *zk.Stat, error) {
 	r, err := call(ctx, s, func(c *zk.Conn) (r reply, err error) {
 		r.data, r.stat, err = c.Get(path)
-		return r, err
+		return r, cannotRead(path, err)
 	}, nil)
 	return r.data, r.stat, err
 }
@@ -160,7 +170,7 @@ func (s *Session) AwaitChildren(path string) ([]string, *zk.Stat, error) {
 func children(path string) func(*zk.Conn) (reply, error) {
 	return func(c *zk.Conn) (r reply, err error) {
 		r.children, r.stat, err = c.Children(path)
-		return r, err
+		return r, cannotRead(path, err)
 	}
 }
 
@@ -168,9 +178,18 @@ func children(path string) func(*zk.Conn) (reply, error) {
 // [Listener]. If Watch returns before the server answers, late is given what it answers.
 func (s *Session) Watch(ctx context.Context, path string, late func(error)) error {
 	return s.simple(ctx, func(c *zk.Conn) error {
-		_, _, _, err := c.GetW(path) // its channel drops events when nobody reads it
-		return err
+		_, _, err := c.Get(path + watchMark)
+		return cannotRead(path, err)
 	}, late)
+}
+
+// GetWatch is Get, and asks for the next event of the node, which comes to the [Listener].
+func (s *Session) GetWatch(ctx context.Context, path string) ([]byte, *zk.Stat, error) {
+	r, err := call(ctx, s, func(c *zk.Conn) (r reply, err error) {
+		r.data, r.stat, err = c.Get(path + watchMark)
+		return r, err
+	}, nil)
+	return r.data, r.stat, err
 }
 
 // Multi executes the operations as one transaction, and returns the result of each. If Multi
@@ -181,6 +200,14 @@ func (s *Session) Multi(ctx context.Context, late func([]zk.MultiResponse, error
 
 func multi(c *zk.Conn, ops []any) ([]zk.MultiResponse, error) {
 	res, err := c.Multi(ops...)
+	for i := range res {
+		if i < len(ops) {
+			res[i].Error = denied(ops[i], named(res[i].Error))
+		}
+		if errors.Is(err, zk.ErrNoAuth) && errors.Is(res[i].Error, zk.ErrNoAuth) {
+			err = res[i].Error
+		}
+	}
 	if err == nil && len(res) != len(ops) {
 		err = ErrAnswer
 	}

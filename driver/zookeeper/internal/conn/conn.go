@@ -4,13 +4,16 @@
 //
 //   - The library does not tell the session timeout that the server gave, nor when the server was
 //     last heard. A [Conn] reads both from the packets ([Conn.State], [Conn.KnownAlive]).
-//   - It drops events that nobody takes from its channel, and sets its watches again after a
-//     reconnect in a way that races with itself. A Conn delivers each event by a callback, and ends
-//     all of the driver's watches when a connection breaks, so the library has none left to set.
+//   - It drops events that are not taken from its channel in time, and sets its watches again after
+//     a reconnect in a way that races with itself. A Conn delivers each event by a callback, keeps
+//     the driver's watches from the library, and ends all of them when a connection breaks.
 //   - It takes a silent server for a live one for as long as a session lasts. [Session.Check] hangs
 //     up on it.
 //   - Its calls take no context, and race with its Close. Those of a [Session] return when their
 //     context ends, and [Session.Close] waits for them.
+//   - It has no names for some of the servers' errors ([Error] has), ends a connection on which an
+//     answer is too large for it, and knows nothing of many reads in one packet
+//     ([Session.ListMany]).
 //   - It pauses for a second between two rounds over the servers, and goes on with a new session
 //     when one expires. A Conn that is the driver's own does neither.
 package conn
@@ -47,6 +50,8 @@ type Config struct {
 	// Owned says that the connection is the driver's alone. It ends with its session, says nothing
 	// to a log, and tries the next server without the library's pause.
 	Owned bool
+	// MaxPacket is how many bytes are read in one piece, at most; 0: 64 MiB.
+	MaxPacket int
 	// Lag is how late the leader may hear of the session, at most. Of a connection that is not
 	// Owned it is taken from the session's timeout.
 	Lag time.Duration
@@ -61,6 +66,9 @@ type Conn struct {
 	owned   bool
 	fault   *Fault
 	ready   chan struct{} // has a token in it after each event that gave a session
+	events  <-chan zk.Event
+
+	maxPacket int // what is larger is not read
 
 	mu      sync.Mutex
 	socket  *socket // the network connection now; nil: none
@@ -80,17 +88,21 @@ type Conn struct {
 	greeted    time.Time   // when the connection was made on which the server greeted
 
 	// for endWatches
-	root    string              // the driver's watches are on paths that begin with it; "": none
 	asked   map[int32]string    // the paths of the watches that are asked for, by their calls
-	watched map[string]struct{} // the paths of the watches that the library has
+	watched map[string]struct{} // the paths of the watches that stand
+
+	reads map[int32]struct{} // the calls under way that are translated, see multiread.go
 }
 
 // newConn returns a connection without the library's.
 func newConn(cfg Config) *Conn {
 	c := &Conn{
 		dialer: cfg.Dial, event: cfg.Event, owned: cfg.Owned, lag: cfg.Lag, fault: cfg.Fault,
-		ready: make(chan struct{}, 1),
-		asked: map[int32]string{}, watched: map[string]struct{}{},
+		ready: make(chan struct{}, 1), maxPacket: maxPacket,
+		asked: map[int32]string{}, watched: map[string]struct{}{}, reads: map[int32]struct{}{},
+	}
+	if cfg.MaxPacket > 0 {
+		c.maxPacket = min(cfg.MaxPacket, maxPacket)
 	}
 	if c.dialer == nil {
 		c.dialer = net.DialTimeout
@@ -117,12 +129,28 @@ func Open(cfg Config) (*Conn, error) {
 		zk.WithDialer(c.dial)(library)
 		zk.WithEventCallback(c.tell)(library)
 	}
-	library, _, err := zk.Connect(cfg.Servers, cfg.Timeout, set)
+	library, events, err := zk.Connect(cfg.Servers, cfg.Timeout, set)
 	if err != nil {
 		return nil, err
 	}
-	c.library = library
+	c.library, c.events = library, events
 	return c, nil
+}
+
+// isClosed reports whether its owner closed a connection that is not the driver's. The library says
+// so by its channel of events alone.
+func (c *Conn) isClosed() bool {
+	for !c.owned {
+		select {
+		case _, open := <-c.events:
+			if !open {
+				return true
+			}
+		default:
+			return false
+		}
+	}
+	return false
 }
 
 // Library returns the library's connection, for calls in whichever session it has.
@@ -289,6 +317,7 @@ func (c *Conn) greet(timeout time.Duration, id int64, made time.Time) {
 	}
 	c.id, c.timeout, c.heard = id, timeout, time.Now()
 	c.unanswered, c.signs, c.greeted, c.answered = nil, nil, made, c.heard
+	clear(c.reads)
 	c.fault.set(nil)
 	if !c.owned {
 		c.lag = min(timeout/4, usualLag) // nobody tells the servers' tick

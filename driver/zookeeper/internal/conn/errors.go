@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -40,31 +39,34 @@ func ungreeted(err error) error {
 	return ErrNoGreeting
 }
 
-// refusals are the answers by which a server refuses. After any other error the outcome is unknown.
-var refusals = []error{
-	zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
-	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrInvalidPath, ErrAnswer,
-}
-
-// Refused reports whether err says that the server did nothing.
-func Refused(err error) bool {
-	if err == nil {
-		return false
-	}
-	return kit.WasNotSent(err) || matches(err, refusals) ||
-		// an answer that the library does not know: a quota, a throttle
-		strings.HasPrefix(err.Error(), "unknown error: ")
-}
-
 // finals are the errors that decide a call whatever the connection does.
 var finals = []error{
 	ErrEnded, zk.ErrSessionExpired, context.Canceled, context.DeadlineExceeded,
-	driver.ErrClosed, driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrUpgrade, driver.ErrConflict, driver.ErrUnsupported,
+	driver.ErrClosed, driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrUpgrade, driver.ErrConflict, driver.ErrUnsupported, driver.ErrInvalid,
 }
 
-// Disconnected reports whether err is that of the network connection: the same call may succeed on
-// the next one, and whether it was executed on this one is unknown.
-func Disconnected(err error) bool { return err != nil && !Refused(err) && !matches(err, finals) }
+// Refused reports whether err says that the server did nothing of the call.
+func Refused(err error) bool {
+	return err != nil && (kit.WasNotSent(err) || kindOf(err).did == nothing)
+}
+
+// Unknown reports whether err leaves open if the call was executed.
+func Unknown(err error) bool { return err != nil && !Refused(err) && !matches(err, finals) }
+
+// Disconnected reports whether err leaves that open and the same call may succeed soon, on this
+// network connection or the next.
+func Disconnected(err error) bool { return Unknown(err) && kindOf(err).again() }
+
+// Later reports whether the server did nothing of the call for a reason that passes: a waiter sends
+// it again.
+func Later(err error) bool {
+	return err != nil && !kit.WasNotSent(err) && kindOf(err).did == nothing && kindOf(err).again()
+}
+
+// Answered reports whether err is an answer that the same call would get again.
+func Answered(err error) bool {
+	return err != nil && !kit.WasNotSent(err) && kindOf(err).did == nothing && !kindOf(err).again()
+}
 
 func matches(err error, any []error) bool {
 	return slices.ContainsFunc(any, func(e error) bool { return errors.Is(err, e) })

@@ -21,7 +21,7 @@ func TestStalled(t *testing.T) {
 			t.Error("a server that was asked nothing is dead")
 		}
 		for range 100 {
-			c.sent(nil)
+			c.sent()
 		}
 		for range 50 { // one call takes a second, the last waits for almost a minute
 			time.Sleep(time.Second)
@@ -59,7 +59,7 @@ func TestSignsOfLife(t *testing.T) {
 		known(greeted) // the leader was asked for that
 		time.Sleep(10 * time.Second)
 		ping := time.Now()
-		c.sent(nil)
+		c.sent()
 		time.Sleep(2 * lag)
 		known(greeted) // nobody knows whether it arrived
 		c.received(happened(zk.EventNodeDeleted, "/x"))
@@ -70,14 +70,14 @@ func TestSignsOfLife(t *testing.T) {
 		known(ping) // and not the time of the answer
 		time.Sleep(10 * time.Second)
 		next := time.Now()
-		c.sent(nil)
+		c.sent()
 		c.received(replied(1, 0))
 		time.Sleep(lag - time.Millisecond)
 		known(ping) // the follower may not have passed it on
 		time.Sleep(time.Millisecond)
 		known(next)
 		for range 10_000 {
-			c.sent(nil)
+			c.sent()
 			time.Sleep(time.Millisecond)
 			c.received(replied(1, 0))
 			if old := time.Since(c.KnownAlive(time.Now().Add(-lag))); old < lag || old > lag+lag/signsPerLag+2*time.Millisecond && time.Since(next) > 3*lag {
@@ -88,7 +88,7 @@ func TestSignsOfLife(t *testing.T) {
 			t.Errorf("%d signs and %d packets are remembered", len(c.signs), len(c.unanswered))
 		}
 		back := time.Now()
-		c.sent(nil)
+		c.sent()
 		c.greet(40*time.Second, 1, back) // a new connection
 		known(back)
 	})

@@ -15,7 +15,6 @@ type Listener struct {
 	Event func(zk.Event)  // called for every event, in order; it must not block
 	End   func()          // called when a call finds the session expired; it calls [Session.End]
 	Stop  <-chan struct{} // when it is closed all calls return driver.ErrClosed
-	Root  string          // all paths that are watched begin with it
 }
 
 // Session is one session on a [Conn]. Its calls are in call.go. ID, Timeout and Lag are set by
@@ -46,7 +45,7 @@ func NewSession(l Listener) *Session {
 }
 
 // Begin waits until the connection has a session, and makes that the session's. It returns
-// [ErrNoServer] when ctx ends.
+// [ErrNoServer] when ctx ends, and zk.ErrClosing if the connection was closed.
 func (s *Session) Begin(ctx context.Context, c *Conn) error {
 	const glance = 100 * time.Millisecond
 	s.conn = c
@@ -61,6 +60,9 @@ func (s *Session) Begin(ctx context.Context, c *Conn) error {
 			return ErrNoServer
 		}
 		t.Stop()
+		if c.isClosed() {
+			return zk.ErrClosing
+		}
 	}
 	return nil
 }
@@ -74,7 +76,7 @@ func (c *Conn) give(s *Session) bool {
 		return false
 	}
 	s.ID, s.Timeout, s.Lag = c.id, c.timeout, c.lag
-	c.listen, c.root = s.listener.Event, s.listener.Root
+	c.listen = s.listener.Event
 	return true
 }
 

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 )
 
 // socket is a network connection whose packets are read on their way.
@@ -33,15 +30,20 @@ func newSocket(c *Conn, tcp net.Conn) *socket {
 
 // Write is net.Conn's. The library writes whole packets, the greeting first.
 func (s *socket) Write(p []byte) (int, error) {
-	if s.greeted.Load() {
-		s.conn.sent(p)
+	if !s.greeted.Load() {
+		return s.Conn.Write(p)
 	}
-	return s.Conn.Write(p)
+	q := s.conn.translateWatch(s.conn.translateCall(p))
+	s.conn.sent()
+	n, err := s.Conn.Write(q)
+	if err == nil {
+		n = len(p)
+	}
+	return min(n, len(p)), err
 }
 
-// Read is net.Conn's. It gives the library whole packets only, and an event for each watch before
-// the error by which the connection ends. So the library has no watches left to set again on the
-// next connection, which it does in a way that races with itself.
+// Read is net.Conn's. It gives the library whole packets only, and an event for each of the
+// driver's watches before the error by which the connection ends.
 func (s *socket) Read(p []byte) (int, error) {
 	if len(s.ready) == 0 && s.err == nil {
 		s.ready, s.err = s.packet()
@@ -61,8 +63,12 @@ func (s *socket) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// maxPacket is more than a server sends.
-const maxPacket = 64 << 20
+const (
+	// maxPacket is how much is read in one piece, at most: nothing bounds what a server sends.
+	maxPacket = 64 << 20
+	// maxSkipped is more than a server can send.
+	maxSkipped = 1 << 30
+)
 
 // greetingLen is how much of the server's greeting matters: its length, the version, the timeout
 // and the session's ID.
@@ -75,8 +81,11 @@ func (s *socket) packet() ([]byte, error) {
 		return nil, err
 	}
 	n := int(binary.BigEndian.Uint32(head[:]))
-	if n > maxPacket {
+	switch {
+	case n > maxSkipped, n > maxPacket && !s.greeted.Load():
 		return nil, fmt.Errorf("a packet of %d bytes: that is not ZooKeeper", n)
+	case n > s.conn.maxPacket && s.greeted.Load():
+		return s.skip(n)
 	}
 	if cap(s.buf) < 4+n {
 		s.buf = make([]byte, 4+n)
@@ -88,13 +97,31 @@ func (s *socket) packet() ([]byte, error) {
 	}
 	if s.greeted.Load() {
 		s.conn.received(p)
-		return p, nil
+		return s.conn.translateAnswer(p), nil
 	}
 	if len(p) >= greetingLen {
 		timeout, id := parseGreeting(p)
 		s.conn.greet(timeout, id, s.made)
 	}
 	s.greeted.Store(true)
+	return p, nil
+}
+
+// skip reads a packet of n bytes that is too large to be kept, and returns one that gives its call
+// the error [tooLarge]. The library would end the connection, and the next one would fare no
+// better.
+func (s *socket) skip(n int) ([]byte, error) {
+	p := make([]byte, bodyAt)
+	if _, err := io.ReadFull(s.in, p[4:]); err != nil {
+		return nil, err
+	}
+	if _, err := io.CopyN(io.Discard, s.in, int64(n-(bodyAt-4))); err != nil {
+		return nil, err
+	}
+	binary.BigEndian.PutUint32(p, bodyAt-4)
+	code := int32(codeTooLarge)
+	binary.BigEndian.PutUint32(p[errorAt:], uint32(code))
+	s.conn.received(p)
 	return p, nil
 }
 
@@ -118,17 +145,11 @@ const (
 
 func int32At(p []byte, at int) int32 { return int32(binary.BigEndian.Uint32(p[at:])) }
 
-// sent records a packet that is sent.
-func (c *Conn) sent(p []byte) {
+// sent records that a packet is sent.
+func (c *Conn) sent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unanswered = append(c.unanswered, time.Now())
-	if len(p) <= pathAt || int32At(p, opAt) != opGetData || p[len(p)-1] == 0 || c.root == "" {
-		return
-	}
-	if at := string(p[pathAt : len(p)-1]); strings.HasPrefix(at, c.root) {
-		c.asked[int32At(p, numberAt)] = at
-	}
 }
 
 // received records a packet from the server: an answer, or an event. The server answers in order.
@@ -144,42 +165,4 @@ func (c *Conn) received(p []byte) {
 	c.answered = c.heard
 	c.recordSign(sign{c.unanswered[0], c.heard})
 	c.unanswered = c.unanswered[1:]
-}
-
-// recordWatch keeps an exact account of the driver's watches that the library has. One begins with
-// the answer to its call, and ends with an event.
-func (c *Conn) recordWatch(p []byte, answer bool) {
-	if answer {
-		call := int32At(p, numberAt)
-		at, ours := c.asked[call]
-		delete(c.asked, call)
-		if ours && int32At(p, errorAt) == 0 {
-			c.watched[at] = struct{}{}
-		}
-	} else if len(p) >= eventAt {
-		t := zk.EventType(int32At(p, typeAt))
-		if t == zk.EventNodeDataChanged || t == zk.EventNodeDeleted {
-			delete(c.watched, string(p[eventAt:]))
-		}
-	}
-}
-
-// endWatches returns the events that tell the library that the driver's watches are over.
-func (c *Conn) endWatches() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var p []byte
-	for at := range c.watched {
-		p = binary.BigEndian.AppendUint32(p, uint32(4+8+4+4+4+4+len(at)))
-		p = binary.BigEndian.AppendUint32(p, ^uint32(0)) // an event
-		p = binary.BigEndian.AppendUint64(p, ^uint64(0)) // no zxid
-		p = binary.BigEndian.AppendUint32(p, 0)          // no error
-		p = binary.BigEndian.AppendUint32(p, uint32(zk.EventNodeDataChanged))
-		p = binary.BigEndian.AppendUint32(p, uint32(zk.StateSyncConnected))
-		p = binary.BigEndian.AppendUint32(p, uint32(len(at)))
-		p = append(p, at...)
-	}
-	clear(c.watched)
-	clear(c.asked)
-	return p
 }

@@ -28,6 +28,9 @@ func read(number int32, at string, watch byte) []byte {
 	return packet(number, opGetData, int32(len(at)), []byte(at), watch)
 }
 
+// watch is a read as the library sends it for the driver, which is to watch.
+func watch(number int32, at string) []byte { return read(number, at+watchMark, 0) }
+
 // replied is an answer to a call.
 func replied(number int32, err int32) []byte { return packet(number, 0, int32(1), err) }
 
@@ -41,7 +44,7 @@ func happened(t zk.EventType, at string) []byte {
 // would be taken for the greeting.
 func TestWatchesEndWithTheConnection(t *testing.T) {
 	greeting := append([]byte{0, 0, 0, 16}, make([]byte, 16)...)
-	const root, at = "/root/locks/", "/root/locks/a/path"
+	const at = "/base/locks/a/path"
 	for what, test := range map[string]struct {
 		greeted bool
 		calls   [][]byte // what the library says
@@ -50,19 +53,18 @@ func TestWatchesEndWithTheConnection(t *testing.T) {
 	}{
 		"not greeted":        {},
 		"nothing watched":    {greeted: true},
-		"watched":            {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0)}, true},
-		"no answer":          {true, [][]byte{read(1, at, 1)}, nil, false},
-		"no node":            {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, -101)}, false},
+		"watched":            {true, [][]byte{watch(1, at)}, [][]byte{replied(1, 0)}, true},
+		"no answer":          {true, [][]byte{watch(1, at)}, nil, false},
+		"no node":            {true, [][]byte{watch(1, at)}, [][]byte{replied(1, -101)}, false},
 		"read":               {true, [][]byte{read(1, at, 0)}, [][]byte{replied(1, 0)}, false},
-		"the user's":         {true, [][]byte{read(1, "/his/a/path", 1)}, [][]byte{replied(1, 0)}, false},
-		"over":               {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at)}, false},
-		"changed":            {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDataChanged, at)}, false},
-		"watched again":      {true, [][]byte{read(1, at, 1), read(2, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at), replied(2, 0)}, true},
-		"an event elsewhere": {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at+"s")}, true},
+		"the user's":         {true, [][]byte{read(1, at, 1)}, [][]byte{replied(1, 0)}, false},
+		"over":               {true, [][]byte{watch(1, at)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at)}, false},
+		"changed":            {true, [][]byte{watch(1, at)}, [][]byte{replied(1, 0), happened(zk.EventNodeDataChanged, at)}, false},
+		"watched again":      {true, [][]byte{watch(1, at), watch(2, at)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at), replied(2, 0)}, true},
+		"an event elsewhere": {true, [][]byte{watch(1, at)}, [][]byte{replied(1, 0), happened(zk.EventNodeDeleted, at+"s")}, true},
 	} {
 		ours, server := net.Pipe()
 		c := newConn(Config{Dial: func(string, string, time.Duration) (net.Conn, error) { return ours, nil }})
-		c.root = root
 		tcp, err := c.dial("", "", time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +73,16 @@ func TestWatchesEndWithTheConnection(t *testing.T) {
 			if test.greeted {
 				server.Write(greeting)
 			}
-			io.CopyN(io.Discard, server, int64(len(slices.Concat(test.calls...))))
+			for _, call := range test.calls {
+				// watchMark is gone, the server is asked to watch
+				got, want := make([]byte, len(call)), call
+				if i := bytes.Index(call, []byte(watchMark)); i > 0 {
+					want = read(int32At(call, numberAt), string(call[pathAt:i]), 1)
+				}
+				if io.ReadFull(server, got[:len(want)]); !bytes.Equal(got[:len(want)], want) {
+					t.Errorf("%s: the server gets %q, want %q", what, got[:len(want)], want)
+				}
+			}
 			for _, p := range test.answers {
 				server.Write(p)
 			}

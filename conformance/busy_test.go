@@ -1,0 +1,74 @@
+package conformance_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/memory"
+)
+
+// lateClock is memory behind a network. It reads the clock after the replies to these calls.
+type lateClock struct {
+	*memory.Backend
+	network                        time.Duration
+	grants, again, waits, renewals bool
+
+	granted *sync.Map // the requests that were
+}
+
+func (l lateClock) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := l.Backend.Acquire(ctx, r)
+	time.Sleep(l.network)
+	_, again := l.granted.LoadOrStore(r.ID, true)
+	if again && l.again || !again && (l.grants && !r.Wait || l.waits && r.Wait) {
+		g.SentAt = time.Now()
+	}
+	return g, err
+}
+
+func (l lateClock) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
+	res := l.Backend.Renew(ctx, rs)
+	time.Sleep(l.network)
+	for i := range res {
+		if l.renewals {
+			res[i].SentAt = time.Now()
+		}
+	}
+	return res
+}
+
+// A harness that gives no power lets no driver pass that counts from its replies: neither one of a
+// service behind a network, nor one whose service is in the process.
+func TestProofBeforeNeedsNoPower(t *testing.T) {
+	laws := conformance.Laws()
+	law := laws[slices.IndexFunc(laws, func(l conformance.Law) bool { return l.Name == "proof-before" })]
+	for _, network := range []time.Duration{0, 100 * time.Microsecond} {
+		for _, c := range []struct {
+			counts lateClock
+			want   string
+		}{
+			{lateClock{}, ""},
+			{lateClock{grants: true}, "what a grant promises"},
+			{lateClock{again: true}, "what a grant sent again promises"},
+			{lateClock{renewals: true}, "what a renewal promises"},
+			{lateClock{waits: true}, "what a grant after a wait promises"},
+		} {
+			space := new(memory.Space)
+			h := conformance.Harness{Open: func(t conformance.T) driver.Backend {
+				b := c.counts
+				b.Backend, b.network, b.granted = inMemory(t, space), network, new(sync.Map)
+				return b
+			}}
+			skipped, err := law.Try(t.Context(), h)
+			if skipped != "" || c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%+v behind a network of %s: skipped %q, %v; want %q", c.counts, network, skipped, err, c.want)
+			}
+		}
+	}
+}

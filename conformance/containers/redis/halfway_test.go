@@ -1,0 +1,200 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis"
+)
+
+// everyKeyEnds fails the test if a key of the server stands for ever.
+func everyKeyEnds(t *testing.T, k *CLI, when string) {
+	t.Helper()
+	keys, err := k.Keys(k.Ctx, "dlock:*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if d := k.PTTL(k.Ctx, key).Val(); d == -1 {
+			t.Errorf("%s: %s stands for ever: %q", when, key, k.ZRange(k.Ctx, key, 0, -1).Val())
+		}
+	}
+}
+
+// TestRedisRefusedHalfWay takes away each right that a script needs. Who may not do all of it
+// leaves nothing: neither a hold nor a key that stands for ever.
+func TestRedisRefusedHalfWay(t *testing.T) {
+	for _, kind := range []service.Kind{Redis, Valkey} {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := service.StartOwn(t, kind)
+			k := CLIOf(t, s)
+			all := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
+			rights := ACL(t, page)
+			for _, missing := range []string{"+time", "+zrange", "+zadd", "+zrem", "+zlexcount", "+pexpire", "+publish"} {
+				k.Must(words("ACL SETUSER app reset on >canary", append(rights, "-"+missing[1:]))...)
+				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: "app", Password: "canary"}), netfault.NewProxy(), redis.Options{})
+				permit := func(name string, mode driver.Mode) driver.Request {
+					r := steps.Asked(all, name, time.Minute)
+					r.Mode = mode
+					if mode == driver.Shared {
+						r.Limit = 3
+					}
+					return r
+				}
+				refused := 0
+				for _, c := range []struct {
+					what  string
+					mode  driver.Mode
+					setUp func(name string) (holds int)
+				}{
+					{"new", driver.Exclusive, func(string) int { return 0 }},
+					{"used", driver.Exclusive, func(name string) int {
+						r := permit(name, driver.Exclusive)
+						steps.Acquired(t, all, r)
+						steps.Released(t, all, r)
+						return 0
+					}},
+					{"semaphore", driver.Shared, func(name string) int {
+						steps.Acquired(t, all, permit(name, driver.Shared))
+						return 1
+					}},
+					{"held", driver.Exclusive, func(name string) int {
+						steps.Acquired(t, all, permit(name, driver.Exclusive))
+						return 1
+					}},
+					{"expired", driver.Exclusive, func(name string) int {
+						r := permit(name, driver.Exclusive)
+						r.TTL = 50 * time.Millisecond
+						steps.Acquired(t, all, r)
+						await.That(t, "it has expired", func() bool {
+							return k.ZLexCount(k.Ctx, redisKey(name), "[e", fmt.Sprintf("(e%016d", time.Now().UnixMicro())).Val() == 1
+						})
+						return 0
+					}},
+				} {
+					name := missing[1:] + "/" + c.what
+					holds := c.setUp(name)
+					r := permit(name, c.mode)
+					_, err := b.Acquire(t.Context(), r)
+					when := fmt.Sprintf("without %s, a name that is %s", missing, c.what)
+					switch {
+					case err == nil:
+						if err = b.Release(t.Context(), r); err != nil {
+							continue // it may do the one and not the other
+						}
+					case !errors.Is(err, driver.ErrHeld):
+						refused++
+						if !strings.Contains(err.Error(), page) || !strings.Contains(err.Error(), "'"+missing[1:]+"'") {
+							t.Errorf("%s: %v", when, err)
+						}
+					}
+					await.Within(t, soon, when+": nothing of it stands", func() bool { return len(steps.Queue(t, all, name).Arrivals) == holds })
+				}
+				if refused == 0 && missing != "+publish" {
+					t.Errorf("nothing was refused without %s", missing)
+				}
+				everyKeyEnds(t, k, "without "+missing)
+				b.Close()
+			}
+			// granted by the master, and then not even replicas may be waited for
+			k.Must(words("ACL SETUSER app reset on >canary", rights)...)
+			b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: "app", Password: "canary"}), netfault.NewProxy(), redis.Options{WaitReplicas: 1})
+			for _, wait := range []bool{false, true} {
+				r := steps.Request(fmt.Sprint("wait/", wait))
+				r.Wait = wait
+				if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "'wait'") {
+					t.Errorf("without +wait: %v", err)
+				}
+				await.Within(t, soon, "nothing of it stands", func() bool { return steps.Queue(t, all, r.Name).Len() == 0 })
+			}
+		})
+	}
+}
+
+// TestRedisKeysGetTheirTimeBack: a key that has lost its time gets it back from whatever touches
+// the name, and not too short for all that stands there.
+func TestRedisKeysGetTheirTimeBack(t *testing.T) {
+	t.Parallel()
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	const keep = 10 * time.Minute
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{KeepTokens: keep})
+	for _, lose := range []struct {
+		what string
+		do   func(key string)
+	}{
+		{"PERSIST", func(key string) { k.Must("PERSIST", key) }},
+		{"RESTORE", func(key string) {
+			dump := k.Dump(k.Ctx, key).Val()
+			k.Must("RESTORE", key, 0, dump, "REPLACE")
+		}},
+	} {
+		for _, c := range []struct {
+			what  string
+			left  time.Duration // at least, of what else stands there
+			touch func(name string, held driver.Request)
+		}{
+			{"a renewal", time.Minute, func(_ string, held driver.Request) {
+				if err := steps.Renewed(b, held); err != nil {
+					t.Error(err)
+				}
+			}},
+			{"a release", 0, func(_ string, held driver.Request) { steps.Released(t, b, held) }},
+			{"a release with a tombstone", 0, func(_ string, held driver.Request) {
+				held.Uncertain = true
+				steps.Released(t, b, held)
+			}},
+			{"Inspect", time.Minute, func(name string, _ driver.Request) { steps.Queue(t, b, name) }},
+			{"List", time.Minute, func(string, driver.Request) {
+				if _, err := b.(driver.Lister).List(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}},
+			{"one that is refused", time.Minute, func(name string, held driver.Request) {
+				steps.Refused(t, b, steps.Asked(b, name, time.Minute), time.Now().Add(time.Second))
+			}},
+			{"one that waits for a moment", time.Minute, func(name string, held driver.Request) {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				_, _ = b.Acquire(ctx, steps.Waiting(b, name, time.Second))
+			}},
+		} {
+			for _, more := range []bool{false, true} { // beside a long hold
+				name := fmt.Sprint(lose.what, "/", c.what, "/", more)
+				held, long := steps.Asked(b, name, time.Minute), steps.Asked(b, name, time.Hour)
+				want := c.left
+				if more {
+					held.Mode, long.Mode, want = driver.Shared, driver.Shared, time.Hour
+					steps.Acquired(t, b, long)
+				}
+				steps.Acquired(t, b, held)
+				lose.do(redisKey(name))
+				c.touch(name, held)
+				d := k.PTTL(k.Ctx, redisKey(name)).Val()
+				if d < want+keep-10*time.Second || d > want+keep+2*time.Minute {
+					t.Errorf("%s, then %s, beside another %t: the key stands for %s; want about %s", lose.what, c.what, more, d, want+keep)
+				}
+			}
+		}
+		// only the last token is left
+		name := lose.what + "/used"
+		held := steps.Asked(b, name, time.Minute)
+		steps.Acquired(t, b, held)
+		steps.Released(t, b, held)
+		lose.do(redisKey(name))
+		steps.Acquired(t, b, steps.Asked(b, name, time.Minute))
+		everyKeyEnds(t, k, lose.what+", then one that is granted")
+	}
+}

@@ -1,0 +1,95 @@
+package etcd
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// A notice tells a client that holds of it were broken, long before its next renewal finds that
+// out. It is a key that the transaction of a break puts beside what it breaks, under the same
+// lease, with the IDs of the requests in it:
+//
+//	<root>/<prefix of the holder>%broken-<backend of the holder>-<lease>
+//
+// Nothing that begins so is a name, in which each % is escaped, and no name's range has it. A
+// client watches the range of its own notices while it has leases: one watch, however many locks
+// it holds, of which it hears nothing unless one is broken.
+//
+// A notice that is lost (its watch ended, or its stream's member lags) is read when the watch is
+// there again; and the next renewal finds the key missing. One that comes twice, or late, names a
+// request that is over, and changes nothing.
+//
+// The holder's prefix may be shorter than the breaking client's, whose rights may end there. Then
+// no notice is put.
+
+// newBackendID returns the backend's part of its keys: random, with the length of the prefix behind
+// it, by which others find where its notices go.
+func newBackendID(prefix string) string {
+	id := driver.NewID().String()[:16]
+	if prefix != "" {
+		id += "." + strconv.Itoa(len(prefix))
+	}
+	return id
+}
+
+func noticesUnder(base, id string) string { return base + "%broken-" + id + "-" }
+
+// noticesOf returns what the notices to the backend begin with that put a key; "": there may be no
+// right to put them.
+func (b *Backend) noticesOf(key string) string {
+	root, slash := strings.IndexByte(key, '/'), strings.LastIndexByte(key, '/')
+	id, _, _ := strings.Cut(key[slash+1:], "-")
+	if len(id) < 2 {
+		return ""
+	}
+	_, digits, found := strings.Cut(id[1:], ".")
+	length, err := strconv.Atoi(digits)
+	if found && (err != nil || length < 0 || root+1+length > slash) {
+		return ""
+	}
+	base := key[:root+1+length]
+	if !strings.HasPrefix(base, b.base) {
+		return ""
+	}
+	return noticesUnder(base, id[1:])
+}
+
+// awaitNotices watches the client's notices, unless it does. b.mu is held.
+func (b *Backend) awaitNotices() {
+	if b.notices.watchID == 0 && !b.life.Over() {
+		b.watcher.watch(b.notices)
+	}
+}
+
+// endNotices ends the watch of a client that has had no lease for a while. b.mu is held.
+func (b *Backend) endNotices(now time.Time, leases bool) {
+	if leases {
+		b.notices.idleSince = now
+	} else if b.notices.watchID != 0 && now.Sub(b.notices.idleSince) > linger {
+		b.watcher.cancel(b.notices)
+	}
+}
+
+// heed acts on notices. b.mu is held.
+func (b *Backend) heed(kv *mvccpb.KeyValue) {
+	for text := range strings.FieldsSeq(string(kv.Value)) {
+		var id driver.ID
+		if id.UnmarshalText([]byte(text)) != nil {
+			continue
+		}
+		rq := b.requests[id]
+		if rq == nil {
+			continue
+		}
+		if rq.until.IsZero() && b.lost != nil { // its grant is under way to the caller
+			go b.lost(id)
+		}
+		rq.broken = true
+		b.vanished(rq)
+	}
+}

@@ -1,0 +1,3 @@
+-- Runs a script for one name.
+
+return attempt(KEYS, ARGV)

@@ -1,0 +1,139 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
+	"github.com/dlock-go/dlock/internal/background"
+)
+
+// silenceMax is how long a subscription may be silent before the master is asked whether it lives,
+// and then again before it is made again.
+const silenceMax = 10 * time.Second
+
+// channels returns what stands before a client's ID in the name of the channel on which the masters
+// say which of its requests were broken.
+func (b *Backend) channels() string { return b.space.Channels() + "redlock:" }
+
+// listenFor subscribes to the channel of the client on all masters, once. mu is held.
+func (b *Backend) listenFor(client driver.ID) {
+	if b.notify == nil || b.listens {
+		return
+	}
+	b.listens = true
+	for i := range b.masters {
+		b.life.Go(func() {
+			loop := background.Loop{Min: 50 * time.Millisecond, Max: 30 * time.Second}
+			loop.Run(b.life.Context(), func(ctx context.Context) background.Step {
+				if b.listen(ctx, i, b.channels()+client.String()) {
+					return background.Next
+				}
+				return background.Failed
+			})
+		})
+	}
+}
+
+// listen acts on what a master says on the channel, until the connection is lost or the master
+// refuses it. It reports whether the subscription stood.
+func (b *Backend) listen(ctx context.Context, i int, channel string) (stood bool) {
+	sub := b.masters[i].rdb.Subscribe(ctx) // not connected yet
+	defer sub.Close()
+	defer context.AfterFunc(ctx, func() { sub.Close() })()
+	if sub.Subscribe(ctx, channel) != nil {
+		return false
+	}
+	for asked := false; ; {
+		m, err := sub.ReceiveTimeout(ctx, silenceMax)
+		var ne net.Error
+		switch {
+		case err == nil:
+			asked = false
+		case errors.As(err, &ne) && ne.Timeout() && !asked && ctx.Err() == nil:
+			if sub.Subscribe(ctx, channel) != nil { // it is answered each time
+				return stood
+			}
+			asked = true
+			continue
+		default:
+			return stood
+		}
+		switch m := m.(type) {
+		case *redis.Message:
+			var id driver.ID
+			if id.UnmarshalText([]byte(m.Payload)) == nil {
+				b.brokenAt(i, id)
+			}
+		case *redis.Subscription:
+			if !stood { // what was said before did not arrive
+				stood = true
+				b.life.Go(func() { b.look(i) })
+			}
+		}
+	}
+}
+
+// brokenAt records that a request was broken on a master. When no majority can be left that has it,
+// it is lost.
+func (b *Backend) brokenAt(i int, id driver.ID) {
+	b.mu.Lock()
+	q, lost := b.requests[id], false
+	if q != nil && !q.ended && !slices.Contains(q.brokenAt, i) {
+		q.brokenAt = append(q.brokenAt, i)
+		lost = b.lostNow(q)
+	}
+	notify := b.notify
+	b.mu.Unlock()
+	if lost {
+		notify(id)
+	}
+}
+
+// lostNow reports, once, that a request was broken and that no majority can be left that has it: a
+// master counts if it granted it, or may have, and did not say that it was broken. mu is held.
+func (b *Backend) lostNow(q *request) bool {
+	if q.reported || q.ended || len(q.brokenAt) == 0 {
+		return false
+	}
+	left := 0
+	for i, v := range q.votes {
+		if (v == granted || v == unknown || v == sent) && !slices.Contains(q.brokenAt, i) {
+			left++
+		}
+	}
+	q.reported = left < b.majority
+	return q.reported
+}
+
+// look asks a master for the requests that it granted.
+func (b *Backend) look(i int) {
+	var qs []*request
+	b.mu.Lock()
+	for _, q := range b.requests {
+		if q.votes[i] == granted && !q.r.Join() {
+			qs = append(qs, q)
+		}
+	}
+	b.mu.Unlock()
+	for some := range slices.Chunk(qs, renewMax) {
+		calls := make([]*script.Call, len(some))
+		for k, q := range some {
+			calls[k] = b.call(inspectScript, q.r.Name, "-")
+		}
+		ctx, cancel := context.WithTimeout(b.life.Context(), b.o.NodeTimeout)
+		script.Exec(ctx, b.masters[i].rdb, calls)
+		cancel()
+		for k, q := range some {
+			if es, err := parseHolder(q.r.Name, calls[k]); err == nil && (es == nil || es[0].ID != q.r.ID || es[0].Broken) {
+				b.brokenAt(i, q.r.ID)
+			}
+		}
+	}
+}

@@ -1,4 +1,0 @@
-CREATE PROCEDURE IF NOT EXISTS dlock_version()
-SQL SECURITY INVOKER
-COMMENT 'Returns the number of the last migration, which is this one'
-SELECT 19
