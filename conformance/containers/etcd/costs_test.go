@@ -213,7 +213,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 		if err := held.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		held = <-got
+		held = await.From(t, got)
 	}
 	sent := map[string]int64{}
 	for i, b := range sides {
@@ -241,7 +241,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 		}
 	}()
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 	close(got)
 	for i := range cs {
 		cs[i].Close()
@@ -324,7 +324,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 		t.Errorf("%d waiters have %d connections", names*each, n)
 	}
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // etcdHolding: many leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no
@@ -370,7 +370,7 @@ func etcdHolding(t *testing.T, s *service.Server) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant

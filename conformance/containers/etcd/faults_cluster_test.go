@@ -84,7 +84,7 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := <-waits; err != nil {
+	if err := await.From(t, waits); err != nil {
 		t.Errorf("who waited: %v", err)
 	}
 }
@@ -143,7 +143,7 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 		t.Errorf("Unlock: %v", err)
 	}
 	heal()
-	if err := <-waits; err != nil {
+	if err := await.From(t, waits); err != nil {
 		t.Errorf("who waited without a majority: %v", err)
 	}
 	if err := next.Unlock(t.Context()); err != nil {

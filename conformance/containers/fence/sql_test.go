@@ -294,7 +294,7 @@ func snapshot(t *testing.T, s database) {
 	if _, err := first.ExecContext(ctx, "UPDATE counters SET n = 7 WHERE name = ?", name); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(first.Commit(), <-done); err != nil {
+	if err := errors.Join(first.Commit(), await.From(t, done)); err != nil {
 		t.Fatal(err)
 	}
 	var n int

@@ -164,7 +164,7 @@ func mysqlHandOff(t *service.Trial, s *service.Server) {
 			for range waiters {
 				pass <- struct{}{}
 			}
-			wg.Wait()
+			await.All(t, &wg)
 		})
 		own := waiters / clients
 		t.Logf("%s, %d of their waiters: %v", what, own, calls)
@@ -195,7 +195,7 @@ func queueUp(t testing.TB, b driver.Backend, probe driver.Backend, name string, 
 		})
 	}
 	await.That(t, "they wait", func() bool { return len(steps.Queue(t, probe, name).Waiters()) == n })
-	return sync.OnceFunc(func() { cancel(); wg.Wait() })
+	return sync.OnceFunc(func() { cancel(); await.All(t, &wg) })
 }
 
 // mysqlShortWaits: what a wait costs in its first second.

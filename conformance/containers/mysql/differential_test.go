@@ -18,6 +18,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
 	dlockmysql "github.com/dlock-go/dlock/driver/mysql"
@@ -559,7 +560,7 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 		for _, what := range append(slices.Clone(sqlEvents), "done together: acquire", "done together: release", "left by those who travel together") {
 			if n := seen[what]; n < 3 && !t.Failed() {
 				t.Errorf("in %d histories %q happened %d times: they do not show much", histories, what, n)

@@ -102,11 +102,11 @@ func exercise(t testing.TB, b driver.Backend, name string) {
 	})
 	await.That(t, "the next one waits", func() bool { return len(steps.Queue(t, b, name).Waiters()) == 1 })
 	steps.Released(t, b, a)
-	wg.Wait()
+	await.All(t, &wg)
 	if failed != nil {
 		t.Fatalf("Acquire of the next: %v", failed)
 	}
-	if n := <-granted; n.Token <= g.Token {
+	if n := await.From(t, granted); n.Token <= g.Token {
 		service.Strict(t).Fatalf("token %d after %d", n.Token, g.Token)
 	}
 	if err := b.Release(context.Background(), a); !errors.Is(err, driver.ErrLost) {
@@ -260,7 +260,7 @@ func mysqlOneConnection(t *service.Trial, s *service.Server) {
 	if err := theirs.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if err := mine.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -306,7 +306,7 @@ func race(t testing.TB, s *service.Server, prefix string, rounds int) {
 			})
 		}
 		close(start)
-		wg.Wait()
+		await.All(t, &wg)
 		if n := won.Load(); n > 1 {
 			service.Strict(t).Fatalf("%d of 32 hold %s", n, name)
 		} else if n == 0 {
@@ -350,7 +350,7 @@ func mysqlRacers(t *service.Trial, s *service.Server) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 		if n := turns.Load(); n != 32 {
 			t.Errorf("%d of 32 had a turn", n)
 		}
@@ -371,23 +371,26 @@ func killMySQL(t testing.TB, s *service.Server) (killed *atomic.Int64, stop func
 		for ; ctx.Err() == nil; <-time.After(time.Duration(1+rand.IntN(20))*time.Millisecond + 2*took) {
 			var ids []int64
 			start := time.Now()
-			rows, err := db.Query("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'")
+			rows, err := db.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'")
 			for err == nil && rows.Next() {
 				var id int64
 				if err = rows.Scan(&id); err == nil {
 					ids = append(ids, id)
 				}
 			}
+			if rows != nil { // there is one connection
+				rows.Close()
+			}
 			if err != nil || len(ids) == 0 {
 				continue // the test has restarted the server
 			}
-			if _, err := db.Exec(fmt.Sprint("KILL ", ids[rand.IntN(len(ids))])); err == nil {
+			if _, err := db.ExecContext(ctx, fmt.Sprint("KILL ", ids[rand.IntN(len(ids))])); err == nil {
 				killed.Add(1)
 			}
 			took = min(time.Since(start), 50*time.Millisecond)
 		}
 	})
-	return killed, sync.OnceFunc(func() { cancel(); wg.Wait() })
+	return killed, sync.OnceFunc(func() { cancel(); await.All(t, &wg) })
 }
 
 // mysqlKills: connections are killed at any moment, and nobody is told.
@@ -453,7 +456,7 @@ func mysqlLostReplies(t *service.Trial, s *service.Server) {
 	dropped := b.line.DropReply("CALL")
 	steps.Released(t, b, r)
 	await.Closed(t, "the reply to Release", dropped)
-	wg.Wait()
+	await.All(t, &wg)
 	if q := steps.Queue(t, b, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
 		t.Errorf("there is %+v", q)
 	}
@@ -664,7 +667,7 @@ func mysqlBlockedRow(t *service.Trial, s *service.Server) {
 		<-time.After(blocked - time.Since(begun))
 		at := time.Now()
 		unlock()
-		wg.Wait()
+		await.All(t, &wg)
 		q := steps.Queue(t, b, name)
 		floor := ttl - time.Since(at)
 		if what == "renew" {
@@ -699,7 +702,7 @@ func mysqlGhost(t *service.Trial, s *service.Server) {
 	await.That(t, "they wait for the row", func() bool { _, wait := transactions(t, root, "ghost"); return wait > 0 })
 	still, start := steps.MeasureStalls(), time.Now()
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 	if took, not := time.Since(start), still(); took-not > time.Second {
 		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
 	}
@@ -766,7 +769,7 @@ func mysqlDeadlocks(t *service.Trial, s *service.Server) {
 	await.That(t, "there were deadlocks", func() bool { return deadlocks(t, db) >= before+20 || theirs.Load() >= 20 })
 	steps.Further(t, done, 20)
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d deadlocks, %d of them ended a transaction of the test", deadlocks(t, db)-before, theirs.Load())
 	stop()
 }
@@ -861,7 +864,7 @@ func handedOver(t testing.TB, from, to driver.Backend, r driver.Request, meanwhi
 	await.That(t, "it waits", func() bool { return len(steps.Queue(t, from, r.Name).Waiters()) == 1 })
 	meanwhile()
 	steps.Released(t, from, first)
-	wg.Wait()
+	await.All(t, &wg)
 	return g
 }
 
@@ -1023,7 +1026,7 @@ func mysqlBells(t *service.Trial, s *service.Server) {
 			released = time.Now()
 			steps.Released(t, sides[i%len(sides)], r)
 		}
-		wg.Wait()
+		await.All(t, &wg)
 		await.That(t, what+": no bell of theirs is left", func() bool {
 			left := 0
 			for _, r := range rs {
@@ -1089,7 +1092,7 @@ func (p *travellers) all(b *poolSide, f func(b *poolSide, i int, r driver.Reques
 		rs[i] = steps.Asked(b, p.name(i), time.Minute)
 		wg.Go(func() { f(b, i, rs[i]) })
 	}
-	wg.Wait()
+	await.All(p.t, &wg)
 	return rs
 }
 
@@ -1118,7 +1121,7 @@ func (p *travellers) release(b *poolSide, rs []driver.Request) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(p.t, &wg)
 }
 
 // stand checks that these requests hold, and nothing else stands there.
@@ -1199,7 +1202,7 @@ func (p *travellers) lockedRow(s *service.Server) {
 		p.t.Errorf("beside a row that is locked %d acquires made the calls %v", together, calls)
 	}
 	unlock()
-	wg.Wait()
+	await.All(p.t, &wg)
 	p.stand(rs)
 	p.release(p.a, rs)
 }
@@ -1225,7 +1228,7 @@ func (p *travellers) twoClients() {
 			})
 		})
 	}
-	wg.Wait()
+	await.All(p.t, &wg)
 	for i, n := range holders {
 		if n > 1 {
 			service.Strict(p.t).Errorf("both hold %s", p.name(i))
@@ -1257,7 +1260,7 @@ func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 	}
 	for i := range all {
 		all[i] = steps.Asked(b, fmt.Sprint("beside/", i), 10*time.Minute)
@@ -1279,7 +1282,7 @@ func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
 			}
 		}
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d renewals", renewals)
 }
 

@@ -182,7 +182,7 @@ func mysqlCutShort(t *service.Trial, s *service.Server) {
 	var kills atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	defer func() { cancel(); wg.Wait() }()
+	defer func() { cancel(); await.All(t, &wg) }()
 	// each of a client of its own, which mostly waits for itself: few calls are killed before they
 	// have the row
 	for name := range names {
@@ -239,7 +239,7 @@ func mysqlCutShort(t *service.Trial, s *service.Server) {
 		await.Within(t, 3*time.Minute, fmt.Sprint("cut/", name, " goes on"), func() bool { return turns[name].Load() >= killed+3 })
 	}
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d kills", kills.Load())
 	if n := one[int](t, root, `SELECT COUNT(*) FROM dlock_requests r LEFT JOIN dlock_locks l USING (prefix, name)
 		WHERE NOT COALESCE(IF(place < 0, place >= -last_side, place <= last_place AND (state = 'waiting') = (place >= head)), FALSE)`); n > 0 {

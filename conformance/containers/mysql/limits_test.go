@@ -10,6 +10,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
@@ -86,11 +87,14 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 			tokens[i] = g.Token
 		})
 	}
-	for len(steps.Queue(t, b, "read").Waiters()) < readers && !t.Failed() {
-		<-time.After(50 * time.Millisecond)
-	}
+	await.That(t, "they wait", func() bool {
+		if t.Failed() {
+			t.FailNow() // one of them waits no more
+		}
+		return len(steps.Queue(t, b, "read").Waiters()) >= readers
+	})
 	steps.Released(t, b, writer)
-	wg.Wait()
+	await.All(t, &wg)
 	seen := map[driver.Token]bool{}
 	for _, token := range tokens {
 		if seen[token] = true; token == 0 {

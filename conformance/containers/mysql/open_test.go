@@ -173,7 +173,7 @@ func TestMySQLMigrateRace(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	gomysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
@@ -120,9 +121,9 @@ func useAll(t *testing.T, s *service.Server, name string) error {
 	_, listed := b.List(ctx)
 	if err := errors.Join(l.Err(), l.Renew(ctx), inspected, listed, l.Unlock(ctx)); err != nil {
 		cancel()
-		return errors.Join(err, <-waited)
+		return errors.Join(err, await.From(t, waited))
 	}
-	if err := <-waited; err != nil {
+	if err := await.From(t, waited); err != nil {
 		return err
 	}
 	p, err := c.Semaphore(name+"/permits", 2).Lock(ctx)

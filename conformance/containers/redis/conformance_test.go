@@ -291,5 +291,5 @@ func TestRedisWaitsOutlastAnOutage(t *testing.T) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }

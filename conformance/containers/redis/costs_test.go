@@ -140,7 +140,7 @@ func TestRedisRoundTrips(t *testing.T) {
 			if err := held.Unlock(t.Context()); err != nil {
 				return err
 			}
-			return <-got
+			return await.From(t, got)
 		})
 		if err := l.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -247,7 +247,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // Each hand-off is one message, which proves the hold, and an Unlock. Whoever else asks meanwhile
@@ -293,7 +293,7 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 					if err := held.Unlock(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					wg.Wait()
+					await.All(t, &wg)
 				})
 				took := time.Since(start)
 				if work.Messages != waiters {
@@ -330,7 +330,7 @@ func TestRedisTenThousandLeases(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if t.Failed() {
 		return
 	}
@@ -363,7 +363,7 @@ func TestRedisTenThousandLeases(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // redisChannel is the channel of a client.

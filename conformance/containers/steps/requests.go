@@ -191,7 +191,7 @@ func HoldMany(t testing.TB, c *dlock.Client, n int) []*dlock.Lease {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if t.Failed() {
 		t.FailNow()
 	}

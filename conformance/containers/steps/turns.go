@@ -55,7 +55,7 @@ func turnsOf(t testing.TB, failed func(string, ...any), prefix string, n int, pr
 			}
 		})
 	}
-	end := sync.OnceFunc(func() { cancel(); wg.Wait() })
+	end := sync.OnceFunc(func() { cancel(); await.All(t, &wg) })
 	stop = func() {
 		t.Helper()
 		end()
@@ -152,7 +152,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	stop()
 	return down, failures
 }
