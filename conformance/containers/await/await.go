@@ -65,19 +65,19 @@ func Closed(t T, what string, c <-chan struct{}) {
 // work is for how long a test waits for the goroutines that it has started, whose calls have no
 // bounds of their own, or long ones: for longer than any of them works, and for less than the tests
 // of a package have.
-func work() time.Duration {
+var work = func() time.Duration {
 	if os.Getenv("DLOCK_TEST_LONG") != "" {
 		return 40 * time.Minute
 	}
 	return 6 * time.Minute
-}
+}()
 
 // From returns what comes from a channel. It is for what one of the test's goroutines sends, or
 // closes, when it has done what it is for. If nothing comes for long the test fails, and says where
 // the goroutines stand.
 func From[V any](t T, c <-chan V) V {
 	t.Helper()
-	d := work()
+	d := work
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -98,7 +98,7 @@ func All(t T, wg *sync.WaitGroup) {
 		wg.Wait()
 		close(ended)
 	}()
-	d := work()
+	d := work
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -102,7 +102,7 @@ func mysqlConfig(text string) (dsn, error) {
 	c.Passwd, _ = u.User.Password()
 	c.Timeout = 15 * time.Second
 	c.ReadTimeout = statementTime + 10*time.Second // of those that have no context
-	c.Logger = &mysql.NopLogger{} // it would report every connection that ends
+	c.Logger = &mysql.NopLogger{}                  // it would report every connection that ends
 	return dsn{c}, nil
 }
 
