@@ -153,6 +153,9 @@ func Running(d time.Duration) {
 	}
 }
 
+// Context is a context for a call of a test that may wait for others for as long as they work.
+func Context(t testing.TB) context.Context { return Bounded(t, work) }
+
 // Bounded is a context for the calls of a test.
 func Bounded(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)

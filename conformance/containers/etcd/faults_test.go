@@ -300,12 +300,12 @@ func etcdOrphan(t *testing.T, s *service.Server) {
 		b := etcdSideOf(t, s)
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
 		// its lease is that of the orphan too
-		kept, err := c.Mutex(name + "/kept").Lock(t.Context())
+		kept, err := c.Mutex(name + "/kept").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		sent := b.rpcs.record()
-		l, err := c.Mutex(name).Lock(t.Context())
+		l, err := c.Mutex(name).Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -765,7 +765,7 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 	const ttl = 6 * time.Second
 	side := etcdSideOf(t, s)
 	c := steps.ClientOf(t, side, dlock.TTL(ttl))
-	l, err := c.Mutex(name + "/lease").Lock(t.Context())
+	l, err := c.Mutex(name + "/lease").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -986,12 +986,12 @@ func etcdHangs(t *testing.T, s *service.Server) {
 	const ttl = 2 * etcdTTL // so that it is not over while calls hang
 	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
-		held, err := c.Mutex("hangs/held").Lock(t.Context())
+		held, err := c.Mutex("hangs/held").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		probe := etcdSideOf(t, s)
-		other, err := steps.ClientOf(t, probe).Mutex("hangs/waits").Lock(t.Context())
+		other, err := steps.ClientOf(t, probe).Mutex("hangs/waits").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1083,7 +1083,7 @@ func slowReplies(t *service.Trial, s *service.Server, name string) {
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
 	steps.Queue(t, b, name) // it is connected
 	b.proxy.Delay(netfault.ToClient, late)
-	l, err := c.Mutex(name).Lock(t.Context())
+	l, err := c.Mutex(name).Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

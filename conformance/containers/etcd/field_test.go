@@ -242,7 +242,7 @@ func etcdSilence(t *testing.T, s *service.Server) {
 		steps.Acquired(t, other, ahead)
 		waits := make(chan error, 1)
 		go func() {
-			_, err := c.Mutex(name("waits")).Lock(t.Context())
+			_, err := c.Mutex(name("waits")).Lock(await.Context(t))
 			waits <- err
 		}()
 		await.That(t, "one waits", func() bool { return steps.Queue(t, other, name("waits")).Len() == 2 })
@@ -255,7 +255,7 @@ func etcdSilence(t *testing.T, s *service.Server) {
 		tp.kill()
 		back := time.AfterFunc(outage, func() { tp.set(false, false) })
 		steps.Released(t, other, ahead)
-		_, errNew := c.Mutex(name("new")).Lock(t.Context())
+		_, errNew := c.Mutex(name("new")).Lock(await.Context(t))
 		tookNew := time.Since(start)
 		errWaits := await.From(t, waits)
 		tookWaits := time.Since(start)

@@ -251,7 +251,7 @@ func etcdFormatRights(t *testing.T, _ *service.Server) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Mutex("a").Lock(t.Context())
+	l, err := c.Mutex("a").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

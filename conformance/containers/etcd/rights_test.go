@@ -299,7 +299,7 @@ func TestEtcdSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Mutex("secret").Lock(t.Context())
+	l, err := c.Mutex("secret").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestEtcdTokens(t *testing.T) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	held, err := clients[0].Mutex("tokens").Lock(t.Context())
+	held, err := clients[0].Mutex("tokens").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -363,7 +363,7 @@ func claim(t *testing.T, s database) {
 	defer c.Close()
 	hold := func() *dlock.Lease {
 		t.Helper()
-		l, err := c.Mutex(fmt.Sprint("claim", time.Now().UnixNano())).Lock(t.Context())
+		l, err := c.Mutex(fmt.Sprint("claim", time.Now().UnixNano())).Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}

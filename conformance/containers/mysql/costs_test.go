@@ -66,7 +66,7 @@ func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 		const rounds = 50
 		m := c.Mutex("trips/" + x.what)
 		once := func() {
-			l, err := m.Lock(t.Context())
+			l, err := m.Lock(await.Context(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 		if n > 2*rounds+more() {
 			t.Errorf("%s: Lock and Unlock made %d round trips in %d rounds; want %d", x.what, n, rounds, 2*rounds)
 		}
-		held, err := m.Lock(t.Context())
+		held, err := m.Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}

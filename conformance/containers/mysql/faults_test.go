@@ -228,18 +228,18 @@ func mysqlOneConnection(t *service.Trial, s *service.Server) {
 	b.db.SetMaxOpenConns(1)
 	const ttl = 10 * time.Second
 	c, other := steps.ClientOf(t, b, dlock.TTL(ttl)), steps.ClientOf(t, sideOf(t, s), dlock.TTL(ttl))
-	mine, err := c.Mutex("one/mine").Lock(t.Context())
+	mine, err := c.Mutex("one/mine").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := other.Mutex("one/theirs").Lock(t.Context())
+	theirs, err := other.Mutex("one/theirs").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			l, err := c.Mutex("one/theirs").Lock(t.Context())
+			l, err := c.Mutex("one/theirs").Lock(await.Context(t))
 			if err != nil {
 				t.Errorf("Lock: %v", err)
 				return
@@ -822,7 +822,7 @@ func mysqlStoppedClient(t *service.Trial, s *service.Server) {
 // mysqlFrozenServer: the server stands still.
 func mysqlFrozenServer(t testing.TB, s *service.Server) {
 	c, b := steps.ClientOf(t, sideOf(t, s), dlock.TTL(5*time.Second)), sideOf(t, s)
-	l, err := c.Mutex("frozen/held").Lock(t.Context())
+	l, err := c.Mutex("frozen/held").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

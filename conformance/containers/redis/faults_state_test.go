@@ -154,7 +154,7 @@ func TestRedisDeletedKeys(t *testing.T) {
 			c = other
 		}
 		wg.Go(func() {
-			l, err := c.Mutex(name).Lock(t.Context())
+			l, err := c.Mutex(name).Lock(await.Context(t))
 			if err != nil {
 				t.Errorf("Lock: %v", err)
 				return
@@ -343,13 +343,13 @@ func TestRedisMessageOfAnotherStay(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder, _ := proxied(t, s)
 	c, _ := proxied(t, s)
-	held, err := holder.Mutex("stay").Lock(t.Context())
+	held, err := holder.Mutex("stay").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan *dlock.Lease, 1)
 	go func() {
-		l, err := c.Mutex("stay").Lock(t.Context())
+		l, err := c.Mutex("stay").Lock(await.Context(t))
 		if err != nil {
 			t.Error(err)
 		}

@@ -521,7 +521,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 			c = other
 		}
 		wg.Go(func() {
-			l, err := c.Mutex("a").Lock(t.Context())
+			l, err := c.Mutex("a").Lock(await.Context(t))
 			if err != nil {
 				t.Errorf("a wait did not outlast the restart: %v", err)
 				return

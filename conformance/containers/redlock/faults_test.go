@@ -592,7 +592,7 @@ func lossInTime(t *testing.T, f fleet) {
 	var l *dlock.Lease
 	await.That(t, "the masters grant it", func() (granted bool) {
 		var err error
-		l, err = c.Mutex("loss").Lock(t.Context())
+		l, err = c.Mutex("loss").Lock(await.Context(t))
 		return err == nil
 	})
 	ctx := l.Context(t.Context())
@@ -616,7 +616,7 @@ func lossInTime(t *testing.T, f fleet) {
 		t.Errorf("TryLock without a majority: %v", err)
 	}
 	wake()
-	next, err := other.Mutex("loss").Lock(t.Context())
+	next, err := other.Mutex("loss").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

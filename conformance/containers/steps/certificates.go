@@ -56,7 +56,7 @@ func CertificatesAreReplaced(t *testing.T, known *service.Authority, open func(u
 		t.Fatal(err)
 	}
 	defer c.Close()
-	held, err := c.Mutex("certificates/held").Lock(t.Context())
+	held, err := c.Mutex("certificates/held").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestZooKeeperLateJoins(t *testing.T) {
 	}
 	t.Logf("%d of %d joins came too late", lost, rounds*abreast)
 
-	over, err := a.Mutex("fixed", dlock.FixedLease(time.Second)).Lock(t.Context())
+	over, err := a.Mutex("fixed", dlock.FixedLease(time.Second)).Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func (c *crowd) gather(t *testing.T, z zkTree, holder *zkClient, all []string) {
 		switch name[len(name)-1] {
 		case '1':
 			steps.MustLock(t, holder.Mutex(name))
-			c.wg.Go(func() { c.Mutex(name).Lock(t.Context()) })
+			c.wg.Go(func() { c.Mutex(name).Lock(await.Context(t)) })
 			return
 		case '0':
 			l := steps.MustLock(t, c.Mutex(name))
