@@ -195,7 +195,7 @@ func queueUp(t testing.TB, b driver.Backend, probe driver.Backend, name string, 
 		})
 	}
 	await.That(t, "they wait", func() bool { return len(steps.Queue(t, probe, name).Waiters()) == n })
-	return sync.OnceFunc(func() { cancel(); await.All(t, &wg) })
+	return func() { cancel(); await.All(t, &wg) }
 }
 
 // mysqlShortWaits: what a wait costs in its first second.

@@ -390,7 +390,7 @@ func killMySQL(t testing.TB, s *service.Server) (killed *atomic.Int64, stop func
 			took = min(time.Since(start), 50*time.Millisecond)
 		}
 	})
-	return killed, sync.OnceFunc(func() { cancel(); await.All(t, &wg) })
+	return killed, func() { cancel(); await.All(t, &wg) }
 }
 
 // mysqlKills: connections are killed at any moment, and nobody is told.

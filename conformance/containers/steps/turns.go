@@ -55,7 +55,7 @@ func turnsOf(t testing.TB, failed func(string, ...any), prefix string, n int, pr
 			}
 		})
 	}
-	end := sync.OnceFunc(func() { cancel(); await.All(t, &wg) })
+	end := func() { cancel(); await.All(t, &wg) }
 	stop = func() {
 		t.Helper()
 		end()
