@@ -137,9 +137,9 @@ func startGroup(cmd *exec.Cmd, lease *dlock.Lease, renewed <-chan struct{}) (*gr
 	return g, nil
 }
 
-// whileProved starts the command. This takes a moment, and if this process is stopped in it the guard
-// stops the command before it is started: then the start does not return before the guard
-// hears that the lock is proved, or lost.
+// whileProved starts the command. This takes a moment. If this process is stopped in it, the guard
+// stops the command before it is started: then the start does not return before the guard hears
+// that the lock is proved, or lost.
 func (g *group) whileProved(lease *dlock.Lease, renewed <-chan struct{}, start func() error) error {
 	started, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -270,7 +270,8 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 					t.Fatal(err)
 				}
 				var wg sync.WaitGroup
-				t.Cleanup(func() { await.All(t, &wg) }) // after a failure; the test's context has ended by then
+				// after a failure; the test's context has ended by then
+				t.Cleanup(func() { await.All(t, &wg) })
 				for i := range waiters {
 					m := all[i%clients].Mutex(name)
 					wg.Go(func() {
