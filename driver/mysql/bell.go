@@ -164,7 +164,7 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 			return nil, err
 		}
 		// what somebody left open is not to stay so for as long as there are bells
-		_, err = query(within, conn, "ROLLBACK AND NO CHAIN NO RELEASE")
+		_, err = conn.ExecContext(within, "ROLLBACK AND NO CHAIN NO RELEASE")
 	}
 	if err == nil {
 		_, err = query(within, conn, stmt)
@@ -175,16 +175,6 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 		return nil, err
 	}
 	return conn, nil
-}
-
-// answerBell returns whose bell is why the queue of a name is looked at now; zero: nobody's.
-func (b *Backend) answerBell(name string) (rung driver.ID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.bells.name == name {
-		rung, b.bells.rung = b.bells.rung, driver.ID{}
-	}
-	return rung
 }
 
 // answeredBell records who a look found ahead that was sent because that bell had rung. g is nil if
@@ -202,10 +192,9 @@ func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver
 	}
 }
 
-// heardOf records who is ahead of a request of the group: one of another client that holds alone,
-// or will; zero: that is not known. From then on the client listens, and hangs bells of its
-// own for those behind. b.mu is held.
-func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
+// hear records which request is ahead of one of the group: one of another client; zero: that is not
+// known. From then on the client listens, and hangs bells of its own for those behind. b.mu is held.
+func (b *Backend) hear(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
 	m.ahead = ahead
 	x := &b.bells
 	if ahead != (driver.ID{}) && !g.State.others {
@@ -221,6 +210,9 @@ func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead drive
 		x.listen = b.life.Go(b.listener)
 	}
 }
+
+// listens reports whether there is a bell to listen to for a request that waits here.
+func (q *queue) listens(m *request) bool { return m.ahead != driver.ID{} && m.ahead != q.deaf }
 
 // restFromBells makes the client listen to nothing for a while. b.mu is held.
 func (b *Backend) restFromBells() {
@@ -274,7 +266,7 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 // although whoever it is of has gone, is not to be relied upon. b.mu is held.
 func (b *Backend) heard(id driver.ID, name string, a answer) {
 	g := b.waiters.Group(name)
-	row, err := a.sets.single(2)
+	row, err := a.single(2)
 	stands := g != nil && slices.ContainsFunc(g.All(), func(w *kit.Waiter[*request]) bool { return w.Request.ahead == id })
 	switch {
 	case err == nil && row[0] == "1" && !stands: // nobody waits behind it any more
@@ -289,6 +281,7 @@ func (b *Backend) heard(id driver.ID, name string, a answer) {
 			}
 		}
 		b.bells.rung, b.bells.name = id, name
+		g.State.next = time.Now()
 		b.sooner.Set()
 	}
 }

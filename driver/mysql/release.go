@@ -2,8 +2,6 @@ package mysql
 
 import (
 	"context"
-	"strconv"
-	"time"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
@@ -22,49 +20,87 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		before = m.Releasing(r.Uncertain)
 	}
 	b.mu.Unlock()
-	c := b.newRelease(r, r.Uncertain || before.Uncertain)
-	if err := b.send(ctx, b.life.Closed(), r.Name, true, c); err != nil {
-		return explain(err)
-	}
-	n, err := b.released(m, c)
-	switch {
-	case err != nil:
+	t, found := b.newTask(true), false
+	err := t.run(ctx, b.life.Closed(), func() (err error) {
+		found, err = b.release(t, r, r.Uncertain || before.Uncertain, m == nil || before.Granted())
 		return err
-	case n == 1, n == 0 && before.RemovedBefore(int(c.doubt.Load())):
+	})
+	if err != nil {
+		return err
+	}
+	b.released(m)
+	if found || !(m != nil && m.broken) && before.RemovedBefore(t.copies) {
 		return nil
 	}
 	return driver.ErrLost
 }
 
-// newRelease returns the call that releases a request, and leaves a tombstone for its TTL if that
-// is asked for.
-func (b *Backend) newRelease(r driver.Request, tombstone bool) *call {
-	ttl := time.Duration(0)
-	if tombstone {
-		ttl = r.TTL
+// release removes a request, grants what follows from that, and leaves a tombstone if that is asked
+// for. It reports whether the request was there, and lived. granted says that it is better looked
+// for among those that hold.
+func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (found bool, err error) {
+	defer b.pollName(r.Name)
+	exclusive := r.Mode == driver.Exclusive && !r.Join()
+	if exclusive && granted && !tombstone {
+		if b.give(t, r) {
+			return true, nil
+		}
+		a, err := t.send(b.passOf(r.Name, fill(living, ":id", hexID(r.ID))))
+		if err != nil || a.affected > 0 {
+			return true, err
+		}
+	} else {
+		a, err := t.send(b.about(leaveAlive, &r))
+		if found = a.affected > 0; err != nil {
+			return found, err
+		}
 	}
-	c := newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.window())
-	if !tombstone && !r.Join() {
-		c.simple = simpleRelease(b.prefix, r)
+	var p position
+	if !found || exclusive {
+		if p, err = b.look(t, &r, true); err != nil {
+			return found, err
+		}
+		if p.ended(&r) { // so that a copy of the release does not take itself for the first
+			b.ended(r.ID)
+		}
+		if p.kind == "request" || p.kind == "join" { // it has expired, or is broken
+			_, err = t.send(fill(leave, ":ids", hexID(r.ID)))
+		}
 	}
-	return c
+	if err == nil && tombstone {
+		if _, err = t.send(b.about(fill(entomb, ":ended", "0", ":lasts", micros(r.TTL)), &r)); err == nil {
+			_, err = t.send(b.about(fill(raise, ":level", "2"), &r))
+		}
+	}
+	if err != nil || exclusive && !tombstone && p.others < 2 && p.holder != r.ID {
+		return found, err
+	}
+	_, held, err := b.advance(t, r.Name, r.ID)
+	return found || held, err
 }
 
-// released records the answer to a release: 1 the request was there, 0 it was not, -1 it was ended
-// by an operator. m is nil if the request is not in the record.
-func (b *Backend) released(m *request, c *call) (int, error) {
-	row, err := c.sets.single(3)
-	if err != nil {
-		return 0, err
+// ended reports whether a request was broken when it was looked at.
+func (p *position) ended(r *driver.Request) bool {
+	return p.holder == r.ID && p.broken || p.rowBroken
+}
+
+// ended records that a request was ended by an operator.
+func (b *Backend) ended(id driver.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m, is := b.requests.Find(id); is {
+		m.broken = true
 	}
-	b.receive(c, row[2])
+}
+
+// released records that a request is released. m is nil if it is not in the record.
+func (b *Backend) released(m *request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m != nil {
 		b.remove(m)
-		b.advance(m.Name, row[1])
 	}
-	return strconv.Atoi(row[0])
+	b.sweepSoon()
 }
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. b.mu
@@ -87,12 +123,12 @@ func (b *Backend) giveUp(m *request) {
 // releaseAgain releases a request that was given up.
 func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	b.mu.Lock()
-	r := m.Request.Request // a Release of it may come meanwhile
+	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted() // a Release of it may come meanwhile
 	b.mu.Unlock()
-	c := b.newRelease(r, r.Uncertain)
-	if err := b.send(ctx, b.life.Closed(), r.Name, true, c); err != nil {
-		return err
+	t := b.newTask(true)
+	err := t.run(ctx, b.life.Closed(), func() error { _, err := b.release(t, r, uncertain, granted); return err })
+	if err == nil {
+		b.released(m)
 	}
-	_, _ = b.released(m, c)
-	return nil
+	return err
 }

@@ -1,12 +1,63 @@
 package mysql
 
 import (
+	"encoding/hex"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
+
+const (
+	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
+	maxPoll = 100 * time.Millisecond // and at most this
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in each
+	// move of the queue.
+	maxNextPoll = 20 * time.Millisecond
+	// keepAlive is the time between two signs of life of what waits, each of which is good for 10 s.
+	keepAlive = 3 * time.Second
+	// maxNames is how many names one poll is for.
+	maxNames = 50
+)
+
+// queue is what is known of a queue while requests of this client wait in it.
+type queue struct {
+	next  time.Time     // when it is due to be polled
+	head  int64         // as last read
+	moved time.Time     // when the head last moved, or when the wait for other clients began
+	turn  time.Duration // how long the head takes to move; 0: not known
+	// others: other clients wait here too, or hold.
+	others bool
+	// deaf is whose bell rang without need since the head last moved: it is not listened to.
+	deaf driver.ID
+}
+
+// advance records the head.
+func (q *queue) advance(head int64) {
+	if head <= q.head {
+		return
+	}
+	now := time.Now()
+	if q.head > 0 {
+		turn := now.Sub(q.moved)
+		if q.turn > 0 {
+			turn = (3*q.turn + turn) / 4
+		}
+		q.turn = turn
+	}
+	q.head, q.moved, q.deaf = head, now, driver.ID{}
+}
+
+// pause is the time until the next poll: a twentieth of the time since the queue last moved, but not
+// much less than it takes to move.
+func (q *queue) pause() time.Duration {
+	return min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
+}
+
+// crowded reports whether a request of this client waits under the name. b.mu is held.
+func (b *Backend) crowded(name string) bool { return b.waiters.Group(name) != nil }
 
 // attach adds an Acquire to those that wait.
 func (b *Backend) attach(m *request) *kit.Waiter[*request] {
@@ -14,11 +65,14 @@ func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 	defer b.mu.Unlock()
 	w, g, first := b.waiters.Add(m)
 	if first {
-		b.pollSoon(g)
+		g.State.moved = time.Now()
+		g.State.next = time.Now().Add(maxPoll)
+		b.hear(g, m, m.ahead)
 	}
 	if !b.polling {
 		b.polling = b.life.Go(b.poll)
 	}
+	b.sooner.Set()
 	return w
 }
 
@@ -29,88 +83,219 @@ func (b *Backend) detach(w *kit.Waiter[*request]) {
 	b.waiters.Remove(w)
 }
 
-// mustWait records what the server says to a request that waits.
-func (b *Backend) mustWait(w *kit.Waiter[*request], a verdict) {
+// mustWait records what the server says to a request that waits: the head, how long it takes until
+// a holder expires, and which request is ahead.
+func (b *Backend) mustWait(m *request, head int64, expiry time.Duration, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := w.Request
-	m.place = a.place
-	g := b.waiters.Group(m.Name)
-	if g != nil {
-		b.heardOf(g, m, a.ahead)
+	if _, own := b.requests.Find(ahead); own {
+		ahead = driver.ID{}
 	}
-	if g == nil || g.First() != w {
+	m.ahead = ahead
+	g := b.waiters.Group(m.Name)
+	if g == nil {
 		return
 	}
-	g.State.advance(a.head)
-	if a.expiry > 0 {
-		g.WakeAfter(kit.AfterExpiry(a.expiry))
-	}
-	if a.arrived { // the server had dropped it, and perhaps the others too
-		for _, other := range g.All()[1:] {
-			other.Wake()
+	b.hear(g, m, ahead)
+	if g.First().Request == m {
+		g.State.advance(head)
+		if expiry > 0 {
+			g.WakeAfter(kit.AfterExpiry(expiry))
 		}
 	}
 }
 
-// advance records the head of a queue, as the server says it. b.mu is held.
-func (b *Backend) advance(name, head string) {
-	g := b.waiters.Group(name)
-	n, err := strconv.ParseInt(head, 10, 64)
-	if g == nil || err != nil {
-		return
-	}
-	g.State.advance(n)
-	if place := g.First().Request.place; place > 0 && place < n {
-		g.First().Wake() // it was granted, and did not learn of it
+// pollName makes the poll for a name due now: something changed there.
+func (b *Backend) pollName(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if g := b.waiters.Group(name); g != nil {
+		g.State.next, g.State.moved = time.Now(), time.Now()
+		b.sooner.Set()
 	}
 }
 
-// receive records whom a call granted. Requests of the client that made the call hold from then on;
-// others have to confirm it.
-func (b *Backend) receive(c *call, grants string) {
-	if grants == "" {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	parseGrants(grants, func(id driver.ID, token driver.Token, holds bool) {
-		m, is := b.requests.Find(id)
-		if !is {
+// due are the names that a poll is for.
+type due struct {
+	names  []string
+	places []int64 // of the first who waits
+	rung   map[string]driver.ID
+}
+
+// poll reads, as long as something waits, what other clients granted, and keeps what waits alive.
+func (b *Backend) poll() {
+	for {
+		d, wait, over := b.nextPoll()
+		if over {
 			return
 		}
-		if holds {
-			b.holds(m, c.sent)
-			m.grant = &driver.Grant{Token: token, TTL: m.TTL, SentAt: c.sent}
-		}
-		b.waiters.Notify(m)
-	})
-}
-
-// parseGrants reads whom a call granted: id:token:holds, for each. holds is 1 if the request is of
-// the client that made the call.
-func parseGrants(grants string, visit func(id driver.ID, token driver.Token, holds bool)) {
-	for item := range strings.SplitSeq(strings.TrimSuffix(grants, ","), ",") {
-		f := strings.Split(item, ":")
-		var id driver.ID
-		if len(f) != 3 || id.UnmarshalText([]byte(f[0])) != nil {
+		if wait > 0 {
+			t := time.NewTimer(wait)
+			select {
+			case <-b.sooner:
+			case <-t.C:
+			case <-b.life.Closed():
+			}
+			t.Stop()
 			continue
 		}
-		token, _ := strconv.ParseUint(f[1], 10, 64)
-		visit(id, driver.Token(token), f[2] == "1")
+		b.keepWaiters()
+		if len(d.names) > 0 {
+			b.readPoll(d)
+		}
 	}
 }
 
-// wakeName makes all that wait under a name ask the server.
-func (b *Backend) wakeName(name string) {
+// nextPoll returns what is to be polled now, or for how long nothing is. It reports over if nothing
+// waits: then the polls end.
+func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiters.WakeName(name)
+	if b.waiters.Len() == 0 || b.life.Over() {
+		b.polling = false
+		return d, 0, true
+	}
+	now := time.Now()
+	next := b.kept.Add(keepAlive)
+	if b.kept.IsZero() {
+		next = now
+	}
+	d.rung = map[string]driver.ID{}
+	for name, g := range b.waiters.Groups() {
+		if g.State.next.After(now) || len(d.names) == maxNames {
+			if g.State.next.Before(next) {
+				next = g.State.next
+			}
+			continue
+		}
+		d.names = append(d.names, name)
+		d.places = append(d.places, waiting(g)[0].Request.place)
+		if b.bells.name == name {
+			d.rung[name], b.bells.rung = b.bells.rung, driver.ID{}
+		}
+	}
+	if len(d.names) > 0 {
+		return d, 0, false
+	}
+	return d, next.Sub(now), false
 }
 
-// wakeFirst makes the first waiter of each name ask the server.
-func (b *Backend) wakeFirst() {
+// waiting returns who waits in the group, without those ahead of them that were granted and are
+// about to leave; but at least the last.
+func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
+	all := g.All()
+	for len(all) > 1 && all[0].Request.grant != nil {
+		all = all[1:]
+	}
+	return all
+}
+
+// readPoll reads how far the queues of names are. A request of this client that holds exclusively
+// is granted by that; others for which something is to be done are woken.
+func (b *Backend) readPoll(d due) {
+	parts := make([]string, len(d.names))
+	for i, name := range d.names {
+		parts[i] = fill(poll, ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
+	}
+	a, err := b.pool.ask(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiters.WakeFirst()
+	seen := map[string]bool{}
+	if err == nil {
+		for _, row := range a.rows {
+			name, _ := hex.DecodeString(row[0])
+			seen[string(name)] = true
+			b.polled(string(name), row, a.sent, d.rung[string(name)])
+		}
+	}
+	for _, name := range d.names {
+		g := b.waiters.Group(name)
+		if g == nil {
+			continue
+		}
+		if err == nil && !seen[name] {
+			g.First().Wake() // the lock's row was removed
+		}
+		if !g.State.next.After(time.Now()) || err != nil {
+			g.State.next = time.Now().Add(g.State.pause())
+			if first := waiting(g)[0].Request; first.ahead != (driver.ID{}) && first.ahead == b.bells.target {
+				g.State.next = time.Now().Add(maxPoll) // its bell tells
+			}
+		}
+	}
+}
+
+// polled takes in what was read of a name. b.mu is held.
+func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.ID) {
+	var holder, ahead driver.ID
+	num := func(i int) int64 { n, _ := strconv.ParseInt(row[i], 10, 64); return n }
+	_ = holder.UnmarshalText([]byte(row[3])) // it is 16 bytes
+	if ahead = holder; row[7] != "" {
+		_ = ahead.UnmarshalText([]byte(row[7]))
+	}
+	if _, own := b.requests.Find(ahead); own {
+		ahead = driver.ID{}
+	}
+	g := b.waiters.Group(name)
+	b.answeredBell(g, rung, ahead)
+	if g == nil {
+		return
+	}
+	head, others, left := num(1), num(2), span(num(5))
+	g.State.advance(head)
+	first := waiting(g)[0].Request
+	for _, w := range g.All() {
+		m := w.Request
+		switch {
+		case m.ID == holder && left > 0 && num(4) == 0 && !m.Fixed && left >= min(m.TTL, time.Second)/2:
+			if m.grant == nil && !m.Granted() {
+				b.holds(m, sent, left)
+				m.Stands = true
+				m.grant = &driver.Grant{Token: driver.Token(num(6)), TTL: left, SentAt: sent}
+			}
+			w.Wake()
+		case m.place > 0 && m.place <= head, m.ID == holder:
+			w.Wake()
+		}
+	}
+	if others == 0 || others == 1 && left <= 0 && holder != first.ID {
+		g.First().Wake()
+	}
+	if others == 2 && !time.Now().Before(g.State.moved.Add(time.Second)) {
+		g.State.moved = time.Now()
+		g.First().Wake()
+	}
+	b.hear(g, first, ahead)
+}
+
+// keepWaiters keeps alive what the client has waiting, when it is due.
+func (b *Backend) keepWaiters() {
+	b.mu.Lock()
+	every, clients := keepAlive, map[driver.ID]int{}
+	for _, g := range b.waiters.Groups() {
+		for _, w := range g.All() {
+			m := w.Request
+			clients[m.Client]++
+			if m.Mode == driver.Shared {
+				every = min(every, m.TTL/3)
+			}
+		}
+	}
+	isDue := time.Since(b.kept) >= every
+	if isDue {
+		b.kept = time.Now()
+	}
+	b.mu.Unlock()
+	if !isDue {
+		return
+	}
+	for client, n := range clients {
+		_, err := b.pool.ask(b.life.Context(), callTimeout+time.Duration(n)*renewTime, fill(keep, ":client", hexID(client)))
+		if err != nil {
+			b.mu.Lock()
+			b.waiters.WakeFirst() // their statements find out what is wrong
+			b.mu.Unlock()
+		}
+	}
+	b.sweepNow()
 }
