@@ -64,14 +64,16 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		if stood { // an outage shorter than its TTL ends no wait
 			t.stands, t.patience = true, max(patience, r.TTL)
 		}
-		var g driver.Grant
-		var waits bool
-		err := t.run(ctx, b.life.Closed(), func() (err error) {
-			if g, waits, err = b.enter(t, m, r); errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrConflict) {
+		g, err := run(ctx, t, b.life.Closed(), func() (*driver.Grant, error) {
+			g, waits, err := b.enter(t, m, r)
+			if errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrConflict) {
 				_, err2 := b.withdraw(t, m)
 				err = cmp.Or(err2, err)
 			}
-			return err
+			if err != nil || waits {
+				return nil, err
+			}
+			return &g, nil
 		})
 		b.mu.Lock()
 		// What a task that was left has made, or will make, is not known.
@@ -79,7 +81,7 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		switch {
 		case kit.IsNo(err):
 			m.Stands = false
-		case err == nil && !waits:
+		case err == nil && g != nil:
 			m.Stands = true
 			b.holds(m, g.SentAt, g.TTL)
 		}
@@ -87,8 +89,8 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		if err != nil {
 			return driver.Grant{}, b.waitEnded(ctx, stood && t.failure.Load() == nil, err)
 		}
-		if !waits {
-			return g, nil
+		if g != nil {
+			return *g, nil
 		}
 		if w == nil {
 			w = b.attach(m)
@@ -320,7 +322,8 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 	if r.Mode == driver.Shared || r.Join() {
 		g.Token, g.TTL, stmt = driver.Token(p.token-(p.head-p.place)), 0, renewRequests
 	}
-	if g.TTL >= min(r.TTL, time.Second)/2 && !r.Fixed {
+	if proves(&r, g.TTL, p.sent) {
+		g.TTL = min(g.TTL, r.TTL)
 		return g, nil
 	}
 	a, err := t.send(b.about(fill(stmt, ":names", hexOf(r.Name), ":ids", hexID(r.ID)), &r))

@@ -139,7 +139,7 @@ func (b *Backend) Close() error {
 			for m := range next {
 				if ctx.Err() == nil {
 					t := b.newTask(true)
-					_ = t.run(ctx, nil, func() error { _, err := b.release(t, m.Request, m.Uncertain, m.Granted()); return err })
+					_, _ = run(ctx, t, nil, func() (bool, error) { return b.release(t, m.Request, m.Uncertain, m.Granted()) })
 				}
 			}
 		})

@@ -13,15 +13,14 @@ const listPage = 5000
 
 // Inspect implements [driver.Backend]. A long queue is read in pieces, each in a statement of its
 // own: what comes or goes meanwhile may be there or not.
-func (b *Backend) Inspect(ctx context.Context, name string) (q driver.Queue, err error) {
-	err = b.ask(ctx, func(t *task) error {
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	return ask(ctx, b, func(t *task) (q driver.Queue, err error) {
 		l, err := b.readAll(t, name)
 		if err == nil {
 			q = l.queue()
 		}
-		return err
+		return q, err
 	})
-	return q, err
 }
 
 // readAll reads a lock with all that stands beside it. What is due there is written first.
@@ -39,42 +38,45 @@ func (b *Backend) readAll(t *task, name string) (*lock, error) {
 }
 
 // ask does a task that leaves nothing to clean up.
-func (b *Backend) ask(ctx context.Context, do func(*task) error) error {
+func ask[V any](ctx context.Context, b *Backend, do func(*task) (V, error)) (v V, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return v, err
 	}
 	if b.life.Over() {
-		return driver.ErrClosed
+		return v, driver.ErrClosed
 	}
 	t := b.newTask(true)
-	return t.run(ctx, b.life.Closed(), func() error { return do(t) })
+	return run(ctx, t, b.life.Closed(), func() (V, error) { return do(t) })
 }
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, name string, token driver.Token, force bool) error {
-	return b.ask(ctx, func(t *task) error {
-		found, err := b.markBroken(t, name, token)
-		if err != nil || !force {
-			if err == nil && found == nil {
-				err = driver.ErrNotHeld
-			}
-			return err
-		}
-		if len(found) == 0 && t.copies == 0 {
-			return driver.ErrNotHeld
-		}
-		for _, e := range found { // the tombstones are what its client reads
-			if _, err := t.send(b.about(fill(entomb, ":ended", "1", ":lasts", micros(max(e.TTL, endAge))), &e.Request)); err != nil {
-				return err
-			}
-		}
-		if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
-			return err
-		}
-		_, _, err = b.advance(t, name, found[0].Owner)
-		b.pollName(name)
+	_, err := ask(ctx, b, func(t *task) (struct{}, error) { return struct{}{}, b.end(t, name, token, force) })
+	return err
+}
+
+// end breaks a hold, and removes it if force is set.
+func (b *Backend) end(t *task, name string, token driver.Token, force bool) error {
+	found, err := b.markBroken(t, name, token)
+	switch {
+	case err != nil:
 		return err
-	})
+	case len(found) == 0:
+		return driver.ErrNotHeld
+	case !force:
+		return nil
+	}
+	for _, e := range found { // its client reads the tombstones
+		if _, err := t.send(b.about(fill(entomb, ":ended", "1", ":lasts", micros(max(e.TTL, endAge))), &e.Request)); err != nil {
+			return err
+		}
+	}
+	if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
+		return err
+	}
+	_, _, err = b.advance(t, name, found[0].Owner)
+	b.pollName(name)
+	return err
 }
 
 // markBroken marks what belongs to the hold with that token, and looks again, until nothing has
@@ -120,28 +122,24 @@ func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []
 }
 
 // List implements [driver.Lister]. Many names are read in pieces.
-func (b *Backend) List(ctx context.Context) (names []string, err error) {
-	err = b.ask(ctx, func(t *task) error {
+func (b *Backend) List(ctx context.Context) ([]string, error) {
+	return ask(ctx, b, func(t *task) (names []string, err error) {
 		for after := "X''"; ; {
 			a, err := t.send(fill(list, ":prefix", b.prefix, ":after", after, ":most", strconv.Itoa(listPage)))
 			if err != nil {
-				return err
+				return nil, err
 			}
 			for _, row := range a.rows {
 				name, err := hex.DecodeString(row[0])
 				if err != nil {
-					return err
+					return nil, err
 				}
 				names = append(names, string(name))
 			}
 			if len(a.rows) < listPage {
-				return nil
+				return names, nil
 			}
 			after = hexOf(names[len(names)-1])
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return names, nil
 }

@@ -20,10 +20,9 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		before = m.Releasing(r.Uncertain)
 	}
 	b.mu.Unlock()
-	t, found := b.newTask(true), false
-	err := t.run(ctx, b.life.Closed(), func() (err error) {
-		found, err = b.release(t, r, r.Uncertain || before.Uncertain, m == nil || before.Granted())
-		return err
+	t := b.newTask(true)
+	found, err := run(ctx, t, b.life.Closed(), func() (bool, error) {
+		return b.release(t, r, r.Uncertain || before.Uncertain, m == nil || before.Granted())
 	})
 	if err != nil {
 		return err
@@ -126,7 +125,7 @@ func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted() // a Release of it may come meanwhile
 	b.mu.Unlock()
 	t := b.newTask(true)
-	err := t.run(ctx, b.life.Closed(), func() error { _, err := b.release(t, r, uncertain, granted); return err })
+	_, err := run(ctx, t, b.life.Closed(), func() (bool, error) { return b.release(t, r, uncertain, granted) })
 	if err == nil {
 		b.released(m)
 	}

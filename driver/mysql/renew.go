@@ -48,7 +48,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.R
 		var done []driver.Renewal
 		err := driver.ErrClosed
 		if !b.life.Over() {
-			err = t.run(ctx, b.life.Closed(), func() (err error) { done, err = piece(t, part); return err })
+			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return piece(t, part) })
 		}
 		if less := b.pool.room() / pairSize; tooLarge(err) && less < n {
 			most = less

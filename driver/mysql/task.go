@@ -47,19 +47,26 @@ func (b *Backend) newTask(urgent bool) *task {
 }
 
 // run does the task, and returns when it is done, or at the end of ctx, or when closed is. In the
-// last two cases the statement under way goes on alone.
-func (t *task) run(ctx context.Context, closed <-chan struct{}, do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
+// last two cases the statement under way goes on alone, and what do returns is not used.
+func run[V any](ctx context.Context, t *task, closed <-chan struct{}, do func() (V, error)) (v V, err error) {
+	type result struct {
+		v   V
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := do()
+		done <- result{v, err}
+	}()
 	select {
-	case err := <-done:
-		return explain(err)
+	case r := <-done:
+		return r.v, explain(r.err)
 	case <-ctx.Done():
 		t.left.Store(true)
-		return kit.Ended(ctx, t.why())
+		return v, kit.Ended(ctx, t.why())
 	case <-closed:
 		t.left.Store(true)
-		return driver.ErrClosed
+		return v, driver.ErrClosed
 	}
 }
 

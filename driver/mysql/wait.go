@@ -247,11 +247,11 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 	for _, w := range g.All() {
 		m := w.Request
 		switch {
-		case m.ID == holder && left > 0 && num(4) == 0 && !m.Fixed && left >= min(m.TTL, time.Second)/2:
+		case m.ID == holder && num(4) == 0 && proves(&m.Request.Request, left, sent):
 			if m.grant == nil && !m.Granted() {
 				b.holds(m, sent, left)
 				m.Stands = true
-				m.grant = &driver.Grant{Token: driver.Token(num(6)), TTL: left, SentAt: sent}
+				m.grant = &driver.Grant{Token: driver.Token(num(6)), TTL: min(left, m.TTL), SentAt: sent}
 			}
 			w.Wake()
 		case m.place > 0 && m.place <= head, m.ID == holder:
@@ -266,6 +266,13 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 		g.First().Wake()
 	}
 	b.hear(g, first, ahead)
+}
+
+// proves reports whether what was read of a holder is proof enough: it leaves the client time to renew
+// it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
+	took := time.Since(sent)
+	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
 }
 
 // keepWaiters keeps alive what the client has waiting, when it is due.
