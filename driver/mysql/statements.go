@@ -221,15 +221,71 @@ func bit(b bool) string {
 }
 
 // fill puts arguments in a statement: pairs of a parameter and its value.
-func fill(stmt string, args ...string) string { return strings.NewReplacer(args...).Replace(stmt) }
+func fill(stmt string, args ...string) string {
+	return expand(stmt, func(parameter string) string {
+		for i := 0; i < len(args); i += 2 {
+			if args[i] == parameter {
+				return args[i+1]
+			}
+		}
+		return parameter // for about
+	})
+}
+
+// expand replaces each parameter: a colon, and the letters and underscores after it.
+func expand(stmt string, value func(parameter string) string) string {
+	var s strings.Builder
+	s.Grow(len(stmt) + 256)
+	for {
+		at := strings.IndexByte(stmt, ':')
+		if at < 0 {
+			s.WriteString(stmt)
+			return s.String()
+		}
+		end := at + 1
+		for end < len(stmt) && (stmt[end] == '_' || 'a' <= stmt[end] && stmt[end] <= 'z') {
+			end++
+		}
+		s.WriteString(stmt[:at])
+		if end == at+1 { // of a time
+			s.WriteByte(':')
+		} else {
+			s.WriteString(value(stmt[at:end]))
+		}
+		stmt = stmt[end:]
+	}
+}
 
 // about fills in what concerns a request.
-func (b *Backend) about(stmt string, r *driver.Request, more ...string) string {
-	mode := "'exclusive'"
-	if r.Mode == driver.Shared {
-		mode = "'shared'"
-	}
-	return fill(stmt, append(more, ":prefix", b.prefix, ":name", hexOf(r.Name), ":id", hexID(r.ID), ":owner", hexID(r.Owner),
-		":client", hexID(r.Client), ":mode", mode, ":permits", strconv.Itoa(r.Limit), ":fixed", bit(r.Fixed),
-		":token", strconv.FormatUint(uint64(r.Token), 10), ":ttl", micros(r.TTL), ":label", "_utf8mb4 "+hexOf(r.Label))...)
+func (b *Backend) about(stmt string, r *driver.Request) string {
+	return expand(stmt, func(parameter string) string {
+		switch parameter {
+		case ":prefix":
+			return b.prefix
+		case ":name":
+			return hexOf(r.Name)
+		case ":id":
+			return hexID(r.ID)
+		case ":owner":
+			return hexID(r.Owner)
+		case ":client":
+			return hexID(r.Client)
+		case ":mode":
+			if r.Mode == driver.Shared {
+				return "'shared'"
+			}
+			return "'exclusive'"
+		case ":permits":
+			return strconv.Itoa(r.Limit)
+		case ":fixed":
+			return bit(r.Fixed)
+		case ":token":
+			return strconv.FormatUint(uint64(r.Token), 10)
+		case ":ttl":
+			return micros(r.TTL)
+		case ":label":
+			return "_utf8mb4 " + hexOf(r.Label)
+		}
+		return parameter
+	})
 }
