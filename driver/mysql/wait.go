@@ -13,10 +13,10 @@ import (
 const (
 	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
 	maxPoll = 100 * time.Millisecond // and at most this
-	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in each
-	// move of the queue.
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
+	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
-	// keepAlive is the time between two signs of life of what waits, each of which is good for 10 s.
+	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
 	// maxNames is how many names one poll is for.
 	maxNames = 50
@@ -50,8 +50,8 @@ func (q *queue) advance(head int64) {
 	q.head, q.moved, q.deaf = head, now, driver.ID{}
 }
 
-// pause is the time until the next poll: a twentieth of the time since the queue last moved, but not
-// much less than it takes to move.
+// pause is the time until the next poll: a twentieth of the time since the queue last moved, but
+// not much less than it takes to move.
 func (q *queue) pause() time.Duration {
 	return min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
 }
@@ -268,8 +268,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 	b.hear(g, first, ahead)
 }
 
-// proves reports whether what was read of a holder is proof enough: it leaves the client time to renew
-// it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+// proves reports whether what was read of a holder is proof enough: it leaves the client time to
+// renew it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	took := time.Since(sent)
 	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
