@@ -28,6 +28,8 @@ type queue struct {
 	head  int64         // as last read
 	moved time.Time     // when the head last moved, or when the wait for other clients began
 	turn  time.Duration // how long the head takes to move; 0: not known
+	// looked is when the first request last looked because nothing had moved for a second.
+	looked time.Time
 	// others: other clients wait here too, or hold.
 	others bool
 	// deaf is whose bell rang without need since the head last moved: it is not listened to.
@@ -261,8 +263,9 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 	if others == 0 || others == 1 && left <= 0 && holder != first.ID {
 		g.First().Wake()
 	}
-	if others == 2 && !time.Now().Before(g.State.moved.Add(time.Second)) {
-		g.State.moved = time.Now()
+	// what a poll does not show: a client that left and died before it let others in
+	if others == 2 && time.Since(g.State.moved) >= time.Second && time.Since(g.State.looked) >= time.Second {
+		g.State.looked = time.Now()
 		g.First().Wake()
 	}
 	b.hear(g, first, ahead)
