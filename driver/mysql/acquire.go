@@ -266,7 +266,8 @@ func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position)
 	}
 	own, first := l.find(r.ID), l.first()
 	switch {
-	case l.holder.ID == r.ID, own == nil && l.whole: // it is exclusive, and was let in; or it is not there any more
+	case l.holder.ID == r.ID, own == nil && l.whole:
+		// it is exclusive, and was let in; or it is not there any more
 		return b.check(t, m, r, false)
 	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
 		g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place})

@@ -25,8 +25,8 @@
 //   - tls_ca, tls_cert, tls_key, tls_server_name: mysqls and mariadbs only.
 //   - ttl, prefix, label, identity: those of every driver.
 //
-// [New] works over a pool that the caller owns. docs/mysql.md has the rights, the costs, and what
-// is not promised.
+// [New] works over a pool of the caller's. docs/mysql.md has rights, costs, and what is not
+// promised.
 //
 // # The tables
 //
@@ -94,13 +94,14 @@
 //	B  poll  ► holds                      C  read        ► B holds
 //	C  raise ► others is 2                C  admit, look ► place 8, waits
 //	B  give, pass ► no row: others is 2   B  read, swap  ► holder is none, head is 8
-//	C  poll, look ► holds                 C  leave, read, swap ► others is 0
+//	C  poll  ► holds                      C  leave, read, swap ► others is 0
 //
-// The first look after arrive locks the lock's row for sharing, so it waits for a grant that is not
-// committed yet. A row that was committed after a later place was let in has missed its turn: its
-// client deletes it and arrives again, and so it does when a grant has expired before it was found.
-// The look or the poll that finds a grant is the proof of it: what is left counts from before it
-// was sent. If that is little, or the lease is fixed, the hold is renewed first.
+// Before leave, swap lets others in that share: a permit is passed on with one commit. The first
+// look after arrive locks the lock's row for sharing, so it waits for a grant that is not committed
+// yet. A row that was committed after a later place was let in has missed its turn: its client
+// deletes it and arrives again, and so it does when a grant has expired before it was found. The
+// look or the poll that finds a grant is the proof of it: what is left counts from before it was
+// sent. If that is little, or the lease is fixed, the hold is renewed first.
 //
 // # Time
 //
@@ -146,10 +147,10 @@
 // not ring when it should have, the client listens to none for 10 ms, doubled each time, 10 s at
 // most. It has 500 bells at most, and listens to one.
 //
-// The first poll is 100 ms after the wait began. The next are a twentieth of the time since the
-// queue last moved apart, at least a sixth of a turn (up to 20 ms), 1 ms to 100 ms; 100 ms while a
-// bell is listened to. A release by the client itself makes a poll due at once. When a holder is to
-// expire, and each second if others is 2, the first request looks.
+// A poll comes after a twentieth of the time since the queue last moved, at least a sixth of a turn
+// (up to 20 ms), 1 ms to 100 ms; while a bell is listened to each 100 ms. A release by the client
+// itself makes one due at once. When a holder is to expire, and each second if others is 2, the
+// first request looks.
 //
 // # Sessions and pools
 //
