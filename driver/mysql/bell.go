@@ -254,7 +254,7 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 	}
 	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
 		for n, g := range b.waiters.Groups() {
-			if m := waiting(g)[0].Request; g.State.listens(m) && g.State.moved.After(moved) {
+			if m := firstOf(g); g.State.listens(m) && g.State.moved.After(moved) {
 				id, name, moved = m.ahead, n, g.State.moved
 			}
 		}
