@@ -65,8 +65,12 @@ func (q *queue) next(listened bool) time.Time {
 	return q.polled.Add(min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll))
 }
 
-// crowded reports whether a request of this client waits under the name. b.mu is held.
-func (b *Backend) crowded(name string) bool { return b.waiters.Group(name) != nil }
+// crowded reports whether a request of this client waits under the name, and of the same kind of lock.
+// b.mu is held.
+func (b *Backend) crowded(r *driver.Request) bool {
+	g := b.waiters.Group(r.Name)
+	return g != nil && g.First().Request.Semaphore() == r.Semaphore()
+}
 
 // attach adds an Acquire to those that wait.
 func (b *Backend) attach(m *request) *kit.Waiter[*request] {
