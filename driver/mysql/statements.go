@@ -32,9 +32,9 @@ var parts = strings.NewReplacer(
 	":took", "held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
-	// how long a waiter that was granted has until it is renewed: 5 s after its last sign of life,
-	// which gave it 10 s; at least 1 s; not longer than its TTL, or 2 s if that is less
-	":window", "LEAST(GREATEST(q.expires_at - INTERVAL 5 SECOND, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND), UTC_TIMESTAMP(6) + INTERVAL GREATEST(q.ttl_us, 2000000) MICROSECOND)",
+	// how long a waiter that was granted has until it is renewed: until 5 s after its last sign of
+	// life, which gave it 10 s; and at least 1 s
+	":window", "GREATEST(q.expires_at - INTERVAL 5 SECOND, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND)",
 	"\n", " ", "\t", "",
 )
 
