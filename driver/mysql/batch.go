@@ -74,6 +74,7 @@ type call struct {
 	r        driver.Request
 	answered bool
 	code     uint64   // of a take
+	some     bool     // of a give: some of those that it went with were given back, perhaps it too
 	lock     bool     // of a look: it waits for a grant that is not committed yet
 	row      []string // of a look
 	sent     time.Time
@@ -143,11 +144,19 @@ func takenBy(row []string, id driver.ID) uint64 {
 }
 
 // give gives a lock back that nothing waits for. It reports false if that is not so, or not known.
+// A request that is not in the record does not travel with others: if the server gave back some of
+// them, what is known of a request says which.
 func (b *Backend) give(t *task, r driver.Request) bool {
+	b.mu.Lock()
+	_, own := b.requests.Find(r.ID)
+	b.mu.Unlock()
+	if !own {
+		return false
+	}
 	c := &call{t: t, r: r, done: make(chan struct{})}
 	b.gives.add(c)
 	<-c.done
-	if outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
+	if c.some || outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
 		t.copies++
 	}
 	return c.answered
@@ -157,6 +166,7 @@ func (b *Backend) giveAll(cs []*call) {
 	a, cs := b.together(cs, func(cs []*call) string { return b.namesOf(give, cs) })
 	for _, c := range cs {
 		c.answered = a.affected == int64(len(cs))
+		c.some = a.affected > 0 && !c.answered
 	}
 }
 
