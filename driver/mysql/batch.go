@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"encoding/hex"
 	"slices"
 	"strconv"
@@ -12,12 +13,15 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// maxBatch is how many calls travel in one statement: a packet of the least size has room for them.
-const maxBatch = 64
+const (
+	maxBatch = 64   // calls in one statement
+	callSize = 4096 // what each takes there, at most: with the longest names and label
+)
 
 // batch sends calls of one kind. One that finds none under way is sent at once. Those that come
 // meanwhile travel together: the server then parses, commits and answers once for all of them.
 type batch struct {
+	pool    *pool
 	run     func([]*call)
 	mu      sync.Mutex
 	running bool
@@ -40,7 +44,7 @@ func (b *batch) add(c *call) {
 // by another.
 func (b *batch) next() {
 	b.mu.Lock()
-	n := min(len(b.waiting), maxBatch)
+	n := min(len(b.waiting), maxBatch, b.pool.room()/callSize)
 	cs := slices.Clone(b.waiting[:n])
 	b.waiting = slices.Delete(b.waiting, 0, n)
 	b.running = n > 0
@@ -117,7 +121,7 @@ func (b *Backend) takeAll(cs []*call) {
 	if len(cs) < 2 {
 		return
 	}
-	rows, err := b.pool.call(callTimeout, b.namesOf(held, cs))
+	rows, err := b.pool.call(context.Background(), callTimeout, b.namesOf(held, cs))
 	if err != nil {
 		return // each is sent again
 	}
@@ -262,7 +266,7 @@ func (b *Backend) together(all []*call, stmt func([]*call) string) (answer, []*c
 		return answer{}, nil
 	}
 	slices.SortFunc(cs, func(x, y *call) int { return strings.Compare(x.r.Name, y.r.Name) })
-	a, err := p.call(callTimeout, stmt(cs))
+	a, err := p.call(context.Background(), callTimeout, stmt(cs))
 	if err == nil {
 		return a, cs
 	}

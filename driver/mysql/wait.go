@@ -18,7 +18,7 @@ const (
 	maxNextPoll = 20 * time.Millisecond
 	// keepAlive is the time between two signs of life of what waits, each of which is good for 10 s.
 	keepAlive = 3 * time.Second
-	// maxNames is how many names one poll is for.
+	// maxNames is how many names one poll is for, if a packet has room for them.
 	maxNames = 50
 )
 
@@ -160,9 +160,10 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	if b.kept.IsZero() {
 		next = now
 	}
+	most := min(maxNames, b.pool.room()/callSize)
 	d.rung = map[string]driver.ID{}
 	for name, g := range b.waiters.Groups() {
-		if g.State.next.After(now) || len(d.names) == maxNames {
+		if g.State.next.After(now) || len(d.names) == most {
 			if g.State.next.Before(next) {
 				next = g.State.next
 			}
@@ -197,7 +198,7 @@ func (b *Backend) readPoll(d due) {
 	for i, name := range d.names {
 		parts[i] = fill(poll, ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
-	a, err := b.pool.ask(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
+	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := map[string]bool{}
