@@ -78,7 +78,7 @@ func (c *random) answer(stmt string) (a answer, err error) {
 	switch {
 	case is(stmt, poll):
 		for part := range strings.SplitSeq(stmt, " UNION ALL ") {
-			add(quoted.FindAllStringSubmatch(part, 2)[1][1], c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()))
+			add(nameIn(part), c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()))
 		}
 	case is(stmt, look):
 		for i := range strings.Count(stmt, " UNION ALL ") + 1 {
