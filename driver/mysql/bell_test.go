@@ -203,9 +203,10 @@ func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
 func TestBellsOfASessionThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := belfry(t, nil, silent)
-		broken, said := true, s.answer
+		var mended atomic.Bool
+		said := s.answer
 		s.answer = func(stmt string) (answer, error) {
-			if broken && strings.Contains(stmt, ", 0)") && strings.HasPrefix(stmt, "SELECT GET_LOCK") {
+			if !mended.Load() && strings.Contains(stmt, ", 0)") && strings.HasPrefix(stmt, "SELECT GET_LOCK") {
 				return answer{}, errors.New("reset")
 			}
 			return said(stmt)
@@ -213,7 +214,7 @@ func TestBellsOfASessionThatBreaks(t *testing.T) {
 		lost := queuesUp(b, "x", 7)
 		b.hears(lost, driver.NewID())
 		synctest.Wait()
-		broken = false
+		mended.Store(true)
 		later := queuesUp(b, "x", 8)
 		b.mustWait(later, 6, 0, driver.ID{})
 		synctest.Wait()

@@ -151,11 +151,11 @@ func TestPollsFitAPacket(t *testing.T) {
 			}}
 			b := s.client(t, longestPrefix)
 			_, _ = b.Inspect(t.Context(), "a")
-			rs := longestOnes(200)
+			rs := longestOnes(60)
 			for i, r := range rs {
 				b.waits(r, int64(i+1))
 			}
-			time.Sleep(2 * time.Second)
+			time.Sleep(maxPoll + 200*time.Millisecond)
 			polls := s.said("(SELECT HEX(l.name)")
 			for _, r := range rs {
 				if !slices.ContainsFunc(polls, func(stmt string) bool {
