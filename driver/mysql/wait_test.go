@@ -401,7 +401,7 @@ func TestWhatAPollWakes(t *testing.T) {
 			var now atomic.Pointer[[]string]
 			s := &scripted{answer: func(stmt string) (a answer, err error) {
 				if row := *now.Load(); is(stmt, poll) && row != nil {
-					a = reads(nameIn(stmt), row[0], row[1], row[2], "0", row[3], "1000", "")
+					a = reads(nameIn(stmt), row[0], row[1], row[2], "0", row[3], "1000", "", "0")
 				}
 				return a, nil
 			}}
