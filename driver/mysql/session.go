@@ -13,9 +13,8 @@ import (
 
 // sessions are what is known of a pool's connections: each is asked once how its session is set.
 type sessions struct {
-	mu     sync.Mutex
-	known  map[any]session
-	before string // the name of the variable for the isolation before it was renamed; "": not asked
+	mu    sync.Mutex
+	known map[any]session
 }
 
 // session is how a session is set. The zero value is as the driver wants it: each statement is a
@@ -111,7 +110,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if row[1] != "0" {
 			change(readOnly, "0", "1")
 		}
-		if row[2] != "0" { // somebody stopped its clock
+		if row[2] != "0" { // its clock was stopped
 			set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[3])
 		}
 		if len(set) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The statements that decide who holds a lock. Each is a transaction of its own, and may be sent
+// The statements that decide which request holds a lock. Each is a transaction of its own, and may be sent
 // again. A colon begins a parameter, or a part that several statements have.
 //
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
@@ -56,7 +56,7 @@ var (
 		held_until = IF(:took OR :mine, VALUES(held_until), held_until)`)
 	takeRow = parts.Replace(`(:prefix, :name, LAST_INSERT_ID(:micros), 0, 0, :id, :client, :label, :ttl, :fixed, 0, :now, :now + INTERVAL :ttl MICROSECOND)`)
 
-	// held reads who holds some locks.
+	// held reads which requests hold some locks.
 	held = parts.Replace(`SELECT HEX(name), HEX(holder), token, others, broken, TIMESTAMPDIFF(MICROSECOND, :now, held_until)
 		FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:names) LIMIT 1000000`)
 
@@ -68,7 +68,7 @@ var (
 	// ones.
 	pass = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = (
 			SELECT w.id FROM dlock_requests w FORCE INDEX (PRIMARY)
-			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.expires_at > :now
+			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.mode = 'exclusive' AND w.expires_at > :now
 			ORDER BY w.place LIMIT 1)
 		SET l.token = IF(q.id IS NULL, l.token, GREATEST(l.token + 1, :micros)),
 		l.head = IFNULL(q.place, l.head),
@@ -101,7 +101,8 @@ var (
 	poll = parts.Replace(`(SELECT HEX(l.name), l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until), l.token,
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
 			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
-			ORDER BY a.place DESC LIMIT 1), '')
+			ORDER BY a.place DESC LIMIT 1), ''),
+		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0)
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
 
 	// look reads what a request that waits has to know, and waits for a grant that is not
@@ -122,7 +123,7 @@ var (
 		FROM dlock_locks l LEFT JOIN dlock_requests q FORCE INDEX (PRIMARY) ON q.prefix = l.prefix AND q.name = l.name AND :after
 		WHERE l.prefix = :prefix AND l.name = :name ORDER BY q.kind, q.place LIMIT :most`)
 
-	// admit adds a shared request while it may be: it locks the row against whoever grants.
+	// admit adds a shared request while it may be: it locks the row against statements that grant.
 	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
@@ -138,8 +139,8 @@ var (
 	// and no shared request or join came that the client does not know of.
 	swap = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = :next SET
 		l.token = :new_token, l.head = :new_head,
-		l.others = IF(:lower AND NOT EXISTS (SELECT 1 FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
-			EXISTS (SELECT 1 FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :new_head), 2),
+		l.others = IF(:lower AND 0 = (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
+			0 < (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :new_head), 2),
 		l.holder = IF(:keep, l.holder, IFNULL(q.id, :none)),
 		l.client = IFNULL(q.client, l.client),
 		l.label = IFNULL(q.label, l.label),
@@ -221,15 +222,71 @@ func bit(b bool) string {
 }
 
 // fill puts arguments in a statement: pairs of a parameter and its value.
-func fill(stmt string, args ...string) string { return strings.NewReplacer(args...).Replace(stmt) }
+func fill(stmt string, args ...string) string {
+	return expand(stmt, func(parameter string) string {
+		for i := 0; i < len(args); i += 2 {
+			if args[i] == parameter {
+				return args[i+1]
+			}
+		}
+		return parameter // for about
+	})
+}
+
+// expand replaces each parameter: a colon, and the letters and underscores after it.
+func expand(stmt string, value func(parameter string) string) string {
+	var s strings.Builder
+	s.Grow(len(stmt) + 256)
+	for {
+		at := strings.IndexByte(stmt, ':')
+		if at < 0 {
+			s.WriteString(stmt)
+			return s.String()
+		}
+		end := at + 1
+		for end < len(stmt) && (stmt[end] == '_' || 'a' <= stmt[end] && stmt[end] <= 'z') {
+			end++
+		}
+		s.WriteString(stmt[:at])
+		if end == at+1 { // of a time
+			s.WriteByte(':')
+		} else {
+			s.WriteString(value(stmt[at:end]))
+		}
+		stmt = stmt[end:]
+	}
+}
 
 // about fills in what concerns a request.
-func (b *Backend) about(stmt string, r *driver.Request, more ...string) string {
-	mode := "'exclusive'"
-	if r.Mode == driver.Shared {
-		mode = "'shared'"
-	}
-	return fill(stmt, append(more, ":prefix", b.prefix, ":name", hexOf(r.Name), ":id", hexID(r.ID), ":owner", hexID(r.Owner),
-		":client", hexID(r.Client), ":mode", mode, ":permits", strconv.Itoa(r.Limit), ":fixed", bit(r.Fixed),
-		":token", strconv.FormatUint(uint64(r.Token), 10), ":ttl", micros(r.TTL), ":label", "_utf8mb4 "+hexOf(r.Label))...)
+func (b *Backend) about(stmt string, r *driver.Request) string {
+	return expand(stmt, func(parameter string) string {
+		switch parameter {
+		case ":prefix":
+			return b.prefix
+		case ":name":
+			return hexOf(r.Name)
+		case ":id":
+			return hexID(r.ID)
+		case ":owner":
+			return hexID(r.Owner)
+		case ":client":
+			return hexID(r.Client)
+		case ":mode":
+			if r.Mode == driver.Shared {
+				return "'shared'"
+			}
+			return "'exclusive'"
+		case ":permits":
+			return strconv.Itoa(r.Limit)
+		case ":fixed":
+			return bit(r.Fixed)
+		case ":token":
+			return strconv.FormatUint(uint64(r.Token), 10)
+		case ":ttl":
+			return micros(r.TTL)
+		case ":label":
+			return "_utf8mb4 " + hexOf(r.Label)
+		}
+		return parameter
+	})
 }

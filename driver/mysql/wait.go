@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,10 +14,10 @@ import (
 const (
 	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
 	maxPoll = 100 * time.Millisecond // and at most this
-	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in each
-	// move of the queue.
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
+	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
-	// keepAlive is the time between two signs of life of what waits, each of which is good for 10 s.
+	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
 	// maxNames is how many names one poll is for, if a packet has room for them.
 	maxNames = 50
@@ -24,10 +25,11 @@ const (
 
 // queue is what is known of a queue while requests of this client wait in it.
 type queue struct {
-	next  time.Time     // when it is due to be polled
-	head  int64         // as last read
-	moved time.Time     // when the head last moved, or when the wait for other clients began
-	turn  time.Duration // how long the head takes to move; 0: not known
+	polled  time.Time     // when it was last read; zero: it is to be read now
+	settled time.Time     // when what expires there was last looked for
+	head    int64         // as last read
+	moved   time.Time     // when the head last moved, or when the wait for other clients began
+	turn    time.Duration // how long the head takes to move; 0: not known
 	// others: other clients wait here too, or hold.
 	others bool
 	// deaf is whose bell rang without need since the head last moved: it is not listened to.
@@ -50,14 +52,25 @@ func (q *queue) advance(head int64) {
 	q.head, q.moved, q.deaf = head, now, driver.ID{}
 }
 
-// pause is the time until the next poll: a twentieth of the time since the queue last moved, but not
-// much less than it takes to move.
-func (q *queue) pause() time.Duration {
-	return min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
+// next is when the queue is to be polled. While the bell of the request ahead is listened to, that
+// is seldom. Else it is a twentieth of the time since the queue last moved after the last poll, but
+// not much less than it takes to move.
+func (q *queue) next(listened bool) time.Time {
+	switch {
+	case q.polled.IsZero():
+		return q.polled
+	case listened:
+		return q.polled.Add(maxPoll)
+	}
+	return q.polled.Add(min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll))
 }
 
-// crowded reports whether a request of this client waits under the name. b.mu is held.
-func (b *Backend) crowded(name string) bool { return b.waiters.Group(name) != nil }
+// crowded reports whether a request of this client waits under the name, and of the same kind of lock.
+// b.mu is held.
+func (b *Backend) crowded(r *driver.Request) bool {
+	g := b.waiters.Group(r.Name)
+	return g != nil && g.First().Request.Semaphore() == r.Semaphore()
+}
 
 // attach adds an Acquire to those that wait.
 func (b *Backend) attach(m *request) *kit.Waiter[*request] {
@@ -65,8 +78,8 @@ func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 	defer b.mu.Unlock()
 	w, g, first := b.waiters.Add(m)
 	if first {
-		g.State.moved = time.Now()
-		g.State.next = time.Now().Add(maxPoll)
+		now := time.Now()
+		g.State.moved, g.State.polled, g.State.settled = now, now, now
 		b.hear(g, m, m.ahead)
 	}
 	if !b.polling {
@@ -110,7 +123,7 @@ func (b *Backend) pollName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if g := b.waiters.Group(name); g != nil {
-		g.State.next, g.State.moved = time.Now(), time.Now()
+		g.State.polled, g.State.moved = time.Time{}, time.Now()
 		b.sooner.Set()
 	}
 }
@@ -118,7 +131,8 @@ func (b *Backend) pollName(name string) {
 // due are the names that a poll is for.
 type due struct {
 	names  []string
-	places []int64 // of the first who waits
+	first  []driver.ID // the first who waits
+	places []int64     // and its place
 	rung   map[string]driver.ID
 }
 
@@ -163,14 +177,16 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	most := min(maxNames, b.pool.room()/callSize)
 	d.rung = map[string]driver.ID{}
 	for name, g := range b.waiters.Groups() {
-		if g.State.next.After(now) || len(d.names) == most {
-			if g.State.next.Before(next) {
-				next = g.State.next
+		first := firstOf(g)
+		at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
+		if at.After(now) || len(d.names) == most {
+			if at.Before(next) {
+				next = at
 			}
 			continue
 		}
-		d.names = append(d.names, name)
-		d.places = append(d.places, waiting(g)[0].Request.place)
+		g.State.polled = now
+		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
 		if b.bells.name == name {
 			d.rung[name], b.bells.rung = b.bells.rung, driver.ID{}
 		}
@@ -181,14 +197,18 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	return d, next.Sub(now), false
 }
 
-// waiting returns who waits in the group, without those ahead of them that were granted and are
-// about to leave; but at least the last.
-func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
-	all := g.All()
-	for len(all) > 1 && all[0].Request.grant != nil {
-		all = all[1:]
+// firstOf returns the request of the group that stands first in the queue, among those that are not
+// granted yet. Requests that arrive at the same time may stand in another order than they began to
+// wait.
+func firstOf(g *kit.Group[*request, queue]) *request {
+	var first *request
+	for _, w := range g.All() {
+		m := w.Request
+		if first == nil || first.grant != nil || m.grant == nil && m.place < first.place {
+			first = m
+		}
 	}
-	return all
+	return first
 }
 
 // readPoll reads how far the queues of names are. A request of this client that holds exclusively
@@ -196,7 +216,7 @@ func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
 func (b *Backend) readPoll(d due) {
 	parts := make([]string, len(d.names))
 	for i, name := range d.names {
-		parts[i] = fill(poll, ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
+		parts[i] = fill(poll, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
 	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
@@ -206,7 +226,7 @@ func (b *Backend) readPoll(d due) {
 		for _, row := range a.rows {
 			name, _ := hex.DecodeString(row[0])
 			seen[string(name)] = true
-			b.polled(string(name), row, a.sent, d.rung[string(name)])
+			b.polled(string(name), row, a.sent, d)
 		}
 	}
 	for _, name := range d.names {
@@ -217,17 +237,11 @@ func (b *Backend) readPoll(d due) {
 		if err == nil && !seen[name] {
 			g.First().Wake() // the lock's row was removed
 		}
-		if !g.State.next.After(time.Now()) || err != nil {
-			g.State.next = time.Now().Add(g.State.pause())
-			if first := waiting(g)[0].Request; first.ahead != (driver.ID{}) && first.ahead == b.bells.target {
-				g.State.next = time.Now().Add(maxPoll) // its bell tells
-			}
-		}
 	}
 }
 
 // polled takes in what was read of a name. b.mu is held.
-func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.ID) {
+func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	var holder, ahead driver.ID
 	num := func(i int) int64 { n, _ := strconv.ParseInt(row[i], 10, 64); return n }
 	_ = holder.UnmarshalText([]byte(row[3])) // it is 16 bytes
@@ -238,21 +252,28 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 		ahead = driver.ID{}
 	}
 	g := b.waiters.Group(name)
-	b.answeredBell(g, rung, ahead)
+	b.answeredBell(g, d.rung[name], ahead)
 	if g == nil {
 		return
 	}
 	head, others, left := num(1), num(2), span(num(5))
 	g.State.advance(head)
-	first := waiting(g)[0].Request
+	first := firstOf(g)
 	for _, w := range g.All() {
 		m := w.Request
+		token, lasts := num(6), time.Duration(0)
+		switch own := span(num(8)); {
+		case m.ID == holder && num(4) == 0:
+			lasts = left
+		case m.Mode == driver.Shared && m.place > 0 && m.place <= head && slices.Contains(d.first, m.ID):
+			token, lasts = token-(head-m.place), own
+		}
 		switch {
-		case m.ID == holder && num(4) == 0 && proves(&m.Request.Request, left, sent):
+		case proves(&m.Request.Request, lasts, sent):
 			if m.grant == nil && !m.Granted() {
-				b.holds(m, sent, left)
+				b.holds(m, sent, lasts)
 				m.Stands = true
-				m.grant = &driver.Grant{Token: driver.Token(num(6)), TTL: min(left, m.TTL), SentAt: sent}
+				m.grant = &driver.Grant{Token: driver.Token(token), TTL: min(lasts, m.TTL), SentAt: sent}
 			}
 			w.Wake()
 		case m.place > 0 && m.place <= head, m.ID == holder:
@@ -262,15 +283,15 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 	if others == 0 || others == 1 && left <= 0 && holder != first.ID {
 		g.First().Wake()
 	}
-	if others == 2 && !time.Now().Before(g.State.moved.Add(time.Second)) {
-		g.State.moved = time.Now()
+	if others == 2 && time.Since(g.State.settled) > time.Second {
+		g.State.settled = time.Now()
 		g.First().Wake()
 	}
 	b.hear(g, first, ahead)
 }
 
-// proves reports whether what was read of a holder is proof enough: it leaves the client time to renew
-// it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+// proves reports whether what was read of a holder is proof enough: it leaves the client time to
+// renew it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	took := time.Since(sent)
 	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
