@@ -167,8 +167,8 @@ func exclusive(name string) driver.Request {
 	return driver.Request{Name: name, ID: id, Owner: id, Client: id, TTL: time.Minute}
 }
 
-// free is a server where locks are free until they are taken. Beside some of them there are waiters:
-// those only pass gives back.
+// free is a server where locks are free until they are taken. Beside some of them there are
+// waiters: those only pass gives back.
 type free struct {
 	mu      sync.Mutex
 	holders map[string]string // IDs by name, both in hexadecimal

@@ -13,9 +13,8 @@ import (
 
 // sessions are what is known of a pool's connections: each is asked once how its session is set.
 type sessions struct {
-	mu     sync.Mutex
-	known  map[any]session
-	before string // the name of the variable for the isolation before it was renamed; "": not asked
+	mu    sync.Mutex
+	known map[any]session
 }
 
 // session is how a session is set. The zero value is as the driver wants it: each statement is a
