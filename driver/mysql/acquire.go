@@ -137,7 +137,7 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 	case r.Mode == driver.Shared:
 		return b.enterBeside(t, m, r, held)
 	case crowded && r.Wait: // the lock is not free
-		return b.await(t, m, r)
+		return b.await(t, m, r, false)
 	}
 	for range maxTries {
 		code, sent, err := b.take(t, r)
@@ -151,8 +151,8 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 		case code == isShared:
 			return b.enterBeside(t, m, r, false)
 		case r.Wait:
-			return b.await(t, m, r)
-		case code == isHeld:
+			return b.await(t, m, r, code == isHeld)
+		case code == isHeld || code == isBehind:
 			return g, false, driver.ErrHeld
 		}
 		l, _, err := b.advance(t, r.Name, driver.ID{}) // perhaps all that stand there have expired
@@ -166,13 +166,18 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 	return g, false, errBusy
 }
 
-// await makes an exclusive request wait.
-func (b *Backend) await(t *task, m *request, r driver.Request) (driver.Grant, bool, error) {
+// await makes an exclusive request wait. alone says that nothing else did.
+func (b *Backend) await(t *task, m *request, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
 	if err := b.arrive(t, r); err != nil {
-		return driver.Grant{}, false, err
+		return g, false, err
 	}
 	b.stands(m)
-	return b.check(t, m, r, true)
+	if alone { // like a look that locks it waits for a grant that is not committed yet
+		if _, err := t.send(b.raiseOf(r)); err != nil {
+			return g, false, err
+		}
+	}
+	return b.check(t, m, r, !alone)
 }
 
 // stands records that the request has a row.
@@ -205,7 +210,7 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		b.mu.Unlock()
 		switch {
 		case p.sent.IsZero(): // the row of the lock was removed
-			if _, err := t.send(b.about(fill(raise, ":level", levelOf(r)), &r)); err != nil {
+			if _, err := t.send(b.raiseOf(r)); err != nil {
 				return g, false, err
 			}
 			continue
@@ -230,12 +235,12 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			if r.Mode == driver.Shared {
 				return b.enterBeside(t, m, r, false)
 			}
-			return b.await(t, m, r)
+			return b.await(t, m, r, false)
 		case p.place <= p.head: // shared, and let in
 			g, err = b.confirm(t, r, p)
 			return g, false, err
 		case p.others == 0 || p.others == 1 && r.Mode == driver.Shared:
-			_, err = t.send(b.about(fill(raise, ":level", levelOf(r)), &r))
+			_, err = t.send(b.raiseOf(r))
 		case p.others == 1 && p.left <= 0:
 			_, err = t.send(b.passOf(r.Name, expired))
 		case p.others == 1:
@@ -251,11 +256,13 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 	return g, false, errBusy
 }
 
-func levelOf(r driver.Request) string {
+// raiseOf is the statement that says that the request may be beside the lock.
+func (b *Backend) raiseOf(r driver.Request) string {
+	level := "1"
 	if r.Mode == driver.Shared {
-		return "2"
+		level = "2"
 	}
-	return "1"
+	return b.about(fill(raise, ":level", level), &r)
 }
 
 // checkBeside is check for a name where there may be any requests: it writes what is due.
@@ -361,7 +368,7 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 		case !free && !r.Wait:
 			return g, false, driver.ErrHeld
 		case r.Mode == driver.Exclusive:
-			return b.await(t, m, r)
+			return b.await(t, m, r, false)
 		case l.others < 2:
 			if _, err := t.send(b.about(fill(raise, ":level", "2"), &r)); err != nil {
 				return g, false, err

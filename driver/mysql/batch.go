@@ -65,7 +65,8 @@ const (
 	isQueued = 2 // there are exclusive requests beside it
 	isShared = 3 // there may be any requests beside it
 	isLost   = 4 // it held, and does not any more
-	lastCode = 4
+	isBehind = 5 // it is held, and there are exclusive requests beside it
+	lastCode = 5
 )
 
 // call is a call that may travel together with others.
@@ -138,6 +139,8 @@ func takenBy(row []string, id driver.ID) uint64 {
 		return uint64(n(2))
 	case mine:
 		return isLost
+	case n(3) == 1 && n(5) > 0:
+		return isBehind
 	}
 	return uint64(n(3)) + 1
 }
