@@ -206,7 +206,7 @@ func (b *Backend) look(t *task, r *driver.Request, lock bool) (position, error) 
 		if err != nil {
 			return position{}, err
 		}
-		c.sent = a.sent
+		c.err, c.sent = nil, a.sent
 		if len(a.rows) > 0 {
 			c.row = a.rows[0]
 		}

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,6 +32,7 @@ func TestMySQLCosts(t *testing.T) {
 			part{"a wait of a second", mysqlShortWait},
 			part{"short waits for one name", mysqlShortWaits(1)},
 			part{"short waits for many names", mysqlShortWaits(20)},
+			part{"a crowd", mysqlCrowd},
 		)
 		abreast(t, s,
 			part{"waiting", mysqlWaiting(1)},
@@ -96,17 +98,20 @@ func spoken(t service.T, p *netfault.Proxy, f func()) map[string]int {
 	n := map[string]int{}
 	for _, sent := range r.End() {
 		for stmt := range statements(sent) {
-			kind := stmt
-			for _, k := range kinds {
-				if k.is.MatchString(stmt) {
-					kind = k.name
-					break
-				}
-			}
-			n[kind]++
+			n[kindOf(stmt)]++
 		}
 	}
 	return n
+}
+
+// kindOf returns the kind of a statement; of others all of it.
+func kindOf(stmt string) string {
+	for _, k := range kinds {
+		if k.is.MatchString(stmt) {
+			return k.name
+		}
+	}
+	return stmt
 }
 
 // statements are those in what was sent on a connection: the text of each packet with a query.
@@ -472,4 +477,119 @@ func mysqlHolding(t *service.Trial, s *service.Server) {
 		}
 	}
 	steps.MustLive(t, leases)
+}
+
+// mysqlCrowd: with five thousand waiters of one name, living or dead, no statement takes three times
+// as long as with one.
+func mysqlCrowd(t *service.Trial, s *service.Server) {
+	const crowd, name, rounds = 5000, "crowd", 25
+	// the statements are those of two clients that pass the lock on
+	a, b := sideOf(t, s), sideOf(t, s)
+	held := steps.Asked(a, name, time.Hour)
+	steps.Acquired(t, a, held)
+	text := map[string]string{}
+	note := func(line *netfault.Proxy, f func()) {
+		r := line.Record()
+		f()
+		for _, sent := range r.End() {
+			for stmt := range statements(sent) {
+				if kind := kindOf(stmt); text[kind] == "" {
+					text[kind] = stmt
+				}
+			}
+		}
+	}
+	next := steps.Waiting(b, name, time.Hour)
+	var got <-chan error
+	note(b.line, func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, steps.Waiting(b, name, time.Hour))
+			ended <- err
+		}()
+		await.That(t, "one waits", func() bool { return len(steps.Queue(t, a, name).Waiters()) == 1 })
+		cancel()
+		<-ended
+		await.That(t, "none waits", func() bool { return len(steps.Queue(t, a, name).Waiters()) == 0 })
+		if _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Hour)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("Acquire: %v", err)
+		}
+	})
+	delete(text, "arrive") // that has gone
+	delete(text, "look")
+	note(b.line, func() {
+		got = steps.Acquiring(b, next)
+		await.That(t, "one waits", func() bool { return len(steps.Queue(t, a, name).Waiters()) == 1 })
+		<-time.After(2 * time.Second)
+	})
+	note(a.line, func() {
+		if err := steps.Renewed(a, held); err != nil {
+			t.Fatal(err)
+		}
+		steps.Released(t, a, held)
+	})
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	note(b.line, func() { steps.Released(t, b, next) })
+	for _, b := range []*poolSide{a, b} {
+		b.Close()
+	}
+	for _, kind := range []string{"take", "arrive", "raise", "look", "poll", "pass", "keep", "renew"} {
+		if text[kind] == "" {
+			t.Fatalf("there was no %s among %v", kind, slices.Sorted(maps.Keys(text)))
+		}
+	}
+	text["leave"] = regexp.MustCompile(`\bid = X'\w{32}'`).ReplaceAllString(text["leave"], fmt.Sprintf("id = X'%s'", next.ID))
+	db := mysqlOf(t, s).pool(t)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	execute(t, conn, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+	took := map[string]map[string]time.Duration{}
+	for _, x := range []struct {
+		what     string
+		n, lasts int
+	}{{"one", 1, 3600}, {"the living", crowd, 3600}, {"the dead", crowd, -60}} {
+		took[x.what] = map[string]time.Duration{}
+		execute(t, conn, "DELETE FROM dlock_requests", fmt.Sprintf("UPDATE dlock_locks SET others = 1, head = 0, holder = X'%s', ttl_us = 3600000000, held_until = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR", held.ID))
+		insertRequests(t, conn, "'"+name+"'", x.n, x.lasts)
+		execute(t, conn, text["arrive"])
+		last := one[int64](t, conn, "SELECT MAX(place) FROM dlock_requests")
+		for kind, stmt := range text {
+			stmt = regexp.MustCompile(`a\.place < \d+`).ReplaceAllString(stmt, fmt.Sprint("a.place < ", last))
+			var times []time.Duration
+			for range rounds {
+				execute(t, conn, "BEGIN")
+				start := time.Now()
+				if err := run(conn, stmt); err != nil {
+					t.Fatalf("%s: %v", stmt, err)
+				}
+				times = append(times, time.Since(start))
+				execute(t, conn, "ROLLBACK")
+			}
+			took[x.what][kind] = steps.Median(times)
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(text)) {
+		one, living, dead := took["one"][kind], took["the living"][kind], took["the dead"][kind]
+		t.Logf("%-9s one %9s, %d living %9s, dead %9s", kind, one, crowd, living, dead)
+		if max(living, dead) > 3*one {
+			t.Errorf("%s takes %s with one waiter, %s with %d, and %s if they are dead", kind, one, living, crowd, dead)
+		}
+	}
+}
+
+// run executes a statement, and reads what it answers.
+func run(conn *sql.Conn, stmt string) error {
+	rows, err := conn.QueryContext(context.Background(), stmt)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+	}
+	return errors.Join(rows.Err(), rows.Close())
 }
