@@ -39,7 +39,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		b.giveUp(m)
 		return driver.Grant{}, err
 	}
-	b.sweepSoon()
+	b.sweepSoon(sweepTime)
 	return g, nil
 }
 

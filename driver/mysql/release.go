@@ -134,7 +134,7 @@ func (b *Backend) released(m *request) {
 	if m != nil {
 		b.remove(m)
 	}
-	b.sweepSoon()
+	b.sweepSoon(sweepTime)
 }
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. b.mu

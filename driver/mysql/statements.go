@@ -102,8 +102,11 @@ var (
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
 			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
 			ORDER BY a.place DESC LIMIT 1), ''),
-		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0)
+		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0), :dead
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
+
+	// anyDead says whether there is anything to sweep.
+	anyDead = parts.Replace(`EXISTS (SELECT 1 FROM dlock_requests x FORCE INDEX (expires_at) WHERE x.expires_at <= :now)`)
 
 	// look reads what a request that waits has to know, and waits for a grant that is not
 	// committed yet if :lock says so.

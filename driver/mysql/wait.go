@@ -254,7 +254,11 @@ func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
 func (b *Backend) readPoll(d due) {
 	parts := make([]string, len(d.names))
 	for i, name := range d.names {
-		parts[i] = fill(poll, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
+		dead := anyDead
+		if i > 0 {
+			dead = "0"
+		}
+		parts[i] = fill(poll, ":dead", dead, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
 	a, err := b.pool.ask(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
@@ -264,6 +268,9 @@ func (b *Backend) readPoll(d due) {
 		for _, row := range a.rows {
 			name, _ := hex.DecodeString(row[0])
 			seen[string(name)] = true
+			if row[9] != "0" { // many of them make statements slow
+				b.sweepSoon(deadTime)
+			}
 			b.polled(string(name), row, a.sent, d)
 		}
 	}
@@ -364,5 +371,4 @@ func (b *Backend) keepWaiters() {
 			b.mu.Unlock()
 		}
 	}
-	b.sweepNow()
 }
