@@ -32,15 +32,19 @@ type row struct {
 // alive reports whether a request had not expired when it was read.
 func alive(e *driver.Entry) bool { return e.Left > 0 }
 
-// pageSize is how many rows of a queue are read at once. Each may have some 2 kB.
-const pageSize = 500
+// pageSize is how many rows of a queue are read at once, each of which may have some 2 kB.
+// firstPage is how many that are at first: mostly that is enough.
+const (
+	firstPage = 25
+	pageSize  = 500
+)
 
 // read reads a lock with the first page of what stands beside it, and further pages for as long as
 // enough says so. A lock without a row is returned as one that is free.
 func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, error) {
 	l := &lock{name: name}
-	for after := "TRUE"; ; {
-		a, err := t.send(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(pageSize)))
+	for after, most := "TRUE", firstPage; ; most = pageSize {
+		a, err := t.send(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(most)))
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +53,7 @@ func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, er
 				return nil, err
 			}
 		}
-		if l.whole = len(a.rows) < pageSize; l.whole || enough(l) {
+		if l.whole = len(a.rows) < most; l.whole || enough(l) {
 			return l, nil
 		}
 		last := l.beside[len(l.beside)-1]
@@ -165,7 +169,7 @@ type step struct {
 // decide returns what follows from the rule, if the request gone is released. It is nil if nothing
 // does.
 func (l *lock) decide(gone driver.ID) *step {
-	s := &step{head: l.head, lower: l.whole}
+	s := &step{head: l.head, lower: true}
 	if s.ended = !l.holder.ID.IsZero() && (l.holder.ID == gone || !alive(&l.holder)); s.ended {
 		l.holder.Left = 0
 	}
@@ -187,7 +191,7 @@ func (l *lock) decide(gone driver.ID) *step {
 			s.next = last
 		}
 	}
-	if s.head == l.head && !s.ended && !s.lower {
+	if s.head == l.head && !s.ended && !(s.lower && l.whole) {
 		return nil
 	}
 	for _, r := range l.beside {
@@ -216,8 +220,8 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 		":joins", strconv.Itoa(s.joins), ":shared", strconv.Itoa(s.read))
 }
 
-// advance reads a lock and writes what follows from the rule, if the request gone is released, until
-// nothing does. It returns the lock as it was read last, and whether gone held it until then.
+// advance reads a lock and writes what follows from the rule, if the request gone is released,
+// until nothing does. It returns the lock as it was read last, and whether gone held it until then.
 func (b *Backend) advance(t *task, name string, gone driver.ID) (l *lock, found bool, err error) {
 	for range maxTries {
 		if l, err = b.read(t, name, (*lock).waits); err != nil {
@@ -237,9 +241,9 @@ const maxTries = 100
 
 var errBusy = errors.New("other clients changed the lock each time between reading and writing it; try again")
 
-// write writes what follows from the rule for a lock that was read. It reports done if nothing does,
-// else the lock has to be read again. ended reports whether gone held the lock and does not any
-// more.
+// write writes what follows from the rule for a lock that was read. It reports done if nothing
+// does, else the lock has to be read again. ended reports whether gone held the lock and does not
+// any more.
 func (b *Backend) write(t *task, l *lock, gone driver.ID) (done, ended bool, err error) {
 	lived := l.held() && l.holder.ID == gone && !l.holder.Broken
 	var stmt string
@@ -300,8 +304,8 @@ func (l *lock) soonest() time.Duration {
 	return least
 }
 
-// ahead is the request that stands before another one: the waiter before it, or the exclusive holder;
-// zero: neither.
+// ahead is the request that stands before another one: the waiter before it, or the exclusive
+// holder; zero: neither.
 func (l *lock) ahead(of *row) driver.ID {
 	before := driver.ID{}
 	if l.held() {
