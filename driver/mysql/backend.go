@@ -64,7 +64,7 @@ type request struct {
 // used for one statement at a time. Each is asked once how its session is set; in one that does not
 // commit by itself, or that the driver cannot use for another reason, a statement takes three more
 // round trips. A connection has to come without an open transaction, as package sql wants it.
-// Whoever holds the only connection of a pool while it waits for a lock waits for itself. The
+// A program that holds the only connection of a pool while it waits for a lock waits for itself. The
 // tables have to be there: see [Migrate]. If they are another version's, calls return an error that
 // matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {

@@ -72,7 +72,7 @@ func (s *sessions) of(ctx context.Context, conn *sql.Conn, owned bool) (session,
 func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 	for _, isolation := range []string{"transaction_isolation", "tx_isolation"} {
 		readOnly := strings.Replace(isolation, "isolation", "read_only", 1)
-		stmt := "SELECT @@" + isolation + ", @@" + readOnly + ", ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) > 60, @@timestamp"
+		stmt := "SELECT @@" + isolation + ", @@" + readOnly + ", @@timestamp, @@sql_mode"
 		for _, w := range wanted {
 			stmt += ", @@" + w.name
 		}
@@ -103,8 +103,15 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if row[1] != "0" {
 			change(readOnly, "0", "1")
 		}
-		if row[2] != "0" { // somebody stopped its clock
-			set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[3])
+		if strings.Contains(row[3], "SIMULTANEOUS_ASSIGNMENT") { // take assigns one after the other
+			change("sql_mode", "''", "'"+row[3]+"'")
+		}
+		later, err := query(ctx, conn, "SELECT @@timestamp LIMIT 1")
+		if err != nil {
+			return session{}, err
+		}
+		if len(later) == 1 && later[0][0] == row[2] { // its clock was stopped
+			set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[2])
 		}
 		if len(set) == 0 {
 			return session{}, nil

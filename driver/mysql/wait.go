@@ -206,7 +206,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
 	along := map[string]time.Time{} // from when on a name may come along
 	for name, g := range b.waiters.Groups() {
-		first := waiting(g)[0].Request
+		first := firstOf(g)
 		soon, at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
 		if spent && !at.IsZero() {
 			soon, at = tick, tick
@@ -223,7 +223,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 			continue
 		}
 		g := b.waiters.Group(name)
-		first := waiting(g)[0].Request
+		first := firstOf(g)
 		g.State.polled = now
 		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
 		if b.bells.name == name {
@@ -239,14 +239,18 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	return d, 0, false
 }
 
-// waiting returns who waits in the group, without those ahead of them that were granted and are
-// about to leave; but at least the last.
-func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
-	all := g.All()
-	for len(all) > 1 && all[0].Request.grant != nil {
-		all = all[1:]
+// firstOf returns the request of the group that stands first in the queue, among those that are not
+// granted yet. Requests that arrive at the same time may stand in another order than they began to
+// wait.
+func firstOf(g *kit.Group[*request, queue]) *request {
+	var first *request
+	for _, w := range g.All() {
+		m := w.Request
+		if first == nil || first.grant != nil || m.grant == nil && m.place < first.place {
+			first = m
+		}
 	}
-	return all
+	return first
 }
 
 // readPoll reads how far the queues of names are. A request of this client that holds exclusively
@@ -303,7 +307,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	}
 	head, others, left := num(1), num(2), span(num(5))
 	b.moved(g, head)
-	first := waiting(g)[0].Request
+	first := firstOf(g)
 	for _, w := range g.All() {
 		m := w.Request
 		token, lasts := num(6), time.Duration(0)
