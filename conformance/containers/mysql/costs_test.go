@@ -549,7 +549,7 @@ func mysqlCrowd(t *service.Trial, s *service.Server) {
 		insertLocks(t, conn, "'"+n+"'", 1, true, 1)
 		insertRequests(t, conn, "'"+n+"'", []int{1, crowd, crowd}[i], []int{3600, 3600, -60}[i])
 		// the numbers are the same for each
-		execute(t, conn, fmt.Sprintf("UPDATE dlock_requests SET id = UNHEX(MD5(CONCAT(name, HEX(id)))) WHERE name = '%s'", n),
+		execute(t, conn, fmt.Sprintf("UPDATE dlock_requests SET id = UNHEX(LEFT(SHA2(CONCAT(name, HEX(id)), 256), 32)) WHERE name = '%s'", n),
 			fmt.Sprintf("UPDATE dlock_locks SET holder = X'%s' WHERE name = '%s'", holder, n), about(text["arrive"]))
 		last := one[int64](t, conn, "SELECT MAX(place) FROM dlock_requests")
 		for kind, stmt := range text {

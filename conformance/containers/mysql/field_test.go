@@ -480,7 +480,7 @@ func mysqlManyDead(t *service.Trial, s *service.Server) {
 		held := steps.Asked(b, name, time.Minute)
 		steps.Acquired(t, b, held)
 		insertRequests(t, db, "'"+name+"'", many, -60)
-		execute(t, db, fmt.Sprintf("UPDATE dlock_requests SET mode = '%s', id = UNHEX(MD5(CONCAT(%d, HEX(id)))) WHERE name = '%s'", c.mode, i, name),
+		execute(t, db, fmt.Sprintf("UPDATE dlock_requests SET mode = '%s', id = UNHEX(LEFT(SHA2(CONCAT(%d, HEX(id)), 256), 32)) WHERE name = '%s'", c.mode, i, name),
 			fmt.Sprintf("UPDATE dlock_locks SET others = %d, head = %s WHERE name = '%s'", 1+i/2, strings.ReplaceAll(c.head, "%s", name), name))
 		execute(t, db, fmt.Sprintf("INSERT INTO dlock_requests (prefix, name, kind, id, owner, client, mode, permits, fixed, broken, token, ttl_us, label, arrived_at, expires_at) VALUES "+
 			"(X'', '%[1]s', 'request', X'%[2]s', X'%[2]s', REPEAT(X'02', 16), 'exclusive', 0, FALSE, FALSE, 0, 60000000, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 60 SECOND)", name, driver.NewID()))
