@@ -207,6 +207,7 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		}
 		b.mu.Lock()
 		m.place, m.Stands = p.place, p.kind == "request" || p.holder == r.ID
+		held := m.Granted()
 		b.mu.Unlock()
 		switch {
 		case p.sent.IsZero(): // the row of the lock was removed
@@ -214,12 +215,15 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 				return g, false, err
 			}
 			continue
-		case p.holder == r.ID && p.broken:
+		case p.holder == r.ID && p.broken, p.rowBroken:
 			return g, false, driver.ErrLost
 		case p.holder == r.ID && p.left > 0:
 			g, err = b.confirm(t, r, p)
+			if errors.Is(err, driver.ErrLost) && !held { // it has expired meanwhile, and arrives again
+				continue
+			}
 			return g, false, err
-		case p.kind == "tombstone":
+		case p.kind == "tombstone", held && (p.kind == "" || p.expires <= 0):
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
 			// it was let in and has expired, or has missed its turn, or was not kept alive
@@ -238,6 +242,9 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			return b.await(t, m, r, false)
 		case p.place <= p.head: // shared, and let in
 			g, err = b.confirm(t, r, p)
+			if errors.Is(err, driver.ErrLost) && !held {
+				continue
+			}
 			return g, false, err
 		case p.others == 0 || p.others == 1 && r.Mode == driver.Shared:
 			_, err = t.send(b.raiseOf(r))
@@ -277,7 +284,9 @@ func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position)
 		// it is exclusive, and was let in; or it is not there any more
 		return b.check(t, m, r, false)
 	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
-		g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place})
+		if g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place}); errors.Is(err, driver.ErrLost) {
+			return b.check(t, m, r, false)
+		}
 		return g, false, err
 	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore():
 		// it came at the same time
