@@ -90,8 +90,12 @@ func (q *queue) next(seldom bool) (soon, at time.Time) {
 	return q.polled.Add(pause / 2), q.polled.Add(pause)
 }
 
-// crowded reports whether a request of this client waits under the name. b.mu is held.
-func (b *Backend) crowded(name string) bool { return b.waiters.Group(name) != nil }
+// crowded reports whether a request of this client waits under the name, and of the same kind of lock.
+// b.mu is held.
+func (b *Backend) crowded(r *driver.Request) bool {
+	g := b.waiters.Group(r.Name)
+	return g != nil && g.First().Request.Semaphore() == r.Semaphore()
+}
 
 // attach adds an Acquire to those that wait.
 func (b *Backend) attach(m *request) *kit.Waiter[*request] {
