@@ -94,7 +94,7 @@ func (b *Backend) queued(r *driver.Request) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m, is := b.requests.Find(r.ID)
-	return b.crowded(r.Name) || is && m.place > 0
+	return b.crowded(r) || is && m.place > 0
 }
 
 // letIn grants the shared requests that hold once r has gone, before it does: so they need not wait
