@@ -150,7 +150,7 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
-	tokens := make([]driver.Token, readers)
+	grants := make([]driver.Grant, readers)
 	for i := range readers {
 		side := []*poolSide{b, other}[min(i%8, 1)] // most are of one client
 		r := steps.Waiting(side, "read", time.Minute)
@@ -160,7 +160,7 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 			if err != nil {
 				t.Errorf("a reader: %v", err)
 			}
-			tokens[i] = g.Token
+			grants[i] = g
 		})
 	}
 	for len(steps.Queue(t, b, "read").Waiters()) < readers && !t.Failed() {
@@ -171,17 +171,27 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	wg.Wait()
 	t.Logf("%d readers hold after %s", readers, time.Since(released).Round(time.Millisecond))
 	seen := map[driver.Token]bool{}
-	for _, token := range tokens {
-		if seen[token] = true; token == 0 {
+	for _, g := range grants {
+		if seen[g.Token] = true; g.Token == 0 {
 			t.Fatal("a reader has no token")
 		}
 	}
 	if len(seen) != readers {
 		t.Errorf("%d readers have %d tokens", readers, len(seen))
 	}
+	held := map[driver.Token]bool{}
 	q := steps.Queue(t, b, "read")
-	if n := len(q.Arrivals) - len(q.Waiters()); n != readers {
-		t.Errorf("%d of %d readers hold", n, readers)
+	for _, e := range q.Holders() {
+		held[e.Token] = true
+	}
+	now := time.Now()
+	for _, g := range grants { // what lasts less than its TTL is renewed soon, by who has it
+		if !held[g.Token] && g.SentAt.Add(g.TTL).After(now) {
+			t.Errorf("a reader does not hold, %s before its grant ends", g.SentAt.Add(g.TTL).Sub(now))
+		}
+	}
+	if n := len(q.Waiters()); n > 0 {
+		t.Errorf("%d of %d readers wait", n, readers)
 	}
 }
 
