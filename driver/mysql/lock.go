@@ -32,15 +32,19 @@ type row struct {
 // alive reports whether a request had not expired when it was read.
 func alive(e *driver.Entry) bool { return e.Left > 0 }
 
-// pageSize is how many rows of a queue are read at once. Each may have some 2 kB.
-const pageSize = 500
+// pageSize is how many rows of a queue are read at once, each of which may have some 2 kB.
+// firstPage is how many that are at first: mostly that is enough.
+const (
+	firstPage = 25
+	pageSize  = 500
+)
 
 // read reads a lock with the first page of what stands beside it, and further pages for as long as
 // enough says so. A lock without a row is returned as one that is free.
 func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, error) {
 	l := &lock{name: name}
-	for after := "TRUE"; ; {
-		a, err := t.send(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(pageSize)))
+	for after, most := "TRUE", firstPage; ; most = pageSize {
+		a, err := t.send(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(most)))
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +53,7 @@ func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, er
 				return nil, err
 			}
 		}
-		if l.whole = len(a.rows) < pageSize; l.whole || enough(l) {
+		if l.whole = len(a.rows) < most; l.whole || enough(l) {
 			return l, nil
 		}
 		last := l.beside[len(l.beside)-1]
@@ -165,7 +169,7 @@ type step struct {
 // decide returns what follows from the rule, if the request gone is released. It is nil if nothing
 // does.
 func (l *lock) decide(gone driver.ID) *step {
-	s := &step{head: l.head, lower: l.whole}
+	s := &step{head: l.head, lower: true}
 	if s.ended = !l.holder.ID.IsZero() && (l.holder.ID == gone || !alive(&l.holder)); s.ended {
 		l.holder.Left = 0
 	}
@@ -187,7 +191,7 @@ func (l *lock) decide(gone driver.ID) *step {
 			s.next = last
 		}
 	}
-	if s.head == l.head && !s.ended && !s.lower {
+	if s.head == l.head && !s.ended && !(s.lower && l.whole) {
 		return nil
 	}
 	for _, r := range l.beside {
