@@ -18,19 +18,16 @@
 // The scheme mariadb means the same. mysqls and mariadbs mean the same over TLS, which is always
 // verified. The parameters:
 //
-//   - migrate (false): create the tables and procedures if they are missing, as [Migrate] does.
+//   - migrate (false): make the tables if they are missing, as [Migrate] does.
 //   - pool_size (32): how many connections the client may have; at least 2.
 //   - dial_timeout (3s): for opening a connection.
-//   - grant_window (1s): how long a waiter that was not heard of for so long has to
-//     confirm a grant; nine times as long as the server takes to answer, and 5 s at most, if
-//     that is longer.
 //   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
 //   - tls_server_name: the name in the server's certificate; the host if it is missing.
 //
 // ttl, prefix, label and identity mean what they mean for every driver.
 //
-// [New] works over a pool that the caller owns, whatever its DSN says. The tables and procedures
-// come from package migrations: by [Migrate], by migrate=true, or by the caller's own tool.
+// [New] works over a pool that the caller owns, whatever its DSN says. The tables come from package
+// migrations: by [Migrate], by migrate=true, or by the caller's own tool.
 // [Cleanup] removes what the tables keep of names that nobody uses any more.
 //
 // # Guarantees

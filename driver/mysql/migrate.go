@@ -19,7 +19,7 @@ import (
 // Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests. It
 // looks at the database itself: it does nothing if both are there, whoever made them, makes the one
 // that is missing, and refuses tables of another version. Several at once do no harm. The user needs
-// CREATE; at run time it does not.
+// CREATE and SELECT.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errNoPool
@@ -32,13 +32,14 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 const migrationTime = time.Minute
 
 func (p *pool) migrate(ctx context.Context) error {
-	if err := p.checkSchema(ctx); !errors.Is(err, errSchema) {
-		return explain(err)
+	if _, err := p.readSchema(ctx); !errors.Is(err, errSchema) {
+		return mayNotMigrate(explain(err))
 	}
 	if err := p.apply(ctx, "mysql/*.up.sql", nil); err != nil {
 		return mayNotMigrate(err)
 	}
-	return explain(p.checkSchema(ctx))
+	_, err := p.readSchema(ctx) // another version's may have come meanwhile
+	return explain(err)
 }
 
 // apply executes the files of that pattern, in one connection. before is asked before each.
@@ -87,7 +88,7 @@ func mayNotMigrate(err error) error {
 	if !lacksRight(err) {
 		return err
 	}
-	return fmt.Errorf("the server's user may not make the tables: give it CREATE on the database, or let a user who has it migrate once "+
+	return fmt.Errorf("the server's user may not make the tables: give it CREATE and SELECT on the database, or let a user who has it migrate once "+
 		"(?migrate=true, mysql.Migrate, dlock migrate, or the files of package migrations) and open without migrate=true: %w", err)
 }
 
@@ -100,7 +101,7 @@ func Revert(ctx context.Context, db *sql.DB, force bool) error {
 		return errNoPool
 	}
 	p := &pool{db: db}
-	if err := p.checkSchema(ctx); errors.Is(err, errOtherSchema) {
+	if _, err := p.readSchema(ctx); errors.Is(err, errOtherSchema) {
 		return err
 	} else if err != nil && !errors.Is(err, errSchema) {
 		return mayNotRevert(explain(err))
