@@ -264,23 +264,20 @@ func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position)
 	if err != nil {
 		return g, false, err
 	}
-	if !r.Wait || l.holder.ID == r.ID {
-		p, err = b.look(t, &r, false)
-	}
-	own := l.find(r.ID)
-	switch first := l.first(); {
-	case err != nil:
-		return g, false, err
-	case p.holder == r.ID && p.left > 0, own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
-		if own != nil {
-			p.place, p.head, p.token = own.place, l.head, l.token
-		}
-		g, err = b.confirm(t, r, p)
+	own, first := l.find(r.ID), l.first()
+	switch {
+	case l.holder.ID == r.ID, own == nil && l.whole: // it is exclusive, and was let in; or it is not there any more
+		return b.check(t, m, r, false)
+	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
+		g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place})
 		return g, false, err
 	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore(): // it came at the same time
 		return g, false, driver.ErrConflict
 	case !r.Wait:
 		return g, false, driver.ErrHeld
+	}
+	if own != nil {
+		p.ahead = l.ahead(own)
 	}
 	b.mustWait(m, l.head, l.soonest(), p.ahead)
 	return g, true, nil
@@ -386,8 +383,11 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 		if a.affected == 0 { // there was nothing beside it any more
 			continue
 		}
+		b.mu.Lock()
+		m.place = a.id
+		b.mu.Unlock()
 		if !free {
-			return b.check(t, m, r, false)
+			return b.checkBeside(t, m, r, position{place: a.id})
 		}
 		// what was decided may still hold
 		own := &l.beside[len(l.beside)-1]
@@ -399,9 +399,6 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 				return g, false, err
 			}
 			if swapped.affected > 0 {
-				b.mu.Lock()
-				m.place = a.id
-				b.mu.Unlock()
 				return driver.Grant{Token: l.tokenAt(a.id), TTL: r.TTL, SentAt: a.sent}, false, nil
 			}
 		}

@@ -233,6 +233,7 @@ func (b *Backend) listener() {
 		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
 		b.mu.Lock()
 		b.bells.target = driver.ID{}
+		b.sooner.Set() // polls are due by other times
 		if err == nil {
 			b.heard(id, name, a)
 		} else {
@@ -281,7 +282,7 @@ func (b *Backend) heard(id driver.ID, name string, a answer) {
 			}
 		}
 		b.bells.rung, b.bells.name = id, name
-		g.State.next = time.Now()
+		g.State.polled = time.Time{}
 		b.sooner.Set()
 	}
 }

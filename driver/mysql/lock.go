@@ -176,7 +176,7 @@ func (l *lock) decide(gone driver.ID) *step {
 	for i := range l.beside {
 		r := &l.beside[i]
 		s.lower = s.lower && r.kind == "request" && r.Mode == driver.Exclusive
-		if r.kind == "request" && r.Mode == driver.Shared && r.place <= l.head {
+		if r.kind == "request" && r.Mode == driver.Shared && r.place <= l.head && alive(&r.Entry) {
 			holds++
 		}
 	}
@@ -298,6 +298,21 @@ func (l *lock) soonest() time.Duration {
 		}
 	}
 	return least
+}
+
+// ahead is the request that stands before another one: the waiter before it, or the exclusive holder;
+// zero: neither.
+func (l *lock) ahead(of *row) driver.ID {
+	before := driver.ID{}
+	if l.held() {
+		before = l.holder.ID
+	}
+	for _, r := range l.beside {
+		if r.kind == "request" && r.place > l.head && r.place < of.place && alive(&r.Entry) {
+			before = r.ID
+		}
+	}
+	return before
 }
 
 // sponsor is a request that lives, and that lets the join in.

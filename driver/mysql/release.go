@@ -49,6 +49,11 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 			return true, err
 		}
 	} else {
+		if !exclusive && granted && !tombstone {
+			if err := b.letIn(t, &r); err != nil {
+				return false, err
+			}
+		}
 		a, err := t.send(b.about(leaveAlive, &r))
 		if found = a.affected > 0; err != nil {
 			return found, err
@@ -76,6 +81,22 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 	}
 	_, held, err := b.advance(t, r.Name, r.ID)
 	return found || held, err
+}
+
+// letIn grants the shared requests that hold once r has gone, before it does: so they need not wait
+// for two commits.
+func (b *Backend) letIn(t *task, r *driver.Request) error {
+	l, err := b.read(t, r.Name, (*lock).waits)
+	if err != nil || l.others < 2 || l.dead() {
+		return err
+	}
+	if own := l.find(r.ID); own != nil {
+		own.Left = 0
+	}
+	if s := l.decide(driver.ID{}); s != nil && s.next == nil && s.head > l.head {
+		_, err = t.send(b.swap(l, s, driver.ID{}))
+	}
+	return err
 }
 
 // ended reports whether a request was broken when it was looked at.

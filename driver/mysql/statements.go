@@ -101,7 +101,8 @@ var (
 	poll = parts.Replace(`(SELECT HEX(l.name), l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until), l.token,
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
 			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
-			ORDER BY a.place DESC LIMIT 1), '')
+			ORDER BY a.place DESC LIMIT 1), ''),
+		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0)
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
 
 	// look reads what a request that waits has to know, and waits for a grant that is not

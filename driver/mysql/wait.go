@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,10 +25,11 @@ const (
 
 // queue is what is known of a queue while requests of this client wait in it.
 type queue struct {
-	next  time.Time     // when it is due to be polled
-	head  int64         // as last read
-	moved time.Time     // when the head last moved, or when the wait for other clients began
-	turn  time.Duration // how long the head takes to move; 0: not known
+	polled  time.Time     // when it was last read; zero: it is to be read now
+	settled time.Time     // when what expires there was last looked for
+	head    int64         // as last read
+	moved   time.Time     // when the head last moved, or when the wait for other clients began
+	turn    time.Duration // how long the head takes to move; 0: not known
 	// others: other clients wait here too, or hold.
 	others bool
 	// deaf is whose bell rang without need since the head last moved: it is not listened to.
@@ -50,10 +52,17 @@ func (q *queue) advance(head int64) {
 	q.head, q.moved, q.deaf = head, now, driver.ID{}
 }
 
-// pause is the time until the next poll: a twentieth of the time since the queue last moved, but not
-// much less than it takes to move.
-func (q *queue) pause() time.Duration {
-	return min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
+// next is when the queue is to be polled. While the bell of the request ahead is listened to, that
+// is seldom. Else it is a twentieth of the time since the queue last moved after the last poll, but
+// not much less than it takes to move.
+func (q *queue) next(listened bool) time.Time {
+	switch {
+	case q.polled.IsZero():
+		return q.polled
+	case listened:
+		return q.polled.Add(maxPoll)
+	}
+	return q.polled.Add(min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll))
 }
 
 // crowded reports whether a request of this client waits under the name. b.mu is held.
@@ -65,8 +74,8 @@ func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 	defer b.mu.Unlock()
 	w, g, first := b.waiters.Add(m)
 	if first {
-		g.State.moved = time.Now()
-		g.State.next = time.Now().Add(maxPoll)
+		now := time.Now()
+		g.State.moved, g.State.polled, g.State.settled = now, now, now
 		b.hear(g, m, m.ahead)
 	}
 	if !b.polling {
@@ -110,7 +119,7 @@ func (b *Backend) pollName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if g := b.waiters.Group(name); g != nil {
-		g.State.next, g.State.moved = time.Now(), time.Now()
+		g.State.polled, g.State.moved = time.Time{}, time.Now()
 		b.sooner.Set()
 	}
 }
@@ -118,7 +127,8 @@ func (b *Backend) pollName(name string) {
 // due are the names that a poll is for.
 type due struct {
 	names  []string
-	places []int64 // of the first who waits
+	first  []driver.ID // the first who waits
+	places []int64     // and its place
 	rung   map[string]driver.ID
 }
 
@@ -162,14 +172,16 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	}
 	d.rung = map[string]driver.ID{}
 	for name, g := range b.waiters.Groups() {
-		if g.State.next.After(now) || len(d.names) == maxNames {
-			if g.State.next.Before(next) {
-				next = g.State.next
+		first := waiting(g)[0].Request
+		at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
+		if at.After(now) || len(d.names) == maxNames {
+			if at.Before(next) {
+				next = at
 			}
 			continue
 		}
-		d.names = append(d.names, name)
-		d.places = append(d.places, waiting(g)[0].Request.place)
+		g.State.polled = now
+		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
 		if b.bells.name == name {
 			d.rung[name], b.bells.rung = b.bells.rung, driver.ID{}
 		}
@@ -195,7 +207,7 @@ func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
 func (b *Backend) readPoll(d due) {
 	parts := make([]string, len(d.names))
 	for i, name := range d.names {
-		parts[i] = fill(poll, ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
+		parts[i] = fill(poll, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
 	a, err := b.pool.ask(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
@@ -205,7 +217,7 @@ func (b *Backend) readPoll(d due) {
 		for _, row := range a.rows {
 			name, _ := hex.DecodeString(row[0])
 			seen[string(name)] = true
-			b.polled(string(name), row, a.sent, d.rung[string(name)])
+			b.polled(string(name), row, a.sent, d)
 		}
 	}
 	for _, name := range d.names {
@@ -216,17 +228,11 @@ func (b *Backend) readPoll(d due) {
 		if err == nil && !seen[name] {
 			g.First().Wake() // the lock's row was removed
 		}
-		if !g.State.next.After(time.Now()) || err != nil {
-			g.State.next = time.Now().Add(g.State.pause())
-			if first := waiting(g)[0].Request; first.ahead != (driver.ID{}) && first.ahead == b.bells.target {
-				g.State.next = time.Now().Add(maxPoll) // its bell tells
-			}
-		}
 	}
 }
 
 // polled takes in what was read of a name. b.mu is held.
-func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.ID) {
+func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	var holder, ahead driver.ID
 	num := func(i int) int64 { n, _ := strconv.ParseInt(row[i], 10, 64); return n }
 	_ = holder.UnmarshalText([]byte(row[3])) // it is 16 bytes
@@ -237,7 +243,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 		ahead = driver.ID{}
 	}
 	g := b.waiters.Group(name)
-	b.answeredBell(g, rung, ahead)
+	b.answeredBell(g, d.rung[name], ahead)
 	if g == nil {
 		return
 	}
@@ -246,12 +252,19 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 	first := waiting(g)[0].Request
 	for _, w := range g.All() {
 		m := w.Request
+		token, lasts := num(6), time.Duration(0)
+		switch own := span(num(8)); {
+		case m.ID == holder && num(4) == 0:
+			lasts = left
+		case m.Mode == driver.Shared && m.place > 0 && m.place <= head && slices.Contains(d.first, m.ID):
+			token, lasts = token-(head-m.place), own
+		}
 		switch {
-		case m.ID == holder && num(4) == 0 && proves(&m.Request.Request, left, sent):
+		case proves(&m.Request.Request, lasts, sent):
 			if m.grant == nil && !m.Granted() {
-				b.holds(m, sent, left)
+				b.holds(m, sent, lasts)
 				m.Stands = true
-				m.grant = &driver.Grant{Token: driver.Token(num(6)), TTL: min(left, m.TTL), SentAt: sent}
+				m.grant = &driver.Grant{Token: driver.Token(token), TTL: min(lasts, m.TTL), SentAt: sent}
 			}
 			w.Wake()
 		case m.place > 0 && m.place <= head, m.ID == holder:
@@ -261,8 +274,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, rung driver.
 	if others == 0 || others == 1 && left <= 0 && holder != first.ID {
 		g.First().Wake()
 	}
-	if others == 2 && !time.Now().Before(g.State.moved.Add(time.Second)) {
-		g.State.moved = time.Now()
+	if others == 2 && time.Since(g.State.settled) > time.Second {
+		g.State.settled = time.Now()
 		g.First().Wake()
 	}
 	b.hear(g, first, ahead)
