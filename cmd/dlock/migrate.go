@@ -24,8 +24,8 @@ func newMigrate() *cobra.Command {
 		Short: "Make, remove or print the tables that MySQL needs",
 		Long: `Make the two tables that dlock needs in a database of MySQL or MariaDB, as far as they are missing;
 other backends need nothing of the kind. Tables of another version are refused. Several at once do
-no harm. The user needs CREATE and SELECT, and for --down SELECT and DROP; programs that lock need
-SELECT, INSERT, UPDATE and DELETE.
+no harm. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK TABLES; programs
+that lock need SELECT, INSERT, UPDATE and DELETE.
 
 --down removes them. It asks first; where there is no terminal to ask at, --yes is needed. While
 something is held or waits it refuses, unless --force is given: then those locks are lost. The
