@@ -102,7 +102,8 @@ func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, e
 		case !errors.As(err, &e):
 			return nil, err
 		case !lacksRight(err): // something else is wrong, which other statements will say
-		case strings.HasPrefix(e.Message, "SELECT") && r.name != "SELECT": // SELECT is what is missing
+		case strings.HasPrefix(e.Message, "SELECT") && r.name != "SELECT":
+			// SELECT is what is missing, which the try of it says
 		default:
 			missing, first = append(missing, r.name+" ON "+r.table), cmp.Or(first, err)
 		}

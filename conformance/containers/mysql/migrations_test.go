@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	goose "github.com/pressly/goose/v3"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
@@ -241,7 +244,7 @@ func (a *application) grow() fs.FS {
 	return a.all
 }
 
-// has fails the test unless all tables of the application are there, and those of dlock if it says so.
+// has fails the test unless all tables of the application are there, and so many of dlock's.
 func (a *application) has(t *testing.T, when string, dlocks int) {
 	t.Helper()
 	const count = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name "
@@ -253,8 +256,8 @@ func (a *application) has(t *testing.T, when string, dlocks int) {
 	}
 }
 
-// TestMySQLMigrationsBesideAnApplication: docs/mysql.md says how both trees run beside migrations of
-// an application in the same database.
+// TestMySQLMigrationsBesideAnApplication: both trees run beside migrations of an application in the
+// same database in the ways that docs/mysql.md lists.
 func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -357,8 +360,8 @@ func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 				a.has(t, "one more", 0)
 			})
 		}
-		// goose keeps each number: dlock's files are in the application's folder, or run on their own
-		// by the default table, and what the application adds later is allowed to be missing.
+		// goose keeps each number: dlock's files run on their own by the default table, or stand in
+		// the application's folder, and what the application adds later is allowed to be missing.
 		for _, at := range []int{5, 25} {
 			for _, first := range []bool{true, false} {
 				t.Run(fmt.Sprintf("goose at %d, its default table, dlock first %t", at, first), func(t *testing.T) {
@@ -410,8 +413,9 @@ func filesOf(t *testing.T, folder fs.FS) fstest.MapFS {
 	return files
 }
 
-// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and takes away each of the
-// tables, and wants the next one to end with the same schema. What the other table knows is left.
+// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and takes away each of
+// the tables, and wants the next one to end with the same schema. What the other table knows is
+// left.
 func TestMySQLMigrateGoesOn(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -458,6 +462,61 @@ func TestMySQLMigrateGoesOn(t *testing.T) {
 	})
 }
 
+// TestMySQLRevertBesideOthers: while clients lock and unlock, Revert refuses as long as something is
+// held, and takes no hold away.
+func TestMySQLRevertBesideOthers(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		root := mysqlOf(t, s).pool(t)
+		var wg sync.WaitGroup
+		var pairs atomic.Int64
+		for range 4 {
+			b := byURL(t, s.URL)
+			wg.Go(func() {
+				for {
+					r := steps.Asked(b, "beside", time.Minute)
+					_, err := b.Acquire(t.Context(), r)
+					if errors.Is(err, driver.ErrHeld) {
+						continue
+					}
+					if err != nil { // the tables are gone
+						says(t, "after Revert", map[string]error{"Acquire": err}, "missing")
+						return
+					}
+					if err := steps.Renewed(b, r); err != nil {
+						t.Errorf("a hold was taken away: %v", err)
+						return
+					}
+					if err := b.Release(t.Context(), r); err != nil {
+						t.Errorf("a hold was taken away: %v", err)
+						return
+					}
+					pairs.Add(1)
+				}
+			})
+		}
+		defer wg.Wait()
+		await.That(t, "clients lock", func() bool { return pairs.Load() > 20 })
+		refused := 0
+		await.That(t, "nothing is held for a moment", func() bool {
+			err := mysql.Revert(t.Context(), root, false)
+			if errors.Is(err, driver.ErrHeld) {
+				refused++
+				return false
+			}
+			if err != nil {
+				t.Errorf("Revert: %v", err)
+			}
+			return true
+		})
+		t.Logf("Revert refused %d times", refused)
+		if left := schemaOf(t, root); left != "" {
+			t.Errorf("Revert leaves\n%s", left)
+		}
+	})
+}
+
 // otherTables are tables of the driver's names that it must not use: those of an older dlock, which
 // had procedures, and of one that is to come.
 var otherTables = map[string]struct{ make, undo, words []string }{
@@ -483,8 +542,8 @@ var otherTables = map[string]struct{ make, undo, words []string }{
 	},
 }
 
-// TestMySQLOtherTables: tables of another version are refused by all that opens, migrates and cleans
-// up, with what to do, and are left as they are.
+// TestMySQLOtherTables: tables of another version are refused by all that opens, migrates and
+// cleans up, with what to do, and are left as they are.
 func TestMySQLOtherTables(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {

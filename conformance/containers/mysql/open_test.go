@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,67 @@ func TestMySQLOpen(t *testing.T) {
 	})
 }
 
+// TestMySQLDocumentedQueries: the queries of docs/mysql.md show who holds and who waits.
+func TestMySQLDocumentedQueries(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/mysql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var queries []string
+	for block := range strings.SplitSeq(string(page), "\n\n") {
+		if strings.HasPrefix(block, "    SELECT ") {
+			queries = append(queries, strings.TrimSuffix(block, ";"))
+		}
+	}
+	if len(queries) != 2 {
+		t.Fatalf("docs/mysql.md has the queries %q", queries)
+	}
+	onShared(t, func(t *testing.T, s *service.Server) {
+		b, other := byURL(t, migrated(t, s).URL), byURL(t, s.URL)
+		held := steps.Asked(b, "a", time.Minute)
+		held.Label = "the holder"
+		steps.Acquired(t, b, held)
+		next := steps.Waiting(other, "a", time.Minute)
+		next.Label = "the next"
+		waited := steps.Acquiring(other, next)
+		await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "a").Waiters()) == 1 })
+		reader := steps.Asked(b, "b", time.Minute)
+		reader.Mode, reader.Label = driver.Shared, "the reader"
+		steps.Acquired(t, b, reader)
+		var shown []string
+		for _, q := range queries {
+			rows, err := mysqlOf(t, s).pool(t).Query(q)
+			if err != nil {
+				t.Fatalf("%s: %v", q, err)
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var name, label string
+				var more [3]sql.NullString
+				if err := rows.Scan(&name, &label, &more[0], &more[1], &more[2]); err != nil {
+					t.Fatal(err)
+				}
+				what := "holds"
+				if more[2].String == "waits" {
+					what = "waits"
+				}
+				shown = append(shown, name+" "+label+" "+what)
+			}
+			if err := rows.Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := strings.Join(shown, ", "); got != "a the holder holds, a the next waits, b the reader holds" {
+			t.Errorf("the queries show %s", got)
+		}
+		steps.Released(t, b, held)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestMySQLSmallPacket: a server whose packets are too small for dlock is refused.
 func TestMySQLSmallPacket(t *testing.T) {
 	t.Parallel()
@@ -138,9 +200,8 @@ func TestMySQLFull(t *testing.T) {
 		root := mysqlOf(t, s).pool(t)
 		execute(t, root, "SET GLOBAL innodb_file_per_table = 0")
 		migrated(t, s)
-		execute(t, root, "CREATE TABLE filler (k INT AUTO_INCREMENT PRIMARY KEY, v LONGTEXT NOT NULL) ENGINE = InnoDB")
-		// in rows that get smaller
-		for size := 1 << 20; size > 0; size /= 4 {
+		execute(t, root, "CREATE TABLE filler (k INT AUTO_INCREMENT PRIMARY KEY, v VARBINARY(7000) NOT NULL) ENGINE = InnoDB")
+		for size := 7000; size > 0; size /= 10 { // a page that the last one left may have room
 			for {
 				_, err := root.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO filler (v) VALUES (REPEAT('x', %d))", size))
 				var e *gomysql.MySQLError
@@ -168,7 +229,7 @@ func TestMySQLFull(t *testing.T) {
 			t.Errorf("%d rows hold for a call that failed", n)
 		}
 		steps.Acquired(t, b, steps.Asked(b, r.Name, time.Minute))
-	}, "--innodb-data-file-path=ibdata1:32M")
+	}, "--innodb-data-file-path=ibdata1:12M")
 }
 
 // TestMySQLSchemaChanges: a client that runs while the tables are changed or removed is refused by
@@ -218,18 +279,21 @@ func TestMySQLMigrateRace(t *testing.T) {
 }
 
 // TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED
-// transactions write. A pool of the user's meets that if its sessions are set so.
+// transactions write. Connections of the driver's own are always such, those of a user's pool if
+// they are set so.
 func TestMySQLBinlogFormat(t *testing.T) {
 	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
-		db := mysqlOf(t, s).open()
-		defer db.Close()
-		err := mysql.Migrate(t.Context(), db)
-		errs := opens(t, s, "root", "?migrate=true")
-		if err != nil {
-			errs["Migrate"] = err
+		root := mysqlOf(t, s).pool(t)
+		if err := mysql.Migrate(t.Context(), root); err != nil {
+			t.Error(err)
 		}
-		says(t, "a binary log of statements", errs, "binlog_format", "ROW")
+		errs := opens(t, s, "root", "")
+		if err := errs["New"]; err != nil {
+			t.Errorf("a pool with REPEATABLE READ: %v", err)
+		}
+		execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
+		says(t, "a binary log of statements", opens(t, s, "root", "?migrate=true"), "binlog_format", "ROW")
 	}, "--log-bin=binlog", "--server-id=1", "--binlog-format=STATEMENT")
 }
 

@@ -49,10 +49,9 @@ func split(grant string) (parts []string) {
 
 // leastRights makes the user dlock with a password, and gives it what the documentation says in
 // the server's database. It returns the server's URL for it.
-func leastRights(t *testing.T, s *service.Server, password string) string {
+func leastRights(t *testing.T, s *service.Server, root *sql.DB, password string) string {
 	t.Helper()
 	d := mysqlOf(t, s)
-	root := d.pool(t)
 	execute(t, root, "DROP USER IF EXISTS dlock", "CREATE USER dlock IDENTIFIED BY '"+password+"'")
 	for _, g := range documentedGrants(t) {
 		execute(t, root, strings.Replace(g, " ON test.", " ON "+d.DBName+".", 1))
@@ -60,8 +59,8 @@ func leastRights(t *testing.T, s *service.Server, password string) string {
 	return strings.Replace(s.URL, "root@", "dlock:"+password+"@", 1)
 }
 
-// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and each that is
-// missing is named when a client opens or makes its first call, before that does anything.
+// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and each that
+// is missing is named when a client opens or makes its first call, before that does anything.
 func TestMySQLRights(t *testing.T) {
 	t.Parallel()
 	var documented []string
@@ -119,8 +118,8 @@ func TestMySQLRights(t *testing.T) {
 	})
 }
 
-// TestMySQLRightsToMigrate: CREATE and SELECT make the tables, SELECT and DROP remove them, SELECT
-// and DELETE clean up. Without one of them nothing is done, and it is named.
+// TestMySQLRightsToMigrate: CREATE and SELECT make the tables, SELECT, DROP and LOCK TABLES remove
+// them, SELECT and DELETE clean up. Without one of them nothing is done, and it is named.
 func TestMySQLRightsToMigrate(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -159,11 +158,12 @@ func TestMySQLRightsToMigrate(t *testing.T) {
 		done("Migrate", "CREATE, SELECT", up)
 		done("Migrate again", "SELECT", up)
 		locksIn(t, root)
-		refused("Revert", "SELECT, CREATE", down, "SELECT and DROP")
-		refused("Revert", "DROP, CREATE", down, "SELECT and DROP")
+		refused("Revert", "SELECT, LOCK TABLES, CREATE", down, "SELECT, DROP and LOCK TABLES")
+		refused("Revert", "SELECT, DROP, CREATE", down, "SELECT, DROP and LOCK TABLES")
+		refused("Revert", "DROP, LOCK TABLES, CREATE", down, "SELECT, DROP and LOCK TABLES")
 		refused("Cleanup", "SELECT", clean, "DELETE")
 		done("Cleanup", "SELECT, DELETE", clean)
-		done("Revert", "SELECT, DROP", down)
+		done("Revert", "SELECT, DROP, LOCK TABLES", down)
 		if left := schemaOf(t, root); left != "" {
 			t.Errorf("Revert leaves\n%s", left)
 		}
@@ -184,7 +184,7 @@ func useAll(t *testing.T, s *service.Server, user, name string) error {
 		return []dlock.Mutex{c.Mutex(name), rw.Write(), rw.Read(), c.Semaphore(name+"/permits", 1)}
 	}
 	firsts, seconds := of(c), of(other)
-	for i, second := range []int{0, 2, 1, 3} { // a reader waits for a writer, and a writer for a reader
+	for i, second := range []int{0, 2, 1, 3} { // a reader waits for a writer, a writer for a reader
 		l, err := firsts[i].Lock(ctx)
 		if err != nil {
 			return err
@@ -240,7 +240,7 @@ func useAll(t *testing.T, s *service.Server, user, name string) error {
 		if err := c.Break(ctx, p.Name(), p.Token(), dlock.Force()); err != nil {
 			return err
 		}
-		<-p.Lost()
+		await.Closed(t, "the loss of what was broken", p.Lost())
 	}
 	return nil
 }
@@ -257,8 +257,8 @@ func TestMySQLDefaults(t *testing.T) {
 		}
 		execute(t, root, readOnly, "SET GLOBAL sql_select_limit = 1", "SET GLOBAL autocommit = 0", "SET GLOBAL sql_safe_updates = 1",
 			"SET GLOBAL completion_type = 'CHAIN'", "SET GLOBAL transaction_isolation = 'SERIALIZABLE'")
-		migrated(t, s) // with these, too
-		u := leastRights(t, s, "password")
+		migrated(t, s) // with these, too; root's connection is from before
+		u := leastRights(t, s, root, "password")
 		if err := useAll(t, s, "dlock", "defaults"); err != nil {
 			t.Error(err)
 		}
