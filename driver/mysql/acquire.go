@@ -217,7 +217,7 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		case p.kind == "tombstone":
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
-			// it was let in and has expired, or missed its turn; or its client was not there for long
+			// it was let in and has expired, or has missed its turn, or was not kept alive
 			if _, err := t.send(fill(leave, ":ids", hexID(r.ID))); err != nil {
 				return g, false, err
 			}
@@ -266,12 +266,14 @@ func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position)
 	}
 	own, first := l.find(r.ID), l.first()
 	switch {
-	case l.holder.ID == r.ID, own == nil && l.whole: // it is exclusive, and was let in; or it is not there any more
+	case l.holder.ID == r.ID, own == nil && l.whole:
+		// it is exclusive, and was let in; or it is not there any more
 		return b.check(t, m, r, false)
 	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
 		g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place})
 		return g, false, err
-	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore(): // it came at the same time
+	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore():
+		// it came at the same time
 		return g, false, driver.ErrConflict
 	case !r.Wait:
 		return g, false, driver.ErrHeld

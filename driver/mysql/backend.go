@@ -51,7 +51,7 @@ type Backend struct {
 type request struct {
 	kit.Request
 	place  int64         // of its row; 0: it has none, as far as it is known
-	ahead  driver.ID     // which request stands before it, if it is another client's; zero: not known
+	ahead  driver.ID     // the request before it, if it is another client's; zero: not known
 	ended  bool          // by force, and that was reported
 	broken bool          // by an operator, as its release saw
 	grant  *driver.Grant // a poll found it granted

@@ -193,7 +193,7 @@ func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver
 }
 
 // hear records which request is ahead of one of the group: one of another client; zero: that is not
-// known. From then on the client listens, and hangs bells of its own for those behind. b.mu is held.
+// known. From then on the client listens, and hangs bells for its own requests. b.mu is held.
 func (b *Backend) hear(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
 	m.ahead = ahead
 	x := &b.bells

@@ -143,7 +143,8 @@ func (b *Backend) giveUp(m *request) {
 // releaseAgain releases a request that was given up.
 func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	b.mu.Lock()
-	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted() // a Release of it may come meanwhile
+	// a Release of it may come meanwhile
+	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted()
 	b.mu.Unlock()
 	t := b.newTask(true)
 	_, err := run(ctx, t, b.life.Closed(), func() (bool, error) { return b.release(t, r, uncertain, granted) })

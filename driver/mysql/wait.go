@@ -14,10 +14,10 @@ import (
 const (
 	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
 	maxPoll = 100 * time.Millisecond // and at most this
-	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in each
-	// move of the queue.
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
+	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
-	// keepAlive is the time between two signs of life of what waits, each of which is good for 10 s.
+	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
 	// maxNames is how many names one poll is for.
 	maxNames = 50
@@ -281,8 +281,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	b.hear(g, first, ahead)
 }
 
-// proves reports whether what was read of a holder is proof enough: it leaves the client time to renew
-// it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+// proves reports whether what was read of a holder is proof enough: it leaves the client time to
+// renew it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	took := time.Since(sent)
 	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)

@@ -32,7 +32,7 @@ func TestMySQLCheck(t *testing.T) {
 		var grants []string
 		for _, g := range documentedGrants(t) {
 			for _, part := range split(g) {
-				part = strings.Replace(strings.Replace(part, " ON test.", " ON "+database+".", 1), " TO dlock", " TO "+user, 1)
+				part = strings.Replace(strings.Replace(part, " ON app.", " ON "+database+".", 1), " TO dlock", " TO "+user, 1)
 				grants = append(grants, part)
 				execute(t, root, part)
 			}

@@ -123,9 +123,9 @@ func TestMySQLDocumentedQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	var queries []string
-	for block := range strings.SplitSeq(string(page), "\n\n") {
-		if strings.HasPrefix(block, "    SELECT ") {
-			queries = append(queries, strings.TrimSuffix(block, ";"))
+	for block := range strings.SplitSeq(string(page), "```") {
+		if q, is := strings.CutPrefix(block, "sql\nSELECT "); is {
+			queries = append(queries, "SELECT "+q)
 		}
 	}
 	if len(queries) != 2 {
@@ -135,14 +135,14 @@ func TestMySQLDocumentedQueries(t *testing.T) {
 		b, other := byURL(t, migrated(t, s).URL), byURL(t, s.URL)
 		held := steps.Asked(b, "a", time.Minute)
 		held.Label = "the holder"
-		steps.Acquired(t, b, held)
+		tokens := map[string]driver.Token{held.Label: steps.Acquired(t, b, held).Token}
 		next := steps.Waiting(other, "a", time.Minute)
 		next.Label = "the next"
 		waited := steps.Acquiring(other, next)
 		await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "a").Waiters()) == 1 })
 		reader := steps.Asked(b, "b", time.Minute)
 		reader.Mode, reader.Label = driver.Shared, "the reader"
-		steps.Acquired(t, b, reader)
+		tokens[reader.Label] = steps.Acquired(t, b, reader).Token
 		var shown []string
 		for _, q := range queries {
 			rows, err := mysqlOf(t, s).pool(t).Query(q)
@@ -150,17 +150,26 @@ func TestMySQLDocumentedQueries(t *testing.T) {
 				t.Fatalf("%s: %v", q, err)
 			}
 			defer rows.Close()
+			columns, err := rows.Columns()
+			if err != nil {
+				t.Fatal(err)
+			}
 			for rows.Next() {
-				var name, label string
-				var more [3]sql.NullString
-				if err := rows.Scan(&name, &label, &more[0], &more[1], &more[2]); err != nil {
+				values, at := make([]sql.NullString, len(columns)), make([]any, len(columns))
+				for i := range values {
+					at[i] = &values[i]
+				}
+				if err := rows.Scan(at...); err != nil {
 					t.Fatal(err)
 				}
-				what := "holds"
-				if more[2].String == "waits" {
-					what = "waits"
+				of := map[string]string{"state": "holds"} // which the first does not say
+				for i, c := range columns {
+					of[c] = values[i].String
 				}
-				shown = append(shown, name+" "+label+" "+what)
+				shown = append(shown, of["name"]+" "+of["label"]+" "+of["state"])
+				if token := tokens[of["label"]]; token != 0 && of["token"] != fmt.Sprint(token) {
+					t.Errorf("%s has the token %s, want %d", of["label"], of["token"], token)
+				}
 			}
 			if err := rows.Err(); err != nil {
 				t.Fatal(err)

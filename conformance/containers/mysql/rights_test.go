@@ -54,7 +54,7 @@ func leastRights(t *testing.T, s *service.Server, root *sql.DB, password string)
 	d := mysqlOf(t, s)
 	execute(t, root, "DROP USER IF EXISTS dlock", "CREATE USER dlock IDENTIFIED BY '"+password+"'")
 	for _, g := range documentedGrants(t) {
-		execute(t, root, strings.Replace(g, " ON test.", " ON "+d.DBName+".", 1))
+		execute(t, root, strings.Replace(g, " ON app.", " ON "+d.DBName+".", 1))
 	}
 	return strings.Replace(s.URL, "root@", "dlock:"+password+"@", 1)
 }
@@ -82,7 +82,7 @@ func TestMySQLRights(t *testing.T) {
 				execute(t, root, "DROP USER IF EXISTS "+user, "CREATE USER "+user+" IDENTIFIED BY 'password'", "GRANT SELECT ON "+d.DBName+".another TO "+user)
 				for i, g := range documented {
 					if i != without && without != none {
-						execute(t, root, strings.NewReplacer(" ON test.", " ON "+d.DBName+".", " TO dlock", " TO "+user).Replace(g))
+						execute(t, root, strings.NewReplacer(" ON app.", " ON "+d.DBName+".", " TO dlock", " TO "+user).Replace(g))
 					}
 				}
 				if without == all {
@@ -111,7 +111,7 @@ func TestMySQLRights(t *testing.T) {
 		try("all", all)
 		try("none", none, "missing: SELECT ON dlock_locks, SELECT ON dlock_requests")
 		for i, g := range documented {
-			right, rest, _ := strings.Cut(strings.TrimPrefix(g, "GRANT "), " ON test.")
+			right, rest, _ := strings.Cut(strings.TrimPrefix(g, "GRANT "), " ON app.")
 			table, _, _ := strings.Cut(rest, " ")
 			try("without "+right+" ON "+table, i, "missing: "+right+" ON "+table)
 		}
