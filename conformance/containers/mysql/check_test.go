@@ -51,7 +51,7 @@ func TestMySQLCheck(t *testing.T) {
 }
 
 // TestMySQLMigrateCommand: "dlock migrate" makes what is missing, and takes it back only while
-// nobody needs it.
+// nothing holds or waits.
 func TestMySQLMigrateCommand(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {

@@ -462,8 +462,8 @@ func TestMySQLMigrateGoesOn(t *testing.T) {
 	})
 }
 
-// TestMySQLRevertBesideOthers: while clients lock and unlock, Revert refuses as long as something is
-// held, and takes no hold away.
+// TestMySQLRevertBesideOthers: while clients lock and unlock, Revert refuses as long as something
+// is held, and takes no hold away.
 func TestMySQLRevertBesideOthers(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {

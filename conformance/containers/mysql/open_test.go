@@ -364,7 +364,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	start := time.Now()
 	steps.Acquired(t, b, dies)
 	steps.Acquired(t, b, lives)
-	if err := steps.Renewed(b, lives); err != nil { // until then a grant lasts as long as a sign of life
+	if err := steps.Renewed(b, lives); err != nil { // a grant that was waited for is shorter at first
 		t.Error(err)
 	}
 	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
@@ -438,7 +438,7 @@ func TestMySQLSecrets(t *testing.T) {
 	})
 }
 
-// TestMySQLURL: what a URL can say, and what it is told when it is wrong.
+// TestMySQLURL: what a URL can say, and the errors of wrong ones.
 func TestMySQLURL(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, shared(t, MariaDB))
