@@ -62,7 +62,7 @@ type request struct {
 // used for one statement at a time. Each is asked once how its session is set; in one that does not
 // commit by itself, or that the driver cannot use for another reason, a statement takes three more
 // round trips. A connection has to come without an open transaction, as package sql wants it.
-// Whoever holds the only connection of a pool while it waits for a lock waits for itself. The
+// A program that holds the only connection of a pool while it waits for a lock waits for itself. The
 // tables have to be there: see [Migrate]. If they are another version's, calls return an error that
 // matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {
@@ -101,7 +101,10 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	if o.Identity != "" { // the prefix is the queues'
 		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, o.Prefix)
 	}
-	b.takes.run, b.gives.run, b.arrivals.run, b.looks.run = b.takeAll, b.giveAll, b.arriveAll, b.lookAll
+	b.takes = batch{pool: p, run: b.takeAll}
+	b.gives = batch{pool: p, run: b.giveAll}
+	b.arrivals = batch{pool: p, run: b.arriveAll}
+	b.looks = batch{pool: p, run: b.lookAll}
 	b.waiters = kit.NewWaiters[*request, queue](&b.mu, 0)
 	return b, nil
 }

@@ -39,8 +39,8 @@ type kind int
 const (
 	// unknown: it may have been executed. The same call is sent again, which is safe.
 	unknown kind = iota
-	// collided: another transaction was in the way, and the statement did nothing. Sent again soon,
-	// it may succeed.
+	// collided: another transaction was in the way, and the statement was rolled back. Sent again
+	// soon, it may succeed.
 	collided
 	// later: it was refused before it did anything, for a time. It is sent again, on a connection
 	// of its own, which may lead to another member: behind one address there may be several.
@@ -105,7 +105,7 @@ var kinds = map[uint16]kind{
 
 	1153: never, // a packet is too large
 	1665: never, // a binary log of statements
-	1044: never, // a right is missing: on the database, a table, a column, anywhere, a routine
+	1044: never, // a right is missing: on the database, a table, a column, anywhere
 	1142: never,
 	1143: never,
 	1227: never,

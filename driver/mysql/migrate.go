@@ -15,7 +15,7 @@ import (
 )
 
 // Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests.
-// It looks at the database itself: it does nothing if both are there, whoever made them, makes the
+// It looks at the database itself: it does nothing if both are there, whatever made them, makes the
 // one that is missing, and refuses tables of another version. Several at once do no harm. The user
 // needs CREATE and SELECT.
 func Migrate(ctx context.Context, db *sql.DB) error {

@@ -140,7 +140,7 @@ func (b *Backend) giveUp(m *request) {
 	})
 }
 
-// releaseAgain releases a request that was given up.
+// releaseAgain releases a request whose Acquire failed.
 func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	b.mu.Lock()
 	// a Release of it may come meanwhile
