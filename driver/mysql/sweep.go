@@ -48,7 +48,7 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 		return 0, errNoPool
 	}
 	p := &pool{db: db}
-	if err := p.checkSchema(ctx); err != nil {
+	if _, err := p.readSchema(ctx); err != nil {
 		return 0, explain(err)
 	}
 	do := func(stmt string) (a answer, err error) {
