@@ -169,11 +169,3 @@ func userOf(t service.T, s *service.Server, name string) dsn {
 	return d
 }
 
-// in is the connection to another database of the server, which is made.
-func (d dsn) in(t testing.TB, root *sql.DB, database string) *sql.DB {
-	t.Helper()
-	execute(t, root, "CREATE DATABASE "+database)
-	c := dsn{d.Clone()}
-	c.DBName = database
-	return c.pool(t)
-}
