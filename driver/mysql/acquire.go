@@ -116,6 +116,8 @@ func (b *Backend) waitEnded(ctx context.Context, stands bool, err error) error {
 // enter makes the request, or goes on with it. It returns the grant, or that the request waits.
 func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
+	found := m.found
+	m.found = nil
 	place, held, crowded := m.place, m.Granted(), b.crowded(&r)
 	b.mu.Unlock()
 	switch {
@@ -132,6 +134,11 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 			g, err = b.confirm(t, r, p)
 		}
 		return g, false, err
+	case found != nil:
+		if g, err = b.confirm(t, r, *found); !errors.Is(err, driver.ErrLost) {
+			return g, false, err
+		}
+		return b.check(t, m, r, false)
 	case place > 0:
 		return b.check(t, m, r, false)
 	case r.Mode == driver.Shared && crowded && r.Wait && !held:

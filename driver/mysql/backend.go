@@ -57,6 +57,7 @@ type request struct {
 	ended  bool          // by force, and that was reported
 	broken bool          // by an operator, as its release saw
 	grant  *driver.Grant // a poll found it granted
+	found  *position     // a poll found it let in, which is to be confirmed
 }
 
 // New returns a backend over a pool of github.com/go-sql-driver/mysql, or of a wrapper around it.

@@ -335,6 +335,9 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 				m.grant = &driver.Grant{Token: driver.Token(token), TTL: min(lasts, m.TTL), SentAt: sent}
 			}
 			w.Wake()
+		case m.ID == holder && num(4) == 0, m.Mode == driver.Shared && m.place > 0 && m.place <= head:
+			m.found = &position{token: num(6), head: head, place: m.place}
+			w.Wake()
 		case m.place > 0 && m.place <= head, m.ID == holder:
 			w.Wake()
 		}
