@@ -218,7 +218,8 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
 			// it was let in and has expired, or missed its turn; or its client was not there for long
-			if _, err := t.send(fill(leave, ":ids", hexID(r.ID))); err != nil {
+			// in this place only: a late copy must not find it where it arrives again
+			if _, err := t.send(fill(leave+" AND place = :place", ":ids", hexID(r.ID), ":place", strconv.FormatInt(p.place, 10))); err != nil {
 				return g, false, err
 			}
 			b.mu.Lock()

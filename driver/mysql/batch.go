@@ -77,6 +77,7 @@ type call struct {
 	lock     bool     // of a look: it waits for a grant that is not committed yet
 	row      []string // of a look
 	sent     time.Time
+	unsure   bool // of a give: some of those that travelled together were given back
 	err      error
 	done     chan struct{}
 }
@@ -147,7 +148,7 @@ func (b *Backend) give(t *task, r driver.Request) bool {
 	c := &call{t: t, r: r, done: make(chan struct{})}
 	b.gives.add(c)
 	<-c.done
-	if outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
+	if c.unsure || outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
 		t.copies++
 	}
 	return c.answered
@@ -157,6 +158,7 @@ func (b *Backend) giveAll(cs []*call) {
 	a, cs := b.together(cs, func(cs []*call) string { return b.namesOf(give, cs) })
 	for _, c := range cs {
 		c.answered = a.affected == int64(len(cs))
+		c.unsure = !c.answered && a.affected > 0
 	}
 }
 

@@ -114,6 +114,11 @@ func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []
 			}
 			ids, lock = ids[n:], true
 		}
+		if lock { // a join that is not committed yet has the row
+			if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
+				return nil, err
+			}
+		}
 		if !lock {
 			return found, nil
 		}

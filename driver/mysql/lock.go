@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -159,7 +160,9 @@ type step struct {
 	head        int64 // shared requests up to this place are granted
 	ended       bool  // the exclusive hold is over
 	lower       bool  // nothing but exclusive requests was read
-	joins, read int   // how many joins, and shared requests up to the head, were read
+	joins       int   // how many joins were read
+	shared      []row // the shared requests up to the head that were read
+	limited     bool  // one of them has a limit
 }
 
 // decide returns what follows from the rule, if the request gone is released. It is nil if nothing
@@ -195,7 +198,8 @@ func (l *lock) decide(gone driver.ID) *step {
 		case r.kind == "join":
 			s.joins++
 		case r.kind == "request" && r.Mode == driver.Shared && r.place <= s.head:
-			s.read++
+			s.shared = append(s.shared, r)
+			s.limited = s.limited || r.Limit > 0
 		}
 	}
 	return s
@@ -210,10 +214,19 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 	if s.ended && l.holder.ID != gone {
 		state = parts.Replace("l.held_until <= :now")
 	}
+	// Where there is a limit, one that came must not pass for one that went, whose joins may stand.
+	which, shared := "TRUE", len(s.shared)
+	if s.limited {
+		places := make([]string, len(s.shared))
+		for i, r := range s.shared {
+			places[i] = strconv.FormatInt(r.place, 10)
+		}
+		which, shared = "a.place NOT IN ("+strings.Join(places, ", ")+")", 0
+	}
 	return fill(swap, ":prefix", b.prefix, ":name", hexOf(l.name), ":new_token", token, ":new_head", strconv.FormatInt(s.head, 10),
 		":next", hexID(next), ":none", hexID(driver.ID{}), ":keep", bit(!s.ended && s.next == nil), ":lower", bit(s.lower),
 		":token", strconv.FormatInt(l.token, 10), ":head", strconv.FormatInt(l.head, 10), ":holder", hexID(l.holder.ID), ":state", state,
-		":joins", strconv.Itoa(s.joins), ":shared", strconv.Itoa(s.read))
+		":joins", strconv.Itoa(s.joins), ":unknown", which, ":shared", strconv.Itoa(shared))
 }
 
 // advance reads a lock and writes what follows from the rule, if the request gone is released, until
