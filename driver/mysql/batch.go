@@ -205,7 +205,7 @@ func (b *Backend) look(t *task, r *driver.Request, lock bool) (position, error) 
 		if err != nil {
 			return position{}, err
 		}
-		c.sent = a.sent
+		c.sent, c.err = a.sent, nil
 		if len(a.rows) > 0 {
 			c.row = a.rows[0]
 		}

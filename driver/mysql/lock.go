@@ -156,13 +156,13 @@ func (l *lock) dead() bool {
 
 // step is what is to be written next.
 type step struct {
-	next        *row  // it is granted exclusively; nil: none is
-	head        int64 // shared requests up to this place are granted
-	ended       bool  // the exclusive hold is over
-	lower       bool  // nothing but exclusive requests was read
-	joins       int   // how many joins were read
-	shared      []row // the shared requests up to the head that were read
-	limited     bool  // one of them has a limit
+	next    *row  // it is granted exclusively; nil: none is
+	head    int64 // shared requests up to this place are granted
+	ended   bool  // the exclusive hold is over
+	lower   bool  // nothing but exclusive requests was read
+	joins   int   // how many joins were read
+	shared  []row // the shared requests up to the head that were read
+	limited bool  // one of them has a limit
 }
 
 // decide returns what follows from the rule, if the request gone is released. It is nil if nothing

@@ -345,6 +345,8 @@ func (c *schedule) giveUpBeforeSwap() {
 	waits := c.acquiring(ctx, b, r)
 	await.That(c.t, "one waits", func() bool { return c.count("TRUE") == 1 })
 	await.That(c.t, "the row says so", func() bool { _, _, _, others := c.row(); return others > 0 })
+	other := driver.NewID()
+	c.stand(c.db, "tombstone", "exclusive", 0, other, other)
 	c.exec(c.db, "UPDATE dlock_locks SET others = 2 WHERE :")
 	var released *outcome
 	let := c.holdBack(a, "SELECT COUNT(*) FROM dlock_requests", func() { released = releasing(a, held) })
@@ -354,7 +356,7 @@ func (c *schedule) giveUpBeforeSwap() {
 	if err := b.Release(context.Background(), r); err != nil && !errors.Is(err, driver.ErrLost) {
 		c.t.Error(err)
 	}
-	await.That(c.t, "it has a tombstone", func() bool { return c.count("kind = 'tombstone'") == 1 })
+	await.That(c.t, "it has a tombstone", func() bool { return c.count(fmt.Sprintf("kind = 'tombstone' AND id = X'%s'", r.ID)) == 1 })
 	let()
 	await.Closed(c.t, "the release", released.done)
 	if released.err != nil {
