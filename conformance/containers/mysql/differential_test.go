@@ -42,6 +42,7 @@ type history struct {
 	asked   []driver.Request
 	by      map[driver.ID]int      // the client of a request; -1: it died
 	waits   map[driver.ID]*pending // Acquires under way
+	gaveUp  map[driver.ID]bool     // these may have a tombstone, if a statement was under way
 	last    driver.Token
 	slowest time.Duration
 }
@@ -242,7 +243,7 @@ func (h *history) again(r driver.Request) (inspect bool, err error) {
 }
 
 func (h *history) renew(r driver.Request) error {
-	if h.by[r.ID] < 0 {
+	if h.by[r.ID] < 0 || h.gaveUp[r.ID] {
 		return nil
 	}
 	want := h.m.renew(r.ID)
@@ -255,7 +256,7 @@ func (h *history) renew(r driver.Request) error {
 
 // release releases what holds, or has gone, and cancels what waits.
 func (h *history) release(r driver.Request) error {
-	if h.by[r.ID] < 0 {
+	if h.by[r.ID] < 0 || h.gaveUp[r.ID] {
 		return nil
 	}
 	if p := h.waits[r.ID]; p != nil {
@@ -263,6 +264,7 @@ func (h *history) release(r driver.Request) error {
 		h.m.note("a waiter gives up", "")
 		h.say("%s gives up", r.ID)
 		delete(h.waits, r.ID)
+		h.gaveUp[r.ID] = true
 		p.cancel()
 		<-p.done
 		if p.err == nil {
@@ -426,6 +428,9 @@ func (h *history) state() (string, map[driver.ID]driver.Token, error) {
 			lines = append(lines, fmt.Sprintf("%s %s holds true broken %t", holder, driver.Exclusive, broken))
 			set(holder, token)
 		}
+		if kind == "tombstone" && h.gave(id) {
+			continue
+		}
 		least := 2
 		switch holds := place <= head; {
 		case kind == "request" && mode == "exclusive" && holds, kind == "":
@@ -448,6 +453,12 @@ func (h *history) state() (string, map[driver.ID]driver.Token, error) {
 	}
 	slices.Sort(beside)
 	return strings.Join(append(lines, beside...), "\n"), tokens, rows.Err()
+}
+
+// gave reports whether a request was given up while it waited.
+func (h *history) gave(text string) bool {
+	var id driver.ID
+	return id.UnmarshalText([]byte(text)) == nil && h.gaveUp[id]
 }
 
 // events have to happen in the histories, or they show too little.
@@ -534,7 +545,8 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 }
 
 func newHistory(seed uint64, number int) *history {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, uint64(number))), name: fmt.Sprintf("%d/%d", seed, number), m: newModel(), by: map[driver.ID]int{}, waits: map[driver.ID]*pending{}}
+	h := &history{Rand: rand.New(rand.NewPCG(seed, uint64(number))), name: fmt.Sprintf("%d/%d", seed, number), m: newModel(), by: map[driver.ID]int{}, waits: map[driver.ID]*pending{},
+		gaveUp: map[driver.ID]bool{}}
 	write, read := driver.Request{}, driver.Request{Mode: driver.Shared}
 	permit := func(n int) driver.Request { return driver.Request{Mode: driver.Shared, Limit: n} }
 	h.kinds = [][]driver.Request{{write}, {write, read}, {write, read, read, read}, {permit(1 + h.IntN(3))},

@@ -54,6 +54,7 @@ func TestMySQLFaults(t *testing.T) {
 			part{"isolation of the server", mysqlIsolation},
 			part{"killed connections", mysqlKills},
 			part{"deadlocks with others", mysqlDeadlocks},
+			part{"tables that others lock", mysqlLockedTables},
 			part{"a frozen server", disturbed(mysqlFrozenServer)},
 			part{"a restart in the middle", disturbed(mysqlRestart)},
 		)
@@ -621,6 +622,38 @@ func mysqlDeadlocks(t *service.Trial, s *service.Server) {
 	cancel()
 	wg.Wait()
 	t.Logf("%d deadlocks, %d of them ended a transaction of the test", deadlocks(t, db)-before, theirs.Load())
+	stop()
+}
+
+// mysqlLockedTables: tables that others lock for a time, and transactions of theirs that have
+// rows, end no call.
+func mysqlLockedTables(t *service.Trial, s *service.Server) {
+	locks := [][]string{
+		{"LOCK TABLES dlock_locks READ, dlock_requests READ", "UNLOCK TABLES"},
+		{"LOCK TABLES dlock_requests WRITE", "UNLOCK TABLES"},
+		{"FLUSH TABLES WITH READ LOCK", "UNLOCK TABLES"},
+		{"BEGIN", "UPDATE dlock_locks SET label = label", "UPDATE dlock_locks SET ttl_us = ttl_us + 1", "ROLLBACK"},
+		{"BEGIN", "SELECT COUNT(*) FROM dlock_requests LOCK IN SHARE MODE", "ROLLBACK"},
+	}
+	if s.Kind.Name == "mysql" {
+		locks = append(locks, []string{"LOCK INSTANCE FOR BACKUP", "UNLOCK INSTANCE"})
+	} else {
+		locks = append(locks, []string{"BACKUP STAGE START", "BACKUP STAGE FLUSH", "BACKUP STAGE BLOCK_DDL", "BACKUP STAGE BLOCK_COMMIT", "BACKUP STAGE END"})
+	}
+	conn, err := mysqlOf(t, s).pool(t).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	done, stop := steps.TakeTurns(t, "tables", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
+	steps.Further(t, done, 20)
+	for _, how := range locks {
+		last := len(how) - 1
+		execute(t, conn, how[:last]...)
+		<-time.After(2 * time.Second) // calls have 10 s
+		execute(t, conn, how[last])
+		steps.Further(t, done, 20)
+	}
 	stop()
 }
 
