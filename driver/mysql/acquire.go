@@ -116,7 +116,7 @@ func (b *Backend) waitEnded(ctx context.Context, stands bool, err error) error {
 // enter makes the request, or goes on with it. It returns the grant, or that the request waits.
 func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
-	place, held, crowded := m.place, m.Granted(), b.crowded(r.Name)
+	place, held, crowded := m.place, m.Granted(), b.crowded(&r)
 	b.mu.Unlock()
 	switch {
 	case r.Join():
@@ -134,6 +134,8 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 		return g, false, err
 	case place > 0:
 		return b.check(t, m, r, false)
+	case r.Mode == driver.Shared && crowded && r.Wait && !held:
+		return b.queue(t, m, r)
 	case r.Mode == driver.Shared:
 		return b.enterBeside(t, m, r, held)
 	case crowded && r.Wait: // the lock is not free
@@ -217,8 +219,8 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		case p.kind == "tombstone":
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
-			// it was let in and has expired, or missed its turn; or its client was not there for long
-			// in this place only: a late copy must not find it where it arrives again
+			// it was let in and has expired, or has missed its turn, or was not kept alive; in this place
+			// only: a late copy must not find it where it arrives again
 			if _, err := t.send(fill(leave+" AND place = :place", ":ids", hexID(r.ID), ":place", strconv.FormatInt(p.place, 10))); err != nil {
 				return g, false, err
 			}
@@ -267,12 +269,14 @@ func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position)
 	}
 	own, first := l.find(r.ID), l.first()
 	switch {
-	case l.holder.ID == r.ID, own == nil && l.whole: // it is exclusive, and was let in; or it is not there any more
+	case l.holder.ID == r.ID, own == nil && l.whole:
+		// it is exclusive, and was let in; or it is not there any more
 		return b.check(t, m, r, false)
 	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
 		g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place})
 		return g, false, err
-	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore(): // it came at the same time
+	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore():
+		// it came at the same time
 		return g, false, driver.ErrConflict
 	case !r.Wait:
 		return g, false, driver.ErrHeld
@@ -332,6 +336,25 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 	return g, err
 }
 
+// queue adds a shared request behind others of this client. It need not be decided upon: what those
+// ahead wait for decides on it too when it goes.
+func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
+	a, err := t.make(b.about(fill(admit, ":lasts", micros(min(r.TTL, maxWait))), &r))
+	if isDuplicate(err) || err == nil && a.affected == 0 {
+		return b.enterBeside(t, m, r, false)
+	}
+	if err != nil {
+		return g, false, err
+	}
+	b.mu.Lock()
+	m.Stands, m.place = true, a.id
+	b.mu.Unlock()
+	return g, true, nil
+}
+
+// maxWait is how long a waiter stands without a sign of life.
+const maxWait = 10 * time.Second
+
 // enterBeside enters where there may be any requests.
 func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) (g driver.Grant, waits bool, err error) {
 	for range maxTries {
@@ -369,7 +392,7 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 			}
 			l.others = 2
 		}
-		lasts := min(r.TTL, 10*time.Second)
+		lasts := min(r.TTL, maxWait)
 		if free {
 			lasts = r.TTL
 		}

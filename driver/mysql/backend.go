@@ -51,7 +51,7 @@ type Backend struct {
 type request struct {
 	kit.Request
 	place  int64         // of its row; 0: it has none, as far as it is known
-	ahead  driver.ID     // which request stands before it, if it is another client's; zero: not known
+	ahead  driver.ID     // the request before it, if it is another client's; zero: not known
 	ended  bool          // by force, and that was reported
 	broken bool          // by an operator, as its release saw
 	grant  *driver.Grant // a poll found it granted
@@ -62,7 +62,7 @@ type request struct {
 // used for one statement at a time. Each is asked once how its session is set; in one that does not
 // commit by itself, or that the driver cannot use for another reason, a statement takes three more
 // round trips. A connection has to come without an open transaction, as package sql wants it.
-// Whoever holds the only connection of a pool while it waits for a lock waits for itself. The
+// A program that holds the only connection of a pool while it waits for a lock waits for itself. The
 // tables have to be there: see [Migrate]. If they are another version's, calls return an error that
 // matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {

@@ -107,7 +107,7 @@ func (b *Backend) takeOf(cs []*call) string {
 	return fill(take, ":rows", strings.Join(rows, ", "))
 }
 
-// takeAll sends takes in one statement, and reads after it who holds.
+// takeAll sends takes in one statement, and then reads which requests hold.
 func (b *Backend) takeAll(cs []*call) {
 	a, cs := b.together(cs, b.takeOf)
 	if len(cs) == 1 && a.id > 0 {

@@ -22,8 +22,8 @@ const (
 	maxBells = 500
 	// listenTime is for how long (s) the server lets a client wait for a bell.
 	listenTime = 1
-	// minRest and maxRest are for how long a client listens to nothing after a bell that told it
-	// nothing, or should have rung and did not. The time doubles with each that does so.
+	// minRest and maxRest are for how long a client listens to nothing after a bell that rang
+	// without need, or should have rung and did not. The time doubles with each that does so.
 	minRest = 10 * time.Millisecond
 	maxRest = 10 * time.Second
 )
@@ -36,7 +36,7 @@ type bells struct {
 	ring kit.Signal         // there is something to hang or to ring
 	runs bool               // ringer runs
 
-	target driver.ID // whose bell is listened to; zero: nobody's
+	target driver.ID // whose bell is listened to; zero: none
 	listen bool      // listener runs
 	rung   driver.ID // whose bell rang: the queue of this name is to be looked at now
 	name   string
@@ -119,7 +119,7 @@ func (b *Backend) ringer() {
 	}
 }
 
-// dropBells records that the session of the bells is given up.
+// dropBells records that the session of the bells is closed.
 func (b *Backend) dropBells() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,7 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 		if conn, err = p.db.Conn(within); err != nil {
 			return nil, err
 		}
-		// what somebody left open is not to stay so for as long as there are bells
+		// a transaction that was left open ends here, not with the last bell
 		_, err = conn.ExecContext(within, "ROLLBACK AND NO CHAIN NO RELEASE")
 	}
 	if err == nil {
@@ -177,12 +177,12 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 	return conn, nil
 }
 
-// answeredBell records who a look found ahead that was sent because that bell had rung. g is nil if
-// nobody waits there any more. b.mu is held.
+// answeredBell records which request a look found ahead that was sent because that bell had rung. g is nil if
+// nothing waits there any more. b.mu is held.
 func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver.ID) {
 	switch rung {
 	case driver.ID{}:
-	case ahead: // it rang for nothing, as it would again: one that never waited has none
+	case ahead: // it rang without need, and would again: one that never waited has none
 		if g != nil {
 			g.State.deaf = ahead
 		}
@@ -193,7 +193,7 @@ func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver
 }
 
 // hear records which request is ahead of one of the group: one of another client; zero: that is not
-// known. From then on the client listens, and hangs bells of its own for those behind. b.mu is held.
+// known. From then on the client listens, and hangs bells for its own requests. b.mu is held.
 func (b *Backend) hear(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
 	m.ahead = ahead
 	x := &b.bells
@@ -221,13 +221,13 @@ func (b *Backend) restFromBells() {
 	x.until = time.Now().Add(x.rest)
 }
 
-// listener listens to the bell of whoever is ahead, in the liveliest of the queues, as long as
+// listener listens to the bell of the request ahead, in the liveliest of the queues, as long as
 // there is one.
 func (b *Backend) listener() {
 	for {
 		id, name := b.nextBell()
 		if id == (driver.ID{}) {
-			return // until a look finds somebody ahead
+			return // until a look finds a request ahead
 		}
 		stmt := "SELECT GET_LOCK(" + bellOf(id) + ", " + strconv.Itoa(listenTime) + "), RELEASE_LOCK(" + bellOf(id) + ")"
 		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
@@ -250,11 +250,11 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 	defer b.mu.Unlock()
 	var moved time.Time
 	if b.waiters.Group(b.bells.name) == nil {
-		b.bells.rung = driver.ID{} // nobody waits there any more
+		b.bells.rung = driver.ID{} // nothing waits there any more
 	}
 	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
 		for n, g := range b.waiters.Groups() {
-			if m := waiting(g)[0].Request; g.State.listens(m) && g.State.moved.After(moved) {
+			if m := firstOf(g); g.State.listens(m) && g.State.moved.After(moved) {
 				id, name, moved = m.ahead, n, g.State.moved
 			}
 		}
@@ -264,13 +264,13 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 }
 
 // heard records what became of listening. A bell that rang makes the client look. One that did not,
-// although whoever it is of has gone, is not to be relied upon. b.mu is held.
+// although its request has gone, is not to be relied upon. b.mu is held.
 func (b *Backend) heard(id driver.ID, name string, a answer) {
 	g := b.waiters.Group(name)
 	row, err := a.single(2)
 	stands := g != nil && slices.ContainsFunc(g.All(), func(w *kit.Waiter[*request]) bool { return w.Request.ahead == id })
 	switch {
-	case err == nil && row[0] == "1" && !stands: // nobody waits behind it any more
+	case err == nil && row[0] == "1" && !stands: // nothing waits behind it any more
 	case err == nil && row[0] == "0" && stands && time.Since(a.sent) > listenTime*time.Second/2:
 		// not yet
 	case err != nil || row[0] != "1":

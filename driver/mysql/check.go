@@ -79,7 +79,7 @@ func serverVersion(is map[string]string) driver.Finding {
 	for _, other := range []string{"TIDB", "VITESS", "OCEANBASE", "POLARDB-X"} {
 		if strings.Contains(version, other) {
 			f.State, f.Found = driver.Wrong, strings.ToLower(version)
-			f.Advice = "use MySQL or MariaDB: this server only speaks their protocol, and has no stored procedures as they have"
+			f.Advice = "use MySQL or MariaDB: this server only speaks their protocol; docs/mysql.md says what is known of it"
 		}
 	}
 	return f
@@ -127,7 +127,7 @@ func writers(is map[string]string) driver.Finding {
 	return driver.Finding{About: "writers", Found: "no Galera cluster"}
 }
 
-// isolation is for those who look for it: nothing depends on it.
+// isolation is said because operators ask for it: nothing depends on it.
 func isolation(is map[string]string) driver.Finding {
 	level := is["transaction_isolation"]
 	if level == "" {

@@ -39,7 +39,7 @@ type kind int
 const (
 	// unknown: it may have been executed. The same call is sent again, which is safe.
 	unknown kind = iota
-	// collided: another transaction was in the way, and the procedure rolled back. Sent again soon,
+	// collided: another transaction was in the way, and the statement was rolled back. Sent again soon,
 	// it may succeed.
 	collided
 	// later: it was refused before it did anything, for a time. It is sent again, on a connection
@@ -105,7 +105,7 @@ var kinds = map[uint16]kind{
 
 	1153: never, // a packet is too large
 	1665: never, // a binary log of statements
-	1044: never, // a right is missing: on the database, a table, a column, anywhere, a procedure
+	1044: never, // a right is missing: on the database, a table, a column, anywhere
 	1142: never,
 	1143: never,
 	1227: never,

@@ -229,8 +229,8 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 		":joins", strconv.Itoa(s.joins), ":unknown", which, ":shared", strconv.Itoa(shared))
 }
 
-// advance reads a lock and writes what follows from the rule, if the request gone is released, until
-// nothing does. It returns the lock as it was read last, and whether gone held it until then.
+// advance reads a lock and writes what follows from the rule, if the request gone is released,
+// until nothing does. It returns the lock as it was read last, and whether gone held it until then.
 func (b *Backend) advance(t *task, name string, gone driver.ID) (l *lock, found bool, err error) {
 	for range maxTries {
 		if l, err = b.read(t, name, (*lock).waits); err != nil {
@@ -250,9 +250,9 @@ const maxTries = 100
 
 var errBusy = errors.New("other clients changed the lock each time between reading and writing it; try again")
 
-// write writes what follows from the rule for a lock that was read. It reports done if nothing does,
-// else the lock has to be read again. ended reports whether gone held the lock and does not any
-// more.
+// write writes what follows from the rule for a lock that was read. It reports done if nothing
+// does, else the lock has to be read again. ended reports whether gone held the lock and does not
+// any more.
 func (b *Backend) write(t *task, l *lock, gone driver.ID) (done, ended bool, err error) {
 	lived := l.held() && l.holder.ID == gone && !l.holder.Broken
 	var stmt string
@@ -313,8 +313,8 @@ func (l *lock) soonest() time.Duration {
 	return least
 }
 
-// ahead is the request that stands before another one: the waiter before it, or the exclusive holder;
-// zero: neither.
+// ahead is the request that stands before another one: the waiter before it, or the exclusive
+// holder; zero: neither.
 func (l *lock) ahead(of *row) driver.ID {
 	before := driver.ID{}
 	if l.held() {

@@ -16,10 +16,10 @@ import (
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests. It
-// looks at the database itself: it does nothing if both are there, whoever made them, makes the one
-// that is missing, and refuses tables of another version. Several at once do no harm. The user needs
-// CREATE; at run time it does not.
+// Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests.
+// It looks at the database itself: it does nothing if both are there, whatever made them, makes the
+// one that is missing, and refuses tables of another version. Several at once do no harm. The user
+// needs CREATE; at run time it does not.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errNoPool
@@ -91,8 +91,8 @@ func mayNotMigrate(err error) error {
 		"(?migrate=true, mysql.Migrate, dlock migrate, or the files of package migrations) and open without migrate=true: %w", err)
 }
 
-// Revert removes the tables, and with them the last tokens of all names: fencing tokens go on by the
-// server's clock alone. While something is held or waits it refuses with an error that matches
+// Revert removes the tables, and with them the last tokens of all names: fencing tokens go on by
+// the server's clock alone. While something is held or waits it refuses with an error that matches
 // [driver.ErrHeld], and leaves everything as it is, unless force is set: then holds are lost. It
 // refuses tables of another version. The user needs SELECT and DROP.
 func Revert(ctx context.Context, db *sql.DB, force bool) error {

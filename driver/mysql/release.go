@@ -140,10 +140,11 @@ func (b *Backend) giveUp(m *request) {
 	})
 }
 
-// releaseAgain releases a request that was given up.
+// releaseAgain releases a request whose Acquire failed.
 func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	b.mu.Lock()
-	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted() // a Release of it may come meanwhile
+	// a Release of it may come meanwhile
+	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted()
 	b.mu.Unlock()
 	t := b.newTask(true)
 	_, err := run(ctx, t, b.life.Closed(), func() (bool, error) { return b.release(t, r, uncertain, granted) })

@@ -44,6 +44,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.R
 			part[i] = rs[at]
 		}
 		t := b.newTask(true)
+		t.free = true
 		t.timeout += time.Duration(n) * renewTime
 		var done []driver.Renewal
 		err := driver.ErrClosed
@@ -70,7 +71,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.R
 	}
 }
 
-// renewLocks renews exclusive holders. If it is not all of them it reads who holds: who does held
+// renewLocks renews exclusive holders. If it is not all of them it reads which hold: those that do held
 // before, since nothing is renewed that has expired.
 func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, error) {
 	names, ids := make([]string, len(rs)), make([]driver.ID, len(rs))

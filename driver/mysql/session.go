@@ -103,7 +103,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if row[1] != "0" {
 			change(readOnly, "0", "1")
 		}
-		if row[2] != "0" { // somebody stopped its clock
+		if row[2] != "0" { // its clock was stopped
 			set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[3])
 		}
 		if len(set) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The statements that decide who holds a lock. Each is a transaction of its own, and may be sent
+// The statements that decide which request holds a lock. Each is a transaction of its own, and may be sent
 // again. A colon begins a parameter, or a part that several statements have.
 //
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
@@ -32,9 +32,9 @@ var parts = strings.NewReplacer(
 	":took", "holder = VALUES(holder) AND held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
-	// how long a waiter that was granted has until it is renewed: 5 s after its last sign of life,
-	// which gave it 10 s; at least 1 s; not longer than its TTL, or 2 s if that is less
-	":window", "LEAST(GREATEST(q.expires_at - INTERVAL 5 SECOND, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND), UTC_TIMESTAMP(6) + INTERVAL GREATEST(q.ttl_us, 2000000) MICROSECOND)",
+	// how long a waiter that was granted has until it is renewed: until 5 s after its last sign of
+	// life, which gave it 10 s; and at least 1 s
+	":window", "GREATEST(q.expires_at - INTERVAL 5 SECOND, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND)",
 	"\n", " ", "\t", "",
 )
 
@@ -56,7 +56,7 @@ var (
 		held_until = IF(:took, VALUES(held_until), IF(:mine, GREATEST(held_until, VALUES(held_until)), held_until))`)
 	takeRow = parts.Replace(`(:prefix, :name, LAST_INSERT_ID(:micros), 0, 0, :id, :client, :label, :ttl, :fixed, 0, :now, :now + INTERVAL :ttl MICROSECOND)`)
 
-	// held reads who holds some locks.
+	// held reads which requests hold some locks.
 	held = parts.Replace(`SELECT HEX(name), HEX(holder), token, others, broken, TIMESTAMPDIFF(MICROSECOND, :now, held_until)
 		FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:names) LIMIT 1000000`)
 
@@ -68,7 +68,7 @@ var (
 	// ones.
 	pass = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = (
 			SELECT w.id FROM dlock_requests w FORCE INDEX (PRIMARY)
-			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.expires_at > :now
+			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.mode = 'exclusive' AND w.expires_at > :now
 			ORDER BY w.place LIMIT 1)
 		SET l.token = IF(q.id IS NULL, l.token, GREATEST(l.token + 1, :micros)),
 		l.head = IFNULL(q.place, l.head),
@@ -123,7 +123,7 @@ var (
 		FROM dlock_locks l LEFT JOIN dlock_requests q FORCE INDEX (PRIMARY) ON q.prefix = l.prefix AND q.name = l.name AND :after
 		WHERE l.prefix = :prefix AND l.name = :name ORDER BY q.kind, q.place LIMIT :most`)
 
-	// admit adds a shared request while it may be: it locks the row against whoever grants.
+	// admit adds a shared request while it may be: it locks the row against statements that grant.
 	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
@@ -140,8 +140,8 @@ var (
 	// and no shared request or join came that the client does not know of.
 	swap = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = :next SET
 		l.token = :new_token, l.head = :new_head,
-		l.others = IF(:lower AND NOT EXISTS (SELECT 1 FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
-			EXISTS (SELECT 1 FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :new_head), 2),
+		l.others = IF(:lower AND 0 = (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
+			0 < (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :new_head), 2),
 		l.holder = IF(:keep, l.holder, IFNULL(q.id, :none)),
 		l.client = IFNULL(q.client, l.client),
 		l.label = IFNULL(q.label, l.label),

@@ -28,6 +28,7 @@ var errLeft = errors.New("given up")
 type task struct {
 	b        *Backend
 	urgent   bool // it lets others go on
+	free     bool // it is for many names, and is not bounded as those for one are
 	timeout  time.Duration
 	patience time.Duration
 	// stands: it is for a request that stands in the queue. While the server answers, and only
@@ -92,22 +93,26 @@ func (t *task) make(stmt string) (answer, error) { return t.sendUntil(stmt, true
 
 func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 	p, begun := t.b.pool, time.Now()
-	var first time.Time // when the first copy was answered, or given up
+	var first time.Time // when the first copy was answered, or its time was over
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		p.limiter.enter(p.db, t.urgent)
-		if makes { // before left is read: whoever leaves reads this after it wrote that
+		exit := func() {}
+		if !t.free {
+			p.limiter.enter(p.db, t.urgent)
+			exit = p.limiter.exit
+		}
+		if makes { // before left is read: what leaves the task reads this after it wrote that
 			t.made.Store(true)
 			t.doubt.Add(1)
 		}
 		if t.left.Load() {
-			p.limiter.exit()
+			exit()
 			if makes {
 				t.doubt.Add(-1)
 			}
 			return answer{}, errLeft
 		}
 		a, err := p.call(t.timeout, stmt)
-		p.limiter.exit()
+		exit()
 		outcome := outcomeOf(err, p.reached())
 		if makes && outcome != kit.Unknown {
 			t.doubt.Add(-1)

@@ -14,10 +14,10 @@ import (
 const (
 	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
 	maxPoll = 100 * time.Millisecond // and at most this
-	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in each
-	// move of the queue.
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
+	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
-	// keepAlive is the time between two signs of life of what waits, each of which is good for 10 s.
+	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
 	// maxNames is how many names one poll is for.
 	maxNames = 50
@@ -65,8 +65,12 @@ func (q *queue) next(listened bool) time.Time {
 	return q.polled.Add(min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll))
 }
 
-// crowded reports whether a request of this client waits under the name. b.mu is held.
-func (b *Backend) crowded(name string) bool { return b.waiters.Group(name) != nil }
+// crowded reports whether a request of this client waits under the name, and of the same kind of lock.
+// b.mu is held.
+func (b *Backend) crowded(r *driver.Request) bool {
+	g := b.waiters.Group(r.Name)
+	return g != nil && g.First().Request.Semaphore() == r.Semaphore()
+}
 
 // attach adds an Acquire to those that wait.
 func (b *Backend) attach(m *request) *kit.Waiter[*request] {
@@ -172,7 +176,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	}
 	d.rung = map[string]driver.ID{}
 	for name, g := range b.waiters.Groups() {
-		first := waiting(g)[0].Request
+		first := firstOf(g)
 		at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
 		if at.After(now) || len(d.names) == maxNames {
 			if at.Before(next) {
@@ -192,14 +196,18 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	return d, next.Sub(now), false
 }
 
-// waiting returns who waits in the group, without those ahead of them that were granted and are
-// about to leave; but at least the last.
-func waiting(g *kit.Group[*request, queue]) []*kit.Waiter[*request] {
-	all := g.All()
-	for len(all) > 1 && all[0].Request.grant != nil {
-		all = all[1:]
+// firstOf returns the request of the group that stands first in the queue, among those that are not
+// granted yet. Requests that arrive at the same time may stand in another order than they began to
+// wait.
+func firstOf(g *kit.Group[*request, queue]) *request {
+	var first *request
+	for _, w := range g.All() {
+		m := w.Request
+		if first == nil || first.grant != nil || m.grant == nil && m.place < first.place {
+			first = m
+		}
 	}
-	return all
+	return first
 }
 
 // readPoll reads how far the queues of names are. A request of this client that holds exclusively
@@ -249,7 +257,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	}
 	head, others, left := num(1), num(2), span(num(5))
 	g.State.advance(head)
-	first := waiting(g)[0].Request
+	first := firstOf(g)
 	for _, w := range g.All() {
 		m := w.Request
 		token, lasts := num(6), time.Duration(0)
@@ -281,8 +289,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	b.hear(g, first, ahead)
 }
 
-// proves reports whether what was read of a holder is proof enough: it leaves the client time to renew
-// it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+// proves reports whether what was read of a holder is proof enough: it leaves the client time to
+// renew it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	took := time.Since(sent)
 	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
