@@ -67,7 +67,9 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 		if p.ended(&r) { // so that a copy of the release does not take itself for the first
 			b.ended(r.ID)
 		}
-		if p.kind == "request" || p.kind == "join" { // it has expired, or is broken
+		if p.kind == "request" || p.kind == "join" {
+			// it has expired, or is broken, or a kill cut the statement before short
+			found = found || p.expires > 0 && !p.rowBroken
 			_, err = t.send(fill(leave, ":ids", hexID(r.ID)))
 		}
 	}
