@@ -41,7 +41,7 @@ const pageSize = 500
 func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, error) {
 	l := &lock{name: name}
 	for after := "TRUE"; ; {
-		a, err := t.send(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(pageSize)))
+		a, err := t.find(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(pageSize)), 1)
 		if err != nil {
 			return nil, err
 		}

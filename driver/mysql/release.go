@@ -55,7 +55,8 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 			}
 		}
 		a, err := t.send(b.about(leaveAlive, &r))
-		if found = a.affected > 0; err != nil {
+		// the row of one that was granted may stand for a while, and says nothing
+		if found = a.affected > 0 && !(exclusive && granted); err != nil {
 			return found, err
 		}
 	}
@@ -69,7 +70,7 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 		}
 		if p.kind == "request" || p.kind == "join" {
 			// it has expired, or is broken, or a kill cut the statement before short
-			found = found || p.expires > 0 && !p.rowBroken
+			found = found || p.expires > 0 && !p.rowBroken && (!exclusive || p.place > p.head)
 			_, err = t.send(fill(leave, ":ids", hexID(r.ID)))
 		}
 	}

@@ -86,7 +86,7 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 	if a.affected == int64(len(rs)) {
 		return renewals(rs, a.sent, nil), nil
 	}
-	now, err := t.send(fill(held, ":names", list, ":prefix", b.prefix))
+	now, err := t.find(fill(held, ":names", list, ":prefix", b.prefix), len(rs))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 		}
 	}
 	if missing { // what waits does not hold yet
-		now, err := t.send(fill(standing, ":ids", hexIDs(ids)))
+		now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +135,7 @@ func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, e
 	if granted && a.affected == int64(len(rs)) {
 		return renewals(rs, a.sent, nil), nil
 	}
-	now, err := t.send(fill(standing, ":ids", hexIDs(ids)))
+	now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
 	if err != nil {
 		return nil, err
 	}
