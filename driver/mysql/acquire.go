@@ -328,7 +328,11 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 		g.TTL = min(g.TTL, r.TTL)
 		return g, nil
 	}
-	a, err := t.send(b.about(fill(stmt, ":names", hexOf(r.Name), ":ids", hexID(r.ID)), &r))
+	stmt = b.about(fill(stmt, ":names", hexOf(r.Name), ":ids", hexID(r.ID)), &r)
+	a, err := t.send(stmt)
+	if err == nil && a.affected == 0 { // a KILL QUERY may have cut it short
+		a, err = t.send(stmt)
+	}
 	if err == nil && a.affected == 0 {
 		err = driver.ErrLost // or it is granted once more
 	}

@@ -82,7 +82,7 @@ func (h *history) step() error {
 	case n < 48:
 		r, to := h.request(), h.any(true)
 		r.Owner, r.Wait = to.Owner, false
-		if h.IntN(4) > 0 {
+		if h.IntN(2) > 0 {
 			r.Mode, r.Limit = to.Mode, to.Limit
 		}
 		if h.by[to.ID] < 0 || r.Owner == r.ID {
