@@ -101,7 +101,10 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	if o.Identity != "" { // the prefix is the queues'
 		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, o.Prefix)
 	}
-	b.takes.run, b.gives.run, b.arrivals.run, b.looks.run = b.takeAll, b.giveAll, b.arriveAll, b.lookAll
+	b.takes = batch{pool: p, run: b.takeAll}
+	b.gives = batch{pool: p, run: b.giveAll}
+	b.arrivals = batch{pool: p, run: b.arriveAll}
+	b.looks = batch{pool: p, run: b.lookAll}
 	b.waiters = kit.NewWaiters[*request, queue](&b.mu, 0)
 	return b, nil
 }

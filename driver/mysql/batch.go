@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"encoding/hex"
 	"slices"
 	"strconv"
@@ -12,12 +13,15 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// maxBatch is how many calls travel in one statement: a packet of the least size has room for them.
-const maxBatch = 64
+const (
+	maxBatch = 64   // calls in one statement
+	callSize = 4096 // what each takes there, at most: with the longest names and label
+)
 
 // batch sends calls of one kind. One that finds none under way is sent at once. Those that come
 // meanwhile travel together: the server then parses, commits and answers once for all of them.
 type batch struct {
+	pool    *pool
 	run     func([]*call)
 	mu      sync.Mutex
 	running bool
@@ -40,7 +44,7 @@ func (b *batch) add(c *call) {
 // by another.
 func (b *batch) next() {
 	b.mu.Lock()
-	n := min(len(b.waiting), maxBatch)
+	n := min(len(b.waiting), maxBatch, b.pool.room()/callSize)
 	cs := slices.Clone(b.waiting[:n])
 	b.waiting = slices.Delete(b.waiting, 0, n)
 	b.running = n > 0
@@ -74,10 +78,10 @@ type call struct {
 	r        driver.Request
 	answered bool
 	code     uint64   // of a take
+	some     bool     // of a give: some of those that it went with were given back, perhaps it too
 	lock     bool     // of a look: it waits for a grant that is not committed yet
 	row      []string // of a look
 	sent     time.Time
-	unsure   bool // of a give: some of those that travelled together were given back
 	err      error
 	done     chan struct{}
 }
@@ -117,7 +121,7 @@ func (b *Backend) takeAll(cs []*call) {
 	if len(cs) < 2 {
 		return
 	}
-	rows, err := b.pool.call(callTimeout, b.namesOf(held, cs))
+	rows, err := b.pool.call(context.Background(), callTimeout, b.namesOf(held, cs))
 	if err != nil {
 		return // each is sent again
 	}
@@ -144,11 +148,19 @@ func takenBy(row []string, id driver.ID) uint64 {
 }
 
 // give gives a lock back that nothing waits for. It reports false if that is not so, or not known.
+// A request that is not in the record does not travel with others: if the server gave back some of
+// them, what is known of a request says which.
 func (b *Backend) give(t *task, r driver.Request) bool {
+	b.mu.Lock()
+	_, own := b.requests.Find(r.ID)
+	b.mu.Unlock()
+	if !own {
+		return false
+	}
 	c := &call{t: t, r: r, done: make(chan struct{})}
 	b.gives.add(c)
 	<-c.done
-	if c.unsure || outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
+	if c.some || outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
 		t.copies++
 	}
 	return c.answered
@@ -158,7 +170,7 @@ func (b *Backend) giveAll(cs []*call) {
 	a, cs := b.together(cs, func(cs []*call) string { return b.namesOf(give, cs) })
 	for _, c := range cs {
 		c.answered = a.affected == int64(len(cs))
-		c.unsure = !c.answered && a.affected > 0
+		c.some = a.affected > 0 && !c.answered
 	}
 }
 
@@ -254,7 +266,7 @@ func (b *Backend) together(all []*call, stmt func([]*call) string) (answer, []*c
 		return answer{}, nil
 	}
 	slices.SortFunc(cs, func(x, y *call) int { return strings.Compare(x.r.Name, y.r.Name) })
-	a, err := p.call(callTimeout, stmt(cs))
+	a, err := p.call(context.Background(), callTimeout, stmt(cs))
 	if err == nil {
 		return a, cs
 	}

@@ -66,7 +66,10 @@ func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string) (a ans
 		return a, &kit.NotSent{Err: plain(ctx, err, limit)}
 	}
 	defer conn.Close()
-	s, err := p.sessions.of(within, conn, p.owned)
+	var s session
+	if !p.owned { // its DSN sets them
+		s, err = p.sessions.of(within, conn)
+	}
 	if err == nil {
 		err = s.enter(within, conn)
 	}

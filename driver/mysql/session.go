@@ -27,21 +27,28 @@ type session struct{ set, back string }
 const maxSessions = 1000
 
 // wanted are the variables that matter, and what they have to be.
-var wanted = []struct{ name, value, set string }{
-	{"autocommit", "1", "1"},
-	{"sql_safe_updates", "0", "0"},
-	{"sql_big_selects", "1", "1"},
-	{"completion_type", "NO_CHAIN", "'NO_CHAIN'"},
+var wanted = []struct{ name, value string }{
+	{"autocommit", "1"},
+	{"sql_safe_updates", "0"},
+	{"sql_big_selects", "1"},
+	{"completion_type", "NO_CHAIN"},
 }
 
-// of returns how the session of a connection is set. That of a pool of the client's own is set here
-// for good.
-func (s *sessions) of(ctx context.Context, conn *sql.Conn, owned bool) (session, error) {
+// literal is a value of a variable as SET wants it: a Boolean is refused as a string.
+func literal(value string) string {
+	if value == "0" || value == "1" {
+		return value
+	}
+	return "'" + value + "'"
+}
+
+// of returns how the session of a connection is set.
+func (s *sessions) of(ctx context.Context, conn *sql.Conn) (session, error) {
 	var key any
 	if err := conn.Raw(func(c any) error { key = c; return nil }); err != nil {
 		return session{}, err
 	}
-	remember := reflect.TypeOf(key).Comparable()
+	remember := reflect.ValueOf(key).Comparable()
 	if remember {
 		s.mu.Lock()
 		is, known := s.known[key]
@@ -50,13 +57,7 @@ func (s *sessions) of(ctx context.Context, conn *sql.Conn, owned bool) (session,
 			return is, nil
 		}
 	}
-	var is session
-	var err error
-	if owned {
-		_, err = conn.ExecContext(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
-	} else {
-		is, err = s.read(ctx, conn)
-	}
+	is, err := s.read(ctx, conn)
 	if err == nil && remember {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		}
 		for i, w := range wanted {
 			if is := row[4+i]; is != w.value {
-				change(w.name, w.set, "'"+is+"'")
+				change(w.name, literal(w.value), literal(is))
 			}
 		}
 		if row[0] == "READ-UNCOMMITTED" {

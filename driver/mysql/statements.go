@@ -32,9 +32,9 @@ var parts = strings.NewReplacer(
 	":took", "holder = VALUES(holder) AND held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
-	// how long a waiter that was granted has until it is renewed: until 5 s after its last sign of
-	// life, which gave it 10 s; and at least 1 s
-	":window", "GREATEST(q.expires_at - INTERVAL 5 SECOND, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND)",
+	// how long a waiter that was granted has until it is renewed: as long as it would have waited
+	// without a sign of life; 5 s at most, and 1 s at least
+	":window", "LEAST(GREATEST(q.expires_at, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND), UTC_TIMESTAMP(6) + INTERVAL 5 SECOND)",
 	"\n", " ", "\t", "",
 )
 

@@ -122,7 +122,7 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 			}
 			return answer{}, errLeft
 		}
-		a, err := p.call(t.timeout, stmt)
+		a, err := p.call(context.Background(), t.timeout, stmt)
 		exit()
 		outcome := outcomeOf(err, p.reached())
 		if makes && outcome != kit.Unknown {
@@ -151,18 +151,18 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 }
 
 // call sends a statement once, if the tables are this driver's.
-func (p *pool) call(timeout time.Duration, stmt string) (answer, error) {
-	if err := p.checkSchema(context.Background()); err != nil {
+func (p *pool) call(ctx context.Context, timeout time.Duration, stmt string) (answer, error) {
+	if err := p.checkSchema(ctx); err != nil {
 		return answer{}, err
 	}
 	if most := p.packet.Load(); most > 0 && int64(len(stmt)) >= most {
 		return answer{}, errPacket
 	}
-	a, err := p.ask(context.Background(), timeout, stmt)
+	a, err := p.ask(ctx, timeout, stmt)
 	switch {
 	case lacksSchema(err): // it was changed since
 		p.checked.Store(false)
-		err = cmp.Or(p.checkSchema(context.Background()), err)
+		err = cmp.Or(p.checkSchema(ctx), err)
 	case tooLarge(err): // the server's bound was lowered, or the pool's DSN has one
 		p.packet.Store(max(leastPacket, int64(len(stmt))/2))
 	case errors.Is(err, mysql.ErrInvalidConn) && len(stmt) > leastPacket:

@@ -19,7 +19,7 @@ const (
 	maxNextPoll = 20 * time.Millisecond
 	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
-	// maxNames is how many names one poll is for.
+	// maxNames is how many names one poll is for, if a packet has room for them.
 	maxNames = 50
 )
 
@@ -52,9 +52,14 @@ func (q *queue) advance(head int64) {
 	q.head, q.moved, q.deaf = head, now, driver.ID{}
 }
 
+// pause is the time between two polls: a twentieth of the time since the queue last moved, but not
+// much less than it takes to move.
+func (q *queue) pause() time.Duration {
+	return min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
+}
+
 // next is when the queue is to be polled. While the bell of the request ahead is listened to, that
-// is seldom. Else it is a twentieth of the time since the queue last moved after the last poll, but
-// not much less than it takes to move.
+// is seldom.
 func (q *queue) next(listened bool) time.Time {
 	switch {
 	case q.polled.IsZero():
@@ -62,7 +67,7 @@ func (q *queue) next(listened bool) time.Time {
 	case listened:
 		return q.polled.Add(maxPoll)
 	}
-	return q.polled.Add(min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll))
+	return q.polled.Add(q.pause())
 }
 
 // crowded reports whether a request of this client waits under the name, and of the same kind of lock.
@@ -174,11 +179,12 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	if b.kept.IsZero() {
 		next = now
 	}
+	most := min(maxNames, b.pool.room()/callSize)
 	d.rung = map[string]driver.ID{}
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
 		at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
-		if at.After(now) || len(d.names) == maxNames {
+		if at.After(now) || len(d.names) == most {
 			if at.Before(next) {
 				next = at
 			}
@@ -217,7 +223,7 @@ func (b *Backend) readPoll(d due) {
 	for i, name := range d.names {
 		parts[i] = fill(poll, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
-	a, err := b.pool.ask(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
+	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := map[string]bool{}
