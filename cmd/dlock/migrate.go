@@ -23,8 +23,9 @@ func newMigrate() *cobra.Command {
 		Use:   "migrate [flags] [URL]",
 		Short: "Make, remove or print the tables that MySQL needs",
 		Long: `Make the two tables that dlock needs in a database of MySQL or MariaDB, as far as they are missing;
-other backends need nothing of the kind. Several at once do no harm. The user needs CREATE, and for
---down SELECT and DROP; programs that lock need neither CREATE nor DROP.
+other backends need nothing of the kind. Tables of another version are refused. Several at once do
+no harm. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK TABLES; programs
+that lock need SELECT, INSERT, UPDATE and DELETE.
 
 --down removes them. It asks first; where there is no terminal to ask at, --yes is needed. While
 something is held or waits it refuses, unless --force is given: then those locks are lost. The
@@ -104,7 +105,7 @@ func (m migration) remove(ctx context.Context, db *sql.DB, in io.Reader, out io.
 	return nil
 }
 
-// write writes the statements in the order in which they are to be run, for the client mysql.
+// write writes the statements in the order in which they are to be run.
 func (m migration) write(out io.Writer) error {
 	pattern := "mysql/*.up.sql"
 	if m.down {
@@ -119,12 +120,15 @@ func (m migration) write(out io.Writer) error {
 		slices.Reverse(files)
 	}
 	var all strings.Builder
-	for _, f := range files {
+	for i, f := range files {
 		stmt, err := migrations.Files.ReadFile(f)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&all, "-- %s\n%s;\n\n", path.Base(f), strings.TrimSpace(string(stmt)))
+		if i > 0 {
+			all.WriteString("\n")
+		}
+		fmt.Fprintf(&all, "-- %s\n%s;\n", path.Base(f), strings.TrimSpace(string(stmt)))
 	}
 	_, err = io.WriteString(out, all.String())
 	return err

@@ -39,7 +39,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		b.giveUp(m)
 		return driver.Grant{}, err
 	}
-	b.sweepSoon()
+	b.sweepSoon(sweepTime)
 	return g, nil
 }
 
@@ -139,7 +139,7 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 	case r.Mode == driver.Shared:
 		return b.enterBeside(t, m, r, held)
 	case crowded && r.Wait: // the lock is not free
-		return b.await(t, m, r)
+		return b.await(t, m, r, false)
 	}
 	for range maxTries {
 		code, sent, err := b.take(t, r)
@@ -153,8 +153,8 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 		case code == isShared:
 			return b.enterBeside(t, m, r, false)
 		case r.Wait:
-			return b.await(t, m, r)
-		case code == isHeld:
+			return b.await(t, m, r, code == isHeld)
+		case code == isHeld || code == isBehind:
 			return g, false, driver.ErrHeld
 		}
 		l, _, err := b.advance(t, r.Name, driver.ID{}) // perhaps all that stand there have expired
@@ -168,13 +168,18 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 	return g, false, errBusy
 }
 
-// await makes an exclusive request wait.
-func (b *Backend) await(t *task, m *request, r driver.Request) (driver.Grant, bool, error) {
+// await makes an exclusive request wait. alone says that nothing else did.
+func (b *Backend) await(t *task, m *request, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
 	if err := b.arrive(t, r); err != nil {
-		return driver.Grant{}, false, err
+		return g, false, err
 	}
 	b.stands(m)
-	return b.check(t, m, r, true)
+	if alone { // like a look that locks it waits for a grant that is not committed yet
+		if _, err := t.send(b.raiseOf(r)); err != nil {
+			return g, false, err
+		}
+	}
+	return b.check(t, m, r, !alone)
 }
 
 // stands records that the request has a row.
@@ -204,19 +209,23 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		}
 		b.mu.Lock()
 		m.place, m.Stands = p.place, p.kind == "request" || p.holder == r.ID
+		held := m.Granted()
 		b.mu.Unlock()
 		switch {
 		case p.sent.IsZero(): // the row of the lock was removed
-			if _, err := t.send(b.about(fill(raise, ":level", levelOf(r)), &r)); err != nil {
+			if _, err := t.send(b.raiseOf(r)); err != nil {
 				return g, false, err
 			}
 			continue
-		case p.holder == r.ID && p.broken:
+		case p.holder == r.ID && p.broken, p.rowBroken:
 			return g, false, driver.ErrLost
 		case p.holder == r.ID && p.left > 0:
 			g, err = b.confirm(t, r, p)
+			if errors.Is(err, driver.ErrLost) && !held { // it has expired meanwhile, and arrives again
+				continue
+			}
 			return g, false, err
-		case p.kind == "tombstone":
+		case p.kind == "tombstone", held && (p.kind == "" || p.expires <= 0):
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
 			// it was let in and has expired, or has missed its turn, or was not kept alive; in this place
@@ -233,12 +242,15 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			if r.Mode == driver.Shared {
 				return b.enterBeside(t, m, r, false)
 			}
-			return b.await(t, m, r)
+			return b.await(t, m, r, false)
 		case p.place <= p.head: // shared, and let in
 			g, err = b.confirm(t, r, p)
+			if errors.Is(err, driver.ErrLost) && !held {
+				continue
+			}
 			return g, false, err
 		case p.others == 0 || p.others == 1 && r.Mode == driver.Shared:
-			_, err = t.send(b.about(fill(raise, ":level", levelOf(r)), &r))
+			_, err = t.send(b.raiseOf(r))
 		case p.others == 1 && p.left <= 0:
 			_, err = t.send(b.passOf(r.Name, expired))
 		case p.others == 1:
@@ -254,11 +266,13 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 	return g, false, errBusy
 }
 
-func levelOf(r driver.Request) string {
+// raiseOf is the statement that says that the request may be beside the lock.
+func (b *Backend) raiseOf(r driver.Request) string {
+	level := "1"
 	if r.Mode == driver.Shared {
-		return "2"
+		level = "2"
 	}
-	return "1"
+	return b.about(fill(raise, ":level", level), &r)
 }
 
 // checkBeside is check for a name where there may be any requests: it writes what is due.
@@ -273,7 +287,9 @@ func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position)
 		// it is exclusive, and was let in; or it is not there any more
 		return b.check(t, m, r, false)
 	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
-		g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place})
+		if g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place}); errors.Is(err, driver.ErrLost) {
+			return b.check(t, m, r, false)
+		}
 		return g, false, err
 	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore():
 		// it came at the same time
@@ -322,9 +338,9 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 	g := driver.Grant{Token: driver.Token(p.token), TTL: p.left, SentAt: p.sent}
 	stmt := renewLocks
 	if r.Mode == driver.Shared || r.Join() {
-		g.Token, g.TTL, stmt = driver.Token(p.token-(p.head-p.place)), 0, renewRequests
+		g.Token, g.TTL, stmt = driver.Token(p.token-(p.head-p.place)), p.expires, renewRequests
 	}
-	if proves(&r, g.TTL, p.sent) {
+	if !p.rowBroken && proves(&r, g.TTL, p.sent) {
 		g.TTL = min(g.TTL, r.TTL)
 		return g, nil
 	}
@@ -389,7 +405,7 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 		case !free && !r.Wait:
 			return g, false, driver.ErrHeld
 		case r.Mode == driver.Exclusive:
-			return b.await(t, m, r)
+			return b.await(t, m, r, false)
 		case l.others < 2:
 			if _, err := t.send(b.about(fill(raise, ":level", "2"), &r)); err != nil {
 				return g, false, err
@@ -438,7 +454,7 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 // join adds a request to a hold.
 func (b *Backend) join(t *task, r driver.Request, held bool) (g driver.Grant, err error) {
 	for range maxTries {
-		l, err := b.read(t, r.Name, (*lock).waits)
+		l, err := b.readHeld(t, r.Name)
 		if err != nil {
 			return g, err
 		}

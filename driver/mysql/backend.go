@@ -40,6 +40,8 @@ type Backend struct {
 	requests kit.Requests[*request] // what may stand in the queues
 	waiters  kit.Waiters[*request, queue]
 	polling  bool      // poll runs
+	idle     idle      // what waits find nothing by
+	ticked   time.Time // when poll last asked although that was enough
 	kept     time.Time // when poll last kept alive what waits; poll's own
 	swept    time.Time // when the last sweep began
 	bells    bells
@@ -165,6 +167,6 @@ func (b *Backend) holds(m *request, sentAt time.Time, left time.Duration) {
 
 // remove records that the request stands nowhere any more. b.mu is held.
 func (b *Backend) remove(m *request) {
-	b.ringBell(m.ID)
+	b.ringBell(m)
 	b.requests.Remove(m)
 }

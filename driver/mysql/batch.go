@@ -69,7 +69,8 @@ const (
 	isQueued = 2 // there are exclusive requests beside it
 	isShared = 3 // there may be any requests beside it
 	isLost   = 4 // it held, and does not any more
-	lastCode = 4
+	isBehind = 5 // it is held, and there are exclusive requests beside it
+	lastCode = 5
 )
 
 // call is a call that may travel together with others.
@@ -143,6 +144,8 @@ func takenBy(row []string, id driver.ID) uint64 {
 		return uint64(n(2))
 	case mine:
 		return isLost
+	case n(3) == 1 && n(5) > 0:
+		return isBehind
 	}
 	return uint64(n(3)) + 1
 }
@@ -217,7 +220,7 @@ func (b *Backend) look(t *task, r *driver.Request, lock bool) (position, error) 
 		if err != nil {
 			return position{}, err
 		}
-		c.sent, c.err = a.sent, nil
+		c.err, c.sent = nil, a.sent
 		if len(a.rows) > 0 {
 			c.row = a.rows[0]
 		}

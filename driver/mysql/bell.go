@@ -35,6 +35,8 @@ type bells struct {
 	gone []driver.ID        // those to ring
 	ring kit.Signal         // there is something to hang or to ring
 	runs bool               // ringer runs
+	soon bool               // that is not to wait for more of it
+	last time.Time          // when that was last done
 
 	target driver.ID // whose bell is listened to; zero: none
 	listen bool      // listener runs
@@ -65,15 +67,19 @@ func (b *Backend) hangBell(m *request) {
 	if !x.runs && len(x.own) > 0 && b.pool.spareBells() {
 		x.runs = b.life.Go(b.ringer)
 	}
+	if g := b.waiters.Group(m.Name); !b.idle.spent() && (g == nil || time.Since(g.State.moved) < maxPoll) {
+		x.soon = true
+	}
 	b.bells.ring.Set()
 }
 
-// ringBell rings the bell of a request that goes. b.mu is held.
-func (b *Backend) ringBell(id driver.ID) {
-	asked, is := b.bells.own[id]
-	delete(b.bells.own, id)
+// ringBell rings the bell of a request that goes, at once if it held. b.mu is held.
+func (b *Backend) ringBell(m *request) {
+	asked, is := b.bells.own[m.ID]
+	delete(b.bells.own, m.ID)
 	if is && asked {
-		b.bells.gone = append(b.bells.gone, id)
+		b.bells.gone = append(b.bells.gone, m.ID)
+		b.bells.soon = b.bells.soon || m.Granted()
 		b.bells.ring.Set()
 	}
 }
@@ -89,7 +95,7 @@ func (b *Backend) ringer() {
 		}
 	}()
 	for {
-		stmt, over := b.nextRing()
+		stmt, wait, over := b.nextRing()
 		switch {
 		case over && conn != nil: // it has no bells any more
 			conn.Close()
@@ -103,7 +109,7 @@ func (b *Backend) ringer() {
 				continue
 			case <-b.life.Closed():
 				return
-			case <-time.After(time.Second):
+			case <-time.After(wait):
 				if b.pool.spareBells() {
 					continue
 				}
@@ -128,11 +134,15 @@ func (b *Backend) dropBells() {
 }
 
 // nextRing returns the statement that rings and hangs what is to be, or as much of that as a packet
-// has room for; "" if nothing is. It reports over if the client has no bells.
-func (b *Backend) nextRing() (stmt string, over bool) {
+// has room for; "" if nothing is for a while. It reports over if the client has no bells.
+func (b *Backend) nextRing() (stmt string, wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := &b.bells
+	if since := time.Since(x.last); !x.soon && since < maxPoll {
+		x.runs = len(x.own)+len(x.gone) > 0
+		return "", maxPoll - since, !x.runs
+	}
 	var do []string
 	most := b.pool.room() / bellSize
 	n := min(len(x.gone), most)
@@ -147,10 +157,12 @@ func (b *Backend) nextRing() (stmt string, over bool) {
 		}
 	}
 	if len(do) > 0 {
-		return "SELECT " + strings.Join(do, ", "), false
+		x.last = time.Now()
+		b.idle.spend() // until something comes of it
+		return "SELECT " + strings.Join(do, ", "), 0, false
 	}
-	x.runs = len(x.own) > 0
-	return "", !x.runs
+	x.runs, x.soon = len(x.own) > 0, false
+	return "", time.Second, !x.runs
 }
 
 // onBells executes a statement in the session that has the bells: on conn, or a new one if that is

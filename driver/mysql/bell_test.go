@@ -187,9 +187,13 @@ func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
 		m := queuesUp(b, "x", 7)
 		queuesUp(b, "y", 7)
 		time.Sleep(20 * time.Second) // now it polls each 100 ms
+		before := s.count("(SELECT HEX(l.name)")
+		for s.count("(SELECT HEX(l.name)") == before {
+			time.Sleep(time.Millisecond)
+		}
 		b.hears(m, driver.NewID())
 		time.Sleep(35 * time.Millisecond)
-		before := s.count("(SELECT HEX(l.name)")
+		before = s.count("(SELECT HEX(l.name)")
 		close(rings)
 		synctest.Wait()
 		polls := s.said("(SELECT HEX(l.name)")

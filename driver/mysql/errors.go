@@ -39,8 +39,8 @@ type kind int
 const (
 	// unknown: it may have been executed. The same call is sent again, which is safe.
 	unknown kind = iota
-	// collided: another transaction was in the way, and the statement was rolled back. Sent again soon,
-	// it may succeed.
+	// collided: another transaction was in the way, and the statement was rolled back. Sent again
+	// soon, it may succeed.
 	collided
 	// later: it was refused before it did anything, for a time. It is sent again, on a connection
 	// of its own, which may lead to another member: behind one address there may be several.

@@ -84,6 +84,9 @@ func (b *Backend) end(t *task, name string, token driver.Token, force bool) erro
 func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []*driver.Entry, err error) {
 	for range maxTries {
 		l, err := b.readAll(t, name)
+		if err == nil && l.token == 0 { // as in readHeld
+			l, err = b.readAll(t, name)
+		}
 		if err != nil {
 			return nil, err
 		}

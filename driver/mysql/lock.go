@@ -33,15 +33,19 @@ type row struct {
 // alive reports whether a request had not expired when it was read.
 func alive(e *driver.Entry) bool { return e.Left > 0 }
 
-// pageSize is how many rows of a queue are read at once. Each may have some 2 kB.
-const pageSize = 500
+// pageSize is how many rows of a queue are read at once, each of which may have some 2 kB.
+// firstPage is how many that are at first: mostly that is enough.
+const (
+	firstPage = 25
+	pageSize  = 500
+)
 
 // read reads a lock with the first page of what stands beside it, and further pages for as long as
 // enough says so. A lock without a row is returned as one that is free.
 func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, error) {
 	l := &lock{name: name}
-	for after := "TRUE"; ; {
-		a, err := t.find(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(pageSize)), 1)
+	for after, most := "TRUE", firstPage; ; most = pageSize {
+		a, err := t.send(fill(read, ":prefix", b.prefix, ":name", hexOf(name), ":after", after, ":most", strconv.Itoa(most)))
 		if err != nil {
 			return nil, err
 		}
@@ -50,12 +54,23 @@ func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, er
 				return nil, err
 			}
 		}
-		if l.whole = len(a.rows) < pageSize; l.whole || enough(l) {
+		if l.whole = len(a.rows) < most; l.whole || enough(l) {
 			return l, nil
 		}
 		last := l.beside[len(l.beside)-1]
 		after = fmt.Sprintf("(q.kind > '%s' OR q.kind = '%s' AND q.place > %d)", last.kind, last.kind, last.place)
 	}
+}
+
+// readHeld is read for a lock that has a row, if nothing removed it: a KILL QUERY may cut a SELECT
+// short without an error, and what finds none is sent once more.
+func (b *Backend) readHeld(t *task, name string) (l *lock, err error) {
+	for range 2 {
+		if l, err = b.read(t, name, (*lock).waits); err != nil || l.token > 0 {
+			break
+		}
+	}
+	return l, err
 }
 
 // parse takes in a row of read.
@@ -156,19 +171,19 @@ func (l *lock) dead() bool {
 
 // step is what is to be written next.
 type step struct {
-	next    *row  // it is granted exclusively; nil: none is
-	head    int64 // shared requests up to this place are granted
-	ended   bool  // the exclusive hold is over
-	lower   bool  // nothing but exclusive requests was read
-	joins   int   // how many joins were read
-	shared  []row // the shared requests up to the head that were read
-	limited bool  // one of them has a limit
+	next        *row     // it is granted exclusively; nil: none is
+	head        int64    // shared requests up to this place are granted
+	ended       bool     // the exclusive hold is over
+	lower       bool     // nothing but exclusive requests was read
+	joins, read int      // how many joins, and shared requests up to the head, were read
+	places      []string // of those shared requests
+	limited     bool     // one of them has a limit
 }
 
 // decide returns what follows from the rule, if the request gone is released. It is nil if nothing
 // does.
 func (l *lock) decide(gone driver.ID) *step {
-	s := &step{head: l.head, lower: l.whole}
+	s := &step{head: l.head, lower: true}
 	if s.ended = !l.holder.ID.IsZero() && (l.holder.ID == gone || !alive(&l.holder)); s.ended {
 		l.holder.Left = 0
 	}
@@ -190,7 +205,7 @@ func (l *lock) decide(gone driver.ID) *step {
 			s.next = last
 		}
 	}
-	if s.head == l.head && !s.ended && !s.lower {
+	if s.head == l.head && !s.ended && !(s.lower && l.whole) {
 		return nil
 	}
 	for _, r := range l.beside {
@@ -198,7 +213,8 @@ func (l *lock) decide(gone driver.ID) *step {
 		case r.kind == "join":
 			s.joins++
 		case r.kind == "request" && r.Mode == driver.Shared && r.place <= s.head:
-			s.shared = append(s.shared, r)
+			s.read++
+			s.places = append(s.places, strconv.FormatInt(r.place, 10))
 			s.limited = s.limited || r.Limit > 0
 		}
 	}
@@ -215,13 +231,9 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 		state = parts.Replace("l.held_until <= :now")
 	}
 	// Where there is a limit, one that came must not pass for one that went, whose joins may stand.
-	which, shared := "TRUE", len(s.shared)
+	which, shared := "TRUE", s.read
 	if s.limited {
-		places := make([]string, len(s.shared))
-		for i, r := range s.shared {
-			places[i] = strconv.FormatInt(r.place, 10)
-		}
-		which, shared = "a.place NOT IN ("+strings.Join(places, ", ")+")", 0
+		which, shared = "a.place NOT IN ("+strings.Join(s.places, ", ")+")", 0
 	}
 	return fill(swap, ":prefix", b.prefix, ":name", hexOf(l.name), ":new_token", token, ":new_head", strconv.FormatInt(s.head, 10),
 		":next", hexID(next), ":none", hexID(driver.ID{}), ":keep", bit(!s.ended && s.next == nil), ":lower", bit(s.lower),
@@ -233,7 +245,7 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 // until nothing does. It returns the lock as it was read last, and whether gone held it until then.
 func (b *Backend) advance(t *task, name string, gone driver.ID) (l *lock, found bool, err error) {
 	for range maxTries {
-		if l, err = b.read(t, name, (*lock).waits); err != nil {
+		if l, err = b.readHeld(t, name); err != nil {
 			return nil, found, err
 		}
 		done, ended, err := b.write(t, l, gone)

@@ -92,8 +92,8 @@ func (l *lock) holders() (ids []driver.ID) {
 	return ids
 }
 
-// wanted are the IDs of those that hold by the rule, if the request gone does not stand any more. It
-// does not use what it tests.
+// wanted are the IDs of those that hold by the rule, if the request gone does not stand any more.
+// It does not use what it tests.
 func (l *lock) wanted(gone driver.ID) (ids []driver.ID) {
 	var q driver.Queue
 	if l.holder.ID != (driver.ID{}) && l.holder.Left > 0 && l.holder.ID != gone {
@@ -244,8 +244,8 @@ func (h *history) event() (gone driver.ID) {
 		switch {
 		case h.r.IntN(3) > 0:
 			l.beside = slices.Delete(l.beside, i, i+1)
-		case l.beside[i].kind == "request" && l.beside[i].Mode == driver.Exclusive:
-			l.beside[i].Left = -1 // others that have expired are deleted before a client decides
+		case h.r.IntN(2) == 0:
+			l.beside[i].Left = -1
 		default:
 			l.beside[i].kind = "tombstone"
 			h.sort()
@@ -270,9 +270,9 @@ func (h *history) sort() {
 	})
 }
 
-// inPieces writes what follows from the rule as a client does that reads no more than up to the first
-// that waits, and reads again after each step. It returns who holds then. None may hold meanwhile
-// that is not wanted.
+// inPieces writes what follows from the rule as a client does that reads no more than up to the
+// first that waits, and reads again after each step. It returns which hold then. None may hold
+// meanwhile that is not wanted.
 func (l *lock) inPieces(gone driver.ID, want []driver.ID) ([]driver.ID, error) {
 	for range 100 {
 		part := l.copied()
@@ -350,6 +350,57 @@ func TestDecideKeepsTheRule(t *testing.T) {
 	}
 }
 
+// TestLetInBeforeARelease: a release that lets in others before its own row goes lets in none but
+// those that hold without it, and the shared ones of them alone.
+func TestLetInBeforeARelease(t *testing.T) {
+	const x, s = driver.Exclusive, driver.Shared
+	for what, c := range map[string]struct {
+		head   int64
+		gone   int64
+		beside []row
+		want   string // the new head; "": it says nothing
+	}{
+		"a permit goes":                    {4, 2, []row{at(2, "request", s, 2), at(4, "request", s, 2), at(5, "request", s, 2), at(6, "request", s, 2)}, "5"},
+		"a permit goes, and none waits":    {4, 2, []row{at(2, "request", s, 2), at(4, "request", s, 2)}, ""},
+		"readers wait behind a writer":     {4, 4, []row{at(4, "request", s, 0), at(5, "request", x, 0), at(6, "request", s, 0)}, ""},
+		"a smaller limit goes":             {4, 2, []row{at(2, "request", s, 1), at(5, "request", s, 3), at(6, "request", s, 3), at(7, "request", s, 3), at(8, "request", s, 3)}, "7"},
+		"a join keeps the owner's permit":  {4, 2, []row{joins(3, 2, s, 2), at(2, "request", s, 2), at(4, "request", s, 2), at(5, "request", s, 2)}, ""},
+		"the owner's join goes alone":      {4, 3, []row{joins(3, 2, s, 2), at(2, "request", s, 2), at(4, "request", s, 2), at(5, "request", s, 2)}, ""},
+		"it has gone already":              {4, 3, []row{at(2, "request", s, 2), at(5, "request", s, 2), at(6, "request", s, 2)}, "5"},
+		"something has expired beside it":  {4, 2, []row{at(2, "request", s, 2), {kind: "request", place: 4, Entry: driver.Entry{Left: -1}}, at(5, "request", s, 2)}, ""},
+		"a permit goes, and one came late": {6, 2, []row{at(2, "request", s, 2), at(4, "request", s, 2), at(7, "request", s, 2)}, "7"},
+	} {
+		server := &scripted{answer: func(stmt string) (a answer, err error) {
+			if is(stmt, read) {
+				for _, r := range c.beside {
+					a.rows = append(a.rows, r.text(c.head))
+				}
+			}
+			return a, nil
+		}}
+		b := server.client(t, Options{})
+		r := at(c.gone, "request", s, 0).Request
+		r.Name = "x"
+		if err := b.letIn(b.newTask(true), &r); err != nil {
+			t.Fatal(err)
+		}
+		got, swaps := "", server.said("SET l.token")
+		for _, stmt := range swaps {
+			_, head, _ := strings.Cut(stmt, "l.head = ")
+			got, _, _ = strings.Cut(head, ",")
+		}
+		if got != c.want || len(swaps) > 1 || server.count("UPDATE")+server.count("DELETE")+server.count("INSERT") > len(swaps) {
+			t.Errorf("%s: the head becomes %q; want %q\n%q", what, got, c.want, server.said("dlock_")[1:])
+		}
+	}
+}
+
+// text is the row as read says it, of a lock that nothing holds exclusively.
+func (r row) text(head int64) []string {
+	return []string{"1000", fmt.Sprint(head), "2", none, none, "", "0", "0", "0", "0", "-1", r.kind, fmt.Sprint(r.place), r.ID.String(), r.Owner.String(), none,
+		bit(r.Mode == driver.Shared), fmt.Sprint(r.Limit), "0", "0", fmt.Sprint(r.Token), "60000000", "", "0", micros(r.Left)}
+}
+
 // TestSwapSaysWhatWasRead: the statement that writes a step names the state that was read, and asks
 // for what made the step right.
 func TestSwapSaysWhatWasRead(t *testing.T) {
@@ -366,9 +417,9 @@ func TestSwapSaysWhatWasRead(t *testing.T) {
 		hasNot []string
 	}{
 		"readers": {step{head: 6, joins: 2, read: 3}, driver.ID{},
-			[]string{read + "TRUE AND", "SET l.token = 1002, l.head = 6,", "l.holder = IF(1, l.holder, ", ") <= 2 ", ") <= 3 ", "IF(0 AND 0 ="}, []string{token, expired}},
+			[]string{read + "TRUE AND", "SET l.token = 1002, l.head = 6,", "l.holder = IF(1, l.holder, ", ") <= 2 ", ") <= 3 ", "IF(0 AND 0 = ("}, []string{token, expired}},
 		"a writer": {step{head: 6, next: &next, ended: true, lower: true}, holder.ID,
-			[]string{read + "TRUE AND", token, "l.head = 6,", "q.id = " + hexID(next.ID), "l.holder = IF(0, ", "IF(1 AND 0 ="}, []string{expired}},
+			[]string{read + "TRUE AND", token, "l.head = 6,", "q.id = " + hexID(next.ID), "l.holder = IF(0, ", "IF(1 AND 0 = ("}, []string{expired}},
 		"it has expired": {step{head: 4, ended: true}, driver.ID{},
 			[]string{read + expired[4:], "SET l.token = 1000, l.head = 4,", "l.holder = IF(0, "}, []string{token}},
 		"it has expired, and another goes": {step{head: 4, ended: true}, next.ID,

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	mysql "github.com/go-sql-driver/mysql"
-
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/migrations"
 )
@@ -19,7 +17,7 @@ import (
 // Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests.
 // It looks at the database itself: it does nothing if both are there, whatever made them, makes the
 // one that is missing, and refuses tables of another version. Several at once do no harm. The user
-// needs CREATE; at run time it does not.
+// needs CREATE and SELECT.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errNoPool
@@ -32,16 +30,17 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 const migrationTime = time.Minute
 
 func (p *pool) migrate(ctx context.Context) error {
-	if err := p.checkSchema(ctx); !errors.Is(err, errSchema) {
-		return explain(err)
+	if _, err := p.readSchema(ctx); !errors.Is(err, errSchema) {
+		return mayNotMigrate(explain(err))
 	}
 	if err := p.apply(ctx, "mysql/*.up.sql", nil); err != nil {
 		return mayNotMigrate(err)
 	}
-	return explain(p.checkSchema(ctx))
+	_, err := p.readSchema(ctx) // another version's may have come meanwhile
+	return explain(err)
 }
 
-// apply executes the files of that pattern, in one connection. before is asked before each.
+// apply executes the files of that pattern, in one connection, if before allows it.
 func (p *pool) apply(ctx context.Context, pattern string, before func(do func(stmt string) (answer, error)) error) error {
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
@@ -65,15 +64,15 @@ func (p *pool) apply(ctx context.Context, pattern string, before func(do func(st
 		return err
 	}
 	slices.Sort(files)
+	if before != nil {
+		if err := before(do); err != nil {
+			return err
+		}
+	}
 	for _, f := range files {
 		stmt, err := migrations.Files.ReadFile(f)
 		if err != nil {
 			return err
-		}
-		if before != nil {
-			if err := before(do); err != nil {
-				return err
-			}
 		}
 		if _, err := do(string(stmt)); err != nil {
 			return fmt.Errorf("migration %s: %w", path.Base(f), err)
@@ -87,20 +86,20 @@ func mayNotMigrate(err error) error {
 	if !lacksRight(err) {
 		return err
 	}
-	return fmt.Errorf("the server's user may not make the tables: give it CREATE on the database, or let a user who has it migrate once "+
+	return fmt.Errorf("the server's user may not make the tables: give it CREATE and SELECT on the database, or let a user who has it migrate once "+
 		"(?migrate=true, mysql.Migrate, dlock migrate, or the files of package migrations) and open without migrate=true: %w", err)
 }
 
 // Revert removes the tables, and with them the last tokens of all names: fencing tokens go on by
 // the server's clock alone. While something is held or waits it refuses with an error that matches
 // [driver.ErrHeld], and leaves everything as it is, unless force is set: then holds are lost. It
-// refuses tables of another version. The user needs SELECT and DROP.
+// refuses tables of another version. The user needs SELECT, DROP and LOCK TABLES.
 func Revert(ctx context.Context, db *sql.DB, force bool) error {
 	if db == nil {
 		return errNoPool
 	}
 	p := &pool{db: db}
-	if err := p.checkSchema(ctx); errors.Is(err, errOtherSchema) {
+	if _, err := p.readSchema(ctx); errors.Is(err, errOtherSchema) {
 		return err
 	} else if err != nil && !errors.Is(err, errSchema) {
 		return mayNotRevert(explain(err))
@@ -113,8 +112,13 @@ func Revert(ctx context.Context, db *sql.DB, force bool) error {
 	}))
 }
 
-// standingRequests returns an error if something is held or waits.
+// standingRequests returns an error if something is held or waits. It locks the tables first, so
+// that nothing arrives between the count and their end.
 func standingRequests(do func(stmt string) (answer, error)) error {
+	_, err := do("LOCK TABLES dlock_locks WRITE, dlock_locks AS l WRITE, dlock_requests WRITE, dlock_requests AS q WRITE")
+	if err != nil && !lacksSchema(err) {
+		return err
+	}
 	total := 0
 	for _, count := range []string{
 		"SELECT COUNT(*) FROM dlock_locks WHERE held_until > UTC_TIMESTAMP(6) LIMIT 1",
@@ -122,9 +126,8 @@ func standingRequests(do func(stmt string) (answer, error)) error {
 			"AND q.kind <> 'tombstone' AND (l.head IS NULL OR q.kind = 'join' OR q.mode = 'shared' OR q.place > l.head) LIMIT 1",
 	} {
 		a, err := do(count)
-		var e *mysql.MySQLError
-		if errors.As(err, &e) && e.Number == 1146 {
-			continue // there is no such table
+		if lacksSchema(err) {
+			continue
 		}
 		if err != nil {
 			return err
@@ -150,5 +153,5 @@ func mayNotRevert(err error) error {
 	if !lacksRight(err) {
 		return err
 	}
-	return fmt.Errorf("the server's user may not remove the tables: it needs SELECT and DROP on them: %w", err)
+	return fmt.Errorf("the server's user may not remove the tables: it needs SELECT, DROP and LOCK TABLES on the database: %w", err)
 }

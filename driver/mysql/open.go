@@ -146,7 +146,8 @@ func parse(c driver.Config) (*settings, error) {
 	s.config.Logger = &mysql.NopLogger{}
 	// so that no call has to set them; and whole answers, whatever the server's default is
 	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2", "autocommit": "1",
-		"sql_safe_updates": "0", "sql_big_selects": "1", "completion_type": "'NO_CHAIN'"}
+		"sql_mode": "'STRICT_ALL_TABLES'", "sql_safe_updates": "0", "sql_big_selects": "1", "sql_select_limit": "18446744073709551615",
+		"completion_type": "'NO_CHAIN'"}
 	p := c.Params()
 	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
 	s.poolSize = p.Int("pool_size", 32)

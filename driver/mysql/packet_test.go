@@ -14,6 +14,7 @@ import (
 	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // longestOnes returns n requests with the longest names and labels.
@@ -222,7 +223,8 @@ func TestBellsFitAPacket(t *testing.T) {
 	for _, call := range []string{"GET_LOCK(", "RELEASE_LOCK("} {
 		did := 0
 		for {
-			stmt, _ := b.nextRing()
+			b.bells.soon = true
+			stmt, _, _ := b.nextRing()
 			if stmt == "" {
 				break
 			}
@@ -235,7 +237,7 @@ func TestBellsFitAPacket(t *testing.T) {
 			t.Errorf("%d times %s, for %d bells", did, call, maxBells)
 		}
 		for id := range b.bells.own {
-			b.ringBell(id)
+			b.ringBell(&request{Request: kit.Request{Request: driver.Request{ID: id}}})
 		}
 	}
 }

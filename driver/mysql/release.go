@@ -38,10 +38,15 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 // for. It reports whether the request was there, and lived. granted says that it is better looked
 // for among those that hold.
 func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (found bool, err error) {
-	defer b.pollName(r.Name)
 	exclusive := r.Mode == driver.Exclusive && !r.Join()
+	if exclusive && !granted && !tombstone { // nothing follows, or it is not so
+		if a, err := t.send(b.about(leaveWaiting, &r)); err != nil || a.affected > 0 {
+			return true, err
+		}
+	}
+	defer b.pollName(r.Name)
 	if exclusive && granted && !tombstone {
-		if b.give(t, r) {
+		if !b.queued(&r) && b.give(t, r) {
 			return true, nil
 		}
 		a, err := t.send(b.passOf(r.Name, fill(living, ":id", hexID(r.ID))))
@@ -86,6 +91,15 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 	return found || held, err
 }
 
+// queued reports whether others are known to wait for what the request holds, or did when it was
+// granted: then giving it back is more than to free the lock.
+func (b *Backend) queued(r *driver.Request) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m, is := b.requests.Find(r.ID)
+	return b.crowded(r) || is && m.place > 0
+}
+
 // letIn grants the shared requests that hold once r has gone, before it does: so they need not wait
 // for two commits.
 func (b *Backend) letIn(t *task, r *driver.Request) error {
@@ -123,7 +137,7 @@ func (b *Backend) released(m *request) {
 	if m != nil {
 		b.remove(m)
 	}
-	b.sweepSoon()
+	b.sweepSoon(sweepTime)
 }
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. b.mu

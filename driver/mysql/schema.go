@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,20 @@ var tables = map[string][]string{
 
 func columns(part string) []string { return strings.Split(parts.Replace(part), ", ") }
 
-// checkSchema returns an error unless the tables are this driver's own. It asks once.
+// checkSchema returns an error unless the tables are this driver's own, and the user has the rights
+// that the driver needs. It asks once.
 func (p *pool) checkSchema(ctx context.Context) error {
 	if p.checked.Load() {
 		return nil
 	}
-	err := p.readSchema(ctx)
+	rights, err := p.readSchema(ctx)
+	if err == nil {
+		tries := needed[:1] // a column does not tell of DELETE
+		if !rights {
+			tries = needed
+		}
+		_, err = p.lacking(ctx, tries)
+	}
 	if e := new(mysql.MySQLError); err != nil && !errors.As(err, &e) {
 		err = &kit.NotSent{Err: err}
 	}
@@ -35,28 +44,74 @@ func (p *pool) checkSchema(ctx context.Context) error {
 	return err
 }
 
-func (p *pool) readSchema(ctx context.Context) error {
-	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet FROM information_schema.COLUMNS "+
+// readSchema returns an error unless the tables are this driver's own. It also reports whether the
+// columns tell of all rights of which they can.
+func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
+	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, "+
+		"FIND_IN_SET('select', PRIVILEGES) AND FIND_IN_SET('insert', PRIVILEGES) AND FIND_IN_SET('update', PRIVILEGES) FROM information_schema.COLUMNS "+
 		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000")
 	if err != nil {
-		return err
+		return false, err
 	}
 	have := map[string][]string{}
 	most := int64(0)
+	rights = true
 	for _, row := range a.rows {
 		have[row[0]] = append(have[row[0]], strings.ToLower(row[1]))
 		if most, err = strconv.ParseInt(row[2], 10, 64); err != nil {
-			return err
+			return false, err
 		}
+		rights = rights && row[3] == "1"
 	}
-	if err := mismatch(have); err != nil {
-		return err
+	if err := mismatch(have); errors.Is(err, errSchema) { // or they are not shown to the user
+		_, denied := p.lacking(ctx, []right{{"SELECT", "dlock_locks"}, {"SELECT", "dlock_requests"}})
+		return false, cmp.Or(denied, err)
+	} else if err != nil {
+		return false, err
 	}
 	p.packet.Store(most)
 	if most < leastPacket {
-		return errPacket
+		return false, errPacket
 	}
-	return nil
+	return rights, nil
+}
+
+// right is what a user may do with a table.
+type right struct{ name, table string }
+
+// needed are the rights that the driver needs. (DELETE ON dlock_locks is for [Cleanup] alone.)
+var needed = []right{
+	{"DELETE", "dlock_requests"}, {"SELECT", "dlock_requests"}, {"INSERT", "dlock_requests"}, {"UPDATE", "dlock_requests"},
+	{"SELECT", "dlock_locks"}, {"INSERT", "dlock_locks"}, {"UPDATE", "dlock_locks"},
+}
+
+// lacking tries on no row what some rights are for. It returns those that the user lacks, and an
+// error that names them.
+func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, err error) {
+	var first error
+	for _, r := range rights {
+		_, err := p.ask(ctx, callTimeout, fill(map[string]string{
+			"SELECT": "SELECT name FROM :table LIMIT 0",
+			"INSERT": "INSERT INTO :table SELECT * FROM :table LIMIT 0",
+			"UPDATE": "UPDATE :table SET name = name LIMIT 0",
+			"DELETE": "DELETE FROM :table LIMIT 0",
+		}[r.name], ":table", r.table))
+		var e *mysql.MySQLError
+		switch {
+		case err == nil:
+		case !errors.As(err, &e):
+			return nil, err
+		case !lacksRight(err): // something else is wrong, which other statements will say
+		case strings.HasPrefix(e.Message, "SELECT") && r.name != "SELECT":
+			// SELECT is what is missing, which the try of it says
+		default:
+			missing, first = append(missing, r.name+" ON "+r.table), cmp.Or(first, err)
+		}
+	}
+	if len(missing) > 0 {
+		return missing, fmt.Errorf("missing: %s: %w", strings.Join(missing, ", "), first)
+	}
+	return nil, nil
 }
 
 // mismatch says what to do about the tables that the database has, if the driver needs others. The
@@ -73,7 +128,7 @@ func mismatch(have map[string][]string) error {
 		slices.Sort(want)
 		if !slices.Equal(is, want) {
 			return fmt.Errorf("%w: %s has the columns %s, and this version needs %s: run programs of one version of dlock on a database, "+
-				"or, while none runs, drop the tables dlock_locks and dlock_requests and migrate", errOtherSchema, table,
+				"or, while none runs, drop the tables dlock_locks and dlock_requests, and the view and the procedures dlock_… of old versions, and migrate", errOtherSchema, table,
 				strings.Join(is, ", "), strings.Join(want, ", "))
 		}
 	}

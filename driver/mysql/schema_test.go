@@ -80,7 +80,7 @@ func TestTheTablesAreAskedForOnce(t *testing.T) {
 		own.rows[i][1] = strings.ToUpper(row[1])
 		other.rows = append(other.rows, row)
 	}
-	other.rows = append(other.rows, []string{"dlock_locks", "zone", "16777216"})
+	other.rows = append(other.rows, []string{"dlock_locks", "zone", "16777216", "1"})
 	now, refuses := gone, false
 	s.answer = func(stmt string) (answer, error) {
 		switch {

@@ -13,9 +13,8 @@ import (
 
 // sessions are what is known of a pool's connections: each is asked once how its session is set.
 type sessions struct {
-	mu     sync.Mutex
-	known  map[any]session
-	before string // the name of the variable for the isolation before it was renamed; "": not asked
+	mu    sync.Mutex
+	known map[any]session
 }
 
 // session is how a session is set. The zero value is as the driver wants it: each statement is a
@@ -73,10 +72,11 @@ func (s *sessions) of(ctx context.Context, conn *sql.Conn) (session, error) {
 func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 	for _, isolation := range []string{"transaction_isolation", "tx_isolation"} {
 		readOnly := strings.Replace(isolation, "isolation", "read_only", 1)
-		stmt := "SELECT @@" + isolation + ", @@" + readOnly + ", ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) > 60, @@timestamp"
+		stmt := "SELECT @@" + isolation + ", @@" + readOnly + ", TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) NOT BETWEEN 0 AND 300, @@timestamp"
 		for _, w := range wanted {
 			stmt += ", @@" + w.name
 		}
+		stmt += ", @@sql_mode"
 		rows, err := query(ctx, conn, stmt+" LIMIT 1")
 		var e *mysql.MySQLError
 		if errors.As(err, &e) && e.Number == 1193 { // MariaDB renamed it in 11.1
@@ -85,7 +85,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if err != nil {
 			return session{}, err
 		}
-		row, err := answer{rows: rows}.single(4 + len(wanted))
+		row, err := answer{rows: rows}.single(5 + len(wanted))
 		if err != nil {
 			return session{}, err
 		}
@@ -104,8 +104,17 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if row[1] != "0" {
 			change(readOnly, "0", "1")
 		}
-		if row[2] != "0" { // its clock was stopped
-			set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[3])
+		if mode := row[4+len(wanted)]; strings.Contains(mode, "SIMULTANEOUS_ASSIGNMENT") { // take assigns one after the other
+			change("sql_mode", "''", "'"+mode+"'")
+		}
+		if row[2] != "0" { // its clock was stopped, unless it goes on
+			later, err := query(ctx, conn, "SELECT @@timestamp LIMIT 1")
+			if err != nil {
+				return session{}, err
+			}
+			if len(later) == 1 && later[0][0] == row[3] {
+				set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[3])
+			}
 		}
 		if len(set) == 0 {
 			return session{}, nil

@@ -238,7 +238,7 @@ func TestSessionsOfThePoolOfTheClient(t *testing.T) {
 	}
 }
 
-// wrapper makes connections that cannot be told apart: what they wrap is a value that cannot be
+// wrapper makes connections that cannot be distinguished: what they wrap is a value that cannot be
 // compared.
 type wrapper struct{ *scripted }
 
@@ -260,8 +260,8 @@ func (w wrapped) QueryContext(ctx context.Context, stmt string, args []sqldriver
 	return w.Conn.(*scriptedConn).QueryContext(ctx, stmt, args)
 }
 
-// TestSessionsThatCannotBeToldApart are asked each time.
-func TestSessionsThatCannotBeToldApart(t *testing.T) {
+// TestSessionsThatCannotBeDistinguished are asked each time.
+func TestSessionsThatCannotBeDistinguished(t *testing.T) {
 	s, _ := pooled(t, usual, "")
 	db := sql.OpenDB(wrapper{s})
 	defer db.Close()

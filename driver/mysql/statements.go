@@ -40,12 +40,12 @@ var parts = strings.NewReplacer(
 
 var (
 	// take takes free locks for exclusive requests. The insert id of its answer is the token, or of
-	// a request that does not hold: 1 the lock is held; 2, 3 the same with others; 4 it held, and
-	// has expired or is broken. Sent again it resumes.
+	// a request that does not hold: 1 the lock is held; 2, 3 there are others; 4 it held, and has
+	// expired or is broken; 5 it is held, and exclusive ones wait. Sent again it resumes.
 	take = parts.Replace(`INSERT INTO dlock_locks (:lock_columns) VALUES :rows
 		ON DUPLICATE KEY UPDATE
 		token = IF(:free, LAST_INSERT_ID(GREATEST(token + 1, :micros)),
-			token + 0 * LAST_INSERT_ID(IF(:mine, token, IF(holder = VALUES(holder), 4, others + 1)))),
+			token + 0 * LAST_INSERT_ID(IF(:mine, token, IF(holder = VALUES(holder), 4, IF(others = 1 AND held_until > :now, 5, others + 1))))),
 		held_since = IF(:free, :now, held_since),
 		client = IF(:free, VALUES(client), client),
 		label = IF(:free, VALUES(label), label),
@@ -102,8 +102,11 @@ var (
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
 			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
 			ORDER BY a.place DESC LIMIT 1), ''),
-		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0)
+		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0), :dead
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
+
+	// anyDead says whether there is anything to sweep.
+	anyDead = parts.Replace(`EXISTS (SELECT 1 FROM dlock_requests x FORCE INDEX (expires_at) WHERE x.expires_at <= :now)`)
 
 	// look reads what a request that waits has to know, and waits for a grant that is not
 	// committed yet if :lock says so.
@@ -164,6 +167,10 @@ var (
 	// leave removes a request that holds, or waits. The first form tells whether it lived.
 	leaveAlive = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
 	leave      = `DELETE FROM dlock_requests WHERE id IN (:ids) AND kind <> 'tombstone'`
+	// leaveWaiting removes an exclusive request that waits where nothing follows from that. It waits
+	// for a grant that is not committed yet.
+	leaveWaiting = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind = 'request' AND expires_at > :now AND
+		place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 LOCK IN SHARE MODE)`)
 
 	// entomb leaves a tombstone of a request, in its place if it stands.
 	entomb = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES

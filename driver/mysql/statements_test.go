@@ -50,8 +50,8 @@ func filled(text string) *regexp.Regexp {
 	return regexp.MustCompile(parameter.ReplaceAllString(regexp.QuoteMeta(text), ".*"))
 }
 
-// random is a server that answers anything: what it says fits the statement, and nothing that it said
-// before.
+// random is a server that answers anything: what it says fits the statement, and nothing that it
+// said before.
 type random struct {
 	mu  sync.Mutex
 	r   *rand.Rand
@@ -90,7 +90,7 @@ func (c *random) answer(stmt string) (a answer, err error) {
 	switch {
 	case is(stmt, poll):
 		for part := range strings.SplitSeq(stmt, " UNION ALL ") {
-			add(nameIn(part), c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()))
+			add(nameIn(part), c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()), c.left())
 		}
 	case is(stmt, look):
 		for i := range strings.Count(stmt, " UNION ALL ") + 1 {

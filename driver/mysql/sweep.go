@@ -10,13 +10,17 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// sweepTime is the time between two sweeps of a client that makes calls.
-const sweepTime = 3 * time.Second
+const (
+	// sweepTime is the time between two sweeps of a client that makes calls.
+	sweepTime = 3 * time.Second
+	// deadTime is that between two of a client that waits, and finds something to sweep.
+	deadTime = time.Second
+)
 
-// sweepSoon deletes some of what has expired, in the background, if that was not done for a while.
-// b.mu is held.
-func (b *Backend) sweepSoon() {
-	if time.Since(b.swept) > sweepTime {
+// sweepSoon deletes some of what has expired, in the background, if that was not done for the given
+// time. b.mu is held.
+func (b *Backend) sweepSoon(after time.Duration) {
+	if time.Since(b.swept) > after {
 		b.swept = time.Now()
 		b.life.Go(b.sweepNow)
 	}
@@ -44,7 +48,7 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 		return 0, errNoPool
 	}
 	p := &pool{db: db}
-	if err := p.checkSchema(ctx); err != nil {
+	if _, err := p.readSchema(ctx); err != nil {
 		return 0, explain(err)
 	}
 	do := func(stmt string) (a answer, err error) {

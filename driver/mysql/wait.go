@@ -14,13 +14,15 @@ import (
 const (
 	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
 	maxPoll = 100 * time.Millisecond // and at most this
+	// freePolls is how many polls in a row may find nothing new before a client polls each maxPoll.
+	freePolls = 40
 	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
 	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
 	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
 	// maxNames is how many names one poll is for, if a packet has room for them.
-	maxNames = 50
+	maxNames = 200
 )
 
 // queue is what is known of a queue while requests of this client wait in it.
@@ -36,13 +38,34 @@ type queue struct {
 	deaf driver.ID
 }
 
-// advance records the head.
-func (q *queue) advance(head int64) {
-	if head <= q.head {
-		return
-	}
+// idle counts what a client asks that finds nothing new. A wait that has just begun is polled often,
+// since the lock may be free in a moment; who begins many waits that come to nothing is to cost no
+// more than one that waits.
+type idle struct {
+	count float64
+	at    time.Time
+}
+
+// spend counts one more.
+func (x *idle) spend() {
+	x.spent()
+	x.count++
+}
+
+// spent reports whether the client has asked often enough. It may ask once more each maxPoll.
+func (x *idle) spent() bool {
 	now := time.Now()
-	if q.head > 0 {
+	x.count, x.at = max(x.count-float64(now.Sub(x.at))/float64(maxPoll), 0), now
+	return x.count >= freePolls
+}
+
+// advance records the head, and reports whether it moved.
+func (q *queue) advance(head int64) bool {
+	if head <= q.head {
+		return false
+	}
+	now, moved := time.Now(), q.head > 0
+	if moved {
 		turn := now.Sub(q.moved)
 		if q.turn > 0 {
 			turn = (3*q.turn + turn) / 4
@@ -50,24 +73,26 @@ func (q *queue) advance(head int64) {
 		q.turn = turn
 	}
 	q.head, q.moved, q.deaf = head, now, driver.ID{}
+	return moved
 }
 
-// pause is the time between two polls: a twentieth of the time since the queue last moved, but not
+// pause is the time between two polls: an eighth of the time since the queue last moved, but not
 // much less than it takes to move.
 func (q *queue) pause() time.Duration {
-	return min(max(time.Since(q.moved)/20, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
+	return min(max(time.Since(q.moved)/8, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
 }
 
 // next is when the queue is to be polled. While the bell of the request ahead is listened to, that
-// is seldom.
-func (q *queue) next(listened bool) time.Time {
+// is seldom. From soon on it may come along with others.
+func (q *queue) next(seldom bool) (soon, at time.Time) {
+	pause := maxPoll
 	switch {
 	case q.polled.IsZero():
-		return q.polled
-	case listened:
-		return q.polled.Add(maxPoll)
+		return q.polled, q.polled
+	case !seldom:
+		pause = q.pause()
 	}
-	return q.polled.Add(q.pause())
+	return q.polled.Add(pause / 2), q.polled.Add(pause)
 }
 
 // crowded reports whether a request of this client waits under the name, and of the same kind of lock.
@@ -116,10 +141,17 @@ func (b *Backend) mustWait(m *request, head int64, expiry time.Duration, ahead d
 	}
 	b.hear(g, m, ahead)
 	if g.First().Request == m {
-		g.State.advance(head)
+		b.moved(g, head)
 		if expiry > 0 {
 			g.WakeAfter(kit.AfterExpiry(expiry))
 		}
+	}
+}
+
+// moved records the head of a queue. b.mu is held.
+func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
+	if g.State.advance(head) {
+		b.idle.count = 0
 	}
 }
 
@@ -181,15 +213,27 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	}
 	most := min(maxNames, b.pool.room()/callSize)
 	d.rung = map[string]driver.ID{}
+	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
+	along := map[string]time.Time{} // from when on a name may come along
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
-		at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
-		if at.After(now) || len(d.names) == most {
-			if at.Before(next) {
-				next = at
-			}
+		soon, at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
+		if spent && !at.IsZero() {
+			soon, at = tick, tick
+		}
+		if along[name] = soon; at.Before(next) {
+			next = at
+		}
+	}
+	if next.After(now) {
+		return d, next.Sub(now), false
+	}
+	for name, soon := range along {
+		if soon.After(now) || len(d.names) == most {
 			continue
 		}
+		g := b.waiters.Group(name)
+		first := firstOf(g)
 		g.State.polled = now
 		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
 		if b.bells.name == name {
@@ -197,9 +241,12 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 		}
 	}
 	if len(d.names) > 0 {
-		return d, 0, false
+		b.idle.spend() // until it finds something
+		if !tick.After(now) {
+			b.ticked = now
+		}
 	}
-	return d, next.Sub(now), false
+	return d, 0, false
 }
 
 // firstOf returns the request of the group that stands first in the queue, among those that are not
@@ -221,7 +268,11 @@ func firstOf(g *kit.Group[*request, queue]) *request {
 func (b *Backend) readPoll(d due) {
 	parts := make([]string, len(d.names))
 	for i, name := range d.names {
-		parts[i] = fill(poll, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
+		dead := anyDead
+		if i > 0 {
+			dead = "0"
+		}
+		parts[i] = fill(poll, ":dead", dead, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
 	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
 	b.mu.Lock()
@@ -231,6 +282,9 @@ func (b *Backend) readPoll(d due) {
 		for _, row := range a.rows {
 			name, _ := hex.DecodeString(row[0])
 			seen[string(name)] = true
+			if row[9] != "0" { // many of them make statements slow
+				b.sweepSoon(deadTime)
+			}
 			b.polled(string(name), row, a.sent, d)
 		}
 	}
@@ -262,7 +316,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 		return
 	}
 	head, others, left := num(1), num(2), span(num(5))
-	g.State.advance(head)
+	b.moved(g, head)
 	first := firstOf(g)
 	for _, w := range g.All() {
 		m := w.Request
@@ -331,5 +385,4 @@ func (b *Backend) keepWaiters() {
 			b.mu.Unlock()
 		}
 	}
-	b.sweepNow()
 }

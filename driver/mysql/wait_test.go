@@ -40,7 +40,7 @@ func nameIn(part string) string { return quoted.FindAllStringSubmatch(part, 2)[1
 // pollRow is what a poll reads of a queue of exclusive requests where a hold has a minute left, and
 // that request is ahead.
 func pollRow(name string, head int64, ahead driver.ID) []string {
-	return []string{name, strconv.FormatInt(head, 10), "1", ahead.String(), "0", "60000000", "1000", "", "0"}
+	return []string{name, strconv.FormatInt(head, 10), "1", ahead.String(), "0", "60000000", "1000", "", "10000000"}
 }
 
 // standsStill answers polls of queues in which nothing happens.
@@ -65,20 +65,34 @@ func TestPollsFollowTheQueue(t *testing.T) {
 			want  time.Duration
 		}{
 			{"just begun", 0, 0, minPoll},
-			{"a while", 200 * ms, 0, 10 * ms},
+			{"a while", 200 * ms, 0, 25 * ms},
 			{"long", time.Hour, 0, maxPoll},
 			{"a fast queue", 0, 12 * ms, 2 * ms},
 			{"a very fast queue", 0, ms, minPoll},
 			{"a slow queue", 0, time.Second, maxNextPoll},
-			{"a slow queue, a while", time.Second, time.Second, 50 * ms},
+			{"a slow queue, a while", 400 * ms, time.Second, 50 * ms},
 		} {
 			q := &queue{head: 100, moved: time.Now(), turn: c.turn}
 			time.Sleep(c.waits)
-			if got := q.pause(); got != c.want {
-				t.Errorf("%s: got %s, want %s", c.what, got, c.want)
+			q.polled = time.Now()
+			for seldom, want := range map[bool]time.Duration{false: c.want, true: maxPoll} {
+				q.polled = time.Now()
+				if soon, at := q.next(seldom); at.Sub(q.polled) != want || soon.Sub(q.polled) != want/2 {
+					t.Errorf("%s, a bell is listened to %t: got %s and %s, want %s", c.what, seldom, soon.Sub(q.polled), at.Sub(q.polled), want)
+				}
+				if q.polled = (time.Time{}); !earliest(q.next(seldom)).IsZero() {
+					t.Errorf("%s, and it is to be polled now: it is not", c.what)
+				}
 			}
 		}
 	})
+}
+
+func earliest(soon, at time.Time) time.Time {
+	if at.Before(soon) {
+		return at
+	}
+	return soon
 }
 
 // TestTheTurnOfAQueue is how long its moves take, the last ones above all. The first head that is
@@ -320,51 +334,66 @@ func TestTheCostOfManyNames(t *testing.T) {
 	})
 }
 
-// TestWhatAPollFinds: a grant that a poll found is proved from before the poll was sent, if it leaves
-// the client time to renew it. One that does not, and one of a fixed lease, is only a reason to ask.
+// TestWhatAPollFinds: a grant that a poll found is proved from before the poll was sent, if it
+// leaves the client time to renew it. One that does not, and one of a fixed lease, is only a reason
+// to ask. Of shared requests the first alone is read.
 func TestWhatAPollFinds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const ttl, took = time.Minute, 50 * time.Millisecond
-		for what, c := range map[string]struct {
-			holds  bool
-			broken string
-			left   time.Duration
-			fixed  bool
-			proved bool
-			wakes  bool
-		}{
-			"its whole TTL":              {true, "0", ttl, false, true, true},
-			"more than its TTL":          {true, "0", 2 * ttl, false, true, true},
-			"enough":                     {true, "0", took + time.Second/2, false, true, true},
-			"too little":                 {true, "0", took + time.Second/2 - 1000, false, false, true},
-			"nothing":                    {true, "0", 0, false, false, true},
-			"less than nothing":          {true, "0", -time.Second, false, false, true},
-			"a fixed lease":              {true, "0", ttl, true, false, true},
-			"a broken one":               {true, "1", ttl, false, false, true},
-			"another's":                  {false, "0", ttl, false, false, false},
-			"another's that has expired": {false, "0", -1000, false, false, true},
-		} {
+	const ttl, took = time.Minute, 50 * time.Millisecond
+	const x, s = driver.Exclusive, driver.Shared
+	for what, c := range map[string]struct {
+		mode   driver.Mode
+		holds  bool
+		broken string
+		left   time.Duration
+		fixed  bool
+		token  driver.Token // 0: it is not proved
+		wakes  bool
+	}{
+		"its whole TTL":              {x, true, "0", ttl, false, 1000, true},
+		"more than its TTL":          {x, true, "0", 2 * ttl, false, 1000, true},
+		"enough":                     {x, true, "0", took + time.Second/2, false, 1000, true},
+		"too little":                 {x, true, "0", took + time.Second/2 - 1000, false, 0, true},
+		"nothing":                    {x, true, "0", 0, false, 0, true},
+		"less than nothing":          {x, true, "0", -time.Second, false, 0, true},
+		"a fixed lease":              {x, true, "0", ttl, true, 0, true},
+		"a broken one":               {x, true, "1", ttl, false, 0, true},
+		"another's":                  {x, false, "0", ttl, false, 0, false},
+		"another's that has expired": {x, false, "0", -1000, false, 0, true},
+		"shared":                     {s, true, "0", ttl, false, 998, true},
+		"shared, too little":         {s, true, "0", took + time.Second/2 - 1000, false, 0, true},
+		"shared, and fixed":          {s, true, "0", ttl, true, 0, true},
+		"shared, and not let in":     {s, false, "0", ttl, false, 0, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
 			b := (&scripted{answer: standsStill}).client(t, Options{})
 			r := exclusive(what)
-			r.TTL, r.Fixed, r.Wait = ttl, c.fixed, true
+			r.TTL, r.Fixed, r.Wait, r.Mode = ttl, c.fixed, true, c.mode
 			b.mu.Lock()
 			m := b.requests.Begin(r)
 			m.place = 7
-			w, _, _ := b.waiters.Add(m)
+			w, g, _ := b.waiters.Add(m)
+			g.State.settled = time.Now()
 			row := pollRow(hex.EncodeToString([]byte(what)), 6, driver.ID{1})
-			if c.holds {
-				row[1], row[3] = "7", r.ID.String()
+			switch {
+			case c.mode == s && c.holds:
+				row[1], row[2], row[3], row[5], row[8] = "9", "2", none, "-1", micros(c.left)
+			case c.mode == s:
+				row[2], row[3], row[5], row[8] = "2", none, "-1", micros(c.left)
+			default:
+				row[4], row[5] = c.broken, micros(c.left)
+				if c.holds {
+					row[1], row[3] = "7", r.ID.String()
+				}
 			}
-			row[4], row[5] = c.broken, micros(c.left)
 			sent := time.Now()
 			time.Sleep(took) // the answer takes its time
-			b.polled(what, row, sent, due{})
+			b.polled(what, row, sent, due{first: []driver.ID{r.ID}})
 			switch g := m.grant; {
-			case !c.proved && (g != nil || m.Granted()):
+			case c.token == 0 && (g != nil || m.Granted()):
 				t.Errorf("%s: granted %+v", what, g)
-			case c.proved && (g == nil || g.TTL != min(c.left, ttl) || !g.SentAt.Equal(sent) || g.Token != token):
-				t.Errorf("%s: granted %+v; want it proved at %s", what, g, sent)
-			case c.proved && !m.Until.Equal(sent.Add(c.left)):
+			case c.token > 0 && (g == nil || g.TTL != min(c.left, ttl) || !g.SentAt.Equal(sent) || g.Token != c.token):
+				t.Errorf("%s: granted %+v; want it proved at %s, with token %d", what, g, sent, c.token)
+			case c.token > 0 && !m.Until.Equal(sent.Add(c.left)):
 				t.Errorf("%s: it cannot have expired before %s", what, m.Until.Sub(sent))
 			}
 			b.mu.Unlock()
@@ -374,6 +403,36 @@ func TestWhatAPollFinds(t *testing.T) {
 				t.Errorf("%s: its caller is woken: %t", what, woken)
 			}
 			b.goes(w) // or Close would release it
+		})
+	}
+}
+
+// TestOneSharedRequestIsProvedByAPoll: others of the client that were let in with it are woken, and
+// ask.
+func TestOneSharedRequestIsProvedByAPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := (&scripted{answer: standsStill}).client(t, Options{})
+		b.mu.Lock()
+		var ws []*kit.Waiter[*request]
+		for place := range int64(4) {
+			r := exclusive("x")
+			r.Mode, r.Wait = driver.Shared, true
+			m := b.requests.Begin(r)
+			m.place = 7 + place
+			w, g, _ := b.waiters.Add(m)
+			g.State.settled = time.Now()
+			ws = append(ws, w)
+		}
+		row := []string{hex.EncodeToString([]byte("x")), "9", "2", none, "0", "-1", "1000", "", "60000000"}
+		b.polled("x", row, time.Now(), due{first: []driver.ID{ws[0].Request.ID}})
+		b.mu.Unlock()
+		for i, w := range ws {
+			begun := time.Now()
+			_ = w.Sleep(t.Context(), nil, time.Second)
+			if woken, proved := time.Since(begun) == 0, w.Request.grant != nil; woken != (i < 3) || proved != (i == 0) {
+				t.Errorf("at place %d: woken %t, proved %t", w.Request.place, woken, proved)
+			}
+			b.goes(w)
 		}
 	})
 }
@@ -401,7 +460,7 @@ func TestWhatAPollWakes(t *testing.T) {
 			var now atomic.Pointer[[]string]
 			s := &scripted{answer: func(stmt string) (a answer, err error) {
 				if row := *now.Load(); is(stmt, poll) && row != nil {
-					a = reads(nameIn(stmt), row[0], row[1], row[2], "0", row[3], "1000", "", "0")
+					a = reads(nameIn(stmt), row[0], row[1], row[2], "0", row[3], "1000", "", "10000000")
 				}
 				return a, nil
 			}}

@@ -168,3 +168,4 @@ func userOf(t service.T, s *service.Server, name string) dsn {
 	d.User = name
 	return d
 }
+

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
@@ -62,14 +65,69 @@ type schedule struct {
 	name  string  // of the lock
 }
 
-// side is a client. Its connections have the isolation, and these variables.
-func (c *schedule) side(variables ...string) *poolSide {
+// side is a client. Its connections have the isolation.
+func (c *schedule) side() *poolSide {
 	d := mysqlOf(c.t, c.s)
 	d.Params = map[string]string{"transaction_isolation": "'" + c.level + "'"}
-	for i := 0; i < len(variables); i += 2 {
-		d.Params[variables[i]] = variables[i+1]
-	}
 	return d.side(c.t, netfault.NewProxy(), mysql.Options{})
+}
+
+// stopped is a client whose statements all begin at one time. It is in seconds since 1970.
+func (c *schedule) stopped(at string) *poolSide {
+	d := mysqlOf(c.t, c.s)
+	d.Params = map[string]string{"transaction_isolation": "'" + c.level + "'"}
+	p := netfault.NewProxy()
+	connector, err := gomysql.NewConnector(d.through(p).Config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	db := sql.OpenDB(clocked{connector, at})
+	b, err := mysql.New(db, mysql.Options{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	side := &poolSide{Backend: b, db: db, line: p}
+	c.t.Cleanup(func() { side.Close() })
+	return side
+}
+
+// clocked makes connections that stop the session's clock for each statement about the tables.
+type clocked struct {
+	sqldriver.Connector
+	at string
+}
+
+func (c clocked) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	return &clockedConn{conn, c.at}, err
+}
+
+type clockedConn struct {
+	sqldriver.Conn
+	at string
+}
+
+func (c *clockedConn) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (res sqldriver.Result, err error) {
+	if err = c.set(ctx, query); err == nil {
+		res, err = c.Conn.(sqldriver.ExecerContext).ExecContext(ctx, query, args)
+	}
+	return res, err
+}
+
+func (c *clockedConn) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
+	if err = c.set(ctx, query); err == nil {
+		rows, err = c.Conn.(sqldriver.QueryerContext).QueryContext(ctx, query, args)
+	}
+	return rows, err
+}
+
+func (c *clockedConn) set(ctx context.Context, query string) error {
+	at := c.at
+	if !strings.Contains(query, " dlock_") {
+		at = "DEFAULT"
+	}
+	_, err := c.Conn.(sqldriver.ExecerContext).ExecContext(ctx, "SET timestamp = "+at, nil)
+	return err
 }
 
 // begin begins a transaction of the test, and what ends it.
@@ -467,7 +525,7 @@ func (c *schedule) permitsInBetween() {
 // sameInstant: statements that begin in the same microsecond are told apart.
 func (c *schedule) sameInstant() {
 	now := one[string](c.t, c.db, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) AS CHAR)")
-	a, b, reads := c.side("timestamp", now), c.side("timestamp", now), c.side()
+	a, b, reads := c.stopped(now), c.stopped(now), c.side()
 	held, r, taker := steps.Asked(a, c.name, 30*time.Second), steps.Waiting(reads, c.name, time.Minute), steps.Asked(b, c.name, 30*time.Second)
 	r.Mode = driver.Shared
 	g := steps.Acquired(c.t, a, held)
@@ -520,7 +578,7 @@ func (c *schedule) givesTogether() {
 func (c *schedule) lateRenewal() {
 	const ttl = time.Minute
 	early := one[string](c.t, c.db, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) - 20 AS CHAR)")
-	a, late := c.side(), c.side("timestamp", early)
+	a, late := c.side(), c.stopped(early)
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
 		c.name = fmt.Sprint(c.level, "/", mode)
 		r := steps.Asked(a, c.name, ttl)

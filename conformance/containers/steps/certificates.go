@@ -76,6 +76,8 @@ func CertificatesAreReplaced(t *testing.T, known *service.Authority, open func(u
 	} {
 		put(with[0], with[1])
 		cut()
+		_ = try(time.Second) // perhaps on a connection for which the files were read before
+		cut()
 		for begun := time.Now(); time.Since(begun) < time.Second; { // what was cut may fail again
 			if err := try(time.Second); err == nil {
 				t.Errorf("the files now have %s, and a new connection was made", what)

@@ -1,0 +1,19 @@
+package mysql
+
+import (
+	"testing"
+
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+)
+
+// TestMySQLAround: what stands around the lock works between processes.
+func TestMySQLAround(t *testing.T) {
+	s := migrated(t, service.Start(t, MySQL))
+	url := s.URL
+	t.Run("election", func(t *testing.T) {
+		t.Parallel()
+		steps.Elects(t, url)
+	})
+	t.Run("once", func(t *testing.T) { steps.OncePerPeriod(t, url) })
+}

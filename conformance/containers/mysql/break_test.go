@@ -1,0 +1,102 @@
+package mysql
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+)
+
+// TestMySQLBreaks runs what operators do to holds.
+func TestMySQLBreaks(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		abreast(t, s,
+			part{"by force", mysqlBreaksByForce},
+			part{"in good time", mysqlBreaksInGoodTime},
+		)
+	})
+}
+
+// mysqlBreaksByForce: the holder learns of it long before its renewal would fail, with the default
+// TTL: a client of a URL, one of a pool, and one that joined the hold.
+func mysqlBreaksByForce(t *service.Trial, s *service.Server) {
+	const soon = 5 * time.Second // it is a second, and the renewal comes after 10
+	own, _ := ownSide(t, s, "")
+	operator := steps.ClientOf(t, sideOf(t, s))
+	for what, b := range map[string]driver.Backend{"by URL": own, "over a pool": sideOf(t, s)} {
+		holder, joiner := steps.ClientOf(t, b), steps.ClientOf(t, sideOf(t, s))
+		l := steps.MustLock(t, holder.Mutex(what))
+		joined, err := joiner.Mutex(what).Lock(dlock.WithOwner(t.Context(), l.Owner()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		broken := time.Now()
+		if err := operator.Break(t.Context(), what, l.Token(), dlock.Force()); err != nil {
+			t.Fatal(err)
+		}
+		for who, l := range map[string]*dlock.Lease{"the holder": l, "who joined it": joined} {
+			select {
+			case <-l.Lost():
+				t.Logf("%s: %s learned of it after %s", what, who, time.Since(broken).Round(time.Millisecond))
+			case <-time.After(time.Until(broken.Add(soon))):
+				t.Errorf("%s: %s has not learned of it after %s", what, who, soon)
+			}
+			if err := l.Unlock(t.Context()); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: Unlock by %s: %v", what, who, err)
+			}
+		}
+	}
+}
+
+// mysqlBreaksInGoodTime: what is left of a broken hold ends with its release, and the next in line
+// has the lock at once, though the hold had an hour.
+func mysqlBreaksInGoodTime(t *service.Trial, s *service.Server) {
+	holder, joiner, operator, next := sideOf(t, s), sideOf(t, s), sideOf(t, s), sideOf(t, s)
+	for _, name := range []string{"alone", "joined"} {
+		r := steps.Asked(holder, name, time.Hour)
+		held := steps.Acquired(t, holder, r)
+		j := steps.Asked(joiner, name, time.Hour)
+		j.Owner, j.Token = r.ID, held.Token
+		if name == "joined" {
+			steps.Acquired(t, joiner, j)
+		}
+		waited := steps.Acquiring(next, steps.Waiting(next, name, time.Hour))
+		for len(steps.Queue(t, operator, name).Waiters()) == 0 && !t.Failed() {
+			<-time.After(10 * time.Millisecond)
+		}
+		if err := operator.Break(t.Context(), name, held.Token, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := steps.Renewed(holder, r); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: a renewal of what is broken: %v", name, err)
+		}
+		select {
+		case err := <-waited:
+			service.Strict(t).Fatalf("%s: the next is let in before the hold was given back: %v", name, err)
+		case <-time.After(300 * time.Millisecond):
+		}
+		if name == "joined" {
+			if err := joiner.Release(t.Context(), j); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: a release of what is broken: %v", name, err)
+			}
+		}
+		released := time.Now()
+		if err := holder.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: a release of what is broken: %v", name, err)
+		}
+		select {
+		case err := <-waited:
+			if err != nil {
+				t.Fatalf("%s: the next: %v", name, err)
+			}
+			t.Logf("%s: the next is let in %s after the release", name, time.Since(released).Round(time.Millisecond))
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the next is not let in ten seconds after the release", name)
+		}
+	}
+}
