@@ -17,7 +17,8 @@ func TestRightsAreTriedWhereTheColumnsLackOne(t *testing.T) {
 		tried        int
 	}{
 		{"1", "", 1}, {"1", "DELETE FROM dlock_requests", 1},
-		{"0", "UPDATE dlock_locks", len(needed)}, {"0", "", len(needed)}, // by a column that is not needed
+		{"0", "UPDATE dlock_locks", len(needed)},
+		{"0", "", len(needed)}, // such as where a role has them
 	} {
 		own := ownTables(1 << 24)
 		for i := range own.rows {

@@ -40,7 +40,7 @@ func nameIn(part string) string { return quoted.FindAllStringSubmatch(part, 2)[1
 // pollRow is what a poll reads of a queue of exclusive requests where a hold has a minute left, and
 // that request is ahead.
 func pollRow(name string, head int64, ahead driver.ID) []string {
-	return []string{name, strconv.FormatInt(head, 10), "1", ahead.String(), "0", "60000000", "1000", "", "10000000"}
+	return []string{name, strconv.FormatInt(head, 10), "1", ahead.String(), "0", "60000000", "1000", "", "10000000", "0"}
 }
 
 // standsStill answers polls of queues in which nothing happens.
@@ -423,7 +423,7 @@ func TestOneSharedRequestIsProvedByAPoll(t *testing.T) {
 			g.State.settled = time.Now()
 			ws = append(ws, w)
 		}
-		row := []string{hex.EncodeToString([]byte("x")), "9", "2", none, "0", "-1", "1000", "", "60000000"}
+		row := []string{hex.EncodeToString([]byte("x")), "9", "2", none, "0", "-1", "1000", "", "60000000", "0"}
 		b.polled("x", row, time.Now(), due{first: []driver.ID{ws[0].Request.ID}})
 		b.mu.Unlock()
 		for i, w := range ws {
@@ -460,7 +460,7 @@ func TestWhatAPollWakes(t *testing.T) {
 			var now atomic.Pointer[[]string]
 			s := &scripted{answer: func(stmt string) (a answer, err error) {
 				if row := *now.Load(); is(stmt, poll) && row != nil {
-					a = reads(nameIn(stmt), row[0], row[1], row[2], "0", row[3], "1000", "", "10000000")
+					a = reads(nameIn(stmt), row[0], row[1], row[2], "0", row[3], "1000", "", "10000000", "0")
 				}
 				return a, nil
 			}}
