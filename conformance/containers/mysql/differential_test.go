@@ -489,7 +489,7 @@ func seedOf(t *testing.T) uint64 {
 // isolations, and on a model that asks driver.Queue. It compares every answer, and all that stands
 // after each step.
 func TestMySQLFollowsTheRule(t *testing.T) {
-	seed, histories := seedOf(t), conformance.Longer(60)
+	seed, histories := seedOf(t), conformance.Longer(100)
 	onShared(t, func(t *testing.T, s *service.Server) {
 		m := service.NewMonitor(s)
 		defer m.Stop()

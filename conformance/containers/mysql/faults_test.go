@@ -767,15 +767,28 @@ func mysqlFound(t *service.Trial, s *service.Server) {
 		"fixed":          {true, 0, ttl},
 	} {
 		a, b := sideOf(t, s), sideOf(t, s)
-		name := "found/" + what
-		r := steps.Waiting(b, name, ttl)
-		r.Fixed = tt.fixed
-		began := time.Now()
+		var name string
+		var r driver.Request
+		var g driver.Grant
+		var began time.Time
 		var place int64
-		g := handedOver(t, a, b, r, func() {
-			execute(t, db, fmt.Sprintf("UPDATE dlock_requests SET expires_at = expires_at - INTERVAL %d SECOND WHERE name = CAST('%s' AS BINARY)", tt.silent/time.Second, name))
-			place = one[int64](t, db, "SELECT place FROM dlock_requests WHERE name = CAST(? AS BINARY)", name)
-		})
+		// one that is made silent may be kept alive right after; that may happen, but not each time
+		for try := range 5 {
+			if try > 0 {
+				steps.Released(t, b, r)
+			}
+			name = fmt.Sprint("found/", what, "/", try)
+			r = steps.Waiting(b, name, ttl)
+			r.Fixed = tt.fixed
+			began = time.Now()
+			g = handedOver(t, a, b, r, func() {
+				execute(t, db, fmt.Sprintf("UPDATE dlock_requests SET expires_at = expires_at - INTERVAL %d SECOND WHERE name = CAST('%s' AS BINARY)", tt.silent/time.Second, name))
+				place = one[int64](t, db, "SELECT place FROM dlock_requests WHERE name = CAST(? AS BINARY)", name)
+			})
+			if tt.silent == 0 || g.TTL <= tt.most {
+				break
+			}
+		}
 		now := time.Now()
 		h := steps.Queue(t, a, name).Holders()
 		// The proof is as much older than the grant as the statement took to reach the server.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -299,14 +300,14 @@ func (k *killed) begin(r driver.Request) (ahead []driver.ID) {
 }
 
 // end records that an Acquire ends, and reports which of those ahead still wait.
-func (k *killed) end(r driver.Request, ahead []driver.ID) (still int) {
+func (k *killed) end(r driver.Request, ahead []driver.ID) (still []driver.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.asking, r.ID)
 	delete(k.waiting, r.ID)
 	for _, id := range ahead {
 		if _, waits := k.waiting[id]; waits {
-			still++
+			still = append(still, id)
 		}
 	}
 	return still
@@ -354,8 +355,8 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 		_ = b.Release(context.Background(), r)
 		return
 	}
-	if still > 0 && n.limit == 0 {
-		t.Errorf("%s %s is granted, and %d that waited before it began still wait", n.name, r.Mode, still)
+	if len(still) > 0 && n.limit == 0 {
+		t.Errorf("%s %s is granted, with the token %d, and %d that waited before it began still wait: %s", n.name, r.Mode, g.Token, len(still), k.what(still))
 	}
 	n.enter(t, r, g, abandon)
 	if rand.IntN(4) == 0 && !abandon {
@@ -371,6 +372,17 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 	if err := b.Release(context.Background(), r); err != nil && time.Now().Before(until) {
 		service.Strict(t).Errorf("Release of %s: %v", n.name, err)
 	}
+}
+
+// what is what the tables have of requests.
+func (k *killed) what(ids []driver.ID) (text string) {
+	for _, id := range ids {
+		var row sql.NullString
+		err := k.db.QueryRow(`SELECT CONCAT('place ', q.place, ', head ', l.head, ', others ', l.others, ', arrived ', q.arrived_at, ', expires in ', TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), ' us')
+			FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id = ?`, id[:]).Scan(&row)
+		text += fmt.Sprintf("%s: %s %v; ", id, row.String, err)
+	}
+	return text
 }
 
 func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant, abandon bool) {

@@ -182,10 +182,10 @@ func (c *schedule) stand(db execer, kind, mode string, permits int, id, owner dr
 // blocked waits until a statement about the lock that begins so waits for a row.
 func (c *schedule) blocked(begins string) {
 	c.t.Helper()
-	await.That(c.t, begins+" waits", func() bool {
+	await.That(c.t, "a statement waits that begins with "+begins, func() bool {
 		<-time.After(150 * time.Millisecond) // what is shown is a copy that is a tenth of a second old
 		return one[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE ? AND trx_query LIKE CONCAT('%', ?, '%')",
-			begins+"%", hex.EncodeToString([]byte(c.name))) > 0
+			begins+"%dlock_%", hex.EncodeToString([]byte(c.name))) > 0
 	})
 }
 
@@ -297,7 +297,7 @@ func (c *schedule) arrivalInPass() {
 	tx, commit := c.begin()
 	c.exec(tx, "UPDATE dlock_locks SET holder = REPEAT(X'00', 16), held_until = '1970-01-01', others = 0 WHERE :")
 	let()
-	c.blocked("(SELECT")
+	c.blocked("")
 	commit()
 	if n := c.granted("the arrival", o); n.Token <= g.Token {
 		service.Strict(c.t).Errorf("token %d after %d", n.Token, g.Token)
@@ -386,7 +386,7 @@ func (c *schedule) giveUpInGrant() {
 		head = (SELECT place FROM dlock_requests WHERE id = X'%s') WHERE :`, r.ID, r.ID))
 	cancel()
 	await.Closed(c.t, "the give-up", first.done)
-	c.blocked("(SELECT")
+	c.blocked("")
 	commit()
 	c.granted("the one behind it", second)
 	steps.Released(c.t, a, next)
