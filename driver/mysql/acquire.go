@@ -235,8 +235,9 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		case p.kind == "tombstone", held && (p.kind == "" || p.expires <= 0):
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
-			// it was let in and has expired, or has missed its turn, or was not kept alive
-			if _, err := t.send(fill(leave, ":ids", hexID(r.ID))); err != nil {
+			// it was let in and has expired, or has missed its turn, or was not kept alive; in this place
+			// only: a late copy must not find it where it arrives again
+			if _, err := t.send(fill(leave+" AND place = :place", ":ids", hexID(r.ID), ":place", strconv.FormatInt(p.place, 10))); err != nil {
 				return g, false, err
 			}
 			b.mu.Lock()
@@ -350,7 +351,11 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 		g.TTL = min(g.TTL, r.TTL)
 		return g, nil
 	}
-	a, err := t.send(b.about(fill(stmt, ":names", hexOf(r.Name), ":ids", hexID(r.ID)), &r))
+	stmt = b.about(fill(stmt, ":names", hexOf(r.Name), ":ids", hexID(r.ID)), &r)
+	a, err := t.send(stmt)
+	if err == nil && a.affected == 0 { // a KILL QUERY may have cut it short
+		a, err = t.send(stmt)
+	}
 	if err == nil && a.affected == 0 {
 		err = driver.ErrLost // or it is granted once more
 	}
@@ -456,7 +461,7 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 // join adds a request to a hold.
 func (b *Backend) join(t *task, r driver.Request, held bool) (g driver.Grant, err error) {
 	for range maxTries {
-		l, err := b.read(t, r.Name, (*lock).waits)
+		l, err := b.readHeld(t, r.Name)
 		if err != nil {
 			return g, err
 		}

@@ -215,8 +215,8 @@ func (b *Backend) look(t *task, r *driver.Request, lock bool) (position, error) 
 	c := &call{t: t, r: *r, lock: lock, done: make(chan struct{})}
 	b.looks.add(c)
 	<-c.done
-	if !c.answered {
-		a, err := t.send(b.lookOf([]*call{c}))
+	if !c.answered || c.err == nil && c.row == nil {
+		a, err := t.find(b.lookOf([]*call{c}), 1)
 		if err != nil {
 			return position{}, err
 		}

@@ -84,6 +84,9 @@ func (b *Backend) end(t *task, name string, token driver.Token, force bool) erro
 func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []*driver.Entry, err error) {
 	for range maxTries {
 		l, err := b.readAll(t, name)
+		if err == nil && l.token == 0 { // as in readHeld
+			l, err = b.readAll(t, name)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -113,6 +116,11 @@ func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []
 				return nil, err
 			}
 			ids, lock = ids[n:], true
+		}
+		if lock { // a join that is not committed yet has the row
+			if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
+				return nil, err
+			}
 		}
 		if !lock {
 			return found, nil

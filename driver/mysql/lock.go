@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -59,6 +60,17 @@ func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, er
 		last := l.beside[len(l.beside)-1]
 		after = fmt.Sprintf("(q.kind > '%s' OR q.kind = '%s' AND q.place > %d)", last.kind, last.kind, last.place)
 	}
+}
+
+// readHeld is read for a lock that has a row, if nothing removed it: a KILL QUERY may cut a SELECT
+// short without an error, and what finds none is sent once more.
+func (b *Backend) readHeld(t *task, name string) (l *lock, err error) {
+	for range 2 {
+		if l, err = b.read(t, name, (*lock).waits); err != nil || l.token > 0 {
+			break
+		}
+	}
+	return l, err
 }
 
 // parse takes in a row of read.
@@ -159,11 +171,13 @@ func (l *lock) dead() bool {
 
 // step is what is to be written next.
 type step struct {
-	next        *row  // it is granted exclusively; nil: none is
-	head        int64 // shared requests up to this place are granted
-	ended       bool  // the exclusive hold is over
-	lower       bool  // nothing but exclusive requests was read
-	joins, read int   // how many joins, and shared requests up to the head, were read
+	next        *row     // it is granted exclusively; nil: none is
+	head        int64    // shared requests up to this place are granted
+	ended       bool     // the exclusive hold is over
+	lower       bool     // nothing but exclusive requests was read
+	joins, read int      // how many joins, and shared requests up to the head, were read
+	places      []string // of those shared requests
+	limited     bool     // one of them has a limit
 }
 
 // decide returns what follows from the rule, if the request gone is released. It is nil if nothing
@@ -200,6 +214,8 @@ func (l *lock) decide(gone driver.ID) *step {
 			s.joins++
 		case r.kind == "request" && r.Mode == driver.Shared && r.place <= s.head:
 			s.read++
+			s.places = append(s.places, strconv.FormatInt(r.place, 10))
+			s.limited = s.limited || r.Limit > 0
 		}
 	}
 	return s
@@ -214,17 +230,22 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 	if s.ended && l.holder.ID != gone {
 		state = parts.Replace("l.held_until <= :now")
 	}
+	// Where there is a limit, one that came must not pass for one that went, whose joins may stand.
+	which, shared := "TRUE", s.read
+	if s.limited {
+		which, shared = "a.place NOT IN ("+strings.Join(s.places, ", ")+")", 0
+	}
 	return fill(swap, ":prefix", b.prefix, ":name", hexOf(l.name), ":new_token", token, ":new_head", strconv.FormatInt(s.head, 10),
 		":next", hexID(next), ":none", hexID(driver.ID{}), ":keep", bit(!s.ended && s.next == nil), ":lower", bit(s.lower),
 		":token", strconv.FormatInt(l.token, 10), ":head", strconv.FormatInt(l.head, 10), ":holder", hexID(l.holder.ID), ":state", state,
-		":joins", strconv.Itoa(s.joins), ":shared", strconv.Itoa(s.read))
+		":joins", strconv.Itoa(s.joins), ":unknown", which, ":shared", strconv.Itoa(shared))
 }
 
 // advance reads a lock and writes what follows from the rule, if the request gone is released,
 // until nothing does. It returns the lock as it was read last, and whether gone held it until then.
 func (b *Backend) advance(t *task, name string, gone driver.ID) (l *lock, found bool, err error) {
 	for range maxTries {
-		if l, err = b.read(t, name, (*lock).waits); err != nil {
+		if l, err = b.readHeld(t, name); err != nil {
 			return nil, found, err
 		}
 		done, ended, err := b.write(t, l, gone)

@@ -60,7 +60,8 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 			}
 		}
 		a, err := t.send(b.about(leaveAlive, &r))
-		if found = a.affected > 0; err != nil {
+		// the row of one that was granted may stand for a while, and says nothing
+		if found = a.affected > 0 && !(exclusive && granted); err != nil {
 			return found, err
 		}
 	}
@@ -72,7 +73,9 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 		if p.ended(&r) { // so that a copy of the release does not take itself for the first
 			b.ended(r.ID)
 		}
-		if p.kind == "request" || p.kind == "join" { // it has expired, or is broken
+		if p.kind == "request" || p.kind == "join" {
+			// it has expired, or is broken, or a kill cut the statement before short
+			found = found || p.expires > 0 && !p.rowBroken && (!exclusive || p.place > p.head)
 			_, err = t.send(fill(leave, ":ids", hexID(r.ID)))
 		}
 	}

@@ -2,6 +2,8 @@ package mysql
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +51,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.R
 		var done []driver.Renewal
 		err := driver.ErrClosed
 		if !b.life.Over() {
-			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return piece(t, part) })
+			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return whole(t, part, piece) })
 		}
 		if less := b.pool.room() / pairSize; tooLarge(err) && less < n {
 			most = less
@@ -71,12 +73,35 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.R
 	}
 }
 
+// errCut is the outcome for a request that lives and has less time than the renewal gives: a KILL
+// QUERY may cut an UPDATE short without an error.
+var errCut = errors.New("the server ended the renewal before it was whole; try again")
+
+// whole renews requests, and those that were cut short again.
+func whole(t *task, rs []driver.Request, piece func(*task, []driver.Request) ([]driver.Renewal, error)) (res []driver.Renewal, err error) {
+	for range 3 {
+		res, err = piece(t, rs)
+		if err != nil || !slices.ContainsFunc(res, func(r driver.Renewal) bool { return r.Err == errCut }) {
+			break
+		}
+	}
+	return res, err
+}
+
+// lives is what a row that was read after a renewal says of a request that it was for.
+func lives(left string, ttl time.Duration, sent time.Time) error {
+	if us, _ := strconv.ParseInt(left, 10, 64); span(us) < ttl-time.Since(sent) {
+		return errCut
+	}
+	return nil
+}
+
 // renewLocks renews exclusive holders. If it is not all of them it reads which hold: those that do held
 // before, since nothing is renewed that has expired.
 func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, error) {
-	names, ids := make([]string, len(rs)), make([]driver.ID, len(rs))
+	names, ids, ttls := make([]string, len(rs)), make([]driver.ID, len(rs)), map[string]time.Duration{}
 	for i, r := range rs {
-		names[i], ids[i] = hexOf(r.Name), r.ID
+		names[i], ids[i], ttls[r.ID.String()] = hexOf(r.Name), r.ID, r.TTL
 	}
 	list := strings.Join(names, ", ")
 	a, err := t.send(fill(renewLocks, ":names", list, ":ids", hexIDs(ids), ":prefix", b.prefix))
@@ -86,15 +111,15 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 	if a.affected == int64(len(rs)) {
 		return renewals(rs, a.sent, nil), nil
 	}
-	now, err := t.send(fill(held, ":names", list, ":prefix", b.prefix))
+	now, err := t.find(fill(held, ":names", list, ":prefix", b.prefix), len(rs))
 	if err != nil {
 		return nil, err
 	}
 	state := map[string]error{}
 	for _, row := range now.rows {
 		left, _ := strconv.ParseInt(row[5], 10, 64)
-		if left > 0 && row[4] == "0" {
-			state[strings.ToLower(row[1])] = nil
+		if id := strings.ToLower(row[1]); left > 0 && row[4] == "0" {
+			state[id] = lives(row[5], ttls[id], a.sent)
 		}
 	}
 	missing := false
@@ -104,7 +129,7 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 		}
 	}
 	if missing { // what waits does not hold yet
-		now, err := t.send(fill(standing, ":ids", hexIDs(ids)))
+		now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
 		if err != nil {
 			return nil, err
 		}
@@ -119,11 +144,11 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 
 // renewBeside renews what holds beside others.
 func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, error) {
-	ids := make([]driver.ID, len(rs))
+	ids, ttls := make([]driver.ID, len(rs)), map[string]time.Duration{}
 	granted := true // all of them, as is known
 	b.mu.Lock()
 	for i, r := range rs {
-		ids[i] = r.ID
+		ids[i], ttls[r.ID.String()] = r.ID, r.TTL
 		m, is := b.requests.Find(r.ID)
 		granted = granted && is && m.Granted()
 	}
@@ -135,7 +160,7 @@ func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, e
 	if granted && a.affected == int64(len(rs)) {
 		return renewals(rs, a.sent, nil), nil
 	}
-	now, err := t.send(fill(standing, ":ids", hexIDs(ids)))
+	now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +172,7 @@ func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, e
 		switch id := strings.ToLower(row[0]); {
 		case row[2] != "0" || strings.HasPrefix(row[3], "-"):
 		case row[1] == "holds":
-			state[id] = nil
+			state[id] = lives(row[3], ttls[id], a.sent)
 		default:
 			state[id] = driver.ErrNotHeld
 		}

@@ -211,6 +211,10 @@ func (f *free) answer(stmt string) (a answer, err error) {
 				a.rows = append(a.rows, []string{strings.ToUpper(m[1]), strings.ToUpper(id), strconv.Itoa(token), "0", "0", "60000000"})
 			}
 		}
+	case is(stmt, look):
+		for i := range strings.Split(stmt, " UNION ALL ") {
+			a.rows = append(a.rows, []string{strconv.Itoa(i), strconv.Itoa(token), "0", "0", driver.ID{}.String(), "0", "0", "", "0", "0", "0", ""})
+		}
 	case is(stmt, give), is(stmt, pass):
 		for _, m := range names {
 			if id := f.holders[m[1]]; id != "" && strings.Contains(stmt, id) && (is(stmt, pass) || !f.queued[m[1]]) {

@@ -26,10 +26,10 @@ var parts = strings.NewReplacer(
 	":lock_columns", "prefix, name, token, head, others, holder, client, label, ttl_us, fixed, broken, held_since, held_until",
 	":request_columns", "prefix, name, kind, id, owner, client, mode, permits, fixed, broken, token, ttl_us, label, arrived_at, expires_at",
 
-	// The conditions of take. The first assigned column is token, then held_since: so what follows
-	// knows by held_since whether the lock was taken. held_until is the last.
+	// The conditions of take. What free reads is assigned last: holder, and held_until after it,
+	// which knows by the holder and by held_since whether the lock was taken now.
 	":free", "others = 0 AND held_until <= UTC_TIMESTAMP(6) AND holder <> VALUES(holder)",
-	":took", "held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
+	":took", "holder = VALUES(holder) AND held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
 	// how long a waiter that was granted has until it is renewed: as long as it would have waited
@@ -47,13 +47,13 @@ var (
 		token = IF(:free, LAST_INSERT_ID(GREATEST(token + 1, :micros)),
 			token + 0 * LAST_INSERT_ID(IF(:mine, token, IF(holder = VALUES(holder), 4, IF(others = 1 AND held_until > :now, 5, others + 1))))),
 		held_since = IF(:free, :now, held_since),
-		client = IF(:took, VALUES(client), client),
-		label = IF(:took, VALUES(label), label),
-		ttl_us = IF(:took, VALUES(ttl_us), ttl_us),
-		fixed = IF(:took, VALUES(fixed), fixed),
-		broken = IF(:took, 0, broken),
-		holder = IF(:took, VALUES(holder), holder),
-		held_until = IF(:took OR :mine, VALUES(held_until), held_until)`)
+		client = IF(:free, VALUES(client), client),
+		label = IF(:free, VALUES(label), label),
+		ttl_us = IF(:free, VALUES(ttl_us), ttl_us),
+		fixed = IF(:free, VALUES(fixed), fixed),
+		broken = IF(:free, 0, broken),
+		holder = IF(:free, VALUES(holder), holder),
+		held_until = IF(:took, VALUES(held_until), IF(:mine, GREATEST(held_until, VALUES(held_until)), held_until))`)
 	takeRow = parts.Replace(`(:prefix, :name, LAST_INSERT_ID(:micros), 0, 0, :id, :client, :label, :ttl, :fixed, 0, :now, :now + INTERVAL :ttl MICROSECOND)`)
 
 	// held reads which requests hold some locks.
@@ -130,12 +130,13 @@ var (
 	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
-	// join adds a request to a hold that lives.
+	// join adds a request to a hold that lives. The sponsor is looked for under the name of the row,
+	// so that no server looks before it has the row.
 	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'join', :id, :owner, :client, :mode, :permits, :fixed, 0, :token, :ttl, :label, :now, :now + INTERVAL :ttl MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND
 		(l.holder = :sponsor AND l.held_until > :now AND NOT l.broken OR
-		EXISTS (SELECT 1 FROM dlock_requests s WHERE s.id = :sponsor AND s.kind <> 'tombstone' AND s.expires_at > :now AND NOT s.broken))
+		EXISTS (SELECT 1 FROM dlock_requests s WHERE s.prefix = l.prefix AND s.name = l.name AND s.id = :sponsor AND s.kind <> 'tombstone' AND s.expires_at > :now AND NOT s.broken))
 		LIMIT 1 LOCK IN SHARE MODE`)
 
 	// swap writes what a client decided, if the lock is as it was read: nothing was granted since,
@@ -153,9 +154,9 @@ var (
 		l.held_since = IF(:keep, l.held_since, :now),
 		l.held_until = IF(:keep, l.held_until, IF(q.id IS NULL, :past, :window))
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND l.token = :token AND l.head = :head AND l.holder = :holder AND :state
-		AND (:next = :none OR q.expires_at > :now)
+		AND (:next = :none OR q.kind = 'request' AND q.expires_at > :now)
 		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'join') <= :joins
-		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place <= :new_head AND a.mode = 'shared') <= :shared
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place <= :new_head AND a.mode = 'shared' AND :unknown) <= :shared
 		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :head AND a.place < :new_head
 			AND a.mode = 'exclusive' AND a.expires_at > :now) = 0`)
 
@@ -176,17 +177,19 @@ var (
 		(:prefix, :name, 'tombstone', :id, :id, :client, 'exclusive', 0, 0, :ended, 0, :ttl, _utf8mb4 X'', :now, :now + INTERVAL :lasts MICROSECOND)
 		ON DUPLICATE KEY UPDATE kind = 'tombstone', broken = broken OR VALUES(broken), expires_at = GREATEST(expires_at, VALUES(expires_at))`)
 
-	// renew begins the TTLs of holders again.
-	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until = :now + INTERVAL ttl_us MICROSECOND
+	// renew begins the TTLs of holders again. A copy that comes late takes back no time; the
+	// microsecond makes each count as a change.
+	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until = GREATEST(held_until + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
 		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND held_until > :now AND NOT broken`)
-	renewRequests = parts.Replace(`UPDATE dlock_requests SET expires_at = :now + INTERVAL ttl_us MICROSECOND
+	renewRequests = parts.Replace(`UPDATE dlock_requests SET expires_at = GREATEST(expires_at + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
 		WHERE id IN (:ids) AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
 	// standing reads what became of requests.
 	standing = parts.Replace(`SELECT HEX(q.id), IF(q.kind = 'join' OR q.mode = 'shared' AND q.place <= l.head, 'holds', IF(q.place > l.head, 'waits', 'passed')), q.broken, TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
 		FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id IN (:ids) AND q.kind <> 'tombstone' LIMIT 1000000`)
 
-	// keep renews all that a client has waiting.
-	keep = parts.Replace(`UPDATE dlock_requests q SET q.expires_at = :now + INTERVAL IF(q.mode = 'shared', LEAST(q.ttl_us, 10000000), 10000000) MICROSECOND
+	// keep renews all that a client has waiting. It takes nothing from what was granted, and renewed,
+	// since it began.
+	keep = parts.Replace(`UPDATE dlock_requests q SET q.expires_at = GREATEST(q.expires_at, :now + INTERVAL IF(q.mode = 'shared', LEAST(q.ttl_us, 10000000), 10000000) MICROSECOND)
 		WHERE q.client = :client AND q.kind = 'request' AND q.expires_at > :now
 		AND q.place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = q.prefix AND l.name = q.name)`)
 	// sweep deletes some of what has expired, under any name.

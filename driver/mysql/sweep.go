@@ -94,5 +94,6 @@ var (
 		WHERE prefix = :prefix AND name > :name OR prefix > :prefix ORDER BY prefix, name LIMIT 1000`
 	between = ` AND (prefix = :prefix AND name > :name OR prefix > :prefix) AND (prefix = :last_prefix AND name <= :last_name OR prefix < :last_prefix)`
 	cleanup = parts.Replace(`DELETE FROM dlock_locks WHERE held_since < :now - INTERVAL :unused MICROSECOND AND held_until <= :now
+		AND token < :micros - :unused
 		AND NOT EXISTS (SELECT 1 FROM dlock_requests q WHERE q.prefix = dlock_locks.prefix AND q.name = dlock_locks.name)`)
 )

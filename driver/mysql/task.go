@@ -88,6 +88,17 @@ func (t *task) why() error {
 // send sends a statement until it is answered, or the task is left, or its patience is over.
 func (t *task) send(stmt string) (answer, error) { return t.sendUntil(stmt, false) }
 
+// find is send for a SELECT that returns so many rows, unless something is gone. One that a KILL QUERY
+// cuts short may return fewer without an error: then it is sent once more.
+func (t *task) find(stmt string, rows int) (a answer, err error) {
+	for range 2 {
+		if a, err = t.send(stmt); err != nil || len(a.rows) >= rows {
+			break
+		}
+	}
+	return a, err
+}
+
 // make is send for a statement that may make a request.
 func (t *task) make(stmt string) (answer, error) { return t.sendUntil(stmt, true) }
 

@@ -21,6 +21,8 @@ const (
 	maxNextPoll = 20 * time.Millisecond
 	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
 	keepAlive = 3 * time.Second
+	// keepAgain is that time after a sign of life that failed.
+	keepAgain = time.Second
 	// maxNames is how many names one poll is for, if a packet has room for them.
 	maxNames = 200
 )
@@ -207,7 +209,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 		return d, 0, true
 	}
 	now := time.Now()
-	next := b.kept.Add(keepAlive)
+	next := b.kept.Add(keepAlive) // or sooner, with the next poll
 	if b.kept.IsZero() {
 		next = now
 	}
@@ -384,6 +386,7 @@ func (b *Backend) keepWaiters() {
 		_, err := b.pool.ask(b.life.Context(), callTimeout+time.Duration(n)*renewTime, fill(keep, ":client", hexID(client)))
 		if err != nil {
 			b.mu.Lock()
+			b.kept = time.Now().Add(keepAgain - every)
 			b.waiters.WakeFirst() // their statements find out what is wrong
 			b.mu.Unlock()
 		}

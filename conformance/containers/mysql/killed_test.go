@@ -1,0 +1,428 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/mysql"
+)
+
+// killTime is for how long statements are killed: as DLOCK_KILL_TIME says, or ten minutes in a long
+// run.
+func killTime(t *testing.T) time.Duration {
+	t.Helper()
+	if text := os.Getenv("DLOCK_KILL_TIME"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("DLOCK_KILL_TIME: %v", err)
+		}
+		return d
+	}
+	if conformance.Long() {
+		return 10 * time.Minute
+	}
+	return 15 * time.Second
+}
+
+// TestMySQLKilled kills statements and connections of twelve clients at random. No two hold what
+// one may, tokens grow, the order of arrival is kept, names go on, and the user's own work on the
+// same connections stays done.
+func TestMySQLKilled(t *testing.T) {
+	d := killTime(t)
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		inTurn(t, s, part{"kills", func(t *service.Trial, s *service.Server) { mysqlKilled(t, s, d) }})
+	})
+}
+
+func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
+	const user = "killed"
+	root, as := mysqlOf(t, s).pool(t), userOf(t, s, user)
+	var clients []driver.Backend
+	pool := func(params map[string]string, foundRows bool) *sql.DB {
+		c := dsn{as.Clone()}
+		c.Params, c.ClientFoundRows = params, foundRows
+		db := c.pool(t)
+		db.SetMaxOpenConns(12)
+		db.SetMaxIdleConns(12)
+		b, err := mysql.New(db, mysql.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		clients = append(clients, b)
+		return db
+	}
+	for range 3 {
+		p := netfault.NewProxy()
+		t.Cleanup(p.Close)
+		clients = append(clients, byURL(t, strings.Replace(behind(t, s, p, ""), "root@", user+"@", 1)))
+	}
+	var shared *sql.DB // with the user's work
+	for i := range 8 {
+		shared = pool(map[string]string{"transaction_isolation": "'" + isolations[i%3] + "'"}, i%2 == 1)
+	}
+	hostilePool := hostile(as)
+	pool(hostilePool.Params, true)
+	_, usual := sessionState(t, shared)
+
+	k := &killed{t: t, db: root, waiting: map[driver.ID]string{}}
+	names := []*killedName{{name: "killed/a"}, {name: "killed/b"}, {name: "killed/rw", readers: true}, {name: "killed/permits", limit: 3}}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	var wg, sample sync.WaitGroup
+	for i := range 3 * len(clients) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				k.turn(clients[i%len(clients)], names[rand.IntN(len(names))])
+			}
+		})
+	}
+	sample.Go(func() {
+		for ctx.Err() == nil {
+			k.sample()
+			<-time.After(10 * time.Millisecond)
+		}
+	})
+	execute(t, root, "CREATE TABLE traffic (n BIGINT PRIMARY KEY)")
+	work := &userWork{db: shared}
+	for range 2 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				work.write()
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	var kills atomic.Int64
+	for i := range 2 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				what, which := "KILL QUERY ", "command = 'Query' AND info LIKE '%dlock%' AND RAND() < 0.3"
+				if i == 1 && rand.IntN(4) == 0 {
+					what, which = "KILL ", "RAND() < 0.05 AND info LIKE '%dlock%'"
+				}
+				var ids string
+				_ = root.QueryRow("SELECT COALESCE(GROUP_CONCAT(id), '') FROM information_schema.processlist WHERE user = ? AND "+which, user).Scan(&ids)
+				for id := range strings.SplitSeq(ids, ",") {
+					if id == "" {
+						continue
+					}
+					if _, err := root.Exec(what + id); err == nil {
+						kills.Add(1)
+					}
+				}
+				<-time.After(4 * time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	sample.Wait()
+	grants := 0
+	for _, n := range names {
+		grants += n.grants
+		t.Logf("%s: %d grants, the longest pause %s", n.name, n.grants, n.pause)
+		if n.grants < 10 {
+			t.Errorf("%s was granted %d times", n.name, n.grants)
+		}
+		if n.pause > 10*time.Second {
+			t.Errorf("%s was not granted for %s", n.name, n.pause)
+		}
+	}
+	t.Logf("%d kills, %d grants, %d rows of the user's", kills.Load(), grants, len(work.written))
+	// a request that was given up, and is being removed, may stand for a while
+	await.That(t, "nothing is left", func() bool {
+		for _, n := range names {
+			if steps.Queue(t, clients[0], n.name).Len() > 0 {
+				return false
+			}
+		}
+		return one[int](t, root, "SELECT COUNT(*) FROM dlock_locks WHERE held_until > UTC_TIMESTAMP(6)") == 0
+	})
+	work.check(t, root)
+	await.That(t, "no transaction is open", func() bool { open, _ := transactions(t, root, user); return open == 0 })
+	var taken []*sql.Conn
+	for range 12 {
+		c, err := shared.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		taken = append(taken, c)
+	}
+	for _, c := range taken {
+		if _, now := sessionState(t, c); now != usual {
+			t.Errorf("a connection of the user's is now\n%s, it was\n%s", now, usual)
+		}
+	}
+}
+
+// userWork is what the user does on connections that the driver uses too.
+type userWork struct {
+	db      *sql.DB
+	number  atomic.Int64
+	mu      sync.Mutex
+	written []int64 // without an error
+}
+
+// write writes two rows, alone or in a transaction.
+func (u *userWork) write() {
+	n := u.number.Add(2)
+	err := func() error {
+		if n%4 == 0 {
+			_, err := u.db.Exec("INSERT INTO traffic VALUES (?), (?)", n, n+1)
+			return err
+		}
+		tx, err := u.db.Begin()
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		for i := range int64(2) {
+			if _, err := tx.Exec("INSERT INTO traffic VALUES (?)", n+i); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	}()
+	if err == nil {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.written = append(u.written, n, n+1)
+	}
+}
+
+func (u *userWork) check(t testing.TB, root *sql.DB) {
+	t.Helper()
+	there := map[int64]bool{}
+	rows, err := root.Query("SELECT n FROM traffic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		there[n] = true
+	}
+	lost := 0
+	for _, n := range u.written {
+		if !there[n] {
+			lost++
+		}
+	}
+	if lost > 0 || len(u.written) == 0 {
+		service.Strict(t).Errorf("%d rows of %d that the user wrote are gone", lost, len(u.written))
+	}
+}
+
+// killed is what the clients of mysqlKilled saw.
+type killed struct {
+	t  *service.Trial
+	db *sql.DB
+
+	mu      sync.Mutex
+	waiting map[driver.ID]string // exclusive requests that were seen to wait, and whose Acquire is under way; by name
+	asking  map[driver.ID]string // whose Acquire is under way
+}
+
+type killedName struct {
+	name    string
+	readers bool
+	limit   int // of permits
+
+	mu        sync.Mutex
+	exclusive int // how many hold so
+	shared    int
+	token     driver.Token // the greatest of those that held exclusively
+	last      driver.Token // the greatest of all
+	grants    int
+	granted   time.Time
+	pause     time.Duration
+	abandoned time.Time // until then a hold that was not released may stand
+}
+
+// sample reads which exclusive requests wait.
+func (k *killed) sample() {
+	rows, err := k.db.Query(`SELECT HEX(q.id), q.name FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name
+		WHERE q.kind = 'request' AND q.mode = 'exclusive' AND q.place > l.head AND q.expires_at > UTC_TIMESTAMP(6)`)
+	if err != nil {
+		k.t.Errorf("%v", err)
+		return
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text, name string
+		var id driver.ID
+		if err := rows.Scan(&text, &name); err != nil {
+			k.t.Errorf("%v", err)
+			return
+		}
+		_ = id.UnmarshalText([]byte(text))
+		k.mu.Lock()
+		if k.asking[id] == name {
+			k.waiting[id] = name
+		}
+		k.mu.Unlock()
+	}
+}
+
+// begin records that an Acquire begins. It returns which exclusive requests are ahead of it.
+func (k *killed) begin(r driver.Request) (ahead []driver.ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, name := range k.waiting {
+		if name == r.Name {
+			ahead = append(ahead, id)
+		}
+	}
+	if k.asking == nil {
+		k.asking = map[driver.ID]string{}
+	}
+	k.asking[r.ID] = r.Name
+	return ahead
+}
+
+// end records that an Acquire ends, and reports which of those ahead still wait.
+func (k *killed) end(r driver.Request, ahead []driver.ID) (still []driver.ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.asking, r.ID)
+	delete(k.waiting, r.ID)
+	for _, id := range ahead {
+		if _, waits := k.waiting[id]; waits {
+			still = append(still, id)
+		}
+	}
+	return still
+}
+
+// leave records that an Acquire is given up.
+func (k *killed) leave(r driver.Request) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.asking, r.ID)
+	delete(k.waiting, r.ID)
+}
+
+// turn takes a lock and gives it back.
+func (k *killed) turn(b driver.Backend, n *killedName) {
+	t := k.t
+	r := steps.Waiting(b, n.name, time.Minute)
+	r.Limit = n.limit
+	if n.limit > 0 || n.readers && rand.IntN(2) == 0 {
+		r.Mode = driver.Shared
+	}
+	patience := time.Minute
+	if rand.IntN(10) == 0 {
+		patience = time.Duration(rand.IntN(100)) * time.Millisecond
+	}
+	r.Wait = rand.IntN(8) > 0
+	abandon := rand.IntN(100) == 0
+	if abandon {
+		r.TTL = time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { k.leave(r) })()
+	ahead := k.begin(r)
+	g, err := b.Acquire(ctx, r)
+	until := g.SentAt.Add(g.TTL)
+	still := k.end(r, ahead)
+	switch {
+	case errors.Is(err, driver.ErrHeld) && !r.Wait, err != nil && ctx.Err() != nil && patience < time.Minute:
+		return
+	case err != nil:
+		t.Errorf("Acquire: %v", err)
+		return
+	case !time.Now().Before(until): // it was not told in time
+		_ = b.Release(context.Background(), r)
+		return
+	}
+	if len(still) > 0 && n.limit == 0 {
+		t.Errorf("%s %s is granted, with the token %d, and %d that waited before it began still wait: %s", n.name, r.Mode, g.Token, len(still), k.what(still))
+	}
+	n.enter(t, r, g, abandon)
+	if rand.IntN(4) == 0 && !abandon {
+		if p := b.Renew(context.Background(), []driver.Request{r}); errors.Is(p[0].Err, driver.ErrLost) && time.Now().Before(until) {
+			service.Strict(t).Errorf("Renew of %s: %v", n.name, p[0].Err)
+		}
+	}
+	<-time.After(time.Duration(rand.IntN(2)) * time.Millisecond)
+	n.exit(r)
+	if abandon {
+		return
+	}
+	if err := b.Release(context.Background(), r); err != nil && time.Now().Before(until) {
+		service.Strict(t).Errorf("Release of %s: %v", n.name, err)
+	}
+}
+
+// what is what the tables have of requests.
+func (k *killed) what(ids []driver.ID) (text string) {
+	for _, id := range ids {
+		var row sql.NullString
+		err := k.db.QueryRow(`SELECT CONCAT('place ', q.place, ', head ', l.head, ', others ', l.others, ', arrived ', q.arrived_at, ', expires in ', TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), ' us')
+			FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id = ?`, id[:]).Scan(&row)
+		text += fmt.Sprintf("%s: %s %v; ", id, row.String, err)
+	}
+	return text
+}
+
+func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant, abandon bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if n.granted.Before(n.abandoned) { // the time of what was not released does not count
+		n.granted = n.abandoned
+	}
+	if !n.granted.IsZero() {
+		n.pause = max(n.pause, now.Sub(n.granted))
+	}
+	n.granted = now
+	n.grants++
+	if r.Mode == driver.Exclusive {
+		n.exclusive++
+	} else {
+		n.shared++
+	}
+	if n.exclusive > 1 || n.exclusive == 1 && n.shared > 0 || n.limit > 0 && n.shared > n.limit {
+		service.Strict(t).Errorf("%s is held by %d exclusively, and by %d others", n.name, n.exclusive, n.shared)
+	}
+	if before := n.last; r.Mode == driver.Exclusive && g.Token <= before || g.Token <= n.token {
+		service.Strict(t).Errorf("%s: token %d of %s after %d, %d", n.name, g.Token, r.Mode, n.token, before)
+	}
+	n.last = max(n.last, g.Token)
+	if r.Mode == driver.Exclusive {
+		n.token = g.Token
+	}
+	if abandon {
+		n.abandoned = now.Add(2 * time.Second)
+	}
+}
+
+func (n *killedName) exit(r driver.Request) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r.Mode == driver.Exclusive {
+		n.exclusive--
+	} else {
+		n.shared--
+	}
+}
