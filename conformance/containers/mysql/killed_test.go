@@ -80,7 +80,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 	pool(hostilePool.Params, true)
 	_, usual := sessionState(t, shared)
 
-	k := &killed{t: t, db: root, waiting: map[driver.ID]string{}}
+	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, let: map[driver.ID]bool{}}
 	names := []*killedName{{name: "killed/a"}, {name: "killed/b"}, {name: "killed/rw", readers: true}, {name: "killed/permits", limit: 3}}
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -143,7 +143,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 			t.Errorf("%s was not granted for %s", n.name, n.pause)
 		}
 	}
-	t.Logf("%d kills, %d grants, %d rows of the user's", kills.Load(), grants, len(work.written))
+	t.Logf("%d kills, %d grants, %d rows of the user's; %d requests were let in and did not find it in time", kills.Load(), grants, len(work.written), k.missed)
 	// a request that was given up, and is being removed, may stand for a while
 	await.That(t, "nothing is left", func() bool {
 		for _, n := range names {
@@ -238,8 +238,11 @@ type killed struct {
 	db *sql.DB
 
 	mu      sync.Mutex
-	waiting map[driver.ID]string // exclusive requests that were seen to wait, and whose Acquire is under way; by name
-	asking  map[driver.ID]string // whose Acquire is under way
+	asking  map[driver.ID]string // the requests whose Acquire is under way, with their names
+	waiting map[driver.ID]int    // those of them that were seen to wait exclusively, and since which sample
+	let     map[driver.ID]bool   // those that were seen to be let in
+	samples int
+	missed  int // how often one that was let in did not find it in time, and arrived again
 }
 
 type killedName struct {
@@ -258,55 +261,65 @@ type killedName struct {
 	abandoned time.Time // until then a hold that was not released may stand
 }
 
-// sample reads which exclusive requests wait.
+// sample reads which exclusive requests wait, and which were let in.
 func (k *killed) sample() {
-	rows, err := k.db.Query(`SELECT HEX(q.id), q.name FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name
-		WHERE q.kind = 'request' AND q.mode = 'exclusive' AND q.place > l.head AND q.expires_at > UTC_TIMESTAMP(6)`)
+	rows, err := k.db.Query(`SELECT HEX(q.id), q.name, FALSE FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name
+		WHERE q.kind = 'request' AND q.mode = 'exclusive' AND q.place > l.head AND q.expires_at > UTC_TIMESTAMP(6)
+		UNION ALL SELECT HEX(holder), name, TRUE FROM dlock_locks`)
 	if err != nil {
 		k.t.Errorf("%v", err)
 		return
 	}
 	defer rows.Close()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.samples++
 	for rows.Next() {
 		var text, name string
 		var id driver.ID
-		if err := rows.Scan(&text, &name); err != nil {
+		var let bool
+		if err := rows.Scan(&text, &name, &let); err != nil {
 			k.t.Errorf("%v", err)
 			return
 		}
 		_ = id.UnmarshalText([]byte(text))
-		k.mu.Lock()
-		if k.asking[id] == name {
-			k.waiting[id] = name
+		_, waits := k.waiting[id]
+		switch {
+		case k.asking[id] != name:
+		case let:
+			delete(k.waiting, id)
+			k.let[id] = true
+		case !waits:
+			k.waiting[id] = k.samples
+			if k.let[id] {
+				k.missed++
+			}
 		}
-		k.mu.Unlock()
 	}
 }
 
 // begin records that an Acquire begins. It returns which exclusive requests are ahead of it.
-func (k *killed) begin(r driver.Request) (ahead []driver.ID) {
+func (k *killed) begin(r driver.Request) (ahead map[driver.ID]int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for id, name := range k.waiting {
-		if name == r.Name {
-			ahead = append(ahead, id)
+	ahead = map[driver.ID]int{}
+	for id, since := range k.waiting {
+		if k.asking[id] == r.Name {
+			ahead[id] = since
 		}
-	}
-	if k.asking == nil {
-		k.asking = map[driver.ID]string{}
 	}
 	k.asking[r.ID] = r.Name
 	return ahead
 }
 
-// end records that an Acquire ends, and reports which of those ahead still wait.
-func (k *killed) end(r driver.Request, ahead []driver.ID) (still []driver.ID) {
+// end records that an Acquire ends, and reports which of those ahead have not been let in.
+func (k *killed) end(r driver.Request, ahead map[driver.ID]int) (still []driver.ID) {
+	k.leave(r)
+	k.sample()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.asking, r.ID)
-	delete(k.waiting, r.ID)
-	for _, id := range ahead {
-		if _, waits := k.waiting[id]; waits {
+	for id, since := range ahead {
+		if k.waiting[id] == since {
 			still = append(still, id)
 		}
 	}
@@ -319,6 +332,7 @@ func (k *killed) leave(r driver.Request) {
 	defer k.mu.Unlock()
 	delete(k.asking, r.ID)
 	delete(k.waiting, r.ID)
+	delete(k.let, r.ID)
 }
 
 // turn takes a lock and gives it back.
