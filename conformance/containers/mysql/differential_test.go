@@ -189,7 +189,7 @@ func (h *history) ask(r driver.Request, want string) error {
 	return nil
 }
 
-// grows checks the token of a stranger that was just granted.
+// grows checks the token of a request that was just granted.
 func (h *history) grows(e *driver.Entry) error {
 	if e.Token <= h.last {
 		return fmt.Errorf("%s has the token %d after %d", e.ID, e.Token, h.last)
@@ -342,7 +342,7 @@ func (h *history) expire() (inspect bool, err error) {
 }
 
 // follow waits for what follows from a step, and compares it. If inspect is set, and no living
-// client waits who would notice it, somebody looks at the lock.
+// client waits that would notice it, a client looks at the lock.
 func (h *history) follow(inspect bool) error {
 	fresh := h.m.settle()
 	begun := time.Now()
@@ -455,7 +455,7 @@ func (h *history) state() (string, map[driver.ID]driver.Token, error) {
 	return strings.Join(append(lines, beside...), "\n"), tokens, rows.Err()
 }
 
-// gave reports whether a request was given up while it waited.
+// gave reports whether a request gave up while it waited.
 func (h *history) gave(text string) bool {
 	var id driver.ID
 	return id.UnmarshalText([]byte(text)) == nil && h.gaveUp[id]

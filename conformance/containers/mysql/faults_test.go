@@ -39,7 +39,7 @@ func TestMySQLFaults(t *testing.T) {
 			part{"racers on fresh names", mysqlRacers},
 			part{"lost replies", mysqlLostReplies},
 			part{"a late copy of what was sent twice", mysqlLateCopy},
-			part{"answers that nobody waits for", mysqlUnreadAnswers},
+			part{"answers that nothing waits for", mysqlUnreadAnswers},
 			part{"expired rows are stolen", mysqlSteals},
 			part{"a row that is blocked", mysqlBlockedRow},
 			part{"a ghost waiter", mysqlGhost},
@@ -113,7 +113,7 @@ func mysqlSettings(t *service.Trial, s *service.Server) {
 					return
 				}
 			}
-			// now and then a statement takes too long, and its connection is given up
+			// now and then a statement takes too long, and its connection is closed
 			t.Error("it is another connection each time")
 		})
 	}
@@ -192,7 +192,7 @@ func mysqlNames(t *service.Trial, s *service.Server) {
 }
 
 // race lets 32 racers of four clients run for names that were never used before: one holds each,
-// and nobody sees an error.
+// and none sees an error.
 func race(t testing.TB, s *service.Server, prefix string, rounds int) {
 	t.Helper()
 	var sides []*poolSide
@@ -267,7 +267,7 @@ func mysqlRacers(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlKills: connections are killed at any moment, and nobody is told.
+// mysqlKills: connections are killed at any moment, and no call fails.
 func mysqlKills(t *service.Trial, s *service.Server) {
 	done, stop := steps.TakeTurns(t, "kills", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
 	steps.Further(t, done, 20)
@@ -337,7 +337,7 @@ func mysqlLostReplies(t *service.Trial, s *service.Server) {
 	steps.Released(t, other, next)
 }
 
-// mysqlLateCopy: the reply to an Acquire was lost, so the driver sent it again. Whoever releases
+// mysqlLateCopy: the reply to an Acquire was lost, so the driver sent it again. A release
 // knows nothing of that, and a copy that comes after the release creates nothing all the same.
 func mysqlLateCopy(t *service.Trial, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
@@ -385,7 +385,7 @@ func mysqlUnreadAnswers(t *service.Trial, s *service.Server) {
 	})
 	db := dsn{c}.open()
 	defer db.Close()
-	db.SetMaxOpenConns(8) // what is given up goes on, each on a connection
+	db.SetMaxOpenConns(8) // what was left goes on, each on a connection
 	db.SetMaxIdleConns(8)
 	b, err := mysql.New(db, mysql.Options{})
 	if err != nil {
@@ -521,7 +521,7 @@ func mysqlBlockedRow(t *service.Trial, s *service.Server) {
 			service.Strict(t).Errorf("%s: the server keeps it for %s, its client trusts it for %s", what, e[0].Left, time.Until(until))
 		}
 		floor := ttl - time.Since(begun)
-		if what == "hand-off" { // it is renewed by whoever asked
+		if what == "hand-off" { // the waiter renews it
 			floor = 0
 		}
 		if e := q.Holders(); len(e) != 1 || e[0].Left < floor || e[0].Left > ttl {
@@ -557,7 +557,7 @@ func mysqlGhost(t *service.Trial, s *service.Server) {
 	if took, not := time.Since(start), still(); took-not > time.Second {
 		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
 	}
-	// Clean-up may go on trying, for a moment each time; nobody may hang there for the 50 s that
+	// Clean-up may go on trying, for a moment each time; nothing may hang there for the 50 s that
 	// are usual.
 	longest := func() int {
 		return one[int](t, root, `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW())), 0) FROM information_schema.innodb_trx x
@@ -581,7 +581,7 @@ func mysqlGhost(t *service.Trial, s *service.Server) {
 }
 
 // mysqlDeadlocks: transactions of others take our rows in an order in which they deadlock with us.
-// Nobody is told.
+// No call fails.
 func mysqlDeadlocks(t *service.Trial, s *service.Server) {
 	done, stop := steps.TakeTurns(t, "deadlocks", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
 	steps.Further(t, done, 20)
@@ -825,14 +825,14 @@ func sends(line *netfault.Proxy, text string, f func()) (n int) {
 	return n
 }
 
-// listens reports whether somebody waits for the bell of a request.
+// listens reports whether something waits for the bell of a request.
 func listens(t service.T, db *sql.DB, r driver.Request) bool {
 	t.Helper()
 	return one[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE CONCAT('SELECT GET_LOCK(_dlock.', ?, '%')", r.ID.String()) > 0
 }
 
-// mysqlBells: who is next listens to the bell of whoever is ahead, and hardly looks. It has its
-// turn also if the bell is cut off: if it never rings, rings for nothing, or is not there.
+// mysqlBells: who is next listens to the bell of the one ahead, and hardly looks. It has its
+// turn also if the bell is cut off: if it never rings, rings without need, or is not there.
 func mysqlBells(t *service.Trial, s *service.Server) {
 	const ttl = time.Minute
 	db := mysqlOf(t, s).pool(t)
@@ -890,7 +890,7 @@ func mysqlBells(t *service.Trial, s *service.Server) {
 				select {
 				case i = <-holds:
 				case <-time.After(await.Patience):
-					t.Fatalf("%s: nobody holds after %d", what, n)
+					t.Fatalf("%s: none holds after %d", what, n)
 				}
 				took := time.Since(released)
 				if ordered && i != n && took < time.Second {
@@ -900,7 +900,7 @@ func mysqlBells(t *service.Trial, s *service.Server) {
 			}
 			r := rs[i]
 			if n == 1 && tt.bell {
-				await.That(t, what+": somebody listens", func() bool { return listens(t, db, r) })
+				await.That(t, what+": one listens", func() bool { return listens(t, db, r) })
 				if tt.heard != nil {
 					tt.heard(r)
 				} else {
@@ -911,7 +911,7 @@ func mysqlBells(t *service.Trial, s *service.Server) {
 				}
 			}
 			if !tt.bell && listens(t, db, r) {
-				t.Errorf("%s: somebody listens", what)
+				t.Errorf("%s: one listens", what)
 			}
 			released = time.Now()
 			steps.Released(t, sides[i%len(sides)], r)
@@ -936,7 +936,7 @@ func discardConn(conn *sql.Conn) {
 }
 
 // mysqlTogether: of the calls that travel together each has its own outcome. What is free is
-// granted once, what is held is refused, a name that somebody is at keeps no other waiting, and a
+// granted once, what is held is refused, a name that another is at keeps no other waiting, and a
 // lost answer is asked for again.
 func mysqlTogether(t *service.Trial, s *service.Server) {
 	for _, part := range []struct {
@@ -946,7 +946,7 @@ func mysqlTogether(t *service.Trial, s *service.Server) {
 		{"each", (*travellers).each},
 		{"a lost answer to acquires", (*travellers).lostAcquires},
 		{"a lost answer to releases", (*travellers).lostReleases},
-		{"a row that somebody has", func(p *travellers) { p.lockedRow(s) }},
+		{"a row that another has", func(p *travellers) { p.lockedRow(s) }},
 		{"two clients for all names", (*travellers).twoClients},
 	} {
 		t.Run(part.what, func(t *service.Trial) {

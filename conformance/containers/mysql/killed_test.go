@@ -144,7 +144,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 		}
 	}
 	t.Logf("%d kills, %d grants, %d rows of the user's; %d requests were let in and did not find it in time", kills.Load(), grants, len(work.written), k.missed)
-	// a request that was given up, and is being removed, may stand for a while
+	// a request that ended, and is being removed, may stand for a while
 	await.That(t, "nothing is left", func() bool {
 		for _, n := range names {
 			if steps.Queue(t, clients[0], n.name).Len() > 0 {
@@ -326,7 +326,7 @@ func (k *killed) end(r driver.Request, ahead map[driver.ID]int) (still []driver.
 	return still
 }
 
-// leave records that an Acquire is given up.
+// leave records that an Acquire ends without a grant.
 func (k *killed) leave(r driver.Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -365,7 +365,7 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 	case err != nil:
 		t.Errorf("Acquire: %v", err)
 		return
-	case !time.Now().Before(until): // it was not told in time
+	case !time.Now().Before(until): // its grant came too late
 		_ = b.Release(context.Background(), r)
 		return
 	}

@@ -367,7 +367,7 @@ func (c *schedule) lateCommit() {
 	steps.Released(c.t, late, last)
 }
 
-// giveUpInGrant: what is granted to a request that is given up meanwhile goes to nothing, or to the
+// giveUpInGrant: what is granted to a request that ends meanwhile goes to nothing, or to the
 // next.
 func (c *schedule) giveUpInGrant() {
 	a, b := c.side(), c.side()
@@ -393,7 +393,7 @@ func (c *schedule) giveUpInGrant() {
 	c.free("all is released", 5*time.Second)
 }
 
-// giveUpBeforeSwap: a client read that a request is next, which is given up before it grants.
+// giveUpBeforeSwap: a client read that a request is next, which ends before it grants.
 func (c *schedule) giveUpBeforeSwap() {
 	a, b := c.side(), c.side()
 	held, r := steps.Asked(a, c.name, time.Minute), steps.Waiting(b, c.name, time.Minute)
@@ -522,7 +522,7 @@ func (c *schedule) permitsInBetween() {
 	}
 }
 
-// sameInstant: statements that begin in the same microsecond are told apart.
+// sameInstant: statements that begin in the same microsecond do not pass for one another.
 func (c *schedule) sameInstant() {
 	now := one[string](c.t, c.db, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) AS CHAR)")
 	a, b, reads := c.stopped(now), c.stopped(now), c.side()
