@@ -65,6 +65,7 @@ func TestClientsThatGoAway(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(2 * time.Minute))
 				if _, err := io.WriteString(conn, request); err != nil {
 					t.Fatal(err)
 				}
@@ -115,8 +116,16 @@ func TestClientsOfSerialThatGoAway(t *testing.T) {
 		}
 		return conn
 	}
+	admits := func() {
+		t.Helper()
+		select {
+		case <-admitted:
+		case <-time.After(time.Minute):
+			t.Fatal("a request was not admitted")
+		}
+	}
 	dial()
-	<-admitted
+	admits()
 	var conns []net.Conn
 	for range many {
 		conns = append(conns, dial())
@@ -141,7 +150,7 @@ func TestClientsOfSerialThatGoAway(t *testing.T) {
 	}
 	done <- true
 	dial()
-	<-admitted
+	admits()
 	if n := ran.Load(); n != 2 {
 		t.Errorf("the handler ran %d times, for 2 clients that stayed", n)
 	}
@@ -203,7 +212,9 @@ func TestABodyThatComesLater(t *testing.T) {
 	}), byURL(c), Options{}))
 	defer s.Close()
 	body, send := io.Pipe()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/?id=a", body)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/?id=a", body)
 	if err != nil {
 		t.Fatal(err)
 	}

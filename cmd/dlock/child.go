@@ -45,7 +45,7 @@ func supervise(ctx context.Context, cmd *exec.Cmd, lease *dlock.Lease, grace tim
 		if err = context.Cause(ctx); err != nil {
 			return nil
 		}
-		if g, err = startGroup(cmd, lease); err != nil {
+		if g, err = startGroup(cmd, lease, r.renewed); err != nil {
 			return nil
 		}
 		return func(s os.Signal) {

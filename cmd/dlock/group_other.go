@@ -41,7 +41,7 @@ type group struct {
 	ended, stopped chan struct{}
 }
 
-func startGroup(cmd *exec.Cmd, _ *dlock.Lease) (*group, error) {
+func startGroup(cmd *exec.Cmd, _ *dlock.Lease, _ <-chan struct{}) (*group, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, noCommand(err)
 	}

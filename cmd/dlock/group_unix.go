@@ -104,7 +104,7 @@ type group struct {
 
 // startGroup starts the command, which runs under the lease. The calling goroutine's thread must
 // not end before the command (deathSignal).
-func startGroup(cmd *exec.Cmd, lease *dlock.Lease) (*group, error) {
+func startGroup(cmd *exec.Cmd, lease *dlock.Lease, renewed <-chan struct{}) (*group, error) {
 	session, _ := unix.Getsid(0)
 	g := &group{cmd: cmd, tree: tree{keeper: os.Getpid(), session: session}, said: map[string]bool{}}
 	g.terminal = controllingTerminal(cmd.Stdin, cmd.Stdout)
@@ -122,7 +122,11 @@ func startGroup(cmd *exec.Cmd, lease *dlock.Lease) (*group, error) {
 	if g.guard, err = startGuard(g.tree, lease.Until()); err != nil {
 		return nil, &exit{statusRunFailed, fmt.Errorf("start the guard of the command: %w", err)}
 	}
-	if g.child, err = children.start(cmd); err != nil {
+	err = g.whileProved(lease, renewed, func() (err error) {
+		g.child, err = children.start(cmd)
+		return err
+	})
+	if err != nil {
 		g.finish(false)
 		return nil, noCommand(err)
 	}
@@ -131,6 +135,32 @@ func startGroup(cmd *exec.Cmd, lease *dlock.Lease) (*group, error) {
 	}
 	g.guard.say("command %d %d", g.command, g.group)
 	return g, nil
+}
+
+// whileProved starts the command. This takes a moment. If this process is stopped in it, the guard
+// stops the command before it is started: then the start does not return before the guard hears
+// that the lock is proved, or lost.
+func (g *group) whileProved(lease *dlock.Lease, renewed <-chan struct{}, start func() error) error {
+	started, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		lost := lease.Lost()
+		for {
+			select {
+			case <-renewed:
+				g.guard.until(lease.Until())
+			case <-lost:
+				lost = nil
+				g.guard.say("lost")
+			case <-started:
+				return
+			}
+		}
+	}()
+	err := start()
+	close(started)
+	<-ended
+	return err
 }
 
 // proved says to the guard that the lease is, or starts one if there is none.

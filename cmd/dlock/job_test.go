@@ -397,6 +397,7 @@ func TestAStopOfTheWholeGroup(t *testing.T) {
 		syscall.Kill(-group, syscall.SIGSTOP)
 		d.until("topped")
 		l.wantAlone(f)
+		f.awaitEnding()
 		had := f.lines()
 		d.key("fg; echo status $?\n")
 		d.until("status " + strconv.Itoa(statusLost) + "\r\n")

@@ -5,6 +5,7 @@ package file
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,6 +115,8 @@ type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
+	// bounds the next reading of out, which ends with an error then
+	readBy func(time.Time) error
 }
 
 func start(t testing.TB, dir string) *child { return startBoot(t, dir, boot1) }
@@ -134,7 +137,7 @@ func startBoot(t testing.TB, dir, boot string) *child {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &child{t, cmd, in, bufio.NewReader(out)}
+	c := &child{t, cmd, in, bufio.NewReader(out), out.(*os.File).SetReadDeadline}
 	t.Cleanup(c.kill)
 	if s := c.read(); s != "ready" {
 		t.Fatalf("child: %s", s)
@@ -145,7 +148,12 @@ func startBoot(t testing.TB, dir, boot string) *child {
 func (c *child) send(format string, args ...any) { fmt.Fprintf(c.in, format+"\n", args...) }
 
 func (c *child) read() string {
-	s, _ := c.out.ReadString('\n')
+	const patience = 2 * time.Minute
+	c.readBy(time.Now().Add(patience))
+	s, err := c.out.ReadString('\n')
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Sprintf("nothing, for %s", patience)
+	}
 	return strings.TrimSuffix(s, "\n")
 }
 

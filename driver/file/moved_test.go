@@ -121,9 +121,9 @@ func TestMovedDirectory(t *testing.T) {
 				_, err := c.Mutex("held").Lock(t.Context())
 				waits <- err
 			}()
-			for q := (driver.Queue{}); len(q.Waiters()) == 0; {
-				if q, err = b.Inspect(t.Context(), "held"); err != nil {
-					t.Fatal(err)
+			for start, q := time.Now(), (driver.Queue{}); len(q.Waiters()) == 0; {
+				if q, err = b.Inspect(t.Context(), "held"); err != nil || time.Since(start) > 20*time.Second {
+					t.Fatalf("nobody waits: %+v, %v", q, err)
 				}
 			}
 

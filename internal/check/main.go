@@ -73,6 +73,8 @@ type check struct {
 	report string // a file that the tests of services write to
 	logs   string // a folder that they make for the logs of servers, if they fail
 
+	patience time.Duration // for the tests of one package
+
 	mu   sync.Mutex
 	done []string // a line for each step
 }
@@ -89,7 +91,17 @@ func (s step) named(name string) step {
 	return s
 }
 
+// patienceFor is how long the tests of one package may take: several times of what they do on a
+// slow machine. What hangs has to end, and to be shown, before whoever runs this gives up.
+func patienceFor(size string) time.Duration {
+	if size == "long" {
+		return 60 * time.Minute
+	}
+	return 25 * time.Minute
+}
+
 func (c *check) run(size string) error {
+	c.patience = patienceFor(size)
 	if err := c.prepare(size); err != nil {
 		return err
 	}
@@ -399,7 +411,7 @@ func (c *check) images() step {
 func (c *check) test(module string, packages []string, flags ...string) step {
 	return step{"tests of " + module, func(out io.Writer) error {
 		// vet is a step of its own, and nobody opens these programs in a debugger
-		args := slices.Concat([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout=60m"}, flags, packages)
+		args := slices.Concat([]string{"test", "-json", "-vet=off", "-ldflags=-w", fmt.Sprint("-timeout=", c.patience)}, flags, packages)
 		cmd := exec.CommandContext(c.ctx, "go", args...)
 		cmd.Dir, cmd.Stderr = module, out
 		endWithGroup(cmd)

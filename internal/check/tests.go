@@ -28,6 +28,7 @@ type tests struct {
 	said   map[string][]string // by each that failed
 	racing string              // the package whose race report is being read
 	races  []string            // the lines of the first reports of the race detector
+	dumps  []*dump             // of those whose time was over
 	notes  []string            // what could not be run
 	again  []string            // what failed after a stall, and was run again
 
@@ -142,6 +143,7 @@ func (t *tests) output(e event, s *state) {
 		t.notes = append(t.notes, note)
 	}
 	t.race(e)
+	t.hang(e)
 	switch {
 	case e.Test == "" && (strings.HasPrefix(e.Output, "ok ") || strings.HasPrefix(e.Output, "FAIL\t") || strings.HasPrefix(e.Output, "---")):
 		io.WriteString(t.out, e.Output)
@@ -207,16 +209,48 @@ func (t *tests) verdict(e event, s *state) {
 		io.WriteString(t.out, s.text.String())
 		return
 	}
-	for _, i := range t.sorted() { // it ended with its process
-		if x := t.under[i]; i.pkg == e.Package && i.test != "" {
-			if !t.interrupted {
-				t.failed = append(t.failed, path.Base(i.pkg)+" "+i.test+" (had no end)")
-				io.WriteString(t.out, x.text.String())
+	t.cutOff(e.Package)
+	io.WriteString(t.out, s.text.String())
+}
+
+// cutOff records what ended with the process of its package. Of a test and its parts the parts say
+// more, and one that waited for its turn says nothing.
+func (t *tests) cutOff(pkg string) {
+	waited := 0
+	var over []id
+	for _, i := range t.sorted() {
+		x := t.under[i]
+		if i.pkg != pkg || i.test == "" {
+			continue
+		}
+		over = append(over, i)
+		switch {
+		case t.interrupted:
+		case x.paused:
+			waited++
+		default:
+			io.WriteString(t.out, x.text.String())
+			if !t.hasParts(i) {
+				t.failed = append(t.failed, path.Base(pkg)+" "+i.test+" (had no end)")
 			}
-			delete(t.under, i)
 		}
 	}
-	io.WriteString(t.out, s.text.String())
+	if waited > 0 {
+		t.failed = append(t.failed, fmt.Sprintf("%s, %d tests that waited for their turn", path.Base(pkg), waited))
+	}
+	for _, i := range over {
+		delete(t.under, i)
+	}
+}
+
+// hasParts reports whether parts of a test run.
+func (t *tests) hasParts(i id) bool {
+	for o, s := range t.under {
+		if o.pkg == i.pkg && strings.HasPrefix(o.test, i.test+"/") && !s.paused {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *tests) law(e event, s *state) {
@@ -260,11 +294,7 @@ func (t *tests) running(now time.Time) string {
 	defer t.mu.Unlock()
 	oldest := map[string]id{}
 	for i, s := range t.under {
-		parent := false
-		for o := range t.under {
-			parent = parent || o.pkg == i.pkg && strings.HasPrefix(o.test, i.test+"/")
-		}
-		if o, ok := oldest[i.pkg]; i.test != "" && !parent && !s.paused && (!ok || s.since.Before(t.under[o].since)) {
+		if o, ok := oldest[i.pkg]; i.test != "" && !t.hasParts(i) && !s.paused && (!ok || s.since.Before(t.under[o].since)) {
 			oldest[i.pkg] = i
 		}
 	}
@@ -316,6 +346,7 @@ func (t *tests) summary(out io.Writer, report string) {
 			}
 		}
 	}
+	t.showHangs(out)
 }
 
 // reported returns the lines of the table of laws. The report has a line for each law.

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
@@ -242,7 +243,7 @@ func TestDrawing(t *testing.T) {
 		c := all.by(label)
 		next := make(chan *dlock.Lease, 1)
 		go func() {
-			l, err := c.Mutex("carts/7").Lock(t.Context())
+			l, err := c.Mutex("carts/7").Lock(await.Context(t))
 			if err != nil {
 				t.Error(err)
 			}
@@ -250,7 +251,7 @@ func TestDrawing(t *testing.T) {
 		}()
 		p.until(label+" waits", row("carts/7", label)+"?.classList.contains('waits')")
 		last.Unlock(t.Context())
-		last = <-next
+		last = await.From(t, next)
 		p.until("the hand-off is in the history", `document.querySelectorAll(".event.handed").length === `+strconv.Itoa(i+1))
 	}
 	p.keep("drawing")

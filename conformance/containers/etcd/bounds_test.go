@@ -129,7 +129,7 @@ func lockMany(t *testing.T, c *dlock.Client, many int) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // etcdTakesLittle: where the operator allows fewer operations or bytes, less travels together, and
@@ -213,7 +213,7 @@ func etcdEndOfMany(t *testing.T, s *service.Server) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Errorf("the request behind %d: %v", many, err)
 	}
 	t.Logf("%d requests of a client went within %s", many, time.Since(start))

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
@@ -58,7 +59,7 @@ func startCluster(t service.T, divisible bool) *Cluster {
 		}
 		wg.Go(func() { c.Members[i] = service.StartOwn(t, k) })
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	for _, m := range c.Members {
 		if m == nil {
 			t.Fatalf("not all members of the cluster were started")
@@ -123,7 +124,7 @@ func (c *Cluster) Restart(t service.T) {
 	for _, m := range c.Members {
 		wg.Go(func() { m.Restart(t) })
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // Lag keeps all changes from a follower of a divisible cluster, until heal: it has its leader, and

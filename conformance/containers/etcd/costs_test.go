@@ -92,7 +92,7 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 			t.Fatal(err)
 		}
 	}
-	unlocked(m.Lock(t.Context())) // which asks for a lease, and for the notices of breaks
+	unlocked(m.Lock(await.Context(t))) // which asks for a lease, and for the notices of breaks
 	await.That(t, "it listens to notices", func() bool { return b.rpcs.counts()["Notices"] == 2 })
 	const slack = 2
 	costs := func(what string, txns, others int64, f func()) {
@@ -111,17 +111,17 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 			wrong = append(wrong, fmt.Errorf("%s made %d other calls in %d rounds; want %d", what, n, rounds, others*rounds))
 		}
 	}
-	costs("Lock, re-entry and Unlock", 2, 0, func() { unlocked(m.Lock(t.Context())) })
+	costs("Lock, re-entry and Unlock", 2, 0, func() { unlocked(m.Lock(await.Context(t))) })
 	costs("TryLock, re-entry and Unlock", 2, 0, func() { unlocked(m.TryLock(t.Context())) })
 	fixed := c.Mutex(name, dlock.FixedLease(time.Minute))
-	costs("Lock and Unlock of a fixed lease", 2, 2, func() { unlocked(fixed.Lock(t.Context())) })
+	costs("Lock and Unlock of a fixed lease", 2, 2, func() { unlocked(fixed.Lock(await.Context(t))) })
 	r := c.RWMutex(name + "/shared")
-	first, err := r.Read().Lock(t.Context())
+	first, err := r.Read().Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	costs("Lock and Unlock beside a reader", 2, 0, func() {
-		l, err := r.Read().Lock(t.Context())
+		l, err := r.Read().Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 	if err := first.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	held, err := steps.ClientOf(t, etcdSideOf(t, s), dlock.TTL(10*time.Minute)).Mutex(name + "/joined").Lock(t.Context())
+	held, err := steps.ClientOf(t, etcdSideOf(t, s), dlock.TTL(10*time.Minute)).Mutex(name + "/joined").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 		b := etcdSideOf(t, s)
 		sides, cs = append(sides, b), append(cs, steps.ClientOf(t, b, dlock.TTL(10*time.Minute)))
 	}
-	held, err := cs[0].Mutex(name).Lock(t.Context())
+	held, err := cs[0].Mutex(name).Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 		if err := held.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		held = <-got
+		held = await.From(t, got)
 	}
 	sent := map[string]int64{}
 	for i, b := range sides {
@@ -241,7 +241,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 		}
 	}()
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 	close(got)
 	for i := range cs {
 		cs[i].Close()
@@ -269,7 +269,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 	const names, each, ttl, span = 8, 16, 12 * time.Second, 10 * time.Second
 	holder, b := etcdSideOf(t, s), etcdSideOf(t, s)
 	h, c := steps.ClientOf(t, holder, dlock.TTL(10*time.Minute)), steps.ClientOf(t, b, dlock.TTL(ttl))
-	if l, err := c.Mutex("idle/warm").Lock(t.Context()); err != nil || l.Unlock(t.Context()) != nil {
+	if l, err := c.Mutex("idle/warm").Lock(await.Context(t)); err != nil || l.Unlock(t.Context()) != nil {
 		t.Fatal(err)
 	}
 	goroutines := runtime.NumGoroutine()
@@ -277,7 +277,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 	var wg sync.WaitGroup
 	for i := range names {
 		name := fmt.Sprint("idle/", i)
-		if _, err := h.Mutex(name).Lock(t.Context()); err != nil {
+		if _, err := h.Mutex(name).Lock(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		for range each {
@@ -324,7 +324,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 		t.Errorf("%d waiters have %d connections", names*each, n)
 	}
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // etcdHolding: many leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no
@@ -333,7 +333,7 @@ func etcdHolding(t *testing.T, s *service.Server) {
 	many, ttl := conformance.Longer(1000), 15*time.Second
 	b := etcdSideOf(t, s)
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
-	if l, err := c.Mutex("holding/warm").Lock(t.Context()); err != nil || l.Unlock(t.Context()) != nil {
+	if l, err := c.Mutex("holding/warm").Lock(await.Context(t)); err != nil || l.Unlock(t.Context()) != nil {
 		t.Fatal(err)
 	}
 	goroutines := runtime.NumGoroutine()
@@ -370,7 +370,7 @@ func etcdHolding(t *testing.T, s *service.Server) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant

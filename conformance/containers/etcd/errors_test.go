@@ -100,7 +100,7 @@ func etcdErrors(t *testing.T, s *service.Server) {
 			await.That(t, "one waits", func() bool { return steps.Queue(t, other, name).Len() == 2 })
 			await.That(t, "it listens", func() bool { return b.rpcs.watches() > 0 })
 			steps.Released(t, other, held)
-			if err := <-got; err != nil {
+			if err := await.From(t, got); err != nil {
 				t.Fatalf("Acquire of the waiter: %v", err)
 			}
 			if err := steps.Renewed(b, waits); err != nil {

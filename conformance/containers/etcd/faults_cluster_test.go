@@ -47,13 +47,13 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	const ttl = 30 * time.Second // more than members and machine together may stand still
 	probe := c.side(t)
 	a, b := steps.ClientOf(t, c.side(t), dlock.TTL(ttl)), steps.ClientOf(t, c.side(t), dlock.TTL(ttl))
-	held, err := a.Mutex("leader/held").Lock(t.Context())
+	held, err := a.Mutex("leader/held").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	waits := make(chan error, 1)
 	go func() {
-		l, err := b.Mutex("leader/held").Lock(t.Context())
+		l, err := b.Mutex("leader/held").Lock(await.Context(t))
 		if err == nil {
 			err = l.Unlock(t.Context())
 		}
@@ -84,7 +84,7 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := <-waits; err != nil {
+	if err := await.From(t, waits); err != nil {
 		t.Errorf("who waited: %v", err)
 	}
 }
@@ -103,11 +103,11 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 	}
 	far := etcdOver(t, netfault.NewProxy(), others)
 	inside, outside, everywhere := steps.ClientOf(t, near, dlock.TTL(ttl)), steps.ClientOf(t, far, dlock.TTL(most)), steps.ClientOf(t, c.side(t), dlock.TTL(most))
-	held, err := inside.Mutex("minority").Lock(t.Context())
+	held, err := inside.Mutex("minority").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	also, err := everywhere.Mutex("minority/also").Lock(t.Context())
+	also, err := everywhere.Mutex("minority/also").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 	} else if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Lock: %v", err)
 	}
-	next, err := outside.Mutex("minority").Lock(t.Context())
+	next, err := outside.Mutex("minority").Lock(await.Context(t))
 	at := time.Now()
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 		t.Errorf("Unlock: %v", err)
 	}
 	heal()
-	if err := <-waits; err != nil {
+	if err := await.From(t, waits); err != nil {
 		t.Errorf("who waited without a majority: %v", err)
 	}
 	if err := next.Unlock(t.Context()); err != nil {
@@ -180,7 +180,7 @@ func etcdLeaderSleeps(t *testing.T, c *Cluster) {
 	near := etcdOver(t, netfault.NewProxy(), []string{m.Addr})
 	far := c.side(t)
 	inside := steps.ClientOf(t, near, dlock.TTL(etcdTTL))
-	held, err := inside.Mutex("sleeps").Lock(t.Context())
+	held, err := inside.Mutex("sleeps").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,11 @@ func TestPeerNetworkCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		heal := n.cut(0)
-		say <- struct{}{}
+		select {
+		case say <- struct{}{}:
+		case <-time.After(await.Patience):
+			t.Fatalf("the member was not asked: %s", res.Status)
+		}
 		received, _ := io.ReadAll(res.Body)
 		res.Body.Close()
 		if heal(); len(received) > 0 {

@@ -142,7 +142,7 @@ func etcdRacers(t *testing.T, s *service.Server) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 		if n := won.Load(); n != 1 {
 			t.Errorf("%d of 64 hold %s", n, name)
 		}
@@ -167,10 +167,10 @@ func etcdRefused(t *testing.T, s *service.Server) {
 		<-time.After(1500 * time.Millisecond) // in which each attempt fails at once
 		heal()
 		took := time.Since(start)
-		if err := <-renewal; err != nil {
+		if err := await.From(t, renewal); err != nil {
 			t.Errorf("Renew: %v", err)
 		}
-		err := <-next
+		err := await.From(t, next)
 		steps.Released(t, b, r)
 		if err != nil && took > 2500*time.Millisecond && try < 2 {
 			// the longer nobody listens, the longer gRPC waits until it dials again; the call may
@@ -216,7 +216,7 @@ func etcdLostReplies(t *testing.T, s *service.Server) {
 			lost := b.rpcs.loseReply("Txn")
 			steps.Released(t, b, r)
 			await.Closed(t, "the reply to Release", lost)
-			if err := <-got; err != nil {
+			if err := await.From(t, got); err != nil {
 				t.Fatalf("Acquire of the next: %v", err)
 			}
 			if q := steps.Queue(t, probe, name); q.Len() != 1 || q.Arrivals[0].ID != next.ID {
@@ -300,12 +300,12 @@ func etcdOrphan(t *testing.T, s *service.Server) {
 		b := etcdSideOf(t, s)
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
 		// its lease is that of the orphan too
-		kept, err := c.Mutex(name + "/kept").Lock(t.Context())
+		kept, err := c.Mutex(name + "/kept").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		sent := b.rpcs.record()
-		l, err := c.Mutex(name).Lock(t.Context())
+		l, err := c.Mutex(name).Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,10 +401,10 @@ func etcdReleaseBesideAcquire(t *testing.T, s *service.Server) {
 			await.Closed(t, "the release", asking)
 			closes(nil, 100*time.Millisecond)
 			close(let)
-			if err := <-gone; err != nil {
+			if err := await.From(t, gone); err != nil {
 				wrong = fmt.Errorf("Release: %w", err)
 			}
-			if err := <-got; !errors.Is(err, driver.ErrLost) {
+			if err := await.From(t, got); !errors.Is(err, driver.ErrLost) {
 				wrong = errors.Join(wrong, fmt.Errorf("Acquire: %v", err))
 			}
 			if n := len(keysOf(t, root, name)); n != 0 {
@@ -624,7 +624,7 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	}
 	t.Cleanup(disarm)
 	steps.Released(t, b, r)
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Fatalf("Acquire of one who waited: %v", err)
 	}
 	steps.Released(t, other, next)
@@ -653,7 +653,7 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	case <-time.After(time.Second):
 	}
 	disarm()
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Fatalf("an Acquire that waited for space: %v", err)
 	}
 	steps.Released(t, b, r)
@@ -690,7 +690,7 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	default:
 	}
 	revoke(hold) // of who holds
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Fatalf("Acquire of the next: %v", err)
 	}
 	if q := steps.Queue(t, b, name); q.Len() != 1 || q.Arrivals[0].ID != next.ID || q.Arrivals[0].Token <= before.Token {
@@ -738,7 +738,7 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 		t.Errorf("its place is %d, and was %d", now, old)
 	}
 	remove(hold)
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Fatalf("Acquire of the next: %v", err)
 	}
 	rs := a.Renew(t.Context(), []driver.Request{hold, beside})
@@ -765,7 +765,7 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 	const ttl = 6 * time.Second
 	side := etcdSideOf(t, s)
 	c := steps.ClientOf(t, side, dlock.TTL(ttl))
-	l, err := c.Mutex(name + "/lease").Lock(t.Context())
+	l, err := c.Mutex(name + "/lease").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -841,7 +841,7 @@ func etcdJoins(t *testing.T, s *service.Server) {
 			steps.Released(t, a, hold)
 		})
 		_, err := b.Acquire(t.Context(), join)
-		wg.Wait()
+		await.All(t, &wg)
 		switch {
 		case err == nil:
 			joined++
@@ -857,7 +857,7 @@ func etcdJoins(t *testing.T, s *service.Server) {
 		case !errors.Is(err, driver.ErrLost):
 			t.Fatalf("a join: %v", err)
 		}
-		if err := <-got; err != nil {
+		if err := await.From(t, got); err != nil {
 			t.Fatal(err)
 		}
 		steps.Released(t, c, next)
@@ -986,12 +986,12 @@ func etcdHangs(t *testing.T, s *service.Server) {
 	const ttl = 2 * etcdTTL // so that it is not over while calls hang
 	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
-		held, err := c.Mutex("hangs/held").Lock(t.Context())
+		held, err := c.Mutex("hangs/held").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		probe := etcdSideOf(t, s)
-		other, err := steps.ClientOf(t, probe).Mutex("hangs/waits").Lock(t.Context())
+		other, err := steps.ClientOf(t, probe).Mutex("hangs/waits").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1025,7 +1025,7 @@ func etcdHangs(t *testing.T, s *service.Server) {
 		bounded("Break", func(ctx context.Context) error { return c.Break(ctx, "hangs/held", held.Token()) })
 		start, stood := time.Now(), steps.MeasureStalls()
 		cancel()
-		err = <-waits
+		err = await.From(t, waits)
 		if took, still := time.Since(start), stood(); !errors.Is(err, context.Canceled) || took-still > time.Second {
 			t.Errorf("who waits returned %v after %s, of which the process stood still for %s", err, took, still)
 		}
@@ -1083,7 +1083,7 @@ func slowReplies(t *service.Trial, s *service.Server, name string) {
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
 	steps.Queue(t, b, name) // it is connected
 	b.proxy.Delay(netfault.ToClient, late)
-	l, err := c.Mutex(name).Lock(t.Context())
+	l, err := c.Mutex(name).Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -186,7 +186,7 @@ func burst(t *service.Trial, s *service.Server, name string) {
 		t.Errorf("for %d requests the server read %d keys; %d are allowed", many, n, most)
 	}
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // etcdRefusedLong: nobody listens for a while. Once somebody does the client is back at once,
@@ -210,10 +210,10 @@ func etcdRefusedLong(t *testing.T, s *service.Server) {
 		if !errors.Is(ended, context.DeadlineExceeded) || errors.Is(ended, driver.ErrHeld) || strings.Contains(ended.Error(), "did not answer") {
 			t.Errorf("Lock, of which the context ended while nobody listened: %v", ended)
 		}
-		<-over
+		await.From(t, over)
 		tp.set(false, false)
 		start := time.Now()
-		err := <-got
+		err := await.From(t, got)
 		took, still := time.Since(start), stood()
 		if err != nil {
 			t.Errorf("Lock, that began while nobody listened: %v", err)
@@ -242,7 +242,7 @@ func etcdSilence(t *testing.T, s *service.Server) {
 		steps.Acquired(t, other, ahead)
 		waits := make(chan error, 1)
 		go func() {
-			_, err := c.Mutex(name("waits")).Lock(t.Context())
+			_, err := c.Mutex(name("waits")).Lock(await.Context(t))
 			waits <- err
 		}()
 		await.That(t, "one waits", func() bool { return steps.Queue(t, other, name("waits")).Len() == 2 })
@@ -255,9 +255,9 @@ func etcdSilence(t *testing.T, s *service.Server) {
 		tp.kill()
 		back := time.AfterFunc(outage, func() { tp.set(false, false) })
 		steps.Released(t, other, ahead)
-		_, errNew := c.Mutex(name("new")).Lock(t.Context())
+		_, errNew := c.Mutex(name("new")).Lock(await.Context(t))
 		tookNew := time.Since(start)
-		errWaits := <-waits
+		errWaits := await.From(t, waits)
 		tookWaits := time.Since(start)
 		closes(held.Lost(), max(0, time.Until(start.Add(ttl+time.Second))))
 		errHeld := held.Err()
@@ -334,7 +334,7 @@ func etcdFixed(t *testing.T, s *service.Server) {
 	if err := b.Backend.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-got; !errors.Is(err, driver.ErrClosed) {
+	if err := await.From(t, got); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("Acquire of one who waited: %v", err)
 	}
 	asked := time.Now()
@@ -393,7 +393,7 @@ func etcdWaited(t *testing.T, s *service.Server) {
 		}()
 		when()
 		cancel()
-		return <-done
+		return await.From(t, done)
 	}
 	stands := func() { await.That(t, "one waits", func() bool { return steps.Queue(t, a, "waited").Len() == 2 }) }
 	listens := func() { await.That(t, "it listens", func() bool { return b.rpcs.watches() > 0 }) }
@@ -447,7 +447,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // served finds out which member a client's stream of watches leads to.
@@ -504,7 +504,7 @@ func TestEtcdLag(t *testing.T) {
 		}
 		if member < 0 || member == leader {
 			steps.Released(t, near, held)
-			<-got
+			await.From(t, got)
 			b.Close()
 			continue
 		}

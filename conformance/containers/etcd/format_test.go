@@ -127,7 +127,7 @@ func etcdFormatWritten(t *testing.T, s *service.Server) {
 			})
 		}
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	formatIs(t, root, "written/app.", format1)
 	formatIs(t, root, "written/", "") // which is another prefix's
 	steps.Acquired(t, rooted(t, s, etcd.Options{Root: "written"}), steps.Request("app.a/0"))
@@ -153,7 +153,7 @@ func etcdFormatMissing(t *testing.T, s *service.Server) {
 	await.That(t, "one waits", func() bool { return steps.Queue(t, b, "m").Len() == 2 })
 	formatIs(t, root, "missing/", format1)
 	steps.Released(t, old, held)
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Errorf("Acquire: %v", err)
 	}
 }
@@ -225,7 +225,7 @@ func etcdFormatBeside(t *testing.T, s *service.Server) {
 		t.Errorf("Renew: %v", err)
 	}
 	steps.Released(t, b, held)
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Errorf("Acquire of who was ahead: %v", err)
 	}
 	steps.Released(t, b, next)
@@ -251,7 +251,7 @@ func etcdFormatRights(t *testing.T, _ *service.Server) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Mutex("a").Lock(t.Context())
+	l, err := c.Mutex("a").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func learns(t *testing.T, addrs []string, user ...string) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 		for range rounds {
 			if err := held.Renew(t.Context()); err != nil {
 				t.Fatalf("%s: Renew: %v", what, err)

@@ -136,7 +136,7 @@ func TestEtcdRights(t *testing.T) {
 		"all-but-some": {{role.from, role.from + "rights/", etcdBoth}},
 	}
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer await.All(t, &all)
 	for name, rights := range roles {
 		user(t, root, name, rights...)
 		all.Go(func() {
@@ -195,7 +195,7 @@ func TestEtcdRightsEveryWay(t *testing.T) {
 	}
 	clusterURL := url.URL{Scheme: "etcd", User: url.UserPassword("cluster", etcdPassword), Host: strings.Join(cluster.addrs(), ","), RawQuery: patiently[1:]}
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer await.All(t, &all)
 	for what, open := range map[string]func() (driver.Backend, error){
 		"New": func() (driver.Backend, error) {
 			return etcdSideOf(t, s, func(c *clientv3.Config) { c.Username, c.Password, c.DialTimeout = "new", etcdPassword, 30*time.Second }), nil
@@ -299,7 +299,7 @@ func TestEtcdSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Mutex("secret").Lock(t.Context())
+	l, err := c.Mutex("secret").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestEtcdTokens(t *testing.T) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	held, err := clients[0].Mutex("tokens").Lock(t.Context())
+	held, err := clients[0].Mutex("tokens").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func TestEtcdTokens(t *testing.T) {
 		t.Errorf("Unlock: %v", err)
 	}
 	for _, done := range []<-chan error{first, late} {
-		if err := <-done; err != nil {
+		if err := await.From(t, done); err != nil {
 			t.Errorf("Lock of one who waited: %v", err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/driver"
 )
 
@@ -53,7 +54,7 @@ func newTCPProxy(t *testing.T, server string) *tcpProxy {
 			}
 		}
 		tp.mu.Unlock()
-		wg.Wait()
+		await.All(t, &wg)
 	})
 	return tp
 }

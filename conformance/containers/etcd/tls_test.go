@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
@@ -100,7 +101,7 @@ func TestEtcdTLS(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		l, err := c.Mutex("secure").Lock(t.Context())
+		l, err := c.Mutex("secure").Lock(await.Context(t))
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	_ "github.com/dlock-go/dlock/driver/memory"
 	"github.com/dlock-go/dlock/fence"
 )
@@ -122,7 +123,7 @@ func race(t *testing.T, sites []site, seed uint64, ttl time.Duration, schedules 
 			}
 		})
 	}
-	all.Wait()
+	await.All(t, &all)
 }
 
 // schedule is one schedule of two holders.
@@ -167,7 +168,7 @@ func (s *schedule) run(ctx context.Context) {
 			committed.Add(1)
 		}
 	})
-	both.Wait()
+	await.All(s.t, &both)
 	n, err := s.site.value(ctx, s.name)
 	if err != nil {
 		s.t.Errorf("%s: %v", s.name, err)
@@ -190,7 +191,7 @@ func (s *schedule) stop(p place) {
 	}
 	holdsRow := s.fenced && p >= admitted || p == written
 	if !holdsRow {
-		<-s.done
+		await.From(s.t, s.done)
 		return
 	}
 	select {

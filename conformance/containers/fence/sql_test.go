@@ -294,7 +294,7 @@ func snapshot(t *testing.T, s database) {
 	if _, err := first.ExecContext(ctx, "UPDATE counters SET n = 7 WHERE name = ?", name); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(first.Commit(), <-done); err != nil {
+	if err := errors.Join(first.Commit(), await.From(t, done)); err != nil {
 		t.Fatal(err)
 	}
 	var n int
@@ -363,7 +363,7 @@ func claim(t *testing.T, s database) {
 	defer c.Close()
 	hold := func() *dlock.Lease {
 		t.Helper()
-		l, err := c.Mutex(fmt.Sprint("claim", time.Now().UnixNano())).Lock(t.Context())
+		l, err := c.Mutex(fmt.Sprint("claim", time.Now().UnixNano())).Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
@@ -66,9 +67,7 @@ func mysqlBreaksInGoodTime(t *service.Trial, s *service.Server) {
 			steps.Acquired(t, joiner, j)
 		}
 		waited := steps.Acquiring(next, steps.Waiting(next, name, time.Hour))
-		for len(steps.Queue(t, operator, name).Waiters()) == 0 && !t.Failed() {
-			<-time.After(10 * time.Millisecond)
-		}
+		await.That(t, name+": one waits", func() bool { return len(steps.Queue(t, operator, name).Waiters()) == 1 })
 		if err := operator.Break(t.Context(), name, held.Token, false); err != nil {
 			t.Fatal(err)
 		}

@@ -152,7 +152,7 @@ func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 		const rounds = 50
 		m := c.Mutex("trips/" + x.what)
 		once := func() {
-			l, err := m.Lock(t.Context())
+			l, err := m.Lock(await.Context(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,7 @@ func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 				t.Errorf("%s: %d times %s in %d rounds", x.what, n, what, rounds)
 			}
 		}
-		held, err := m.Lock(t.Context())
+		held, err := m.Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,7 +308,7 @@ func mysqlHandOff(t *service.Trial, s *service.Server) {
 			for range waiters {
 				pass <- struct{}{}
 			}
-			wg.Wait()
+			await.All(t, &wg)
 		})
 		own := waiters / clients
 		t.Logf("%s, %d of their waiters: %v", what, own, n)
@@ -341,7 +341,7 @@ func queueUp(t testing.TB, b driver.Backend, probe driver.Backend, name string, 
 		})
 	}
 	await.That(t, "they wait", func() bool { return len(steps.Queue(t, probe, name).Waiters()) == n })
-	return sync.OnceFunc(func() { cancel(); wg.Wait() })
+	return func() { cancel(); await.All(t, &wg) }
 }
 
 // mysqlShortWait: what a wait costs in its first second.

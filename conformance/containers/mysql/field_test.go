@@ -131,7 +131,7 @@ func mysqlKilledQueries(t *service.Trial, s *service.Server) {
 		return false
 	})
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d kills, %d turns, %d rows written", killed.Load(), turns.Load(), len(written))
 	there := map[int64]bool{}
 	rows, err := root.Query("SELECT n FROM traffic")
@@ -225,7 +225,7 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 		t.Fatal(err)
 	}
 	close(free)
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d clients with %d calls each had %d connections", len(sides), names, most)
 	// 30 calls, those that renew or look, and, at a server that is slow to end them, the 30 that
 	// were given up before: fewer than the calls that are asked for
@@ -306,7 +306,7 @@ func mysqlModes(t *service.Trial, s *service.Server) {
 			got := steps.Acquiring(other, next)
 			await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "b").Waiters()) == 1 })
 			steps.Released(t, b, first)
-			if err := <-got; err != nil {
+			if err := await.From(t, got); err != nil {
 				t.Fatal(err)
 			}
 			g := steps.Acquired(t, other, next)
@@ -328,7 +328,7 @@ func mysqlCleanup(t *service.Trial, s *service.Server) {
 	// both came long ago
 	execute(t, db, "UPDATE dlock_locks SET held_since = held_since - INTERVAL 2 HOUR WHERE name = 'cleanup/fresh'")
 	steps.Released(t, b, first)
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Fatal(err)
 	}
 	steps.Released(t, b, next)
@@ -394,7 +394,7 @@ func mysqlCleanupBeside(t testing.TB, s *service.Server) {
 	r := steps.Asked(b, "beside/second", time.Minute)
 	steps.Acquired(t, b, r)
 	tx.Rollback()
-	if res := <-cleaned; res.err != nil || res.n != 1 {
+	if res := await.From(t, cleaned); res.err != nil || res.n != 1 {
 		t.Errorf("Cleanup of one that is unused and one that was taken meanwhile: %d, %v", res.n, res.err)
 	}
 	if res := b.Renew(t.Context(), []driver.Request{r})[0]; res.Err != nil {
@@ -439,7 +439,7 @@ func mysqlDead(t *service.Trial, s *service.Server) {
 	dies(name, 1)
 	await.That(t, "the dead behind it are gone", func() bool { return stored(name) == 1 })
 	steps.Released(t, b, held)
-	if err := <-got; err != nil {
+	if err := await.From(t, got); err != nil {
 		t.Fatal(err)
 	}
 	steps.Released(t, b, lives)
@@ -551,7 +551,7 @@ func mysqlPermits(t *service.Trial, s *service.Server) {
 		<-time.After(time.Duration(i) * time.Millisecond)
 		start := time.Now()
 		steps.Released(t, other, theirs)
-		if err := <-got; err != nil {
+		if err := await.From(t, got); err != nil {
 			t.Fatal(err)
 		}
 		took[own] = append(took[own], time.Since(start))
@@ -623,7 +623,7 @@ func mysqlCutOff(t *service.Trial, s *service.Server) {
 	if err := other.Release(t.Context(), held); err != nil {
 		t.Errorf("Release: %v", err)
 	}
-	if err := <-ended; err != nil {
+	if err := await.From(t, ended); err != nil {
 		t.Errorf("Acquire: %v", err)
 	}
 }
@@ -674,5 +674,5 @@ func mysqlSilence(t *service.Trial, s *service.Server) {
 	ends("Renew", func() error {
 		return b.Renew(context.Background(), []driver.Request{steps.Asked(b, "silence", time.Minute)})[0].Err
 	})
-	wg.Wait()
+	await.All(t, &wg)
 }

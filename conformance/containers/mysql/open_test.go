@@ -276,14 +276,14 @@ func TestMySQLMigrateRace(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				if l, err := c.Mutex("migrated").Lock(t.Context()); err != nil {
+				if l, err := c.Mutex("migrated").Lock(await.Context(t)); err != nil {
 					t.Errorf("client %d: %v", i, err)
 				} else if err := l.Unlock(t.Context()); err != nil {
 					t.Errorf("client %d: %v", i, err)
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 	})
 }
 
@@ -353,7 +353,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	const ttl = 4 * time.Second
 	held := steps.ClientOf(t, other, dlock.TTL(3*ttl))
 	dies, lives := steps.Asked(b, "change/dies", ttl), steps.Waiting(b, "change/dies", time.Minute)
-	l, err := held.Mutex("change/lives").Lock(t.Context())
+	l, err := held.Mutex("change/lives").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,7 +464,7 @@ func TestMySQLURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Mutex("a name").Lock(t.Context())
+	l, err := c.Mutex("a name").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,6 +83,10 @@ func askMySQL(ctx context.Context, url string) (string, error) {
 	return "mysql " + number, nil
 }
 
+// statementTime is for how long a test waits for a statement of its own. A server may keep one
+// waiting that changes a table, a procedure or a global setting: by default for a day or a year.
+const statementTime = 3 * time.Minute
+
 // dsn is how the client library is told to connect.
 type dsn struct{ *mysql.Config }
 
@@ -97,7 +101,8 @@ func mysqlConfig(text string) (dsn, error) {
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
 	c.Timeout = 15 * time.Second
-	c.Logger = &mysql.NopLogger{} // it would report every connection that ends
+	c.ReadTimeout = statementTime + 10*time.Second // of those that have no context
+	c.Logger = &mysql.NopLogger{}                  // it would report every connection that ends
 	return dsn{c}, nil
 }
 

@@ -55,7 +55,7 @@ func onEach(t *testing.T, f func(t *testing.T, k service.Kind)) {
 			t.Run(k.Name, func(t *testing.T) { f(t, k) })
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // shared returns the shared server of the kind, with a new database.
@@ -133,7 +133,7 @@ func abreast(t *testing.T, s *service.Server, parts ...part) {
 			})
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // disturbed is a part in which the server stands still because the test says so: every failure of
@@ -154,7 +154,10 @@ func (d dsn) pool(t service.T) *sql.DB {
 func execute(t service.T, db execer, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
-		if _, err := db.ExecContext(context.Background(), s); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), statementTime)
+		_, err := db.ExecContext(ctx, s)
+		cancel()
+		if err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}
@@ -173,7 +176,9 @@ type rower interface {
 // one returns the only value that a query returns.
 func one[V any](t service.T, db rower, query string, args ...any) (v V) {
 	t.Helper()
-	if err := db.QueryRowContext(context.Background(), query, args...).Scan(&v); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), statementTime)
+	defer cancel()
+	if err := db.QueryRowContext(ctx, query, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return v

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
@@ -56,7 +57,7 @@ func TestMySQLTLS(t *testing.T) {
 					return err
 				}
 				defer c.Close()
-				l, err := c.Mutex("secure").Lock(t.Context())
+				l, err := c.Mutex("secure").Lock(await.Context(t))
 				if err != nil {
 					return err
 				}

@@ -137,7 +137,7 @@ func TestRedisCallsAreBounded(t *testing.T) {
 	bounded("Inspect of those who wait", func() { queue(1, many) })
 	bounded("a release that lets all in", func() {
 		steps.Released(t, other, writer)
-		wg.Wait()
+		await.All(t, &wg)
 	})
 	// who did not confirm its grant within the window has arrived once more
 	arrived = arrivals(k, "readers")

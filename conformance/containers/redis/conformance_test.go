@@ -129,7 +129,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	before, err := c.Mutex("token").Lock(t.Context())
+	before, err := c.Mutex("token").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestRedisWaitReplicas(t *testing.T) {
 		var l *dlock.Lease
 		for tries := 1; ; tries++ {
 			asked := time.Now()
-			if l, err = c.Mutex("a").Lock(t.Context()); err == nil {
+			if l, err = c.Mutex("a").Lock(await.Context(t)); err == nil {
 				break
 			}
 			// The replicas have a second to confirm it: if the machine stood still they may have
@@ -252,14 +252,14 @@ func TestRedisWaitsOutlastAnOutage(t *testing.T) {
 		return c
 	}
 	holder, waiter := open(), open()
-	held, err := holder.Mutex("a").Lock(t.Context())
+	held, err := holder.Mutex("a").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	wait := func() {
 		wg.Go(func() {
-			l, err := waiter.Mutex("a").Lock(t.Context())
+			l, err := waiter.Mutex("a").Lock(await.Context(t))
 			if err != nil {
 				t.Errorf("a wait did not outlast the outage: %v", err)
 				return
@@ -291,5 +291,5 @@ func TestRedisWaitsOutlastAnOutage(t *testing.T) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }

@@ -90,7 +90,7 @@ func TestRedisRoundTrips(t *testing.T) {
 		}
 	}
 	lock := func(l **dlock.Lease, m dlock.Mutex) func() error {
-		return func() (err error) { *l, err = m.Lock(t.Context()); return err }
+		return func() (err error) { *l, err = m.Lock(await.Context(t)); return err }
 	}
 	const rounds = 9
 	known := func() bool {
@@ -140,7 +140,7 @@ func TestRedisRoundTrips(t *testing.T) {
 			if err := held.Unlock(t.Context()); err != nil {
 				return err
 			}
-			return <-got
+			return await.From(t, got)
 		})
 		if err := l.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -199,7 +199,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	// what a TTL asks for (renewals, each waiter once in a while) is far away
 	holder, _ := proxied(t, s, dlock.TTL(time.Hour))
 	c, p := proxied(t, s, dlock.TTL(time.Hour))
-	held, err := holder.Mutex("long").Lock(t.Context())
+	held, err := holder.Mutex("long").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	const waiters = 50
 	for range waiters {
 		wg.Go(func() {
-			l, err := c.Mutex("long").Lock(t.Context())
+			l, err := c.Mutex("long").Lock(await.Context(t))
 			if err != nil {
 				t.Error(err)
 				return
@@ -247,7 +247,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // Each hand-off is one message, which proves the hold, and an Unlock. Whoever else asks meanwhile
@@ -265,16 +265,17 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 		for _, waiters := range []int{2, 16, 128} {
 			t.Run(fmt.Sprintf("clients=%d,waiters=%d", clients, waiters), func(t *testing.T) {
 				counter, name := CLIOf(t, s), t.Name()
-				held, err := all[0].Mutex(name).Lock(t.Context())
+				held, err := all[0].Mutex(name).Lock(await.Context(t))
 				if err != nil {
 					t.Fatal(err)
 				}
 				var wg sync.WaitGroup
-				t.Cleanup(wg.Wait) // after a failure; the test's context has ended by then
+				// after a failure; the test's context has ended by then
+				t.Cleanup(func() { await.All(t, &wg) })
 				for i := range waiters {
 					m := all[i%clients].Mutex(name)
 					wg.Go(func() {
-						l, err := m.Lock(t.Context())
+						l, err := m.Lock(await.Context(t))
 						if t.Context().Err() != nil {
 							return
 						} else if err != nil {
@@ -293,7 +294,7 @@ func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 					if err := held.Unlock(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					wg.Wait()
+					await.All(t, &wg)
 				})
 				took := time.Since(start)
 				if work.Messages != waiters {
@@ -321,7 +322,7 @@ func TestRedisTenThousandLeases(t *testing.T) {
 	for part := range 100 {
 		wg.Go(func() {
 			for i := part; i < leases; i += 100 {
-				l, err := c.Mutex(fmt.Sprint("lease/", i)).Lock(t.Context())
+				l, err := c.Mutex(fmt.Sprint("lease/", i)).Lock(await.Context(t))
 				if err != nil {
 					t.Error(err)
 					return
@@ -330,7 +331,7 @@ func TestRedisTenThousandLeases(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if t.Failed() {
 		return
 	}
@@ -363,7 +364,7 @@ func TestRedisTenThousandLeases(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // redisChannel is the channel of a client.

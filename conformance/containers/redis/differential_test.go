@@ -19,6 +19,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
 )
@@ -708,7 +709,7 @@ func TestRedisScriptsKeepTheRule(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if failed != nil {
 		h, err := d.shrink(t.Context(), *failed, why)
 		var steps strings.Builder

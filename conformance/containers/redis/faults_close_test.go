@@ -111,7 +111,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 					t.Errorf("Close: %v", err)
 				}
 				took := time.Since(closed)
-				calls.Wait()
+				await.All(t, &calls)
 				t.Logf("Close took %s, the slowest call (%s) returned after %s", took, slow, slowest)
 				// At once, and within 3 s, on a machine that does not stand still.
 				if idle := late() - before; took > 5*time.Second+idle || slowest > 2*time.Second+idle {

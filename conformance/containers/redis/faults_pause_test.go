@@ -135,9 +135,9 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 				}
 			})
 		}
-		gone.Wait()
+		await.All(t, &gone)
 		heal()
-		stuck.Wait()
+		await.All(t, &stuck)
 		if err := b.Release(t.Context(), held); err != nil {
 			t.Errorf("Release: %v", err)
 		}
@@ -161,7 +161,7 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 			c, name := openRedis(t, s, params), "pause "+mode
 			l := redisLock(t, c.Mutex(name))
 			var leave sync.WaitGroup
-			defer leave.Wait()
+			defer await.All(t, &leave)
 			giveUp := func(ctx context.Context) {
 				if _, err := c.Mutex(name).Lock(ctx); err == nil {
 					t.Error("Lock of what is held, of a server that stands, succeeded")
@@ -197,7 +197,7 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 				}
 			})
 			leaveAll()
-			leave.Wait()
+			await.All(t, &leave)
 			<-time.After(time.Until(start.Add(pause)))
 			s.Continue(t)
 			on := time.Now()

@@ -109,7 +109,7 @@ func TestRedisForeignKeys(t *testing.T) {
 				_, err = b.List(t.Context())
 				check("List", err)
 				if used {
-					check("the Acquire that waited", <-gone) // it asks every second
+					check("the Acquire that waited", await.From(t, gone)) // it asks every second
 				}
 				if after := k.Dump(k.Ctx, key).Val(); after != before {
 					t.Errorf("what stood under the key was touched: %q, before %q", after, before)
@@ -154,7 +154,7 @@ func TestRedisDeletedKeys(t *testing.T) {
 			c = other
 		}
 		wg.Go(func() {
-			l, err := c.Mutex(name).Lock(t.Context())
+			l, err := c.Mutex(name).Lock(await.Context(t))
 			if err != nil {
 				t.Errorf("Lock: %v", err)
 				return
@@ -190,7 +190,7 @@ func TestRedisDeletedKeys(t *testing.T) {
 	if err := held.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Unlock of what was lost: %v", err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if took := time.Since(start); took > soon || served.Load() != waiters {
 		t.Errorf("%d of %d waiters were served within %s", served.Load(), waiters, took)
 	}
@@ -236,7 +236,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d names in %s; at most about %d keys at a time", names, time.Since(start), most.Load())
 	if most.Load() == 0 {
 		t.Error("there never was a key: the test looks at the wrong database")
@@ -343,13 +343,13 @@ func TestRedisMessageOfAnotherStay(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	holder, _ := proxied(t, s)
 	c, _ := proxied(t, s)
-	held, err := holder.Mutex("stay").Lock(t.Context())
+	held, err := holder.Mutex("stay").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan *dlock.Lease, 1)
 	go func() {
-		l, err := c.Mutex("stay").Lock(t.Context())
+		l, err := c.Mutex("stay").Lock(await.Context(t))
 		if err != nil {
 			t.Error(err)
 		}
@@ -373,7 +373,7 @@ func TestRedisMessageOfAnotherStay(t *testing.T) {
 	if err := held.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if l := <-got; l == nil || l.Unlock(t.Context()) != nil {
+	if l := await.From(t, got); l == nil || l.Unlock(t.Context()) != nil {
 		t.Error("it is not granted in its turn")
 	}
 }
@@ -408,7 +408,7 @@ func TestRedisGrantCountsFromTheCallBeforeIt(t *testing.T) {
 			return time.Since(last) > 300*time.Millisecond
 		})
 		steps.Released(t, b, held)
-		if err := <-got; err != nil {
+		if err := await.From(t, got); err != nil {
 			t.Fatal(err)
 		}
 		now, _ := counter.scripts()

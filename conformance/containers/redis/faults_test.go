@@ -418,7 +418,7 @@ func TestRedisCancelledWaiterPassesTheWakeUpOn(t *testing.T) {
 		})
 		spin(start.Add(300 * time.Microsecond))
 		redisUnlock(t, held)
-		wg.Wait()
+		await.All(t, &wg)
 		first.Within("Lock after its cancellation", start, soon)
 		if first.Err == nil {
 			in++
@@ -471,7 +471,7 @@ func TestRedisForceBesideTheHolder(t *testing.T) {
 		t.Errorf("Unlock of a broken hold: %v", err)
 	}
 	heal()
-	if err := <-ended; err != nil {
+	if err := await.From(t, ended); err != nil {
 		t.Errorf("Break by force: %v", err)
 	}
 }
@@ -521,7 +521,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 			c = other
 		}
 		wg.Go(func() {
-			l, err := c.Mutex("a").Lock(t.Context())
+			l, err := c.Mutex("a").Lock(await.Context(t))
 			if err != nil {
 				t.Errorf("a wait did not outlast the restart: %v", err)
 				return
@@ -558,7 +558,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 			t.Errorf("Unlock of what was lost: %v", err)
 		}
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if n := served.Load(); n != waiters {
 		t.Errorf("%d of %d were served", n, waiters)
 	}

@@ -12,6 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
@@ -56,10 +57,10 @@ func (w *together) at(rs []driver.Request, f func(driver.Request) error) ([]erro
 	for i, r := range rs {
 		wg.Go(func() { begun.Done(); errs[i] = f(r) })
 	}
-	begun.Wait()
+	await.All(w, &begun)
 	<-time.After(20 * time.Millisecond)
 	heal()
-	wg.Wait()
+	await.All(w, &wg)
 	now, _ := w.cli.scripts()
 	return errs, now-before < int64(len(rs))/2
 }

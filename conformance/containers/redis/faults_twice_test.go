@@ -98,7 +98,7 @@ func (w *twice) lockSoon(c *dlock.Client) (granted func() *dlock.Lease) {
 	}()
 	return func() *dlock.Lease {
 		w.Helper()
-		<-over
+		await.From(w, over)
 		w.ok(err)
 		return l
 	}
@@ -311,7 +311,7 @@ func TestRedisLateCopies(t *testing.T) {
 			w.awaits(2)
 			r.End()
 			cancel()
-			if err := <-over; !errors.Is(err, context.Canceled) {
+			if err := await.From(w, over); !errors.Is(err, context.Canceled) {
 				w.Errorf("a wait that was cancelled: %v", err)
 			}
 			heal()

@@ -183,7 +183,7 @@ func TestRedisSlotsMove(t *testing.T) {
 		s.dst.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
 	})
 	l, err := one.Mutex("contradictory").TryLock(t.Context())
-	<-settled
+	await.From(t, settled)
 	if err != nil {
 		t.Fatalf("TryLock while two nodes contradict each other: %v", err)
 	}
@@ -208,7 +208,7 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait()
+		await.All(t, &wg)
 	}
 	var all []driver.Request
 	client := driver.NewID() // a backend serves one client

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/driver"
 )
 
@@ -112,7 +113,7 @@ func (c *CLI) monitor(f func()) (commands [][]string) {
 	}()
 	f()
 	c.Must("ECHO", end) // what the server did before is shown before
-	if err := <-done; err != nil {
+	if err := await.From(c.t, done); err != nil {
 		c.t.Fatalf("MONITOR: %v", err)
 	}
 	return commands

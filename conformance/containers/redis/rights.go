@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
 )
@@ -41,7 +42,7 @@ func LeastRightsOf(
 		}
 	}
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer await.All(t, &all)
 	for i, missing := range without {
 		user := fmt.Sprint("user", i)
 		for _, s := range servers {

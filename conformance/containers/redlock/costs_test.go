@@ -73,7 +73,7 @@ func (s *fleetClient) greet(t *testing.T) {
 	for _, heal := range heals {
 		heal()
 	}
-	calls.Wait()
+	await.All(t, &calls)
 }
 
 func roundTrips(t *testing.T, f fleet) {

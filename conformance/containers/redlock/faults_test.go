@@ -314,7 +314,7 @@ func contenders(t *testing.T, f fleet) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	t.Logf("%d hand-offs among %d contenders in %s", count, goroutines, time.Since(start))
 	if count != goroutines*rounds {
 		t.Errorf("counted to %d", count)
@@ -353,7 +353,7 @@ func lostReplies(t *testing.T, f fleet) {
 	b.release(t, known)
 	r := steps.Request("lost-minority")
 	for _, l := range a.lose(0, 1) {
-		defer func() { <-l }()
+		defer func() { await.From(t, l) }()
 	}
 	a.get(t, r)
 	f.everywhere(t, r.Name)
@@ -365,7 +365,7 @@ func lostReplies(t *testing.T, f fleet) {
 	_, err := a.Acquire(t.Context(), r)
 	unknown(t, err, 2)
 	for _, l := range lost {
-		<-l
+		await.From(t, l)
 	}
 	f.clear(t, r.Name)
 	a.refused(t, r, driver.ErrLost) // what ended uncertain never comes to life
@@ -377,7 +377,7 @@ func lostReplies(t *testing.T, f fleet) {
 	err = a.Release(t.Context(), r)
 	unknown(t, err, 2)
 	for _, l := range lost {
-		<-l
+		await.From(t, l)
 	}
 	next := steps.Request(r.Name)
 	b.get(t, next)
@@ -394,7 +394,7 @@ func lostReplies(t *testing.T, f fleet) {
 	lost = a.lose(0, 1, 2)
 	unknown(t, a.Renew(t.Context(), []driver.Request{r})[0].Err, 2)
 	for _, l := range lost {
-		<-l
+		await.From(t, l)
 	}
 	if p := a.Renew(t.Context(), []driver.Request{r})[0]; p.Err != nil {
 		t.Errorf("Renew: %v", p.Err)
@@ -429,7 +429,7 @@ func lostReleaseRenewed(t *testing.T, f fleet) {
 	lost := a.lose(0, 1, 2)
 	unknown(t, a.Release(t.Context(), r), 2)
 	for _, l := range lost {
-		<-l
+		await.From(t, l)
 	}
 	a.release(t, r)
 	f.clear(t, r.Name)
@@ -592,7 +592,7 @@ func lossInTime(t *testing.T, f fleet) {
 	var l *dlock.Lease
 	await.That(t, "the masters grant it", func() (granted bool) {
 		var err error
-		l, err = c.Mutex("loss").Lock(t.Context())
+		l, err = c.Mutex("loss").Lock(await.Context(t))
 		return err == nil
 	})
 	ctx := l.Context(t.Context())
@@ -616,7 +616,7 @@ func lossInTime(t *testing.T, f fleet) {
 		t.Errorf("TryLock without a majority: %v", err)
 	}
 	wake()
-	next, err := other.Mutex("loss").Lock(t.Context())
+	next, err := other.Mutex("loss").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

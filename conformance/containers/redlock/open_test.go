@@ -16,7 +16,7 @@ func openURL(t *testing.T, f fleet) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Mutex("a name").Lock(t.Context())
+	l, err := c.Mutex("a name").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func leastRights(t *testing.T, f fleet) {
 	}
 
 	// A password that changes costs the new connections, and no lease.
-	l, err := m.Lock(t.Context())
+	l, err := m.Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,6 +78,8 @@ func (p Program) Start(t T, args ...string) *Child {
 	c.cmd.Dir = dir
 	c.cmd.Env = append(os.Environ(), childEnv+"="+p.name)
 	c.cmd.Stderr = &c.errs
+	// a process that it started may keep that open
+	c.cmd.WaitDelay = time.Second
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// not StdoutPipe: what the child wrote last can be read after its end
 	out, write, err := os.Pipe()

@@ -21,7 +21,7 @@ func Command(t *testing.T, rawURL string) {
 	t.Helper()
 	bin := BuildCommand(t)
 	dlock := func(args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), bin, args...)
+		cmd := bounded(t, 3*time.Minute, bin, args...)
 		cmd.Env = append(os.Environ(), "DLOCK_URL="+rawURL, "DLOCK="+bin)
 		// of a command that a failed test leaves: it has the pipes
 		cmd.WaitDelay = 10 * time.Second
@@ -66,16 +66,9 @@ func Command(t *testing.T, rawURL string) {
 	want(0, "ended", "break", "--yes", "--force", "shop/once")
 
 	h := dlock("run", "--ttl", "3s", "--grace", "100ms", "shop/a", "--", "sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.1; done`)
-	out, err := h.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var errOut bytes.Buffer
 	h.Stderr = &errOut
-	if err := h.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(out)
+	lines := bufio.NewReader(begin(t, h, false))
 	if line, err := lines.ReadString('\n'); line != "up\n" {
 		t.Fatalf("%q, %v, %s", line, err, errOut.String())
 	}
@@ -96,7 +89,7 @@ func Command(t *testing.T, rawURL string) {
 	}
 	want(0, `"waiters": []`, "inspect", "--json", "shop/a")
 	want(0, "ended", "break", "--yes", "--force", "shop/a")
-	io.Copy(io.Discard, lines)
+	over(t, lines)
 	h.Wait()
 	if got := h.ProcessState.ExitCode(); got != 123 || !strings.Contains(errOut.String(), "lost") {
 		t.Errorf("after its hold was broken: exit status %d, %s", got, errOut.String())
@@ -104,19 +97,61 @@ func Command(t *testing.T, rawURL string) {
 
 	// killed with its command; another one gets in when its TTL is over
 	h = dlock("run", "--ttl", "2s", "shop/a", "--", "sh", "-c", "echo up; exec sleep 1000")
-	if out, err = h.StdoutPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines = bufio.NewReader(out)
+	lines = bufio.NewReader(begin(t, h, false))
 	if line, err := lines.ReadString('\n'); line != "up\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
 	h.Process.Kill()
-	io.Copy(io.Discard, lines)
+	over(t, lines)
 	h.Wait()
 	want(0, "in\n", "run", "--wait", "1m", "shop/a", "--", "echo", "in")
 	want(0, "no name is held or waited for", "ls")
+}
+
+// bounded is a command that works for no longer than that. One that waits for ever says where it
+// stands when it is ended.
+func bounded(t *testing.T, d time.Duration, bin string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(await.Bounded(t, d), bin, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGABRT) }
+	return cmd
+}
+
+// begin starts a command, and returns what it and all that it starts writes to its standard output,
+// and to its standard error too if both is set. Something may have that open for ever: then its end
+// is an error.
+func begin(t *testing.T, cmd *exec.Cmd, both bool) io.Reader {
+	t.Helper()
+	out, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cmd.Stdout = write; both {
+		cmd.Stderr = write
+	}
+	err = cmd.Start()
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { out.Close() })
+	out.SetReadDeadline(time.Now().Add(10 * time.Minute))
+	return out
+}
+
+// over waits until a command and all that it started has ended, for which it has a minute.
+func over(t *testing.T, out io.Reader) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, out)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the output of a command that was ended: %v", err)
+		}
+	case <-time.After(await.Patience):
+		t.Fatalf("something that a command started still has its output, which was ended a minute ago")
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // BuildCommand returns the path of the command of this checkout: DLOCK_TEST_COMMAND, or one that it
@@ -31,15 +32,8 @@ func FlashSale(t *testing.T, url string, disturb func()) {
 	bin := BuildCommand(t)
 	// Sales that take long, so that it is not over before the disturbance is; few buyers beyond
 	// those who buy, and a limit that a busy machine does not reach.
-	cmd := exec.CommandContext(t.Context(), bin, "demo", "--url", url, "--think", "20ms", "--buyers", "100", "--timeout", "5m")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd := bounded(t, 8*time.Minute, bin, "demo", "--url", url, "--think", "20ms", "--buyers", "100", "--timeout", "5m")
+	out := begin(t, cmd, true)
 	var page strings.Builder
 	locked, disturbed := false, false
 	for lines := bufio.NewScanner(out); lines.Scan(); {

@@ -79,7 +79,7 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	if err := held.Unlock(ctx); err != nil {
 		return fmt.Errorf("unlock: %w", err)
 	}
-	r := <-waited
+	r := await.From(t, waited)
 	if r.err != nil {
 		return fmt.Errorf("wait: %w", r.err)
 	}

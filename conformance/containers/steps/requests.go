@@ -179,9 +179,9 @@ func HoldMany(t testing.TB, c *dlock.Client, n int) []*dlock.Lease {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
 				m := c.Mutex(fmt.Sprint("holding/", i))
-				l, err := m.Lock(t.Context())
+				l, err := m.Lock(await.Context(t))
 				for tries := 0; err != nil && tries < 3; tries++ {
-					l, err = m.Lock(t.Context())
+					l, err = m.Lock(await.Context(t))
 				}
 				if err != nil {
 					t.Errorf("Lock: %v", err)
@@ -191,7 +191,7 @@ func HoldMany(t testing.TB, c *dlock.Client, n int) []*dlock.Lease {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if t.Failed() {
 		t.FailNow()
 	}

@@ -55,7 +55,7 @@ func turnsOf(t testing.TB, failed func(string, ...any), prefix string, n int, pr
 			}
 		})
 	}
-	end := sync.OnceFunc(func() { cancel(); wg.Wait() })
+	end := func() { cancel(); await.All(t, &wg) }
 	stop = func() {
 		t.Helper()
 		end()
@@ -111,7 +111,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 		defer mu.Unlock()
 		failures = append(failures, fmt.Sprintf(format, args...))
 	}
-	l, err := c.Mutex(prefix + "/held").Lock(t.Context())
+	l, err := c.Mutex(prefix + "/held").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	Further(t, done, 20)
 	var wg sync.WaitGroup
 	wg.Go(func() { // waits through it all
-		next, err := other.Mutex(prefix + "/held").Lock(t.Context())
+		next, err := other.Mutex(prefix + "/held").Lock(await.Context(t))
 		if err != nil {
 			failed("Lock of one who waited: %v", err)
 			return
@@ -133,7 +133,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	killed := time.Now()
 	s.Kill(t)
 	wg.Go(func() { // begins while nobody listens
-		late, err := c.Mutex(prefix + "/late").Lock(t.Context())
+		late, err := c.Mutex(prefix + "/late").Lock(await.Context(t))
 		if err != nil {
 			failed("Lock of one who came while the server was down: %v", err)
 			return
@@ -152,7 +152,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	stop()
 	return down, failures
 }

@@ -55,7 +55,7 @@ func StartWorkers(t *testing.T, url string, free bool) *Workers {
 	}
 	t.Cleanup(func() {
 		stop()
-		w.wg.Wait()
+		await.All(t, &w.wg)
 		if n := w.Wrong.Load(); n > 0 && !free {
 			t.Errorf("%d times two held one name", n)
 		}

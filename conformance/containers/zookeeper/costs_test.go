@@ -164,7 +164,7 @@ func zkHandsOver(t *testing.T, s *service.Server, waiters int) {
 	}
 	for range queue {
 		mustUnlock(t, held)
-		a := <-granted
+		a := await.From(t, granted)
 		held = a.Got("Lock", time.Now(), time.Minute)
 	}
 	n := c.p.Counts().RoundTrips - calls
@@ -191,7 +191,7 @@ func zkManyAtOnce(t *testing.T, s *service.Server) {
 		for i := range goroutines {
 			wg.Go(func() { f(i) })
 		}
-		wg.Wait()
+		await.All(t, &wg)
 		packets = counter(t, s, "zk_packets_received") - before
 		t.Logf("%s: %d goroutines sent %d packets", what, goroutines, packets)
 		return packets

@@ -82,7 +82,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 	start := time.Now()
 	const handOffs = 20
 	for range handOffs {
-		mustUnlock(t, <-in)
+		mustUnlock(t, await.From(t, in))
 	}
 	t.Logf("%d hand-offs after that took %s", handOffs, time.Since(start))
 	await.That(t, "everybody waits for an event again", func() bool { return watchesOf(t, s) >= waiters-handOffs-2 })
@@ -93,7 +93,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 		t.Errorf("one cut made %d connections", n)
 	}
 	cancel()
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // watchesAtATime cuts the connections of the proxy, and returns how many watches its client, for
@@ -140,7 +140,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 		}
 		listed := listings(sent)
 		cancel()
-		wg.Wait()
+		await.All(t, &wg)
 		mustUnlock(t, l)
 		t.Logf("%d waiters: %d round trips in windows of %s, %d listings", waiters, costs, idle, listed)
 		if listed > 10 { // all list once more, after those who came last, and share that
@@ -152,7 +152,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { one = spent(1) })
 	wg.Go(func() { many = spent(400) })
-	wg.Wait()
+	await.All(t, &wg)
 	if t.Failed() {
 		return // somebody has not measured
 	}

@@ -197,7 +197,7 @@ func (d *deaths) die() (longest, stalled time.Duration) {
 			took[i] = time.Since(died)
 		})
 	}
-	wg.Wait()
+	await.All(d.t, &wg)
 	for _, h := range d.holders {
 		h.successor.Got("Lock", time.Now(), time.Minute)
 	}

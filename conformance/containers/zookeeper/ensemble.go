@@ -57,7 +57,7 @@ func startEnsemble(t service.T, lines string, options ...string) *Ensemble {
 		k.Ask = func(ctx context.Context, url string) (string, error) { return askZooKeeper(ctx, url, true) }
 		wg.Go(func() { e.Nodes[i] = service.StartOwn(t, k) })
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	if slices.Contains(e.Nodes, nil) {
 		t.Fatalf("the ensemble did not start")
 	}

@@ -40,7 +40,7 @@ func TestZooKeeperBreakMany(t *testing.T) {
 				}
 			})
 		}
-		if wg.Wait(); t.Failed() {
+		if await.All(t, &wg); t.Failed() {
 			return
 		}
 		start := time.Now()

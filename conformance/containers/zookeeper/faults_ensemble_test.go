@@ -80,7 +80,7 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	mustUnlock(t, held)
 	mustUnlock(t, waiter.Got("Lock", time.Now(), 20*time.Second))
 	l := next.Got("Lock of what was left held", time.Now(), 20*time.Second)
-	if early := asked.Add(kept).Sub(<-in); early > 0 || l.Token() <= left.Token() {
+	if early := asked.Add(kept).Sub(await.From(t, in)); early > 0 || l.Token() <= left.Token() {
 		t.Errorf("in %s before the time was over, with token %d after %d", early, l.Token(), left.Token())
 	}
 	mustUnlock(t, l)
@@ -102,7 +102,7 @@ func zkMinority(t *testing.T, e *Ensemble, choose func(service.T) *service.Serve
 		heal := e.CutOff(cut)
 		defer heal()
 		next := steps.Try(t, other.Mutex(name))
-		<-next.Done
+		await.From(t, next.Done)
 		if next.Err != nil {
 			t.Fatalf("Lock at the majority: %v", next.Err)
 		}

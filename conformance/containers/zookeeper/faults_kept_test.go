@@ -251,7 +251,7 @@ func zkGiveUpKeep(t *testing.T, z zkTree, b driver.Backend, p *netfault.Proxy, r
 		break
 	}
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	if err := await.From(t, done); !errors.Is(err, context.Canceled) {
 		t.Errorf("Acquire that is given up: %v", err)
 	}
 	return back
@@ -283,7 +283,7 @@ func zkKeptClosed(t *testing.T, s *service.Server) {
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close() }()
 	back()
-	if err := <-closed; err != nil {
+	if err := await.From(t, closed); err != nil {
 		t.Errorf("Close: %v", err)
 	}
 	z.await(name, 0)
@@ -311,7 +311,7 @@ func zkKeptBroken(t *testing.T, s *service.Server) {
 		}
 	}
 	back()
-	if err := <-renewed; !errors.Is(err, driver.ErrLost) {
+	if err := await.From(t, renewed); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew of what was broken: %v", err)
 	}
 	if err := b.Release(await.Bounded(t, 30*time.Second), r); err != nil && !errors.Is(err, driver.ErrLost) {
@@ -388,7 +388,7 @@ func zkKeptBeside(t *testing.T, s *service.Server) {
 		go func() { renewed <- b.Renew(t.Context(), []driver.Request{r})[0].Err }()
 		<-time.After(time.Duration(i%10) * 300 * time.Microsecond)
 		steps.Released(t, b, r)
-		if err := <-renewed; errors.Is(err, driver.ErrLost) {
+		if err := await.From(t, renewed); errors.Is(err, driver.ErrLost) {
 			lost++
 		} else if err != nil {
 			t.Errorf("Renew beside the release: %v", err)
@@ -422,7 +422,7 @@ func zkKeptReleased(t *testing.T, s *service.Server) {
 		if err := b.Release(await.Bounded(t, 30*time.Second), released); err != nil && !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Release beside the keep: %v", err)
 		}
-		if err := <-done; err == nil {
+		if err := await.From(t, done); err == nil {
 			granted++
 		} else if !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Acquire beside the release: %v", err)

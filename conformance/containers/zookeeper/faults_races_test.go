@@ -49,11 +49,11 @@ func TestZooKeeperLateJoins(t *testing.T) {
 		}
 		<-time.After(time.Duration(i) * 50 * time.Microsecond)
 		mustUnlock(t, l)
-		wg.Wait()
+		await.All(t, &wg)
 	}
 	t.Logf("%d of %d joins came too late", lost, rounds*abreast)
 
-	over, err := a.Mutex("fixed", dlock.FixedLease(time.Second)).Lock(t.Context())
+	over, err := a.Mutex("fixed", dlock.FixedLease(time.Second)).Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestZooKeeperCloseRaces(t *testing.T) {
 				}
 				<-time.After(trip + trip*time.Duration(i)/5)
 				b.Close() // and that of the connection, if it is the user's
-				wg.Wait()
+				await.All(t, &wg)
 			}
 		}
 	})
@@ -134,7 +134,7 @@ func TestZooKeeperCloseRaces(t *testing.T) {
 				p.Cut()
 			}
 			cancel()
-			wg.Wait()
+			await.All(t, &wg)
 			c.Close()
 		}
 	})

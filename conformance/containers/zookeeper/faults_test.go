@@ -207,7 +207,7 @@ func zkOutlived(t *testing.T, s *service.Server) {
 		}
 		z.await(name, 1)
 		side.Backend.Close()
-		if err := <-ended; !errors.Is(err, driver.ErrClosed) {
+		if err := await.From(t, ended); !errors.Is(err, driver.ErrClosed) {
 			t.Errorf("Acquire of a client that was closed: %v", err)
 		}
 		heal()
@@ -390,7 +390,7 @@ func zkCutClient(t *testing.T, s *service.Server) {
 	heal := cut.p.Isolate()
 	defer heal()
 	next := steps.Try(t, other.Mutex("cut"))
-	<-next.Done
+	await.From(t, next.Done)
 	if next.Err != nil || l.Err() == nil || next.Lease.Token() <= l.Token() {
 		t.Fatalf("another client holds it: %v, %+v; and the one that is cut off has %v", next.Err, next.Lease, l.Err())
 	}
@@ -746,9 +746,9 @@ func zkNoParents(t *testing.T, s *service.Server) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	close(stop)
-	<-stopped
+	await.From(t, stopped)
 	if !enough() || turns.Load() != begun.Load() || turns.Load() < clients*rounds/2 {
 		t.Errorf("removed in between: %v; %d turns of %d", removed, turns.Load(), begun.Load())
 	}
@@ -765,7 +765,7 @@ func zkNothingLeft(t *testing.T, s *service.Server) {
 			a := steps.Try(t, other.Mutex(name))
 			if i%10 == 0 {
 				a.Cancel()
-				<-a.Done
+				await.From(t, a.Done)
 				mustUnlock(t, l)
 				continue
 			}
@@ -817,7 +817,7 @@ func TestZooKeeperWatches(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 	z.await("long", 1)
 	await.That(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 	after := watchesOf(t, s)

@@ -106,7 +106,7 @@ func TestZooKeeperLocalSessions(t *testing.T) {
 			says(t, "Open", err, want, "localSessionsUpgradingEnabled")
 		})
 	}
-	wg.Wait()
+	await.All(t, &wg)
 }
 
 // TestZooKeeperClosedConnection: a Lock on a connection that its owner closed before the client

@@ -62,31 +62,22 @@ type crowd struct {
 func (c *crowd) gather(t *testing.T, z zkTree, holder *zkClient, all []string) {
 	t.Helper()
 	before := c.owned(t, z)
-	var wg sync.WaitGroup
-	next := make(chan string)
-	for range 32 {
-		wg.Go(func() {
-			for name := range next {
-				l := steps.MustLock(t, c.Mutex(name))
-				if name[len(name)-1] == '0' {
-					if _, err := c.RWMutex(name).Read().Lock(l.Context(t.Context())); err != nil {
-						t.Errorf("a join: %v", err)
-					}
-				}
-			}
-		})
-	}
 	want := len(all) + (len(all)+9)/10
-	for i, name := range all {
-		if i%10 == 1 {
+	await.Each(t, 32, all, func(name string) {
+		switch name[len(name)-1] {
+		case '1':
 			steps.MustLock(t, holder.Mutex(name))
-			c.wg.Go(func() { c.Mutex(name).Lock(t.Context()) })
-			continue
+			c.wg.Go(func() { c.Mutex(name).Lock(await.Context(t)) })
+			return
+		case '0':
+			l := steps.MustLock(t, c.Mutex(name))
+			if _, err := c.RWMutex(name).Read().Lock(l.Context(await.Bounded(t, time.Minute))); err != nil {
+				t.Errorf("a join: %v", err)
+			}
+		default:
+			steps.MustLock(t, c.Mutex(name))
 		}
-		next <- name
-	}
-	close(next)
-	wg.Wait()
+	})
 	await.That(t, "all requests stand", func() bool { return c.owned(t, z).nodes-before.nodes >= want })
 }
 
@@ -235,7 +226,7 @@ func zkClientEnds(t *testing.T, url string, s *service.Server, restart func()) {
 	}
 	for _, c := range gone {
 		c.Close()
-		c.wg.Wait()
+		await.All(t, &c.wg)
 	}
 }
 
@@ -302,20 +293,7 @@ func (z zkTree) requests(dirs []string, n int) {
 
 // readAll lists directories, many at a time.
 func (z zkTree) readAll(dirs []string) {
-	var wg sync.WaitGroup
-	next := make(chan string)
-	for range 64 {
-		wg.Go(func() {
-			for dir := range next {
-				z.children("/dlock/locks/" + dir)
-			}
-		})
-	}
-	for _, dir := range dirs {
-		next <- dir
-	}
-	close(next)
-	wg.Wait()
+	await.Each(z.t, 64, dirs, func(dir string) { z.children("/dlock/locks/" + dir) })
 }
 
 // TestZooKeeperManyNames: what a client asks for in one piece has a bound that is far off, and the
