@@ -109,8 +109,8 @@ func All(t T, wg *sync.WaitGroup) {
 }
 
 // Each gives all values to n goroutines of the test, which call do for them, and waits until they
-// have ended. One that a Fatalf of do ends is missed by nobody: the others go on, and if none is
-// left what remains is not done.
+// have ended. If a Fatalf of do ends one of them the others go on; if it ends all of them, what
+// remains is not done.
 func Each[V any](t T, n int, values []V, do func(V)) {
 	t.Helper()
 	var next atomic.Int64

@@ -64,8 +64,8 @@ func CertificatesAreReplaced(t *testing.T, known *service.Authority, open func(u
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
 		l, err := c.Mutex("certificates/tried").TryLock(ctx)
-		if err == nil { // what is not given back in time is given back in the background
-			_ = l.Unlock(ctx)
+		if err == nil {
+			err = l.Unlock(t.Context()) // which has a bound of its own
 		}
 		return err
 	}
