@@ -314,7 +314,7 @@ func keptJoinedAgain(t *testing.T, f fleet) {
 	one, two := keptOf(r, time.Minute), keptOf(r, time.Hour)
 	a.get(t, one)
 	a.get(t, two)
-	f.everyKept(t, r.Name, 5)
+	f.everyKept(t, one, two)
 	a.release(t, r)
 	await.That(t, "the longer one holds everywhere", func() bool { return f.holds(t, two) == 5 })
 	b.get(t, one)
@@ -326,10 +326,18 @@ func keptJoinedAgain(t *testing.T, f fleet) {
 	f.clear(t, r.Name)
 }
 
-// everyKept waits until so many masters have what joined the hold.
-func (f fleet) everyKept(t *testing.T, name string, n int) {
+// everyKept waits until all masters have what joined the hold. A call returns when a majority has
+// it, and the release of the hold may overtake it to the others.
+func (f fleet) everyKept(t *testing.T, joined ...driver.Request) {
 	t.Helper()
-	await.That(t, "it joined the hold", func() bool { return f.keep(t, name) == n })
+	for _, m := range f {
+		for _, r := range joined {
+			await.That(t, "it joined the hold", func() bool {
+				text := servers.CLIOf(t, m).Get(context.Background(), "dlock:{"+r.Name+"}:redlock:kept").Val()
+				return strings.Contains(text, " "+r.ID.String()+" ")
+			})
+		}
+	}
 }
 
 // holds returns on how many masters the request is the holder.
@@ -354,7 +362,7 @@ func keptDisagreed(t *testing.T, f fleet) {
 		f.everywhere(t, r.Name)
 		k := keptOf(r, 30*time.Second)
 		a.get(t, k)
-		f.everyKept(t, r.Name, 5)
+		f.everyKept(t, k)
 		for _, p := range a.proxies[2:] {
 			p.Isolate()
 		}
@@ -382,7 +390,7 @@ func keptFull(t *testing.T, f fleet) {
 	f.everywhere(t, r.Name)
 	k := keptOf(r, time.Hour)
 	a.get(t, k)
-	f.everyKept(t, r.Name, 5)
+	f.everyKept(t, k)
 	memory := func(limit int) {
 		for _, m := range f {
 			servers.CLIOf(t, m).Must("CONFIG", "SET", "maxmemory", limit)
