@@ -63,8 +63,8 @@ func fillSlots(t *testing.T, b *Backend, requests int, names ...string) {
 // take, and it ends in time however many names are in use.
 func TestListOfManyNames(t *testing.T) {
 	n := 60_000
-	if race.Enabled { // the detector makes each of them four times as slow
-		n /= 4
+	if race.Enabled { // the detector makes each of them four times as slow, and much runs beside it
+		n /= 12
 	}
 	dir := t.TempDir()
 	a, b := openTest(t, dir), openTest(t, dir)
@@ -100,8 +100,8 @@ func TestListOfManyNames(t *testing.T) {
 // and inspection copies that, in time.
 func TestBytesOfALongQueue(t *testing.T) {
 	waiters := 5000
-	if race.Enabled { // the detector makes each of them four times as slow
-		waiters /= 4
+	if race.Enabled { // as above
+		waiters /= 12
 	}
 	for what, c := range map[string]struct {
 		name string
