@@ -42,7 +42,8 @@ type Backend struct {
 	polling  bool      // poll runs
 	idle     idle      // what waits find nothing by
 	ticked   time.Time // when poll last asked although that was enough
-	kept     time.Time // when poll last kept alive what waits; poll's own
+	keeping  bool      // keep runs
+	kept     time.Time // when it last began
 	swept    time.Time // when the last sweep began
 	bells    bells
 	lost     func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called

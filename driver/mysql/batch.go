@@ -122,7 +122,7 @@ func (b *Backend) takeAll(cs []*call) {
 	if len(cs) < 2 {
 		return
 	}
-	rows, err := b.pool.call(context.Background(), callTimeout, b.namesOf(held, cs))
+	rows, err := b.pool.call(context.Background(), callTimeout, b.namesOf(held, cs), false)
 	if err != nil {
 		return // each is sent again
 	}
@@ -269,7 +269,7 @@ func (b *Backend) together(all []*call, stmt func([]*call) string) (answer, []*c
 		return answer{}, nil
 	}
 	slices.SortFunc(cs, func(x, y *call) int { return strings.Compare(x.r.Name, y.r.Name) })
-	a, err := p.call(context.Background(), callTimeout, stmt(cs))
+	a, err := p.call(context.Background(), callTimeout, stmt(cs), len(cs) > 1)
 	if err == nil {
 		return a, cs
 	}

@@ -242,7 +242,7 @@ func (b *Backend) listener() {
 			return // until a look finds a request ahead
 		}
 		stmt := "SELECT GET_LOCK(" + bellOf(id) + ", " + strconv.Itoa(listenTime) + "), RELEASE_LOCK(" + bellOf(id) + ")"
-		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
+		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt, false)
 		b.mu.Lock()
 		b.bells.target = driver.ID{}
 		b.sooner.Set() // polls are due by other times

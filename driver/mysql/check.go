@@ -47,7 +47,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 // variables are those of the server that matter here, in capital letters.
 func (p *pool) variables(ctx context.Context) (map[string]string, error) {
 	a, err := p.ask(ctx, callTimeout, "SHOW VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', "+
-		"'innodb_flush_log_at_trx_commit', 'sync_binlog', 'wsrep_on', 'transaction_isolation', 'tx_isolation')")
+		"'innodb_flush_log_at_trx_commit', 'sync_binlog', 'wsrep_on', 'transaction_isolation', 'tx_isolation')", false)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (p *pool) rights(ctx context.Context) (driver.Finding, error) {
 // functions tries what not every server that speaks MySQL's protocol has.
 func (p *pool) functions(ctx context.Context) driver.Finding {
 	f := driver.Finding{About: "functions", Found: "named locks, and time in microseconds"}
-	a, err := p.ask(ctx, callTimeout, "SELECT GET_LOCK('dlock.check', 0), RELEASE_LOCK('dlock.check'), MICROSECOND(UTC_TIMESTAMP(6)) + MICROSECOND(SYSDATE(6)) LIMIT 1")
+	a, err := p.ask(ctx, callTimeout, "SELECT GET_LOCK('dlock.check', 0), RELEASE_LOCK('dlock.check'), MICROSECOND(UTC_TIMESTAMP(6)) + MICROSECOND(SYSDATE(6)) LIMIT 1", false)
 	row, err2 := a.single(3)
 	switch {
 	case err != nil || err2 != nil || row[0] == "" || row[1] != "1":

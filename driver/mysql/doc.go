@@ -77,7 +77,7 @@
 //	look    what became of a request, and which request is ahead of it
 //	poll    the same for the first request that a client has waiting, under many names at once
 //	renew   begin the TTLs of holders again that have not expired and are not broken
-//	keep    do that for all that a client has waiting
+//	keep    do that for what a client has waiting
 //
 // An exclusive request, and a shared one:
 //
@@ -147,10 +147,10 @@
 // not ring when it should have, the client listens to none for 10 ms, doubled each time, 10 s at
 // most. It has 500 bells at most, and listens to one.
 //
-// A poll comes after a twentieth of the time since the queue last moved, at least a sixth of a turn
-// (up to 20 ms), 1 ms to 100 ms; while a bell is listened to each 100 ms. A release by the client
-// itself makes one due at once. When a holder is to expire, and each second if others is 2, the
-// first request looks.
+// A poll comes after an eighth of the time since the queue last moved, at least a sixth of a turn
+// (up to 20 ms), 1 ms to 100 ms; while a bell is listened to each 100 ms, and so after forty that
+// found nothing new. A release by the client itself makes one due at once. When a holder is to
+// expire, and each second if others is 2, the first request looks.
 //
 // # Sessions and pools
 //
@@ -158,13 +158,14 @@
 // hexadecimal digits in the text: they mean the same in any mode and character set. Sessions of the
 // client's own pool are READ COMMITTED and wait 2 s for a row. Each of a caller's pool is asked
 // once how it is set; what would do harm (session.go) is set before each statement and set back
-// after it. A client has at most 30 statements under way beside polls and bells, and leaves two
-// connections of its pool, or four if it has bells. Releases, renewals and requests that stand come
-// first.
+// after it, and so is a longer wait before a statement that locks rows of several names. A client
+// has at most 30 statements under way beside polls and bells, and leaves two connections of its
+// pool, or four if it has bells. Releases, renewals and requests that stand come first.
 //
 // # What is sent in one piece
 //
 // take, give, arrive and look go 64 at a time while another one of their kind is under way; what
-// was not done so is done alone. Renewals go 5000 at a time, polls for 50 names; reads are of 500
-// rows or 5000 names, deletes of 500 rows. Lists fit max_allowed_packet, which has to be 16 kB.
+// was not done so is done alone. Renewals go 5000 at a time; if another transaction has locked a
+// row of them, the others go without it. Polls are for 200 names, reads of 500 rows or 5000 names,
+// deletes of 500 rows. Lists fit max_allowed_packet, which has to be 16 kB.
 package mysql

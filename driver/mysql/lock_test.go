@@ -389,7 +389,7 @@ func TestLetInBeforeARelease(t *testing.T) {
 			_, head, _ := strings.Cut(stmt, "l.head = ")
 			got, _, _ = strings.Cut(head, ",")
 		}
-		if got != c.want || len(swaps) > 1 || server.count("UPDATE")+server.count("DELETE")+server.count("INSERT") > len(swaps) {
+		if got != c.want || len(swaps) > 1 || server.count("UPDATE")+server.count("DELETE")+server.count("INSERT")-server.count(" LIMIT 0") > len(swaps) {
 			t.Errorf("%s: the head becomes %q; want %q\n%q", what, got, c.want, server.said("dlock_")[1:])
 		}
 	}

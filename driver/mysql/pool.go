@@ -25,9 +25,13 @@ type pool struct {
 	checked  atomic.Bool  // the tables were seen to be this driver's
 	packet   atomic.Int64 // the server's max_allowed_packet; 0: not known yet
 	asking   atomic.Int32 // statements that have a connection, or want one
+	careful  atomic.Int64 // until when statements are not to wait long for rows (ns)
 	// why the server did not answer the last statement; nil: it did
 	failure atomic.Pointer[error]
 }
+
+// carefulTime is for how long no statement waits long for a row, after one was not answered.
+const carefulTime = time.Minute
 
 // answer is what the server says to a statement.
 type answer struct {
@@ -45,9 +49,10 @@ func (a answer) single(columns int) ([]string, error) {
 	return a.rows[0], nil
 }
 
-// ask sends a statement and returns the server's answer, if it comes within limit. While ctx lives
-// no error matches a context's. A connection whose statement failed never goes back to the pool.
-func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string) (a answer, err error) {
+// ask sends a statement and returns the server's answer, if it comes within limit. many says that
+// it locks rows of several locks. While ctx lives no error matches a context's. A connection whose
+// statement failed never goes back to the pool.
+func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string, many bool) (a answer, err error) {
 	p.asking.Add(1)
 	defer p.asking.Add(-1)
 	within, cancel := context.WithTimeout(ctx, limit)
@@ -70,6 +75,9 @@ func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string) (a ans
 	if !p.owned { // its DSN sets them
 		s, err = p.sessions.of(within, conn)
 	}
+	if many || time.Now().UnixNano() < p.careful.Load() {
+		s = s.short()
+	}
 	if err == nil {
 		err = s.enter(within, conn)
 	}
@@ -87,6 +95,9 @@ func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string) (a ans
 	discard(conn)
 	if errors.Is(err, sqldriver.ErrBadConn) {
 		return a, &kit.NotSent{Err: err}
+	}
+	if within.Err() != nil {
+		p.careful.Store(time.Now().Add(carefulTime).UnixNano())
 	}
 	return a, plain(ctx, err, limit)
 }

@@ -31,46 +31,99 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 			beside = append(beside, i)
 		}
 	}
-	b.renew(ctx, rs, res, locks, b.renewLocks)
-	b.renew(ctx, rs, res, beside, b.renewBeside)
+	b.inPieces(ctx, rs, res, locks, b.renewLocks)
+	b.inPieces(ctx, rs, res, beside, b.renewBeside)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, done := range res {
+		if m, is := b.requests.Find(rs[i].ID); is && done.Err == nil {
+			m.Until = done.SentAt.Add(done.TTL)
+		}
+	}
 	return res
 }
 
-// renew renews the requests at these places in pieces.
-func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.Renewal, places []int, piece func(*task, []driver.Request) ([]driver.Renewal, error)) {
+// piece renews some requests, in one statement and what that leaves open.
+type piece func(*task, []driver.Request) ([]driver.Renewal, error)
+
+// inPieces renews the requests at these places, as many at once as a packet has room for.
+func (b *Backend) inPieces(ctx context.Context, rs []driver.Request, res []driver.Renewal, places []int, do piece) {
 	most := min(renewMax, b.pool.room()/pairSize)
 	for len(places) > 0 {
 		n := min(len(places), most)
+		t := b.newTask(true)
+		t.many, t.timeout = true, t.timeout+time.Duration(n)*renewTime
 		part := make([]driver.Request, n)
 		for i, at := range places[:n] {
 			part[i] = rs[at]
 		}
-		t := b.newTask(true)
-		t.free = true
-		t.timeout += time.Duration(n) * renewTime
 		var done []driver.Renewal
 		err := driver.ErrClosed
 		if !b.life.Over() {
-			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return whole(t, part, piece) })
+			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return b.split(t, part, do) })
 		}
 		if less := b.pool.room() / pairSize; tooLarge(err) && less < n {
 			most = less
 			continue
 		}
-		b.mu.Lock()
 		for i, at := range places[:n] {
 			if err != nil {
 				res[at].Err = err
-				continue
-			}
-			res[at] = done[i]
-			if m, is := b.requests.Find(rs[at].ID); is && done[i].Err == nil {
-				m.Until = done[i].SentAt.Add(done[i].TTL)
+			} else {
+				res[at] = done[i]
 			}
 		}
-		b.mu.Unlock()
 		places = places[n:]
 	}
+}
+
+// split renews requests, and if another transaction has locked some of them, the others.
+func (b *Backend) split(t *task, rs []driver.Request, do piece) ([]driver.Renewal, error) {
+	t.split = len(rs) > 1
+	res, err := whole(t, rs, do)
+	if t.split = false; len(rs) == 1 || kindOf(err, true) != collided {
+		return res, err
+	}
+	stmt, keys := freeRequests, make([]string, len(rs))
+	exclusive := rs[0].Mode == driver.Exclusive && !rs[0].Join()
+	if exclusive {
+		stmt = fill(freeLocks, ":prefix", b.prefix)
+	}
+	for i, r := range rs {
+		if keys[i] = hexID(r.ID); exclusive {
+			keys[i] = hexOf(r.Name)
+		}
+	}
+	a, err2 := t.send(fill(stmt, ":keys", strings.Join(keys, ", ")))
+	if err2 != nil {
+		return nil, err2
+	}
+	free := map[string]bool{}
+	for _, row := range a.rows {
+		if len(row) == 1 {
+			free["X'"+strings.ToLower(row[0])+"'"] = true
+		}
+	}
+	var places []int
+	var part []driver.Request
+	res = make([]driver.Renewal, len(rs))
+	for i, r := range rs {
+		if res[i].Err = err; free[keys[i]] {
+			places, part = append(places, i), append(part, r)
+		}
+	}
+	if len(part) == 0 {
+		return res, nil
+	}
+	done, err := whole(t, part, do)
+	for i, at := range places {
+		if err == nil {
+			res[at] = done[i]
+		} else {
+			res[at].Err = err
+		}
+	}
+	return res, nil
 }
 
 // errCut is the outcome for a request that lives and has less time than the renewal gives: a KILL
@@ -78,9 +131,9 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request, res []driver.R
 var errCut = errors.New("the server ended the renewal before it was whole; try again")
 
 // whole renews requests, and those that were cut short again.
-func whole(t *task, rs []driver.Request, piece func(*task, []driver.Request) ([]driver.Renewal, error)) (res []driver.Renewal, err error) {
+func whole(t *task, rs []driver.Request, do piece) (res []driver.Renewal, err error) {
 	for range 3 {
-		res, err = piece(t, rs)
+		res, err = do(t, rs)
 		if err != nil || !slices.ContainsFunc(res, func(r driver.Renewal) bool { return r.Err == errCut }) {
 			break
 		}

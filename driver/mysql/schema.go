@@ -49,7 +49,7 @@ func (p *pool) checkSchema(ctx context.Context) error {
 func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
 	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, "+
 		"FIND_IN_SET('select', PRIVILEGES) AND FIND_IN_SET('insert', PRIVILEGES) AND FIND_IN_SET('update', PRIVILEGES) FROM information_schema.COLUMNS "+
-		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000")
+		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000", false)
 	if err != nil {
 		return false, err
 	}
@@ -95,7 +95,7 @@ func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, e
 			"INSERT": "INSERT INTO :table SELECT * FROM :table LIMIT 0",
 			"UPDATE": "UPDATE :table SET name = name LIMIT 0",
 			"DELETE": "DELETE FROM :table LIMIT 0",
-		}[r.name], ":table", r.table))
+		}[r.name], ":table", r.table), false)
 		var e *mysql.MySQLError
 		switch {
 		case err == nil:

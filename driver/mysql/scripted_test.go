@@ -74,7 +74,7 @@ func (s *scripted) say(stmt string) (answer, error) {
 	switch {
 	case s.strict:
 	case strings.HasPrefix(stmt, "SELECT @@"):
-		return reads("READ-COMMITTED", "0", "0", "1700000000.5", "1", "0", "1", "NO_CHAIN", "STRICT_TRANS_TABLES"), nil
+		return reads("READ-COMMITTED", "0", "0", "1700000000.5", "1", "0", "1", "NO_CHAIN", "STRICT_TRANS_TABLES", "2"), nil
 	case strings.Contains(stmt, "information_schema.COLUMNS"):
 		return ownTables(cmp.Or(s.packet, 1<<24)), nil
 	case strings.HasSuffix(stmt, " LIMIT 0"): // it asks for a right

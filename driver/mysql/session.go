@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -20,7 +21,30 @@ type sessions struct {
 // session is how a session is set. The zero value is as the driver wants it: each statement is a
 // transaction of its own, that sees all that was committed. Any other is set for each statement and
 // set back after it.
-type session struct{ set, back string }
+type session struct {
+	set, back string
+	wait      string // innodb_lock_wait_timeout (s), if that is longer than the driver's own
+}
+
+// lockWait is how long (s) a statement waits for a row that another transaction has locked, in
+// sessions of the client's own. In others it waits as the session is set, unless that is for many
+// rows, or something did not answer in time: what a client has left waiting would keep those rows,
+// and its connection, until the end of that time.
+const lockWait = 2
+
+// short is the session with lockWait.
+func (s session) short() session {
+	if s.wait == "" {
+		return s
+	}
+	with := func(what, wait string) string {
+		if what == "" {
+			return "SET SESSION innodb_lock_wait_timeout = " + wait
+		}
+		return what + ", SESSION innodb_lock_wait_timeout = " + wait
+	}
+	return session{set: with(s.set, strconv.Itoa(lockWait)), back: with(s.back, s.wait)}
+}
 
 // maxSessions is how many connections are known at most; then all are asked again.
 const maxSessions = 1000
@@ -76,7 +100,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		for _, w := range wanted {
 			stmt += ", @@" + w.name
 		}
-		stmt += ", @@sql_mode"
+		stmt += ", @@sql_mode, @@innodb_lock_wait_timeout"
 		rows, err := query(ctx, conn, stmt+" LIMIT 1")
 		var e *mysql.MySQLError
 		if errors.As(err, &e) && e.Number == 1193 { // MariaDB renamed it in 11.1
@@ -85,7 +109,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if err != nil {
 			return session{}, err
 		}
-		row, err := answer{rows: rows}.single(5 + len(wanted))
+		row, err := answer{rows: rows}.single(6 + len(wanted))
 		if err != nil {
 			return session{}, err
 		}
@@ -116,10 +140,14 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 				set, back = append(set, "timestamp = DEFAULT"), append(back, "timestamp = "+row[3])
 			}
 		}
-		if len(set) == 0 {
-			return session{}, nil
+		var s session
+		if len(set) > 0 {
+			s.set, s.back = "SET "+strings.Join(set, ", "), "SET "+strings.Join(back, ", ")
 		}
-		return session{"SET " + strings.Join(set, ", "), "SET " + strings.Join(back, ", ")}, nil
+		if wait, err := strconv.ParseInt(row[5+len(wanted)], 10, 64); err != nil || wait > lockWait {
+			s.wait = row[5+len(wanted)]
+		}
+		return s, nil
 	}
 	return session{}, errors.New("the server does not say which isolation a session has")
 }

@@ -9,11 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // usual is what the server says of a session that is as the driver wants it.
-var usual = []string{"READ-COMMITTED", "0", "0", "1700000000.5", "1", "0", "1", "NO_CHAIN", "STRICT_TRANS_TABLES"}
+var usual = []string{"READ-COMMITTED", "0", "0", "1700000000.5", "1", "0", "1", "NO_CHAIN", "STRICT_TRANS_TABLES", "2"}
 
 // setting is a session that says the usual, but for what is given by place.
 func setting(other map[int]string) []string {
@@ -65,6 +66,7 @@ func TestSessions(t *testing.T) {
 		"max_join_size":    {map[int]string{6: "0"}, "SESSION sql_big_selects = 1", "SESSION sql_big_selects = 0"},
 		"CHAIN":            {map[int]string{7: "CHAIN"}, "SESSION completion_type = 'NO_CHAIN'", "SESSION completion_type = 'CHAIN'"},
 		"RELEASE":          {map[int]string{7: "RELEASE"}, "SESSION completion_type = 'NO_CHAIN'", "SESSION completion_type = 'RELEASE'"},
+		"patient for rows": {is: map[int]string{9: "50"}},
 		"all": {
 			map[int]string{0: "READ-UNCOMMITTED", 1: "1", 2: "1", 4: "0", 5: "1", 6: "0", 7: "CHAIN"},
 			"SESSION autocommit = 1, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1, SESSION completion_type = 'NO_CHAIN', " +
@@ -77,12 +79,13 @@ func TestSessions(t *testing.T) {
 			s, p := pooled(t, setting(c.is), "")
 			for range 2 {
 				for _, stmt := range []string{"UPDATE", "SELECT"} {
-					if _, err := p.ask(t.Context(), time.Minute, stmt); err != nil {
+					if _, err := p.ask(t.Context(), time.Minute, stmt, false); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 			got := s.said("")
+			got = slices.DeleteFunc(got, func(stmt string) bool { return stmt == "SELECT @@timestamp LIMIT 1" })
 			if len(got) == 0 || !strings.HasPrefix(got[0], "SELECT @@transaction_isolation, @@transaction_read_only, ") {
 				t.Fatalf("it does not ask first: %q", got)
 			}
@@ -101,6 +104,53 @@ func TestSessions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLongWaitsForRows: a statement for several locks, and any for a while after one that was not
+// answered, does not wait for rows as long as the session would.
+func TestLongWaitsForRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := pooled(t, setting(map[int]string{4: "0", 9: "50"}), "")
+		said := s.answer
+		s.answer = func(stmt string) (answer, error) {
+			if stmt == "UPDATE slow" {
+				time.Sleep(3 * time.Second)
+				return answer{}, context.DeadlineExceeded
+			}
+			return said(stmt)
+		}
+		ask := func(stmt string, many bool) (around string) {
+			before := len(s.said(""))
+			_, _ = p.ask(t.Context(), 2*time.Second, stmt, many)
+			var sets []string
+			for _, said := range s.said("")[before:] {
+				if strings.HasPrefix(said, "SET ") {
+					sets = append(sets, strings.ReplaceAll(said, "SESSION ", ""))
+				}
+			}
+			return strings.Join(sets, "; ")
+		}
+		usual, short := "SET autocommit = 1; SET autocommit = 0",
+			"SET autocommit = 1, innodb_lock_wait_timeout = 2; SET autocommit = 0, innodb_lock_wait_timeout = 50"
+		for _, c := range []struct {
+			stmt string
+			many bool
+			want string
+			then time.Duration
+		}{
+			{"UPDATE", false, usual, 0},
+			{"UPDATE", true, short, 0},
+			{"UPDATE", false, usual, 0},
+			{"UPDATE slow", false, "SET autocommit = 1", 0},
+			{"UPDATE", false, short, carefulTime},
+			{"UPDATE", false, usual, 0},
+		} {
+			if got := ask(c.stmt, c.many); got != c.want {
+				t.Errorf("%s, many: %v: %q; want %q", c.stmt, c.many, got, c.want)
+			}
+			time.Sleep(c.then)
+		}
+	})
 }
 
 // TestEachSessionIsAskedOnce: what one connection says holds for no other.
@@ -150,7 +200,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 	_, p := pooled(t, usual, "")
 	p.db.SetMaxIdleConns(-1)
 	for range 3*maxSessions + 1 {
-		if _, err := p.ask(t.Context(), time.Minute, "UPDATE"); err != nil {
+		if _, err := p.ask(t.Context(), time.Minute, "UPDATE", false); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(p.sessions.known); n > maxSessions {
@@ -163,7 +213,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 func TestOldNamesOfTheIsolation(t *testing.T) {
 	s, p := pooled(t, setting(map[int]string{0: "READ-UNCOMMITTED", 1: "1"}), "transaction_isolation")
 	for range 2 {
-		if _, err := p.ask(t.Context(), time.Minute, "UPDATE"); err != nil {
+		if _, err := p.ask(t.Context(), time.Minute, "UPDATE", false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -187,7 +237,7 @@ func TestSessionsThatSayNothing(t *testing.T) {
 	} {
 		s, p := pooled(t, nil, "")
 		s.answer = said
-		a, err := p.ask(t.Context(), time.Minute, "UPDATE")
+		a, err := p.ask(t.Context(), time.Minute, "UPDATE", false)
 		if err == nil || kindOf(err, true) != later || s.count("UPDATE") > 0 {
 			t.Errorf("%s: %+v, %v; want an error that says that nothing was sent", what, a, err)
 		}
@@ -215,11 +265,11 @@ func TestSessionsThatFail(t *testing.T) {
 			}
 			return said(stmt)
 		}
-		a, err := p.ask(t.Context(), time.Minute, "UPDATE")
+		a, err := p.ask(t.Context(), time.Minute, "UPDATE", false)
 		if (err != nil) != c.fails || c.fails && kindOf(err, true) != c.kind || !c.fails && a.affected != 1 {
 			t.Errorf("after %q failed: %+v, %v", fails, a, err)
 		}
-		_, _ = p.ask(t.Context(), time.Minute, "SELECT")
+		_, _ = p.ask(t.Context(), time.Minute, "SELECT", false)
 		if s.conns != 2 {
 			t.Errorf("after %q failed the connection is used again", fails)
 		}
@@ -231,7 +281,7 @@ func TestSessionsOfThePoolOfTheClient(t *testing.T) {
 	s, p := pooled(t, nil, "")
 	p.owned = true
 	for range 3 {
-		if _, err := p.ask(t.Context(), time.Minute, "UPDATE"); err != nil {
+		if _, err := p.ask(t.Context(), time.Minute, "UPDATE", false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -270,7 +320,7 @@ func TestSessionsThatCannotBeDistinguished(t *testing.T) {
 	defer db.Close()
 	p := &pool{db: db}
 	for i := range 3 {
-		if _, err := p.ask(t.Context(), time.Minute, fmt.Sprint("UPDATE ", i)); err != nil {
+		if _, err := p.ask(t.Context(), time.Minute, fmt.Sprint("UPDATE ", i), false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,6 +15,9 @@ import (
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
 // shorter, never longer.
 
+// late is the time after a wait for a row.
+const late = "UTC_TIMESTAMP(6) + INTERVAL GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND"
+
 // parts stand in several statements.
 var parts = strings.NewReplacer(
 	":now", "UTC_TIMESTAMP(6)",
@@ -33,8 +36,8 @@ var parts = strings.NewReplacer(
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
 	// how long a waiter that was granted has until it is renewed: as long as it would have waited
-	// without a sign of life; 5 s at most, and 1 s at least
-	":window", "LEAST(GREATEST(q.expires_at, UTC_TIMESTAMP(6) + INTERVAL 1 SECOND), UTC_TIMESTAMP(6) + INTERVAL 5 SECOND)",
+	// without a sign of life; 5 s at most, and 1 s at least, from when the server had the row
+	":window", "LEAST(GREATEST(q.expires_at, "+late+" + INTERVAL 1 SECOND), "+late+" + INTERVAL 5 SECOND)",
 	"\n", " ", "\t", "",
 )
 
@@ -187,11 +190,13 @@ var (
 	standing = parts.Replace(`SELECT HEX(q.id), IF(q.kind = 'join' OR q.mode = 'shared' AND q.place <= l.head, 'holds', IF(q.place > l.head, 'waits', 'passed')), q.broken, TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
 		FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id IN (:ids) AND q.kind <> 'tombstone' LIMIT 1000000`)
 
-	// keep renews all that a client has waiting. It takes nothing from what was granted, and renewed,
-	// since it began.
-	keep = parts.Replace(`UPDATE dlock_requests q SET q.expires_at = GREATEST(q.expires_at, :now + INTERVAL IF(q.mode = 'shared', LEAST(q.ttl_us, 10000000), 10000000) MICROSECOND)
-		WHERE q.client = :client AND q.kind = 'request' AND q.expires_at > :now
-		AND q.place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = q.prefix AND l.name = q.name)`)
+	// freeLocks and freeRequests read which of them no other transaction has locked.
+	freeLocks    = `SELECT HEX(name) FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
+	freeRequests = `SELECT HEX(id) FROM dlock_requests WHERE id IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
+
+	// keep renews what waits. It takes nothing from what was granted, and renewed, since it began.
+	keep = parts.Replace(`UPDATE dlock_requests SET expires_at = GREATEST(expires_at, :now + INTERVAL IF(mode = 'shared', LEAST(ttl_us, 10000000), 10000000) MICROSECOND)
+		WHERE id IN (:ids) AND kind = 'request' AND expires_at > :now`)
 	// sweep deletes some of what has expired, under any name.
 	sweep = parts.Replace(`DELETE FROM dlock_requests WHERE expires_at <= :now LIMIT 100`)
 	// endings reads which requests of a client were ended by force.

@@ -24,6 +24,7 @@ var texts = map[string]string{
 	"arrive": arrive, "arriveRow": arriveRow, "raise": raise, "poll": poll, "look": look, "read": read,
 	"admit": admit, "join": join, "swap": swap, "bury": bury, "leaveAlive": leaveAlive, "leave": leave, "entomb": entomb,
 	"renewLocks": renewLocks, "renewRequests": renewRequests, "standing": standing, "keep": keep, "sweep": sweep, "endings": endings,
+	"freeLocks": freeLocks, "freeRequests": freeRequests,
 	"breakLock": breakLock, "breakRequests": breakRequests, "list": list, "page": page, "between": between, "cleanup": cleanup,
 }
 
@@ -90,7 +91,7 @@ func (c *random) answer(stmt string) (a answer, err error) {
 	switch {
 	case is(stmt, poll):
 		for part := range strings.SplitSeq(stmt, " UNION ALL ") {
-			add(nameIn(part), c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()), c.left())
+			add(nameIn(part), c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()), c.left(), c.bit())
 		}
 	case is(stmt, look):
 		for i := range strings.Count(stmt, " UNION ALL ") + 1 {
@@ -108,6 +109,12 @@ func (c *random) answer(stmt string) (a answer, err error) {
 	case is(stmt, standing):
 		for range c.r.IntN(3) {
 			add(c.id(), c.of("holds", "waits", "passed"), c.bit(), c.left())
+		}
+	case is(stmt, freeLocks), is(stmt, freeRequests):
+		for _, m := range quoted.FindAllStringSubmatch(stmt, -1) {
+			if c.r.IntN(3) > 0 {
+				add(m[1])
+			}
 		}
 	case is(stmt, endings):
 		add(c.id())

@@ -29,7 +29,7 @@ func (b *Backend) sweepSoon(after time.Duration) {
 // sweepNow deletes a hundred rows that have expired, and goes on as long as there are so many.
 func (b *Backend) sweepNow() {
 	for range 50 {
-		a, err := b.pool.ask(b.life.Context(), callTimeout, sweep)
+		a, err := b.pool.ask(b.life.Context(), callTimeout, sweep, true)
 		if err != nil || a.affected < 100 {
 			return
 		}
@@ -53,7 +53,7 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 	}
 	do := func(stmt string) (a answer, err error) {
 		for begun := time.Now(); ; {
-			a, err = p.ask(ctx, migrationTime, stmt)
+			a, err = p.ask(ctx, migrationTime, stmt, true)
 			if kindOf(err, true) != collided || time.Since(begun) > patience {
 				return a, explain(err)
 			}

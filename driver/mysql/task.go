@@ -28,7 +28,8 @@ var errLeft = errors.New("given up")
 type task struct {
 	b        *Backend
 	urgent   bool // it lets others go on
-	free     bool // it is for many names, and is not bounded as those for one are
+	many     bool // it is for many names, and is not bounded as those for one are
+	split    bool // it ends when another transaction is in the way, since it can be split
 	timeout  time.Duration
 	patience time.Duration
 	// stands: it is for a request that stands in the queue. While the server answers, and only
@@ -107,7 +108,7 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 	var first time.Time // when the first copy was answered, or its time was over
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		exit := func() {}
-		if !t.free {
+		if !t.many {
 			p.limiter.enter(p.db, t.urgent)
 			exit = p.limiter.exit
 		}
@@ -122,7 +123,7 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 			}
 			return answer{}, errLeft
 		}
-		a, err := p.call(context.Background(), t.timeout, stmt)
+		a, err := p.call(context.Background(), t.timeout, stmt, t.many)
 		exit()
 		outcome := outcomeOf(err, p.reached())
 		if makes && outcome != kit.Unknown {
@@ -142,8 +143,11 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 		if kindOf(err, true) == collided {
 			// the server answers: the time in our own queue does not count
 			since, wait = first, min(wait, 16*time.Millisecond)
+			if t.split {
+				return a, err
+			}
 		}
-		if time.Since(since) > t.patience && !(t.stands && refused(err)) {
+		if time.Since(since) >= t.patience && !(t.stands && refused(err)) {
 			return a, err
 		}
 		time.Sleep(kit.Jitter(wait, wait/2))
@@ -151,14 +155,14 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 }
 
 // call sends a statement once, if the tables are this driver's.
-func (p *pool) call(ctx context.Context, timeout time.Duration, stmt string) (answer, error) {
+func (p *pool) call(ctx context.Context, timeout time.Duration, stmt string, many bool) (answer, error) {
 	if err := p.checkSchema(ctx); err != nil {
 		return answer{}, err
 	}
 	if most := p.packet.Load(); most > 0 && int64(len(stmt)) >= most {
 		return answer{}, errPacket
 	}
-	a, err := p.ask(ctx, timeout, stmt)
+	a, err := p.ask(ctx, timeout, stmt, many)
 	switch {
 	case lacksSchema(err): // it was changed since
 		p.checked.Store(false)

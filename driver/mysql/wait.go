@@ -16,6 +16,9 @@ const (
 	maxPoll = 100 * time.Millisecond // and at most this
 	// freePolls is how many polls in a row may find nothing new before a client polls each maxPoll.
 	freePolls = 40
+	// maxPause is the longest time between two polls for a name, however many others there are:
+	// what is let in has a second to find it.
+	maxPause = 500 * time.Millisecond
 	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
 	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
@@ -192,7 +195,7 @@ func (b *Backend) poll() {
 			t.Stop()
 			continue
 		}
-		b.keepWaiters()
+		b.keepSoon()
 		if len(d.names) > 0 {
 			b.readPoll(d)
 		}
@@ -210,32 +213,37 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	}
 	now := time.Now()
 	next := b.kept.Add(keepAlive) // or sooner, with the next poll
-	if b.kept.IsZero() {
+	switch {
+	case b.keeping:
+		next = now.Add(maxPoll)
+	case b.kept.IsZero():
 		next = now
 	}
 	most := min(maxNames, b.pool.room()/callSize)
 	d.rung = map[string]driver.ID{}
 	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
-	along := map[string]time.Time{} // from when on a name may come along
+	var along []*kit.Group[*request, queue] // those that may be read now
+	names := map[*kit.Group[*request, queue]]string{}
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
 		soon, at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
 		if spent && !at.IsZero() {
-			soon, at = tick, tick
+			at = earlier(tick, g.State.polled.Add(maxPause))
+			soon = earlier(soon, at)
 		}
-		if along[name] = soon; at.Before(next) {
-			next = at
+		if next = earlier(next, at); !soon.After(now) {
+			along, names[g] = append(along, g), name
 		}
 	}
 	if next.After(now) {
 		return d, next.Sub(now), false
 	}
-	for name, soon := range along {
-		if soon.After(now) || len(d.names) == most {
-			continue
-		}
-		g := b.waiters.Group(name)
-		first := firstOf(g)
+	if len(along) > most { // those first that were not read for the longest time
+		slices.SortFunc(along, func(x, y *kit.Group[*request, queue]) int { return x.State.polled.Compare(y.State.polled) })
+		along = along[:most]
+	}
+	for _, g := range along {
+		first, name := firstOf(g), names[g]
 		g.State.polled = now
 		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
 		if b.bells.name == name {
@@ -249,6 +257,13 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 		}
 	}
 	return d, 0, false
+}
+
+func earlier(x, y time.Time) time.Time {
+	if y.Before(x) {
+		return y
+	}
+	return x
 }
 
 // firstOf returns the request of the group that stands first in the queue, among those that are not
@@ -276,12 +291,15 @@ func (b *Backend) readPoll(d due) {
 		}
 		parts[i] = fill(poll, ":dead", dead, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
 	}
-	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "))
+	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "), false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := map[string]bool{}
 	if err == nil {
 		for _, row := range a.rows {
+			if len(row) != 10 {
+				continue
+			}
 			name, _ := hex.DecodeString(row[0])
 			seen[string(name)] = true
 			if row[9] != "0" { // many of them make statements slow
@@ -361,34 +379,54 @@ func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
 }
 
-// keepWaiters keeps alive what the client has waiting, when it is due.
-func (b *Backend) keepWaiters() {
+// keepSoon keeps alive, in the background, what the client has waiting, when it is due.
+func (b *Backend) keepSoon() {
 	b.mu.Lock()
-	every, clients := keepAlive, map[driver.ID]int{}
+	defer b.mu.Unlock()
+	every := keepAlive
 	for _, g := range b.waiters.Groups() {
 		for _, w := range g.All() {
-			m := w.Request
-			clients[m.Client]++
-			if m.Mode == driver.Shared {
-				every = min(every, m.TTL/3)
+			if w.Request.Mode == driver.Shared {
+				every = min(every, w.Request.TTL/3)
 			}
 		}
 	}
-	isDue := time.Since(b.kept) >= every
-	if isDue {
-		b.kept = time.Now()
-	}
-	b.mu.Unlock()
-	if !isDue {
+	if b.keeping || time.Since(b.kept) < every {
 		return
 	}
-	for client, n := range clients {
-		_, err := b.pool.ask(b.life.Context(), callTimeout+time.Duration(n)*renewTime, fill(keep, ":client", hexID(client)))
-		if err != nil {
-			b.mu.Lock()
-			b.kept = time.Now().Add(keepAgain - every)
-			b.waiters.WakeFirst() // their statements find out what is wrong
-			b.mu.Unlock()
+	var rs []driver.Request
+	for _, g := range b.waiters.Groups() {
+		for _, w := range g.All() {
+			rs = append(rs, w.Request.Request.Request)
 		}
 	}
+	b.kept = time.Now()
+	b.keeping = b.life.Go(func() {
+		ok := b.keep(rs)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.keeping = false; !ok {
+			b.kept = time.Now().Add(keepAgain - every)
+			b.waiters.WakeFirst() // their statements find out what is wrong
+		}
+	})
+}
+
+// keep keeps requests alive that wait, and reports whether it did.
+func (b *Backend) keep(rs []driver.Request) bool {
+	places, res := make([]int, len(rs)), make([]driver.Renewal, len(rs))
+	for i := range rs {
+		places[i] = i
+		rs[i].Mode = driver.Shared // all are rows of dlock_requests
+	}
+	b.inPieces(b.life.Context(), rs, res, places, func(t *task, rs []driver.Request) ([]driver.Renewal, error) {
+		ids := make([]driver.ID, len(rs))
+		for i, r := range rs {
+			ids[i] = r.ID
+		}
+		t.patience = 0 // it is due again soon
+		_, err := t.send(fill(keep, ":ids", hexIDs(ids)))
+		return make([]driver.Renewal, len(rs)), err
+	})
+	return !slices.ContainsFunc(res, func(r driver.Renewal) bool { return r.Err != nil })
 }

@@ -51,7 +51,7 @@ func (b *Backend) whoHolds() map[driver.ID]bool {
 // readEnds asks which requests of the client were ended by force, and reports each once. An answer
 // that is lost, or cut short, is followed by the next.
 func (b *Backend) readEnds(client driver.ID) {
-	a, err := b.pool.ask(b.life.Context(), callTimeout, fill(endings, ":client", hexID(client)))
+	a, err := b.pool.ask(b.life.Context(), callTimeout, fill(endings, ":client", hexID(client)), false)
 	if err != nil {
 		return
 	}
