@@ -76,8 +76,10 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			return &g, nil
 		})
 		b.mu.Lock()
-		// What a task that was left has made, or will make, is not known.
-		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || t.left.Load() && t.made.Load()
+		if t.left.Load() && t.made.Load() && !m.Uncertain {
+			m.left = t // what it has made, or will make, is not known yet
+		}
+		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
 		switch {
 		case kit.IsNo(err):
 			m.Stands = false
@@ -228,15 +230,15 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			return g, false, driver.ErrLost
 		case p.holder == r.ID && p.left > 0:
 			g, err = b.confirm(t, r, p)
-			if errors.Is(err, driver.ErrLost) && !held { // it has expired meanwhile, and arrives again
+			if errors.Is(err, driver.ErrLost) && !held { // it has expired, and arrives again
 				continue
 			}
 			return g, false, err
 		case p.kind == "tombstone", held && (p.kind == "" || p.expires <= 0):
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
-			// it was let in and has expired, or has missed its turn, or was not kept alive; in this place
-			// only: a late copy must not find it where it arrives again
+			// it was let in and has expired, or has missed its turn, or was not kept alive; in this
+			// place only: a late copy must not find it where it arrives again
 			if _, err := t.send(fill(leave+" AND place = :place", ":ids", hexID(r.ID), ":place", strconv.FormatInt(p.place, 10))); err != nil {
 				return g, false, err
 			}

@@ -57,18 +57,22 @@ type request struct {
 	ahead  driver.ID     // the request before it, if it is another client's; zero: not known
 	ended  bool          // by force, and that was reported
 	broken bool          // by an operator, as its release saw
+	left   *task         // its Acquire has left it under way, and may have made it
 	grant  *driver.Grant // a poll found it granted
 	found  *position     // a poll found it let in, which is to be confirmed
 }
 
 // New returns a backend over a pool of github.com/go-sql-driver/mysql, or of a wrapper around it.
-// The caller owns the pool; Close leaves it open. New does not reach the server. A connection is
-// used for one statement at a time. Each is asked once how its session is set; in one that does not
-// commit by itself, or that the driver cannot use for another reason, a statement takes three more
-// round trips. A connection has to come without an open transaction, as package sql wants it.
-// A program that holds the only connection of a pool while it waits for a lock waits for itself. The
-// tables have to be there: see [Migrate]. If they are another version's, calls return an error that
-// matches [driver.ErrUnsupported].
+// The caller owns the pool; Close leaves it open. New does not reach the server.
+//
+// A connection is used for one statement at a time, and has to come without an open transaction, as
+// package sql wants it. Each is asked once how its session is set. Where that is unfit (it does not
+// commit by itself, for example) a statement takes three more round trips, and so does one for many
+// locks where innodb_lock_wait_timeout is longer than 2 s. A program that holds the only connection
+// of a pool while it waits for a lock waits for itself.
+//
+// The tables have to be there: see [Migrate]. If they are another version's, calls return an error
+// that matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {
 	if db == nil {
 		return nil, errNoPool

@@ -189,8 +189,8 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 	return conn, nil
 }
 
-// answeredBell records which request a look found ahead that was sent because that bell had rung. g is nil if
-// nothing waits there any more. b.mu is held.
+// answeredBell records which request a poll found ahead that was sent because that bell had rung.
+// g is nil if nothing waits there any more. b.mu is held.
 func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver.ID) {
 	switch rung {
 	case driver.ID{}:

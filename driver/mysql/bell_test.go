@@ -117,7 +117,7 @@ func TestBellsThatAreNoUse(t *testing.T) {
 				var polls atomic.Int64
 				ahead := driver.NewID()
 				b, s := belfry(t, func() tower {
-					if polls.Add(1) > 1 { // the first one after a bell finds the request that it was of
+					if polls.Add(1) > 1 { // the first after a bell finds whose it was
 						ahead = driver.NewID()
 					}
 					return tower{6, ahead}

@@ -130,7 +130,8 @@
 //     release has succeeded then, if an earlier copy was sent and the hold cannot have expired.
 //     raise, bury, renew and keep may be done at any time.
 //   - Late: a release after an uncertain take, arrive, admit or join leaves a tombstone for a TTL,
-//     and others is 2. So a copy of take finds others, and one of the other three the ID.
+//     and others is 2. So a copy of take finds others, and one of the other three the ID. A call
+//     that its context ends early is not uncertain if the statement under way is answered later.
 //   - Killed, or without a connection: the statement is done or not. An UPDATE or a DELETE that
 //     MariaDB 11 cuts short without an error changed fewer rows than it should: after give comes
 //     pass, after renew a read.

@@ -68,7 +68,7 @@ func TestRenewalsFitAPacket(t *testing.T) {
 		{1 << 20, renewMax, 3, 0},
 		{1 << 16, renewMax, 49, 0},
 		{leastPacket, 1000, 72, 0},
-		{1 << 26, renewMax, 120, 1 << 16}, // the pool's own bound is lower than the server's: at most so many
+		{1 << 26, renewMax, 120, 1 << 16}, // the bound of the pool's DSN is lower: at most so many
 	} {
 		for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
 			s := &scripted{packet: c.packet, answer: func(stmt string) (answer, error) {

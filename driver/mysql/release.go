@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
@@ -148,6 +149,7 @@ func (b *Backend) giveUp(m *request) {
 		return
 	}
 	b.life.Go(func() {
+		b.awaitLeft(m)
 		if !kit.Settle(b.life.Context(), m.TTL, func(ctx context.Context) error { return b.releaseAgain(ctx, m) }) {
 			return // Close does it
 		}
@@ -155,6 +157,28 @@ func (b *Backend) giveUp(m *request) {
 		defer b.mu.Unlock()
 		b.remove(m)
 	})
+}
+
+// awaitLeft waits for what an Acquire left under way. A tombstone would slow down the name for a
+// TTL: it is left only if the outcome is not known by then.
+func (b *Backend) awaitLeft(m *request) {
+	if m.left == nil {
+		return
+	}
+	timer := time.NewTimer(2 * callTimeout)
+	defer timer.Stop()
+	select {
+	case <-m.left.over:
+	case <-timer.C:
+		return
+	case <-b.life.Closed():
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m.left.doubt.Load() == 0 {
+		m.Stands, m.Uncertain = true, false
+	}
 }
 
 // releaseAgain releases a request whose Acquire failed.

@@ -149,8 +149,8 @@ func lives(left string, ttl time.Duration, sent time.Time) error {
 	return nil
 }
 
-// renewLocks renews exclusive holders. If it is not all of them it reads which hold: those that do held
-// before, since nothing is renewed that has expired.
+// renewLocks renews exclusive holders. If it is not all of them it reads which hold: those that do
+// held before, since nothing is renewed that has expired.
 func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, error) {
 	names, ids, ttls := make([]string, len(rs)), make([]driver.ID, len(rs)), map[string]time.Duration{}
 	for i, r := range rs {

@@ -128,7 +128,8 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if row[1] != "0" {
 			change(readOnly, "0", "1")
 		}
-		if mode := row[4+len(wanted)]; strings.Contains(mode, "SIMULTANEOUS_ASSIGNMENT") { // take assigns one after the other
+		// take assigns one column after the other
+		if mode := row[4+len(wanted)]; strings.Contains(mode, "SIMULTANEOUS_ASSIGNMENT") {
 			change("sql_mode", "''", "'"+mode+"'")
 		}
 		if row[2] != "0" { // its clock was stopped, unless it goes on

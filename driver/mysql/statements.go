@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The statements that decide which request holds a lock. Each is a transaction of its own, and may be sent
-// again. A colon begins a parameter, or a part that several statements have.
+// The statements that decide which request holds a lock. Each is a transaction of its own, and may
+// be sent again. A colon begins a parameter, or a part that several statements have.
 //
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
 // shorter, never longer.
@@ -133,8 +133,8 @@ var (
 	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
-	// join adds a request to a hold that lives. The sponsor is looked for under the name of the row,
-	// so that no server looks before it has the row.
+	// join adds a request to a hold that lives. The sponsor is looked for under the name of the
+	// row, so that no server looks before it has the row.
 	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'join', :id, :owner, :client, :mode, :permits, :fixed, 0, :token, :ttl, :label, :now, :now + INTERVAL :ttl MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND
@@ -170,8 +170,8 @@ var (
 	// leave removes a request that holds, or waits. The first form tells whether it lived.
 	leaveAlive = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
 	leave      = `DELETE FROM dlock_requests WHERE id IN (:ids) AND kind <> 'tombstone'`
-	// leaveWaiting removes an exclusive request that waits where nothing follows from that. It waits
-	// for a grant that is not committed yet.
+	// leaveWaiting removes an exclusive request that waits where nothing follows from that. It
+	// waits for a grant that is not committed yet.
 	leaveWaiting = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind = 'request' AND expires_at > :now AND
 		place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 LOCK IN SHARE MODE)`)
 

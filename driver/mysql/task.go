@@ -42,10 +42,11 @@ type task struct {
 	made    atomic.Bool           // such a statement was sent
 	copies  int                   // of statements that were not answered
 	failure atomic.Pointer[error] // why the last statement was not answered
+	over    chan struct{}         // closed when the task has ended, also one that was left
 }
 
 func (b *Backend) newTask(urgent bool) *task {
-	return &task{b: b, urgent: urgent, timeout: callTimeout, patience: patience}
+	return &task{b: b, urgent: urgent, timeout: callTimeout, patience: patience, over: make(chan struct{})}
 }
 
 // run does the task, and returns when it is done, or at the end of ctx, or when closed is. In the
@@ -59,6 +60,7 @@ func run[V any](ctx context.Context, t *task, closed <-chan struct{}, do func() 
 	go func() {
 		v, err := do()
 		done <- result{v, err}
+		close(t.over)
 	}()
 	select {
 	case r := <-done:
@@ -89,8 +91,8 @@ func (t *task) why() error {
 // send sends a statement until it is answered, or the task is left, or its patience is over.
 func (t *task) send(stmt string) (answer, error) { return t.sendUntil(stmt, false) }
 
-// find is send for a SELECT that returns so many rows, unless something is gone. One that a KILL QUERY
-// cuts short may return fewer without an error: then it is sent once more.
+// find is send for a SELECT that returns so many rows, unless something is gone. One that a KILL
+// QUERY cuts short may return fewer without an error: then it is sent once more.
 func (t *task) find(stmt string, rows int) (a answer, err error) {
 	for range 2 {
 		if a, err = t.send(stmt); err != nil || len(a.rows) >= rows {

@@ -43,9 +43,9 @@ type queue struct {
 	deaf driver.ID
 }
 
-// idle counts what a client asks that finds nothing new. A wait that has just begun is polled often,
-// since the lock may be free in a moment; who begins many waits that come to nothing is to cost no
-// more than one that waits.
+// idle counts what a client asks that finds nothing new. A wait that has just begun is polled
+// often, since the lock may be free in a moment; a client that begins many waits which come to
+// nothing is to cost no more than one that waits.
 type idle struct {
 	count float64
 	at    time.Time
@@ -100,8 +100,8 @@ func (q *queue) next(seldom bool) (soon, at time.Time) {
 	return q.polled.Add(pause / 2), q.polled.Add(pause)
 }
 
-// crowded reports whether a request of this client waits under the name, and of the same kind of lock.
-// b.mu is held.
+// crowded reports whether a request of this client waits under the name, and of the same kind of
+// lock. b.mu is held.
 func (b *Backend) crowded(r *driver.Request) bool {
 	g := b.waiters.Group(r.Name)
 	return g != nil && g.First().Request.Semaphore() == r.Semaphore()

@@ -563,7 +563,7 @@ func mysqlCrowd(t *service.Trial, s *service.Server) {
 			if err := run(conn, stmt); err != nil {
 				t.Fatalf("%s: %v", stmt, err)
 			}
-			if d := time.Since(start); took[key] == 0 || d < took[key] { // others use the machine too
+			if d := time.Since(start); took[key] == 0 || d < took[key] { // the machine is shared
 				took[key] = d
 			}
 			execute(t, conn, "ROLLBACK")

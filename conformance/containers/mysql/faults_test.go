@@ -799,7 +799,7 @@ func mysqlFound(t *service.Trial, s *service.Server) {
 		if until := g.SentAt.Add(g.TTL); h[0].Left < time.Until(until) {
 			service.Strict(t).Errorf("%s: the server keeps it for %s, its client trusts it for %s", what, h[0].Left, until.Sub(now))
 		}
-		if g.TTL > tt.most && g.TTL != ttl || tt.fixed && g.TTL != ttl { // a short one is renewed first
+		if g.TTL > tt.most && g.TTL != ttl || tt.fixed && g.TTL != ttl { // a short one is renewed
 			t.Errorf("%s: it is granted for %s, want %s at most, or all of its time", what, g.TTL, tt.most)
 		}
 		if p := one[int64](t, db, "SELECT head FROM dlock_locks WHERE name = CAST(? AS BINARY)", name); p != place {

@@ -607,8 +607,8 @@ func mysqlCutOff(t *service.Trial, s *service.Server) {
 	steps.Acquired(t, other, held)
 	ended := steps.Acquiring(b, steps.Waiting(b, name, time.Minute))
 	await.That(t, "it waits", func() bool { return len(steps.Queue(t, other, name).Waiters()) == 1 })
-	// An Acquire that was never answered ends after 10 s. So the outage begins when the client knows
-	// that it waits: replies to what makes it wait may come, the one after them is to a poll.
+	// An Acquire that was never answered ends after 10 s. So the outage begins when the client
+	// knows that it waits: replies to what makes it wait may come, the next one is to a poll.
 	before := b.line.Counts().RoundTrips
 	await.That(t, "its client knows", func() bool { return b.line.Counts().RoundTrips >= before+4 })
 	heal := b.line.Refuse()

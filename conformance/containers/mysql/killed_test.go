@@ -239,7 +239,7 @@ type killed struct {
 
 	mu      sync.Mutex
 	asking  map[driver.ID]string // the requests whose Acquire is under way, with their names
-	waiting map[driver.ID]int    // those of them that were seen to wait exclusively, and since which sample
+	waiting map[driver.ID]int    // those that were seen to wait exclusively, since which sample
 	let     map[driver.ID]bool   // those that were seen to be let in
 	samples int
 	missed  int // how often one that was let in did not find it in time, and arrived again

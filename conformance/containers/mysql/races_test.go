@@ -183,7 +183,7 @@ func (c *schedule) stand(db execer, kind, mode string, permits int, id, owner dr
 func (c *schedule) blocked(begins string) {
 	c.t.Helper()
 	await.That(c.t, "a statement waits that begins with "+begins, func() bool {
-		<-time.After(150 * time.Millisecond) // what is shown is a copy that is a tenth of a second old
+		<-time.After(150 * time.Millisecond) // what is shown is 100 ms old
 		return one[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE ? AND trx_query LIKE CONCAT('%', ?, '%')",
 			begins+"%dlock_%", hex.EncodeToString([]byte(c.name))) > 0
 	})
