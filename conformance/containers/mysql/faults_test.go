@@ -45,6 +45,8 @@ func TestMySQLFaults(t *testing.T) {
 			part{"a ghost waiter", mysqlGhost},
 			part{"a stopped client", mysqlStoppedClient},
 			part{"renewals beside releases", mysqlRenewsBeside},
+			part{"renewals around a row that another has", mysqlRenewsAround},
+			part{"a wait behind a row that another has", mysqlWaitsBehindRow},
 			part{"a grant that was found", mysqlFound},
 			part{"bells", mysqlBells},
 			part{"calls that travel together", mysqlTogether},
@@ -460,12 +462,18 @@ func mysqlSteals(t *service.Trial, s *service.Server) {
 // lockRow takes the row of a name as a foreign transaction does, and returns what gives it back.
 func lockRow(t testing.TB, s *service.Server, name string) (unlock func()) {
 	t.Helper()
+	return lockRowOf(t, s, "dlock_locks", name)
+}
+
+// lockRowOf locks what a table has for a name, of which it has one row.
+func lockRowOf(t testing.TB, s *service.Server, table, name string) (unlock func()) {
+	t.Helper()
 	tx, err := mysqlOf(t, s).pool(t).Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var n int
-	if err := tx.QueryRow("SELECT COUNT(*) FROM (SELECT 1 FROM dlock_locks WHERE prefix = '' AND name = CAST(? AS BINARY) FOR UPDATE) x", name).Scan(&n); err != nil || n != 1 {
+	if err := tx.QueryRow("SELECT COUNT(*) FROM (SELECT 1 FROM "+table+" WHERE prefix = '' AND name = CAST(? AS BINARY) FOR UPDATE) x", name).Scan(&n); err != nil || n != 1 {
 		t.Fatalf("%d rows of %q are locked, %v", n, name, err)
 	}
 	unlock = sync.OnceFunc(func() { tx.Rollback() })
@@ -534,7 +542,8 @@ func mysqlBlockedRow(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlGhost: who gave up does not go on waiting at the server.
+// mysqlGhost: what calls left that have ended does not go on waiting at the server, but for the one
+// statement that came before anything was known to be locked.
 func mysqlGhost(t *service.Trial, s *service.Server) {
 	b := userOf(t, s, "ghost").side(t, netfault.NewProxy(), mysql.Options{})
 	root := mysqlOf(t, s).pool(t)
@@ -557,16 +566,17 @@ func mysqlGhost(t *service.Trial, s *service.Server) {
 	if took, not := time.Since(start), still(); took-not > time.Second {
 		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
 	}
-	// Clean-up may go on trying, for a moment each time; nothing may hang there for the 50 s that
-	// are usual.
-	longest := func() int {
-		return one[int](t, root, `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW())), 0) FROM information_schema.innodb_trx x
-			JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'ghost' AND x.trx_state = 'LOCK WAIT'`)
+	// Clean-up may go on trying, for a moment each time; nothing but that one statement may hang
+	// there for the 50 s that are usual.
+	second := func() int {
+		return one[int](t, root, `SELECT COALESCE((SELECT TIMESTAMPDIFF(SECOND, x.trx_wait_started, NOW()) FROM information_schema.innodb_trx x
+			JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = 'ghost' AND x.trx_state = 'LOCK WAIT'
+			ORDER BY x.trx_wait_started LIMIT 1, 1), 0)`)
 	}
-	for end := time.Now().Add(6 * time.Second); ; <-time.After(200 * time.Millisecond) {
-		n := longest()
+	for end := time.Now().Add(10 * time.Second); ; <-time.After(200 * time.Millisecond) {
+		n := second()
 		if n > 15 {
-			t.Fatalf("a ghost has waited for a row for %d seconds", n)
+			t.Fatalf("two ghosts have waited for a row for %d seconds", n)
 		}
 		// one that waits for longer is watched: a moment is longer on a server that stood still
 		if n <= 3 && time.Now().After(end) {
@@ -1166,6 +1176,65 @@ func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
 	}
 	wg.Wait()
 	t.Logf("%d renewals", renewals)
+}
+
+// mysqlRenewsAround: while another transaction has a row of one hold, the others are renewed.
+func mysqlRenewsAround(t *service.Trial, s *service.Server) {
+	const many, locked, ttl = 20, 7, time.Minute
+	for table, mode := range map[string]driver.Mode{"dlock_locks": driver.Exclusive, "dlock_requests": driver.Shared} {
+		b := sideOf(t, s)
+		rs := make([]driver.Request, many)
+		for i := range rs {
+			rs[i] = steps.Asked(b, fmt.Sprint("around/", table, "/", i), ttl)
+			rs[i].Mode = mode
+			steps.Acquired(t, b, rs[i])
+		}
+		unlock := lockRowOf(t, s, table, rs[locked].Name)
+		for i, n := range b.Renew(t.Context(), rs) {
+			switch {
+			case i != locked && n.Err != nil:
+				t.Errorf("%s, renewal %d: %v", table, i, n.Err)
+			case i == locked && (n.Err == nil || errors.Is(n.Err, driver.ErrLost)):
+				t.Errorf("%s: of the one whose row is locked: %v", table, n.Err)
+			}
+		}
+		unlock()
+		for i, n := range b.Renew(t.Context(), rs) {
+			if n.Err != nil {
+				t.Errorf("%s, renewal %d, when nothing is locked: %v", table, i, n.Err)
+			}
+		}
+		for _, r := range rs {
+			steps.Released(t, b, r)
+		}
+	}
+}
+
+// mysqlWaitsBehindRow: a request waits on, in its place, while another transaction has the row of
+// the lock for longer than a waiter stands without a sign of life.
+func mysqlWaitsBehindRow(t *service.Trial, s *service.Server) {
+	const name, ttl = "behind a row", time.Minute
+	a, b := sideOf(t, s), sideOf(t, s)
+	first, second := steps.Asked(a, name, ttl), steps.Waiting(b, name, ttl)
+	steps.Acquired(t, a, first)
+	got := steps.Acquiring(b, second)
+	waits := func() bool {
+		w := steps.Queue(t, a, name).Waiters()
+		return len(w) == 1 && w[0].ID == second.ID
+	}
+	await.That(t, "it waits", waits)
+	unlock := lockRow(t, s, name)
+	const long = 12 * time.Second
+	<-time.After(long)
+	if !waits() {
+		t.Errorf("after %s it does not wait any more", long)
+	}
+	unlock()
+	steps.Released(t, a, first)
+	if err := <-got; err != nil {
+		t.Errorf("Acquire: %v", err)
+	}
+	steps.Released(t, b, second)
 }
 
 // TestMySQLRefuses: a server that refuses for a time ends no wait, loses no lease, and is tried

@@ -168,4 +168,3 @@ func userOf(t service.T, s *service.Server, name string) dsn {
 	d.User = name
 	return d
 }
-
