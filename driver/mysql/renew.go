@@ -52,7 +52,7 @@ func (b *Backend) inPieces(ctx context.Context, rs []driver.Request, res []drive
 	for len(places) > 0 {
 		n := min(len(places), most)
 		t := b.newTask(true)
-		t.many, t.timeout = true, t.timeout+time.Duration(n)*renewTime
+		t.free, t.many, t.timeout = true, n > 1, t.timeout+time.Duration(n)*renewTime
 		part := make([]driver.Request, n)
 		for i, at := range places[:n] {
 			part[i] = rs[at]

@@ -28,7 +28,8 @@ var errLeft = errors.New("given up")
 type task struct {
 	b        *Backend
 	urgent   bool // it lets others go on
-	many     bool // it is for many names, and is not bounded as those for one are
+	free     bool // it is not bounded as those for one name are
+	many     bool // its statements lock rows of several names
 	split    bool // it ends when another transaction is in the way, since it can be split
 	timeout  time.Duration
 	patience time.Duration
@@ -110,7 +111,7 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 	var first time.Time // when the first copy was answered, or its time was over
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		exit := func() {}
-		if !t.many {
+		if !t.free {
 			p.limiter.enter(p.db, t.urgent)
 			exit = p.limiter.exit
 		}
