@@ -108,9 +108,9 @@
 // The server's clock expires, in UTC and microseconds. A statement's time is that at which it
 // began: one that waited for a row gives less than it could, never more. A request that waits lives
 // for 10 s, a shared one for its TTL if that is less; keep comes each 3 s, or three times in that
-// TTL. An exclusive request that is let in has what its row has left less 5 s, at least 1 s, at
-// most its TTL (or 2 s, if that is less) to find it. So a client that died while it waited delays
-// the others by some seconds.
+// TTL. An exclusive request that is let in has what its row has left to find it, 1 s at least and
+// 5 s at most, counted from when the server had the lock's row. So a client that died while it
+// waited delays the others by some seconds.
 //
 // # Tokens
 //
