@@ -29,7 +29,7 @@ func (b *Backend) sweepSoon(after time.Duration) {
 // sweepNow deletes a hundred rows that have expired, and goes on as long as there are so many.
 func (b *Backend) sweepNow() {
 	for range 50 {
-		a, err := b.pool.ask(b.life.Context(), callTimeout, sweep, true)
+		a, err := b.pool.ask(b.life.Context(), callTimeout, sweep, false)
 		if err != nil || a.affected < 100 {
 			return
 		}

@@ -314,9 +314,9 @@ func mysqlHandOff(t *service.Trial, s *service.Server) {
 		own := waiters / clients
 		t.Logf("%s, %d of their waiters: %v", what, own, n)
 		// A statement that a busy machine does not answer in time is repeated, and one that missed
-		// its grant arrives again.
+		// its grant arrives again. Looks at the same time are one statement.
 		for kind, want := range map[string]int{"arrive": own, "look": own, "pass": own} {
-			if n[kind] < want || n[kind] > want+1+own/4 {
+			if n[kind] < want && kind != "look" || n[kind] > want+1+own/4 {
 				t.Errorf("%s: %d who wait made %d statements to %s; want %d", what, own, n[kind], kind, want)
 			}
 		}
