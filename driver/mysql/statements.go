@@ -184,7 +184,7 @@ var (
 	// microsecond makes each count as a change.
 	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until = GREATEST(held_until + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
 		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND held_until > :now AND NOT broken`)
-	renewRequests = parts.Replace(`UPDATE dlock_requests SET expires_at = GREATEST(expires_at + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
+	renewRequests = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
 		WHERE id IN (:ids) AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
 	// standing reads what became of requests.
 	standing = parts.Replace(`SELECT HEX(q.id), IF(q.kind = 'join' OR q.mode = 'shared' AND q.place <= l.head, 'holds', IF(q.place > l.head, 'waits', 'passed')), q.broken, TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
@@ -192,10 +192,10 @@ var (
 
 	// freeLocks and freeRequests read which of them no other transaction has locked.
 	freeLocks    = `SELECT HEX(name) FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
-	freeRequests = `SELECT HEX(id) FROM dlock_requests WHERE id IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
+	freeRequests = `SELECT HEX(id) FROM dlock_requests FORCE INDEX (id) WHERE id IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
 
 	// keep renews what waits. It takes nothing from what was granted, and renewed, since it began.
-	keep = parts.Replace(`UPDATE dlock_requests SET expires_at = GREATEST(expires_at, :now + INTERVAL IF(mode = 'shared', LEAST(ttl_us, 10000000), 10000000) MICROSECOND)
+	keep = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at, :now + INTERVAL IF(mode = 'shared', LEAST(ttl_us, 10000000), 10000000) MICROSECOND)
 		WHERE id IN (:ids) AND kind = 'request' AND expires_at > :now`)
 	// sweep deletes some of what has expired, under any name.
 	sweep = parts.Replace(`DELETE FROM dlock_requests WHERE expires_at <= :now LIMIT 100`)

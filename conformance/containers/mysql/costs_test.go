@@ -75,7 +75,7 @@ var kinds = []struct {
 	{"pass", regexp.MustCompile(`^UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q\.id = \( *SELECT`)},
 	{"swap", regexp.MustCompile(`^UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q\.id = X'`)},
 	{"renew", regexp.MustCompile(`^UPDATE dlock_(locks|requests) .*SET (held_until|expires_at) = .* INTERVAL ttl_us`)},
-	{"keep", regexp.MustCompile(`^UPDATE dlock_requests SET expires_at = .* INTERVAL IF\(`)},
+	{"keep", regexp.MustCompile(`^UPDATE dlock_requests .*SET expires_at = .* INTERVAL IF\(`)},
 	{"free", regexp.MustCompile(`SKIP LOCKED$`)},
 	{"leave", regexp.MustCompile(`^DELETE .*dlock_requests .*WHERE (q\.)?id (=|IN)`)},
 	{"sweep", regexp.MustCompile(`^DELETE FROM dlock_requests WHERE expires_at`)},

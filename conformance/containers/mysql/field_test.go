@@ -581,7 +581,7 @@ func mysqlRightsToMigrate(t *service.Trial, s *service.Server) {
 	}
 	err := open()
 	var e *gomysql.MySQLError
-	if err == nil || !errors.As(err, &e) || !strings.Contains(err.Error(), "give it CREATE on the database") || !strings.Contains(err.Error(), "without migrate=true") {
+	if err == nil || !errors.As(err, &e) || !strings.Contains(err.Error(), "give it CREATE and SELECT on the database") || !strings.Contains(err.Error(), "without migrate=true") {
 		t.Errorf("Open: %v; want it to say which rights are missing", err)
 	}
 	execute(t, root, "GRANT CREATE ON "+poor+".* TO "+poor)
