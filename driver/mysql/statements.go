@@ -15,9 +15,6 @@ import (
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
 // shorter, never longer.
 
-// late is the time after a wait for a row.
-const late = "UTC_TIMESTAMP(6) + INTERVAL GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND"
-
 // parts stand in several statements.
 var parts = strings.NewReplacer(
 	":now", "UTC_TIMESTAMP(6)",
@@ -37,7 +34,7 @@ var parts = strings.NewReplacer(
 
 	// how long a waiter that was granted has until it is renewed: as long as it would have waited
 	// without a sign of life; 5 s at most, and 1 s at least, from when the server had the row
-	":window", "LEAST(GREATEST(q.expires_at, "+late+" + INTERVAL 1 SECOND), "+late+" + INTERVAL 5 SECOND)",
+	":window", "UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), 1000000), 5000000) + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND",
 	"\n", " ", "\t", "",
 )
 
