@@ -184,7 +184,8 @@ func (c *schedule) blocked(begins string) {
 	c.t.Helper()
 	await.That(c.t, "a statement waits that begins with "+begins, func() bool {
 		<-time.After(150 * time.Millisecond) // what is shown is 100 ms old
-		return one[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE ? AND trx_query LIKE CONCAT('%', ?, '%')",
+		return one[int](c.t, c.db, `SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id
+			WHERE x.trx_state = 'LOCK WAIT' AND p.info LIKE ? AND p.info LIKE CONCAT('%', ?, '%')`,
 			begins+"%dlock_%", hex.EncodeToString([]byte(c.name))) > 0
 	})
 }
