@@ -55,6 +55,7 @@ type request struct {
 	kit.Request
 	place  int64         // of its row; 0: it has none, as far as it is known
 	ahead  driver.ID     // the request before it, if it is another client's; zero: not known
+	behind driver.ID     // that request, if it is of this client
 	ended  bool          // by force, and that was reported
 	broken bool          // by an operator, as its release saw
 	left   *task         // its Acquire has left it under way, and may have made it

@@ -149,8 +149,9 @@
 // most. It has 500 bells at most, and listens to one.
 //
 // A poll comes after an eighth of the time since the queue last moved, at least a sixth of a turn
-// (up to 20 ms), 1 ms to 100 ms; while a bell is listened to each 100 ms, and so after forty that
-// found nothing new. A release by the client itself makes one due at once. When a holder is to
+// (up to 20 ms), or a turn if another waiter is ahead, 1 ms to 100 ms; each 100 ms while a bell is
+// listened to, while a request of the client itself is ahead, and after forty polls that found
+// nothing new. A release by the client itself makes one due at once. When a holder is to
 // expire, and each second if others is 2, the first request looks.
 //
 // # Sessions and pools

@@ -220,6 +220,8 @@ func TestEveryStatementIsFilledIn(t *testing.T) {
 				})
 			}
 			_, _ = Cleanup(t.Context(), b.pool.db, time.Hour)
+			b.Close()
+			time.Sleep(time.Minute) // what calls have left under way ends
 			for _, stmt := range s.said(" dlock_") {
 				for name, text := range missing {
 					if text.MatchString(stmt) {

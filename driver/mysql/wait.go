@@ -37,6 +37,8 @@ type queue struct {
 	head    int64         // as last read
 	moved   time.Time     // when the head last moved, or when the wait for other clients began
 	turn    time.Duration // how long the head takes to move; 0: not known
+	// far: another one that waits is ahead of the first of this client.
+	far bool
 	// others: other clients wait here too, or hold.
 	others bool
 	// deaf is whose bell rang without need since the head last moved: it is not listened to.
@@ -82,9 +84,13 @@ func (q *queue) advance(head int64) bool {
 }
 
 // pause is the time between two polls: an eighth of the time since the queue last moved, but not
-// much less than it takes to move.
+// much less than it takes to move, nor less than that if it has to move twice.
 func (q *queue) pause() time.Duration {
-	return min(max(time.Since(q.moved)/8, min(q.turn/6, maxNextPoll), minPoll), maxPoll)
+	least := min(q.turn/6, maxNextPoll)
+	if q.far {
+		least = q.turn
+	}
+	return min(max(time.Since(q.moved)/8, least, minPoll), maxPoll)
 }
 
 // next is when the queue is to be polled. While the bell of the request ahead is listened to, that
@@ -136,10 +142,8 @@ func (b *Backend) detach(w *kit.Waiter[*request]) {
 func (b *Backend) mustWait(m *request, head int64, expiry time.Duration, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, own := b.requests.Find(ahead); own {
-		ahead = driver.ID{}
-	}
-	m.ahead = ahead
+	m.ahead, m.behind = b.foreign(ahead)
+	ahead = m.ahead
 	g := b.waiters.Group(m.Name)
 	if g == nil {
 		return
@@ -153,6 +157,15 @@ func (b *Backend) mustWait(m *request, head int64, expiry time.Duration, ahead d
 	}
 }
 
+// foreign returns the request that is ahead of another one as ahead if it is of another client, and
+// else as behind. b.mu is held.
+func (b *Backend) foreign(id driver.ID) (ahead, behind driver.ID) {
+	if _, own := b.requests.Find(id); own {
+		return driver.ID{}, id
+	}
+	return id, driver.ID{}
+}
+
 // moved records the head of a queue. b.mu is held.
 func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
 	if g.State.advance(head) {
@@ -160,11 +173,12 @@ func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
 	}
 }
 
-// pollName makes the poll for a name due now: something changed there.
+// pollName makes the poll for a name due now: something changed there. Where the request ahead is
+// another client's, its bell says when to look.
 func (b *Backend) pollName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if g := b.waiters.Group(name); g != nil {
+	if g := b.waiters.Group(name); g != nil && firstOf(g).ahead.IsZero() {
 		g.State.polled, g.State.moved = time.Time{}, time.Now()
 		b.sooner.Set()
 	}
@@ -226,7 +240,8 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	names := map[*kit.Group[*request, queue]]string{}
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
-		soon, at := g.State.next(first.ahead != driver.ID{} && first.ahead == b.bells.target)
+		_, own := b.requests.Find(first.behind) // whose release makes a poll due
+		soon, at := g.State.next(own || first.ahead != driver.ID{} && first.ahead == b.bells.target)
 		if spent && !at.IsZero() {
 			at = earlier(tick, g.State.polled.Add(maxPause))
 			soon = earlier(soon, at)
@@ -327,9 +342,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	if ahead = holder; row[7] != "" {
 		_ = ahead.UnmarshalText([]byte(row[7]))
 	}
-	if _, own := b.requests.Find(ahead); own {
-		ahead = driver.ID{}
-	}
+	ahead, behind := b.foreign(ahead)
 	g := b.waiters.Group(name)
 	b.answeredBell(g, d.rung[name], ahead)
 	if g == nil {
@@ -368,6 +381,11 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	if others == 2 && time.Since(g.State.settled) > time.Second {
 		g.State.settled = time.Now()
 		g.First().Wake()
+	}
+	if g.State.far = false; slices.Contains(d.first, first.ID) {
+		first.behind, g.State.far = behind, row[7] != ""
+	} else { // that was read for another one
+		ahead = first.ahead
 	}
 	b.hear(g, first, ahead)
 }
