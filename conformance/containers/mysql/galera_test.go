@@ -96,70 +96,46 @@ func galeraWriterKilled(t *testing.T, nodes []*service.Server) {
 	for range 4 {
 		clients = append(clients, to.side(t))
 	}
-	a, b, probe := clients[0], clients[1], to.side(t)
-
-	// A hold of its client, which renews it; one with a time of its own; and some who wait.
-	held := steps.ClientOf(t, to.side(t), dlock.TTL(time.Minute)).Mutex("leaves/held")
-	lease := steps.MustLock(t, held)
-	const fixed = 15 * time.Second
-	alone := steps.Asked(a, "leaves/alone", fixed)
-	granted := steps.Acquired(t, a, alone)
-	first := steps.Asked(a, "leaves/queue", 5*time.Minute)
-	head := steps.Acquired(t, a, first)
-	q := &queue{t: t, name: "leaves/queue"}
-	for i := range 4 {
-		q.join(clients[i], probe)
-	}
-	behind := steps.Waiting(b, "leaves/alone", time.Minute)
-	next := waitFor(b, behind)
-	await.That(t, "one waits", func() bool { return len(steps.Queue(t, probe, "leaves/alone").Waiters()) == 1 })
-
+	probe := to.side(t)
+	stands := galeraHold(t, to.side(t), probe)
+	ends := galeraExpiry(t, clients[0], clients[1], probe)
+	passes := galeraQueue(t, clients, probe, nodes[1])
 	s := newStorm(t, clients, &killedName{name: "leaves/a"}, &killedName{name: "leaves/rw", readers: true}, &killedName{name: "leaves/permits", limit: 3})
 	s.begin()
 	s.further(20)
-	began := time.Now()
 	nodes[0].Kill(t)
 	to.node.Store(nodes[1])
-
-	// What the first node granted stands on the second.
-	await.That(t, "the second node refuses what is held", func() bool { return refuses(t, probe, "leaves/held") })
-	away := time.Since(began)
-	t.Logf("the second node served %s after the first was killed", away.Round(time.Millisecond))
-	for name, token := range map[string]driver.Token{"leaves/held": driver.Token(lease.Token()), first.Name: head.Token} {
-		if h := steps.Queue(t, probe, name).Holders(); len(h) != 1 || h[0].Token != token {
-			t.Errorf("%s, granted by the first node with token %d, has %+v", name, token, h)
-		}
-	}
+	stands()
 	s.further(20)
 	GaleraSynced(t, nodes[1:]...)
-
-	// Its holder goes on, and gives it back.
-	await.That(t, "what is held is renewed", func() bool { return lease.Renew(t.Context()) == nil })
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Errorf("Unlock of what the first node granted: %v", err)
-	}
-	again := steps.MustLock(t, held)
-	if again.Token() <= lease.Token() {
-		t.Errorf("token %d after %d", again.Token(), lease.Token())
-	}
-
-	// What is not renewed ends in its time, not before.
-	n := await.From(t, next)
-	switch until := granted.SentAt.Add(fixed); {
-	case n.err != nil:
-		t.Errorf("Acquire of what has expired: %v", n.err)
-	case n.at.Before(until):
-		t.Errorf("a hold of %s ended %s early", fixed, until.Sub(n.at))
-	case n.Token <= granted.Token:
-		t.Errorf("token %d after %d", n.Token, granted.Token)
-	}
-
-	q.kept(mysqlOf(t, nodes[1]).pool(t))
-	order := steps.Queue(t, probe, q.name).Waiters()
-	steps.Released(t, a, first)
-	q.drains(order, head.Token)
+	ends()
+	passes()
 	s.end()
 	s.nothingIsLeft(probe)
+}
+
+// galeraHold takes a lock, whose client renews it. The result is called when the writer has been
+// killed: the hold stands on the next one, and ends there when it is given back.
+func galeraHold(t *testing.T, b, probe driver.Backend) (stands func()) {
+	t.Helper()
+	m := steps.ClientOf(t, b, dlock.TTL(time.Minute)).Mutex("leaves/held")
+	lease := steps.MustLock(t, m)
+	return func() {
+		t.Helper()
+		began := time.Now()
+		await.That(t, "the next writer says what is held", func() bool { return refuses(t, probe, m.Name()) })
+		t.Logf("the next node took statements %s after the writer was killed", time.Since(began).Round(time.Millisecond))
+		if h := steps.Queue(t, probe, m.Name()).Holders(); len(h) != 1 || h[0].Token != driver.Token(lease.Token()) {
+			t.Errorf("the hold with token %d has become %+v", lease.Token(), h)
+		}
+		await.That(t, "it is renewed", func() bool { return lease.Renew(t.Context()) == nil })
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+		if again := steps.MustLock(t, m); again.Token() <= lease.Token() {
+			t.Errorf("token %d after %d", again.Token(), lease.Token())
+		}
+	}
 }
 
 // refuses reports whether the cluster says that the name is held. It may not serve yet.
@@ -170,6 +146,50 @@ func refuses(t *testing.T, b driver.Backend, name string) bool {
 		t.Fatalf("Acquire of %s, which another holds, was granted", name)
 	}
 	return errors.Is(err, driver.ErrHeld)
+}
+
+// galeraExpiry takes a lock that is not renewed, for which another client waits. The result is
+// called when the writer has been killed: the hold ends in its time, not before.
+func galeraExpiry(t *testing.T, b, other, probe driver.Backend) (ends func()) {
+	t.Helper()
+	const name, ttl = "leaves/alone", 15 * time.Second
+	g := steps.Acquired(t, b, steps.Asked(b, name, ttl))
+	next := waitFor(other, steps.Waiting(other, name, time.Minute))
+	await.That(t, "one waits", func() bool { return len(steps.Queue(t, probe, name).Waiters()) == 1 })
+	return func() {
+		t.Helper()
+		n := await.From(t, next)
+		switch until := g.SentAt.Add(ttl); {
+		case n.err != nil:
+			t.Errorf("Acquire of what has expired: %v", n.err)
+		case n.at.Before(until):
+			t.Errorf("a hold of %s ended %s early", ttl, until.Sub(n.at))
+		case n.Token <= g.Token:
+			t.Errorf("token %d after %d", n.Token, g.Token)
+		}
+	}
+}
+
+// galeraQueue takes a lock for which all clients wait. The result is called when the writer has
+// been killed: they get in in the order of the queue.
+func galeraQueue(t *testing.T, clients []driver.Backend, probe driver.Backend, next *service.Server) (passes func()) {
+	t.Helper()
+	q := &queue{t: t, name: "leaves/queue"}
+	first := steps.Asked(clients[0], q.name, 5*time.Minute)
+	g := steps.Acquired(t, clients[0], first)
+	for _, b := range clients {
+		q.join(b, probe)
+	}
+	return func() {
+		t.Helper()
+		q.kept(mysqlOf(t, next).pool(t))
+		s := steps.Queue(t, probe, q.name)
+		if h := s.Holders(); len(h) != 1 || h[0].ID != first.ID {
+			t.Fatalf("%s has %+v", q.name, h)
+		}
+		steps.Released(t, clients[0], first)
+		q.drains(s.Waiters(), g.Token)
+	}
 }
 
 // address is where clients reach a cluster: it leads to one node at a time.
@@ -241,32 +261,26 @@ func (q *queue) kept(db rower) {
 // drains holds that the requests get in one after the other, in that order, with tokens that grow.
 func (q *queue) drains(order []*driver.Entry, last driver.Token) {
 	q.t.Helper()
-	at := 0 // how many requests kept their places
+	kept := 0
 	for i, e := range order {
 		n := slices.IndexFunc(q.requests, func(r driver.Request) bool { return r.ID == e.ID })
 		if n < 0 {
 			q.t.Fatalf("%+v waits", e)
 		}
 		if n == i {
-			at++
+			kept++
 		}
 		a := await.From(q.t, q.arrivals[n])
-		if a.err != nil {
-			q.t.Fatalf("one who waited: %v", a.err)
-		}
-		if a.Token <= last {
-			q.t.Errorf("token %d after %d", a.Token, last)
+		if a.err != nil || a.Token <= last {
+			q.t.Fatalf("token %d after %d, %v", a.Token, last, a.err)
 		}
 		last = a.Token
-		for _, later := range order[i+1:] {
-			m := slices.IndexFunc(q.requests, func(r driver.Request) bool { return r.ID == later.ID })
-			if m >= 0 && len(q.arrivals[m]) > 0 {
-				q.t.Errorf("number %d of the queue is in beside number %d", m, n)
-			}
+		if in := slices.IndexFunc(q.arrivals, func(c <-chan arrival) bool { return len(c) > 0 }); in >= 0 {
+			q.t.Errorf("request %d is in beside request %d, or failed", in, n)
 		}
 		steps.Released(q.t, q.clients[n], q.requests[n])
 	}
-	q.t.Logf("%d of %d requests are let in in the order of their arrival", at, len(q.requests))
+	q.t.Logf("%d of %d requests had kept their places", kept, len(order))
 }
 
 // storm is clients that lock at random. Calls may fail, as while a cluster has no writer; none may
