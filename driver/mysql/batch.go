@@ -28,8 +28,9 @@ type batch struct {
 	waiting []*call
 }
 
-// add sends a call, alone or together with others.
-func (b *batch) add(c *call) {
+// do sends a call, alone or together with others, and returns when that is over.
+func (b *batch) do(t *task, r driver.Request, c *call) *call {
+	c.t, c.r, c.done = t, r, make(chan struct{})
 	b.mu.Lock()
 	b.waiting = append(b.waiting, c)
 	first := !b.running
@@ -38,6 +39,19 @@ func (b *batch) add(c *call) {
 	if first {
 		b.next()
 	}
+	<-c.done
+	return c
+}
+
+// make is do for a call that may make the request.
+func (b *batch) make(t *task, r driver.Request) *call {
+	t.made.Store(true) // before left is read: see task.sendUntil
+	t.doubt.Add(1)
+	c := b.do(t, r, &call{})
+	if outcomeOf(c.err, b.pool.reached()) != kit.Unknown {
+		t.doubt.Add(-1)
+	}
+	return c
 }
 
 // next sends what waits. The first call is sent by the goroutine of its caller, what comes after it
@@ -89,14 +103,7 @@ type call struct {
 
 // take tries to take a lock that is free.
 func (b *Backend) take(t *task, r driver.Request) (code uint64, sent time.Time, err error) {
-	c := &call{t: t, r: r, done: make(chan struct{})}
-	t.made.Store(true) // before left is read: see task.sendUntil
-	t.doubt.Add(1)
-	b.takes.add(c)
-	<-c.done
-	if outcomeOf(c.err, b.pool.reached()) != kit.Unknown {
-		t.doubt.Add(-1)
-	}
+	c := b.takes.make(t, r)
 	if c.answered {
 		return c.code, c.sent, c.err
 	}
@@ -160,9 +167,7 @@ func (b *Backend) give(t *task, r driver.Request) bool {
 	if !own {
 		return false
 	}
-	c := &call{t: t, r: r, done: make(chan struct{})}
-	b.gives.add(c)
-	<-c.done
+	c := b.gives.do(t, r, &call{})
 	if c.some || outcomeOf(c.err, b.pool.reached()) == kit.Unknown {
 		t.copies++
 	}
@@ -179,14 +184,7 @@ func (b *Backend) giveAll(cs []*call) {
 
 // arrive adds an exclusive request to those that wait.
 func (b *Backend) arrive(t *task, r driver.Request) error {
-	c := &call{t: t, r: r, done: make(chan struct{})}
-	t.made.Store(true)
-	t.doubt.Add(1)
-	b.arrivals.add(c)
-	<-c.done
-	if outcomeOf(c.err, b.pool.reached()) != kit.Unknown {
-		t.doubt.Add(-1)
-	}
+	c := b.arrivals.make(t, r)
 	if c.answered {
 		return c.err
 	}
@@ -212,9 +210,7 @@ func (b *Backend) arriveAll(cs []*call) {
 
 // look reads what a request that waits has to know.
 func (b *Backend) look(t *task, r *driver.Request, lock bool) (position, error) {
-	c := &call{t: t, r: *r, lock: lock, done: make(chan struct{})}
-	b.looks.add(c)
-	<-c.done
+	c := b.looks.do(t, *r, &call{lock: lock})
 	if !c.answered || c.err == nil && c.row == nil {
 		a, err := t.find(b.lookOf([]*call{c}), 1)
 		if err != nil {

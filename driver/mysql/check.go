@@ -171,7 +171,12 @@ func (p *pool) rights(ctx context.Context) (driver.Finding, error) {
 
 // functions tries what not every server that speaks MySQL's protocol has.
 func (p *pool) functions(ctx context.Context) driver.Finding {
-	f := driver.Finding{About: "functions", Found: "named locks, and time in microseconds"}
+	f := driver.Finding{About: "functions", Found: "LAST_INSERT_ID, named locks, and time in microseconds"}
+	if a, err := p.ask(ctx, callTimeout, "SELECT LAST_INSERT_ID(7) LIMIT 1", false); err != nil || fmt.Sprint(a.rows) != "[[7]]" {
+		f.State, f.Found = driver.Wrong, "no LAST_INSERT_ID with an argument"
+		f.Advice = "use a server that has it: its answers say who holds a lock"
+		return f
+	}
 	a, err := p.ask(ctx, callTimeout, "SELECT GET_LOCK('dlock.check', 0), RELEASE_LOCK('dlock.check'), MICROSECOND(UTC_TIMESTAMP(6)) + MICROSECOND(SYSDATE(6)) LIMIT 1", false)
 	row, err2 := a.single(3)
 	switch {
