@@ -37,7 +37,7 @@ type queue struct {
 	head    int64         // as last read
 	moved   time.Time     // when the head last moved, or when the wait for other clients began
 	turn    time.Duration // how long the head takes to move; 0: not known
-	// far: another one that waits is ahead of the first of this client.
+	// far: another one that waits is ahead of the first of this client, which is exclusive.
 	far bool
 	// others: other clients wait here too, or hold.
 	others bool
@@ -173,12 +173,16 @@ func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
 	}
 }
 
-// pollName makes the poll for a name due now: something changed there. Where the request ahead is
-// another client's, its bell says when to look.
+// pollName makes the poll for a name due now: something changed there. An exclusive request that
+// another client's is ahead of is not let in by that; its bell says when to look.
 func (b *Backend) pollName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if g := b.waiters.Group(name); g != nil && firstOf(g).ahead.IsZero() {
+	g := b.waiters.Group(name)
+	if g == nil {
+		return
+	}
+	if first := firstOf(g); first.Mode == driver.Shared || first.ahead.IsZero() {
 		g.State.polled, g.State.moved = time.Time{}, time.Now()
 		b.sooner.Set()
 	}
@@ -383,7 +387,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 		g.First().Wake()
 	}
 	if g.State.far = false; slices.Contains(d.first, first.ID) {
-		first.behind, g.State.far = behind, row[7] != ""
+		first.behind, g.State.far = behind, row[7] != "" && first.Mode == driver.Exclusive
 	} else { // that was read for another one
 		ahead = first.ahead
 	}
