@@ -245,7 +245,7 @@ func TestCtrlZStopsBoth(t *testing.T) {
 				t.Parallel()
 				l, f := newLocks(t), newLog(t)
 				d := l.shellAt(shell)
-				d.key(jobs(f, "--ttl 1s")[name] + "\n")
+				d.key(jobs(f, "--ttl 3s")[name] + "\n")
 				f.grows()
 				d.key("\x1a")
 				d.until("topped")
@@ -391,7 +391,7 @@ func TestAStopOfTheWholeGroup(t *testing.T) {
 	eachShell(t, func(t *testing.T, l locks, shell string) {
 		f, pidFile := newLog(t), filepath.Join(t.TempDir(), "pid")
 		d := l.shellAt(shell)
-		d.key(`"$DLOCK" run --ttl 1s a -- sh -c 'echo $PPID >` + pidFile + `; ` + f.writer() + `'` + "\n")
+		d.key(`"$DLOCK" run --ttl 3s a -- sh -c 'echo $PPID >` + pidFile + `; ` + f.writer() + `'` + "\n")
 		group, _ := syscall.Getpgid(keeper(t, pidFile))
 		f.grows()
 		syscall.Kill(-group, syscall.SIGSTOP)
@@ -421,7 +421,7 @@ func TestACommandThatIsStoppedAlone(t *testing.T) {
 	})
 	// where there is no shell, it has the lock, and dlock waits for it
 	l := newLocks(t)
-	h := l.hold("--ttl", "1s", "a", "--", "sh", "-c", `echo up; kill -STOP $$; echo went on`)
+	h := l.hold("--ttl", "3s", "a", "--", "sh", "-c", `echo up; kill -STOP $$; echo went on`)
 	var stopped process
 	for end := time.Now().Add(20 * time.Second); !stopped.stopped && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		for _, p := range processes() {
@@ -430,7 +430,7 @@ func TestACommandThatIsStoppedAlone(t *testing.T) {
 			}
 		}
 	}
-	l.want(statusHeld, "held", "run", "--wait", "2s", "a", "--", "true")
+	l.want(statusHeld, "held", "run", "--wait", "4s", "a", "--", "true")
 	syscall.Kill(stopped.pid, syscall.SIGCONT)
 	if status, out := h.rest(); status != 0 || out != "went on\n" {
 		t.Errorf("exit status %d, %q, %s", status, out, h.errOut)
@@ -496,7 +496,7 @@ func TestOnlyARenewalIsAProof(t *testing.T) {
 // stopped as soon as that is there.
 func TestAKilledGuardIsReplaced(t *testing.T) {
 	l, f := newLocks(t), newLog(t)
-	h := l.start("--ttl", "1s", "a", "--", "sh", "-c", f.writer())
+	h := l.start("--ttl", "3s", "a", "--", "sh", "-c", f.writer())
 	f.grows()
 	guard := func() int {
 		for _, p := range processes() {

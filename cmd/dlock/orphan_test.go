@@ -125,7 +125,7 @@ func TestACommandThatBecameRoot(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		return cmd
 	}
-	cmd := run("run", "--ttl", "1s", "--grace", "100ms", "a", "--", "env", asRoot+"=1", root)
+	cmd := run("run", "--ttl", "3s", "--grace", "100ms", "a", "--", "env", asRoot+"=1", root)
 	cmd.Stdout = nil
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -292,7 +292,7 @@ func TestRunKeepsOthersOutForAtLeastSoLong(t *testing.T) {
 // ignore SIGTERM.
 func TestALossEndsTheWholeGroup(t *testing.T) {
 	l := newLocks(t)
-	h := l.hold("--ttl", "1s", "--grace", "300ms", "a", "--", "sh", "-c", `trap "echo asked" TERM; sh -c 'trap "" TERM; echo up; while :; do sleep 1; done' & while :; do wait; done`)
+	h := l.hold("--ttl", "3s", "--grace", "300ms", "a", "--", "sh", "-c", `trap "echo asked" TERM; sh -c 'trap "" TERM; echo up; while :; do sleep 1; done' & while :; do wait; done`)
 	l.want(0, "ended", "break", "--yes", "--force", "a")
 	if status, out := h.rest(); status != statusLost || !strings.Contains(out, "asked") {
 		t.Errorf("exit status %d, %q", status, out)
@@ -303,14 +303,14 @@ func TestALossEndsTheWholeGroup(t *testing.T) {
 	l.wantFree()
 
 	// a command that ends when it is asked, and leaves somebody behind who does not
-	h = l.hold("--ttl", "1s", "--grace", "300ms", "a", "--", "sh", "-c", `sh -c 'trap "" TERM; echo up; sleep 20; echo survived' & wait`)
+	h = l.hold("--ttl", "3s", "--grace", "300ms", "a", "--", "sh", "-c", `sh -c 'trap "" TERM; echo up; sleep 20; echo survived' & wait`)
 	l.want(0, "ended", "break", "--yes", "--force", "a")
 	if status, out := h.rest(); status != statusLost || out != "" {
 		t.Errorf("exit status %d, %q", status, out)
 	}
 
 	// without force, and a command that ends in time: nothing is killed
-	h = l.hold("--ttl", "1s", "--grace", "1m", "a", "--", "sh", "-c", `trap "echo asked; exit 0" TERM; echo up; while :; do sleep 0.01; done`)
+	h = l.hold("--ttl", "3s", "--grace", "1m", "a", "--", "sh", "-c", `trap "echo asked; exit 0" TERM; echo up; while :; do sleep 0.01; done`)
 	l.want(0, "broken", "break", "--yes", "a")
 	if status, out := h.rest(); status != statusLost || out != "asked\n" {
 		t.Errorf("exit status %d, %q, %s", status, out, h.errOut)
@@ -342,7 +342,7 @@ func TestABreakByForceEndsTheCommandAtOnce(t *testing.T) {
 // TestALossEndsWhatStandsStill: who is stopped is asked too, and has the time to end.
 func TestALossEndsWhatStandsStill(t *testing.T) {
 	l := newLocks(t)
-	h := l.hold("--ttl", "1s", "--grace", "20s", "a", "--", "sh", "-c", `trap "echo asked; exit 0" TERM; echo up; kill -STOP $$; while :; do sleep 0.01; done`)
+	h := l.hold("--ttl", "3s", "--grace", "20s", "a", "--", "sh", "-c", `trap "echo asked; exit 0" TERM; echo up; kill -STOP $$; while :; do sleep 0.01; done`)
 	l.want(0, "ended", "break", "--yes", "--force", "a")
 	if status, out := h.rest(); status != statusLost || out != "asked\n" {
 		t.Errorf("exit status %d, %q, %s", status, out, h.errOut)
@@ -362,7 +362,7 @@ func TestAKilledRunLeavesNothing(t *testing.T) {
 // When it goes on it ends the command.
 func TestAStoppedRunEndsItsCommand(t *testing.T) {
 	l := newLocks(t)
-	h := l.hold("--ttl", "1s", "a", "--", "sh", "-c", "echo up; exec sleep 1000")
+	h := l.hold("--ttl", "3s", "a", "--", "sh", "-c", "echo up; exec sleep 1000")
 	h.Process.Signal(syscall.SIGSTOP)
 	l.want(0, "in\n", "run", "--wait", "1m", "a", "--", "echo", "in")
 	h.Process.Signal(syscall.SIGCONT)

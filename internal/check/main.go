@@ -350,7 +350,8 @@ func (c *check) testAll(size string) (steps []step) {
 			steps = append(steps, c.test(m, []string{"./..."}, "-race", "-count=1", "-p=2"))
 		}
 	}
-	return append(steps, c.test(".", pure, "-count=1").named("tests of . without the race detector"))
+	return append(steps, c.test(".", pure, "-count=1").named("tests of . without the race detector"),
+		c.test(".", []string{"./driver/file"}, "-count=1", "-run=^(TestListOfManyNames|TestBytesOfALongQueue)$").named("sizes of driver/file without the race detector"))
 }
 
 // systems are the other ones that users have, as GOOS and GOARCH.
