@@ -24,7 +24,7 @@ func (c *check) servicesAtOnce(took time.Duration) int {
 	if took < slowly {
 		return atOnceQuickly
 	}
-	c.tests.print(fmt.Sprintf("a slow machine: a program that does nothing takes %s, where a quick one takes less than %s; so %d services are tested at once, not %d\n",
+	c.tests.print(fmt.Sprintf("a slow machine: a program that does nothing takes %s, where a quick one takes less than %s; so %d services are tested at once, not %d, and nothing runs beside them\n",
 		took.Round(100*time.Microsecond), slowly, atOnceSlowly, atOnceQuickly))
 	return atOnceSlowly
 }
