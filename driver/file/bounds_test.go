@@ -63,8 +63,8 @@ func fillSlots(t *testing.T, b *Backend, requests int, names ...string) {
 // take, and it ends in time however many names are in use.
 func TestListOfManyNames(t *testing.T) {
 	n := 60_000
-	if race.Enabled { // the detector makes each of them four times as slow, and much runs beside it
-		n /= 12
+	if race.Enabled { // the detector makes each of them four times as slow
+		n /= 4
 	}
 	dir := t.TempDir()
 	a, b := openTest(t, dir), openTest(t, dir)
@@ -99,10 +99,7 @@ func TestListOfManyNames(t *testing.T) {
 // What one name takes grows with its requests, and with nothing else. Each arrival, grant
 // and inspection copies that, in time.
 func TestBytesOfALongQueue(t *testing.T) {
-	waiters := 5000
-	if race.Enabled { // as above
-		waiters /= 12
-	}
+	const waiters = 5000
 	for what, c := range map[string]struct {
 		name string
 		each int64 // bytes for each request
@@ -125,7 +122,7 @@ func TestBytesOfALongQueue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if info.Size() > c.each*int64(waiters+1) {
+			if info.Size() > c.each*(waiters+1) {
 				t.Errorf("%d waiters take %d bytes", waiters, info.Size())
 			}
 			start := time.Now()

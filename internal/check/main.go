@@ -127,11 +127,7 @@ func (c *check) run(size string) error {
 	if size == "long" {
 		onServers = append(onServers, c.least())
 	}
-	beside := [][]step{slices.Concat(c.testAll(size), c.lintAll(size), other), onServers}
-	if atOnce == atOnceSlowly { // side by side they would take as long, and stand still for seconds
-		beside = [][]step{slices.Concat(beside...)}
-	}
-	err = errors.Join(err, c.sideBySide(beside...))
+	err = errors.Join(err, c.sideBySide(arrange(atOnce, slices.Concat(c.testAll(size), c.lintAll(size), other), onServers)...))
 	if size == "long" { // it measures, so it has the machine for itself
 		err = errors.Join(err, c.step(c.test(bench, []string{"./..."}, "-count=1")))
 	}

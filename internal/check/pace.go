@@ -3,12 +3,13 @@ package main
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"time"
 )
 
 // Four services at once keep two quick cores busy. With a fifth, servers stand still for seconds.
 // Two keep those of a slow machine busy, or of one that others use: there four make nothing
-// quicker, and servers stand still.
+// quicker, and servers stand still. So they do there with two, if something computes beside them.
 const atOnceQuickly, atOnceSlowly = 4, 2
 
 const (
@@ -27,6 +28,15 @@ func (c *check) servicesAtOnce(took time.Duration) int {
 	c.tests.print(fmt.Sprintf("a slow machine: a program that does nothing takes %s, where a quick one takes less than %s; so %d services are tested at once, not %d, and nothing runs beside them\n",
 		took.Round(100*time.Microsecond), slowly, atOnceSlowly, atOnceQuickly))
 	return atOnceSlowly
+}
+
+// arrange returns what runs side by side: what computes and what needs services, or, where not more
+// than two services are tested at once, one after the other.
+func arrange(atOnce int, computes, onServers []step) [][]step {
+	if atOnce == atOnceSlowly {
+		return [][]step{slices.Concat(computes, onServers)}
+	}
+	return [][]step{computes, onServers}
 }
 
 // pace is how long the program takes that does nothing, in the quickest of some rounds. It is

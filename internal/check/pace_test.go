@@ -6,6 +6,24 @@ import (
 	"testing"
 )
 
+// TestNothingRunsBesideServicesOnASlowMachine, and what is to run does, on any.
+func TestNothingRunsBesideServicesOnASlowMachine(t *testing.T) {
+	computes, onServers := []step{{name: "tests"}, {name: "lint"}}, []step{{name: "services"}}
+	for atOnce, want := range map[int]string{atOnceQuickly: "tests lint; services", atOnceSlowly: "tests lint services"} {
+		var got []string
+		for _, sequence := range arrange(atOnce, computes, onServers) {
+			var names []string
+			for _, s := range sequence {
+				names = append(names, s.name)
+			}
+			got = append(got, strings.Join(names, " "))
+		}
+		if text := strings.Join(got, "; "); text != want {
+			t.Errorf("with %d services at once: %q; want %q", atOnce, text, want)
+		}
+	}
+}
+
 func TestServicesAtOnce(t *testing.T) {
 	var out strings.Builder
 	c := &check{tests: newTests(&out)}

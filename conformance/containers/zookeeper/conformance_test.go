@@ -221,13 +221,9 @@ func zkOpen(t service.T, url, more string, ttl time.Duration, opts ...dlock.Opti
 	t.Helper()
 	p := netfault.NewProxy()
 	t.Cleanup(p.Close)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	url, opts = zkBehind(t, url, p, more), append([]dlock.Option{dlock.TTL(ttl), dlock.Logger(nil)}, opts...)
-	c, err := dlock.Open(ctx, url, opts...)
-	for err != nil && ctx.Err() == nil && strings.Contains(err.Error(), "did not answer within") {
-		c, err = dlock.Open(ctx, url, opts...) // the machine is busy
-	}
+	c, err := dlock.Open(ctx, zkBehind(t, url, p, more), append([]dlock.Option{dlock.TTL(ttl), dlock.Logger(nil)}, opts...)...)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

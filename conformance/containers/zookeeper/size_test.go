@@ -303,7 +303,7 @@ func TestZooKeeperManyNames(t *testing.T) {
 	const many, waiters, received = 60_000, 5000, 128 << 10
 	s := service.StartOwn(t, ZooKeeper)
 	z := treeOf(t, s)
-	zkOpen(t, s.URL, "", 10*time.Second) // makes the root
+	c := zkOpen(t, s.URL, "", 10*time.Second)
 	z.requests(names(many, "name-"), 1)
 	p := netfault.NewProxy()
 	t.Cleanup(p.Close)
@@ -331,15 +331,11 @@ func TestZooKeeperManyNames(t *testing.T) {
 	}
 	z.requests([]string{"queue"}, waiters)
 	start = time.Now()
-	q, err := lister.Inspect(await.Bounded(t, 5*time.Minute), "queue")
+	q, err := c.Inspect(t.Context(), "queue")
 	if err != nil || len(q.Arrivals) != waiters {
 		t.Errorf("Inspect of a queue of %d: %d, %v", waiters, len(q.Arrivals), err)
 	}
-	took = time.Since(start)
-	t.Logf("Inspect of a queue of %d took %s", waiters, took)
-	if took > alone/4 { // a twelfth would be as many reads
-		t.Errorf("Inspect of a queue of %d took %s; to read %d nodes takes %s", waiters, took, many, alone)
-	}
+	t.Logf("Inspect of a queue of %d took %s", waiters, time.Since(start))
 
 	conn, err := zookeeper.Connect([]string{s.Addr}, 30*time.Second, zookeeper.ConnectOptions{Logger: quietly{}, MaxBufferSize: received})
 	if err != nil {
