@@ -1,4 +1,4 @@
-// Package migrations has the SQL that makes (and removes) the tables and procedures of
+// Package migrations has the SQL that makes (and removes) the tables of
 // driver/mysql, for MySQL and MariaDB.
 //
 // Apply it with mysql.Migrate of driver/mysql, with ?migrate=true in a URL, or with a tool: the

@@ -29,7 +29,8 @@ func TestGooseTreeIsTheSame(t *testing.T) {
 	want := map[string]string{}
 	for i, up := range ups {
 		base := strings.TrimSuffix(path.Base(up), ".up.sql")
-		if n := fmt.Sprintf("%06d_", i+1); !strings.HasPrefix(base, n) {
+		// numbered by date, so that they stand beside those of an application
+		if n := fmt.Sprintf("20261126%06d_", i+1); !strings.HasPrefix(base, n) {
 			t.Errorf("%s is number %d", up, i+1)
 		}
 		want["goose/"+base+".sql"] = fmt.Sprintf("-- +goose Up\n-- +goose StatementBegin\n%s;\n-- +goose StatementEnd\n\n-- +goose Down\n%s;\n",

@@ -168,9 +168,12 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 		wantText(t, out, "there is nothing to migrate")
 	}
 	up, _ := atURL(t, "", 0, "migrate", "--print")
-	wantText(t, up, "CREATE TABLE IF NOT EXISTS dlock_locks", "PROCEDURE IF NOT EXISTS dlock_acquire(", "-- 000020_dlock_version.up.sql", "DELIMITER ;;")
+	wantText(t, up, "CREATE TABLE IF NOT EXISTS dlock_locks", "-- 20261126000002_dlock_requests.up.sql\nCREATE TABLE IF NOT EXISTS dlock_requests (")
+	if n := strings.Count(up, ";\n"); n != 2 {
+		t.Errorf("%d statements:\n%s", n, up)
+	}
 	down, _ := atURL(t, "", 0, "migrate", "--print", "--down")
-	if i, j := strings.Index(down, "DROP PROCEDURE IF EXISTS dlock_version"), strings.Index(down, "DROP TABLE IF EXISTS dlock_locks"); i < 0 || j < i {
+	if i, j := strings.Index(down, "DROP TABLE IF EXISTS dlock_requests;"), strings.Index(down, "DROP TABLE IF EXISTS dlock_locks;"); i < 0 || j < i {
 		t.Error(down)
 	}
 	for _, c := range []struct{ url, args, want string }{

@@ -21,11 +21,11 @@ func newMigrate() *cobra.Command {
 	b, m := backend{}, migration{}
 	cmd := &cobra.Command{
 		Use:   "migrate [flags] [URL]",
-		Short: "Make, remove or print the tables and procedures that MySQL needs",
-		Long: `Make the tables and procedures that dlock needs in a database of MySQL or MariaDB, as far as they
-are missing; other backends need nothing of the kind. Several at once wait for each other. The user
-needs CREATE, DROP, CREATE VIEW and CREATE ROUTINE, and for --down SELECT, DROP and ALTER ROUTINE;
-programs that lock need none of them.
+		Short: "Make, remove or print the tables that MySQL needs",
+		Long: `Make the two tables that dlock needs in a database of MySQL or MariaDB, as far as they are missing;
+other backends need nothing of the kind. Tables of another version are refused. Several at once do
+no harm. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK TABLES; programs
+that lock need SELECT, INSERT, UPDATE and DELETE.
 
 --down removes them. It asks first; where there is no terminal to ask at, --yes is needed. While
 something is held or waits it refuses, unless --force is given: then those locks are lost. The
@@ -85,7 +85,7 @@ func (m migration) run(ctx context.Context, rawURL string, in io.Reader, out io.
 	if err := mysql.Migrate(ctx, db); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "the tables and procedures are there")
+	fmt.Fprintln(out, "the tables are there")
 	return nil
 }
 
@@ -94,18 +94,18 @@ func (m migration) remove(ctx context.Context, db *sql.DB, in io.Reader, out io.
 		if !askable(in) {
 			return usage("there is no terminal to ask at; --yes removes them without a question")
 		}
-		if err := ask(ctx, in, out, "Remove the tables and procedures of dlock, and all that they know?"); err != nil {
+		if err := ask(ctx, in, out, "Remove the tables of dlock, and all that they know?"); err != nil {
 			return err
 		}
 	}
 	if err := mysql.Revert(ctx, db, m.force); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "the tables and procedures are gone")
+	fmt.Fprintln(out, "the tables are gone")
 	return nil
 }
 
-// write writes the statements in the order in which they are to be run, for the client mysql.
+// write writes the statements in the order in which they are to be run.
 func (m migration) write(out io.Writer) error {
 	pattern := "mysql/*.up.sql"
 	if m.down {
@@ -120,15 +120,16 @@ func (m migration) write(out io.Writer) error {
 		slices.Reverse(files)
 	}
 	var all strings.Builder
-	all.WriteString("DELIMITER ;;\n")
-	for _, f := range files {
+	for i, f := range files {
 		stmt, err := migrations.Files.ReadFile(f)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&all, "\n-- %s\n%s;;\n", path.Base(f), strings.TrimSpace(string(stmt)))
+		if i > 0 {
+			all.WriteString("\n")
+		}
+		fmt.Fprintf(&all, "-- %s\n%s;\n", path.Base(f), strings.TrimSpace(string(stmt)))
 	}
-	all.WriteString("\nDELIMITER ;\n")
 	_, err = io.WriteString(out, all.String())
 	return err
 }

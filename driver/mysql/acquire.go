@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,8 +37,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, driver.ErrClosed
 	case err != nil:
 		b.giveUp(m)
-		return driver.Grant{}, explain(err)
+		return driver.Grant{}, err
 	}
+	b.sweepSoon(sweepTime)
 	return g, nil
 }
 
@@ -52,53 +54,49 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 	}()
 	for {
 		b.mu.Lock()
-		wait := bit(r.Wait)
-		if m.Granted() { // it may have expired since: then it must not arrive again
-			wait = -1
-		}
-		grant, notified, stood := m.grant, m.Notified, m.Stands
+		grant, stood := m.grant, m.Stands
 		m.Notified = false
 		b.mu.Unlock()
 		if grant != nil && w != nil {
 			return *grant, nil
 		}
-		c := newCall("acquire", b.prefix, bin(r.Name), r.ID, r.Owner, r.Client, r.Mode == driver.Shared, r.Limit,
-			r.TTL, r.Fixed, wait, b.window(), text(r.Label))
-		if w == nil && wait >= 0 && !r.Join() {
-			c.simple = simpleAcquire(b.prefix, r)
-		}
+		t := b.newTask(stood)
 		if stood { // an outage shorter than its TTL ends no wait
-			c.stands, c.patience = true, max(patience, r.TTL)
+			t.stands, t.patience = true, max(patience, r.TTL)
 		}
-		err := b.send(ctx, b.life.Closed(), r.Name, notified, c)
-		var a verdict
-		if err == nil {
-			a, err = parseVerdict(c.sets)
-			b.receive(c, a.grants)
-		}
+		g, err := run(ctx, t, b.life.Closed(), func() (*driver.Grant, error) {
+			g, waits, err := b.enter(t, m, r)
+			if errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrConflict) {
+				_, err2 := b.withdraw(t, m)
+				err = cmp.Or(err2, err)
+			}
+			if err != nil || waits {
+				return nil, err
+			}
+			return &g, nil
+		})
 		b.mu.Lock()
-		m.Uncertain = m.Uncertain || c.doubt.Load() > 0
+		if t.left.Load() && t.made.Load() && !m.Uncertain {
+			m.left = t // what it has made, or will make, is not known yet
+		}
+		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
 		switch {
 		case kit.IsNo(err):
 			m.Stands = false
-		case err == nil:
+		case err == nil && g != nil:
 			m.Stands = true
-			if a.granted {
-				b.holds(m, c.sent)
-			}
+			b.holds(m, g.SentAt, g.TTL)
 		}
 		b.mu.Unlock()
 		if err != nil {
-			return driver.Grant{}, b.waitEnded(ctx, stood && c.failure.Load() == nil, err)
+			return driver.Grant{}, b.waitEnded(ctx, stood && t.failure.Load() == nil, err)
 		}
-		if a.granted {
-			return driver.Grant{Token: a.token, TTL: r.TTL, SentAt: c.sent}, nil
+		if g != nil {
+			return *g, nil
 		}
 		if w == nil {
 			w = b.attach(m)
-			a.arrived = false // it did so for the first time: nothing was dropped
 		}
-		b.mustWait(w, a)
 		if err := w.Sleep(ctx, b.life.Closed(), 0); err != nil {
 			return driver.Grant{}, b.waitEnded(ctx, true, err)
 		}
@@ -117,47 +115,393 @@ func (b *Backend) waitEnded(ctx context.Context, stands bool, err error) error {
 	return driver.Waited(ctx)
 }
 
-// verdict is what dlock_acquire says to a request that it did not refuse.
-type verdict struct {
-	granted bool
-	token   driver.Token
-	grants  string // whom the call granted
-
-	// of a request that waits:
-	arrived bool // it did not stand in the queue before
-	place   int64
-	head    int64         // of the queue: who waits is not below
-	expiry  time.Duration // until the next of those who hold expires
-	ahead   driver.ID     // as in request; of one that arrived
+// enter makes the request, or goes on with it. It returns the grant, or that the request waits.
+func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
+	b.mu.Lock()
+	found := m.found
+	m.found = nil
+	place, held, crowded := m.place, m.Granted(), b.crowded(&r)
+	b.mu.Unlock()
+	switch {
+	case r.Join():
+		g, err = b.join(t, r, held)
+		return g, false, err
+	case held && r.Mode == driver.Exclusive: // it must not arrive again
+		p, err := b.look(t, &r, false)
+		if err == nil && (p.holder != r.ID || p.left <= 0 || p.broken) {
+			err = driver.ErrLost
+		}
+		if err == nil {
+			p.left = 0
+			g, err = b.confirm(t, r, p)
+		}
+		return g, false, err
+	case found != nil:
+		if g, err = b.confirm(t, r, *found); !errors.Is(err, driver.ErrLost) {
+			return g, false, err
+		}
+		return b.check(t, m, r, false)
+	case place > 0:
+		return b.check(t, m, r, false)
+	case r.Mode == driver.Shared && crowded && r.Wait && !held:
+		return b.queue(t, m, r)
+	case r.Mode == driver.Shared:
+		return b.enterBeside(t, m, r, held)
+	case crowded && r.Wait: // the lock is not free
+		return b.await(t, m, r, false)
+	}
+	for range maxTries {
+		code, sent, err := b.take(t, r)
+		switch {
+		case err != nil:
+			return g, false, err
+		case code > lastCode:
+			return driver.Grant{Token: driver.Token(code), TTL: r.TTL, SentAt: sent}, false, nil
+		case code == isLost:
+			return g, false, driver.ErrLost
+		case code == isShared:
+			return b.enterBeside(t, m, r, false)
+		case r.Wait:
+			return b.await(t, m, r, code == isHeld)
+		case code == isHeld || code == isBehind:
+			return g, false, driver.ErrHeld
+		}
+		l, _, err := b.advance(t, r.Name, driver.ID{}) // perhaps all that stand there have expired
+		if err != nil {
+			return g, false, err
+		}
+		if l.first() != nil {
+			return g, false, driver.ErrHeld
+		}
+	}
+	return g, false, errBusy
 }
 
-// refusals are what dlock_acquire says, as errors.
-var refusals = map[string]error{
-	"granted": nil, "arrived": nil, "waiting": nil,
-	"held": driver.ErrHeld, "lost": driver.ErrLost, "upgrade": driver.ErrUpgrade, "conflict": driver.ErrConflict,
+// await makes an exclusive request wait. alone says that nothing else did.
+func (b *Backend) await(t *task, m *request, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
+	if err := b.arrive(t, r); err != nil {
+		return g, false, err
+	}
+	b.stands(m)
+	if alone { // like a look that locks it waits for a grant that is not committed yet
+		if _, err := t.send(b.raiseOf(r)); err != nil {
+			return g, false, err
+		}
+	}
+	return b.check(t, m, r, !alone)
 }
 
-// parseVerdict reads the answer to dlock_acquire.
-func parseVerdict(sets results) (verdict, error) {
-	row, err := sets.single(7)
+// stands records that the request has a row.
+func (b *Backend) stands(m *request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.Stands = true
+}
+
+// withdraw removes a request that is refused, if it has a row.
+func (b *Backend) withdraw(t *task, m *request) (found bool, err error) {
+	b.mu.Lock()
+	r, stands := m.Request.Request, m.Stands
+	b.mu.Unlock()
+	if !stands {
+		return false, nil
+	}
+	return b.release(t, r, false, false)
+}
+
+// check reads what became of a request that stands in the queue, and does what is due there.
+func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g driver.Grant, waits bool, err error) {
+	for range maxTries {
+		p, err := b.look(t, &r, lock)
+		if err != nil {
+			return g, false, err
+		}
+		b.mu.Lock()
+		m.place, m.Stands = p.place, p.kind == "request" || p.holder == r.ID
+		held := m.Granted()
+		b.mu.Unlock()
+		switch {
+		case p.sent.IsZero(): // the row of the lock was removed
+			if _, err := t.send(b.raiseOf(r)); err != nil {
+				return g, false, err
+			}
+			continue
+		case p.holder == r.ID && p.broken, p.rowBroken:
+			return g, false, driver.ErrLost
+		case p.holder == r.ID && p.left > 0:
+			g, err = b.confirm(t, r, p)
+			if errors.Is(err, driver.ErrLost) && !held { // it has expired, and arrives again
+				continue
+			}
+			return g, false, err
+		case p.kind == "tombstone", held && (p.kind == "" || p.expires <= 0):
+			return g, false, driver.ErrLost
+		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
+			// it was let in and has expired, or has missed its turn, or was not kept alive; in this
+			// place only: a late copy must not find it where it arrives again
+			if _, err := t.send(fill(leave+" AND place = :place", ":ids", hexID(r.ID), ":place", strconv.FormatInt(p.place, 10))); err != nil {
+				return g, false, err
+			}
+			b.mu.Lock()
+			m.place, m.Stands = 0, false
+			b.mu.Unlock()
+			if !r.Wait {
+				return g, false, driver.ErrHeld
+			}
+			if r.Mode == driver.Shared {
+				return b.enterBeside(t, m, r, false)
+			}
+			return b.await(t, m, r, false)
+		case p.place <= p.head: // shared, and let in
+			g, err = b.confirm(t, r, p)
+			if errors.Is(err, driver.ErrLost) && !held {
+				continue
+			}
+			return g, false, err
+		case p.others == 0 || p.others == 1 && r.Mode == driver.Shared:
+			_, err = t.send(b.raiseOf(r))
+		case p.others == 1 && p.left <= 0:
+			_, err = t.send(b.passOf(r.Name, expired))
+		case p.others == 1:
+			b.mustWait(m, p.head, p.left, p.ahead)
+			return g, true, nil
+		default:
+			return b.checkBeside(t, m, r, p)
+		}
+		if err != nil {
+			return g, false, err
+		}
+	}
+	return g, false, errBusy
+}
+
+// raiseOf is the statement that says that the request may be beside the lock.
+func (b *Backend) raiseOf(r driver.Request) string {
+	level := "1"
+	if r.Mode == driver.Shared {
+		level = "2"
+	}
+	return b.about(fill(raise, ":level", level), &r)
+}
+
+// checkBeside is check for a name where there may be any requests: it writes what is due.
+func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position) (g driver.Grant, waits bool, err error) {
+	l, _, err := b.advance(t, r.Name, driver.ID{})
 	if err != nil {
-		return verdict{}, err
+		return g, false, err
 	}
-	no, known := refusals[row[0]]
-	if !known {
-		return verdict{}, fmt.Errorf("unexpected answer %q", row[0])
+	own, first := l.find(r.ID), l.first()
+	switch {
+	case l.holder.ID == r.ID, own == nil && l.whole:
+		// it is exclusive, and was let in; or it is not there any more
+		return b.check(t, m, r, false)
+	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
+		if g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place}); errors.Is(err, driver.ErrLost) {
+			return b.check(t, m, r, false)
+		}
+		return g, false, err
+	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore():
+		// it came at the same time
+		return g, false, driver.ErrConflict
+	case !r.Wait:
+		return g, false, driver.ErrHeld
 	}
-	token, _ := strconv.ParseUint(row[1], 10, 64)
-	expiry, _ := strconv.ParseInt(row[2], 10, 64)
-	place, _ := strconv.ParseInt(row[3], 10, 64)
-	head, _ := strconv.ParseInt(row[4], 10, 64)
-	var ahead driver.ID
-	if row[6] != "" {
-		_ = ahead.UnmarshalText([]byte(row[6])) // else nobody is listened to
+	if own != nil {
+		p.ahead = l.ahead(own)
 	}
-	return verdict{
-		granted: row[0] == "granted", token: driver.Token(token), grants: row[5],
-		arrived: row[0] == "arrived", place: place, head: head, expiry: time.Duration(expiry) * time.Microsecond,
-		ahead: ahead,
-	}, no
+	b.mustWait(m, l.head, l.soonest(), p.ahead)
+	return g, true, nil
+}
+
+// position is what look reads of a request.
+type position struct {
+	token, head int64
+	others      int
+	holder      driver.ID
+	broken      bool
+	left        time.Duration // of the holder
+	kind        string        // of the request's row; "": there is none
+	place       int64
+	expires     time.Duration
+	rowBroken   bool
+	ahead       driver.ID // the waiter before it, or the exclusive holder; zero: neither
+	sent        time.Time
+}
+
+func parsePosition(row []string) (p position, err error) {
+	if len(row) != 12 {
+		return p, fmt.Errorf("unexpected row %q", row)
+	}
+	num := func(i int) int64 { n, _ := strconv.ParseInt(row[i], 10, 64); return n }
+	p = position{token: num(1), head: num(2), others: int(num(3)), broken: num(5) != 0, left: span(num(6)), kind: row[7], place: num(8), expires: span(num(9)), rowBroken: num(10) != 0}
+	err = p.holder.UnmarshalText([]byte(row[4]))
+	if p.ahead = p.holder; row[11] != "" {
+		err = errors.Join(err, p.ahead.UnmarshalText([]byte(row[11])))
+	}
+	return p, err
+}
+
+// confirm returns the grant of a request that holds by what was read. If that leaves it little
+// time, it is renewed first.
+func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, error) {
+	g := driver.Grant{Token: driver.Token(p.token), TTL: p.left, SentAt: p.sent}
+	stmt := renewLocks
+	if r.Mode == driver.Shared || r.Join() {
+		g.Token, g.TTL, stmt = driver.Token(p.token-(p.head-p.place)), p.expires, renewRequests
+	}
+	if !p.rowBroken && proves(&r, g.TTL, p.sent) {
+		g.TTL = min(g.TTL, r.TTL)
+		return g, nil
+	}
+	stmt = b.about(fill(stmt, ":names", hexOf(r.Name), ":ids", hexID(r.ID)), &r)
+	a, err := t.send(stmt)
+	if err == nil && a.affected == 0 { // a KILL QUERY may have cut it short
+		a, err = t.send(stmt)
+	}
+	if err == nil && a.affected == 0 {
+		err = driver.ErrLost // or it is granted once more
+	}
+	g.TTL, g.SentAt = r.TTL, a.sent
+	return g, err
+}
+
+// queue adds a shared request behind others of this client. It need not be decided upon: what those
+// ahead wait for decides on it too when it goes.
+func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
+	a, err := t.make(b.about(fill(admit, ":lasts", micros(min(r.TTL, maxWait))), &r))
+	if isDuplicate(err) || err == nil && a.affected == 0 {
+		return b.enterBeside(t, m, r, false)
+	}
+	if err != nil {
+		return g, false, err
+	}
+	b.mu.Lock()
+	m.Stands, m.place = true, a.id
+	b.mu.Unlock()
+	return g, true, nil
+}
+
+// maxWait is how long a waiter stands without a sign of life.
+const maxWait = 10 * time.Second
+
+// enterBeside enters where there may be any requests.
+func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) (g driver.Grant, waits bool, err error) {
+	for range maxTries {
+		l, err := b.read(t, r.Name, (*lock).waits)
+		if err != nil {
+			return g, false, err
+		}
+		if l.others == 2 && l.dead() {
+			if _, _, err := b.write(t, l, driver.ID{}); err != nil {
+				return g, false, err
+			}
+			continue
+		}
+		q := l.queue()
+		if own := l.find(r.ID); own != nil || l.holder.ID == r.ID {
+			return b.check(t, m, r, false)
+		}
+		if held {
+			return g, false, driver.ErrLost
+		}
+		if _, err := q.Admit(r); err != nil {
+			return g, false, err
+		}
+		l.beside = append(l.beside, row{Entry: driver.Entry{Request: r, Left: r.TTL}, kind: "request", place: l.last() + 1})
+		q = l.queue()
+		free := q.Granted() == len(q.Arrivals)
+		switch {
+		case !free && !r.Wait:
+			return g, false, driver.ErrHeld
+		case r.Mode == driver.Exclusive:
+			return b.await(t, m, r, false)
+		case l.others < 2:
+			if _, err := t.send(b.about(fill(raise, ":level", "2"), &r)); err != nil {
+				return g, false, err
+			}
+			l.others = 2
+		}
+		lasts := min(r.TTL, maxWait)
+		if free {
+			lasts = r.TTL
+		}
+		a, err := t.make(b.about(fill(admit, ":lasts", micros(lasts)), &r))
+		if isDuplicate(err) {
+			return b.check(t, m, r, false)
+		}
+		if err != nil {
+			return g, false, err
+		}
+		b.stands(m)
+		if a.affected == 0 { // there was nothing beside it any more
+			continue
+		}
+		b.mu.Lock()
+		m.place = a.id
+		b.mu.Unlock()
+		if !free {
+			return b.checkBeside(t, m, r, position{place: a.id})
+		}
+		// what was decided may still hold
+		own := &l.beside[len(l.beside)-1]
+		own.place = a.id
+		l.whole = false
+		if s := l.decide(driver.ID{}); s != nil {
+			swapped, err := t.send(b.swap(l, s, driver.ID{}))
+			if err != nil {
+				return g, false, err
+			}
+			if swapped.affected > 0 {
+				return driver.Grant{Token: l.tokenAt(a.id), TTL: r.TTL, SentAt: a.sent}, false, nil
+			}
+		}
+		return b.check(t, m, r, false)
+	}
+	return g, false, errBusy
+}
+
+// join adds a request to a hold.
+func (b *Backend) join(t *task, r driver.Request, held bool) (g driver.Grant, err error) {
+	for range maxTries {
+		l, err := b.readHeld(t, r.Name)
+		if err != nil {
+			return g, err
+		}
+		if own := l.find(r.ID); own != nil {
+			if own.kind == "join" && alive(&own.Entry) && !own.Broken {
+				return b.confirm(t, r, position{token: int64(own.Token)})
+			}
+			return g, driver.ErrLost
+		}
+		if held {
+			return g, driver.ErrLost
+		}
+		admitted, err := l.queue().Admit(r)
+		if err != nil {
+			return g, err
+		}
+		if l.others < 2 {
+			if _, err := t.send(b.about(fill(raise, ":level", "2"), &r)); err != nil {
+				return g, err
+			}
+		}
+		a, err := t.make(b.about(fill(join, ":sponsor", hexID(l.sponsor(&r))), &admitted))
+		if isDuplicate(err) { // beyond what was read
+			p, err := b.look(t, &r, false)
+			if err == nil && p.kind != "join" {
+				err = driver.ErrLost
+			}
+			if err != nil {
+				return g, err
+			}
+			return b.confirm(t, r, position{token: int64(admitted.Token)})
+		}
+		if err != nil {
+			return g, err
+		}
+		if a.affected > 0 {
+			return driver.Grant{Token: admitted.Token, TTL: r.TTL, SentAt: a.sent}, nil
+		}
+	}
+	return g, errBusy
 }

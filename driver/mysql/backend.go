@@ -17,11 +17,6 @@ type Options struct {
 	// different prefixes share no lock.
 	Prefix string
 
-	// GrantWindow is how long a waiter that was not heard of for so long has to confirm a grant by
-	// another client. It is at least 10 ms; 0 means 1 s. It is longer while the server is slow:
-	// nine times as long as its answers take to whoever grants, and 5 s at most.
-	GrantWindow time.Duration
-
 	// Identity names the database, for contexts that carry holds between clients of one process:
 	// clients of one database have the same, those of others another. If it is empty nothing is
 	// known of that, and package dlock asks the server when it matters.
@@ -31,33 +26,54 @@ type Options struct {
 // Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps.
 type Backend struct {
-	pool   *pool
-	o      Options
-	prefix bin
-	caps   driver.Capabilities
-	life   *kit.Life
-	calls  serializer
-	sooner kit.Signal // the next poll may be due earlier
+	pool     *pool
+	prefix   string // as in a statement
+	caps     driver.Capabilities
+	life     *kit.Life
+	takes    batch // of exclusive requests for free locks
+	gives    batch // of locks that nothing waits for
+	arrivals batch
+	looks    batch      // at what waits
+	sooner   kit.Signal // the next poll may be due earlier
 
-	mu        sync.Mutex
-	requests  kit.Requests[*request] // what may stand in the queues
-	waiters   kit.Waiters[*request, queue]
-	exclusive map[string]int // by name: how many of the requests hold it alone
-	polling   bool           // poll runs
-	kept      time.Time      // when poll last kept alive what waits; poll's own
-	bells     bells
-	lost      func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called
-	watching  bool            // watch runs
+	mu       sync.Mutex
+	requests kit.Requests[*request] // what may stand in the queues
+	waiters  kit.Waiters[*request, queue]
+	polling  bool      // poll runs
+	idle     idle      // what waits find nothing by
+	ticked   time.Time // when poll last asked although that was enough
+	keeping  bool      // keep runs
+	kept     time.Time // when it last began
+	swept    time.Time // when the last sweep began
+	bells    bells
+	lost     func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called
+	watching bool            // watch runs
 }
 
-// New returns a backend over a pool of github.com/go-sql-driver/mysql. The caller owns the pool;
-// Close leaves it open. A wrapper around that driver has to show all result sets of an answer
-// (driver.RowsNextResultSet); else each call returns an error that matches [driver.ErrInvalid].
-// New does not reach the server. Of the pool's DSN only the database matters: a connection is used
-// for one statement at a time, and what an earlier user left open in it is rolled back. Whoever
-// holds the only connection of a pool while it waits for a lock waits for itself. The schema has
-// to be there: see [Migrate]. If it is another version's, calls return an error that matches
-// [driver.ErrUnsupported].
+// request is a request of this client that may stand in a queue. The backend's mu guards it.
+type request struct {
+	kit.Request
+	place  int64         // of its row; 0: it has none, as far as it is known
+	ahead  driver.ID     // the request before it, if it is another client's; zero: not known
+	behind driver.ID     // that request, if it is of this client
+	ended  bool          // by force, and that was reported
+	broken bool          // by an operator, as its release saw
+	left   *task         // its Acquire has left it under way, and may have made it
+	grant  *driver.Grant // a poll found it granted
+	found  *position     // a poll found it let in, which is to be confirmed
+}
+
+// New returns a backend over a pool of github.com/go-sql-driver/mysql, or of a wrapper around it.
+// The caller owns the pool; Close leaves it open. New does not reach the server.
+//
+// A connection is used for one statement at a time, and has to come without an open transaction, as
+// package sql wants it. Each is asked once how its session is set. Where that is unfit (it does not
+// commit by itself, for example) a statement takes three more round trips, and so does one for many
+// locks where innodb_lock_wait_timeout is longer than 2 s. A program that holds the only connection
+// of a pool while it waits for a lock waits for itself.
+//
+// The tables have to be there: see [Migrate]. If they are another version's, calls return an error
+// that matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {
 	if db == nil {
 		return nil, errNoPool
@@ -66,22 +82,16 @@ func New(db *sql.DB, o Options) (*Backend, error) {
 }
 
 func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
-	if o.GrantWindow == 0 {
-		o.GrantWindow = time.Second
-	}
-	if o.GrantWindow < 10*time.Millisecond || len(o.Prefix) > 255 {
-		return nil, fmt.Errorf("%w options: the grant window is at least 10ms, and the prefix has at most 255 bytes", driver.ErrInvalid)
+	if len(o.Prefix) > 255 {
+		return nil, fmt.Errorf("%w options: the prefix has at most 255 bytes", driver.ErrInvalid)
 	}
 	b := &Backend{
-		pool:      p,
-		o:         o,
-		prefix:    bin(o.Prefix),
-		life:      kit.NewLife(),
-		calls:     serializer{names: map[string]*backlog{}},
-		sooner:    kit.NewSignal(),
-		requests:  kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
-		exclusive: map[string]int{},
-		bells:     bells{own: map[driver.ID]bool{}, ring: kit.NewSignal()},
+		pool:     p,
+		prefix:   hexOf(o.Prefix),
+		life:     kit.NewLife(),
+		sooner:   kit.NewSignal(),
+		requests: kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
+		bells:    bells{own: map[driver.ID]bool{}, ring: kit.NewSignal()},
 		caps: driver.Capabilities{
 			Backend:         scheme,
 			Queue:           true,
@@ -100,6 +110,10 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	if o.Identity != "" { // the prefix is the queues'
 		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, o.Prefix)
 	}
+	b.takes = batch{pool: p, run: b.takeAll}
+	b.gives = batch{pool: p, run: b.giveAll}
+	b.arrivals = batch{pool: p, run: b.arriveAll}
+	b.looks = batch{pool: p, run: b.lookAll}
 	b.waiters = kit.NewWaiters[*request, queue](&b.mu, 0)
 	return b, nil
 }
@@ -123,23 +137,21 @@ func (b *Backend) Close() error {
 	b.life.Wait()
 	b.mu.Lock()
 	left := b.requests.Left()
-	calls := make(chan *call, len(left))
-	names := make(map[*call]string, len(left))
+	next := make(chan kit.Request, len(left))
 	for _, m := range left {
-		c := b.newRelease(m.Request.Request, m.Uncertain)
-		names[c] = m.Name
-		calls <- c
+		next <- m.Request
 	}
 	b.mu.Unlock()
-	close(calls)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
+	close(next)
 	var wg sync.WaitGroup
-	for range min(8, len(left)) {
+	for range min(64, len(left)) {
 		wg.Go(func() {
-			for c := range calls {
+			for m := range next {
 				if ctx.Err() == nil {
-					_ = b.send(ctx, nil, names[c], true, c)
+					t := b.newTask(true)
+					_, _ = run(ctx, t, nil, func() (bool, error) { return b.release(t, m.Request, m.Uncertain, m.Granted()) })
 				}
 			}
 		})
@@ -149,4 +161,19 @@ func (b *Backend) Close() error {
 		return b.pool.db.Close()
 	}
 	return nil
+}
+
+// holds records a proof that the request holds, by a statement that was sent at that time. b.mu is
+// held.
+func (b *Backend) holds(m *request, sentAt time.Time, left time.Duration) {
+	if b.lost != nil && !b.watching {
+		b.watching = b.life.Go(b.watch)
+	}
+	m.Until = sentAt.Add(left)
+}
+
+// remove records that the request stands nowhere any more. b.mu is held.
+func (b *Backend) remove(m *request) {
+	b.ringBell(m)
+	b.requests.Remove(m)
 }

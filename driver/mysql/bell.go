@@ -22,8 +22,8 @@ const (
 	maxBells = 500
 	// listenTime is for how long (s) the server lets a client wait for a bell.
 	listenTime = 1
-	// minRest and maxRest are for how long a client listens to nothing after a bell that told it
-	// nothing, or should have rung and did not. The time doubles with each that does so.
+	// minRest and maxRest are for how long a client listens to nothing after a bell that rang
+	// without need, or should have rung and did not. The time doubles with each that does so.
 	minRest = 10 * time.Millisecond
 	maxRest = 10 * time.Second
 )
@@ -35,8 +35,10 @@ type bells struct {
 	gone []driver.ID        // those to ring
 	ring kit.Signal         // there is something to hang or to ring
 	runs bool               // ringer runs
+	soon bool               // that is not to wait for more of it
+	last time.Time          // when that was last done
 
-	target driver.ID // whose bell is listened to; zero: nobody's
+	target driver.ID // whose bell is listened to; zero: none
 	listen bool      // listener runs
 	rung   driver.ID // whose bell rang: the queue of this name is to be looked at now
 	name   string
@@ -65,15 +67,19 @@ func (b *Backend) hangBell(m *request) {
 	if !x.runs && len(x.own) > 0 && b.pool.spareBells() {
 		x.runs = b.life.Go(b.ringer)
 	}
+	if g := b.waiters.Group(m.Name); !b.idle.spent() && (g == nil || time.Since(g.State.moved) < maxPoll) {
+		x.soon = true
+	}
 	b.bells.ring.Set()
 }
 
-// ringBell rings the bell of a request that goes. b.mu is held.
-func (b *Backend) ringBell(id driver.ID) {
-	asked, is := b.bells.own[id]
-	delete(b.bells.own, id)
+// ringBell rings the bell of a request that goes, at once if it held. b.mu is held.
+func (b *Backend) ringBell(m *request) {
+	asked, is := b.bells.own[m.ID]
+	delete(b.bells.own, m.ID)
 	if is && asked {
-		b.bells.gone = append(b.bells.gone, id)
+		b.bells.gone = append(b.bells.gone, m.ID)
+		b.bells.soon = b.bells.soon || m.Granted()
 		b.bells.ring.Set()
 	}
 }
@@ -89,7 +95,7 @@ func (b *Backend) ringer() {
 		}
 	}()
 	for {
-		stmt, over := b.nextRing()
+		stmt, wait, over := b.nextRing()
 		switch {
 		case over && conn != nil: // it has no bells any more
 			conn.Close()
@@ -103,7 +109,7 @@ func (b *Backend) ringer() {
 				continue
 			case <-b.life.Closed():
 				return
-			case <-time.After(time.Second):
+			case <-time.After(wait):
 				if b.pool.spareBells() {
 					continue
 				}
@@ -119,7 +125,7 @@ func (b *Backend) ringer() {
 	}
 }
 
-// dropBells records that the session of the bells is given up.
+// dropBells records that the session of the bells is closed.
 func (b *Backend) dropBells() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,11 +134,15 @@ func (b *Backend) dropBells() {
 }
 
 // nextRing returns the statement that rings and hangs what is to be, or as much of that as a packet
-// has room for; "" if nothing is. It reports over if the client has no bells.
-func (b *Backend) nextRing() (stmt string, over bool) {
+// has room for; "" if nothing is for a while. It reports over if the client has no bells.
+func (b *Backend) nextRing() (stmt string, wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := &b.bells
+	if since := time.Since(x.last); !x.soon && since < maxPoll {
+		x.runs = len(x.own)+len(x.gone) > 0
+		return "", maxPoll - since, !x.runs
+	}
 	var do []string
 	most := b.pool.room() / bellSize
 	n := min(len(x.gone), most)
@@ -147,10 +157,12 @@ func (b *Backend) nextRing() (stmt string, over bool) {
 		}
 	}
 	if len(do) > 0 {
-		return "SELECT " + strings.Join(do, ", "), false
+		x.last = time.Now()
+		b.idle.spend() // until something comes of it
+		return "SELECT " + strings.Join(do, ", "), 0, false
 	}
-	x.runs = len(x.own) > 0
-	return "", !x.runs
+	x.runs, x.soon = len(x.own) > 0, false
+	return "", time.Second, !x.runs
 }
 
 // onBells executes a statement in the session that has the bells: on conn, or a new one if that is
@@ -163,8 +175,8 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 		if conn, err = p.db.Conn(within); err != nil {
 			return nil, err
 		}
-		// what somebody left open is not to stay so for as long as there are bells
-		_, err = query(within, conn, "ROLLBACK AND NO CHAIN NO RELEASE")
+		// a transaction that was left open ends here, not with the last bell
+		_, err = conn.ExecContext(within, "ROLLBACK AND NO CHAIN NO RELEASE")
 	}
 	if err == nil {
 		_, err = query(within, conn, stmt)
@@ -177,22 +189,12 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 	return conn, nil
 }
 
-// answerBell returns whose bell is why the queue of a name is looked at now; zero: nobody's.
-func (b *Backend) answerBell(name string) (rung driver.ID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.bells.name == name {
-		rung, b.bells.rung = b.bells.rung, driver.ID{}
-	}
-	return rung
-}
-
-// answeredBell records who a look found ahead that was sent because that bell had rung. g is nil if
-// nobody waits there any more. b.mu is held.
+// answeredBell records which request a poll found ahead that was sent because that bell had rung.
+// g is nil if nothing waits there any more. b.mu is held.
 func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver.ID) {
 	switch rung {
 	case driver.ID{}:
-	case ahead: // it rang for nothing, as it would again: one that never waited has none
+	case ahead: // it rang without need, and would again: one that never waited has none
 		if g != nil {
 			g.State.deaf = ahead
 		}
@@ -202,10 +204,9 @@ func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver
 	}
 }
 
-// heardOf records who is ahead of a request of the group: one of another client that holds alone,
-// or will; zero: that is not known. From then on the client listens, and hangs bells of its
-// own for those behind. b.mu is held.
-func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
+// hear records which request is ahead of one of the group: one of another client; zero: that is not
+// known. From then on the client listens, and hangs bells for its own requests. b.mu is held.
+func (b *Backend) hear(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
 	m.ahead = ahead
 	x := &b.bells
 	if ahead != (driver.ID{}) && !g.State.others {
@@ -222,6 +223,9 @@ func (b *Backend) heardOf(g *kit.Group[*request, queue], m *request, ahead drive
 	}
 }
 
+// listens reports whether there is a bell to listen to for a request that waits here.
+func (q *queue) listens(m *request) bool { return m.ahead != driver.ID{} && m.ahead != q.deaf }
+
 // restFromBells makes the client listen to nothing for a while. b.mu is held.
 func (b *Backend) restFromBells() {
 	x := &b.bells
@@ -229,18 +233,19 @@ func (b *Backend) restFromBells() {
 	x.until = time.Now().Add(x.rest)
 }
 
-// listener listens to the bell of whoever is ahead, in the liveliest of the queues, as long as
+// listener listens to the bell of the request ahead, in the liveliest of the queues, as long as
 // there is one.
 func (b *Backend) listener() {
 	for {
 		id, name := b.nextBell()
 		if id == (driver.ID{}) {
-			return // until a look finds somebody ahead
+			return // until a look finds a request ahead
 		}
 		stmt := "SELECT GET_LOCK(" + bellOf(id) + ", " + strconv.Itoa(listenTime) + "), RELEASE_LOCK(" + bellOf(id) + ")"
-		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt)
+		a, err := b.pool.ask(b.life.Context(), callTimeout, stmt, false)
 		b.mu.Lock()
 		b.bells.target = driver.ID{}
+		b.sooner.Set() // polls are due by other times
 		if err == nil {
 			b.heard(id, name, a)
 		} else {
@@ -257,11 +262,11 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 	defer b.mu.Unlock()
 	var moved time.Time
 	if b.waiters.Group(b.bells.name) == nil {
-		b.bells.rung = driver.ID{} // nobody waits there any more
+		b.bells.rung = driver.ID{} // nothing waits there any more
 	}
 	if b.bells.rung == (driver.ID{}) && !time.Now().Before(b.bells.until) && !b.life.Over() && b.pool.spareBells() {
 		for n, g := range b.waiters.Groups() {
-			if m := waiting(g)[0].Request; g.State.listens(m) && g.State.moved.After(moved) {
+			if m := firstOf(g); g.State.listens(m) && g.State.moved.After(moved) {
 				id, name, moved = m.ahead, n, g.State.moved
 			}
 		}
@@ -271,13 +276,13 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 }
 
 // heard records what became of listening. A bell that rang makes the client look. One that did not,
-// although whoever it is of has gone, is not to be relied upon. b.mu is held.
+// although its request has gone, is not to be relied upon. b.mu is held.
 func (b *Backend) heard(id driver.ID, name string, a answer) {
 	g := b.waiters.Group(name)
-	row, err := a.sets.single(2)
+	row, err := a.single(2)
 	stands := g != nil && slices.ContainsFunc(g.All(), func(w *kit.Waiter[*request]) bool { return w.Request.ahead == id })
 	switch {
-	case err == nil && row[0] == "1" && !stands: // nobody waits behind it any more
+	case err == nil && row[0] == "1" && !stands: // nothing waits behind it any more
 	case err == nil && row[0] == "0" && stands && time.Since(a.sent) > listenTime*time.Second/2:
 		// not yet
 	case err != nil || row[0] != "1":
@@ -289,6 +294,7 @@ func (b *Backend) heard(id driver.ID, name string, a answer) {
 			}
 		}
 		b.bells.rung, b.bells.name = id, name
+		g.State.polled = time.Time{}
 		b.sooner.Set()
 	}
 }

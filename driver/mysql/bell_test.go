@@ -2,10 +2,8 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,71 +13,76 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// belfry is a client of a scripted server, whose GET_LOCK answers as the test says.
-func belfry(t *testing.T, listened func() (got string, err error)) (*Backend, *scripted) {
-	t.Helper()
-	s := &scripted{answer: func(stmt string) ([]string, error) {
-		if strings.HasPrefix(stmt, "CALL dlock_look(") {
-			return []string{"6", "0", ""}, nil
-		}
-		if strings.Contains(stmt, ", 1)") {
-			got, err := listened()
-			return []string{got, "1"}, err
-		}
-		return []string{"1"}, nil
-	}}
-	db := sql.OpenDB(s)
-	b, err := New(db, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		b.Close()
-		db.Close()
-	})
-	return b, s
+// tower is what a server says of the queues of a client that listens.
+type tower struct {
+	head  int64
+	ahead driver.ID // of the first that waits, in each queue; zero: none
 }
 
-// said returns the statements that contain a text.
-func (s *scripted) said(text string) (stmts []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, stmt := range s.stmts {
-		if strings.Contains(stmt, text) {
-			stmts = append(stmts, stmt)
-		}
-	}
-	return stmts
+// listens tells the statements that listen from those that hang bells.
+func listens(stmt string) bool {
+	return strings.HasPrefix(stmt, "SELECT GET_LOCK(") && strings.Contains(stmt, ", 1), RELEASE_LOCK(")
 }
+
+// belfry is a client of a scripted server whose GET_LOCK answers as the test says. looks is nil if
+// the polls find nothing.
+func belfry(t *testing.T, looks func() tower, listened func(stmt string) (got string, err error)) (*Backend, *scripted) {
+	t.Helper()
+	s := &scripted{answer: func(stmt string) (a answer, err error) {
+		switch {
+		case is(stmt, poll):
+			saw := tower{head: 6}
+			if looks != nil {
+				saw = looks()
+			}
+			for part := range strings.SplitSeq(stmt, " UNION ALL ") {
+				a.rows = append(a.rows, pollRow(nameIn(part), saw.head, saw.ahead))
+			}
+			return a, nil
+		case listens(stmt):
+			got, err := listened(stmt)
+			return reads(got, "1"), err
+		}
+		return reads("1"), nil
+	}}
+	return s.client(t, Options{}), s
+}
+
+// silent is a bell that does not ring.
+func silent(string) (string, error) { time.Sleep(listenTime * time.Second); return "0", nil }
 
 // queuesUp adds a request of the client that waits.
 func queuesUp(b *Backend, name string, place int64) *request {
-	r := driver.Request{Name: name, ID: driver.NewID(), TTL: time.Minute, Wait: true}
-	b.mu.Lock()
-	m := b.requests.Begin(r)
-	m.place = place
-	b.mu.Unlock()
-	b.attach(m)
-	return m
+	return b.waits(exclusive(name), place).Request
 }
 
-// TestBellsAreHungAndRung: a client that hears of others in a queue hangs a bell for each of its
+// hears makes the client learn that a request of another client is ahead.
+func (b *Backend) hears(m *request, ahead driver.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hear(b.waiters.Group(m.Name), m, ahead)
+}
+
+// listened returns the statements that listen.
+func (s *scripted) listened() []string {
+	return slices.DeleteFunc(s.said("GET_LOCK"), func(stmt string) bool { return !listens(stmt) })
+}
+
+// TestBellsAreHungAndRung: a client that learns of others in a queue hangs a bell for each of its
 // requests there, rings that of each which goes, and gives its session back when it has none.
 func TestBellsAreHungAndRung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := belfry(t, func() (string, error) { time.Sleep(time.Second); return "0", nil })
+		b, s := belfry(t, nil, silent)
 		first, second := queuesUp(b, "x", 7), queuesUp(b, "x", 8)
 		alone := queuesUp(b, "y", 3)
 		synctest.Wait()
 		if hung := s.said("GET_LOCK"); len(hung) > 0 {
 			t.Errorf("of others nothing is known, and it says %q", hung)
 		}
-		b.mu.Lock()
-		b.readAhead("x", []string{"6", "7", driver.NewID().String()}, driver.ID{})
-		b.mu.Unlock()
+		b.hears(first, driver.NewID())
 		synctest.Wait()
 		for m, want := range map[*request]int{first: 1, second: 1, alone: 0} {
-			if n := len(s.said("GET_LOCK(" + bellOf(m.ID) + ", 0)")); n != want {
+			if n := s.count("GET_LOCK(" + bellOf(m.ID) + ", 0)"); n != want {
 				t.Errorf("the bell of %s/%d is hung %d times; want %d", m.Name, m.place, n, want)
 			}
 		}
@@ -87,8 +90,9 @@ func TestBellsAreHungAndRung(t *testing.T) {
 			b.mu.Lock()
 			b.remove(m)
 			b.mu.Unlock()
+			time.Sleep(maxPoll + time.Millisecond) // it did not hold, so that may wait for more
 			synctest.Wait()
-			if n := len(s.said("RELEASE_LOCK(" + bellOf(m.ID) + ")")); n != 1 {
+			if n := s.count("RELEASE_LOCK(" + bellOf(m.ID) + ")"); n != 1 {
 				t.Errorf("the bell of %s/%d is rung %d times", m.Name, m.place, n)
 			}
 			b.mu.Lock()
@@ -101,69 +105,57 @@ func TestBellsAreHungAndRung(t *testing.T) {
 }
 
 // TestBellsThatAreNoUse: a client that listens in vain does so ever more rarely, and goes on
-// looking as if there were no bells.
+// polling as if there were no bells.
 func TestBellsThatAreNoUse(t *testing.T) {
 	for what, listened := range map[string]func() (string, error){
-		"they ring for nothing":    func() (string, error) { return "1", nil },
+		"they ring without need":   func() (string, error) { return "1", nil },
 		"the server refuses":       func() (string, error) { return "", errors.New("no named locks here") },
 		"the server says nonsense": func() (string, error) { return "", nil },
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var looks atomic.Int64
-				b, s := belfry(t, func() (string, error) { looks.Store(0); return listened() })
-				answer, ahead := s.answer, driver.NewID().String()
-				s.answer = func(stmt string) ([]string, error) {
-					if !strings.HasPrefix(stmt, "CALL dlock_look(") {
-						return answer(stmt)
+				var polls atomic.Int64
+				ahead := driver.NewID()
+				b, s := belfry(t, func() tower {
+					if polls.Add(1) > 1 { // the first after a bell finds whose it was
+						ahead = driver.NewID()
 					}
-					if looks.Add(1) > 1 { // the first one after a bell finds whom it was of
-						ahead = driver.NewID().String()
-					}
-					return []string{"6", "7", ahead}, nil
-				}
+					return tower{6, ahead}
+				}, func(string) (string, error) { polls.Store(0); return listened() })
 				queuesUp(b, "x", 7)
 				time.Sleep(time.Minute)
-				if n := len(s.said(", 1)")); n < 5 || n > 20 {
+				if n := len(s.listened()); n < 5 || n > 20 {
 					t.Errorf("it listens %d times in a minute", n)
 				}
-				if n := s.count("look"); n < 550 {
-					t.Errorf("it looks %d times in a minute; want 600", n)
+				if n := s.count("(SELECT HEX(l.name)"); n < 550 {
+					t.Errorf("it polls %d times in a minute; want 600", n)
 				}
 			})
 		})
 	}
 }
 
-// TestABellThatIsNotThere: who is behind one who never waited, and so has no bell, listens to it
+// TestABellThatIsNotThere: who is behind one that never waited, and so has no bell, listens to it
 // once, and to the next one's bell without delay, however long that took.
 func TestABellThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		without, with := driver.NewID(), driver.NewID()
-		b, s := belfry(t, nil)
 		var ahead atomic.Value
 		ahead.Store(without)
-		answer := s.answer
-		s.answer = func(stmt string) ([]string, error) {
-			switch {
-			case strings.HasPrefix(stmt, "CALL dlock_look("):
-				return []string{"6", "7", ahead.Load().(driver.ID).String()}, nil
-			case strings.Contains(stmt, bellOf(without)+", 1"):
-				return []string{"1", "1"}, nil
-			case strings.Contains(stmt, bellOf(with)+", 1"):
-				time.Sleep(time.Second)
-				return []string{"0", ""}, nil
+		b, s := belfry(t, func() tower { return tower{6, ahead.Load().(driver.ID)} }, func(stmt string) (string, error) {
+			if strings.Contains(stmt, bellOf(without)) {
+				return "1", nil
 			}
-			return answer(stmt)
-		}
+			return silent(stmt)
+		})
 		queuesUp(b, "x", 7)
 		time.Sleep(5 * time.Second)
-		if n := len(s.said(bellOf(without) + ", 1")); n != 1 {
+		if n := s.count(bellOf(without) + ", 1"); n != 1 {
 			t.Errorf("it listens %d times to a bell that is not there; want once", n)
 		}
 		ahead.Store(with)
 		time.Sleep(2 * maxPoll)
-		if n := len(s.said(bellOf(with) + ", 1")); n != 1 {
+		if n := s.count(bellOf(with) + ", 1"); n != 1 {
 			t.Errorf("it listens %d times to the next one's; want once", n)
 		}
 	})
@@ -175,18 +167,12 @@ func TestABellIsTriedAgainWhenTheQueueMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var head atomic.Int64
 		head.Store(4)
-		b, s := belfry(t, func() (string, error) { return "1", nil })
-		answer, ahead := s.answer, driver.NewID().String()
-		s.answer = func(stmt string) ([]string, error) {
-			if strings.HasPrefix(stmt, "CALL dlock_look(") {
-				return []string{strconv.FormatInt(head.Load(), 10), "7", ahead}, nil
-			}
-			return answer(stmt)
-		}
-		queuesUp(b, "x", 7)
+		ahead := driver.NewID()
+		b, s := belfry(t, func() tower { return tower{head.Load(), ahead} }, func(string) (string, error) { return "1", nil })
+		queuesUp(b, "x", 70)
 		for moves := range 3 {
 			time.Sleep(5 * time.Second)
-			if n := len(s.said(", 1)")); n != moves+1 {
+			if n := len(s.listened()); n != moves+1 {
 				t.Errorf("when the queue has moved %d times it has listened %d times; want %d", moves, n, moves+1)
 			}
 			head.Add(1)
@@ -194,24 +180,26 @@ func TestABellIsTriedAgainWhenTheQueueMoves(t *testing.T) {
 	})
 }
 
-// TestABellThatRingsIsAnsweredAtOnce: whoever hears it looks without delay, in that queue.
+// TestABellThatRingsIsAnsweredAtOnce: the client polls without delay, in that queue alone.
 func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rings := make(chan struct{})
-		b, s := belfry(t, func() (string, error) { <-rings; return "1", nil })
-		queuesUp(b, "x", 7)
+		b, s := belfry(t, nil, func(string) (string, error) { <-rings; return "1", nil })
+		m := queuesUp(b, "x", 7)
 		queuesUp(b, "y", 7)
 		time.Sleep(20 * time.Second) // now it polls each 100 ms
-		b.mu.Lock()
-		b.readAhead("x", []string{"6", "7", driver.NewID().String()}, driver.ID{})
-		b.mu.Unlock()
+		before := s.count("(SELECT HEX(l.name)")
+		for s.count("(SELECT HEX(l.name)") == before {
+			time.Sleep(time.Millisecond)
+		}
+		b.hears(m, driver.NewID())
 		time.Sleep(35 * time.Millisecond)
-		before := s.count("look")
+		before = s.count("(SELECT HEX(l.name)")
 		close(rings)
 		synctest.Wait()
-		looks := s.said("CALL dlock_look(")
-		if len(looks) != before+1 || !strings.Contains(looks[len(looks)-1], "X'78'") {
-			t.Errorf("at once there are the looks %q", looks[before:])
+		polls := s.said("(SELECT HEX(l.name)")
+		if len(polls) != before+1 || !strings.Contains(polls[before], hexOf("x")) || strings.Contains(polls[before], hexOf("y")) {
+			t.Errorf("at once there are the polls %q", polls[before:])
 		}
 	})
 }
@@ -219,23 +207,21 @@ func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
 // TestBellsOfASessionThatBreaks: they are not hung again, and requests that come later have bells.
 func TestBellsOfASessionThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := belfry(t, func() (string, error) { time.Sleep(time.Second); return "0", nil })
-		broken := true
-		answer := s.answer
-		s.answer = func(stmt string) ([]string, error) {
-			if broken && strings.Contains(stmt, ", 0)") {
-				return nil, errors.New("reset")
+		b, s := belfry(t, nil, silent)
+		var mended atomic.Bool
+		said := s.answer
+		s.answer = func(stmt string) (answer, error) {
+			if !mended.Load() && strings.Contains(stmt, ", 0)") && strings.HasPrefix(stmt, "SELECT GET_LOCK") {
+				return answer{}, errors.New("reset")
 			}
-			return answer(stmt)
+			return said(stmt)
 		}
 		lost := queuesUp(b, "x", 7)
-		b.mu.Lock()
-		b.readAhead("x", []string{"6", "7", driver.NewID().String()}, driver.ID{})
-		b.mu.Unlock()
+		b.hears(lost, driver.NewID())
 		synctest.Wait()
-		broken = false
+		mended.Store(true)
 		later := queuesUp(b, "x", 8)
-		b.mustWait(b.waiters.Group("x").All()[1], verdict{place: 8})
+		b.mustWait(later, 6, 0, driver.ID{})
 		synctest.Wait()
 		hung := s.said("GET_LOCK(" + bellOf(later.ID) + ", 0)")
 		again := slices.ContainsFunc(hung, func(stmt string) bool { return strings.Contains(stmt, lost.ID.String()) })
@@ -257,15 +243,13 @@ func TestBellsOfASessionThatBreaks(t *testing.T) {
 func TestBellsLeaveThePoolToOthers(t *testing.T) {
 	for most, want := range map[int]int{bellPool - 1: 0, bellPool: 1} {
 		synctest.Test(t, func(t *testing.T) {
-			b, s := belfry(t, func() (string, error) { time.Sleep(time.Second); return "0", nil })
+			b, s := belfry(t, nil, silent)
 			db := b.pool.db
 			db.SetMaxOpenConns(most)
-			queuesUp(b, "x", 7)
-			b.mu.Lock()
-			b.readAhead("x", []string{"6", "7", driver.NewID().String()}, driver.ID{})
-			b.mu.Unlock()
+			m := queuesUp(b, "x", 7)
+			b.hears(m, driver.NewID())
 			time.Sleep(5 * time.Second)
-			hung := slices.DeleteFunc(s.said("SELECT GET_LOCK"), func(stmt string) bool { return strings.Contains(stmt, ", 1)") })
+			hung := slices.DeleteFunc(s.said("SELECT GET_LOCK"), listens)
 			if n := len(hung); n != want {
 				t.Errorf("%d connections: %d bells are hung; want %d", most, n, want)
 			}
@@ -287,20 +271,36 @@ func TestBellsLeaveThePoolToOthers(t *testing.T) {
 	}
 }
 
-// TestABellOfANameThatNobodyWaitsFor: one that rang when the last waiter of its name had gone keeps
+// TestABellOfANameWhereNothingWaits: one that rang when the last waiter of its name had gone keeps
 // the client from no other bell.
-func TestABellOfANameThatNobodyWaitsFor(t *testing.T) {
+func TestABellOfANameWhereNothingWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := belfry(t, func() (string, error) { time.Sleep(time.Second); return "0", nil })
-		m := queuesUp(b, "x", 7)
+		b, s := belfry(t, nil, silent)
+		m, ahead := queuesUp(b, "x", 7), driver.NewID()
 		b.mu.Lock()
 		b.bells.rung, b.bells.name = driver.NewID(), "gone"
-		b.heardOf(b.waiters.Group("x"), m, driver.NewID())
-		ahead := m.ahead
 		b.mu.Unlock()
+		b.hears(m, ahead)
 		synctest.Wait()
-		if asked := s.said("GET_LOCK(" + bellOf(ahead) + ", 1)"); len(asked) == 0 {
-			t.Error("it does not listen to the bell of who is ahead")
+		if s.count("GET_LOCK("+bellOf(ahead)+", 1)") == 0 {
+			t.Error("it does not listen to the bell of the request ahead")
+		}
+	})
+}
+
+// TestBellsOfTheClientItself: it does not listen to those of its own requests, whose releases it
+// knows.
+func TestBellsOfTheClientItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var own atomic.Value
+		own.Store(driver.ID{})
+		b, s := belfry(t, func() tower { return tower{6, own.Load().(driver.ID)} }, silent)
+		first, second := queuesUp(b, "x", 7), queuesUp(b, "x", 8)
+		own.Store(first.ID)
+		b.mustWait(second, 6, 0, first.ID)
+		time.Sleep(time.Minute)
+		if said := s.said("GET_LOCK"); len(said) > 0 {
+			t.Errorf("no other client is there, and it says %q", said)
 		}
 	})
 }

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/migrations"
 )
 
 // check implements [driver.Checker].
@@ -45,18 +41,18 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 		}
 		found = append(found, rights)
 	}
-	return append(found, p.cleanupEvents(ctx, variables)), nil
+	return append(found, p.functions(ctx)), nil
 }
 
 // variables are those of the server that matter here, in capital letters.
 func (p *pool) variables(ctx context.Context) (map[string]string, error) {
 	a, err := p.ask(ctx, callTimeout, "SHOW VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', "+
-		"'innodb_flush_log_at_trx_commit', 'sync_binlog', 'event_scheduler', 'wsrep_on', 'transaction_isolation', 'tx_isolation')")
+		"'innodb_flush_log_at_trx_commit', 'sync_binlog', 'wsrep_on', 'transaction_isolation', 'tx_isolation')", false)
 	if err != nil {
 		return nil, err
 	}
 	is := map[string]string{}
-	for _, row := range a.sets[0] {
+	for _, row := range a.rows {
 		is[strings.ToLower(row[0])] = strings.ToUpper(row[1])
 	}
 	return is, nil
@@ -83,7 +79,7 @@ func serverVersion(is map[string]string) driver.Finding {
 	for _, other := range []string{"TIDB", "VITESS", "OCEANBASE", "POLARDB-X"} {
 		if strings.Contains(version, other) {
 			f.State, f.Found = driver.Wrong, strings.ToLower(version)
-			f.Advice = "use MySQL or MariaDB: this server only speaks their protocol, and has no stored procedures as they have"
+			f.Advice = "use MySQL or MariaDB: this server only speaks their protocol; docs/mysql.md says what is known of it"
 		}
 	}
 	return f
@@ -131,19 +127,19 @@ func writers(is map[string]string) driver.Finding {
 	return driver.Finding{About: "writers", Found: "no Galera cluster"}
 }
 
-// isolation is for those who look for it: nothing depends on it.
+// isolation is said because operators ask for it: nothing depends on it.
 func isolation(is map[string]string) driver.Finding {
 	level := is["transaction_isolation"]
 	if level == "" {
 		level = is["tx_isolation"]
 	}
-	return driver.Finding{About: "isolation", Found: strings.ReplaceAll(level, "-", " ") + "; the procedures use READ COMMITTED, whatever it is"}
+	return driver.Finding{About: "isolation", Found: strings.ReplaceAll(level, "-", " ") + "; dlock uses READ COMMITTED on connections of its own, and works with it and with what is stricter"}
 }
 
-// setUp says whether the schema is there.
+// setUp says whether the tables are there.
 func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
-	f := driver.Finding{About: "schema", Found: "number " + strconv.Itoa(schema)}
-	err := p.checkSchema(ctx)
+	f := driver.Finding{About: "tables", Found: "both, of format 1"}
+	_, err := p.readSchema(ctx)
 	var e *mysql.MySQLError
 	switch {
 	case err == nil:
@@ -152,7 +148,7 @@ func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	case errors.Is(err, errOtherSchema):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "run programs of one version of dlock on a database"
 	case lacksRight(err):
-		f.State, f.Found, f.Advice = driver.Unseen, "the user may not ask for its number", "GRANT what rights names as missing"
+		f.State, f.Found, f.Advice = driver.Unseen, "the user may not read them", "GRANT what rights names as missing"
 	case errors.As(err, &e):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "docs/mysql.md says what the database needs"
 	default:
@@ -161,94 +157,35 @@ func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	return f, nil
 }
 
-// rights tries, on no row at all, what the procedures do, and calls them with arguments that none
-// of them has: a server looks for the right to call one first.
+// rights tries on no row what the driver does.
 func (p *pool) rights(ctx context.Context) (driver.Finding, error) {
-	f := driver.Finding{About: "rights", Found: "the user may do what the procedures do"}
-	var missing []string
-	err := p.session(ctx, func(do func(string) (results, error)) error {
-		procedures, err := procedures()
-		if err != nil {
-			return err
-		}
-		var denied []string
-		for _, name := range procedures {
-			switch _, err := do("CALL " + name + "(0" + strings.Repeat(", 0", 30) + ")"); {
-			case lacksRight(err):
-				denied = append(denied, "EXECUTE ON PROCEDURE "+name)
-			case !lacksSchema(err):
-				return fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		if len(denied) == len(procedures) {
-			denied = []string{"EXECUTE"}
-		}
-		missing = denied
-		for _, table := range []string{"dlock_requests", "dlock_locks"} {
-			for _, try := range []struct{ right, stmt string }{
-				{"SELECT", "SELECT name FROM " + table + " LIMIT 0"},
-				{"INSERT", "INSERT INTO " + table + " SELECT * FROM " + table + " LIMIT 0"},
-				{"UPDATE", "UPDATE " + table + " SET name = name LIMIT 0"},
-				{"DELETE", "DELETE FROM " + table + " LIMIT 0"},
-			} {
-				if table == "dlock_locks" && try.right == "DELETE" {
-					continue // for clean-up alone
-				}
-				_, err := do(try.stmt)
-				var e *mysql.MySQLError
-				switch {
-				case err == nil:
-				case !lacksRight(err):
-					return err
-				case errors.As(err, &e) && strings.HasPrefix(e.Message, "SELECT") && try.right != "SELECT":
-					// SELECT is what is missing, which has been said
-				default:
-					missing = append(missing, try.right+" ON "+table)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return f, explain(err)
-	}
+	f := driver.Finding{About: "rights", Found: "the user may read and write both tables"}
+	missing, err := p.lacking(ctx, needed)
 	if len(missing) > 0 {
 		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
 		f.Advice = "GRANT them to the user; docs/mysql.md has the lines"
+		err = nil
 	}
-	return f, nil
+	return f, err
 }
 
-// procedures are the names of those that the migrations make.
-func procedures() ([]string, error) {
-	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
-	var names []string
-	for _, f := range files {
-		text, err := migrations.Files.ReadFile(f)
-		if err != nil {
-			return nil, err
-		}
-		if strings.HasPrefix(string(text), "CREATE PROCEDURE") {
-			_, name, _ := strings.Cut(strings.TrimSuffix(path.Base(f), ".up.sql"), "_")
-			names = append(names, name)
-		}
-	}
-	return names, err
-}
-
-// cleanupEvents says whether an event that calls for clean-up is run.
-func (p *pool) cleanupEvents(ctx context.Context, is map[string]string) driver.Finding {
-	f := driver.Finding{About: "clean-up", Found: "no event of this database that this user sees calls dlock_cleanup"}
-	a, err := p.ask(ctx, callTimeout, "SELECT COUNT(*) FROM information_schema.EVENTS WHERE EVENT_SCHEMA = DATABASE() AND EVENT_DEFINITION LIKE '%dlock\\_cleanup%' AND STATUS = 'ENABLED'")
-	if err != nil {
-		f.State, f.Found, f.Advice = driver.Unseen, err.Error(), "look at information_schema.EVENTS yourself"
+// functions tries what not every server that speaks MySQL's protocol has.
+func (p *pool) functions(ctx context.Context) driver.Finding {
+	f := driver.Finding{About: "functions", Found: "LAST_INSERT_ID, named locks, and time in microseconds"}
+	if a, err := p.ask(ctx, callTimeout, "SELECT LAST_INSERT_ID(7) LIMIT 1", false); err != nil || fmt.Sprint(a.rows) != "[[7]]" {
+		f.State, f.Found = driver.Wrong, "no LAST_INSERT_ID with an argument"
+		f.Advice = "use a server that has it: its answers say who holds a lock"
 		return f
 	}
-	if row, err := a.sets.single(1); err == nil && row[0] != "0" {
-		if f.Found = "an event calls dlock_cleanup"; is["event_scheduler"] != "ON" {
-			f.State, f.Found = driver.Risky, f.Found+", and event_scheduler is "+is["event_scheduler"]
-			f.Advice = "set event_scheduler to ON: no event is run, and rows of unused names pile up"
-		}
+	a, err := p.ask(ctx, callTimeout, "SELECT GET_LOCK('dlock.check', 0), RELEASE_LOCK('dlock.check'), MICROSECOND(UTC_TIMESTAMP(6)) + MICROSECOND(SYSDATE(6)) LIMIT 1", false)
+	row, err2 := a.single(3)
+	switch {
+	case err != nil || err2 != nil || row[0] == "" || row[1] != "1":
+		f.State, f.Found = driver.Risky, "no named locks (GET_LOCK)"
+		f.Advice = "nothing has to be done: waiters of other clients find their grants by reading, some milliseconds later"
+	case row[2] == "0":
+		f.State, f.Found = driver.Wrong, "the server has no time in microseconds"
+		f.Advice = "use a server with UTC_TIMESTAMP(6): leases would end a second early or late"
 	}
 	return f
 }

@@ -1,4 +1,5 @@
-// Package mysql is the driver for MySQL (8.0.29 or later) and MariaDB (10.6 or later).
+// Package mysql is the driver for MySQL (8.0.29 or later) and MariaDB (10.6 or later): locks are
+// rows of two tables, changed by single statements.
 //
 //	import _ "github.com/dlock-go/dlock/driver/mysql"
 //
@@ -15,246 +16,158 @@
 //
 //	mysql://user:password@host:3306/database?parameters
 //
-// The scheme mariadb means the same. mysqls and mariadbs mean the same over TLS, which is always
-// verified. The parameters:
+// The scheme mariadb is the same. mysqls and mariadbs are the same over TLS, which always verifies
+// the server. The parameters:
 //
-//   - migrate (false): create the tables and procedures if they are missing, as [Migrate] does.
+//   - migrate (false): make the tables that are missing, as [Migrate] does.
 //   - pool_size (32): how many connections the client may have; at least 2.
 //   - dial_timeout (3s): for opening a connection.
-//   - grant_window (1s): how long a waiter that was not heard of for so long has to
-//     confirm a grant; nine times as long as the server takes to answer, and 5 s at most, if
-//     that is longer.
-//   - tls_ca, tls_cert, tls_key: files in PEM form; mysqls and mariadbs only.
-//   - tls_server_name: the name in the server's certificate; the host if it is missing.
+//   - tls_ca, tls_cert, tls_key, tls_server_name: mysqls and mariadbs only.
+//   - ttl, prefix, label, identity: those of every driver.
 //
-// ttl, prefix, label and identity mean what they mean for every driver.
+// [New] works over a pool of the caller's. docs/mysql.md has rights, costs, and what is not
+// promised.
 //
-// [New] works over a pool that the caller owns, whatever its DSN says. The tables and procedures
-// come from package migrations: by [Migrate], by migrate=true, or by the caller's own tool.
-// [Cleanup] removes what the tables keep of names that nobody uses any more.
+// # The tables
 //
-// # Guarantees
+// dlock_locks has a row for each prefix and name that was used. It stays until [Cleanup].
 //
-//   - Order of arrival, fencing tokens, read-write locks, semaphores, joins, break, inspection: the
-//     rule of driver.Queue, held by the server.
-//   - The server's clock expires, in UTC and microseconds. A grant loses none of its time to a wait
-//     for a row.
-//   - Nobody holds a row, a transaction or a connection while a lock is held or waited for. A
-//     client that is stopped in the middle of a call blocks nobody.
-//   - Names are bytes, whatever the collation.
-//   - A connection goes back to its pool without a transaction and with the settings that it had,
-//     or it is closed.
-//   - What was committed outlives a restart of the server, with its time running.
+//	holder, client, label, ttl_us, fixed   the exclusive request that holds; holder zero: none
+//	held_since, held_until                 since when; from held_until on the lock may be taken
+//	broken                                 an operator ended the hold: it is not renewed any more
+//	token                                  the last fencing token
+//	head                                   the place of the last request that was let in
+//	others                                 what stands in dlock_requests: 0, 1 or 2, see below
 //
-// # Limits
+// dlock_requests has a row for all else. Its place, an AUTO_INCREMENT, is the order of arrival. A
+// row counts until expires_at, and goes later.
 //
-//   - After a failover to a replica that lacks the last transactions a second holder may be let in.
-//     Clusters with several writers need one writer for dlock.
-//   - A server that may forget its last second (innodb_flush_log_at_trx_commit other than 1) may
-//     forget the grants of that second.
-//   - A server's clock that is set back makes holds last longer. One that jumps ahead ends them
-//     early.
-//   - binlog_format=STATEMENT is refused: the server does not allow READ COMMITTED writes with it.
-//   - TTLs are from 50 ms to a hundred years.
+//	request, place > head              waits
+//	request, shared, place <= head     holds
+//	request, exclusive, place <= head  was let in: it is the holder, or it has missed its turn
+//	join                               holds, beside the request that began the hold (owner)
+//	tombstone                          has ended: late copies of the request change nothing
 //
-// # Protocol
+// # The protocol
 //
-// dlock_locks has one row for each prefix and name that was ever used. The row is the mutex of the
-// queue. Whatever changes a queue takes it by SELECT … FOR UPDATE, in a READ COMMITTED transaction
-// that begins and ends within one CALL. So from the row lock to the COMMIT the server needs no
-// client. The row also has the last token and the bounds of the places in the queue. It stays until
-// [Cleanup] removes it.
+// Each statement is a transaction of its own. A grant is one write of the lock's row: of holder,
+// for an exclusive request, or of head, for a run of shared ones. So the grants of a name follow
+// one another, in any isolation but READ UNCOMMITTED. others says which statement may write it:
 //
-// dlock_requests has one row for each request. Its place says what it does:
+//	0  nothing stands beside the lock    take, give
+//	1  exclusive requests wait           pass
+//	2  anything may stand there          read, the rule of [driver.Queue], swap
 //
-//	place < 0               a join, or a tombstone, in no order
-//	base ≤ place < head     a request in order of arrival that holds
-//	head ≤ place            a request that waits, in order of arrival
+// Any client may raise others at any time: that only costs more statements. pass and swap lower it;
+// each looks in the same statement whether less is enough. statements.go has the SQL:
 //
-// base and head are in the lock row. So those who hold are read without those who wait, and the
-// first who waits is found at once. Neither read meets deleted rows that InnoDB still keeps for old
-// snapshots.
+//	take    insert or update the lock: the request holds it, if it is free and others is 0
+//	give    end the hold, if others is 0
+//	pass    end a hold that is released or has expired, and grant the first request, if others < 2
+//	arrive  insert an exclusive request, which waits
+//	admit   insert a shared request, if others is 2; it locks the lock's row for sharing
+//	join    insert a join, if others is 2 and the hold lives; it locks that row, too
+//	raise   others is 1, or 2, at least
+//	read    the lock, and what stands beside it
+//	swap    write what a client decided, if token, head and holder are those that it read, and
+//	        there are no joins, and no shared requests up to the new head, that it did not read
+//	bury    delete what has expired beside a lock, before swap
+//	leave   delete a request that ends
+//	entomb  make a request a tombstone
+//	look    what became of a request, and which request is ahead of it
+//	poll    the same for the first request that a client has waiting, under many names at once
+//	renew   begin the TTLs of holders again that have not expired and are not broken
+//	keep    do that for what a client has waiting
 //
-// Times are by the server's clock, read after the lock row was taken. A request is in one of these
-// states:
+// An exclusive request, and a shared one:
 //
-//	unknown ── acquire ──► holding
-//	unknown ── acquire ──► waiting ── turn ──► granted ── acquire, renew ──► holding
+//	unknown ── take ─────────────────────────────────► holds ── give, pass, swap ──► gone
+//	unknown ── arrive, raise 1 ──► waits ── pass, swap ──► holds
+//	unknown ── raise 2, admit ──► waits ── swap ──► holds ── leave, swap ──► gone
 //
-//	waiting, granted, holding ── release, expiry, break ──► gone, or a tombstone
+// For example, A holds, B waits, and C comes to share:
 //
-// The messages, each one CALL:
+//	A  take  ► its token                  B  take        ► 1: held
+//	B  arrive ► place 7                   B  look        ► others is 0
+//	B  raise ► others is 1                B  look        ► waits, A is ahead
+//	A  give  ► no row: others is not 0    A  pass        ► holder is B, head is 7
+//	B  poll  ► holds                      C  read        ► B holds
+//	C  raise ► others is 2                C  admit, look ► place 8, waits
+//	B  give, pass ► no row: others is 2   B  read, swap  ► holder is none, head is 8
+//	C  poll  ► holds                      C  leave, read, swap ► others is 0
 //
-//   - acquire: the request holds at once if the rule says so, else it waits, if it may. Sent again
-//     it resumes: a request that waits is told so, and for one that was granted it is the
-//     confirmation and starts the TTL again. One that is not there any more, since it missed the
-//     window, arrives at the end of the queue. The driver never sends it so for a request that it
-//     knows to have held.
-//   - release: removes the request wherever it is.
-//   - together: acquires and releases of different names, in one transaction. It does those
-//     acquires whose name is free and those releases of a hold that is alone under its name, and
-//     leaves the others, which are then sent alone. It waits for no row: what somebody else has
-//     locked is left too. So no name waits for another, and none fails with another.
-//   - renew: starts the TTL of holders again, any number in one statement, without their lock rows.
-//     It never brings back what has expired or is broken. Who removes an expired request judges it
-//     again when it deletes the row. So whichever of the two comes first is right, and the other
-//     sees it.
-//   - break: ends the hold with a token, at once (by force) or for renewals.
-//   - inspect: returns the queue, in pieces of 1000 requests, each in a CALL of its own. The first
-//     grants. list returns the names that have requests, 5000 with each CALL.
-//   - ended: reads which requests of a client were ended by force in the last 10 s. A client that
-//     holds something asks twice a second. An answer that is lost is followed by the next; who
-//     cannot ask for 10 s learns of it from its renewal.
-//   - look: reads without locks, once for each client, however many of its requests wait. It
-//     returns which of them were granted, and what they have left, and who is ahead of the first
-//     who waits in one queue. expired, once a second, returns
-//     for which names a holder has expired.
-//   - keep: keeps alive all that a client has waiting, every 3 s, in one statement. It also removes
-//     up to a hundred of those that nobody keeps alive, under any name. Others go when their turn
-//     comes.
+// Before leave, swap lets others in that share: a permit is passed on with one commit. The first
+// look after arrive locks the lock's row for sharing, so it waits for a grant that is not committed
+// yet. A row that was committed after a later place was let in has missed its turn: its client
+// deletes it and arrives again, and so it does when a grant has expired before it was found. The
+// look or the poll that finds a grant is the proof of it: what is left counts from before it was
+// sent. If that is little, or the lease is fixed, the hold is renewed first.
 //
-// acquire, release, break and inspect also remove the holders that have expired and grant whoever
-// is next, in their transaction (dlock_settle). A waiter of the calling client learns of that from
-// the reply: it holds for its TTL and asks no more. A waiter of another client learns of it from a
-// look. If it was heard of within a window (1 s), by its arrival or by keep, it is granted for its
-// TTL, and the look is the proof: the server read its clock after the look was sent, so the client
-// counts what is left from before that. No call confirms it. A waiter that was not heard of, or
-// whose lease is fixed, is granted for the window, until it confirms. Where the server is slow to
-// answer whoever grants the window is longer, 5 s at most: else a waiter that was not heard of
-// could not confirm in time, and would lose its place. Whoever was granted and gives no sign of
-// life until that is over is removed, with all others of its client that wait there. One
-// transaction removes 500 of the dead at most. Then it commits, and the same CALL goes on in
-// another one, after others of the name.
+// # Time
 //
-// # Bells
-//
-// Who waits listens to whoever is next to it in the queue, if that is of another client and
-// exclusive: until that one has gone it has no turn, and when a holder goes it has. The acquire
-// that arrives, and the look, say whose that is. A client that so hears of others hangs a bell for
-// each of its requests in that queue: a named lock (GET_LOCK), called dlock.<id of the request>,
-// which a session of the client has, whatever becomes of the request, until it goes. Then the
-// client releases the lock: it rings. Who listens waits for that lock in another session, for a
-// second at a time, has it for a moment, and looks at once.
-//
-//	request   waits ── others are heard of ──► has a bell ── released, given up ──► rung
-//	listener  GET_LOCK(who is ahead, 1 s) ── 1 ──► look
-//	                                      └─ 0 ──► again, if that one is still ahead
-//
-// A bell only says: look now. The rows decide, and nothing is proved by a bell. While a client
-// listens it polls each 100 ms; what no bell tells (expiry, a forced break, the last of several
-// readers) it finds by that, or by the polls that follow the queue.
-//
-//   - A bell rings for nothing, or is not there (its holder never waited, its session has gone,
-//     the server is another node of a Galera cluster, where named locks are local): the look finds
-//     the same one ahead. That one is not listened to again until the queue has moved, and for 10
-//     ms, twice as long with each further one of that kind, 10 s at most, the client listens to
-//     nothing. It polls as if there were no bells.
-//   - A bell never rings (a pooler gave the session to somebody else): whoever listens has its turn
-//     with the next poll, 100 ms later at most. As long as the statement waits, a second at most,
-//     it polls as if there were no bells, and then rests as above.
-//   - A session breaks: the server rings all of its bells. They are not hung again.
-//   - The server refuses: the same rest. Named locks need no right.
-//
-// Bells take one session of a client for those of its own, as long as it has any, and at times one
-// to listen. A pool that may have fewer than 8 connections, or that has none left, has no bells. A
-// client has 500 at most. No transaction is open in either session.
-//
-// # Polls
-//
-// How often a client polls (look) follows the queue. It is after a twentieth of the time since the
-// queue last moved; for whoever is next, six times in each of its moves; for others, not before
-// those ahead can have had half of their turns; at least 1 ms and at most 100 ms after the last
-// poll. While the client itself holds the lock it is every 100 ms, since its own release will tell.
-//
-// # Connections
-//
-// A connection is used for one CALL, which leaves nothing in it. The CALL ends the transaction that
-// it finds and its own. It puts back the settings of the session that it changes (dlock_enter,
-// dlock_leave), so that no wait for a row or a table is longer than 2 s, and the session's clock
-// runs. Whoever kills the query, or ends its time, keeps the CALL from doing so: no handler of a
-// procedure that was told of it runs. So a connection goes back to its pool after a whole answer
-// only:
-//
-//	idle ── CALL ──► busy ── answer ──► idle
-//	                   └── an error of any kind, the end of its time ──► closed
-//
-// A client has at most 30 CALLs for names at the server at once, or two less than its pool may have
-// connections. Renewals and polls are not counted. Releases and confirmations come before new
-// requests. A statement that was given up, after 3 s, has left the server by then, or leaves it
-// when the wait that it is in has lasted for 2 s.
-//
-// Two of these calls that may travel together are sent at once, each alone. Those that come while
-// they are under way go in one together, 64 at most, or in another after 10 ms, 8 at a time: so one
-// that comes alone waits for nobody, and many share the transaction, its COMMIT and its answer.
-//
-// # The schema
-//
-// The schema has a number, and a client works with the number that it was written for. It asks for
-// the number when it is opened, or with its first call. A newer one, and an older one that cannot
-// be migrated, it refuses with driver.ErrUnsupported; of one that can be it says how. So clients of
-// two protocols never stand in one queue. For clients that run while the schema is changed, a later
-// migration gives a procedure whose meaning changes other parameters. Then the server refuses their
-// calls, and they ask for the number again and say what it is. MariaDB 11 may let a session that
-// called a procedure while it was dropped call it on: who waits there may be granted once more, as
-// before the change.
-//
-// # What is sent in one piece
-//
-// No statement is longer than the server's max_allowed_packet, which the client asks for with the
-// schema: renewals of 10,000 at most, what travels together, and bells are cut to fit. It has to
-// be 8 kB, for one request with the longest names. A transaction renews 10,000 requests, keeps
-// 5000 alive, does 64 calls, removes 500 of the dead or grants 500 who wait, at most. What a call
-// granted is named in its reply as far as half a packet, or 32 kB, has room; others find their
-// grant by a look. No row of an answer is longer than 3 kB.
-//
-// # What is lost, repeated or late
-//
-//   - A reply is lost, a COMMIT's too; the connection is killed, or the query alone (1317); or its
-//     time is over (1969, 3024). Nobody knows whether it committed. The same CALL is sent again on
-//     another connection. Acquire, renew and break write absolute state. A release that is sent
-//     again finds nothing: that is success if an earlier copy was sent and the hold cannot have
-//     expired.
-//   - A KILL QUERY cuts a statement short without an error, and the procedure goes on. MariaDB 11
-//     does so: an UPDATE or a DELETE writes no row, or some; a read with LIMIT finds nothing, and
-//     EXISTS may be false; aggregates and reads by a unique key are not cut. So whatever says who
-//     holds is checked once it was written, and what a read with LIMIT did not find is looked for
-//     by an aggregate. If something is missing the procedure rolls back and says 1317, as if it had
-//     been told of the kill. What is not checked only removes those whose time is over, whom the
-//     next call finds again, or says whose bell to listen to. Lists say how many they should have.
-//   - A copy of an acquire is late: wherever one was uncertain the release leaves a tombstone for a
-//     TTL, under which it creates nothing.
-//   - A deadlock (1213), a lock wait that took too long (1205), a duplicate key (1062) or a changed
-//     record (1020): the procedure rolled back all of it, and is called again.
-//   - The client goes away during a CALL: the server finishes it, or gives up waiting for the row
-//     or the table after 2 s.
-//   - An outage: a call is sent for 10 s. For a request that stands in the queue, as the server
-//     said, it is sent for that request's TTL, if that is longer.
-//   - The server answers, and refuses for a time (too many connections, read-only, a full disk, a
-//     Galera node that is not ready): as in an outage. But who stands in the queue waits until its
-//     context ends. errors.go sorts all errors: whether another transaction was in the way, nothing
-//     was done, that is unknown, or it is final. Each copy goes on another connection, which may
-//     lead to another member.
-//   - The session's clock was stopped (SET timestamp): it runs during the CALL, and stands
-//     afterwards where it stood.
-//   - A reply that names who was granted is lost: its client makes its waiters of that name ask. A
-//     client that dies then costs the queue the TTL of one request, as one does that dies right
-//     after it was granted.
-//   - Each answer is late, by up to half a second: the windows of whoever grants grow with the
-//     first few of them, and nobody loses a place from then on. Until then a waiter that was not
-//     heard of may.
-//   - A poll comes before the COMMIT: the next one finds the grant.
-//   - A client dies while it waits, less than a window after it was last heard of, and is granted:
-//     that costs the queue the TTL of one request. All others that it has there go with that.
-//   - The server restarts: what was committed is there, with its time running.
-//   - What travels together fails: a transaction that was rolled back has done nothing of it, and
-//     one whose answer is lost leaves each call in it as unknown as if it had been alone there.
-//     Each is sent again, alone.
-//   - A lock row is removed by hand: the next acquire makes it from the requests that stand.
-//     Without any, tokens follow the server's clock.
+// The server's clock expires, in UTC and microseconds. A statement's time is that at which it
+// began: one that waited for a row gives less than it could, never more. A request that waits lives
+// for 10 s, a shared one for its TTL if that is less; keep comes each 3 s, or three times in that
+// TTL. An exclusive request that is let in has what its row has left to find it, 1 s at least and
+// 5 s at most, counted from when the server had the lock's row. So a client that died while it
+// waited delays the others by some seconds.
 //
 // # Tokens
 //
-// A token is max(last + 1, the server's microseconds since 1970). So tokens grow also after
-// [Cleanup] removed the row, as long as the clock is not set back further than the age that the
-// last token had.
+// An exclusive hold gets the greater of the last token and one, and the microseconds since 1970.
+// When swap lets shared requests in it moves token and head by the same number: the token of each
+// is token - (head - place) for as long as it holds, and lies between those of the exclusive holds
+// before it and after it. A join has its hold's.
+//
+// # What is lost, repeated, late, killed, or waits
+//
+// A statement is sent again until it is answered, for 10 s, each time over another connection. For
+// a request that stands in the queue that goes on for its TTL, if that is longer, and until its
+// context ends while the server answers and only refuses. errors.go sorts the errors.
+//
+//   - Repeated: take finds its own ID, and says the token again; arrive, admit and join find their
+//     ID in use. give, pass, swap and leave name what they end, and find nothing the second time: a
+//     release has succeeded then, if an earlier copy was sent and the hold cannot have expired.
+//     raise, bury, renew and keep may be done at any time.
+//   - Late: a release after an uncertain take, arrive, admit or join leaves a tombstone for a TTL,
+//     and others is 2. So a copy of take finds others, and one of the other three the ID. A call
+//     that its context ends early is not uncertain if the statement under way is answered later.
+//   - Killed, or without a connection: the statement is done or not. An UPDATE or a DELETE that
+//     MariaDB 11 cuts short without an error changed fewer rows than it should: after give comes
+//     pass, after renew a read.
+//   - In the way of another transaction, or 2 s behind it: sent again within milliseconds.
+//   - Broken by force: a tombstone with broken set. A client that holds reads those twice a second.
+//
+// # Waiting
+//
+// A client that finds a request of another client ahead of one of its own hangs a bell for each of
+// its requests there: a named lock (GET_LOCK), dlock.<id>, which one of its sessions has until the
+// request goes. In another session it listens to the bell of the request ahead, for a second at a
+// time: once it gets that named lock it polls. A bell is a reason to look, and proves nothing. One
+// that rang without need is left alone until the queue has moved. After it, and after one that did
+// not ring when it should have, the client listens to none for 10 ms, doubled each time, 10 s at
+// most. It has 500 bells at most, and listens to one.
+//
+// A poll comes after an eighth of the time since the queue last moved, at least a sixth of a turn
+// (up to 20 ms), or a turn if another waiter is ahead, 1 ms to 100 ms; each 100 ms while a bell is
+// listened to, while a request of the client itself is ahead, and after forty polls that found
+// nothing new. A release by the client itself makes one due at once. When a holder is to
+// expire, and each second if others is 2, the first request looks.
+//
+// # Sessions and pools
+//
+// A connection is used for one statement, and closed after any error. Values are integers and
+// hexadecimal digits in the text: they mean the same in any mode and character set. Sessions of the
+// client's own pool are READ COMMITTED and wait 2 s for a row. Each of a caller's pool is asked
+// once how it is set; what would do harm (session.go) is set before each statement and set back
+// after it, and so is a longer wait before a statement that locks rows of several names. A client
+// has at most 30 statements under way beside polls and bells, and leaves two connections of its
+// pool, or four if it has bells. Releases, renewals and requests that stand come first.
+//
+// # What is sent in one piece
+//
+// take, give, arrive and look go 64 at a time while another one of their kind is under way; what
+// was not done so is done alone. Renewals go 5000 at a time; if another transaction has locked a
+// row of them, the others go without it. Polls are for 200 names, reads of 500 rows or 5000 names,
+// deletes of 500 rows. Lists fit max_allowed_packet, which has to be 16 kB.
 package mysql

@@ -13,14 +13,11 @@ import (
 )
 
 var (
-	errSchema = errors.New("the database has not all the tables and procedures of this version of dlock: " +
+	errSchema = errors.New("the database has not both tables of this version of dlock: " +
 		"run dlock migrate, open it once with ?migrate=true, call mysql.Migrate, or apply the files of package migrations")
 	errBinlog = errors.New("the server writes its binary log by statement, with which READ COMMITTED " +
 		"transactions cannot write: set binlog_format to ROW or MIXED")
 	errNoPool = fmt.Errorf("%w pool: it is nil; want one of github.com/go-sql-driver/mysql", driver.ErrInvalid)
-	errHides  = fmt.Errorf("%w pool: it shows one result set of an answer that has two, as a wrapper around "+
-		"github.com/go-sql-driver/mysql does whose rows lack NextResultSet (driver.RowsNextResultSet): "+
-		"give dlock a pool without that wrapper", driver.ErrInvalid)
 	errPacket = fmt.Errorf("%w: max_allowed_packet is less than the %d bytes that dlock needs: "+
 		"set it to that at least, on the server or in the pool's DSN", driver.ErrUnsupported, leastPacket)
 )
@@ -31,7 +28,7 @@ var errOtherSchema error = &otherSchema{}
 type otherSchema struct{}
 
 // Error says what is wrong.
-func (*otherSchema) Error() string { return "the database has the schema of another version of dlock" }
+func (*otherSchema) Error() string { return "the database has tables of another version of dlock" }
 
 // Is matches [driver.ErrUnsupported].
 func (*otherSchema) Is(target error) bool { return target == driver.ErrUnsupported }
@@ -42,8 +39,8 @@ type kind int
 const (
 	// unknown: it may have been executed. The same call is sent again, which is safe.
 	unknown kind = iota
-	// collided: another transaction was in the way, and the procedure rolled back. Sent again soon,
-	// it may succeed.
+	// collided: another transaction was in the way, and the statement was rolled back. Sent again
+	// soon, it may succeed.
 	collided
 	// later: it was refused before it did anything, for a time. It is sent again, on a connection
 	// of its own, which may lead to another member: behind one address there may be several.
@@ -59,7 +56,6 @@ func (k kind) String() string { return [...]string{"unknown", "collided", "later
 // sorted by their SQL state. Whatever comes instead of a connection is later, unless it is never.
 var kinds = map[uint16]kind{
 	1020: collided, // the record has changed since it was read
-	1062: collided, // duplicate key
 	1205: collided, // the wait for a row took too long
 	1213: collided, // deadlock; Galera: another node's transaction came first
 	3101: collided, // group replication: the same, at COMMIT
@@ -109,7 +105,7 @@ var kinds = map[uint16]kind{
 
 	1153: never, // a packet is too large
 	1665: never, // a binary log of statements
-	1044: never, // a right is missing: on the database, a table, a column, anywhere, a procedure
+	1044: never, // a right is missing: on the database, a table, a column, anywhere
 	1142: never,
 	1143: never,
 	1227: never,
@@ -127,8 +123,7 @@ var kinds = map[uint16]kind{
 	3159: never, // TLS is required
 	1049: never, // there is no such database
 	1146: never, // … table
-	1305: never, // … procedure
-	1318: never, // a procedure has other parameters
+	1054: never, // … column
 	1193: never, // … variable
 }
 
@@ -140,7 +135,7 @@ var states = map[string]kind{"0A": never, "22": never, "23": never, "28": never,
 // library are the errors of the client library that are final, or that say that nothing was sent.
 var library = []error{
 	mysql.ErrNoTLS, mysql.ErrOldPassword, mysql.ErrNativePassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin,
-	mysql.ErrOldProtocol, mysql.ErrPktTooLarge, errSchema, errOtherSchema, errHides, errPacket,
+	mysql.ErrOldProtocol, mysql.ErrPktTooLarge, errSchema, errOtherSchema, errPacket,
 }
 
 // kindOf sorts an error. reached says that the server was reached before: then a certificate that
@@ -240,9 +235,14 @@ func lacksRight(err error) bool {
 	return errors.As(err, &e) && slices.Contains([]uint16{1044, 1142, 1143, 1227, 1370}, e.Number)
 }
 
-// lacksSchema reports whether the server has no such table, no such procedure, or one with other
-// parameters.
+// lacksSchema reports whether the server has no such table or column.
 func lacksSchema(err error) bool {
 	var e *mysql.MySQLError
-	return errors.As(err, &e) && slices.Contains([]uint16{1146, 1305, 1318}, e.Number)
+	return errors.As(err, &e) && slices.Contains([]uint16{1146, 1054}, e.Number)
+}
+
+// isDuplicate reports whether there is a row with that id.
+func isDuplicate(err error) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && e.Number == 1062
 }

@@ -3,144 +3,151 @@ package mysql
 import (
 	"context"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
 
-const (
-	inspectPage = 1000 // requests in one answer: each may have some 2 kB
-	listPage    = 5000 // names in one answer
-)
+// listPage is how many names are read at once.
+const listPage = 5000
 
 // Inspect implements [driver.Backend]. A long queue is read in pieces, each in a statement of its
-// own: who comes or goes meanwhile may be there or not.
+// own: what comes or goes meanwhile may be there or not.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	if b.life.Over() {
-		return driver.Queue{}, driver.ErrClosed
-	}
-	var q driver.Queue
-	for after := null; ; {
-		c := newCall("inspect", b.prefix, bin(name), driver.ID{}, b.window(), after, inspectPage)
-		if err := b.ask(ctx, name, c); err != nil {
-			return driver.Queue{}, err
+	return ask(ctx, b, func(t *task) (q driver.Queue, err error) {
+		l, err := b.readAll(t, name)
+		if err == nil {
+			q = l.queue()
 		}
-		last, err := c.sets.single(2)
-		if err != nil {
-			return driver.Queue{}, err
-		}
-		page := c.sets[0]
-		if err := whole(page, last[1]); err != nil {
-			return driver.Queue{}, err
-		}
-		for _, row := range page {
-			e, place, err := parseEntry(name, row)
-			if err != nil {
-				return driver.Queue{}, err
-			}
-			if after = place; e.Join() {
-				q.Joins = append(q.Joins, e)
-			} else {
-				q.Arrivals = append(q.Arrivals, e)
-			}
-		}
-		if len(page) < inspectPage {
-			return q, nil
-		}
-	}
+		return q, err
+	})
 }
 
-// parseEntry reads a row of dlock_inspect: id, owner, client, shared, permits, token, ttl, fixed,
-// broken, left, age, label, place.
-func parseEntry(name string, row []string) (e *driver.Entry, place number, err error) {
-	if len(row) != 13 {
-		return nil, "", fmt.Errorf("unexpected request %q", row)
+// readAll reads a lock with all that stands beside it. What is due there is written first.
+func (b *Backend) readAll(t *task, name string) (*lock, error) {
+	for range maxTries {
+		l, err := b.read(t, name, func(*lock) bool { return false })
+		if err != nil || l.others == 0 {
+			return l, err
+		}
+		if done, _, err := b.write(t, l, driver.ID{}); done || err != nil {
+			return l, err
+		}
 	}
-	var errs []error
-	num := func(i int) int64 {
-		n, err := strconv.ParseInt(row[i], 10, 64)
-		errs = append(errs, err)
-		return n
+	return nil, errBusy
+}
+
+// ask does a task that leaves nothing to clean up.
+func ask[V any](ctx context.Context, b *Backend, do func(*task) (V, error)) (v V, err error) {
+	if err := ctx.Err(); err != nil {
+		return v, err
 	}
-	id := func(i int) (id driver.ID) {
-		errs = append(errs, id.UnmarshalText([]byte(row[i])))
-		return id
+	if b.life.Over() {
+		return v, driver.ErrClosed
 	}
-	label, err := hex.DecodeString(row[11])
-	errs = append(errs, err)
-	us := time.Microsecond
-	e = &driver.Entry{Broken: num(8) != 0, Left: time.Duration(num(9)) * us, Age: time.Duration(num(10)) * us}
-	e.Request = driver.Request{
-		Name: name, ID: id(0), Owner: id(1), Client: id(2), Limit: int(num(4)), Token: driver.Token(num(5)),
-		TTL: time.Duration(num(6)) * us, Fixed: num(7) != 0, Label: string(label),
-	}
-	if num(3) != 0 {
-		e.Mode = driver.Shared
-	}
-	place = number(strconv.FormatInt(num(12), 10))
-	return e, place, errors.Join(errs...)
+	t := b.newTask(true)
+	return run(ctx, t, b.life.Closed(), func() (V, error) { return do(t) })
 }
 
 // Break implements [driver.Breaker].
-func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	if b.life.Over() {
-		return driver.ErrClosed
-	}
-	c := newCall("break", b.prefix, bin(name), t, force, driver.ID{}, b.window())
-	if err := b.ask(ctx, name, c); err != nil {
+func (b *Backend) Break(ctx context.Context, name string, token driver.Token, force bool) error {
+	_, err := ask(ctx, b, func(t *task) (struct{}, error) { return struct{}{}, b.end(t, name, token, force) })
+	return err
+}
+
+// end breaks a hold, and removes it if force is set.
+func (b *Backend) end(t *task, name string, token driver.Token, force bool) error {
+	found, err := b.markBroken(t, name, token)
+	switch {
+	case err != nil:
 		return err
-	}
-	row, err := c.sets.single(2)
-	if err != nil {
-		return err
-	}
-	b.receive(c, row[1])
-	// By force, a copy whose answer was lost may have removed it.
-	if row[0] == "0" && (c.doubt.Load() == 0 || !force) {
+	case len(found) == 0:
 		return driver.ErrNotHeld
+	case !force:
+		return nil
 	}
-	return nil
+	for _, e := range found { // its client reads the tombstones
+		if _, err := t.send(b.about(fill(entomb, ":ended", "1", ":lasts", micros(max(e.TTL, endAge))), &e.Request)); err != nil {
+			return err
+		}
+	}
+	if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
+		return err
+	}
+	_, _, err = b.advance(t, name, found[0].Owner)
+	b.pollName(name)
+	return err
+}
+
+// markBroken marks what belongs to the hold with that token, and looks again, until nothing has
+// joined it meanwhile. It returns all of it.
+func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []*driver.Entry, err error) {
+	for range maxTries {
+		l, err := b.readAll(t, name)
+		if err == nil && l.token == 0 { // as in readHeld
+			l, err = b.readAll(t, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		q := l.queue()
+		found = found[:0]
+		var ids []driver.ID
+		lock := false
+		for _, e := range q.Holders() {
+			if e.Token != token {
+				continue
+			}
+			found = append(found, e)
+			switch {
+			case e.Broken:
+			case e == &l.holder:
+				lock = true
+				if _, err := t.send(b.about(breakLock, &e.Request)); err != nil {
+					return nil, err
+				}
+			default:
+				ids = append(ids, e.ID)
+			}
+		}
+		for len(ids) > 0 {
+			n := min(len(ids), b.pool.room()/pairSize)
+			if _, err := t.send(fill(breakRequests, ":ids", hexIDs(ids[:n]))); err != nil {
+				return nil, err
+			}
+			ids, lock = ids[n:], true
+		}
+		if lock { // a join that is not committed yet has the row
+			if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
+				return nil, err
+			}
+		}
+		if !lock {
+			return found, nil
+		}
+	}
+	return nil, errBusy
 }
 
 // List implements [driver.Lister]. Many names are read in pieces.
 func (b *Backend) List(ctx context.Context) ([]string, error) {
-	var names []string
-	for after := ""; ; after = names[len(names)-1] {
-		c := newCall("list", b.prefix, bin(after), listPage)
-		if err := b.ask(ctx, "", c); err != nil {
-			return nil, err
-		}
-		last, err := c.sets.single(1)
-		if err != nil {
-			return nil, err
-		}
-		page := c.sets[0]
-		if err := whole(page, last[0]); err != nil {
-			return nil, err
-		}
-		for _, row := range page {
-			name, err := hex.DecodeString(row[0])
+	return ask(ctx, b, func(t *task) (names []string, err error) {
+		for after := "X''"; ; {
+			a, err := t.send(fill(list, ":prefix", b.prefix, ":after", after, ":most", strconv.Itoa(listPage)))
 			if err != nil {
 				return nil, err
 			}
-			names = append(names, string(name))
+			for _, row := range a.rows {
+				name, err := hex.DecodeString(row[0])
+				if err != nil {
+					return nil, err
+				}
+				names = append(names, string(name))
+			}
+			if len(a.rows) < listPage {
+				return names, nil
+			}
+			after = hexOf(names[len(names)-1])
 		}
-		if len(page) < listPage {
-			return names, nil
-		}
-	}
-}
-
-// ask sends a call that leaves nothing to clean up.
-func (b *Backend) ask(ctx context.Context, name string, c *call) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if b.life.Over() {
-		return driver.ErrClosed
-	}
-	return explain(b.send(ctx, b.life.Closed(), name, true, c))
+	})
 }

@@ -11,11 +11,11 @@ const maxCalls = 30
 // limiter bounds how many calls for names a client has at the server. A backup or a change of the
 // tables makes calls hang: then the server keeps connections for other programs, and the pool keeps
 // some for renewals. Urgent calls, which let others go on, come first: a burst of new requests
-// delays no release, and makes nobody miss the window of a grant.
+// delays no release, and makes no waiter miss its grant.
 type limiter struct {
 	mu               sync.Mutex
 	running          int
-	urgent, ordinary []chan struct{} // who waits
+	urgent, ordinary []chan struct{} // calls that wait
 }
 
 // enter returns when there is room for a call over connections of the pool.
@@ -44,7 +44,7 @@ func (l *limiter) enter(db *sql.DB, urgent bool) {
 	<-turn
 }
 
-// exit makes room: who waits next takes the caller's place.
+// exit makes room: the next that waits takes the caller's place.
 func (l *limiter) exit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

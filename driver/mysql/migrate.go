@@ -8,17 +8,16 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// Migrate brings the database of the pool to the schema that this version of the driver needs. It
-// does nothing if that is there already, whoever applied it. It goes on where an earlier one was
-// interrupted, and refuses the schema of a newer version. Several at once wait for each other. The
-// user needs CREATE, DROP, CREATE VIEW and CREATE ROUTINE; at run time it needs none of them.
+// Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests.
+// It looks at the database itself: it does nothing if both are there, whatever made them, makes the
+// one that is missing, and refuses tables of another version. Several at once do no harm. The user
+// needs CREATE and SELECT.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errNoPool
@@ -31,97 +30,128 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 const migrationTime = time.Minute
 
 func (p *pool) migrate(ctx context.Context) error {
-	switch err := p.checkSchema(ctx); {
-	case lacksRight(err):
-		return mayNotMigrate(err)
-	case !errors.Is(err, errSchema):
-		return explain(err)
+	if _, err := p.readSchema(ctx); !errors.Is(err, errSchema) {
+		return mayNotMigrate(explain(err))
 	}
-	return p.onOne(ctx, migrateOn)
+	if err := p.apply(ctx, "mysql/*.up.sql", nil); err != nil {
+		return mayNotMigrate(err)
+	}
+	_, err := p.readSchema(ctx) // another version's may have come meanwhile
+	return explain(err)
 }
 
-// onOne runs f with one connection, whose statements do executes, and while which no other
-// migration of the database goes on.
-func (p *pool) onOne(ctx context.Context, f func(do func(stmt string) (results, error)) error) error {
-	return p.session(ctx, func(do func(string) (results, error)) error {
-		// The lock ends with the connection.
-		sets, err := do("SELECT GET_LOCK(CONCAT('dlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 50)")
-		if err != nil {
-			return err
-		}
-		if row, err := sets.single(1); err != nil || row[0] != "1" {
-			return errors.New("another migration of this database goes on for almost a minute")
-		}
-		return f(do)
-	})
-}
-
-// session runs f with one connection, whose statements do executes: with settings that make them
-// mean the same everywhere, such as that transactions may write, whatever the server's defaults
-// are.
-func (p *pool) session(ctx context.Context, f func(do func(stmt string) (results, error)) error) error {
-	within, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := p.db.Conn(within)
+// apply executes the files of that pattern, in one connection, if before allows it.
+func (p *pool) apply(ctx context.Context, pattern string, before func(do func(stmt string) (answer, error)) error) error {
+	conn, err := p.db.Conn(ctx)
 	if err != nil {
-		return plain(ctx, err, callTimeout)
+		return plain(ctx, err, migrationTime)
 	}
 	defer conn.Close()
 	defer discard(conn) // its settings are not the user's any more
-	do := func(stmt string) (results, error) {
+	do := func(stmt string) (a answer, err error) {
 		within, cancel := context.WithTimeout(ctx, migrationTime)
 		defer cancel()
-		sets, err := query(within, conn, stmt)
-		return sets, plain(ctx, err, migrationTime)
+		return a, plain(ctx, a.fill(within, conn, stmt), migrationTime)
 	}
-	for _, set := range []string{ // procedures keep the sql_mode of their creation
-		"SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION completion_type = 0, SESSION autocommit = 1, SESSION lock_wait_timeout = 50, " +
-			"SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0",
-		"SET SESSION TRANSACTION READ WRITE",
-	} {
-		if _, err := do(set); err != nil {
-			return err
-		}
-	}
-	return f(do)
-}
-
-// migrateOn applies what is missing.
-func migrateOn(do func(stmt string) (results, error)) error {
-	sets, err := do(statement("version"))
-	have, err := version(answer{sets: sets}, err)
-	if err != nil {
+	if _, err := do("SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION completion_type = 0, SESSION lock_wait_timeout = 50"); err != nil {
 		return err
 	}
-	if err := mismatch(have, oldest, schema); !errors.Is(err, errSchema) {
-		return err // nil if another migration did it meanwhile
+	if _, err := do("SET SESSION TRANSACTION READ WRITE"); err != nil {
+		return err
 	}
-	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
+	files, err := fs.Glob(migrations.Files, pattern)
 	if err != nil {
 		return err
 	}
 	slices.Sort(files)
-	for _, f := range files {
-		number, _, _ := strings.Cut(path.Base(f), "_")
-		if n, err := strconv.Atoi(number); err != nil || n <= have {
-			continue
+	if before != nil {
+		if err := before(do); err != nil {
+			return err
 		}
+	}
+	for _, f := range files {
 		stmt, err := migrations.Files.ReadFile(f)
 		if err != nil {
 			return err
 		}
 		if _, err := do(string(stmt)); err != nil {
-			return fmt.Errorf("migration %s: %w", path.Base(f), mayNotMigrate(err))
+			return fmt.Errorf("migration %s: %w", path.Base(f), err)
 		}
 	}
 	return nil
 }
 
-// mayNotMigrate says which rights a migration needs, if that is why it failed.
+// mayNotMigrate says which right a migration needs, if that is why it failed.
 func mayNotMigrate(err error) error {
 	if !lacksRight(err) {
 		return err
 	}
-	return fmt.Errorf("the server's user may not make the tables and procedures: give it CREATE, DROP, CREATE VIEW and CREATE ROUTINE on the database, "+
-		"or let somebody who has them migrate once (?migrate=true, mysql.Migrate, or the files of package migrations) and open without migrate=true: %w", err)
+	return fmt.Errorf("the server's user may not make the tables: give it CREATE and SELECT on the database, or let a user who has it migrate once "+
+		"(?migrate=true, mysql.Migrate, dlock migrate, or the files of package migrations) and open without migrate=true: %w", err)
+}
+
+// Revert removes the tables, and with them the last tokens of all names: fencing tokens go on by
+// the server's clock alone. While something is held or waits it refuses with an error that matches
+// [driver.ErrHeld], and leaves everything as it is, unless force is set: then holds are lost. It
+// refuses tables of another version. The user needs SELECT, DROP and LOCK TABLES.
+func Revert(ctx context.Context, db *sql.DB, force bool) error {
+	if db == nil {
+		return errNoPool
+	}
+	p := &pool{db: db}
+	if _, err := p.readSchema(ctx); errors.Is(err, errOtherSchema) {
+		return err
+	} else if err != nil && !errors.Is(err, errSchema) {
+		return mayNotRevert(explain(err))
+	}
+	return mayNotRevert(p.apply(ctx, "mysql/*.down.sql", func(do func(string) (answer, error)) error {
+		if force {
+			return nil
+		}
+		return standingRequests(do)
+	}))
+}
+
+// standingRequests returns an error if something is held or waits. It locks the tables first, so
+// that nothing arrives between the count and their end.
+func standingRequests(do func(stmt string) (answer, error)) error {
+	_, err := do("LOCK TABLES dlock_locks WRITE, dlock_locks AS l WRITE, dlock_requests WRITE, dlock_requests AS q WRITE")
+	if err != nil && !lacksSchema(err) {
+		return err
+	}
+	total := 0
+	for _, count := range []string{
+		"SELECT COUNT(*) FROM dlock_locks WHERE held_until > UTC_TIMESTAMP(6) LIMIT 1",
+		"SELECT COUNT(*) FROM dlock_requests q LEFT JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.expires_at > UTC_TIMESTAMP(6) " +
+			"AND q.kind <> 'tombstone' AND (l.head IS NULL OR q.kind = 'join' OR q.mode = 'shared' OR q.place > l.head) LIMIT 1",
+	} {
+		a, err := do(count)
+		if lacksSchema(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		n := 0
+		row, err := a.single(1)
+		if err == nil {
+			_, err = fmt.Sscan(row[0], &n)
+		}
+		if err != nil {
+			return err
+		}
+		total += n
+	}
+	if total > 0 {
+		return fmt.Errorf("%w: %d requests hold or wait in this database; let them end, or force it, which takes their locks away", driver.ErrHeld, total)
+	}
+	return nil
+}
+
+// mayNotRevert says which rights it takes, if that is why it failed.
+func mayNotRevert(err error) error {
+	if !lacksRight(err) {
+		return err
+	}
+	return fmt.Errorf("the server's user may not remove the tables: it needs SELECT, DROP and LOCK TABLES on the database: %w", err)
 }

@@ -7,6 +7,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,33 +18,41 @@ import (
 
 // pool is where a client's connections come from.
 type pool struct {
-	db      *sql.DB
-	owned   bool // it is the client's alone
-	limiter limiter
-	joiner  joiner
-	looks   pace         // of what polls read
-	calls   pace         // of what is written for names
-	checked atomic.Bool  // the schema was seen to be this driver's
-	packet  atomic.Int64 // the server's max_allowed_packet; 0: not known yet
-	asking  atomic.Int32 // statements that have a connection, or want one
+	db       *sql.DB
+	owned    bool // it is the client's alone
+	limiter  limiter
+	sessions sessions
+	checked  atomic.Bool  // the tables were seen to be this driver's
+	packet   atomic.Int64 // the server's max_allowed_packet; 0: not known yet
+	asking   atomic.Int32 // statements that have a connection, or want one
+	careful  atomic.Int64 // until when statements are not to wait long for rows (ns)
 	// why the server did not answer the last statement; nil: it did
 	failure atomic.Pointer[error]
 }
 
+// carefulTime is for how long no statement waits long for a row, after one was not answered.
+const carefulTime = time.Minute
+
 // answer is what the server says to a statement.
 type answer struct {
-	sets results
-	sent time.Time // before it was sent
+	rows     [][]string // of a SELECT, as text; NULL is empty
+	affected int64      // rows of any other
+	id       int64      // and its insert id
+	sent     time.Time  // before it was sent
 }
 
-// ask sends a statement and returns the server's whole answer, if it comes within limit. While ctx
-// lives no error matches a context's.
-//
-// A connection whose statement ended with anything else is closed and never goes back to the pool.
-// Whoever kills a procedure, or ends its time, keeps it from ending its transaction and from
-// restoring the session's settings. What somebody else did on that connection next would be part of
-// that transaction.
-func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string) (a answer, err error) {
+// single returns the one row of an answer.
+func (a answer) single(columns int) ([]string, error) {
+	if len(a.rows) != 1 || len(a.rows[0]) != columns {
+		return nil, fmt.Errorf("unexpected answer %q", a.rows)
+	}
+	return a.rows[0], nil
+}
+
+// ask sends a statement and returns the server's answer, if it comes within limit. many says that
+// it locks rows of several locks. While ctx lives no error matches a context's. A connection whose
+// statement failed never goes back to the pool.
+func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string, many bool) (a answer, err error) {
 	p.asking.Add(1)
 	defer p.asking.Add(-1)
 	within, cancel := context.WithTimeout(ctx, limit)
@@ -62,15 +71,80 @@ func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string) (a ans
 		return a, &kit.NotSent{Err: plain(ctx, err, limit)}
 	}
 	defer conn.Close()
+	var s session
+	if !p.owned { // its DSN sets them
+		s, err = p.sessions.of(within, conn)
+	}
+	if many || time.Now().UnixNano() < p.careful.Load() {
+		s = s.short()
+	}
+	if err == nil {
+		err = s.enter(within, conn)
+	}
+	if err != nil {
+		discard(conn)
+		return a, &kit.NotSent{Err: plain(ctx, err, limit)}
+	}
 	a.sent = time.Now()
-	if a.sets, err = query(within, conn, stmt); err == nil {
+	if err = a.fill(within, conn, stmt); err == nil {
+		if s.leave(within, conn) != nil {
+			discard(conn)
+		}
 		return a, nil
 	}
 	discard(conn)
 	if errors.Is(err, sqldriver.ErrBadConn) {
 		return a, &kit.NotSent{Err: err}
 	}
+	if within.Err() != nil {
+		p.careful.Store(time.Now().Add(carefulTime).UnixNano())
+	}
 	return a, plain(ctx, err, limit)
+}
+
+// fill sends a statement and reads the answer.
+func (a *answer) fill(ctx context.Context, conn *sql.Conn, stmt string) (err error) {
+	if !strings.HasPrefix(strings.TrimLeft(stmt, "("), "S") { // SELECT, SHOW
+		res, err := conn.ExecContext(ctx, stmt)
+		if err != nil {
+			return err
+		}
+		a.affected, err = res.RowsAffected()
+		if err == nil {
+			a.id, err = res.LastInsertId()
+		}
+		return err
+	}
+	a.rows, err = query(ctx, conn, stmt)
+	return err
+}
+
+// query sends a statement that reads, and returns its rows as text.
+func query(ctx context.Context, conn *sql.Conn, stmt string) (set [][]string, err error) {
+	rows, err := conn.QueryContext(ctx, stmt)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	raw, at := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
+	for i := range raw {
+		at[i] = &raw[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(at...); err != nil {
+			return nil, err
+		}
+		row := make([]string, len(raw))
+		for i, v := range raw {
+			row[i] = string(v)
+		}
+		set = append(set, row)
+	}
+	return set, rows.Err()
 }
 
 // discard closes a connection instead of returning it to its pool.
@@ -99,39 +173,4 @@ func (p *pool) busy() error {
 	}
 	return fmt.Errorf("all %d connections of the pool are in use: give dlock a pool of its own "+
 		"(docs/mysql.md)", s.MaxOpenConnections)
-}
-
-// query sends a statement and reads all that the server answers: an error may come last.
-func query(ctx context.Context, conn *sql.Conn, stmt string) (results, error) {
-	rows, err := conn.QueryContext(ctx, stmt)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var sets results
-	for {
-		columns, err := rows.Columns()
-		if err != nil {
-			return nil, err
-		}
-		raw, at := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
-		for i := range raw {
-			at[i] = &raw[i]
-		}
-		var set [][]string
-		for rows.Next() {
-			if err := rows.Scan(at...); err != nil {
-				return nil, err
-			}
-			row := make([]string, len(raw))
-			for i, v := range raw {
-				row[i] = string(v)
-			}
-			set = append(set, row)
-		}
-		sets = append(sets, set)
-		if !rows.NextResultSet() {
-			return sets, rows.Err()
-		}
-	}
 }

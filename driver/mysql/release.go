@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -22,49 +21,124 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		before = m.Releasing(r.Uncertain)
 	}
 	b.mu.Unlock()
-	c := b.newRelease(r, r.Uncertain || before.Uncertain)
-	if err := b.send(ctx, b.life.Closed(), r.Name, true, c); err != nil {
-		return explain(err)
-	}
-	n, err := b.released(m, c)
-	switch {
-	case err != nil:
+	t := b.newTask(true)
+	found, err := run(ctx, t, b.life.Closed(), func() (bool, error) {
+		return b.release(t, r, r.Uncertain || before.Uncertain, m == nil || before.Granted())
+	})
+	if err != nil {
 		return err
-	case n == 1, n == 0 && before.RemovedBefore(int(c.doubt.Load())):
+	}
+	b.released(m)
+	if found || !(m != nil && m.broken) && before.RemovedBefore(t.copies) {
 		return nil
 	}
 	return driver.ErrLost
 }
 
-// newRelease returns the call that releases a request, and leaves a tombstone for its TTL if that
-// is asked for.
-func (b *Backend) newRelease(r driver.Request, tombstone bool) *call {
-	ttl := time.Duration(0)
-	if tombstone {
-		ttl = r.TTL
+// release removes a request, grants what follows from that, and leaves a tombstone if that is asked
+// for. It reports whether the request was there, and lived. granted says that it is better looked
+// for among those that hold.
+func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (found bool, err error) {
+	exclusive := r.Mode == driver.Exclusive && !r.Join()
+	if exclusive && !granted && !tombstone { // nothing follows, or it is not so
+		if a, err := t.send(b.about(leaveWaiting, &r)); err != nil || a.affected > 0 {
+			return true, err
+		}
 	}
-	c := newCall("release", b.prefix, bin(r.Name), r.ID, r.Client, ttl, b.window())
-	if !tombstone && !r.Join() {
-		c.simple = simpleRelease(b.prefix, r)
+	defer b.pollName(r.Name)
+	if exclusive && granted && !tombstone {
+		if !b.queued(&r) && b.give(t, r) {
+			return true, nil
+		}
+		a, err := t.send(b.passOf(r.Name, fill(living, ":id", hexID(r.ID))))
+		if err != nil || a.affected > 0 {
+			return true, err
+		}
+	} else {
+		if !exclusive && granted && !tombstone {
+			if err := b.letIn(t, &r); err != nil {
+				return false, err
+			}
+		}
+		a, err := t.send(b.about(leaveAlive, &r))
+		// the row of one that was granted may stand for a while, and says nothing
+		if found = a.affected > 0 && !(exclusive && granted); err != nil {
+			return found, err
+		}
 	}
-	return c
+	var p position
+	if !found || exclusive {
+		if p, err = b.look(t, &r, true); err != nil {
+			return found, err
+		}
+		if p.ended(&r) { // so that a copy of the release does not take itself for the first
+			b.ended(r.ID)
+		}
+		if p.kind == "request" || p.kind == "join" {
+			// it has expired, or is broken, or a kill cut the statement before short
+			found = found || p.expires > 0 && !p.rowBroken && (!exclusive || p.place > p.head)
+			_, err = t.send(fill(leave, ":ids", hexID(r.ID)))
+		}
+	}
+	if err == nil && tombstone {
+		if _, err = t.send(b.about(fill(entomb, ":ended", "0", ":lasts", micros(r.TTL)), &r)); err == nil {
+			_, err = t.send(b.about(fill(raise, ":level", "2"), &r))
+		}
+	}
+	if err != nil || exclusive && !tombstone && p.others < 2 && p.holder != r.ID {
+		return found, err
+	}
+	_, held, err := b.advance(t, r.Name, r.ID)
+	return found || held, err
 }
 
-// released records the answer to a release: 1 the request was there, 0 it was not, -1 it was ended
-// by an operator. m is nil if the request is not in the record.
-func (b *Backend) released(m *request, c *call) (int, error) {
-	row, err := c.sets.single(3)
-	if err != nil {
-		return 0, err
+// queued reports whether others are known to wait for what the request holds, or did when it was
+// granted: then giving it back is more than to free the lock.
+func (b *Backend) queued(r *driver.Request) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m, is := b.requests.Find(r.ID)
+	return b.crowded(r) || is && m.place > 0
+}
+
+// letIn grants the shared requests that hold once r has gone, before it does: so they need not wait
+// for two commits.
+func (b *Backend) letIn(t *task, r *driver.Request) error {
+	l, err := b.read(t, r.Name, (*lock).waits)
+	if err != nil || l.others < 2 || l.dead() {
+		return err
 	}
-	b.receive(c, row[2])
+	if own := l.find(r.ID); own != nil {
+		own.Left = 0
+	}
+	if s := l.decide(driver.ID{}); s != nil && s.next == nil && s.head > l.head {
+		_, err = t.send(b.swap(l, s, driver.ID{}))
+	}
+	return err
+}
+
+// ended reports whether a request was broken when it was looked at.
+func (p *position) ended(r *driver.Request) bool {
+	return p.holder == r.ID && p.broken || p.rowBroken
+}
+
+// ended records that a request was ended by an operator.
+func (b *Backend) ended(id driver.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m, is := b.requests.Find(id); is {
+		m.broken = true
+	}
+}
+
+// released records that a request is released. m is nil if it is not in the record.
+func (b *Backend) released(m *request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m != nil {
 		b.remove(m)
-		b.advance(m.Name, row[1])
 	}
-	return strconv.Atoi(row[0])
+	b.sweepSoon(sweepTime)
 }
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. b.mu
@@ -75,6 +149,7 @@ func (b *Backend) giveUp(m *request) {
 		return
 	}
 	b.life.Go(func() {
+		b.awaitLeft(m)
 		if !kit.Settle(b.life.Context(), m.TTL, func(ctx context.Context) error { return b.releaseAgain(ctx, m) }) {
 			return // Close does it
 		}
@@ -84,15 +159,38 @@ func (b *Backend) giveUp(m *request) {
 	})
 }
 
-// releaseAgain releases a request that was given up.
+// awaitLeft waits for what an Acquire left under way. A tombstone would slow down the name for a
+// TTL: it is left only if the outcome is not known by then.
+func (b *Backend) awaitLeft(m *request) {
+	if m.left == nil {
+		return
+	}
+	timer := time.NewTimer(2 * callTimeout)
+	defer timer.Stop()
+	select {
+	case <-m.left.over:
+	case <-timer.C:
+		return
+	case <-b.life.Closed():
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m.left.doubt.Load() == 0 {
+		m.Stands, m.Uncertain = true, false
+	}
+}
+
+// releaseAgain releases a request whose Acquire failed.
 func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
 	b.mu.Lock()
-	r := m.Request.Request // a Release of it may come meanwhile
+	// a Release of it may come meanwhile
+	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted()
 	b.mu.Unlock()
-	c := b.newRelease(r, r.Uncertain)
-	if err := b.send(ctx, b.life.Closed(), r.Name, true, c); err != nil {
-		return err
+	t := b.newTask(true)
+	_, err := run(ctx, t, b.life.Closed(), func() (bool, error) { return b.release(t, r, uncertain, granted) })
+	if err == nil {
+		b.released(m)
 	}
-	_, _ = b.released(m, c)
-	return nil
+	return err
 }

@@ -1,10 +1,10 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,98 +12,234 @@ import (
 )
 
 const (
-	renewMax = 10_000 // renewals in one statement
-	idSize   = 35     // of an ID in it
-	// renewTime is what each renewal, or sign of life, adds to the time that its statement has. So
-	// a slow server is not asked for all of them again while it is at it.
+	renewMax = 5000       // renewals in one statement
+	pairSize = 2*255 + 45 // of a name and an ID in it, at most
+	// renewTime is what each renewal adds to the time that its statement has. So a slow server is
+	// not asked for all of them again while it is at it.
 	renewTime = 500 * time.Microsecond
 )
 
-// Renew implements [driver.Backend]. It sends one statement for each TTL, and each ten thousand
-// requests, or as many as a packet has room for.
+// Renew implements [driver.Backend]. It sends one statement for the exclusive holders, and one for
+// others, for each five thousand requests, or as many as a packet has room for.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
-	if b.life.Over() {
-		for i := range res {
-			res[i].Err = driver.ErrClosed
+	var locks, beside []int // places in rs
+	for i := range rs {
+		if rs[i].Mode == driver.Exclusive && !rs[i].Join() {
+			locks = append(locks, i)
+		} else {
+			beside = append(beside, i)
 		}
-		return res
 	}
-	order := make([]int, len(rs)) // by TTL, then ID: so two statements lock rows in the same order
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(i, j int) int {
-		return cmp.Or(cmp.Compare(rs[i].TTL, rs[j].TTL), slices.Compare(rs[i].ID[:], rs[j].ID[:]))
-	})
-	most := min(renewMax, b.pool.room()/idSize)
-	for len(order) > 0 {
-		ttl, n := rs[order[0]].TTL, 1
-		for n < min(len(order), most) && rs[order[n]].TTL == ttl {
-			n++
+	b.inPieces(ctx, rs, res, locks, b.renewLocks)
+	b.inPieces(ctx, rs, res, beside, b.renewBeside)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, done := range res {
+		if m, is := b.requests.Find(rs[i].ID); is && done.Err == nil {
+			m.Until = done.SentAt.Add(done.TTL)
 		}
-		err := b.renew(ctx, rs, order[:n], ttl, res)
-		if less := b.pool.room() / idSize; tooLarge(err) && less < n {
-			most = less
-			continue
-		}
-		order = order[n:]
 	}
 	return res
 }
 
-// renew renews the requests at these places, all of one TTL.
-func (b *Backend) renew(ctx context.Context, rs []driver.Request, which []int, ttl time.Duration, res []driver.Renewal) error {
-	ids := make([]string, len(which))
-	for i, at := range which {
-		ids[i] = rs[at].ID.String()
-	}
-	c := newCall("renew", quoted(`["`+strings.Join(ids, `","`)+`"]`), len(ids), ttl)
-	c.timeout += time.Duration(len(ids)) * renewTime
-	if err := b.sendAlone(ctx, c); err != nil {
-		for _, at := range which {
-			res[at].Err = explain(err)
+// piece renews some requests, in one statement and what that leaves open.
+type piece func(*task, []driver.Request) ([]driver.Renewal, error)
+
+// inPieces renews the requests at these places, as many at once as a packet has room for.
+func (b *Backend) inPieces(ctx context.Context, rs []driver.Request, res []driver.Renewal, places []int, do piece) {
+	most := min(renewMax, b.pool.room()/pairSize)
+	for len(places) > 0 {
+		n := min(len(places), most)
+		t := b.newTask(true)
+		t.free, t.many, t.timeout = true, n > 1, t.timeout+time.Duration(n)*renewTime
+		part := make([]driver.Request, n)
+		for i, at := range places[:n] {
+			part[i] = rs[at]
 		}
-		return err
-	}
-	waits, all, err := parseRenewals(c.sets)
-	if err != nil {
-		for _, at := range which {
-			res[at].Err = err
+		var done []driver.Renewal
+		err := driver.ErrClosed
+		if !b.life.Over() {
+			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return b.split(t, part, do) })
 		}
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, at := range which {
-		waiting, stands := waits[ids[i]]
-		switch {
-		case waiting == "1":
-			res[at].Err = driver.ErrNotHeld
-		case !stands && !all:
-			res[at].Err = driver.ErrLost
-		default:
-			res[at] = driver.Renewal{TTL: ttl, SentAt: c.sent}
-			if m, is := b.requests.Find(rs[at].ID); is {
-				m.Until = c.sent.Add(ttl)
+		if less := b.pool.room() / pairSize; tooLarge(err) && less < n {
+			most = less
+			continue
+		}
+		for i, at := range places[:n] {
+			if err != nil {
+				res[at].Err = err
+			} else {
+				res[at] = done[i]
 			}
 		}
+		places = places[n:]
+	}
+}
+
+// split renews requests, and if another transaction has locked some of them, the others.
+func (b *Backend) split(t *task, rs []driver.Request, do piece) ([]driver.Renewal, error) {
+	t.split = len(rs) > 1
+	res, err := whole(t, rs, do)
+	if t.split = false; len(rs) == 1 || kindOf(err, true) != collided {
+		return res, err
+	}
+	stmt, keys := freeRequests, make([]string, len(rs))
+	exclusive := rs[0].Mode == driver.Exclusive && !rs[0].Join()
+	if exclusive {
+		stmt = fill(freeLocks, ":prefix", b.prefix)
+	}
+	for i, r := range rs {
+		if keys[i] = hexID(r.ID); exclusive {
+			keys[i] = hexOf(r.Name)
+		}
+	}
+	a, err2 := t.send(fill(stmt, ":keys", strings.Join(keys, ", ")))
+	if err2 != nil {
+		return nil, err2
+	}
+	free := map[string]bool{}
+	for _, row := range a.rows {
+		if len(row) == 1 {
+			free["X'"+strings.ToLower(row[0])+"'"] = true
+		}
+	}
+	var places []int
+	var part []driver.Request
+	res = make([]driver.Renewal, len(rs))
+	for i, r := range rs {
+		if res[i].Err = err; free[keys[i]] {
+			places, part = append(places, i), append(part, r)
+		}
+	}
+	if len(part) == 0 {
+		return res, nil
+	}
+	done, err := whole(t, part, do)
+	for i, at := range places {
+		if err == nil {
+			res[at] = done[i]
+		} else {
+			res[at].Err = err
+		}
+	}
+	return res, nil
+}
+
+// errCut is the outcome for a request that lives and has less time than the renewal gives: a KILL
+// QUERY may cut an UPDATE short without an error.
+var errCut = errors.New("the server ended the renewal before it was whole; try again")
+
+// whole renews requests, and those that were cut short again.
+func whole(t *task, rs []driver.Request, do piece) (res []driver.Renewal, err error) {
+	for range 3 {
+		res, err = do(t, rs)
+		if err != nil || !slices.ContainsFunc(res, func(r driver.Renewal) bool { return r.Err == errCut }) {
+			break
+		}
+	}
+	return res, err
+}
+
+// lives is what a row that was read after a renewal says of a request that it was for.
+func lives(left string, ttl time.Duration, sent time.Time) error {
+	if us, _ := strconv.ParseInt(left, 10, 64); span(us) < ttl-time.Since(sent) {
+		return errCut
 	}
 	return nil
 }
 
-// parseRenewals reads the answer to dlock_renew: that all were renewed, or, by ID, of what stands,
-// 1 if it waits and 0 if it was renewed.
-func parseRenewals(sets results) (waits map[string]string, all bool, err error) {
-	if len(sets) == 1 && len(sets[0]) == 1 && sets[0][0][0] == "all" {
-		return nil, true, nil
+// renewLocks renews exclusive holders. If it is not all of them it reads which hold: those that do
+// held before, since nothing is renewed that has expired.
+func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, error) {
+	names, ids, ttls := make([]string, len(rs)), make([]driver.ID, len(rs)), map[string]time.Duration{}
+	for i, r := range rs {
+		names[i], ids[i], ttls[r.ID.String()] = hexOf(r.Name), r.ID, r.TTL
 	}
-	if len(sets) != 2 || len(sets[0]) != 1 || len(sets[0][0]) != 2 || sets[0][0][0] != "stand" {
-		return nil, false, fmt.Errorf("unexpected answer %q", sets)
+	list := strings.Join(names, ", ")
+	a, err := t.send(fill(renewLocks, ":names", list, ":ids", hexIDs(ids), ":prefix", b.prefix))
+	if err != nil {
+		return nil, err
 	}
-	waits = map[string]string{}
-	for _, row := range sets[1] {
-		waits[row[0]] = row[1]
+	if a.affected == int64(len(rs)) {
+		return renewals(rs, a.sent, nil), nil
 	}
-	return waits, false, whole(sets[1], sets[0][0][1])
+	now, err := t.find(fill(held, ":names", list, ":prefix", b.prefix), len(rs))
+	if err != nil {
+		return nil, err
+	}
+	state := map[string]error{}
+	for _, row := range now.rows {
+		left, _ := strconv.ParseInt(row[5], 10, 64)
+		if id := strings.ToLower(row[1]); left > 0 && row[4] == "0" {
+			state[id] = lives(row[5], ttls[id], a.sent)
+		}
+	}
+	missing := false
+	for _, r := range rs {
+		if _, is := state[r.ID.String()]; !is {
+			state[r.ID.String()], missing = driver.ErrLost, true
+		}
+	}
+	if missing { // what waits does not hold yet
+		now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range now.rows {
+			if id := strings.ToLower(row[0]); state[id] != nil && row[2] == "0" && !strings.HasPrefix(row[3], "-") && row[1] == "waits" {
+				state[id] = driver.ErrNotHeld
+			}
+		}
+	}
+	return renewals(rs, a.sent, state), nil
+}
+
+// renewBeside renews what holds beside others.
+func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, error) {
+	ids, ttls := make([]driver.ID, len(rs)), map[string]time.Duration{}
+	granted := true // all of them, as is known
+	b.mu.Lock()
+	for i, r := range rs {
+		ids[i], ttls[r.ID.String()] = r.ID, r.TTL
+		m, is := b.requests.Find(r.ID)
+		granted = granted && is && m.Granted()
+	}
+	b.mu.Unlock()
+	a, err := t.send(fill(renewRequests, ":ids", hexIDs(ids)))
+	if err != nil {
+		return nil, err
+	}
+	if granted && a.affected == int64(len(rs)) {
+		return renewals(rs, a.sent, nil), nil
+	}
+	now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
+	if err != nil {
+		return nil, err
+	}
+	state := map[string]error{}
+	for _, r := range rs {
+		state[r.ID.String()] = driver.ErrLost
+	}
+	for _, row := range now.rows {
+		switch id := strings.ToLower(row[0]); {
+		case row[2] != "0" || strings.HasPrefix(row[3], "-"):
+		case row[1] == "holds":
+			state[id] = lives(row[3], ttls[id], a.sent)
+		default:
+			state[id] = driver.ErrNotHeld
+		}
+	}
+	return renewals(rs, a.sent, state), nil
+}
+
+// renewals are the answers for requests, by what became of each. Nil: all were renewed.
+func renewals(rs []driver.Request, sent time.Time, state map[string]error) []driver.Renewal {
+	res := make([]driver.Renewal, len(rs))
+	for i, r := range rs {
+		if res[i].Err = state[r.ID.String()]; res[i].Err == nil {
+			res[i] = driver.Renewal{TTL: r.TTL, SentAt: sent}
+		}
+	}
+	return res
 }

@@ -1,108 +1,148 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-const (
-	// schema is the number of the last migration that this driver knows. It works with no other
-	// schema. A later migration that changes what a procedure means gives it other parameters. Then
-	// the server refuses the calls of clients that run, and these ask for the number again.
-	schema = 20
-	// oldest is the first schema that later migrations lead on from. Those before it were never
-	// released, and their files were others.
-	oldest = 20
-)
+// tables are the columns that this driver's tables have. A table with others is of another version,
+// whose clients may follow another protocol: both must not stand in one queue.
+var tables = map[string][]string{
+	"dlock_locks":    append(columns(":lock_columns"), nil...),
+	"dlock_requests": append(columns(":request_columns"), "place"),
+}
 
-// checkSchema returns an error unless the schema is this driver's own. An older or a newer one may
-// follow another protocol, and clients of both would stand in the same queues. It asks once.
+func columns(part string) []string { return strings.Split(parts.Replace(part), ", ") }
+
+// checkSchema returns an error unless the tables are this driver's own, and the user has the rights
+// that the driver needs. It asks once.
 func (p *pool) checkSchema(ctx context.Context) error {
 	if p.checked.Load() {
 		return nil
 	}
-	a, err := p.ask(ctx, callTimeout, statement("version"))
-	have, err := version(a, err)
-	var e *mysql.MySQLError
-	switch {
-	case err == nil:
-		if err = mismatch(have, oldest, schema); err == nil {
-			err = p.readPacket(a.sets)
+	rights, err := p.readSchema(ctx)
+	if err == nil {
+		tries := needed[:1] // a column does not tell of DELETE
+		if !rights {
+			tries = needed
 		}
-	case !errors.As(err, &e):
+		_, err = p.lacking(ctx, tries)
+	}
+	if e := new(mysql.MySQLError); err != nil && !errors.As(err, &e) {
 		err = &kit.NotSent{Err: err}
 	}
 	p.checked.Store(err == nil)
 	return err
 }
 
-// mismatch says what to do about the schema that the database has, if the driver needs another one.
-// The error matches errSchema if it can be migrated, and errOtherSchema if it cannot.
-func mismatch(have, oldest, need int) error {
-	switch {
-	case have > need:
-		return fmt.Errorf("%w: it has number %d, of a newer version, and this one needs %d: "+
-			"let all programs use the newer version", errOtherSchema, have, need)
-	case have > 0 && have < oldest:
-		return fmt.Errorf("%w: it has number %d, of a version that was never released, and this one needs %d: "+
-			"while no program uses them, drop the tables, the view and the procedures dlock_…, and migrate again",
-			errOtherSchema, have, need)
-	case have > 0 && have < need:
-		return fmt.Errorf("%w (its schema has number %d, of an older version, and this one needs %d)", errSchema, have, need)
-	case have < need:
-		return errSchema
+// readSchema returns an error unless the tables are this driver's own. It also reports whether the
+// columns tell of all rights of which they can.
+func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
+	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, "+
+		"FIND_IN_SET('select', PRIVILEGES) AND FIND_IN_SET('insert', PRIVILEGES) AND FIND_IN_SET('update', PRIVILEGES) FROM information_schema.COLUMNS "+
+		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000", false)
+	if err != nil {
+		return false, err
+	}
+	have := map[string][]string{}
+	most := int64(0)
+	rights = true
+	for _, row := range a.rows {
+		have[row[0]] = append(have[row[0]], strings.ToLower(row[1]))
+		if most, err = strconv.ParseInt(row[2], 10, 64); err != nil {
+			return false, err
+		}
+		rights = rights && row[3] == "1"
+	}
+	if err := mismatch(have); errors.Is(err, errSchema) { // or they are not shown to the user
+		_, denied := p.lacking(ctx, []right{{"SELECT", "dlock_locks"}, {"SELECT", "dlock_requests"}})
+		return false, cmp.Or(denied, err)
+	} else if err != nil {
+		return false, err
+	}
+	p.packet.Store(most)
+	if most < leastPacket {
+		return false, errPacket
+	}
+	return rights, nil
+}
+
+// right is what a user may do with a table.
+type right struct{ name, table string }
+
+// needed are the rights that the driver needs. (DELETE ON dlock_locks is for [Cleanup] alone.)
+var needed = []right{
+	{"DELETE", "dlock_requests"}, {"SELECT", "dlock_requests"}, {"INSERT", "dlock_requests"}, {"UPDATE", "dlock_requests"},
+	{"SELECT", "dlock_locks"}, {"INSERT", "dlock_locks"}, {"UPDATE", "dlock_locks"},
+}
+
+// lacking tries on no row what some rights are for. It returns those that the user lacks, and an
+// error that names them.
+func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, err error) {
+	var first error
+	for _, r := range rights {
+		_, err := p.ask(ctx, callTimeout, fill(map[string]string{
+			"SELECT": "SELECT name FROM :table LIMIT 0",
+			"INSERT": "INSERT INTO :table SELECT * FROM :table LIMIT 0",
+			"UPDATE": "UPDATE :table SET name = name LIMIT 0",
+			"DELETE": "DELETE FROM :table LIMIT 0",
+		}[r.name], ":table", r.table), false)
+		var e *mysql.MySQLError
+		switch {
+		case err == nil:
+		case !errors.As(err, &e):
+			return nil, err
+		case !lacksRight(err): // something else is wrong, which other statements will say
+		case strings.HasPrefix(e.Message, "SELECT") && r.name != "SELECT":
+			// SELECT is what is missing, which the try of it says
+		default:
+			missing, first = append(missing, r.name+" ON "+r.table), cmp.Or(first, err)
+		}
+	}
+	if len(missing) > 0 {
+		return missing, fmt.Errorf("missing: %s: %w", strings.Join(missing, ", "), first)
+	}
+	return nil, nil
+}
+
+// mismatch says what to do about the tables that the database has, if the driver needs others. The
+// error matches errSchema if one is missing, and errOtherSchema if one has other columns.
+func mismatch(have map[string][]string) error {
+	var missing []string
+	for _, table := range []string{"dlock_locks", "dlock_requests"} {
+		is, want := have[table], slices.Clone(tables[table])
+		if len(is) == 0 {
+			missing = append(missing, table)
+			continue
+		}
+		slices.Sort(is)
+		slices.Sort(want)
+		if !slices.Equal(is, want) {
+			return fmt.Errorf("%w: %s has the columns %s, and this version needs %s: run programs of one version of dlock on a database, "+
+				"or, while none runs, drop the tables dlock_locks and dlock_requests, and the view and the procedures dlock_… of old versions, and migrate", errOtherSchema, table,
+				strings.Join(is, ", "), strings.Join(want, ", "))
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w (missing: %s)", errSchema, strings.Join(missing, ", "))
 	}
 	return nil
 }
 
 // leastPacket is what max_allowed_packet has to be at least. The greatest statement for one request
 // has half of that.
-const leastPacket = 8192
+const leastPacket = 16384
 
-// readPacket reads from the answer to dlock_version how long a statement may be.
-func (p *pool) readPacket(sets results) error {
-	if len(sets) < 2 {
-		return errHides
-	}
-	row, err := sets.single(1)
-	if err != nil {
-		return err
-	}
-	most, err := strconv.ParseInt(row[0], 10, 64)
-	if err == nil && most < leastPacket {
-		err = errPacket
-	}
-	p.packet.Store(most)
-	return err
-}
-
-// room returns how many bytes the greatest argument of a statement may have.
+// room returns how many bytes the greatest list in a statement may have.
 func (p *pool) room() int {
 	return int(max(p.packet.Load(), leastPacket)) - leastPacket/2
-}
-
-// version reads the answer to dlock_version: the number of the last migration that was applied. It
-// is 0 if there is no such procedure.
-func version(a answer, err error) (int, error) {
-	var e *mysql.MySQLError
-	if errors.As(err, &e) && e.Number == 1305 {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	if len(a.sets) == 0 {
-		return 0, errHides
-	}
-	row, err := a.sets[:1].single(1)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(row[0])
 }

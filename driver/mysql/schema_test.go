@@ -2,9 +2,10 @@ package mysql
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"path"
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,48 +13,111 @@ import (
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// TestSchemaIsTheLastMigration holds the number that the driver asks for to what the last file
-// says.
-func TestSchemaIsTheLastMigration(t *testing.T) {
+// TestColumnsAreTheMigrations holds what the driver asks for to what the migrations make.
+func TestColumnsAreTheMigrations(t *testing.T) {
 	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
-	if err != nil || len(files) != schema {
-		t.Fatalf("%d files, and the schema is %d (%v)", len(files), schema, err)
-	}
-	last, err := migrations.Files.ReadFile(files[len(files)-1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if path.Base(files[len(files)-1]) != fmt.Sprintf("%06d_dlock_version.up.sql", schema) || !strings.Contains(string(last), fmt.Sprintf("SELECT %d;", schema)) {
-		t.Errorf("%s says\n%s", files[len(files)-1], last)
+	made := map[string][]string{}
+	table, column := regexp.MustCompile(`(?m)^CREATE TABLE IF NOT EXISTS (\w+) \($`), regexp.MustCompile(`(?m)^  ([a-z_]+) `)
+	for _, f := range files {
+		text, err := migrations.Files.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := table.FindSubmatch(text)
+		if name == nil {
+			t.Fatalf("%s makes no table:\n%s", f, text)
+		}
+		for _, m := range column.FindAllSubmatch(text, -1) {
+			made[string(name[1])] = append(made[string(name[1])], string(m[1]))
+		}
+	}
+	if err := mismatch(made); err != nil || len(made) != len(tables) {
+		t.Errorf("%v; the tables are %q", err, slices.Sorted(maps.Keys(made)))
 	}
 }
 
-// TestMismatchSaysWhatToDo: each schema that is not the driver's own has its advice.
+// TestMismatchSaysWhatToDo: tables that are not the driver's own have their advice.
 func TestMismatchSaysWhatToDo(t *testing.T) {
-	const oldest, need = 17, 19
-	for _, c := range []struct {
-		have  int
-		want  error
-		words []string
+	locks, requests := tables["dlock_locks"], tables["dlock_requests"]
+	more, less := append(slices.Clone(requests), "zone"), locks[1:]
+	for what, c := range map[string]struct {
+		locks, requests []string // nil: there is no such table
+		want            error
+		words           []string
 	}{
-		{need, nil, nil},
-		{0, errSchema, []string{"?migrate=true", "mysql.Migrate"}},
-		{oldest, errSchema, []string{"17", "19", "older", "?migrate=true"}},
-		{need - 1, errSchema, []string{"18", "19", "older", "?migrate=true"}},
-		{need + 1, errOtherSchema, []string{"20", "19", "newer version"}},
-		{oldest - 1, errOtherSchema, []string{"16", "19", "drop"}},
+		"both":                   {locks, requests, nil, nil},
+		"in another order":       {locks, slices.Sorted(slices.Values(requests)), nil, nil},
+		"none":                   {nil, nil, errSchema, []string{"missing: dlock_locks, dlock_requests", "?migrate=true", "mysql.Migrate"}},
+		"no dlock_locks":         {nil, requests, errSchema, []string{"missing: dlock_locks)"}},
+		"no dlock_requests":      {locks, nil, errSchema, []string{"missing: dlock_requests)"}},
+		"a column too many":      {locks, more, errOtherSchema, []string{"dlock_requests", "zone", "drop", "one version"}},
+		"a column too few":       {less, requests, errOtherSchema, []string{"dlock_locks", "drop", "one version"}},
+		"other columns":          {[]string{"id"}, requests, errOtherSchema, []string{"dlock_locks has the columns id,"}},
+		"other, and missing":     {nil, more, errOtherSchema, []string{"zone"}},
+		"other, and missing too": {[]string{"id"}, nil, errOtherSchema, []string{"dlock_locks has the columns id,"}},
 	} {
-		err := mismatch(c.have, oldest, need)
-		if !errors.Is(err, c.want) {
-			t.Errorf("%d: %v; want %v", c.have, err, c.want)
-		}
-		if errors.Is(err, driver.ErrUnsupported) != (c.want == errOtherSchema) {
-			t.Errorf("%d: %v matches ErrUnsupported: %t", c.have, err, errors.Is(err, driver.ErrUnsupported))
+		err := mismatch(map[string][]string{"dlock_locks": slices.Clone(c.locks), "dlock_requests": slices.Clone(c.requests)})
+		if !errors.Is(err, c.want) || errors.Is(err, driver.ErrUnsupported) != (c.want == errOtherSchema) {
+			t.Errorf("%s: %v; want %v", what, err, c.want)
 		}
 		for _, w := range c.words {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%d: %v; want it to say %q", c.have, err, w)
+				t.Errorf("%s: %v; want it to say %q", what, err, w)
 			}
 		}
+	}
+}
+
+// TestTheTablesAreAskedForOnce: and again as long as they are not the driver's own, or when the
+// server says that they are not any more. The names of columns may be in capital letters.
+func TestTheTablesAreAskedForOnce(t *testing.T) {
+	s := &scripted{strict: true}
+	own, other, gone := ownTables(1<<24), answer{}, answer{}
+	for i, row := range own.rows {
+		own.rows[i][1] = strings.ToUpper(row[1])
+		other.rows = append(other.rows, row)
+	}
+	other.rows = append(other.rows, []string{"dlock_locks", "zone", "16777216", "1"})
+	now, refuses := gone, false
+	s.answer = func(stmt string) (answer, error) {
+		switch {
+		case strings.HasPrefix(stmt, "SELECT @@"):
+			return reads(usual...), nil
+		case strings.Contains(stmt, "information_schema"):
+			return now, nil
+		case refuses:
+			return answer{}, serverError(1146, "42S02")
+		}
+		return answer{}, nil
+	}
+	b := s.client(t, Options{})
+	for _, c := range []struct {
+		what  string
+		now   answer
+		asked int
+		want  error
+	}{
+		{"there are none", gone, 1, errSchema}, {"there are none still", gone, 2, errSchema}, {"they are another's", other, 3, driver.ErrUnsupported},
+		{"they are made", own, 4, nil}, {"they are known", own, 4, nil}, {"they are taken to be there", other, 4, nil},
+	} {
+		now = c.now
+		_, err := b.Inspect(t.Context(), "a")
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v; want %v", c.what, err, c.want)
+		}
+		if n := s.count("information_schema"); n != c.asked {
+			t.Errorf("%s: asked %d times; want %d", c.what, n, c.asked)
+		}
+	}
+	refuses = true
+	if _, err := b.Inspect(t.Context(), "a"); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("they are another's now: %v", err)
+	}
+	now = gone
+	if _, err := b.Inspect(t.Context(), "a"); !errors.Is(err, errSchema) {
+		t.Errorf("they are gone: %v", err)
 	}
 }

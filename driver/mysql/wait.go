@@ -1,12 +1,117 @@
 package mysql
 
 import (
+	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
+
+const (
+	minPoll = time.Millisecond       // two polls for a name are at least this far apart,
+	maxPoll = 100 * time.Millisecond // and at most this
+	// freePolls is how many polls in a row may find nothing new before a client polls each maxPoll.
+	freePolls = 40
+	// maxPause is the longest time between two polls for a name, however many others there are:
+	// what is let in has a second to find it.
+	maxPause = 500 * time.Millisecond
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
+	// each move of the queue.
+	maxNextPoll = 20 * time.Millisecond
+	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
+	keepAlive = 3 * time.Second
+	// keepAgain is that time after a sign of life that failed.
+	keepAgain = time.Second
+	// maxNames is how many names one poll is for, if a packet has room for them.
+	maxNames = 200
+)
+
+// queue is what is known of a queue while requests of this client wait in it.
+type queue struct {
+	polled  time.Time     // when it was last read; zero: it is to be read now
+	settled time.Time     // when what expires there was last looked for
+	head    int64         // as last read
+	moved   time.Time     // when the head last moved, or when the wait for other clients began
+	turn    time.Duration // how long the head takes to move; 0: not known
+	// far: another one that waits is ahead of the first of this client, which is exclusive.
+	far bool
+	// others: other clients wait here too, or hold.
+	others bool
+	// deaf is whose bell rang without need since the head last moved: it is not listened to.
+	deaf driver.ID
+}
+
+// idle counts what a client asks that finds nothing new. A wait that has just begun is polled
+// often, since the lock may be free in a moment; a client that begins many waits which come to
+// nothing is to cost no more than one that waits.
+type idle struct {
+	count float64
+	at    time.Time
+}
+
+// spend counts one more.
+func (x *idle) spend() {
+	x.spent()
+	x.count++
+}
+
+// spent reports whether the client has asked often enough. It may ask once more each maxPoll.
+func (x *idle) spent() bool {
+	now := time.Now()
+	x.count, x.at = max(x.count-float64(now.Sub(x.at))/float64(maxPoll), 0), now
+	return x.count >= freePolls
+}
+
+// advance records the head, and reports whether it moved.
+func (q *queue) advance(head int64) bool {
+	if head <= q.head {
+		return false
+	}
+	now, moved := time.Now(), q.head > 0
+	if moved {
+		turn := now.Sub(q.moved)
+		if q.turn > 0 {
+			turn = (3*q.turn + turn) / 4
+		}
+		q.turn = turn
+	}
+	q.head, q.moved, q.deaf = head, now, driver.ID{}
+	return moved
+}
+
+// pause is the time between two polls: an eighth of the time since the queue last moved, but not
+// much less than it takes to move, nor less than that if it has to move twice.
+func (q *queue) pause() time.Duration {
+	least := min(q.turn/6, maxNextPoll)
+	if q.far {
+		least = q.turn
+	}
+	return min(max(time.Since(q.moved)/8, least, minPoll), maxPoll)
+}
+
+// next is when the queue is to be polled. While the bell of the request ahead is listened to, that
+// is seldom. From soon on it may come along with others.
+func (q *queue) next(seldom bool) (soon, at time.Time) {
+	pause := maxPoll
+	switch {
+	case q.polled.IsZero():
+		return q.polled, q.polled
+	case !seldom:
+		pause = q.pause()
+	}
+	return q.polled.Add(pause / 2), q.polled.Add(pause)
+}
+
+// crowded reports whether a request of this client waits under the name, and of the same kind of
+// lock. b.mu is held.
+func (b *Backend) crowded(r *driver.Request) bool {
+	g := b.waiters.Group(r.Name)
+	return g != nil && g.First().Request.Semaphore() == r.Semaphore()
+}
 
 // attach adds an Acquire to those that wait.
 func (b *Backend) attach(m *request) *kit.Waiter[*request] {
@@ -14,11 +119,14 @@ func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 	defer b.mu.Unlock()
 	w, g, first := b.waiters.Add(m)
 	if first {
-		b.pollSoon(g)
+		now := time.Now()
+		g.State.moved, g.State.polled, g.State.settled = now, now, now
+		b.hear(g, m, m.ahead)
 	}
 	if !b.polling {
 		b.polling = b.life.Go(b.poll)
 	}
+	b.sooner.Set()
 	return w
 }
 
@@ -29,88 +137,318 @@ func (b *Backend) detach(w *kit.Waiter[*request]) {
 	b.waiters.Remove(w)
 }
 
-// mustWait records what the server says to a request that waits.
-func (b *Backend) mustWait(w *kit.Waiter[*request], a verdict) {
+// mustWait records what the server says to a request that waits: the head, how long it takes until
+// a holder expires, and which request is ahead.
+func (b *Backend) mustWait(m *request, head int64, expiry time.Duration, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := w.Request
-	m.place = a.place
+	m.ahead, m.behind = b.foreign(ahead)
+	ahead = m.ahead
 	g := b.waiters.Group(m.Name)
-	if g != nil {
-		b.heardOf(g, m, a.ahead)
-	}
-	if g == nil || g.First() != w {
+	if g == nil {
 		return
 	}
-	g.State.advance(a.head)
-	if a.expiry > 0 {
-		g.WakeAfter(kit.AfterExpiry(a.expiry))
-	}
-	if a.arrived { // the server had dropped it, and perhaps the others too
-		for _, other := range g.All()[1:] {
-			other.Wake()
+	b.hear(g, m, ahead)
+	if g.First().Request == m {
+		b.moved(g, head)
+		if expiry > 0 {
+			g.WakeAfter(kit.AfterExpiry(expiry))
 		}
 	}
 }
 
-// advance records the head of a queue, as the server says it. b.mu is held.
-func (b *Backend) advance(name, head string) {
-	g := b.waiters.Group(name)
-	n, err := strconv.ParseInt(head, 10, 64)
-	if g == nil || err != nil {
-		return
+// foreign returns the request that is ahead of another one as ahead if it is of another client, and
+// else as behind. b.mu is held.
+func (b *Backend) foreign(id driver.ID) (ahead, behind driver.ID) {
+	if _, own := b.requests.Find(id); own {
+		return driver.ID{}, id
 	}
-	g.State.advance(n)
-	if place := g.First().Request.place; place > 0 && place < n {
-		g.First().Wake() // it was granted, and did not learn of it
+	return id, driver.ID{}
+}
+
+// moved records the head of a queue. b.mu is held.
+func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
+	if g.State.advance(head) {
+		b.idle.count = 0
 	}
 }
 
-// receive records whom a call granted. Requests of the client that made the call hold from then on;
-// others have to confirm it.
-func (b *Backend) receive(c *call, grants string) {
-	if grants == "" {
-		return
-	}
+// pollName makes the poll for a name due now: something changed there. An exclusive request that
+// another client's is ahead of is not let in by that; its bell says when to look.
+func (b *Backend) pollName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	parseGrants(grants, func(id driver.ID, token driver.Token, holds bool) {
-		m, is := b.requests.Find(id)
-		if !is {
+	g := b.waiters.Group(name)
+	if g == nil {
+		return
+	}
+	if first := firstOf(g); first.Mode == driver.Shared || first.ahead.IsZero() {
+		g.State.polled, g.State.moved = time.Time{}, time.Now()
+		b.sooner.Set()
+	}
+}
+
+// due are the names that a poll is for.
+type due struct {
+	names  []string
+	first  []driver.ID // the first who waits
+	places []int64     // and its place
+	rung   map[string]driver.ID
+}
+
+// poll reads, as long as something waits, what other clients granted, and keeps what waits alive.
+func (b *Backend) poll() {
+	for {
+		d, wait, over := b.nextPoll()
+		if over {
 			return
 		}
-		if holds {
-			b.holds(m, c.sent)
-			m.grant = &driver.Grant{Token: token, TTL: m.TTL, SentAt: c.sent}
+		if wait > 0 {
+			t := time.NewTimer(wait)
+			select {
+			case <-b.sooner:
+			case <-t.C:
+			case <-b.life.Closed():
+			}
+			t.Stop()
+			continue
 		}
-		b.waiters.Notify(m)
+		b.keepSoon()
+		if len(d.names) > 0 {
+			b.readPoll(d)
+		}
+	}
+}
+
+// nextPoll returns what is to be polled now, or for how long nothing is. It reports over if nothing
+// waits: then the polls end.
+func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiters.Len() == 0 || b.life.Over() {
+		b.polling = false
+		return d, 0, true
+	}
+	now := time.Now()
+	next := b.kept.Add(keepAlive) // or sooner, with the next poll
+	switch {
+	case b.keeping:
+		next = now.Add(maxPoll)
+	case b.kept.IsZero():
+		next = now
+	}
+	most := min(maxNames, b.pool.room()/callSize)
+	d.rung = map[string]driver.ID{}
+	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
+	var along []*kit.Group[*request, queue] // those that may be read now
+	names := map[*kit.Group[*request, queue]]string{}
+	for name, g := range b.waiters.Groups() {
+		first := firstOf(g)
+		_, own := b.requests.Find(first.behind) // whose release makes a poll due
+		soon, at := g.State.next(own || first.ahead != driver.ID{} && first.ahead == b.bells.target)
+		if spent && !at.IsZero() {
+			at = earlier(tick, g.State.polled.Add(maxPause))
+			soon = earlier(soon, at)
+		}
+		if next = earlier(next, at); !soon.After(now) {
+			along, names[g] = append(along, g), name
+		}
+	}
+	if next.After(now) {
+		return d, next.Sub(now), false
+	}
+	if len(along) > most { // those first that were not read for the longest time
+		slices.SortFunc(along, func(x, y *kit.Group[*request, queue]) int { return x.State.polled.Compare(y.State.polled) })
+		along = along[:most]
+	}
+	for _, g := range along {
+		first, name := firstOf(g), names[g]
+		g.State.polled = now
+		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
+		if b.bells.name == name {
+			d.rung[name], b.bells.rung = b.bells.rung, driver.ID{}
+		}
+	}
+	if len(d.names) > 0 {
+		b.idle.spend() // until it finds something
+		if !tick.After(now) {
+			b.ticked = now
+		}
+	}
+	return d, 0, false
+}
+
+func earlier(x, y time.Time) time.Time {
+	if y.Before(x) {
+		return y
+	}
+	return x
+}
+
+// firstOf returns the request of the group that stands first in the queue, among those that are not
+// granted yet. Requests that arrive at the same time may stand in another order than they began to
+// wait.
+func firstOf(g *kit.Group[*request, queue]) *request {
+	var first *request
+	for _, w := range g.All() {
+		m := w.Request
+		if first == nil || first.grant != nil || m.grant == nil && m.place < first.place {
+			first = m
+		}
+	}
+	return first
+}
+
+// readPoll reads how far the queues of names are. A request of this client that holds exclusively
+// is granted by that; others for which something is to be done are woken.
+func (b *Backend) readPoll(d due) {
+	parts := make([]string, len(d.names))
+	for i, name := range d.names {
+		dead := anyDead
+		if i > 0 {
+			dead = "0"
+		}
+		parts[i] = fill(poll, ":dead", dead, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
+	}
+	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "), false)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := map[string]bool{}
+	if err == nil {
+		for _, row := range a.rows {
+			if len(row) != 10 {
+				continue
+			}
+			name, _ := hex.DecodeString(row[0])
+			seen[string(name)] = true
+			if row[9] != "0" { // many of them make statements slow
+				b.sweepSoon(deadTime)
+			}
+			b.polled(string(name), row, a.sent, d)
+		}
+	}
+	for _, name := range d.names {
+		g := b.waiters.Group(name)
+		if g == nil {
+			continue
+		}
+		if err == nil && !seen[name] {
+			g.First().Wake() // the lock's row was removed
+		}
+	}
+}
+
+// polled takes in what was read of a name. b.mu is held.
+func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
+	var holder, ahead driver.ID
+	num := func(i int) int64 { n, _ := strconv.ParseInt(row[i], 10, 64); return n }
+	_ = holder.UnmarshalText([]byte(row[3])) // it is 16 bytes
+	if ahead = holder; row[7] != "" {
+		_ = ahead.UnmarshalText([]byte(row[7]))
+	}
+	ahead, behind := b.foreign(ahead)
+	g := b.waiters.Group(name)
+	b.answeredBell(g, d.rung[name], ahead)
+	if g == nil {
+		return
+	}
+	head, others, left := num(1), num(2), span(num(5))
+	b.moved(g, head)
+	first := firstOf(g)
+	for _, w := range g.All() {
+		m := w.Request
+		token, lasts := num(6), time.Duration(0)
+		switch own := span(num(8)); {
+		case m.ID == holder && num(4) == 0:
+			lasts = left
+		case m.Mode == driver.Shared && m.place > 0 && m.place <= head && slices.Contains(d.first, m.ID):
+			token, lasts = token-(head-m.place), own
+		}
+		switch {
+		case proves(&m.Request.Request, lasts, sent):
+			if m.grant == nil && !m.Granted() {
+				b.holds(m, sent, lasts)
+				m.Stands = true
+				m.grant = &driver.Grant{Token: driver.Token(token), TTL: min(lasts, m.TTL), SentAt: sent}
+			}
+			w.Wake()
+		case m.ID == holder && num(4) == 0, m.Mode == driver.Shared && m.place > 0 && m.place <= head:
+			m.found = &position{token: num(6), head: head, place: m.place}
+			w.Wake()
+		case m.place > 0 && m.place <= head, m.ID == holder:
+			w.Wake()
+		}
+	}
+	if others == 0 || others == 1 && left <= 0 && holder != first.ID {
+		g.First().Wake()
+	}
+	if others == 2 && time.Since(g.State.settled) > time.Second {
+		g.State.settled = time.Now()
+		g.First().Wake()
+	}
+	if g.State.far = false; slices.Contains(d.first, first.ID) {
+		first.behind, g.State.far = behind, row[7] != "" && first.Mode == driver.Exclusive
+	} else { // that was read for another one
+		ahead = first.ahead
+	}
+	b.hear(g, first, ahead)
+}
+
+// proves reports whether what was read of a holder is proof enough: it leaves the client time to
+// renew it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
+	took := time.Since(sent)
+	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
+}
+
+// keepSoon keeps alive, in the background, what the client has waiting, when it is due.
+func (b *Backend) keepSoon() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	every := keepAlive
+	for _, g := range b.waiters.Groups() {
+		for _, w := range g.All() {
+			if w.Request.Mode == driver.Shared {
+				every = min(every, w.Request.TTL/3)
+			}
+		}
+	}
+	if b.keeping || time.Since(b.kept) < every {
+		return
+	}
+	var rs []driver.Request
+	for _, g := range b.waiters.Groups() {
+		for _, w := range g.All() {
+			rs = append(rs, w.Request.Request.Request)
+		}
+	}
+	b.kept = time.Now()
+	b.keeping = b.life.Go(func() {
+		ok := b.keep(rs)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.keeping = false; !ok {
+			b.kept = time.Now().Add(keepAgain - every)
+			b.waiters.WakeFirst() // their statements find out what is wrong
+		}
 	})
 }
 
-// parseGrants reads whom a call granted: id:token:holds, for each. holds is 1 if the request is of
-// the client that made the call.
-func parseGrants(grants string, visit func(id driver.ID, token driver.Token, holds bool)) {
-	for item := range strings.SplitSeq(strings.TrimSuffix(grants, ","), ",") {
-		f := strings.Split(item, ":")
-		var id driver.ID
-		if len(f) != 3 || id.UnmarshalText([]byte(f[0])) != nil {
-			continue
-		}
-		token, _ := strconv.ParseUint(f[1], 10, 64)
-		visit(id, driver.Token(token), f[2] == "1")
+// keep keeps requests alive that wait, and reports whether it did.
+func (b *Backend) keep(rs []driver.Request) bool {
+	places, res := make([]int, len(rs)), make([]driver.Renewal, len(rs))
+	for i := range rs {
+		places[i] = i
+		rs[i].Mode = driver.Shared // all are rows of dlock_requests
 	}
-}
-
-// wakeName makes all that wait under a name ask the server.
-func (b *Backend) wakeName(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.waiters.WakeName(name)
-}
-
-// wakeFirst makes the first waiter of each name ask the server.
-func (b *Backend) wakeFirst() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.waiters.WakeFirst()
+	b.inPieces(b.life.Context(), rs, res, places, func(t *task, rs []driver.Request) ([]driver.Renewal, error) {
+		ids := make([]driver.ID, len(rs))
+		for i, r := range rs {
+			ids[i] = r.ID
+		}
+		t.patience = 0 // it is due again soon
+		_, err := t.send(fill(keep, ":ids", hexIDs(ids)))
+		return make([]driver.Renewal, len(rs)), err
+	})
+	return !slices.ContainsFunc(res, func(r driver.Renewal) bool { return r.Err != nil })
 }

@@ -11,17 +11,10 @@ const (
 	// endPoll is the time between two questions of a client that holds something which of it was
 	// ended by force. An operator who breaks a hold expects it to end within a second.
 	endPoll = 500 * time.Millisecond
-	// endAge is how long ago that may have been. Who could not ask for so long, and for a third of
-	// its TTL, learns of it from its renewal.
+	// endAge is how long ago that may have been. A client that could not ask for so long, and for a
+	// third of its TTL, learns of it from its renewal.
 	endAge = 10 * time.Second
 )
-
-// watchEnds makes the client ask for ends by force, if Notify was called. b.mu is held.
-func (b *Backend) watchEnds() {
-	if b.lost != nil && !b.watching {
-		b.watching = b.life.Go(b.watch)
-	}
-}
 
 // watch asks, as long as something is held, what of it was ended by force.
 func (b *Backend) watch() {
@@ -58,22 +51,20 @@ func (b *Backend) whoHolds() map[driver.ID]bool {
 // readEnds asks which requests of the client were ended by force, and reports each once. An answer
 // that is lost, or cut short, is followed by the next.
 func (b *Backend) readEnds(client driver.ID) {
-	a, err := b.pool.ask(b.life.Context(), callTimeout, statement("ended", client, endAge))
+	a, err := b.pool.ask(b.life.Context(), callTimeout, fill(endings, ":client", hexID(client)), false)
 	if err != nil {
 		return
 	}
 	var ended []driver.ID
 	b.mu.Lock()
-	for _, set := range a.sets {
-		for _, row := range set {
-			var id driver.ID
-			if len(row) != 1 || id.UnmarshalText([]byte(row[0])) != nil {
-				continue
-			}
-			if m, is := b.requests.Find(id); is && m.Granted() && !m.ended {
-				m.ended = true
-				ended = append(ended, id)
-			}
+	for _, row := range a.rows {
+		var id driver.ID
+		if len(row) != 1 || id.UnmarshalText([]byte(row[0])) != nil {
+			continue
+		}
+		if m, is := b.requests.Find(id); is && m.Granted() && !m.ended {
+			m.ended = true
+			ended = append(ended, id)
 		}
 	}
 	lost := b.lost

@@ -1,15 +1,11 @@
 package mysql
 
 import (
-	"database/sql"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -22,27 +18,22 @@ func TestWatch(t *testing.T) {
 		var mu sync.Mutex
 		var ended driver.ID
 		failing := false
-		s := &scripted{answer: func(stmt string) ([]string, error) {
+		f := free{}
+		s := &scripted{answer: func(stmt string) (answer, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case strings.HasPrefix(stmt, "CALL dlock_ended(") && failing:
-				return nil, &mysql.MySQLError{Number: 1053}
-			case strings.HasPrefix(stmt, "CALL dlock_ended("):
-				return []string{ended.String()}, nil
+			case is(stmt, endings) && failing:
+				return answer{}, serverError(1053, "08S01")
+			case is(stmt, endings):
+				return reads(ended.String()), nil
 			}
-			return aloneAnswer(stmt), nil
+			return f.answer(stmt)
 		}}
-		db := sql.OpenDB(s)
-		defer db.Close()
-		b, err := New(db, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
+		b := s.client(t, Options{})
 		acquire := func(ttl time.Duration) driver.Request {
-			id := driver.NewID()
-			r := driver.Request{Name: id.String(), ID: id, Owner: id, Client: driver.ID{1}, TTL: ttl}
+			r := exclusive(driver.NewID().String())
+			r.Client, r.TTL = driver.ID{1}, ttl
 			if _, err := b.Acquire(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
@@ -57,9 +48,9 @@ func TestWatch(t *testing.T) {
 		}
 		asked := func(what string, d time.Duration, want int) {
 			t.Helper()
-			before := s.count("ended")
+			before := s.count("AND broken AND")
 			time.Sleep(d)
-			if n := s.count("ended") - before; n < want-1 || n > want+1 {
+			if n := s.count("AND broken AND") - before; n < want-1 || n > want+1 {
 				t.Errorf("%s: asked %d times in %s; want %d", what, n, d, want)
 			}
 		}

@@ -1,9 +1,9 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,481 +15,459 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dlock-go/dlock/conformance"
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
-	dlockmysql "github.com/dlock-go/dlock/driver/mysql"
-	"github.com/dlock-go/dlock/migrations"
+	"github.com/dlock-go/dlock/driver/mysql"
 )
 
-// The procedures of migrations run on the server in virtual time (SET timestamp): no history waits
-// for anything, and each plays again in the same way.
+// In a history all TTLs are long, and a step moves the times of a row when something is to expire.
+// Some requests are of a client that died: their rows are written by the test, and nothing waits
+// for them.
 
-// sqlStep is one call of a procedure.
-type sqlStep struct {
-	at        int64
-	kind      string // acquire, renew, release, break, inspect, look, keep
-	r         driver.Request
-	resume    bool
-	tombstone int64 // of release: the TTL of the tombstone
-	token     driver.Token
-	force     bool
-	together  bool // it is sent as others are together first, and alone if the server left it
-}
+// soon bounds the time until what follows from a step is done.
+const soon = 5 * time.Second
 
-// simple is the statement that sends the step together with others, of which there are none.
-func (s sqlStep) simple(h sqlHistory) string {
-	ttl := int64(0)
-	if s.kind == "acquire" {
-		ttl = s.r.TTL.Microseconds()
-	}
-	n := map[bool]int{true: 1}
-	return fmt.Sprintf("CALL dlock_together(X'', '%X,%s,%d,%s,%d,%d,%d,%X;')", h.name, s.r.ID, ttl, s.r.Client, n[s.r.Mode == driver.Shared],
-		s.r.Limit, n[s.r.Fixed], s.r.Label)
-}
-
-type sqlHistory struct {
-	name   string
-	window int64
-	steps  []sqlStep
-	seen   map[string]int // what happens in it, and how often
-}
-
-// on does the step on the model, and returns its answer.
-func (s sqlStep) on(m *sqlModel) string {
-	m.now, m.grants, m.caller = s.at, nil, s.r.Client
-	switch s.kind {
-	case "acquire":
-		return m.acquire(s.r, s.resume)
-	case "renew":
-		return m.renew(s.r.ID, s.r.TTL.Microseconds())
-	case "release":
-		return m.release(s.r.ID, s.tombstone)
-	case "break":
-		m.caller = driver.ID{}
-		return m.breaks(s.token, s.force)
-	case "look":
-		return m.look(s.r.Client)
-	case "keep":
-		return m.keep(s.r.Client)
-	}
-	m.caller = driver.ID{}
-	m.advance()
-	return ""
-}
-
-// call is the statement, as driver/mysql writes it.
-func (s sqlStep) call(h sqlHistory) string {
-	n := map[bool]int{true: 1}
-	id := func(id driver.ID) string { return fmt.Sprintf("X'%X'", id[:]) }
-	name := fmt.Sprintf("X'', X'%X'", h.name)
-	switch s.kind {
-	case "acquire":
-		wait := n[s.r.Wait]
-		if s.resume {
-			wait = -1
-		}
-		return fmt.Sprintf("CALL dlock_acquire(%s, %s, %s, %s, %d, %d, %d, %d, %d, %d, _utf8mb4 X'%X')", name, id(s.r.ID), id(s.r.Owner), id(s.r.Client),
-			n[s.r.Mode == driver.Shared], s.r.Limit, s.r.TTL.Microseconds(), n[s.r.Fixed], wait, h.window, s.r.Label)
-	case "renew":
-		return fmt.Sprintf(`CALL dlock_renew('["%s"]', 1, %d)`, s.r.ID, s.r.TTL.Microseconds())
-	case "release":
-		return fmt.Sprintf("CALL dlock_release(%s, %s, %s, %d, %d)", name, id(s.r.ID), id(s.r.Client), s.tombstone, h.window)
-	case "break":
-		return fmt.Sprintf("CALL dlock_break(%s, %d, %d, %s, %d)", name, s.token, n[s.force], id(driver.ID{}), h.window)
-	case "look":
-		return fmt.Sprintf("CALL dlock_look(X'', %s, %d, X'%X', 0, 0)", id(s.r.Client), h.window, h.name)
-	case "keep":
-		return fmt.Sprintf("CALL dlock_keep(%s)", id(s.r.Client))
-	}
-	return fmt.Sprintf("CALL dlock_inspect(%s, %s, %d, NULL, 1000)", name, id(driver.ID{}), h.window)
-}
-
-// answer is what the server says, in the words of the model, and whom it granted.
-func (s sqlStep) answer(sets [][][]string) (answer, grants string) {
-	last := sets[len(sets)-1]
-	switch s.kind {
-	case "acquire":
-		answer, grants = last[0][0], last[0][5]
-		if answer == "granted" {
-			answer += " " + last[0][1]
-		}
-	case "release":
-		answer, grants = last[0][0], last[0][2]
-	case "break":
-		answer, grants = last[0][0], last[0][1]
-	case "inspect":
-		grants = last[0][0]
-	case "keep":
-		answer = last[0][0]
-	case "look":
-		var ids []string
-		for _, row := range sets[1] {
-			ids = append(ids, strings.Join(row, ":"))
-		}
-		slices.Sort(ids)
-		answer = strings.Join(ids, " ")
-	case "renew":
-		switch {
-		case len(last) == 0:
-			answer = "lost"
-		case last[0][0] == "all" || last[0][1] == "0":
-			answer = "holds"
-		default:
-			answer = "waits"
-		}
-	}
-	return answer, grants
-}
-
-func (s sqlStep) String() string {
-	return fmt.Sprintf("at %d %s %.2s owner %.2s client %.2s %s limit %d ttl %s wait %t resume %t tombstone %d token %d force %t", s.at, s.kind, s.r.ID, s.r.Owner,
-		s.r.Client, s.r.Mode, s.r.Limit, s.r.TTL, s.r.Wait, s.resume, s.tombstone, s.token, s.force)
-}
-
-// sqlTeller invents a history. It plays it on a model, to know what is worth asking.
-type sqlTeller struct {
+// history is a random history of one name.
+type history struct {
 	*rand.Rand
-	m       *sqlModel
-	h       sqlHistory
-	now     int64
+	db      *sql.DB
+	clients []*poolSide
+	ids     []driver.ID // of the clients
+	name    string
+	m       *model
+	log     []string
 	kinds   []driver.Request
-	clients []driver.ID
 	asked   []driver.Request
+	by      map[driver.ID]int      // the client of a request; -1: it died
+	waits   map[driver.ID]*pending // Acquires under way
+	gaveUp  map[driver.ID]bool     // these may have a tombstone, if a statement was under way
+	last    driver.Token
+	slowest time.Duration
 }
 
-func newSQLHistory(seed uint64, number int) sqlHistory {
-	c := &sqlTeller{Rand: rand.New(rand.NewPCG(seed, uint64(number)))}
-	c.h = sqlHistory{name: fmt.Sprintf("%d/%d", seed, number), window: []int64{10_000, 400_000, 1_000_000}[c.IntN(3)]}
-	c.m, c.now = newSQLModel(c.h.window), 1_700_000_000_000_000+c.Int64N(1e12)
-	write, read := driver.Request{}, driver.Request{Mode: driver.Shared}
-	permit := func(n int) driver.Request { return driver.Request{Mode: driver.Shared, Limit: n} }
-	c.kinds = [][]driver.Request{{write}, {write, read}, {write, read, read, read}, {permit(1 + c.IntN(3))},
-		{permit(1), permit(2), permit(3)}, {write, read, permit(1), permit(2), permit(3)}}[c.IntN(6)]
-	for range 3 {
-		c.clients = append(c.clients, c.id())
-	}
-	for range 6 + c.IntN(30) {
-		c.now += c.pass()
-		s := c.think()
-		for again := true; again; again = c.IntN(4) == 0 {
-			s.at = c.now
-			s.together = !s.resume && !s.r.Join() && (s.kind == "acquire" || s.kind == "release" && s.tombstone == 0) && c.IntN(4) > 0
-			s.on(c.m)
-			c.h.steps = append(c.h.steps, s)
+// pending is an Acquire under way.
+type pending struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	g      driver.Grant
+	err    error
+}
+
+// play plays the history until something differs.
+func (h *history) play() error {
+	defer func() {
+		for _, p := range h.waits {
+			p.cancel()
+		}
+		for _, p := range h.waits {
+			<-p.done
+		}
+	}()
+	for range 6 + h.IntN(30) {
+		if err := h.step(); err != nil {
+			return err
 		}
 	}
-	c.h.seen = c.m.seen
-	return c.h
+	return nil
 }
 
-// sqlEvents are what has to happen in the histories, or they show too little.
-var sqlEvents = []string{
-	"granted at once", "a waiter arrives", "a waiter is granted", "a waiter is granted for its TTL", "a waiter of the same client is granted",
-	"a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
-	"a waiter goes with its client", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
-	"broken", "a broken hold is not renewed", "what was ended by force is released",
-	"a broken hold is released", "a grant is found", "a dead waiter is found",
-}
-
-// tellingSQLHistories invents many histories, and more of them while something has hardly happened
-// yet. It returns n: half as they come, and of the others those in which the most of what is rare
-// happens. So few show what many would.
-func tellingSQLHistories(seed uint64, n, many int) []*sqlHistory {
-	var all []*sqlHistory
-	often := map[string]int{}
-	rare := func() bool {
-		return slices.ContainsFunc(sqlEvents, func(what string) bool { return often[what] < 10 })
-	}
-	for i := 0; i < many || i < 10*many && rare(); i++ {
-		h := newSQLHistory(seed, i)
-		all = append(all, &h)
-		for what, times := range h.seen {
-			often[what] += times
-		}
-	}
-	worth := func(h *sqlHistory) (sum float64) {
-		for what, times := range h.seen {
-			sum += float64(times) / float64(often[what])
-		}
-		return sum
-	}
-	slices.SortFunc(all[n/2:], func(a, b *sqlHistory) int { return cmp.Compare(worth(b), worth(a)) })
-	return all[:n]
-}
-
-func (c *sqlTeller) id() (id driver.ID) {
-	for i := range id {
-		id[i] = byte(c.Uint32())
-	}
-	return id
-}
-
-// pass is how much time passes: often none or little, often just as much as something has left.
-func (c *sqlTeller) pass() int64 {
-	switch n := c.IntN(100); {
-	case n < 45:
-		return 0
-	case n < 70:
-		return c.Int64N(400_000)
-	case n < 92:
-		var ends []int64
-		for _, r := range slices.Concat(c.m.held, c.m.waiting) {
-			ends = append(ends, r.expiry)
-		}
-		if len(ends) == 0 {
-			return 1
-		}
-		return max(0, ends[c.IntN(len(ends))]-c.now+c.Int64N(3)-1)
-	}
-	return c.Int64N(12_000_000)
-}
-
-// think chooses what to ask for.
-func (c *sqlTeller) think() sqlStep {
-	switch n := c.IntN(100); {
-	case n < 32 || len(c.asked) == 0:
-		r := c.request()
-		r.Owner = r.ID
-		return c.ask(r)
-	case n < 44:
-		r, to := c.request(), c.any()
-		r.Owner = to.Owner
-		if c.IntN(4) > 0 {
+func (h *history) step() error {
+	inspect := false
+	var err error
+	switch n := h.IntN(100); {
+	case n < 36 || len(h.asked) == 0:
+		inspect, err = h.acquire(h.request())
+	case n < 48:
+		r, to := h.request(), h.any(true)
+		r.Owner, r.Wait = to.Owner, false
+		if h.IntN(2) > 0 {
 			r.Mode, r.Limit = to.Mode, to.Limit
 		}
-		return c.ask(r)
-	case n < 60:
-		s := sqlStep{kind: "acquire", r: c.any(), resume: c.IntN(4) == 0}
-		if c.IntN(10) == 0 {
-			s.r.Wait = !s.r.Wait
+		if h.by[to.ID] < 0 || r.Owner == r.ID {
+			return nil
 		}
-		return s
-	case n < 67:
-		return sqlStep{kind: "renew", r: c.any()}
-	case n < 84:
-		s := sqlStep{kind: "release", r: c.any()}
-		if c.IntN(2) == 0 {
-			s.tombstone = s.r.TTL.Microseconds()
-		}
-		return s
-	case n < 90:
-		s := sqlStep{kind: "break", token: driver.Token(c.m.last), force: c.IntN(2) == 0}
-		if len(c.m.held) > 0 {
-			s.token = c.m.held[c.IntN(len(c.m.held))].Token
-		}
-		return s
-	case n < 93:
-		return sqlStep{kind: "inspect"}
-	case n < 96:
-		return sqlStep{kind: "look", r: driver.Request{Client: c.clients[c.IntN(3)]}}
+		inspect, err = h.acquire(r)
+	case n < 52:
+		inspect, err = h.again(h.any(true))
+	case n < 58:
+		err = h.renew(h.any(true))
+	case n < 76:
+		err = h.release(h.any(true))
+	case n < 82:
+		inspect, err = true, h.breaks()
+	default:
+		inspect, err = h.expire()
 	}
-	return sqlStep{kind: "keep", r: driver.Request{Client: c.clients[c.IntN(3)]}}
+	if err != nil {
+		return err
+	}
+	return h.follow(inspect)
 }
 
-func (c *sqlTeller) ask(r driver.Request) sqlStep {
-	c.asked = append(c.asked, r)
-	return sqlStep{kind: "acquire", r: r}
+// client returns the client of a request, or another if it died.
+func (h *history) client(r driver.Request) *poolSide { return h.clients[max(0, h.by[r.ID])] }
+
+func (h *history) say(format string, args ...any) {
+	h.log = append(h.log, fmt.Sprintf(format, args...))
 }
 
-func (c *sqlTeller) request() driver.Request {
-	r := c.kinds[c.IntN(len(c.kinds))]
-	r.ID, r.Client = c.id(), c.clients[c.IntN(3)]
-	r.TTL = []time.Duration{50 * time.Millisecond, 999_999 * time.Microsecond, time.Second, 5 * time.Second, 20*time.Second + time.Microsecond}[c.IntN(5)]
-	r.Wait, r.Fixed = c.IntN(4) > 0, c.IntN(4) == 0
-	r.Label = []string{"", "host 7 worker", " ä'\\"}[c.IntN(3)]
+// request invents a request.
+func (h *history) request() driver.Request {
+	r := h.kinds[h.IntN(len(h.kinds))]
+	i := h.IntN(len(h.clients)+1) - 1
+	r.Name, r.ID, r.TTL, r.Wait = h.name, driver.NewID(), time.Hour, h.IntN(4) > 0
+	r.Owner, r.Client = r.ID, driver.NewID()
+	if i >= 0 {
+		r.Client = h.ids[i]
+	}
+	h.by[r.ID] = i
 	return r
 }
 
 // any is a request that was asked for: most often one that still stands.
-func (c *sqlTeller) any() driver.Request {
-	if stand := slices.Concat(c.m.held, c.m.waiting); len(stand) > 0 && c.IntN(4) > 0 {
-		id := stand[c.IntN(len(stand))].ID
-		return c.asked[slices.IndexFunc(c.asked, func(r driver.Request) bool { return r.ID == id })]
+func (h *history) any(stands bool) driver.Request {
+	if all := h.m.all(); stands && len(all) > 0 && h.IntN(5) > 0 {
+		id := all[h.IntN(len(all))].ID
+		return h.asked[slices.IndexFunc(h.asked, func(r driver.Request) bool { return r.ID == id })]
 	}
-	return c.asked[c.IntN(len(c.asked))]
+	return h.asked[h.IntN(len(h.asked))]
 }
 
-// sqlRows returns the rows of all result sets.
-func sqlRows(ctx context.Context, conn *sql.Conn, query string) ([][][]string, error) {
-	rows, err := conn.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
+// acquire asks for a lock. It reports whether nothing but a look at the lock can grant it.
+func (h *history) acquire(r driver.Request) (inspect bool, err error) {
+	dead := h.by[r.ID] < 0
+	if dead {
+		if r.Join() {
+			return false, nil
+		}
+		if _, err := h.m.Admit(r); err != nil {
+			return false, nil
+		}
+		r.Wait = true
 	}
-	defer rows.Close()
-	var sets [][][]string
-	for {
-		columns, err := rows.Columns()
-		if err != nil {
-			return nil, err
-		}
-		set := [][]string{}
-		for rows.Next() {
-			row, at := make([]sql.NullString, len(columns)), make([]any, len(columns))
-			for i := range row {
-				at[i] = &row[i]
-			}
-			if err := rows.Scan(at...); err != nil {
-				return nil, err
-			}
-			text := make([]string, len(row))
-			for i := range row {
-				text[i] = row[i].String
-			}
-			set = append(set, text)
-		}
-		sets = append(sets, set)
-		if !rows.NextResultSet() {
-			return sets, rows.Err()
-		}
+	h.asked = append(h.asked, r)
+	want := h.m.acquire(r)
+	h.say("%s asks, %s, limit %d, owner %s, wait %t, client %d: %s", r.ID, r.Mode, r.Limit, r.Owner, r.Wait, h.by[r.ID], want)
+	if dead {
+		h.m.note("a request of the dead", "")
+		return true, h.stand(r)
 	}
+	return false, h.ask(r, want)
 }
 
-// play plays a history on the server and holds each step to the model.
-func (h *sqlHistory) play(ctx context.Context, conn *sql.Conn) (map[string]int, error) {
-	all := h.steps
-	m := newSQLModel(h.window)
-	for i, s := range all {
-		h.steps = all[:i+1]
-		differ := func(what, got, want string) error {
-			return fmt.Errorf("step %d: %s\n got %s\nwant %s", i, what, got, want)
-		}
-		want := s.on(m)
-		if s.together {
-			done, err := h.playTogether(ctx, conn, s, want, m)
-			if err != nil {
-				return nil, fmt.Errorf("step %d: %w", i, err)
-			}
-			if done {
-				continue
-			}
-		}
-		// in one round trip
-		query := fmt.Sprintf("SET timestamp = %d.%06d; %s; %s", s.at/1e6, s.at%1e6, s.call(*h), h.state())
-		sets, err := sqlRows(ctx, conn, query)
-		// with another name; the driver repeats it too
-		for e := (*mysql.MySQLError)(nil); errors.As(err, &e) && (e.Number == 1213 || e.Number == 1205); {
-			sets, err = sqlRows(ctx, conn, query)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("step %d: %w", i, err)
-		}
-		sets, state := sets[:len(sets)-2], sets[len(sets)-2:]
-		got, grants := s.answer(sets)
-		if got != want {
-			return nil, differ("the answer", got, want)
-		}
-		if want := strings.Join(m.grants, ""); grants != want {
-			return nil, differ("whom it granted", grants, want)
-		}
-		stand, err := h.stand(state[0], state[1], s.at)
-		if err != nil {
-			return nil, fmt.Errorf("step %d: %w", i, err)
-		}
-		if stand != m.String() {
-			return nil, differ("what stands", "\n"+stand, "\n"+m.String())
-		}
+// ask calls Acquire, and compares what it returns.
+func (h *history) ask(r driver.Request, want string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pending{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.g, p.err = h.client(r).Acquire(ctx, r)
+	}()
+	if want == "waits" {
+		h.waits[r.ID] = p
+		return nil
 	}
-	return m.seen, nil
+	defer cancel()
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		return fmt.Errorf("acquire of %s does not return, want %s", r.ID, want)
+	}
+	if got := word(p.err); got != want {
+		return fmt.Errorf("acquire of %s: %s, want %s", r.ID, got, want)
+	}
+	if e := h.m.find(r.ID); want == "done" && r.Join() && p.g.Token != e.Token {
+		return fmt.Errorf("join %s has the token %d, its hold %d", r.ID, p.g.Token, e.Token)
+	} else if want == "done" && !r.Join() && e.Token == 0 {
+		e.Token = p.g.Token
+		return h.grows(e)
+	} else if want == "done" && e.Token != p.g.Token {
+		return fmt.Errorf("hold %s has the token %d, and had %d", r.ID, p.g.Token, e.Token)
+	}
+	return nil
 }
 
-// playTogether sends a step as it travels together with others. If the server did it, that has to
-// be what the model did; if not, nothing has changed.
-func (h *sqlHistory) playTogether(ctx context.Context, conn *sql.Conn, s sqlStep, want string, m *sqlModel) (done bool, err error) {
-	at := fmt.Sprintf("SET timestamp = %d.%06d; ", s.at/1e6, s.at%1e6)
-	before, err := sqlRows(ctx, conn, at+h.state())
-	if err != nil {
-		return false, err
+// grows checks the token of a request that was just granted.
+func (h *history) grows(e *driver.Entry) error {
+	if e.Token <= h.last {
+		return fmt.Errorf("%s has the token %d after %d", e.ID, e.Token, h.last)
 	}
-	sets, err := sqlRows(ctx, conn, at+s.simple(*h)+"; "+h.state())
-	if err != nil {
-		return false, err
+	h.last = e.Token
+	h.m.granted[e.ID] = true
+	return nil
+}
+
+// stand writes the row of a waiter whose client died then.
+func (h *history) stand(r driver.Request) error {
+	mode, others, lock := "exclusive", 1, ""
+	if r.Mode == driver.Shared {
+		mode, others, lock = "shared", 2, " LOCK IN SHARE MODE"
 	}
-	answer, state := sets[len(sets)-3], sets[len(sets)-2:]
-	if answer[0][0] == "" {
-		if was, is := fmt.Sprint(before[len(before)-2:]), fmt.Sprint(state); was != is {
-			return false, fmt.Errorf("what it left changed:\n%s\n%s", was, is)
+	raise := h.fill(fmt.Sprintf(`INSERT INTO dlock_locks (prefix, name, token, head, others, holder, client, label, ttl_us, fixed, broken, held_since, held_until)
+		VALUES (X'', :, TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(6)), 0, %d, REPEAT(X'00', 16), REPEAT(X'00', 16), '', 0, 0, 0, '1970-01-01', '1970-01-01')
+		ON DUPLICATE KEY UPDATE others = GREATEST(others, VALUES(others))`, others))
+	for range 20 { // something else may lower it
+		if _, err := h.db.Exec(raise); err != nil {
+			return err
 		}
-		m.seen["left by those who travel together"]++
+		res, err := h.db.Exec(h.fill(fmt.Sprintf(`INSERT IGNORE INTO dlock_requests (prefix, name, kind, id, owner, client, mode, permits, fixed, broken, token, ttl_us, label, arrived_at, expires_at)
+			SELECT prefix, name, 'request', X'%s', X'%s', X'%s', '%s', %d, 0, 0, 0, 3600000000, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 1 HOUR
+			FROM dlock_locks WHERE prefix = X'' AND name = : AND others >= %d LIMIT 1%s`, r.ID, r.Owner, r.Client, mode, r.Limit, others, lock)))
+		if err != nil {
+			return err
+		}
+		if n, _ := res.RowsAffected(); n > 0 {
+			_, err := h.db.Exec(raise)
+			return err
+		}
+	}
+	return errors.New("the row is lowered each time")
+}
+
+// fill puts the name in a statement.
+func (h *history) fill(stmt string) string {
+	return strings.ReplaceAll(stmt, ":", "X'"+hex.EncodeToString([]byte(h.name))+"'")
+}
+
+// again asks again for what holds, or has a tombstone.
+func (h *history) again(r driver.Request) (inspect bool, err error) {
+	_, tomb := h.m.tombs[r.ID]
+	if e := h.m.find(r.ID); h.by[r.ID] < 0 || !(e != nil && h.m.holds(r.ID)) && !(e == nil && tomb) {
 		return false, nil
 	}
-	_, token, _ := strings.Cut(strings.TrimSuffix(answer[0][0], ","), ":")
-	got := map[string]string{"acquire": "granted " + token, "release": "1"}[s.kind]
-	stand, err := h.stand(state[0], state[1], s.at)
-	if err != nil {
-		return false, err
+	want := h.m.acquire(r)
+	h.say("%s asks again: %s", r.ID, want)
+	return false, h.ask(r, want)
+}
+
+func (h *history) renew(r driver.Request) error {
+	if h.by[r.ID] < 0 || h.gaveUp[r.ID] {
+		return nil
 	}
-	if got != want || len(m.grants) > 0 || stand != m.String() {
-		return false, fmt.Errorf("together:\n got %s\nwant %s, and grants %v; what stands:\n%s\nwant\n%s", got, want, m.grants, stand, m)
+	want := h.m.renew(r.ID)
+	h.say("%s is renewed: %s", r.ID, want)
+	if got := word(h.client(r).Renew(context.Background(), []driver.Request{r})[0].Err); got != want {
+		return fmt.Errorf("renew of %s: %s, want %s", r.ID, got, want)
 	}
-	m.seen["done together: "+s.kind]++
+	return nil
+}
+
+// release releases what holds, or has gone, and cancels what waits.
+func (h *history) release(r driver.Request) error {
+	if h.by[r.ID] < 0 || h.gaveUp[r.ID] {
+		return nil
+	}
+	if p := h.waits[r.ID]; p != nil {
+		h.m.remove(r.ID)
+		h.m.note("a waiter gives up", "")
+		h.say("%s gives up", r.ID)
+		delete(h.waits, r.ID)
+		h.gaveUp[r.ID] = true
+		p.cancel()
+		<-p.done
+		if p.err == nil {
+			return fmt.Errorf("acquire of %s, which waits, returned a grant", r.ID)
+		}
+		return nil
+	}
+	r.Uncertain = h.IntN(3) == 0
+	want := h.m.release(r.ID, r.Uncertain)
+	h.say("%s is released, with a tombstone %t: %s", r.ID, r.Uncertain, want)
+	if got := word(h.client(r).Release(context.Background(), r)); got != want {
+		return fmt.Errorf("release of %s: %s, want %s", r.ID, got, want)
+	}
+	return nil
+}
+
+func (h *history) breaks() error {
+	token, force := h.last, h.IntN(2) == 0
+	if holders := h.m.Holders(); len(holders) > 0 {
+		token = holders[h.IntN(len(holders))].Token
+	}
+	want := h.m.breaks(token, force)
+	h.say("%d is broken, by force %t: %s", token, force, want)
+	if got := word(h.clients[h.IntN(len(h.clients))].Break(context.Background(), h.name, token, force)); got != want {
+		return fmt.Errorf("break of %d: %s, want %s", token, got, want)
+	}
+	return nil
+}
+
+// expire lets something expire. What waits expires only if its client died: others keep it alive.
+func (h *history) expire() (inspect bool, err error) {
+	var ids []driver.ID
+	for _, e := range h.m.all() {
+		if h.waits[e.ID] == nil {
+			ids = append(ids, e.ID)
+		}
+	}
+	for id := range h.m.tombs {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return false, nil
+	}
+	slices.SortFunc(ids, func(x, y driver.ID) int { return strings.Compare(x.String(), y.String()) })
+	id := ids[h.IntN(len(ids))]
+	e, what := h.m.find(id), "a tombstone expires"
+	switch {
+	case e == nil:
+		delete(h.m.tombs, id)
+	case e.Join():
+		what = "a join expires"
+	case h.m.holds(id):
+		what = fmt.Sprintf("a hold expires, %s", e.Mode)
+	default:
+		what = "a waiter expires"
+	}
+	h.m.remove(id)
+	h.m.note(what, "")
+	h.say("%s: %s", what, id)
+	for _, stmt := range []string{
+		"UPDATE dlock_locks SET held_until = UTC_TIMESTAMP(6) - INTERVAL 1 MICROSECOND WHERE prefix = X'' AND name = : AND holder = X'%s'",
+		"UPDATE dlock_requests SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 MICROSECOND WHERE prefix = X'' AND name = : AND id = X'%s'",
+	} {
+		for {
+			_, err := h.db.Exec(h.fill(fmt.Sprintf(stmt, id)))
+			if err == nil {
+				break
+			}
+			if !strings.Contains(err.Error(), "1213") {
+				return false, err
+			}
+		}
+	}
 	return true, nil
 }
 
-// state are the statements that read what the tables have.
-func (h sqlHistory) state() string {
-	where := fmt.Sprintf("prefix = X'' AND name = X'%X'", h.name)
-	return "SELECT HEX(id), state, HEX(owner), HEX(client), mode, permits, token, ttl_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at), " +
-		"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', arrived_at), broken, fixed, HEX(label), place FROM dlock_requests WHERE " + where + " ORDER BY place; " +
-		"SELECT base, head, last_place, last_side FROM dlock_locks WHERE " + where
-}
-
-// stand is what they have, in the form of sqlModel.String. It also checks what the lock row says of
-// the places.
-func (h sqlHistory) stand(requests, row [][]string, now int64) (string, error) {
-	var bounds [4]int64
-	for i := range bounds {
-		if len(row) > 0 {
-			bounds[i], _ = strconv.ParseInt(row[0][i], 10, 64)
+// follow waits for what follows from a step, and compares it. If inspect is set, and no living
+// client waits that would notice it, a client looks at the lock.
+func (h *history) follow(inspect bool) error {
+	fresh := h.m.settle()
+	begun := time.Now()
+	if len(h.waits) == 0 || slices.ContainsFunc(fresh, func(e *driver.Entry) bool { return h.waits[e.ID] == nil }) {
+		if inspect {
+			if _, err := h.clients[h.IntN(len(h.clients))].Inspect(context.Background(), h.name); err != nil {
+				return err
+			}
 		}
 	}
-	var lines, waits []string
-	for _, f := range requests {
-		until, _ := strconv.ParseInt(f[8], 10, 64)
-		place, _ := strconv.ParseInt(f[13], 10, 64)
-		holds := place < 0 || place >= bounds[0] && place < bounds[1]
-		if (f[1] == "waiting") != (place >= bounds[1]) || f[1] != "waiting" && !holds || place > bounds[2] || -place > bounds[3] {
-			return "", fmt.Errorf("%s is %s at %d, with base, head, last place and last side %v", f[0], f[1], place, bounds)
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		got, tokens, err := h.state()
+		if err != nil {
+			return err
 		}
-		if until <= now {
+		if got == h.m.String() {
+			for _, e := range fresh {
+				if e.Token = tokens[e.ID]; e.Token == 0 || e.Token > h.last {
+					if err := h.grows(e); err != nil {
+						return err
+					}
+				}
+			}
+			break
+		}
+		if time.Since(begun) > soon {
+			return fmt.Errorf("after %s\nthere is\n%s\nwant\n%s", soon, got, h.m)
+		}
+		<-time.After(pause)
+	}
+	for _, e := range fresh {
+		p := h.waits[e.ID]
+		if p == nil {
 			continue
 		}
-		if f[1] == "released" || f[1] == "ended" {
-			lines = append(lines, fmt.Sprintf("%s %s until %s", f[0], f[1], f[8]))
-			continue
+		delete(h.waits, e.ID)
+		h.m.note(fmt.Sprintf("a waiter is granted, %s", e.Mode), "")
+		select {
+		case <-p.done:
+		case <-time.After(soon):
+			p.cancel()
+			return fmt.Errorf("%s is granted, and its client has not noticed it after %s", e.ID, soon)
 		}
-		label := make([]byte, len(f[12])/2)
-		if _, err := fmt.Sscanf(f[12], "%X", &label); err != nil && f[12] != "" {
-			return "", err
+		if p.err != nil || p.g.Token != e.Token {
+			return fmt.Errorf("%s is granted with the token %d, and Acquire returned %d: %v", e.ID, e.Token, p.g.Token, p.err)
 		}
-		line := fmt.Sprintf("%s %s owner %s client %s %s permits %s token %s ttl %s until %s since %s broken %t fixed %t %q",
-			f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10] == "1", f[11] == "1", label)
-		if f[1] == "waiting" {
-			waits = append(waits, line)
-		} else {
-			lines = append(lines, line)
+		r := h.asked[slices.IndexFunc(h.asked, func(r driver.Request) bool { return r.ID == e.ID })]
+		if got := word(h.client(r).Renew(context.Background(), []driver.Request{r})[0].Err); got != "done" {
+			return fmt.Errorf("renew of %s, which was granted: %s", e.ID, got)
 		}
 	}
-	slices.Sort(lines)
-	return strings.Join(append(lines, waits...), "\n"), nil
+	h.slowest = max(h.slowest, time.Since(begun))
+	return nil
 }
 
-// stopClocks makes the procedures believe in SET timestamp: dlock_enter lets a session's clock run
-// that somebody stopped.
-func stopClocks(t *testing.T, db *sql.DB) {
-	t.Helper()
-	enter, err := migrations.Files.ReadFile("mysql/000004_dlock_enter.up.sql")
+// state is what the tables have, in the form of model.String, and the tokens of what holds.
+func (h *history) state() (string, map[driver.ID]driver.Token, error) {
+	rows, err := h.db.Query(h.fill(`SELECT l.token, l.head, l.others, HEX(l.holder), l.broken, l.held_until > UTC_TIMESTAMP(6),
+		COALESCE(q.kind, ''), COALESCE(q.place, 0), COALESCE(HEX(q.id), ''), COALESCE(HEX(q.owner), ''), COALESCE(q.mode, ''), COALESCE(q.broken, 0)
+		FROM dlock_locks l LEFT JOIN dlock_requests q ON q.prefix = l.prefix AND q.name = l.name AND q.expires_at > UTC_TIMESTAMP(6)
+		WHERE l.prefix = X'' AND l.name = : ORDER BY q.place`))
 	if err != nil {
-		t.Fatal(err)
+		return "", nil, err
 	}
-	const runs = "SET SESSION timestamp = DEFAULT"
-	if strings.Count(string(enter), runs) != 1 {
-		t.Fatalf("dlock_enter does not say %q once", runs)
+	defer rows.Close()
+	tokens := map[driver.ID]driver.Token{}
+	var lines, beside []string
+	for first := true; rows.Next(); first = false {
+		var token, head, place int64
+		var others int
+		var holder, kind, id, owner, mode string
+		var broken, held, rowBroken bool
+		if err := rows.Scan(&token, &head, &others, &holder, &broken, &held, &kind, &place, &id, &owner, &mode, &rowBroken); err != nil {
+			return "", nil, err
+		}
+		id, owner, holder = strings.ToLower(id), strings.ToLower(owner), strings.ToLower(holder)
+		set := func(text string, token int64) {
+			var id driver.ID
+			_ = id.UnmarshalText([]byte(text))
+			tokens[id] = driver.Token(token)
+		}
+		if none := strings.Trim(holder, "0") == ""; first && held && !none {
+			lines = append(lines, fmt.Sprintf("%s %s holds true broken %t", holder, driver.Exclusive, broken))
+			set(holder, token)
+		}
+		if kind == "tombstone" && h.gave(id) {
+			continue
+		}
+		least := 2
+		switch holds := place <= head; {
+		case kind == "request" && mode == "exclusive" && holds, kind == "":
+			continue
+		case kind == "request":
+			if lines = append(lines, fmt.Sprintf("%s %s holds %t broken %t", id, mode, holds, rowBroken)); holds {
+				set(id, token-(head-place))
+			}
+			if mode == "exclusive" {
+				least = 1
+			}
+		case kind == "join":
+			beside = append(beside, fmt.Sprintf("%s %s joins %s broken %t", id, mode, owner, rowBroken))
+		default:
+			beside = append(beside, id+" tombstone")
+		}
+		if others < least {
+			lines = append(lines, fmt.Sprintf("others is %d beside %s", others, id))
+		}
 	}
-	execute(t, db, "DROP PROCEDURE dlock_enter", strings.Replace(string(enter), runs, "SET o_time = NULL", 1))
+	slices.Sort(beside)
+	return strings.Join(append(lines, beside...), "\n"), tokens, rows.Err()
+}
+
+// gave reports whether a request gave up while it waited.
+func (h *history) gave(text string) bool {
+	var id driver.ID
+	return id.UnmarshalText([]byte(text)) == nil && h.gaveUp[id]
+}
+
+// events have to happen in the histories, or they show too little.
+var events = []string{
+	"granted at once", "a waiter arrives", "a waiter is granted, exclusive", "a waiter is granted, shared", "a waiter gives up", "a join is granted",
+	"a hold is asked for again", "a tombstone is left", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
+	"a broken hold is released", "a broken hold is not renewed", "broken, by force: true", "broken, by force: false", "a request of the dead",
+	"what is gone is released", "what is gone is not renewed", "a hold expires, exclusive", "a hold expires, shared", "a join expires", "a waiter expires",
+	"a tombstone expires",
 }
 
 // seedOf is the seed of random histories: another one each time, unless DLOCK_SEED says which.
@@ -507,65 +485,71 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-// TestMySQLFollowsTheRule plays random histories on the procedures and on a model that asks
-// driver.Queue, and compares every answer, every grant and all that stands, after each step.
+// TestMySQLFollowsTheRule plays random histories on a server by clients whose pools have different
+// isolations, and on a model that asks driver.Queue. It compares every answer, and all that stands
+// after each step.
 func TestMySQLFollowsTheRule(t *testing.T) {
-	seed, histories := seedOf(t), conformance.Longer(120)
-	played := tellingSQLHistories(seed, histories, 5*histories)
+	seed, histories := seedOf(t), conformance.Longer(100)
 	onShared(t, func(t *testing.T, s *service.Server) {
-		d := mysqlOf(t, s)
-		d.MultiStatements = true
-		root := d.pool(t)
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		next, seen, failed := 0, map[string]int{}, false
-		// each with tables of its own, since dlock_keep looks for the dead of all names
-		for i := range 3 {
-			db := d.in(t, root, fmt.Sprint("histories", i))
-			if err := dlockmysql.Migrate(t.Context(), db); err != nil {
-				t.Fatal(err)
-			}
-			stopClocks(t, db)
-			wg.Go(func() {
-				conn, err := db.Conn(t.Context())
-				if err != nil {
-					t.Error(err)
-					return
+		m := service.NewMonitor(s)
+		defer m.Stop()
+		m.Try(t, "histories", func(t *service.Trial) {
+			s := migrated(t, withDatabase(t, s))
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			next, seen, failed, slowest := 0, map[string]int{}, false, time.Duration(0)
+			for range 4 {
+				var clients []*poolSide
+				var ids []driver.ID
+				for _, level := range isolations {
+					d := mysqlOf(t, s)
+					d.Params = map[string]string{"transaction_isolation": "'" + level + "'"}
+					clients = append(clients, d.side(t, netfault.NewProxy(), mysql.Options{}))
+					ids = append(ids, driver.NewID())
 				}
-				defer conn.Close()
-				for {
-					mu.Lock()
-					i, over := next, next >= histories || failed
-					next++
-					mu.Unlock()
-					if over {
-						return
-					}
-					execute(t, conn, "DELETE FROM dlock_requests") // by another clock
-					// the servers play it side by side
-					h := *played[i]
-					what, err := h.play(t.Context(), conn)
-					mu.Lock()
-					for w, n := range what {
-						seen[w] += n
-					}
-					if err != nil && !failed {
-						failed = true
-						t.Errorf("the procedures and the rule differ in history %s, window %d: %v", h.name, h.window, err)
-						for n, s := range h.steps {
-							t.Logf("%d: %s", n, s)
+				db := mysqlOf(t, s).pool(t)
+				wg.Go(func() {
+					for {
+						mu.Lock()
+						i, over := next, next >= histories || failed
+						next++
+						mu.Unlock()
+						if over {
+							return
 						}
+						h := newHistory(seed, i)
+						h.db, h.clients, h.ids = db, clients, ids
+						err := h.play()
+						mu.Lock()
+						for what, n := range h.m.seen {
+							seen[what] += n
+						}
+						slowest = max(slowest, h.slowest)
+						if err != nil && !failed {
+							failed = true
+							t.Errorf("the server and the rule differ in history %s: %v\n%s", h.name, err, strings.Join(h.log, "\n"))
+						}
+						mu.Unlock()
 					}
-					mu.Unlock()
-				}
-			})
-		}
-		await.All(t, &wg)
-		for _, what := range append(slices.Clone(sqlEvents), "done together: acquire", "done together: release", "left by those who travel together") {
-			if n := seen[what]; n < 3 && !t.Failed() {
-				t.Errorf("in %d histories %q happened %d times: they do not show much", histories, what, n)
+				})
 			}
-		}
-		t.Logf("what happened: %v", seen)
+			wg.Wait()
+			for _, what := range events {
+				if seen[what] == 0 && !t.Failed() {
+					t.Errorf("in %d histories %q did not happen: they do not show much", histories, what)
+				}
+			}
+			t.Logf("the slowest step took %s; what happened: %v", slowest, seen)
+		})
 	})
+}
+
+func newHistory(seed uint64, number int) *history {
+	h := &history{Rand: rand.New(rand.NewPCG(seed, uint64(number))), name: fmt.Sprintf("%d/%d", seed, number), m: newModel(), by: map[driver.ID]int{}, waits: map[driver.ID]*pending{},
+		gaveUp: map[driver.ID]bool{}}
+	write, read := driver.Request{}, driver.Request{Mode: driver.Shared}
+	permit := func(n int) driver.Request { return driver.Request{Mode: driver.Shared, Limit: n} }
+	h.kinds = [][]driver.Request{{write}, {write, read}, {write, read, read, read}, {permit(1 + h.IntN(3))},
+		{permit(1), permit(2), permit(3)}, {write, read, permit(1), permit(2), permit(3)}}[h.IntN(6)]
+	return h
 }

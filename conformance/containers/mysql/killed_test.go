@@ -5,244 +5,438 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"regexp"
-	"slices"
+	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	gomysql "github.com/go-sql-driver/mysql"
-
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
-	"github.com/dlock-go/dlock/migrations"
 )
 
-// MariaDB 11 may leave an UPDATE or a DELETE of a procedure undone when a KILL QUERY finds it, or
-// find nothing in a SELECT with LIMIT, tell nobody, and go on with the procedure.
-
-// unchecked are the statements of procedures that may be undone, or find nothing, without the
-// procedure noticing it: by procedure, and by their number among those in it.
-var unchecked = map[string]string{
-	"settle 1":  "a dead client: its waiters go when nobody has kept them alive",
-	"settle 2":  "the waiters of a dead client",
-	"settle 3":  "the expired: they count until the next call finds them",
-	"settle 6":  "the dead at the head of the queue: found again at once, and so for ever if it is always undone",
-	"settle 8":  "only with 500 of the dead in one queue; it is checked by reading",
-	"acquire 3": "whose bell to listen to: there are polls",
-	"release 2": "the INSERT after it fails",
-	"inspect 2": "the list: it is counted, and the client that asked notices",
-	"list 1":    "the list",
-	"look 1":    "whose bell to listen to",
-	"keep 1":    "the dead: the next one finds them",
-	"keep 2":    "three in a row would have to be",
-	"keep 3":    "the dead",
-	"cleanup 1": "which names are unused: the next clean-up finds them",
-	"cleanup 2": "the name is left for the next clean-up",
-	"cleanup 3": "the row is left for the next clean-up",
+// killTime is for how long statements are killed: as DLOCK_KILL_TIME says, or ten minutes in a long
+// run.
+func killTime(t *testing.T) time.Duration {
+	t.Helper()
+	if text := os.Getenv("DLOCK_KILL_TIME"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("DLOCK_KILL_TIME: %v", err)
+		}
+		return d
+	}
+	if conformance.Long() {
+		return 10 * time.Minute
+	}
+	return 15 * time.Second
 }
 
-// TestMySQLUndone leaves undone one after the other of all writes of the procedures, and has all
-// reads with LIMIT find nothing: the procedure has to notice, and to end as if it had been killed,
-// before any answer, grant or row is another than the rule says.
-func TestMySQLUndone(t *testing.T) {
-	t.Parallel()
-	statement := regexp.MustCompile(`\b(UPDATE (dlock_|JSON_TABLE)|DELETE FROM|SELECT)[^;]*`)
-	// never cut short
-	whole := regexp.MustCompile(`^SELECT (v_cut OR )?(COUNT|MIN|MAX|SUM|COALESCE)\(`)
-	type undone struct{ name, procedure, whole, text string }
-	var all []undone
-	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := maps.Clone(unchecked)
-	for _, file := range files {
-		text, err := migrations.Files.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		procedure := strings.TrimSuffix(file[strings.Index(file, "dlock_"):], ".up.sql")
-		i := 0
-		for _, at := range statement.FindAllIndex(text, -1) {
-			what := string(text[at[0]:at[1]])
-			if strings.HasPrefix(what, "SELECT") && (!strings.Contains(what, " LIMIT ") || whole.MatchString(what)) {
-				continue
-			}
-			i++
-			name := fmt.Sprint(strings.TrimPrefix(procedure, "dlock_"), " ", i)
-			if _, is := left[name]; is {
-				delete(left, name)
-				continue
-			}
-			cut := strings.Replace(what, "WHERE ", "WHERE FALSE AND ", 1)
-			all = append(all, undone{name, procedure, string(text), string(text[:at[0]]) + cut + string(text[at[1]:])})
-		}
-	}
-	if len(left) > 0 || len(all) < 16 {
-		t.Fatalf("found %d statements, and none that are %v", len(all), slices.Collect(maps.Keys(left)))
-	}
-	histories := append([]*sqlHistory{rareHistory()}, tellingSQLHistories(seedOf(t), 100, 400)...)
-	onShared(t, func(t *testing.T, s *service.Server) {
-		d := mysqlOf(t, s)
-		d.MultiStatements = true
-		db := d.in(t, d.pool(t), fmt.Sprint("undone", databases.Add(1)))
-		if err := mysql.Migrate(t.Context(), db); err != nil {
-			t.Fatal(err)
-		}
-		stopClocks(t, db)
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		for _, u := range all {
-			execute(t, conn, "DROP PROCEDURE "+u.procedure, u.text)
-			noticed := false
-			for _, h := range histories {
-				h := *h
-				execute(t, conn, "DELETE FROM dlock_requests", "DELETE FROM dlock_locks")
-				_, err := h.play(t.Context(), conn)
-				if u.procedure == "dlock_begin" { // no history removes the row of a lock
-					err = withoutRow(t, conn)
-				}
-				if e := (*gomysql.MySQLError)(nil); errors.As(err, &e) && e.Number == 1317 {
-					noticed = true
-					break
-				}
-				if err != nil {
-					t.Errorf("%s left undone, in history %s, window %d: %v", u.name, h.name, h.window, err)
-					break
-				}
-			}
-			if !noticed && !t.Failed() {
-				t.Errorf("%s left undone: no history of %d noticed", u.name, len(histories))
-			}
-			execute(t, conn, "DROP PROCEDURE "+u.procedure, u.whole)
-		}
+// TestMySQLKilled kills statements and connections of twelve clients at random. No two hold what
+// one may, tokens grow, the order of arrival is kept, names go on, and the user's own work on the
+// same connections stays done.
+func TestMySQLKilled(t *testing.T) {
+	d := killTime(t)
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		inTurn(t, s, part{"kills", func(t *service.Trial, s *service.Server) { mysqlKilled(t, s, d) }})
 	})
 }
 
-// rareHistory has what hardly happens in those that chance invents: who waits tries instead, an
-// inspection grants, and the dead stand in front of one who lives.
-func rareHistory() *sqlHistory {
-	const start = 1_700_000_000_000_000
-	h := &sqlHistory{name: "rare", window: 1_000_000}
-	ask := func(who byte, ttl time.Duration) driver.Request {
-		id := driver.ID{who}
-		return driver.Request{ID: id, Owner: id, Client: driver.ID{who, 1}, TTL: ttl, Wait: true}
-	}
-	step := func(at time.Duration, kind string, r driver.Request) {
-		h.steps = append(h.steps, sqlStep{at: start + at.Microseconds(), kind: kind, r: r})
-	}
-	first, second, dies, lives := ask(1, time.Second), ask(2, 30*time.Second), ask(3, time.Minute), ask(4, time.Minute)
-	tries := ask(5, time.Minute)
-	step(0, "acquire", first)
-	step(1*time.Millisecond, "acquire", tries)
-	tries.Wait = false
-	step(2*time.Millisecond, "acquire", tries)
-	step(3*time.Millisecond, "acquire", second)
-	step(1500*time.Millisecond, "inspect", first) // it has expired
-	step(1600*time.Millisecond, "acquire", second)
-	step(2*time.Second, "acquire", dies)
-	step(11*time.Second, "acquire", lives)
-	step(13*time.Second, "release", second)
-	return h
-}
-
-// withoutRow asks for a lock that somebody holds, and whose row was removed.
-func withoutRow(t *testing.T, conn *sql.Conn) (err error) {
-	h := sqlHistory{name: "without a row", window: 1_000_000}
-	execute(t, conn, "SET timestamp = DEFAULT")
-	for i := range 2 {
-		id := driver.ID{byte(i + 1)}
-		_, err = sqlRows(t.Context(), conn, sqlStep{kind: "acquire", r: driver.Request{ID: id, Owner: id, Client: id, TTL: time.Minute, Wait: true}}.call(h))
-		execute(t, conn, "DELETE FROM dlock_locks")
-	}
-	return err
-}
-
-// mysqlCutShort: whatever statement of a procedure a KILL QUERY finds, no two hold, and the names
-// go on afterwards. (On MariaDB 11 each thousand kills here leave one or two writes undone.)
-func mysqlCutShort(t *service.Trial, s *service.Server) {
-	const user, names = "cut", 8
-	enough := int64(conformance.Longer(500))
-	d := userOf(t, s, user)
-	root := mysqlOf(t, s).pool(t)
-	var inside, turns [names]atomic.Int64
-	var last [names]driver.Token // by who is inside
-	var kills atomic.Int64
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	defer func() { cancel(); await.All(t, &wg) }()
-	// each of a client of its own, which mostly waits for itself: few calls are killed before they
-	// have the row
-	for name := range names {
-		c := dsn{d.Clone()}
-		c.ClientFoundRows = name%2 == 1 // what a write counts is another thing then
-		b, err := mysql.New(c.pool(t), mysql.Options{})
+func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
+	const user = "killed"
+	root, as := mysqlOf(t, s).pool(t), userOf(t, s, user)
+	var clients []driver.Backend
+	pool := func(params map[string]string, foundRows bool) *sql.DB {
+		c := dsn{as.Clone()}
+		c.Params, c.ClientFoundRows = params, foundRows
+		db := c.pool(t)
+		db.SetMaxOpenConns(12)
+		db.SetMaxIdleConns(12)
+		b, err := mysql.New(db, mysql.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { b.Close() })
-		for range 2 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					r := steps.Waiting(b, fmt.Sprint("cut/", name), time.Minute)
-					g, err := b.Acquire(ctx, r)
-					if err != nil {
-						continue
-					}
-					if n := inside[name].Add(1); n != 1 {
-						service.Strict(t).Errorf("%d hold %s", n, r.Name)
-					} else if g.Token <= last[name] {
-						service.Strict(t).Errorf("token %d after %d", g.Token, last[name])
-					} else {
-						last[name] = g.Token
-					}
-					b.Renew(ctx, []driver.Request{r})
-					inside[name].Add(-1)
-					if err := b.Release(context.Background(), r); errors.Is(err, driver.ErrLost) {
-						service.Strict(t).Errorf("Release: %v", err)
-					}
-					turns[name].Add(1)
-				}
-			})
-		}
+		clients = append(clients, b)
+		return db
 	}
+	for range 3 {
+		p := netfault.NewProxy()
+		t.Cleanup(p.Close)
+		clients = append(clients, byURL(t, strings.Replace(behind(t, s, p, ""), "root@", user+"@", 1)))
+	}
+	var shared *sql.DB // with the user's work
+	for i := range 8 {
+		shared = pool(map[string]string{"transaction_isolation": "'" + isolations[i%3] + "'"}, i%2 == 1)
+	}
+	hostilePool := hostile(as)
+	pool(hostilePool.Params, true)
+	_, usual := sessionState(t, shared)
+
+	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, let: map[driver.ID]bool{}}
+	names := []*killedName{{name: "killed/a"}, {name: "killed/b"}, {name: "killed/rw", readers: true}, {name: "killed/permits", limit: 3}}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	var wg, sample sync.WaitGroup
+	for i := range 3 * len(clients) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				k.turn(clients[i%len(clients)], names[rand.IntN(len(names))])
+			}
+		})
+	}
+	sample.Go(func() {
+		for ctx.Err() == nil {
+			k.sample()
+			<-time.After(10 * time.Millisecond)
+		}
+	})
+	execute(t, root, "CREATE TABLE traffic (n BIGINT PRIMARY KEY)")
+	work := &userWork{db: shared}
 	for range 2 {
-		wg.Go(func() { // one in two of the calls: they wait for longer with each time
-			for kills.Load() < enough && ctx.Err() == nil {
-				var ids string
-				_ = root.QueryRow("SELECT COALESCE(GROUP_CONCAT(id), '') FROM information_schema.processlist WHERE user = ? AND command = 'Query' AND RAND() < 0.5", user).Scan(&ids)
-				for id := range strings.SplitSeq(ids, ",") {
-					if _, err := root.Exec("KILL QUERY " + id); err == nil {
-						kills.Add(1)
-					}
-				}
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				work.write()
 				<-time.After(time.Millisecond)
 			}
 		})
 	}
-	await.Within(t, 5*time.Minute, "queries were killed", func() bool { return kills.Load() >= enough })
-	// a release that was killed for too long leaves its hold until its time is over
-	for name := range names {
-		killed := turns[name].Load()
-		await.Within(t, 3*time.Minute, fmt.Sprint("cut/", name, " goes on"), func() bool { return turns[name].Load() >= killed+3 })
+	var kills atomic.Int64
+	for i := range 2 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				what, which := "KILL QUERY ", "command = 'Query' AND info LIKE '%dlock%' AND RAND() < 0.3"
+				if i == 1 && rand.IntN(4) == 0 {
+					what, which = "KILL ", "RAND() < 0.05 AND info LIKE '%dlock%'"
+				}
+				var ids string
+				_ = root.QueryRow("SELECT COALESCE(GROUP_CONCAT(id), '') FROM information_schema.processlist WHERE user = ? AND "+which, user).Scan(&ids)
+				for id := range strings.SplitSeq(ids, ",") {
+					if id == "" {
+						continue
+					}
+					if _, err := root.Exec(what + id); err == nil {
+						kills.Add(1)
+					}
+				}
+				<-time.After(4 * time.Millisecond)
+			}
+		})
 	}
-	cancel()
-	await.All(t, &wg)
-	t.Logf("%d kills", kills.Load())
-	if n := one[int](t, root, `SELECT COUNT(*) FROM dlock_requests r LEFT JOIN dlock_locks l USING (prefix, name)
-		WHERE NOT COALESCE(IF(place < 0, place >= -last_side, place <= last_place AND (state = 'waiting') = (place >= head)), FALSE)`); n > 0 {
-		service.Strict(t).Errorf("%d requests are where their lock's row does not know of them", n)
+	wg.Wait()
+	sample.Wait()
+	grants := 0
+	for _, n := range names {
+		grants += n.grants
+		t.Logf("%s: %d grants, the longest pause %s", n.name, n.grants, n.pause)
+		if n.grants < 10 {
+			t.Errorf("%s was granted %d times", n.name, n.grants)
+		}
+		if n.pause > 10*time.Second {
+			t.Errorf("%s was not granted for %s", n.name, n.pause)
+		}
+	}
+	t.Logf("%d kills, %d grants, %d rows of the user's; %d requests were let in and did not find it in time", kills.Load(), grants, len(work.written), k.missed)
+	// a request that ended, and is being removed, may stand for a while
+	await.That(t, "nothing is left", func() bool {
+		for _, n := range names {
+			if steps.Queue(t, clients[0], n.name).Len() > 0 {
+				return false
+			}
+		}
+		return one[int](t, root, "SELECT COUNT(*) FROM dlock_locks WHERE held_until > UTC_TIMESTAMP(6)") == 0
+	})
+	work.check(t, root)
+	await.That(t, "no transaction is open", func() bool { open, _ := transactions(t, root, user); return open == 0 })
+	var taken []*sql.Conn
+	for range 12 {
+		c, err := shared.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		taken = append(taken, c)
+	}
+	for _, c := range taken {
+		if _, now := sessionState(t, c); now != usual {
+			t.Errorf("a connection of the user's is now\n%s, it was\n%s", now, usual)
+		}
+	}
+}
+
+// userWork is what the user does on connections that the driver uses too.
+type userWork struct {
+	db      *sql.DB
+	number  atomic.Int64
+	mu      sync.Mutex
+	written []int64 // without an error
+}
+
+// write writes two rows, alone or in a transaction.
+func (u *userWork) write() {
+	n := u.number.Add(2)
+	err := func() error {
+		if n%4 == 0 {
+			_, err := u.db.Exec("INSERT INTO traffic VALUES (?), (?)", n, n+1)
+			return err
+		}
+		tx, err := u.db.Begin()
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		for i := range int64(2) {
+			if _, err := tx.Exec("INSERT INTO traffic VALUES (?)", n+i); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	}()
+	if err == nil {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.written = append(u.written, n, n+1)
+	}
+}
+
+func (u *userWork) check(t testing.TB, root *sql.DB) {
+	t.Helper()
+	there := map[int64]bool{}
+	rows, err := root.Query("SELECT n FROM traffic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		there[n] = true
+	}
+	lost := 0
+	for _, n := range u.written {
+		if !there[n] {
+			lost++
+		}
+	}
+	if lost > 0 || len(u.written) == 0 {
+		service.Strict(t).Errorf("%d rows of %d that the user wrote are gone", lost, len(u.written))
+	}
+}
+
+// killed is what the clients of mysqlKilled saw.
+type killed struct {
+	t  *service.Trial
+	db *sql.DB
+
+	mu      sync.Mutex
+	asking  map[driver.ID]string // the requests whose Acquire is under way, with their names
+	waiting map[driver.ID]int    // those that were seen to wait exclusively, since which sample
+	let     map[driver.ID]bool   // those that were seen to be let in
+	samples int
+	missed  int // how often one that was let in did not find it in time, and arrived again
+}
+
+type killedName struct {
+	name    string
+	readers bool
+	limit   int // of permits
+
+	mu        sync.Mutex
+	exclusive int // how many hold so
+	shared    int
+	token     driver.Token // the greatest of those that held exclusively
+	last      driver.Token // the greatest of all
+	grants    int
+	granted   time.Time
+	pause     time.Duration
+	abandoned time.Time // until then a hold that was not released may stand
+}
+
+// sample reads which exclusive requests wait, and which were let in.
+func (k *killed) sample() {
+	rows, err := k.db.Query(`SELECT HEX(q.id), q.name, FALSE FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name
+		WHERE q.kind = 'request' AND q.mode = 'exclusive' AND q.place > l.head AND q.expires_at > UTC_TIMESTAMP(6)
+		UNION ALL SELECT HEX(holder), name, TRUE FROM dlock_locks`)
+	if err != nil {
+		k.t.Errorf("%v", err)
+		return
+	}
+	defer rows.Close()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.samples++
+	for rows.Next() {
+		var text, name string
+		var id driver.ID
+		var let bool
+		if err := rows.Scan(&text, &name, &let); err != nil {
+			k.t.Errorf("%v", err)
+			return
+		}
+		_ = id.UnmarshalText([]byte(text))
+		_, waits := k.waiting[id]
+		switch {
+		case k.asking[id] != name:
+		case let:
+			delete(k.waiting, id)
+			k.let[id] = true
+		case !waits:
+			k.waiting[id] = k.samples
+			if k.let[id] {
+				k.missed++
+			}
+		}
+	}
+}
+
+// begin records that an Acquire begins. It returns which exclusive requests are ahead of it.
+func (k *killed) begin(r driver.Request) (ahead map[driver.ID]int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ahead = map[driver.ID]int{}
+	for id, since := range k.waiting {
+		if k.asking[id] == r.Name {
+			ahead[id] = since
+		}
+	}
+	k.asking[r.ID] = r.Name
+	return ahead
+}
+
+// end records that an Acquire ends, and reports which of those ahead have not been let in.
+func (k *killed) end(r driver.Request, ahead map[driver.ID]int) (still []driver.ID) {
+	k.leave(r)
+	k.sample()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, since := range ahead {
+		if k.waiting[id] == since {
+			still = append(still, id)
+		}
+	}
+	return still
+}
+
+// leave records that an Acquire ends without a grant.
+func (k *killed) leave(r driver.Request) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.asking, r.ID)
+	delete(k.waiting, r.ID)
+	delete(k.let, r.ID)
+}
+
+// turn takes a lock and gives it back.
+func (k *killed) turn(b driver.Backend, n *killedName) {
+	t := k.t
+	r := steps.Waiting(b, n.name, time.Minute)
+	r.Limit = n.limit
+	if n.limit > 0 || n.readers && rand.IntN(2) == 0 {
+		r.Mode = driver.Shared
+	}
+	patience := time.Minute
+	if rand.IntN(10) == 0 {
+		patience = time.Duration(rand.IntN(100)) * time.Millisecond
+	}
+	r.Wait = rand.IntN(8) > 0
+	abandon := rand.IntN(100) == 0
+	if abandon {
+		r.TTL = time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { k.leave(r) })()
+	ahead := k.begin(r)
+	g, err := b.Acquire(ctx, r)
+	until := g.SentAt.Add(g.TTL)
+	still := k.end(r, ahead)
+	switch {
+	case errors.Is(err, driver.ErrHeld) && !r.Wait, err != nil && ctx.Err() != nil && patience < time.Minute:
+		return
+	case err != nil:
+		t.Errorf("Acquire: %v", err)
+		return
+	case !time.Now().Before(until): // its grant came too late
+		_ = b.Release(context.Background(), r)
+		return
+	}
+	if len(still) > 0 && n.limit == 0 {
+		t.Errorf("%s %s is granted, with the token %d, and %d that waited before it began still wait: %s", n.name, r.Mode, g.Token, len(still), k.what(still))
+	}
+	n.enter(t, r, g, abandon)
+	if rand.IntN(4) == 0 && !abandon {
+		if p := b.Renew(context.Background(), []driver.Request{r}); errors.Is(p[0].Err, driver.ErrLost) && time.Now().Before(until) {
+			service.Strict(t).Errorf("Renew of %s: %v", n.name, p[0].Err)
+		}
+	}
+	<-time.After(time.Duration(rand.IntN(2)) * time.Millisecond)
+	n.exit(r)
+	if abandon {
+		return
+	}
+	if err := b.Release(context.Background(), r); err != nil && time.Now().Before(until) {
+		service.Strict(t).Errorf("Release of %s: %v", n.name, err)
+	}
+}
+
+// what is what the tables have of requests.
+func (k *killed) what(ids []driver.ID) (text string) {
+	for _, id := range ids {
+		var row sql.NullString
+		err := k.db.QueryRow(`SELECT CONCAT('place ', q.place, ', head ', l.head, ', others ', l.others, ', arrived ', q.arrived_at, ', expires in ', TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), ' us')
+			FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id = ?`, id[:]).Scan(&row)
+		text += fmt.Sprintf("%s: %s %v; ", id, row.String, err)
+	}
+	return text
+}
+
+func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant, abandon bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if n.granted.Before(n.abandoned) { // the time of what was not released does not count
+		n.granted = n.abandoned
+	}
+	if !n.granted.IsZero() {
+		n.pause = max(n.pause, now.Sub(n.granted))
+	}
+	n.granted = now
+	n.grants++
+	if r.Mode == driver.Exclusive {
+		n.exclusive++
+	} else {
+		n.shared++
+	}
+	if n.exclusive > 1 || n.exclusive == 1 && n.shared > 0 || n.limit > 0 && n.shared > n.limit {
+		service.Strict(t).Errorf("%s is held by %d exclusively, and by %d others", n.name, n.exclusive, n.shared)
+	}
+	if before := n.last; r.Mode == driver.Exclusive && g.Token <= before || g.Token <= n.token {
+		service.Strict(t).Errorf("%s: token %d of %s after %d, %d", n.name, g.Token, r.Mode, n.token, before)
+	}
+	n.last = max(n.last, g.Token)
+	if r.Mode == driver.Exclusive {
+		n.token = g.Token
+	}
+	if abandon {
+		n.abandoned = now.Add(2 * time.Second)
+	}
+}
+
+func (n *killedName) exit(r driver.Request) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r.Mode == driver.Exclusive {
+		n.exclusive--
+	} else {
+		n.shared--
 	}
 }

@@ -2,9 +2,14 @@ package mysql
 
 import (
 	"database/sql"
+	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	migrate "github.com/golang-migrate/migrate/v4"
@@ -12,36 +17,39 @@ import (
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	goose "github.com/pressly/goose/v3"
 
+	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// in is the connection to another database of the server, which is made.
+// in is the connection to another database of the server, which is made. Its name begins with that
+// of this one, which no other test has.
 func (d dsn) in(t testing.TB, root *sql.DB, database string) *sql.DB {
 	t.Helper()
-	execute(t, root, "CREATE DATABASE "+database)
 	c := dsn{d.Clone()}
-	c.DBName = database
+	c.DBName = d.DBName + "_" + database
+	execute(t, root, "CREATE DATABASE "+c.DBName)
 	return c.pool(t)
 }
 
-// schemaOf is all that dlock has in the database of a pool: columns, indexes, the bodies of
-// procedures, views.
+// schemaOf is all that dlock has in the database of a pool: columns, indexes, engines, and what
+// should not be there: routines, views, triggers and events.
 func schemaOf(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	var lines []string
 	for _, query := range []string{
-		"SELECT CONCAT_WS('|', table_name, ordinal_position, column_name, column_type, is_nullable, character_set_name, collation_name, column_comment) " +
+		"SELECT CONCAT_WS('|', table_name, ordinal_position, column_name, column_type, is_nullable, character_set_name, collation_name, extra, column_comment) " +
 			"FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name LIKE 'dlock%' ORDER BY table_name, ordinal_position",
 		"SELECT CONCAT_WS('|', table_name, index_name, non_unique, seq_in_index, column_name) " +
 			"FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name LIKE 'dlock%' ORDER BY table_name, index_name, seq_in_index",
 		"SELECT CONCAT_WS('|', table_name, engine, table_type, table_comment) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'dlock%' ORDER BY table_name",
-		"SELECT CONCAT_WS('|', routine_name, security_type, routine_definition, routine_comment) FROM information_schema.routines WHERE routine_schema = DATABASE() ORDER BY routine_name",
-		"SELECT CONCAT_WS('|', specific_name, ordinal_position, parameter_mode, parameter_name, dtd_identifier) " +
-			"FROM information_schema.parameters WHERE specific_schema = DATABASE() ORDER BY specific_name, ordinal_position",
-		"SELECT CONCAT_WS('|', table_name, REPLACE(view_definition, CONCAT('`', DATABASE(), '`.'), ''), security_type) FROM information_schema.views WHERE table_schema = DATABASE()",
+		"SELECT CONCAT('routine ', routine_name) FROM information_schema.routines WHERE routine_schema = DATABASE()",
+		"SELECT CONCAT('view ', table_name) FROM information_schema.views WHERE table_schema = DATABASE()",
+		"SELECT CONCAT('trigger ', trigger_name) FROM information_schema.triggers WHERE trigger_schema = DATABASE()",
+		"SELECT CONCAT('event ', event_name) FROM information_schema.events WHERE event_schema = DATABASE()",
 	} {
 		rows, err := db.Query(query)
 		if err != nil {
@@ -62,9 +70,112 @@ func schemaOf(t *testing.T, db *sql.DB) string {
 	return strings.Join(lines, "\n")
 }
 
+// locksIn locks and unlocks by the tables in the database of a pool.
+func locksIn(t *testing.T, db *sql.DB) {
+	t.Helper()
+	b, err := mysql.New(db, mysql.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r := steps.Asked(b, "a", time.Minute)
+	steps.Acquired(t, b, r)
+	steps.Released(t, b, r)
+}
+
+// tool is one of the tools that the trees of package migrations are for, with the table in which it
+// keeps what it has applied ("": its default).
+type tool struct {
+	name string
+	own  string // the folder of dlock's files
+	// up applies all that is missing; laxly: also what has a smaller number than the last.
+	up, down func(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) error
+	// file adds a migration to an application's files.
+	file func(to fstest.MapFS, number int, name, up, down string)
+}
+
+// mustSub is a folder.
+func mustSub(t *testing.T, files fs.FS, folder string) fs.FS {
+	t.Helper()
+	sub, err := fs.Sub(files, folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+var tools = []tool{golangMigrate, gooseTool}
+
+// byMigrate is an instance of golang-migrate.
+func byMigrate(t *testing.T, db *sql.DB, files fs.FS, table string) *migrate.Migrate {
+	t.Helper()
+	source, err := iofs.New(files, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := migratemysql.WithInstance(db, &migratemysql.Config{MigrationsTable: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := migrate.NewWithInstance("iofs", source, "mysql", target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+var golangMigrate = tool{
+	name: "golang-migrate",
+	own:  "mysql",
+	up: func(t *testing.T, db *sql.DB, files fs.FS, table string, _ bool) error {
+		if err := byMigrate(t, db, files, table).Up(); !errors.Is(err, migrate.ErrNoChange) {
+			return err
+		}
+		return nil
+	},
+	down: func(t *testing.T, db *sql.DB, files fs.FS, table string, _ bool) error {
+		return byMigrate(t, db, files, table).Down()
+	},
+	file: func(to fstest.MapFS, number int, name, up, down string) {
+		base := fmt.Sprintf("%06d_%s", number, name)
+		to[base+".up.sql"] = &fstest.MapFile{Data: []byte(up)}
+		to[base+".down.sql"] = &fstest.MapFile{Data: []byte(down)}
+	},
+}
+
+// byGoose is an instance of goose.
+func byGoose(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) *goose.Provider {
+	t.Helper()
+	options := []goose.ProviderOption{goose.WithAllowOutofOrder(laxly)}
+	if table != "" {
+		options = append(options, goose.WithTableName(table))
+	}
+	p, err := goose.NewProvider(goose.DialectMySQL, db, files, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+var gooseTool = tool{
+	name: "goose",
+	own:  "goose",
+	up: func(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) error {
+		_, err := byGoose(t, db, files, table, laxly).Up(t.Context())
+		return err
+	},
+	down: func(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) error {
+		_, err := byGoose(t, db, files, table, laxly).DownTo(t.Context(), 0)
+		return err
+	},
+	file: func(to fstest.MapFS, number int, name, up, down string) {
+		to[fmt.Sprintf("%05d_%s.sql", number, name)] = &fstest.MapFile{Data: fmt.Appendf(nil, "-- +goose Up\n%s;\n-- +goose Down\n%s;\n", up, down)}
+	},
+}
+
 // TestMySQLMigrationTools applies both trees with the tools that they are for, on pools without
-// multi-statements, and wants the schema that mysql.Migrate makes; then takes them back, and wants
-// nothing left.
+// multi-statements, and wants the schema that mysql.Migrate makes, without any routine; then takes
+// them back, and wants nothing left.
 func TestMySQLMigrationTools(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -75,87 +186,260 @@ func TestMySQLMigrationTools(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := schemaOf(t, ours)
-		if n := strings.Count(want, "dlock_"); n < 100 {
-			t.Fatalf("the schema is only\n%s", want)
+		if n := strings.Count(want, "dlock_"); n < 30 || strings.Contains(want, "routine ") || strings.Contains(want, "view ") {
+			t.Fatalf("the schema is\n%s", want)
 		}
-
-		byMigrate := d.in(t, root, "golang_migrate")
-		source, err := iofs.New(migrations.Files, "mysql")
-		if err != nil {
-			t.Fatal(err)
-		}
-		target, err := migratemysql.WithInstance(byMigrate, &migratemysql.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := migrate.NewWithInstance("iofs", source, "mysql", target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		byGoose := d.in(t, root, "goose")
-		tree, err := fs.Sub(migrations.Files, "goose")
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := goose.NewProvider(goose.DialectMySQL, byGoose, tree)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tools := map[string]struct {
-			db       *sql.DB
-			up, down func() error
-		}{
-			"golang-migrate": {byMigrate, m.Up, m.Down},
-			"goose": {byGoose,
-				func() error { _, err := g.Up(t.Context()); return err },
-				func() error { _, err := g.DownTo(t.Context(), 0); return err }},
-		}
-		for name, tool := range tools {
-			if err := tool.up(); err != nil {
-				t.Fatalf("%s up: %v", name, err)
+		for _, tool := range tools {
+			for _, mode := range []string{"", "ANSI,NO_BACKSLASH_ESCAPES,NO_ZERO_DATE,STRICT_ALL_TABLES"} {
+				c := dsn{d.Clone()}
+				c.Params = map[string]string{"sql_mode": "'" + mode + "'"}
+				db := c.in(t, root, fmt.Sprintf("%s_%d", tool.own, len(mode)))
+				files := mustSub(t, migrations.Files, tool.own)
+				for range 2 {
+					if err := tool.up(t, db, files, "", false); err != nil {
+						t.Fatalf("%s up: %v", tool.name, err)
+					}
+				}
+				if got := schemaOf(t, db); got != want {
+					t.Errorf("%s makes\n%s\nand mysql.Migrate makes\n%s", tool.name, got, want)
+				}
+				if err := mysql.Migrate(t.Context(), db); err != nil {
+					t.Errorf("mysql.Migrate after %s: %v", tool.name, err)
+				}
+				locksIn(t, db)
+				if err := tool.down(t, db, files, "", false); err != nil {
+					t.Fatalf("%s down: %v", tool.name, err)
+				}
+				if left := schemaOf(t, db); left != "" {
+					t.Errorf("%s down leaves\n%s", tool.name, left)
+				}
 			}
-			if got := schemaOf(t, tool.db); got != want {
-				t.Errorf("%s makes\n%s\nand mysql.Migrate makes\n%s", name, got, want)
-			}
-			if err := mysql.Migrate(t.Context(), tool.db); err != nil {
-				t.Errorf("mysql.Migrate after %s: %v", name, err)
-			}
-			b, err := mysql.New(tool.db, mysql.Options{})
-			if err != nil {
+			db := d.in(t, root, tool.own+"_after") // which finds that the tables are there
+			if err := mysql.Migrate(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
-			r := steps.Asked(b, "a", time.Minute)
-			steps.Acquired(t, b, r)
-			steps.Released(t, b, r)
-			b.Close()
-			if err := tool.down(); err != nil {
-				t.Fatalf("%s down: %v", name, err)
+			if err := tool.up(t, db, mustSub(t, migrations.Files, tool.own), "", false); err != nil {
+				t.Errorf("%s after mysql.Migrate: %v", tool.name, err)
 			}
-			if left := schemaOf(t, tool.db); left != "" {
-				t.Errorf("%s down leaves\n%s", name, left)
+			locksIn(t, db)
+		}
+	})
+}
+
+// application is one with migrations of its own, numbered from 1. Each makes a table.
+type application struct {
+	tool tool
+	db   *sql.DB
+	all  fstest.MapFS
+	last int // how many tables it has
+	// copies of dlock's files stand in its folder, before what it adds.
+	copies int
+}
+
+// grow adds a migration, and returns all.
+func (a *application) grow() fs.FS {
+	a.last++
+	table := fmt.Sprint("app_", a.last)
+	a.tool.file(a.all, a.last+a.copies, table, "CREATE TABLE "+table+" (k INT PRIMARY KEY)", "DROP TABLE "+table)
+	return a.all
+}
+
+// has fails the test unless all tables of the application are there, and so many of dlock's.
+func (a *application) has(t *testing.T, when string, dlocks int) {
+	t.Helper()
+	const count = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name "
+	if n := one[int](t, a.db, count+`LIKE 'app\_%'`); n != a.last {
+		t.Errorf("%s: %d tables of the application, want %d", when, n, a.last)
+	}
+	if n := one[int](t, a.db, count+`IN ('dlock_locks', 'dlock_requests')`); n != dlocks {
+		t.Errorf("%s: %d tables of dlock, want %d", when, n, dlocks)
+	}
+}
+
+// TestMySQLMigrationsBesideAnApplication: both trees run beside migrations of an application in the
+// same database in the ways that docs/mysql.md lists.
+func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		d := mysqlOf(t, s)
+		root := d.pool(t)
+		for _, tool := range tools {
+			for _, at := range []int{5, 25} {
+				begin := func(t *testing.T, kind string) *application {
+					a := &application{tool: tool, all: fstest.MapFS{}}
+					a.db = d.in(t, root, fmt.Sprintf("%s_%s_%d", tool.own, kind, at))
+					for range at {
+						a.grow()
+					}
+					return a
+				}
+				own := mustSub(t, migrations.Files, tool.own)
+				up := func(t *testing.T, a *application, files fs.FS, table string, laxly bool) {
+					t.Helper()
+					if err := tool.up(t, a.db, files, table, laxly); err != nil {
+						t.Errorf("up: %v", err)
+					}
+				}
+				name := fmt.Sprintf("%s at %d, ", tool.name, at)
+
+				// dlock's have a table of the tool of their own, and the application's the default
+				t.Run(name+"a table of its own, dlock last", func(t *testing.T) {
+					a := begin(t, "last")
+					up(t, a, a.all, "", false)
+					up(t, a, own, "dlock_migrations", false)
+					a.has(t, "both", 2)
+					up(t, a, a.grow(), "", false)
+					up(t, a, own, "dlock_migrations", false)
+					a.has(t, "one more", 2)
+					locksIn(t, a.db)
+					if err := tool.down(t, a.db, own, "dlock_migrations", false); err != nil {
+						t.Errorf("down: %v", err)
+					}
+					a.has(t, "without dlock", 0)
+					up(t, a, a.grow(), "", false)
+					up(t, a, own, "dlock_migrations", false)
+					a.has(t, "with it again", 2)
+					locksIn(t, a.db)
+				})
+				t.Run(name+"a table of its own, dlock first", func(t *testing.T) {
+					a := begin(t, "first")
+					up(t, a, own, "dlock_migrations", false)
+					up(t, a, a.all, "", false)
+					a.has(t, "both", 2)
+					up(t, a, a.grow(), "", false)
+					a.has(t, "one more", 2)
+					locksIn(t, a.db)
+					if err := tool.down(t, a.db, a.all, "", false); err != nil {
+						t.Errorf("down: %v", err)
+					}
+					a.last = 0
+					a.has(t, "without the application", 2)
+					locksIn(t, a.db)
+				})
+
+				// dlock's files are copies among the application's, under its next numbers
+				t.Run(name+"copies in its folder", func(t *testing.T) {
+					a := begin(t, "copies")
+					up(t, a, a.all, "", false)
+					for name, file := range filesOf(t, own) {
+						var i int
+						if _, err := fmt.Sscanf(name, "20261126%06d_", &i); err != nil {
+							t.Fatal(err)
+						}
+						_, rest, _ := strings.Cut(name, "_")
+						a.all[fmt.Sprintf("%06d_%s", a.last+i, rest)] = file
+					}
+					up(t, a, a.all, "", false)
+					a.has(t, "both", 2)
+					a.copies = 2
+					up(t, a, a.grow(), "", false)
+					a.has(t, "one more", 2)
+					locksIn(t, a.db)
+				})
+			}
+		}
+
+		// golang-migrate keeps one number: two folders cannot share its table, which it says
+		for _, at := range []int{5, 25} {
+			t.Run(fmt.Sprintf("golang-migrate at %d, its default table for both", at), func(t *testing.T) {
+				a := &application{tool: golangMigrate, all: fstest.MapFS{}}
+				a.db = d.in(t, root, fmt.Sprintf("mysql_default_%d", at))
+				for range at {
+					a.grow()
+				}
+				if err := golangMigrate.up(t, a.db, a.all, "", false); err != nil {
+					t.Fatal(err)
+				}
+				if err := golangMigrate.up(t, a.db, mustSub(t, migrations.Files, "mysql"), "", false); err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", at)) {
+					t.Errorf("up of dlock's: %v", err)
+				}
+				a.has(t, "refused", 0)
+				if err := golangMigrate.up(t, a.db, a.grow(), "", false); err != nil {
+					t.Errorf("up: %v", err)
+				}
+				a.has(t, "one more", 0)
+			})
+		}
+		// goose keeps each number: dlock's files run on their own by the default table, or stand in
+		// the application's folder, and what the application adds later is allowed to be missing.
+		for _, at := range []int{5, 25} {
+			for _, first := range []bool{true, false} {
+				t.Run(fmt.Sprintf("goose at %d, its default table, dlock first %t", at, first), func(t *testing.T) {
+					a := &application{tool: gooseTool, all: fstest.MapFS{}}
+					a.db = d.in(t, root, fmt.Sprintf("goose_default_%t_%d", first, at))
+					for range at {
+						a.grow()
+					}
+					own := mustSub(t, migrations.Files, "goose")
+					runs := []fs.FS{a.all, own}
+					if first {
+						runs = []fs.FS{own, a.all}
+					}
+					for _, files := range append(runs, a.grow()) {
+						if err := gooseTool.up(t, a.db, files, "", true); err != nil {
+							t.Errorf("up: %v", err)
+						}
+					}
+					a.has(t, "both", 2)
+					for name, file := range filesOf(t, own) { // in one folder
+						a.all[name] = file
+					}
+					if err := gooseTool.up(t, a.db, a.grow(), "", true); err != nil {
+						t.Errorf("up: %v", err)
+					}
+					a.has(t, "one more", 2)
+					locksIn(t, a.db)
+				})
 			}
 		}
 	})
 }
 
-// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and wants the next one to
-// end with the same schema.
+// filesOf are the files of a folder.
+func filesOf(t *testing.T, folder fs.FS) fstest.MapFS {
+	t.Helper()
+	files := fstest.MapFS{}
+	names, err := fs.Glob(folder, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(folder, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = &fstest.MapFile{Data: text}
+	}
+	return files
+}
+
+// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and takes away each of
+// the tables, and wants the next one to end with the same schema. What the other table knows is
+// left.
 func TestMySQLMigrateGoesOn(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
 		d := mysqlOf(t, s)
 		root := d.pool(t)
-		whole := d.in(t, root, "whole")
-		if err := mysql.Migrate(t.Context(), whole); err != nil {
-			t.Fatal(err)
+		part := d.in(t, root, "part")
+		goesOn := func(when, want string) string {
+			t.Helper()
+			if err := mysql.Migrate(t.Context(), part); err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			got := schemaOf(t, part)
+			if want != "" && got != want {
+				t.Fatalf("%s Migrate makes\n%s\nwant\n%s", when, got, want)
+			}
+			return got
 		}
-		want := schemaOf(t, whole)
+		want := goesOn("from nothing", "")
 		ups, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
 		if err != nil {
 			t.Fatal(err)
 		}
-		part := d.in(t, root, "part")
-		for n := range ups {
+		for n := range len(ups) + 1 {
+			execute(t, part, "DROP TABLE dlock_locks", "DROP TABLE dlock_requests")
 			for _, up := range ups[:n] {
 				text, err := migrations.Files.ReadFile(up)
 				if err != nil {
@@ -163,13 +447,131 @@ func TestMySQLMigrateGoesOn(t *testing.T) {
 				}
 				execute(t, part, string(text))
 			}
-			if err := mysql.Migrate(t.Context(), part); err != nil {
-				t.Fatalf("after %d statements: %v", n, err)
+			goesOn(fmt.Sprintf("after %d statements", n), want)
+		}
+		locksIn(t, part)
+		tokens := one[int](t, part, "SELECT COUNT(*) FROM dlock_locks")
+		execute(t, part, "DROP TABLE dlock_requests")
+		goesOn("without dlock_requests", want)
+		if n := one[int](t, part, "SELECT COUNT(*) FROM dlock_locks"); n != tokens {
+			t.Errorf("%d rows of dlock_locks are left of %d", n, tokens)
+		}
+		execute(t, part, "DROP TABLE dlock_locks")
+		goesOn("without dlock_locks", want)
+		locksIn(t, part)
+	})
+}
+
+// TestMySQLRevertBesideOthers: while clients lock and unlock, Revert refuses as long as something
+// is held, and takes no hold away.
+func TestMySQLRevertBesideOthers(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		root := mysqlOf(t, s).pool(t)
+		var wg sync.WaitGroup
+		var pairs atomic.Int64
+		for range 4 {
+			b := byURL(t, s.URL)
+			wg.Go(func() {
+				for {
+					r := steps.Asked(b, "beside", time.Minute)
+					_, err := b.Acquire(t.Context(), r)
+					if errors.Is(err, driver.ErrHeld) {
+						continue
+					}
+					if err != nil { // the tables are gone
+						says(t, "after Revert", map[string]error{"Acquire": err}, "missing")
+						return
+					}
+					if err := steps.Renewed(b, r); err != nil {
+						t.Errorf("a hold was taken away: %v", err)
+						return
+					}
+					if err := b.Release(t.Context(), r); err != nil {
+						t.Errorf("a hold was taken away: %v", err)
+						return
+					}
+					pairs.Add(1)
+				}
+			})
+		}
+		defer wg.Wait()
+		await.That(t, "clients lock", func() bool { return pairs.Load() > 20 })
+		refused := 0
+		await.That(t, "nothing is held for a moment", func() bool {
+			err := mysql.Revert(t.Context(), root, false)
+			if errors.Is(err, driver.ErrHeld) {
+				refused++
+				return false
 			}
-			if got := schemaOf(t, part); got != want {
-				t.Fatalf("after %d statements Migrate makes\n%s\nwant\n%s", n, got, want)
+			if err != nil {
+				t.Errorf("Revert: %v", err)
 			}
-			execute(t, root, "DROP DATABASE part", "CREATE DATABASE part")
+			return true
+		})
+		t.Logf("Revert refused %d times", refused)
+		if left := schemaOf(t, root); left != "" {
+			t.Errorf("Revert leaves\n%s", left)
+		}
+	})
+}
+
+// otherTables are tables of the driver's names that it must not use: those of an older dlock, which
+// had procedures, and of one that is to come.
+var otherTables = map[string]struct{ make, undo, words []string }{
+	"with procedures": {
+		[]string{
+			"CREATE TABLE dlock_locks (prefix VARBINARY(255) NOT NULL, name VARBINARY(255) NOT NULL, last_token BIGINT NOT NULL, last_place BIGINT NOT NULL, " +
+				"last_side BIGINT NOT NULL, base BIGINT NOT NULL, head BIGINT NOT NULL, used_at DATETIME(6) NOT NULL, PRIMARY KEY (prefix, name)) ENGINE = InnoDB",
+			"CREATE TABLE dlock_requests (prefix VARBINARY(255) NOT NULL, name VARBINARY(255) NOT NULL, place BIGINT NOT NULL, id BINARY(16) NOT NULL, " +
+				"owner BINARY(16) NOT NULL, client BINARY(16) NOT NULL, mode ENUM('exclusive', 'shared') NOT NULL, permits INT NOT NULL, " +
+				"state ENUM('waiting', 'granted', 'holding', 'released', 'ended') NOT NULL, broken BOOLEAN NOT NULL, fixed BOOLEAN NOT NULL, token BIGINT NOT NULL, " +
+				"ttl_us BIGINT NOT NULL, expires_at DATETIME(6) NOT NULL, arrived_at DATETIME(6) NOT NULL, waits_until DATETIME(6) NULL, " +
+				"label VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL, PRIMARY KEY (prefix, name, place), UNIQUE KEY id (id)) ENGINE = InnoDB",
+			"CREATE SQL SECURITY INVOKER VIEW dlock_queue AS SELECT name FROM dlock_requests",
+			"CREATE PROCEDURE dlock_version() SELECT 20",
+		},
+		[]string{"DROP PROCEDURE dlock_version", "DROP VIEW dlock_queue", "DROP TABLE dlock_requests", "DROP TABLE dlock_locks"},
+		[]string{"another version", "dlock_locks", "last_token", "drop the tables", "procedures", "migrate"},
+	},
+	"one table only": {
+		[]string{"CREATE TABLE dlock_requests (place BIGINT NOT NULL PRIMARY KEY)"},
+		[]string{"DROP TABLE dlock_requests"},
+		[]string{"another version", "dlock_requests", "drop the tables", "migrate"},
+	},
+}
+
+// TestMySQLOtherTables: tables of another version are refused by all that opens, migrates and
+// cleans up, with what to do, and are left as they are.
+func TestMySQLOtherTables(t *testing.T) {
+	t.Parallel()
+	onShared(t, func(t *testing.T, s *service.Server) {
+		root := mysqlOf(t, s).pool(t)
+		for what, other := range otherTables {
+			execute(t, root, other.make...)
+			before := schemaOf(t, root)
+			errs := refusals(t, s, root)
+			errs["Revert"] = mysql.Revert(t.Context(), root, true)
+			says(t, what, errs, other.words...)
+			for way, err := range errs {
+				if !errors.Is(err, driver.ErrUnsupported) {
+					t.Errorf("%s, by %s: %v does not match ErrUnsupported", what, way, err)
+				}
+			}
+			if after := schemaOf(t, root); after != before {
+				t.Errorf("%s: left\n%s\nof\n%s", what, after, before)
+			}
+			// what the message says to do
+			execute(t, root, other.undo...)
+			if err := mysql.Migrate(t.Context(), root); err != nil {
+				t.Errorf("%s: Migrate, when they are gone: %v", what, err)
+			}
+			if is := schemaOf(t, root); strings.Contains(is, "routine ") || strings.Contains(is, "view ") {
+				t.Errorf("%s: left\n%s", what, is)
+			}
+			locksIn(t, root)
+			execute(t, root, "DROP TABLE dlock_locks", "DROP TABLE dlock_requests")
 		}
 	})
 }

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -73,7 +73,10 @@ func TestMySQLOpen(t *testing.T) {
 	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		root := mysqlOf(t, s).pool(t)
-		says(t, "an empty database", opens(t, s, "root", ""), "tables", "?migrate=true", "mysql.Migrate")
+		says(t, "an empty database", opens(t, s, "root", ""), "not both tables", "dlock_locks, dlock_requests", "?migrate=true", "mysql.Migrate", "dlock migrate")
+		if is := schemaOf(t, root); is != "" {
+			t.Errorf("Open made\n%s", is)
+		}
 		for way, err := range opens(t, s, "root", "?migrate=true") {
 			if err != nil {
 				t.Errorf("migrated, by %s: %v", way, err)
@@ -82,9 +85,9 @@ func TestMySQLOpen(t *testing.T) {
 		if err := mysql.Migrate(t.Context(), root); err != nil {
 			t.Errorf("Migrate again: %v", err)
 		}
-		migrated(t, s)
+		whole := schemaOf(t, root)
 
-		execute(t, root, "CREATE USER writer@'%' IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON test.* TO writer@'%'")
+		execute(t, root, "CREATE USER writer@'%' IDENTIFIED BY ''", "GRANT SELECT, INSERT, UPDATE, DELETE ON test.* TO writer@'%'")
 		for way, err := range opens(t, s, "writer", "") {
 			if err != nil {
 				t.Errorf("with a writer, by %s: %v", way, err)
@@ -94,61 +97,168 @@ func TestMySQLOpen(t *testing.T) {
 		says(t, "a server that takes no writes", opens(t, s, "writer", ""), "read-only")
 		execute(t, root, "SET GLOBAL read_only = 0")
 
-		version := one[int](t, root, "CALL dlock_version()")
-		execute(t, root, "DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version-1))
-		says(t, "an older schema", refusals(t, s, root), fmt.Sprint(version-1), fmt.Sprint(version), "another version", "migrate again")
-		execute(t, root, "DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version+1))
-		says(t, "a newer schema", refusals(t, s, root), fmt.Sprint(version+1), fmt.Sprint(version), "newer version")
-		execute(t, root, "DROP PROCEDURE dlock_version")
-		says(t, "a schema without a version", opens(t, s, "root", ""), "?migrate=true")
-		execute(t, root, fmt.Sprintf("CREATE PROCEDURE dlock_version() BEGIN SELECT %d; SELECT @@max_allowed_packet; END", version))
-
-		execute(t, root, "DROP TABLE dlock_requests")
-		says(t, "a schema without a table", opens(t, s, "root", ""), "dlock_requests")
+		for _, table := range []string{"dlock_requests", "dlock_locks"} {
+			execute(t, root, "DROP TABLE "+table)
+			says(t, "without "+table, opens(t, s, "root", ""), "missing: "+table, "?migrate=true")
+			says(t, "a writer without "+table, opens(t, s, "writer", ""), "missing: "+table, "?migrate=true")
+			if err := opens(t, s, "root", "?migrate=true")["Open"]; err != nil {
+				t.Errorf("without %s: %v", table, err)
+			}
+			if is := schemaOf(t, root); is != whole {
+				t.Errorf("without %s it makes\n%s\nwant\n%s", table, is, whole)
+			}
+		}
+		execute(t, root, "ALTER TABLE dlock_locks ADD COLUMN more INT")
+		says(t, "a column more", refusals(t, s, root), "another version", "dlock_locks", "more", "drop the tables")
+		execute(t, root, "ALTER TABLE dlock_locks DROP COLUMN more, DROP COLUMN head")
+		says(t, "a column less", refusals(t, s, root), "another version", "dlock_locks", "head", "drop the tables")
 	})
 }
 
-// TestMySQLSchemaChanges: a client that runs while the schema is changed is refused by the first
-// procedure that changed, and says which schema is there. So is one that waits, by what it looks
-// with.
+// TestMySQLDocumentedQueries: the queries of docs/mysql.md show who holds and who waits.
+func TestMySQLDocumentedQueries(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/mysql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var queries []string
+	for block := range strings.SplitSeq(string(page), "```") {
+		if q, is := strings.CutPrefix(block, "sql\nSELECT "); is {
+			queries = append(queries, "SELECT "+q)
+		}
+	}
+	if len(queries) != 2 {
+		t.Fatalf("docs/mysql.md has the queries %q", queries)
+	}
+	onShared(t, func(t *testing.T, s *service.Server) {
+		b, other := byURL(t, migrated(t, s).URL), byURL(t, s.URL)
+		held := steps.Asked(b, "a", time.Minute)
+		held.Label = "the holder"
+		tokens := map[string]driver.Token{held.Label: steps.Acquired(t, b, held).Token}
+		next := steps.Waiting(other, "a", time.Minute)
+		next.Label = "the next"
+		waited := steps.Acquiring(other, next)
+		await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "a").Waiters()) == 1 })
+		reader := steps.Asked(b, "b", time.Minute)
+		reader.Mode, reader.Label = driver.Shared, "the reader"
+		tokens[reader.Label] = steps.Acquired(t, b, reader).Token
+		var shown []string
+		for _, q := range queries {
+			rows, err := mysqlOf(t, s).pool(t).Query(q)
+			if err != nil {
+				t.Fatalf("%s: %v", q, err)
+			}
+			defer rows.Close()
+			columns, err := rows.Columns()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for rows.Next() {
+				values, at := make([]sql.NullString, len(columns)), make([]any, len(columns))
+				for i := range values {
+					at[i] = &values[i]
+				}
+				if err := rows.Scan(at...); err != nil {
+					t.Fatal(err)
+				}
+				of := map[string]string{"state": "holds"} // which the first does not say
+				for i, c := range columns {
+					of[c] = values[i].String
+				}
+				shown = append(shown, of["name"]+" "+of["label"]+" "+of["state"])
+				if token := tokens[of["label"]]; token != 0 && of["token"] != fmt.Sprint(token) {
+					t.Errorf("%s has the token %s, want %d", of["label"], of["token"], token)
+				}
+			}
+			if err := rows.Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := strings.Join(shown, ", "); got != "a the holder holds, a the next waits, b the reader holds" {
+			t.Errorf("the queries show %s", got)
+		}
+		steps.Released(t, b, held)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMySQLSmallPacket: a server whose packets are too small for dlock is refused.
+func TestMySQLSmallPacket(t *testing.T) {
+	t.Parallel()
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		migrated(t, s)
+		execute(t, mysqlOf(t, s).pool(t), "SET GLOBAL max_allowed_packet = 8192")
+		errs := opens(t, s, "root", "")
+		says(t, "small packets", errs, "max_allowed_packet", "16384")
+		for way, err := range errs {
+			if !errors.Is(err, driver.ErrUnsupported) {
+				t.Errorf("%s: %v does not match ErrUnsupported", way, err)
+			}
+		}
+	})
+}
+
+// TestMySQLFull: on a server that has no room for a row the first call says so, when its time is
+// over, and works once there is room. Nothing is left of what failed.
+func TestMySQLFull(t *testing.T) {
+	t.Parallel()
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		root := mysqlOf(t, s).pool(t)
+		execute(t, root, "SET GLOBAL innodb_file_per_table = 0")
+		migrated(t, s)
+		execute(t, root, "CREATE TABLE filler (k INT AUTO_INCREMENT PRIMARY KEY, v VARBINARY(7000) NOT NULL) ENGINE = InnoDB")
+		for size := 7000; size > 0; size /= 10 { // a page that the last one left may have room
+			for {
+				_, err := root.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO filler (v) VALUES (REPEAT('x', %d))", size))
+				var e *gomysql.MySQLError
+				if errors.As(err, &e) && e.Number == 1114 {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		b := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{})
+		var failed error
+		var r driver.Request
+		for n := 0; failed == nil; n++ { // a page of the table may have room
+			if n == 10000 {
+				t.Fatal("the server is never full")
+			}
+			r = steps.Asked(b, fmt.Sprint(strings.Repeat("n", 200), n), time.Minute)
+			_, failed = b.Acquire(t.Context(), r)
+		}
+		says(t, "a full server", map[string]error{"Acquire": failed}, "full")
+		execute(t, root, "DROP TABLE filler")
+		if n := one[int](t, root, "SELECT COUNT(*) FROM dlock_locks WHERE name = CAST(? AS BINARY) AND held_until > UTC_TIMESTAMP(6)", r.Name); n != 0 {
+			t.Errorf("%d rows hold for a call that failed", n)
+		}
+		steps.Acquired(t, b, steps.Asked(b, r.Name, time.Minute))
+	}, "--innodb-data-file-path=ibdata1:12M")
+}
+
+// TestMySQLSchemaChanges: a client that runs while the tables are changed or removed is refused by
+// the first statement that cannot be executed, and says what is there. So is one that waits.
 func TestMySQLSchemaChanges(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
-		migrated(t, s)
-		root := mysqlOf(t, s).pool(t)
-		version := one[int](t, root, "CALL dlock_version()")
-		for what, c := range map[string]struct {
-			change []string
-			words  []string
-		}{
-			"newer": {[]string{"DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version+1)},
-				[]string{fmt.Sprint(version), fmt.Sprint(version + 1), "newer version"}},
-			"older": {[]string{"DROP PROCEDURE dlock_version", fmt.Sprint("CREATE PROCEDURE dlock_version() SELECT ", version-1)},
-				[]string{fmt.Sprint(version), fmt.Sprint(version - 1), "another version"}},
-			"gone": {[]string{"DROP PROCEDURE dlock_version"}, []string{"?migrate=true"}},
+		for what, c := range map[string]struct{ change, words []string }{
+			"others": {[]string{"ALTER TABLE dlock_locks RENAME COLUMN head TO front"}, []string{"another version", "front", "drop the tables"}},
+			"gone":   {[]string{"DROP TABLE dlock_locks", "DROP TABLE dlock_requests"}, []string{"?migrate=true", "missing"}},
 		} {
 			s := migrated(t, withDatabase(t, s))
-			b, other, holder, db := sideOf(t, s), sideOf(t, s), sideOf(t, s), mysqlOf(t, s).pool(t)
+			b, other, holder := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{}), byURL(t, s.URL), byURL(t, s.URL)
 			held := steps.Asked(holder, "a", time.Minute)
 			steps.Acquired(t, holder, held)
 			waited := steps.Acquiring(other, steps.Waiting(other, "a", time.Minute))
 			await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "a").Waiters()) == 1 })
-			change := c.change
-			// a lock that is asked for, and one that is waited for
-			for _, p := range []string{"dlock_acquire", "dlock_look"} {
-				change = append(change, "DROP PROCEDURE "+p, "CREATE PROCEDURE "+p+"(IN p INT) SELECT p")
-			}
-			execute(t, db, change...)
+			execute(t, mysqlOf(t, s).pool(t), c.change...)
 			_, err := b.Acquire(t.Context(), steps.Asked(b, "b", time.Minute))
-			says(t, what, map[string]error{"Acquire": err}, c.words...)
-			// MariaDB lets a session that called a procedure while it was dropped call it on, and
-			// who waits there is granted as before. A new session has nothing but the new one.
-			sessions := one[string](t, db, "SELECT GROUP_CONCAT(id) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
-			for id := range strings.SplitSeq(sessions, ",") {
-				db.ExecContext(t.Context(), "KILL "+id) // it may have gone
-			}
-			steps.Released(t, holder, held) // it does not know yet, and this procedure is as it was
-			says(t, what, map[string]error{"an Acquire that waited": <-waited}, c.words...)
+			says(t, what, map[string]error{"Acquire": err, "an Acquire that waited": <-waited}, c.words...)
 		}
 	})
 }
@@ -178,18 +288,21 @@ func TestMySQLMigrateRace(t *testing.T) {
 }
 
 // TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED
-// transactions write.
+// transactions write. Connections of the driver's own are always such, those of a user's pool if
+// they are set so.
 func TestMySQLBinlogFormat(t *testing.T) {
 	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
-		db := mysqlOf(t, s).open()
-		defer db.Close()
-		err := mysql.Migrate(t.Context(), db)
-		errs := opens(t, s, "root", "?migrate=true")
-		if err != nil {
-			errs["Migrate"] = err
+		root := mysqlOf(t, s).pool(t)
+		if err := mysql.Migrate(t.Context(), root); err != nil {
+			t.Error(err)
 		}
-		says(t, "a binary log of statements", errs, "binlog_format", "ROW")
+		errs := opens(t, s, "root", "")
+		if err := errs["New"]; err != nil {
+			t.Errorf("a pool with REPEATABLE READ: %v", err)
+		}
+		execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL READ COMMITTED")
+		says(t, "a binary log of statements", opens(t, s, "root", "?migrate=true"), "binlog_format", "ROW")
 	}, "--log-bin=binlog", "--server-id=1", "--binlog-format=STATEMENT")
 }
 
@@ -236,7 +349,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 		return one[int](t, root, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())")
 	}
 	was := hour()
-	b, other := sideOf(t, s), sideOf(t, s)
+	b, other := mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{}), mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{})
 	const ttl = 4 * time.Second
 	held := steps.ClientOf(t, other, dlock.TTL(3*ttl))
 	dies, lives := steps.Asked(b, "change/dies", ttl), steps.Waiting(b, "change/dies", time.Minute)
@@ -251,6 +364,9 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	start := time.Now()
 	steps.Acquired(t, b, dies)
 	steps.Acquired(t, b, lives)
+	if err := steps.Renewed(b, lives); err != nil { // what was waited for has less time at first
+		t.Error(err)
+	}
 	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
 		t.Errorf("a hold of %s blocked others for %s", ttl, took)
 	}
@@ -296,7 +412,7 @@ func TestMySQLSecrets(t *testing.T) {
 		fails("a bad value", as("app", canary)+"?migrate="+canary)
 		fails("a password that breaks the URL", as("app", canary+"%zz"))
 		fails("an unknown database", as("app", canary)+"-none")
-		fails("nobody listens", strings.Replace(as("app", canary), s.Addr, "127.0.0.1:1", 1))
+		fails("no server there", strings.Replace(as("app", canary), s.Addr, "127.0.0.1:1", 1))
 		c, err := dlock.Open(t.Context(), as("app", canary), dlock.Logger(logger))
 		if err != nil {
 			t.Fatal(err)
@@ -322,7 +438,7 @@ func TestMySQLSecrets(t *testing.T) {
 	})
 }
 
-// TestMySQLURL: what a URL can say, and what it is told when it is wrong.
+// TestMySQLURL: what a URL can say, and the errors of wrong ones.
 func TestMySQLURL(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, shared(t, MariaDB))
@@ -362,52 +478,4 @@ func TestMySQLURL(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), steps.Asked(b, "a", time.Minute)); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-}
-
-// hiding wraps the client library as some tracers do: rows that show no further result set.
-type hiding struct{ sqldriver.Connector }
-
-type hidingConn struct{ sqldriver.Conn }
-
-type hidingRows struct{ sqldriver.Rows }
-
-// Connect implements [sqldriver.Connector].
-func (h hiding) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	c, err := h.Connector.Connect(ctx)
-	return hidingConn{c}, err
-}
-
-// QueryContext implements [sqldriver.QueryerContext].
-func (c hidingConn) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	rows, err := c.Conn.(sqldriver.QueryerContext).QueryContext(ctx, query, args)
-	return hidingRows{rows}, err
-}
-
-// TestMySQLHiddenResults: a pool whose driver hides what procedures return is refused by the first
-// call, in words.
-func TestMySQLHiddenResults(t *testing.T) {
-	t.Parallel()
-	onShared(t, func(t *testing.T, s *service.Server) {
-		migrated(t, s)
-		c, err := gomysql.NewConnector(mysqlOf(t, s).Config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		db := sql.OpenDB(hiding{c})
-		defer db.Close()
-		b, err := mysql.New(db, mysql.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
-		_, err = b.Acquire(t.Context(), steps.Asked(b, "a", time.Minute))
-		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "NextResultSet") {
-			t.Errorf("Acquire: %v", err)
-		}
-		for what, err := range map[string]error{"Migrate": mysql.Migrate(t.Context(), db), "Renew": steps.Renewed(b, steps.Asked(b, "a", time.Minute))} {
-			if !errors.Is(err, driver.ErrInvalid) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-	})
 }

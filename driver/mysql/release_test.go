@@ -1,0 +1,69 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestACallThatEndsEarly: what it took is given back. A tombstone, which makes all calls for the
+// name slower until it expires, is left only if the server never said what became of it.
+func TestACallThatEndsEarly(t *testing.T) {
+	for what, c := range map[string]struct {
+		err        error // of take
+		tombstones int
+	}{
+		"take is answered later":    {nil, 0},
+		"take is not answered":      {errors.New("reset"), 1},
+		"take collides with others": {serverError(1213, "40001"), 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var f free
+				r := exclusive("x")
+				s := &scripted{takes: 20 * time.Millisecond}
+				s.answer = func(stmt string) (answer, error) {
+					said, err := f.answer(stmt)
+					holder, left := none, "-1"
+					if len(f.holders) > 0 {
+						holder, left = r.ID.String(), "60000000"
+					}
+					switch {
+					case strings.Contains(stmt, "LAST_INSERT_ID("):
+						err = c.err
+					case is(stmt, look):
+						said.rows[0][4], said.rows[0][6] = holder, left
+					case is(stmt, read):
+						lock := []string{"1000", "0", "0", holder, none, "", "60000000", "0", "0", "0", left}
+						said = reads(append(lock, make([]string, 14)...)...)
+					}
+					return said, err
+				}
+				b := s.client(t, Options{})
+				ctx, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond) // take is under way
+				defer cancel()
+				if _, err := b.Acquire(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("Acquire: %v", err)
+				}
+				if s.count("LAST_INSERT_ID(") != 1 {
+					t.Fatalf("it ended before, or after: %q", s.said(""))
+				}
+				time.Sleep(time.Minute)
+				if len(f.holders) > 0 {
+					t.Error("it holds")
+				}
+				if n := s.count("'tombstone', X'"); n != c.tombstones {
+					t.Errorf("it leaves %d tombstones; want %d", n, c.tombstones)
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if _, is := b.requests.Find(r.ID); is {
+					t.Error("it is still in the record")
+				}
+			})
+		})
+	}
+}

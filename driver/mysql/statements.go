@@ -1,0 +1,304 @@
+package mysql
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// The statements that decide which request holds a lock. Each is a transaction of its own, and may
+// be sent again. A colon begins a parameter, or a part that several statements have.
+//
+// The time is that at which a statement began: after a wait for a row it is old, which makes a hold
+// shorter, never longer.
+
+// parts stand in several statements.
+var parts = strings.NewReplacer(
+	":now", "UTC_TIMESTAMP(6)",
+	":micros", "TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(6))",
+	":none", "X'00000000000000000000000000000000'",
+	":past", "TIMESTAMP'1970-01-01 00:00:00'",
+
+	// A dlock_locks row that is new has nothing beside it and is not held.
+	":lock_columns", "prefix, name, token, head, others, holder, client, label, ttl_us, fixed, broken, held_since, held_until",
+	":request_columns", "prefix, name, kind, id, owner, client, mode, permits, fixed, broken, token, ttl_us, label, arrived_at, expires_at",
+
+	// The conditions of take. What free reads is assigned last: holder, and held_until after it,
+	// which knows by the holder and by held_since whether the lock was taken now.
+	":free", "others = 0 AND held_until <= UTC_TIMESTAMP(6) AND holder <> VALUES(holder)",
+	":took", "holder = VALUES(holder) AND held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
+	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
+
+	// how long a waiter that was granted has until it is renewed: as long as it would have waited
+	// without a sign of life; 5 s at most, and 1 s at least, from when the server had the row
+	":window", "UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), 1000000), 5000000) + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND",
+	"\n", " ", "\t", "",
+)
+
+var (
+	// take takes free locks for exclusive requests. The insert id of its answer is the token, or of
+	// a request that does not hold: 1 the lock is held; 2, 3 there are others; 4 it held, and has
+	// expired or is broken; 5 it is held, and exclusive ones wait. Sent again it resumes.
+	take = parts.Replace(`INSERT INTO dlock_locks (:lock_columns) VALUES :rows
+		ON DUPLICATE KEY UPDATE
+		token = IF(:free, LAST_INSERT_ID(GREATEST(token + 1, :micros)),
+			token + 0 * LAST_INSERT_ID(IF(:mine, token, IF(holder = VALUES(holder), 4, IF(others = 1 AND held_until > :now, 5, others + 1))))),
+		held_since = IF(:free, :now, held_since),
+		client = IF(:free, VALUES(client), client),
+		label = IF(:free, VALUES(label), label),
+		ttl_us = IF(:free, VALUES(ttl_us), ttl_us),
+		fixed = IF(:free, VALUES(fixed), fixed),
+		broken = IF(:free, 0, broken),
+		holder = IF(:free, VALUES(holder), holder),
+		held_until = IF(:took, VALUES(held_until), IF(:mine, GREATEST(held_until, VALUES(held_until)), held_until))`)
+	takeRow = parts.Replace(`(:prefix, :name, LAST_INSERT_ID(:micros), 0, 0, :id, :client, :label, :ttl, :fixed, 0, :now, :now + INTERVAL :ttl MICROSECOND)`)
+
+	// held reads which requests hold some locks.
+	held = parts.Replace(`SELECT HEX(name), HEX(holder), token, others, broken, TIMESTAMPDIFF(MICROSECOND, :now, held_until)
+		FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:names) LIMIT 1000000`)
+
+	// give gives back locks that nothing waits for.
+	give = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET holder = :none, held_until = :past
+		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND others = 0 AND NOT broken AND held_until > :now`)
+
+	// pass ends an exclusive hold, and grants the first waiter, if there are none but exclusive
+	// ones.
+	pass = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = (
+			SELECT w.id FROM dlock_requests w FORCE INDEX (PRIMARY)
+			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.mode = 'exclusive' AND w.expires_at > :now
+			ORDER BY w.place LIMIT 1)
+		SET l.token = IF(q.id IS NULL, l.token, GREATEST(l.token + 1, :micros)),
+		l.head = IFNULL(q.place, l.head),
+		l.others = q.id IS NOT NULL,
+		l.holder = IFNULL(q.id, :none),
+		l.client = IFNULL(q.client, l.client),
+		l.label = IFNULL(q.label, l.label),
+		l.ttl_us = IFNULL(q.ttl_us, l.ttl_us),
+		l.fixed = IFNULL(q.fixed, 0),
+		l.broken = 0,
+		l.held_since = :now,
+		l.held_until = IF(q.id IS NULL, :past, :window)
+		WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 AND :which`)
+	// which hold pass ends
+	living    = parts.Replace(`l.holder = :id AND l.held_until > :now AND NOT l.broken`)
+	ofRequest = `l.holder = :id`
+	expired   = parts.Replace(`l.others = 1 AND l.held_until <= :now`)
+
+	// arrive adds exclusive requests that wait. They commit by themselves, so that arrivals do not
+	// wait for each other.
+	arrive    = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES :rows ON DUPLICATE KEY UPDATE id = VALUES(id)`)
+	arriveRow = parts.Replace(`(:prefix, :name, 'request', :id, :id, :client, 'exclusive', 0, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL 10 SECOND)`)
+
+	// raise says that there may be others of that level.
+	raise = parts.Replace(`INSERT INTO dlock_locks (:lock_columns) VALUES
+		(:prefix, :name, :micros, 0, :level, :none, :none, _utf8mb4 X'', 0, 0, 0, :past, :past)
+		ON DUPLICATE KEY UPDATE others = GREATEST(others, VALUES(others))`)
+
+	// poll reads what concerns the first waiter of a client under a name.
+	poll = parts.Replace(`(SELECT HEX(l.name), l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until), l.token,
+		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
+			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
+			ORDER BY a.place DESC LIMIT 1), ''),
+		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0), :dead
+		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
+
+	// anyDead says whether there is anything to sweep.
+	anyDead = parts.Replace(`EXISTS (SELECT 1 FROM dlock_requests x FORCE INDEX (expires_at) WHERE x.expires_at <= :now)`)
+
+	// look reads what a request that waits has to know, and waits for a grant that is not
+	// committed yet if :lock says so.
+	look = parts.Replace(`(SELECT :number, l.token, l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until),
+		IFNULL(q.kind, ''), IFNULL(q.place, 0), IFNULL(TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at), 0), IFNULL(q.broken, 0),
+		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
+			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < q.place AND a.expires_at > :now
+			ORDER BY a.place DESC LIMIT 1), '')
+		FROM dlock_locks l LEFT JOIN dlock_requests q ON q.id = :id
+		WHERE l.prefix = :prefix AND l.name = :name LIMIT 1 :lock)`)
+
+	// read reads a lock and what stands beside it, in pieces.
+	read = parts.Replace(`SELECT l.token, l.head, l.others, HEX(l.holder), HEX(l.client), HEX(l.label), l.ttl_us, l.fixed, l.broken,
+		TIMESTAMPDIFF(MICROSECOND, l.held_since, :now), TIMESTAMPDIFF(MICROSECOND, :now, l.held_until),
+		IFNULL(q.kind, ''), q.place, HEX(q.id), HEX(q.owner), HEX(q.client), q.mode = 'shared', q.permits, q.fixed, q.broken, q.token,
+		q.ttl_us, HEX(q.label), TIMESTAMPDIFF(MICROSECOND, q.arrived_at, :now), TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
+		FROM dlock_locks l LEFT JOIN dlock_requests q FORCE INDEX (PRIMARY) ON q.prefix = l.prefix AND q.name = l.name AND :after
+		WHERE l.prefix = :prefix AND l.name = :name ORDER BY q.kind, q.place LIMIT :most`)
+
+	// admit adds a shared request while it may be: it locks the row against statements that grant.
+	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
+		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
+		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
+	// join adds a request to a hold that lives. The sponsor is looked for under the name of the
+	// row, so that no server looks before it has the row.
+	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
+		SELECT l.prefix, l.name, 'join', :id, :owner, :client, :mode, :permits, :fixed, 0, :token, :ttl, :label, :now, :now + INTERVAL :ttl MICROSECOND
+		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND
+		(l.holder = :sponsor AND l.held_until > :now AND NOT l.broken OR
+		EXISTS (SELECT 1 FROM dlock_requests s WHERE s.prefix = l.prefix AND s.name = l.name AND s.id = :sponsor AND s.kind <> 'tombstone' AND s.expires_at > :now AND NOT s.broken))
+		LIMIT 1 LOCK IN SHARE MODE`)
+
+	// swap writes what a client decided, if the lock is as it was read: nothing was granted since,
+	// and no shared request or join came that the client does not know of.
+	swap = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = :next SET
+		l.token = :new_token, l.head = :new_head,
+		l.others = IF(:lower AND 0 = (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
+			0 < (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :new_head), 2),
+		l.holder = IF(:keep, l.holder, IFNULL(q.id, :none)),
+		l.client = IFNULL(q.client, l.client),
+		l.label = IFNULL(q.label, l.label),
+		l.ttl_us = IFNULL(q.ttl_us, l.ttl_us),
+		l.fixed = IFNULL(q.fixed, l.fixed),
+		l.broken = IF(:keep, l.broken, 0),
+		l.held_since = IF(:keep, l.held_since, :now),
+		l.held_until = IF(:keep, l.held_until, IF(q.id IS NULL, :past, :window))
+		WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND l.token = :token AND l.head = :head AND l.holder = :holder AND :state
+		AND (:next = :none OR q.kind = 'request' AND q.expires_at > :now)
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'join') <= :joins
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place <= :new_head AND a.mode = 'shared' AND :unknown) <= :shared
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :head AND a.place < :new_head
+			AND a.mode = 'exclusive' AND a.expires_at > :now) = 0`)
+
+	// bury deletes what has expired beside a lock. It judges again after a renewal that it waited
+	// for; a renewal that comes later finds nothing.
+	bury = parts.Replace(`DELETE FROM dlock_requests WHERE prefix = :prefix AND name = :name AND expires_at <= :now LIMIT 500`)
+
+	// leave removes a request that holds, or waits. The first form tells whether it lived.
+	leaveAlive = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
+	leave      = `DELETE FROM dlock_requests WHERE id IN (:ids) AND kind <> 'tombstone'`
+	// leaveWaiting removes an exclusive request that waits where nothing follows from that. It
+	// waits for a grant that is not committed yet.
+	leaveWaiting = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind = 'request' AND expires_at > :now AND
+		place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 LOCK IN SHARE MODE)`)
+
+	// entomb leaves a tombstone of a request, in its place if it stands.
+	entomb = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES
+		(:prefix, :name, 'tombstone', :id, :id, :client, 'exclusive', 0, 0, :ended, 0, :ttl, _utf8mb4 X'', :now, :now + INTERVAL :lasts MICROSECOND)
+		ON DUPLICATE KEY UPDATE kind = 'tombstone', broken = broken OR VALUES(broken), expires_at = GREATEST(expires_at, VALUES(expires_at))`)
+
+	// renew begins the TTLs of holders again. A copy that comes late takes back no time; the
+	// microsecond makes each count as a change.
+	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until = GREATEST(held_until + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
+		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND held_until > :now AND NOT broken`)
+	renewRequests = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
+		WHERE id IN (:ids) AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
+	// standing reads what became of requests.
+	standing = parts.Replace(`SELECT HEX(q.id), IF(q.kind = 'join' OR q.mode = 'shared' AND q.place <= l.head, 'holds', IF(q.place > l.head, 'waits', 'passed')), q.broken, TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
+		FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id IN (:ids) AND q.kind <> 'tombstone' LIMIT 1000000`)
+
+	// freeLocks and freeRequests read which of them no other transaction has locked.
+	freeLocks    = `SELECT HEX(name) FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
+	freeRequests = `SELECT HEX(id) FROM dlock_requests FORCE INDEX (id) WHERE id IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
+
+	// keep renews what waits. It takes nothing from what was granted, and renewed, since it began.
+	keep = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at, :now + INTERVAL IF(mode = 'shared', LEAST(ttl_us, 10000000), 10000000) MICROSECOND)
+		WHERE id IN (:ids) AND kind = 'request' AND expires_at > :now`)
+	// sweep deletes some of what has expired, under any name.
+	sweep = parts.Replace(`DELETE FROM dlock_requests WHERE expires_at <= :now LIMIT 100`)
+	// endings reads which requests of a client were ended by force.
+	endings = parts.Replace(`SELECT HEX(id) FROM dlock_requests WHERE client = :client AND kind = 'tombstone' AND broken AND expires_at > :now LIMIT 1000000`)
+
+	breakLock     = parts.Replace(`UPDATE dlock_locks SET broken = 1 WHERE prefix = :prefix AND name = :name AND holder = :id`)
+	breakRequests = `UPDATE dlock_requests SET broken = 1 WHERE id IN (:ids) AND kind <> 'tombstone'`
+
+	list = parts.Replace(`SELECT HEX(l.name), l.others > 0 AND l.held_until <= :now FROM dlock_locks l FORCE INDEX (PRIMARY)
+		WHERE l.prefix = :prefix AND l.name > :after AND (l.held_until > :now OR l.others > 0 AND
+		EXISTS (SELECT 1 FROM dlock_requests q WHERE q.prefix = l.prefix AND q.name = l.name AND q.kind <> 'tombstone' AND q.expires_at > :now
+			AND (q.place > l.head OR q.mode = 'shared' OR q.kind = 'join')))
+		ORDER BY l.name LIMIT :most`)
+)
+
+// hexOf is a value in binary. Hexadecimal digits mean the same in every sql_mode and character set,
+// need no placeholders, and can hold no SQL. Without placeholders a statement is one round trip,
+// whatever the DSN says.
+func hexOf[T string | []byte](v T) string { return "X'" + hex.EncodeToString([]byte(v)) + "'" }
+
+func hexID(id driver.ID) string { return "X'" + id.String() + "'" }
+
+func hexIDs(ids []driver.ID) string {
+	list := make([]string, len(ids))
+	for i, id := range ids {
+		list[i] = hexID(id)
+	}
+	return strings.Join(list, ", ")
+}
+
+func micros(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// fill puts arguments in a statement: pairs of a parameter and its value.
+func fill(stmt string, args ...string) string {
+	return expand(stmt, func(parameter string) string {
+		for i := 0; i < len(args); i += 2 {
+			if args[i] == parameter {
+				return args[i+1]
+			}
+		}
+		return parameter // for about
+	})
+}
+
+// expand replaces each parameter: a colon, and the letters and underscores after it.
+func expand(stmt string, value func(parameter string) string) string {
+	var s strings.Builder
+	s.Grow(len(stmt) + 256)
+	for {
+		at := strings.IndexByte(stmt, ':')
+		if at < 0 {
+			s.WriteString(stmt)
+			return s.String()
+		}
+		end := at + 1
+		for end < len(stmt) && (stmt[end] == '_' || 'a' <= stmt[end] && stmt[end] <= 'z') {
+			end++
+		}
+		s.WriteString(stmt[:at])
+		if end == at+1 { // of a time
+			s.WriteByte(':')
+		} else {
+			s.WriteString(value(stmt[at:end]))
+		}
+		stmt = stmt[end:]
+	}
+}
+
+// about fills in what concerns a request.
+func (b *Backend) about(stmt string, r *driver.Request) string {
+	return expand(stmt, func(parameter string) string {
+		switch parameter {
+		case ":prefix":
+			return b.prefix
+		case ":name":
+			return hexOf(r.Name)
+		case ":id":
+			return hexID(r.ID)
+		case ":owner":
+			return hexID(r.Owner)
+		case ":client":
+			return hexID(r.Client)
+		case ":mode":
+			if r.Mode == driver.Shared {
+				return "'shared'"
+			}
+			return "'exclusive'"
+		case ":permits":
+			return strconv.Itoa(r.Limit)
+		case ":fixed":
+			return bit(r.Fixed)
+		case ":token":
+			return strconv.FormatUint(uint64(r.Token), 10)
+		case ":ttl":
+			return micros(r.TTL)
+		case ":label":
+			return "_utf8mb4 " + hexOf(r.Label)
+		}
+		return parameter
+	})
+}

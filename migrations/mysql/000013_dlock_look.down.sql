@@ -1,1 +1,0 @@
-DROP PROCEDURE IF EXISTS dlock_look
