@@ -43,7 +43,8 @@ func TestACallThatEndsEarly(t *testing.T) {
 					return said, err
 				}
 				b := s.client(t, Options{})
-				ctx, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond) // take is under way
+				// It ends while the statement that takes the lock is under way.
+				ctx, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
 				defer cancel()
 				if _, err := b.Acquire(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("Acquire: %v", err)

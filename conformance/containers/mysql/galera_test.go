@@ -61,10 +61,12 @@ func galeraOneWriter(t *testing.T, nodes []*service.Server) {
 
 // galeraLaws: with one writer the core laws hold, and the storm; in a long run, all.
 func galeraLaws(t *testing.T, nodes []*service.Server) {
-	h := mysqlHarness("mariadb, one writer of a Galera cluster", nodes[0], func(t conformance.T, p *netfault.Proxy) driver.Backend {
+	open := func(t conformance.T, p *netfault.Proxy) driver.Backend {
 		return known{byURL(t, behind(t, nodes[0], p, "")).(*mysql.Backend), nodes[0].Addr, p}
-	})
-	h.Restart, h.Without = nil, append(h.Without, "Restart") // a node that was killed does not come back
+	}
+	h := mysqlHarness("mariadb, one writer of a Galera cluster", nodes[0], open)
+	// A node that was killed does not come back.
+	h.Restart, h.Without = nil, append(h.Without, "Restart")
 	if !conformance.Long() {
 		runs := []string{"storm"}
 		for _, l := range conformance.Core() {
