@@ -44,6 +44,7 @@ type Backend struct {
 	ticked   time.Time // when poll last asked although that was enough
 	keeping  bool      // keep runs
 	kept     time.Time // when it last began
+	alive    time.Time // when that which last succeeded did
 	swept    time.Time // when the last sweep began
 	bells    bells
 	lost     func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called

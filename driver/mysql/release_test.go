@@ -53,6 +53,7 @@ func TestACallThatEndsEarly(t *testing.T) {
 					t.Fatalf("it ended before, or after: %q", s.said(""))
 				}
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if len(f.holders) > 0 {
 					t.Error("it holds")
 				}

@@ -48,22 +48,22 @@ type piece func(*task, []driver.Request) ([]driver.Renewal, error)
 
 // inPieces renews the requests at these places, as many at once as a packet has room for.
 func (b *Backend) inPieces(ctx context.Context, rs []driver.Request, res []driver.Renewal, places []int, do piece) {
-	most := min(renewMax, b.pool.room()/pairSize)
 	for len(places) > 0 {
-		n := min(len(places), most)
+		if b.life.Over() {
+			for _, at := range places {
+				res[at].Err = driver.ErrClosed
+			}
+			return
+		}
+		n := min(len(places), renewMax, b.pool.room()/pairSize)
 		t := b.newTask(true)
 		t.free, t.many, t.timeout = true, n > 1, t.timeout+time.Duration(n)*renewTime
 		part := make([]driver.Request, n)
 		for i, at := range places[:n] {
 			part[i] = rs[at]
 		}
-		var done []driver.Renewal
-		err := driver.ErrClosed
-		if !b.life.Over() {
-			done, err = run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return b.split(t, part, do) })
-		}
-		if less := b.pool.room() / pairSize; tooLarge(err) && less < n {
-			most = less
+		done, err := run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) { return b.split(t, part, do) })
+		if tooLarge(err) && b.pool.room()/pairSize < n {
 			continue
 		}
 		for i, at := range places[:n] {

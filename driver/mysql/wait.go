@@ -124,6 +124,7 @@ func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 		b.hear(g, m, m.ahead)
 	}
 	if !b.polling {
+		b.alive = time.Now()
 		b.polling = b.life.Go(b.poll)
 	}
 	b.sooner.Set()
@@ -358,7 +359,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	for _, w := range g.All() {
 		m := w.Request
 		token, lasts := num(6), time.Duration(0)
-		switch own := span(num(8)); {
+		own := span(num(8))
+		switch {
 		case m.ID == holder && num(4) == 0:
 			lasts = left
 		case m.Mode == driver.Shared && m.place > 0 && m.place <= head && slices.Contains(d.first, m.ID):
@@ -376,6 +378,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 			m.found = &position{token: num(6), head: head, place: m.place}
 			w.Wake()
 		case m.place > 0 && m.place <= head, m.ID == holder:
+			w.Wake()
+		case own <= 0 && slices.Contains(d.first, m.ID): // its row has expired, or is gone or broken
 			w.Wake()
 		}
 	}
@@ -405,14 +409,15 @@ func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 func (b *Backend) keepSoon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	every := keepAlive
+	lasts := maxWait // each sign of life
 	for _, g := range b.waiters.Groups() {
 		for _, w := range g.All() {
 			if w.Request.Mode == driver.Shared {
-				every = min(every, w.Request.TTL/3)
+				lasts = min(lasts, w.Request.TTL)
 			}
 		}
 	}
+	every := min(keepAlive, lasts/3)
 	if b.keeping || time.Since(b.kept) < every {
 		return
 	}
@@ -422,14 +427,22 @@ func (b *Backend) keepSoon() {
 			rs = append(rs, w.Request.Request.Request)
 		}
 	}
-	b.kept = time.Now()
+	begun := time.Now()
+	b.kept = begun
 	b.keeping = b.life.Go(func() {
 		ok := b.keep(rs)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.keeping = false; !ok {
+		b.keeping = false
+		switch {
+		case !ok:
 			b.kept = time.Now().Add(keepAgain - every)
 			b.waiters.WakeFirst() // their statements find out what is wrong
+		case time.Since(b.alive) > lasts: // some may have expired: they arrive again
+			b.waiters.WakeAll()
+			fallthrough
+		default:
+			b.alive = begun
 		}
 	})
 }

@@ -233,8 +233,8 @@ func TestWhatWaitsIsKeptAlive(t *testing.T) {
 				if n := len(kept); n < c.want || n > c.want*12/10+1 {
 					t.Errorf("it keeps alive %d times in a minute; want %d", n, c.want)
 				}
-				for _, w := range ws {
-					if !strings.Contains(kept[0], hexID(w.Request.ID)) {
+				for _, w := range ws { // all had begun to wait by then
+					if !strings.Contains(kept[1], hexID(w.Request.ID)) {
 						t.Errorf("%s is not kept alive", w.Request.ID)
 					}
 				}
@@ -273,6 +273,52 @@ func TestTheFirstOfEachNameAsksAboutAKeepThatFails(t *testing.T) {
 		begun = time.Now()
 		if _ = second.Sleep(t.Context(), nil, time.Minute); time.Since(begun) < time.Minute {
 			t.Error("the second was woken too")
+		}
+		b.goes(first)
+		b.goes(second)
+	})
+}
+
+// TestWhatHasExpiredArrivesAgain: the first of a name when a poll says that its row has; all when
+// they were not kept alive for so long that theirs may have.
+func TestWhatHasExpiredArrivesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gone, fails atomic.Bool
+		s := &scripted{answer: func(stmt string) (answer, error) {
+			a, err := standsStill(stmt)
+			for _, row := range a.rows {
+				if gone.Load() {
+					row[8] = "0"
+				}
+			}
+			if is(stmt, keep) && fails.Load() {
+				err = errors.New("reset")
+			}
+			return a, err
+		}}
+		b := s.client(t, Options{})
+		first, second := b.waits(exclusive("x"), 1), b.waits(exclusive("x"), 2)
+		woken := func(w *kit.Waiter[*request], most time.Duration) bool {
+			begun := time.Now()
+			_ = w.Sleep(t.Context(), nil, most)
+			return time.Since(begun) < most
+		}
+		if woken(first, 20*time.Second) || woken(second, time.Second) {
+			t.Error("it was woken while nothing happened")
+		}
+		gone.Store(true)
+		if !woken(first, time.Second) || woken(second, time.Second) {
+			t.Error("the first was not woken, or the second was too")
+		}
+		gone.Store(false)
+		for _, outage := range []time.Duration{4 * time.Second, 11 * time.Second} {
+			woken(second, time.Second)
+			fails.Store(true)
+			time.Sleep(outage)
+			fails.Store(false)
+			if long := outage > maxWait; woken(second, 5*time.Second) != long {
+				t.Errorf("after %s without a sign of life it was woken: %t", outage, !long)
+			}
 		}
 		b.goes(first)
 		b.goes(second)
