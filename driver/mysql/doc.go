@@ -98,7 +98,8 @@
 //
 // Before leave, swap lets others in that share: a permit is passed on with one commit. The first
 // look after arrive locks the lock's row for sharing, so it waits for a grant that is not committed
-// yet. A row that was committed after a later place was let in has missed its turn: its client
+// yet. Until others says so a row does not count: a lock that is given back may be taken before it.
+// A row that was committed after a later place was let in has missed its turn: its client
 // deletes it and arrives again, and so it does when a grant has expired before it was found. The
 // look or the poll that finds a grant is the proof of it: what is left counts from before it was
 // sent. If that is little, or the lease is fixed, the hold is renewed first.

@@ -23,12 +23,17 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	})
 }
 
-// readAll reads a lock with all that stands beside it. What is due there is written first.
+// readAll reads a lock with all that stands beside it. What is due there is written first. While
+// others is 0 a row beside it has not arrived yet, or does not count any more.
 func (b *Backend) readAll(t *task, name string) (*lock, error) {
 	for range maxTries {
 		l, err := b.read(t, name, func(*lock) bool { return false })
-		if err != nil || l.others == 0 {
-			return l, err
+		if err != nil {
+			return nil, err
+		}
+		if l.others == 0 {
+			l.beside = nil
+			return l, nil
 		}
 		if done, _, err := b.write(t, l, driver.ID{}); done || err != nil {
 			return l, err

@@ -379,7 +379,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 			w.Wake()
 		case m.place > 0 && m.place <= head, m.ID == holder:
 			w.Wake()
-		case own <= 0 && slices.Contains(d.first, m.ID): // its row has expired, or is gone or broken
+		case own <= 0 && slices.Contains(d.first, m.ID): // its row has gone
 			w.Wake()
 		}
 	}

@@ -261,35 +261,57 @@ type killedName struct {
 	abandoned time.Time // until then a hold that was not released may stand
 }
 
-// sample reads which exclusive requests wait, and which were let in.
+// sample reads which exclusive requests wait, and which were let in. A request waits once the
+// lock's row says that there are others, also after what is not committed yet: so that row is read
+// second, and locked.
 func (k *killed) sample() {
-	rows, err := k.db.Query(`SELECT HEX(q.id), q.name, FALSE FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name
-		WHERE q.kind = 'request' AND q.mode = 'exclusive' AND q.place > l.head AND q.expires_at > UTC_TIMESTAMP(6)
-		UNION ALL SELECT HEX(holder), name, TRUE FROM dlock_locks`)
-	if err != nil {
-		k.t.Errorf("%v", err)
-		return
+	type row struct {
+		name, id string
+		place    int64
+		others   int
 	}
-	defer rows.Close()
+	read := func(stmt string) (found []row) {
+		rows, err := k.db.Query(stmt)
+		if err != nil {
+			k.t.Errorf("%v", err)
+			return nil
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var r row
+			err = errors.Join(err, rows.Scan(&r.name, &r.id, &r.place, &r.others))
+			found = append(found, r)
+		}
+		if err := errors.Join(err, rows.Err()); err != nil {
+			k.t.Errorf("%v", err)
+		}
+		return found
+	}
+	requests := read(`SELECT name, HEX(id), place, 0 FROM dlock_requests
+		WHERE kind = 'request' AND mode = 'exclusive' AND expires_at > UTC_TIMESTAMP(6)`)
+	locks := read(`SELECT name, HEX(holder), head, others FROM dlock_locks LOCK IN SHARE MODE`)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.samples++
-	for rows.Next() {
-		var text, name string
+	of := map[string]row{}
+	for _, l := range locks {
+		of[l.name] = l
 		var id driver.ID
-		var let bool
-		if err := rows.Scan(&text, &name, &let); err != nil {
-			k.t.Errorf("%v", err)
-			return
-		}
-		_ = id.UnmarshalText([]byte(text))
-		_, waits := k.waiting[id]
-		switch {
-		case k.asking[id] != name:
-		case let:
+		if _ = id.UnmarshalText([]byte(l.id)); k.asking[id] == l.name {
 			delete(k.waiting, id)
 			k.let[id] = true
-		case !waits:
+		}
+	}
+	for _, r := range requests {
+		var id driver.ID
+		_ = id.UnmarshalText([]byte(r.id))
+		l := of[r.name]
+		_, waits := k.waiting[id]
+		switch {
+		case k.asking[id] != r.name:
+		case r.place <= l.place:
+			delete(k.waiting, id)
+		case l.others > 0 && !waits:
 			k.waiting[id] = k.samples
 			if k.let[id] {
 				k.missed++
