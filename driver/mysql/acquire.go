@@ -248,6 +248,11 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			if !r.Wait {
 				return g, false, driver.ErrHeld
 			}
+			if p.place <= p.head {
+				if _, err := t.send(b.skipTo(r, p.head)); err != nil {
+					return g, false, err
+				}
+			}
 			if r.Mode == driver.Shared {
 				return b.enterBeside(t, m, r, false)
 			}
@@ -273,6 +278,25 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 		}
 	}
 	return g, false, errBusy
+}
+
+// skipTo is the statement that makes places go on after the head.
+func (b *Backend) skipTo(r driver.Request, head int64) string {
+	return b.about(fill(skip, ":place", strconv.FormatInt(head, 10), ":new", hexID(driver.NewID())), &r)
+}
+
+// misplaced removes a shared request that was admitted in a place up to the head: it would seem to
+// hold. No place is, unless the table was emptied, or made again.
+func (b *Backend) misplaced(t *task, m *request, r driver.Request, head int64) error {
+	for _, stmt := range []string{fill(leave, ":ids", hexID(r.ID)), b.skipTo(r, head)} {
+		if _, err := t.send(stmt); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.Stands, m.place = false, 0
+	return nil
 }
 
 // raiseOf is the statement that says that the request may be beside the lock.
@@ -368,12 +392,27 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 // queue adds a shared request behind others of this client. It need not be decided upon: what those
 // ahead wait for decides on it too when it goes.
 func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
+	b.mu.Lock()
+	head := int64(0)
+	if others := b.waiters.Group(r.Name); others != nil {
+		head = others.State.head
+	}
+	b.mu.Unlock()
+	if head == 0 { // or it is not known yet
+		return b.enterBeside(t, m, r, false)
+	}
 	a, err := t.make(b.about(fill(admit, ":lasts", micros(min(r.TTL, maxWait))), &r))
 	if isDuplicate(err) || err == nil && a.affected == 0 {
 		return b.enterBeside(t, m, r, false)
 	}
 	if err != nil {
 		return g, false, err
+	}
+	if a.id <= head {
+		if err := b.misplaced(t, m, r, head); err != nil {
+			return g, false, err
+		}
+		return b.enterBeside(t, m, r, false)
 	}
 	b.mu.Lock()
 	m.Stands, m.place = true, a.id
@@ -416,10 +455,13 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 		case r.Mode == driver.Exclusive:
 			return b.await(t, m, r, false)
 		case l.others < 2:
-			if _, err := t.send(b.about(fill(raise, ":level", "2"), &r)); err != nil {
+			raised, err := t.send(b.about(fill(raise, ":level", "2"), &r))
+			if err != nil {
 				return g, false, err
 			}
-			l.others = 2
+			if l.others = 2; l.token == 0 && raised.affected == 1 { // the row is new
+				l.token = int64(raised.id)
+			}
 		}
 		lasts := min(r.TTL, maxWait)
 		if free {
@@ -434,6 +476,12 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 		}
 		b.stands(m)
 		if a.affected == 0 { // there was nothing beside it any more
+			continue
+		}
+		if a.id <= l.head {
+			if err := b.misplaced(t, m, r, l.head); err != nil {
+				return g, false, err
+			}
 			continue
 		}
 		b.mu.Lock()

@@ -71,9 +71,11 @@
 //	read    the lock, and what stands beside it
 //	swap    write what a client decided, if token, head and holder are those that it read, and
 //	        there are no joins, and no shared requests up to the new head, that it did not read
+//	let     grant the first request, if it asks for a permit and there is one
 //	bury    delete what has expired beside a lock, before swap
 //	leave   delete a request that ends
 //	entomb  make a request a tombstone
+//	skip    make places go on after the head, when the table was emptied
 //	look    what became of a request, and which request is ahead of it
 //	poll    the same for the first request that a client has waiting, under many names at once
 //	renew   begin the TTLs of holders again that have not expired and are not broken
@@ -96,13 +98,13 @@
 //	B  give, pass ► no row: others is 2   B  read, swap  ► holder is none, head is 8
 //	C  poll  ► holds                      C  leave, read, swap ► others is 0
 //
-// Before leave, swap lets others in that share: a permit is passed on with one commit. The first
-// look after arrive locks the lock's row for sharing, so it waits for a grant that is not committed
-// yet. Until others says so a row does not count: a lock that is given back may be taken before it.
-// A row that was committed after a later place was let in has missed its turn: its client
-// deletes it and arrives again, and so it does when a grant has expired before it was found. The
-// look or the poll that finds a grant is the proof of it: what is left counts from before it was
-// sent. If that is little, or the lease is fixed, the hold is renewed first.
+// Beside leave, let passes a permit on, in one commit and without a decision of its client. The
+// first look after arrive locks the lock's row for sharing, so it waits for a grant that is not
+// committed yet. Until others says so a row does not count: a lock that is given back may be taken
+// before it. A row that was committed after a later place was let in has missed its turn: its
+// client deletes it and arrives again, and so it does when a grant has expired before it was
+// found. The look or the poll that finds a grant is the proof of it: what is left counts from
+// before it was sent. If that is little, or the lease is fixed, the hold is renewed first.
 //
 // # Time
 //

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"encoding/hex"
+	"slices"
 	"strconv"
 
 	"github.com/dlock-go/dlock/driver"
@@ -85,7 +86,8 @@ func (b *Backend) end(t *task, name string, token driver.Token, force bool) erro
 }
 
 // markBroken marks what belongs to the hold with that token, and looks again, until nothing has
-// joined it meanwhile. It returns all of it.
+// joined it meanwhile. It returns all of it: also what has gone since it was marked, as the holder
+// gives back what it finds to be broken.
 func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []*driver.Entry, err error) {
 	for range maxTries {
 		l, err := b.readAll(t, name)
@@ -96,14 +98,15 @@ func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []
 			return nil, err
 		}
 		q := l.queue()
-		found = found[:0]
 		var ids []driver.ID
 		lock := false
 		for _, e := range q.Holders() {
 			if e.Token != token {
 				continue
 			}
-			found = append(found, e)
+			if !slices.ContainsFunc(found, func(f *driver.Entry) bool { return f.ID == e.ID }) {
+				found = append(found, e)
+			}
 			switch {
 			case e.Broken:
 			case e == &l.holder:

@@ -54,7 +54,7 @@ func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, er
 				return nil, err
 			}
 		}
-		if l.whole = len(a.rows) < most; l.whole || enough(l) {
+		if l.whole = len(a.rows) < most || len(l.beside) == 0; l.whole || enough(l) {
 			return l, nil
 		}
 		last := l.beside[len(l.beside)-1]

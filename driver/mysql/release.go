@@ -55,12 +55,14 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 			return true, err
 		}
 	} else {
-		if !exclusive && granted && !tombstone {
-			if err := b.letIn(t, &r); err != nil {
-				return false, err
-			}
+		passed := func() bool { return false }
+		if !exclusive && granted && !tombstone && r.Limit > 0 {
+			passed = b.letIn(&r)
 		}
 		a, err := t.send(b.about(leaveAlive, &r))
+		if passed() && err == nil && a.affected > 0 { // nothing else follows
+			return true, nil
+		}
 		// the row of one that was granted may stand for a while, and says nothing
 		if found = a.affected > 0 && !(exclusive && granted); err != nil {
 			return found, err
@@ -101,20 +103,17 @@ func (b *Backend) queued(r *driver.Request) bool {
 	return b.crowded(r) || is && m.place > 0
 }
 
-// letIn grants the shared requests that hold once r has gone, before it does: so they need not wait
-// for two commits.
-func (b *Backend) letIn(t *task, r *driver.Request) error {
-	l, err := b.read(t, r.Name, (*lock).waits)
-	if err != nil || l.others < 2 || l.dead() {
-		return err
-	}
-	if own := l.find(r.ID); own != nil {
-		own.Left = 0
-	}
-	if s := l.decide(driver.ID{}); s != nil && s.next == nil && s.head > l.head {
-		_, err = t.send(b.swap(l, s, driver.ID{}))
-	}
-	return err
+// letIn lets the next one have the permit of r, while r goes: so that it need not wait for two
+// commits. The result reports whether that was done.
+func (b *Backend) letIn(r *driver.Request) (done func() bool) {
+	c := make(chan bool, 1)
+	go func() {
+		t := b.newTask(true)
+		t.patience = 0
+		a, err := t.send(b.about(let, r))
+		c <- err == nil && a.affected > 0
+	}()
+	return func() bool { return <-c }
 }
 
 // ended reports whether a request was broken when it was looked at.

@@ -21,6 +21,12 @@ var tables = map[string][]string{
 	"dlock_requests": append(columns(":request_columns"), "place"),
 }
 
+// keys are the columns of their primary and unique keys, without which a lock could have two rows.
+var keys = map[string][]string{
+	"dlock_locks":    {"name", "prefix"},
+	"dlock_requests": {"id", "kind", "name", "place", "prefix"},
+}
+
 func columns(part string) []string { return strings.Split(parts.Replace(part), ", ") }
 
 // checkSchema returns an error unless the tables are this driver's own, and the user has the rights
@@ -47,13 +53,12 @@ func (p *pool) checkSchema(ctx context.Context) error {
 // readSchema returns an error unless the tables are this driver's own. It also reports whether the
 // columns tell of all rights of which they can.
 func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
-	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, "+
-		"FIND_IN_SET('select', PRIVILEGES) AND FIND_IN_SET('insert', PRIVILEGES) AND FIND_IN_SET('update', PRIVILEGES) FROM information_schema.COLUMNS "+
+	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, PRIVILEGES, COLUMN_KEY FROM information_schema.COLUMNS "+
 		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000", false)
 	if err != nil {
 		return false, err
 	}
-	have := map[string][]string{}
+	have, keyed := map[string][]string{}, map[string][]string{}
 	most := int64(0)
 	rights = true
 	for _, row := range a.rows {
@@ -61,13 +66,24 @@ func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
 		if most, err = strconv.ParseInt(row[2], 10, 64); err != nil {
 			return false, err
 		}
-		rights = rights && row[3] == "1"
+		for _, right := range []string{"select", "insert", "update"} {
+			rights = rights && strings.Contains(row[3], right)
+		}
+		if key := row[4]; key == "PRI" || key == "UNI" {
+			keyed[row[0]] = append(keyed[row[0]], strings.ToLower(row[1]))
+		}
 	}
 	if err := mismatch(have); errors.Is(err, errSchema) { // or they are not shown to the user
 		_, denied := p.lacking(ctx, []right{{"SELECT", "dlock_locks"}, {"SELECT", "dlock_requests"}})
 		return false, cmp.Or(denied, err)
 	} else if err != nil {
 		return false, err
+	}
+	for table, want := range keys {
+		if is := keyed[table]; !slices.Equal(slices.Sorted(slices.Values(is)), want) {
+			return false, fmt.Errorf("%w: %s has primary and unique keys of the columns %q, and needs them of %q: make them as the files of package migrations do, "+
+				"or, while no program uses them, drop the tables dlock_locks and dlock_requests, and migrate", errOtherSchema, table, is, want)
+		}
 	}
 	p.packet.Store(most)
 	if most < leastPacket {

@@ -80,7 +80,11 @@ func TestTheTablesAreAskedForOnce(t *testing.T) {
 		own.rows[i][1] = strings.ToUpper(row[1])
 		other.rows = append(other.rows, row)
 	}
-	other.rows = append(other.rows, []string{"dlock_locks", "zone", "16777216", "1"})
+	other.rows = append(other.rows, []string{"dlock_locks", "zone", "16777216", "select", ""})
+	bare := answer{}
+	for _, row := range own.rows {
+		bare.rows = append(bare.rows, append(slices.Clone(row[:4]), strings.TrimSuffix(row[4], "PRI")))
+	}
 	now, refuses := gone, false
 	s.answer = func(stmt string) (answer, error) {
 		switch {
@@ -101,7 +105,8 @@ func TestTheTablesAreAskedForOnce(t *testing.T) {
 		want  error
 	}{
 		{"there are none", gone, 1, errSchema}, {"there are none still", gone, 2, errSchema}, {"they are another's", other, 3, driver.ErrUnsupported},
-		{"they are made", own, 4, nil}, {"they are known", own, 4, nil}, {"they are taken to be there", other, 4, nil},
+		{"they have no keys", bare, 4, driver.ErrUnsupported},
+		{"they are made", own, 5, nil}, {"they are known", own, 5, nil}, {"they are taken to be there", other, 5, nil},
 	} {
 		now = c.now
 		_, err := b.Inspect(t.Context(), "a")

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -93,7 +94,11 @@ func reads(row ...string) answer { return answer{rows: [][]string{row}} }
 func ownTables(packet int) (a answer) {
 	for table, columns := range tables {
 		for _, c := range columns {
-			a.rows = append(a.rows, []string{table, c, fmt.Sprint(packet), "1"})
+			key := ""
+			if slices.Contains(keys[table], c) {
+				key = "PRI"
+			}
+			a.rows = append(a.rows, []string{table, c, fmt.Sprint(packet), "select,insert,update,references", key})
 		}
 	}
 	return a

@@ -92,9 +92,10 @@ var (
 	arrive    = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES :rows ON DUPLICATE KEY UPDATE id = VALUES(id)`)
 	arriveRow = parts.Replace(`(:prefix, :name, 'request', :id, :id, :client, 'exclusive', 0, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL 10 SECOND)`)
 
-	// raise says that there may be others of that level.
+	// raise says that there may be others of that level. If the row is new the insert id is its
+	// token.
 	raise = parts.Replace(`INSERT INTO dlock_locks (:lock_columns) VALUES
-		(:prefix, :name, :micros, 0, :level, :none, :none, _utf8mb4 X'', 0, 0, 0, :past, :past)
+		(:prefix, :name, LAST_INSERT_ID(:micros), 0, :level, :none, :none, _utf8mb4 X'', 0, 0, 0, :past, :past)
 		ON DUPLICATE KEY UPDATE others = GREATEST(others, VALUES(others))`)
 
 	// poll reads what concerns the first waiter of a client under a name.
@@ -160,6 +161,22 @@ var (
 		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :head AND a.place < :new_head
 			AND a.mode = 'exclusive' AND a.expires_at > :now) = 0`)
 
+	// let lets the first waiter in, if that asks for a permit of the same limit as the request :id,
+	// which goes, and none behind it can follow. It counts too many rather than too few: what has
+	// expired may be renewed meanwhile, and a join may be its owner's second request. token is set
+	// before head, which it reads.
+	let = parts.Replace(`UPDATE dlock_locks l JOIN dlock_requests q ON q.id = (
+			SELECT w.id FROM dlock_requests w FORCE INDEX (PRIMARY)
+			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.expires_at > :now
+			ORDER BY w.place LIMIT 1)
+		SET l.token = l.token + q.place - l.head, l.head = q.place
+		WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND l.holder = :none AND q.mode = 'shared' AND q.permits = :permits AND
+		IFNULL((SELECT n.permits FROM dlock_requests n FORCE INDEX (PRIMARY)
+			WHERE n.prefix = l.prefix AND n.name = l.name AND n.kind = 'request' AND n.place > q.place AND n.expires_at > :now
+			ORDER BY n.place LIMIT 1), 0) <= q.permits AND
+		(SELECT SUM(IF(a.permits = q.permits, 1, q.permits)) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name
+			AND (a.kind = 'join' OR a.kind = 'request' AND a.mode = 'shared' AND a.place <= q.place) AND a.id <> :id) <= q.permits`)
+
 	// bury deletes what has expired beside a lock. It judges again after a renewal that it waited
 	// for; a renewal that comes later finds nothing.
 	bury = parts.Replace(`DELETE FROM dlock_requests WHERE prefix = :prefix AND name = :name AND expires_at <= :now LIMIT 500`)
@@ -171,6 +188,10 @@ var (
 	// waits for a grant that is not committed yet.
 	leaveWaiting = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind = 'request' AND expires_at > :now AND
 		place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 LOCK IN SHARE MODE)`)
+
+	// skip makes places go on after that one. They do not if the table was emptied, or made again.
+	skip = parts.Replace(`INSERT INTO dlock_requests (place, :request_columns) VALUES
+		(:place, :prefix, :name, 'tombstone', :new, :new, :none, 'exclusive', 0, 0, 0, 0, 0, _utf8mb4 X'', :now, :past) ON DUPLICATE KEY UPDATE id = id`)
 
 	// entomb leaves a tombstone of a request, in its place if it stands.
 	entomb = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES

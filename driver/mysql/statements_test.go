@@ -22,7 +22,7 @@ var texts = map[string]string{
 	"take": take, "takeRow": takeRow, "held": held, "give": give,
 	"pass": pass, "living": living, "ofRequest": ofRequest, "expired": expired,
 	"arrive": arrive, "arriveRow": arriveRow, "raise": raise, "poll": poll, "look": look, "read": read,
-	"admit": admit, "join": join, "swap": swap, "bury": bury, "leaveAlive": leaveAlive, "leave": leave, "entomb": entomb,
+	"admit": admit, "join": join, "swap": swap, "bury": bury, "leaveAlive": leaveAlive, "leave": leave, "entomb": entomb, "let": let, "skip": skip,
 	"renewLocks": renewLocks, "renewRequests": renewRequests, "standing": standing, "keep": keep, "sweep": sweep, "endings": endings,
 	"freeLocks": freeLocks, "freeRequests": freeRequests,
 	"breakLock": breakLock, "breakRequests": breakRequests, "list": list, "page": page, "between": between, "cleanup": cleanup,

@@ -16,7 +16,7 @@ import (
 const (
 	// callTimeout is the time that a statement has.
 	callTimeout = 3 * time.Second
-	// patience is for how long a statement is sent that is not answered.
+	// patience is for how long a call sends statements again that are not answered.
 	patience = 10 * time.Second
 )
 
@@ -32,7 +32,8 @@ type task struct {
 	many     bool // its statements lock rows of several names
 	split    bool // it ends when another transaction is in the way, since it can be split
 	timeout  time.Duration
-	patience time.Duration
+	begun    time.Time
+	patience time.Duration // for how long statements are sent again, from when it began
 	// stands: it is for a request that stands in the queue. While the server answers, and only
 	// refuses, that ends with its context.
 	stands bool
@@ -47,7 +48,7 @@ type task struct {
 }
 
 func (b *Backend) newTask(urgent bool) *task {
-	return &task{b: b, urgent: urgent, timeout: callTimeout, patience: patience, over: make(chan struct{})}
+	return &task{b: b, urgent: urgent, timeout: callTimeout, begun: time.Now(), patience: patience, over: make(chan struct{})}
 }
 
 // run does the task, and returns when it is done, or at the end of ctx, or when closed is. In the
@@ -107,7 +108,7 @@ func (t *task) find(stmt string, rows int) (a answer, err error) {
 func (t *task) make(stmt string) (answer, error) { return t.sendUntil(stmt, true) }
 
 func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
-	p, begun := t.b.pool, time.Now()
+	p := t.b.pool
 	var first time.Time // when the first copy was answered, or its time was over
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		exit := func() {}
@@ -142,7 +143,7 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 		if first.IsZero() {
 			first = time.Now()
 		}
-		since := begun
+		since := t.begun
 		if kindOf(err, true) == collided {
 			// the server answers: the time in our own queue does not count
 			since, wait = first, min(wait, 16*time.Millisecond)

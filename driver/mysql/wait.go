@@ -37,7 +37,8 @@ type queue struct {
 	head    int64         // as last read
 	moved   time.Time     // when the head last moved, or when the wait for other clients began
 	turn    time.Duration // how long the head takes to move; 0: not known
-	// far: another one that waits is ahead of the first of this client, which is exclusive.
+	// far: another one that waits is ahead of the first of this client, and the two are not let in
+	// together.
 	far bool
 	// others: other clients wait here too, or hold.
 	others bool
@@ -391,7 +392,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 		g.First().Wake()
 	}
 	if g.State.far = false; slices.Contains(d.first, first.ID) {
-		first.behind, g.State.far = behind, row[7] != "" && first.Mode == driver.Exclusive
+		first.behind, g.State.far = behind, row[7] != "" && (first.Mode == driver.Exclusive || first.Limit > 0)
 	} else { // that was read for another one
 		ahead = first.ahead
 	}

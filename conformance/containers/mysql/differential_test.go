@@ -82,8 +82,11 @@ func (h *history) step() error {
 	case n < 48:
 		r, to := h.request(), h.any(true)
 		r.Owner, r.Wait = to.Owner, false
-		if h.IntN(2) > 0 {
+		switch h.IntN(4) {
+		case 0, 1:
 			r.Mode, r.Limit = to.Mode, to.Limit
+		case 2: // it may be an upgrade
+			r.Mode, r.Limit = driver.Exclusive, 0
 		}
 		if h.by[to.ID] < 0 || r.Owner == r.ID {
 			return nil

@@ -36,6 +36,8 @@ func TestMySQLField(t *testing.T) {
 			part{"the dead", mysqlDead},
 			part{"a queue full of the dead", mysqlManyDead},
 			part{"a busy pool", mysqlBusyPool},
+			part{"an emptied table", mysqlEmptied},
+			part{"the first shared lock of a name", mysqlFirstShared},
 			part{"rights to migrate", mysqlRightsToMigrate},
 		)
 		// what locks all tables, or kills, or compares times
@@ -519,10 +521,103 @@ func mysqlBusyPool(t *service.Trial, s *service.Server) {
 			t.Errorf("%s: %v; want it to say %q", what, err, says)
 		}
 	}
-	_, err := b.Inspect(context.Background(), "busy/held") // has no end of its own
-	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
-		t.Errorf("Inspect: %v; want it to say %q", err, says)
+	// these have no end of their own
+	for what, call := range map[string]func(context.Context) error{
+		"Inspect": func(ctx context.Context) error { _, err := b.Inspect(ctx, "busy/held"); return err },
+		"Acquire": func(ctx context.Context) error {
+			_, err := b.Acquire(ctx, steps.Asked(b, "busy/asked", time.Minute))
+			return err
+		},
+	} {
+		begun, still := time.Now(), steps.MeasureStalls()
+		err := call(context.Background())
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v; want it to say %q", what, err, says)
+		}
+		// 10 s, and what the last copy takes
+		if took := time.Since(begun) - still(); took > 15*time.Second {
+			t.Errorf("%s ended after %s", what, took)
+		}
 	}
+}
+
+// mysqlEmptied: places that begin at one again, since the table of requests was emptied or made
+// again while it was not used, let nothing in beside others, and keep nothing out.
+func mysqlEmptied(t *service.Trial, s *service.Server) {
+	a, b := sideOf(t, s), sideOf(t, s)
+	for i, how := range []string{"TRUNCATE TABLE dlock_requests", "ALTER TABLE dlock_requests AUTO_INCREMENT = 1", "DROP TABLE dlock_requests"} {
+		for what, of := range map[string]func(*driver.Request){
+			"exclusive": func(*driver.Request) {},
+			"shared":    func(r *driver.Request) { r.Mode = driver.Shared },
+			"a permit":  func(r *driver.Request) { r.Mode, r.Limit = driver.Shared, 1 },
+		} {
+			name := fmt.Sprint("emptied/", i, "/", what)
+			ask := func(b driver.Backend, wait bool) driver.Request {
+				r := steps.Asked(b, name, time.Minute)
+				r.Wait = wait
+				of(&r)
+				return r
+			}
+			held := steps.Asked(a, name, time.Minute)
+			if what == "a permit" { // it is of another kind than an exclusive lock
+				of(&held)
+			}
+			steps.Acquired(t, a, held)
+			steps.Released(t, a, held)
+			execute(t, a.db, "UPDATE dlock_locks SET head = 1000000 WHERE name = CAST('"+name+"' AS BINARY)", "DELETE FROM dlock_requests", how)
+			if err := mysql.Migrate(t.Context(), a.db); err != nil {
+				t.Fatal(err)
+			}
+			held.ID = driver.NewID()
+			held.Owner = held.ID
+			g := steps.Acquired(t, a, held)
+			steps.Refused(t, b, ask(b, false), g.SentAt.Add(g.TTL))
+			next := ask(b, true)
+			ended := steps.Acquiring(b, next)
+			await.That(t, "one waits", func() bool { return len(steps.Queue(t, a, name).Waiters()) == 1 })
+			select {
+			case err := <-ended:
+				t.Fatalf("%s, %s: it does not wait: %v", how, what, err)
+			case <-time.After(await.Quiet):
+			}
+			steps.Released(t, a, held)
+			if err := await.From(t, ended); err != nil {
+				t.Errorf("%s, %s: %v", how, what, err)
+			}
+			if h := steps.Queue(t, a, name).Holders(); len(h) != 1 || h[0].ID != next.ID || h[0].Token <= g.Token {
+				t.Errorf("%s, %s: token %d, then %+v", how, what, g.Token, h)
+			}
+			steps.Released(t, b, next)
+		}
+	}
+}
+
+// mysqlFirstShared: the first shared lock of a name has no row to decide by, and takes no more
+// statements for that than the page says.
+func mysqlFirstShared(t *service.Trial, s *service.Server) {
+	b := sideOf(t, s)
+	// this asks for the tables
+	steps.Released(t, b, acquired(t, b, steps.Asked(b, "first", time.Minute)))
+	for i, limit := range []int{0, 3} {
+		n := spoken(t, b.line, func() {
+			r := steps.Asked(b, fmt.Sprint("first/", i), time.Minute)
+			r.Mode, r.Limit = driver.Shared, limit
+			steps.Acquired(t, b, r)
+		})
+		delete(n, "endings")
+		delete(n, "sweep")
+		delete(n, "session")
+		if total(n) > 4 {
+			t.Errorf("it takes %v", n)
+		}
+	}
+}
+
+// acquired is a request that holds.
+func acquired(t service.T, b driver.Backend, r driver.Request) driver.Request {
+	t.Helper()
+	steps.Acquired(t, b, r)
+	return r
 }
 
 // mysqlPermits: a waiter for a permit learns of another client's release as soon if its own client

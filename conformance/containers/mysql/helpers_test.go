@@ -150,15 +150,22 @@ func killMySQL(t testing.TB, s *service.Server) (killed *atomic.Int64, stop func
 // server, and how many of those wait for a row.
 func transactions(t service.T, db *sql.DB, user string) (open, wait int) {
 	t.Helper()
-	// what is shown is a copy, which is only renewed if it was not read for a tenth of a second
-	<-time.After(150 * time.Millisecond)
-	err := db.QueryRow(`SELECT COUNT(*), COALESCE(SUM(x.trx_state = 'LOCK WAIT'), 0) FROM information_schema.innodb_trx x
-		JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = ?`, user).Scan(&open, &wait)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	return open, wait
+	n := shown[int](t, db, `SELECT COALESCE(SUM(IF(x.trx_state = 'LOCK WAIT', 1000001, 1)), 0) FROM information_schema.innodb_trx x
+		JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.user = ?`, user)
+	return n % 1000000, n / 1000000
 }
+
+// shown is one for a query about the transactions of a server. It shows a copy of them, which it
+// renews only if nothing has read that for a tenth of a second: so the tests take turns.
+func shown[V any](t service.T, db rower, query string, args ...any) V {
+	t.Helper()
+	copies.Lock()
+	defer copies.Unlock()
+	<-time.After(120 * time.Millisecond)
+	return one[V](t, db, query, args...)
+}
+
+var copies sync.Mutex
 
 // userOf is d as another user, who may do everything.
 func userOf(t service.T, s *service.Server, name string) dsn {

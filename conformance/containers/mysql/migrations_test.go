@@ -573,5 +573,14 @@ func TestMySQLOtherTables(t *testing.T) {
 			locksIn(t, root)
 			execute(t, root, "DROP TABLE dlock_locks", "DROP TABLE dlock_requests")
 		}
+		// without them a lock could have two rows
+		for table, key := range map[string]string{"dlock_locks": "PRIMARY KEY", "dlock_requests": "KEY id"} {
+			if err := mysql.Migrate(t.Context(), root); err != nil {
+				t.Fatal(err)
+			}
+			execute(t, root, "ALTER TABLE "+table+" DROP "+key)
+			says(t, "without a key", refusals(t, s, root), table, "primary and unique keys", "drop the tables", "migrate")
+			execute(t, root, "DROP TABLE dlock_locks", "DROP TABLE dlock_requests")
+		}
 	})
 }

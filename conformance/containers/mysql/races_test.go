@@ -47,6 +47,7 @@ func TestMySQLRaces(t *testing.T) {
 			each("a join while its hold ends", (*schedule).joinInRelease),
 			each("a join while its hold is broken", (*schedule).joinInBreak),
 			each("a permit that another takes between reading and writing", (*schedule).permitsInBetween),
+			each("a permit that goes while another one is passed on", (*schedule).permitsTogether),
 			each("a take at the instant of a release", (*schedule).sameInstant),
 			each("releases together", (*schedule).givesTogether),
 			each("a late renewal", (*schedule).lateRenewal),
@@ -183,8 +184,7 @@ func (c *schedule) stand(db execer, kind, mode string, permits int, id, owner dr
 func (c *schedule) blocked(begins string) {
 	c.t.Helper()
 	await.That(c.t, "a statement waits that begins with "+begins, func() bool {
-		<-time.After(150 * time.Millisecond) // what is shown is 100 ms old
-		return one[int](c.t, c.db, `SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id
+		return shown[int](c.t, c.db, `SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id
 			WHERE x.trx_state = 'LOCK WAIT' AND p.info LIKE ? AND p.info LIKE CONCAT('%', ?, '%')`,
 			begins+"%dlock_%", hex.EncodeToString([]byte(c.name))) > 0
 	})
@@ -475,9 +475,8 @@ func (c *schedule) joinInBreak() {
 		done := make(chan error, 1)
 		go func() { done <- b.Break(context.Background(), c.name, g.Token, true) }()
 		await.That(c.t, "it is being broken", func() bool {
-			<-time.After(150 * time.Millisecond)
 			return len(done) > 0 || c.count("broken") > 0 ||
-				one[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%dlock_%'") > 0
+				shown[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%dlock_%'") > 0
 		})
 		<-time.After(await.Quiet)
 		commit()
@@ -520,6 +519,41 @@ func (c *schedule) permitsInBetween() {
 	}
 	if _, head, _, _ := c.row(); c.count(fmt.Sprintf("kind = 'request' AND place <= %d", head)) > 1 {
 		service.Strict(c.t).Errorf("three owners have two permits")
+	}
+}
+
+// permitsTogether: a permit is given back while the statement that passes another one on is not
+// committed. The next waiter has it, unless the row of the other holder still stands.
+func (c *schedule) permitsTogether() {
+	for _, gone := range []bool{true, false} {
+		a := c.side()
+		first := steps.Asked(a, c.name, time.Minute)
+		first.Mode, first.Limit = driver.Shared, 2
+		steps.Acquired(c.t, a, first)
+		stand := func() int64 { id := driver.NewID(); return c.stand(c.db, "request", "shared", 2, id, id) }
+		second, third, fourth := stand(), stand(), stand()
+		tx, commit := c.begin()
+		_, head, _, _ := c.row()
+		c.exec(c.db, fmt.Sprintf("UPDATE dlock_locks SET token = token + %d, head = %d WHERE :", second-head, second))
+		c.exec(tx, fmt.Sprintf("UPDATE dlock_locks SET token = token + %d, head = %d WHERE :", third-second, third))
+		if gone {
+			c.exec(tx, fmt.Sprintf("DELETE FROM dlock_requests WHERE : AND place = %d", second))
+		}
+		done := make(chan error, 1)
+		go func() { done <- a.Release(context.Background(), first) }()
+		c.blocked("UPDATE dlock_locks l JOIN")
+		commit()
+		if err := <-done; err != nil {
+			c.t.Errorf("Release: %v", err)
+		}
+		want := third
+		if gone {
+			want = fourth
+		}
+		if _, head, _, _ := c.row(); head != want {
+			service.Strict(c.t).Errorf("the head is %d, want %d: the requests are in %d, %d, %d", head, want, second, third, fourth)
+		}
+		c.exec(c.db, "DELETE FROM dlock_requests WHERE :")
 	}
 }
 
@@ -654,8 +688,7 @@ func (c *schedule) cleanupInAdmit() {
 		done <- err
 	}()
 	await.That(c.t, "the clean-up waits", func() bool {
-		<-time.After(150 * time.Millisecond)
-		return one[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE 'DELETE FROM dlock_locks%'") > 0
+		return shown[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE 'DELETE FROM dlock_locks%'") > 0
 	})
 	if c.level != "READ-COMMITTED" { // it has all of the queues that it saw to be empty
 		tx.Rollback()
