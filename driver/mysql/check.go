@@ -136,13 +136,22 @@ func isolation(is map[string]string) driver.Finding {
 	return driver.Finding{About: "isolation", Found: strings.ReplaceAll(level, "-", " ") + "; dlock uses READ COMMITTED on connections of its own, and works with it and with what is stricter"}
 }
 
-// setUp says whether the tables are there.
+// setUp says whether the tables are there, and of the engine that undoes what was cut short.
 func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	f := driver.Finding{About: "tables", Found: "both, of format 1"}
 	_, err := p.readSchema(ctx)
 	var e *mysql.MySQLError
 	switch {
 	case err == nil:
+		a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "+
+			"AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') AND ENGINE <> 'InnoDB' LIMIT 2", false)
+		if err != nil {
+			return f, err
+		}
+		for _, row := range a.rows {
+			f.State, f.Found = driver.Wrong, row[0]+" has the engine "+row[1]
+			f.Advice = "ALTER TABLE " + row[0] + " ENGINE = InnoDB: no other undoes a statement that was cut short"
+		}
 	case errors.Is(err, errSchema):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), `run "dlock migrate" with this URL`
 	case errors.Is(err, errOtherSchema):

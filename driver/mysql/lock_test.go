@@ -415,12 +415,6 @@ func TestABreakOfWhatGoesMeanwhile(t *testing.T) {
 	}
 }
 
-// text is the row as read says it, of a lock that nothing holds exclusively.
-func (r row) text(head int64) []string {
-	return []string{"1000", fmt.Sprint(head), "2", none, none, "", "0", "0", "0", "0", "-1", r.kind, fmt.Sprint(r.place), r.ID.String(), r.Owner.String(), none,
-		bit(r.Mode == driver.Shared), fmt.Sprint(r.Limit), "0", "0", fmt.Sprint(r.Token), "60000000", "", "0", micros(r.Left)}
-}
-
 // TestSwapSaysWhatWasRead: the statement that writes a step names the state that was read, and asks
 // for what made the step right.
 func TestSwapSaysWhatWasRead(t *testing.T) {

@@ -47,6 +47,9 @@ func TestMySQLCheck(t *testing.T) {
 			check.Wants("without "+right+" ON "+table, u, want, "--no-laws")
 			execute(t, root, g)
 		}
+		execute(t, root, "ALTER TABLE dlock_requests ENGINE = MyISAM")
+		check.Wants("another engine", u, map[string][2]string{"tables": {"wrong", "dlock_requests has the engine MyISAM"}}, "--no-laws")
+		execute(t, root, "ALTER TABLE dlock_requests ENGINE = InnoDB")
 	})
 }
 

@@ -331,7 +331,7 @@ func mysqlLostReplies(t *service.Trial, s *service.Server) {
 		}
 	})
 	await.That(t, "the lock's row says that one waits", func() bool {
-		return 1 == one[int](t, b.db, "SELECT others FROM dlock_locks WHERE name = CAST(? AS BINARY)", name)
+		return one[int](t, b.db, "SELECT others FROM dlock_locks WHERE name = CAST(? AS BINARY)", name) == 1
 	})
 	dropped := b.line.DropReply("UPDATE dlock_locks l")
 	steps.Released(t, b, r)
