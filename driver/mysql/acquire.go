@@ -86,6 +86,9 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		case err == nil && g != nil:
 			m.Stands = true
 			b.holds(m, g.SentAt, g.TTL)
+			if w != nil {
+				b.idle.count = 0
+			}
 		}
 		b.mu.Unlock()
 		if err != nil {

@@ -48,7 +48,7 @@ type queue struct {
 
 // idle counts what a client asks that finds nothing new. A wait that has just begun is polled
 // often, since the lock may be free in a moment; a client that begins many waits which come to
-// nothing is to cost no more than one that waits.
+// nothing is to cost no more than one that waits. It begins anew with each grant to one that waited.
 type idle struct {
 	count float64
 	at    time.Time
@@ -371,7 +371,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 		case proves(&m.Request.Request, lasts, sent):
 			if m.grant == nil && !m.Granted() {
 				b.holds(m, sent, lasts)
-				m.Stands = true
+				m.Stands, b.idle.count = true, 0
 				m.grant = &driver.Grant{Token: driver.Token(token), TTL: min(lasts, m.TTL), SentAt: sent}
 			}
 			w.Wake()

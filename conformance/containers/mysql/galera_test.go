@@ -337,7 +337,7 @@ func (s *storm) turn(b driver.Backend, n *killedName) {
 		return
 	}
 	if time.Now().Before(g.SentAt.Add(g.TTL)) { // or its grant came too late
-		n.enter(&service.Trial{TB: s.t}, r, g, false)
+		n.enter(&service.Trial{TB: s.t}, r, g)
 		<-time.After(time.Duration(rand.IntN(2)) * time.Millisecond)
 		n.exit(r)
 	}

@@ -82,6 +82,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 
 	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, let: map[driver.ID]bool{}}
 	names := []*killedName{{name: "killed/a"}, {name: "killed/b"}, {name: "killed/rw", readers: true}, {name: "killed/permits", limit: 3}}
+	k.names = names
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	var wg, sample sync.WaitGroup
@@ -234,8 +235,11 @@ func (u *userWork) check(t testing.TB, root *sql.DB) {
 
 // killed is what the clients of mysqlKilled saw.
 type killed struct {
-	t  *service.Trial
-	db *sql.DB
+	t     *service.Trial
+	db    *sql.DB
+	names []*killedName
+
+	sampling sync.Mutex
 
 	mu      sync.Mutex
 	asking  map[driver.ID]string // the requests whose Acquire is under way, with their names
@@ -287,6 +291,8 @@ func (k *killed) sample() {
 		}
 		return found
 	}
+	k.sampling.Lock() // what was read first is taken in first
+	defer k.sampling.Unlock()
 	requests := read(`SELECT name, HEX(id), place, 0 FROM dlock_requests
 		WHERE kind = 'request' AND mode = 'exclusive' AND expires_at > UTC_TIMESTAMP(6)`)
 	locks := read(`SELECT name, HEX(holder), head, others FROM dlock_locks LOCK IN SHARE MODE`)
@@ -394,7 +400,12 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 	if len(still) > 0 && n.limit == 0 {
 		t.Errorf("%s %s is granted, with the token %d, and %d that waited before it began still wait: %s", n.name, r.Mode, g.Token, len(still), k.what(still))
 	}
-	n.enter(t, r, g, abandon)
+	n.enter(t, r, g)
+	if abandon { // it may stand as long as a grant to a waiter, and who waits behind it asks for no other
+		for _, n := range k.names {
+			n.rests(5 * time.Second)
+		}
+	}
 	if rand.IntN(4) == 0 && !abandon {
 		if p := b.Renew(context.Background(), []driver.Request{r}); errors.Is(p[0].Err, driver.ErrLost) && time.Now().Before(until) {
 			service.Strict(t).Errorf("Renew of %s: %v", n.name, p[0].Err)
@@ -421,7 +432,14 @@ func (k *killed) what(ids []driver.ID) (text string) {
 	return text
 }
 
-func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant, abandon bool) {
+// rests says that the name may not be granted for so long.
+func (n *killedName) rests(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.abandoned = time.Now().Add(d)
+}
+
+func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
@@ -447,9 +465,6 @@ func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant, a
 	n.last = max(n.last, g.Token)
 	if r.Mode == driver.Exclusive {
 		n.token = g.Token
-	}
-	if abandon {
-		n.abandoned = now.Add(2 * time.Second)
 	}
 }
 
