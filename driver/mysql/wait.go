@@ -48,7 +48,7 @@ type queue struct {
 
 // idle counts what a client asks that finds nothing new. A wait that has just begun is polled
 // often, since the lock may be free in a moment; a client that begins many waits which come to
-// nothing is to cost no more than one that waits. It begins anew with each grant to one that waited.
+// nothing is to cost no more than one that waits. A grant to one that waited sets it back to zero.
 type idle struct {
 	count float64
 	at    time.Time

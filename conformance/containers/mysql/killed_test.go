@@ -401,7 +401,7 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 		t.Errorf("%s %s is granted, with the token %d, and %d that waited before it began still wait: %s", n.name, r.Mode, g.Token, len(still), k.what(still))
 	}
 	n.enter(t, r, g)
-	if abandon { // it may stand as long as a grant to a waiter, and who waits behind it asks for no other
+	if abandon { // it stands as long as a grant to a waiter; what waits for it asks for no other
 		for _, n := range k.names {
 			n.rests(5 * time.Second)
 		}
