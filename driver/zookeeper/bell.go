@@ -54,10 +54,12 @@ func (s *session) listen() {
 			err = s.withParents(ctx, at, func() error { return s.Create(ctx, at, nil, zk.FlagEphemeral, s.b.o.ACL) })
 			if err == nil || errors.Is(err, zk.ErrNodeExists) {
 				heard = 0
+				audit := s.auditAlone      // those that it renewed before it had a bell
 				if s.owned.add(at); made { // it was removed, and what rang before is not known
-					if err = s.auditRequests(ctx); err != nil {
-						heard = unknown
-					}
+					audit = s.auditRequests
+				}
+				if err = audit(ctx); err != nil {
+					heard = unknown
 				}
 				if made = true; err == nil {
 					continue
@@ -113,8 +115,21 @@ func (s *session) answer(data []byte, once bool) error {
 	return s.readAlone(s.b.life.Context(), alone)
 }
 
-// readAlone is readRequests for fixed requests whose sessions have ended, and of whose kept nodes
-// this session made the last.
+// auditAlone is auditRequests for the fixed requests whose sessions have ended: whichever session
+// renewed one, no proof of its own tells that it was broken.
+func (s *session) auditAlone(ctx context.Context) error {
+	var reqs []*request
+	s.b.mu.Lock()
+	for req := range s.b.requests.All() {
+		if req.s == nil && req.isKept() {
+			reqs = append(reqs, req)
+		}
+	}
+	s.b.mu.Unlock()
+	return s.readAlone(ctx, reqs)
+}
+
+// readAlone is readRequests for fixed requests whose sessions have ended.
 func (s *session) readAlone(ctx context.Context, reqs []*request) error {
 	return each(len(reqs), func(i int) error {
 		req := reqs[i]

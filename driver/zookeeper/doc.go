@@ -215,7 +215,9 @@
 //     the session, afterwards the kept node stands until its time.
 //   - The session of a fixed request, while the client lives: the request stands by its kept node
 //     alone, and goes on. A break of it is found by a renewal, or by the release; after the first
-//     renewal also by the bell of the session that made that.
+//     renewal also by the bell of the session that made that. A bell that is made later than that
+//     is rung by what comes after it, and what came before is found as it is made: a Break that
+//     finds no bell looks for it once more when it is done.
 //   - A sweep that ends in the middle: the kept node and its entry go together, or the next sweep
 //     removes what is left.
 //   - The reply to a release: it is sent again, and finds nothing: that is success.

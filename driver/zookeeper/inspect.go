@@ -328,24 +328,34 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 			broken[name] = append(broken[name], n.name)
 		}
 	}
+	var silent []any // what rings the bells that are not there
 	for name, nodes := range broken {
-		tell, err := s.tellOps(ctx, path.Base(name), ns[0].entry.Name, nodes)
+		tell, missing, err := s.tellOps(ctx, path.Base(name), ns[0].entry.Name, nodes)
 		if err != nil {
 			return err
 		}
-		ops = append(ops, tell...)
+		ops, silent = append(ops, tell...), append(silent, missing...)
 	}
-	_, err := s.Multi(ctx, nil, ops...)
-	return err
+	if _, err := s.Multi(ctx, nil, ops...); err != nil {
+		return err
+	}
+	// A session that has made its bell meanwhile may have read the nodes before this.
+	for _, op := range silent {
+		if _, err := s.Multi(ctx, nil, op); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+	}
+	return nil
 }
 
 // tellOps returns the operations that tell a session of its nodes that are broken: its own node, so
 // that its next proof fails, and its bell, so that it learns of that at once. A session without
-// these reads all its requests with its next proof.
-func (s *session) tellOps(ctx context.Context, session, name string, nodes []string) (ops []any, err error) {
+// these reads all its requests with its next proof, and the fixed ones whose sessions have ended
+// when it makes its bell. missing is what would ring that.
+func (s *session) tellOps(ctx context.Context, session, name string, nodes []string) (ops, missing []any, err error) {
 	ring, err := s.b.ringOp(session, s.b.dir(name), nodes)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	own := &zk.SetDataRequest{Path: s.b.root + "/sessions/" + session, Data: []byte("a hold was broken"), Version: -1}
 	for _, op := range []*zk.SetDataRequest{own, ring} {
@@ -353,10 +363,12 @@ func (s *session) tellOps(ctx context.Context, session, name string, nodes []str
 		case err == nil:
 			ops = append(ops, op)
 		case !errors.Is(err, zk.ErrNoNode):
-			return nil, err
+			return nil, nil, err
+		case op == ring:
+			missing = append(missing, op)
 		}
 	}
-	return ops, nil
+	return ops, missing, nil
 }
 
 // List implements [driver.Lister].

@@ -222,7 +222,7 @@ func (s *session) audit(ctx context.Context) error {
 }
 
 // auditRequests marks the requests whose nodes are not as they were made: also those that hold by
-// now and do not know it yet.
+// now and do not know it yet, and the fixed ones whose sessions have ended.
 func (s *session) auditRequests(ctx context.Context) error {
 	var reqs []*request
 	s.b.mu.Lock()
@@ -234,7 +234,10 @@ func (s *session) auditRequests(ctx context.Context) error {
 	}
 	paths := s.readAt(reqs)
 	s.b.mu.Unlock()
-	return s.readRequests(ctx, reqs, paths)
+	if err := s.readRequests(ctx, reqs, paths); err != nil {
+		return err
+	}
+	return s.auditAlone(ctx)
 }
 
 // readRequests reads the nodes of requests at their paths, marks those that are not as they were
