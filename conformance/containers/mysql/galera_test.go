@@ -27,16 +27,20 @@ import (
 func TestMySQLGalera(t *testing.T) {
 	nodes := StartGalera(t)
 	migrated(t, nodes[0])
-	for _, p := range []struct {
+	type stage struct {
 		name string
 		run  func(*testing.T, []*service.Server)
-	}{
+	}
+	parts := []stage{
 		{"dlock check", galeraCheck},
 		{"one writer", galeraOneWriter},
 		{"laws with one writer", galeraLaws},
 		{"three writers of exclusive locks", galeraThreeWriters},
-		{"the writer is killed", galeraWriterKilled},
-	} {
+	}
+	if conformance.Long() { // it is not promised: docs/mysql.md says what was seen
+		parts = append(parts, stage{"the writer is killed", galeraWriterKilled})
+	}
+	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) {
 			service.Watch(t, nodes...)
 			p.run(t, nodes)
