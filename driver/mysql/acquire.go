@@ -396,12 +396,12 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 // ahead wait for decides on it too when it goes.
 func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
-	head := int64(0)
+	head, known := int64(0), false
 	if others := b.waiters.Group(r.Name); others != nil {
-		head = others.State.head
+		head, known = others.State.head, others.State.known
 	}
 	b.mu.Unlock()
-	if head == 0 { // or it is not known yet
+	if !known {
 		return b.enterBeside(t, m, r, false)
 	}
 	a, err := t.make(b.about(fill(admit, ":lasts", micros(min(r.TTL, maxWait))), &r))

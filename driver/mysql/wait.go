@@ -34,7 +34,8 @@ const (
 type queue struct {
 	polled  time.Time     // when it was last read; zero: it is to be read now
 	settled time.Time     // when what expires there was last looked for
-	head    int64         // as last read
+	head    int64         // as last read,
+	known   bool          // if it was
 	moved   time.Time     // when the head last moved, or when the wait for other clients began
 	turn    time.Duration // how long the head takes to move; 0: not known
 	// far: another one that waits is ahead of the first of this client, and the two are not let in
@@ -170,6 +171,7 @@ func (b *Backend) foreign(id driver.ID) (ahead, behind driver.ID) {
 
 // moved records the head of a queue. b.mu is held.
 func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
+	g.State.known = true
 	if g.State.advance(head) {
 		b.idle.count = 0
 	}

@@ -93,7 +93,7 @@ func (h *history) step() error {
 		}
 		inspect, err = h.acquire(r)
 	case n < 52:
-		inspect, err = h.again(h.any(true))
+		inspect, err = h.again(h.any(h.IntN(2) > 0)) // what has gone may have left a tombstone
 	case n < 58:
 		err = h.renew(h.any(true))
 	case n < 76:
