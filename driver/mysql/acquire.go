@@ -270,7 +270,7 @@ func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g dri
 			_, err = t.send(b.raiseOf(r))
 		case p.others == 1 && p.left <= 0:
 			_, err = t.send(b.passOf(r.Name, expired))
-		case p.others == 1:
+		case p.others == 1, p.left > 0 && r.Wait && !r.Semaphore(): // whose release decides
 			b.mustWait(m, p.head, p.left, p.ahead)
 			return g, true, nil
 		default:
@@ -490,7 +490,10 @@ func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) 
 		b.mu.Lock()
 		m.place = a.id
 		b.mu.Unlock()
-		if !free {
+		switch {
+		case l.held(): // a look costs less than a read, should it have gone and thousands hold
+			return b.check(t, m, r, false)
+		case !free:
 			return b.checkBeside(t, m, r, position{place: a.id})
 		}
 		// what was decided may still hold
