@@ -157,33 +157,34 @@ func answer(err error) bool {
 
 // acquireArgs are the arguments of lua/acquire.lua.
 func acquireArgs(r driver.Request, resume bool) []any {
-	mode, flags, wait := byte('x'), byte('-'), "0"
-	if r.Mode == driver.Shared {
-		mode = 's'
+	// All in two allocations: they cost as much as the rest of a call.
+	var room [3*32 + 16]byte
+	text := hex.AppendEncode(hex.AppendEncode(room[:0], r.ID[:]), r.Client[:])
+	if r.Mode == driver.Shared || r.Join() {
+		mode := byte('x')
+		if r.Mode == driver.Shared {
+			mode = 's'
+		}
+		text = strconv.AppendInt(append(text, mode, ' '), int64(r.Limit), 10)
+		text = hex.AppendEncode(append(text, ' '), r.Owner[:])
 	}
-	if r.Fixed {
-		flags = 'f'
-	}
+	how := ""
 	switch {
 	case resume:
-		wait = "-1"
+		how = "r"
 	case r.Wait:
-		wait = "1"
+		how = "w"
 	}
-	// All in two allocations: they cost as much as the rest of a call.
-	text := make([]byte, 0, 128)
-	text = hex.AppendEncode(append(text, mode), r.ID[:])
-	text = strconv.AppendInt(append(text, ' ', mode, ' '), int64(r.Limit), 10)
-	text = hex.AppendEncode(append(text, ' '), r.Owner[:])
-	end := len(text)
-	text = append(hex.AppendEncode(text, r.Client[:]), ' ', flags)
+	if r.Fixed {
+		how += "f"
+	}
 	all := string(text)
 	args := &struct {
-		request, client, label string
-		ttl                    int64
-		list                   [5]any
-	}{request: all[:end], client: all[end:], label: r.Label, ttl: r.TTL.Microseconds()}
-	args.list = [5]any{&args.request, &args.ttl, &args.client, &args.label, wait}
+		id, client, label, how, rest string
+		ttl                          int64
+		list                         [6]any
+	}{id: all[:32], client: all[32:64], rest: all[64:], label: r.Label, how: how, ttl: r.TTL.Microseconds()}
+	args.list = [6]any{&args.id, &args.ttl, &args.client, &args.label, &args.how, &args.rest}
 	return args.list[:]
 }
 

@@ -61,19 +61,22 @@
 //
 // # Protocol
 //
-// One key stands under a name: dlock:PREFIX{NAME}, a sorted set whose scores are all 0, and so a
-// map in the order of its members. It has the requests, the last token, tombstones, and what finds
-// the next in order and the next to expire. NAME and PREFIX have %, { and } percent-encoded and
-// nothing else, so a person can read them. lua/queue.lua has the members. Nothing is kept for ever:
-// the set outlives the time of all that stood in it by that for which the last token is remembered.
-// If one that was alone there goes long before its time, that counts from then.
+// The lock of a name is a hash, dlock:PREFIX{NAME}: who holds it exclusively, the last token, and
+// whether there is a second key. That one is a sorted set, dlock:PREFIX{NAME}:queue, and is there
+// only while anything else stands: what waits, shared holders, joins, tombstones. Its scores are all
+// 0, which makes it a map in the order of its members; among them are some that find the next in
+// order and the next to expire. lua/begin.lua has the fields and lua/queue.lua the members. NAME and
+// PREFIX have %, { and } percent-encoded and nothing else, so a person can read them. Nothing is kept
+// for ever: both keys outlive the time of all that stands there by that for which the last token is
+// remembered. So that not every call has to tell the server, it may be a quarter longer; the field
+// kept has until when. If the only holder goes long before its time, that counts from then.
 //
-// It is one key because a script cannot run on several while their slot moves from one node of a
-// Cluster to another and one of them is missing, and most names would have one of them only.
+// The hash is the gate: a set beside a hash that does not name it means nothing, and is removed by
+// the first request that has to stand there. What a lone exclusive holder does needs the hash alone.
 //
-// The first member begins with the format of all that is kept under the name, FORMAT in
-// lua/begin.lua. Every script reads that member first. If the format is another one, the call fails
-// with an error that says so and matches [driver.ErrUnsupported], and touches nothing.
+// The field format is that of all that is kept under the name, FORMAT in lua/clock.lua. Every script
+// reads it first. If it is another one, the call fails with an error that says so and matches
+// [driver.ErrUnsupported], and touches nothing.
 //
 // Calls that wait to be sent to one server when a connection is free travel together: those of one
 // script are one command, lua/many.lua, which runs it for one name after the other. Who is alone
@@ -159,8 +162,12 @@
 //     may remove: a message has the client of the next waiter ask, which goes on with it. If that
 //     message is lost, or the client is dead, whichever asks next does. What has expired and was
 //     not removed yet is treated as gone, and nothing is granted before it is.
-//   - A slot moves: the node that has the key serves it, and the client library follows what the
-//     nodes say. Where replicas have to have a grant, the driver does, as the call and its WAIT
+//   - A slot moves: the node that has both keys serves them, and the client library follows what
+//     the nodes say. If one of the two is elsewhere, or does not exist, a call that names both is
+//     refused (TRYAGAIN) until the slot has moved. Then it is sent once more with one key: the hash,
+//     for all that a lock needs which is free or whose holder is exclusive; or the set, to renew
+//     what stands there. What needs both waits: the first waiter, a shared request, a join, and a
+//     release beside which others stand. Where replicas have to have a grant, the driver does, as the call and its WAIT
 //     share a connection. Where nodes contradict each other the call is sent again for 3 s, as it
 //     was executed nowhere.
 //   - The key has another type, or members that dlock did not write: every call fails with its

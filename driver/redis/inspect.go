@@ -259,7 +259,7 @@ func parseEntry(name, member string, now int64) (*driver.Entry, error) {
 		e.Token = driver.Token(n[1])
 	}
 	e.Left, e.Age = time.Duration(n[2]-now)*time.Microsecond, time.Duration(now-n[4])*time.Microsecond
-	e.Fixed, e.Broken = strings.Contains(f[8], "f"), strings.Contains(f[8], "b")
+	e.Fixed, e.Broken = strings.Contains(f[8], "fixed"), strings.Contains(f[8], "broken")
 	err := errors.Join(e.ID.UnmarshalText([]byte(f[0][1:])), e.Owner.UnmarshalText([]byte(f[3])), e.Client.UnmarshalText([]byte(f[7])))
 	return e, err
 }

@@ -28,6 +28,9 @@ const (
 	// ask a context for its end costs as much as the call does.
 	patience = 20 * time.Millisecond
 
+	// directMax is how many calls have connections of their own.
+	directMax = 16
+
 	// directTimeout is how long a call may take that its caller sends itself.
 	directTimeout = 40 * time.Millisecond
 )
@@ -35,7 +38,7 @@ const (
 // call is one script to run on one name.
 type call struct {
 	script.Call
-	key [1]string // in Keys
+	keys [2]string // in Keys: of the lock, and of what stands beside it
 
 	sent   time.Time // before it was first given to the network
 	copies int       // how often it was executed, or may have been
@@ -56,9 +59,9 @@ type call struct {
 	dropped bool // nobody waited for it any more before it was in one
 }
 
-func newCall(s *script.Script, key string, common, args []any) *call {
-	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, key: [1]string{key}, done: make(chan bool, 2)}
-	c.Keys = c.key[:]
+func newCall(s *script.Script, key, queue string, common, args []any) *call {
+	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, keys: [2]string{key, queue}, done: make(chan bool, 2)}
+	c.Keys, c.Part = c.keys[:], c.keys[:1]
 	return c
 }
 
@@ -73,9 +76,10 @@ func (c *call) count() {
 // that is alone goes at once. There is no goroutine while there is nothing to send. In a Cluster
 // each node has pipelines of its own, so that a dead one holds up no other.
 type pipelines struct {
-	rdb    redis.UniversalClient
-	direct *redis.Client // rdb with little time for each call; nil for a Cluster
-	apart  atomic.Bool   // each call is a command of its own
+	rdb       redis.UniversalClient
+	direct    *redis.Client // rdb with little time for each call; nil for a Cluster
+	directMax int           // calls under way, up to which one has a connection of its own
+	apart     atomic.Bool   // each call is a command of its own
 
 	answered atomic.Bool // the server has run a script
 
@@ -90,6 +94,7 @@ type node struct {
 	queue   []*call
 	flights [sendersMax][]*call // the pipelines under way
 	senders int                 // how many those are
+	calls   int                 // that wait to be sent, or are under way
 	took    time.Duration       // the last one; 0: not known
 }
 
@@ -97,6 +102,7 @@ func newPipelines(rdb redis.UniversalClient) *pipelines {
 	p := &pipelines{rdb: rdb, nodes: map[*redis.Client]*node{}}
 	if c, ok := rdb.(*redis.Client); ok {
 		p.direct = c.WithTimeout(directTimeout)
+		p.directMax = max(1, min(directMax, c.Options().PoolSize-sendersMax-1))
 	}
 	_, cluster := rdb.(*redis.ClusterClient)
 	p.apart.Store(cluster) // where calls that are in one slot are rare
@@ -170,9 +176,10 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 	}
 }
 
-// sendDirectly sends the call from the goroutine of its caller, if no other waits to be sent and
-// the last answer came quickly. It reports whether this one did too. On a fast network the two
-// changes of goroutine that it saves cost as much as the way to the server. The caller cannot leave
+// sendDirectly sends the call from the goroutine of its caller, over a connection of its own, if few
+// others are under way and the last answer came quickly. It reports whether this one did too. On a
+// fast network the two changes of goroutine that it saves cost as much as the way to the server;
+// with many calls it is their commands that cost, and they share pipelines. The caller cannot leave
 // meanwhile, so there is little time. When that is over, the call goes the usual way, as a copy.
 func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	if p.direct == nil || ctx.Err() != nil {
@@ -180,11 +187,11 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	}
 	p.mu.Lock()
 	n := p.nodes[nil]
-	if n == nil || n.senders == sendersMax || len(n.queue) > 0 || n.took == 0 || n.took > directTimeout/4 {
+	if n == nil || n.calls >= p.directMax || n.took == 0 || n.took > directTimeout/4 {
 		p.mu.Unlock()
 		return false
 	}
-	n.senders++
+	n.calls++
 	p.mu.Unlock()
 	c.count()
 	start := time.Now()
@@ -199,11 +206,7 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n.took = took
-	if len(n.queue) > 0 {
-		go p.drain(nil, n)
-	} else {
-		n.senders--
-	}
+	n.calls--
 	if !fault.Timeout(c.Err) {
 		return true
 	}
@@ -244,6 +247,7 @@ func (p *pipelines) enqueue(rdb *redis.Client, c *call) {
 		p.nodes[rdb] = n
 	}
 	n.queue = append(n.queue, c)
+	n.calls++
 	p.arm()
 	if n.senders < sendersMax {
 		n.senders++
@@ -297,7 +301,9 @@ func (n *node) take() []*call {
 	for len(n.queue) > 0 && len(calls) < pipelineMax {
 		c := n.queue[0]
 		n.queue = n.queue[1:]
-		if !c.dropped {
+		if c.dropped {
+			n.calls--
+		} else {
 			c.taken = true
 			calls = append(calls, c)
 		}
@@ -340,6 +346,7 @@ func (p *pipelines) drain(rdb *redis.Client, n *node) {
 		}
 		p.mu.Lock()
 		n.took = took
+		n.calls -= len(calls)
 		n.flights[flight] = nil
 		p.mu.Unlock()
 		for _, c := range calls {

@@ -25,7 +25,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	}
 	calls := make([]*call, len(rs))
 	for i := range rs {
-		calls[i] = b.call(renewScript, rs[i].Name, rs[i].ID.String(), rs[i].TTL.Microseconds())
+		calls[i] = b.renewCall(&rs[i], rs[i].TTL.Microseconds())
 	}
 	go b.sendRenewals(ctx, calls)
 	var why error // not nil: there is no time to wait for more
@@ -50,6 +50,16 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		}
 	}
 	return res
+}
+
+// renewCall returns a call that renews a request, or looks whether it holds. It needs the key where
+// that stands only.
+func (b *Backend) renewCall(r *driver.Request, ttl int64) *call {
+	c := b.call(renewScript, r.Name, r.ID.String(), ttl)
+	if r.Mode == driver.Shared || r.Join() {
+		c.Part = c.keys[1:]
+	}
+	return c
 }
 
 // sendRenewals sends the calls, to all nodes at once, until ctx ends.
@@ -94,7 +104,7 @@ func (b *Backend) proveHolds(ctx context.Context, client driver.ID) {
 	}
 	calls := make([]*call, len(ms))
 	for i, m := range ms {
-		calls[i] = b.call(renewScript, m.Name, m.ID.String(), "0")
+		calls[i] = b.renewCall(&m.Request.Request, 0)
 	}
 	go b.sendRenewals(ctx, calls)
 	for i, c := range calls {

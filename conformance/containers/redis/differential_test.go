@@ -57,21 +57,20 @@ func redisScript(t *testing.T, name string, many bool) string {
 // redisBudget is the line of queue.lua that a history changes.
 const redisBudget = "local budget = 100\n"
 
-// virtually wraps a script. It sees the virtual clock, by which alone the key expires, and
-// publishes nothing. It returns its reply, what it would have published, the members that are
+// virtually wraps a script. It sees the virtual clock, by which alone the keys expire, and publishes
+// nothing. It returns its reply, what it would have published, the fields and the members that are
 // stored, and until when they are.
 func virtually(script string, many bool) string {
 	return `
-local server, virtual = redis, tonumber(ARGV[#ARGV])
-local ttl, published, asked = KEYS[1] .. ':ttl', {}, false
+local server, virtual, real = redis, tonumber(ARGV[#ARGV]), KEYS
+local published = {}
 local function int(x) return string.format('%.0f', x) end
-if (tonumber(server.call('GET', ttl)) or virtual + 1) <= virtual then server.call('DEL', KEYS[1]) end
-if server.call('EXISTS', KEYS[1]) == 0 then server.call('DEL', ttl) end
+for _, key in ipairs(real) do
+  if (tonumber(server.call('GET', key .. ':ttl')) or virtual + 1) <= virtual then server.call('DEL', key) end
+  if server.call('EXISTS', key) == 0 then server.call('DEL', key .. ':ttl') end
+end
 local commands = {
-  TIME = function()
-    asked = true
-    return {int(math.floor(virtual / 1000000)), int(virtual % 1000000)}
-  end,
+  TIME = function() return {int(math.floor(virtual / 1000000)), int(virtual % 1000000)} end,
   PUBLISH = function(channel, message)
     published[#published + 1] = channel .. ' ' .. message
     return 1
@@ -80,32 +79,37 @@ local commands = {
     ms = tonumber(ms)
     if more and more ~= 'GT' and more ~= 'NX' or ms % 1 ~= 0 then error('PEXPIRE') end
     if server.call('EXISTS', key) == 0 then return 0 end
-    local before = server.call('GET', ttl)
+    local before = server.call('GET', key .. ':ttl')
     if more == 'GT' and (not before or virtual + ms * 1000 <= tonumber(before)) or more == 'NX' and before then return 0 end
-    server.call('SET', ttl, int(virtual + ms * 1000))
+    server.call('SET', key .. ':ttl', int(virtual + ms * 1000))
     return 1
   end,
 }
-for _, name in ipairs{'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT'} do
-  commands[name] = function(key, ...)
-    if key ~= KEYS[1] then error('another key') end
-    return server.call(name, key, ...)
+for i, names in ipairs{{'HMGET', 'HSET', 'HDEL', 'EXISTS'}, {'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT', 'ZCARD', 'DEL'}} do
+  for _, name in ipairs(names) do
+    commands[name] = function(key, ...)
+      if key ~= real[i] then error('another key') end
+      return server.call(name, key, ...)
+    end
   end
 end
 local redis = {call = function(name, ...)
   if not commands[name] then error('the differential test does not know ' .. name) end
   return commands[name](...)
 end}
-redis.pcall = function(...) pcall(redis.call, ...) end
+redis.pcall = function(...)
+  local _, reply = pcall(redis.call, ...)
+  return reply
+end
 local ARGV = {unpack(ARGV, 1, #ARGV - 1)}
 local function script()
 ` + script + `
 end
 local reply = script()
 ` + map[bool]string{true: "reply = reply[1]"}[many] + `
-if not asked then error('it did not ask for the time') end
 local function lines(l) return table.concat(l, '\n') end
-return {reply, lines(published), lines(server.call('ZRANGE', KEYS[1], 0, -1)), server.call('GET', ttl) or '0'}
+local function ttl(key) return server.call('EXISTS', key) == 1 and server.call('GET', key .. ':ttl') or '0' end
+return {reply, lines(published), server.call('HGETALL', real[1]), lines(server.call('ZRANGE', real[2], 0, -1)), ttl(real[1]), ttl(real[2])}
 `
 }
 
@@ -115,6 +119,7 @@ type redisOp struct {
 	r         driver.Request
 	resume    bool
 	tombstone int64 // of release: the TTL of the tombstone
+	certain   bool  // of release: its client knows that it has not expired
 	token     driver.Token
 	force     bool
 }
@@ -126,21 +131,24 @@ func (o *redisOp) arguments(w redisTiming) []any {
 	id, ttl := o.r.ID.String(), o.r.TTL.Microseconds()
 	switch o.kind {
 	case "acquire":
-		mode, flags, wait := "x", "-", digit[o.r.Wait]
-		if o.r.Mode == driver.Shared {
-			mode = "s"
+		how, rest := "", ""
+		switch {
+		case o.resume:
+			how = "r"
+		case o.r.Wait:
+			how = "w"
 		}
 		if o.r.Fixed {
-			flags = "f"
+			how += "f"
 		}
-		if o.resume {
-			wait = "-1"
+		if o.r.Mode == driver.Shared || o.r.Join() {
+			rest = fmt.Sprintf("%s %d %s", map[driver.Mode]string{driver.Shared: "s", driver.Exclusive: "x"}[o.r.Mode], o.r.Limit, o.r.Owner)
 		}
-		args = append(args, fmt.Sprintf("%s%s %s %d %s", mode, id, mode, o.r.Limit, o.r.Owner), ttl, o.r.Client.String()+" "+flags, o.r.Label, wait)
+		args = append(args, id, ttl, o.r.Client.String(), o.r.Label, how, rest)
 	case "renew":
 		args = append(args, id, ttl)
 	case "release":
-		args = append(args, id, o.tombstone)
+		args = append(args, id, o.tombstone, digit[o.certain])
 	case "break":
 		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force], "")
 	case "inspect":
@@ -191,8 +199,8 @@ func readStored(member string) (storedRequest, error) {
 	if len(f) != 11 || len(f[0]) != 33 || f[0][0] != 'w' && f[0][:1] != f[1] {
 		return storedRequest{}, fmt.Errorf("unexpected request %q", member)
 	}
-	r := storedRequest{id: f[0][1:], owner: f[3], client: f[7], label: f[10],
-		fixed: strings.Contains(f[8], "f"), broken: strings.Contains(f[8], "b"), unconfirmed: strings.Contains(f[8], "u")}
+	r := storedRequest{id: f[0][1:], owner: f[3], client: f[7], label: f[10]}
+	r.setFlags(f[8])
 	if f[1] == "s" {
 		r.mode = driver.Shared
 	}
@@ -208,17 +216,60 @@ func readStored(member string) (storedRequest, error) {
 	return r, err
 }
 
+func (r *storedRequest) setFlags(flags string) {
+	r.fixed, r.broken, r.unconfirmed = strings.Contains(flags, "fixed"), strings.Contains(flags, "broken"), strings.Contains(flags, "unconfirmed")
+}
+
+// readHash reads the fields of the lock.
+func (s *redisState) readHash(reply any, queue bool) (err error) {
+	l, _ := reply.([]any)
+	fields := map[string]string{}
+	for i := 0; i+1 < len(l); i += 2 {
+		fields[fmt.Sprint(l[i])] = fmt.Sprint(l[i+1])
+	}
+	number := func(name string) int64 {
+		n, bad := strconv.ParseInt(fields[name], 10, 64)
+		if bad != nil {
+			err = cmp.Or(err, fmt.Errorf("the field %s is %q", name, fields[name]))
+		}
+		return n
+	}
+	if len(fields) == 0 {
+		if queue {
+			err = errors.New("a set stands beside no lock")
+		}
+		return err
+	}
+	s.last = number("token")
+	if fields["format"] != "3" || (fields["queue"] == "1") != queue {
+		err = fmt.Errorf("fields %v; a queue %t", fields, queue)
+	}
+	if id := fields["holder"]; id != "" {
+		r := storedRequest{id: id, owner: id, client: fields["client"], label: fields["label"], token: s.last, expiry: number("until"), ttl: number("ttl"), arrived: number("since")}
+		r.setFlags(fields["flags"])
+		s.holding = append(s.holding, r)
+	} else {
+		for _, field := range []string{"client", "label", "ttl", "since", "until", "flags"} {
+			if v, is := fields[field]; is {
+				err = cmp.Or(err, fmt.Errorf("without a holder the field %s is %q", field, v))
+			}
+		}
+	}
+	return err
+}
+
 // readState reads what virtually returns of the set. Each member that only helps to find another
 // has to be there, and no more.
-func readState(now int64, stored, kept string) (s redisState, err error) {
+func readState(now int64, hash any, stored, kept, queueKept string) (s redisState, err error) {
 	number := func(text string) int64 {
 		n, bad := strconv.ParseInt(text, 10, 64)
 		err = cmp.Or(err, bad)
 		return n
 	}
 	s = redisState{tombstones: map[string]tombstone{}, passed: map[string]passedOver{}, kept: number(kept)}
+	err = cmp.Or(err, s.readHash(hash, stored != ""))
 	var waiting []storedRequest
-	helps, want := []string{}, map[string]bool{}
+	helps, want, latest := []string{}, map[string]bool{}, int64(0)
 	for m := range strings.SplitSeq(stored, "\n") {
 		if m == "" {
 			continue
@@ -226,7 +277,9 @@ func readState(now int64, stored, kept string) (s redisState, err error) {
 		f := strings.Fields(m)
 		switch m[0] {
 		case '!':
-			s.last = number(f[1])
+			if m != "!" {
+				err = cmp.Or(err, fmt.Errorf("the member %q", m))
+			}
 		case 's', 'x', 'w':
 			r, bad := readStored(m)
 			err = cmp.Or(err, bad)
@@ -253,8 +306,17 @@ func readState(now int64, stored, kept string) (s redisState, err error) {
 			helps = append(helps, m)
 		}
 	}
-	if all := slices.Sorted(maps.Keys(want)); err == nil && !slices.Equal(helps, all) {
+	all := slices.Sorted(maps.Keys(want))
+	if err == nil && !slices.Equal(helps, all) {
 		err = fmt.Errorf("of the other members there are\n%q\nwant\n%q", helps, all)
+	}
+	for _, m := range all {
+		if at, bad := strconv.ParseInt(m[1:17], 10, 64); strings.Contains("def", m[:1]) && bad == nil {
+			latest = max(latest, at)
+		}
+	}
+	if n := number(queueKept); err == nil && n < latest {
+		err = fmt.Errorf("the set is kept until %d; want %d", n, latest)
 	}
 	slices.SortFunc(waiting, func(a, b storedRequest) int { return cmp.Compare(a.place, b.place) })
 	for _, r := range waiting {
@@ -414,6 +476,8 @@ func (c *chronicler) think() *redisOp {
 		if c.IntN(2) == 0 {
 			o.tombstone = o.r.TTL.Microseconds()
 		}
+		h := find(c.m.held, o.r.ID)
+		o.certain = h != nil && h.expiry > c.now && c.IntN(2) == 0
 		return o
 	case n < 92:
 		return &redisOp{kind: "break", token: c.token(), force: c.IntN(2) == 0}
@@ -516,12 +580,12 @@ func (d *differential) play(ctx context.Context, hs []redisHistory) ([]error, ma
 		for _, s := range h.steps {
 			switch s.op.kind {
 			case "lose":
-				replies[i] = append(replies[i], pipe.Do(ctx, "DEL", h.name))
+				replies[i] = append(replies[i], pipe.Do(ctx, "DEL", h.name, h.name+":queue"))
 			default:
-				replies[i] = append(replies[i], pipe.EvalSha(ctx, d.hashes[fmt.Sprint(s.op.kind, h.w.budget, s.at%3 == 0)], []string{h.name}, append(s.op.arguments(h.w), s.at)...))
+				replies[i] = append(replies[i], pipe.EvalSha(ctx, d.hashes[fmt.Sprint(s.op.kind, h.w.budget, s.at%3 == 0)], []string{h.name, h.name + ":queue"}, append(s.op.arguments(h.w), s.at)...))
 			}
 		}
-		pipe.Del(ctx, h.name, h.name+":ttl")
+		pipe.Del(ctx, h.name, h.name+":ttl", h.name+":queue", h.name+":queue:ttl")
 	}
 	_, _ = pipe.Exec(ctx) // each has its own error
 	seen := map[string]int{}
@@ -567,7 +631,9 @@ func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 		case !got.state.same(m.state()):
 			err = errors.New("the states differ")
 		default:
-			err = m.check(got.state)
+			if err = m.check(got.state); err == nil {
+				m.kept = got.state.kept
+			}
 		}
 		if err == nil && i > 0 && h.steps[i-1].op == s.op {
 			m.seen["sent twice"]++
@@ -584,10 +650,10 @@ func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 // read makes sense of what virtually returns.
 func (s redisStep) read(reply any) (o outcome, err error) {
 	l, _ := reply.([]any)
-	if len(l) != 4 {
+	if len(l) != 6 {
 		return o, fmt.Errorf("unexpected reply %v", reply)
 	}
-	var text [4]string
+	var text [6]string
 	for i := 1; i < len(l); i++ {
 		text[i], _ = l[i].(string)
 	}
@@ -599,7 +665,7 @@ func (s redisStep) read(reply any) (o outcome, err error) {
 		}
 	}
 	slices.Sort(o.ended) // they come in any order
-	if o.state, err = readState(s.at, text[2], text[3]); err != nil {
+	if o.state, err = readState(s.at, l[2], text[3], text[4], text[5]); err != nil {
 		return o, err
 	}
 	o.answer, err = s.op.answer(l[0])

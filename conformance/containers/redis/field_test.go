@@ -114,8 +114,8 @@ func (s *migration) begin() {
 	s.src.Must("CLUSTER", "SETSLOT", s.number, "MIGRATING", s.ids[1])
 }
 
-func (s *migration) move(key string) {
-	s.src.Must("MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS", key)
+func (s *migration) move(keys ...any) {
+	s.src.Must(append([]any{"MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS"}, keys...)...)
 }
 
 // TestRedisSlotsMove: what is in a slot is kept and served while it moves, for longer than a TTL,
@@ -144,7 +144,7 @@ func TestRedisSlotsMove(t *testing.T) {
 		slots[name] = migrationOf(t, c, name)
 		slots[name].begin()
 	}
-	slots[names[1]].move(redisKey(names[1]))
+	slots[names[1]].move(redisKey(names[1]), queueKey(names[1]))
 	for end := time.Now().Add(ttl + ttl/2); time.Now().Before(end); <-time.After(ttl / 10) {
 		for _, name := range names {
 			if err := held[name].Err(); err != nil {
@@ -295,7 +295,7 @@ func TestRedisManyDieWaiting(t *testing.T) {
 	await.That(t, "all wait", func() bool { return stored(k, "crashes") == many+1 })
 	t.Cleanup(p.Isolate())
 	died := func() int64 {
-		return k.ZLexCount(k.Ctx, redisKey("crashes"), "[f", fmt.Sprintf("(f%016d", time.Now().UnixMicro())).Val()
+		return k.ZLexCount(k.Ctx, queueKey("crashes"), "[f", fmt.Sprintf("(f%016d", time.Now().UnixMicro())).Val()
 	}
 	await.That(t, "all have died", func() bool { return died() == many })
 	for left := many; left > 0; {

@@ -439,7 +439,7 @@ func (m *redisModel) release(id driver.ID, ttl int64) string {
 	was, ended := true, false
 	if h := find(m.held, id); h != nil {
 		ended = h.Broken
-		if m.stood == 1 && !h.Broken && !h.Join() && ttl == 0 && h.expiry-m.now > m.keep {
+		if m.stood == 1 && !h.Broken && !h.unconfirmed && !h.Join() && h.Mode == driver.Exclusive && ttl == 0 && h.ttl > m.keep {
 			m.kept = m.now + m.keep
 		}
 		m.removeHolder(h)
@@ -552,8 +552,8 @@ func (m *redisModel) check(s redisState) error {
 	switch {
 	case s.last != m.last && !(m.forgot && s.last == 0):
 		return fmt.Errorf("the last token is %d, want %d", s.last, m.last)
-	case s.kept != m.kept:
-		return fmt.Errorf("it is kept until %d, want %d", s.kept, m.kept)
+	case s.kept < m.kept || s.kept > m.kept+m.keep/4+1000:
+		return fmt.Errorf("it is kept until %d, want %d, or somewhat longer", s.kept, m.kept)
 	case s.dead != len(m.waiting)-len(s.waiting):
 		return fmt.Errorf("%d dead waiters are kept, want %d", s.dead, len(m.waiting)-len(s.waiting))
 	}

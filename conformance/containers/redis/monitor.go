@@ -35,7 +35,7 @@ func (c *CLI) WorkOf(f func()) (w Work) {
 			continue
 		case words[0] == "PUBLISH":
 			w.Messages++
-		case words[0] == "ZRANGE" && words[2] == "0": // lua/begin.lua
+		case words[0] == "HMGET": // lua/begin.lua
 			w.Calls++
 			call = 0
 		}
@@ -51,6 +51,12 @@ func (c *CLI) members(words []string) (n int, known bool) {
 	switch words[0] {
 	case "TIME", "PEXPIRE", "PUBLISH", "ZLEXCOUNT": // the last one counts in logarithmic time
 		return 1, true
+	case "EXISTS", "DEL", "ZCARD": // of what is small, or counted
+		return 1, true
+	case "HSET":
+		return (len(words) - 2) / 2, true
+	case "HMGET", "HDEL":
+		return len(words) - 2, true
 	case "ZADD":
 		return (len(words) - 2) / 2, true
 	case "ZREM":

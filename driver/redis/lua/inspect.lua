@@ -1,8 +1,8 @@
 -- ARGV[4]  where to go on: "" at first, then as the last reply says
 --
 -- Returns {now (µs), those who hold, those who wait, in order, where to go on}. Each request is
--- returned as it is stored. Those who wait come first: one that is granted meanwhile is there
--- twice. In the end there is nowhere to go on: "".
+-- returned as it is stored in the sorted set. Those who wait come first: one that is granted
+-- meanwhile is there twice. In the end there is nowhere to go on: "".
 
 --- include queue.lua
 
@@ -12,7 +12,7 @@ local holding, waiting = {}, {}
 -- some returns members of a range, no more than fit, and where to go on if there are more.
 local function some(from, to)
   local n = most - #holding - #waiting
-  local members = redis.call('ZRANGE', S, from, to, 'BYLEX', 'LIMIT', '0', int(n))
+  local members = range(from, to, n)
   return members, #members == n and '(' .. members[n] or nil
 end
 
@@ -41,8 +41,10 @@ local function inspect()
       from = '[x'
     end
   end
+  if held then holding[#holding + 1] = text('x', held) end
   return ''
 end
 
 local more = inspect()
+mendAll()
 return done({now, holding, waiting, more})

@@ -1,16 +1,12 @@
 -- The state of one name, and the rule of driver/queue.go restated. Most scripts include it.
 --
--- KEYS[1]  a sorted set whose scores are all 0: a map in the order of the bytes of its members,
---          read in ranges
--- ARGV[1]  channels: what stands before a client's ID in the name of its channel
--- ARGV[2]  how long (ms) the last token is kept after everybody is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to
---          confirm its grant
+-- What stands beside an exclusive holder is in a sorted set whose scores are all 0: a map in the
+-- order of the bytes of its members, read in ranges. It is there only while anything is in it.
 --
 -- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and
 -- places 16 decimal ones, limits 10.
 --
---   !2 TOKEN              the format of all this, and the last token
+--   !                     always: a script cannot create a key whose slot moves away
 --   c CLIENT PLACE UNTIL  a client that did not confirm a grant: what it has in that place or
 --                         before does not wait any more
 --   d TIME KIND ID        when a c or a g is over
@@ -23,19 +19,25 @@
 --   q PLACE ID            the order of those who wait
 --   s ID REQUEST          a request that holds, Shared
 --   w ID REQUEST          a request that waits
---   x ID REQUEST          a request that holds, Exclusive
+--   x ID REQUEST          a join that holds, Exclusive
 --
--- There are spaces only before TOKEN, PLACE (in c), HOW, UNTIL and REQUEST. REQUEST is a line of
--- words, the label last: mode limit owner token expiry ttl client flags arrived label. One that
--- waits has its place for a token. Flags: f fixed, b broken, u to be confirmed, or "-".
+-- There are spaces only before PLACE (in c), HOW, UNTIL and REQUEST. REQUEST is a line of words,
+-- the label last: mode limit owner token expiry ttl client flags arrived label. One that waits has
+-- its place for a token.
 --
 -- Who holds an Exclusive request is the only owner. All requests of an owner have one token and one
 -- limit. So no script has to read all that stands there: each reads the ends of ranges, and its
 -- cost hardly grows with the number of members.
-local S = KEYS[1]
-local channels, keep, window = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local last = header and tonumber(string.sub(header, 4)) or 0
-local existed = header ~= nil
+
+-- Its slot moves: without the set nothing can be said.
+local function unreachable() error({err = 'TRYAGAIN the keys of ' .. H .. ' are on two nodes'}) end
+if queue and not S then unreachable() end
+
+local channels, window, now = ARGV[1], tonumber(ARGV[3]), clock()
+
+-- held is the request that holds exclusively.
+local held = holder and {id = holder, mode = 'x', limit = 0, owner = holder, token = last, expiry = till, ttl = number(6), client = stored[4] or '',
+  flags = flags or '-', arrived = number(7), label = stored[5] or ''}
 
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
 local budget = 100
@@ -45,11 +47,14 @@ local budget = 100
 local removals, grants = 100, 50
 
 -- What is known of the set without asking: head has its first members, and whole says that these
--- are all.
-local whole = #head < 12
+-- are all. It has some members at least.
+local head = queue and redis.call('ZRANGE', S, '0', '11') or {}
+if head[1] and head[1] ~= '!' then foreign('the member ' .. head[1]) end
+local whole, some, fresh = #head < 12, #head, #head == 0
 
 local changed = false -- whether anything was removed
-local latest -- when the last of what was written is over
+local rewritten = false -- whether the hash is to be written
+local latest = held and till or 0 -- when the last of what is known to be stored is over
 
 local news = {} -- messages to publish: each a channel and a text
 
@@ -57,35 +62,46 @@ local function publish(client, text) news[#news + 1] = {channels .. client, text
 
 -- add writes members. Then nothing is known any more.
 local function add(...)
+  local members, scored = {...}, {'ZADD', S}
+  if some == 0 then
+    if not S then unreachable() end
+    if not queue then redis.call('DEL', S) end -- of a lock whose hash was deleted
+    members[#members + 1] = '!'
+  end
   head, whole = {}, false
-  local scored = {}
-  for _, member in ipairs({...}) do
+  for _, member in ipairs(members) do
     scored[#scored + 1] = '0'
     scored[#scored + 1] = member
   end
+  local new = redis.call(unpack(scored))
+  some = some + new
   -- What stood there before stays if the script is refused later.
-  if redis.call('ZADD', S, unpack(scored)) == select('#', ...) then undo[#undo + 1] = {'ZREM', S, ...} end
+  if new == #members then undo[#undo + 1] = {'ZREM', S, unpack(members)} end
 end
 
 -- remove removes members that stand there.
 local function remove(...)
-  redis.call('ZREM', S, ...)
+  some = some - redis.call('ZREM', S, ...)
   local gone, rest, scored = {}, {}, {'ZADD', S}
   for _, member in ipairs({...}) do
     scored[#scored + 1] = '0'
     scored[#scored + 1] = member
+    gone[member] = true
   end
   undo[#undo + 1] = scored
-  for _, member in ipairs({...}) do gone[member] = true end
   for _, member in ipairs(head) do
     if not gone[member] then rest[#rest + 1] = member end
   end
   changed, head = true, rest
 end
 
-local function int(x) return string.format('%.0f', x) end
 local function digits(x) return string.format('%016.0f', x) end
-local function foreign(member) error('the member ' .. member .. ' of ' .. S .. ' is not of dlock') end
+
+-- range returns at most so many members.
+local function range(from, to, most)
+  if some == 0 then return {} end
+  return redis.call('ZRANGE', S, from, to, 'BYLEX', 'LIMIT', '0', int(most))
+end
 
 -- first returns the first member that begins so, and final the last one of a kind.
 local function first(what)
@@ -95,7 +111,7 @@ local function first(what)
     if k > kind then return nil end
     if k == kind and string.sub(member, 1, length) == what then return member end
   end
-  if not whole then return redis.call('ZRANGE', S, '[' .. what, '(' .. what .. '\255', 'BYLEX', 'LIMIT', '0', '1')[1] end
+  if not whole then return range('[' .. what, '(' .. what .. '\255', 1)[1] end
 end
 local function final(kind)
   if not whole then return redis.call('ZRANGE', S, '(' .. kind .. '\255', '[' .. kind, 'BYLEX', 'REV', 'LIMIT', '0', '1')[1] end
@@ -107,7 +123,7 @@ end
 local function named(what) return first(what .. ' ') end
 
 -- time and name return the parts of a d, e, f or q.
-local function time(member) return tonumber(string.sub(member, 2, 17)) or foreign(member) end
+local function time(member) return tonumber(string.sub(member, 2, 17)) or foreign('the member ' .. member) end
 local function name(member) return string.sub(member, 18) end
 
 -- index returns the member that says when the request expires.
@@ -117,7 +133,7 @@ local function index(kind, r) return (kind == 'w' and 'f' or 'e') .. digits(r.ex
 local function read(member)
   local kind, id, m, l, o, t, e, d, c, f, a, text =
     string.match(member, '^([swx])(%x+) (%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
-  if not kind then foreign(member) end
+  if not kind then foreign('the member ' .. member) end
   local r = {member = member, id = id, mode = m, limit = tonumber(l), owner = o, token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d),
     client = c, flags = f, arrived = tonumber(a), label = text}
   r.index = index(kind, r)
@@ -131,76 +147,93 @@ local function get(kind, id)
 end
 
 -- stands returns the request of that ID that holds, or has expired and was not removed yet, and
--- holder one that holds.
-local function stands(id) return get('x', id) or get('s', id) end
-local function holder(id)
+-- holds one that holds.
+local function stands(id)
+  if held and held.id == id then return held end
+  return get('x', id) or get('s', id)
+end
+local function holds(id)
   local r = stands(id)
   return r and r.expiry > now and r or nil
 end
 
--- held returns one of the requests of the owner that hold.
-local function held(owner)
-  local r = holder(owner)
+-- ofOwner returns one of the requests of the owner that hold.
+local function ofOwner(owner)
+  local r = holds(owner)
   if r then return r end
   local join = first('j' .. owner)
-  return join and holder(string.sub(join, 34))
+  return join and holds(string.sub(join, 34))
+end
+
+-- soonest returns when the next of those who hold expires. Without one nobody holds.
+local function soonest()
+  local member = first('e')
+  local at = member and time(member)
+  if held then at = math.min(at or held.expiry, held.expiry) end
+  return at
 end
 
 -- left reports whether holders have expired that were not removed yet.
 local function left()
-  local member = first('e')
-  return member and time(member) <= now
+  local at = soonest()
+  return at and at <= now
 end
 
 local function has(r, flag) return string.find(r.flags, flag, 1, true) ~= nil end
 
 -- flag sets or clears a flag.
 local function flag(r, f, on)
-  local s = string.gsub(string.gsub(r.flags, f, ''), '-', '')
-  if on then s = s .. f end
-  r.flags = s == '' and '-' or s
+  local words = {}
+  for word in string.gmatch(r.flags, '%a+') do
+    if word ~= f then words[#words + 1] = word end
+  end
+  if on then words[#words + 1] = f end
+  r.flags = #words == 0 and '-' or table.concat(words, ',')
 end
 
--- store writes a request. It replaces what was written of it before.
-local function store(kind, r)
+-- text returns a request as it is stored in the set.
+local function text(kind, r)
+  return table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry), int(r.ttl), r.client, r.flags, int(r.arrived),
+    r.label}, ' ')
+end
+
+-- store writes a request, and another member with it. It replaces what was written of it before.
+local function store(kind, r, more)
+  latest = math.max(latest, r.expiry)
+  if kind == 'x' and r.owner == r.id then
+    held, rewritten = r, true
+    return
+  end
   local member, at = r.member, r.index
-  r.member = table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry), int(r.ttl), r.client, r.flags,
-    int(r.arrived), r.label}, ' ')
-  r.index = index(kind, r)
-  latest = math.max(latest or 0, r.expiry)
+  r.member, r.index = text(kind, r), index(kind, r)
+  if r.member == member then return end
   -- What replaces it comes first: who may not add anything must not take it away either.
-  if r.member ~= member and r.index ~= at then
-    add(r.member, r.index)
-    if member then remove(member, at) end
-  elseif r.member ~= member then
+  if not member then
+    add(r.member, r.index, more)
+  elseif r.index == at then
     add(r.member)
     remove(member)
+  else
+    add(r.member, r.index)
+    remove(member, at)
   end
 end
 
 -- permit returns the member of a permit.
 local function permit(r) return string.format('l%010.0f', r.limit) .. r.owner end
 
--- writeToken writes the last token. The set is never empty meanwhile, since an empty set does not
--- exist, and a script cannot create a key whose slot moves away.
-local function writeToken(token)
-  local before = header
-  last, header = token, FORMAT .. int(token)
-  add(header)
-  if before and before ~= header then remove(before) end
-end
-
 -- grant lets a request hold for the TTL, with a token of its own.
 local function grant(r, ttl)
-  writeToken(math.max(last + 1, now))
+  last, rewritten = math.max(last + 1, now), true
   r.token, r.expiry = last, now + ttl
-  store(r.mode, r)
-  if r.limit > 0 then add(permit(r)) end
+  store(r.mode, r, r.limit > 0 and permit(r) or nil)
 end
 
 -- removeHolder removes a request that holds.
 local function removeHolder(r)
-  if r.owner == r.id then
+  if r == held then
+    held, rewritten, changed = nil, true, true
+  elseif r.owner == r.id then
     remove(r.member, r.index)
   else
     remove(r.member, r.index, 'j' .. r.owner .. r.id)
@@ -216,7 +249,7 @@ local function marked(what)
   local member = named(what)
   if not member then return nil, 0 end
   local value, at = string.match(member, '^%S+ (%S+) (%d+)$')
-  return value, tonumber(at) or foreign(member), member
+  return value, tonumber(at) or foreign('the member ' .. member), member
 end
 
 -- mark writes a c or a g: its value, and when it is over.
@@ -224,7 +257,7 @@ local function mark(what, value, at)
   local _, before, member = marked(what)
   if member then remove(member, 'd' .. digits(before) .. what) end
   add(what .. ' ' .. value .. ' ' .. int(at), 'd' .. digits(at) .. what)
-  latest = math.max(latest or 0, at)
+  latest = math.max(latest, at)
 end
 
 -- unmark removes a c or a g.
@@ -235,7 +268,6 @@ end
 
 -- addTombstone makes sure that copies of the request that are still under way create nothing.
 local function addTombstone(id, ttl, forced)
-  if not header then writeToken(0) end
   local how, at = marked('g' .. id)
   if at <= now then how, at = nil, 0 end
   mark('g' .. id, (forced or how == 'f') and 'f' or '-', math.max(at, now + ttl))
@@ -271,8 +303,8 @@ end
 
 -- admits reports whether r is compatible with all that is held. Nobody waits ahead of it.
 local function admits(r)
-  if not first('e') then return true end
-  if r.mode == 'x' or first('x') then return false end
+  if not soonest() then return true end
+  if r.mode == 'x' or held or first('x') then return false end
   if r.limit == 0 then return true end
   local smallest = tonumber(string.sub(first('l'), 2, 11))
   return redis.call('ZLEXCOUNT', S, '[l', '(m') < math.min(r.limit, smallest)
@@ -287,15 +319,15 @@ local function keptFor(ttl) return math.max(ttl, 3000000) end
 -- it. It returns true if it was not done when a budget was spent: the client of the next one is
 -- told to ask, and that goes on with it.
 local function grantNext()
-  while true do
+  while H do
     local place = first('q')
     if not place then return left() end
     if left() then
-      local r = get('w', name(place)) or foreign(place)
+      local r = get('w', name(place)) or foreign('the member ' .. place)
       publish(r.client, r.id)
       return true
     end
-    local r = get('w', name(place)) or foreign(place)
+    local r = get('w', name(place)) or foreign('the member ' .. place)
     if not waits(r) then
       if budget == 0 then return true end
       budget = budget - 1
@@ -311,7 +343,7 @@ local function grantNext()
       r.member = nil
       if now - (r.expiry - keptFor(ttl)) > window then
         ttl = math.min(ttl, window)
-        flag(r, 'u', true)
+        flag(r, 'unconfirmed', true)
       end
       grant(r, ttl)
       publish(r.client, table.concat({r.id, int(place), int(r.token), int(ttl)}, ' '))
@@ -322,24 +354,28 @@ local function grantNext()
   end
 end
 
--- lasts returns for how long (ms) the set is kept if all that is in it is over then.
-local function lasts(at) return int(math.max(math.ceil((at - now) / 1000), 0) + keep) end
+local function mendAll()
+  if format then mend(H) end
+  if some > 0 then mend(S) end
+end
 
--- done returns the reply. If the script wrote anything, the set does not expire before all that is
--- in it is over and the last token need not be kept any more. What was written before is seen to,
--- but for a set that has lost its time. Messages come last: what they tell is not undone.
+-- done returns the reply. If the script wrote anything, nothing goes before all of it is over and
+-- the last token need not be kept any more. Messages come last: what they tell is not undone.
 local function done(reply)
-  if not existed then -- one without a time
-    if latest then redis.call('PEXPIRE', S, lasts(latest)) end
-  elseif not (latest and redis.call('PEXPIRE', S, lasts(latest), 'GT') == 1)
-    and redis.call('PEXPIRE', S, lasts(now), 'NX') == 1 then
-    local at = now
-    for _, kind in ipairs({'d', 'e', 'f'}) do
-      local member = final(kind)
-      if member then at = math.max(at, time(member)) end
-    end
-    redis.call('PEXPIRE', S, lasts(at))
+  local empty = some == 1 and (whole or redis.call('ZCARD', S) == 1)
+  if empty then some = 0 end
+  local longer, h = latest > 0 and keepUntil(latest), held or false
+  if H and (rewritten or longer and format or (some > 0) ~= (queue == '1')) then
+    write({FORMAT, int(last), h and h.id, h and h.client, h and h.label, h and int(h.ttl), h and int(h.arrived), h and int(h.expiry),
+      h and h.flags, some > 0 and '1', int(kept)})
+    if longer then expire(H) end
   end
+  if some > 0 and not H then
+    expire(S, 'GT')
+  elseif some > 0 and (longer or fresh) then
+    expire(S)
+  end
+  if empty then redis.call('ZREM', S, '!') end
   undo = {}
   for _, m in ipairs(news) do redis.call('PUBLISH', m[1], m[2]) end
   return reply
@@ -354,18 +390,22 @@ end
 -- purge removes what has expired, and grants those whose turn it is then.
 local function purge()
   local clients = {} -- those that did not confirm a grant
+  if held and held.expiry <= now then
+    if has(held, 'unconfirmed') then clients[held.client] = true end
+    removeHolder(held)
+  end
   local member = over('e')
   while member and removals > 0 do
-    local r = stands(name(member)) or foreign(member)
+    local r = stands(name(member)) or foreign('the member ' .. member)
     removeHolder(r)
-    if has(r, 'u') then clients[r.client] = true end
+    if has(r, 'unconfirmed') then clients[r.client] = true end
     removals = removals - 1
     member = over('e')
   end
   for client in pairs(clients) do passOver(client) end
   member = over('f')
   while member and budget > 0 do
-    removeWaiter(get('w', name(member)) or foreign(member))
+    removeWaiter(get('w', name(member)) or foreign('the member ' .. member))
     budget = budget - 1
     member = over('f')
   end
@@ -380,8 +420,8 @@ end
 
 -- untilExpiry returns how long (µs) it is until the next of those who hold expires, or 0.
 local function untilExpiry()
-  local member = first('e')
-  return member and time(member) - now or 0
+  local at = soonest()
+  return at and at - now or 0
 end
 
-purge()
+if H then purge() end

@@ -1,29 +1,26 @@
 -- ARGV[4]  id
 -- ARGV[5]  ttl (µs) of the tombstone to leave, or 0
+-- ARGV[6]  1: by the client's clock it cannot have expired, else 0
 --
 -- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by an operator.
 
--- Most often it is the only one. Then little is needed.
-if only and ARGV[5] == '0' and string.sub(only, 2, 33) == ARGV[4] then
-  local expiry, flags = string.match(only, '^%S+ %a %d+ %x+ %d+ (%d+) %d+ %x+ (%S+) ')
-  if expiry and tonumber(expiry) > now and not string.find(flags, 'b', 1, true) then
-    redis.call('ZREM', KEYS[1], unpack(head, 2))
-    -- What is left of its time counts for little, unless that is long.
-    if (expiry - now) / 1000 > ARGV[2] + 0 then
-      redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    else -- it may have lost its time
-      redis.call('PEXPIRE', KEYS[1], ARGV[2], 'NX')
-    end
-    return 1
+-- Most often nothing stands beside it. If it has expired by now, nobody else has held it since.
+if plain(ARGV[4]) and not queue and ARGV[5] == '0' and (ARGV[6] == '1' or till > clock()) then
+  if number(6) <= keep then
+    redis.call('HDEL', H, 'holder', 'client', 'label', 'ttl', 'since', 'until', 'flags')
+  else -- what is left of its time counts for little, unless that is long
+    redis.call('HDEL', H, 'holder', 'client', 'label', 'ttl', 'since', 'until', 'flags', 'kept')
+    redis.call('PEXPIRE', H, ARGV[2])
   end
+  return 1
 end
 
 --- include queue.lua
 
 local id, ttl = ARGV[4], tonumber(ARGV[5])
-local r = holder(id)
+local r = holds(id)
 local was = r or waiter(id)
-local ended = r and has(r, 'b') or not was and tombstone(id) == 'f'
+local ended = r and has(r, 'broken') or not was and tombstone(id) == 'f'
 if r then
   removeHolder(r)
 elseif was then

@@ -3,35 +3,25 @@
 --
 -- Returns 1: it holds; 0: it does not any more; 2: it waits.
 
--- Most often it is the only one. Then little is needed.
-if only and string.sub(only, 2, 33) == ARGV[4] then
-  local before, expiry, client, rest = string.match(only, '^(%S+ %a %d+ %x+ %d+) (%d+) %d+ (%x+) ([-f] .*)$')
-  if before and tonumber(expiry) > now then
-    if ARGV[5] == '0' then return 1 end
-    local at = now + ARGV[5]
-    local member, index = string.format('%s %.0f %s %s %s', before, at, ARGV[5], client, rest), string.format('e%016.0f%s', at, ARGV[4])
-    keepFor(math.ceil(ARGV[5] / 1000) + ARGV[2])
-    if member ~= only then
-      redis.call('ZADD', KEYS[1], '0', member, '0', index)
-      undo[1] = {'ZREM', KEYS[1], member, index}
-      if index ~= head[2] then
-        redis.call('ZREM', KEYS[1], only, head[2])
-      else
-        redis.call('ZREM', KEYS[1], only)
-      end
-    end
-    return 1
+-- Most often nothing stands beside it, or is not there to be looked at.
+if plain(ARGV[4]) and not (queue and S) and till > clock() then
+  if ARGV[5] ~= '0' then
+    till = clock() + ARGV[5]
+    keepUntil(till)
+    write({[6] = ARGV[5], [8] = int(till), [11] = int(kept)})
+    mend(H)
   end
+  return 1
 end
 
 --- include queue.lua
 
-local r = holder(ARGV[4])
+local r = holds(ARGV[4])
 if not r then return done(waiter(ARGV[4]) and 2 or 0) end
-if has(r, 'b') then return done(0) end
+if has(r, 'broken') then return done(0) end
 if ARGV[5] == '0' then return done(1) end
 r.ttl = tonumber(ARGV[5])
 r.expiry = now + r.ttl
-flag(r, 'u', false)
+flag(r, 'unconfirmed', false)
 store(r.mode, r)
 return done(1)
