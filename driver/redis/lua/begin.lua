@@ -49,13 +49,14 @@ local function keepUntil(at)
   return true
 end
 
--- expire has a key expire then, or not before.
+-- expire has a key expire then.
 local function expire(key, ...)
-  return redis.call('PEXPIRE', key, int(math.max(math.ceil((math.max(kept, clock() + keep) - clock()) / 1000), 1)), ...) == 1
+  local left = kept > clock() and kept - clock() or keep
+  return redis.call('PEXPIRE', key, int(math.ceil(left / 1000)), ...) == 1
 end
 
 -- mend gives a key its time, which somebody may have taken or changed.
-local function mend(key) return expire(key, 'GT') or expire(key, 'NX') end
+local function mend(key) return kept > clock() and expire(key, 'GT') or expire(key, 'NX') end
 
 -- write changes fields, by their numbers: to a value, or to false if they are to go.
 local function write(values)

@@ -47,14 +47,14 @@ local budget = 100
 local removals, grants = 100, 50
 
 -- What is known of the set without asking: head has its first members, and whole says that these
--- are all. It has some members at least.
+-- are all. It is there, with so many members at least.
 local head = queue and redis.call('ZRANGE', S, '0', '11') or {}
 if head[1] and head[1] ~= '!' then foreign('the member ' .. head[1]) end
-local whole, some, fresh = #head < 12, #head, #head == 0
+local whole, least, there, fresh = #head < 12, #head, #head > 0, #head == 0
 
 local changed = false -- whether anything was removed
 local rewritten = false -- whether the hash is to be written
-local latest = held and till or 0 -- when the last of what is known to be stored is over
+local latest = 0 -- when the last of what was written is over
 
 local news = {} -- messages to publish: each a channel and a text
 
@@ -63,25 +63,25 @@ local function publish(client, text) news[#news + 1] = {channels .. client, text
 -- add writes members. Then nothing is known any more.
 local function add(...)
   local members, scored = {...}, {'ZADD', S}
-  if some == 0 then
+  if not there then
     if not S then unreachable() end
     if not queue then redis.call('DEL', S) end -- of a lock whose hash was deleted
     members[#members + 1] = '!'
   end
-  head, whole = {}, false
+  head, whole, there = {}, false, true
   for _, member in ipairs(members) do
     scored[#scored + 1] = '0'
     scored[#scored + 1] = member
   end
   local new = redis.call(unpack(scored))
-  some = some + new
+  least = least + new
   -- What stood there before stays if the script is refused later.
   if new == #members then undo[#undo + 1] = {'ZREM', S, unpack(members)} end
 end
 
 -- remove removes members that stand there.
 local function remove(...)
-  some = some - redis.call('ZREM', S, ...)
+  least = least - redis.call('ZREM', S, ...)
   local gone, rest, scored = {}, {}, {'ZADD', S}
   for _, member in ipairs({...}) do
     scored[#scored + 1] = '0'
@@ -99,7 +99,7 @@ local function digits(x) return string.format('%016.0f', x) end
 
 -- range returns at most so many members.
 local function range(from, to, most)
-  if some == 0 then return {} end
+  if not there then return {} end
   return redis.call('ZRANGE', S, from, to, 'BYLEX', 'LIMIT', '0', int(most))
 end
 
@@ -356,23 +356,23 @@ end
 
 local function mendAll()
   if format then mend(H) end
-  if some > 0 then mend(S) end
+  if there then mend(S) end
 end
 
 -- done returns the reply. If the script wrote anything, nothing goes before all of it is over and
 -- the last token need not be kept any more. Messages come last: what they tell is not undone.
 local function done(reply)
-  local empty = some == 1 and (whole or redis.call('ZCARD', S) == 1)
-  if empty then some = 0 end
-  local longer, h = latest > 0 and keepUntil(latest), held or false
-  if H and (rewritten or longer and format or (some > 0) ~= (queue == '1')) then
+  local empty = there and least < 2 and (whole or redis.call('ZCARD', S) == 1)
+  there = there and not empty
+  local longer, h = latest > 0 and keepUntil(math.max(latest, now)), held or false
+  if H and (rewritten or longer and format or there ~= (queue == '1')) then
     write({FORMAT, int(last), h and h.id, h and h.client, h and h.label, h and int(h.ttl), h and int(h.arrived), h and int(h.expiry),
-      h and h.flags, some > 0 and '1', int(kept)})
+      h and h.flags, there and '1', int(kept)})
     if longer then expire(H) end
   end
-  if some > 0 and not H then
+  if there and not H then
     expire(S, 'GT')
-  elseif some > 0 and (longer or fresh) then
+  elseif there and (longer or fresh) then
     expire(S)
   end
   if empty then redis.call('ZREM', S, '!') end
