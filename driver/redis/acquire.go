@@ -158,33 +158,32 @@ func answer(err error) bool {
 // acquireArgs are the arguments of lua/acquire.lua.
 func acquireArgs(r driver.Request, resume bool) []any {
 	// All in two allocations: they cost as much as the rest of a call.
-	var room [3*32 + 16]byte
+	var room [4*32 + 16]byte
 	text := hex.AppendEncode(hex.AppendEncode(room[:0], r.ID[:]), r.Client[:])
+	switch {
+	case resume:
+		text = append(text, 'r')
+	case r.Wait:
+		text = append(text, 'w')
+	}
+	if r.Fixed {
+		text = append(text, 'f')
+	}
 	if r.Mode == driver.Shared || r.Join() {
 		mode := byte('x')
 		if r.Mode == driver.Shared {
 			mode = 's'
 		}
-		text = strconv.AppendInt(append(text, mode, ' '), int64(r.Limit), 10)
+		text = strconv.AppendInt(append(text, ' ', mode, ' '), int64(r.Limit), 10)
 		text = hex.AppendEncode(append(text, ' '), r.Owner[:])
-	}
-	how := ""
-	switch {
-	case resume:
-		how = "r"
-	case r.Wait:
-		how = "w"
-	}
-	if r.Fixed {
-		how += "f"
 	}
 	all := string(text)
 	args := &struct {
-		id, client, label, how, rest string
-		ttl                          int64
-		list                         [6]any
-	}{id: all[:32], client: all[32:64], rest: all[64:], label: r.Label, how: how, ttl: r.TTL.Microseconds()}
-	args.list = [6]any{&args.id, &args.ttl, &args.client, &args.label, &args.how, &args.rest}
+		id, client, how, label string
+		ttl                    int64
+		list                   [5]any
+	}{id: all[:32], client: all[32:64], how: all[64:], label: r.Label, ttl: r.TTL.Microseconds()}
+	args.list = [5]any{&args.id, &args.ttl, &args.client, &args.label, &args.how}
 	return args.list[:]
 }
 

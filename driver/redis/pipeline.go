@@ -28,9 +28,6 @@ const (
 	// ask a context for its end costs as much as the call does.
 	patience = 20 * time.Millisecond
 
-	// directMax is how many calls have connections of their own.
-	directMax = 16
-
 	// directTimeout is how long a call may take that its caller sends itself.
 	directTimeout = 40 * time.Millisecond
 )
@@ -76,10 +73,9 @@ func (c *call) count() {
 // that is alone goes at once. There is no goroutine while there is nothing to send. In a Cluster
 // each node has pipelines of its own, so that a dead one holds up no other.
 type pipelines struct {
-	rdb       redis.UniversalClient
-	direct    *redis.Client // rdb with little time for each call; nil for a Cluster
-	directMax int           // calls under way, up to which one has a connection of its own
-	apart     atomic.Bool   // each call is a command of its own
+	rdb    redis.UniversalClient
+	direct *redis.Client // rdb with little time for each call; nil for a Cluster
+	apart  atomic.Bool   // each call is a command of its own
 
 	answered atomic.Bool // the server has run a script
 
@@ -94,7 +90,6 @@ type node struct {
 	queue   []*call
 	flights [sendersMax][]*call // the pipelines under way
 	senders int                 // how many those are
-	calls   int                 // that wait to be sent, or are under way
 	took    time.Duration       // the last one; 0: not known
 }
 
@@ -102,7 +97,6 @@ func newPipelines(rdb redis.UniversalClient) *pipelines {
 	p := &pipelines{rdb: rdb, nodes: map[*redis.Client]*node{}}
 	if c, ok := rdb.(*redis.Client); ok {
 		p.direct = c.WithTimeout(directTimeout)
-		p.directMax = max(1, min(directMax, c.Options().PoolSize-sendersMax-1))
 	}
 	_, cluster := rdb.(*redis.ClusterClient)
 	p.apart.Store(cluster) // where calls that are in one slot are rare
@@ -176,10 +170,9 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 	}
 }
 
-// sendDirectly sends the call from the goroutine of its caller, over a connection of its own, if few
-// others are under way and the last answer came quickly. It reports whether this one did too. On a
-// fast network the two changes of goroutine that it saves cost as much as the way to the server;
-// with many calls it is their commands that cost, and they share pipelines. The caller cannot leave
+// sendDirectly sends the call from the goroutine of its caller, if no other waits to be sent and
+// the last answer came quickly. It reports whether this one did too. On a fast network the two
+// changes of goroutine that it saves cost as much as the way to the server. The caller cannot leave
 // meanwhile, so there is little time. When that is over, the call goes the usual way, as a copy.
 func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	if p.direct == nil || ctx.Err() != nil {
@@ -187,11 +180,11 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	}
 	p.mu.Lock()
 	n := p.nodes[nil]
-	if n == nil || n.calls >= p.directMax || n.took == 0 || n.took > directTimeout/4 {
+	if n == nil || n.senders == sendersMax || len(n.queue) > 0 || n.took == 0 || n.took > directTimeout/4 {
 		p.mu.Unlock()
 		return false
 	}
-	n.calls++
+	n.senders++
 	p.mu.Unlock()
 	c.count()
 	start := time.Now()
@@ -206,7 +199,11 @@ func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n.took = took
-	n.calls--
+	if len(n.queue) > 0 {
+		go p.drain(nil, n)
+	} else {
+		n.senders--
+	}
 	if !fault.Timeout(c.Err) {
 		return true
 	}
@@ -247,7 +244,6 @@ func (p *pipelines) enqueue(rdb *redis.Client, c *call) {
 		p.nodes[rdb] = n
 	}
 	n.queue = append(n.queue, c)
-	n.calls++
 	p.arm()
 	if n.senders < sendersMax {
 		n.senders++
@@ -301,9 +297,7 @@ func (n *node) take() []*call {
 	for len(n.queue) > 0 && len(calls) < pipelineMax {
 		c := n.queue[0]
 		n.queue = n.queue[1:]
-		if c.dropped {
-			n.calls--
-		} else {
+		if !c.dropped {
 			c.taken = true
 			calls = append(calls, c)
 		}
@@ -346,7 +340,6 @@ func (p *pipelines) drain(rdb *redis.Client, n *node) {
 		}
 		p.mu.Lock()
 		n.took = took
-		n.calls -= len(calls)
 		n.flights[flight] = nil
 		p.mu.Unlock()
 		for _, c := range calls {

@@ -44,14 +44,17 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 // releaseCall returns a call that removes the request wherever it stands. If a copy of its acquire
 // may be under way, it leaves a tombstone. Until then the request cannot have expired.
 func (b *Backend) releaseCall(r driver.Request, tombstone bool, until time.Time) *call {
-	ttl, holds := int64(0), "0"
+	ttl, how := int64(0), ""
 	if tombstone {
 		ttl = r.TTL.Microseconds()
 	}
 	if time.Now().Before(until) {
-		holds = "1"
+		how = "c"
 	}
-	return b.call(releaseScript, r.Name, r.ID.String(), ttl, holds)
+	if r.TTL > b.o.KeepTokens {
+		how += "l"
+	}
+	return b.call(releaseScript, r.Name, r.ID.String(), ttl, how)
 }
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. mu is

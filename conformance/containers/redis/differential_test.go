@@ -131,7 +131,7 @@ func (o *redisOp) arguments(w redisTiming) []any {
 	id, ttl := o.r.ID.String(), o.r.TTL.Microseconds()
 	switch o.kind {
 	case "acquire":
-		how, rest := "", ""
+		how := ""
 		switch {
 		case o.resume:
 			how = "r"
@@ -142,13 +142,17 @@ func (o *redisOp) arguments(w redisTiming) []any {
 			how += "f"
 		}
 		if o.r.Mode == driver.Shared || o.r.Join() {
-			rest = fmt.Sprintf("%s %d %s", map[driver.Mode]string{driver.Shared: "s", driver.Exclusive: "x"}[o.r.Mode], o.r.Limit, o.r.Owner)
+			how += fmt.Sprintf(" %s %d %s", map[driver.Mode]string{driver.Shared: "s", driver.Exclusive: "x"}[o.r.Mode], o.r.Limit, o.r.Owner)
 		}
-		args = append(args, id, ttl, o.r.Client.String(), o.r.Label, how, rest)
+		args = append(args, id, ttl, o.r.Client.String(), o.r.Label, how)
 	case "renew":
 		args = append(args, id, ttl)
 	case "release":
-		args = append(args, id, o.tombstone, digit[o.certain])
+		how := map[bool]string{true: "c"}[o.certain]
+		if ttl > w.keep {
+			how += "l"
+		}
+		args = append(args, id, o.tombstone, how)
 	case "break":
 		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force], "")
 	case "inspect":

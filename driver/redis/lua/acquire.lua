@@ -2,8 +2,8 @@
 -- ARGV[5]  ttl (µs)
 -- ARGV[6]  client
 -- ARGV[7]  label
--- ARGV[8]  letters: f it is fixed; w it waits; r only resume what holds
--- ARGV[9]  mode (x or s), limit and owner, or "" for an Exclusive request that is no join
+-- ARGV[8]  letters: f it is fixed; w it waits; r only resume what holds. For a request that is Shared
+--          or a join, behind a space: its mode (x or s), limit and owner
 --
 -- Returns one of
 --   {1, token}         granted
@@ -15,25 +15,31 @@
 --   {-1, held, label, µs}
 --                      the same, with the label of a holder, and how long ago that one arrived
 
-local function is(letter) return string.find(ARGV[8], letter, 1, true) ~= nil end
-local fixed = is('f') and 'fixed' or '-'
+local how = ARGV[8]
 
 -- Most often the lock is free, and nothing stands beside it. Then little is needed.
-if not queue and ARGV[9] == '' and not is('r') and (not holder or till <= clock() and plain(holder)) then
-  local now, ttl = clock(), ARGV[5] + 0
-  local token, since = math.max(last + 1, now), int(now)
-  local longer = keepUntil(now + ttl)
-  write({FORMAT, token == now and since or int(token), ARGV[4], ARGV[6], ARGV[7], ARGV[5], since, int(now + ttl), fixed, nil, int(kept)})
-  if longer then expire(H) end
+if (how == '' or how == 'w') and not (queue or flags) and (not holder or till <= clock()) then
+  local now = clock()
+  local token, since, till = math.max(last + 1, now), int(now), now + ARGV[5]
+  local text = token == now and since or int(token)
+  if kept >= till + keep then
+    redis.call('HSET', H, 'token', text, 'holder', ARGV[4], 'until', int(till), 'client', ARGV[6], 'label', ARGV[7], 'ttl', ARGV[5], 'since', since)
+    return {1, token}
+  end
+  undo[1] = format and {'HDEL', H, unpack(FIELDS, 3)} or {'HDEL', H, unpack(FIELDS)}
+  redis.call('HSET', H, 'format', FORMAT, 'token', text, 'holder', ARGV[4], 'until', int(till), 'client', ARGV[6], 'label', ARGV[7],
+    'ttl', ARGV[5], 'since', since, 'kept', int(till + keep * 1.25))
+  redis.call('PEXPIRE', H, int(math.ceil((till - now + keep * 1.25) / 1000)))
   return {1, token}
 end
 
 --- include queue.lua
 
-local mode, limit, owner = string.match(ARGV[9], '^(%a) (%d+) (%x+)$')
-local r = {id = ARGV[4], owner = owner or ARGV[4], mode = mode or 'x', limit = tonumber(limit or 0), token = 0, ttl = tonumber(ARGV[5]),
-  client = ARGV[6], flags = fixed, arrived = now, label = ARGV[7]}
-local wait = is('w')
+local letters, mode, limit, owner = string.match(how, '^(%a*) ?(%a?) ?(%d*) ?(%x*)$')
+local function is(letter) return string.find(letters, letter, 1, true) ~= nil end
+local wait, resumes = is('w'), is('r')
+local r = {id = ARGV[4], owner = owner ~= '' and owner or ARGV[4], mode = owner ~= '' and mode or 'x', limit = tonumber(limit) or 0,
+  token = 0, ttl = tonumber(ARGV[5]), client = ARGV[6], flags = is('f') and 'fixed' or '-', arrived = now, label = ARGV[7]}
 
 -- confirm begins the TTL of a request that holds again.
 local function confirm(h)
@@ -109,7 +115,7 @@ end
 local function acquire()
   local h = holds(r.id)
   if h then return confirm(h) end
-  if tombstone(r.id) or is('r') then return {-1, 'lost'} end
+  if tombstone(r.id) or resumes then return {-1, 'lost'} end
   if r.owner ~= r.id then return join() end
   if ofOwner(r.id) then return {-1, 'lost'} end -- it expired, and joins of its hold go on
   local before = waiter(r.id)

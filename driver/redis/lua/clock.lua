@@ -10,8 +10,29 @@ local function clock()
   return asked
 end
 
+local function int(x) return string.format('%.0f', x) end
+
 -- The format of what dlock keeps under a name. It changes with the fields and the members, with
 -- their meaning, with the rules by which scripts change them, and with what they publish.
 local FORMAT = '3'
 
-local function int(x) return string.format('%.0f', x) end
+local FIELDS = {'format', 'token', 'holder', 'until', 'flags', 'queue', 'kept', 'client', 'label', 'ttl', 'since'}
+
+local function foreign(key, what) error(what .. ' of ' .. key .. ' is not of dlock') end
+
+-- examine is for fields that are not as they should be. It refuses all but a key that is not there.
+local function examine(key, stored)
+  local format = stored[1]
+  if stored.err then
+    local set = redis.pcall('ZRANGE', key, '0', '0') -- up to format 2 it was a sorted set
+    format = string.match(set[1] or '', '^!(%d+) ') or error(stored)
+  end
+  if format and format ~= FORMAT then
+    error('the key ' .. key .. ' has the format ' .. format .. ' of dlock; this client has ' .. FORMAT)
+  elseif not format and redis.call('EXISTS', key) == 1 then
+    foreign(key, 'what stands there')
+  end
+  for _, i in ipairs({2, 4}) do
+    if format and not tonumber(stored[i]) then foreign(key, 'the field ' .. FIELDS[i]) end
+  end
+end

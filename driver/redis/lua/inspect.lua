@@ -25,7 +25,7 @@ local function inspect()
   if string.sub(from, 2, 2) == 'q' then
     members, more = some(from, '(r')
     for _, place in ipairs(members) do
-      local r = get('w', name(place)) or foreign(place)
+      local r = get('w', name(place)) or stranger(place)
       if waits(r) then waiting[#waiting + 1] = r.member end
     end
     if more then return more end

@@ -36,8 +36,38 @@ if queue and not S then unreachable() end
 local channels, window, now = ARGV[1], tonumber(ARGV[3]), clock()
 
 -- held is the request that holds exclusively.
-local held = holder and {id = holder, mode = 'x', limit = 0, owner = holder, token = last, expiry = till, ttl = number(6), client = stored[4] or '',
-  flags = flags or '-', arrived = number(7), label = stored[5] or ''}
+local held
+if holder then
+  for i, value in ipairs(redis.call('HMGET', H, 'client', 'label', 'ttl', 'since')) do stored[7 + i] = value end
+  held = {id = holder, mode = 'x', limit = 0, owner = holder, token = last, expiry = till, ttl = tonumber(stored[10]), client = stored[8] or '',
+    flags = flags or '-', arrived = tonumber(stored[11]), label = stored[9] or ''}
+  if not (held.ttl and held.arrived) then foreign(H, 'the field ttl or since') end
+end
+
+-- expire has a key expire when it need not be kept any more.
+local function expire(key, ...)
+  return redis.call('PEXPIRE', key, int(math.ceil((kept > now and kept - now or keep) / 1000)), ...) == 1
+end
+
+-- mend gives a key its time, which somebody may have taken or changed.
+local function mend(key) return kept > now and expire(key, 'GT') or expire(key, 'NX') end
+
+-- write changes fields, by their numbers: to a value, or to false if they are to go.
+local function write(values)
+  local set, gone, back, new = {'HSET', H}, {'HDEL', H}, {'HSET', H}, {'HDEL', H}
+  for i, value in pairs(values) do
+    local to = value and set or stored[i] and gone or {}
+    to[#to + 1] = FIELDS[i]
+    if value then to[#to + 1] = value end
+    to = stored[i] and back or new
+    to[#to + 1] = FIELDS[i]
+    if stored[i] then to[#to + 1] = stored[i] end
+  end
+  undo[#undo + 1] = new
+  undo[#undo + 1] = back
+  if #set > 2 then redis.call(unpack(set)) end
+  if #gone > 2 then redis.call(unpack(gone)) end
+end
 
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
 local budget = 100
@@ -49,7 +79,8 @@ local removals, grants = 100, 50
 -- What is known of the set without asking: head has its first members, and whole says that these
 -- are all. It is there, with so many members at least.
 local head = queue and redis.call('ZRANGE', S, '0', '11') or {}
-if head[1] and head[1] ~= '!' then foreign('the member ' .. head[1]) end
+local function stranger(member) foreign(S, 'the member ' .. member) end
+if head[1] and head[1] ~= '!' then stranger(head[1]) end
 local whole, least, there, fresh = #head < 12, #head, #head > 0, #head == 0
 
 local changed = false -- whether anything was removed
@@ -123,7 +154,7 @@ end
 local function named(what) return first(what .. ' ') end
 
 -- time and name return the parts of a d, e, f or q.
-local function time(member) return tonumber(string.sub(member, 2, 17)) or foreign('the member ' .. member) end
+local function time(member) return tonumber(string.sub(member, 2, 17)) or stranger(member) end
 local function name(member) return string.sub(member, 18) end
 
 -- index returns the member that says when the request expires.
@@ -133,7 +164,7 @@ local function index(kind, r) return (kind == 'w' and 'f' or 'e') .. digits(r.ex
 local function read(member)
   local kind, id, m, l, o, t, e, d, c, f, a, text =
     string.match(member, '^([swx])(%x+) (%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
-  if not kind then foreign('the member ' .. member) end
+  if not kind then stranger(member) end
   local r = {member = member, id = id, mode = m, limit = tonumber(l), owner = o, token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d),
     client = c, flags = f, arrived = tonumber(a), label = text}
   r.index = index(kind, r)
@@ -249,7 +280,7 @@ local function marked(what)
   local member = named(what)
   if not member then return nil, 0 end
   local value, at = string.match(member, '^%S+ (%S+) (%d+)$')
-  return value, tonumber(at) or foreign('the member ' .. member), member
+  return value, tonumber(at) or stranger(member), member
 end
 
 -- mark writes a c or a g: its value, and when it is over.
@@ -323,11 +354,11 @@ local function grantNext()
     local place = first('q')
     if not place then return left() end
     if left() then
-      local r = get('w', name(place)) or foreign('the member ' .. place)
+      local r = get('w', name(place)) or stranger(place)
       publish(r.client, r.id)
       return true
     end
-    local r = get('w', name(place)) or foreign('the member ' .. place)
+    local r = get('w', name(place)) or stranger(place)
     if not waits(r) then
       if budget == 0 then return true end
       budget = budget - 1
@@ -364,10 +395,12 @@ end
 local function done(reply)
   local empty = there and least < 2 and (whole or redis.call('ZCARD', S) == 1)
   there = there and not empty
-  local longer, h = latest > 0 and keepUntil(math.max(latest, now)), held or false
+  local h, over = held or false, math.max(latest, now) + keep
+  local longer = latest > 0 and kept < over
+  if longer then kept = over + keep / 4 end
   if H and (rewritten or longer and format or there ~= (queue == '1')) then
-    write({FORMAT, int(last), h and h.id, h and h.client, h and h.label, h and int(h.ttl), h and int(h.arrived), h and int(h.expiry),
-      h and h.flags, there and '1', int(kept)})
+    write({FORMAT, int(last), h and h.id, h and int(h.expiry), h and h.flags ~= '-' and h.flags, there and '1', int(kept), h and h.client, h and h.label,
+      h and int(h.ttl), h and int(h.arrived)})
     if longer then expire(H) end
   end
   if there and not H then
@@ -396,7 +429,7 @@ local function purge()
   end
   local member = over('e')
   while member and removals > 0 do
-    local r = stands(name(member)) or foreign('the member ' .. member)
+    local r = stands(name(member)) or stranger(member)
     removeHolder(r)
     if has(r, 'unconfirmed') then clients[r.client] = true end
     removals = removals - 1
@@ -405,7 +438,7 @@ local function purge()
   for client in pairs(clients) do passOver(client) end
   member = over('f')
   while member and budget > 0 do
-    removeWaiter(get('w', name(member)) or foreign('the member ' .. member))
+    removeWaiter(get('w', name(member)) or stranger(member))
     budget = budget - 1
     member = over('f')
   end

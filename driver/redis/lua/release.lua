@@ -1,15 +1,16 @@
 -- ARGV[4]  id
 -- ARGV[5]  ttl (µs) of the tombstone to leave, or 0
--- ARGV[6]  1: by the client's clock it cannot have expired, else 0
+-- ARGV[6]  letters: c by the client's clock it cannot have expired; l its TTL is longer than what the
+--          last token is kept for
 --
 -- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by an operator.
 
 -- Most often nothing stands beside it. If it has expired by now, nobody else has held it since.
-if plain(ARGV[4]) and not queue and ARGV[5] == '0' and (ARGV[6] == '1' or till > clock()) then
-  if number(6) <= keep then
-    redis.call('HDEL', H, 'holder', 'client', 'label', 'ttl', 'since', 'until', 'flags')
-  else -- what is left of its time counts for little, unless that is long
-    redis.call('HDEL', H, 'holder', 'client', 'label', 'ttl', 'since', 'until', 'flags', 'kept')
+local how = ARGV[6]
+if holder == ARGV[4] and plain and not queue and ARGV[5] == '0' and (how == 'c' or how == 'cl' or till > clock()) then
+  redis.call('HDEL', H, 'holder', 'until', 'client', 'label', 'ttl', 'since', 'flags')
+  if how == 'l' or how == 'cl' then -- what is left of its time counts for little, unless that is long
+    redis.call('HDEL', H, 'kept')
     redis.call('PEXPIRE', H, ARGV[2])
   end
   return 1
@@ -17,7 +18,7 @@ end
 
 --- include queue.lua
 
-local id, ttl = ARGV[4], tonumber(ARGV[5])
+local id, left = ARGV[4], tonumber(ARGV[5])
 local r = holds(id)
 local was = r or waiter(id)
 local ended = r and has(r, 'broken') or not was and tombstone(id) == 'f'
@@ -26,7 +27,7 @@ if r then
 elseif was then
   removeWaiter(was)
 end
-if ended and r then ttl = math.max(ttl, r.ttl) end -- a copy of this call has to say the same
-if ttl > 0 then addTombstone(id, ttl, ended) end
+if ended and r then left = math.max(left, r.ttl) end -- a copy of this call has to say the same
+if left > 0 then addTombstone(id, left, ended) end
 if was then grantNext() end
 return done(ended and -1 or was and 1 or 0)

@@ -3,14 +3,14 @@
 --
 -- Returns 1: it holds; 0: it does not any more; 2: it waits.
 
--- Most often nothing stands beside it, or is not there to be looked at.
-if plain(ARGV[4]) and not (queue and S) and till > clock() then
-  if ARGV[5] ~= '0' then
-    till = clock() + ARGV[5]
-    keepUntil(till)
-    write({[6] = ARGV[5], [8] = int(till), [11] = int(kept)})
-    mend(H)
-  end
+-- Most often nothing stands beside it. Or that is on another node, and does not matter here.
+if holder == ARGV[4] and plain and not (queue and S) and till > clock() then
+  if ARGV[5] == '0' then return 1 end
+  local at = clock() + ARGV[5]
+  undo[1] = {'HSET', H, 'until', stored[4], 'kept', stored[7] or '0'}
+  redis.call('HSET', H, 'until', int(at), 'ttl', ARGV[5], 'kept', int(math.max(kept, at + keep * 1.25)))
+  local ms = int(math.ceil((ARGV[5] + keep * 1.25) / 1000))
+  if redis.call('PEXPIRE', H, ms, 'GT') == 0 then redis.call('PEXPIRE', H, ms, 'NX') end
   return 1
 end
 
