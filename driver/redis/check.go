@@ -82,7 +82,6 @@ func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, server
 		{"zadd", queue, "xx", 0, "x"},
 		{"zrange", queue, 0, 0},
 		{"zlexcount", queue, "-", "+"},
-		{"zcard", queue},
 		{"zrem", queue, "x"},
 		{"del", queue},
 		{"publish", channel, ""},

@@ -85,7 +85,7 @@ local commands = {
     return 1
   end,
 }
-for i, names in ipairs{{'HMGET', 'HSET', 'HDEL', 'EXISTS'}, {'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT', 'ZCARD', 'DEL'}} do
+for i, names in ipairs{{'HMGET', 'HSET', 'HDEL', 'EXISTS'}, {'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT', 'DEL'}} do
   for _, name in ipairs(names) do
     commands[name] = function(key, ...)
       if key ~= real[i] then error('another key') end

@@ -55,13 +55,16 @@ local function mend(key) return kept > now and expire(key, 'GT') or expire(key, 
 -- write changes fields, by their numbers: to a value, or to false if they are to go.
 local function write(values)
   local set, gone, back, new = {'HSET', H}, {'HDEL', H}, {'HSET', H}, {'HDEL', H}
-  for i, value in pairs(values) do
-    local to = value and set or stored[i] and gone or {}
+  local function put(to, i, value)
     to[#to + 1] = FIELDS[i]
     if value then to[#to + 1] = value end
-    to = stored[i] and back or new
-    to[#to + 1] = FIELDS[i]
-    if stored[i] then to[#to + 1] = stored[i] end
+  end
+  for i, value in pairs(values) do
+    local before = stored[i] or false
+    if value ~= before then
+      put(value and set or gone, i, value)
+      put(before and back or new, i, before)
+    end
   end
   undo[#undo + 1] = new
   undo[#undo + 1] = back
@@ -112,9 +115,9 @@ end
 
 -- remove removes members that stand there.
 local function remove(...)
-  least = least - redis.call('ZREM', S, ...)
-  local gone, rest, scored = {}, {}, {'ZADD', S}
-  for _, member in ipairs({...}) do
+  local members, gone, rest, scored = {...}, {}, {}, {'ZADD', S}
+  least = least - redis.call('ZREM', S, unpack(members))
+  for _, member in ipairs(members) do
     scored[#scored + 1] = '0'
     scored[#scored + 1] = member
     gone[member] = true
@@ -264,11 +267,10 @@ end
 local function removeHolder(r)
   if r == held then
     held, rewritten, changed = nil, true, true
-  elseif r.owner == r.id then
-    remove(r.member, r.index)
-  else
-    remove(r.member, r.index, 'j' .. r.owner .. r.id)
+    return
   end
+  local join = r.owner ~= r.id and 'j' .. r.owner .. r.id or nil
+  remove(r.member, r.index, join)
   if r.limit > 0 and not stands(r.owner) and not first('j' .. r.owner) then remove(permit(r)) end
 end
 
@@ -393,7 +395,7 @@ end
 -- done returns the reply. If the script wrote anything, nothing goes before all of it is over and
 -- the last token need not be kept any more. Messages come last: what they tell is not undone.
 local function done(reply)
-  local empty = there and least < 2 and (whole or redis.call('ZCARD', S) == 1)
+  local empty = there and least < 2 and (whole or #redis.call('ZRANGE', S, '0', '1') == 1)
   there = there and not empty
   local h, over = held or false, math.max(latest, now) + keep
   local longer = latest > 0 and kept < over

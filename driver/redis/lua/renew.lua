@@ -24,4 +24,5 @@ r.ttl = tonumber(ARGV[5])
 r.expiry = now + r.ttl
 flag(r, 'unconfirmed', false)
 store(r.mode, r)
+mendAll()
 return done(1)
