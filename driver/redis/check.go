@@ -76,7 +76,6 @@ func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, server
 		{"time"},
 		{"hmget", key, "format"},
 		{"hset", key, "format", "", "token"}, // a value is missing
-		{"hdel", key, "format"},
 		{"exists", key},
 		{"pexpire", key, 60_000},
 		{"zadd", queue, "xx", 0, "x"},

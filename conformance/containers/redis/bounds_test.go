@@ -225,7 +225,7 @@ now = now[1] * 1000000 + now[2]
 local function int(x) return string.format('%.0f', x) end
 for i = ARGV[1] + 0, ARGV[2] - 1 do
   local key, id = 'dlock:{many/' .. i .. '}', string.format('%032x', i)
-  redis.call('HSET', key, 'format', '3', 'token', int(now), 'kept', int(now + 2 * left))
+  redis.call('HSET', key, 'format', '3', 'token', int(now), 'holder', '', 'until', '0', 'flags', '-', 'queue', '0', 'kept', int(now + 2 * left))
   if i % 3 == 0 then
     redis.call('HSET', key, 'holder', id, 'client', id, 'label', 'many', 'ttl', int(left), 'since', int(now), 'until', int(now + left), 'flags', '-')
   end

@@ -33,7 +33,7 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 	for _, kind := range []string{"s", "x", "w"} {
 		n += int(rdb.ZLexCount(context.Background(), queueKey(name), "["+kind, "("+string(kind[0]+1)).Val())
 	}
-	if rdb.HExists(context.Background(), redisKey(name), "holder").Val() {
+	if rdb.HGet(context.Background(), redisKey(name), "holder").Val() != "" {
 		n++
 	}
 	return n
@@ -61,6 +61,7 @@ func TestRedisForeignKeys(t *testing.T) {
 		{"a hash without a token", []any{"HSET", "format", "3"}, "the field token of "},
 		{"a hash with a token that is no number", []any{"HSET", "format", "3", "token", "many"}, "the field token of "},
 		{"a hash with half a holder", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", driver.NewID().String()}, "the field until of "},
+		{"a hash whose time is no number", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "soon", "flags", "-", "queue", "0", "kept", "0"}, "the field until of "},
 	} {
 		for _, used := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, used before: %t", c.what, used), func(t *testing.T) {

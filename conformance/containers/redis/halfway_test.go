@@ -41,7 +41,7 @@ func TestRedisRefusedHalfWay(t *testing.T) {
 			k := CLIOf(t, s)
 			all := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
 			rights := ACL(t, page)
-			for _, missing := range []string{"+time", "+hmget", "+hset", "+hdel", "+exists", "+del", "+zrange", "+zadd", "+zrem", "+zlexcount", "+pexpire", "+publish"} {
+			for _, missing := range []string{"+time", "+hmget", "+hset", "+exists", "+del", "+zrange", "+zadd", "+zrem", "+zlexcount", "+pexpire", "+publish"} {
 				k.Must(words("ACL SETUSER app reset on >canary", append(rights, "-"+missing[1:]))...)
 				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: "app", Password: "canary"}), netfault.NewProxy(), redis.Options{})
 				permit := func(name string, mode driver.Mode) driver.Request {

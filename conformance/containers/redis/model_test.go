@@ -29,7 +29,6 @@ type redisModel struct {
 	left    int   // of the budget, in this step
 	changed bool  // this step changed something
 	kept    int64 // until when the server keeps all this
-	unkept  bool  // it was cut short by a release, which leaves no field kept
 	forgot  bool  // it has forgotten the last token
 
 	// what this step published: channel and message; of those that were ended by force in any order
@@ -117,7 +116,7 @@ func without(rs []*modelRequest, gone *modelRequest) []*modelRequest {
 func (m *redisModel) begin(now int64) {
 	m.now, m.granted, m.ended, m.left, m.changed, m.latest = now, nil, nil, m.budget, false, 0
 	if m.kept <= now && m.kept > 0 {
-		m.held, m.waiting, m.kept, m.unkept, m.forgot = nil, nil, 0, false, true
+		m.held, m.waiting, m.kept, m.forgot = nil, nil, 0, true
 		clear(m.tombstones)
 		clear(m.passed)
 		m.seen["all is forgotten in time"]++
@@ -204,11 +203,7 @@ func (m *redisModel) purgeMarks() {
 // last token need not be kept.
 func (m *redisModel) over() {
 	if m.latest > 0 {
-		until := m.now + max((m.latest-m.now+999)/1000, 0)*1000 + m.keep
-		if m.unkept {
-			m.kept = until // also if the clock was set back
-		}
-		m.kept, m.unkept = max(m.kept, until), false
+		m.kept = max(m.kept, m.now+max((m.latest-m.now+999)/1000, 0)*1000+m.keep)
 	}
 }
 
@@ -445,7 +440,7 @@ func (m *redisModel) release(id driver.ID, ttl int64) string {
 	if h := find(m.held, id); h != nil {
 		ended = h.Broken
 		if m.stood == 1 && !h.Broken && !h.unconfirmed && !h.Join() && h.Mode == driver.Exclusive && ttl == 0 && h.ttl > m.keep {
-			m.kept, m.unkept = m.now+m.keep, true
+			m.kept = m.now + m.keep
 		}
 		m.removeHolder(h)
 		if ended { // sent again, it says so again
@@ -519,7 +514,7 @@ func (m *redisModel) inspect() string {
 
 // forget is the loss of all that the server has.
 func (m *redisModel) forget() string {
-	m.held, m.waiting, m.last, m.kept, m.unkept, m.forgot, m.latest = nil, nil, 0, 0, false, false, 0
+	m.held, m.waiting, m.last, m.kept, m.forgot, m.latest = nil, nil, 0, 0, false, 0
 	clear(m.tombstones)
 	clear(m.passed)
 	return "forgotten"

@@ -55,7 +55,7 @@ func (c *CLI) members(words []string) (n int, known bool) {
 		return 1, true
 	case "HSET":
 		return (len(words) - 2) / 2, true
-	case "HMGET", "HDEL":
+	case "HMGET":
 		return len(words) - 2, true
 	case "ZADD":
 		return (len(words) - 2) / 2, true

@@ -2,14 +2,14 @@
 -- ARGV[5]  ttl (µs)
 -- ARGV[6]  client
 -- ARGV[7]  label
--- ARGV[8]  letters: f it is fixed; w it waits; r only resume what holds. For a request that is Shared
---          or a join, behind a space: its mode (x or s), limit and owner
+-- ARGV[8]  letters: f it is fixed; w it waits; r only resume what holds. For a request that is
+--          Shared or a join, behind a space: its mode (x or s), limit and owner
 --
 -- Returns one of
 --   {1, token}         granted
 --   {0, µs, arrived, place}
---                      it waits. µs: until it is worth asking again, or 0; arrived: 1 if it did not
---                      stand there before
+--                      it waits. µs: until it is worth asking again, or 0; arrived: 1 if it did
+--                      not stand there before
 --   {2}                ask again at once; nothing stands there yet
 --   {-1, why}          refused: held, lost, upgrade or conflict
 --   {-1, held, label, µs}
@@ -18,18 +18,18 @@
 local how = ARGV[8]
 
 -- Most often the lock is free, and nothing stands beside it. Then little is needed.
-if (how == '' or how == 'w') and not (queue or flags) and (not holder or till <= clock()) then
+if (how == '' or how == 'w') and not queue and (not holder or plain and till <= clock()) then
   local now = clock()
   local token, since, till = math.max(last + 1, now), int(now), now + ARGV[5]
-  local text = token == now and since or int(token)
-  if kept >= till + keep then
-    redis.call('HSET', H, 'token', text, 'holder', ARGV[4], 'until', int(till), 'client', ARGV[6], 'label', ARGV[7], 'ttl', ARGV[5], 'since', since)
-    return {1, token}
+  local longer = kept < till + keep
+  if longer then kept = till + keep * 1.25 end
+  redis.call('HSET', H, 'format', FORMAT, 'token', token == now and since or int(token),
+    'holder', ARGV[4], 'until', int(till), 'flags', '-', 'queue', '0', 'kept', int(kept),
+    'client', ARGV[6], 'label', ARGV[7], 'ttl', ARGV[5], 'since', since)
+  if longer then
+    undo[1] = format and {'HSET', H, 'holder', '', 'kept', '0'} or {'DEL', H}
+    redis.call('PEXPIRE', H, int(math.ceil((kept - now) / 1000)))
   end
-  undo[1] = format and {'HDEL', H, unpack(FIELDS, 3)} or {'HDEL', H, unpack(FIELDS)}
-  redis.call('HSET', H, 'format', FORMAT, 'token', text, 'holder', ARGV[4], 'until', int(till), 'client', ARGV[6], 'label', ARGV[7],
-    'ttl', ARGV[5], 'since', since, 'kept', int(till + keep * 1.25))
-  redis.call('PEXPIRE', H, int(math.ceil((till - now + keep * 1.25) / 1000)))
   return {1, token}
 end
 
@@ -38,8 +38,10 @@ end
 local letters, mode, limit, owner = string.match(how, '^(%a*) ?(%a?) ?(%d*) ?(%x*)$')
 local function is(letter) return string.find(letters, letter, 1, true) ~= nil end
 local wait, resumes = is('w'), is('r')
-local r = {id = ARGV[4], owner = owner ~= '' and owner or ARGV[4], mode = owner ~= '' and mode or 'x', limit = tonumber(limit) or 0,
-  token = 0, ttl = tonumber(ARGV[5]), client = ARGV[6], flags = is('f') and 'fixed' or '-', arrived = now, label = ARGV[7]}
+local r = {id = ARGV[4], owner = owner ~= '' and owner or ARGV[4],
+  mode = mode ~= '' and mode or 'x', limit = tonumber(limit) or 0, token = 0,
+  ttl = tonumber(ARGV[5]), client = ARGV[6],
+  flags = is('f') and 'fixed' or '-', arrived = now, label = ARGV[7]}
 
 -- confirm begins the TTL of a request that holds again.
 local function confirm(h)

@@ -3,7 +3,7 @@
 -- KEYS[1]  a hash, the lock. The times in its fields are in µs:
 --            format  of all this
 --            token   the last one that was granted
---            holder  the request that holds the lock exclusively; without it there is none
+--            holder  the request that holds the lock exclusively, or empty
 --            until, client, label, ttl, since, flags  of that request
 --            queue   1: there is a second key
 --            kept    until when the hash is kept
@@ -14,22 +14,26 @@
 -- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to
 --          confirm its grant
 --
--- Flags are words with commas between: fixed, broken, unconfirmed.
+-- Flags are words with commas between, or "-": fixed, broken, unconfirmed.
 
 local H, S = KEYS[1], KEYS[2]
 if not S and string.sub(H, -1) ~= '}' then H, S = nil, H end
 
-local stored = H and redis.pcall('HMGET', H, 'format', 'token', 'holder', 'until', 'flags', 'queue', 'kept') or {FORMAT, '0', [6] = '1'}
-local format, holder, flags, queue = stored[1], stored[3], stored[5], stored[6]
-local last, till, kept = tonumber(stored[2]), tonumber(stored[4]), tonumber(stored[7]) or 0
-if format ~= FORMAT or not last or holder and not till then
-  examine(H, stored)
-  last = 0
+local stored = {FORMAT, '0', '', '0', '-', '1', '0'}
+if H then
+  stored = redis.pcall('HMGET', H, 'format', 'token', 'holder', 'until', 'flags', 'queue', 'kept')
 end
+local format, holder, flags, queue = stored[1], stored[3], stored[5] or '-', stored[6] == '1'
+local last, till, kept = tonumber(stored[2]), tonumber(stored[4]), tonumber(stored[7])
+if format ~= FORMAT or not (last and holder and till and kept) then
+  examine(H, stored)
+  last, kept = 0, 0
+end
+if holder == '' then holder = false end
 
 -- How long (µs) all is kept after everybody is gone. The field kept is somewhat later, so that not
 -- each call has to tell the server.
 local keep = ARGV[2] * 1000
 
 -- It is neither broken nor to be confirmed.
-local plain = not flags or flags == 'fixed'
+local plain = flags == '-' or flags == 'fixed'

@@ -23,16 +23,7 @@ local function breaks(r)
   end
 end
 
-local most, from = 100, ARGV[6] -- for one call
-if from == '' and held then breaks(held) end
-for _, kind in ipairs({'s', 'x'}) do
-  if from == '' then from = '[' .. kind end
-  if most > 0 and string.sub(from, 2, 2) == kind then
-    local members = range(from, '(' .. string.char(string.byte(kind) + 1), most)
-    for _, member in ipairs(members) do breaks(read(member)) end
-    most = most - #members
-    from = most == 0 and '(' .. members[#members] or ''
-  end
-end
+if ARGV[6] == '' and held then breaks(held) end
+local from = each('sx', ARGV[6], 100, function(member) breaks(read(member)) end)
 if n > 0 then grantNext() end
 return done({n, changes, from})

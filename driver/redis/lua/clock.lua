@@ -16,8 +16,6 @@ local function int(x) return string.format('%.0f', x) end
 -- their meaning, with the rules by which scripts change them, and with what they publish.
 local FORMAT = '3'
 
-local FIELDS = {'format', 'token', 'holder', 'until', 'flags', 'queue', 'kept', 'client', 'label', 'ttl', 'since'}
-
 local function foreign(key, what) error(what .. ' of ' .. key .. ' is not of dlock') end
 
 -- examine is for fields that are not as they should be. It refuses all but a key that is not there.
@@ -28,11 +26,14 @@ local function examine(key, stored)
     format = string.match(set[1] or '', '^!(%d+) ') or error(stored)
   end
   if format and format ~= FORMAT then
-    error('the key ' .. key .. ' has the format ' .. format .. ' of dlock; this client has ' .. FORMAT)
+    error('the key ' .. key .. ' has the format ' .. format .. ' of dlock; this client has ' ..
+      FORMAT)
   elseif not format and redis.call('EXISTS', key) == 1 then
     foreign(key, 'what stands there')
   end
-  for _, i in ipairs({2, 4}) do
-    if format and not tonumber(stored[i]) then foreign(key, 'the field ' .. FIELDS[i]) end
+  for i, field in ipairs({'format', 'token', 'holder', 'until', 'flags', 'queue', 'kept'}) do
+    if format and (not stored[i] or field ~= 'holder' and i ~= 5 and not tonumber(stored[i])) then
+      foreign(key, 'the field ' .. field)
+    end
   end
 end

@@ -38,46 +38,25 @@ local channels, window, now = ARGV[1], tonumber(ARGV[3]), clock()
 -- held is the request that holds exclusively.
 local held
 if holder then
-  for i, value in ipairs(redis.call('HMGET', H, 'client', 'label', 'ttl', 'since')) do stored[7 + i] = value end
-  held = {id = holder, mode = 'x', limit = 0, owner = holder, token = last, expiry = till, ttl = tonumber(stored[10]), client = stored[8] or '',
-    flags = flags or '-', arrived = tonumber(stored[11]), label = stored[9] or ''}
+  local h = redis.call('HMGET', H, 'client', 'label', 'ttl', 'since')
+  held = {id = holder, mode = 'x', limit = 0, owner = holder, token = last, expiry = till,
+    client = h[1] or '', label = h[2] or '', ttl = tonumber(h[3]), arrived = tonumber(h[4]),
+    flags = flags}
   if not (held.ttl and held.arrived) then foreign(H, 'the field ttl or since') end
 end
 
--- expire has a key expire when it need not be kept any more.
-local function expire(key, ...)
-  return redis.call('PEXPIRE', key, int(math.ceil((kept > now and kept - now or keep) / 1000)), ...) == 1
-end
-
--- mend gives a key its time, which somebody may have taken or changed.
-local function mend(key) return kept > now and expire(key, 'GT') or expire(key, 'NX') end
-
--- write changes fields, by their numbers: to a value, or to false if they are to go.
-local function write(values)
-  local set, gone, back, new = {'HSET', H}, {'HDEL', H}, {'HSET', H}, {'HDEL', H}
-  local function put(to, i, value)
-    to[#to + 1] = FIELDS[i]
-    if value then to[#to + 1] = value end
-  end
-  for i, value in pairs(values) do
-    local before = stored[i] or false
-    if value ~= before then
-      put(value and set or gone, i, value)
-      put(before and back or new, i, before)
-    end
-  end
-  undo[#undo + 1] = new
-  undo[#undo + 1] = back
-  if #set > 2 then redis.call(unpack(set)) end
-  if #gone > 2 then redis.call(unpack(gone)) end
+-- lasts gives a key its time: for as long as it is to be kept, or longer if it has that.
+local function lasts(key)
+  local ms = int(math.ceil((kept > now and kept - now or keep) / 1000))
+  if redis.call('PEXPIRE', key, ms, 'GT') == 0 then redis.call('PEXPIRE', key, ms, 'NX') end
 end
 
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
 local budget = 100
 
--- How many holders that have expired one script removes, and how many waiters it grants. No script
--- keeps the server from others for longer than some milliseconds.
-local removals, grants = 100, 50
+-- How many waiters one script grants. None keeps the server from others for longer than some
+-- milliseconds.
+local grants = 50
 
 -- What is known of the set without asking: head has its first members, and whole says that these
 -- are all. It is there, with so many members at least.
@@ -94,20 +73,26 @@ local news = {} -- messages to publish: each a channel and a text
 
 local function publish(client, text) news[#news + 1] = {channels .. client, text} end
 
+-- scored returns members as ZADD wants them.
+local function scored(members)
+  local list = {'ZADD', S}
+  for _, member in ipairs(members) do
+    list[#list + 1] = '0'
+    list[#list + 1] = member
+  end
+  return list
+end
+
 -- add writes members. Then nothing is known any more.
 local function add(...)
-  local members, scored = {...}, {'ZADD', S}
+  local members = {...}
   if not there then
     if not S then unreachable() end
     if not queue then redis.call('DEL', S) end -- of a lock whose hash was deleted
     members[#members + 1] = '!'
   end
   head, whole, there = {}, false, true
-  for _, member in ipairs(members) do
-    scored[#scored + 1] = '0'
-    scored[#scored + 1] = member
-  end
-  local new = redis.call(unpack(scored))
+  local new = redis.call(unpack(scored(members)))
   least = least + new
   -- What stood there before stays if the script is refused later.
   if new == #members then undo[#undo + 1] = {'ZREM', S, unpack(members)} end
@@ -115,14 +100,10 @@ end
 
 -- remove removes members that stand there.
 local function remove(...)
-  local members, gone, rest, scored = {...}, {}, {}, {'ZADD', S}
+  local members, gone, rest = {...}, {}, {}
   least = least - redis.call('ZREM', S, unpack(members))
-  for _, member in ipairs(members) do
-    scored[#scored + 1] = '0'
-    scored[#scored + 1] = member
-    gone[member] = true
-  end
-  undo[#undo + 1] = scored
+  undo[#undo + 1] = scored(members)
+  for _, member in ipairs(members) do gone[member] = true end
   for _, member in ipairs(head) do
     if not gone[member] then rest[#rest + 1] = member end
   end
@@ -137,6 +118,21 @@ local function range(from, to, most)
   return redis.call('ZRANGE', S, from, to, 'BYLEX', 'LIMIT', '0', int(most))
 end
 
+-- each calls f for the members of some kinds, but for no more than most. It begins where an earlier
+-- call ended, at first with "", and returns where that is: in the end "".
+local function each(kinds, from, most, f)
+  for kind in string.gmatch(kinds, '.') do
+    if most > 0 and (from == '' or string.sub(from, 2, 2) == kind) then
+      local after = '(' .. string.char(string.byte(kind) + 1)
+      local members = range(from == '' and '[' .. kind or from, after, most)
+      for _, member in ipairs(members) do f(member) end
+      most = most - #members
+      from = most == 0 and '(' .. members[#members] or ''
+    end
+  end
+  return from
+end
+
 -- first returns the first member that begins so, and final the last one of a kind.
 local function first(what)
   local kind, length = string.byte(what), #what
@@ -148,7 +144,10 @@ local function first(what)
   if not whole then return range('[' .. what, '(' .. what .. '\255', 1)[1] end
 end
 local function final(kind)
-  if not whole then return redis.call('ZRANGE', S, '(' .. kind .. '\255', '[' .. kind, 'BYLEX', 'REV', 'LIMIT', '0', '1')[1] end
+  if not whole then
+    local from = '(' .. kind .. '\255'
+    return redis.call('ZRANGE', S, from, '[' .. kind, 'BYLEX', 'REV', 'LIMIT', '0', '1')[1]
+  end
   for i = #head, 1, -1 do
     if string.sub(head[i], 1, 1) == kind then return head[i] end
   end
@@ -157,7 +156,9 @@ end
 local function named(what) return first(what .. ' ') end
 
 -- time and name return the parts of a d, e, f or q.
-local function time(member) return tonumber(string.sub(member, 2, 17)) or stranger(member) end
+local function time(member)
+  return tonumber(string.sub(member, 2, 17)) or stranger(member)
+end
 local function name(member) return string.sub(member, 18) end
 
 -- index returns the member that says when the request expires.
@@ -165,11 +166,12 @@ local function index(kind, r) return (kind == 'w' and 'f' or 'e') .. digits(r.ex
 
 -- read returns the request of an s, w or x.
 local function read(member)
-  local kind, id, m, l, o, t, e, d, c, f, a, text =
-    string.match(member, '^([swx])(%x+) (%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
+  local kind, id, m, l, o, t, e, d, c, f, a, text = string.match(member,
+    '^([swx])(%x+) (%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
   if not kind then stranger(member) end
-  local r = {member = member, id = id, mode = m, limit = tonumber(l), owner = o, token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d),
-    client = c, flags = f, arrived = tonumber(a), label = text}
+  local r = {member = member, id = id, mode = m, limit = tonumber(l), owner = o,
+    token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d), client = c, flags = f,
+    arrived = tonumber(a), label = text}
   r.index = index(kind, r)
   return r
 end
@@ -217,18 +219,17 @@ local function has(r, flag) return string.find(r.flags, flag, 1, true) ~= nil en
 
 -- flag sets or clears a flag.
 local function flag(r, f, on)
-  local words = {}
+  local s = on and f or ''
   for word in string.gmatch(r.flags, '%a+') do
-    if word ~= f then words[#words + 1] = word end
+    if word ~= f then s = s == '' and word or s .. ',' .. word end
   end
-  if on then words[#words + 1] = f end
-  r.flags = #words == 0 and '-' or table.concat(words, ',')
+  r.flags = s == '' and '-' or s
 end
 
 -- text returns a request as it is stored in the set.
 local function text(kind, r)
-  return table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry), int(r.ttl), r.client, r.flags, int(r.arrived),
-    r.label}, ' ')
+  return table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry),
+    int(r.ttl), r.client, r.flags, int(r.arrived), r.label}, ' ')
 end
 
 -- store writes a request, and another member with it. It replaces what was written of it before.
@@ -242,15 +243,8 @@ local function store(kind, r, more)
   r.member, r.index = text(kind, r), index(kind, r)
   if r.member == member then return end
   -- What replaces it comes first: who may not add anything must not take it away either.
-  if not member then
-    add(r.member, r.index, more)
-  elseif r.index == at then
-    add(r.member)
-    remove(member)
-  else
-    add(r.member, r.index)
-    remove(member, at)
-  end
+  if r.index == at then add(r.member) else add(r.member, r.index, more) end
+  if member then remove(member, r.index ~= at and at or nil) end
 end
 
 -- permit returns the member of a permit.
@@ -355,13 +349,11 @@ local function grantNext()
   while H do
     local place = first('q')
     if not place then return left() end
+    local r = get('w', name(place)) or stranger(place)
     if left() then
-      local r = get('w', name(place)) or stranger(place)
       publish(r.client, r.id)
       return true
-    end
-    local r = get('w', name(place)) or stranger(place)
-    if not waits(r) then
+    elseif not waits(r) then
       if budget == 0 then return true end
       budget = budget - 1
       removeWaiter(r)
@@ -387,69 +379,67 @@ local function grantNext()
   end
 end
 
-local function mendAll()
-  if format then mend(H) end
-  if there then mend(S) end
+-- mend gives both keys their times, which somebody may have taken or changed.
+local function mend()
+  if format then lasts(H) end
+  if there then lasts(S) end
 end
 
 -- done returns the reply. If the script wrote anything, nothing goes before all of it is over and
--- the last token need not be kept any more. Messages come last: what they tell is not undone.
+-- the last token need not be kept any more. The hash is written last: what is refused before leaves
+-- it as it was. Then come messages: what they tell is not undone.
 local function done(reply)
-  local empty = there and least < 2 and (whole or #redis.call('ZRANGE', S, '0', '1') == 1)
-  there = there and not empty
-  local h, over = held or false, math.max(latest, now) + keep
+  local over = math.max(latest, now) + keep
   local longer = latest > 0 and kept < over
   if longer then kept = over + keep / 4 end
-  if H and (rewritten or longer and format or there ~= (queue == '1')) then
-    write({FORMAT, int(last), h and h.id, h and int(h.expiry), h and h.flags ~= '-' and h.flags, there and '1', int(kept), h and h.client, h and h.label,
-      h and int(h.ttl), h and int(h.arrived)})
-    if longer then expire(H) end
-  end
-  if there and not H then
-    expire(S, 'GT')
+  if there and least < 2 and (whole or #redis.call('ZRANGE', S, '0', '1') == 1) then
+    remove('!')
+    there = false
   elseif there and (longer or fresh) then
-    expire(S)
+    lasts(S)
   end
-  if empty then redis.call('ZREM', S, '!') end
+  if H and (rewritten or longer and format or there ~= queue) then
+    if longer and format then lasts(H) end
+    local h = held or
+      {id = '', expiry = 0, flags = '-', client = '', label = '', ttl = 0, arrived = 0}
+    redis.call('HSET', H, 'format', FORMAT, 'token', int(last), 'holder', h.id,
+      'until', int(h.expiry), 'flags', h.flags, 'queue', there and '1' or '0', 'kept', int(kept),
+      'client', h.client, 'label', h.label, 'ttl', int(h.ttl), 'since', int(h.arrived))
+    if not format then
+      undo[#undo + 1] = {'DEL', H}
+      lasts(H)
+    end
+  end
   undo = {}
   for _, m in ipairs(news) do redis.call('PUBLISH', m[1], m[2]) end
   return reply
 end
 
--- over returns the first member of the range if its time is over.
-local function over(kind)
-  local member = first(kind)
-  return member and time(member) <= now and member
+-- purgeAll calls f for what a time of that kind is over of, and returns how many more there may be.
+local function purgeAll(kind, most, f)
+  while most > 0 do
+    local member = first(kind)
+    if not member or time(member) > now then break end
+    f(name(member), member)
+    most = most - 1
+  end
+  return most
 end
 
 -- purge removes what has expired, and grants those whose turn it is then.
 local function purge()
   local clients = {} -- those that did not confirm a grant
-  if held and held.expiry <= now then
-    if has(held, 'unconfirmed') then clients[held.client] = true end
-    removeHolder(held)
-  end
-  local member = over('e')
-  while member and removals > 0 do
-    local r = stands(name(member)) or stranger(member)
-    removeHolder(r)
+  local function ends(r)
     if has(r, 'unconfirmed') then clients[r.client] = true end
-    removals = removals - 1
-    member = over('e')
+    removeHolder(r)
   end
+  if held and held.expiry <= now then ends(held) end
+  purgeAll('e', 100, function(id, member) ends(stands(id) or stranger(member)) end)
   for client in pairs(clients) do passOver(client) end
-  member = over('f')
-  while member and budget > 0 do
-    removeWaiter(get('w', name(member)) or stranger(member))
-    budget = budget - 1
-    member = over('f')
-  end
-  member = over('d')
-  while member and budget > 0 do
-    unmark(name(member))
-    budget = budget - 1
-    member = over('d')
-  end
+  budget = purgeAll('f', budget, function(id, member)
+    removeWaiter(get('w', id) or stranger(member))
+  end)
+  budget = purgeAll('d', budget, unmark)
   if changed then grantNext() end
 end
 

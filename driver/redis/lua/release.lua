@@ -1,16 +1,19 @@
 -- ARGV[4]  id
 -- ARGV[5]  ttl (µs) of the tombstone to leave, or 0
--- ARGV[6]  letters: c by the client's clock it cannot have expired; l its TTL is longer than what the
+-- ARGV[6]  letters: c by the client's clock it cannot have expired; l its TTL is longer than the
 --          last token is kept for
 --
 -- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by an operator.
 
 -- Most often nothing stands beside it. If it has expired by now, nobody else has held it since.
 local how = ARGV[6]
-if holder == ARGV[4] and plain and not queue and ARGV[5] == '0' and (how == 'c' or how == 'cl' or till > clock()) then
-  redis.call('HDEL', H, 'holder', 'until', 'client', 'label', 'ttl', 'since', 'flags')
-  if how == 'l' or how == 'cl' then -- what is left of its time counts for little, unless that is long
-    redis.call('HDEL', H, 'kept')
+local certain = how == 'c' or how == 'cl' or holder and till > clock()
+if holder == ARGV[4] and plain and not queue and ARGV[5] == '0' and certain then
+  if how == 'c' or how == '' then
+    redis.call('HSET', H, 'holder', '', 'client', '', 'label', '')
+  else -- what is left of its time counts for little, unless that is long
+    kept = int(clock() + keep)
+    redis.call('HSET', H, 'holder', '', 'client', '', 'label', '', 'kept', kept)
     redis.call('PEXPIRE', H, ARGV[2])
   end
   return 1

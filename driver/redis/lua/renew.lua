@@ -7,9 +7,10 @@
 if holder == ARGV[4] and plain and not (queue and S) and till > clock() then
   if ARGV[5] == '0' then return 1 end
   local at = clock() + ARGV[5]
-  undo[1] = {'HSET', H, 'until', stored[4], 'kept', stored[7] or '0'}
-  redis.call('HSET', H, 'until', int(at), 'ttl', ARGV[5], 'kept', int(math.max(kept, at + keep * 1.25)))
-  local ms = int(math.ceil((ARGV[5] + keep * 1.25) / 1000))
+  undo[1] = {'HSET', H, 'until', stored[4], 'kept', stored[7]}
+  kept = math.max(kept, at + keep * 1.25)
+  redis.call('HSET', H, 'until', int(at), 'ttl', ARGV[5], 'kept', int(kept))
+  local ms = int(math.ceil((kept - clock()) / 1000))
   if redis.call('PEXPIRE', H, ms, 'GT') == 0 then redis.call('PEXPIRE', H, ms, 'NX') end
   return 1
 end
@@ -24,5 +25,5 @@ r.ttl = tonumber(ARGV[5])
 r.expiry = now + r.ttl
 flag(r, 'unconfirmed', false)
 store(r.mode, r)
-mendAll()
+mend()
 return done(1)

@@ -7,5 +7,5 @@ local function lives(kind)
   local member = final(kind)
   return member and time(member) > now
 end
-mendAll()
+mend()
 return done((held or lives('e') or lives('f')) and 1 or 0)
