@@ -61,22 +61,23 @@
 //
 // # Protocol
 //
-// The lock of a name is a hash, dlock:PREFIX{NAME}: who holds it exclusively, the last token, and
-// whether there is a second key. That one is a sorted set, dlock:PREFIX{NAME}:queue, and is there
-// only while anything else stands: what waits, shared holders, joins, tombstones. Its scores are all
-// 0, which makes it a map in the order of its members; among them are some that find the next in
-// order and the next to expire. lua/begin.lua has the fields and lua/queue.lua the members. NAME and
-// PREFIX have %, { and } percent-encoded and nothing else, so a person can read them. Nothing is kept
-// for ever: both keys outlive the time of all that stands there by that for which the last token is
-// remembered. So that not every call has to tell the server, it may be a quarter longer; the field
-// kept has until when. If the only holder goes long before its time, that counts from then.
+// The lock of a name is a hash, dlock:PREFIX{NAME}: which request holds it exclusively, the last
+// token, and whether there is a second key. That one is a sorted set, dlock:PREFIX{NAME}:queue, and
+// is there only while anything else stands: what waits, shared holders, joins, tombstones. Its
+// scores are all 0, which makes it a map in the order of its members; among them are some that find
+// the next in order and the next to expire. lua/begin.lua has the fields and lua/queue.lua the
+// members. NAME and PREFIX have %, { and } percent-encoded and nothing else, so a person can read
+// them. Nothing is kept for ever: both keys outlive the time of all that stands there by that for
+// which the last token is remembered, and by up to a quarter more, since not every call tells the
+// server; the field kept says until when. If the only holder goes long before its time, that counts
+// from then.
 //
 // The hash is the gate: a set beside a hash that does not name it means nothing, and is removed by
-// the first request that has to stand there. What a lone exclusive holder does needs the hash alone.
+// the next request that has to stand there. A lone exclusive holder needs the hash alone.
 //
-// The field format is that of all that is kept under the name, FORMAT in lua/clock.lua. Every script
-// reads it first. If it is another one, the call fails with an error that says so and matches
-// [driver.ErrUnsupported], and touches nothing.
+// The field format is that of all that is kept under the name, FORMAT in lua/clock.lua. Every
+// script reads it first. If it is another one, the call fails with an error that says so and
+// matches [driver.ErrUnsupported], and touches nothing.
 //
 // Calls that wait to be sent to one server when a connection is free travel together: those of one
 // script are one command, lua/many.lua, which runs it for one name after the other. Who is alone
@@ -151,8 +152,8 @@
 //     the outcome for unknown.
 //   - The server refuses calls for a time (package fault has all errors, sorted): a wait goes on,
 //     as after a connection that was lost.
-//   - The key has lost its time: each script that looks at the name gives it one, not too short
-//     for all that stands there.
+//   - A key has lost its time: a renewal, Inspect and List give it one, not too short for all that
+//     stands there; any other call does when the field kept is to be set again.
 //   - The server's memory is full: only the arrival of a request needs any to speak of, and is
 //     refused. All other scripts may run then (allow-oom), also the one that asks again for a
 //     request that stands: it is acquire with that flag.
@@ -163,15 +164,16 @@
 //     message is lost, or the client is dead, whichever asks next does. What has expired and was
 //     not removed yet is treated as gone, and nothing is granted before it is.
 //   - A slot moves: the node that has both keys serves them, and the client library follows what
-//     the nodes say. If one of the two is elsewhere, or does not exist, a call that names both is
-//     refused (TRYAGAIN) until the slot has moved. Then it is sent once more with one key: the hash,
-//     for all that a lock needs which is free or whose holder is exclusive; or the set, to renew
-//     what stands there. What needs both waits: the first waiter, a shared request, a join, and a
-//     release beside which others stand. Where replicas have to have a grant, the driver does, as the call and its WAIT
-//     share a connection. Where nodes contradict each other the call is sent again for 3 s, as it
-//     was executed nowhere.
-//   - The key has another type, or members that dlock did not write: every call fails with its
-//     name, and touches nothing.
-//   - The key is deleted, or evicted: the holders are lost as if the server had restarted empty;
-//     those who wait arrive again.
+//     the nodes say. A call with two keys of which one is elsewhere, or does not exist, is refused
+//     (TRYAGAIN) until the slot has moved. It is sent once more with one key: the hash, for a lock
+//     that is free or held exclusively; or the set, to renew what stands there. What needs both
+//     waits: the first waiter, a shared request, a join, and a release beside which others stand.
+//     Where replicas have to have a grant, the driver follows the nodes itself, as the call and its
+//     WAIT share a connection. Where nodes contradict each other the call is sent again for 3 s, as
+//     it was executed nowhere.
+//   - The key has another type, or fields or members that dlock did not write: every call that
+//     looks at them fails with its name, and touches nothing.
+//   - The hash is deleted, or evicted: the holders are lost as if the server had restarted empty,
+//     and those who wait arrive again, whatever the set has. If the set goes alone, what stood in
+//     it is lost, and the exclusive holder stays.
 package redis

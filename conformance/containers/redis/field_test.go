@@ -135,8 +135,21 @@ func TestRedisSlotsMove(t *testing.T) {
 	}
 	one, other := open(), open()
 
+	// shared holds, of which the one key moves and the other does not, and one that nobody waits for
+	split := map[string]func(string) string{"its hash moves": redisKey, "its set moves": queueKey, "nothing beside": nil}
 	names := []string{"stays until the end", "moves at once"}
 	held, waits, slots := map[string]*dlock.Lease{}, map[string]*steps.Attempt{}, map[string]*migration{}
+	for name, key := range split {
+		slots[name] = migrationOf(t, c, name)
+		if key == nil {
+			held[name] = redisLock(t, one.Mutex(name))
+			slots[name].begin()
+			continue
+		}
+		held[name] = redisLock(t, one.RWMutex(name).Read())
+		slots[name].begin()
+		slots[name].move(key(name))
+	}
 	for _, name := range names {
 		held[name] = redisLock(t, one.Mutex(name))
 		waits[name] = steps.Try(t, other.Mutex(name))
@@ -146,14 +159,40 @@ func TestRedisSlotsMove(t *testing.T) {
 	}
 	slots[names[1]].move(redisKey(names[1]), queueKey(names[1]))
 	for end := time.Now().Add(ttl + ttl/2); time.Now().Before(end); <-time.After(ttl / 10) {
-		for _, name := range names {
-			if err := held[name].Err(); err != nil {
+		for name, l := range held {
+			if err := l.Err(); err != nil {
 				t.Fatalf("the hold of what %s, while its slot moves: %v", name, err)
 			}
+		}
+		for _, name := range names {
 			if _, err := one.Inspect(t.Context(), name); err != nil {
 				t.Fatalf("Inspect of what %s, while its slot moves: %v", name, err)
 			}
 		}
+	}
+	// who would be the first to wait is refused
+	const alone = "nothing beside"
+	ctx, cancel := context.WithTimeout(t.Context(), ttl/3)
+	if _, err := other.Mutex(alone).Lock(ctx); err == nil || !strings.Contains(err.Error(), "TRYAGAIN") {
+		t.Errorf("the first who waits, while the slot moves: %v", err)
+	}
+	cancel()
+	redisUnlock(t, held[alone])
+	redisUnlock(t, redisLock(t, other.Mutex(alone)))
+	for name, key := range split {
+		s := slots[name]
+		for _, other := range []func(string) string{redisKey, queueKey} {
+			if key == nil || other(name) != key(name) {
+				s.move(other(name))
+			}
+		}
+		for _, k := range []*CLI{s.dst, s.src} {
+			k.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
+		}
+		if key != nil {
+			redisUnlock(t, held[name])
+		}
+		redisUnlock(t, redisLock(t, other.Mutex(name)))
 	}
 	for _, name := range names {
 		redisUnlock(t, held[name])

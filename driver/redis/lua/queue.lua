@@ -45,10 +45,13 @@ if holder then
   if not (held.ttl and held.arrived) then foreign(H, 'the field ttl or since') end
 end
 
--- lasts gives a key its time: for as long as it is to be kept, or longer if it has that.
-local function lasts(key)
+-- lasts gives a key its time: for as long as it is to be kept, or longer if it has that. A new key
+-- has none.
+local function lasts(key, new)
   local ms = int(math.ceil((kept > now and kept - now or keep) / 1000))
-  if redis.call('PEXPIRE', key, ms, 'GT') == 0 then redis.call('PEXPIRE', key, ms, 'NX') end
+  if new or redis.call('PEXPIRE', key, ms, 'GT') == 0 then
+    redis.call('PEXPIRE', key, ms, 'NX')
+  end
 end
 
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
@@ -381,7 +384,7 @@ end
 
 -- mend gives both keys their times, which somebody may have taken or changed.
 local function mend()
-  if format then lasts(H) end
+  if H and format then lasts(H) end
   if there then lasts(S) end
 end
 
@@ -396,7 +399,7 @@ local function done(reply)
     remove('!')
     there = false
   elseif there and (longer or fresh) then
-    lasts(S)
+    lasts(S, fresh)
   end
   if H and (rewritten or longer and format or there ~= queue) then
     if longer and format then lasts(H) end
@@ -407,7 +410,7 @@ local function done(reply)
       'client', h.client, 'label', h.label, 'ttl', int(h.ttl), 'since', int(h.arrived))
     if not format then
       undo[#undo + 1] = {'DEL', H}
-      lasts(H)
+      lasts(H, true)
     end
   end
   undo = {}
