@@ -57,9 +57,9 @@ func redisScript(t *testing.T, name string, many bool) string {
 // redisBudget is the line of queue.lua that a history changes.
 const redisBudget = "local budget = 100\n"
 
-// virtually wraps a script. It sees the virtual clock, by which alone the keys expire, and publishes
-// nothing. It returns its reply, what it would have published, the fields and the members that are
-// stored, and until when they are.
+// virtually wraps a script. It sees the virtual clock, by which alone the keys expire, and
+// publishes nothing. It returns its reply, what it would have published, the fields and the members
+// that are stored, and until when they are.
 func virtually(script string, many bool) string {
 	return `
 local server, virtual, real = redis, tonumber(ARGV[#ARGV]), KEYS

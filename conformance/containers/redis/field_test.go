@@ -135,7 +135,7 @@ func TestRedisSlotsMove(t *testing.T) {
 	}
 	one, other := open(), open()
 
-	// shared holds, of which the one key moves and the other does not, and one that nobody waits for
+	// shared holds of which one key moves and the other does not, and one that nobody waits for
 	split := map[string]func(string) string{"its hash moves": redisKey, "its set moves": queueKey, "nothing beside": nil}
 	names := []string{"stays until the end", "moves at once"}
 	held, waits, slots := map[string]*dlock.Lease{}, map[string]*steps.Attempt{}, map[string]*migration{}

@@ -50,7 +50,7 @@ func newText(lua string) text {
 type Call struct {
 	Script *Script
 	Keys   []string
-	Part   []string // some of Keys: enough for what can be done while the slot of all moves, or none
+	Part   []string // the first or the last of Keys, to run with while their slot moves; nil: all
 	Common []any    // the first arguments; all calls that may travel together have the same
 	Args   []any    // the others; as many for all calls of one script
 	Reply  any
@@ -67,7 +67,8 @@ type Caller interface{ call() *Call }
 type Pipeliner interface{ Pipeline() redis.Pipeliner }
 
 // Exec runs the calls in one pipeline. Those whose script the server does not know are run again,
-// in full, in a second one. Then each call has its reply or its error.
+// in full, in a second one, and those whose keys are on two nodes (TRYAGAIN), or would be, with the
+// part of them that the call says. Then each call has its reply or its error.
 func Exec[C Caller](ctx context.Context, rdb Pipeliner, calls []C) {
 	parts := make([]part[C], len(calls))
 	for i := range calls {
@@ -77,8 +78,9 @@ func Exec[C Caller](ctx context.Context, rdb Pipeliner, calls []C) {
 }
 
 // ExecTogether is Exec for calls on one server that has all keys. Calls of one script travel as one
-// command, which has the keys of all, the common arguments, and the other arguments of each call. The reply has one element for each. What goes wrong for one call is the
-// error of that call. What becomes of the command is what becomes of all its calls.
+// command, which has the keys of all, the common arguments, and the other arguments of each call.
+// The reply has one element for each. What goes wrong for one call is the error of that call. What
+// becomes of the command is what becomes of all its calls.
 //
 // It reports false if the server does not take several keys at once. Then, or if its user may use
 // some keys and others not, the calls are run one by one.
@@ -108,6 +110,12 @@ type part[C Caller] struct {
 // alone returns the command of one call.
 func alone[C Caller](one []C) part[C] { return part[C]{calls: one, keys: one[0].call().Keys} }
 
+// split reports whether a call was not executed because of one of its keys, and may be without.
+func (p *part[C]) split(err error) bool {
+	some := p.calls[0].call().Part
+	return some != nil && len(some) < len(p.keys) && err != nil && redis.HasErrorPrefix(err, "TRYAGAIN")
+}
+
 // run runs the parts until each call has its reply or its error. It reports false if the server
 // does not take several keys at once.
 func run[C Caller](ctx context.Context, rdb Pipeliner, parts []part[C]) (together bool) {
@@ -134,7 +142,7 @@ func run[C Caller](ctx context.Context, rdb Pipeliner, parts []part[C]) (togethe
 				for j := range p.calls {
 					again = append(again, alone(p.calls[j:j+1]))
 				}
-			case err != nil && one && redis.HasErrorPrefix(err, "TRYAGAIN") && len(p.keys) > len(p.calls[0].call().Part) && p.calls[0].call().Part != nil:
+			case one && p.split(err):
 				again = append(again, part[C]{p.calls, p.full, p.calls[0].call().Part})
 			case one:
 				c := p.calls[0].call()
