@@ -77,6 +77,9 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			return driver.Grant{}, driver.Waited(ctx)
 		}
 		failed = err != nil
+		if fault.Moving(err) { // a slot may take minutes to move
+			answered = time.Now()
+		}
 		if r.Wait && (fault.Transient(err) || tooFew(err)) && time.Since(answered) < keptFor(r.TTL) {
 			if w != nil { // the message of its grant may have come: nothing has to be answered then
 				if g, ok := b.told(m); ok {

@@ -156,7 +156,11 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 		case !class.Again() || fault.Timeout(c.Err) && (c.newConnection || fault.Unsent(c.Err)):
 			return c.Reply, c.Err
 		case class == fault.Elsewhere && time.Since(start) < movesMax:
-			wait = min(wait, 50*time.Millisecond)
+			most := 50 * time.Millisecond
+			if fault.Moving(c.Err) { // which may take minutes
+				most = checkInterval / 2
+			}
+			wait = min(wait, most)
 			if cc, ok := p.rdb.(*redis.ClusterClient); ok {
 				cc.ReloadState(ctx)
 			}

@@ -132,7 +132,7 @@ func (b *Backend) acquireAndWait(c *call) (any, error) {
 			full = true
 			continue
 		}
-		if err != nil && redis.HasErrorPrefix(err, "TRYAGAIN") && len(keys) > len(c.Part) {
+		if fault.Moving(err) && len(keys) > len(c.Part) {
 			keys = c.Part
 			continue
 		}

@@ -137,6 +137,7 @@ func TestRedisSlotsMove(t *testing.T) {
 
 	// shared holds of which one key moves and the other does not, and one that nobody waits for
 	split := map[string]func(string) string{"its hash moves": redisKey, "its set moves": queueKey, "nothing beside": nil}
+	var first *steps.Attempt
 	names := []string{"stays until the end", "moves at once"}
 	held, waits, slots := map[string]*dlock.Lease{}, map[string]*steps.Attempt{}, map[string]*migration{}
 	for name, key := range split {
@@ -144,6 +145,7 @@ func TestRedisSlotsMove(t *testing.T) {
 		if key == nil {
 			held[name] = redisLock(t, one.Mutex(name))
 			slots[name].begin()
+			first = steps.Try(t, other.Mutex(name)) // it waits for longer than a TTL
 			continue
 		}
 		held[name] = redisLock(t, one.RWMutex(name).Read())
@@ -170,15 +172,18 @@ func TestRedisSlotsMove(t *testing.T) {
 			}
 		}
 	}
-	// who would be the first to wait is refused
+	// who would be the first to wait is refused, and asks again
 	const alone = "nothing beside"
 	ctx, cancel := context.WithTimeout(t.Context(), ttl/3)
 	if _, err := other.Mutex(alone).Lock(ctx); err == nil || !strings.Contains(err.Error(), "TRYAGAIN") {
 		t.Errorf("the first who waits, while the slot moves: %v", err)
 	}
 	cancel()
+	if !first.Pending() {
+		t.Errorf("the first who waits, while the slot moves: %v", first.Err)
+	}
 	redisUnlock(t, held[alone])
-	redisUnlock(t, redisLock(t, other.Mutex(alone)))
+	redisUnlock(t, first.Got("who waited first", time.Now(), soon))
 	for name, key := range split {
 		s := slots[name]
 		for _, other := range []func(string) string{redisKey, queueKey} {

@@ -11,6 +11,8 @@ import (
 	"io"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
 // The first line of a script says whether it may run on a server whose memory is full. What keeps
@@ -113,7 +115,7 @@ func alone[C Caller](one []C) part[C] { return part[C]{calls: one, keys: one[0].
 // split reports whether a call was not executed because of one of its keys, and may be without.
 func (p *part[C]) split(err error) bool {
 	some := p.calls[0].call().Part
-	return some != nil && len(some) < len(p.keys) && err != nil && redis.HasErrorPrefix(err, "TRYAGAIN")
+	return some != nil && len(some) < len(p.keys) && fault.Moving(err)
 }
 
 // run runs the parts until each call has its reply or its error. It reports false if the server
