@@ -520,7 +520,9 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 					for {
 						mu.Lock()
 						i, over := next, failed || next >= histories && (len(missing(seen)) == 0 || next >= 10*histories)
-						next++
+						if !over {
+							next++
+						}
 						mu.Unlock()
 						if over {
 							return

@@ -141,15 +141,18 @@ func mysqlCrowdInSmallPackets(t *service.Trial, s *service.Server) {
 	wg.Wait()
 }
 
-// mysqlManyReaders: a writer goes, and more readers are let in than one read of the queue shows.
+// mysqlManyReaders: a writer goes, and more readers are let in than one read of the queue shows,
+// some of them while they still arrive. They do not read all that hold, each of them.
 func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	const readers = 550
-	b, other := sideOf(t, s), sideOf(t, s)
+	line := netfault.NewProxy()
+	b, other := sideOf(t, s), mysqlOf(t, s).side(t, line, mysql.Options{})
 	writer := steps.Asked(b, "read", time.Minute)
 	steps.Acquired(t, b, writer)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
+	recorded := line.Record()
 	grants := make([]driver.Grant, readers)
 	for i := range readers {
 		side := []*poolSide{b, other}[min(i%8, 1)] // most are of one client
@@ -169,7 +172,18 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	released := time.Now()
 	steps.Released(t, b, writer)
 	wg.Wait()
-	t.Logf("%d readers hold after %s", readers, time.Since(released).Round(time.Millisecond))
+	whole := 0
+	for _, sent := range recorded.End() {
+		for stmt := range statements(sent) {
+			if kindOf(stmt) == "read" && strings.HasSuffix(stmt, " LIMIT 500") { // beyond the first rows
+				whole++
+			}
+		}
+	}
+	t.Logf("%d readers hold after %s, and read all %d times", readers, time.Since(released).Round(time.Millisecond), whole)
+	if whole > readers/10 {
+		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, readers/10)
+	}
 	seen := map[driver.Token]bool{}
 	for _, g := range grants {
 		if seen[g.Token] = true; g.Token == 0 {
