@@ -175,7 +175,8 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	whole := 0
 	for _, sent := range recorded.End() {
 		for stmt := range statements(sent) {
-			if kindOf(stmt) == "read" && strings.HasSuffix(stmt, " LIMIT 500") { // beyond the first rows
+			// more than its own row and the first ones
+			if kindOf(stmt) == "read" && strings.HasSuffix(stmt, " LIMIT 500") {
 				whole++
 			}
 		}
