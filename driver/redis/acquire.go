@@ -77,6 +77,9 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			return driver.Grant{}, driver.Waited(ctx)
 		}
 		failed = err != nil
+		if fault.Moving(err) { // a slot may take minutes to move
+			answered = time.Now()
+		}
 		if r.Wait && (fault.Transient(err) || tooFew(err)) && time.Since(answered) < keptFor(r.TTL) {
 			if w != nil { // the message of its grant may have come: nothing has to be answered then
 				if g, ok := b.told(m); ok {
@@ -157,34 +160,40 @@ func answer(err error) bool {
 
 // acquireArgs are the arguments of lua/acquire.lua.
 func acquireArgs(r driver.Request, resume bool) []any {
-	mode, flags, wait := byte('x'), byte('-'), "0"
-	if r.Mode == driver.Shared {
-		mode = 's'
-	}
-	if r.Fixed {
-		flags = 'f'
-	}
+	// All in two allocations: they cost as much as the rest of a call.
+	var room [4*32 + 16]byte
+	text := hex.AppendEncode(hex.AppendEncode(room[:0], r.ID[:]), r.Client[:])
 	switch {
 	case resume:
-		wait = "-1"
+		text = append(text, 'r')
 	case r.Wait:
-		wait = "1"
+		text = append(text, 'w')
 	}
-	// All in two allocations: they cost as much as the rest of a call.
-	text := make([]byte, 0, 128)
-	text = hex.AppendEncode(append(text, mode), r.ID[:])
-	text = strconv.AppendInt(append(text, ' ', mode, ' '), int64(r.Limit), 10)
-	text = hex.AppendEncode(append(text, ' '), r.Owner[:])
-	end := len(text)
-	text = append(hex.AppendEncode(text, r.Client[:]), ' ', flags)
+	if r.Fixed {
+		text = append(text, 'f')
+	}
+	if r.Join() {
+		text = hex.AppendEncode(append(text, ' '), r.Owner[:])
+	}
 	all := string(text)
 	args := &struct {
-		request, client, label string
-		ttl                    int64
-		list                   [5]any
-	}{request: all[:end], client: all[end:], label: r.Label, ttl: r.TTL.Microseconds()}
-	args.list = [5]any{&args.request, &args.ttl, &args.client, &args.label, wait}
+		id, client, how, label, mode string
+		ttl                          int64
+		list                         [6]any
+	}{id: all[:32], client: all[32:64], how: all[64:], label: r.Label, mode: modeOf(r), ttl: r.TTL.Microseconds()}
+	args.list = [6]any{&args.id, &args.ttl, &args.client, &args.label, &args.how, &args.mode}
 	return args.list[:]
+}
+
+// modeOf returns the mode of a request as the hash has it.
+func modeOf(r driver.Request) string {
+	switch {
+	case r.Mode == driver.Exclusive:
+		return "exclusive"
+	case r.Limit == 0:
+		return "shared"
+	}
+	return "permit of " + strconv.Itoa(r.Limit)
 }
 
 // acquireReply is what lua/acquire.lua returns of a request that it does not refuse.

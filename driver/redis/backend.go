@@ -119,7 +119,8 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 
 // call returns a call of a script on a name. All scripts begin with the same arguments.
 func (b *Backend) call(s *script.Script, name string, args ...any) *call {
-	return newCall(s, b.space.Key(name), b.common, args)
+	key, queue := b.space.Keys(name)
+	return newCall(s, key, queue, b.common, args)
 }
 
 // ask runs a call that needs no clean-up.
@@ -145,7 +146,7 @@ func (b *Backend) Close() error {
 	var calls []*call
 	b.mu.Lock()
 	for _, m := range b.requests.Left() {
-		calls = append(calls, b.releaseCall(m.Request.Request, m.Uncertain))
+		calls = append(calls, b.releaseCall(m.Request.Request, m.Uncertain, m.Until))
 	}
 	b.mu.Unlock()
 	var wg sync.WaitGroup

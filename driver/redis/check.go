@@ -68,16 +68,21 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, servers []survey.Doer) (driver.Finding, error) {
 	space := keyspace.New(s.o.Prefix)
 	id := driver.NewID().String()
-	key, channel := space.Key("dlock-check/"+id), space.Channels()+id
+	key, queue := space.Keys("dlock-check/" + id)
+	channel := space.Channels() + id
 	commands := [][]any{
 		{"eval", "return 1", 1, key},
 		{"evalsha", strings.Repeat("0", 40), 1, key},
 		{"time"},
-		{"zadd", key, "xx", 0, "x"},
+		{"hmget", key, "format"},
+		{"hset", key, "format", "", "token"}, // a value is missing
+		{"exists", key},
 		{"pexpire", key, 60_000},
-		{"zrange", key, 0, 0},
-		{"zlexcount", key, "-", "+"},
-		{"zrem", key, "x"},
+		{"zadd", queue, "xx", 0, "x"},
+		{"zrange", queue, 0, 0},
+		{"zlexcount", queue, "-", "+"},
+		{"zrem", queue, "x"},
+		{"del", queue},
 		{"publish", channel, ""},
 		{"ping"},
 		{"scan", 0, "count", 1},
@@ -89,6 +94,6 @@ func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, server
 		commands = append(commands, []any{"cluster", "slots"}, []any{"asking"})
 	}
 	return survey.Rights(ctx, servers, survey.Needs{
-		Page: page, Keys: "~" + space.Pattern(), Channels: "&" + space.Channels() + "*", Commands: commands, Subscribe: channel,
+		Page: page, Keys: "~" + space.Pattern() + "*", Channels: "&" + space.Channels() + "*", Commands: commands, Subscribe: channel,
 	})
 }

@@ -61,28 +61,34 @@
 //
 // # Protocol
 //
-// One key stands under a name: dlock:PREFIX{NAME}, a sorted set whose scores are all 0, and so a
-// map in the order of its members. It has the requests, the last token, tombstones, and what finds
-// the next in order and the next to expire. NAME and PREFIX have %, { and } percent-encoded and
-// nothing else, so a person can read them. lua/queue.lua has the members. Nothing is kept for ever:
-// the set outlives the time of all that stood in it by that for which the last token is remembered.
-// If one that was alone there goes long before its time, that counts from then.
+// The lock of a name is a hash, dlock:PREFIX{NAME}: which request holds it alone, the last token,
+// and since when there is a second key. That one is a sorted set, dlock:PREFIX{NAME}:queue, and is
+// there only while anything else stands: what waits, holders that share, joins, tombstones. Its
+// scores are all 0, which makes it a map in the order of its members; among them are some that find
+// the next in order and the next to expire. lua/begin.lua has the fields and lua/queue.lua the
+// members. NAME and PREFIX have %, { and } percent-encoded and nothing else, so a person can read
+// them. Nothing is kept for ever: both keys outlive the time of all that stands there by that for
+// which the last token is remembered, and by up to a quarter more, since not every call tells the
+// server; the field kept says until when. If the only holder goes long before its time, that counts
+// from then.
 //
-// It is one key because a script cannot run on several while their slot moves from one node of a
-// Cluster to another and one of them is missing, and most names would have one of them only.
+// The hash is the gate: a set means nothing unless the hash has the time at which it was begun, and
+// is removed by the next request that has to stand there. A holder that is alone, whatever its
+// mode, is in the hash; when a second one shares the lock with it, both are in the set.
 //
-// The first member begins with the format of all that is kept under the name, FORMAT in
-// lua/begin.lua. Every script reads that member first. If the format is another one, the call fails
-// with an error that says so and matches [driver.ErrUnsupported], and touches nothing.
+// The field format is that of all that is kept under the name, FORMAT in lua/clock.lua. Every
+// script that has the hash reads it first. If it is another one, the call fails with an error that
+// says so and matches [driver.ErrUnsupported], and touches nothing.
 //
 // Calls that wait to be sent to one server when a connection is free travel together: those of one
 // script are one command, lua/many.lua, which runs it for one name after the other. Who is alone
 // does not wait for company. In a Cluster, where names are in different slots, calls travel in
 // pipelines.
 //
-// A script is atomic. Each begins by reading the server's clock. It removes the holders that have
-// expired, and up to a hundred of those who died while they waited, and grants whoever is next by
-// the rule of [driver.Queue]. A request is in one of these states:
+// A script is atomic, and the server's clock, which it reads where that matters, stands still
+// meanwhile. Unless the request is alone, or comes to a free lock, the script removes the holders
+// that have expired, and up to a hundred of those who died while they waited, and grants whoever is
+// next by the rule of [driver.Queue]. A request is in one of these states:
 //
 //	unknown ─ acquire ─► holding ◄─ confirm ─ granted ◄─ its turn ─ waiting ◄─ acquire ─ unknown
 //	                        │                    │                    │
@@ -144,12 +150,14 @@
 //     data that a promoted replica did not have, see Limits. No lock on Redis survives that, which
 //     is why its tokens follow the server's clock.
 //   - A script is refused half way, for want of a right: it undoes what it wrote. Messages come
-//     last, when all else is done. Who may not even undo it lets the key expire. The client takes
-//     the outcome for unknown.
+//     last, when all else is done. Who may not even undo it (zadd, zrem, hset, del, pexpire) leaves
+//     what it wrote until that expires, and without pexpire perhaps a key that has no time. The
+//     client takes the outcome for unknown.
 //   - The server refuses calls for a time (package fault has all errors, sorted): a wait goes on,
 //     as after a connection that was lost.
-//   - The key has lost its time: each script that looks at the name gives it one, not too short
-//     for all that stands there.
+//   - A key has lost its time: a renewal, Inspect and List give it one, not too short for all that
+//     stands there; any other call does when the field kept is to be set again. If somebody has
+//     shortened it, that is a deletion at that time, unless a renewal or Inspect comes before.
 //   - The server's memory is full: only the arrival of a request needs any to speak of, and is
 //     refused. All other scripts may run then (allow-oom), also the one that asks again for a
 //     request that stands: it is acquire with that flag.
@@ -159,12 +167,20 @@
 //     may remove: a message has the client of the next waiter ask, which goes on with it. If that
 //     message is lost, or the client is dead, whichever asks next does. What has expired and was
 //     not removed yet is treated as gone, and nothing is granted before it is.
-//   - A slot moves: the node that has the key serves it, and the client library follows what the
-//     nodes say. Where replicas have to have a grant, the driver does, as the call and its WAIT
-//     share a connection. Where nodes contradict each other the call is sent again for 3 s, as it
-//     was executed nowhere.
-//   - The key has another type, or members that dlock did not write: every call fails with its
-//     name, and touches nothing.
-//   - The key is deleted, or evicted: the holders are lost as if the server had restarted empty;
-//     those who wait arrive again.
+//   - A slot moves: the node that has both keys serves them, and the client library follows what
+//     the nodes say. A call with two keys of which one is elsewhere, or does not exist, is refused
+//     (TRYAGAIN) until the slot has moved. It is sent once more with the hash alone, for a lock
+//     that is free or that one holds alone. To renew one of several that share, it is sent with the
+//     set alone, which returns the time at which it was begun, and then with the hash alone: that
+//     has to have the same time, and lasts as long from then on as the set does. If it has another,
+//     or is gone, so is the lease. What needs both keys at once waits: the first waiter, the second
+//     that shares, a join, and a release that leaves a tombstone or beside which others stand.
+//     Where replicas have to have a grant, the driver follows the nodes itself, as the call and its
+//     WAIT share a connection. Where nodes contradict each other the call is sent again for 3 s, as
+//     it was executed nowhere.
+//   - A key has another type, or fields or members that dlock did not write: every call that looks
+//     at them fails with its name, and touches nothing.
+//   - The hash is deleted, or evicted: the holders are lost as if the server had restarted empty,
+//     and those who wait arrive again, whatever the set has. If the set goes alone, what stood in
+//     it is lost, and the holder that the hash has stays.
 package redis

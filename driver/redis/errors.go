@@ -24,12 +24,17 @@ func (b *Backend) explain(ctx context.Context, name string, err error) error {
 		err = kit.Hide(ctx, fault.Late(err))
 	}
 	err = fault.WithoutArguments(err)
-	switch s := err.Error(); {
+	s := err.Error()
+	key, queue := b.space.Keys(name)
+	if strings.Contains(s, queue) {
+		key = queue
+	}
+	switch {
 	case fault.OtherFormat(err):
 		return fmt.Errorf("%w: the key %q was written by another version of dlock; clients of both cannot share a prefix: %w",
-			driver.ErrUnsupported, b.space.Key(name), err)
+			driver.ErrUnsupported, key, err)
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
-		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.space.Key(name), err)
+		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", key, err)
 	}
 	return fault.Explain(err, page)
 }

@@ -131,11 +131,9 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 			err = b.listNode(ctx, b.rdb, take)
 		}
 		if err == nil || !fault.Transient(err) || tries == copiesMax {
-			return names, b.explain(ctx, "*", err)
+			return names, err
 		}
-		if cc := b.nodes.cluster; cc != nil { // a master may have been replaced
-			cc.ReloadState(ctx)
-		}
+		b.pipes.reload(ctx, err)
 		if err := pause(ctx, b.life.Closed(), 100*time.Millisecond, err); err != nil {
 			return nil, err
 		}
@@ -151,7 +149,7 @@ func (b *Backend) listNode(ctx context.Context, c redis.Cmdable, take func([]str
 		}
 		keys, next, err := c.Scan(ctx, cursor, b.space.Pattern(), scanCount).Result()
 		if err != nil {
-			return err
+			return b.explain(ctx, "*", err)
 		}
 		cursor = next
 		var names []string
@@ -259,7 +257,7 @@ func parseEntry(name, member string, now int64) (*driver.Entry, error) {
 		e.Token = driver.Token(n[1])
 	}
 	e.Left, e.Age = time.Duration(n[2]-now)*time.Microsecond, time.Duration(now-n[4])*time.Microsecond
-	e.Fixed, e.Broken = strings.Contains(f[8], "f"), strings.Contains(f[8], "b")
+	e.Fixed, e.Broken = strings.Contains(f[8], "fixed"), strings.Contains(f[8], "broken")
 	err := errors.Join(e.ID.UnmarshalText([]byte(f[0][1:])), e.Owner.UnmarshalText([]byte(f[3])), e.Client.UnmarshalText([]byte(f[7])))
 	return e, err
 }

@@ -35,7 +35,8 @@ const (
 // call is one script to run on one name.
 type call struct {
 	script.Call
-	key [1]string // in Keys
+	keys  [2]string   // in Keys: of the lock, and of what stands beside it
+	parts [2][]string // in Parts: each of them
 
 	sent   time.Time // before it was first given to the network
 	copies int       // how often it was executed, or may have been
@@ -56,9 +57,10 @@ type call struct {
 	dropped bool // nobody waited for it any more before it was in one
 }
 
-func newCall(s *script.Script, key string, common, args []any) *call {
-	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, key: [1]string{key}, done: make(chan bool, 2)}
-	c.Keys = c.key[:]
+func newCall(s *script.Script, key, queue string, common, args []any) *call {
+	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, keys: [2]string{key, queue}, done: make(chan bool, 2)}
+	c.parts = [2][]string{c.keys[:1], c.keys[1:]}
+	c.Keys, c.Parts = c.keys[:], c.parts[:1]
 	return c
 }
 
@@ -156,17 +158,27 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 		case !class.Again() || fault.Timeout(c.Err) && (c.newConnection || fault.Unsent(c.Err)):
 			return c.Reply, c.Err
 		case class == fault.Elsewhere && time.Since(start) < movesMax:
-			wait = min(wait, 50*time.Millisecond)
-			if cc, ok := p.rdb.(*redis.ClusterClient); ok {
-				cc.ReloadState(ctx)
+			most := 50 * time.Millisecond
+			if fault.Moving(c.Err) { // which may take minutes
+				most = checkInterval / 2
 			}
+			wait = min(wait, most)
 		case tries >= copiesMax:
 			return c.Reply, c.Err
 		}
+		p.reload(ctx, c.Err)
 		if err := pause(ctx, closed, wait, c.Err); err != nil {
 			return nil, err
 		}
 		wait *= 4
+	}
+}
+
+// reload has the client library ask a Cluster again who its masters are, after an error that may
+// mean that one was replaced. By itself it may ask once a minute.
+func (p *pipelines) reload(ctx context.Context, err error) {
+	if cc, ok := p.rdb.(*redis.ClusterClient); ok && fault.Transient(err) {
+		cc.ReloadState(ctx)
 	}
 }
 

@@ -21,7 +21,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		before = m.Releasing(r.Uncertain)
 	}
 	b.mu.Unlock()
-	c := b.releaseCall(r, r.Uncertain || before.Uncertain)
+	c := b.releaseCall(r, r.Uncertain || before.Uncertain, before.Until)
 	reply, err := b.pipes.run(ctx, b.life.Closed(), c)
 	b.mu.Lock()
 	switch {
@@ -42,13 +42,19 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 }
 
 // releaseCall returns a call that removes the request wherever it stands. If a copy of its acquire
-// may be under way, it leaves a tombstone.
-func (b *Backend) releaseCall(r driver.Request, tombstone bool) *call {
-	ttl := int64(0)
+// may be under way, it leaves a tombstone. Until then the request cannot have expired.
+func (b *Backend) releaseCall(r driver.Request, tombstone bool, until time.Time) *call {
+	ttl, how := int64(0), ""
 	if tombstone {
 		ttl = r.TTL.Microseconds()
 	}
-	return b.call(releaseScript, r.Name, r.ID.String(), ttl)
+	if time.Now().Before(until) {
+		how = "c"
+	}
+	if r.TTL > b.o.KeepTokens {
+		how += "l"
+	}
+	return b.call(releaseScript, r.Name, r.ID.String(), ttl, how)
 }
 
 // giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. mu is
@@ -67,7 +73,7 @@ func (b *Backend) settle(m *request) {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		b.mu.Lock()
-		c := b.releaseCall(m.Request.Request, m.Uncertain)
+		c := b.releaseCall(m.Request.Request, m.Uncertain, m.Until)
 		b.mu.Unlock()
 		_, err := b.pipes.run(ctx, b.life.Closed(), c)
 		return err

@@ -25,7 +25,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	}
 	calls := make([]*call, len(rs))
 	for i := range rs {
-		calls[i] = b.call(renewScript, rs[i].Name, rs[i].ID.String(), rs[i].TTL.Microseconds())
+		calls[i] = b.renewCall(&rs[i], rs[i].TTL.Microseconds())
 	}
 	go b.sendRenewals(ctx, calls)
 	var why error // not nil: there is no time to wait for more
@@ -52,6 +52,38 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
+// renewCall returns a call that renews a request, or looks whether it holds. While its slot moves
+// the hash may do, or the set; then [Backend.renewTogether] asks for the hash too.
+func (b *Backend) renewCall(r *driver.Request, ttl int64) *call {
+	c := b.call(renewScript, r.Name, r.ID.String(), ttl, "")
+	if r.Mode == driver.Shared || r.Join() {
+		c.Parts = c.parts[:]
+	}
+	return c
+}
+
+// renewTogether runs the calls of renewCall. The set of a name, on a node without the hash, says
+// since when it is there. It counts only if the hash, which the other node has, knows that time.
+func (b *Backend) renewTogether(ctx context.Context, calls []*call) {
+	b.pipes.exec(ctx, calls)
+	var halves, others []*call
+	for _, c := range calls {
+		b.pipes.reload(ctx, c.Err)
+		if begun, _ := c.Reply.(int64); begun > 2 {
+			other := newCall(c.Script, c.keys[0], c.keys[1], c.Common, []any{c.Args[0], c.Args[1], begun})
+			other.Keys = other.parts[0]
+			halves, others = append(halves, c), append(others, other)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	b.pipes.exec(ctx, others)
+	for i, c := range halves {
+		c.Reply, c.Err = others[i].Reply, others[i].Err
+	}
+}
+
 // sendRenewals sends the calls, to all nodes at once, until ctx ends.
 func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 	nodes := map[*redis.Client][]*call{}
@@ -67,7 +99,7 @@ func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 				for _, c := range queue[:n] {
 					c.sent = sent
 				}
-				b.pipes.exec(ctx, queue[:n])
+				b.renewTogether(ctx, queue[:n])
 				for _, c := range queue[:n] {
 					c.done <- true
 				}
@@ -94,7 +126,7 @@ func (b *Backend) proveHolds(ctx context.Context, client driver.ID) {
 	}
 	calls := make([]*call, len(ms))
 	for i, m := range ms {
-		calls[i] = b.call(renewScript, m.Name, m.ID.String(), "0")
+		calls[i] = b.renewCall(&m.Request.Request, 0)
 	}
 	go b.sendRenewals(ctx, calls)
 	for i, c := range calls {

@@ -122,13 +122,18 @@ func (b *Backend) acquireAndWait(c *call) (any, error) {
 		}
 		node = master
 	}
+	keys := c.Keys
 	for full, ask, redirects := false, false, 0; ; {
 		if node != nil { // a WAIT takes longer than other commands may
 			to = node.WithTimeout(2 * replicaTimeout)
 		}
-		reply, n, err := sendAndWait(ctx, to, c.Command(ctx, full), ask, b.o.WaitReplicas)
+		reply, n, err := sendAndWait(ctx, to, c.Command(ctx, full, keys), ask, b.o.WaitReplicas)
 		if !full && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 			full = true
+			continue
+		}
+		if fault.Moving(err) && len(keys) > 1 {
+			keys = c.Parts[0]
 			continue
 		}
 		addr, asking, is := fault.Redirect(err)

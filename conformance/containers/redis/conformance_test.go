@@ -2,6 +2,7 @@ package redis
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -167,8 +168,29 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 		t.Errorf("%d times two held one name while a slot moved", n)
 	}
 	now := s.AwaitMaster(t, key, nil)
+	// A client of the user's, which by itself asks once a minute who the masters are, keeps what it
+	// holds, and waits no longer than others.
+	var names []string
+	for i := 0; len(names) < 2; i++ {
+		if name := fmt.Sprint("of a user ", i); s.Master(t, redisKey(name)) == now {
+			names = append(names, name)
+		}
+	}
+	b := overRedis(t, goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: s.Addrs()}), netfault.NewProxy(), redis.Options{})
+	c, err := dlock.New(b, dlock.TTL(45*time.Second), dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	held := redisLock(t, c.Mutex(names[0]))
 	now.Kill(t)
+	killed := time.Now()
 	s.AwaitMaster(t, key, now)
+	other := steps.Try(t, c.Mutex(names[1]))
+	other.Got("who asks after a master died", time.Now(), 30*time.Second)
+	if err := held.Renew(t.Context()); err != nil {
+		t.Errorf("a hold of the master that died, after %s: %v", time.Since(killed), err)
+	}
 	w.MoreWithin(t, elected, 100)
 }
 

@@ -37,7 +37,7 @@ type redisTiming struct {
 const diffChannels = "dlock-diff:"
 
 // redisScript assembles a script as driver/redis does, but for its flags: for one name or for many.
-func redisScript(t *testing.T, name string, many bool) string {
+func redisScript(t *testing.T, name string, how manner) string {
 	t.Helper()
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "driver", "redis", "lua", name+".lua"))
@@ -48,7 +48,7 @@ func redisScript(t *testing.T, name string, many bool) string {
 	}
 	one := read("begin") + strings.Replace(read(name), "--- include queue.lua\n", read("queue"), 1)
 	end := read("one")
-	if many {
+	if how == forMany {
 		end = read("many")
 	}
 	return read("clock") + strings.Replace(read("run"), "--- include the script\n", one, 1) + end
@@ -57,21 +57,59 @@ func redisScript(t *testing.T, name string, many bool) string {
 // redisBudget is the line of queue.lua that a history changes.
 const redisBudget = "local budget = 100\n"
 
-// virtually wraps a script. It sees the virtual clock, by which alone the key expires, and
-// publishes nothing. It returns its reply, what it would have published, the members that are
-// stored, and until when they are.
-func virtually(script string, many bool) string {
+// manner is how a script runs: for one name, for many, or first with each key alone, as while their
+// slot moves. Then the parts have to say what the whole does, and keep both keys for as long.
+type manner int
+
+const (
+	forOne manner = iota
+	forMany
+	setFirst
+	hashOnly
+)
+
+// halves is what runs before the script.
+var halves = map[manner]string{
+	setFirst: `
+local function part(key, of)
+  KEYS, ARGV[6] = {key}, of
+  local reply = script()
+  KEYS, ARGV[6] = real, ''
+  return reply
+end
+half = part(real[1], '')
+if type(half) == 'table' then half = part(real[2], '') end -- the hash does not have it
+if half > 2 then
+  half = part(real[1], int(half))
+  for _, key in ipairs(half == 1 and real or {}) do
+    if tonumber(server.call('GET', key .. ':ttl')) < virtual + ARGV[5] then error(key .. ' ends too soon') end
+  end
+end`,
+	hashOnly: `
+KEYS = {real[1]}
+half = script()
+KEYS = real
+if type(half) == 'table' then half = nil end -- it needs both
+local says = tonumber(server.call('HGET', real[1], 'kept') or 0)
+if server.call('HGET', real[1], 'queue') ~= '0' and says > tonumber(server.call('GET', real[2] .. ':ttl') or says) then
+  error('the set ends before the hash says')
+end`,
+}
+
+// virtually wraps a script. It sees the virtual clock, by which alone the keys expire, and
+// publishes nothing. It returns its reply, what it would have published, the fields and the members
+// that are stored, and until when they are.
+func virtually(script string, how manner) string {
 	return `
-local server, virtual = redis, tonumber(ARGV[#ARGV])
-local ttl, published, asked = KEYS[1] .. ':ttl', {}, false
+local server, virtual, real = redis, tonumber(ARGV[#ARGV]), KEYS
+local published = {}
 local function int(x) return string.format('%.0f', x) end
-if (tonumber(server.call('GET', ttl)) or virtual + 1) <= virtual then server.call('DEL', KEYS[1]) end
-if server.call('EXISTS', KEYS[1]) == 0 then server.call('DEL', ttl) end
+for _, key in ipairs(real) do
+  if (tonumber(server.call('GET', key .. ':ttl')) or virtual + 1) <= virtual then server.call('DEL', key) end
+  if server.call('EXISTS', key) == 0 then server.call('DEL', key .. ':ttl') end
+end
 local commands = {
-  TIME = function()
-    asked = true
-    return {int(math.floor(virtual / 1000000)), int(virtual % 1000000)}
-  end,
+  TIME = function() return {int(math.floor(virtual / 1000000)), int(virtual % 1000000)} end,
   PUBLISH = function(channel, message)
     published[#published + 1] = channel .. ' ' .. message
     return 1
@@ -80,32 +118,41 @@ local commands = {
     ms = tonumber(ms)
     if more and more ~= 'GT' and more ~= 'NX' or ms % 1 ~= 0 then error('PEXPIRE') end
     if server.call('EXISTS', key) == 0 then return 0 end
-    local before = server.call('GET', ttl)
+    local before = server.call('GET', key .. ':ttl')
     if more == 'GT' and (not before or virtual + ms * 1000 <= tonumber(before)) or more == 'NX' and before then return 0 end
-    server.call('SET', ttl, int(virtual + ms * 1000))
+    server.call('SET', key .. ':ttl', int(virtual + ms * 1000))
     return 1
   end,
 }
-for _, name in ipairs{'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT'} do
-  commands[name] = function(key, ...)
-    if key ~= KEYS[1] then error('another key') end
-    return server.call(name, key, ...)
+for i, names in ipairs{{'HMGET', 'HSET', 'EXISTS'}, {'ZRANGE', 'ZADD', 'ZREM', 'ZLEXCOUNT', 'DEL'}} do
+  for _, name in ipairs(names) do
+    commands[name] = function(key, ...)
+      if key ~= real[i] and name ~= 'DEL' then error('another key') end
+      if name == 'DEL' then server.call('DEL', key .. ':ttl') end
+      return server.call(name, key, ...)
+    end
   end
 end
 local redis = {call = function(name, ...)
   if not commands[name] then error('the differential test does not know ' .. name) end
   return commands[name](...)
 end}
-redis.pcall = function(...) pcall(redis.call, ...) end
-local ARGV = {unpack(ARGV, 1, #ARGV - 1)}
+redis.pcall = function(...)
+  local _, reply = pcall(redis.call, ...)
+  return reply
+end
+local half
+local KEYS, ARGV = KEYS, {unpack(ARGV, 1, #ARGV - 1)}
 local function script()
 ` + script + `
 end
+` + halves[how] + `
 local reply = script()
-` + map[bool]string{true: "reply = reply[1]"}[many] + `
-if not asked then error('it did not ask for the time') end
+` + map[bool]string{true: "reply = reply[1]"}[how == forMany] + `
+if half and half < 2 and half ~= reply then error('of its parts it returned ' .. half .. ', of the whole ' .. int(reply)) end
 local function lines(l) return table.concat(l, '\n') end
-return {reply, lines(published), lines(server.call('ZRANGE', KEYS[1], 0, -1)), server.call('GET', ttl) or '0'}
+local function ttl(key) return server.call('EXISTS', key) == 1 and server.call('GET', key .. ':ttl') or '0' end
+return {reply, lines(published), server.call('HGETALL', real[1]), lines(server.call('ZRANGE', real[2], 0, -1)), ttl(real[1]), ttl(real[2])}
 `
 }
 
@@ -115,6 +162,7 @@ type redisOp struct {
 	r         driver.Request
 	resume    bool
 	tombstone int64 // of release: the TTL of the tombstone
+	certain   bool  // of release: its client knows that it has not expired
 	token     driver.Token
 	force     bool
 }
@@ -126,21 +174,35 @@ func (o *redisOp) arguments(w redisTiming) []any {
 	id, ttl := o.r.ID.String(), o.r.TTL.Microseconds()
 	switch o.kind {
 	case "acquire":
-		mode, flags, wait := "x", "-", digit[o.r.Wait]
-		if o.r.Mode == driver.Shared {
-			mode = "s"
+		how := ""
+		switch {
+		case o.resume:
+			how = "r"
+		case o.r.Wait:
+			how = "w"
 		}
 		if o.r.Fixed {
-			flags = "f"
+			how += "f"
 		}
-		if o.resume {
-			wait = "-1"
+		if o.r.Join() {
+			how += " " + o.r.Owner.String()
 		}
-		args = append(args, fmt.Sprintf("%s%s %s %d %s", mode, id, mode, o.r.Limit, o.r.Owner), ttl, o.r.Client.String()+" "+flags, o.r.Label, wait)
+		mode := "exclusive"
+		if o.r.Mode == driver.Shared {
+			mode = "shared"
+			if o.r.Limit > 0 {
+				mode = fmt.Sprint("permit of ", o.r.Limit)
+			}
+		}
+		args = append(args, id, ttl, o.r.Client.String(), o.r.Label, how, mode)
 	case "renew":
-		args = append(args, id, ttl)
+		args = append(args, id, ttl, "")
 	case "release":
-		args = append(args, id, o.tombstone)
+		how := map[bool]string{true: "c"}[o.certain]
+		if ttl > w.keep {
+			how += "l"
+		}
+		args = append(args, id, o.tombstone, how)
 	case "break":
 		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force], "")
 	case "inspect":
@@ -191,8 +253,8 @@ func readStored(member string) (storedRequest, error) {
 	if len(f) != 11 || len(f[0]) != 33 || f[0][0] != 'w' && f[0][:1] != f[1] {
 		return storedRequest{}, fmt.Errorf("unexpected request %q", member)
 	}
-	r := storedRequest{id: f[0][1:], owner: f[3], client: f[7], label: f[10],
-		fixed: strings.Contains(f[8], "f"), broken: strings.Contains(f[8], "b"), unconfirmed: strings.Contains(f[8], "u")}
+	r := storedRequest{id: f[0][1:], owner: f[3], client: f[7], label: f[10]}
+	r.setFlags(f[8])
 	if f[1] == "s" {
 		r.mode = driver.Shared
 	}
@@ -208,17 +270,65 @@ func readStored(member string) (storedRequest, error) {
 	return r, err
 }
 
+func (r *storedRequest) setFlags(flags string) {
+	r.fixed, r.broken, r.unconfirmed = strings.Contains(flags, "fixed"), strings.Contains(flags, "broken"), strings.Contains(flags, "unconfirmed")
+}
+
+// readHash reads the fields of the lock, and reports whether a set stands beside it.
+func (s *redisState) readHash(reply any, set string) (beside bool, err error) {
+	l, _ := reply.([]any)
+	fields := map[string]string{}
+	for i := 0; i+1 < len(l); i += 2 {
+		fields[fmt.Sprint(l[i])] = fmt.Sprint(l[i+1])
+	}
+	number := func(name string) int64 {
+		n, bad := strconv.ParseInt(fields[name], 10, 64)
+		if bad != nil {
+			err = cmp.Or(err, fmt.Errorf("the field %s is %q", name, fields[name]))
+		}
+		return n
+	}
+	if len(fields) == 0 {
+		return false, nil
+	}
+	s.last = number("token")
+	s.says = number("kept")
+	begins, _, _ := strings.Cut(set, "\n")
+	if beside = begins != "" && begins == "!"+fields["queue"]; fields["format"] != "3" || !beside && fields["queue"] != "0" {
+		err = fmt.Errorf("fields %v; the set begins with %q", fields, begins)
+	}
+	if id := fields["holder"]; id != "" {
+		r := storedRequest{id: id, owner: id, client: fields["client"], label: fields["label"], token: s.last, expiry: number("until"), ttl: number("ttl"), arrived: number("since")}
+		r.setFlags(fields["flags"])
+		switch limit, permit := strings.CutPrefix(fields["mode"], "permit of "); {
+		case permit:
+			r.mode = driver.Shared
+			r.limit, err = strconv.Atoi(limit)
+		case fields["mode"] == "shared":
+			r.mode = driver.Shared
+		case fields["mode"] != "exclusive":
+			err = fmt.Errorf("fields %v", fields)
+		}
+		s.holding = append(s.holding, r)
+	}
+	return beside, err
+}
+
 // readState reads what virtually returns of the set. Each member that only helps to find another
 // has to be there, and no more.
-func readState(now int64, stored, kept string) (s redisState, err error) {
+func readState(now int64, hash any, stored, kept, queueKept string) (s redisState, err error) {
 	number := func(text string) int64 {
 		n, bad := strconv.ParseInt(text, 10, 64)
 		err = cmp.Or(err, bad)
 		return n
 	}
 	s = redisState{tombstones: map[string]tombstone{}, passed: map[string]passedOver{}, kept: number(kept)}
+	beside, bad := s.readHash(hash, stored)
+	if err = cmp.Or(err, bad); !beside { // what stands there is of a lock whose hash was deleted
+		stored = ""
+	}
 	var waiting []storedRequest
-	helps, want := []string{}, map[string]bool{}
+	helps, want, latest := []string{}, map[string]bool{}, int64(0)
 	for m := range strings.SplitSeq(stored, "\n") {
 		if m == "" {
 			continue
@@ -226,7 +336,9 @@ func readState(now int64, stored, kept string) (s redisState, err error) {
 		f := strings.Fields(m)
 		switch m[0] {
 		case '!':
-			s.last = number(f[1])
+			if m != stored[:len(m)] {
+				err = cmp.Or(err, fmt.Errorf("the member %q", m))
+			}
 		case 's', 'x', 'w':
 			r, bad := readStored(m)
 			err = cmp.Or(err, bad)
@@ -253,8 +365,20 @@ func readState(now int64, stored, kept string) (s redisState, err error) {
 			helps = append(helps, m)
 		}
 	}
-	if all := slices.Sorted(maps.Keys(want)); err == nil && !slices.Equal(helps, all) {
+	all := slices.Sorted(maps.Keys(want))
+	if err == nil && !slices.Equal(helps, all) {
 		err = fmt.Errorf("of the other members there are\n%q\nwant\n%q", helps, all)
+	}
+	for _, m := range all {
+		if at, bad := strconv.ParseInt(m[1:17], 10, 64); strings.Contains("def", m[:1]) && bad == nil {
+			latest = max(latest, at)
+		}
+	}
+	if n := number(queueKept); err == nil && beside && n < max(latest, s.says) {
+		err = fmt.Errorf("the set is kept until %d; want %d, and %d as the hash says", n, latest, s.says)
+	}
+	if err == nil && s.kept < s.says {
+		err = fmt.Errorf("the hash is kept until %d, and says %d", s.kept, s.says)
 	}
 	slices.SortFunc(waiting, func(a, b storedRequest) int { return cmp.Compare(a.place, b.place) })
 	for _, r := range waiting {
@@ -277,6 +401,20 @@ type redisHistory struct {
 	name  string
 	w     redisTiming
 	steps []redisStep
+}
+
+// manner is how a step runs: by its time, so that a repetition may run in another way. With a small
+// budget what the parts remove would leave more of it to the whole.
+func (h redisHistory) manner(s redisStep) manner {
+	switch {
+	case s.at%3 == 0:
+		return forMany
+	case s.op.kind != "renew" || s.at%3 == 1 || h.w.budget < 100:
+		return forOne
+	case s.op.r.Mode == driver.Shared || s.op.r.Join():
+		return setFirst
+	}
+	return hashOnly
 }
 
 // do does one step on the model.
@@ -414,6 +552,8 @@ func (c *chronicler) think() *redisOp {
 		if c.IntN(2) == 0 {
 			o.tombstone = o.r.TTL.Microseconds()
 		}
+		h := find(c.m.held, o.r.ID)
+		o.certain = h != nil && h.expiry > c.now && c.IntN(2) == 0
 		return o
 	case n < 92:
 		return &redisOp{kind: "break", token: c.token(), force: c.IntN(2) == 0}
@@ -489,18 +629,21 @@ type differential struct {
 func newDifferential(t *testing.T, s *service.Server) *differential {
 	d := &differential{rdb: CLIOf(t, s).Client, hashes: map[string]string{}}
 	for _, name := range []string{"acquire", "renew", "release", "break", "inspect"} {
-		for _, many := range []bool{false, true} {
-			text := redisScript(t, name, many)
+		for _, how := range []manner{forOne, forMany, setFirst, hashOnly} {
+			if name != "renew" && how > forMany {
+				continue
+			}
+			text := redisScript(t, name, how)
 			if strings.Count(text, redisBudget) != 1 {
 				t.Fatalf("%s.lua does not have the line %q", name, redisBudget)
 			}
 			for _, budget := range redisBudgets {
 				other := strings.Replace(text, redisBudget, fmt.Sprintf("local budget = %d\n", budget), 1)
-				hash, err := d.rdb.ScriptLoad(t.Context(), virtually(other, many)).Result()
+				hash, err := d.rdb.ScriptLoad(t.Context(), virtually(other, how)).Result()
 				if err != nil {
 					t.Fatalf("%s.lua: %v", name, err)
 				}
-				d.hashes[fmt.Sprint(name, budget, many)] = hash
+				d.hashes[fmt.Sprint(name, budget, how)] = hash
 			}
 		}
 	}
@@ -515,13 +658,13 @@ func (d *differential) play(ctx context.Context, hs []redisHistory) ([]error, ma
 	for i, h := range hs {
 		for _, s := range h.steps {
 			switch s.op.kind {
-			case "lose":
-				replies[i] = append(replies[i], pipe.Do(ctx, "DEL", h.name))
+			case "lose": // the set, of a lock whose hash was deleted, means nothing
+				replies[i] = append(replies[i], pipe.Do(ctx, []any{"DEL", h.name, h.name + ":queue"}[:2+s.at%2]...))
 			default:
-				replies[i] = append(replies[i], pipe.EvalSha(ctx, d.hashes[fmt.Sprint(s.op.kind, h.w.budget, s.at%3 == 0)], []string{h.name}, append(s.op.arguments(h.w), s.at)...))
+				replies[i] = append(replies[i], pipe.EvalSha(ctx, d.hashes[fmt.Sprint(s.op.kind, h.w.budget, h.manner(s))], []string{h.name, h.name + ":queue"}, append(s.op.arguments(h.w), s.at)...))
 			}
 		}
-		pipe.Del(ctx, h.name, h.name+":ttl")
+		pipe.Del(ctx, h.name, h.name+":ttl", h.name+":queue", h.name+":queue:ttl")
 	}
 	_, _ = pipe.Exec(ctx) // each has its own error
 	seen := map[string]int{}
@@ -546,9 +689,12 @@ type outcome struct {
 // compare holds the replies to the model.
 func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 	var before outcome
+	left := false
 	for i, s := range h.steps {
-		spent := m.left == 0 // the step before may have left something to do
+		spent := left || m.left == 0 // one of the two steps before may have left something to do
+		left = m.left == 0
 		want := s.do(m)
+		m.parts = m.parts || h.manner(s) > forMany
 		reply, err := replies[i].Result()
 		if err == nil && s.op.kind == "lose" {
 			before = outcome{}
@@ -567,7 +713,9 @@ func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 		case !got.state.same(m.state()):
 			err = errors.New("the states differ")
 		default:
-			err = m.check(got.state)
+			if err = m.check(got.state); err == nil {
+				m.kept = got.state.kept
+			}
 		}
 		if err == nil && i > 0 && h.steps[i-1].op == s.op {
 			m.seen["sent twice"]++
@@ -584,10 +732,10 @@ func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 // read makes sense of what virtually returns.
 func (s redisStep) read(reply any) (o outcome, err error) {
 	l, _ := reply.([]any)
-	if len(l) != 4 {
+	if len(l) != 6 {
 		return o, fmt.Errorf("unexpected reply %v", reply)
 	}
-	var text [4]string
+	var text [6]string
 	for i := 1; i < len(l); i++ {
 		text[i], _ = l[i].(string)
 	}
@@ -599,7 +747,7 @@ func (s redisStep) read(reply any) (o outcome, err error) {
 		}
 	}
 	slices.Sort(o.ended) // they come in any order
-	if o.state, err = readState(s.at, text[2], text[3]); err != nil {
+	if o.state, err = readState(s.at, l[2], text[3], text[4], text[5]); err != nil {
 		return o, err
 	}
 	o.answer, err = s.op.answer(l[0])

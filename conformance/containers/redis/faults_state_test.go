@@ -23,15 +23,35 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// redisKey is the key of a name without braces and percent signs.
+// redisKey is the key of a name without braces and percent signs, and queueKey that of what stands
+// beside its lock.
 func redisKey(name string) string { return "dlock:{" + name + "}" }
+func queueKey(name string) string { return redisKey(name) + ":queue" }
 
 // stored is how many requests the server keeps for a name, dead ones included.
 func stored(rdb goredis.Cmdable, name string) (n int) {
 	for _, kind := range []string{"s", "x", "w"} {
-		n += int(rdb.ZLexCount(context.Background(), redisKey(name), "["+kind, "("+string(kind[0]+1)).Val())
+		n += int(rdb.ZLexCount(context.Background(), queueKey(name), "["+kind, "("+string(kind[0]+1)).Val())
+	}
+	if rdb.HGet(context.Background(), redisKey(name), "holder").Val() != "" {
+		n++
 	}
 	return n
+}
+
+// replaced runs a command on a key that is deleted just before, and returns what stands there then.
+// args are of the command, with the key after its first word.
+func replaced(t *testing.T, k *CLI, key string, args []any) string {
+	t.Helper()
+	// nobody asks in between
+	if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error {
+		p.Del(k.Ctx, key)
+		p.Do(k.Ctx, slices.Insert(slices.Clone(args), 1, any(key))...)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return k.Dump(k.Ctx, key).Val()
 }
 
 // TestRedisForeignKeys puts what dlock did not write, or what another version of it would, under
@@ -50,9 +70,31 @@ func TestRedisForeignKeys(t *testing.T) {
 		{"a text", []any{"SET", "mine"}, notOurs},
 		{"a hash", []any{"HSET", "name", "mine"}, notOurs},
 		{"a sorted set that is another's", []any{"ZADD", 1, "mine"}, notOurs},
-		{"a sorted set of a later version", []any{"ZADD", 0, "!3 1795000000000000"}, "has the format 3 of dlock; this client has 2"},
-		{"a sorted set of a version much later", []any{"ZADD", 0, "!20 what a token is then", 0, "a member"}, "written by another version of dlock"},
-		{"a sorted set that looks like ours at first", []any{"ZADD", 0, "!2 1795000000000000", 0, "else"}, notOurs},
+		{"a sorted set of an earlier version", []any{"ZADD", 0, "!2 1795000000000000"}, "has the format 2 of dlock; this client has 3"},
+		{"a hash of a later version", []any{"HSET", "format", "4", "else", "x"}, "has the format 4 of dlock; this client has 3"},
+		{"a hash of a version much later", []any{"HSET", "format", "20", "holder", "x"}, "written by another version of dlock"},
+		{"a hash without a token", []any{"HSET", "format", "3"}, "the field token of "},
+		{"a hash with a token that is no number", []any{"HSET", "format", "3", "token", "many"}, "the field token of "},
+		{"a hash with half a holder", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", driver.NewID().String()}, "the field until of "},
+		{"a hash whose time is no number", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "soon", "flags", "-", "queue", "0", "kept", "0"}, "the field until of "},
+		{"a hash without flags", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "0", "queue", "0", "kept", "0"}, "the field flags of "},
+		{"a hash without the time of its set", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "0", "flags", "-", "kept", "0"}, "the field queue of "},
+		{"a hash whose set has no time", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "0", "flags", "-", "queue", "yes", "kept", "0"}, "the field queue of "},
+		{"a hash that expires at no number", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "nan", "flags", "-", "queue", "0", "kept", "0"}, "the field until of "},
+		{"a hash that never expires", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "inf", "flags", "-", "queue", "0", "kept", "0"}, "the field until of "},
+		{"a hash with a token that is too large", []any{"HSET", "format", "3", "token", "1e300", "holder", "", "until", "0", "flags", "-", "queue", "0", "kept", "0"}, "the field token of "},
+		{"a hash with a token that is too long", []any{"HSET", "format", "3", "token", "11795000000000000", "holder", "", "until", "0", "flags", "-", "queue", "0", "kept", "0"}, "the field token of "},
+		{"a hash with a negative token", []any{"HSET", "format", "3", "token", "-1795000000000000", "holder", "", "until", "0", "flags", "-", "queue", "0", "kept", "0"}, "the field token of "},
+		{"a hash kept for half a microsecond", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "", "until", "0", "flags", "-", "queue", "0", "kept", "0.5"}, "the field kept of "},
+		{"a held hash without a client", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "label", "x", "ttl", "30000000", "since", "1795000000000000", "mode", "shared"}, "the field client of "},
+		{"a held hash with an empty client", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "", "label", "x", "ttl", "30000000", "since", "1795000000000000", "mode", "shared"}, "the field client of "},
+		{"a held hash without a label", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "ttl", "30000000", "since", "1795000000000000", "mode", "shared"}, "the field label of "},
+		{"a held hash with a mode that dlock has not", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "label", "x", "ttl", "30000000", "since", "1795000000000000", "mode", "permit of 0"}, "the field mode of "},
+		{"a held hash without a mode", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "label", "x", "ttl", "30000000", "since", "1795000000000000"}, "the field mode of "},
+		{"a held hash whose holder has no ID", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "zz zz", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "label", "x", "ttl", "30000000", "since", "1795000000000000", "mode", "shared"}, "the field holder of "},
+		{"a held hash with flags that dlock has not", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "a b", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "label", "x", "ttl", "30000000", "since", "1795000000000000", "mode", "shared"}, "the field flags of "},
+		{"a held hash without a TTL", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "label", "x", "since", "1795000000000000", "mode", "shared"}, "the field ttl of "},
+		{"a held hash since no number", []any{"HSET", "format", "3", "token", "1795000000000000", "holder", "5b6f1d0a9c3e48d2a7f0c1b2d3e4f506", "until", "1895000000000000", "flags", "-", "queue", "0", "kept", "1895000000000000", "client", "0e8a7d6c5b4a39281706f5e4d3c2b1a0", "label", "x", "ttl", "30000000", "since", "-1", "mode", "shared"}, "the field since of "},
 	} {
 		for _, used := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, used before: %t", c.what, used), func(t *testing.T) {
@@ -74,15 +116,7 @@ func TestRedisForeignKeys(t *testing.T) {
 				} else {
 					gone <- nil
 				}
-				// nobody asks in between
-				if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error {
-					p.Del(k.Ctx, key)
-					p.Do(k.Ctx, slices.Insert(slices.Clone(c.args), 1, any(key))...)
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
-				before := k.Dump(k.Ctx, key).Val()
+				before := replaced(t, k, key, c.args)
 				check := func(what string, err error) {
 					t.Helper()
 					if err == nil || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), c.says) || !errors.As(err, new(goredis.Error)) {
@@ -129,6 +163,86 @@ func TestRedisForeignKeys(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRedisForeignSets puts what dlock did not write under the second key. Who needs that key fails
+// with its name, and touches nothing; who does not is served. What is left of a lock whose hash was
+// deleted is dlock's, and means nothing.
+func TestRedisForeignSets(t *testing.T) {
+	t.Parallel()
+	s := service.StartOwn(t, Redis)
+	k := CLIOf(t, s)
+	waits := func(name string) driver.Request { r := steps.Request(name); r.Wait = true; return r }
+	for _, c := range []struct {
+		what string
+		args []any // of a command with the key after its first word
+	}{
+		{"a text", []any{"SET", "mine"}},
+		{"a sorted set that is another's", []any{"ZADD", 1, "mine"}},
+		{"a sorted set that has no time", []any{"ZADD", 0, "!mine"}},
+	} {
+		for _, used := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, used before: %t", c.what, used), func(t *testing.T) {
+				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{}).(*owning).Backend
+				held, next := steps.Request(t.Name()), waits(t.Name())
+				key := queueKey(held.Name)
+				gone := make(chan error, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				steps.Acquired(t, b, held)
+				if used {
+					go func() { _, err := b.Acquire(ctx, next); gone <- err }()
+					await.That(t, "one waits", func() bool { return stored(k, held.Name) == 2 })
+				} else {
+					gone <- nil
+				}
+				before := replaced(t, k, key, c.args)
+				check := func(what string, err error) {
+					t.Helper()
+					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the key %q holds something that dlock did not write", key)) {
+						t.Errorf("%s: error %v; want one that names %q", what, err, key)
+					}
+				}
+				_, err := b.Acquire(t.Context(), waits(held.Name))
+				check("Acquire that would wait", err)
+				if used {
+					check("the Acquire that waited", await.From(t, gone)) // it asks every second
+					_, err = b.Inspect(t.Context(), held.Name)
+					check("Inspect", err)
+					check("Break", b.Break(t.Context(), held.Name, 1, true))
+					check("Renew", steps.Renewed(b, held))
+					check("Release", b.Release(t.Context(), held))
+				} else {
+					if _, err := b.Inspect(t.Context(), held.Name); err != nil {
+						t.Errorf("Inspect: %v", err)
+					}
+					if err := steps.Renewed(b, held); err != nil {
+						t.Errorf("Renew: %v", err)
+					}
+				}
+				if after := k.Dump(k.Ctx, key).Val(); after != before {
+					t.Errorf("what stood under the key was touched: %q, before %q", after, before)
+				}
+				k.Must("DEL", key)
+				steps.Released(t, b, held)
+				again := waits(held.Name)
+				steps.Acquired(t, b, again)
+				steps.Released(t, b, again)
+			})
+		}
+	}
+	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
+	old, reader := steps.Asked(b, "old", time.Minute), steps.Asked(b, "old", time.Minute)
+	old.Mode, reader.Mode = driver.Shared, driver.Shared
+	steps.Acquired(t, b, old)
+	k.Must("DEL", redisKey("old"))
+	steps.Acquired(t, b, reader)
+	if q := steps.Queue(t, b, "old"); q.Len() != 1 || q.Arrivals[0].ID != reader.ID {
+		t.Errorf("beside what is left of a lock whose hash was deleted there stands %v", q)
+	}
+	if err := steps.Renewed(b, old); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a renewal of what was deleted: %v", err)
 	}
 }
 
@@ -300,7 +414,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 		if err := b.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Release of what never was: %v", err)
 		}
-		n := k.Exists(k.Ctx, redisKey(r.Name)).Val()
+		n := k.Exists(k.Ctx, queueKey(r.Name)).Val()
 		if n == 0 && time.Since(sent) >= r.TTL && tries < 5 {
 			continue // it may be gone already
 		}
@@ -330,7 +444,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 		t.Cleanup(p.Isolate())
 	}
 	// what waits is kept for 3 s at least
-	if left := k.PTTL(k.Ctx, redisKey("left behind")).Val(); left > 3*time.Second+keep {
+	if left := k.PTTL(k.Ctx, redisKey("left behind")).Val(); left > 3*time.Second+keep+keep/4 {
 		t.Errorf("what a process left behind stays for %s", left)
 	}
 	await.Within(t, soon, "what was left behind is gone", func() bool { return size() == 0 })

@@ -110,7 +110,7 @@ func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	k.listening(clientsOf(q)...) // they have asked after the first subscription
 	// a request that asks is written anew, with the time when it will expire
 	written := func() []string {
-		return k.ZRangeArgs(k.Ctx, goredis.ZRangeArgs{Key: redisKey("a"), ByLex: true, Start: "[w", Stop: "(x"}).Val()
+		return k.ZRangeArgs(k.Ctx, goredis.ZRangeArgs{Key: queueKey("a"), ByLex: true, Start: "[w", Stop: "(x"}).Val()
 	}
 	before := written()
 	if len(before) != waiters {

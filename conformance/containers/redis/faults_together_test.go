@@ -106,7 +106,7 @@ func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
 		mine := steps.Asked(other, held.Name, 5*time.Minute)
 		steps.Acquired(t, other, mine)
 		w.cli.Must("SET", redisKey(text.Name), "mine")
-		w.cli.Must("ZADD", redisKey(later.Name), 0, "!3 1795000000000000")
+		w.cli.Must("HSET", redisKey(later.Name), "format", "4")
 		join.Owner, join.Token = driver.NewID(), 1
 		odd := []int{3, 10, 20, 30}
 		errs, did := w.at(rs, w.acquire)
@@ -123,7 +123,7 @@ func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
 		}
 		says("Acquire of what is held", errs[3], driver.ErrHeld, "")
 		says("Acquire under a text", errs[10], nil, redisKey(text.Name)+`" holds something that dlock did not write`)
-		says("Acquire under another format", errs[20], driver.ErrUnsupported, redisKey(later.Name)+" has the format 3")
+		says("Acquire under another format", errs[20], driver.ErrUnsupported, redisKey(later.Name)+" has the format 4")
 		says("a join of nothing", errs[30], driver.ErrLost, "")
 		renewals := w.b.Renew(t.Context(), rs)
 		for i, p := range renewals {

@@ -121,7 +121,7 @@ func (w *twice) lose(script string) (check func()) {
 	if script == "acquire" {
 		flags = "#!lua\n"
 	}
-	sum := sha1.Sum([]byte(flags + redisScript(w.T, script, false)))
+	sum := sha1.Sum([]byte(flags + redisScript(w.T, script, forOne)))
 	hash := hex.EncodeToString(sum[:])
 	lost, r := w.p.DropReply(hash), w.p.Record()
 	return func() {

@@ -114,8 +114,8 @@ func (s *migration) begin() {
 	s.src.Must("CLUSTER", "SETSLOT", s.number, "MIGRATING", s.ids[1])
 }
 
-func (s *migration) move(key string) {
-	s.src.Must("MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS", key)
+func (s *migration) move(keys ...any) {
+	s.src.Must(append([]any{"MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS"}, keys...)...)
 }
 
 // TestRedisSlotsMove: what is in a slot is kept and served while it moves, for longer than a TTL,
@@ -124,7 +124,7 @@ func TestRedisSlotsMove(t *testing.T) {
 	t.Parallel() // it waits
 	const ttl = 3 * time.Second
 	c := StartCluster(t, Redis)
-	url := fmt.Sprintf("redis+cluster://%s?ttl=%s", join(c.Addrs()), ttl)
+	url := fmt.Sprintf("redis+cluster://%s?ttl=%s&keep_tokens=500ms", join(c.Addrs()), ttl)
 	open := func() *dlock.Client {
 		client, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
 		if err != nil {
@@ -135,8 +135,35 @@ func TestRedisSlotsMove(t *testing.T) {
 	}
 	one, other := open(), open()
 
+	// holds of which one key moves and the other does not, and one that nobody waits for
+	split := map[string]func(string) string{"its hash moves": redisKey, "its set moves": queueKey, "its hash goes": queueKey,
+		"its waiter moves": queueKey, "its holder moves": redisKey, "nothing beside": nil}
+	var first *steps.Attempt
 	names := []string{"stays until the end", "moves at once"}
 	held, waits, slots := map[string]*dlock.Lease{}, map[string]*steps.Attempt{}, map[string]*migration{}
+	for name, key := range split {
+		slots[name] = migrationOf(t, c, name)
+		if key == nil {
+			held[name] = redisLock(t, one.Mutex(name))
+			slots[name].begin()
+			first = steps.Try(t, other.Mutex(name)) // it waits for longer than a TTL
+			continue
+		}
+		if strings.HasSuffix(name, "er moves") {
+			held[name] = redisLock(t, one.Mutex(name))
+			waits[name] = steps.Try(t, other.Mutex(name))
+			redisWaiting(t, one, name, 1)
+		} else {
+			held[name] = redisLock(t, one.RWMutex(name).Read())
+			// a second one comes: the set has the first
+			redisUnlock(t, redisLock(t, other.RWMutex(name).Read()))
+		}
+		slots[name].begin()
+		slots[name].move(key(name))
+	}
+	// The hash of a shared hold goes, and with it the hold, whatever the set has.
+	const gone = "its hash goes"
+	slots[gone].src.Must("DEL", redisKey(gone))
 	for _, name := range names {
 		held[name] = redisLock(t, one.Mutex(name))
 		waits[name] = steps.Try(t, other.Mutex(name))
@@ -144,16 +171,57 @@ func TestRedisSlotsMove(t *testing.T) {
 		slots[name] = migrationOf(t, c, name)
 		slots[name].begin()
 	}
-	slots[names[1]].move(redisKey(names[1]))
-	for end := time.Now().Add(ttl + ttl/2); time.Now().Before(end); <-time.After(ttl / 10) {
-		for _, name := range names {
-			if err := held[name].Err(); err != nil {
+	slots[names[1]].move(redisKey(names[1]), queueKey(names[1]))
+	await.From(t, held[gone].Lost())
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); <-time.After(ttl / 10) {
+		for name, l := range held {
+			if name == gone {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), ttl/30)
+			if _, err := other.Mutex(name).TryLock(ctx); err == nil {
+				t.Fatalf("a second holder of what %s, while its slot moves", name)
+			}
+			cancel()
+			if err := l.Err(); err != nil {
 				t.Fatalf("the hold of what %s, while its slot moves: %v", name, err)
 			}
+		}
+		for _, name := range names {
 			if _, err := one.Inspect(t.Context(), name); err != nil {
 				t.Fatalf("Inspect of what %s, while its slot moves: %v", name, err)
 			}
 		}
+	}
+	// who would be the first to wait is refused, and asks again
+	const alone = "nothing beside"
+	ctx, cancel := context.WithTimeout(t.Context(), ttl/3)
+	if _, err := other.Mutex(alone).Lock(ctx); err == nil || !strings.Contains(err.Error(), "TRYAGAIN") {
+		t.Errorf("the first who waits, while the slot moves: %v", err)
+	}
+	cancel()
+	if !first.Pending() {
+		t.Errorf("the first who waits, while the slot moves: %v", first.Err)
+	}
+	redisUnlock(t, held[alone])
+	redisUnlock(t, first.Got("who waited first", time.Now(), soon))
+	for name, key := range split {
+		s := slots[name]
+		for _, other := range []func(string) string{redisKey, queueKey} {
+			if key == nil || other(name) != key(name) {
+				s.move(other(name)) // if it is there
+			}
+		}
+		for _, k := range []*CLI{s.dst, s.src} {
+			k.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
+		}
+		if key != nil && name != gone {
+			redisUnlock(t, held[name])
+		}
+		if w := waits[name]; w != nil {
+			redisUnlock(t, w.Got("who waited for what "+name, time.Now(), soon))
+		}
+		redisUnlock(t, redisLock(t, other.Mutex(name)))
 	}
 	for _, name := range names {
 		redisUnlock(t, held[name])
@@ -295,7 +363,7 @@ func TestRedisManyDieWaiting(t *testing.T) {
 	await.That(t, "all wait", func() bool { return stored(k, "crashes") == many+1 })
 	t.Cleanup(p.Isolate())
 	died := func() int64 {
-		return k.ZLexCount(k.Ctx, redisKey("crashes"), "[f", fmt.Sprintf("(f%016d", time.Now().UnixMicro())).Val()
+		return k.ZLexCount(k.Ctx, queueKey("crashes"), "[f", fmt.Sprintf("(f%016d", time.Now().UnixMicro())).Val()
 	}
 	await.That(t, "all have died", func() bool { return died() == many })
 	ran, _ := k.scripts()

@@ -35,7 +35,7 @@ func (c *CLI) WorkOf(f func()) (w Work) {
 			continue
 		case words[0] == "PUBLISH":
 			w.Messages++
-		case words[0] == "ZRANGE" && words[2] == "0": // lua/begin.lua
+		case words[0] == "HMGET" && words[2] == "format": // lua/begin.lua
 			w.Calls++
 			call = 0
 		}
@@ -51,6 +51,12 @@ func (c *CLI) members(words []string) (n int, known bool) {
 	switch words[0] {
 	case "TIME", "PEXPIRE", "PUBLISH", "ZLEXCOUNT": // the last one counts in logarithmic time
 		return 1, true
+	case "EXISTS", "DEL": // of what nobody uses
+		return 1, true
+	case "HSET":
+		return (len(words) - 2) / 2, true
+	case "HMGET":
+		return len(words) - 2, true
 	case "ZADD":
 		return (len(words) - 2) / 2, true
 	case "ZREM":
@@ -59,7 +65,7 @@ func (c *CLI) members(words []string) (n int, known bool) {
 	default:
 		return 0, false
 	}
-	if end := len(words) - 3; words[end] == "LIMIT" {
+	if end := len(words) - 3; len(words) > 5 && words[end] == "LIMIT" {
 		offset, err := strconv.Atoi(words[end+1])
 		count, bad := strconv.Atoi(words[end+2])
 		if err == nil && bad == nil && count >= 0 {

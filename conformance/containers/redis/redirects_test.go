@@ -68,7 +68,7 @@ func TestRedisRedirectsWithReplicas(t *testing.T) {
 		waits := steps.Try(t, other.Mutex(name))
 		redisWaiting(t, one, name, 1)
 		s.begin()
-		s.move(redisKey(name))
+		s.move(redisKey(name), queueKey(name))
 		redisUnlock(t, held)
 		redisUnlock(t, waits.Got("who waited while the slot moves", time.Now(), soon))
 		for _, client := range []*dlock.Client{one, other} {

@@ -26,24 +26,37 @@ func overUser(t *testing.T, rdb goredis.UniversalClient) (driver.Backend, error)
 }
 
 // everything is what all drivers do, and what Redis needs a right for besides: counting the permits
-// of a semaphore.
-func everything(t *testing.T, name string, open func() (driver.Backend, error)) error {
-	if err := steps.Everything(t, name, open); err != nil {
-		return err
-	}
-	b, err := open()
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	for range 2 {
-		r := steps.Request("permits of " + name)
-		r.Mode, r.Limit = driver.Shared, 2
-		if _, err := b.Acquire(t.Context(), r); err != nil {
+// of a semaphore, and removing what is left of one whose hash was deleted.
+func everything(servers ...*service.Server) func(*testing.T, string, func() (driver.Backend, error)) error {
+	return func(t *testing.T, name string, open func() (driver.Backend, error)) error {
+		if err := steps.Everything(t, name, open); err != nil {
 			return err
 		}
+		b, err := open()
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		for i := range 6 {
+			r := steps.Request("permits of " + name)
+			if r.Mode, r.Limit = driver.Shared, 6; i == 3 {
+				for _, s := range servers { // one of them has it, in one of its databases
+					k := CLIOf(t, s)
+					_, _ = k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error {
+						for _, db := range []int{5, 7, 0} {
+							p.Do(k.Ctx, "SELECT", db)
+							p.Del(k.Ctx, redisKey(r.Name))
+						}
+						return nil
+					})
+				}
+			}
+			if _, err := b.Acquire(t.Context(), r); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return nil
 }
 
 // byURL opens a backend by a URL, as a user.
@@ -55,21 +68,21 @@ func TestRedisLeastRights(t *testing.T) {
 	t.Parallel()
 	t.Run("New", func(t *testing.T) {
 		s := service.StartOwn(t, Redis)
-		LeastRightsOf(t, page, []*service.Server{s}, ACL(t, page), everything, func(user, password string) (driver.Backend, error) {
+		LeastRightsOf(t, page, []*service.Server{s}, ACL(t, page), everything(s), func(user, password string) (driver.Backend, error) {
 			return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password}))
 		})
 	})
 	t.Run("another database, RESP2", func(t *testing.T) {
 		s := service.StartOwn(t, Valkey)
 		more := Documented(t, page, "other than 0 `([^`]*)`")
-		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
+		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything(s), func(user, password string) (driver.Backend, error) {
 			return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password, DB: 7, Protocol: 2}))
 		})
 	})
 	t.Run("URL, another database", func(t *testing.T) {
 		s := service.StartOwn(t, Redis)
 		more := Documented(t, page, "other than 0 `([^`]*)`")
-		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything, func(user, password string) (driver.Backend, error) {
+		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything(s), func(user, password string) (driver.Backend, error) {
 			return byURL(t, s.URL+"/5", user, password)
 		})
 	})
@@ -83,7 +96,7 @@ func TestRedisRightsInCluster(t *testing.T) {
 	migrationOf(t, s, moving).begin()
 	rights := slices.Concat(ACL(t, page), Documented(t, page, "In a Cluster `([^`]*)`"), Documented(t, page, "With `wait_replicas` `([^`]*)`"))
 	all := func(t *testing.T, name string, open func() (driver.Backend, error)) error {
-		if err := everything(t, name, open); err != nil {
+		if err := everything(s.Nodes...)(t, name, open); err != nil {
 			return err
 		}
 		b, err := open()
@@ -136,7 +149,7 @@ func TestRedisRightsUnderSentinel(t *testing.T) {
 			}
 			continue
 		}
-		if err := everything(t, "rights of "+user, open); err != nil {
+		if err := everything()(t, "rights of "+user, open); err != nil {
 			t.Errorf("with %v: %v", rights, err)
 		}
 	}

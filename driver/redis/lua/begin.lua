@@ -1,23 +1,43 @@
--- What every script begins with for a name: the first members of its sorted set. These are all of
--- it if nobody stands there, or one request. queue.lua says what they mean.
+-- What every script begins with for a name.
+--
+-- KEYS[1]  a hash, the lock. The times in its fields are in µs:
+--            format  of all this
+--            token   the last one that was granted
+--            holder  the request that holds, if one alone does, its joins apart; else empty
+--            until, mode, client, label, ttl, since, flags  of that request
+--            queue   since when there is a second key, or 0
+--            kept    until when the hash is kept
+-- KEYS[2]  a sorted set, what else there is of the lock: queue.lua has its members. While a slot of
+--          a Cluster moves only one of the two may be there, and be given.
+-- ARGV[1]  channels: what stands before a client's ID in the name of its channel
+-- ARGV[2]  how long (ms) the last token is kept after everybody is gone
+-- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to
+--          confirm its grant
+--
+-- Flags are words with commas between, or "-": fixed, broken, unconfirmed.
 
-local head = redis.call('ZRANGE', KEYS[1], '0', '11')
-local header = head[1]
-if header and not string.find(header, HEADER) then
-  local other = string.match(header, '^!(%d+) ')
-  if other and other ~= string.match(FORMAT, '%d+') then
-    error('the key ' .. KEYS[1] .. ' has the format ' .. other .. ' of dlock; this client has ' .. string.match(FORMAT, '%d+'))
-  end
-  error('the member ' .. header .. ' of ' .. KEYS[1] .. ' is not of dlock')
+local H, S = KEYS[1], KEYS[2]
+if not S and string.sub(H, -1) ~= '}' then H, S = nil, H end
+
+local stored = {FORMAT, '0', '', '0', '-', '0', '0'}
+if H then
+  stored = redis.pcall('HMGET', H, 'format', 'token', 'holder', 'until', 'flags', 'queue', 'kept')
 end
-
--- keepFor has the set expire in so many ms, and no earlier than it does. One that has lost its
--- time, as by PERSIST or RESTORE, gets it back.
-local function keepFor(ms)
-  ms = string.format('%.0f', ms)
-  if redis.call('PEXPIRE', KEYS[1], ms, 'GT') == 0 then redis.call('PEXPIRE', KEYS[1], ms, 'NX') end
+local format, holder, flags, queue = stored[1], stored[3], stored[5], stored[6]
+local last, till, kept = tonumber(stored[2]), tonumber(stored[4]), tonumber(stored[7])
+local numbers = last and till and kept and tonumber(queue) and
+  stored[2] .. stored[4] .. queue .. stored[7]
+if format ~= FORMAT or not (holder and flags and numbers and string.find(numbers, '^%d+$')) or
+    math.max(last, till, queue, kept) > MOST then
+  examine(H, stored)
+  last, flags, queue, kept = 0, '-', '0', 0
 end
+if holder == '' then holder = false end
+if queue == '0' then queue = false end
 
--- The member of the request, if exactly one stands there, it holds, and the set has nothing else
--- but what belongs to it.
-local only = #head == 3 and head[3] or #head == 4 and string.sub(head[3], 1, 1) == 'l' and head[4] or nil
+-- How long (µs) all is kept after everybody is gone. The field kept is somewhat later, so that not
+-- each call has to tell the server.
+local keep = ARGV[2] * 1000
+
+-- It is neither broken nor to be confirmed.
+local plain = flags == '-' or flags == 'fixed'

@@ -7,31 +7,23 @@
 
 --- include queue.lua
 
-local most = 100 -- for one call
-local n, changes, from = 0, 0, ARGV[6]
-for _, kind in ipairs({'s', 'x'}) do
-  if from == '' then from = '[' .. kind end
-  if most > 0 and string.sub(from, 2, 2) == kind then
-    local members = redis.call('ZRANGE', S, from, '(' .. string.char(string.byte(kind) + 1), 'BYLEX', 'LIMIT', '0', int(most))
-    for _, member in ipairs(members) do
-      local r = read(member)
-      if int(r.token) == ARGV[4] and r.expiry > now then
-        n = n + 1
-        if ARGV[5] == '1' then
-          changes = changes + 1
-          removeHolder(r)
-          addTombstone(r.id, r.ttl, true)
-          publish(r.client, '-' .. r.id)
-        else
-          if not has(r, 'b') then changes = changes + 1 end
-          flag(r, 'b', true)
-          store(r.mode, r)
-        end
-      end
-    end
-    most = most - #members
-    from = most == 0 and '(' .. members[#members] or ''
+local n, changes = 0, 0
+local function breaks(r)
+  if int(r.token) ~= ARGV[4] or r.expiry <= now then return end
+  n = n + 1
+  if ARGV[5] == '1' then
+    changes = changes + 1
+    removeHolder(r)
+    addTombstone(r.id, r.ttl, true)
+    publish(r.client, '-' .. r.id)
+  else
+    if not has(r, 'broken') then changes = changes + 1 end
+    flag(r, 'broken', true)
+    store(r.mode, r)
   end
 end
+
+if ARGV[6] == '' and held then breaks(held) end
+local from = each('sx', ARGV[6], 100, function(member) breaks(read(member)) end)
 if n > 0 then grantNext() end
 return done({n, changes, from})

@@ -1,16 +1,16 @@
 -- Runs a script for many names, one after the other. What goes wrong for one of them is its reply,
 -- and changes nothing for the others.
 --
--- KEYS         one for each
+-- KEYS         two for each
 -- ARGV[1 … 3]  those of all
 -- ARGV[4 …]    the others of the first, then those of the second …
 --
 -- Returns the replies.
 
-local keys, args, each = {}, {ARGV[1], ARGV[2], ARGV[3]}, (#ARGV - 3) / #KEYS
+local keys, args, each = {}, {ARGV[1], ARGV[2], ARGV[3]}, 2 * (#ARGV - 3) / #KEYS
 local replies = {}
-for i = 1, #KEYS do
-  keys[1] = KEYS[i]
+for i = 1, #KEYS / 2 do
+  keys[1], keys[2] = KEYS[2 * i - 1], KEYS[2 * i]
   for j = 1, each do args[3 + j] = ARGV[3 + (i - 1) * each + j] end
   replies[i] = attempt(keys, args)
 end

@@ -1,16 +1,13 @@
 -- The state of one name, and the rule of driver/queue.go restated. Most scripts include it.
 --
--- KEYS[1]  a sorted set whose scores are all 0: a map in the order of the bytes of its members,
---          read in ranges
--- ARGV[1]  channels: what stands before a client's ID in the name of its channel
--- ARGV[2]  how long (ms) the last token is kept after everybody is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to
---          confirm its grant
+-- What stands beside the one that holds alone is in a sorted set whose scores are all 0: a map in
+-- the order of the bytes of its members, read in ranges. It is there only while anything is in it.
 --
 -- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and
 -- places 16 decimal ones, limits 10.
 --
---   !2 TOKEN              the format of all this, and the last token
+--   ! BEGUN               first, without the space: since when there is this set, which the hash
+--                         has too; a set of another time is not this lock's
 --   c CLIENT PLACE UNTIL  a client that did not confirm a grant: what it has in that place or
 --                         before does not wait any more
 --   d TIME KIND ID        when a c or a g is over
@@ -23,69 +20,143 @@
 --   q PLACE ID            the order of those who wait
 --   s ID REQUEST          a request that holds, Shared
 --   w ID REQUEST          a request that waits
---   x ID REQUEST          a request that holds, Exclusive
+--   x ID REQUEST          a join that holds, Exclusive
 --
--- There are spaces only before TOKEN, PLACE (in c), HOW, UNTIL and REQUEST. REQUEST is a line of
--- words, the label last: mode limit owner token expiry ttl client flags arrived label. One that
--- waits has its place for a token. Flags: f fixed, b broken, u to be confirmed, or "-".
+-- There are spaces only before PLACE (in c), HOW, UNTIL and REQUEST. REQUEST is a line of words,
+-- the label last: mode limit owner token expiry ttl client flags arrived label. One that waits has
+-- its place for a token.
 --
 -- Who holds an Exclusive request is the only owner. All requests of an owner have one token and one
 -- limit. So no script has to read all that stands there: each reads the ends of ranges, and its
 -- cost hardly grows with the number of members.
-local S = KEYS[1]
-local channels, keep, window = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local last = header and tonumber(string.sub(header, 4)) or 0
-local existed = header ~= nil
+
+-- Its slot moves: without the set nothing can be said.
+local function unreachable() error({err = 'TRYAGAIN the keys of ' .. H .. ' are on two nodes'}) end
+if queue and not S then unreachable() end
+
+local channels, window, now = ARGV[1], tonumber(ARGV[3]), clock()
+
+-- held is the request that the hash has.
+local held
+if holder then
+  local h = redis.call('HMGET', H, 'client', 'label', 'ttl', 'since', 'mode')
+  held = {id = holder, owner = holder, token = last, expiry = till, flags = flags,
+    client = h[1], label = h[2], ttl = numeral(h[3]), arrived = numeral(h[4]),
+    mode = MODES[h[5]] or 's',
+    limit = MODES[h[5]] and 0 or numeral(string.match(h[5] or '', '^permit of ([1-9]%d*)$'))}
+  local function is(pattern, text) return text and string.find(text, pattern) end
+  local wrong = not is('^%x+$', holder) and 'holder' or not is('^[%a,-]+$', flags) and 'flags' or
+    not is('^%x+$', held.client) and 'client' or not held.label and 'label' or
+    not held.ttl and 'ttl' or not held.arrived and 'since' or not held.limit and 'mode'
+  if wrong then foreign(H, 'the field ' .. wrong) end
+end
+
+-- lasts gives a key its time: for as long as it is to be kept, or longer if it has that. A new key
+-- has none.
+local function lasts(key, new)
+  local ms = int(math.ceil((kept > now and kept - now or keep) / 1000))
+  if new or redis.call('PEXPIRE', key, ms, 'GT') == 0 then
+    redis.call('PEXPIRE', key, ms, 'NX')
+  end
+end
 
 -- How many of those who died while they waited, and how many old tombstones, one script removes.
 local budget = 100
 
--- How many holders that have expired one script removes, and how many waiters it grants. No script
--- keeps the server from others for longer than some milliseconds.
-local removals, grants = 100, 50
+-- How many waiters one script grants. None keeps the server from others for longer than some
+-- milliseconds.
+local grants = 50
+
+local function unknown(member) foreign(S, 'the member ' .. member) end
+
+-- beginning returns the members up to a place.
+local function beginning(to)
+  local members = redis.pcall('ZRANGE', S, '0', to)
+  if members.err then
+    if string.find(members.err, 'WRONGTYPE', 1, true) then foreign(S, 'the type') end
+    error(members)
+  end
+  if members[1] and not string.find(members[1], '^!%d+$') then unknown(members[1]) end
+  return members
+end
 
 -- What is known of the set without asking: head has its first members, and whole says that these
--- are all.
-local whole = #head < 12
+-- are all. It is there, with so many members at least.
+local head = (queue or not H) and beginning('11') or {}
+if not H then queue = string.sub(head[1] or '', 2) end
+if queue and head[1] ~= '!' .. queue then head = {} end
+local whole, least, there, fresh = #head < 12, #head, #head > 0, #head == 0
 
 local changed = false -- whether anything was removed
-local latest -- when the last of what was written is over
+local rewritten = false -- whether the hash is to be written
+local latest = 0 -- when the last of what was written is over
 
+local begun = queue -- the time of the set
 local news = {} -- messages to publish: each a channel and a text
 
 local function publish(client, text) news[#news + 1] = {channels .. client, text} end
 
+-- scored returns members as ZADD wants them.
+local function scored(members)
+  local list = {'ZADD', S}
+  for _, member in ipairs(members) do
+    list[#list + 1] = '0'
+    list[#list + 1] = member
+  end
+  return list
+end
+
 -- add writes members. Then nothing is known any more.
 local function add(...)
-  head, whole = {}, false
-  local scored = {}
-  for _, member in ipairs({...}) do
-    scored[#scored + 1] = '0'
-    scored[#scored + 1] = member
+  local members = {...}
+  if not there then
+    if not S then unreachable() end
+    if beginning('0')[1] then redis.call('DEL', S) end -- of a lock whose hash was deleted
+    begun = int(now)
+    members[#members + 1] = '!' .. begun
   end
+  head, whole, there = {}, false, true
+  local new = redis.call(unpack(scored(members)))
+  least = least + new
   -- What stood there before stays if the script is refused later.
-  if redis.call('ZADD', S, unpack(scored)) == select('#', ...) then undo[#undo + 1] = {'ZREM', S, ...} end
+  if new == #members then undo[#undo + 1] = {'ZREM', S, unpack(members)} end
 end
 
 -- remove removes members that stand there.
 local function remove(...)
-  redis.call('ZREM', S, ...)
-  local gone, rest, scored = {}, {}, {'ZADD', S}
-  for _, member in ipairs({...}) do
-    scored[#scored + 1] = '0'
-    scored[#scored + 1] = member
-  end
-  undo[#undo + 1] = scored
-  for _, member in ipairs({...}) do gone[member] = true end
+  local members, gone, rest = {...}, {}, {}
+  least = least - redis.call('ZREM', S, unpack(members))
+  undo[#undo + 1] = {'PEXPIRE', S, int(math.max(kept - now, keep) / 1000), 'NX'}
+  undo[#undo + 1] = scored(members)
+  for _, member in ipairs(members) do gone[member] = true end
   for _, member in ipairs(head) do
     if not gone[member] then rest[#rest + 1] = member end
   end
   changed, head = true, rest
 end
 
-local function int(x) return string.format('%.0f', x) end
 local function digits(x) return string.format('%016.0f', x) end
-local function foreign(member) error('the member ' .. member .. ' of ' .. S .. ' is not of dlock') end
+
+-- range returns at most so many members.
+local function range(from, to, most)
+  if not there then return {} end
+  return redis.call('ZRANGE', S, from, to, 'BYLEX', 'LIMIT', '0', int(most))
+end
+
+-- each calls f for the members of some kinds, but for no more than most. It begins where an earlier
+-- call ended, at first with "", and returns where that is: in the end "".
+local function each(kinds, from, most, f)
+  for kind in string.gmatch(kinds, '.') do
+    if most > 0 and (from == '' or string.sub(from, 2, 2) == kind) then
+      local after = '(' .. string.char(string.byte(kind) + 1)
+      local members = range(from == '' and '[' .. kind or from, after, most)
+      for _, member in ipairs(members) do f(member) end
+      most = most - #members
+      from = most == 0 and '(' .. members[#members] or ''
+    end
+  end
+  return from
+end
 
 -- first returns the first member that begins so, and final the last one of a kind.
 local function first(what)
@@ -95,10 +166,13 @@ local function first(what)
     if k > kind then return nil end
     if k == kind and string.sub(member, 1, length) == what then return member end
   end
-  if not whole then return redis.call('ZRANGE', S, '[' .. what, '(' .. what .. '\255', 'BYLEX', 'LIMIT', '0', '1')[1] end
+  if not whole then return range('[' .. what, '(' .. what .. '\255', 1)[1] end
 end
 local function final(kind)
-  if not whole then return redis.call('ZRANGE', S, '(' .. kind .. '\255', '[' .. kind, 'BYLEX', 'REV', 'LIMIT', '0', '1')[1] end
+  if not whole then
+    local from = '(' .. kind .. '\255'
+    return redis.call('ZRANGE', S, from, '[' .. kind, 'BYLEX', 'REV', 'LIMIT', '0', '1')[1]
+  end
   for i = #head, 1, -1 do
     if string.sub(head[i], 1, 1) == kind then return head[i] end
   end
@@ -107,7 +181,9 @@ end
 local function named(what) return first(what .. ' ') end
 
 -- time and name return the parts of a d, e, f or q.
-local function time(member) return tonumber(string.sub(member, 2, 17)) or foreign(member) end
+local function time(member)
+  return numeral(string.sub(member, 2, 17)) or unknown(member)
+end
 local function name(member) return string.sub(member, 18) end
 
 -- index returns the member that says when the request expires.
@@ -115,11 +191,12 @@ local function index(kind, r) return (kind == 'w' and 'f' or 'e') .. digits(r.ex
 
 -- read returns the request of an s, w or x.
 local function read(member)
-  local kind, id, m, l, o, t, e, d, c, f, a, text =
-    string.match(member, '^([swx])(%x+) (%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
-  if not kind then foreign(member) end
-  local r = {member = member, id = id, mode = m, limit = tonumber(l), owner = o, token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d),
-    client = c, flags = f, arrived = tonumber(a), label = text}
+  local kind, id, m, l, o, t, e, d, c, f, a, text = string.match(member,
+    '^([swx])(%x+) (%a) (%d+) (%x+) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (.*)$')
+  if not kind then unknown(member) end
+  local r = {member = member, id = id, mode = m, limit = tonumber(l), owner = o,
+    token = tonumber(t), expiry = tonumber(e), ttl = tonumber(d), client = c, flags = f,
+    arrived = tonumber(a), label = text}
   r.index = index(kind, r)
   return r
 end
@@ -131,80 +208,98 @@ local function get(kind, id)
 end
 
 -- stands returns the request of that ID that holds, or has expired and was not removed yet, and
--- holder one that holds.
-local function stands(id) return get('x', id) or get('s', id) end
-local function holder(id)
+-- holds one that holds.
+local function stands(id)
+  if held and held.id == id then return held end
+  return get('x', id) or get('s', id)
+end
+local function holds(id)
   local r = stands(id)
   return r and r.expiry > now and r or nil
 end
 
--- held returns one of the requests of the owner that hold.
-local function held(owner)
-  local r = holder(owner)
+-- ofOwner returns one of the requests of the owner that hold.
+local function ofOwner(owner)
+  local r = holds(owner)
   if r then return r end
   local join = first('j' .. owner)
-  return join and holder(string.sub(join, 34))
+  return join and holds(string.sub(join, 34))
+end
+
+-- soonest returns when the next of those who hold expires. Without one nobody holds.
+local function soonest()
+  local member = first('e')
+  local at = member and time(member)
+  if held then at = math.min(at or held.expiry, held.expiry) end
+  return at
 end
 
 -- left reports whether holders have expired that were not removed yet.
 local function left()
-  local member = first('e')
-  return member and time(member) <= now
+  local at = soonest()
+  return at and at <= now
 end
 
 local function has(r, flag) return string.find(r.flags, flag, 1, true) ~= nil end
 
 -- flag sets or clears a flag.
 local function flag(r, f, on)
-  local s = string.gsub(string.gsub(r.flags, f, ''), '-', '')
-  if on then s = s .. f end
+  local s = on and f or ''
+  for word in string.gmatch(r.flags, '%a+') do
+    if word ~= f then s = s == '' and word or s .. ',' .. word end
+  end
   r.flags = s == '' and '-' or s
 end
 
--- store writes a request. It replaces what was written of it before.
-local function store(kind, r)
-  local member, at = r.member, r.index
-  r.member = table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry), int(r.ttl), r.client, r.flags,
-    int(r.arrived), r.label}, ' ')
-  r.index = index(kind, r)
-  latest = math.max(latest or 0, r.expiry)
-  -- What replaces it comes first: who may not add anything must not take it away either.
-  if r.member ~= member and r.index ~= at then
-    add(r.member, r.index)
-    if member then remove(member, at) end
-  elseif r.member ~= member then
-    add(r.member)
-    remove(member)
+-- text returns a request as it is stored in the set.
+local function text(kind, r)
+  return table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry),
+    int(r.ttl), r.client, r.flags, int(r.arrived), r.label}, ' ')
+end
+
+-- store writes a request, and another member with it. It replaces what was written of it before.
+local function store(kind, r, more)
+  latest = math.max(latest, r.expiry)
+  if r == held then
+    rewritten = true
+    return
   end
+  local member, at = r.member, r.index
+  r.member, r.index = text(kind, r), index(kind, r)
+  if r.member == member then return end
+  -- What replaces it comes first: who may not add anything must not take it away either.
+  if r.index == at then add(r.member) else add(r.member, r.index, more) end
+  if member then remove(member, r.index ~= at and at or nil) end
 end
 
 -- permit returns the member of a permit.
 local function permit(r) return string.format('l%010.0f', r.limit) .. r.owner end
 
--- writeToken writes the last token. The set is never empty meanwhile, since an empty set does not
--- exist, and a script cannot create a key whose slot moves away.
-local function writeToken(token)
-  local before = header
-  last, header = token, FORMAT .. int(token)
-  add(header)
-  if before and before ~= header then remove(before) end
+-- toSet moves a shared holder from the hash to the set: it is alone no more.
+local function toSet()
+  local r = held
+  if not r or r.mode == 'x' then return end
+  held, rewritten = nil, true
+  store('s', r, r.limit > 0 and permit(r) or nil)
 end
 
 -- grant lets a request hold for the TTL, with a token of its own.
 local function grant(r, ttl)
-  writeToken(math.max(last + 1, now))
+  toSet()
+  last, rewritten = math.max(last + 1, now), true
   r.token, r.expiry = last, now + ttl
-  store(r.mode, r)
-  if r.limit > 0 then add(permit(r)) end
+  if not soonest() then held = r end
+  store(r.mode, r, r.limit > 0 and permit(r) or nil)
 end
 
 -- removeHolder removes a request that holds.
 local function removeHolder(r)
-  if r.owner == r.id then
-    remove(r.member, r.index)
-  else
-    remove(r.member, r.index, 'j' .. r.owner .. r.id)
+  if r == held then
+    held, rewritten, changed = nil, true, true
+    return
   end
+  local join = r.owner ~= r.id and 'j' .. r.owner .. r.id or nil
+  remove(r.member, r.index, join)
   if r.limit > 0 and not stands(r.owner) and not first('j' .. r.owner) then remove(permit(r)) end
 end
 
@@ -216,7 +311,7 @@ local function marked(what)
   local member = named(what)
   if not member then return nil, 0 end
   local value, at = string.match(member, '^%S+ (%S+) (%d+)$')
-  return value, tonumber(at) or foreign(member), member
+  return value, tonumber(at) or unknown(member), member
 end
 
 -- mark writes a c or a g: its value, and when it is over.
@@ -224,18 +319,17 @@ local function mark(what, value, at)
   local _, before, member = marked(what)
   if member then remove(member, 'd' .. digits(before) .. what) end
   add(what .. ' ' .. value .. ' ' .. int(at), 'd' .. digits(at) .. what)
-  latest = math.max(latest or 0, at)
+  latest = math.max(latest, at)
 end
 
 -- unmark removes a c or a g.
 local function unmark(what)
   local _, at, member = marked(what)
-  remove(member, 'd' .. digits(at) .. what)
+  remove(member or unknown('d of ' .. what), 'd' .. digits(at) .. what)
 end
 
 -- addTombstone makes sure that copies of the request that are still under way create nothing.
 local function addTombstone(id, ttl, forced)
-  if not header then writeToken(0) end
   local how, at = marked('g' .. id)
   if at <= now then how, at = nil, 0 end
   mark('g' .. id, (forced or how == 'f') and 'f' or '-', math.max(at, now + ttl))
@@ -262,19 +356,22 @@ end
 local function waits(r) return r.expiry > now and r.token > passedOver(r.client) end
 
 -- waiter returns the request of that ID if it waits. If it was written there, but waits no more, it
--- is removed.
+-- is removed, unless the hash is on another node, without which nothing is granted.
 local function waiter(id)
   local r = get('w', id)
   if not r or waits(r) then return r end
-  removeWaiter(r)
+  if H then removeWaiter(r) end
 end
 
 -- admits reports whether r is compatible with all that is held. Nobody waits ahead of it.
 local function admits(r)
-  if not first('e') then return true end
-  if r.mode == 'x' or first('x') then return false end
+  if not soonest() then return true end
+  if r.mode == 'x' or held and held.mode == 'x' or first('x') then return false end
   if r.limit == 0 then return true end
-  local smallest = tonumber(string.sub(first('l'), 2, 11))
+  if held then return math.min(held.limit, r.limit) > 1 end
+  local l = first('l')
+  if not l then return false end
+  local smallest = numeral(string.sub(l, 2, 11)) or unknown(l)
   return redis.call('ZLEXCOUNT', S, '[l', '(m') < math.min(r.limit, smallest)
 end
 
@@ -287,16 +384,14 @@ local function keptFor(ttl) return math.max(ttl, 3000000) end
 -- it. It returns true if it was not done when a budget was spent: the client of the next one is
 -- told to ask, and that goes on with it.
 local function grantNext()
-  while true do
+  while H do
     local place = first('q')
     if not place then return left() end
+    local r = get('w', name(place)) or unknown(place)
     if left() then
-      local r = get('w', name(place)) or foreign(place)
       publish(r.client, r.id)
       return true
-    end
-    local r = get('w', name(place)) or foreign(place)
-    if not waits(r) then
+    elseif not waits(r) then
       if budget == 0 then return true end
       budget = budget - 1
       removeWaiter(r)
@@ -311,7 +406,7 @@ local function grantNext()
       r.member = nil
       if now - (r.expiry - keptFor(ttl)) > window then
         ttl = math.min(ttl, window)
-        flag(r, 'u', true)
+        flag(r, 'unconfirmed', true)
       end
       grant(r, ttl)
       publish(r.client, table.concat({r.id, int(place), int(r.token), int(ttl)}, ' '))
@@ -322,66 +417,83 @@ local function grantNext()
   end
 end
 
--- lasts returns for how long (ms) the set is kept if all that is in it is over then.
-local function lasts(at) return int(math.max(math.ceil((at - now) / 1000), 0) + keep) end
+-- mend gives both keys their times, which somebody may have taken or changed.
+local function mend()
+  if H and format then lasts(H) end
+  if there then lasts(S) end
+end
 
--- done returns the reply. If the script wrote anything, the set does not expire before all that is
--- in it is over and the last token need not be kept any more. What was written before is seen to,
--- but for a set that has lost its time. Messages come last: what they tell is not undone.
+-- done returns the reply. If the script wrote anything, nothing goes before all of it is over and
+-- the last token need not be kept any more. The hash is written last: what is refused before leaves
+-- it as it was. Then come messages: what they tell is not undone.
 local function done(reply)
-  if not existed then -- one without a time
-    if latest then redis.call('PEXPIRE', S, lasts(latest)) end
-  elseif not (latest and redis.call('PEXPIRE', S, lasts(latest), 'GT') == 1)
-    and redis.call('PEXPIRE', S, lasts(now), 'NX') == 1 then
-    local at = now
-    for _, kind in ipairs({'d', 'e', 'f'}) do
-      local member = final(kind)
-      if member then at = math.max(at, time(member)) end
+  local over = math.max(latest, now) + keep
+  local longer = latest > 0 and kept < over
+  if longer then kept = over + keep / 4 end
+  if there and least < 2 and (whole or #redis.call('ZRANGE', S, '0', '1') == 1) then
+    remove('!' .. begun)
+    there = false
+  elseif there and (longer or fresh) then
+    lasts(S, fresh)
+  end
+  if H and (rewritten or longer and format or (there and begun) ~= queue) then
+    if format and not (held or there) and kept > over + keep / 4 then -- a long TTL is over
+      undo[#undo + 1] = {'PEXPIRE', H, int((kept - now) / 1000)}
+      kept = over + keep / 4
+      redis.call('PEXPIRE', H, int((kept - now) / 1000))
+    elseif longer and format then
+      lasts(H)
     end
-    redis.call('PEXPIRE', S, lasts(at))
+    local h = held or
+      {id = '', mode = 'x', expiry = 0, flags = '-', client = '', label = '', ttl = 0, arrived = 0}
+    local mode = h.mode == 'x' and 'exclusive' or h.limit == 0 and 'shared' or
+      'permit of ' .. int(h.limit)
+    redis.call('HSET', H, 'format', FORMAT, 'token', int(last), 'holder', h.id,
+      'until', int(h.expiry), 'flags', h.flags, 'queue', there and begun or '0', 'kept', int(kept),
+      'client', h.client, 'label', h.label, 'ttl', int(h.ttl), 'since', int(h.arrived),
+      'mode', mode)
+    if not format then
+      undo[#undo + 1] = {'DEL', H}
+      lasts(H, true)
+    end
   end
   undo = {}
   for _, m in ipairs(news) do redis.call('PUBLISH', m[1], m[2]) end
   return reply
 end
 
--- over returns the first member of the range if its time is over.
-local function over(kind)
-  local member = first(kind)
-  return member and time(member) <= now and member
+-- purgeAll calls f for what a time of that kind is over of, and returns how many more there may be.
+local function purgeAll(kind, most, f)
+  while most > 0 do
+    local member = first(kind)
+    if not member or time(member) > now then break end
+    f(name(member), member)
+    most = most - 1
+  end
+  return most
 end
 
 -- purge removes what has expired, and grants those whose turn it is then.
 local function purge()
   local clients = {} -- those that did not confirm a grant
-  local member = over('e')
-  while member and removals > 0 do
-    local r = stands(name(member)) or foreign(member)
+  local function ends(r)
+    if has(r, 'unconfirmed') then clients[r.client] = true end
     removeHolder(r)
-    if has(r, 'u') then clients[r.client] = true end
-    removals = removals - 1
-    member = over('e')
   end
+  if held and held.expiry <= now then ends(held) end
+  purgeAll('e', 100, function(id, member) ends(stands(id) or unknown(member)) end)
   for client in pairs(clients) do passOver(client) end
-  member = over('f')
-  while member and budget > 0 do
-    removeWaiter(get('w', name(member)) or foreign(member))
-    budget = budget - 1
-    member = over('f')
-  end
-  member = over('d')
-  while member and budget > 0 do
-    unmark(name(member))
-    budget = budget - 1
-    member = over('d')
-  end
+  budget = purgeAll('f', budget, function(id, member)
+    removeWaiter(get('w', id) or unknown(member))
+  end)
+  budget = purgeAll('d', budget, unmark)
   if changed then grantNext() end
 end
 
 -- untilExpiry returns how long (µs) it is until the next of those who hold expires, or 0.
 local function untilExpiry()
-  local member = first('e')
-  return member and time(member) - now or 0
+  local at = soonest()
+  return at and at - now or 0
 end
 
-purge()
+if H then purge() end

@@ -152,7 +152,7 @@ func (b *Backend) explain(name string, err error) error {
 		return errNoAnswer
 	case fault.OtherFormat(err):
 		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", b.holderKey(name), err)
-	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not a request of dlock"):
+	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holderKey(name), err)
 	}
 	return fault.Explain(err, "docs/redlock.md")

@@ -73,6 +73,10 @@ func Redirect(err error) (addr string, ask, is bool) {
 	return f[2], f[0] == "ASK", true
 }
 
+// Moving reports whether a node refused the call because the slot of its keys moves, and they are
+// not all there.
+func Moving(err error) bool { return err != nil && redis.HasErrorPrefix(err, "TRYAGAIN") }
+
 // OtherFormat reports whether a script says that a key has another version's format.
 func OtherFormat(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "of dlock; this client has")

@@ -139,7 +139,7 @@ func sortAnswer(e redis.Error) (Class, kit.Outcome) {
 			continue
 		}
 		switch {
-		case OtherFormat(e), strings.Contains(text, "is not a request of dlock"):
+		case OtherFormat(e), strings.Contains(text, "is not of dlock"):
 			return r.class, kit.NotDone // seen before anything was written
 		case r.begins == "NOPERM " && strings.Contains(text, "ACL failure in script"):
 			return r.class, kit.Unknown

@@ -88,8 +88,7 @@ func TestSort(t *testing.T) {
 		{said("BUSYGROUP Consumer Group name already exists"), Answer, kit.NotDone},
 		{said("NOGROUP No such key"), Answer, kit.NotDone},
 		{said("ERR user_script:9: the key dlock:{a} has the format 3 of dlock; this client has 2 script: a"), Answer, kit.NotDone},
-		{said("ERR user_script:9: the value of dlock:{a} is not a request of dlock script: a"), Answer, kit.NotDone},
-		{said("ERR user_script:9: the member x of dlock:{a} is not of dlock script: a"), Answer, kit.Unknown},
+		{said("ERR user_script:9: the member x of dlock:{a} is not of dlock script: a"), Answer, kit.NotDone},
 		{said("ERR user_script:30: attempt to index a nil value script: a"), Answer, kit.Unknown},
 		{said("SOMETHING that no version has yet"), Answer, kit.Unknown},
 

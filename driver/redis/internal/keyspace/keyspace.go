@@ -12,9 +12,21 @@ var decoder = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 // New returns the space of a prefix.
 func New(prefix string) Space { return Space{"dlock:" + encoder.Replace(prefix)} }
 
-// Key returns the key of a name. Two names never share one. The braces make the encoded name the
-// hash tag, so that a program can put keys of its own into the same slot of a Cluster.
-func (s Space) Key(name string) string { return s.prefix + "{" + encoder.Replace(name) + "}" }
+// Keys returns the key of a name, and that of what stands beside its lock, in the same slot. Two
+// names never share one. The braces make the encoded name the hash tag, so that a program can put
+// keys of its own into the same slot of a Cluster.
+func (s Space) Keys(name string) (key, queue string) {
+	queue = s.prefix + "{" + encoder.Replace(name) + "}" + beside
+	return queue[:len(queue)-len(beside)], queue
+}
+
+// Key is the first of Keys.
+func (s Space) Key(name string) string {
+	key, _ := s.Keys(name)
+	return key
+}
+
+const beside = ":queue"
 
 // Name is the inverse of Key. It reports false for what is no key of a name in this space.
 func (s Space) Name(key string) (string, bool) {

@@ -11,6 +11,8 @@ import (
 	"io"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
 // The first line of a script says whether it may run on a server whose memory is full. What keeps
@@ -50,8 +52,9 @@ func newText(lua string) text {
 type Call struct {
 	Script *Script
 	Keys   []string
-	Common []any // the first arguments; all calls that may travel together have the same
-	Args   []any // the others; as many for all calls of one script
+	Parts  [][]string // of Keys, to run with one after the other while their slot moves
+	Common []any      // the first arguments; all calls that may travel together have the same
+	Args   []any      // the others; as many for all calls of one script
 	Reply  any
 	Err    error
 }
@@ -66,19 +69,20 @@ type Caller interface{ call() *Call }
 type Pipeliner interface{ Pipeline() redis.Pipeliner }
 
 // Exec runs the calls in one pipeline. Those whose script the server does not know are run again,
-// in full, in a second one. Then each call has its reply or its error.
+// in full, in a second one, and those whose keys are on two nodes (TRYAGAIN), or would be, with the
+// parts of them that the call says. Then each call has its reply or its error.
 func Exec[C Caller](ctx context.Context, rdb Pipeliner, calls []C) {
 	parts := make([]part[C], len(calls))
 	for i := range calls {
-		parts[i].calls = calls[i : i+1]
+		parts[i] = alone(calls[i : i+1])
 	}
 	run(ctx, rdb, parts)
 }
 
-// ExecTogether is Exec for calls with one key each, on one server that has all of them. Calls of
-// one script travel as one command, which has the keys of all, the common arguments, and the other
-// arguments of each call. The reply has one element for each. What goes wrong for one call is the
-// error of that call. What becomes of the command is what becomes of all its calls.
+// ExecTogether is Exec for calls on one server that has all keys. Calls of one script travel as one
+// command, which has the keys of all, the common arguments, and the other arguments of each call.
+// The reply has one element for each. What goes wrong for one call is the error of that call. What
+// becomes of the command is what becomes of all its calls.
 //
 // It reports false if the server does not take several keys at once. Then, or if its user may use
 // some keys and others not, the calls are run one by one.
@@ -93,7 +97,7 @@ next:
 				continue next
 			}
 		}
-		parts = append(parts, part[C]{calls: calls[i : i+1 : i+1]})
+		parts = append(parts, alone(calls[i:i+1:i+1]))
 	}
 	return run(ctx, rdb, parts)
 }
@@ -101,7 +105,17 @@ next:
 // part is what one command runs.
 type part[C Caller] struct {
 	calls []C
-	full  bool // send the script, not its hash
+	full  bool     // send the script, not its hash
+	keys  []string // of one that is alone
+	tried int      // of its Parts
+}
+
+// alone returns the command of one call.
+func alone[C Caller](one []C) part[C] { return part[C]{calls: one, keys: one[0].call().Keys} }
+
+// split reports whether a call was not executed because of one of its keys, and may be without.
+func (p *part[C]) split(err error) bool {
+	return fault.Moving(err) && p.tried < len(p.calls[0].call().Parts)
 }
 
 // run runs the parts until each call has its reply or its error. It reports false if the server
@@ -121,16 +135,21 @@ func run[C Caller](ctx context.Context, rdb Pipeliner, parts []part[C]) (togethe
 			if reply == nil && err == nil {
 				err = cmp.Or(failed, io.ErrUnexpectedEOF)
 			}
-			alone := len(p.calls) == 1
+			one := len(p.calls) == 1
 			switch {
 			case err != nil && !p.full && redis.HasErrorPrefix(err, "NOSCRIPT"):
-				again = append(again, part[C]{p.calls, true})
-			case err != nil && !alone && (redis.HasErrorPrefix(err, "CROSSSLOT") || redis.HasErrorPrefix(err, "NOPERM")): // it was not executed
+				p.full = true
+				again = append(again, p)
+			case err != nil && !one && (redis.HasErrorPrefix(err, "CROSSSLOT") || redis.HasErrorPrefix(err, "NOPERM")): // it was not executed
 				together = together && redis.HasErrorPrefix(err, "NOPERM")
 				for j := range p.calls {
-					again = append(again, part[C]{calls: p.calls[j : j+1]})
+					again = append(again, alone(p.calls[j:j+1]))
 				}
-			case alone:
+			case one && p.split(err):
+				p.keys = p.calls[0].call().Parts[p.tried]
+				p.tried++
+				again = append(again, p)
+			case one:
 				c := p.calls[0].call()
 				c.Reply, c.Err = reply, err
 			default:
@@ -179,13 +198,15 @@ func (p *part[C]) answer(reply any, err error) {
 func (p *part[C]) command(ctx context.Context) Command {
 	first := p.calls[0].call()
 	if len(p.calls) == 1 {
-		return first.Command(ctx, p.full)
+		return first.Command(ctx, p.full, p.keys)
 	}
-	a := make([]any, 0, 3+len(first.Common)+len(p.calls)*(1+len(first.Args)))
+	a := make([]any, 0, 3+len(first.Common)+len(p.calls)*(len(first.Keys)+len(first.Args)))
 	a = first.Script.many.begin(a, p.full)
-	a = append(a, len(p.calls))
+	a = append(a, len(p.calls)*len(first.Keys))
 	for _, c := range p.calls {
-		a = append(a, c.call().Keys[0])
+		for _, k := range c.call().Keys {
+			a = append(a, k)
+		}
 	}
 	a = append(a, first.Common...)
 	for _, c := range p.calls {
@@ -202,11 +223,12 @@ func (t *text) begin(a []any, full bool) []any {
 	return append(a, "evalsha", t.hash)
 }
 
-// Command returns the command that runs the script for this call alone: by its hash, or in full.
-func (c *Call) Command(ctx context.Context, full bool) Command {
-	a := c.Script.one.begin(make([]any, 0, 3+len(c.Keys)+len(c.Common)+len(c.Args)), full)
-	a = append(a, len(c.Keys))
-	for _, k := range c.Keys {
+// Command returns the command that runs the script for this call alone, with some of its keys: by
+// its hash, or in full.
+func (c *Call) Command(ctx context.Context, full bool, keys []string) Command {
+	a := c.Script.one.begin(make([]any, 0, 3+len(keys)+len(c.Common)+len(c.Args)), full)
+	a = append(a, len(keys))
+	for _, k := range keys {
 		a = append(a, k)
 	}
 	return Command{redis.NewCmd(ctx, append(append(a, c.Common...), c.Args...)...)}

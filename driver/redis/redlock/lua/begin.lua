@@ -25,7 +25,7 @@ local function read()
   if other and '!' .. other ~= FORMAT then
     error('the key ' .. KEYS[1] .. ' has the format ' .. other .. ' of dlock; this client has ' .. string.sub(FORMAT, 2))
   end
-  error('the value of ' .. KEYS[1] .. ' is not a request of dlock')
+  error('the value of ' .. KEYS[1] .. ' is not of dlock')
 end
 
 -- write stores the holder. The other arguments are those of SET behind the value.
