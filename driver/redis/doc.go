@@ -156,8 +156,8 @@
 //   - The server refuses calls for a time (package fault has all errors, sorted): a wait goes on,
 //     as after a connection that was lost.
 //   - A key has lost its time: a renewal, Inspect and List give it one, not too short for all that
-//     stands there; any other call does when the field kept is to be set again. If somebody has
-//     shortened it, that is a deletion at that time, unless a renewal or Inspect comes before.
+//     stands there; any other call does when the field kept is to be set again. A time that
+//     was shortened by hand is a deletion at that time, unless a renewal or Inspect comes before.
 //   - The server's memory is full: only the arrival of a request needs any to speak of, and is
 //     refused. All other scripts may run then (allow-oom), also the one that asks again for a
 //     request that stands: it is acquire with that flag.

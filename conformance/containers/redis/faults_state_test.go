@@ -39,11 +39,20 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 	return n
 }
 
-// replaced runs a command on a key that is deleted just before, and returns what stands there then.
-// args are of the command, with the key after its first word.
+// waitingBehind has a request wait behind the only other one of its name, and returns where its
+// error comes.
+func waitingBehind(t *testing.T, k *CLI, b driver.Backend, next driver.Request) chan error {
+	t.Helper()
+	gone := make(chan error, 1)
+	go func() { _, err := b.Acquire(t.Context(), next); gone <- err }()
+	await.That(t, "one waits", func() bool { return stored(k, next.Name) == 2 })
+	return gone
+}
+
+// replaced deletes a key and runs a command on it, in one transaction, and returns what stands
+// there then. args are of the command, with the key after its first word.
 func replaced(t *testing.T, k *CLI, key string, args []any) string {
 	t.Helper()
-	// nobody asks in between
 	if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error {
 		p.Del(k.Ctx, key)
 		p.Do(k.Ctx, slices.Insert(slices.Clone(args), 1, any(key))...)
@@ -104,17 +113,10 @@ func TestRedisForeignKeys(t *testing.T) {
 				if _, err := b.Acquire(t.Context(), other); err != nil {
 					t.Fatal(err)
 				}
-				gone := make(chan error, 1)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
+				var gone chan error
 				if used {
-					if _, err := b.Acquire(t.Context(), held); err != nil {
-						t.Fatal(err)
-					}
-					go func() { _, err := b.Acquire(ctx, next); gone <- err }()
-					await.That(t, "one waits", func() bool { return stored(k, held.Name) == 2 })
-				} else {
-					gone <- nil
+					steps.Acquired(t, b, held)
+					gone = waitingBehind(t, k, b, next)
 				}
 				before := replaced(t, k, key, c.args)
 				check := func(what string, err error) {
@@ -187,15 +189,10 @@ func TestRedisForeignSets(t *testing.T) {
 				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{}).(*owning).Backend
 				held, next := steps.Request(t.Name()), waits(t.Name())
 				key := queueKey(held.Name)
-				gone := make(chan error, 1)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
 				steps.Acquired(t, b, held)
+				var gone chan error
 				if used {
-					go func() { _, err := b.Acquire(ctx, next); gone <- err }()
-					await.That(t, "one waits", func() bool { return stored(k, held.Name) == 2 })
-				} else {
-					gone <- nil
+					gone = waitingBehind(t, k, b, next)
 				}
 				before := replaced(t, k, key, c.args)
 				check := func(what string, err error) {

@@ -135,7 +135,7 @@ func TestRedisSlotsMove(t *testing.T) {
 	}
 	one, other := open(), open()
 
-	// holds of which one key moves and the other does not, and one that nobody waits for
+	// holds of which one key moves and the other does not, and one without waiters
 	split := map[string]func(string) string{"its hash moves": redisKey, "its set moves": queueKey, "its hash goes": queueKey,
 		"its waiter moves": queueKey, "its holder moves": redisKey, "nothing beside": nil}
 	var first *steps.Attempt

@@ -226,7 +226,7 @@ local function ofOwner(owner)
   return join and holds(string.sub(join, 34))
 end
 
--- soonest returns when the next of those who hold expires. Without one nobody holds.
+-- soonest returns when the next of those who hold expires. Without one nothing holds.
 local function soonest()
   local member = first('e')
   local at = member and time(member)
@@ -417,7 +417,7 @@ local function grantNext()
   end
 end
 
--- mend gives both keys their times, which somebody may have taken or changed.
+-- mend gives both keys their times, which may have been changed by hand.
 local function mend()
   if H and format then lasts(H) end
   if there then lasts(S) end

@@ -5,7 +5,7 @@
 --
 -- Returns 1: it was there and is not any more; 0: it was not; -1: it was ended by an operator.
 
--- Most often nothing stands beside it. If it has expired by now, nobody else has held it since.
+-- Most often nothing stands beside it. If it has expired by now, no other request has held it.
 local how = ARGV[6]
 if holder == ARGV[4] and plain and not queue and ARGV[5] == '0' and
     (how == 'c' or how == '' and till > clock()) then

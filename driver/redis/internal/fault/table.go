@@ -140,7 +140,7 @@ func sortAnswer(e redis.Error) (Class, kit.Outcome) {
 		}
 		switch {
 		case OtherFormat(e), strings.Contains(text, "is not of dlock"):
-			return r.class, kit.NotDone // seen before anything was written
+			return r.class, kit.NotDone // nothing was written yet, or it is undone
 		case r.begins == "NOPERM " && strings.Contains(text, "ACL failure in script"):
 			return r.class, kit.Unknown
 		}
