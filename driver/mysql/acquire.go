@@ -369,12 +369,17 @@ func parsePosition(row []string) (p position, err error) {
 }
 
 // confirm returns the grant of a request that holds by what was read. If that leaves it little
-// time, it is renewed first.
+// time, it is renewed first, if it still holds with the token that was read: it may have expired
+// since, and have been granted again.
 func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, error) {
 	g := driver.Grant{Token: driver.Token(p.token), TTL: p.left, SentAt: p.sent}
-	stmt := renewLocks
-	if r.Mode == driver.Shared || r.Join() {
-		g.Token, g.TTL, stmt = driver.Token(p.token-(p.head-p.place)), p.expires, renewRequests
+	stmt := renewLocks + " AND token = " + strconv.FormatInt(p.token, 10)
+	switch {
+	case r.Join():
+		g.TTL, stmt = p.expires, renewRequests
+	case r.Mode == driver.Shared:
+		g.Token, g.TTL = driver.Token(p.token-(p.head-p.place)), p.expires
+		stmt = renewRequests + " AND place = " + strconv.FormatInt(p.place, 10)
 	}
 	if !p.rowBroken && proves(&r, g.TTL, p.sent) {
 		g.TTL = min(g.TTL, r.TTL)
@@ -386,7 +391,7 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 		a, err = t.send(stmt)
 	}
 	if err == nil && a.affected == 0 {
-		err = driver.ErrLost // or it is granted once more
+		err = driver.ErrLost
 	}
 	g.TTL, g.SentAt = r.TTL, a.sent
 	return g, err

@@ -526,3 +526,39 @@ func TestWhatAPollWakes(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatAPollFoundMayBeOver: a request was let in, as a poll found, has expired, and was granted
+// again before that was confirmed. It has the token of the second grant, or its second place.
+func TestWhatAPollFoundMayBeOver(t *testing.T) {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
+		synctest.Test(t, func(t *testing.T) {
+			r := exclusive("x")
+			r.Mode, r.Wait = mode, true
+			s := &scripted{answer: func(stmt string) (a answer, err error) {
+				switch {
+				case is(stmt, poll):
+					a, err = standsStill(stmt)
+				case is(stmt, look) && mode == driver.Exclusive:
+					a = reads("0", "2000", "9", "1", r.ID.String(), "0", "60000000", "request", "9", "60000000", "0", "")
+				case is(stmt, look):
+					a = reads("0", "2000", "9", "2", none, "0", "-1", "request", "9", "60000000", "0", "")
+				case is(stmt, renewLocks) && !strings.Contains(stmt, "token = 1000"),
+					is(stmt, renewRequests) && !strings.Contains(stmt, "place = 7"):
+					a.affected = 1
+				}
+				return a, nil
+			}}
+			b := s.client(t, Options{})
+			w := b.waits(r, 7)
+			b.mu.Lock()
+			m := w.Request
+			m.found = &position{token: 1000, head: 7, place: 7}
+			b.mu.Unlock()
+			g, waits, err := b.enter(b.newTask(true), m, m.Request.Request)
+			if err != nil || waits || g.Token != 2000 {
+				t.Errorf("%s: granted %+v, waits %t, %v; want token 2000", mode, g, waits, err)
+			}
+			b.goes(w)
+		})
+	}
+}
