@@ -19,7 +19,7 @@ quick: ## within a minute: vet, staticcheck, unit tests and laws of the library,
 	@$(CHECK) quick
 
 .PHONY: test
-test: ## in some ten minutes, twice that on a slow machine, and all that CI runs: every module with the race detector, every service on its real servers
+test: ## in some twenty minutes, twice that on a slow machine, and all that CI runs: every module with the race detector, every service on its real servers
 	@$(CHECK) test
 
 .PHONY: long

@@ -27,9 +27,6 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == nothing {
-		return
-	}
 	if len(os.Args) != 2 || !slices.Contains([]string{"quick", "test", "long", "lint"}, os.Args[1]) {
 		fmt.Fprintln(os.Stderr, "usage: check quick|test|long|lint, in the root of the repository")
 		os.Exit(2)
@@ -118,16 +115,17 @@ func (c *check) run(size string) error {
 	if size == "test" {
 		other = c.ownFiles()
 	}
-	atOnce := c.servicesAtOnce(pace(os.Args[0]))
 	// The command comes before all that runs it, which would compile the same libraries side by
 	// side where the build cache has nothing. Servers come from other sources.
 	err := c.sideBySide([]step{c.binary(), c.gofmt()}, []step{c.images()})
-	// What computes, and beside it what mostly waits.
-	onServers := []step{c.test(services, longestFirst, "-race", "-count=1", fmt.Sprint("-p=", atOnce), "-parallel=4")}
+	// What computes comes first: servers that have no core to themselves stand still for seconds,
+	// and promises that have a time are not kept. Two services keep two cores busy.
+	err = errors.Join(err, c.sideBySide(slices.Concat(c.testAll(size), c.lintAll(size), other)))
+	onServers := []step{c.test(services, longestFirst, "-race", "-count=1", "-p=2", "-parallel=4")}
 	if size == "long" {
 		onServers = append(onServers, c.least())
 	}
-	err = errors.Join(err, c.sideBySide(arrange(atOnce, slices.Concat(c.testAll(size), c.lintAll(size), other), onServers)...))
+	err = errors.Join(err, c.sideBySide(onServers))
 	if size == "long" { // it measures, so it has the machine for itself
 		err = errors.Join(err, c.step(c.test(bench, []string{"./..."}, "-count=1")))
 	}

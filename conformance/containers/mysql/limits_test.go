@@ -172,6 +172,7 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	released := time.Now()
 	steps.Released(t, b, writer)
 	wg.Wait()
+	took := time.Since(released)
 	whole := 0
 	for _, sent := range recorded.End() {
 		for stmt := range statements(sent) {
@@ -181,9 +182,10 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 			}
 		}
 	}
-	t.Logf("%d readers hold after %s, and read all %d times", readers, time.Since(released).Round(time.Millisecond), whole)
-	if whole > readers/10 {
-		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, readers/10)
+	t.Logf("%d readers hold after %s, and read all %d times", readers, took.Round(time.Millisecond), whole)
+	// some read because they still arrive, and some again because it takes long
+	if most := readers/10 + int(took/(100*time.Millisecond)); whole > most {
+		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, most)
 	}
 	seen := map[driver.Token]bool{}
 	for _, g := range grants {
