@@ -537,7 +537,7 @@ func TestWhatAPollFoundMayBeOver(t *testing.T) {
 			s := &scripted{answer: func(stmt string) (a answer, err error) {
 				switch {
 				case is(stmt, poll):
-					a, err = standsStill(stmt)
+					return standsStill(stmt)
 				case is(stmt, look) && mode == driver.Exclusive:
 					a = reads("0", "2000", "9", "1", r.ID.String(), "0", "60000000", "request", "9", "60000000", "0", "")
 				case is(stmt, look):
