@@ -172,7 +172,6 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	released := time.Now()
 	steps.Released(t, b, writer)
 	wg.Wait()
-	took := time.Since(released)
 	whole := 0
 	for _, sent := range recorded.End() {
 		for stmt := range statements(sent) {
@@ -182,10 +181,11 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 			}
 		}
 	}
-	t.Logf("%d readers hold after %s, and read all %d times", readers, took.Round(time.Millisecond), whole)
-	// some read because they still arrive, and some again because it takes long
-	if most := readers/10 + int(took/(100*time.Millisecond)); whole > most {
-		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, most)
+	t.Logf("%d readers hold after %s, and read all %d times", readers, time.Since(released).Round(time.Millisecond), whole)
+	// Those whose call was under way when the writer went may read it, and read it once more: 30 of
+	// each of the two clients at most.
+	if whole > readers/4 {
+		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, readers/4)
 	}
 	seen := map[driver.Token]bool{}
 	for _, g := range grants {
