@@ -26,8 +26,8 @@ const (
 type Options struct {
 	Prefix string // before every name in the key space
 
-	// GrantWindow is how long a waiter that was not heard of for so long has to confirm its grant;
-	// 0: 3s. Each client asks for the first that waits under a name once a second.
+	// GrantWindow is how long a waiter whose client was silent for that time has to confirm its
+	// grant; 0: 3s. Each client asks for the first that waits under a name once a second.
 	GrantWindow time.Duration
 
 	// KeepTokens is how long the last token of a name is remembered after its last use; 0: 10

@@ -25,8 +25,8 @@
 // verifies the server. The port is 6379 if none is given, of Sentinel 26379; the database is 0. The
 // parameters:
 //
-//   - grant_window (3s): how long a waiter that was not heard of for so long has to confirm its
-//     grant, before it and the others of its client are passed over. At least 10ms.
+//   - grant_window (3s): how long a waiter whose client was silent for that time has to confirm its
+//     grant, before it and the client's other waiters are passed over. At least 10ms.
 //   - keep_tokens (10m): how long the last token of a name is remembered after its last use.
 //   - wait_replicas (0): how many replicas have to have a grant before it counts.
 //   - dial_timeout (5s), read_timeout (3s), write_timeout (3s): those of a connection.
@@ -81,14 +81,14 @@
 // says so and matches [driver.ErrUnsupported], and touches nothing.
 //
 // Calls that wait to be sent to one server when a connection is free travel together: those of one
-// script are one command, lua/many.lua, which runs it for one name after the other. Who is alone
-// does not wait for company. In a Cluster, where names are in different slots, calls travel in
-// pipelines.
+// script are one command, lua/many.lua, which runs it for one name after the other. A call
+// that is alone does not wait for others. In a Cluster, where names are in different slots, calls
+// travel in pipelines.
 //
 // A script is atomic, and the server's clock, which it reads where that matters, stands still
 // meanwhile. Unless the request is alone, or comes to a free lock, the script removes the holders
-// that have expired, and up to a hundred of those who died while they waited, and grants whoever is
-// next by the rule of [driver.Queue]. A request is in one of these states:
+// that have expired, and up to a hundred waiters that have, and grants the next requests by the
+// rule of [driver.Queue]. A request is in one of these states:
 //
 //	unknown ─ acquire ─► holding ◄─ confirm ─ granted ◄─ its turn ─ waiting ◄─ acquire ─ unknown
 //	                        │                    │                    │
@@ -112,10 +112,10 @@
 //     that the request waits: the grant came after that call was sent, so the time for which it is
 //     granted ends no earlier than if it had begun then. If half of that is left, Acquire returns
 //     the grant, also when a later call of its own was not answered. Otherwise, for a fixed lease,
-//     which nobody renews, and where replicas have to have a grant, Acquire confirms it before it
+//     which is not renewed, and where replicas have to have a grant, Acquire confirms it before it
 //     returns.
 //   - renew: the TTL of a holder begins again. One that is broken, or gone, is lost.
-//   - release: removes the request wherever it is, and grants whoever is next. What is left of a
+//   - release: removes the request wherever it is, and grants the next ones. What is left of a
 //     broken hold ends with it.
 //   - break by force: removes the hold, and publishes that to the channel of each of its clients.
 //     One that has held for a moment listens. Whenever its subscription begins, also after it was
@@ -150,9 +150,9 @@
 //     data that a promoted replica did not have, see Limits. No lock on Redis survives that, which
 //     is why its tokens follow the server's clock.
 //   - A script is refused half way, for want of a right: it undoes what it wrote. Messages come
-//     last, when all else is done. Who may not even undo it (zadd, zrem, hset, del, pexpire) leaves
-//     what it wrote until that expires, and without pexpire perhaps a key that has no time. The
-//     client takes the outcome for unknown.
+//     last, when all else is done. A user who may not undo it (zadd, zrem, hset, del, pexpire)
+//     leaves what it wrote until that expires, and without pexpire perhaps a key that has no time.
+//     The client takes the outcome for unknown.
 //   - The server refuses calls for a time (package fault has all errors, sorted): a wait goes on,
 //     as after a connection that was lost.
 //   - A key has lost its time: a renewal, Inspect and List give it one, not too short for all that

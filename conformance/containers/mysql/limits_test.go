@@ -182,8 +182,8 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 		}
 	}
 	t.Logf("%d readers hold after %s, and read all %d times", readers, time.Since(released).Round(time.Millisecond), whole)
-	// Those whose call was under way when the writer went may read it, and read it once more: 30 of
-	// each of the two clients at most.
+	// A reader that has a row, and has not looked what became of it when the writer goes, reads
+	// all: up to 72 on a busy machine. It was 596 to 896 when all did that were let in.
 	if whole > readers/4 {
 		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, readers/4)
 	}

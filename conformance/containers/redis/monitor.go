@@ -51,7 +51,7 @@ func (c *CLI) members(words []string) (n int, known bool) {
 	switch words[0] {
 	case "TIME", "PEXPIRE", "PUBLISH", "ZLEXCOUNT": // the last one counts in logarithmic time
 		return 1, true
-	case "EXISTS", "DEL": // of what nobody uses
+	case "EXISTS", "DEL": // of a name that is not in use
 		return 1, true
 	case "HSET":
 		return (len(words) - 2) / 2, true

@@ -64,7 +64,7 @@ local function join()
   local of = ofOwner(r.owner)
   if not of or has(of, 'broken') then return {-1, 'lost'} end
   if conflicts() then return {-1, 'conflict'} end
-  -- If there is an Exclusive request it is of this owner: nobody else can hold beside it.
+  -- If there is an Exclusive request it is of this owner: no other can hold beside it.
   if r.mode == 'x' and not (held and held.mode == 'x' or first('x')) then return {-1, 'upgrade'} end
   toSet()
   r.limit, r.token, r.expiry = of.limit, of.token, now + r.ttl

@@ -10,9 +10,9 @@
 -- KEYS[2]  a sorted set, what else there is of the lock: queue.lua has its members. While a slot of
 --          a Cluster moves only one of the two may be there, and be given.
 -- ARGV[1]  channels: what stands before a client's ID in the name of its channel
--- ARGV[2]  how long (ms) the last token is kept after everybody is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was not heard of for so long has to
---          confirm its grant
+-- ARGV[2]  how long (ms) the last token is kept after the last request is gone
+-- ARGV[3]  the grant window (µs): how long a waiter whose client was silent for that time has
+--          to confirm its grant
 --
 -- Flags are words with commas between, or "-": fixed, broken, unconfirmed.
 
@@ -35,8 +35,8 @@ end
 if holder == '' then holder = false end
 if queue == '0' then queue = false end
 
--- How long (µs) all is kept after everybody is gone. The field kept is somewhat later, so that not
--- each call has to tell the server.
+-- How long (µs) all is kept after the last request is gone. The field kept is somewhat later, so
+-- that not each call has to tell the server.
 local keep = ARGV[2] * 1000
 
 -- It is neither broken nor to be confirmed.

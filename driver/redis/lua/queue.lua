@@ -26,8 +26,8 @@
 -- the label last: mode limit owner token expiry ttl client flags arrived label. One that waits has
 -- its place for a token.
 --
--- Who holds an Exclusive request is the only owner. All requests of an owner have one token and one
--- limit. So no script has to read all that stands there: each reads the ends of ranges, and its
+-- The holder of an Exclusive request is the only owner. All requests of an owner have one token and
+-- one limit. So no script has to read all that stands there: each reads the ends of ranges, and its
 -- cost hardly grows with the number of members.
 
 -- Its slot moves: without the set nothing can be said.
@@ -60,7 +60,7 @@ local function lasts(key, new)
   end
 end
 
--- How many of those who died while they waited, and how many old tombstones, one script removes.
+-- How many waiters that have expired, and how many old tombstones, one script removes.
 local budget = 100
 
 -- How many waiters one script grants. None keeps the server from others for longer than some
@@ -267,7 +267,7 @@ local function store(kind, r, more)
   local member, at = r.member, r.index
   r.member, r.index = text(kind, r), index(kind, r)
   if r.member == member then return end
-  -- What replaces it comes first: who may not add anything must not take it away either.
+  -- What replaces it comes first: a user who may not add must not remove either.
   if r.index == at then add(r.member) else add(r.member, r.index, more) end
   if member then remove(member, r.index ~= at and at or nil) end
 end
@@ -379,7 +379,7 @@ end
 -- wait.go has the same time).
 local function keptFor(ttl) return math.max(ttl, 3000000) end
 
--- grantNext grants those whose turn it is, and tells their clients. Who asked within the grant
+-- grantNext grants those whose turn it is, and tells their clients. One that asked within the grant
 -- window holds for its TTL. The others may be dead: they hold for the window, until they confirm
 -- it. It returns true if it was not done when a budget was spent: the client of the next one is
 -- told to ask, and that goes on with it.
@@ -410,7 +410,7 @@ local function grantNext()
       end
       grant(r, ttl)
       publish(r.client, table.concat({r.id, int(place), int(r.token), int(ttl)}, ' '))
-      if r.mode == 'x' then return end -- nobody fits beside it
+      if r.mode == 'x' then return end -- nothing fits beside it
     else
       return
     end
