@@ -5,6 +5,9 @@
 // folder mysql is in the form of golang-migrate (one statement in each file, so that its
 // multi-statement mode is not needed), the folder goose in that of goose. Both make the same
 // schema. Every up-statement may be repeated.
+//
+// The source is mysql/*.up.sql, a table in each: mysql.Migrate executes them, and go generate makes
+// all others of them.
 package migrations
 
 import "embed"
@@ -13,3 +16,5 @@ import "embed"
 //
 //go:embed mysql/*.sql goose/*.sql
 var Files embed.FS
+
+//go:generate go test -run ^TestOneSource$ . -update

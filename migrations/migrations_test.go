@@ -4,37 +4,42 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
-	"path"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the goose tree")
+var update = flag.Bool("update", false, "write all files that are made of mysql/*.up.sql")
 
-// TestGooseTreeIsTheSame holds the two trees together: each file of goose is the up- and the
-// down-file of the other tool.
-func TestGooseTreeIsTheSame(t *testing.T) {
+// table is the one that a statement makes.
+var table = regexp.MustCompile(`^CREATE TABLE IF NOT EXISTS (\w+) \(\n`)
+
+// TestOneSource holds all files to what is made of those that make a table, which are numbered from
+// 1 without a gap.
+func TestOneSource(t *testing.T) {
 	ups, err := fs.Glob(Files, "mysql/*.up.sql")
 	if err != nil || len(ups) == 0 {
 		t.Fatalf("found %d files: %v", len(ups), err)
 	}
-	read := func(name string) string {
-		b, err := Files.ReadFile(name)
+	want := map[string]string{}
+	for i, up := range ups {
+		text, err := Files.ReadFile(up)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.TrimSpace(string(b))
-	}
-	want := map[string]string{}
-	for i, up := range ups {
-		base := strings.TrimSuffix(path.Base(up), ".up.sql")
-		// numbered by date, so that they stand beside those of an application
-		if n := fmt.Sprintf("20261126%06d_", i+1); !strings.HasPrefix(base, n) {
-			t.Errorf("%s is number %d", up, i+1)
+		makes := table.FindStringSubmatch(string(text))
+		if makes == nil || up != fmt.Sprintf("mysql/%06d_%s.up.sql", i+1, makes[1]) {
+			t.Fatalf("%s is number %d, and makes %q", up, i+1, makes)
 		}
-		want["goose/"+base+".sql"] = fmt.Sprintf("-- +goose Up\n-- +goose StatementBegin\n%s;\n-- +goose StatementEnd\n\n-- +goose Down\n%s;\n",
-			read(up), read("mysql/"+base+".down.sql"))
+		down := "DROP TABLE IF EXISTS " + makes[1]
+		want[up] = string(text)
+		want[fmt.Sprintf("mysql/%06d_%s.down.sql", i+1, makes[1])] = down + "\n"
+		want[fmt.Sprintf("goose/%06d_%s.sql", i+1, makes[1])] = fmt.Sprintf(
+			"-- +goose Up\n-- +goose StatementBegin\n%s;\n-- +goose StatementEnd\n\n-- +goose Down\n%s;\n",
+			strings.TrimSpace(string(text)), down)
 	}
 	if *update {
 		for name, text := range want {
@@ -44,13 +49,13 @@ func TestGooseTreeIsTheSame(t *testing.T) {
 		}
 		return
 	}
-	have, err := fs.Glob(Files, "goose/*.sql")
-	if err != nil || len(have) != len(want) {
-		t.Errorf("goose has %d files, want %d (%v)", len(have), len(want), err)
+	have, err := fs.Glob(Files, "*/*")
+	if err != nil || !slices.Equal(have, slices.Sorted(maps.Keys(want))) {
+		t.Errorf("there are the files %q, want %q (%v)", have, slices.Sorted(maps.Keys(want)), err)
 	}
 	for name, text := range want {
-		if read(name) != strings.TrimSpace(text) {
-			t.Errorf("%s differs from its files in mysql: go test ./migrations -run Goose -update writes it", name)
+		if got, err := Files.ReadFile(name); err != nil || string(got) != text {
+			t.Errorf("%s is not what go generate ./migrations makes of the source (%v)", name, err)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 		wantText(t, out, "there is nothing to migrate")
 	}
 	up, _ := atURL(t, "", 0, "migrate", "--print")
-	wantText(t, up, "CREATE TABLE IF NOT EXISTS dlock_locks", "-- 20261126000002_dlock_requests.up.sql\nCREATE TABLE IF NOT EXISTS dlock_requests (")
+	wantText(t, up, "CREATE TABLE IF NOT EXISTS dlock_locks", "-- 000002_dlock_requests.up.sql\nCREATE TABLE IF NOT EXISTS dlock_requests (")
 	if n := strings.Count(up, ";\n"); n != 2 {
 		t.Errorf("%d statements:\n%s", n, up)
 	}

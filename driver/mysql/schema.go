@@ -144,7 +144,7 @@ func mismatch(have map[string][]string) error {
 		slices.Sort(want)
 		if !slices.Equal(is, want) {
 			return fmt.Errorf("%w: %s has the columns %s, and this version needs %s: run programs of one version of dlock on a database, "+
-				"or, while none runs, drop the tables dlock_locks and dlock_requests, and the view and the procedures dlock_… of old versions, and migrate", errOtherSchema, table,
+				"or, while none runs, drop the tables dlock_locks and dlock_requests, and migrate", errOtherSchema, table,
 				strings.Join(is, ", "), strings.Join(want, ", "))
 		}
 	}

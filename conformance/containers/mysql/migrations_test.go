@@ -88,8 +88,8 @@ func locksIn(t *testing.T, db *sql.DB) {
 type tool struct {
 	name string
 	own  string // the folder of dlock's files
-	// up applies all that is missing; laxly: also what has a smaller number than the last.
-	up, down func(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) error
+	// up applies all that is missing, and down takes all back.
+	up, down func(t *testing.T, db *sql.DB, files fs.FS, table string) error
 	// file adds a migration to an application's files.
 	file func(to fstest.MapFS, number int, name, up, down string)
 }
@@ -127,13 +127,13 @@ func byMigrate(t *testing.T, db *sql.DB, files fs.FS, table string) *migrate.Mig
 var golangMigrate = tool{
 	name: "golang-migrate",
 	own:  "mysql",
-	up: func(t *testing.T, db *sql.DB, files fs.FS, table string, _ bool) error {
+	up: func(t *testing.T, db *sql.DB, files fs.FS, table string) error {
 		if err := byMigrate(t, db, files, table).Up(); !errors.Is(err, migrate.ErrNoChange) {
 			return err
 		}
 		return nil
 	},
-	down: func(t *testing.T, db *sql.DB, files fs.FS, table string, _ bool) error {
+	down: func(t *testing.T, db *sql.DB, files fs.FS, table string) error {
 		return byMigrate(t, db, files, table).Down()
 	},
 	file: func(to fstest.MapFS, number int, name, up, down string) {
@@ -144,9 +144,9 @@ var golangMigrate = tool{
 }
 
 // byGoose is an instance of goose.
-func byGoose(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) *goose.Provider {
+func byGoose(t *testing.T, db *sql.DB, files fs.FS, table string) *goose.Provider {
 	t.Helper()
-	options := []goose.ProviderOption{goose.WithAllowOutofOrder(laxly)}
+	var options []goose.ProviderOption
 	if table != "" {
 		options = append(options, goose.WithTableName(table))
 	}
@@ -160,12 +160,12 @@ func byGoose(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) *g
 var gooseTool = tool{
 	name: "goose",
 	own:  "goose",
-	up: func(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) error {
-		_, err := byGoose(t, db, files, table, laxly).Up(t.Context())
+	up: func(t *testing.T, db *sql.DB, files fs.FS, table string) error {
+		_, err := byGoose(t, db, files, table).Up(t.Context())
 		return err
 	},
-	down: func(t *testing.T, db *sql.DB, files fs.FS, table string, laxly bool) error {
-		_, err := byGoose(t, db, files, table, laxly).DownTo(t.Context(), 0)
+	down: func(t *testing.T, db *sql.DB, files fs.FS, table string) error {
+		_, err := byGoose(t, db, files, table).DownTo(t.Context(), 0)
 		return err
 	},
 	file: func(to fstest.MapFS, number int, name, up, down string) {
@@ -196,7 +196,7 @@ func TestMySQLMigrationTools(t *testing.T) {
 				db := c.in(t, root, fmt.Sprintf("%s_%d", tool.own, len(mode)))
 				files := mustSub(t, migrations.Files, tool.own)
 				for range 2 {
-					if err := tool.up(t, db, files, "", false); err != nil {
+					if err := tool.up(t, db, files, ""); err != nil {
 						t.Fatalf("%s up: %v", tool.name, err)
 					}
 				}
@@ -207,7 +207,7 @@ func TestMySQLMigrationTools(t *testing.T) {
 					t.Errorf("mysql.Migrate after %s: %v", tool.name, err)
 				}
 				locksIn(t, db)
-				if err := tool.down(t, db, files, "", false); err != nil {
+				if err := tool.down(t, db, files, ""); err != nil {
 					t.Fatalf("%s down: %v", tool.name, err)
 				}
 				if left := schemaOf(t, db); left != "" {
@@ -218,7 +218,7 @@ func TestMySQLMigrationTools(t *testing.T) {
 			if err := mysql.Migrate(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
-			if err := tool.up(t, db, mustSub(t, migrations.Files, tool.own), "", false); err != nil {
+			if err := tool.up(t, db, mustSub(t, migrations.Files, tool.own), ""); err != nil {
 				t.Errorf("%s after mysql.Migrate: %v", tool.name, err)
 			}
 			locksIn(t, db)
@@ -274,9 +274,9 @@ func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 					return a
 				}
 				own := mustSub(t, migrations.Files, tool.own)
-				up := func(t *testing.T, a *application, files fs.FS, table string, laxly bool) {
+				up := func(t *testing.T, a *application, files fs.FS, table string) {
 					t.Helper()
-					if err := tool.up(t, a.db, files, table, laxly); err != nil {
+					if err := tool.up(t, a.db, files, table); err != nil {
 						t.Errorf("up: %v", err)
 					}
 				}
@@ -285,31 +285,31 @@ func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 				// dlock's have a table of the tool of their own, and the application's the default
 				t.Run(name+"a table of its own, dlock last", func(t *testing.T) {
 					a := begin(t, "last")
-					up(t, a, a.all, "", false)
-					up(t, a, own, "dlock_migrations", false)
+					up(t, a, a.all, "")
+					up(t, a, own, "dlock_migrations")
 					a.has(t, "both", 2)
-					up(t, a, a.grow(), "", false)
-					up(t, a, own, "dlock_migrations", false)
+					up(t, a, a.grow(), "")
+					up(t, a, own, "dlock_migrations")
 					a.has(t, "one more", 2)
 					locksIn(t, a.db)
-					if err := tool.down(t, a.db, own, "dlock_migrations", false); err != nil {
+					if err := tool.down(t, a.db, own, "dlock_migrations"); err != nil {
 						t.Errorf("down: %v", err)
 					}
 					a.has(t, "without dlock", 0)
-					up(t, a, a.grow(), "", false)
-					up(t, a, own, "dlock_migrations", false)
+					up(t, a, a.grow(), "")
+					up(t, a, own, "dlock_migrations")
 					a.has(t, "with it again", 2)
 					locksIn(t, a.db)
 				})
 				t.Run(name+"a table of its own, dlock first", func(t *testing.T) {
 					a := begin(t, "first")
-					up(t, a, own, "dlock_migrations", false)
-					up(t, a, a.all, "", false)
+					up(t, a, own, "dlock_migrations")
+					up(t, a, a.all, "")
 					a.has(t, "both", 2)
-					up(t, a, a.grow(), "", false)
+					up(t, a, a.grow(), "")
 					a.has(t, "one more", 2)
 					locksIn(t, a.db)
-					if err := tool.down(t, a.db, a.all, "", false); err != nil {
+					if err := tool.down(t, a.db, a.all, ""); err != nil {
 						t.Errorf("down: %v", err)
 					}
 					a.last = 0
@@ -320,19 +320,19 @@ func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 				// dlock's files are copies among the application's, under its next numbers
 				t.Run(name+"copies in its folder", func(t *testing.T) {
 					a := begin(t, "copies")
-					up(t, a, a.all, "", false)
+					up(t, a, a.all, "")
 					for name, file := range filesOf(t, own) {
 						var i int
-						if _, err := fmt.Sscanf(name, "20261126%06d_", &i); err != nil {
+						if _, err := fmt.Sscanf(name, "%d_", &i); err != nil {
 							t.Fatal(err)
 						}
 						_, rest, _ := strings.Cut(name, "_")
 						a.all[fmt.Sprintf("%06d_%s", a.last+i, rest)] = file
 					}
-					up(t, a, a.all, "", false)
+					up(t, a, a.all, "")
 					a.has(t, "both", 2)
 					a.copies = 2
-					up(t, a, a.grow(), "", false)
+					up(t, a, a.grow(), "")
 					a.has(t, "one more", 2)
 					locksIn(t, a.db)
 				})
@@ -347,50 +347,18 @@ func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 				for range at {
 					a.grow()
 				}
-				if err := golangMigrate.up(t, a.db, a.all, "", false); err != nil {
+				if err := golangMigrate.up(t, a.db, a.all, ""); err != nil {
 					t.Fatal(err)
 				}
-				if err := golangMigrate.up(t, a.db, mustSub(t, migrations.Files, "mysql"), "", false); err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", at)) {
+				if err := golangMigrate.up(t, a.db, mustSub(t, migrations.Files, "mysql"), ""); err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", at)) {
 					t.Errorf("up of dlock's: %v", err)
 				}
 				a.has(t, "refused", 0)
-				if err := golangMigrate.up(t, a.db, a.grow(), "", false); err != nil {
+				if err := golangMigrate.up(t, a.db, a.grow(), ""); err != nil {
 					t.Errorf("up: %v", err)
 				}
 				a.has(t, "one more", 0)
 			})
-		}
-		// goose keeps each number: dlock's files run on their own by the default table, or stand in
-		// the application's folder, and what the application adds later is allowed to be missing.
-		for _, at := range []int{5, 25} {
-			for _, first := range []bool{true, false} {
-				t.Run(fmt.Sprintf("goose at %d, its default table, dlock first %t", at, first), func(t *testing.T) {
-					a := &application{tool: gooseTool, all: fstest.MapFS{}}
-					a.db = d.in(t, root, fmt.Sprintf("goose_default_%t_%d", first, at))
-					for range at {
-						a.grow()
-					}
-					own := mustSub(t, migrations.Files, "goose")
-					runs := []fs.FS{a.all, own}
-					if first {
-						runs = []fs.FS{own, a.all}
-					}
-					for _, files := range append(runs, a.grow()) {
-						if err := gooseTool.up(t, a.db, files, "", true); err != nil {
-							t.Errorf("up: %v", err)
-						}
-					}
-					a.has(t, "both", 2)
-					for name, file := range filesOf(t, own) { // in one folder
-						a.all[name] = file
-					}
-					if err := gooseTool.up(t, a.db, a.grow(), "", true); err != nil {
-						t.Errorf("up: %v", err)
-					}
-					a.has(t, "one more", 2)
-					locksIn(t, a.db)
-				})
-			}
 		}
 	})
 }
@@ -517,10 +485,10 @@ func TestMySQLRevertBesideOthers(t *testing.T) {
 	})
 }
 
-// otherTables are tables of the driver's names that it must not use: those of an older dlock, which
-// had procedures, and of one that is to come.
+// otherTables are tables of the driver's names that it must not use: those of another version
+// of dlock.
 var otherTables = map[string]struct{ make, undo, words []string }{
-	"with procedures": {
+	"both tables": {
 		[]string{
 			"CREATE TABLE dlock_locks (prefix VARBINARY(255) NOT NULL, name VARBINARY(255) NOT NULL, last_token BIGINT NOT NULL, last_place BIGINT NOT NULL, " +
 				"last_side BIGINT NOT NULL, base BIGINT NOT NULL, head BIGINT NOT NULL, used_at DATETIME(6) NOT NULL, PRIMARY KEY (prefix, name)) ENGINE = InnoDB",
@@ -529,11 +497,9 @@ var otherTables = map[string]struct{ make, undo, words []string }{
 				"state ENUM('waiting', 'granted', 'holding', 'released', 'ended') NOT NULL, broken BOOLEAN NOT NULL, fixed BOOLEAN NOT NULL, token BIGINT NOT NULL, " +
 				"ttl_us BIGINT NOT NULL, expires_at DATETIME(6) NOT NULL, arrived_at DATETIME(6) NOT NULL, waits_until DATETIME(6) NULL, " +
 				"label VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL, PRIMARY KEY (prefix, name, place), UNIQUE KEY id (id)) ENGINE = InnoDB",
-			"CREATE SQL SECURITY INVOKER VIEW dlock_queue AS SELECT name FROM dlock_requests",
-			"CREATE PROCEDURE dlock_version() SELECT 20",
 		},
-		[]string{"DROP PROCEDURE dlock_version", "DROP VIEW dlock_queue", "DROP TABLE dlock_requests", "DROP TABLE dlock_locks"},
-		[]string{"another version", "dlock_locks", "last_token", "drop the tables", "procedures", "migrate"},
+		[]string{"DROP TABLE dlock_requests", "DROP TABLE dlock_locks"},
+		[]string{"another version", "dlock_locks", "last_token", "drop the tables", "migrate"},
 	},
 	"one table only": {
 		[]string{"CREATE TABLE dlock_requests (place BIGINT NOT NULL PRIMARY KEY)"},
