@@ -4,8 +4,6 @@
 # checkout.
 export GOWORK := off
 
-CHECK = go build -o .bin/check ./internal/check && exec .bin/check
-
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,15 +14,15 @@ demo: ## the flash sale, without a lock and under dlock; ARGS="--url …" adds f
 
 .PHONY: quick
 quick: ## within a minute: vet, staticcheck, unit tests and laws of the library, memory and file
-	@$(CHECK) quick
+	@exec scripts/check.sh quick
 
 .PHONY: test
 test: ## in some twenty minutes, twice that on a slow machine, and all that CI runs: every module with the race detector, every service on its real servers
-	@$(CHECK) test
+	@exec scripts/check.sh test
 
 .PHONY: long
 long: ## before a release, and after a change to a protocol: all laws on all set-ups, long histories, long storms
-	@$(CHECK) long
+	@exec scripts/check.sh long
 
 .PHONY: bench
 bench: ## in some minutes, on a quiet machine: dlock and its peers side by side; ARGS="-on redis -what handoffs" chooses
@@ -32,7 +30,7 @@ bench: ## in some minutes, on a quiet machine: dlock and its peers side by side;
 
 .PHONY: lint
 lint: ## formatting, go vet (also for macOS and Windows) and staticcheck, in every module
-	@$(CHECK) lint
+	@exec scripts/check.sh lint
 
 .PHONY: fmt
 fmt: ## format the code

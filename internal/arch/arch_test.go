@@ -53,6 +53,30 @@ func modules(t *testing.T) (dirs []string) {
 	return dirs
 }
 
+// TestTheWorkspaceHasAllModules: what go.work lists is what make test runs.
+func TestTheWorkspaceHasAllModules(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "work", "edit", "-json", "go.work")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work struct{ Use []struct{ DiskPath string } }
+	if err := json.Unmarshal(out, &work); err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, u := range work.Use {
+		listed = append(listed, filepath.ToSlash(filepath.Clean(u.DiskPath)))
+	}
+	found := modules(t)
+	slices.Sort(listed)
+	slices.Sort(found)
+	if !slices.Equal(listed, found) {
+		t.Errorf("go.work lists the modules %q, and there are %q", listed, found)
+	}
+}
+
 // list runs go list with the given patterns in a module.
 func list(t *testing.T, dir string, args ...string) []pkg {
 	t.Helper()

@@ -1,10 +1,8 @@
 package service
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,19 +20,18 @@ type tallies struct {
 }
 
 // Line is a line of the report: servers that were started, a way to start them that could not be
-// used, or a set-up on which laws ran. The file that DLOCK_TEST_REPORT names gets one of the last
-// kind for each law, as JSON, when the law is over.
+// used, or a set-up on which laws ran.
 type Line struct {
-	Started string `json:",omitempty"` // a kind of server: its version and where it came from
-	Note    string `json:",omitempty"`
+	Started string // a kind of server: its version and where it came from
+	Note    string
 
-	SetUp    string         `json:",omitempty"` // on which laws ran
-	Versions string         `json:",omitempty"` // of its servers
-	Passed   int            `json:",omitempty"`
-	Failed   int            `json:",omitempty"`
-	Skipped  map[string]int `json:",omitempty"` // by their reasons
-	Left     int            `json:",omitempty"` // to a long run
-	Count    int            `json:",omitempty"` // of servers started
+	SetUp    string // on which laws ran
+	Versions string // of its servers
+	Passed   int
+	Failed   int
+	Skipped  map[string]int // by their reasons
+	Left     int            // to a long run
+	Count    int            // of servers started
 	From, To time.Time      // of the laws
 }
 
@@ -74,11 +71,6 @@ func (r *tallies) law(setUp string, servers []*Server, v conformance.Verdict) {
 		l.Versions = versions(servers)
 	}
 	l.count(v)
-	one := Line{SetUp: setUp, Versions: l.Versions, From: v.Began, Left: l.Left + 1}
-	one.count(v)
-	if err := one.save(); err != nil {
-		fmt.Fprintln(os.Stderr, "DLOCK_TEST_REPORT:", err)
-	}
 }
 
 // count adds a law to the line of its set-up.
@@ -107,7 +99,7 @@ func versions(servers []*Server) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// String is the line as the tests of one package print it.
+// String is the line as the tests of one package print it. The end of make test has those of laws.
 func (l *Line) String() string {
 	switch {
 	case l.Started != "":
@@ -130,26 +122,6 @@ func (r *tallies) print() {
 	for _, l := range r.lines {
 		fmt.Println(l)
 	}
-}
-
-// save appends the line to the file that DLOCK_TEST_REPORT names, in one write, since others do so
-// too.
-func (l *Line) save() error {
-	name := os.Getenv("DLOCK_TEST_REPORT")
-	if name == "" {
-		return nil
-	}
-	text, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.Write(append(text, '\n'))
-	return err
 }
 
 // Unreport takes a line out of the report, of a server or a set-up, that is true of a test of tests

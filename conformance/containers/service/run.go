@@ -20,8 +20,8 @@ import (
 //
 //	func TestMain(m *testing.M) { os.Exit(service.Main(m)) }
 //
-// It runs the tests, removes what they left, and then prints what ran on what, also to the file
-// that DLOCK_TEST_REPORT names. In processes that this package starts it does what they are for.
+// It runs the tests, removes what they left, and then prints what ran on what. In processes that
+// this package starts it does what they are for.
 func Main(m *testing.M) int { return Run(m.Run) }
 
 // Run is [Main] for a program that is no test: its main calls nothing else, and ends with the

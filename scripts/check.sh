@@ -1,0 +1,306 @@
+#!/usr/bin/env bash
+# What make runs: the checks and tests of the whole repository, in one of these sizes.
+#
+#   scripts/check.sh quick   the library, memory and file
+#   scripts/check.sh test    all modules, and every service: what CI runs
+#   scripts/check.sh long    the same, with all laws on all set-ups and longer histories
+#   scripts/check.sh lint    what reads the code only
+#
+# It says each half minute what is going on, shows what fails when it fails and again at the end,
+# and ends with one verdict.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+size=${1:-}
+race=-race   # for vet and staticcheck too: what they and the tests import is then built once
+patience=25m # for the tests of a package: what hangs is shown before a run of CI is over
+case $size in
+quick | lint) race=-race=false ;; # needs no C compiler
+test) ;;
+long) patience=60m && export DLOCK_TEST_LONG=1 ;;
+*) echo "usage: scripts/check.sh quick|test|long|lint" >&2 && exit 2 ;;
+esac
+
+out=$(mktemp -d "${TMPDIR:-/tmp}/dlock-check-XXXXXX") # all output, in whole
+bin=$PWD/.bin
+# Each module stands on its own, as for its users, and nothing in the checkout changes. What is
+# built is the same wherever the checkout is: the next one finds it in the cache.
+export GOWORK=off GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
+# Without this a fourth of the processor's time, of compilers and of tests, collects garbage; and a
+# program that the race detector watches sleeps for a second when it exits. Its reports come between
+# the lines of any test, so they have a file of their own.
+export GOGC="${GOGC:-800}" GORACE="${GORACE:-atexit_sleep_ms=0} log_path=$out/race"
+# testcontainers' own helper cannot be pulled everywhere, and the tests remove what they start
+# themselves; published ports are on the loopback.
+export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
+export TESTCONTAINERS_HOST_OVERRIDE="${TESTCONTAINERS_HOST_OVERRIDE:-127.0.0.1}"
+export DLOCK_TEST_LOGS="$out/servers" DLOCK_TEST_COMMAND="$bin/dlock"
+
+modules=$(go work edit -json go.work | awk -F'"' '/"DiskPath"/ { print $4 }')
+if [[ $size == quick ]]; then modules=. && unset DLOCK_TEST_COMMAND; fi
+readonly services=./conformance/containers bench=./bench # the modules that need servers
+exec 3>&1                                                # what is seen at once
+
+since() { echo "$(((SECONDS - $1) / 60))m$(((SECONDS - $1) % 60))s"; }
+
+# step NAME COMMAND…: a part of the run. If it fails its output is shown, and the next one runs.
+step() {
+  local name=$1 file="$out/${1//[^a-zA-Z]/-}" from=$SECONDS verdict='ok  '
+  shift
+  echo "$name" >"$file.now"
+  if ! "$@" >"$file.log" 2>&1; then
+    verdict=FAIL
+    echo "$name" >>"$out/failed"
+    tee -a "$out/failures" <"$file.log" >&3
+  fi
+  rm "$file.now"
+  echo "$verdict  $name  $(since "$from")" | tee -a "$out/steps" >&3
+}
+
+# each COMMAND…: in all modules but those that $skip names; a file of the step says in which now.
+each() {
+  local m status=0
+  for m in $modules; do
+    if [[ " ${skip:-} " == *" $m "* ]]; then continue; fi
+    echo "$name: $m" >"$file.now"
+    (cd "$m" && "$@") || { status=1 && echo "in $m"; }
+  done
+  return $status
+}
+
+tools() { go build -C internal/tools -o "$bin/" tool; }
+
+compiler() {
+  local cc
+  cc=$(go env CC)
+  [[ $(go env CGO_ENABLED) == 1 ]] && command -v "${cc%% *}" && return
+  echo "the race detector needs cgo and a C compiler, and there is no ${cc%% *};" \
+    "install gcc (or clang, and set CC)"
+  return 1
+}
+
+images() {
+  go run -C "$services" -race ./images 2>&1 | tee "$out/images" >&3 && return
+  cat "$out/images" && return 1
+}
+
+formatted() {
+  local files
+  files=$(gofmt -l .) && [[ -z $files ]] && return
+  echo "$files" && echo "not formatted: make fmt" && return 1
+}
+
+# A test run skips it for bench, which no program imports: it would read all of the peers' code.
+static() {
+  local skip=
+  if [[ $size == test ]]; then skip=$bench; fi
+  GOFLAGS="$GOFLAGS $race" each "$bin/staticcheck" ./...
+}
+
+# system GOOS GOARCH: vets for users on another system. A test run reads only the packages that have
+# files for one, and builds what they import without optimizations, which takes half as long.
+system() {
+  local skip="$bench $services" fast='-gcflags=all=-N -l' status=0 os
+  local of='{{range .IgnoredGoFiles}}{{$.ImportPath}} {{.}}{{"\n"}}{{end}}'
+  local -x GOOS=$1 GOARCH=$2 CGO_ENABLED=0
+  if [[ $size == test ]]; then
+    go vet "$fast" $(for os in linux darwin windows; do GOOS=$os go list -f "$of" ./...; done |
+      awk 'NF && !/_test\.go$/ && !said[$1]++ { print $1 }') || status=1
+  else
+    fast=-gcflags=
+    each go vet ./... || status=1
+  fi
+  # only the linker finds out whether the driver can call the system's library
+  go test "$fast" -c -o /dev/null ./driver/file || status=1
+  return $status
+}
+
+lint() {
+  step gofmt formatted
+  step vet each go vet "$race" ./...
+  step staticcheck static
+  step 'go mod tidy' each go mod tidy -diff
+  if [[ $size == quick ]]; then return; fi
+  step 'vet for macOS' system darwin arm64
+  step 'vet for Windows' system windows amd64
+  if [[ $size != test ]]; then step 'vet for macOS on Intel' system darwin amd64; fi
+}
+
+# shown COMMAND…: runs what writes events, and shows packages that ended and tests that failed.
+shown() {
+  "$@" | "$bin/gotestsum" --format pkgname-and-test-fails --format-icons text --hide-summary all \
+    --format-hide-empty-pkg --jsonfile "$file.events" --raw-command -- cat >&3
+}
+
+# go_test MODULE ARGUMENT…: vet is a step of its own, and no debugger opens these programs.
+go_test() {
+  echo "$name: $1" >"$file.now"
+  go test -C "$1" -json -vet=off -ldflags=-w -timeout="$patience" "${@:2}"
+}
+
+# unit: all that need no servers, two packages at once; in a long run those of bench need servers.
+unit() {
+  local m status=0
+  for m in $modules; do
+    if [[ $m == "$services" || $m == "$bench" && $size == long ]]; then continue; fi
+    go_test "$m" -race -count=1 -p=2 ./... || status=1
+  done
+  return $status
+}
+
+# plain: what computes for too long with the race detector, which finds nothing there.
+plain() {
+  local status=0
+  go_test . -count=1 ./driver ./conformance || status=1
+  go_test . -count=1 -run='^(TestListOfManyNames|TestBytesOfALongQueue)$' ./driver/file || status=1
+  return $status
+}
+
+# least: the laws with the least versions of the client libraries that the drivers ask for. The
+# modules of one repository go together, so etcd's that are asked for indirectly are replaced too.
+least() {
+  cat "$services/go.sum" driver/*/go.sum >"$out/least.sum"
+  awk 'FILENAME !~ /^driver\// { print; next }
+    { sub(/^require /, "") }
+    FILENAME !~ /\/all\// && $2 ~ /^v[0-9]/ && $1 !~ /^github\.com\/dlock-go\// &&
+      (!/\/\/ indirect/ || $1 ~ /^go\.etcd\.io\//) { print "replace " $1 " => " $1 " " $2 }
+  ' "$services/go.mod" driver/*/go.mod >"$out/least.mod"
+  go mod tidy -C "$services" -modfile="$out/least.mod" &&
+    go_test "$services" -race -count=1 -p=4 -run=Conformance -modfile="$out/least.mod" ./...
+}
+
+run() {
+  while sleep 30; do echo "... $(since 0): $(running)" >&3; done &
+  step 'the tools' tools
+  if [[ $race == -race ]]; then step 'the C compiler' compiler; fi
+  if [[ -e $out/failed ]]; then return; fi
+  case $size in
+  lint) lint ;;
+  quick)
+    lint
+    step tests shown go_test . -p=8 ./...
+    ;;
+  *)
+    # The command comes before all that shares libraries with it, and is built once for all tests
+    # that run it. Servers come from other sources.
+    step 'images of the servers' images &
+    step 'the command' go build -C cmd/dlock -race -o "$bin/dlock" .
+    wait $!
+    # What computes comes first: servers that have no core to themselves stand still for seconds,
+    # and promises that have a time are not kept. Two services keep two cores busy. Those that take
+    # longest begin, so that no core waits for them at the end.
+    lint
+    step 'tests' shown unit
+    step 'tests without the race detector' shown plain
+    step 'services' shown go_test "$services" -race -count=1 -p=2 -parallel=4 \
+      ./mysql ./zookeeper ./redis ./etcd ./redlock ./...
+    if [[ $size == test ]]; then return; fi
+    step 'laws with the least client libraries' shown least
+    step 'bench' shown go_test "$bench" -count=1 ./... # it has the machine for itself
+    ;;
+  esac
+}
+
+events() { cat /dev/null "$out"/*.events 2>/dev/null || true; }
+
+# running: the steps, and of each package the test that has run for longest.
+running() {
+  { cat "$out"/*.now 2>/dev/null || true; } | paste -s -d ';' -
+  events | awk -F'"' '
+    $14 != "Test" && $8 == "fail" { for (t in since) if (index(t, $12 " ") == 1) delete since[t] }
+    $14 == "Test" && $8 ~ /^(run|cont)$/ {
+      since[$12 " " $16] = substr($4, 12, 8)
+      order[++n] = $12 " " $16
+    }
+    $14 == "Test" && $8 ~ /^(pause|pass|fail|skip)$/ { delete since[$12 " " $16] }
+    END {
+      for (t in since) for (p = t; sub(/\/[^\/]*$/, "", p); ) parts[p]
+      for (i = 1; i <= n; i++) {
+        split(order[i], name, " ")
+        if (!(order[i] in since) || order[i] in parts || said[name[1]]++) continue
+        sub(/.*\//, "", name[1])
+        print "    " name[1] " " name[2] ", since " since[order[i]]
+      }
+    }'
+}
+
+# report: the end of a run. Where little of the output is kept it is this, so what failed is short:
+# of the goroutines of a package whose time was over, those that run code of this repository and are
+# no test that waits for its turn, each place once.
+report() {
+  local file verdict="ok, in $(since 0)"
+  for file in "$out"/*.events; do
+    if [[ -s $file ]]; then "$bin/gotestsum" --format none --raw-command -- cat "$file" || true; fi
+  done >"$out/summary"
+  sed -n '1,60p' "$out"/race.* >>"$out/failures" 2>/dev/null || true
+  awk '/^=== (Failed|Errors)$/ { on = 1 } /^=== Skipped$|^DONE / { on = 0 } on' "$out/summary" |
+    awk 'BEGIN { RS = ""; ORS = "\n\n" }
+      /^goroutine / {
+        place = $0
+        gsub(/goroutine [0-9]+[^:\n]*|0x[0-9a-f]+/, "", place)
+        if (!/github\.com\/dlock-go\/dlock/ || /testing\.\(\*T\)\.Parallel\(/ || seen[place]++) next
+      }
+      { print }' >>"$out/failures"
+  echo
+  sed -n '1,400p' "$out/failures"
+  cat "$out/steps"
+  events | laws | sort
+  awk '/^=== / { on = $2 == "Skipped" || on && $2 == "SKIP:" }
+    on && sub(/^ +[a-z_]+\.go:[0-9]+: /, "") { n[$0]++ }
+    END { for (why in n) print "skipped: " why " (" n[why] ")" }' "$out/summary" | sort
+  sed -n 's/ (unknown)$/ (had no end)/; s/^=== FAIL: /FAILED: /p' "$out/summary"
+  if [[ -e $out/failed ]]; then
+    verdict="FAILED after $(since 0): $(paste -s -d , "$out/failed" | sed 's/,/, /g')"
+    verdict+="; all output is in $out"
+  else
+    rm -rf "$out"
+  fi
+  echo && echo "$verdict"
+  [[ $verdict == ok* ]]
+}
+
+# laws: on what the laws ran (suites of services have a line of their own), and what ran again, or
+# could not run.
+laws() {
+  awk -F'"' '
+    /"Output":"ran on / { sub(/.*"Output":"/, ""); sub(/\\n"}$/, ""); print }
+    /proves nothing; once more/ && $16 !~ /^TestTrial/ && !again[$12, $16]++ {
+      print "run again, since it failed after a stall: " $12 " " $16
+    }
+    match($0, /no way to start [a-z]+( again within [0-9a-z]+)?/) &&
+      !again[why = substr($0, RSTART, RLENGTH)]++ {
+      print "NOT RUN: there is " why ", and what needs it was not run"
+    }
+    $16 ~ /^TestConformance(InVirtualTime)?\/[^\/]+$/ && $8 ~ /^(pass|fail|skip)$/ {
+      what = $12 ($16 ~ /InVirtualTime/ ? ", in virtual time" : "")
+      n[what, $8]++
+      all[what]
+    }
+    END {
+      for (what in all)
+        printf "ran on %s: %d laws passed, %d skipped, %d failed\n",
+          what, n[what, "pass"], n[what, "skip"], n[what, "fail"]
+    }'
+}
+
+# The steps have a group of processes of their own, which ends with this script, however that ends.
+status=0 interrupted=
+trap 'interrupted=1' INT TERM HUP
+set -m
+run </dev/null &
+group=$!
+set +m
+wait $group || status=$?
+trap '' INT TERM HUP # the second interrupt is no other than the first: tests remove what they began
+kill -TERM -- -$group 2>/dev/null || true
+if [[ -n $interrupted ]]; then
+  for ((i = 0; i < 50; i++)); do
+    kill -0 -- -$group 2>/dev/null && sleep 0.2
+  done
+  kill -KILL -- -$group 2>/dev/null || true
+  rm -rf "$out"
+  echo && echo "INTERRUPTED after $(since 0)"
+  exit 1
+fi
+if [[ $status != 0 ]]; then echo "scripts/check.sh itself" >>"$out/failed"; fi
+report
