@@ -75,6 +75,12 @@ var zeroes = map[string]any{
 	"dlock.Token":         "is no token",
 	"conformance.T":       "is the program's own",
 	"conformance.Verdict": "is an answer",
+
+	"conformance/netfault.Proxy":     "panics, and documents it: it is of tests",
+	"conformance/netfault.Recording": "is of no use, and documents it: it is of tests",
+	"conformance/netfault.Counts":    "is an answer",
+	"conformance/netfault.Direction": "is useful",
+
 	"driver.Breaker":      "is the driver's own",
 	"driver.Capable":      "is the driver's own",
 	"driver.Explainer":    "is the driver's own",

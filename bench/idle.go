@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // leases: what it costs to hold many locks while nothing happens to them.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 const (

@@ -43,6 +43,7 @@
 //
 // A law that passes proves little about a fault that needs a bad network. Give the [Harness]
 // powers: a proxy in front of the service that can cut a client off makes a dozen laws sharper.
+// Package netfault, beside this one, has the proxy.
 // Where a power is missing, the suite puts a [FaultInjector] in front of the driver, or makes the
 // process busy, so that it reads replies late. A few laws need what only the harness can do, such
 // as a restart of the service.

@@ -11,9 +11,9 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // What two processes do to a lock is seen on the page within a second.

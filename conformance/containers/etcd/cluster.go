@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // Cluster is three members of one cluster.

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/driver"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance"
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 	_ "github.com/dlock-go/dlock/driver/memory"
 	"github.com/dlock-go/dlock/fence"
 )

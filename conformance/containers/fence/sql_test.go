@@ -16,7 +16,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/fence"
 )
 

@@ -3,9 +3,9 @@ package mysql
 import (
 	"testing"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 func TestMySQLFlashSale(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // galeraNodes is how many nodes a cluster has: if one is lost two are a majority.

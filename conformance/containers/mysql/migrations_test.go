@@ -17,9 +17,9 @@ import (
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	goose "github.com/pressly/goose/v3"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
 	"github.com/dlock-go/dlock/migrations"

@@ -6,8 +6,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // replay is [Recording.Replay] for a server whose user has no password, so that a connection is

@@ -14,9 +14,9 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // mysqlKinds are the servers that every test of the driver runs on.

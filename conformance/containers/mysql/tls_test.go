@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // secureMySQL is a server that shows a certificate. Its user secure may connect over TLS only, and

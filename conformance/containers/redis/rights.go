@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/driver"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 const (

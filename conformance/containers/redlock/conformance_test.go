@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )

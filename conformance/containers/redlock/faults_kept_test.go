@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	servers "github.com/dlock-go/dlock/conformance/containers/redis"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 func openURL(t *testing.T, f fleet) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
+	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 )
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/dlock-go/dlock/conformance"
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
-	"github.com/dlock-go/dlock/conformance/containers/netfault/echo"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/internal/echo"
+	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 )
 

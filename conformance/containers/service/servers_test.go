@@ -17,7 +17,7 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // diary is a server that any machine has: this binary. It answers each line with the lines that it

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // standing is a server that answers unless it is told to stand still.

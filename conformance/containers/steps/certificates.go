@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // certificates are the files of a client, which are replaced as cert-manager and Kubernetes do it:

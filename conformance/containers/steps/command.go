@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // Command runs dlock's "run", "ls", "inspect", "graph", "top", "break" and "bench" as an operator

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // Workers take turns on a few names for a while, and count what goes wrong.

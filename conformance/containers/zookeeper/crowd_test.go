@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // listings returns how often a directory was listed in what a client sent.

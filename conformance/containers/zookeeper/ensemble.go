@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // Ensemble is three servers that keep the same data. A write needs two of them.

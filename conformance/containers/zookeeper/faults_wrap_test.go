@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // zkNode is a node of a snapshot.

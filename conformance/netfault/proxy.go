@@ -1,5 +1,17 @@
 // Package netfault is the network between a client and its servers, made to misbehave: it cuts,
-// holds, loses, delays and repeats.
+// holds, loses, delays and repeats. It knows nothing of what is sent, so it serves any protocol on
+// TCP, an encrypted one too.
+//
+// A [Proxy] gives a driver's harness most of its powers. With a proxy for each client,
+//
+//	Partition:    p.Isolate()
+//	HoldReplies:  p.Hold(netfault.ToClient)
+//	DelayReplies: p.Delay(netfault.ToClient, d)
+//	Record:       p.Record(), then Replay
+//	Calls:        p.Counts().RoundTrips
+//	Connections:  p.Counts().Open
+//
+// are the fields of package conformance's Harness.
 package netfault
 
 import (
@@ -16,21 +28,22 @@ import (
 type Direction int
 
 const (
-	ToServer Direction = iota // requests
-	ToClient                  // replies
+	ToServer Direction = iota // of requests
+	ToClient                  // of replies
 )
 
-// Proxy is the network between one client and its servers: a TCP proxy that can be told to
-// misbehave. The zero value is not useful: [NewProxy] makes one, which forwards everything at once.
-// All methods are safe for concurrent use.
+// Proxy is the network between one client and its servers: a TCP proxy with faults on demand. The
+// zero value is of no use, and its methods panic; [NewProxy] makes a proxy, which forwards all at
+// once. All methods are safe for concurrent use. After Close no connection can be opened, and a
+// fault changes nothing.
 //
 // A client reaches its servers through it in one of two ways. [Proxy.Dial] has the signature of the
 // dialers that client libraries take, so servers that clients learn of later (a master that
 // Sentinel names, the nodes of a cluster) are reached through it too. [Proxy.Addr] is for what
 // cannot be given a dialer.
 //
-// A fault lasts until its heal function is called, which may be called again. Faults that overlap
-// are independent.
+// A fault lasts until its heal function is called; a second call of heal does nothing. Faults that
+// overlap are independent: what two faults hold passes when both are healed.
 type Proxy struct {
 	ctx   context.Context // ends with Close
 	close context.CancelFunc
@@ -63,7 +76,8 @@ type drop struct {
 	done    chan struct{}
 }
 
-// Counts are what a [Proxy] has seen since it was made.
+// Counts are what a [Proxy] has seen since it was made. The zero value is that of a proxy that no
+// client has used.
 type Counts struct {
 	// RoundTrips is how often a connection had a reply to what its client had sent: bytes of the
 	// server that follow bytes of the client. Requests that were sent in one go count once; what a
@@ -74,7 +88,7 @@ type Counts struct {
 	Bytes      int64 // that were sent, in both directions
 }
 
-// NewProxy returns a proxy without faults. The caller closes it.
+// NewProxy returns a proxy without faults, which listens nowhere yet. The caller closes it.
 func NewProxy() *Proxy {
 	p := &Proxy{
 		listeners: map[string]net.Listener{},
@@ -87,7 +101,7 @@ func NewProxy() *Proxy {
 	return p
 }
 
-// Close ends all connections and waits until nothing of the proxy is left. Close again does
+// Close resets all connections and waits until no goroutine of the proxy is left. Close again does
 // nothing.
 func (p *Proxy) Close() {
 	p.close()
@@ -101,8 +115,9 @@ func (p *Proxy) Close() {
 	p.work.Wait()
 }
 
-// Addr returns an address of this machine whose connections end at the server, which is given as
-// host:port. It is the same each time. A connection is reset if the server cannot be reached.
+// Addr returns an address of this machine, host:port, whose connections end at the server, which is
+// given as host:port too. It is the same each time. A connection is reset if the server cannot be
+// reached. The error is [net.ErrClosed] after Close, or that of listening.
 func (p *Proxy) Addr(server string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +146,8 @@ func (p *Proxy) Addr(server string) (string, error) {
 
 // Dial connects to the server at addr through the proxy. The network is TCP, whatever is asked for.
 // While what is sent to the server is held or vanishes, Dial waits for heal or the end of ctx, as
-// if the packets that open a connection had that fate too.
+// if the packets that open a connection had that fate too. A server that cannot be reached shows as
+// a connection that is reset, not as an error of Dial. After Close the error is [net.ErrClosed].
 func (p *Proxy) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	local, err := p.Addr(addr)
 	if err != nil {
@@ -154,7 +170,7 @@ func (p *Proxy) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 // blocked reports whether nothing passes in the direction. The caller holds mu.
 func (p *Proxy) blocked(d Direction) bool { return p.hold[d]+p.vanish[d] > 0 }
 
-// Cut resets all connections that are open. New ones can be opened.
+// Cut resets all connections that are open, once. New ones can be opened.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,8 +188,8 @@ func (p *Proxy) cut() {
 // live on.
 func (p *Proxy) Refuse() (heal func()) { return p.fault(&p.refuse, nil) }
 
-// Forbid resets every connection on which the client sends the text at once, which the server does
-// not see, until heal. Others live on, and new ones can be opened.
+// Forbid resets, until heal, every connection on which the client sends the text in one write; the
+// server does not see it. Other connections live on, and new ones can be opened.
 func (p *Proxy) Forbid(text string) (heal func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,7 +209,7 @@ func (p *Proxy) Forbid(text string) (heal func()) {
 // arrives.
 func (p *Proxy) Hold(d Direction) (heal func()) { return p.fault(&p.hold[d], nil) }
 
-// Isolate is Hold in both directions.
+// Isolate is Hold in both directions. Its heal lets requests pass first.
 func (p *Proxy) Isolate() (heal func()) {
 	there, back := p.Hold(ToServer), p.Hold(ToClient)
 	return func() { there(); back() }
@@ -236,7 +252,8 @@ func (p *Proxy) wake() {
 }
 
 // Delay makes each byte in the direction take d longer from now on; 0 ends that. Bytes stay in
-// order, and follow each other as closely as they were sent.
+// order, and follow each other as closely as they were sent. Delay again replaces the first; what
+// is on its way arrives when it was due.
 func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,7 +280,8 @@ func (p *Proxy) DropReply(request string) <-chan struct{} {
 	return p.drop.done
 }
 
-// Counts returns what the proxy has seen so far.
+// Counts returns what the proxy has seen so far, faults included: a reply that is held counts as
+// soon as the server has sent it.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,7 +290,8 @@ func (p *Proxy) Counts() Counts {
 	return c
 }
 
-// Record begins to copy what the client sends.
+// Record begins to copy what the client sends, until End or a replay of the recording. Several
+// recordings may be under way.
 func (p *Proxy) Record() *Recording {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,7 +300,9 @@ func (p *Proxy) Record() *Recording {
 	return r
 }
 
-// Recording is a copy of what a client sends, connection by connection.
+// Recording is a copy of what a client sends, connection by connection. [Proxy.Record] makes one;
+// the zero value is of no use. All methods are safe for concurrent use, and work after the Close of
+// the proxy.
 type Recording struct {
 	p    *Proxy
 	sent map[*link][]byte // guarded by p.mu
@@ -302,7 +323,8 @@ func (r *Recording) Contains(text string) bool {
 // Replay ends the recording and sends all of it to the servers once more, each connection's part on
 // a new connection past the faults of the proxy, as a network may that kept the packets. The
 // replies are dropped. It returns once the servers have executed it, which a server shows by
-// closing a connection whose client said all that it had to say.
+// closing a connection whose client said all that it had to say. The error is that of a server that
+// cannot be reached, or has not done so after 30 s.
 //
 // On each connection hello goes first: what a server wants to hear on a new one (a password, say)
 // before requests that were recorded in the middle of an old one.
@@ -361,8 +383,8 @@ func say(server, what string) error {
 	return <-answered
 }
 
-// Abandon resets what clients have open, and holds back from the servers that they did, if the
-// proxy holds what goes there.
+// Abandon resets what clients have open, as when their process dies. The servers learn of it unless
+// the proxy holds what is sent to them.
 func (p *Proxy) Abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
-	"github.com/dlock-go/dlock/conformance/containers/netfault/echo"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/internal/echo"
 )
 
 func setup(t *testing.T) (*Proxy, *echo.Server) {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance/containers/await"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
 // Server is a server that answers each line with "re " and the line, and remembers what it saw.
