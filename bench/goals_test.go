@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestOutcomes: a goal is reached if the median of the runs reaches it; what no run can say is not
@@ -94,7 +94,7 @@ const room = 0.7
 // machine, and are not asserted. It needs the machine for itself: what a busy one leaves open is
 // measured again, for some minutes.
 func TestGoals(t *testing.T) {
-	if !conformance.Long() {
+	if !size.Long() {
 		t.Skip("needs some minutes, and the machine for itself: make long")
 	}
 	for _, b := range backends {

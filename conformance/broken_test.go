@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dlock-go/dlock/internal/race"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // fault is what is wrong with a toy. The first three are sound.
@@ -270,7 +271,7 @@ func TestSoundDriversPass(t *testing.T) {
 // long, it goes through those that are there to find its fault: every law is among them, and all
 // laws run on the sound drivers too. What is left has no code that did not run there.
 func TestBrokenDriversFail(t *testing.T) {
-	few := race.Enabled && !Long()
+	few := race.Enabled && !size.Long()
 	for _, b := range broken {
 		check := func(t *testing.T, alone bool) {
 			for _, l := range Laws() {

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,22 +17,6 @@ func TestLawsAreNamed(t *testing.T) {
 			t.Errorf("law %q has no sentence or no code", l.Name)
 		}
 	}
-}
-
-// The list names laws only, and not all of them: the others are what a cluster runs.
-func TestSameInAllSetUps(t *testing.T) {
-	laws := Laws()
-	for _, name := range sameInAllSetUps {
-		if !slices.ContainsFunc(laws, func(l Law) bool { return l.Name == name }) {
-			t.Errorf("there is no law %q", name)
-		}
-	}
-	for _, l := range laws {
-		if !l.SameInAllSetUps() && slices.Contains([]string{"one-holder", "storm", "durable", "tokens-restart", "late-copy"}, l.Name) {
-			return
-		}
-	}
-	t.Error("a cluster would run no law of those that it breaks first")
 }
 
 func TestRunTellsWhatBecameOfALaw(t *testing.T) {

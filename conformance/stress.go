@@ -12,6 +12,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 var stress = []Law{
@@ -123,7 +124,7 @@ func (o *oracle) inOrder() error {
 }
 
 func storm(e *env) {
-	for range Longer(1) {
+	for range size.Longer(1) {
 		oneStorm(e)
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestEtcdBounds: what a client sends, receives or leaves in one piece is bounded, however many
@@ -238,7 +238,7 @@ func queueUp(t *testing.T, root *clientv3.Client, value string, many int, key fu
 // etcdLongQueue: a queue of very many is read in pages, and a request that arrives reads a page of
 // it at most in the transaction that puts its key.
 func etcdLongQueue(t *testing.T, s *service.Server) {
-	many := conformance.Longer(12000)
+	many := size.Longer(12000)
 	var z sizes
 	holder, b, root := etcdSideOf(t, s), etcdSideOf(t, s, z.options), etcdOf(t, s)
 	name := longest(1 << 21)
@@ -278,7 +278,7 @@ func etcdLongQueue(t *testing.T, s *service.Server) {
 // etcdManyNames: List reads pages.
 func etcdManyNames(t *testing.T, s *service.Server) {
 	many := 60000
-	if conformance.Long() {
+	if size.Long() {
 		many = 400000
 	}
 	var z sizes

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestEtcdCosts counts what clients send.
@@ -330,7 +330,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 // etcdHolding: many leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no
 // goroutine of its own.
 func etcdHolding(t *testing.T, s *service.Server) {
-	many, ttl := conformance.Longer(1000), 15*time.Second
+	many, ttl := size.Longer(1000), 15*time.Second
 	b := etcdSideOf(t, s)
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
 	if l, err := c.Mutex("holding/warm").Lock(await.Context(t)); err != nil || l.Unlock(t.Context()) != nil {

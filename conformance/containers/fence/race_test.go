@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	_ "github.com/dlock-go/dlock/driver/memory"
 	"github.com/dlock-go/dlock/fence"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // place is where a holder is stopped.
@@ -76,7 +76,7 @@ func TestRace(t *testing.T) {
 			var with, without outcome
 			// On a busy machine leases may be over before anything begins: then they last longer.
 			for ttl := 30 * time.Millisecond; with.stale.Load() == 0 && ttl < 5*time.Second; ttl *= 4 {
-				race(t, at, seed, ttl, conformance.Longer(200), true, &with)
+				race(t, at, seed, ttl, size.Longer(200), true, &with)
 			}
 			for ttl := 30 * time.Millisecond; without.lost.Load() == 0 && ttl < 5*time.Second; ttl *= 4 {
 				race(t, at, seed, ttl, 50, false, &without)

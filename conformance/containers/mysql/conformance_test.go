@@ -15,6 +15,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // mysqlTTL is the shortest that a busy machine with the race detector keeps alive.
@@ -176,7 +177,7 @@ func TestMySQLConformance(t *testing.T) {
 // one.
 func TestMySQLPoolConformance(t *testing.T) {
 	kinds := mysqlKinds
-	if !conformance.Long() {
+	if !size.Long() {
 		kinds = kinds[:1]
 	}
 	for _, k := range kinds {

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestMySQLCosts counts.
@@ -457,8 +457,8 @@ func mysqlWaiting(names int) func(*service.Trial, *service.Server) {
 // mysqlHolding: a client renews 10,000 leases with one statement each TTL/3, and asks twice a
 // second which of them were ended by force.
 func mysqlHolding(t *service.Trial, s *service.Server) {
-	many, ttl := conformance.Longer(1000), 20*time.Second // a slow server takes seconds for so many
-	if conformance.Long() {
+	many, ttl := size.Longer(1000), 20*time.Second // a slow server takes seconds for so many
+	if size.Long() {
 		ttl = 30 * time.Second
 	}
 	b, line := ownSide(t, s, "")

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // In a history all TTLs are long, and a step moves the times of a row when something is to expire.
@@ -497,7 +497,7 @@ func seedOf(t *testing.T) uint64 {
 // isolations, and on a model that asks driver.Queue. It compares every answer, and all that stands
 // after each step.
 func TestMySQLFollowsTheRule(t *testing.T) {
-	seed, histories := seedOf(t), conformance.Longer(100)
+	seed, histories := seedOf(t), size.Longer(100)
 	onShared(t, func(t *testing.T, s *service.Server) {
 		m := service.NewMonitor(s)
 		defer m.Stop()

@@ -20,6 +20,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestMySQLGalera runs the driver on a Galera cluster, as docs/mysql.md tells it. The last part
@@ -37,7 +38,7 @@ func TestMySQLGalera(t *testing.T) {
 		{"laws with one writer", galeraLaws},
 		{"three writers of exclusive locks", galeraThreeWriters},
 	}
-	if conformance.Long() { // it is not promised: docs/mysql.md says what was seen
+	if size.Long() { // it is not promised: docs/mysql.md says what was seen
 		parts = append(parts, stage{"the writer is killed", galeraWriterKilled})
 	}
 	for _, p := range parts {
@@ -71,7 +72,7 @@ func galeraLaws(t *testing.T, nodes []*service.Server) {
 	h := mysqlHarness("mariadb, one writer of a Galera cluster", nodes[0], open)
 	// A node that was killed does not come back.
 	h.Restart, h.Without = nil, append(h.Without, "Restart")
-	if !conformance.Long() {
+	if !size.Long() {
 		runs := []string{"storm"}
 		for _, l := range conformance.Core() {
 			runs = append(runs, l.Name)

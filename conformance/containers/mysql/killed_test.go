@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // killTime is for how long statements are killed: as DLOCK_KILL_TIME says, or ten minutes in a long
@@ -33,7 +33,7 @@ func killTime(t *testing.T) time.Duration {
 		}
 		return d
 	}
-	if conformance.Long() {
+	if size.Long() {
 		return 10 * time.Minute
 	}
 	return 15 * time.Second

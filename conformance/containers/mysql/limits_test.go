@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // leastPacket is the least max_allowed_packet that dlock bears.
@@ -295,7 +295,7 @@ func mysqlLongQueue(t *service.Trial, s *service.Server) {
 // mysqlManyNames are read in pieces of five thousand.
 func mysqlManyNames(t *service.Trial, s *service.Server) {
 	names := 60_000
-	if conformance.Long() {
+	if size.Long() {
 		names = 400_000
 	}
 	db := mysqlOf(t, s).pool(t)

@@ -13,13 +13,13 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // longestCall is how many commands a call may run for one name, whatever stands there: some
@@ -213,7 +213,7 @@ func TestRedisCallsAreBounded(t *testing.T) {
 func TestRedisListIsBounded(t *testing.T) {
 	t.Parallel()
 	names := 20_000
-	if conformance.Long() {
+	if size.Long() {
 		names = 400_000
 	}
 	s := service.StartOwn(t, Redis)

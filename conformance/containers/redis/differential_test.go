@@ -18,10 +18,10 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // The scripts of driver/redis run on the server in virtual time, which is the last argument: no
@@ -816,7 +816,7 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 // every answer, every publication and every state. DLOCK_SEED plays those of another run again, and
 // DLOCK_HISTORIES says how many.
 func TestRedisScriptsKeepTheRule(t *testing.T) {
-	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(conformance.Longer(2000))))
+	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(size.Longer(2000))))
 	t.Logf("DLOCK_SEED=%d", seed)
 	d := newDifferential(t, service.Start(t, Redis))
 	const batch = 50

@@ -14,13 +14,13 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // redisKey is the key of a name without braces and percent signs, and queueKey that of what stands
@@ -311,7 +311,7 @@ func TestRedisDeletedKeys(t *testing.T) {
 func TestRedisKeepsNothing(t *testing.T) {
 	t.Parallel() // it waits
 	const abreast = 256
-	names := int64(conformance.Longer(10_000))
+	names := int64(size.Longer(10_000))
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
 	// the server takes its time to remove what has expired, unless somebody asks for it

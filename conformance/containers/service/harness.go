@@ -9,6 +9,7 @@ import (
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // Harness returns a harness of the suite in which each client has a [Proxy] of its own, with all
@@ -83,12 +84,24 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 	return h
 }
 
+// alike are the laws that every set-up of a service keeps if one does: either a client keeps them by
+// itself, or one step of the service on one queue does, which is the same step on whatever server
+// it runs. More servers, which replicate, elect and lag, or other connections to them break them in
+// no set-up.
+var alike = []string{
+	"labels", "conflict", "inspect", "owner-not-client", "reenter", "own-name-only", "join", "join-over", "downgrade", "upgrade",
+	"readers-together", "neither-starves", "semaphore-limit", "semaphore-smallest", "semaphore-order", "tokens-shared",
+	"break", "break-wrong-token", "break-force", "pre-cancelled", "cancel-prompt", "cancel-answered", "cancelled-wait",
+	"same-request-waiting", "loss-first", "after-loss", "unlock-cut-off", "close-cut-off", "close-wakes", "close-leaks-nothing",
+	"cost-lock", "cost-wait", "cost-hold", "cost-hand-off",
+}
+
 // Beside returns the harness of a set-up of a service that has another one on which all laws run.
 // This one runs only those that it may break although the other one keeps them, unless the run is
 // long.
 func Beside(h conformance.Harness) conformance.Harness {
-	if !conformance.Long() {
-		h.Only = func(l conformance.Law) bool { return !l.SameInAllSetUps() }
+	if !size.Long() {
+		h.Only = func(l conformance.Law) bool { return !slices.Contains(alike, l.Name) }
 	}
 	return h
 }
@@ -97,7 +110,7 @@ func Beside(h conformance.Harness) conformance.Harness {
 // servers by its connections only. Unless the run is long, this one runs the core laws, and those
 // in which a connection is what matters: calls that break off, what a client learns, and its end.
 func OtherConnections(h conformance.Harness) conformance.Harness {
-	if !conformance.Long() {
+	if !size.Long() {
 		runs := map[string]bool{"outage": true, "wait-outage": true, "cancel-prompt": true, "bounded-calls": true,
 			"break-force-known": true}
 		for _, l := range conformance.Core() {

@@ -101,3 +101,20 @@ func TestReport(t *testing.T) {
 	}
 	Unreport(name)
 }
+
+// The list names laws only, and not all of them: the others are what a cluster runs.
+func TestSameInAllSetUps(t *testing.T) {
+	laws := conformance.Laws()
+	for _, name := range alike {
+		if !slices.ContainsFunc(laws, func(l conformance.Law) bool { return l.Name == name }) {
+			t.Errorf("there is no law %q", name)
+		}
+	}
+	t.Setenv("DLOCK_TEST_LONG", "")
+	only := Beside(conformance.Harness{}).Only
+	for _, l := range laws {
+		if first := []string{"one-holder", "storm", "durable", "tokens-restart", "late-copy"}; slices.Contains(first, l.Name) && !only(l) {
+			t.Errorf("a cluster would not run %q, which it breaks first", l.Name)
+		}
+	}
+}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // job is a replica that runs a job once in a period: for the URL, the name and the period that it
@@ -61,7 +61,7 @@ func OncePerPeriod(t *testing.T, url string) {
 		period = 3 * time.Second
 	}
 	client.Close()
-	if conformance.Long() {
+	if size.Long() {
 		rounds = 20
 	}
 	for _, end := range []string{"exits", "killed"} {

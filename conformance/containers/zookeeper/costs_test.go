@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestZooKeeperCosts counts.
@@ -264,7 +264,7 @@ func zkManyAtOnce(t *testing.T, s *service.Server) {
 // zkHolding: many leases cost what one costs, a write each third of the TTL and the session's
 // pings, for each session that they need.
 func zkHolding(t *testing.T, s *service.Server) {
-	leases, ttl := conformance.Longer(1000), 9*time.Second
+	leases, ttl := size.Longer(1000), 9*time.Second
 	sessions := 1 + leases*len(zkQueue("holding%2F1000")+"/w:00112233445566778899aabbccddeeff:0:0000000000")/(0xfffff/2)
 	runtime.GC()
 	goroutines := runtime.NumGoroutine()

@@ -12,13 +12,13 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/zookeeper"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // smallBuffer is a jute.maxbuffer for which few locks are many.
@@ -167,7 +167,7 @@ func (z zkTree) awaitSessions(n int) {
 // and as many locks as destroyed it.
 func TestZooKeeperUsualClientEnds(t *testing.T) {
 	t.Parallel()
-	if !conformance.Long() {
+	if !size.Long() {
 		return
 	}
 	s := service.StartOwn(t, ZooKeeper)
@@ -184,7 +184,7 @@ func TestZooKeeperUsualClientEnds(t *testing.T) {
 // a minute, and the leases that it still has are kept.
 func TestZooKeeperSessionsClose(t *testing.T) {
 	t.Parallel()
-	if !conformance.Long() {
+	if !size.Long() {
 		return
 	}
 	s := service.StartOwn(t, small())

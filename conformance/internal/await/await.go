@@ -6,13 +6,14 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // T is what this package needs of a test.
@@ -66,7 +67,7 @@ func Closed(t T, what string, c <-chan struct{}) {
 // bounds of their own, or long ones: for longer than any of them works, and for less than the tests
 // of a package have.
 var work = func() time.Duration {
-	if os.Getenv("DLOCK_TEST_LONG") != "" {
+	if size.Long() {
 		return 40 * time.Minute
 	}
 	return 6 * time.Minute
