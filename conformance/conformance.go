@@ -55,7 +55,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -151,13 +150,17 @@ type Verdict struct {
 	Power   string // the power (a field of Harness) for want of which it was skipped; empty: none
 }
 
-// Run checks every law as a subtest of t. Those that need the service or the process for themselves
-// run first; the others, which mostly wait, side by side. At the end it says which laws were not
-// tried, and fails if that was for want of a power that is not in Without.
-func Run(t *testing.T, h Harness) {
+// Run checks every law as a subtest of t, which is a [*testing.T]: its type is a parameter so that
+// programs can run laws ([Law.Try]) without package testing. Laws that need the service or the
+// process for themselves run first; the others, which mostly wait, side by side. At the end Run says
+// which laws were not tried, and fails if that was for want of a power that is not in Without.
+func Run[Test interface {
+	T
+	Run(name string, law func(Test)) bool
+}](t Test, h Harness) {
 	t.Helper()
 	if h.Open == nil {
-		t.Fatal("conformance: the harness has no Open")
+		t.Fatalf("conformance: the harness has no Open")
 	}
 	if err := h.checkWithout(); err != nil {
 		t.Fatalf("conformance: %v", err)
@@ -178,7 +181,7 @@ func Run(t *testing.T, h Harness) {
 	var others sync.WaitGroup
 	free := make(chan struct{}, abreast)
 	for _, l := range inTurn(Laws()) {
-		run := func() { t.Run(l.Name, func(t *testing.T) { l.Run(t, h) }) }
+		run := func() { t.Run(l.Name, func(t Test) { l.Run(t, h) }) }
 		switch {
 		case h.Only != nil && !h.Only(l):
 		case l.alone:

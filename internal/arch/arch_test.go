@@ -161,6 +161,20 @@ func imports(t *testing.T, dir string) {
 	}
 }
 
+// TestProgramsDoNotLinkTesting holds that the laws, which the command runs too, do not make it link
+// package testing: that is for tests, and so are the flags of what imports it.
+func TestProgramsDoNotLinkTesting(t *testing.T) {
+	for dir, packages := range map[string][]string{".": {"./conformance", "./conformance/netfault"}, "cmd/dlock": {"."}} {
+		for _, p := range list(t, dir, append([]string{"-deps"}, packages...)...) {
+			for _, i := range p.Deps {
+				if under(p.ImportPath, module) && (under(i, "testing") || under(i, "pgregory.net/rapid")) {
+					t.Errorf("%s depends on %s: only tests may", p.ImportPath, i)
+				}
+			}
+		}
+	}
+}
+
 // under says whether a package is the given one or in its folder.
 func under(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+"/")
