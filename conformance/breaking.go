@@ -25,9 +25,6 @@ var breaking = []Law{
 		Sentence: "a break by force ends the holder's context within a second, however far its next renewal is: of a lock among many, of a fixed lease, of a reader, of a permit, and of those who joined, and of no other hold"},
 }
 
-// promptly is for what has to happen within a second.
-var promptly stallTolerance = func(*env) time.Duration { return 100 * time.Millisecond }
-
 // breakIt calls Break.
 func (e *env) breakIt(c *dlock.Client, name string, t dlock.Token, opts ...dlock.BreakOption) error {
 	e.Helper()

@@ -7,6 +7,18 @@ import (
 	"testing"
 )
 
+// lawOf returns the law of that name.
+func lawOf(t *testing.T, name string) Law {
+	t.Helper()
+	for _, l := range Laws() {
+		if l.Name == name {
+			return l
+		}
+	}
+	t.Fatalf("no law %q", name)
+	panic("unreachable")
+}
+
 func TestLawsAreNamed(t *testing.T) {
 	seen := map[string]bool{}
 	for _, l := range Laws() {

@@ -32,7 +32,7 @@ var leases = []Law{
 		Sentence: "what a grant or a renewal promises (SentAt + TTL) ends no later than the service keeps it"},
 	{Name: "proof-before", run: proofBefore, stall: besideLateReplies, needs: []need{delayingOrBusy}, alone: true,
 		Sentence: "what a grant or a renewal promises counts from before the call was sent (SentAt), however late its reply comes"},
-	{Name: "loss-first", run: lossFirst, stall: tenthOfShortTTL,
+	{Name: "loss-first", run: lossFirst, stall: inMargin,
 		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
 	{Name: "after-loss", run: afterLoss, stall: tenthOfRenewedTTL, needs: []need{inspecting},
 		Sentence: "when the connection is back, nothing of a lost lease stays, and the next lease of that name is renewed again"},
@@ -457,31 +457,25 @@ func proofBefore(e *env) {
 }
 
 func lossFirst(e *env) {
-	const enough, most = 3, 12
-	b, knew, prompt := e.client(), 0, 0
-	for i := 0; i < most && prompt < enough; i++ { // a loaded machine may be late now and then
-		p, name := e.peer(dlock.TTL(e.shortTTL)), e.name()
+	const rounds = 3 // a loaded machine may be late now and then, for less than a stall
+	b, knew := e.client(), 0
+	for range rounds {
+		p, name := e.peer(dlock.TTL(e.renewedTTL)), e.name()
 		l := e.lock(p.Mutex(name))
 		ctx := l.Context(e.ctx)
 		p.partition()
 		next := e.begin(b.Mutex(name))
-		idle := e.unserved()
 		successor := next.got(e)
-		switch {
-		case ctx.Err() != nil:
-			idle(next.at)
+		if ctx.Err() != nil {
 			knew++
-			prompt++
-		case idle(time.Now()) == 0:
-			prompt++
 		}
 		if !l.Until().Before(next.at) {
 			e.strict().Errorf("the lease was trusted until %s after its successor was in", l.Until().Sub(next.at))
 		}
-		e.want("Err of a lease whose successor is in", l.Err(), dlock.ErrLost)
-		e.until("its context ended", func() bool { return ctx.Err() != nil })
-		e.want("its context's cause", context.Cause(ctx), dlock.ErrLost)
-		e.until("Lost is closed", func() bool {
+		e.strict().want("Err of a lease whose successor is in", l.Err(), dlock.ErrLost)
+		e.strict().until("its context ended", func() bool { return ctx.Err() != nil })
+		e.strict().want("its context's cause", context.Cause(ctx), dlock.ErrLost)
+		e.strict().until("Lost is closed", func() bool {
 			select {
 			case <-l.Lost():
 				return true

@@ -5,25 +5,35 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dlock-go/dlock/conformance/internal/stall"
 	"github.com/dlock-go/dlock/driver"
 )
 
-// No driver keeps a lease of a short TTL while the machine or the service stalls: the machine does
-// not serve the test's process, or the service answers nobody. So a law that keeps such leases has
-// a stall tolerance, and a failure after a longer stall proves nothing.
+// No driver keeps a lease of a short TTL while the machine or the service stalls, or is prompt then:
+// the machine does not serve the test's process, or the service does not answer. So a law of such
+// leases, or of times, has a stall tolerance, and a failure after a longer stall proves nothing.
+// There is no other excuse: no law adds to its bounds what a stall took.
 
-// stallTolerance returns the shortest stall after which leases of a law may be lost. It is a tenth
-// of their TTL, which is all that a driver of several servers may leave each of them.
+// stallTolerance returns the shortest stall after which a failure of a law proves nothing. Where
+// leases may be lost it is a tenth of their TTL, which is all that a driver of several servers may
+// leave each of them.
 type stallTolerance func(*env) time.Duration
 
 var (
 	tenthOfShortTTL   stallTolerance = func(e *env) time.Duration { return max(e.shortTTL/10, minStall) }
 	tenthOfRenewedTTL stallTolerance = func(e *env) time.Duration { return max(e.renewedTTL/10, minStall) }
 	tenthOfLongTTL    stallTolerance = func(e *env) time.Duration { return max(e.longTTL/10, minStall) } // which the backend may bound
+)
+
+// Where something has to happen in time: within a second or more, within 100 ms, and in the last
+// part of a TTL, in which it is not trusted.
+var (
+	promptly stallTolerance = func(*env) time.Duration { return 2 * minStall }
+	atOnce   stallTolerance = func(*env) time.Duration { return minStall }
+	inMargin stallTolerance = func(e *env) time.Duration { return max(e.renewedTTL/20, minStall) }
 )
 
 // minStall is the least that counts as a stall: less is the usual noise of a machine.
@@ -40,10 +50,10 @@ func (e *env) repeatAfterStalls(tolerance stallTolerance, law func(*env)) {
 		again.shortTTL, again.renewedTTL = e.bounded(e.shortTTL<<i), e.bounded(e.renewedTTL<<i)
 		again.patience += 3 * (again.shortTTL - e.shortTTL)
 		again.longTTL = e.bounded(e.longTTL + 12*(again.shortTTL-e.shortTTL))
-		r := &lawRun{T: e.T, tolerance: tolerance(&again)}
+		r := &lawRun{T: e.T, e: e}
 		again.T = r
 		if i < runs-1 {
-			r.monitor = e.monitorStalls(r.tolerance)
+			r.Began, r.Monitor = time.Now(), e.monitorStalls(tolerance(&again))
 		}
 		if r.run(func() { law(&again) }) {
 			return
@@ -62,10 +72,9 @@ func (e *env) bounded(ttl time.Duration) time.Duration {
 // lawRun is the T of one run of a law. A failure after a stall ends the run, and is not passed on.
 type lawRun struct {
 	T
-	tolerance time.Duration
-	monitor   *stallMonitor // nil: every failure counts
-	void      atomic.Bool   // it failed after a stall: it proves nothing
-	over      atomic.Bool
+	stall.Run
+	e    *env
+	over atomic.Bool // what fails from then on, as a clean-up, counts
 }
 
 // run calls f, and reports whether the run has a verdict.
@@ -83,18 +92,18 @@ func (r *lawRun) run(f func()) bool {
 	}()
 	<-done
 	r.over.Store(true)
-	if r.monitor != nil {
-		r.monitor.stop()
+	if r.Monitor != nil {
+		r.e.ends("Acquire or Release whose context ended", r.Monitor.Stop)
 	}
 	if panicked != "" {
 		r.T.Fatalf("%s", panicked)
 	}
-	if r.void.Load() && !r.T.Failed() {
+	if r.Void() && !r.T.Failed() {
 		return false
 	}
 	if !whole {
 		// an excused Fatalf ended f, but the test has failed otherwise and has not ended yet
-		if r.void.Load() {
+		if r.Void() {
 			r.T.Fatalf("the law ended there")
 		}
 		runtime.Goexit() // the test has said why
@@ -105,14 +114,7 @@ func (r *lawRun) run(f func()) bool {
 // excused reports whether a failure proves nothing, and logs it if so.
 func (r *lawRun) excused(format string, args []any) bool {
 	r.T.Helper()
-	if r.monitor == nil || r.over.Load() {
-		return false
-	}
-	if stall := r.monitor.longest(); stall >= r.tolerance {
-		r.void.Store(true)
-		r.T.Logf("the machine or the service stalled for %s, so that this proves nothing; once more: "+format, append([]any{stall}, args...)...)
-	}
-	return r.void.Load()
+	return !r.over.Load() && r.Excuses(r.T, fmt.Sprintf(format, args...))
 }
 
 // Errorf implements [T].
@@ -141,127 +143,21 @@ func (e *env) strict() *env {
 	return &s
 }
 
-// stallMonitor measures the longest stall: the longest time in which the machine did not serve the
-// process, or the service did not answer a call.
-type stallMonitor struct {
-	stop func() // returns when the monitor has ended
-
-	mu       sync.Mutex
-	awake    time.Time // when the process was seen running last
-	asks     bool      // a call to the service is under way
-	answered time.Time // when the service answered last: a stall may have begun then
-	maximum  time.Duration
-}
-
-func (e *env) monitorStalls(tolerance time.Duration) *stallMonitor {
-	ctx, cancel := context.WithCancel(e.ctx)
-	var monitors sync.WaitGroup
-	m := &stallMonitor{awake: time.Now(), answered: time.Now()}
-	m.stop = func() {
-		cancel()
-		e.ends("Acquire or Release whose context ended", monitors.Wait)
-	}
-	rest := func(d time.Duration) {
-		select {
-		case <-time.After(d):
-		case <-ctx.Done():
-		}
-	}
-	monitors.Go(func() { // the machine
-		for ctx.Err() == nil {
-			rest(max(tolerance/20, 2*time.Millisecond))
-			m.longest()
-			m.mu.Lock()
-			m.awake = time.Now()
-			m.mu.Unlock()
-		}
-	})
+// monitorStalls measures how the machine serves the process, and the service a client of its own.
+func (e *env) monitorStalls(tolerance time.Duration) *stall.Monitor {
+	m := stall.NewMonitor(e.ctx, tolerance)
 	d := &direct{e: e, Backend: e.probe, id: driver.NewID()}
-	monitors.Go(func() { // the service
-		for ctx.Err() == nil {
-			r := d.ask(e.name())
-			m.begins()
-			_, err := d.Acquire(ctx, r)
-			if err == nil {
-				m.answers()
-				m.begins()
-				err = d.Release(ctx, r)
-			}
-			m.answers()
-			if err != nil && ctx.Err() == nil { // a service that fails serves nobody either
-				m.record(tolerance)
-			}
-			rest(tolerance / 2) // less than a stall, since each is part of what is measured
+	m.Watch(tolerance/2, func(ctx context.Context, answered func()) {
+		r := d.ask(e.name())
+		_, err := d.Acquire(ctx, r)
+		if err == nil {
+			answered()
+			err = d.Release(ctx, r)
 		}
+		if err != nil && ctx.Err() == nil { // a service that fails serves no client either
+			m.Failed()
+		}
+		answered()
 	})
 	return m
-}
-
-// begins records that a call to the service begins.
-func (m *stallMonitor) begins() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asks = true
-}
-
-// answers records that it was answered.
-func (m *stallMonitor) answers() {
-	m.longest()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asks, m.answered = false, time.Now()
-}
-
-func (m *stallMonitor) record(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.maximum = max(m.maximum, d)
-}
-
-// longest returns the longest stall so far, one that lasts included.
-func (m *stallMonitor) longest() time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.maximum = max(m.maximum, time.Since(m.awake))
-	if m.asks {
-		m.maximum = max(m.maximum, time.Since(m.answered))
-	}
-	return m.maximum
-}
-
-// unserved begins to measure for how long the machine does not serve the process. total ends the
-// measurement, and returns how much of that time was before end.
-func (e *env) unserved() (total func(end time.Time) time.Duration) {
-	const beat, late = 2 * time.Millisecond, 20 * time.Millisecond
-	type gap struct{ from, to time.Time }
-	quit, found := make(chan struct{}), make(chan []gap, 1)
-	go func() {
-		var gaps []gap
-		for {
-			g := gap{from: time.Now().Add(beat)}
-			pause(beat)
-			if g.to = time.Now(); g.to.Sub(g.from) > late {
-				gaps = append(gaps, g)
-			}
-			select {
-			case <-quit:
-				found <- gaps
-				return
-			case <-e.ctx.Done(): // the law ended without asking
-				found <- gaps
-				return
-			default:
-			}
-		}
-	}()
-	return func(end time.Time) (sum time.Duration) {
-		close(quit)
-		for _, g := range <-found {
-			if g.to.After(end) {
-				g.to = end
-			}
-			sum += max(g.to.Sub(g.from), 0)
-		}
-		return sum
-	}
 }

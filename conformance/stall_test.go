@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -130,4 +131,45 @@ func TestAStallBetweenTwoLooks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoStallExcusesAFaultForEver: beside a service that stalls all the time a law of times still
+// finds its fault, in the run that counts in any case.
+func TestNoStallExcusesAFaultForEver(t *testing.T) {
+	for name, f := range map[string]fault{
+		"cancel-prompt": slowCancel, "cancel-cut-off": slowOffLine, "noise": noiseDelays, "break-force-known": forceSlow,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, f := range []fault{f, none} {
+				l, opened := lawOf(t, name), 0
+				synctest.Test(t, func(t *testing.T) {
+					r := &recorder{name: name}
+					r.ctx, r.cancel = context.WithCancel(context.Background())
+					s := newToy(f)
+					h := s.harness()
+					open := h.Open
+					h.Open = func(t T) driver.Backend {
+						if opened++; opened == 1 { // the one that measures
+							return toyThatStalls{open(t).(*toyClient)}
+						}
+						return open(t)
+					}
+					r.record(l, h)
+					close(s.end)
+					pause(time.Minute)
+					if excused := strings.Count(r.String(), "proves nothing"); r.failed != (f != none) || r.failed && excused < 3 {
+						t.Errorf("on a toy that %s it failed %t, and %d failures were excused:\n%s", f, r.failed, excused, r)
+					}
+				})
+			}
+		})
+	}
+}
+
+// toyThatStalls is a client that has its answers a second late.
+type toyThatStalls struct{ *toyClient }
+
+func (s toyThatStalls) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	pause(time.Second)
+	return s.toyClient.Acquire(ctx, r)
 }

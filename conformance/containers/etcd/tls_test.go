@@ -14,6 +14,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/internal/stall"
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
@@ -58,24 +59,15 @@ func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client boo
 // watched asks a server until stop, which reports whether it, or this process, stood still
 // meanwhile.
 func watched(s *service.Server) (stop func() bool) {
-	ctx, cancel := context.WithCancel(context.Background())
-	still := make(chan bool)
-	go func() {
-		stood := false
-		for last := time.Now(); ctx.Err() == nil; {
-			s.Ask(context.Background())
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-			}
-			stood = stood || time.Since(last) > 600*time.Millisecond
-			last = time.Now()
-		}
-		still <- stood
-	}()
+	const least = 600 * time.Millisecond
+	m, began := stall.NewMonitor(context.Background(), least), time.Now()
+	m.Watch(50*time.Millisecond, func(ctx context.Context, answered func()) {
+		s.Ask(ctx)
+		answered()
+	})
 	return func() bool {
-		cancel()
-		return <-still
+		defer m.Stop()
+		return m.Longest(began) >= least
 	}
 }
 

@@ -44,7 +44,6 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 		for _, used := range []time.Duration{0, 100 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%s, %s before", c.name, used), func(t *testing.T) {
 				t.Parallel()
-				late := lateness(t)
 				p := netfault.NewProxy()
 				t.Cleanup(p.Close)
 				b := overRedis(t, goredis.NewClient(&goredis.Options{
@@ -103,7 +102,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 				begin("List", func() error { _, err := b.List(context.Background()); return err })
 				// most are under way; those that are not are refused
 				<-time.After(20 * time.Millisecond)
-				before := late()
+				stood := steps.MeasureStalls()
 				mu.Lock()
 				closed = time.Now()
 				mu.Unlock()
@@ -114,7 +113,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 				await.All(t, &calls)
 				t.Logf("Close took %s, the slowest call (%s) returned after %s", took, slow, slowest)
 				// At once, and within 3 s, on a machine that does not stand still.
-				if idle := late() - before; took > 5*time.Second+idle || slowest > 2*time.Second+idle {
+				if idle := stood(); took > 5*time.Second+idle || slowest > 2*time.Second+idle {
 					t.Errorf("Close took %s, the slowest call (%s) returned after %s, and the machine stood still for %s", took, slow, slowest, idle)
 				}
 			})

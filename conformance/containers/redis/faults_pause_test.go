@@ -31,30 +31,6 @@ func openRedis(t *testing.T, s *service.Server, params string) *dlock.Client {
 	return c
 }
 
-// lateness watches the process. What it returns says for how long it stood still, or was late, in
-// all since then.
-func lateness(t *testing.T) func() time.Duration {
-	const step = 20 * time.Millisecond
-	var mu sync.Mutex
-	var sum time.Duration
-	due := time.Now().Add(step)
-	ctx := t.Context()
-	go func() {
-		for ctx.Err() == nil {
-			<-time.After(step)
-			mu.Lock()
-			sum += max(0, time.Since(due))
-			due = time.Now().Add(step)
-			mu.Unlock()
-		}
-	}()
-	return func() time.Duration {
-		mu.Lock()
-		defer mu.Unlock()
-		return sum + max(0, time.Since(due))
-	}
-}
-
 // redisLock takes a lock, for which the test has a minute.
 func redisLock(t *testing.T, m dlock.Mutex) *dlock.Lease {
 	t.Helper()

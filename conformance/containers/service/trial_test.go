@@ -7,9 +7,11 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/internal/stall"
 )
 
 // standing is a server that answers unless it is told to stand still.
@@ -42,7 +44,7 @@ func TestTrialIsRunAgainAfterAStandstill(t *testing.T) {
 				return
 			}
 			stands.Store(true)
-			await.That(t, "the server stood still", func() bool { return m.longest(t.began) >= standstill })
+			await.That(t, "the server stood still", func() bool { return m.Longest(t.run.Began) >= standstill })
 			stands.Store(false)
 			fails(t)
 		})
@@ -63,34 +65,50 @@ func (c *counting) Fatal(...any) { c.fatals++ }
 func (c *counting) SkipNow()     { c.skips++; runtime.Goexit() }
 
 func TestTrialFailures(t *testing.T) {
-	still := &Monitor{answered: map[*Server]time.Time{{}: time.Now(), {Addr: "it"}: time.Now().Add(-standstill)}}
-	before := &Monitor{answered: map[*Server]time.Time{{}: time.Now().Add(time.Hour)}, stalls: []standsFrom{{time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)}}}
 	for what, tt := range map[string]struct {
-		m     *Monitor
-		count bool
+		stands func(*testing.T) *stall.Run
+		count  bool
 	}{
-		"the server stands still":       {still, false},
-		"it stood still before the run": {before, true},
-		"the last run":                  {nil, true},
+		"the server stands still": {func(t *testing.T) *stall.Run {
+			m, stands := standing(t)
+			r := &stall.Run{Monitor: m.Monitor, Began: time.Now()}
+			stands.Store(true)
+			<-time.After(standstill)
+			return r
+		}, false},
+		"it stood still before the run": {func(t *testing.T) *stall.Run {
+			m, stands := standing(t)
+			stands.Store(true)
+			<-time.After(2 * standstill)
+			stands.Store(false)
+			<-time.After(2 * askPause)
+			if d := m.Longest(time.Now().Add(-standstill)); d < standstill {
+				t.Errorf("a standstill of %s was seen", d)
+			}
+			return &stall.Run{Monitor: m.Monitor, Began: time.Now()}
+		}, true},
+		"the last run": {func(t *testing.T) *stall.Run { return nil }, true},
 	} {
-		c := &counting{TB: t}
-		r := &Trial{TB: c, m: tt.m, began: time.Now().Add(-time.Second)}
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			r.Errorf("an error")
-			r.Fatalf("an end")
-		}()
-		<-over
-		got, want := fmt.Sprint(c.errors, c.fatals, c.skips, r.Void()), "0 0 1 true"
-		if tt.count {
-			want = "1 1 0 false"
-		}
-		if got != want {
-			t.Errorf("%s: %s errors, ends, skips, and whether it is void; want %s", what, got, want)
-		}
-		if Strict(r) != testing.TB(c) || Strict(t) != testing.TB(t) {
-			t.Errorf("%s: what is strict is excused", what)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			c := &counting{TB: t}
+			r := &Trial{TB: c, run: tt.stands(t)}
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				r.Errorf("an error")
+				r.Fatalf("an end")
+			}()
+			<-over
+			got, want := fmt.Sprint(c.errors, c.fatals, c.skips, r.Void()), "0 0 1 true"
+			if tt.count {
+				want = "1 1 0 false"
+			}
+			if got != want {
+				t.Errorf("%s: %s errors, ends, skips, and whether it is void; want %s", what, got, want)
+			}
+			if Strict(r) != testing.TB(c) || Strict(t) != testing.TB(t) {
+				t.Errorf("%s: what is strict is excused", what)
+			}
+		})
 	}
 }
