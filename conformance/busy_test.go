@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,8 +45,6 @@ func (l lateClock) Renew(ctx context.Context, rs []driver.Request) []driver.Rene
 // A harness that gives no power lets no driver pass that counts from its replies: neither one of a
 // service behind a network, nor one whose service is in the process.
 func TestProofBeforeNeedsNoPower(t *testing.T) {
-	laws := conformance.Laws()
-	law := laws[slices.IndexFunc(laws, func(l conformance.Law) bool { return l.Name == "proof-before" })]
 	for _, network := range []time.Duration{0, 100 * time.Microsecond} {
 		for _, c := range []struct {
 			counts lateClock
@@ -65,7 +62,7 @@ func TestProofBeforeNeedsNoPower(t *testing.T) {
 				b.Backend, b.network, b.granted = inMemory(t, space), network, new(sync.Map)
 				return b
 			}}
-			skipped, err := law.Try(t.Context(), h)
+			skipped, err := law(t, "proof-before").Try(t.Context(), h)
 			if skipped != "" || c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%+v behind a network of %s: skipped %q, %v; want %q", c.counts, network, skipped, err, c.want)
 			}

@@ -152,8 +152,8 @@ type Verdict struct {
 
 // Run checks every law as a subtest of t, which is a [*testing.T]: its type is a parameter so that
 // programs can run laws ([Law.Try]) without package testing. Laws that need the service or the
-// process for themselves run first; the others, which mostly wait, side by side. At the end Run says
-// which laws were not tried, and fails if that was for want of a power that is not in Without.
+// process for themselves run first; the others, which mostly wait, side by side. At the end Run
+// says which laws were not tried, and fails if that was for want of a power that is not in Without.
 func Run[Test interface {
 	T
 	Run(name string, law func(Test)) bool

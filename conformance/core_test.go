@@ -123,7 +123,7 @@ func TestTryAfterAFailure(t *testing.T) {
 
 func law(t *testing.T, name string) conformance.Law {
 	t.Helper()
-	for _, l := range conformance.Core() {
+	for _, l := range conformance.Laws() {
 		if l.Name == name {
 			return l
 		}

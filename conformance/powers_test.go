@@ -86,7 +86,7 @@ func TestPowersAreFields(t *testing.T) {
 }
 
 func TestVerdictNamesThePower(t *testing.T) {
-	l := Laws()[slices.IndexFunc(Laws(), func(l Law) bool { return l.Name == "tokens-clock" })]
+	l := lawOf(t, "tokens-clock")
 	var v Verdict
 	h := newToy(powerless).harness()
 	h.Done = func(_ T, got Verdict) { v = got }

@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// No driver keeps a lease of a short TTL while the machine or the service stalls, or is prompt then:
+// No driver keeps a lease of a short TTL, or is prompt, while the machine or the service stalls:
 // the machine does not serve the test's process, or the service does not answer. So a law of such
 // leases, or of times, has a stall tolerance, and a failure after a longer stall proves nothing.
 // There is no other excuse: no law adds to its bounds what a stall took.

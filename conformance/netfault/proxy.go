@@ -2,16 +2,8 @@
 // holds, loses, delays and repeats. It knows nothing of what is sent, so it serves any protocol on
 // TCP, an encrypted one too.
 //
-// A [Proxy] gives a driver's harness most of its powers. With a proxy for each client,
-//
-//	Partition:    p.Isolate()
-//	HoldReplies:  p.Hold(netfault.ToClient)
-//	DelayReplies: p.Delay(netfault.ToClient, d)
-//	Record:       p.Record(), then Replay
-//	Calls:        p.Counts().RoundTrips
-//	Connections:  p.Counts().Open
-//
-// are the fields of package conformance's Harness.
+// A [Proxy] for each client gives the harness of a driver, a Harness of package conformance, most
+// of its powers: the example has all of them.
 package netfault
 
 import (

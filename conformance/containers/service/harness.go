@@ -84,10 +84,10 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 	return h
 }
 
-// alike are the laws that every set-up of a service keeps if one does: either a client keeps them by
-// itself, or one step of the service on one queue does, which is the same step on whatever server
-// it runs. More servers, which replicate, elect and lag, or other connections to them break them in
-// no set-up.
+// alike are the laws that every set-up of a service keeps if one does: either a client keeps them
+// by itself, or one step of the service on one queue does, which is the same step on whatever
+// server it runs. More servers, which replicate, elect and lag, or other connections to them break
+// them in no set-up. A law that is new is not here.
 var alike = []string{
 	"labels", "conflict", "inspect", "owner-not-client", "reenter", "own-name-only", "join", "join-over", "downgrade", "upgrade",
 	"readers-together", "neither-starves", "semaphore-limit", "semaphore-smallest", "semaphore-order", "tokens-shared",
