@@ -4,7 +4,6 @@ package file
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -50,10 +49,7 @@ func (b *Backend) granted(own *ownRequest) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	e, err := s.find(own.name, own.id)
-	if err != nil {
-		return driver.Grant{}, err
-	}
+	e := s.find(own.name, own.id)
 	if e == nil || e.session != b.session.id {
 		return driver.Grant{}, driver.ErrLost
 	}
@@ -76,8 +72,8 @@ func (b *Backend) enqueue(ctx context.Context, own *ownRequest, r driver.Request
 	added := false
 	err := b.update(ctx, own.slot, func(s *state, now int64) error {
 		added = false
-		if e, err := s.find(own.name, r.ID); e != nil || err != nil {
-			return errors.Join(err, b.resume(s, e, own, r, now))
+		if e := s.find(own.name, r.ID); e != nil {
+			return b.resume(s, e, own, r, now)
 		}
 		if own.entered.Load() || s.hasTombstone(own.name, r.ID) {
 			return driver.ErrLost
@@ -95,11 +91,12 @@ func (b *Backend) enqueue(ctx context.Context, own *ownRequest, r driver.Request
 		e.Request = admitted
 		e.Name, e.Wait, e.Uncertain = own.name, false, false
 		rule.Arrivals = append(rule.Arrivals, &e.Entry)
-		if !r.Wait && !r.Join() && (len(q.tail) > 0 || rule.Granted() < len(rule.Arrivals)) {
+		if !r.Wait && !r.Join() && rule.Granted() < len(rule.Arrivals) {
 			return q.held(now)
 		}
 		added = true
-		return s.add(e)
+		s.add(e)
+		return nil
 	})
 	if added && err == nil {
 		own.entered.Store(true)
@@ -120,14 +117,13 @@ func (q *queue) held(now int64) error {
 // belongs to this session from then on.
 func (b *Backend) resume(s *state, e *entry, own *ownRequest, r driver.Request, now int64) error {
 	switch {
-	case e == nil:
-		return nil
 	case e.Broken:
 		return driver.ErrLost
 	case !r.Wait && !e.Join() && e.Token == 0:
-		return errors.Join(driver.ErrHeld, s.remove(own.name, r.ID))
+		s.remove(own.name, r.ID)
+		return driver.ErrHeld
 	case e.session != b.session.id || e.cell != own.cell:
-		return s.alter(own.name, r.ID, func(o *entry) *entry {
+		s.alter(own.name, r.ID, func(o *entry) *entry {
 			return o.change(func(o *entry) { o.session, o.cell, o.TTL, o.armed = b.session.id, own.cell, own.ttl, now })
 		})
 	}

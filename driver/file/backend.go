@@ -272,7 +272,7 @@ func (b *Backend) releaseAtClose(own *ownRequest) error {
 	own.mu.Unlock()
 	return b.update(context.Background(), own.slot, func(s *state, _ int64) error {
 		var err error
-		fault := s.alter(own.name, own.id, func(e *entry) *entry {
+		s.alter(own.name, own.id, func(e *entry) *entry {
 			switch {
 			case e.session != b.session.id:
 				return e
@@ -285,6 +285,6 @@ func (b *Backend) releaseAtClose(own *ownRequest) error {
 			}
 			return e.detached(cell)
 		})
-		return errors.Join(err, fault)
+		return err
 	})
 }

@@ -3,10 +3,10 @@
 package file_test
 
 import (
-	"bytes"
-	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/dlock-go/dlock/conformance"
@@ -46,16 +46,15 @@ func stored(t conformance.T, dir, name string) (n int) {
 		} else if err != nil {
 			t.Fatalf("read a state: %v", err)
 		}
-		for text := range bytes.Lines(data) {
-			var l struct {
-				Name string
-				Gone int64
-			}
-			if err := json.Unmarshal(text, &l); err != nil {
-				t.Fatalf("%s: %v", f, err)
-			}
-			if l.Name == name && l.Gone == 0 {
-				n++
+		there := false
+		for text := range strings.Lines(string(data)) {
+			switch kind, _, _ := strings.Cut(text, " "); kind {
+			case "queue":
+				there = text == fmt.Sprintf("queue %q\n", name)
+			case "exclusive", "shared":
+				if there {
+					n++
+				}
 			}
 		}
 	}

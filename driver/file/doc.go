@@ -61,7 +61,7 @@
 //
 //	dlock-BOOT/           everything of this boot
 //	  table               a head, and 65,536 words of 64 bits, one for each slot: shared memory
-//	  states/SLOT-WORD    the queues of all names in the slot, a line of JSON for each request
+//	  states/SLOT-WORD    the queues of all names in the slot: a record of text
 //	  cells               the time of the last renewal of each request: shared memory
 //	  bells/CLIENT        a named pipe that wakes the client
 //
@@ -146,6 +146,42 @@
 // state; then it removes those files. A reader whose file is gone reads the word again. If the word
 // is the same, somebody else has removed the file: that is an error, never an empty queue.
 //
+// # A state
+//
+// The file of a state is one record, which is written whole and read whole. Its first line is what
+// a reader compares before it believes the rest: the format, the name of the file, the length of
+// what follows, and a check of that (CRC-32C). Then come the queues, each with a line for its name
+// and one for each request, first the joins and then the arrivals in order. A tombstone is a line
+// at the end. What is zero is left out:
+//
+//	dlock format=3 state=2a07-000c8e1f5b7d2a46 bytes=0000000346 check=6d1f0a93
+//	queue "orders/42"
+//	exclusive token=1767225600000000 ttl=30s arrived=… armed=… session=… cell=1 id=… label="web1"
+//	exclusive ttl=30s arrived=… armed=… session=… cell=64 id=… client=… label="web2"
+//	gone id=… until=… queue="orders/42"
+//
+// Nothing is ever changed in a record, and no part of one is added later. A record is written once,
+// under a name that no other has, since a word is given out once. Readers come to it by the word of
+// the slot alone, which is there after the record. So
+//
+//   - of a record that is torn, since its writer was killed, stopped, or had no room on the disk,
+//     no word says anything, so that it is never read. Its writer removes it, or else a purge.
+//   - a record that is late loses its swap: the word of the slot is another one by then.
+//   - a record that is written again is an error: the file is there.
+//   - where nothing can be written (a full disk, a file system that is read-only, no descriptor)
+//     the update fails, nothing is in place, and the queue is as before.
+//
+// Then a word names a complete record, unless something else than a client was at the file: a
+// program, an operator, a disk that fails. If the record is missing, cut off, changed in any bit,
+// or that of another state, an earlier one of the slot among them, its first line does not fit.
+// That is an error, which names the file and says what to do; it is not mended, since nothing else
+// says who holds. In the slot nothing is granted and nothing released then. What is held there is
+// renewed as long as the word stays. A record of another format is refused by the number of that.
+// Tokens do not come from records but from the head of the table, and so do not go back with one.
+//
+// A client that read an earlier state of the slot takes from that the requests whose lines have not
+// changed.
+//
 // # Life and death of a client
 //
 // The file cells consists of blocks of 64 words, and grows at its end. The first word of a block
@@ -207,7 +243,6 @@
 // # What an update checks
 //
 // An update checks those who hold and the first who waits, and a few of those behind, a random
-// choice, so that the dead do not pile up. The lines of the others are copied as they are, and
-// nobody parses them before their turn. If the first who waits is over the update checks all: so a
-// process with thousands of waiters that was killed or stopped is passed at once.
+// choice, so that the dead do not pile up. If the first who waits is over the update checks all: so
+// a process with thousands of waiters that was killed or stopped is passed at once.
 package file

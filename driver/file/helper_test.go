@@ -115,7 +115,7 @@ func background(t testing.TB, b *Backend, r driver.Request) <-chan error {
 	}()
 	eventually(t, "the request is in the queue", func() bool {
 		s, err := b.read(slot(b.prefix + r.Name))
-		return err == nil && s.ids(b.prefix + r.Name)[r.ID]
+		return err == nil && s.find(b.prefix+r.Name, r.ID) != nil
 	})
 	return done
 }

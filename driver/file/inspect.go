@@ -23,7 +23,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	err := b.update(ctx, i, func(s *state, _ int64) error {
 		found := false
 		clear(broken)
-		err := s.each(name, func(e *entry) *entry { // all that have tokens are parsed
+		s.each(name, func(e *entry) *entry {
 			if t == 0 || e.Token != t {
 				return e
 			}
@@ -37,10 +37,10 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			}
 			return e.change(func(e *entry) { e.Broken = true })
 		})
-		if err == nil && !found {
+		if !found {
 			return driver.ErrNotHeld
 		}
-		return err
+		return nil
 	})
 	for s := range broken {
 		if s == b.session.id {
@@ -90,8 +90,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 			}
 		}
 	}
-	arrivals, err := q.all()
-	show(arrivals, &out.Arrivals)
+	show(q.arrivals, &out.Arrivals)
 	show(q.joins, &out.Joins)
 	return out, err
 }

@@ -264,18 +264,22 @@ func (p *poller) checkWaiters(w *waitingSlot, due []*ownRequest, now int64) (nex
 		}
 	}
 	s := w.state
-	there := map[string]map[driver.ID]bool{}
-	for _, own := range due { // seldom enough to see who of them does not stand there any more
-		if there[own.name] == nil {
-			there[own.name] = s.ids(own.name)
+	if len(due) > 0 { // seldom enough to see who of them does not stand there any more
+		there := map[driver.ID]bool{}
+		for i := range s.queues {
+			for e := range s.queues[i].all() {
+				there[e.ID] = true
+			}
 		}
-		if !there[own.name][own.id] {
-			b.decide(own.id, nil)
+		for _, own := range due {
+			if !there[own.id] {
+				b.decide(own.id, nil)
+			}
 		}
 	}
 	next = math.MaxInt64
 	for i := range s.queues {
-		over, err := b.over(&s.queues[i], now)
+		over, err := b.blockedUntil(&s.queues[i], now)
 		if err != nil {
 			return 0, err
 		}
@@ -341,9 +345,9 @@ func (p *poller) removeBlockers(w *waitingSlot) {
 	w.blocking = w.blocking[:0]
 }
 
-// over returns when an update would let somebody in. Only those who hold and the first who waits
-// matter: all others wait for that one, whether they live or not.
-func (b *Backend) over(q *queue, now int64) (at int64, err error) {
+// blockedUntil returns when an update would let somebody in. Only those who hold and the first who
+// waits matter: all others wait for that one, whether they live or not.
+func (b *Backend) blockedUntil(q *queue, now int64) (at int64, err error) {
 	granted, first := q.granted()
 	if len(granted) == 0 {
 		return now, nil
@@ -370,22 +374,12 @@ func (q *queue) guard() sessionID {
 	holds := func(s sessionID) bool {
 		return slices.ContainsFunc(granted, func(e *entry) bool { return e.session == s })
 	}
-	for _, e := range q.arrivals {
-		if e.Token == 0 && !holds(e.session) {
+	const near = 64
+	first := q.waiting()
+	for _, e := range q.arrivals[first:min(first+near, len(q.arrivals))] {
+		if !holds(e.session) {
 			return e.session
 		}
-	}
-	if len(q.tail) == 0 {
-		return 0
-	}
-	const far = 64
-	tail := q.tail
-	for range far {
-		text, rest := cutLine(tail)
-		if s := sessionOf(text); s != 0 && !holds(s) {
-			return s
-		}
-		tail = rest
 	}
 	return 0
 }

@@ -29,13 +29,8 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	}
 	var until int64
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
-		e, err := s.find(name, r.ID)
-		if err == nil && e != nil {
-			err = s.remove(name, r.ID)
-		}
-		if err != nil {
-			return err
-		}
+		e := s.find(name, r.ID)
+		s.remove(name, r.ID)
 		if r.Uncertain {
 			until = now + int64(min(r.TTL, maxTTL))
 			s.addTombstone(tombstone{name, r.ID, until})
@@ -73,7 +68,8 @@ func (b *Backend) abandon(own *ownRequest) {
 // remove removes the request from its queue. After an error it stands there as before.
 func (b *Backend) remove(own *ownRequest) error {
 	err := b.update(context.Background(), own.slot, func(s *state, _ int64) error {
-		return s.remove(own.name, own.id)
+		s.remove(own.name, own.id)
+		return nil
 	})
 	if err == nil {
 		b.forget(own)

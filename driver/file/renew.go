@@ -102,10 +102,7 @@ func (b *Backend) verify(own *ownRequest) error {
 		if err != nil {
 			return err
 		}
-		e, err := s.find(own.name, own.id)
-		switch {
-		case err != nil:
-			return err
+		switch e := s.find(own.name, own.id); {
 		case e == nil || e.session != b.session.id || e.Broken:
 			own.over = true
 			return driver.ErrLost

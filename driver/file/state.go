@@ -1,8 +1,9 @@
+//go:build linux || darwin
+
 package file
 
 import (
-	"bytes"
-	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/dlock-go/dlock/driver"
@@ -21,14 +22,10 @@ type state struct {
 	granted []*entry // the waiters that it grants
 }
 
-// queue is what stands under one name: one request at least. Of the arrivals, those that are
-// granted and the first that waits are parsed. Those behind are the tail: lines as they stand in
-// the file, which nobody parses before their turn. So an arrival or a hand-off costs the same in a
-// long queue, but for the copying of its text.
+// queue is what stands under one name: one request at least.
 type queue struct {
 	name            string // with the prefix
 	joins, arrivals []*entry
-	tail            []byte
 }
 
 // sessionID names a client for as long as the directory of the boot is there. The lower bits are
@@ -51,7 +48,7 @@ type entry struct {
 	suspect bool  // it was seen to have expired: see tidy
 	until   int64 // when a broken hold ends; 0: not known yet
 
-	line []byte // as it stands in the file, once known
+	line string // as it stands in the record, once known
 }
 
 // tombstone bars the request from the name until then.
@@ -73,8 +70,11 @@ func (s *state) edit() *state {
 	return c
 }
 
-// queue returns the queue of the name, or nil. It is valid until the next change.
+// queue returns the queue of the name, or nil; s may be nil. It is valid until the next change.
 func (s *state) queue(name string) *queue {
+	if s == nil {
+		return nil
+	}
 	for i := range s.queues {
 		if s.queues[i].name == name {
 			return &s.queues[i]
@@ -84,65 +84,29 @@ func (s *state) queue(name string) *queue {
 }
 
 // find returns the request; nil if it is not there.
-func (s *state) find(name string, id driver.ID) (*entry, error) {
-	q := s.queue(name)
-	if q == nil {
-		return nil, nil
-	}
-	for _, es := range [][]*entry{q.arrivals, q.joins} {
-		for _, e := range es {
+func (s *state) find(name string, id driver.ID) *entry {
+	if q := s.queue(name); q != nil {
+		for e := range q.all() {
 			if e.ID == id {
-				return e, nil
+				return e
 			}
 		}
 	}
-	if from, to := q.locate(id); from < to {
-		return parse(q.tail[from:to])
-	}
-	return nil, nil
-}
-
-// locate returns where in the tail the line of the request is; from == to: nowhere. No other part
-// of a line can look like the ID, since quotes in names and labels are escaped.
-func (q *queue) locate(id driver.ID) (from, to int) {
-	at := bytes.Index(q.tail, fmt.Appendf(nil, `,"id":"%s"`, id))
-	if at < 0 {
-		return 0, 0
-	}
-	return bytes.LastIndexByte(q.tail[:at], '\n') + 1, at + bytes.IndexByte(q.tail[at:], '\n') + 1
-}
-
-// pull parses the next n requests of the tail.
-func (q *queue) pull(n int) error {
-	for q.arrivals = slices.Clip(q.arrivals); n > 0 && len(q.tail) > 0; n-- {
-		end := bytes.IndexByte(q.tail, '\n') + 1
-		e, err := parse(q.tail[:end])
-		if err != nil {
-			return err
-		}
-		q.arrivals, q.tail = append(q.arrivals, e), q.tail[end:]
-	}
 	return nil
 }
 
-// pullFirst parses requests of the tail until the first who waits is parsed.
-func (q *queue) pullFirst() error {
-	for len(q.tail) > 0 && (len(q.arrivals) == 0 || q.arrivals[len(q.arrivals)-1].Token != 0) {
-		if err := q.pull(max(1, len(q.arrivals))); err != nil {
-			return err
+// all returns all requests: the joins, then the arrivals in order.
+func (q *queue) all() iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for _, es := range [2][]*entry{q.joins, q.arrivals} {
+			for _, e := range es {
+				if !yield(e) {
+					return
+				}
+			}
 		}
 	}
-	return nil
 }
-
-// all returns all arrivals.
-func (q *queue) all() ([]*entry, error) {
-	c := *q
-	err := c.pull(bytes.Count(q.tail, []byte{'\n'}))
-	return c.arrivals, err
-}
-
-func (q *queue) empty() bool { return len(q.arrivals)+len(q.joins)+len(q.tail) == 0 }
 
 // hasTombstone reports whether a tombstone bars the request from the name.
 func (s *state) hasTombstone(name string, id driver.ID) bool {
@@ -150,26 +114,22 @@ func (s *state) hasTombstone(name string, id driver.ID) bool {
 }
 
 // add puts a request at the end of its queue.
-func (s *state) add(e *entry) error {
+func (s *state) add(e *entry) {
 	s.dirty = true
 	q := s.queue(e.Name)
 	if q == nil {
 		s.queues = append(s.queues, queue{name: e.Name})
 		q = &s.queues[len(s.queues)-1]
 	}
-	switch {
-	case e.Join():
+	q.add(e)
+}
+
+func (q *queue) add(e *entry) {
+	if e.Join() {
 		q.joins = append(q.joins, e)
-	case len(q.arrivals) == 0 || q.arrivals[len(q.arrivals)-1].Token != 0:
+	} else {
 		q.arrivals = append(q.arrivals, e)
-	default:
-		text, err := e.text()
-		if err != nil {
-			return err
-		}
-		q.tail = slices.Concat(q.tail, text)
 	}
-	return nil
 }
 
 // addTombstone adds a tombstone, which replaces an earlier one of the same request.
@@ -186,82 +146,42 @@ func (s *state) purgeTombstones(now int64) {
 	s.dirty = s.dirty || len(s.tombstones) != n
 }
 
-// each replaces every parsed request of the named queue ("": of all) by what f returns for it: the
-// same, a changed copy, or nil.
-func (s *state) each(name string, f func(*entry) *entry) error {
-	for i := range s.queues {
-		q := &s.queues[i]
-		if name != "" && q.name != name {
-			continue
-		}
-		var a, b bool
-		q.arrivals, a = replace(q.arrivals, f)
-		q.joins, b = replace(q.joins, f)
-		s.dirty = s.dirty || a || b
-		if err := q.pullFirst(); err != nil {
-			return err
-		}
+// each replaces every request of the named queue by what f returns for it: the same, a changed
+// copy, or nil.
+func (s *state) each(name string, f func(*entry) *entry) {
+	if q := s.queue(name); q != nil {
+		s.replace(&q.joins, f)
+		s.replace(&q.arrivals, f)
+		s.dropEmpty()
 	}
-	s.queues = slices.DeleteFunc(s.queues, func(q queue) bool { return q.empty() })
-	return nil
 }
 
-// eachBehind does the same with n requests of the tail, from the line at from on.
-func (s *state) eachBehind(q *queue, from, n int, f func(*entry) *entry) error {
-	var out []byte // the new tail, as far as the old one was read (copied)
-	copied, changed := 0, false
-	for ; n > 0 && from < len(q.tail); n-- {
-		to := from + bytes.IndexByte(q.tail[from:], '\n') + 1
-		e, err := parse(q.tail[from:to])
-		if err != nil {
-			return err
-		}
-		if k := f(e); k != e {
-			out, changed = append(out, q.tail[copied:from]...), true
-			copied = to
-			if k != nil {
-				text, err := k.text()
-				if err != nil {
-					return err
-				}
-				out = append(out, text...)
-			}
-		}
-		from = to
-	}
-	if changed {
-		q.tail, s.dirty = append(out, q.tail[copied:]...), true
-	}
-	return nil
-}
-
-// replace returns es with every element replaced by what f returns for it, and whether one of them
-// differs. If so the slice is a new one.
-func replace(es []*entry, f func(*entry) *entry) ([]*entry, bool) {
-	out, changed := es, false
-	for i, e := range es {
+// replace is each for some requests of a queue.
+func (s *state) replace(es *[]*entry, f func(*entry) *entry) {
+	out, changed := *es, false
+	for i, e := range *es {
 		k := f(e)
 		if k == e && !changed {
 			continue
 		}
 		if !changed {
-			out, changed = append(make([]*entry, 0, len(es)), es[:i]...), true
+			out, changed = append(make([]*entry, 0, len(*es)), (*es)[:i]...), true
 		}
 		if k != nil {
 			out = append(out, k)
 		}
 	}
-	return out, changed
+	*es, s.dirty = out, s.dirty || changed
 }
 
-// alter replaces one request, wherever it stands.
-func (s *state) alter(name string, id driver.ID, f func(*entry) *entry) error {
-	if q := s.queue(name); q != nil {
-		if from, to := q.locate(id); from < to {
-			return s.eachBehind(q, from, 1, f)
-		}
-	}
-	return s.each(name, func(e *entry) *entry {
+// dropEmpty removes the queues in which nothing stands any more.
+func (s *state) dropEmpty() {
+	s.queues = slices.DeleteFunc(s.queues, func(q queue) bool { return len(q.arrivals)+len(q.joins) == 0 })
+}
+
+// alter replaces one request.
+func (s *state) alter(name string, id driver.ID, f func(*entry) *entry) {
+	s.each(name, func(e *entry) *entry {
 		if e.ID == id {
 			return f(e)
 		}
@@ -270,8 +190,8 @@ func (s *state) alter(name string, id driver.ID, f func(*entry) *entry) error {
 }
 
 // remove takes the request out of its queue.
-func (s *state) remove(name string, id driver.ID) error {
-	return s.alter(name, id, func(*entry) *entry { return nil })
+func (s *state) remove(name string, id driver.ID) {
+	s.alter(name, id, func(*entry) *entry { return nil })
 }
 
 // grant gives a token to every arrival that the rule grants now and did not grant before. Its TTL
@@ -279,14 +199,7 @@ func (s *state) remove(name string, id driver.ID) error {
 func (s *state) grant(now int64, token func() (uint64, error)) error {
 	for i := range s.queues {
 		q := &s.queues[i]
-		n := q.rule().Granted()
-		for n == len(q.arrivals) && len(q.tail) > 0 {
-			if err := q.pull(max(1, n)); err != nil {
-				return err
-			}
-			n = q.rule().Granted()
-		}
-		for j, e := range q.arrivals[:n] {
+		for j, e := range q.arrivals[:q.rule().Granted()] {
 			if e.Token != 0 {
 				continue
 			}
@@ -302,8 +215,7 @@ func (s *state) grant(now int64, token func() (uint64, error)) error {
 	return nil
 }
 
-// rule returns the queue as the rule needs it. The tail is not in it: the rule grants nothing
-// behind the first who waits.
+// rule returns the queue as the rule needs it.
 func (q *queue) rule() driver.Queue {
 	return driver.Queue{Joins: bare(q.joins), Arrivals: bare(q.arrivals)}
 }
@@ -322,17 +234,23 @@ func bare(es []*entry) []*driver.Entry {
 // granted returns the requests that have been granted, and the first arrival that has not, if there
 // is one.
 func (q *queue) granted() (granted, first []*entry) {
+	n := q.waiting()
+	return slices.Concat(q.arrivals[:n], q.joins), q.arrivals[n:min(n+1, len(q.arrivals))]
+}
+
+// waiting returns the place of the first arrival that has not been granted.
+func (q *queue) waiting() int {
 	n := 0
 	for n < len(q.arrivals) && q.arrivals[n].Token != 0 {
 		n++
 	}
-	return slices.Concat(q.arrivals[:n], q.joins), q.arrivals[n:min(n+1, len(q.arrivals))]
+	return n
 }
 
 // change returns a changed copy.
 func (e *entry) change(f func(*entry)) *entry {
 	c := *e
-	c.line = nil
+	c.line = ""
 	f(&c)
 	return &c
 }

@@ -18,10 +18,10 @@ import (
 
 const (
 	// format is the version of all that stands in the directory of a boot. It changes with the
-	// head, the cells, the names of files, and the lines of states: clients know no format but
+	// head, the cells, the names of files, and the records of states: clients know no format but
 	// their own. What every format has are the name of the directory and the lock on it, and the
-	// words format and clock of the file table.
-	format = 2
+	// words format and clock of the file table. A record says its format too.
+	format = 3
 
 	slots     = 1 << 16
 	headWords = 512 // the first page
@@ -342,19 +342,20 @@ func (t *table) read(slot int, old *state) (*state, error) {
 		case vacant(w):
 			return &state{word: w}, nil
 		case w == missing: // no client removes a state before it has put another in its place
-			return nil, fmt.Errorf("%s/states/%s is missing: something removed it; %s", t.path, stateName(slot, w), repair)
+			return nil, fmt.Errorf("%s/%s is missing: something removed it; %s", t.states.path, stateName(slot, w), repair)
 		}
-		data, err := t.states.read(stateName(slot, w))
+		name := stateName(slot, w)
+		data, err := t.states.read(name)
 		if errors.Is(err, syscall.ENOENT) {
 			missing = w
 			continue
 		} else if err != nil {
-			name := filepath.Join(t.path, "states", stateName(slot, w))
-			return nil, fmt.Errorf("read %s: %w", name, foreignFile(name, err, t.who))
+			path := filepath.Join(t.states.path, name)
+			return nil, fmt.Errorf("read %s: %w", path, foreignFile(path, err, t.who))
 		}
-		s, err := decode(data, old)
+		s, err := decode(data, name, old)
 		if err != nil {
-			return nil, fmt.Errorf("%s/states/%s is damaged: %w; %s", t.path, stateName(slot, w), err, repair)
+			return nil, fmt.Errorf("%s/%s: %w; %s", t.states.path, name, err, repair)
 		}
 		s.word = w
 		return s, nil
@@ -397,11 +398,8 @@ func (t *table) write(slot int, s *state) error {
 	if vacant(s.word) {
 		return nil
 	}
-	data, err := s.encode()
-	if err != nil {
-		return err
-	}
 	name := stateName(slot, s.word)
+	data := s.encode(name)
 	fd, err := t.states.open(name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL)
 	if err == nil {
 		if t.shared {
@@ -413,7 +411,7 @@ func (t *table) write(slot int, s *state) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("write %s/states/%s: %w", t.path, name, err)
+		return fmt.Errorf("write %s/%s: %w", t.states.path, name, err)
 	}
 	return nil
 }

@@ -3,9 +3,7 @@
 package file
 
 import (
-	"bytes"
 	"context"
-	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -96,14 +94,14 @@ func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s 
 // So a suspect whose cell still shows that it has expired can go. The end of a broken hold is found
 // in the same way: from the cell, once the break is in place.
 //
-// tidy checks all requests that are parsed, and some of those behind, which are in nobody's way. If
-// the first who waits is over it checks all behind it too: the next may be over as well. Nobody is
-// granted in the place of one who lives, and the dead are not found one after the other.
+// tidy checks those who hold, the first who waits, and some of those behind, which are in nobody's
+// way. If the first who waits is over it checks all behind it too: the next may be over as well.
+// Nobody is granted in the place of one who lives, and the dead are not found one after the other.
 //
 // It reports whether it has set marks that decide something. Then this copy has to be put in place
 // before anything else is decided.
 func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
-	judge := func(e *entry) *entry {
+	judge := func(e *entry, decides bool) *entry {
 		if err != nil {
 			return e
 		}
@@ -121,51 +119,42 @@ func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 		case e.Broken && e.until == 0:
 			return e.change(func(e *entry) { e.until = expires })
 		case expired:
-			marked = true
+			marked = marked || decides
 			return e.change(func(e *entry) { e.suspect = true })
 		case e.suspect && !e.Broken:
 			return e.change(func(e *entry) { e.suspect = false })
 		}
 		return e
 	}
-	depends := false
 	for i := range s.queues {
 		q := &s.queues[i]
-		over, fault := b.firstIsOver(q, now)
-		if fault != nil {
-			return false, fault
+		first, over := q.waiting(), false
+		if first < len(q.arrivals) && err == nil {
+			over, err = b.over(q.arrivals[first], now)
 		}
-		from, n := 0, some
-		if over {
-			n = math.MaxInt
-		} else if lines := bytes.Count(q.tail, []byte{'\n'}); lines > some {
-			at := rand.IntN(len(q.tail))
-			from = bytes.LastIndexByte(q.tail[:at], '\n') + 1
+		from, to := first+1, len(q.arrivals) // of those behind
+		if !over && to-from > some {
+			from += rand.IntN(to - from - some + 1)
+			to = from + some
 		}
-		marked = false
-		if fault := s.eachBehind(q, from, n, judge); fault != nil {
-			return false, fault
-		}
-		depends = depends || marked && over
+		at := -1
+		s.replace(&q.arrivals, func(e *entry) *entry {
+			if at++; at > first && (at < from || at >= to) {
+				return e
+			}
+			return judge(e, at <= first || over)
+		})
+		s.replace(&q.joins, func(e *entry) *entry { return judge(e, true) })
 	}
-	marked = depends // the other marks decide nothing
-	if fault := s.each("", judge); fault != nil {
-		return false, fault
-	}
+	s.dropEmpty()
 	s.purgeTombstones(now)
 	return marked, err
 }
 
-// firstIsOver reports whether the first who waits is over.
-func (b *Backend) firstIsOver(q *queue, now int64) (bool, error) {
-	_, first := q.granted()
-	for _, e := range first {
-		cell, dead, err := b.life(e, now)
-		if err != nil || dead || now >= e.expires(cell) {
-			return true, err
-		}
-	}
-	return false, nil
+// over reports whether the request can be dropped, or can once it is marked.
+func (b *Backend) over(e *entry, now int64) (bool, error) {
+	cell, dead, err := b.life(e, now)
+	return dead || now >= e.expires(cell), err
 }
 
 // life returns the time in the request's cell, and whether its client is dead.

@@ -1,0 +1,284 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// The file of a state is one record, which is written whole and read whole: see "A state" in the
+// package comment.
+
+// castagnoli is the polynomial that processors have an instruction for.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const (
+	recordStart = "dlock format=" // of every record of every format from 3 on
+	headSize    = len(recordStart) + len("3 state=0000-0000000000000000 bytes=0000000000 check=00000000\n")
+)
+
+// recordHead returns the first line of a record. All of it follows from the name of the file and
+// the payload, so a reader compares it whole.
+func recordHead(name string, check uint32, size int) string {
+	return fmt.Sprintf(recordStart+"%d state=%s bytes=%010d check=%08x\n", format, name, size, check)
+}
+
+// encode returns the record of the state whose file has that name.
+func (s *state) encode(name string) []byte {
+	size := headSize
+	for _, q := range s.queues {
+		size += len("queue \n") + 2*len(q.name)
+		for e := range q.all() {
+			size += len(e.text())
+		}
+	}
+	f := fields{out: make([]byte, headSize, size)}
+	for _, q := range s.queues {
+		f.text("queue ", &q.name)
+		f.literal("\n")
+		for e := range q.all() {
+			f.out = append(f.out, e.text()...)
+		}
+	}
+	for i := range s.tombstones {
+		f.tombstone(&s.tombstones[i])
+		f.literal("\n")
+	}
+	out := f.out
+	copy(out, recordHead(name, crc32.Checksum(out[headSize:], castagnoli), len(out)-headSize))
+	return out
+}
+
+// decode reads what encode wrote for the file with that name. Requests that stand in old, which may
+// be nil, with the same line are taken from there.
+func decode(data []byte, name string, old *state) (*state, error) {
+	size := min(headSize, len(data))
+	head, payload := string(data[:size]), data[size:]
+	if head != recordHead(name, crc32.Checksum(payload, castagnoli), len(payload)) {
+		return nil, fault(head)
+	}
+	s := &state{}
+	var q *queue
+	var known []*entry
+	for len(payload) > 0 {
+		if e, rest := match(payload, known); e != nil {
+			q.add(e)
+			payload, known = payload[len(e.line):], rest
+			continue
+		}
+		line := string(payload[:bytes.IndexByte(payload, '\n')+1])
+		payload = payload[len(line):]
+		f := fields{reading: true, in: strings.TrimSuffix(line, "\n")}
+		switch kind, _, _ := strings.Cut(line, " "); kind {
+		case "queue":
+			s.queues = append(s.queues, queue{})
+			q = &s.queues[len(s.queues)-1]
+			f.text("queue ", &q.name)
+			if was := old.queue(q.name); was != nil {
+				known = slices.Concat(was.joins, was.arrivals)
+				q.arrivals = make([]*entry, 0, len(known)+1)
+			}
+		case "gone":
+			var t tombstone
+			f.tombstone(&t)
+			s.tombstones = append(s.tombstones, t)
+		default:
+			e := &entry{line: line}
+			f.entry(e)
+			if f.wrong = f.wrong || q == nil || !e.possible(); !f.wrong {
+				e.Name = q.name
+				q.add(e)
+			}
+		}
+		if f.wrong || f.in != "" || line == "" {
+			return nil, fmt.Errorf("no client writes the line %q", line)
+		}
+	}
+	return s, nil
+}
+
+// match returns that of the next known requests whose line comes next, and those behind it.
+func match(payload []byte, known []*entry) (*entry, []*entry) {
+	const near = 16 // as many as are gone at once, but for a few times
+	for i, e := range known[:min(near, len(known))] {
+		if n := len(e.line); n <= len(payload) && string(payload[:n]) == e.line {
+			return e, known[i+1:]
+		}
+	}
+	return nil, known
+}
+
+// fault says what is wrong with a record that begins so.
+func fault(head string) error {
+	const same = "all programs that use the directory need the same version of dlock"
+	after, is := strings.CutPrefix(head, recordStart)
+	number := after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]
+	switch other, err := strconv.ParseUint(number, 10, 64); {
+	case strings.HasPrefix(head, `{"name":`):
+		return fmt.Errorf("%w: it is a state of lines of JSON, as before format %d; %s", driver.ErrUnsupported, format, same)
+	case is && err == nil && other != format:
+		return fmt.Errorf("%w: it has format %d, and this version of dlock knows none but format %d; %s",
+			driver.ErrUnsupported, other, format, same)
+	}
+	return errors.New("it is damaged: no client wrote this content under this name")
+}
+
+// possible reports whether there can be such a request.
+func (e *entry) possible() bool {
+	return e.TTL > 0 && e.cell >= 0 && !e.ID.IsZero() && (e.session != 0 || e.outlives())
+}
+
+// text returns the line of the request.
+func (e *entry) text() string {
+	if e.line == "" {
+		f := fields{out: make([]byte, 0, 256)}
+		f.entry(e)
+		e.line = string(append(f.out, '\n'))
+	}
+	return e.line
+}
+
+// fields writes the fields of a line, or reads them. So their order stands in one place: in the
+// methods entry and tombstone. A field that is zero is left out.
+type fields struct {
+	reading bool
+	out     []byte // what was written
+	in      string // what was not read yet
+	wrong   bool   // a field could not be read
+}
+
+func (f *fields) entry(e *entry) {
+	var owner driver.ID
+	if e.Join() {
+		owner = e.Owner
+	}
+	f.mode(&e.Mode)
+	number(f, " limit=", &e.Limit)
+	number(f, " token=", &e.Token)
+	f.flag(" fixed", &e.Fixed)
+	f.flag(" suspect", &e.suspect)
+	f.flag(" broken", &e.Broken)
+	number(f, " until=", &e.until)
+	f.duration(" ttl=", &e.TTL)
+	number(f, " arrived=", &e.arrived)
+	number(f, " armed=", &e.armed)
+	number(f, " session=", &e.session)
+	number(f, " cell=", &e.cell)
+	f.id(" id=", &e.ID)
+	f.id(" owner=", &owner)
+	f.id(" client=", &e.Client)
+	f.text(" label=", &e.Label)
+	if e.Owner = owner; owner.IsZero() {
+		e.Owner = e.ID
+	}
+}
+
+func (f *fields) tombstone(t *tombstone) {
+	f.literal("gone")
+	f.id(" id=", &t.id)
+	number(f, " until=", &t.until)
+	f.text(" queue=", &t.name)
+}
+
+// literal writes the text, or reports whether it comes next and was read.
+func (f *fields) literal(text string) bool {
+	if !f.reading {
+		f.out = append(f.out, text...)
+		return true
+	}
+	rest, is := strings.CutPrefix(f.in, text)
+	f.in = rest
+	return is
+}
+
+// field is literal for a field that is zero or not.
+func (f *fields) field(key string, zero bool) bool { return (f.reading || !zero) && f.literal(key) }
+
+func (f *fields) mode(m *driver.Mode) {
+	switch {
+	case !f.reading:
+		f.literal(m.String())
+	case f.literal(driver.Shared.String()):
+		*m = driver.Shared
+	case !f.literal(driver.Exclusive.String()):
+		f.wrong = true
+	}
+}
+
+func (f *fields) flag(key string, v *bool) { *v = f.field(key, !*v) }
+
+func number[T ~int | ~int64 | ~uint64](f *fields, key string, v *T) {
+	if !f.field(key, *v == 0) {
+		return
+	}
+	if !f.reading {
+		f.out = strconv.AppendUint(f.out, uint64(*v), 10)
+		return
+	}
+	var n uint64
+	text := f.value()
+	for _, c := range []byte(text) {
+		f.wrong = f.wrong || c < '0' || c > '9'
+		n = 10*n + uint64(c-'0')
+	}
+	*v = T(n)
+}
+
+func (f *fields) duration(key string, v *time.Duration) {
+	if !f.field(key, *v == 0) {
+		return
+	}
+	if !f.reading {
+		f.out = append(f.out, v.String()...)
+		return
+	}
+	var err error
+	*v, err = time.ParseDuration(f.value())
+	f.wrong = f.wrong || err != nil
+}
+
+func (f *fields) id(key string, v *driver.ID) {
+	if !f.field(key, v.IsZero()) {
+		return
+	}
+	if !f.reading {
+		f.out = hex.AppendEncode(f.out, v[:])
+		return
+	}
+	f.wrong = v.UnmarshalText([]byte(f.value())) != nil || f.wrong
+}
+
+// text is a field at the end of the line.
+func (f *fields) text(key string, v *string) {
+	if !f.field(key, *v == "") {
+		return
+	}
+	if !f.reading {
+		f.out = strconv.AppendQuote(f.out, *v)
+		return
+	}
+	var err error
+	*v, err = strconv.Unquote(f.in)
+	f.in, f.wrong = "", f.wrong || err != nil
+}
+
+// value reads up to the next field.
+func (f *fields) value() string {
+	n := strings.IndexByte(f.in, ' ')
+	if n < 0 {
+		n = len(f.in)
+	}
+	v := f.in[:n]
+	f.in = f.in[n:]
+	return v
+}
