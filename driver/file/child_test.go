@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -39,7 +40,8 @@ func TestMain(m *testing.M) {
 
 // serve obeys commands, a line each, and answers each with a line:
 //
-//	acquire NAME TTL [fixed], release, renew; spawn a program; clock reads it;
+//	acquire NAME TTL [fixed], try NAME TTL, release, renew; spawn a program; clock reads it;
+//	limit BYTES: no file can grow beyond that, as on a full disk;
 //	stop STEP: the next pass of that step sends SIGSTOP to this process;
 //	work NAMES: locks and unlocks, checked by the witnesses, until "done" comes.
 func serve(dir string) {
@@ -77,6 +79,22 @@ func serve(dir string) {
 				answer = err
 			} else {
 				answer = g.Token
+			}
+		case "try": // beside what it holds
+			ttl, _ := time.ParseDuration(f[2])
+			t := request(f[1], ttl)
+			t.Wait = false
+			if g, err := b.Acquire(context.Background(), t); err != nil {
+				answer = err
+			} else {
+				answer = g.Token
+			}
+		case "limit":
+			signal.Ignore(syscall.SIGXFSZ)
+			l := syscall.Rlimit{Max: 1 << 40}
+			l.Cur, _ = strconv.ParseUint(f[1], 10, 64)
+			if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &l); err != nil {
+				answer = err
 			}
 		case "release":
 			if err := b.Release(context.Background(), r); err != nil {
