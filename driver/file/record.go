@@ -4,7 +4,6 @@ package file
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -43,16 +42,17 @@ func (s *state) encode(name string) []byte {
 		}
 	}
 	f := fields{out: make([]byte, headSize, size)}
-	for _, q := range s.queues {
+	for i := range s.queues {
+		q := &s.queues[i]
 		f.text("queue ", &q.name)
-		f.literal("\n")
+		f.out = append(f.out, '\n')
 		for e := range q.all() {
 			f.out = append(f.out, e.text()...)
 		}
 	}
 	for i := range s.tombstones {
 		f.tombstone(&s.tombstones[i])
-		f.literal("\n")
+		f.out = append(f.out, '\n')
 	}
 	out := f.out
 	copy(out, recordHead(name, crc32.Checksum(out[headSize:], castagnoli), len(out)-headSize))
@@ -79,16 +79,17 @@ func decode(data []byte, name string, old *state) (*state, error) {
 		line := string(payload[:bytes.IndexByte(payload, '\n')+1])
 		payload = payload[len(line):]
 		f := fields{reading: true, in: strings.TrimSuffix(line, "\n")}
-		switch kind, _, _ := strings.Cut(line, " "); kind {
-		case "queue":
+		switch {
+		case strings.HasPrefix(line, "queue "):
 			s.queues = append(s.queues, queue{})
 			q = &s.queues[len(s.queues)-1]
 			f.text("queue ", &q.name)
+			known = nil
 			if was := old.queue(q.name); was != nil {
 				known = slices.Concat(was.joins, was.arrivals)
 				q.arrivals = make([]*entry, 0, len(known)+1)
 			}
-		case "gone":
+		case strings.HasPrefix(line, "gone "):
 			var t tombstone
 			f.tombstone(&t)
 			s.tombstones = append(s.tombstones, t)
@@ -148,8 +149,8 @@ func (e *entry) text() string {
 	return e.line
 }
 
-// fields writes the fields of a line, or reads them. So their order stands in one place: in the
-// methods entry and tombstone. A field that is zero is left out.
+// fields writes the fields of a line, or reads them: what they are, and in which order, stands in
+// one place, the methods entry and tombstone. A field that is zero is left out.
 type fields struct {
 	reading bool
 	out     []byte // what was written
@@ -158,18 +159,19 @@ type fields struct {
 }
 
 func (f *fields) entry(e *entry) {
-	var owner driver.ID
-	if e.Join() {
-		owner = e.Owner
+	exclusive, shared, owner := e.Mode == driver.Exclusive, e.Mode == driver.Shared, e.Owner
+	if !e.Join() {
+		owner = driver.ID{}
 	}
-	f.mode(&e.Mode)
+	f.flag("exclusive", &exclusive)
+	f.flag("shared", &shared)
 	number(f, " limit=", &e.Limit)
 	number(f, " token=", &e.Token)
 	f.flag(" fixed", &e.Fixed)
 	f.flag(" suspect", &e.suspect)
 	f.flag(" broken", &e.Broken)
 	number(f, " until=", &e.until)
-	f.duration(" ttl=", &e.TTL)
+	field(f, " ttl=", &e.TTL, time.Duration.String, time.ParseDuration)
 	number(f, " arrived=", &e.arrived)
 	number(f, " armed=", &e.armed)
 	number(f, " session=", &e.session)
@@ -178,107 +180,62 @@ func (f *fields) entry(e *entry) {
 	f.id(" owner=", &owner)
 	f.id(" client=", &e.Client)
 	f.text(" label=", &e.Label)
-	if e.Owner = owner; owner.IsZero() {
-		e.Owner = e.ID
+	if f.reading {
+		if e.Owner = owner; owner.IsZero() {
+			e.Owner = e.ID
+		}
+		if shared {
+			e.Mode = driver.Shared
+		}
+		f.wrong = f.wrong || exclusive == shared
 	}
 }
 
 func (f *fields) tombstone(t *tombstone) {
-	f.literal("gone")
-	f.id(" id=", &t.id)
+	f.id("gone id=", &t.id)
 	number(f, " until=", &t.until)
 	f.text(" queue=", &t.name)
 }
 
-// literal writes the text, or reports whether it comes next and was read.
-func (f *fields) literal(text string) bool {
-	if !f.reading {
-		f.out = append(f.out, text...)
-		return true
-	}
-	rest, is := strings.CutPrefix(f.in, text)
-	f.in = rest
-	return is
-}
-
-// field is literal for a field that is zero or not.
-func (f *fields) field(key string, zero bool) bool { return (f.reading || !zero) && f.literal(key) }
-
-func (f *fields) mode(m *driver.Mode) {
-	switch {
-	case !f.reading:
-		f.literal(m.String())
-	case f.literal(driver.Shared.String()):
-		*m = driver.Shared
-	case !f.literal(driver.Exclusive.String()):
-		f.wrong = true
-	}
-}
-
-func (f *fields) flag(key string, v *bool) { *v = f.field(key, !*v) }
-
 func number[T ~int | ~int64 | ~uint64](f *fields, key string, v *T) {
-	if !f.field(key, *v == 0) {
-		return
-	}
-	if !f.reading {
-		f.out = strconv.AppendUint(f.out, uint64(*v), 10)
-		return
-	}
-	var n uint64
-	text := f.value()
-	for _, c := range []byte(text) {
-		f.wrong = f.wrong || c < '0' || c > '9'
-		n = 10*n + uint64(c-'0')
-	}
-	*v = T(n)
-}
-
-func (f *fields) duration(key string, v *time.Duration) {
-	if !f.field(key, *v == 0) {
-		return
-	}
-	if !f.reading {
-		f.out = append(f.out, v.String()...)
-		return
-	}
-	var err error
-	*v, err = time.ParseDuration(f.value())
-	f.wrong = f.wrong || err != nil
+	field(f, key, v,
+		func(v T) string { return strconv.FormatUint(uint64(v), 10) },
+		func(text string) (T, error) { n, err := strconv.ParseUint(text, 10, 64); return T(n), err })
 }
 
 func (f *fields) id(key string, v *driver.ID) {
-	if !f.field(key, v.IsZero()) {
-		return
-	}
-	if !f.reading {
-		f.out = hex.AppendEncode(f.out, v[:])
-		return
-	}
-	f.wrong = v.UnmarshalText([]byte(f.value())) != nil || f.wrong
+	field(f, key, v, driver.ID.String, func(text string) (id driver.ID, err error) { return id, id.UnmarshalText([]byte(text)) })
 }
 
-// text is a field at the end of the line.
-func (f *fields) text(key string, v *string) {
-	if !f.field(key, *v == "") {
-		return
-	}
-	if !f.reading {
-		f.out = strconv.AppendQuote(f.out, *v)
-		return
-	}
-	var err error
-	*v, err = strconv.Unquote(f.in)
-	f.in, f.wrong = "", f.wrong || err != nil
+func (f *fields) text(key string, v *string) { field(f, key, v, strconv.Quote, strconv.Unquote) }
+
+// flag is a field without a value.
+func (f *fields) flag(key string, v *bool) {
+	field(f, key, v, func(bool) string { return "" }, func(text string) (bool, error) {
+		if text != "" {
+			return false, strconv.ErrSyntax
+		}
+		return true, nil
+	})
 }
 
-// value reads up to the next field.
-func (f *fields) value() string {
-	n := strings.IndexByte(f.in, ' ')
-	if n < 0 {
-		n = len(f.in)
+func field[T comparable](f *fields, key string, v *T, write func(T) string, read func(string) (T, error)) {
+	var zero T
+	if !f.reading {
+		if *v != zero {
+			f.out = append(append(f.out, key...), write(*v)...)
+		}
+		return
 	}
-	v := f.in[:n]
-	f.in = f.in[n:]
-	return v
+	rest, is := strings.CutPrefix(f.in, key)
+	if *v = zero; !is {
+		return
+	}
+	text, err := strconv.QuotedPrefix(rest)
+	if err != nil { // not quoted: up to the next field
+		text, _, _ = strings.Cut(rest, " ")
+	}
+	f.in = rest[len(text):]
+	*v, err = read(text)
+	f.wrong = f.wrong || err != nil
 }
