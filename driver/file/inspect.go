@@ -4,7 +4,6 @@ package file
 
 import (
 	"context"
-	"math"
 	"strings"
 	"time"
 
@@ -64,7 +63,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	defer b.calls.Done()
 	name = b.prefix + name
 	i := slot(name)
-	if err := b.updateSome(ctx, i, math.MaxInt, nil); err != nil {
+	if err := b.update(ctx, i, nil); err != nil {
 		return driver.Queue{}, err
 	}
 	s, err := b.read(i)
@@ -113,7 +112,7 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := b.updateSome(ctx, i, math.MaxInt, nil); err != nil {
+		if err := b.update(ctx, i, nil); err != nil {
 			return nil, err
 		}
 		s, err := b.read(i)

@@ -4,7 +4,6 @@ package file
 
 import (
 	"context"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -58,10 +57,10 @@ func (b *Backend) purgeSlot(slot int, words []uint64) error {
 	if vacant(word) && len(words) == 0 {
 		return nil
 	}
-	if len(words) == 1 && words[0] == word {
-		return b.updateSome(context.Background(), slot, math.MaxInt, nil)
+	if err := b.update(context.Background(), slot, nil); err != nil || len(words) == 1 && words[0] == word {
+		return err
 	}
-	err = b.updateSome(context.Background(), slot, math.MaxInt, func(s *state, _ int64) error {
+	err = b.update(context.Background(), slot, func(s *state, _ int64) error {
 		s.dirty = true
 		return nil
 	})

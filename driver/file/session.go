@@ -28,7 +28,7 @@ type session struct {
 
 // openSession takes a home, and tests what everything depends on.
 func openSession(t *table) (*session, error) {
-	number, err := t.count(headSession)
+	number, err := t.advance(headSession, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -49,35 +49,50 @@ func openSession(t *table) (*session, error) {
 
 // takeHome takes the first block that is nobody's. It is locked before it gets the session's name.
 func (s *session) takeHome(number uint64) error {
+	fd := s.table.cells.fd
+	return s.take(0, func(block int, w *uint64) (bool, error) {
+		if block >= 1<<homeBits {
+			return false, errors.New("there are too many clients")
+		}
+		if locked, err := lockByte(fd, block, syscall.F_WRLCK); err != nil || !locked {
+			return false, err
+		}
+		s.id = sessionID(number<<homeBits | uint64(block))
+		done, err := swap(w, 0, uint64(s.id))
+		if err == nil && !done {
+			_, err = lockByte(fd, block, syscall.F_UNLCK)
+		}
+		return done, err
+	})
+}
+
+// extend takes one more block, if possible behind those that the session has.
+func (s *session) extend() error {
+	return s.take(s.block+1, func(_ int, w *uint64) (bool, error) { return swap(w, 0, uint64(s.id)) })
+}
+
+// take takes one of the free blocks, as f reports that it has. It looks from the given block to the
+// end, then from the first one, and then makes more. s.mu is held, or s is not shared yet.
+func (s *session) take(block int, f func(block int, w *uint64) (bool, error)) error {
 	c := &s.table.cells
-	for block := 0; block < 1<<homeBits; block++ {
+	for wrapped := block == 0; ; block++ {
 		w, owner, err := c.owner(block)
 		if err == nil && w == nil {
-			if err = c.grow(); err == nil {
-				w, owner, err = c.owner(block)
+			if wrapped {
+				err = c.grow()
+			}
+			block, wrapped = -1, true
+		} else if err == nil && owner == 0 {
+			var done bool
+			if done, err = f(block, w); done {
+				s.addBlock(block)
+				return err
 			}
 		}
 		if err != nil {
 			return err
 		}
-		if owner != 0 {
-			continue
-		}
-		if locked, err := lockByte(c.fd, block, syscall.F_WRLCK); err != nil {
-			return err
-		} else if !locked {
-			continue
-		}
-		s.id = sessionID(number<<homeBits | uint64(block))
-		if done, err := swap(w, 0, uint64(s.id)); err != nil {
-			return err
-		} else if done {
-			s.addBlock(block)
-			return nil
-		}
-		lockByte(c.fd, block, syscall.F_UNLCK)
 	}
-	return errors.New("there are too many clients")
 }
 
 // addBlock makes the cells of a block usable, the first of them first. s.mu is held, or s is not
@@ -182,35 +197,6 @@ func (s *session) takeCell() (int, *uint64, error) {
 	i := s.free[n]
 	s.free = s.free[:n]
 	return i, w, nil
-}
-
-// extend takes one more block, if possible behind those that the session has.
-func (s *session) extend() error {
-	c := &s.table.cells
-	for block, wrapped := s.block+1, false; ; block++ {
-		w, owner, err := c.owner(block)
-		if err == nil && w == nil && !wrapped {
-			block, wrapped = -1, true
-			continue
-		}
-		if err == nil && w == nil {
-			if err = c.grow(); err == nil {
-				w, owner, err = c.owner(block)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if owner != 0 {
-			continue
-		}
-		if done, err := swap(w, 0, uint64(s.id)); err != nil {
-			return err
-		} else if done {
-			s.addBlock(block)
-			return nil
-		}
-	}
 }
 
 // returnCell takes the cell back. Its request must be gone from the queue: a new time in the cell

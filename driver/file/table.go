@@ -284,29 +284,20 @@ const doNotMove = "while programs use a directory of locks it stays where it is:
 // next returns a number that is greater than all that it returned before, in any process and boot,
 // and not below the wall clock in microseconds. Tokens and the words of states are such numbers.
 func (t *table) next() (uint64, error) {
-	p := t.mem.word(headClock)
-	for {
-		old, err := load(p)
-		if err != nil {
-			return 0, err
-		}
-		v := max(old+1, uint64(max(0, time.Now().UnixMicro())))
-		if done, err := swap(p, old, v); done || err != nil {
-			return v, err
-		}
-	}
+	return t.advance(headClock, uint64(max(0, time.Now().UnixMicro())))
 }
 
-// count returns the next number of a counter in the head.
-func (t *table) count(word int) (uint64, error) {
+// advance gives out the next number of a counter in the head, which is not below least.
+func (t *table) advance(word int, least uint64) (uint64, error) {
 	p := t.mem.word(word)
 	for {
 		old, err := load(p)
 		if err != nil {
 			return 0, err
 		}
-		if done, err := swap(p, old, old+1); done || err != nil {
-			return old + 1, err
+		v := max(old+1, least)
+		if done, err := swap(p, old, v); done || err != nil {
+			return v, err
 		}
 	}
 }
@@ -393,20 +384,18 @@ func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, er
 	return done, err
 }
 
-// write writes the file of the state. After an error there is no file.
+// write writes the record of the state. After an error there is none.
 func (t *table) write(slot int, s *state) error {
 	if vacant(s.word) {
 		return nil
 	}
 	name := stateName(slot, s.word)
-	data := s.encode(name)
 	fd, err := t.states.open(name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL)
 	if err == nil {
 		if t.shared {
 			err = syscall.Fchmod(fd, 0o660)
 		}
-		err = errors.Join(err, writeAll(fd, data), syscall.Close(fd))
-		if err != nil {
+		if err = errors.Join(err, writeAll(fd, s.encode(name)), syscall.Close(fd)); err != nil {
 			t.states.remove(name)
 		}
 	}

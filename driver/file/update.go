@@ -9,22 +9,13 @@ import (
 )
 
 // update changes the state of a slot. It works on a copy: it drops what is over, grants who is
-// next, calls change on the copy (nil: no change), and grants again. Then it puts the copy in the
-// place of the state. If another client was faster it starts again, so change may run several
-// times.
+// next, calls change on the copy, and grants again. Then it puts the copy in the place of the
+// state. If another client was faster it starts again, so change may run several times. Without a
+// change (nil) it is there to drop what is over, and checks all requests.
 //
 // If change returns an error, update puts the rest in place and returns that error. After any other
 // error nothing of change was done.
 func (b *Backend) update(ctx context.Context, slot int, change func(s *state, now int64) error) error {
-	return b.updateSome(ctx, slot, sample, change)
-}
-
-// sample is how many of those who wait behind the first an update checks, so that the dead do not
-// pile up there.
-const sample = 4
-
-// updateSome is update with another number than sample.
-func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s *state, now int64) error) error {
 	lock := b.updating[slot%len(b.updating)]
 	select {
 	case lock <- struct{}{}:
@@ -48,7 +39,7 @@ func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s 
 			return err
 		}
 		s := old.edit()
-		again, err := b.tidy(s, some, now)
+		again, err := b.tidy(s, change == nil, now)
 		if err != nil {
 			return err
 		}
@@ -81,6 +72,10 @@ func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s 
 	}
 }
 
+// sample is how many of those who wait behind the first an update checks, so that the dead do not
+// pile up there.
+const sample = 4
+
 // tidy drops what is over: the requests of dead clients at once, and those that nobody kept alive
 // in two steps.
 //
@@ -94,13 +89,14 @@ func (b *Backend) updateSome(ctx context.Context, slot, some int, change func(s 
 // So a suspect whose cell still shows that it has expired can go. The end of a broken hold is found
 // in the same way: from the cell, once the break is in place.
 //
-// tidy checks those who hold, the first who waits, and some of those behind, which are in nobody's
-// way. If the first who waits is over it checks all behind it too: the next may be over as well.
-// Nobody is granted in the place of one who lives, and the dead are not found one after the other.
+// tidy checks all, or those who hold, the first who waits, and some of those behind, which are in
+// nobody's way. If the first who waits is over it checks all behind it too: the next may be over as
+// well. Nobody is granted in the place of one who lives, and the dead are not found one after the
+// other.
 //
 // It reports whether it has set marks that decide something. Then this copy has to be put in place
 // before anything else is decided.
-func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
+func (b *Backend) tidy(s *state, all bool, now int64) (marked bool, err error) {
 	judge := func(e *entry, decides bool) *entry {
 		if err != nil {
 			return e
@@ -133,9 +129,9 @@ func (b *Backend) tidy(s *state, some int, now int64) (marked bool, err error) {
 			over, err = b.over(q.arrivals[first], now)
 		}
 		from, to := first+1, len(q.arrivals) // of those behind
-		if !over && to-from > some {
-			from += rand.IntN(to - from - some + 1)
-			to = from + some
+		if !all && !over && to-from > sample {
+			from += rand.IntN(to - from - sample + 1)
+			to = from + sample
 		}
 		at := -1
 		s.replace(&q.arrivals, func(e *entry) *entry {

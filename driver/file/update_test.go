@@ -255,13 +255,14 @@ func witness(path string, token driver.Token) error {
 // each of its requests in turn.
 func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		ttl    time.Duration
-		ends   func(t *testing.T, away *Backend, now *atomic.Int64)
-		frozen bool
+		name          string
+		ttl           time.Duration
+		ends          func(t *testing.T, away *Backend, now *atomic.Int64)
+		frozen, ahead bool
 	}{
-		{"killed", long, func(t *testing.T, away *Backend, _ *atomic.Int64) { die(t, away) }, false},
-		{"stopped", second, func(_ *testing.T, _ *Backend, now *atomic.Int64) { now.Add(int64(second)) }, true},
+		{"killed", long, func(t *testing.T, away *Backend, _ *atomic.Int64) { die(t, away) }, false, false},
+		{"stopped", second, func(_ *testing.T, _ *Backend, now *atomic.Int64) { now.Add(int64(second)) }, true, false},
+		{"stopped, behind one that was killed", second, func(_ *testing.T, _ *Backend, now *atomic.Int64) { now.Add(int64(second)) }, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const many = 100
@@ -278,6 +279,12 @@ func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 
 			held := request("a", long)
 			acquire(t, holder, held)
+			ahead, dies := 0, func() {}
+			if c.ahead {
+				dead := openTestConfig(t, dir, config)
+				background(t, dead, request("a", long))
+				ahead, dies = 1, func() { die(t, dead) }
+			}
 			var waiting sync.WaitGroup
 			for range many {
 				waiting.Go(func() { away.Acquire(t.Context(), request("a", c.ttl)) })
@@ -291,9 +298,10 @@ func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 				}
 				return len(entries(s))
 			}
-			eventually(t, "all wait", func() bool { return stand() == 1+many })
+			eventually(t, "all wait", func() bool { return stand() == 1+ahead+many })
 			last := request("a", long)
 			done := background(t, survivor, last)
+			dies()
 			c.ends(t, away, &now)
 
 			release(t, holder, held)
