@@ -4,6 +4,7 @@ package file
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -62,7 +64,9 @@ func (x *tampered) unread(b *Backend, what string, want error) {
 	try := request("a", long)
 	try.Wait = false
 	_, tried := b.Acquire(x.t.Context(), try)
-	_, waited := b.Acquire(x.t.Context(), request("a", long))
+	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second) // it would wait, if it read the record
+	defer cancel()
+	_, waited := b.Acquire(ctx, request("a", long))
 	_, inspected := b.Inspect(x.t.Context(), "a")
 	_, listed := b.List(x.t.Context())
 	for call, err := range map[string]error{
@@ -215,6 +219,7 @@ func TestLineThatNoClientWrites(t *testing.T) {
 		"an unknown field":        strings.Replace(good, " id=", " color=1 id=", 1),
 		"an unknown flag":         strings.Replace(good, " session=", " sticky session=", 1),
 		"a field behind the last": strings.TrimSuffix(good, "\n") + " color=1\n",
+		"no mode":                 strings.Replace(good, "exclusive", "", 1),
 		"two modes":               strings.Replace(good, "exclusive", "exclusiveshared", 1),
 		"another order":           strings.Replace(good, "ttl=30s session=7", "session=7 ttl=30s", 1),
 		"no ID":                   strings.Replace(good, " id="+id, "", 1),
@@ -231,6 +236,26 @@ func TestLineThatNoClientWrites(t *testing.T) {
 		if s, err := decode(record(payload), name, nil); err == nil {
 			t.Errorf("%s is read as %+v", what, s)
 		}
+	}
+}
+
+// What a client knows of one queue is not taken for what stands in another, although the lines are
+// the same.
+func TestKnownLinesAreOfTheirQueue(t *testing.T) {
+	old, s := &state{}, &state{}
+	e := &entry{session: 1}
+	e.Name, e.ID, e.TTL = "a", driver.NewID(), time.Second
+	e.Owner = e.ID
+	old.add(e)
+	old.encode(name)
+	s.add(e.change(func(e *entry) { e.ID = driver.NewID(); e.Owner = e.ID }))
+	s.add(e.change(func(e *entry) { e.Name = "b" }))
+	back, err := decode(s.encode(name), name, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := back.find("b", e.ID); got == nil || got.Name != "b" {
+		t.Errorf("in another queue stands %+v", got)
 	}
 }
 
