@@ -43,7 +43,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, err
 }
 
-// granted proves the grant of a request and returns it. The token of a request that waits is 0.
+// granted proves the grant of a request and returns it. The token of a request that waits is 0. A
+// grant counts only if the directory is where it was when it was granted.
 func (b *Backend) granted(own *ownRequest) (driver.Grant, error) {
 	s, err := b.read(own.slot)
 	if err != nil {
@@ -64,7 +65,14 @@ func (b *Backend) granted(own *ownRequest) (driver.Grant, error) {
 	if e.Token == 0 {
 		return driver.Grant{}, nil
 	}
-	return driver.Grant{Token: e.Token, TTL: own.ttl, SentAt: since}, b.prove(own, now)
+	if err = b.prove(own, now); err == nil {
+		err = b.table.moved()
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	b.watch(own)
+	return driver.Grant{Token: e.Token, TTL: own.ttl, SentAt: since}, nil
 }
 
 // enqueue puts the request into its queue, or resumes it if it stands there.

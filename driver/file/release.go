@@ -21,9 +21,7 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	}
 	defer b.calls.Done()
 	name := b.prefix + r.Name
-	b.mu.Lock()
-	own := b.requests[r.ID]
-	b.mu.Unlock()
+	own := b.own(r.ID)
 	if own != nil {
 		own.finish()
 	}

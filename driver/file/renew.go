@@ -38,9 +38,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	}
 	b.purgeTombstones()
 	for i := range rs {
-		b.mu.Lock()
-		own := b.requests[rs[i].ID]
-		b.mu.Unlock()
+		own := b.own(rs[i].ID)
 		if own == nil {
 			out[i].Err = driver.ErrLost
 			continue
@@ -53,10 +51,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 // finishAll makes every later proof of the requests fail, wherever the directory is then.
 func (b *Backend) finishAll(rs []driver.Request) {
 	for i := range rs {
-		b.mu.Lock()
-		own := b.requests[rs[i].ID]
-		b.mu.Unlock()
-		if own != nil {
+		if own := b.own(rs[i].ID); own != nil {
 			own.finish()
 		}
 	}

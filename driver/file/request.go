@@ -43,6 +43,13 @@ func (own *ownRequest) finish() {
 	own.mu.Unlock()
 }
 
+// own returns the client's record of the request with the ID, or nil.
+func (b *Backend) own(id driver.ID) *ownRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.requests[id]
+}
+
 // record returns the client's record of the request, and whether the record is new. From then on a
 // grant of the request finds the record.
 func (b *Backend) record(r driver.Request) (own *ownRequest, fresh bool, err error) {

@@ -12,7 +12,7 @@ import (
 // await waits until a request that stands in the queue is granted, and returns the grant.
 func (b *Backend) await(ctx context.Context, own *ownRequest) (driver.Grant, error) {
 	if g, err := b.granted(own); err != nil || g.Token != 0 {
-		return b.enter(own, g, err)
+		return g, err
 	}
 	b.addWaiter(own)
 	defer b.removeWaiter(own)
@@ -21,25 +21,12 @@ func (b *Backend) await(ctx context.Context, own *ownRequest) (driver.Grant, err
 		if own.fault != nil {
 			return driver.Grant{}, own.fault
 		}
-		g, err := b.granted(own)
-		return b.enter(own, g, err)
+		return b.granted(own)
 	case <-ctx.Done():
 		return driver.Grant{}, driver.Waited(ctx)
 	case <-b.closing:
 		return driver.Grant{}, driver.ErrClosed
 	}
-}
-
-// enter returns the grant, which counts only if the directory is where it was when it was granted.
-func (b *Backend) enter(own *ownRequest, g driver.Grant, err error) (driver.Grant, error) {
-	if err == nil {
-		err = b.table.moved()
-	}
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	b.watch(own)
-	return g, nil
 }
 
 // waitingSlot is a slot in which requests of this client wait.

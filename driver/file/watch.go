@@ -17,9 +17,7 @@ import (
 
 // Explain implements [driver.Explainer].
 func (b *Backend) Explain(id driver.ID) error {
-	b.mu.Lock()
-	own := b.requests[id]
-	b.mu.Unlock()
+	own := b.own(id)
 	if own == nil {
 		return nil
 	}
