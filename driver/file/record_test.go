@@ -64,7 +64,8 @@ func (x *tampered) unread(b *Backend, what string, want error) {
 	try := request("a", long)
 	try.Wait = false
 	_, tried := b.Acquire(x.t.Context(), try)
-	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second) // it would wait, if it read the record
+	// it would wait if it read the record
+	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
 	defer cancel()
 	_, waited := b.Acquire(ctx, request("a", long))
 	_, inspected := b.Inspect(x.t.Context(), "a")
