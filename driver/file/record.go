@@ -4,6 +4,7 @@ package file
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -171,7 +172,7 @@ func (f *fields) entry(e *entry) {
 	f.flag(" suspect", &e.suspect)
 	f.flag(" broken", &e.Broken)
 	number(f, " until=", &e.until)
-	field(f, " ttl=", &e.TTL, time.Duration.String, time.ParseDuration)
+	field(f, " ttl=", &e.TTL, func(b []byte, v time.Duration) []byte { return append(b, v.String()...) }, time.ParseDuration)
 	number(f, " arrived=", &e.arrived)
 	number(f, " armed=", &e.armed)
 	number(f, " session=", &e.session)
@@ -199,19 +200,24 @@ func (f *fields) tombstone(t *tombstone) {
 
 func number[T ~int | ~int64 | ~uint64](f *fields, key string, v *T) {
 	field(f, key, v,
-		func(v T) string { return strconv.FormatUint(uint64(v), 10) },
+		func(b []byte, v T) []byte { return strconv.AppendUint(b, uint64(v), 10) },
 		func(text string) (T, error) { n, err := strconv.ParseUint(text, 10, 64); return T(n), err })
 }
 
 func (f *fields) id(key string, v *driver.ID) {
-	field(f, key, v, driver.ID.String, func(text string) (id driver.ID, err error) { return id, id.UnmarshalText([]byte(text)) })
+	field(f, key, v,
+		func(b []byte, v driver.ID) []byte { return hex.AppendEncode(b, v[:]) },
+		func(text string) (id driver.ID, err error) {
+			err = id.UnmarshalText([]byte(text))
+			return id, err
+		})
 }
 
-func (f *fields) text(key string, v *string) { field(f, key, v, strconv.Quote, strconv.Unquote) }
+func (f *fields) text(key string, v *string) { field(f, key, v, strconv.AppendQuote, strconv.Unquote) }
 
 // flag is a field without a value.
 func (f *fields) flag(key string, v *bool) {
-	field(f, key, v, func(bool) string { return "" }, func(text string) (bool, error) {
+	field(f, key, v, func(b []byte, _ bool) []byte { return b }, func(text string) (bool, error) {
 		if text != "" {
 			return false, strconv.ErrSyntax
 		}
@@ -219,11 +225,11 @@ func (f *fields) flag(key string, v *bool) {
 	})
 }
 
-func field[T comparable](f *fields, key string, v *T, write func(T) string, read func(string) (T, error)) {
+func field[T comparable](f *fields, key string, v *T, write func([]byte, T) []byte, read func(string) (T, error)) {
 	var zero T
 	if !f.reading {
 		if *v != zero {
-			f.out = append(append(f.out, key...), write(*v)...)
+			f.out = write(append(f.out, key...), *v)
 		}
 		return
 	}
