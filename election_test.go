@@ -187,6 +187,7 @@ func TestElectionEndsWithItsContext(t *testing.T) {
 				t.Errorf("Run returned %v; want the context's error and its cause", err)
 			}
 		}
+		synctest.Wait()
 		if !free(t, cs[0], "leader") {
 			t.Error("something stands in the queue")
 		}

@@ -226,7 +226,7 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 			r.Owner = r.ID
 		}
 		c.holds.Expect(&h.Hold, r)
-		g, err := c.b.Acquire(ctx, r)
+		g, err := c.holds.Acquire(ctx, r)
 		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
 			held = true
 			if pause(ctx, retry.After) == nil {

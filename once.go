@@ -134,7 +134,7 @@ func (s *share) keep(ctx context.Context, d time.Duration) (undo func(), err err
 	defer c.done(b)
 	r := *h.Request()
 	r.ID, r.Token, r.TTL, r.Fixed, r.Wait = driver.NewID(), h.Token(), d, true, false
-	g, err := c.b.Acquire(b, r)
+	g, err := c.holds.Acquire(b, r)
 	if err != nil {
 		return nil, explain(b, s.orEnd(err))
 	}

@@ -106,7 +106,7 @@ func breakRelease(e *env) {
 
 func breakReleaseAgain(e *env) {
 	p, b, name := e.peer(), e.client(), e.name()
-	d := &direct{e: e, Backend: p.injector, id: driver.NewID()}
+	d := e.directOn(p.injector)
 	r := d.ask(name)
 	g := d.get(r)
 	if err := e.breakIt(b, name, g.Token); err != nil {

@@ -48,11 +48,12 @@ const (
 	ownerIsLabel    fault = "takes requests with one label for one owner"
 	kindsMix        fault = "lets locks and semaphores share a name"
 
-	cancelStays         fault = "leaves a cancelled wait in the queue"
+	cancelStays         fault = "keeps a waiting request that is released"
 	cancelFreesNobody   fault = "does not decide again when a waiter goes"
 	swallowsWakeUp      fault = "lets a cancelled waiter keep the grant that raced with it (rueidislock)"
 	slowCancel          fault = "checks the context every 300 ms"
 	slowOffLine         fault = "waits for the network before the context"
+	forgetsFailed       fault = "forgets a request whose Acquire failed, and answers its release without a call"
 	unreadAnswer        fault = "takes a call whose answer it did not read for one that was never sent"
 	ignoresPreCancelled fault = "does not check the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
@@ -172,11 +173,12 @@ var broken = []struct {
 	{hidesLabels, "inspect", "labels election"},
 	{ownerIsLabel, "labels", everything},
 	{kindsMix, "conflict", ""},
-	{cancelStays, "cancelled-wait", "cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
+	{cancelStays, "cancelled-wait", "unknown-acquire cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
 	{cancelFreesNobody, "cancelled-wait", ""},
-	{swallowsWakeUp, "swallowed-wake-up", "cancel-answered cancel-cut-off capabilities late-copy"},
+	{swallowsWakeUp, "swallowed-wake-up", "unknown-acquire release-again cancel-answered cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
 	{slowOffLine, "cancel-cut-off", "release-again"},
+	{forgetsFailed, "unknown-acquire", "cancel-cut-off cancel-answered release-again late-copy wait-says-why swallowed-wake-up"},
 	{unreadAnswer, "cancel-answered", "swallowed-wake-up"},
 	{ignoresPreCancelled, "pre-cancelled", ""},
 	{waitersExpire, "patient-wait", "noise"},
@@ -185,7 +187,7 @@ var broken = []struct {
 	{deadWait, "dead-waiter", "inspect dead-waiters"},
 	{waitsOnLine, "wait-outage", ""},
 	{saysNothing, "wait-says-why", ""},
-	{saysHeld, "wait-says-why", ""},
+	{saysHeld, "wait-says-why", "late-copy cancel-cut-off"},
 	{ownDeadlines, "bounded-calls", ""},
 	{noiseDelays, "noise", ""},
 	{keepsDead, "dead-waiters", ""},
@@ -205,8 +207,8 @@ var broken = []struct {
 	{untilOfGrant, "release-again", ""},
 	{forgetsExpired, "expired-resume", ""},
 	{remembersLoss, "after-loss", "election"},
-	{leavesLost, "late-duplicate release-again", "break-release-known"},
-	{releaseHopes, "unlock-cut-off", "cancel-cut-off bounded-calls release-again break-release-again"},
+	{leavesLost, "late-duplicate release-again", "break-release-known late-copy wait-says-why cancel-cut-off unknown-acquire cancel-answered"},
+	{releaseHopes, "unlock-cut-off close-cut-off", "cancel-cut-off bounded-calls release-again break-release-again"},
 	{breaksAnybody, "break-wrong-token", "break break-force break-force-known"},
 	{brokenRenewable, "break", "break-release-known"},
 	{brokenJoinable, "break", ""},

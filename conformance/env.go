@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/hold"
 )
 
 // env is one run of one law: its test, its names, its clients. Every wait in it has an end,
@@ -451,16 +453,30 @@ func (e *env) together(n int, f func(ctx context.Context, i int) error) {
 	})
 }
 
-// direct is a driver's client without the portable layer.
+// direct is a driver's client without the portable layer, but for what that does after an Acquire
+// that failed.
 type direct struct {
 	e *env
 	driver.Backend
-	id driver.ID
+	id  driver.ID
+	set *hold.Set
 }
 
 func (e *env) direct() *direct {
 	e.Helper()
-	return &direct{e: e, Backend: e.open(), id: driver.NewID()}
+	return e.directOn(e.open())
+}
+
+func (e *env) directOn(b driver.Backend) *direct {
+	d := &direct{e: e, Backend: b, id: driver.NewID()}
+	d.set = hold.New(hold.Config{Backend: b, Logger: slog.New(slog.DiscardHandler)})
+	e.Cleanup(d.set.Close)
+	return d
+}
+
+// Acquire is that of the driver. What may stand after an error is released in the background.
+func (d *direct) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return d.set.Acquire(ctx, r)
 }
 
 // ask returns a new request for an exclusive lock with the long TTL.

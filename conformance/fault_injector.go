@@ -36,7 +36,7 @@ type FaultInjector struct {
 
 // pendingAcquire is an Acquire under way.
 type pendingAcquire struct {
-	ttl     time.Duration
+	r       driver.Request
 	cancel  context.CancelFunc
 	expired bool
 }
@@ -57,12 +57,14 @@ func (f *FaultInjector) Partition() (heal func()) {
 	partition := make(chan struct{})
 	f.partition = partition
 	for p := range f.pending {
-		time.AfterFunc(p.ttl, func() {
+		time.AfterFunc(p.r.TTL, func() {
 			f.mu.Lock()
-			defer f.mu.Unlock()
-			if _, under := f.pending[p]; under && f.partition == partition {
-				p.expired = true
+			_, under := f.pending[p]
+			p.expired = under && f.partition == partition
+			f.mu.Unlock()
+			if p.expired {
 				p.cancel()
+				f.b.Release(context.Background(), p.r)
 			}
 		})
 	}
@@ -89,7 +91,7 @@ func (f *FaultInjector) heal(fault *chan struct{}, began chan struct{}) {
 }
 
 // DropReply lets the next call of Acquire, Renew or Release be executed, and its caller gets
-// [ErrDropped]. What an Acquire got that way is released in the background, as a driver does.
+// [ErrDropped].
 func (f *FaultInjector) DropReply() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -202,7 +204,10 @@ func (f *FaultInjector) Acquire(ctx context.Context, r driver.Request) (driver.G
 	}
 	expired := f.remove(p)
 	if err != nil {
-		go f.giveUp(r, stop)
+		go func() {
+			_ = f.pass(context.Background(), false)
+			stop()
+		}()
 		return driver.Grant{}, err
 	}
 	stop()
@@ -227,7 +232,7 @@ func (f *FaultInjector) add(r driver.Request, cancel context.CancelFunc) *pendin
 	if f.recording {
 		f.recorded = append(f.recorded, r)
 	}
-	p := &pendingAcquire{ttl: r.TTL, cancel: cancel}
+	p := &pendingAcquire{r: r, cancel: cancel}
 	f.pending[p] = struct{}{}
 	return p
 }
@@ -237,20 +242,6 @@ func (f *FaultInjector) remove(p *pendingAcquire) (expired bool) {
 	defer f.mu.Unlock()
 	delete(f.pending, p)
 	return p.expired
-}
-
-// giveUp does what a driver does after an Acquire that failed: it removes the request, which may
-// stand in the queue, as soon as calls get through.
-func (f *FaultInjector) giveUp(r driver.Request, stop context.CancelFunc) {
-	defer stop()
-	if f.pass(context.Background(), false) != nil {
-		return
-	}
-	stop()
-	r.Uncertain = true
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	f.b.Release(ctx, r)
 }
 
 // Renew implements [driver.Backend].

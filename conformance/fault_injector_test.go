@@ -141,7 +141,12 @@ func TestFaultInjectorDropReply(t *testing.T) {
 		if _, err := f.Acquire(t.Context(), r); !errors.Is(err, ErrDropped) {
 			t.Fatalf("Acquire returned %v", err)
 		}
-		standing(t, other, 0) // given back in the background
+		standing(t, other, 1) // until its caller releases it
+		r.Uncertain = true
+		if err := f.Release(t.Context(), r); err != nil {
+			t.Fatalf("Release returned %v", err)
+		}
+		standing(t, other, 0)
 		if _, err := f.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
 			t.Fatalf("Acquire of what was given back returned %v", err)
 		}

@@ -126,7 +126,7 @@ func sameRelease(e *env) {
 
 func releaseAgain(e *env) {
 	p, b, name := e.peer(), e.direct(), e.name()
-	d := &direct{e: e, Backend: p.injector, id: driver.NewID()}
+	d := e.directOn(p.injector)
 	r := d.ask(name)
 	r.TTL = e.renewedTTL
 	g := d.get(r)

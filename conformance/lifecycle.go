@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock"
@@ -15,7 +16,7 @@ var lifecycle = []Law{
 	{Name: "close-wakes", run: closeWakes,
 		Sentence: "Close makes calls under way return ErrClosed, ends the leases' contexts with that cause, and is final"},
 	{Name: "close-cut-off", run: closeCutOff, stall: tenthOfShortTTL,
-		Sentence: "Close cut off takes a few seconds at most"},
+		Sentence: "Close cut off takes a few seconds at most, and its error names what may be left"},
 	{Name: "close-leaks-nothing", run: closeLeaksNothing, stall: tenthOfShortTTL, alone: true,
 		Sentence: "after Close no goroutine of the client is left, whatever was locked, cancelled and lost"},
 	{Name: "durable", run: durableHolds, needs: []need{durable, restarting}, alone: true,
@@ -116,6 +117,14 @@ func closeCutOff(e *env) {
 	e.want("Lock that waited at Close", waits.wait(e), dlock.ErrClosed)
 	e.want("the lease", l.Err(), dlock.ErrClosed)
 	e.unlock(e.lock(b.Mutex(held))) // at its TTL
+
+	o, left := e.peer(), e.name() // until its TTL is over
+	e.lock(o.Mutex(left))
+	o.partition()
+	err := call(e, "Close cut off", func(context.Context) error { return o.Close() })
+	if err == nil || !strings.Contains(err.Error(), left) {
+		e.Errorf("Close of a client that was cut off while it held %s: %v", left, err)
+	}
 
 	q := e.peer() // the driver alone
 	e.lock(q.Mutex(e.name()))

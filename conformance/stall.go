@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/internal/stall"
-	"github.com/dlock-go/dlock/driver"
 )
 
 // No driver keeps a lease of a short TTL, or is prompt, while the machine or the service stalls:
@@ -146,7 +145,7 @@ func (e *env) strict() *env {
 // monitorStalls measures how the machine serves the process, and the service a client of its own.
 func (e *env) monitorStalls(tolerance time.Duration) *stall.Monitor {
 	m := stall.NewMonitor(e.ctx, tolerance)
-	d := &direct{e: e, Backend: e.probe, id: driver.NewID()}
+	d := e.directOn(e.probe)
 	m.Watch(tolerance/2, func(ctx context.Context, answered func()) {
 		r := d.ask(e.name())
 		_, err := d.Acquire(ctx, r)

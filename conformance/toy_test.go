@@ -418,7 +418,7 @@ func (s *toy) release(r driver.Request) error {
 		return errBroken
 	case e == nil, e.refused:
 		return driver.ErrLost
-	case s.is(swallowsWakeUp) && r.Uncertain && r.Wait && e.granted:
+	case r.Wait && e.granted && s.is(swallowsWakeUp), r.Wait && !e.granted && s.is(cancelStays):
 		return nil
 	}
 	s.remove(e)
@@ -514,6 +514,7 @@ type toyClient struct {
 	more              chan struct{} // a waiter came
 	sent              []driver.Request
 	gaveUp            map[string]bool // names
+	forgotten         map[driver.ID]bool
 	holds             map[driver.ID]toyHold
 	lost              func(driver.ID)
 
@@ -528,13 +529,14 @@ type toyHold struct {
 
 func (s *toy) open() *toyClient {
 	return &toyClient{
-		s:       s,
-		closing: make(chan struct{}),
-		dead:    make(chan struct{}),
-		waits:   map[chan struct{}]driver.Request{},
-		more:    make(chan struct{}, 1),
-		gaveUp:  map[string]bool{},
-		holds:   map[driver.ID]toyHold{},
+		s:         s,
+		closing:   make(chan struct{}),
+		dead:      make(chan struct{}),
+		waits:     map[chan struct{}]driver.Request{},
+		more:      make(chan struct{}, 1),
+		gaveUp:    map[string]bool{},
+		forgotten: map[driver.ID]bool{},
+		holds:     map[driver.ID]toyHold{},
 	}
 }
 
@@ -664,10 +666,13 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 	for again := false; ; again = true {
 		since := time.Now()
 		var a answer
-		if err := c.send(ctx, c.closing, func() { a = c.s.enter(c, r, again) }); err == errUnread {
-			return driver.Grant{}, ctx.Err()
-		} else if err != nil {
-			c.giveUp(r)
+		if err := c.send(ctx, c.closing, func() { a = c.s.enter(c, r, again) }); err != nil {
+			if err == errUnread || c.s.is(forgetsFailed) {
+				c.forget(r.ID)
+			}
+			if err == errUnread {
+				return driver.Grant{}, ctx.Err()
+			}
 			if ctx.Err() != nil && (again || c.s.is(saysHeld)) {
 				err = driver.Waited(ctx)
 			}
@@ -686,13 +691,10 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 			return driver.Grant{Token: a.token, TTL: a.ttl, SentAt: since}, a.err
 		}
 		if c.s.is(poor) {
-			c.giveUp(r)
-			return driver.Grant{}, &driver.Retry{After: 50 * time.Millisecond}
+			err := driver.Unsettled(&driver.Retry{After: 50 * time.Millisecond})
+			return driver.Grant{}, err
 		}
 		if err := c.wait(ctx, woken); err != nil {
-			if !c.s.is(cancelStays) {
-				c.giveUp(r)
-			}
 			if ctx.Err() != nil && err == ctx.Err() && !c.s.is(saysNothing) {
 				err = driver.Waited(ctx)
 			}
@@ -848,19 +850,11 @@ func (c *toyClient) keepAlive() {
 	}
 }
 
-// giveUp removes, in the background, what an Acquire may have left.
-func (c *toyClient) giveUp(r driver.Request) {
-	r.Uncertain = true
-	go func() {
-		for !c.closed() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			err := c.send(ctx, c.closing, func() { c.s.release(r) })
-			cancel()
-			if err == nil {
-				return
-			}
-		}
-	}()
+// forget has the request's release answered without a call.
+func (c *toyClient) forget(id driver.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgotten[id] = true
 }
 
 func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
@@ -949,15 +943,18 @@ func (c *toyClient) Release(ctx context.Context, r driver.Request) error {
 	if c.closed() {
 		return driver.ErrClosed
 	}
-	if r.Uncertain {
-		c.mu.Lock()
-		c.gaveUp[r.Name] = true
-		c.mu.Unlock()
-		if c.s.is(leavesLost) {
-			return nil
-		}
+	c.mu.Lock()
+	_, held := c.holds[r.ID]
+	c.gaveUp[r.Name] = c.gaveUp[r.Name] || held && r.Uncertain
+	forgotten := c.forgotten[r.ID]
+	c.mu.Unlock()
+	switch {
+	case forgotten:
+		return driver.ErrLost
+	case r.Uncertain && c.s.is(leavesLost):
+		return nil
 	}
-	r.Wait = false
+	r.Wait = !held
 	var answer error
 	err := c.send(ctx, c.closing, func() { answer = c.s.release(r) })
 	removed := c.removedBefore(r.ID, err == nil)

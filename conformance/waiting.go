@@ -23,6 +23,8 @@ var waiting = []Law{
 		Sentence: "Lock returns within 100 ms of the end of its context"},
 	{Name: "cancel-cut-off", run: cancelCutOff, stall: atOnce,
 		Sentence: "every call returns within 100 ms of the end of its context, also cut off, and nothing of it stays when the connection is back"},
+	{Name: "unknown-acquire", run: unknownAcquire, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
+		Sentence: "what an Acquire of unknown outcome has made, granted or waiting, goes when the service answers again"},
 	{Name: "cancel-answered", run: cancelAnswered,
 		Sentence: "a Lock whose context ends as the answer arrives has the lock or leaves nothing, whichever of both it saw first"},
 	{Name: "pre-cancelled", run: preCancelled,
@@ -307,6 +309,27 @@ func cancelCutOff(e *env) {
 	}
 }
 
+func unknownAcquire(e *env) {
+	p, other, free, held := e.peer(), e.client(), e.name(), e.name()
+	e.unlock(e.lock(p.Mutex(free)))
+	l := e.lock(other.Mutex(held))
+	heal := p.holdReplies()
+	for _, name := range []string{free, held} {
+		ctx, cancel := context.WithTimeout(e.ctx, e.shortTTL)
+		defer cancel()
+		if _, err := p.Mutex(name).Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			e.Errorf("Lock without a reply: %v", err)
+		}
+	}
+	heal()
+	e.becomes(held, 1, 0)
+	e.unlock(l)
+	for _, name := range []string{free, held} {
+		e.becomes(name, 0, 0)
+		e.unlock(e.lock(other.Mutex(name)))
+	}
+}
+
 func cancelAnswered(e *env) {
 	const rounds, abreast = 240, 4
 	c, other := e.client(), e.client()
@@ -469,7 +492,7 @@ func boundedCalls(e *env) {
 		p, d := e.peer(), e.peer() // through dlock, and the driver alone
 		free, one, two, own := e.name(), e.name(), e.name(), e.name()
 		renewed, given := e.lock(p.Mutex(one)), e.lock(p.Mutex(two))
-		to := &direct{e: e, Backend: d.injector, id: driver.NewID()}
+		to := e.directOn(d.injector)
 		held := to.ask(own)
 		g := to.get(held)
 		state := "cut off"
@@ -563,7 +586,7 @@ func deadWaiters(e *env) {
 	e.becomes(name, 1, 1)
 	for range clients {
 		p := e.peer()
-		d := &direct{e: e, Backend: p.injector, id: driver.NewID()}
+		d := e.directOn(p.injector)
 		for range each {
 			r := d.ask(name)
 			r.TTL, r.Wait = e.shortTTL, true

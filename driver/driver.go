@@ -37,6 +37,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -78,9 +79,16 @@ type Backend interface {
 	// Requests that have expired do not pile up behind those that live: each call purges some of
 	// them, wherever they stand.
 	//
-	// After any error, the end of ctx included, no request stays. The driver removes it, in the
-	// background if it must, and a copy that is still under way creates nothing when it arrives. If
-	// the request was granted meanwhile, the next waiter is granted in its place.
+	// After an error that is a refusal, as [Refused] reports, nothing of the request is left: it
+	// does not stand, and no copy of the call is under way. A refusal of which that is not sure is
+	// [Unsettled].
+	//
+	// After any other error, the end of ctx included, the request may stand, and may be granted.
+	// The caller removes it: it calls Release, with Uncertain set unless the error is that of
+	// [Waited] or [WaitedFor], again and again until the answer is nil or [ErrLost]. The driver
+	// does nothing in the background for that. It remembers what it knows of the request until
+	// then: after Waited, a copy may be under way of which only the driver knows; and where nothing
+	// was sent the Release costs no call.
 	//
 	// A driver that cannot queue returns a [*Retry] for a request that would have to wait. The
 	// caller waits and sends a new request.
@@ -101,7 +109,13 @@ type Backend interface {
 	// is left of a broken hold ends with its release. It never changes another request.
 	//
 	// If r.Uncertain is set, a copy of the request's Acquire may still be under way. Then, for at
-	// least r.TTL from now, an Acquire with that ID creates nothing and returns ErrLost.
+	// least r.TTL from now, an Acquire with that ID creates nothing and returns ErrLost; unless the
+	// driver, whose own Acquire of it has failed, knows that no copy is under way.
+	//
+	// The caller repeats a Release whose outcome is unknown until it has an answer. So where the
+	// service does not remove a request by itself, as under a session or a lease that other
+	// requests keep alive, the driver returns [ErrLost] only when it is not there; elsewhere also
+	// once it has expired for sure, however the call failed.
 	Release(ctx context.Context, r Request) error
 
 	// Inspect returns the queue of the name as the service sees it, without what has expired. A
@@ -328,6 +342,9 @@ func WaitedFor(ctx context.Context, held error) error {
 	return &waited{err: ctx.Err(), cause: context.Cause(ctx), held: held}
 }
 
+// HasWaited reports whether err is that of [Waited] or [WaitedFor].
+func HasWaited(err error) bool { return errors.As(err, new(*waited)) }
+
 type waited struct{ err, cause, held error }
 
 func (w *waited) Error() string {
@@ -359,6 +376,32 @@ func (e *HeldError) Error() string {
 
 // Is matches ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// refusals are the errors that say no.
+var refusals = []error{ErrHeld, ErrLost, ErrUpgrade, ErrConflict, ErrInvalid, ErrUnsupported, ErrClosed}
+
+// Refused reports whether the error of an Acquire is a refusal: one of [ErrHeld], [ErrLost],
+// [ErrUpgrade], [ErrConflict], [ErrInvalid], [ErrUnsupported] and [ErrClosed], but neither the end
+// of the context nor [Unsettled]. Then the request does not stand, and the caller need not release
+// it. (What a client had when it was closed, its Close removes.)
+func Refused(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*unsettled)) {
+		return false
+	}
+	return slices.ContainsFunc(refusals, func(no error) bool { return errors.Is(err, no) })
+}
+
+// Unsettled returns the error of an Acquire that was refused with err although the request may
+// stand: an earlier copy of the call may be under way, or the request could not be withdrawn. It
+// matches all that err matches, has the same text, and is no refusal for [Refused].
+func Unsettled(err error) error { return &unsettled{err} }
+
+type unsettled struct{ err error }
+
+func (u *unsettled) Error() string { return u.err.Error() }
+
+// Unwrap returns the refusal.
+func (u *unsettled) Unwrap() error { return u.err }
 
 // Retry is the error of a backend that cannot queue, for a request that would have to wait. It
 // matches [ErrHeld].

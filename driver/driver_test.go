@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,5 +149,33 @@ func TestRequestKind(t *testing.T) {
 		if c.r.Join() != c.join || c.r.Semaphore() != c.semaphore {
 			t.Errorf("%+v: join %v, semaphore %v", c.r, c.r.Join(), c.r.Semaphore())
 		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range []error{
+		driver.ErrHeld, driver.ErrLost, driver.ErrUpgrade, driver.ErrConflict, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed,
+		fmt.Errorf("TTL: %w", driver.ErrInvalid), &driver.HeldError{}, &driver.Retry{},
+	} {
+		if !driver.Refused(err) {
+			t.Errorf("%v is no refusal", err)
+		}
+		u := driver.Unsettled(err)
+		if driver.Refused(u) || driver.Refused(fmt.Errorf("here: %w", u)) || !errors.Is(u, err) || u.Error() != err.Error() {
+			t.Errorf("%v, unsettled, is %v, which is a refusal: %t", err, u, driver.Refused(u))
+		}
+	}
+	for _, err := range []error{
+		nil, errors.New("connection reset"), context.Canceled, context.DeadlineExceeded, driver.ErrNotHeld,
+		driver.Waited(over), driver.WaitedFor(over, &driver.HeldError{}),
+	} {
+		if driver.Refused(err) {
+			t.Errorf("%v is a refusal", err)
+		}
+	}
+	if !driver.HasWaited(fmt.Errorf("here: %w", driver.Waited(over))) || driver.HasWaited(driver.ErrHeld) || driver.HasWaited(context.Canceled) {
+		t.Error("HasWaited")
 	}
 }

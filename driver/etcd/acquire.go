@@ -41,8 +41,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err == nil {
 		return g, nil
 	}
-	// it may have stood for a moment; what fails here is done again in the background
-	if errors.Is(err, driver.ErrConflict) {
+	if errors.Is(err, driver.ErrConflict) { // it may have stood for a moment
 		_, _ = b.remove(ctx, rq)
 	}
 	b.mu.Lock()
@@ -50,10 +49,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if b.life.Over() {
 		return driver.Grant{}, driver.ErrClosed // Close removes it
 	}
-	if !rq.ended && !(rq.releasing && rq.until.IsZero()) { // else Release removes it
-		b.giveUp(rq)
-	}
-	return driver.Grant{}, err
+	return driver.Grant{}, b.failed(rq, err)
 }
 
 // register returns the request of this client with that ID, which it adds if there is none.
@@ -71,6 +67,7 @@ func (b *Backend) register(r driver.Request) (*request, error) {
 		rq = newRequest(r)
 		b.requests[r.ID] = rq
 	}
+	rq.failed = false
 	return rq, nil
 }
 

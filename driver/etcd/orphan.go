@@ -41,7 +41,7 @@ func (b *Backend) removeOrphan(key string) {
 	name, slot, _ := b.splitKey(key)
 	b.nameOf(name).slots[slot] = time.Time{}
 	b.life.Go(func() {
-		deleted := kit.Settle(b.life.Context(), 0, func(ctx context.Context) error { return b.deleteKey(ctx, name, key) })
+		deleted := kit.Repeat(b.life.Context(), func(ctx context.Context) error { return b.deleteKey(ctx, name, key) })
 		if deleted {
 			b.mu.Lock()
 			defer b.mu.Unlock()

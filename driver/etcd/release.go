@@ -36,7 +36,8 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return driver.ErrLost
 	}
-	rq.uncertain, rq.releasing = rq.uncertain || r.Uncertain, true
+	// after an Acquire that failed, what is known here counts
+	rq.uncertain, rq.releasing = rq.uncertain || r.Uncertain && !rq.failed, true
 	if !rq.until.IsZero() && time.Now().After(rq.until) {
 		b.lose(rq, false)
 		b.mu.Unlock()
@@ -49,7 +50,6 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		select {
 		case rq.busy <- struct{}{}:
 		case <-ctx.Done():
-			b.life.Go(func() { b.giveUpAfterAcquire(rq) })
 			return ctx.Err()
 		case <-b.life.Closed():
 			return driver.ErrClosed
@@ -63,14 +63,11 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		}
 	}
 	removed, err := b.remove(ctx, rq)
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if err != nil {
-		if acquiring && !rq.ended {
-			b.giveUp(rq)
-		}
 		return err
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	// in the second case an earlier copy removed it, since nothing else can have
 	if removed || rq.unknownReleases > 0 && !rq.broken && time.Now().Before(rq.until) {
 		return nil
@@ -89,8 +86,8 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 	key, rev, l := rq.key, rq.rev, rq.lease
 	// a fixed lease is revoked, and then no copy can put anything under it
 	uncertain := rq.uncertain && !(l != nil && l.fixed)
-	if key == "" || rev == 0 && !rq.uncertain || l != nil && l.gone && !rq.broken {
-		b.removed(rq, time.Time{}) // there is nothing, nor will there be
+	if rq.nowhere() {
+		b.removed(rq, time.Time{})
 		b.mu.Unlock()
 		return false, nil
 	}
@@ -195,35 +192,5 @@ func (b *Backend) leaveLease(rq *request) {
 	if l != nil && l.fixed && !l.gone {
 		l.gone = true
 		b.life.Go(func() { b.revokeFixed(l) })
-	}
-}
-
-// giveUp removes a request whose caller will not ask for it any more, in the background and however
-// long it takes. b.mu is held.
-func (b *Backend) giveUp(rq *request) {
-	b.finish(rq)
-	if rq.uncertain {
-		b.addTombstone(rq.ID, rq.TTL)
-	}
-	b.life.Go(func() {
-		kit.Settle(b.life.Context(), 0, func(ctx context.Context) error {
-			_, err := b.remove(ctx, rq)
-			return err
-		})
-	})
-}
-
-// giveUpAfterAcquire gives a request up once its Acquire has ended.
-func (b *Backend) giveUpAfterAcquire(rq *request) {
-	select {
-	case rq.busy <- struct{}{}:
-	case <-b.life.Closed():
-		return
-	}
-	defer func() { <-rq.busy }()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !rq.ended {
-		b.giveUp(rq)
 	}
 }

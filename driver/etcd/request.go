@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -26,9 +27,10 @@ type request struct {
 	until           time.Time // the end of trust; zero: Acquire has not returned its grant
 	unknownReleases int       // releases that were sent, and whose answers are not known
 	broken          bool      // an operator broke it
+	failed          bool      // its last Acquire did
 	releasing       bool      // a release of it was asked for
 	missing         bool      // and its key is not there any more
-	ended           bool      // it was released, given up or lost
+	ended           bool      // it was refused, released or lost
 }
 
 func newRequest(r driver.Request) *request {
@@ -81,6 +83,29 @@ func (b *Backend) vanished(rq *request) {
 	rq.wake.Set()
 }
 
+// nowhere reports whether there is no key of the request, nor will there be. The backend's mu is
+// held.
+func (rq *request) nowhere() bool {
+	return rq.key == "" || rq.rev == 0 && !rq.uncertain || rq.lease != nil && rq.lease.gone && !rq.broken
+}
+
+// failed ends an Acquire that failed, and returns the error as its caller has to see it. A request
+// that was refused and stands nowhere is forgotten; any other stays until its release. b.mu is
+// held.
+func (b *Backend) failed(rq *request, err error) error {
+	b.stopWaiting(rq)
+	rq.failed = true
+	switch {
+	case rq.stopped() || !driver.Refused(err): // a release that is under way removes it
+		return err
+	case !rq.nowhere():
+		return driver.Unsettled(err)
+	}
+	b.removed(rq, time.Time{})
+	b.finish(rq)
+	return err
+}
+
 // finish removes a request from the client's own. b.mu is held.
 func (b *Backend) finish(rq *request) {
 	rq.ended = true
@@ -94,7 +119,13 @@ func (b *Backend) finish(rq *request) {
 func (b *Backend) lose(rq *request, notify bool) {
 	b.addTombstone(rq.ID, rq.TTL)
 	b.losses[rq.ID] = rq
-	b.giveUp(rq)
+	b.finish(rq)
+	b.life.Go(func() {
+		kit.Repeat(b.life.Context(), func(ctx context.Context) error {
+			_, err := b.remove(ctx, rq)
+			return err
+		})
+	})
 	if lost := b.lost; lost != nil && notify {
 		go lost(rq.ID)
 	}

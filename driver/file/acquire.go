@@ -29,18 +29,31 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	if err := b.enqueue(ctx, own, r); err != nil {
-		if fresh {
-			b.forget(own) // it is not in the queue
-		} else {
-			b.abandon(own)
-		}
-		return driver.Grant{}, err
+		return driver.Grant{}, b.failed(own, err, fresh)
 	}
 	g, err := b.await(ctx, own)
 	if err != nil {
-		b.abandon(own)
+		err = b.failed(own, err, false)
 	}
 	return g, err
+}
+
+// failed ends an Acquire that failed, and returns the error as its caller has to see it. absent
+// says that the request is not in its queue: then one that was refused is forgotten. Any other
+// stays until its release.
+func (b *Backend) failed(own *ownRequest, err error, absent bool) error {
+	refused := driver.Refused(err)
+	if refused && absent {
+		b.forget(own)
+		return err
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	own.failed, own.absent = true, absent
+	if refused {
+		err = driver.Unsettled(err)
+	}
+	return err
 }
 
 // granted proves the grant of a request and returns it. The token of a request that waits is 0. A

@@ -140,6 +140,10 @@ func TestExpiredRequestIsNotResumed(t *testing.T) {
 	if n := inspect(t, r.b, "a").Len(); n != 0 {
 		t.Errorf("%d requests are left", n)
 	}
+	q.Uncertain = true
+	if err := r.a.Release(t.Context(), q); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Release: %v", err)
+	}
 	eventually(t, "no record of it is left, and its cell is free", func() bool {
 		r.a.mu.Lock()
 		defer r.a.mu.Unlock()

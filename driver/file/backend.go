@@ -268,7 +268,7 @@ func (b *Backend) Close() error {
 // time, and does not depend on the client any more.
 func (b *Backend) releaseAtClose(own *ownRequest) error {
 	own.mu.Lock()
-	over := own.over // abandoned, or lost
+	over := own.over || own.failed
 	own.mu.Unlock()
 	return b.update(context.Background(), own.slot, func(s *state, _ int64) error {
 		var err error

@@ -5,10 +5,8 @@ package file
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Release implements [driver.Backend].
@@ -22,8 +20,9 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	defer b.calls.Done()
 	name := b.prefix + r.Name
 	own := b.own(r.ID)
-	if own != nil {
-		own.finish()
+	if own != nil && own.finish() {
+		b.forget(own)
+		return driver.ErrLost
 	}
 	var until int64
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
@@ -45,32 +44,5 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 		b.rememberTombstone(slot(name), until)
 	}
 	b.purgeTombstones()
-	return err
-}
-
-// abandon removes a request whose Acquire failed. What takes longer goes on in the background.
-func (b *Backend) abandon(own *ownRequest) {
-	own.finish()
-	done := make(chan struct{})
-	b.calls.Go(func() {
-		defer close(done)
-		for b.remove(own) != nil {
-			if kit.Pause(context.Background(), b.closing, 50*time.Millisecond) != nil {
-				return // Close tries once more
-			}
-		}
-	})
-	kit.Pause(context.Background(), done, 50*time.Millisecond)
-}
-
-// remove removes the request from its queue. After an error it stands there as before.
-func (b *Backend) remove(own *ownRequest) error {
-	err := b.update(context.Background(), own.slot, func(s *state, _ int64) error {
-		s.remove(own.name, own.id)
-		return nil
-	})
-	if err == nil {
-		b.forget(own)
-	}
 	return err
 }

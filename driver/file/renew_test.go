@@ -228,10 +228,12 @@ func TestPathThatCannotBeFollowed(t *testing.T) {
 	if err := renew(b, held); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew: %v", err)
 	}
-	if _, err := b.Acquire(t.Context(), request("free", long)); !errors.Is(err, syscall.ENAMETOOLONG) {
+	refused := request("free", long)
+	if _, err := b.Acquire(t.Context(), refused); !errors.Is(err, syscall.ENAMETOOLONG) {
 		t.Errorf("Acquire: %v", err)
 	}
 	b.table.files[0].path = path
+	release(t, b, refused)
 	if err := renew(b, held); err != nil {
 		t.Errorf("Renew, when the path can be followed again: %v", err)
 	}

@@ -34,13 +34,17 @@ type ownRequest struct {
 	armed int64 // when its TTL began last: the time in the cell, or that of the grant
 	over  bool  // it was seen to be lost, or is being released
 	why   error // of a loss that is reported; nil: no more than that it is one
+	// its last Acquire failed; absent: before it was in the queue
+	failed, absent bool
 }
 
-// finish makes every later proof of the request fail.
-func (own *ownRequest) finish() {
+// finish makes every later proof of the request fail. It reports whether the request never was in
+// its queue.
+func (own *ownRequest) finish() (absent bool) {
 	own.mu.Lock()
+	defer own.mu.Unlock()
 	own.over = true
-	own.mu.Unlock()
+	return own.absent
 }
 
 // own returns the client's record of the request with the ID, or nil.
@@ -56,6 +60,7 @@ func (b *Backend) record(r driver.Request) (own *ownRequest, fresh bool, err err
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if own := b.requests[r.ID]; own != nil {
+		own.again()
 		return own, false, nil
 	}
 	cell, word, err := b.session.takeCell()
@@ -66,6 +71,16 @@ func (b *Backend) record(r driver.Request) (own *ownRequest, fresh bool, err err
 	own = &ownRequest{name: name, slot: slot(name), id: r.ID, ttl: r.TTL, cell: cell, word: word, decided: make(chan struct{})}
 	b.requests[r.ID] = own
 	return own, true, nil
+}
+
+// again prepares the request for an Acquire after one that failed. Backend.mu is held.
+func (own *ownRequest) again() {
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	if own.failed && own.calls == 0 {
+		own.decided, own.fault = make(chan struct{}), nil
+	}
+	own.failed, own.absent = false, false
 }
 
 // forget removes the record of a request that is not in its queue.

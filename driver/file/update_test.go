@@ -202,6 +202,10 @@ func work(b *Backend, dir string, names int, commands <-chan string) string {
 				g, err := b.Acquire(ctx, r)
 				cancel()
 				if errors.Is(err, context.DeadlineExceeded) {
+					if err := b.Release(context.Background(), r); err != nil && !errors.Is(err, driver.ErrLost) {
+						bad <- fmt.Sprint("bad: ", err)
+						return
+					}
 					continue
 				}
 				if err == nil {

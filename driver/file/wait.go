@@ -14,10 +14,10 @@ func (b *Backend) await(ctx context.Context, own *ownRequest) (driver.Grant, err
 	if g, err := b.granted(own); err != nil || g.Token != 0 {
 		return g, err
 	}
-	b.addWaiter(own)
+	decided := b.addWaiter(own)
 	defer b.removeWaiter(own)
 	select {
-	case <-own.decided:
+	case <-decided:
 		if own.fault != nil {
 			return driver.Grant{}, own.fault
 		}
@@ -46,8 +46,8 @@ type waitingSlot struct {
 	blocking []sessionID // the other clients that are in the way
 }
 
-// addWaiter hands a waiting request to the poller.
-func (b *Backend) addWaiter(own *ownRequest) {
+// addWaiter hands a waiting request to the poller. The result is closed when that is decided.
+func (b *Backend) addWaiter(own *ownRequest) <-chan struct{} {
 	own.mu.Lock()
 	armed := own.armed
 	own.mu.Unlock()
@@ -61,9 +61,11 @@ func (b *Backend) addWaiter(own *ownRequest) {
 	w.requests[own.id] = own
 	own.touched = max(own.touched, armed)
 	w.touch = min(w.touch, own.touched+int64(own.ttl)/3)
+	decided := own.decided
 	b.poll()
 	b.mu.Unlock()
 	b.notifyPoller(own.slot)
+	return decided
 }
 
 // poll starts the poller if it does not run. After Close it does not: no bell would end it, and

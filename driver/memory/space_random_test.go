@@ -78,6 +78,8 @@ func history(t *testing.T, rnd *rand.Rand) {
 				clients[p.client].Release(t.Context(), r)
 			case op < 15:
 				p.cancel()
+				synctest.Wait()
+				clients[p.client].Release(t.Context(), p.Request)
 			case op < 17:
 				r := p.Request
 				r.TTL = time.Duration(1+rnd.IntN(20)) * time.Second
@@ -170,7 +172,11 @@ func TestRace(t *testing.T) {
 					if err := b.Release(t.Context(), r); err != nil {
 						t.Errorf("Release: %v", err)
 					}
-				case !errors.Is(err, context.Canceled) && !errors.Is(err, driver.ErrHeld):
+				case errors.Is(err, context.Canceled):
+					if err := b.Release(t.Context(), r); err != nil && !errors.Is(err, driver.ErrLost) {
+						t.Errorf("Release: %v", err)
+					}
+				case !errors.Is(err, driver.ErrHeld):
 					t.Errorf("Acquire: %v", err)
 				}
 			}

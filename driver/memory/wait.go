@@ -21,10 +21,7 @@ func (b *Backend) await(ctx context.Context, r driver.Request, w *wait) (driver.
 	case <-w.done:
 		return w.grant, w.err
 	case <-ctx.Done():
-		held := b.heldBy(r)
-		// The request goes, though it may be granted by now; then whoever follows is granted.
-		b.Release(ctx, r)
-		return driver.Grant{}, driver.WaitedFor(ctx, held)
+		return driver.Grant{}, driver.WaitedFor(ctx, b.heldBy(r))
 	}
 }
 

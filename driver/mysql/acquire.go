@@ -30,13 +30,13 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	g, err := b.acquire(ctx, m, r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	closed := b.life.Over() // then Close removes the request
-	b.requests.End(m, err == nil && !closed)
-	switch {
-	case closed:
-		return driver.Grant{}, driver.ErrClosed
-	case err != nil:
-		b.giveUp(m)
+	if b.life.Over() {
+		err = driver.ErrClosed // Close removes it
+	}
+	if err = b.requests.End(m, err); err != nil {
+		if !b.requests.Has(m) {
+			b.ringBell(m)
+		}
 		return driver.Grant{}, err
 	}
 	b.sweepSoon(sweepTime)
@@ -77,7 +77,8 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		})
 		b.mu.Lock()
 		if t.left.Load() && t.made.Load() && !m.Uncertain {
-			m.left = t // what it has made, or will make, is not known yet
+			// what it has made, or will make, is not known yet
+			m.left, m.leftUntil = t, time.Now().Add(2*callTimeout)
 		}
 		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
 		switch {

@@ -54,14 +54,15 @@ type Backend struct {
 // request is a request of this client that may stand in a queue. The backend's mu guards it.
 type request struct {
 	kit.Request
-	place  int64         // of its row; 0: it has none, as far as it is known
-	ahead  driver.ID     // the request before it, if it is another client's; zero: not known
-	behind driver.ID     // that request, if it is of this client
-	ended  bool          // by force, and that was reported
-	broken bool          // by an operator, as its release saw
-	left   *task         // its Acquire has left it under way, and may have made it
-	grant  *driver.Grant // a poll found it granted
-	found  *position     // a poll found it let in, which is to be confirmed
+	place     int64         // of its row; 0: it has none, as far as it is known
+	ahead     driver.ID     // the request before it, if it is another client's; zero: not known
+	behind    driver.ID     // that request, if it is of this client
+	ended     bool          // by force, and that was reported
+	broken    bool          // by an operator, as its release saw
+	left      *task         // its Acquire has left it under way, and may have made it
+	leftUntil time.Time     // until when a release waits for that
+	grant     *driver.Grant // a poll found it granted
+	found     *position     // a poll found it let in, which is to be confirmed
 }
 
 // New returns a backend over a pool of github.com/go-sql-driver/mysql, or of a wrapper around it.

@@ -17,13 +17,24 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrClosed
 	}
 	m, _ := b.requests.Find(r.ID)
-	if m != nil {
-		before = m.Releasing(r.Uncertain)
-	}
 	b.mu.Unlock()
+	if m != nil {
+		if err := b.awaitLeft(ctx, m); err != nil {
+			return err
+		}
+		b.mu.Lock()
+		if m.Nowhere() || m.Expired() {
+			b.remove(m)
+			b.mu.Unlock()
+			return driver.ErrLost
+		}
+		before = m.Releasing(r.Uncertain)
+		r.Uncertain = m.Uncertain
+		b.mu.Unlock()
+	}
 	t := b.newTask(true)
 	found, err := run(ctx, t, b.life.Closed(), func() (bool, error) {
-		return b.release(t, r, r.Uncertain || before.Uncertain, m == nil || before.Granted())
+		return b.release(t, r, r.Uncertain, m == nil || before.Granted())
 	})
 	if err != nil {
 		return err
@@ -140,56 +151,30 @@ func (b *Backend) released(m *request) {
 	b.sweepSoon(sweepTime)
 }
 
-// giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. b.mu
-// is held.
-func (b *Backend) giveUp(m *request) {
-	if !m.Stands && !m.Uncertain {
-		b.remove(m)
-		return
+// awaitLeft waits for what an Acquire that failed left under way. A tombstone would slow down the
+// name for a TTL: it is left only if the outcome is not known by then.
+func (b *Backend) awaitLeft(ctx context.Context, m *request) error {
+	b.mu.Lock()
+	left, until := m.left, m.leftUntil
+	b.mu.Unlock()
+	if left == nil {
+		return nil
 	}
-	b.life.Go(func() {
-		b.awaitLeft(m)
-		if !kit.Settle(b.life.Context(), m.TTL, func(ctx context.Context) error { return b.releaseAgain(ctx, m) }) {
-			return // Close does it
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.remove(m)
-	})
-}
-
-// awaitLeft waits for what an Acquire left under way. A tombstone would slow down the name for a
-// TTL: it is left only if the outcome is not known by then.
-func (b *Backend) awaitLeft(m *request) {
-	if m.left == nil {
-		return
-	}
-	timer := time.NewTimer(2 * callTimeout)
+	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
-	case <-m.left.over:
+	case <-left.over:
 	case <-timer.C:
-		return
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-b.life.Closed():
-		return
+		return driver.ErrClosed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m.left.doubt.Load() == 0 {
+	if m.left = nil; left.doubt.Load() == 0 {
 		m.Stands, m.Uncertain = true, false
 	}
-}
-
-// releaseAgain releases a request whose Acquire failed.
-func (b *Backend) releaseAgain(ctx context.Context, m *request) error {
-	b.mu.Lock()
-	// a Release of it may come meanwhile
-	r, uncertain, granted := m.Request.Request, m.Uncertain, m.Granted()
-	b.mu.Unlock()
-	t := b.newTask(true)
-	_, err := run(ctx, t, b.life.Closed(), func() (bool, error) { return b.release(t, r, uncertain, granted) })
-	if err == nil {
-		b.released(m)
-	}
-	return err
+	return nil
 }

@@ -31,14 +31,12 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	g, err := b.acquire(ctx, m, r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	closed := b.life.Over()
-	b.requests.End(m, err == nil && !closed)
-	if closed {
-		return driver.Grant{}, driver.ErrClosed // Close removes it
+	err = b.explain(ctx, r.Name, err)
+	if b.life.Over() {
+		err = driver.ErrClosed // Close removes it
 	}
-	if err != nil {
-		b.giveUp(m)
-		return driver.Grant{}, b.explain(ctx, r.Name, err)
+	if err = b.requests.End(m, err); err != nil {
+		return driver.Grant{}, err
 	}
 	b.holds(m)
 	return g, nil

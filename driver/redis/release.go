@@ -17,11 +17,17 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrClosed
 	}
 	m, is := b.requests.Find(r.ID)
+	if is && (m.Nowhere() || m.Expired()) {
+		b.requests.Remove(m)
+		b.mu.Unlock()
+		return driver.ErrLost
+	}
 	if is {
 		before = m.Releasing(r.Uncertain)
+		r.Uncertain = m.Uncertain
 	}
 	b.mu.Unlock()
-	c := b.releaseCall(r, r.Uncertain || before.Uncertain, before.Until)
+	c := b.releaseCall(r, r.Uncertain, before.Until)
 	reply, err := b.pipes.run(ctx, b.life.Closed(), c)
 	b.mu.Lock()
 	switch {
@@ -55,32 +61,4 @@ func (b *Backend) releaseCall(r driver.Request, tombstone bool, until time.Time)
 		how += "l"
 	}
 	return b.call(releaseScript, r.Name, r.ID.String(), ttl, how)
-}
-
-// giveUp removes a request whose Acquire failed, in the background if it may stand somewhere. mu is
-// held.
-func (b *Backend) giveUp(m *request) {
-	if !m.Stands && !m.Uncertain {
-		b.requests.Remove(m)
-		return
-	}
-	b.life.Go(func() { b.settle(m) })
-}
-
-// settle releases a request until the server has answered.
-func (b *Backend) settle(m *request) {
-	settled := kit.Settle(b.life.Context(), m.TTL, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-		defer cancel()
-		b.mu.Lock()
-		c := b.releaseCall(m.Request.Request, m.Uncertain, m.Until)
-		b.mu.Unlock()
-		_, err := b.pipes.run(ctx, b.life.Closed(), c)
-		return err
-	})
-	if settled {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.requests.Remove(m)
-	}
 }

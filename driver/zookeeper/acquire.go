@@ -57,24 +57,30 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	granted := false
-	defer func() { b.requests.End(req, granted) }()
 	if b.closed { // Close has removed what it knew of
 		if s := req.s; s != nil && s.own == nil && req.path != "" {
 			go s.deleteAnywhere(req.path)
 		}
-		return driver.Grant{}, driver.ErrClosed
+		return driver.Grant{}, b.requests.End(req, driver.ErrClosed)
 	}
-	if err == nil && req.gone {
-		err = driver.ErrLost
+	if req.gone { // released or lost meanwhile: what was made since goes
+		if req.s != nil && req.path != "" {
+			req.s.removeSoon(req.path)
+			req.path = ""
+		}
+		if err == nil {
+			err = driver.ErrLost
+		}
 	}
 	if err != nil {
-		if req.Asking == 1 { // this one
-			b.giveUp(req)
+		req.Stands = req.path != "" || req.isKept()
+	}
+	if err = b.requests.End(req, err); err != nil {
+		if !req.gone && !b.requests.Has(req) {
+			b.forget(req, false)
 		}
 		return driver.Grant{}, err
 	}
-	granted = true
 	return g, nil
 }
 

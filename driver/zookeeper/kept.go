@@ -399,7 +399,7 @@ func (b *Backend) removeKeptSoon(k *kept) {
 // removeNodes deletes nodes, one after the other, in whichever session. It returns when they are
 // gone, or false when the client is closed.
 func (b *Backend) removeNodes(paths ...string) bool {
-	return kit.Settle(b.life.Context(), 0, func(ctx context.Context) error {
+	return kit.Repeat(b.life.Context(), func(ctx context.Context) error {
 		s, err := b.anySession(ctx)
 		for _, at := range paths {
 			if err == nil {

@@ -36,11 +36,9 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return b.releaseKept(ctx, req)
 	}
-	if at == "" || s == nil { // an Acquire is under way, and removes what it made
-		b.addTombstone(r)
-		b.forget(req, true)
-		b.mu.Unlock()
-		return nil
+	if at == "" || s == nil {
+		defer b.mu.Unlock()
+		return b.releaseUnplaced(ctx, req, r)
 	}
 	// Where it had to wait others are likely to wait behind it.
 	urgent := req.granted && req.Stands
@@ -79,6 +77,26 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	}
 	req.releasing = false
 	return b.explain(ctx, err)
+}
+
+// releaseUnplaced releases a request of which no node is known. b.mu is held, but for calls.
+func (b *Backend) releaseUnplaced(ctx context.Context, req *request, r driver.Request) error {
+	err := error(nil)
+	switch {
+	case req.Asking > 0: // that Acquire removes what it made
+	case !req.Uncertain:
+		err = driver.ErrLost
+	default: // what the servers do not know of by now, audits remove
+		b.mu.Unlock()
+		err = b.releaseUnknown(ctx, r)
+		b.mu.Lock()
+		if !errors.Is(err, driver.ErrLost) {
+			return err
+		}
+	}
+	b.addTombstone(r)
+	b.forget(req, true)
+	return err
 }
 
 // deleteRequest deletes the node of a request, and what is kept of it. After a disconnect it sends

@@ -85,16 +85,6 @@ func (req *request) leave() {
 	req.s, req.path, req.broken, req.Stands = nil, "", false, false
 }
 
-// giveUp removes a request whose Acquire failed, in the background. b.mu is held.
-func (b *Backend) giveUp(req *request) {
-	s, at := req.s, req.path
-	b.forget(req, false)
-	req.path = ""
-	if s != nil && at != "" {
-		s.removeSoon(at)
-	}
-}
-
 // addTombstone keeps the request from coming to life in this process: an Acquire of it is lost.
 // What was sent of it before is found by purgeSoon. b.mu is held.
 func (b *Backend) addTombstone(r driver.Request) {

@@ -83,7 +83,7 @@ func (s *session) removeSoon(at string) {
 // remove is removeSoon, but for the background.
 func (s *session) remove(at string) {
 	removed := false
-	kit.Settle(s.b.life.Context(), 0, func(ctx context.Context) error {
+	kit.Repeat(s.b.life.Context(), func(ctx context.Context) error {
 		w := s.sending()
 		err := s.Delete(ctx, at, -1)
 		if err == nil {

@@ -79,7 +79,7 @@ func (s *session) withdraw(ctx context.Context, req *request, reason error) erro
 	s.b.mu.Unlock()
 	err := s.deleteRequest(ctx, req, at, -1, false)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, conn.ErrEnded) {
-		return err // it goes on in the background
+		return err // its release removes it
 	}
 	s.b.mu.Lock()
 	req.path = ""

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/internal/size"
 )
 
 // TestRelease runs scripts/release.sh in a clone: what it refuses, and in a long run all of it.
@@ -68,7 +68,7 @@ func TestRelease(t *testing.T) {
 	git("reset", "-q", "--hard", head)
 	git("tag", "-d", "v0.2.0", "v0.2.0-rc.1")
 
-	if !conformance.Long() {
+	if !size.Long() {
 		return // the rest takes a minute
 	}
 	const version = "v0.987.1"

@@ -20,6 +20,7 @@ const ttl = 12 * time.Second
 type backend struct {
 	renew   func(ctx context.Context, rs []driver.Request) []driver.Renewal
 	release func(ctx context.Context, r driver.Request) error
+	acquire func(ctx context.Context, r driver.Request) (driver.Grant, error)
 
 	mu       sync.Mutex
 	says     error // of each request, unless there is renew
@@ -40,6 +41,10 @@ func (b *backend) say(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.says = err
+}
+
+func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return b.acquire(ctx, r)
 }
 
 func (b *backend) Release(ctx context.Context, r driver.Request) error {
@@ -122,7 +127,7 @@ func keep(t *testing.T, s *Set, r driver.Request, by Holder) *Hold {
 func (s *Set) remembered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.requests) + len(s.names) + len(s.deadlines.heap) + len(s.releases.queue) + len(s.releases.owners)
+	n := len(s.requests) + len(s.names) + len(s.deadlines.heap) + len(s.releases.queue) + len(s.releases.failed) + s.releases.senders + len(s.releases.owners)
 	for _, g := range s.groups {
 		n += len(g.holds)
 	}

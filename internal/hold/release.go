@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,16 +15,26 @@ import (
 // Grace bounds each call that releases in the background, and [Set.ReleaseAll].
 const Grace = 3 * time.Second
 
-// releases are requests that may still stand in the backend although nobody here counts on them:
-// releases whose outcome is unknown, lost holds, grants that came too late. One goroutine, alive
-// only while there are any, sends their releases until each has an answer or the Set is closed. The
-// Set's mutex guards it.
+// releases are requests that may still stand in the backend although nothing here counts on them:
+// acquires and releases whose outcome is unknown, waits that ended, lost holds, grants that came
+// too late. They are sent until each has an answer or the Set is closed. The Set's mutex guards it.
+//
+// Each is sent at once, up to abreast of them at a time. What fails is tried again one at a time,
+// with pauses that grow; when one of those is answered, the backend answers, and all are sent at
+// once again. So a backend that is down is asked seldom, and one release that always fails holds up
+// no other.
 type releases struct {
-	queue   []release
-	running bool
+	queue   []release // to be sent
+	failed  []release // sent in vain
+	senders int       // goroutines that send the queue
+	trying  bool      // a goroutine tries what failed
 	// owners of lost holds that the backend may still have: this client must not join them
 	owners map[driver.ID]int
 }
+
+// abreast is how many releases are under way at a time: a driver sends those of many names
+// together.
+const abreast = 128
 
 type release struct {
 	driver.Request
@@ -64,6 +75,19 @@ func (s *Set) Release(ctx context.Context, r driver.Request) error {
 // Done says that the release has returned which followed on the last [Hold.Detach] of a hold.
 func (s *Set) Done() { s.calls.Done() }
 
+// Acquire asks the backend for the request. If it fails and the request may stand all the same, the
+// request is released in the background.
+func (s *Set) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := s.backend.Acquire(ctx, r)
+	if err != nil && !driver.Refused(err) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.Uncertain = !driver.HasWaited(err)
+		s.add(release{Request: r})
+	}
+	return g, err
+}
+
 // ReleaseLater has the request released in the background.
 func (s *Set) ReleaseLater(r driver.Request) {
 	s.mu.Lock()
@@ -74,11 +98,24 @@ func (s *Set) ReleaseLater(r driver.Request) {
 // releaseLater is ReleaseLater. s.mu is locked.
 func (s *Set) releaseLater(r release) {
 	r.Uncertain = true
+	s.add(r)
+}
+
+// add adds a release to those that are sent in the background. s.mu is locked.
+func (s *Set) add(r release) {
+	s.releases.queue = append(s.releases.queue, r)
+	s.send()
+}
+
+// send starts what sends the queue. s.mu is locked.
+func (s *Set) send() {
 	q := &s.releases
-	q.queue = append(q.queue, r)
-	if !q.running && !s.closed {
-		q.running = true
-		s.calls.Go(func() { inBackground.Run(s.ctx, s.releaseNext) })
+	if s.closed {
+		return
+	}
+	for range min(len(q.queue), abreast-q.senders) {
+		q.senders++
+		s.calls.Go(s.sendQueue)
 	}
 }
 
@@ -101,45 +138,66 @@ func (s *Set) releaseAt(at time.Time, r release) {
 // seldom.
 var inBackground = background.Loop{Min: 20 * time.Millisecond, Max: 5 * time.Second}
 
-// releaseNext sends the release of the first in the queue.
-func (s *Set) releaseNext(ctx context.Context) background.Step {
+// sendQueue sends releases until the queue is empty.
+func (s *Set) sendQueue() {
 	q := &s.releases
 	s.mu.Lock()
-	if len(q.queue) == 0 || s.closed {
-		q.running = false
-		s.mu.Unlock()
-		return background.Done
+	defer s.mu.Unlock()
+	for len(q.queue) > 0 && !s.closed {
+		s.sendFirst(&q.queue)
+		if len(q.failed) > 0 && !q.trying && !s.closed {
+			q.trying = true
+			s.calls.Go(func() { inBackground.Run(s.ctx, s.tryFailed) })
+		}
 	}
-	r := q.queue[0]
-	q.queue[0] = release{}
-	q.queue = q.queue[1:]
-	s.mu.Unlock()
+	q.senders--
+}
 
-	call, cancel := context.WithTimeout(ctx, Grace)
+// tryFailed tries the first of what failed again.
+func (s *Set) tryFailed(context.Context) background.Step {
+	q := &s.releases
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(q.failed) == 0 || s.closed:
+		q.trying = false
+		return background.Done
+	case !s.sendFirst(&q.failed):
+		return background.Failed
+	}
+	q.queue = append(q.queue, q.failed...)
+	q.failed = nil
+	s.send()
+	return background.Next
+}
+
+// sendFirst takes the first of the releases and sends it. It reports whether there was an answer.
+// s.mu is locked before and after.
+func (s *Set) sendFirst(from *[]release) bool {
+	r := (*from)[0]
+	(*from)[0] = release{}
+	*from = (*from)[1:]
+	s.mu.Unlock()
+	call, cancel := context.WithTimeout(s.ctx, Grace)
 	err := s.backend.Release(call, r.Request)
 	cancel()
 	if !gone(err) {
-		s.log.Debug("dlock: giving back failed; trying again", "name", r.Name, "backend", s.name, "err", err)
+		s.log.Debug("dlock: a release failed; it is sent again", "name", r.Name, "backend", s.name, "err", err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if gone(err) {
-		q.answered(r)
-		return background.Next
+	if !gone(err) {
+		s.releases.failed = append(s.releases.failed, r)
+		return false
 	}
-	q.queue = append(q.queue, r) // behind the others: one that always fails holds up none
-	return background.Failed
+	s.releases.answered(r)
+	return true
 }
-
-// abreast is how many releases ReleaseAll has under way: the driver of etcd has two transactions
-// under way, each for up to 64 names.
-const abreast = 128
 
 // ReleaseAll releases, after Close, what is left, several at a time, within [Grace].
 func (s *Set) ReleaseAll() error {
 	s.mu.Lock()
-	rs := s.releases.queue
-	s.releases.queue = nil
+	rs := slices.Concat(s.releases.queue, s.releases.failed)
+	s.releases.queue, s.releases.failed = nil, nil
 	s.mu.Unlock()
 	if len(rs) == 0 {
 		return nil
@@ -152,25 +210,33 @@ func (s *Set) ReleaseAll() error {
 	}
 	close(work)
 	var (
-		mu     sync.Mutex
-		failed int
-		last   error
-		wg     sync.WaitGroup
+		mu    sync.Mutex
+		names []string
+		last  error
+		wg    sync.WaitGroup
 	)
 	for range min(len(rs), abreast) {
 		wg.Go(func() {
 			for r := range work {
 				if err := s.backend.Release(ctx, r); !gone(err) {
 					mu.Lock()
-					failed, last = failed+1, err
+					names, last = append(names, r.Name), err
 					mu.Unlock()
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if failed > 0 {
-		return fmt.Errorf("%d holds may not have been given back; then they expire within their TTLs: %w", failed, last)
+	if last == nil {
+		return nil
 	}
-	return nil
+	slices.Sort(names)
+	names, total, more := slices.Compact(names), len(names), ""
+	if len(names) > namesShown {
+		names, more = names[:namesShown], " …"
+	}
+	return fmt.Errorf("%d requests may not have been released, and then expire within their TTLs: %q%s: %w", total, names, more, last)
 }
+
+// namesShown is how many names the error of ReleaseAll has at most.
+const namesShown = 8

@@ -11,6 +11,7 @@ import (
 
 // Backend is what a Set needs of a [driver.Backend].
 type Backend interface {
+	Acquire(ctx context.Context, r driver.Request) (driver.Grant, error)
 	Renew(ctx context.Context, rs []driver.Request) []driver.Renewal
 	Release(ctx context.Context, r driver.Request) error
 }

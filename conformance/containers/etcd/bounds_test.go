@@ -184,7 +184,7 @@ func etcdEndOfMany(t *testing.T, s *service.Server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range many {
-		go a.Acquire(ctx, steps.Waiting(a, name, 10*time.Minute))
+		go steps.Acquire(ctx, a, steps.Waiting(a, name, 10*time.Minute))
 	}
 	count := func() int64 {
 		res, err := root.Get(t.Context(), "dlock/"+strings.ReplaceAll(name, "/", "%2F")+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -254,7 +254,7 @@ func etcdLongQueue(t *testing.T, s *service.Server) {
 		t.Errorf("there are %d requests, %d hold", q.Len(), len(q.Holders()))
 	}
 	t.Logf("Inspect of %d took %s", many+1, time.Since(start))
-	if _, err := b.Acquire(await.Bounded(t, time.Minute), steps.Asked(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := steps.Acquire(await.Bounded(t, time.Minute), b, steps.Asked(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("TryLock behind %d: %v", many, err)
 	}
 	join := steps.Asked(b, name, time.Minute)
@@ -263,7 +263,7 @@ func etcdLongQueue(t *testing.T, s *service.Server) {
 	steps.Released(t, b, join)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	if _, err := b.Acquire(ctx, steps.Waiting(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := steps.Acquire(ctx, b, steps.Waiting(b, name, time.Minute)); !errors.Is(err, driver.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Lock behind %d: %v", many, err)
 	}
 	if err := b.Break(t.Context(), name, g.Token, true); err != nil {

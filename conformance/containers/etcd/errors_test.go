@@ -127,7 +127,7 @@ func etcdErrors(t *testing.T, s *service.Server) {
 				r := refusing(err, times)
 				b := etcdSideOf(t, s, r.options)
 				start, stood := time.Now(), steps.MeasureStalls()
-				_, got := b.Acquire(await.Bounded(t, time.Minute), steps.Waiting(b, name, time.Minute))
+				_, got := steps.Acquire(await.Bounded(t, time.Minute), b, steps.Waiting(b, name, time.Minute))
 				if took, still := time.Since(start), stood(); took > 3*time.Second+still {
 					t.Errorf("it took %s to say: %v", took, got)
 				}

@@ -134,7 +134,7 @@ func etcdRacers(t *testing.T, s *service.Server) {
 		var won atomic.Int64
 		for range 64 {
 			wg.Go(func() {
-				switch _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Minute)); {
+				switch _, err := steps.Acquire(t.Context(), b, steps.Asked(b, name, time.Minute)); {
 				case err == nil:
 					won.Add(1)
 				case !errors.Is(err, driver.ErrHeld):
@@ -528,7 +528,7 @@ func etcdUnknownOwner(t *testing.T, s *service.Server) {
 		for _, wait := range []bool{false, true} {
 			r := join()
 			r.Wait = wait
-			if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			if _, err := steps.Acquire(t.Context(), b, r); !errors.Is(err, driver.ErrLost) {
 				t.Errorf("a join of an unknown owner, of what is held %t: %v", held, err)
 			}
 		}
@@ -628,7 +628,7 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 		t.Fatalf("Acquire of one who waited: %v", err)
 	}
 	steps.Released(t, other, next)
-	if _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Minute)); !errors.Is(err, rpctypes.ErrNoSpace) || !strings.Contains(err.Error(), "defragment") {
+	if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, name, time.Minute)); !errors.Is(err, rpctypes.ErrNoSpace) || !strings.Contains(err.Error(), "defragment") {
 		t.Errorf("Acquire without space: %v", err)
 	}
 	if n := len(keysOf(t, root, name)); n != 0 {
@@ -636,13 +636,13 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	}
 	// one that may wait waits until there is space, and for no longer than its context says
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	_, err = b.Acquire(ctx, steps.Waiting(b, name, time.Minute))
+	_, err = steps.Acquire(ctx, b, steps.Waiting(b, name, time.Minute))
 	cancel()
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrHeld) || !strings.Contains(err.Error(), "defragment") {
 		t.Errorf("a waiting Acquire without space, until its context ended: %v", err)
 	}
 	short := steps.Waiting(b, name, etcdTTL)
-	if _, err := b.Acquire(t.Context(), short); !errors.Is(err, rpctypes.ErrNoSpace) {
+	if _, err := steps.Acquire(t.Context(), b, short); !errors.Is(err, rpctypes.ErrNoSpace) {
 		t.Errorf("a waiting Acquire without space for its TTL: %v", err)
 	}
 	r = steps.Waiting(b, name, time.Minute)
@@ -840,7 +840,7 @@ func etcdJoins(t *testing.T, s *service.Server) {
 			<-time.After(time.Duration(i%20) * 100 * time.Microsecond)
 			steps.Released(t, a, hold)
 		})
-		_, err := b.Acquire(t.Context(), join)
+		_, err := steps.Acquire(t.Context(), b, join)
 		await.All(t, &wg)
 		switch {
 		case err == nil:

@@ -98,7 +98,7 @@ func etcdProxied(t *testing.T, s *service.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	b := etcdSideOf(t, p)
-	_, err = b.Acquire(ctx, steps.Waiting(b, "proxied", time.Minute))
+	_, err = steps.Acquire(ctx, b, steps.Waiting(b, "proxied", time.Minute))
 	refused("Acquire", err)
 	steps.Released(t, probe, held)
 	// One whose streams led to a member first, and then to a proxy.
@@ -159,7 +159,7 @@ func burst(t *service.Trial, s *service.Server, name string) {
 	start := time.Now()
 	for range many {
 		wg.Go(func() {
-			if _, err := b.Acquire(ctx, steps.Waiting(b, name, 10*time.Minute)); ctx.Err() == nil && failed.Add(1) < 5 {
+			if _, err := steps.Acquire(ctx, b, steps.Waiting(b, name, 10*time.Minute)); ctx.Err() == nil && failed.Add(1) < 5 {
 				t.Errorf("Acquire after %s: %v", time.Since(start), err)
 			}
 		})
@@ -205,7 +205,7 @@ func etcdRefusedLong(t *testing.T, s *service.Server) {
 		over := time.After(away)
 		got := steps.Acquiring(b, steps.Waiting(b, fmt.Sprint("long/new/", try), time.Minute))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		_, ended := b.Acquire(ctx, steps.Waiting(b, fmt.Sprint("long/bounded/", try), time.Minute))
+		_, ended := steps.Acquire(ctx, b, steps.Waiting(b, fmt.Sprint("long/bounded/", try), time.Minute))
 		cancel()
 		if !errors.Is(ended, context.DeadlineExceeded) || errors.Is(ended, driver.ErrHeld) || strings.Contains(ended.Error(), "did not answer") {
 			t.Errorf("Lock, of which the context ended while nobody listened: %v", ended)
@@ -361,7 +361,7 @@ func etcdNeverKept(t *testing.T, s *service.Server) {
 	b := etcdSideOf(t, s)
 	most := b.Capabilities().MaxTTL
 	for _, ttl := range []time.Duration{time.Second, most + time.Second} {
-		if _, err := b.Acquire(t.Context(), steps.Asked(b, "never", ttl)); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "never", ttl)); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("a TTL of %s: %v", ttl, err)
 		}
 	}
@@ -381,14 +381,14 @@ func etcdWaited(t *testing.T, s *service.Server) {
 	held.Label = "till 3"
 	steps.Acquired(t, a, held)
 	by := (*driver.HeldError)(nil)
-	if _, err := b.Acquire(t.Context(), steps.Asked(b, "waited", time.Minute)); !errors.Is(err, driver.ErrHeld) || !errors.As(err, &by) || by.Label != held.Label {
+	if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "waited", time.Minute)); !errors.Is(err, driver.ErrHeld) || !errors.As(err, &by) || by.Label != held.Label {
 		t.Errorf("who does not wait: %v, by %+v", err, by)
 	}
 	ends := func(r driver.Request, when func()) error {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(ctx, r)
+			_, err := steps.Acquire(ctx, b, r)
 			done <- err
 		}()
 		when()
@@ -420,7 +420,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 	for i := range 4 {
 		wg.Go(func() {
 			start, stood := time.Now(), steps.MeasureStalls()
-			_, err := b.Acquire(t.Context(), steps.Waiting(b, fmt.Sprint("unbounded/lease/", i), 5*time.Second))
+			_, err := steps.Acquire(t.Context(), b, steps.Waiting(b, fmt.Sprint("unbounded/lease/", i), 5*time.Second))
 			if took, still := time.Since(start), stood(); err == nil || took-still > 20*time.Second {
 				t.Errorf("Acquire, which needs a lease that others ask for, after %s: %v", took, err)
 			}
@@ -428,7 +428,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 	}
 	for what, call := range map[string]func() error{
 		"Acquire": func() error {
-			_, err := b.Acquire(t.Context(), steps.Asked(b, "unbounded/other", time.Minute))
+			_, err := steps.Acquire(t.Context(), b, steps.Asked(b, "unbounded/other", time.Minute))
 			return err
 		},
 		"Inspect": func() error { _, err := b.Inspect(t.Context(), r.Name); return err },

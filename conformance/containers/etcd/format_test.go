@@ -117,7 +117,7 @@ func etcdFormatWritten(t *testing.T, s *service.Server) {
 		for range 8 {
 			wg.Go(func() {
 				r := steps.Waiting(b, fmt.Sprint("a/", i%2), time.Minute)
-				if _, err := b.Acquire(t.Context(), r); err != nil {
+				if _, err := steps.Acquire(t.Context(), b, r); err != nil {
 					t.Errorf("Acquire: %v", err)
 					return
 				}
@@ -171,7 +171,7 @@ func etcdFormatOther(t *testing.T, s *service.Server) {
 		}
 		b := rooted(t, s, etcd.Options{Root: "other"})
 		for range 2 {
-			_, err = b.Acquire(t.Context(), steps.Asked(b, "o", time.Minute))
+			_, err = steps.Acquire(t.Context(), b, steps.Asked(b, "o", time.Minute))
 			otherFormat(t, "Acquire", err, `"other/"`, `"dlock format 1"`)
 		}
 	}
@@ -188,7 +188,7 @@ func etcdFormatRace(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	b := rooted(t, s, etcd.Options{Root: "race"}, before("Format", func() { put(t, root, "race/", "dlock format 2") }))
 	for range 2 {
-		_, err := b.Acquire(t.Context(), steps.Asked(b, "r", time.Minute))
+		_, err := steps.Acquire(t.Context(), b, steps.Asked(b, "r", time.Minute))
 		otherFormat(t, "Acquire", err, `"dlock format 2"`)
 	}
 	if res, err := root.Get(t.Context(), "race/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
@@ -217,7 +217,7 @@ func etcdFormatBeside(t *testing.T, s *service.Server) {
 	join.Owner, join.Token = held.ID, g.Token
 	for what, r := range map[string]driver.Request{"who would wait": steps.Waiting(b, "b", time.Minute), "who would not": steps.Asked(b, "b", time.Minute), "a join": join} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := b.Acquire(ctx, r)
+		_, err := steps.Acquire(ctx, b, r)
 		cancel()
 		otherFormat(t, "Acquire of "+what, err, `"beside/b/s0123456789abcdef-0"`)
 	}

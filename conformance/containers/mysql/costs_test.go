@@ -260,7 +260,7 @@ func mysqlWrites(t *service.Trial, s *service.Server) {
 	steps.Acquired(t, b, held)
 	n = counts(func() {
 		for range rounds {
-			if _, err := b.Acquire(t.Context(), steps.Asked(b, "writes", time.Hour)); !errors.Is(err, driver.ErrHeld) {
+			if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "writes", time.Hour)); !errors.Is(err, driver.ErrHeld) {
 				t.Fatalf("Acquire of what is held: %v", err)
 			}
 		}
@@ -338,7 +338,7 @@ func queueUp(t testing.TB, b driver.Backend, probe driver.Backend, name string, 
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
-			if _, err := b.Acquire(ctx, steps.Waiting(b, name, time.Minute)); err == nil {
+			if _, err := steps.Acquire(ctx, b, steps.Waiting(b, name, time.Minute)); err == nil {
 				service.Strict(t).Error("one of those who wait was granted")
 			}
 		})
@@ -355,7 +355,7 @@ func mysqlShortWait(t *service.Trial, s *service.Server) {
 	n := spoken(t, line, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := b.Acquire(ctx, steps.Waiting(b, "short", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := steps.Acquire(ctx, b, steps.Waiting(b, "short", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Acquire: %v", err)
 		}
 	})
@@ -384,7 +384,7 @@ func mysqlShortWaits(names int) func(*service.Trial, *service.Server) {
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), lasts)
 					defer cancel()
-					if _, err := b.Acquire(ctx, steps.Waiting(b, fmt.Sprint("short/", i%names), time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+					if _, err := steps.Acquire(ctx, b, steps.Waiting(b, fmt.Sprint("short/", i%names), time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("Acquire: %v", err)
 					}
 				})
@@ -509,7 +509,7 @@ func mysqlCrowd(t *service.Trial, s *service.Server) {
 		<-time.After(time.Second) // it is polled
 		stop()
 		waiters(0)
-		if _, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Hour)); !errors.Is(err, driver.ErrHeld) {
+		if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, name, time.Hour)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("Acquire: %v", err)
 		}
 		got := steps.Acquiring(b, next)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
@@ -166,7 +167,7 @@ func (h *history) ask(r driver.Request, want string) error {
 	p := &pending{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.g, p.err = h.client(r).Acquire(ctx, r)
+		p.g, p.err = steps.Acquire(ctx, h.client(r), r)
 	}()
 	if want == "waits" {
 		h.waits[r.ID] = p

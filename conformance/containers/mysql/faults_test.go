@@ -211,7 +211,7 @@ func race(t testing.TB, s *service.Server, prefix string, rounds int) {
 		for j := range 32 {
 			wg.Go(func() {
 				<-start
-				switch _, err := sides[j%len(sides)].Acquire(t.Context(), steps.Asked(sides[j%len(sides)], name, time.Minute)); {
+				switch _, err := steps.Acquire(t.Context(), sides[j%len(sides)], steps.Asked(sides[j%len(sides)], name, time.Minute)); {
 				case err == nil:
 					won.Add(1)
 				case !errors.Is(err, driver.ErrHeld):
@@ -250,7 +250,7 @@ func mysqlRacers(t *service.Trial, s *service.Server) {
 			wg.Go(func() {
 				b := sides[j%len(sides)]
 				r := steps.Waiting(b, name, time.Minute)
-				if _, err := b.Acquire(t.Context(), r); err != nil {
+				if _, err := steps.Acquire(t.Context(), b, r); err != nil {
 					t.Errorf("a racer: %v", err)
 					return
 				}
@@ -326,7 +326,7 @@ func mysqlLostReplies(t *service.Trial, s *service.Server) {
 	steps.Acquired(t, b, r)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := other.Acquire(t.Context(), next); err != nil {
+		if _, err := steps.Acquire(t.Context(), other, next); err != nil {
 			t.Errorf("Acquire: %v", err)
 		}
 	})
@@ -406,7 +406,7 @@ func mysqlUnreadAnswers(t *service.Trial, s *service.Server) {
 		soon := func() { time.AfterFunc(after, cancel) }
 		arrived.Store(&soon)
 		r := steps.Asked(b, fmt.Sprint("unread/", i), time.Hour)
-		if _, err := b.Acquire(ctx, r); err == nil {
+		if _, err := steps.Acquire(ctx, b, r); err == nil {
 			arrived.Store(nil)
 			steps.Released(t, b, r)
 			delay -= delay / 16
@@ -442,7 +442,7 @@ func mysqlSteals(t *service.Trial, s *service.Server) {
 		} else {
 			await.That(t, "the row has expired", func() bool {
 				var err error
-				g, err = other.Acquire(t.Context(), thief)
+				g, err = steps.Acquire(t.Context(), other, thief)
 				return err == nil
 			})
 		}
@@ -558,7 +558,7 @@ func mysqlGhost(t *service.Trial, s *service.Server) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if _, err := b.Acquire(ctx, steps.Waiting(b, name, time.Minute)); !errors.Is(err, context.Canceled) {
+			if _, err := steps.Acquire(ctx, b, steps.Waiting(b, name, time.Minute)); !errors.Is(err, context.Canceled) {
 				t.Errorf("Acquire: %v", err)
 			}
 		})
@@ -1004,7 +1004,7 @@ func (p *travellers) all(b *poolSide, f func(b *poolSide, i int, r driver.Reques
 func (p *travellers) try(b *poolSide, r driver.Request) error {
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
-	_, err := b.Acquire(ctx, r)
+	_, err := steps.Acquire(ctx, b, r)
 	return err
 }
 

@@ -88,7 +88,7 @@ func mysqlKilledQueries(t *service.Trial, s *service.Server) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				r := steps.Waiting(b, fmt.Sprint("traffic/", i%2), time.Minute)
-				if _, err := b.Acquire(ctx, r); err != nil {
+				if _, err := steps.Acquire(ctx, b, r); err != nil {
 					continue
 				}
 				b.Renew(ctx, []driver.Request{r})
@@ -199,7 +199,7 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 		for i := range names {
 			wg.Go(func() {
 				r := steps.Asked(b, fmt.Sprint("backup/", u, "/", i), ttl)
-				_, err := b.Acquire(t.Context(), r)
+				_, err := steps.Acquire(t.Context(), b, r)
 				var e *gomysql.MySQLError // the tables were locked until its time was over
 				locked := errors.As(err, &e) && e.Number == 1205
 				if locked || err != nil && strings.Contains(err.Error(), "did not answer") {
@@ -208,7 +208,7 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 					// request, and waits for that
 					<-free
 					r = steps.Waiting(b, r.Name, ttl)
-					_, err = b.Acquire(await.Bounded(t, await.Patience), r)
+					_, err = steps.Acquire(await.Bounded(t, await.Patience), b, r)
 				}
 				if err != nil {
 					t.Errorf("Acquire: %v", err)
@@ -402,7 +402,7 @@ func mysqlCleanupBeside(t testing.TB, s *service.Server) {
 	if res := b.Renew(t.Context(), []driver.Request{r})[0]; res.Err != nil {
 		t.Errorf("the hold that was taken beside Cleanup: %v", res.Err)
 	}
-	if _, err := other.Acquire(t.Context(), steps.Asked(other, "beside/second", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := steps.Acquire(t.Context(), other, steps.Asked(other, "beside/second", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("another client beside it: %v; want ErrHeld", err)
 	}
 	steps.Released(t, b, r)
@@ -420,7 +420,7 @@ func mysqlDead(t *service.Trial, s *service.Server) {
 	dies := func(name string, others int) {
 		gone := sideOf(t, s)
 		for range many {
-			go gone.Acquire(t.Context(), steps.Waiting(gone, name, time.Minute))
+			go steps.Acquire(t.Context(), gone, steps.Waiting(gone, name, time.Minute))
 		}
 		await.That(t, "they wait", func() bool { return len(steps.Queue(t, b, name).Waiters()) == many+others })
 		t.Cleanup(gone.line.Isolate())
@@ -513,7 +513,7 @@ func mysqlBusyPool(t *service.Trial, s *service.Server) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, acquire := b.Acquire(ctx, steps.Asked(b, "busy/asked", time.Minute))
+	_, acquire := steps.Acquire(ctx, b, steps.Asked(b, "busy/asked", time.Minute))
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	for what, err := range map[string]error{"Acquire": acquire, "Renew": b.Renew(short, []driver.Request{held})[0].Err} {
@@ -525,7 +525,7 @@ func mysqlBusyPool(t *service.Trial, s *service.Server) {
 	for what, call := range map[string]func(context.Context) error{
 		"Inspect": func(ctx context.Context) error { _, err := b.Inspect(ctx, "busy/held"); return err },
 		"Acquire": func(ctx context.Context) error {
-			_, err := b.Acquire(ctx, steps.Asked(b, "busy/asked", time.Minute))
+			_, err := steps.Acquire(ctx, b, steps.Asked(b, "busy/asked", time.Minute))
 			return err
 		},
 	} {
@@ -762,7 +762,7 @@ func mysqlSilence(t *service.Trial, s *service.Server) {
 	ends("Open", opens(url))
 	ends("Open that migrates", opens(url+"?migrate=true"))
 	ends("Acquire", func() error {
-		_, err := b.Acquire(context.Background(), steps.Asked(b, "silence", time.Minute))
+		_, err := steps.Acquire(context.Background(), b, steps.Asked(b, "silence", time.Minute))
 		return err
 	})
 	ends("Inspect", func() error { _, err := b.Inspect(context.Background(), "silence"); return err })

@@ -151,7 +151,7 @@ func galeraHold(t *testing.T, b, probe driver.Backend) (stands func()) {
 // refuses reports whether the cluster says that the name is held. It may not serve yet.
 func refuses(t *testing.T, b driver.Backend, name string) bool {
 	t.Helper()
-	_, err := b.Acquire(t.Context(), steps.Asked(b, name, time.Minute))
+	_, err := steps.Acquire(t.Context(), b, steps.Asked(b, name, time.Minute))
 	if err == nil {
 		t.Fatalf("Acquire of %s, which another holds, was granted", name)
 	}
@@ -234,7 +234,7 @@ type arrival struct {
 func waitFor(b driver.Backend, r driver.Request) <-chan arrival {
 	c := make(chan arrival, 1)
 	go func() {
-		g, err := b.Acquire(context.Background(), r)
+		g, err := steps.Acquire(context.Background(), b, r)
 		c <- arrival{g, err, time.Now()}
 	}()
 	return c
@@ -334,7 +334,7 @@ func (s *storm) turn(b driver.Backend, n *killedName) {
 	r.Wait = rand.IntN(8) > 0
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	g, err := b.Acquire(ctx, r)
+	g, err := steps.Acquire(ctx, b, r)
 	if err != nil {
 		if !errors.Is(err, driver.ErrHeld) {
 			s.fails("Acquire", err)

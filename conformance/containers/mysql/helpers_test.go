@@ -58,7 +58,7 @@ func exercise(t testing.TB, b driver.Backend, name string) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		var n driver.Grant
-		if n, failed = b.Acquire(context.Background(), next); failed == nil {
+		if n, failed = steps.Acquire(context.Background(), b, next); failed == nil {
 			granted <- n
 		}
 	})

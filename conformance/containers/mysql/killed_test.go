@@ -384,7 +384,7 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { k.leave(r) })()
 	ahead := k.begin(r)
-	g, err := b.Acquire(ctx, r)
+	g, err := steps.Acquire(ctx, b, r)
 	until := g.SentAt.Add(g.TTL)
 	still := k.end(r, ahead)
 	switch {

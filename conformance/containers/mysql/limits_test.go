@@ -131,7 +131,7 @@ func mysqlCrowdInSmallPackets(t *service.Trial, s *service.Server) {
 			r := steps.Waiting(b, long(i%(crowd/2)), time.Minute) // two of each
 			r.Label = longest
 			ctx := await.Bounded(t, await.Patience)
-			if _, err := b.Acquire(ctx, r); err != nil {
+			if _, err := steps.Acquire(ctx, b, r); err != nil {
 				t.Errorf("Acquire: %v", err)
 			} else if err := b.Release(ctx, r); err != nil {
 				t.Errorf("Release: %v", err)
@@ -159,7 +159,7 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 		r := steps.Waiting(side, "read", time.Minute)
 		r.Mode = driver.Shared
 		wg.Go(func() {
-			g, err := side.Acquire(ctx, r)
+			g, err := steps.Acquire(ctx, side, r)
 			if err != nil {
 				t.Errorf("a reader: %v", err)
 			}

@@ -444,7 +444,7 @@ func TestMySQLRevertBesideOthers(t *testing.T) {
 			wg.Go(func() {
 				for {
 					r := steps.Asked(b, "beside", time.Minute)
-					_, err := b.Acquire(t.Context(), r)
+					_, err := steps.Acquire(t.Context(), b, r)
 					if errors.Is(err, driver.ErrHeld) {
 						continue
 					}

@@ -37,7 +37,7 @@ func opens(t *testing.T, s *service.Server, user, params string) map[string]erro
 	b, err := mysql.New(d.pool(t), mysql.Options{})
 	if err == nil { // New has no context: what it does not say, the first call does
 		r := steps.Asked(b, "opens", time.Minute)
-		if _, err = b.Acquire(t.Context(), r); err == nil {
+		if _, err = steps.Acquire(t.Context(), b, r); err == nil {
 			err = b.Release(t.Context(), r)
 		}
 		b.Close()
@@ -230,7 +230,7 @@ func TestMySQLFull(t *testing.T) {
 				t.Fatal("the server is never full")
 			}
 			r = steps.Asked(b, fmt.Sprint(strings.Repeat("n", 200), n), time.Minute)
-			_, failed = b.Acquire(t.Context(), r)
+			_, failed = steps.Acquire(t.Context(), b, r)
 		}
 		says(t, "a full server", map[string]error{"Acquire": failed}, "full")
 		execute(t, root, "DROP TABLE filler")
@@ -257,7 +257,7 @@ func TestMySQLSchemaChanges(t *testing.T) {
 			waited := steps.Acquiring(other, steps.Waiting(other, "a", time.Minute))
 			await.That(t, "one waits", func() bool { return len(steps.Queue(t, b, "a").Waiters()) == 1 })
 			execute(t, mysqlOf(t, s).pool(t), c.change...)
-			_, err := b.Acquire(t.Context(), steps.Asked(b, "b", time.Minute))
+			_, err := steps.Acquire(t.Context(), b, steps.Asked(b, "b", time.Minute))
 			says(t, what, map[string]error{"Acquire": err, "an Acquire that waited": <-waited}, c.words...)
 		}
 	})
@@ -426,7 +426,7 @@ func TestMySQLSecrets(t *testing.T) {
 		defer cancel()
 		_, err = c.Mutex("a").Lock(ctx)
 		seen = append(seen, fmt.Sprintf("%v %+v %#v", err, err, err))
-		_, err = b.Acquire(ctx, steps.Asked(b, "a", time.Minute))
+		_, err = steps.Acquire(ctx, b, steps.Asked(b, "a", time.Minute))
 		seen = append(seen, fmt.Sprintf("%v %+v", err, err))
 		c.Close()
 		for _, text := range append(seen, logs.String()) {
@@ -475,7 +475,7 @@ func TestMySQLURL(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.Acquire(t.Context(), steps.Asked(b, "a", time.Minute)); !errors.Is(err, driver.ErrClosed) {
+	if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "a", time.Minute)); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -51,7 +51,7 @@ func TestMySQLPageStatements(t *testing.T) {
 		ended := make(chan error, 2)
 		for _, name := range []string{"orders/42", "shared"} {
 			go func() {
-				_, err := b.Acquire(ctx, label(steps.Waiting(b, name, time.Minute), "a waiter"))
+				_, err := steps.Acquire(ctx, b, label(steps.Waiting(b, name, time.Minute), "a waiter"))
 				ended <- err
 			}()
 			await.That(t, "it waits", func() bool { return len(steps.Queue(t, b, name).Waiters()) == 1 })

@@ -250,7 +250,7 @@ func (c *schedule) acquiring(ctx context.Context, b driver.Backend, r driver.Req
 	o := &outcome{done: make(chan struct{})}
 	go func() {
 		defer close(o.done)
-		o.g, o.err = b.Acquire(ctx, r)
+		o.g, o.err = steps.Acquire(ctx, b, r)
 	}()
 	return o
 }
@@ -411,8 +411,8 @@ func (c *schedule) giveUpBeforeSwap() {
 	let := c.holdBack(a, "SELECT COUNT(*) FROM dlock_requests", func() { released = releasing(a, held) })
 	cancel()
 	await.Closed(c.t, "the give-up", waits.done)
-	r.Uncertain = true
-	if err := b.Release(context.Background(), r); err != nil && !errors.Is(err, driver.ErrLost) {
+	r.Uncertain = true // for a client that knows nothing of its Acquire
+	if err := c.side().Release(context.Background(), r); err != nil && !errors.Is(err, driver.ErrLost) {
 		c.t.Error(err)
 	}
 	await.That(c.t, "it has a tombstone", func() bool { return c.count(fmt.Sprintf("kind = 'tombstone' AND id = X'%s'", r.ID)) == 1 })
@@ -570,7 +570,7 @@ func (c *schedule) sameInstant() {
 	c.granted("the reader", o)
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
-	n, err := b.Acquire(ctx, taker)
+	n, err := steps.Acquire(ctx, b, taker)
 	if holder, _, _, _ := c.row(); err == nil || !holder.IsZero() {
 		service.Strict(c.t).Errorf("beside a reader with the token %d, after %d, a writer is granted %d: %v", o.g.Token, g.Token, n.Token, err)
 	}
@@ -635,7 +635,7 @@ func (c *schedule) lateRenewal() {
 			c.t.Errorf("a late renewal: %v", err)
 		}
 		check("a late renewal")
-		if _, err := late.Acquire(c.t.Context(), r); err != nil {
+		if _, err := steps.Acquire(c.t.Context(), late, r); err != nil {
 			c.t.Errorf("a late Acquire: %v", err)
 		}
 		check("a late Acquire")

@@ -99,8 +99,8 @@ func TestMySQLRights(t *testing.T) {
 				as := dsn{d.Clone()}
 				as.User, as.Passwd = user, "password"
 				b := as.side(t, netfault.NewProxy(), mysql.Options{})
-				_, errs["Acquire"] = b.Acquire(t.Context(), steps.Asked(b, "first", time.Minute))
-				_, errs["Acquire again"] = b.Acquire(t.Context(), steps.Asked(b, "first", time.Minute))
+				_, errs["Acquire"] = steps.Acquire(t.Context(), b, steps.Asked(b, "first", time.Minute))
+				_, errs["Acquire again"] = steps.Acquire(t.Context(), b, steps.Asked(b, "first", time.Minute))
 				_, errs["Inspect"] = b.Inspect(t.Context(), "first")
 				says(t, name, errs, append(words, "docs/mysql.md")...)
 				if n := one[int](t, root, "SELECT (SELECT COUNT(*) FROM dlock_locks WHERE name = 'first') + (SELECT COUNT(*) FROM dlock_requests WHERE name = 'first')"); n != 0 {

@@ -105,7 +105,7 @@ func TestRedisCallsAreBounded(t *testing.T) {
 		readers[i] = steps.Waiting(b, "readers", ttl)
 		readers[i].Mode = driver.Shared
 		wg.Go(func() {
-			if _, err := b.Acquire(ctx, readers[i]); err != nil {
+			if _, err := steps.Acquire(ctx, b, readers[i]); err != nil {
 				t.Error(err)
 			}
 		})

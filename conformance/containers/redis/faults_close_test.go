@@ -53,12 +53,12 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 				var held []driver.Request
 				for i := range 8 {
 					held = append(held, steps.Request(fmt.Sprint(t.Name(), i)))
-					if _, err := b.Acquire(t.Context(), held[i]); err != nil {
+					if _, err := steps.Acquire(t.Context(), b, held[i]); err != nil {
 						t.Fatal(err)
 					}
 				}
 				busy := steps.Request(t.Name() + " busy")
-				if _, err := other.Acquire(t.Context(), busy); err != nil {
+				if _, err := steps.Acquire(t.Context(), other, busy); err != nil {
 					t.Fatal(err)
 				}
 				var calls sync.WaitGroup
@@ -81,7 +81,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 					})
 				}
 				acquire := func(r driver.Request) func() error {
-					return func() error { _, err := b.Acquire(context.Background(), r); return err }
+					return func() error { _, err := steps.Acquire(context.Background(), b, r); return err }
 				}
 				waits := steps.Request(busy.Name)
 				waits.Wait = true

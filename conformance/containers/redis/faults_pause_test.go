@@ -79,7 +79,7 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	p := netfault.NewProxy()
 	b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, DialTimeout: time.Minute, ReadTimeout: time.Minute}), p, redis.Options{})
 	held := steps.Request("held")
-	if _, err := b.Acquire(t.Context(), held); err != nil {
+	if _, err := steps.Acquire(t.Context(), b, held); err != nil {
 		t.Fatal(err)
 	}
 	seen := CLIOf(t, s)
@@ -89,7 +89,7 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	await.That(t, "no other client has a pipeline under way", func() bool { return pipelinesUnderWay() == 0 })
 	for i := 1; i <= 2; i++ { // one after the other: together they would share a pipeline
 		stuck.Go(func() {
-			if _, err := b.Acquire(t.Context(), steps.Request(fmt.Sprint("stuck ", i))); err != nil {
+			if _, err := steps.Acquire(t.Context(), b, steps.Request(fmt.Sprint("stuck ", i))); err != nil {
 				t.Errorf("a call that was held for a moment: %v", err)
 			}
 		})
@@ -102,7 +102,7 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 			gone.Go(func() {
 				var err error
 				if i%2 == 0 {
-					_, err = b.Acquire(ctx, steps.Request(fmt.Sprint("gone ", i)))
+					_, err = steps.Acquire(ctx, b, steps.Request(fmt.Sprint("gone ", i)))
 				} else {
 					err = b.Release(ctx, held)
 				}

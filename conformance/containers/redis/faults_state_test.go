@@ -44,7 +44,7 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 func waitingBehind(t *testing.T, k *CLI, b driver.Backend, next driver.Request) chan error {
 	t.Helper()
 	gone := make(chan error, 1)
-	go func() { _, err := b.Acquire(t.Context(), next); gone <- err }()
+	go func() { _, err := steps.Acquire(t.Context(), b, next); gone <- err }()
 	await.That(t, "one waits", func() bool { return stored(k, next.Name) == 2 })
 	return gone
 }
@@ -110,7 +110,7 @@ func TestRedisForeignKeys(t *testing.T) {
 				b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{}).(*owning).Backend
 				held, next, other := steps.Request(t.Name()), waits(steps.Request(t.Name())), steps.Request("another of "+t.Name())
 				key := redisKey(held.Name)
-				if _, err := b.Acquire(t.Context(), other); err != nil {
+				if _, err := steps.Acquire(t.Context(), b, other); err != nil {
 					t.Fatal(err)
 				}
 				var gone chan error
@@ -133,9 +133,9 @@ func TestRedisForeignKeys(t *testing.T) {
 						}
 					}
 				}
-				_, err := b.Acquire(t.Context(), waits(steps.Request(held.Name)))
+				_, err := steps.Acquire(t.Context(), b, waits(steps.Request(held.Name)))
 				check("Acquire that would wait", err)
-				_, err = b.Acquire(t.Context(), steps.Request(held.Name))
+				_, err = steps.Acquire(t.Context(), b, steps.Request(held.Name))
 				check("Acquire", err)
 				_, err = b.Inspect(t.Context(), held.Name)
 				check("Inspect", err)
@@ -155,7 +155,7 @@ func TestRedisForeignKeys(t *testing.T) {
 				}
 				k.Must("DEL", key)
 				again := waits(steps.Request(held.Name))
-				if _, err := b.Acquire(t.Context(), again); err != nil {
+				if _, err := steps.Acquire(t.Context(), b, again); err != nil {
 					t.Errorf("Acquire after the mending: %v", err)
 				}
 				for _, r := range []driver.Request{again, other} {
@@ -201,7 +201,7 @@ func TestRedisForeignSets(t *testing.T) {
 						t.Errorf("%s: error %v; want one that names %q", what, err, key)
 					}
 				}
-				_, err := b.Acquire(t.Context(), waits(held.Name))
+				_, err := steps.Acquire(t.Context(), b, waits(held.Name))
 				check("Acquire that would wait", err)
 				if used {
 					check("the Acquire that waited", await.From(t, gone)) // it asks every second
@@ -333,7 +333,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 			for i := next.Add(1); i <= names; i = next.Add(1) {
 				r := steps.Request(fmt.Sprint("once/", i))
 				r.TTL = 10 * time.Second // and that of the tombstone if Release is sent twice
-				if _, err := b.Acquire(t.Context(), r); err != nil {
+				if _, err := steps.Acquire(t.Context(), b, r); err != nil {
 					t.Errorf("Acquire: %v", err)
 					return
 				}
@@ -505,7 +505,7 @@ func TestRedisGrantCountsFromTheCallBeforeIt(t *testing.T) {
 		got := make(chan error, 1)
 		go func() {
 			var err error
-			g, err = b.Acquire(t.Context(), waits)
+			g, err = steps.Acquire(t.Context(), b, waits)
 			got <- err
 		}()
 		await.That(t, "it waits", func() bool { return len(steps.Queue(t, b, "counts").Waiters()) == 1 })

@@ -66,7 +66,7 @@ func (w *together) at(rs []driver.Request, f func(driver.Request) error) ([]erro
 }
 
 func (w *together) acquire(r driver.Request) error {
-	_, err := w.b.Acquire(w.Context(), r)
+	_, err := steps.Acquire(w.Context(), w.b, r)
 	return err
 }
 
@@ -208,7 +208,7 @@ func TestRedisTogetherSomeLeave(t *testing.T) {
 			if strings.HasSuffix(r.Name, "5.") {
 				ctx = leave
 			}
-			_, err := w.b.Acquire(ctx, r)
+			_, err := steps.Acquire(ctx, w.b, r)
 			mu.Lock()
 			defer mu.Unlock()
 			if ctx == leave && errors.Is(err, context.DeadlineExceeded) {

@@ -36,7 +36,7 @@ func TestRedisFull(t *testing.T) {
 			held, broken := redisLock(t, c.Mutex("held")), redisLock(t, c.Mutex("broken"))
 			b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr}), netfault.NewProxy(), redis.Options{})
 			unsure := steps.Request("unsure") // released with a tombstone
-			if _, err := b.Acquire(t.Context(), unsure); err != nil {
+			if _, err := steps.Acquire(t.Context(), b, unsure); err != nil {
 				t.Fatal(err)
 			}
 			w := steps.Try(t, openRedis(t, s, fmt.Sprintf("ttl=%s", ttl)).Mutex("held"))
@@ -287,7 +287,7 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 			all = append(all, r)
 		}
 		abreast(all[len(all)-n:], func(r driver.Request) error {
-			_, err := b.Acquire(t.Context(), r)
+			_, err := steps.Acquire(t.Context(), b, r)
 			return err
 		})
 	}
@@ -311,7 +311,7 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 		c.refuse = k.WorkOf(func() {
 			for range sample {
 				r := steps.Request("read by many")
-				if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+				if _, err := steps.Acquire(t.Context(), b, r); !errors.Is(err, driver.ErrHeld) {
 					t.Errorf("Acquire of a writer: %v", err)
 				}
 			}
@@ -358,7 +358,7 @@ func TestRedisManyDieWaiting(t *testing.T) {
 	for range many {
 		r := steps.Request("crashes")
 		r.Wait, r.TTL = true, time.Second
-		go func() { _, _ = b.Acquire(ctx, r) }()
+		go func() { _, _ = steps.Acquire(ctx, b, r) }()
 	}
 	await.That(t, "all wait", func() bool { return stored(k, "crashes") == many+1 })
 	t.Cleanup(p.Isolate())

@@ -96,7 +96,7 @@ func TestRedisRefusedHalfWay(t *testing.T) {
 					name := missing[1:] + "/" + c.what
 					holds := c.setUp(name)
 					r := permit(name, c.mode)
-					_, err := b.Acquire(t.Context(), r)
+					_, err := steps.Acquire(t.Context(), b, r)
 					when := fmt.Sprintf("without %s, a name that is %s", missing, c.what)
 					switch {
 					case err == nil:
@@ -125,7 +125,7 @@ func TestRedisRefusedHalfWay(t *testing.T) {
 			for _, wait := range []bool{false, true} {
 				r := steps.Request(fmt.Sprint("wait/", wait))
 				r.Wait = wait
-				if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "'wait'") {
+				if _, err := steps.Acquire(t.Context(), b, r); err == nil || !strings.Contains(err.Error(), "'wait'") {
 					t.Errorf("without +wait: %v", err)
 				}
 				await.Within(t, soon, "nothing of it stands", func() bool { return steps.Queue(t, all, r.Name).Len() == 0 })
@@ -158,7 +158,7 @@ func redisRefusedBeside(t *testing.T, k *CLI, all, b driver.Backend, missing str
 			steps.Acquired(t, all, held)
 			ctx, cancel := context.WithCancel(t.Context())
 			over := make(chan error, 1)
-			go func() { _, err := all.Acquire(ctx, next); over <- err }()
+			go func() { _, err := steps.Acquire(ctx, all, next); over <- err }()
 			await.That(t, "one waits", func() bool { return steps.Queue(t, all, name).Len() == 2 })
 			if err := c.do(held); err != nil {
 				refused++

@@ -50,7 +50,7 @@ func TestRedisJoinsTellServicesApart(t *testing.T) {
 		for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
 			join := steps.Request(held.Name)
 			join.Owner, join.Mode = held.ID, mode
-			_, err := c.b.Acquire(t.Context(), join)
+			_, err := steps.Acquire(t.Context(), c.b, join)
 			switch {
 			case c.same && err != nil:
 				t.Errorf("%s: a join: %v", c.what, err)

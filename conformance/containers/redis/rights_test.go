@@ -51,7 +51,7 @@ func everything(servers ...*service.Server) func(*testing.T, string, func() (dri
 					})
 				}
 			}
-			if _, err := b.Acquire(t.Context(), r); err != nil {
+			if _, err := steps.Acquire(t.Context(), b, r); err != nil {
 				return err
 			}
 		}
@@ -110,7 +110,7 @@ func TestRedisRightsInCluster(t *testing.T) {
 		}
 		r := steps.Request(moving)
 		r.Wait = true
-		if _, err := b.Acquire(t.Context(), r); err != nil {
+		if _, err := steps.Acquire(t.Context(), b, r); err != nil {
 			return err
 		}
 		return b.Release(t.Context(), r)

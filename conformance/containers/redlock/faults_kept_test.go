@@ -86,13 +86,13 @@ func keptCrash(t *testing.T, f fleet) {
 	}{
 		{"before the join arrives", false, func(t *testing.T, a *fleetClient, r driver.Request) {
 			a.isolate()
-			go a.Acquire(context.Background(), keptOf(r, d))
+			go steps.Acquire(context.Background(), a, keptOf(r, d))
 		}},
 		{"when a minority has it", false, func(t *testing.T, a *fleetClient, r driver.Request) {
 			for _, p := range a.proxies[:3] {
 				p.Isolate()
 			}
-			go a.Acquire(context.Background(), keptOf(r, d))
+			go steps.Acquire(context.Background(), a, keptOf(r, d))
 			await.That(t, "the others have it", func() bool { return f.keep(t, r.Name) == 2 })
 			a.isolate()
 		}},
@@ -100,7 +100,7 @@ func keptCrash(t *testing.T, f fleet) {
 			for _, p := range a.proxies {
 				p.Hold(netfault.ToClient)
 			}
-			go a.Acquire(context.Background(), keptOf(r, d))
+			go steps.Acquire(context.Background(), a, keptOf(r, d))
 			await.That(t, "all have it", func() bool { return f.keep(t, r.Name) == 5 })
 			a.isolate()
 		}},
@@ -230,7 +230,7 @@ func keptLate(t *testing.T, f fleet) {
 		heals = append(heals, p.Hold(netfault.ToServer))
 	}
 	k := keptOf(r, time.Hour)
-	_, err := a.Acquire(t.Context(), k)
+	_, err := steps.Acquire(t.Context(), a, k)
 	unknown(t, err, 0)
 	for _, heal := range heals {
 		heal()
@@ -398,7 +398,7 @@ func keptFull(t *testing.T, f fleet) {
 	}
 	t.Cleanup(func() { memory(0) })
 	memory(1)
-	_, err := a.Acquire(t.Context(), steps.Request("kept full too"))
+	_, err := steps.Acquire(t.Context(), a, steps.Request("kept full too"))
 	unknown(t, err, 0)
 	var sent time.Time
 	a.renewed(t, r, &sent)

@@ -87,7 +87,7 @@ func holderNamed(t *testing.T, f fleet) {
 	f.everywhere(t, r.Name)
 	refusal := func() *driver.HeldError {
 		t.Helper()
-		_, err := b.Acquire(context.Background(), steps.Request(r.Name))
+		_, err := steps.Acquire(context.Background(), b, steps.Request(r.Name))
 		by := (*driver.HeldError)(nil)
 		if errors.As(err, &by); !errors.Is(err, driver.ErrHeld) {
 			t.Fatalf("Acquire: %v; want %v", err, driver.ErrHeld)
@@ -119,7 +119,7 @@ func twoDown(t *testing.T, f fleet) {
 	b.refused(t, steps.Request(r.Name), driver.ErrHeld)
 	wait := steps.Request(r.Name)
 	wait.Wait = true
-	if _, err := b.Acquire(t.Context(), wait); !errors.As(err, new(*driver.Retry)) {
+	if _, err := steps.Acquire(t.Context(), b, wait); !errors.As(err, new(*driver.Retry)) {
 		t.Fatalf("Acquire of a waiter: %v; want a *driver.Retry", err)
 	}
 	if p := a.Renew(t.Context(), []driver.Request{r})[0]; p.Err != nil {
@@ -137,7 +137,7 @@ func threeDown(t *testing.T, f fleet) {
 	f.down(t, 0, 2, 4)
 	for _, r.Wait = range []bool{false, true} {
 		start := time.Now()
-		_, err := a.Acquire(t.Context(), r)
+		_, err := steps.Acquire(t.Context(), a, r)
 		unknown(t, err, 2)
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("it took %s", took)
@@ -182,7 +182,7 @@ func threeHang(t *testing.T, f fleet) {
 	a.get(t, steps.Request("warm as well"))
 	wake := f.hang(t, 0, 1, 2)
 	start := time.Now()
-	_, err := a.Acquire(t.Context(), r)
+	_, err := steps.Acquire(t.Context(), a, r)
 	unknown(t, err, 2)
 	took := time.Since(start)
 	t.Logf("with 3 of 5 hanging and a node timeout of %s: %s: %v", timeout, took, err)
@@ -193,7 +193,7 @@ func threeHang(t *testing.T, f fleet) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	s := f.client(t, redlock.Options{NodeTimeout: time.Minute})
-	if _, err := s.Acquire(ctx, steps.Request(r.Name)); err != context.DeadlineExceeded {
+	if _, err := steps.Acquire(ctx, s, steps.Request(r.Name)); err != context.DeadlineExceeded {
 		t.Errorf("Acquire under a context that ended: %v", err)
 	}
 	wake() // now they execute what they were sent
@@ -245,7 +245,7 @@ func lateGrants(t *testing.T, f fleet) {
 		for _, i := range []int{1, 2, 3} {
 			heals = append(heals, a.proxies[i].Hold(d))
 		}
-		_, err := a.Acquire(t.Context(), r)
+		_, err := steps.Acquire(t.Context(), a, r)
 		unknown(t, err, 2)
 		for _, h := range heals {
 			h()
@@ -362,7 +362,7 @@ func lostReplies(t *testing.T, f fleet) {
 
 	a, r = f.proxied(t, redlock.Options{}), steps.Request("lost-majority")
 	lost := a.lose(0, 1, 2)
-	_, err := a.Acquire(t.Context(), r)
+	_, err := steps.Acquire(t.Context(), a, r)
 	unknown(t, err, 2)
 	for _, l := range lost {
 		await.From(t, l)
@@ -417,7 +417,7 @@ func lostReleaseRenewed(t *testing.T, f fleet) {
 		tries++
 		r = steps.Request(fmt.Sprint("release-renewed-", tries))
 		r.TTL = first
-		if _, err := a.Acquire(t.Context(), r); err != nil {
+		if _, err := steps.Acquire(t.Context(), a, r); err != nil {
 			return false
 		}
 		r.TTL = time.Minute
@@ -562,7 +562,7 @@ func leastUptime(t *testing.T, f fleet) {
 		f[3].RestartEmpty(t)
 		f[4].RestartEmpty(t)
 		next := steps.Request(r.Name)
-		_, err := b.Acquire(t.Context(), next)
+		_, err := steps.Acquire(t.Context(), b, next)
 		if o.MinUptime == 0 { // which is why there is the option
 			if err != nil {
 				t.Errorf("masters that forgot: %v", err)
@@ -580,7 +580,7 @@ func leastUptime(t *testing.T, f fleet) {
 	s := f.client(t, redlock.Options{MinUptime: time.Second})
 	await.That(t, "they have been up for long enough", func() bool {
 		r := steps.Request("uptime")
-		_, err := s.Acquire(t.Context(), r)
+		_, err := steps.Acquire(t.Context(), s, r)
 		return err == nil && s.Release(t.Context(), r) == nil
 	})
 }
@@ -647,7 +647,7 @@ func breakMinority(t *testing.T, f fleet) {
 			t.Errorf("Renew of a broken hold: %v", p.Err)
 		}
 		next := steps.Request(r.Name)
-		if _, err := op.Acquire(t.Context(), next); force != (err == nil) {
+		if _, err := steps.Acquire(t.Context(), op, next); force != (err == nil) {
 			t.Errorf("Acquire after Break with force %v: %v", force, err)
 		}
 		a.refused(t, r, driver.ErrLost)
@@ -670,7 +670,7 @@ func foreignKeys(t *testing.T, f fleet) {
 	a.get(t, r)
 	a.release(t, r)
 	spoil(2, "HSET", key, "a", "hash")
-	_, err := a.Acquire(t.Context(), steps.Request(r.Name))
+	_, err := steps.Acquire(t.Context(), a, steps.Request(r.Name))
 	unknown(t, err, 2)
 	if !strings.Contains(err.Error(), key) || !errors.As(err, new(goredis.Error)) {
 		t.Errorf("the error %v does not name the key", err)
@@ -714,7 +714,7 @@ func anotherFormat(t *testing.T, f fleet) {
 	f[2:].clear(t, r.Name)
 	servers.CLIOf(t, f[2]).Must("SET", key, value)
 	t.Cleanup(func() { servers.CLIOf(t, f[2]).Must("DEL", key) })
-	_, acquire := a.Acquire(t.Context(), steps.Request(r.Name))
+	_, acquire := steps.Acquire(t.Context(), a, steps.Request(r.Name))
 	_, inspect := a.Inspect(t.Context(), r.Name)
 	for what, err := range map[string]error{
 		"Acquire": acquire, "Inspect": inspect, "Renew": a.Renew(t.Context(), []driver.Request{r})[0].Err,

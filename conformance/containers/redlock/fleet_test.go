@@ -161,7 +161,7 @@ func (f fleet) everywhere(t service.T, name string) {
 // get acquires what has to be granted.
 func (s *fleetClient) get(t service.T, r driver.Request) driver.Grant {
 	t.Helper()
-	g, err := s.Acquire(context.Background(), r)
+	g, err := steps.Acquire(context.Background(), s, r)
 	if err != nil {
 		t.Fatalf("Acquire: %v", err)
 	}
@@ -170,7 +170,7 @@ func (s *fleetClient) get(t service.T, r driver.Request) driver.Grant {
 
 func (s *fleetClient) refused(t service.T, r driver.Request, why error) {
 	t.Helper()
-	if _, err := s.Acquire(context.Background(), r); !errors.Is(err, why) {
+	if _, err := steps.Acquire(context.Background(), s, r); !errors.Is(err, why) {
 		t.Fatalf("Acquire: %v; want %v", err, why)
 	}
 }

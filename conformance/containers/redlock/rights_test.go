@@ -29,10 +29,10 @@ func everyVote(t *testing.T, name string, open func() (driver.Backend, error)) e
 	ctx := t.Context()
 	for _, force := range []bool{false, true} {
 		r := steps.Request(fmt.Sprint(name, force))
-		if _, err := b.Acquire(ctx, r); err != nil {
+		if _, err := steps.Acquire(ctx, b, r); err != nil {
 			return fmt.Errorf("acquire: %w", err)
 		}
-		if _, err := b.Acquire(ctx, steps.Request(r.Name)); !errors.Is(err, driver.ErrHeld) {
+		if _, err := steps.Acquire(ctx, b, steps.Request(r.Name)); !errors.Is(err, driver.ErrHeld) {
 			return fmt.Errorf("acquire of what is held: %w", steps.CmpErr(err))
 		}
 		if err := b.Renew(ctx, []driver.Request{r})[0].Err; err != nil {

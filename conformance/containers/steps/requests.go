@@ -46,11 +46,32 @@ func Acquired(t service.T, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	g, err := b.Acquire(ctx, r)
+	g, err := Acquire(ctx, b, r)
 	if err != nil {
 		t.Fatalf("Acquire: %v", err)
 	}
 	return g
+}
+
+// Acquire calls Acquire of the backend, and does as package dlock does after an error: what may
+// stand is released in the background until that is answered.
+func Acquire(ctx context.Context, b driver.Backend, r driver.Request) (driver.Grant, error) {
+	g, err := b.Acquire(ctx, r)
+	if err == nil || driver.Refused(err) {
+		return g, err
+	}
+	r.Uncertain = !driver.HasWaited(err)
+	go func() {
+		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+			err := b.Release(ctx, r)
+			cancel()
+			if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
+				return
+			}
+		}
+	}()
+	return g, err
 }
 
 // Released releases what has to be there.
@@ -81,7 +102,7 @@ func Refused(t testing.TB, b driver.Backend, r driver.Request, until time.Time) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	switch _, err := b.Acquire(ctx, r); {
+	switch _, err := Acquire(ctx, b, r); {
 	case err == nil && time.Now().Before(until):
 		service.Strict(t).Fatalf("Acquire of %s, which another holds, was granted", r.Name)
 	case !errors.Is(err, driver.ErrHeld):
@@ -95,7 +116,7 @@ func Acquiring(b driver.Backend, r driver.Request) <-chan error {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_, err := b.Acquire(ctx, r)
+		_, err := Acquire(ctx, b, r)
 		done <- err
 	}()
 	return done

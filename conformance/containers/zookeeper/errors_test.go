@@ -92,7 +92,7 @@ func TestZooKeeperCauses(t *testing.T) {
 	t.Cleanup(func() { b.Close() })
 	s.Kill(t)
 	start := time.Now()
-	_, err = b.Acquire(context.Background(), steps.Asked(b, "x", 30*time.Second))
+	_, err = steps.Acquire(context.Background(), b, steps.Asked(b, "x", 30*time.Second))
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("TryLock where nobody listens any more: %v", err)
 	}

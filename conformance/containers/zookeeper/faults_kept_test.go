@@ -123,14 +123,14 @@ func zkKeptCrash(t *testing.T, s *service.Server) {
 	}{
 		{"before the keep arrives", false, func(t *testing.T, b driver.Backend, p *netfault.Proxy, name string) {
 			p.Forbid(keptMark)
-			go b.Acquire(t.Context(), fixedRequest(b, name, time.Minute))
+			go steps.Acquire(t.Context(), b, fixedRequest(b, name, time.Minute))
 			await.That(t, "the request stands", func() bool { return len(treeOf(t, s).children(zkQueue(name))) == 1 })
 			p.Isolate()
 		}},
 		{"when the keep is executed", true, func(t *testing.T, b driver.Backend, p *netfault.Proxy, name string) {
 			r := fixedRequest(b, name, d)
 			treeOf(t, s).openIndex(r.ID)
-			die(t, p, keptMark, func() { b.Acquire(t.Context(), r) })
+			die(t, p, keptMark, func() { steps.Acquire(t.Context(), b, r) })
 		}},
 		{"when a fixed lease is granted", true, func(t *testing.T, b driver.Backend, p *netfault.Proxy, name string) {
 			steps.Acquired(t, b, fixedRequest(b, name, d))
@@ -141,7 +141,7 @@ func zkKeptCrash(t *testing.T, s *service.Server) {
 			g := steps.Acquired(t, b, r)
 			j := fixedJoin(r, g, d)
 			treeOf(t, s).openIndex(j.ID)
-			die(t, p, keptMark, func() { b.Acquire(t.Context(), j) })
+			die(t, p, keptMark, func() { steps.Acquire(t.Context(), b, j) })
 		}},
 		{"when a join is kept", true, func(t *testing.T, b driver.Backend, p *netfault.Proxy, name string) {
 			r := steps.Asked(b, name, zkTTL)
@@ -234,7 +234,7 @@ func zkGiveUpKeep(t *testing.T, z zkTree, b driver.Backend, p *netfault.Proxy, r
 		back = p.Refuse()
 		if try == 0 {
 			go func() {
-				_, err := b.Acquire(ctx, r)
+				_, err := steps.Acquire(ctx, b, r)
 				done <- err
 			}()
 		}
@@ -415,7 +415,7 @@ func zkKeptReleased(t *testing.T, s *service.Server) {
 		released.Uncertain = true
 		done := make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(t.Context(), r)
+			_, err := steps.Acquire(t.Context(), b, r)
 			done <- err
 		}()
 		<-time.After(time.Duration(i%20) * 300 * time.Microsecond)
@@ -561,7 +561,7 @@ func zkKeptJoin(t *testing.T, s *service.Server) {
 	join := func() (driver.Request, error) {
 		j := steps.Asked(other, name, time.Minute)
 		j.Owner, j.Token = r.ID, g.Token
-		_, err := other.Acquire(await.Bounded(t, 30*time.Second), j)
+		_, err := steps.Acquire(await.Bounded(t, 30*time.Second), other, j)
 		return j, err
 	}
 	if j, err := join(); err == nil {

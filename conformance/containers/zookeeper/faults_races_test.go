@@ -98,7 +98,7 @@ func TestZooKeeperCloseRaces(t *testing.T) {
 					wg.Go(func() {
 						for n := 0; ; n++ { // the directory is made each time
 							r := steps.Asked(b, fmt.Sprint("new-", i, "-", k, "-", n), ttl)
-							if _, err := b.Acquire(t.Context(), r); err != nil {
+							if _, err := steps.Acquire(t.Context(), b, r); err != nil {
 								return
 							}
 							b.Inspect(t.Context(), r.Name)

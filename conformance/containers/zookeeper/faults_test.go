@@ -197,7 +197,7 @@ func zkOutlived(t *testing.T, s *service.Server) {
 		}
 		ended := make(chan error, 1)
 		go func() {
-			_, err := side.Acquire(t.Context(), steps.Asked(side, name, 10*time.Second))
+			_, err := steps.Acquire(t.Context(), side, steps.Asked(side, name, 10*time.Second))
 			ended <- err
 		}()
 		if lost {

@@ -265,7 +265,7 @@ func (c zkCase) isNamed(t *testing.T, s *service.Server, z zkTree, check steps.C
 	} else {
 		defer b.Close()
 		r := steps.Asked(b, "name", 30*time.Second)
-		if _, err = b.Acquire(await.Bounded(t, 30*time.Second), r); err == nil {
+		if _, err = steps.Acquire(await.Bounded(t, 30*time.Second), b, r); err == nil {
 			_, err = b.(driver.Lister).List(await.Bounded(t, 30*time.Second))
 		}
 	}

@@ -241,7 +241,7 @@ func TestZooKeeperFullConnection(t *testing.T) {
 	var err error
 	for _, name := range names(100, longName) {
 		r := steps.Asked(b, name, b.Capabilities().MaxTTL)
-		if _, err = b.Acquire(await.Bounded(t, 30*time.Second), r); err != nil {
+		if _, err = steps.Acquire(await.Bounded(t, 30*time.Second), b, r); err != nil {
 			break
 		}
 		all = append(all, r)
@@ -254,7 +254,7 @@ func TestZooKeeperFullConnection(t *testing.T) {
 	mustUnlock(t, l)
 	steps.Released(t, b, all[0])
 	again := steps.Asked(b, all[0].Name, b.Capabilities().MaxTTL)
-	if _, err := b.Acquire(await.Bounded(t, 30*time.Second), again); err != nil {
+	if _, err := steps.Acquire(await.Bounded(t, 30*time.Second), b, again); err != nil {
 		t.Errorf("after one was given back: %v", err)
 	}
 	b.proxy.Vanish(netfault.ToServer)
@@ -350,7 +350,7 @@ func TestZooKeeperManyNames(t *testing.T) {
 	for what, err := range map[string]error{
 		"List":    errOf(b.List(await.Bounded(t, 30*time.Second))),
 		"Inspect": errOf(b.Inspect(await.Bounded(t, 30*time.Second), "queue")),
-		"Acquire": errOf(b.Acquire(await.Bounded(t, 30*time.Second), steps.Asked(b, "queue", 20*time.Second))),
+		"Acquire": errOf(steps.Acquire(await.Bounded(t, 30*time.Second), b, steps.Asked(b, "queue", 20*time.Second))),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "larger than this client reads in one piece") {
 			t.Errorf("%s over a connection that takes %d bytes: %v", what, received, err)

@@ -22,6 +22,7 @@ type Request struct {
 	Until    time.Time // it cannot have expired before; zero: it was not granted
 	Releases int       // how often a release of it was sent
 
+	failed   time.Time // when its last Acquire failed; zero: it did not, or another is under way
 	outlives bool
 }
 
@@ -31,12 +32,24 @@ func (r *Request) Granted() bool { return !r.Until.IsZero() }
 // Holds records the proof of a hold by a call that was sent at that time.
 func (r *Request) Holds(sentAt time.Time) { r.Until = sentAt.Add(r.TTL) }
 
-// Releasing records that a release is about to be sent, and returns what was known before.
+// Nowhere reports whether a release of the request need not be sent: its Acquire failed, it does
+// not stand, and no copy is under way.
+func (r *Request) Nowhere() bool { return !r.failed.IsZero() && !r.Stands && !r.Uncertain }
+
+// Expired reports whether the Acquire of the request failed so long ago that it is over for sure,
+// in a service that removes by itself what is not renewed.
+func (r *Request) Expired() bool {
+	return !r.failed.IsZero() && time.Since(r.failed) > SurelyExpired(r.TTL)
+}
+
+// Releasing records that a release is about to be sent, and returns what was known before. Whether
+// that release leaves a tombstone, Uncertain says from now on: after an Acquire that failed the
+// record knows better than the caller.
 func (r *Request) Releasing(uncertain bool) Request {
 	before := *r
 	r.Releases++
 	r.outlives = false
-	r.Uncertain = r.Uncertain || uncertain
+	r.Uncertain = r.Uncertain || uncertain && r.failed.IsZero()
 	return before
 }
 
@@ -79,15 +92,30 @@ func (rs *Requests[R]) Begin(r driver.Request) R {
 		m = rs.make(Request{Request: r})
 		rs.m[r.ID] = m
 	}
-	m.record().Asking++
+	own := m.record()
+	own.Asking++
+	own.failed = time.Time{}
 	return m
 }
 
-// End records that the call of Acquire is over, and whether it returned a grant.
-func (rs *Requests[R]) End(m R, granted bool) {
+// End records that the call of Acquire is over, with a grant if err is nil. It returns the error as
+// the caller has to see it, and removes a request that was refused and stands nowhere: its caller
+// does not release it. After any other error the request stays until its release.
+func (rs *Requests[R]) End(m R, err error) error {
 	r := m.record()
 	r.Asking--
-	r.outlives = granted && r.Fixed
+	r.outlives = err == nil && r.Fixed
+	if err != nil && r.Asking == 0 {
+		r.failed = time.Now()
+	}
+	if !driver.Refused(err) {
+		return err
+	}
+	if r.Stands || r.Uncertain {
+		return driver.Unsettled(err)
+	}
+	rs.Remove(m)
+	return err
 }
 
 // Find returns the request with the ID, if there is one.

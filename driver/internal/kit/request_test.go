@@ -1,12 +1,19 @@
 package kit
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dlock-go/dlock/driver"
 )
 
 // own is a request as a driver has it.
+var errFailed = errors.New("failed")
+
 type own struct {
 	Request
 	more int
@@ -26,8 +33,8 @@ func TestARequestIsRecordedOnce(t *testing.T) {
 	if again := rs.Begin(r); again != m || m.Asking != 2 || rs.Len() != 1 {
 		t.Error("the same request twice is two")
 	}
-	rs.End(m, false)
-	rs.End(m, true)
+	rs.End(m, errFailed)
+	rs.End(m, nil)
 	if got, is := rs.Find(r.ID); got != m || !is || m.Asking != 0 {
 		t.Errorf("found %+v", got)
 	}
@@ -51,12 +58,12 @@ func TestWhatIsLeftAtClose(t *testing.T) {
 		return rs.Begin(r)
 	}
 	plain, kept, asked, refused, released, again := add(false), add(true), add(true), add(true), add(true), add(true)
-	rs.End(plain, true)
-	rs.End(kept, true)
-	rs.End(refused, false)
-	rs.End(released, true)
+	rs.End(plain, nil)
+	rs.End(kept, nil)
+	rs.End(refused, errFailed)
+	rs.End(released, nil)
 	released.Releasing(false)
-	rs.End(again, true)
+	rs.End(again, nil)
 	rs.Begin(again.Request.Request)
 	left := map[*own]bool{}
 	for _, m := range rs.Left() {
@@ -112,4 +119,61 @@ func TestAReleaseThatFindsTheRequestGone(t *testing.T) {
 	if (&Request{Releases: 1}).RemovedBefore(1) {
 		t.Error("what was never granted was removed by a release")
 	}
+}
+
+func TestAnAcquireThatFailed(t *testing.T) {
+	held := fmt.Errorf("here: %w", driver.ErrHeld)
+	for _, c := range []struct {
+		what              string
+		stands, uncertain bool
+		err               error
+		refused, recorded bool
+		nowhere           bool
+	}{
+		{"refused", false, false, held, true, false, true},
+		{"refused while a copy is under way", false, true, held, false, true, false},
+		{"refused, and not withdrawn", true, false, held, false, true, false},
+		{"failed", false, false, errFailed, false, true, true},
+		{"failed with unknown outcome", false, true, errFailed, false, true, false},
+		{"waited in vain", true, false, fmt.Errorf("%w: %w", held, context.Canceled), false, true, false},
+	} {
+		rs := newRequests()
+		m := rs.Begin(request("x").Request)
+		m.Stands, m.Uncertain = c.stands, c.uncertain
+		err := rs.End(m, c.err)
+		if driver.Refused(err) != c.refused || !errors.Is(err, c.err) || err.Error() != c.err.Error() {
+			t.Errorf("%s: %v, which is a refusal: %t", c.what, err, driver.Refused(err))
+		}
+		if rs.Has(m) != c.recorded || m.Nowhere() != c.nowhere {
+			t.Errorf("%s: recorded %t, nowhere %t", c.what, rs.Has(m), m.Nowhere())
+		}
+		m.Releasing(true)
+		if m.Uncertain != c.uncertain {
+			t.Errorf("%s: its release leaves a tombstone: %t", c.what, m.Uncertain)
+		}
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		rs := newRequests()
+		r := request("x").Request
+		m := rs.Begin(r)
+		rs.Begin(r)
+		rs.End(m, errFailed)
+		if m.Nowhere() {
+			t.Error("it stands nowhere although another Acquire of it is under way")
+		}
+		rs.End(m, errFailed)
+		time.Sleep(SurelyExpired(r.TTL))
+		if m.Expired() {
+			t.Error("expired too soon")
+		}
+		time.Sleep(time.Nanosecond)
+		if !m.Expired() || !m.Nowhere() {
+			t.Error("not expired")
+		}
+		rs.Begin(r)
+		if m.Expired() || m.Nowhere() {
+			t.Error("it is over although another Acquire of it is under way")
+		}
+	})
 }

@@ -25,3 +25,7 @@ func CheckTTL(ttl time.Duration, c driver.Capabilities) error {
 	}
 	return fmt.Errorf("%w TTL of %s; %s to %s are allowed", driver.ErrInvalid, ttl, c.MinTTL, c.MaxTTL)
 }
+
+// SurelyExpired returns how long after it was last renewed a request with the TTL has expired for
+// sure, whatever was late: a copy of its acquire, or the service's clock.
+func SurelyExpired(ttl time.Duration) time.Duration { return 2*ttl + 10*time.Second }

@@ -18,7 +18,9 @@ type request struct {
 	r     driver.Request
 	votes []vote    // by master
 	until time.Time // it cannot have expired before; zero: it was not granted
-	ended bool      // given up or released: a grant that comes in now is taken back
+	ended bool      // refused or released: a grant that comes in now is taken back
+	// when its last Acquire failed, other than by a refusal; zero: it did not
+	failed time.Time
 
 	brokenAt []int // the masters that said that it was broken
 	reported bool  // as lost, since it was broken
@@ -52,14 +54,14 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if resumed {
 		p := b.Renew(ctx, []driver.Request{r})[0]
 		if p.Err != nil {
-			b.abandon(ctx, q)
+			b.failed(ctx, q, p.Err)
 			return driver.Grant{}, p.Err
 		}
 		return driver.Grant{TTL: p.TTL, SentAt: p.SentAt}, nil
 	}
 	g, err := b.vote(ctx, q)
 	if err != nil {
-		b.abandon(ctx, q)
+		b.failed(ctx, q, err)
 		return driver.Grant{}, err
 	}
 	return g, nil
@@ -89,6 +91,7 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 		b.requests[r.ID] = q
 		b.listenFor(r.Client)
 	}
+	q.failed = time.Time{}
 	return q, !q.until.IsZero(), nil
 }
 
@@ -215,12 +218,18 @@ func (b *Backend) voted(q *request, a answer) {
 	}
 }
 
-// abandon takes back what an Acquire that failed has on the masters. It waits for those that
-// granted: they answered, and so will answer again.
-func (b *Backend) abandon(ctx context.Context, q *request) {
+// failed ends an Acquire that failed with err. After a refusal it takes back what masters granted,
+// and waits for those: they answered, and so will answer again. What else may stand, no majority
+// has. After any other error the request stays until its release.
+func (b *Backend) failed(ctx context.Context, q *request, err error) {
 	results := make(chan result, len(b.masters))
 	n := 0
 	b.mu.Lock()
+	if !driver.Refused(err) {
+		q.failed = time.Now()
+		b.mu.Unlock()
+		return
+	}
 	q.ended = true
 	delete(b.requests, q.r.ID)
 	for i, v := range q.votes {

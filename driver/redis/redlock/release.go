@@ -27,14 +27,21 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrClosed
 	}
 	q := b.requests[r.ID]
+	if q != nil && !q.failed.IsZero() && time.Since(q.failed) > kit.SurelyExpired(r.TTL) {
+		delete(b.requests, r.ID)
+		b.mu.Unlock()
+		return driver.ErrLost
+	}
 	if q == nil { // it is not of this client, and may stand anywhere
 		q = &request{r: r, votes: slices.Repeat([]vote{granted}, len(b.masters))}
 	}
 	q.ended = true
+	anywhere := r.Uncertain && q.failed.IsZero() // after an Acquire that failed, the votes say more
 	for i, v := range q.votes {
+		open := v == unknown || v == sent && !q.failed.IsZero()
 		switch {
-		case r.Uncertain || v == granted || v == unknown:
-			b.queueRelease(i, q, r.Uncertain || v == unknown, results)
+		case anywhere || open || v == granted:
+			b.queueRelease(i, q, anywhere || open, results)
 			asked++
 		case v == released: // by an earlier copy of this release
 			removed++
