@@ -281,7 +281,7 @@ func (c *Client) Close() error {
 	}
 	ok, err := within(grace+grace/2, c.holds.ReleaseAll)
 	if !ok {
-		err = errors.New("holds may not have been given back; then they expire within their TTLs")
+		err = errors.New("the releases did not end in time; what may not have been released expires within its TTL")
 	}
 	within(grace, func() error { c.holds.ReportClosed(); return nil })
 	ok, end := within(2*grace, c.b.Close)

@@ -156,7 +156,7 @@
 //
 //	dlock format=3 state=2a07-000c8e1f5b7d2a46 bytes=0000000346 check=6d1f0a93
 //	queue "orders/42"
-//	exclusive token=1767225600000000 ttl=30s arrived=… armed=… session=… cell=1 id=… label="web1"
+//	exclusive token=1767225600000000 ttl=30s arrived=… armed=… session=… cell=1 id=…
 //	exclusive ttl=30s arrived=… armed=… session=… cell=64 id=… client=… label="web2"
 //	gone id=… until=… queue="orders/42"
 //

@@ -345,8 +345,8 @@ func (p *poller) removeBlockers(w *waitingSlot) {
 	w.blocking = w.blocking[:0]
 }
 
-// blockedUntil returns when an update would let somebody in. Only those who hold and the first who
-// waits matter: all others wait for that one, whether they live or not.
+// blockedUntil returns when an update would grant a request. Only the holders and the first waiter
+// matter: all other waiters wait for that one, whether they live or not.
 func (b *Backend) blockedUntil(q *queue, now int64) (at int64, err error) {
 	granted, first := q.granted()
 	if len(granted) == 0 {

@@ -89,10 +89,10 @@ const sample = 4
 // So a suspect whose cell still shows that it has expired can go. The end of a broken hold is found
 // in the same way: from the cell, once the break is in place.
 //
-// tidy checks all, or those who hold, the first who waits, and some of those behind, which are in
-// nobody's way. If the first who waits is over it checks all behind it too: the next may be over as
-// well. Nobody is granted in the place of one who lives, and the dead are not found one after the
-// other.
+// tidy checks all, or the holders, the first waiter, and some of the waiters behind it, which hold
+// up no other. If the first waiter is over it checks all behind it too: the next may be over as
+// well. So nothing is granted in the place of a request that lives, and the dead are not found one
+// after the other.
 //
 // It reports whether it has set marks that decide something. Then this copy has to be put in place
 // before anything else is decided.

@@ -235,7 +235,7 @@ func (s *Set) ReleaseAll() error {
 	if len(names) > namesShown {
 		names, more = names[:namesShown], " …"
 	}
-	return fmt.Errorf("%d requests may not have been released, and then expire within their TTLs: %q%s: %w", total, names, more, last)
+	return fmt.Errorf("what may not have been released expires within its TTL: %d, under %q%s: %w", total, names, more, last)
 }
 
 // namesShown is how many names the error of ReleaseAll has at most.

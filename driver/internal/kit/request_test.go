@@ -176,4 +176,27 @@ func TestAnAcquireThatFailed(t *testing.T) {
 			t.Error("it is over although another Acquire of it is under way")
 		}
 	})
+
+	// a hold is asked for again, in vain, and renewed for long
+	synctest.Test(t, func(t *testing.T) {
+		rs := newRequests()
+		r := request("x").Request
+		m := rs.Begin(r)
+		m.Stands = true
+		m.Holds(time.Now())
+		rs.End(m, nil)
+		rs.Begin(r)
+		rs.End(m, errFailed)
+		for range 10 {
+			time.Sleep(r.TTL / 2)
+			m.Holds(time.Now())
+		}
+		if m.Expired() || m.Nowhere() {
+			t.Error("a hold that is renewed is over, since an Acquire of it failed once")
+		}
+		time.Sleep(r.TTL + SurelyExpired(r.TTL) + time.Nanosecond)
+		if !m.Expired() {
+			t.Error("a hold that is renewed no more never expires")
+		}
+	})
 }

@@ -27,7 +27,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrClosed
 	}
 	q := b.requests[r.ID]
-	if q != nil && !q.failed.IsZero() && time.Since(q.failed) > kit.SurelyExpired(r.TTL) {
+	if q != nil && !q.failed.IsZero() && min(time.Since(q.failed), time.Since(q.until)) > kit.SurelyExpired(r.TTL) {
 		delete(b.requests, r.ID)
 		b.mu.Unlock()
 		return driver.ErrLost
