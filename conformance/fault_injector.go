@@ -15,8 +15,8 @@ import (
 // interfaces too, and returns ErrUnsupported where the backend does not have them.
 //
 // It cannot cut the backend's own traffic: calls that the driver makes by itself still get through.
-// So it does one thing for the service: a request that waits while the caller is cut off is removed
-// after its TTL.
+// So it does one thing for the service: a request that waits as the caller is cut off is removed
+// after its TTL, also if it was granted meanwhile.
 //
 // A FaultInjector is safe for concurrent use. Close closes the backend behind it; during a
 // Partition only after heal.
@@ -212,9 +212,9 @@ func (f *FaultInjector) Acquire(ctx context.Context, r driver.Request) (driver.G
 	}
 	stop()
 	switch {
+	case expired: // also if it was granted meanwhile: it has been released
+		return driver.Grant{}, driver.ErrLost
 	case a.err == nil:
-	case expired:
-		a.err = driver.ErrLost
 	case ctx.Err() != nil && errors.Is(a.err, inner.Err()):
 		// the caller's context says how it ended
 		if errors.Is(a.err, driver.ErrHeld) {

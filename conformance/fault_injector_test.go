@@ -106,6 +106,37 @@ func TestFaultInjectorPartitionExpiresWaiters(t *testing.T) {
 	})
 }
 
+// A request that is granted while its client is cut off ends with its TTL too. The client does not
+// learn of the grant, which the backend gave later than the partition began, and whose time is not
+// over yet.
+func TestFaultInjectorPartitionExpiresWhatIsGranted(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
+		held := request()
+		if _, err := other.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		r := request()
+		r.Wait = true
+		done := make(chan error, 1)
+		go func() {
+			_, err := f.Acquire(t.Context(), r)
+			done <- err
+		}()
+		standing(t, other, 2)
+		heal := f.Partition()
+		time.Sleep(r.TTL / 2)
+		if err := other.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(r.TTL / 2)
+		standing(t, other, 0)
+		heal()
+		if err := <-done; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Acquire returned %v; want ErrLost", err)
+		}
+	})
+}
+
 func TestFaultInjectorHoldReplies(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		heal := f.HoldReplies()
