@@ -47,6 +47,20 @@ func standing(t *testing.T, b driver.Backend, want int) {
 	}
 }
 
+// behind begins the Acquire of a request that waits behind another one. Its error comes.
+func behind(t *testing.T, f *FaultInjector, other driver.Backend) (driver.Request, <-chan error) {
+	t.Helper()
+	r := request()
+	r.Wait = true
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Acquire(t.Context(), r)
+		done <- err
+	}()
+	standing(t, other, 2)
+	return r, done
+}
+
 func TestFaultInjectorPartition(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		heal := f.Partition()
@@ -81,14 +95,7 @@ func TestFaultInjectorPartitionExpiresWaiters(t *testing.T) {
 		if _, err := other.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		r := request()
-		r.Wait = true
-		done := make(chan error, 1)
-		go func() {
-			_, err := f.Acquire(t.Context(), r)
-			done <- err
-		}()
-		standing(t, other, 2)
+		r, done := behind(t, f, other)
 		heal := f.Partition()
 		time.Sleep(r.TTL - 1)
 		standing(t, other, 2)
@@ -115,14 +122,7 @@ func TestFaultInjectorPartitionExpiresWhatIsGranted(t *testing.T) {
 		if _, err := other.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		r := request()
-		r.Wait = true
-		done := make(chan error, 1)
-		go func() {
-			_, err := f.Acquire(t.Context(), r)
-			done <- err
-		}()
-		standing(t, other, 2)
+		r, done := behind(t, f, other)
 		heal := f.Partition()
 		time.Sleep(r.TTL / 2)
 		if err := other.Release(t.Context(), held); err != nil {
