@@ -30,7 +30,7 @@ type pipe struct {
 	size    int       // bytes in the queue
 	changed sync.Cond // the queue, or what may pass
 	lost    bool      // some of it vanished
-	ended   bool      // the end has passed
+	ended   bool      // the end has passed, or the receiver is gone
 }
 
 // parcel is what was read at once.
@@ -144,12 +144,8 @@ func (l *link) write(d Direction) {
 			_, err = l.ends[d].Write(x.data)
 		}
 		if err != nil {
-			if x.dial {
-				l.p.mu.Lock()
-				l.reset()
-				l.p.mu.Unlock()
-			}
-			return // the goroutine that reads from the receiver finds it gone, and tells the sender
+			l.gone(d, x.dial)
+			return
 		}
 	}
 }
@@ -191,7 +187,7 @@ func (l *link) next(d Direction) (parcel, bool) {
 		default:
 			n := len(x.data)
 			if lim := l.p.limits[d]; lim != nil {
-				if lim.left == 0 {
+				if lim.left <= 0 {
 					l.p.limits[d] = nil
 					l.sever(d)
 					close(lim.done)
@@ -259,6 +255,20 @@ func (l *link) end(d Direction, why error) {
 		l.finish()
 		l.ends[ToServer].Close()
 		l.ends[ToClient].Close()
+	}
+}
+
+// gone notes that the receiver in the direction takes no more. The goroutine that reads from it
+// finds that too, and tells the sender, unless the receiver was never there, or has said all.
+func (l *link) gone(d Direction, never bool) {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	switch {
+	case l.over:
+	case never, l.pipes[1-d].ended:
+		l.reset()
+	default:
+		l.pipes[d].ended = true
 	}
 }
 

@@ -25,9 +25,9 @@ const (
 )
 
 // Proxy is the network between one client and its servers: a TCP proxy with faults on demand. The
-// zero value is of no use, and its methods panic; [NewProxy] makes a proxy, which forwards all at
-// once. All methods are safe for concurrent use. After Close no connection can be opened, and a
-// fault changes nothing.
+// zero value is of no use, and most of its methods panic; [NewProxy] makes a proxy, which forwards
+// all at once. All methods are safe for concurrent use. After Close no connection can be opened,
+// and a fault changes nothing.
 //
 // A client reaches its servers through it in one of two ways. [Proxy.Dial] has the signature of the
 // dialers that client libraries take, so servers that clients learn of later (a master that
@@ -155,6 +155,9 @@ func (p *Proxy) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 		p.healed.Wait()
 	}
 	p.mu.Unlock()
+	if p.ctx.Err() != nil { // another one may listen at that address now
+		return nil, net.ErrClosed
+	}
 	var d net.Dialer
 	return d.DialContext(ctx, "tcp", local)
 }
@@ -252,9 +255,10 @@ func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.delay[dir] = d
 }
 
-// CutAfter lets n more bytes pass in the direction, on all connections together, and then ends the
-// connection on which the next one would follow: who receives sees its end, who sends a reset. The
-// result is closed when that happened. CutAfter again replaces the first.
+// CutAfter lets n more bytes pass in the direction (none, if n is negative), on all connections
+// together, and then ends the connection on which the next one would follow: who receives sees its
+// end, who sends a reset. The result is closed when that happened. CutAfter again replaces the
+// first.
 func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

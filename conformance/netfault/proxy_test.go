@@ -66,6 +66,40 @@ func TestProxyAddr(t *testing.T) {
 	echo.Over(t, c).Asks("hello")
 }
 
+// A server that goes on speaking to a client that has ended in good order learns that nobody hears.
+func TestProxyEndsWhatNobodyHears(t *testing.T) {
+	p, _ := setup(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(await.Patience))
+		_, err = io.Copy(io.Discard, c)
+		for err == nil {
+			_, err = c.Write(make([]byte, 1000))
+		}
+		ended <- err
+	}()
+	c, err := p.Dial(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if err := <-ended; await.IsTimeout(err) {
+		t.Errorf("the server learned nothing: %v", err)
+	}
+	await.That(t, "no connection is open", func() bool { return p.Counts().Open == 0 })
+}
+
 func TestProxyPushesAreNoRoundTrips(t *testing.T) {
 	p, e := setup(t)
 	c := echo.Dial(t, p, e)
@@ -324,6 +358,14 @@ func TestProxyCutAfter(t *testing.T) {
 		e.Awaits(t, "broken", 1)
 		echo.Dial(t, p, e).Asks("four")
 	})
+	t.Run("less than nothing", func(t *testing.T) {
+		p, e := setup(t)
+		c := echo.Dial(t, p, e)
+		c.Asks("one")
+		p.CutAfter(ToServer, -1)
+		c.Say("two")
+		c.IsBroken()
+	})
 }
 
 func TestProxyDropReply(t *testing.T) {
@@ -399,12 +441,13 @@ func TestProxyLeavesNothing(t *testing.T) {
 		_, err := p.Dial(context.Background(), "tcp", e.Addr().String())
 		dialled <- err
 	}()
+	time.Sleep(10 * time.Millisecond) // it waits
 	p.Close()
 	p.Close()
 	a.IsBroken()
 	b.IsBroken()
-	if err := <-dialled; err == nil {
-		t.Error("Dial through a closed proxy succeeded")
+	if err := <-dialled; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Dial through a proxy that is closed meanwhile returned %v", err)
 	}
 	if _, err := p.Addr("127.0.0.1:1"); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Addr of a closed proxy returned %v", err)
