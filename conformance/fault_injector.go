@@ -60,9 +60,10 @@ func (f *FaultInjector) Partition() (heal func()) {
 		time.AfterFunc(p.r.TTL, func() {
 			f.mu.Lock()
 			_, under := f.pending[p]
-			p.expired = under && f.partition == partition
+			expires := under && f.partition == partition
+			p.expired = p.expired || expires
 			f.mu.Unlock()
-			if p.expired {
+			if expires {
 				p.cancel()
 				f.b.Release(context.Background(), p.r)
 			}

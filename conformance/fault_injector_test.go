@@ -137,6 +137,42 @@ func TestFaultInjectorPartitionExpiresWhatIsGranted(t *testing.T) {
 	})
 }
 
+// What has expired stays so when further partitions begin, whose own time is not over or that were
+// replaced.
+func TestFaultInjectorPartitionsExpireOnce(t *testing.T) {
+	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
+		held := request()
+		if _, err := other.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		r := request()
+		r.Wait = true
+		done := make(chan error, 1)
+		go func() {
+			_, err := f.Acquire(t.Context(), r)
+			done <- err
+		}()
+		standing(t, other, 2)
+		heals := []func(){f.Partition()}
+		time.Sleep(r.TTL / 2)
+		if err := other.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(r.TTL)
+		standing(t, other, 0)
+		heals = append(heals, f.Partition(), f.Partition())
+		time.Sleep(r.TTL / 2)
+		heals = append(heals, f.Partition())
+		time.Sleep(r.TTL * 3 / 4)
+		for _, heal := range heals {
+			heal()
+		}
+		if err := <-done; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Acquire returned %v; want ErrLost", err)
+		}
+	})
+}
+
 func TestFaultInjectorHoldReplies(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		heal := f.HoldReplies()
