@@ -170,7 +170,10 @@ least() {
 }
 
 run() {
-  while sleep 30; do echo "... $(since 0): $(running)" >&3; done &
+  # where nobody reads any more (the terminal is closed, and its shell told only make) the run ends
+  (trap '' PIPE && while sleep 30; do
+    echo "... $(since 0): $(running)" >&3 || kill -HUP $$
+  done) &
   step 'the tools' tools
   if [[ $race == -race ]]; then step 'the C compiler' compiler; fi
   if [[ -e $out/failed ]]; then return; fi
@@ -246,7 +249,7 @@ report() {
   cat "$out/steps"
   events | laws | sort
   awk '/^=== / { on = $2 == "Skipped" || on && $2 == "SKIP:" }
-    on && sub(/^ +[a-z_]+\.go:[0-9]+: /, "") { n[$0]++ }
+    on && sub(/^ +[^ :]+\.go:[0-9]+: /, "") { n[$0]++ }
     END { for (why in n) print "skipped: " why " (" n[why] ")" }' "$out/summary" | sort
   sed -n 's/ (unknown)$/ (had no end)/; s/^=== FAIL: /FAILED: /p' "$out/summary"
   if [[ -e $out/failed ]]; then
