@@ -29,7 +29,7 @@ export GOWORK=off GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 # Without this a fourth of the processor's time, of compilers and of tests, collects garbage; and a
 # program that the race detector watches sleeps for a second when it exits. Its reports come between
 # the lines of any test, so they have a file of their own.
-export GOGC="${GOGC:-800}" GORACE="${GORACE:-atexit_sleep_ms=0} log_path=$out/race"
+export GOGC="${GOGC:-800}" GORACE="${GORACE:-atexit_sleep_ms=0} log_path='$out/race'"
 # testcontainers' own helper cannot be pulled everywhere, and the tests remove what they start
 # themselves; published ports are on the loopback.
 export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
@@ -235,7 +235,10 @@ report() {
   for file in "$out"/*.events; do
     if [[ -s $file ]]; then "$bin/gotestsum" --format none --raw-command -- cat "$file" || true; fi
   done >"$out/summary"
-  sed -n '1,60p' "$out"/race.* >>"$out/failures" 2>/dev/null || true
+  # also of a process that a test kills, so that its status shows nothing
+  if sed -n '1,60p' "$out"/race.* >>"$out/failures" 2>/dev/null; then
+    echo 'data races' >>"$out/failed"
+  fi
   awk '/^=== (Failed|Errors)$/ { on = 1 } /^=== Skipped$|^DONE / { on = 0 } on' "$out/summary" |
     awk 'BEGIN { RS = ""; ORS = "\n\n" }
       /^goroutine / {
