@@ -21,6 +21,7 @@ long) patience=60m && export DLOCK_TEST_LONG=1 ;;
 *) echo "usage: scripts/check.sh quick|test|long|lint" >&2 && exit 2 ;;
 esac
 
+modules=$(go work edit -json go.work | awk -F'"' '/"DiskPath"/ { print $4 }')
 out=$(mktemp -d "${TMPDIR:-/tmp}/dlock-check-XXXXXX") # all output, in whole
 bin=$PWD/.bin
 # Each module stands on its own, as for its users, and nothing in the checkout changes. What is
@@ -36,7 +37,6 @@ export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
 export TESTCONTAINERS_HOST_OVERRIDE="${TESTCONTAINERS_HOST_OVERRIDE:-127.0.0.1}"
 export DLOCK_TEST_LOGS="$out/servers" DLOCK_TEST_COMMAND="$bin/dlock"
 
-modules=$(go work edit -json go.work | awk -F'"' '/"DiskPath"/ { print $4 }')
 if [[ $size == quick ]]; then modules=. && unset DLOCK_TEST_COMMAND; fi
 readonly services=./conformance/containers bench=./bench # the modules that need servers
 exec 3>&1                                                # what is seen at once
