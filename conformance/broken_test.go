@@ -177,7 +177,7 @@ var broken = []struct {
 	{cancelFreesNobody, "cancelled-wait", ""},
 	{swallowsWakeUp, "swallowed-wake-up unknown-acquire", "release-again cancel-answered cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
-	{slowOffLine, "cancel-cut-off", "release-again"},
+	{slowOffLine, "cancel-cut-off bounded-calls", "release-again close-cut-off"},
 	{forgetsFailed, "unknown-acquire", "cancel-cut-off cancel-answered release-again late-copy wait-says-why swallowed-wake-up"},
 	{unreadAnswer, "cancel-answered", "swallowed-wake-up"},
 	{ignoresPreCancelled, "pre-cancelled", ""},

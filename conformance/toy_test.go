@@ -621,7 +621,7 @@ func (c *toyClient) send(ctx context.Context, stop <-chan struct{}, f func()) er
 		if c.s.is(slowOffLine) {
 			select {
 			case <-done:
-			case <-time.After(time.Second):
+			case <-time.After(2 * time.Second):
 			}
 		}
 		return ctx.Err()
