@@ -62,11 +62,12 @@ const (
 	deadWait            fault = "keeps waiters for ever"
 	waitsOnLine         fault = "ends a wait with an error when the connection breaks"
 
-	saysNothing  fault = "does not say that a wait stood in the queue"
-	saysHeld     fault = "says that the lock is held when nobody answered"
-	ownDeadlines fault = "ends its calls at a deadline of its own, with the error of a context"
-	noiseDelays  fault = "keeps its waiters alive only when nobody new has come for a while"
-	keepsDead    fault = "removes waiters that died only at the head of the queue"
+	saysNothing    fault = "does not say that a wait stood in the queue"
+	saysHeld       fault = "says that the lock is held when nobody answered"
+	ownDeadlines   fault = "ends its calls at a deadline of its own, with the error of a context"
+	noiseWakesLate fault = "wakes a waiter 2.5 s late while its client waits for other names too"
+	noiseDelays    fault = "keeps its waiters alive only when nobody new has come for a while"
+	keepsDead      fault = "removes waiters that died only at the head of the queue"
 
 	renewsNothing  fault = "answers a renewal without renewing"
 	renewsTogether fault = "keeps all holds of a client alive with one of them (a lease that they share)"
@@ -190,6 +191,7 @@ var broken = []struct {
 	{saysHeld, "wait-says-why", "late-copy cancel-cut-off"},
 	{ownDeadlines, "bounded-calls", ""},
 	{noiseDelays, "noise", ""},
+	{noiseWakesLate, "noise", "fixed"},
 	{keepsDead, "dead-waiters", ""},
 	{renewsNothing, "renewed", "after-loss cost-hold not-renewed outage release-again trust-within-ttl"},
 	{renewsTogether, "not-renewed", ""},

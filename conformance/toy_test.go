@@ -742,6 +742,9 @@ func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
 		}
 		select {
 		case <-woken:
+			for until := time.Now().Add(2500 * time.Millisecond); c.s.is(noiseWakesLate) && c.waitsElsewhere(woken) && time.Now().Before(until); {
+				pause(100 * time.Millisecond)
+			}
 			return nil
 		case <-done:
 			if c.s.is(leaksGoroutine) {
@@ -781,6 +784,27 @@ func (c *toyClient) await(r driver.Request) chan struct{} {
 	default:
 	}
 	return woken
+}
+
+// waitsElsewhere proves the request of the waiter, and reports whether the client waits for others.
+func (c *toyClient) waitsElsewhere(woken <-chan struct{}) (elsewhere bool) {
+	c.mu.Lock()
+	var own driver.Request
+	for w, r := range c.waits {
+		if w == woken {
+			own = r
+		}
+	}
+	for _, r := range c.waits {
+		elsewhere = elsewhere || r.Name != own.Name
+	}
+	c.mu.Unlock()
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if e := c.s.all[own.ID]; e != nil {
+		c.s.arm(e, own.TTL)
+	}
+	return elsewhere
 }
 
 func (c *toyClient) arrived(woken chan struct{}) {
