@@ -4,7 +4,7 @@
 //   - request.go: the record of a client's own requests.
 //   - waiters.go: the calls of Acquire that wait, by name.
 //   - outcome.go: what the error of a call says about the call.
-//   - settle.go: the release in the background of a request whose outcome is unknown.
+//   - repeat.go: what a driver repeats in the background until the service has done it.
 //   - tombstones.go: the IDs of requests that must not come to life again.
 //   - hide.go: an error that is not taken for the end of the caller's context.
 //   - pause.go, jitter.go, signal.go, ttl.go: small tools.
