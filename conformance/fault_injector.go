@@ -65,7 +65,9 @@ func (f *FaultInjector) Partition() (heal func()) {
 			f.mu.Unlock()
 			if expires {
 				p.cancel()
-				f.b.Release(context.Background(), p.r)
+				r := p.r
+				r.Uncertain = true // its Acquire is under way
+				f.b.Release(context.Background(), r)
 			}
 		})
 	}

@@ -137,6 +137,48 @@ func TestFaultInjectorPartitionExpiresWhatIsGranted(t *testing.T) {
 	})
 }
 
+// lateCopies is memory behind a network that delivers a copy of an Acquire a second after its end.
+type lateCopies struct{ *memory.Backend }
+
+func (l lateCopies) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := l.Backend.Acquire(ctx, r)
+	if err != nil {
+		time.AfterFunc(time.Second, func() {
+			r.Wait = false
+			l.Backend.Acquire(context.Background(), r)
+		})
+	}
+	return g, err
+}
+
+// What has expired is removed for good: a late copy of its Acquire creates nothing.
+func TestFaultInjectorPartitionExpiresLateCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := new(memory.Space)
+		f, other := NewFaultInjector(lateCopies{newMemory(space)}), newMemory(space)
+		defer other.Close()
+		defer f.Close()
+		held := request()
+		held.TTL *= 2
+		if _, err := other.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		r := request()
+		r.Wait = true
+		go f.Acquire(t.Context(), r)
+		standing(t, other, 2)
+		heal := f.Partition()
+		time.Sleep(r.TTL)
+		standing(t, other, 1)
+		if err := other.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		standing(t, other, 0)
+		heal()
+	})
+}
+
 // What has expired stays so when further partitions begin, whose own time is not over or that were
 // replaced.
 func TestFaultInjectorPartitionsExpireOnce(t *testing.T) {
