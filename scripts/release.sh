@@ -20,8 +20,8 @@ while [[ ${1:-} == --* ]]; do
 done
 [[ $# == 1 ]] || die "usage: scripts/release.sh [--dry-run] [--proxy folder] vX.Y.Z"
 version=$1
-number='(0|[1-9][0-9]*)'
-[[ $version =~ ^v[01]\.$number\.$number(-[0-9A-Za-z.-]+)?$ ]] ||
+number='(0|[1-9][0-9]*)' part='(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)'
+[[ $version =~ ^v[01]\.$number\.$number(-$part(\.$part)*)?$ ]] ||
   die "$version is no version: want v0.Y.Z or v1.Y.Z (a greater one changes the modules' paths)"
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/dlock-release-XXXXXX")

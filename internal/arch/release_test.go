@@ -51,8 +51,9 @@ func TestRelease(t *testing.T) {
 	head := git("rev-parse", "HEAD")
 
 	refused("usage")
-	refused("is no version", "0.1.0")
-	refused("is no version", "v2.0.0")
+	for _, version := range []string{"0.1.0", "v2.0.0", "v0.01.0", "v0.1.0-01", "v0.1.0-rc..1"} {
+		refused("is no version", "--dry-run", version)
+	}
 	for _, old := range []string{"v0.2.0-rc.1", "v0.2.0"} {
 		git("tag", old)
 		refused("is not newer", "--dry-run", "v0.1.9")
