@@ -48,7 +48,7 @@ func (b *batch) make(t *task, r driver.Request) *call {
 	t.made.Store(true) // before left is read: see task.sendUntil
 	t.doubt.Add(1)
 	c := b.do(t, r, &call{})
-	if outcomeOf(c.err, b.pool.reached()) != kit.Unknown {
+	if !c.open && outcomeOf(c.err, b.pool.reached()) != kit.Unknown {
 		t.doubt.Add(-1)
 	}
 	return c
@@ -92,6 +92,7 @@ type call struct {
 	t        *task
 	r        driver.Request
 	answered bool
+	open     bool     // of a take: it was executed, and nobody has read what it did
 	code     uint64   // of a take
 	some     bool     // of a give: some of those that it went with were given back, perhaps it too
 	lock     bool     // of a look: it waits for a grant that is not committed yet
@@ -108,6 +109,9 @@ func (b *Backend) take(t *task, r driver.Request) (code uint64, sent time.Time, 
 		return c.code, c.sent, c.err
 	}
 	a, err := t.make(b.takeOf([]*call{c}))
+	if c.open && err == nil { // which says what the first one did
+		t.doubt.Add(-1)
+	}
 	return uint64(a.id), a.sent, err
 }
 
@@ -129,6 +133,9 @@ func (b *Backend) takeAll(cs []*call) {
 	if len(cs) < 2 {
 		return
 	}
+	for _, c := range cs {
+		c.open = true
+	}
 	rows, err := b.pool.call(context.Background(), callTimeout, b.namesOf(held, cs), false)
 	if err != nil {
 		return // each is sent again
@@ -137,7 +144,8 @@ func (b *Backend) takeAll(cs []*call) {
 		name, _ := hex.DecodeString(row[0])
 		for _, c := range cs {
 			if c.r.Name == string(name) {
-				c.answered, c.code, c.sent = true, takenBy(row, c.r.ID), a.sent
+				c.answered, c.open = true, false
+				c.code, c.sent = takenBy(row, c.r.ID), a.sent
 			}
 		}
 	}

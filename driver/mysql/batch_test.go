@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -271,6 +272,61 @@ func TestACallThatIsLeftIsNotSent(t *testing.T) {
 		wg.Wait()
 		if got := s.count(hexOf("b")); got != 0 || left.doubt.Load() != 0 {
 			t.Errorf("it is sent %d times, and %d copies are in doubt", got, left.doubt.Load())
+		}
+	})
+}
+
+// TestATakeThatIsNotReadBack: statements of several took locks, and the server refused to say which
+// they took until nothing waited for that any more. What they took is released.
+func TestATakeThatIsNotReadBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 4
+		var f free
+		rs, refuses := numbered(n), false
+		s := &scripted{takes: time.Millisecond}
+		s.answer = func(stmt string) (answer, error) {
+			s.mu.Lock()
+			refused := refuses
+			refuses = refuses || is(stmt, take) && len(takenRow.FindAllString(stmt, 2)) > 1
+			s.mu.Unlock()
+			if refused {
+				return answer{}, serverError(1290, "HY000")
+			}
+			said, err := f.answer(stmt)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for _, r := range rs { // each release looks at one name
+				id := r.ID.String()
+				if f.holders[hex.EncodeToString([]byte(r.Name))] != id || !strings.Contains(stmt, hexOf(r.Name)) {
+					continue
+				}
+				if is(stmt, look) {
+					said.rows[0][4], said.rows[0][6] = id, "60000000"
+				} else if is(stmt, read) {
+					lock := []string{"1000", "0", "0", id, none, "", "60000000", "0", "0", "0", "60000000"}
+					said = reads(append(lock, make([]string, 14)...)...)
+				}
+			}
+			return said, err
+		}
+		b := s.client(t, Options{})
+		_, _ = b.Inspect(t.Context(), "") // asks what a packet has room for
+		errs := together(n, func(i int) error { _, err := b.Acquire(t.Context(), rs[i]); return err })
+		s.mu.Lock()
+		refuses = false
+		s.mu.Unlock()
+		failed := 0
+		for i, err := range errs {
+			if err != nil {
+				failed++
+				rs[i].Uncertain = true
+			}
+			if err := b.Release(t.Context(), rs[i]); err != nil && !errors.Is(err, driver.ErrLost) {
+				t.Errorf("Release: %v", err)
+			}
+		}
+		if failed != n-1 || len(f.holders) > 0 || b.requests.Len() > 0 {
+			t.Errorf("%d of %d failed, and %d hold; %d are in the record", failed, n, len(f.holders), b.requests.Len())
 		}
 	})
 }
