@@ -417,6 +417,7 @@ func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, 
 	if err != nil {
 		return g, false, err
 	}
+	b.stands(m)
 	if a.id <= head {
 		if err := b.misplaced(t, m, r, head); err != nil {
 			return g, false, err
@@ -424,7 +425,7 @@ func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, 
 		return b.enterBeside(t, m, r, false)
 	}
 	b.mu.Lock()
-	m.Stands, m.place = true, a.id
+	m.place = a.id
 	b.mu.Unlock()
 	return g, true, nil
 }

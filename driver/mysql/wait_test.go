@@ -562,3 +562,33 @@ func TestWhatAPollFoundMayBeOver(t *testing.T) {
 		})
 	}
 }
+
+// TestAMisplacedRequestStands: a request that was admitted where it would seem to hold, and that
+// could not be removed there, is released.
+func TestAMisplacedRequestStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{answer: func(stmt string) (answer, error) {
+			switch {
+			case is(stmt, admit):
+				return answer{id: 5, affected: 1}, nil
+			case is(stmt, leave):
+				return answer{}, serverError(1142, "42000")
+			}
+			return answer{}, nil
+		}}
+		b := s.client(t, Options{})
+		ahead, r := exclusive("x"), exclusive("x")
+		ahead.Mode, r.Mode = driver.Shared, driver.Shared
+		b.mu.Lock()
+		_, g, _ := b.waiters.Add(b.requests.Begin(ahead))
+		g.State.head, g.State.known = 100, true
+		m := b.requests.Begin(r)
+		b.mu.Unlock()
+		if _, _, err := b.queue(b.newTask(false), m, r); err == nil {
+			t.Fatal("it is admitted")
+		}
+		if !m.Stands {
+			t.Error("nobody knows that it stands")
+		}
+	})
+}
