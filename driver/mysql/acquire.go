@@ -76,9 +76,12 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 			return &g, nil
 		})
 		b.mu.Lock()
-		if t.left.Load() && t.made.Load() && !m.Uncertain {
-			// what it has made, or will make, is not known yet
+		// what it has made, or will make, is not known yet
+		switch open := t.left.Load() && t.made.Load(); {
+		case open && !m.Uncertain:
 			m.left, m.leftUntil = t, time.Now().Add(2*callTimeout)
+		case open || t.doubt.Load() > 0: // the end of what an earlier call has left says too little
+			m.left = nil
 		}
 		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
 		switch {

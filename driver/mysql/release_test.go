@@ -17,10 +17,12 @@ func TestACallThatEndsEarly(t *testing.T) {
 	for what, c := range map[string]struct {
 		err        error // of take
 		tombstones int
+		before     bool // another call of the same request was answered later
 	}{
-		"take is answered later":    {nil, 0},
-		"take is not answered":      {errors.New("reset"), 1},
-		"take collides with others": {serverError(1213, "40001"), 0},
+		"take is answered later":     {nil, 0, false},
+		"take is not answered":       {errors.New("reset"), 1, false},
+		"take collides with others":  {serverError(1213, "40001"), 0, false},
+		"the second is not answered": {errors.New("reset"), 1, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -35,7 +37,9 @@ func TestACallThatEndsEarly(t *testing.T) {
 					}
 					switch {
 					case strings.Contains(stmt, "VALUES(holder)"):
-						err = c.err
+						if !c.before || s.count("VALUES(holder)") > 1 {
+							err = c.err
+						}
 					case is(stmt, look):
 						said.rows[0][4], said.rows[0][6] = holder, left
 					case is(stmt, read):
@@ -53,6 +57,13 @@ func TestACallThatEndsEarly(t *testing.T) {
 				}
 				if s.count("VALUES(holder)") != 1 {
 					t.Fatalf("it ended before, or after: %q", s.said(""))
+				}
+				if c.before {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+					defer cancel()
+					if _, err := b.Acquire(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
+						t.Fatalf("Acquire again: %v", err)
+					}
 				}
 				released := r
 				released.Uncertain = true
