@@ -36,14 +36,14 @@ func (r *Request) Holds(sentAt time.Time) { r.Until = sentAt.Add(r.TTL) }
 // not stand, and no copy is under way.
 func (r *Request) Nowhere() bool { return !r.failed.IsZero() && !r.Stands && !r.Uncertain }
 
-// Expired reports whether the Acquire of the request failed so long ago, and it held so long ago if
+// Expired reports whether the Acquire of the request failed so long ago, or it held so long ago if
 // it ever did, that it is over for sure, in a service that removes by itself what is not renewed.
 func (r *Request) Expired() bool {
 	last := r.failed
-	if r.Until.After(last) { // a hold of which another Acquire failed, and which was renewed since
+	if r.Until.After(last) { // it was renewed since, or no Acquire of it failed
 		last = r.Until
 	}
-	return !r.failed.IsZero() && time.Since(last) > SurelyExpired(r.TTL)
+	return r.Asking == 0 && !last.IsZero() && time.Since(last) > SurelyExpired(r.TTL)
 }
 
 // Releasing records that a release is about to be sent, and returns what was known before. Whether

@@ -199,4 +199,30 @@ func TestAnAcquireThatFailed(t *testing.T) {
 			t.Error("a hold that is renewed no more never expires")
 		}
 	})
+
+	// a hold whose release gets no answer
+	synctest.Test(t, func(t *testing.T) {
+		rs := newRequests()
+		r := request("x").Request
+		m := rs.Begin(r)
+		m.Stands = true
+		if m.Expired() {
+			t.Error("it is over before anybody answered")
+		}
+		m.Holds(time.Now())
+		rs.End(m, nil)
+		m.Releasing(true)
+		time.Sleep(r.TTL + SurelyExpired(r.TTL))
+		if m.Expired() {
+			t.Error("a hold expired too soon")
+		}
+		time.Sleep(time.Nanosecond)
+		if !m.Expired() {
+			t.Error("a hold that is renewed no more never expires")
+		}
+		rs.Begin(r)
+		if m.Expired() {
+			t.Error("it is over although an Acquire of it is under way")
+		}
+	})
 }

@@ -27,7 +27,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrClosed
 	}
 	q := b.requests[r.ID]
-	if q != nil && !q.failed.IsZero() && min(time.Since(q.failed), time.Since(q.until)) > kit.SurelyExpired(r.TTL) {
+	if q != nil && q.expired() {
 		delete(b.requests, r.ID)
 		b.mu.Unlock()
 		return driver.ErrLost
@@ -81,6 +81,16 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrLost
 	}
 	return nil
+}
+
+// expired reports whether the Acquire of the request failed so long ago, or it held so long ago if
+// it ever did, that it is over for sure. The backend's mu is held.
+func (q *request) expired() bool {
+	last := q.failed
+	if q.until.After(last) {
+		last = q.until
+	}
+	return !last.IsZero() && time.Since(last) > kit.SurelyExpired(q.r.TTL)
 }
 
 // pendingRelease is a release that a master has not answered yet. All releases of Redlock go this
