@@ -18,7 +18,7 @@ var breaking = []Law{
 	{Name: "break-release-again", run: breakReleaseAgain, needs: []need{breakable, holdingReplies},
 		Sentence: "a Release of a broken hold that got no answer and is sent again is ErrLost"},
 	{Name: "break-release-known", run: breakReleaseKnown, stall: promptly, needs: []need{breakable},
-		Sentence: "what is left of a broken hold ends with its release, long before its TTL, also if its holder learned of the break at a renewal"},
+		Sentence: "what is left of a broken hold ends with its release, long before its TTL, also if its holder learned of the break at a renewal, or as it asked for the hold again"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
 	{Name: "break-force-known", run: breakForceKnown, stall: promptly, needs: []need{breakable},
@@ -186,6 +186,14 @@ func breakReleaseKnown(e *env) {
 	}
 	given = time.Now()
 	e.want("Release of a broken request that a renewal lost", d.release(r), driver.ErrLost)
+	freed(next, given)
+
+	name = e.name()
+	r = d.ask(name)
+	next = broken(name, d.get(r).Token)
+	given = time.Now()
+	_, err := d.acquire(r) // which is released, unless nothing of it is left
+	e.want("Acquire of a broken request", err, driver.ErrLost)
 	freed(next, given)
 }
 

@@ -92,6 +92,7 @@ const (
 	brokenRenewable fault = "renews what is broken"
 	brokenJoinable  fault = "lets a broken hold be joined"
 	brokenReleased  fault = "takes the release of a broken hold for one in good order"
+	brokenRefused   fault = "says of a broken hold that is asked for again that nothing of it is left"
 	forgetsBroken   fault = "takes the release of a broken hold that is sent again, after one that got no answer, for one in good order"
 	breaksNow       fault = "breaks by force always"
 	forceWaits      fault = "breaks by force never"
@@ -163,7 +164,7 @@ var broken = []struct {
 	{joinRevives, "join-over", "break"},
 	{upgradeWaits, "upgrade", ""},
 	{noDowngrade, "downgrade", ""},
-	{twiceIsTwo, "same-request", "proof-before trust-within-ttl"},
+	{twiceIsTwo, "same-request", "break-release-known proof-before trust-within-ttl"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
 	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow"},
 	{noTombstones, "late-duplicate late-copy", "cancel-cut-off expired-resume wait-says-why"},
@@ -215,8 +216,9 @@ var broken = []struct {
 	{brokenRenewable, "break", "break-release-known"},
 	{brokenJoinable, "break", ""},
 	{brokenReleased, "break-release", "break-release-again break-release-known"},
+	{brokenRefused, "break-release-known", ""},
 	{forgetsBroken, "break-release-again", ""},
-	{breaksNow, "break", "break-release-again"},
+	{breaksNow, "break", "break-release-again break-release-known"},
 	{forceWaits, "break-force break-force-known", "tokens-grow"},
 	{refusedStays, "break-release-known", ""},
 	{forceSilent, "break-force-known", ""},

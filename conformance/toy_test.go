@@ -110,7 +110,10 @@ func (s *toy) enter(c *toyClient, r driver.Request, again bool) answer {
 		}
 	}
 	if e.Broken {
-		return answer{err: driver.ErrLost}
+		if s.is(brokenRefused) {
+			return answer{err: driver.ErrLost}
+		}
+		return answer{err: driver.Unsettled(driver.ErrLost)}
 	}
 	if s.is(barges) && !e.granted && s.fits(e) {
 		s.grant(e)

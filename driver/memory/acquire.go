@@ -51,8 +51,8 @@ func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 		s.add(q, e, now)
 	case e.Name != r.Name:
 		return driver.Grant{}, nil, fmt.Errorf("%w request: its ID stands under another name", driver.ErrInvalid)
-	case e.Broken:
-		return driver.Grant{}, nil, driver.ErrLost
+	case e.Broken: // it stands until its release
+		return driver.Grant{}, nil, driver.Unsettled(driver.ErrLost)
 	case e.granted():
 		q.renew(e, r.TTL, now)
 		s.setTimer(q, now)

@@ -86,9 +86,9 @@ func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (dr
 		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
 		switch {
 		case kit.IsNo(err):
-			m.Stands = false
+			m.Answer(err)
 		case err == nil && g != nil:
-			m.Stands = true
+			m.Answer(nil)
 			b.holds(m, g.SentAt, g.TTL)
 			if w != nil {
 				b.idle.count = 0

@@ -135,10 +135,10 @@ func (b *Backend) record(m *request, c *call, a acquireReply, err error, unexpec
 	defer b.mu.Unlock()
 	m.Uncertain = m.Uncertain || c.copies > 1 || c.copies > 0 && (c.unsure || err != nil && !answer(err))
 	switch {
-	case err == nil && a.again, err != nil && kit.IsNo(err):
+	case err == nil && a.again:
 		m.Stands = false
-	case err == nil:
-		m.Stands = true
+	case err == nil, kit.IsNo(err):
+		m.Answer(err)
 	}
 	if err != nil || !a.granted {
 		return

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"errors"
 	"iter"
 	"maps"
 	"time"
@@ -35,6 +36,15 @@ func (r *Request) Holds(sentAt time.Time) { r.Until = sentAt.Add(r.TTL) }
 // Nowhere reports whether a release of the request need not be sent: its Acquire failed, it does
 // not stand, and no copy is under way.
 func (r *Request) Nowhere() bool { return !r.failed.IsZero() && !r.Stands && !r.Uncertain }
+
+// Answer records what the queue answered to a copy of the Acquire: err is nil if the request
+// stands, granted or waiting. What stood and is lost may have been broken: then it stands until its
+// release.
+func (r *Request) Answer(err error) {
+	if !errors.Is(err, driver.ErrLost) {
+		r.Stands = err == nil
+	}
+}
 
 // Expired reports whether the Acquire of the request failed so long ago, or it held so long ago if
 // it ever did, that it is over for sure, in a service that removes by itself what is not renewed.

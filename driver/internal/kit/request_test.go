@@ -226,3 +226,21 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatTheQueueAnswers(t *testing.T) {
+	for _, c := range []struct {
+		err          error
+		before, want bool
+	}{
+		{nil, false, true},
+		{driver.ErrHeld, true, false},
+		{driver.ErrConflict, true, false},
+		{driver.ErrLost, false, false}, // it never stood
+		{fmt.Errorf("here: %w", driver.ErrLost), true, true},
+	} {
+		r := Request{Stands: c.before}
+		if r.Answer(c.err); r.Stands != c.want {
+			t.Errorf("%v: it stands: %t", c.err, r.Stands)
+		}
+	}
+}
