@@ -59,6 +59,9 @@ func (b *Backend) register(r driver.Request) (*request, error) {
 	if b.life.Over() {
 		return nil, driver.ErrClosed
 	}
+	if b.losses[r.ID] != nil {
+		return nil, driver.Unsettled(driver.ErrLost)
+	}
 	if b.tombstones.Has(r.ID, time.Now()) {
 		return nil, driver.ErrLost
 	}

@@ -96,6 +96,8 @@ func (b *Backend) failed(rq *request, err error) error {
 	b.stopWaiting(rq)
 	rq.failed = true
 	switch {
+	case b.losses[rq.ID] == rq: // what was broken stands until its release
+		return driver.Unsettled(err)
 	case rq.stopped() || !driver.Refused(err): // a release that is under way removes it
 		return err
 	case !rq.nowhere():

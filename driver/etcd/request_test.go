@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,5 +38,31 @@ func TestHoldThatNobodyRenews(t *testing.T) {
 		if !forgotten.ended || kept.ended || b.requests[forgotten.ID] != nil {
 			t.Errorf("after %s the hold that was not renewed has ended: %t, the one that was: %t", 2*l.ttl, forgotten.ended, kept.ended)
 		}
+	})
+}
+
+// TestAcquireOfALostHold: as long as something of it may stand it is to be released, whether it is
+// lost before the call or meanwhile.
+func TestAcquireOfALostHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _, rq := holding(oneTerm()) // where nothing is removed
+		b.mu.Lock()
+		b.lose(rq, false)
+		meanwhile := b.failed(rq, driver.ErrLost)
+		b.mu.Unlock()
+		_, before := b.register(rq.Request)
+		for what, err := range map[string]error{"before": before, "meanwhile": meanwhile} {
+			if !errors.Is(err, driver.ErrLost) || driver.Refused(err) {
+				t.Errorf("lost %s: %v, which is a refusal: %t", what, err, driver.Refused(err))
+			}
+		}
+		b.mu.Lock()
+		delete(b.losses, rq.ID) // it was removed
+		b.mu.Unlock()
+		if _, err := b.register(rq.Request); err != driver.ErrLost {
+			t.Errorf("when nothing is left: %v", err)
+		}
+		b.life.End()
+		b.life.Wait()
 	})
 }
