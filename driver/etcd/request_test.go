@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/dlock-go/dlock/driver"
 )
 
@@ -65,4 +67,53 @@ func TestAcquireOfALostHold(t *testing.T) {
 		b.life.End()
 		b.life.Wait()
 	})
+}
+
+// TestAnAcquireThatWasRefused: it is forgotten at once if it stands nowhere. Else it is to be
+// released, and what is known here says whether that leaves a tombstone.
+func TestAnAcquireThatWasRefused(t *testing.T) {
+	for _, c := range []struct {
+		what              string
+		stands, uncertain bool
+	}{{"it stands nowhere", false, false}, {"it stands", true, false}, {"a copy may be under way", false, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := oneTerm()
+			b, l, rq := holding(s)
+			put, deleted := 0, 0
+			s.txn = func(r *pb.TxnRequest) (*pb.TxnResponse, error) {
+				if r.Success[0].GetRequestPut() != nil {
+					put++
+				} else {
+					deleted++
+				}
+				return readBy(9, true), nil
+			}
+			b.mu.Lock()
+			if rq.until = (time.Time{}); !c.stands {
+				rq.rev = 0
+			}
+			rq.uncertain = c.uncertain
+			err := b.failed(rq, driver.ErrHeld)
+			_, recorded := b.requests[rq.ID]
+			b.mu.Unlock()
+			nowhere := !c.stands && !c.uncertain
+			if driver.Refused(err) != nowhere || !errors.Is(err, driver.ErrHeld) || recorded == nowhere || (l.keys == 0) != nowhere {
+				t.Errorf("%s: %v, which is a refusal: %t; recorded: %t; its lease has %d keys", c.what, err, driver.Refused(err), recorded, l.keys)
+			}
+			r := rq.Request
+			r.Uncertain = true
+			if err := b.Release(t.Context(), r); err != nil && !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: Release: %v", c.what, err)
+			}
+			if (put == 1) != c.uncertain || (deleted == 1) != (c.stands && !c.uncertain) || put+deleted > 1 {
+				t.Errorf("%s: its release puts %d tombstones and deletes %d keys", c.what, put, deleted)
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if len(b.requests) > 0 || l.keys > 0 {
+				t.Errorf("%s: after its release %d requests are recorded, and its lease has %d keys", c.what, len(b.requests), l.keys)
+			}
+			b.life.End()
+		})
+	}
 }
