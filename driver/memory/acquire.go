@@ -57,6 +57,7 @@ func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 		q.renew(e, r.TTL, now)
 		s.setTimer(q, now)
 	}
+	e.left = false
 	switch {
 	case e.granted():
 		return driver.Grant{Token: e.Token, TTL: e.TTL, SentAt: now}, nil, nil

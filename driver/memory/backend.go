@@ -96,8 +96,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// removeAll removes all that the client has in any queue but fixed holds. It reports whether this
-// was the first call.
+// removeAll removes all that the client has in any queue but fixed holds that it knows of. It
+// reports whether this was the first call.
 func (b *Backend) removeAll() bool {
 	s := b.space
 	s.mu.Lock()
@@ -108,7 +108,7 @@ func (b *Backend) removeAll() bool {
 	b.closed, b.lost = true, nil
 	now, changed := time.Now(), map[*queue]bool{}
 	for _, r := range s.requests {
-		if r.client == b && !(r.Fixed && r.granted()) {
+		if r.client == b && !(r.Fixed && r.granted() && !r.left) {
 			q := s.queues[r.Name]
 			s.remove(q, r, driver.ErrClosed)
 			changed[q] = true

@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,4 +93,33 @@ func TestClosedClient(t *testing.T) {
 	_, err = b.List(t.Context())
 	wants(t, err, driver.ErrClosed)
 	wants(t, b.Close(), nil)
+}
+
+// TestCloseOfAFixedRequestThatNobodyHasSeen: it was granted after its Acquire had ended, so it ends
+// with its client. One whose Acquire returned the grant stands.
+func TestCloseOfAFixedRequestThatNobodyHasSeen(t *testing.T) {
+	inBubble(t, func(t *testing.T, a, b *Backend) {
+		for _, again := range []bool{false, true} {
+			c := open(t, b.space)
+			hold, fixed := ask("lock"), ask("lock")
+			fixed.Fixed = true
+			must(t, a, hold)
+			ctx, cancel := context.WithCancel(t.Context())
+			w := start(ctx, c, fixed)
+			cancel()
+			wants(t, returns(t, w).err, context.Canceled)
+			wants(t, a.Release(t.Context(), hold), nil)
+			if again {
+				must(t, c, fixed)
+			}
+			wants(t, c.Close(), nil)
+			_, err := a.Acquire(t.Context(), try("lock"))
+			if want := map[bool]error{true: driver.ErrHeld}[again]; !errors.Is(err, want) {
+				t.Errorf("Acquire: %v; want %v", err, want)
+			}
+			time.Sleep(ttl)
+			_, err = a.Inspect(t.Context(), "lock") // removes what is over
+			wants(t, err, nil)
+		}
+	})
 }

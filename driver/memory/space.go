@@ -42,6 +42,7 @@ type request struct {
 	arrived time.Time
 	expires time.Time // zero until it is granted: its Acquire keeps alive what waits
 	wait    *wait     // while Acquire waits for it
+	left    bool      // its Acquire has ended without a grant
 }
 
 func (r *request) granted() bool { return !r.expires.IsZero() }

@@ -21,17 +21,21 @@ func (b *Backend) await(ctx context.Context, r driver.Request, w *wait) (driver.
 	case <-w.done:
 		return w.grant, w.err
 	case <-ctx.Done():
-		return driver.Grant{}, driver.WaitedFor(ctx, b.heldBy(r))
+		return driver.Grant{}, driver.WaitedFor(ctx, b.leave(r))
 	}
 }
 
-// heldBy is what the end of a wait says of who holds the lock.
-func (b *Backend) heldBy(r driver.Request) error {
+// leave records that the Acquire of a request has ended, and returns what that says of who holds
+// the lock.
+func (b *Backend) leave(r driver.Request) error {
 	s := b.space
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	q, e := s.current(b.prefix+r.Name, now), s.requests[r.ID]
+	if e != nil {
+		e.left = true
+	}
 	if q == nil || e == nil || e.granted() {
 		return driver.ErrHeld
 	}
