@@ -47,8 +47,8 @@ func (b *Backend) failed(own *ownRequest, err error, absent bool) error {
 		b.forget(own)
 		return err
 	}
-	own.mu.Lock()
-	defer own.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	own.failed, own.absent = true, absent
 	if refused {
 		err = driver.Unsettled(err)

@@ -3,6 +3,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -168,5 +169,71 @@ func TestTTLThatCannotBeKeptIsRefused(t *testing.T) {
 	r = request("b", b.Capabilities().MaxTTL+1)
 	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "100ms to") {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// A request is sent again while it is renewed. The call waits for the renewal, and what it holds
+// meanwhile is nothing that the renewal may need.
+func TestAcquireBesideARenewal(t *testing.T) {
+	r := newRig(t)
+	held := request("a", long)
+	g := acquire(t, r.a, held)
+	resume := r.as.stop("arm", 1, func() error { return renew(r.a, held) })
+	again := make(chan error, 1)
+	go func() {
+		g2, err := r.a.Acquire(t.Context(), held)
+		if err == nil && g2.Token != g.Token {
+			err = fmt.Errorf("its token is %d, and was %d", g2.Token, g.Token)
+		}
+		again <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // until it waits for the renewal
+	read := make(chan struct{})
+	go func() {
+		r.a.read(slot("a"))
+		close(read)
+	}()
+	select {
+	case <-read:
+	case <-time.After(5 * time.Second):
+		t.Error("no state can be read until the renewal ends")
+	}
+	if err := resume(); err != nil {
+		t.Errorf("the renewal: %v", err)
+	}
+	if err := answer(t, again); err != nil {
+		t.Errorf("the second Acquire: %v", err)
+	}
+}
+
+// An Acquire that ends before it was in the queue says nothing of another one of the same request:
+// what that got is released.
+func TestReleaseAfterOneOfTwoAcquires(t *testing.T) {
+	dir := t.TempDir()
+	b, c := openTest(t, dir), openTest(t, dir)
+	r := request("a", long)
+	busy := b.updating[slot("a")%len(b.updating)]
+	busy <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := make(chan error, 1), make(chan error, 1)
+	call := func(ctx context.Context, done chan<- error) {
+		_, err := b.Acquire(ctx, r)
+		done <- err
+	}
+	go call(ctx, first)
+	eventually(t, "the first call", func() bool { return b.own(r.ID) != nil })
+	go call(t.Context(), second)
+	time.Sleep(50 * time.Millisecond) // until it has found the request
+	cancel()
+	if err := answer(t, first); !errors.Is(err, context.Canceled) {
+		t.Errorf("the first call: %v", err)
+	}
+	<-busy
+	if err := answer(t, second); err != nil {
+		t.Fatal(err)
+	}
+	release(t, b, r)
+	if n := inspect(t, c, "a").Len(); n != 0 {
+		t.Errorf("%d requests stand after the release", n)
 	}
 }

@@ -267,8 +267,11 @@ func (b *Backend) Close() error {
 // releaseAtClose removes a request from its queue. A Fixed request that was granted stays until its
 // time, and does not depend on the client any more.
 func (b *Backend) releaseAtClose(own *ownRequest) error {
+	b.mu.Lock()
+	over := own.failed
+	b.mu.Unlock()
 	own.mu.Lock()
-	over := own.over || own.failed
+	over = over || own.over
 	own.mu.Unlock()
 	return b.update(context.Background(), own.slot, func(s *state, _ int64) error {
 		var err error

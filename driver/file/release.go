@@ -20,9 +20,12 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	defer b.calls.Done()
 	name := b.prefix + r.Name
 	own := b.own(r.ID)
-	if own != nil && own.finish() {
-		b.forget(own)
-		return driver.ErrLost
+	if own != nil {
+		own.finish()
+		if b.neverQueued(own) {
+			b.forget(own)
+			return driver.ErrLost
+		}
 	}
 	var until int64
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {

@@ -27,24 +27,22 @@ type ownRequest struct {
 	fault   error
 	calls   int   // calls of Acquire that wait for it
 	touched int64 // when the poller last kept it alive
+	// its last Acquire failed; absent: before it was in the queue
+	failed, absent bool
 
-	mu sync.Mutex
+	mu sync.Mutex // is never taken while Backend.mu is held
 	// the word of the slot under which it was last seen to stand, neither broken nor suspect
 	seen  uint64
 	armed int64 // when its TTL began last: the time in the cell, or that of the grant
 	over  bool  // it was seen to be lost, or is being released
 	why   error // of a loss that is reported; nil: no more than that it is one
-	// its last Acquire failed; absent: before it was in the queue
-	failed, absent bool
 }
 
-// finish makes every later proof of the request fail. It reports whether the request never was in
-// its queue.
-func (own *ownRequest) finish() (absent bool) {
+// finish makes every later proof of the request fail.
+func (own *ownRequest) finish() {
 	own.mu.Lock()
 	defer own.mu.Unlock()
 	own.over = true
-	return own.absent
 }
 
 // own returns the client's record of the request with the ID, or nil.
@@ -75,12 +73,17 @@ func (b *Backend) record(r driver.Request) (own *ownRequest, fresh bool, err err
 
 // again prepares the request for an Acquire after one that failed. Backend.mu is held.
 func (own *ownRequest) again() {
-	own.mu.Lock()
-	defer own.mu.Unlock()
 	if own.failed && own.calls == 0 {
 		own.decided, own.fault = make(chan struct{}), nil
 	}
 	own.failed, own.absent = false, false
+}
+
+// neverQueued reports whether the request, of which an Acquire failed, never was in its queue.
+func (b *Backend) neverQueued(own *ownRequest) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return own.absent && !own.entered.Load()
 }
 
 // forget removes the record of a request that is not in its queue.
