@@ -12,7 +12,9 @@ import (
 
 // purge removes what killed clients left behind, if it finds the home of one: requests in slots
 // that nobody uses any more, and files of states that were not put in place, or not removed after
-// they were replaced. Nobody depends on it: what stays blocks nobody.
+// they were replaced. Nobody depends on it: what stays blocks nobody. A slot whose state cannot be
+// read, or not be written, is left as it is, and the dead with it, for the next client that opens
+// the directory.
 func (b *Backend) purge() error {
 	now, err := b.clock()
 	if err != nil {
@@ -32,10 +34,12 @@ func (b *Backend) purge() error {
 			bySlot[s] = append(bySlot[s], w)
 		}
 	}
+	clean := true
 	for slot := range slots {
-		if err := b.purgeSlot(slot, bySlot[slot]); err != nil {
-			return err
-		}
+		clean = b.purgeSlot(slot, bySlot[slot]) == nil && clean
+	}
+	if !clean {
+		return nil
 	}
 	for _, id := range dead {
 		b.table.bells.remove(bellName(id))

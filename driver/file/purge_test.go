@@ -66,3 +66,53 @@ func TestPurgeMeetsAWriter(t *testing.T) {
 		t.Errorf("%d requests", n)
 	}
 }
+
+// A record that is damaged keeps nobody from the other queues, also if a client has died: newcomers
+// purge what they can, and the dead are known until all is purged.
+func TestPurgeBesideADamagedRecord(t *testing.T) {
+	dir := t.TempDir()
+	a, dead := openTest(t, dir), openTest(t, dir)
+	acquire(t, a, request("damaged", long))
+	background(t, dead, request("damaged", long))
+	acquire(t, dead, request("left", long))
+	die(t, dead)
+	s, err := a.read(slot("damaged"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := filepath.Join(a.table.states.path, stateName(slot("damaged"), s.word))
+	good, err := os.ReadFile(record)
+	if err == nil {
+		err = os.WriteFile(record, good[:len(good)/2], 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := func() sessionID {
+		_, owner, err := a.table.cells.owner(dead.session.id.home())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return owner
+	}
+	b := openTest(t, dir)
+	if got := states(t, b); len(got) != 1 || got[0] != filepath.Base(record) {
+		t.Errorf("states after the purge: %v", got)
+	}
+	acquire(t, b, request("left", long))
+	if _, err := b.Inspect(t.Context(), "damaged"); err == nil || !strings.Contains(err.Error(), record) {
+		t.Errorf("the damaged record: %v", err)
+	}
+	if home() != dead.session.id {
+		t.Error("the dead client is forgotten, and its requests may stand")
+	}
+	if err := os.WriteFile(record, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n := inspect(t, openTest(t, dir), "damaged").Len(); n != 1 {
+		t.Errorf("%d requests once the record is there again", n)
+	}
+	if home() != 0 {
+		t.Error("the dead client's place is not free")
+	}
+}
