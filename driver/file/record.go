@@ -24,13 +24,20 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
 	recordStart = "dlock format=" // of every record of every format from 3 on
+	checkSize   = len("00000000\n")
 	headSize    = len(recordStart) + len("3 state=0000-0000000000000000 bytes=0000000000 check=00000000\n")
 )
 
 // recordHead returns the first line of a record. All of it follows from the name of the file and
 // the payload, so a reader compares it whole.
 func recordHead(name string, check uint32, size int) string {
-	return fmt.Sprintf(recordStart+"%d state=%s bytes=%010d check=%08x\n", format, name, size, check)
+	return fmt.Sprintf("%s%08x\n", recordSize(name, int64(size)), check)
+}
+
+// recordSize returns the beginning of that line, up to the check. No more than that is read of a
+// file that begins otherwise: it may be of any length.
+func recordSize(name string, size int64) string {
+	return fmt.Sprintf(recordStart+"%d state=%s bytes=%010d check=", format, name, size)
 }
 
 // encode returns the record of the state whose file has that name.

@@ -116,6 +116,11 @@ func TestTornRecordIsRefused(t *testing.T) {
 		hole := append(bytes.Clone(x.good[:n]), make([]byte, len(x.good)-n)...)
 		x.refused(b, fmt.Sprintf("zeros behind %d bytes", n), hole, nil)
 	}
+	// longer than any memory
+	if err := errors.Join(os.WriteFile(x.path, x.good, 0o600), os.Truncate(x.path, 1<<42)); err != nil {
+		t.Fatal(err)
+	}
+	x.unread(b, "zeros behind the record", nil)
 	x.refused(b, "a line behind it", append(bytes.Clone(x.good), "gone\n"...), nil)
 	x.refused(b, "the record twice", append(bytes.Clone(x.good), x.good...), nil)
 	x.goesOn(b)
@@ -195,6 +200,13 @@ func TestForeignRecordIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.unread(b, "a folder", syscall.EISDIR)
+	if err := os.Remove(x.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(x.path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x.unread(b, "a pipe to which nobody writes", nil)
 	if err := os.Remove(x.path); err != nil {
 		t.Fatal(err)
 	}

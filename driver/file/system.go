@@ -95,9 +95,10 @@ func lockedByOthers(fd, i int) (bool, error) {
 	return l.Type != syscall.F_UNLCK, nil
 }
 
-// read returns the content of a file.
-func (f folder) read(name string) ([]byte, error) {
-	fd, err := f.open(name, syscall.O_RDONLY)
+// read returns the content of a file: no more than its first bytes, unless goesOn says that the
+// rest is wanted. It does not wait where there is a named pipe.
+func (f folder) read(name string, first int, goesOn func(start string, size int64) bool) ([]byte, error) {
+	fd, err := f.open(name, syscall.O_RDONLY|syscall.O_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
@@ -106,16 +107,25 @@ func (f folder) read(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	start := make([]byte, first)
+	read, err := readFull(fd, start)
+	if err != nil || read < first || !goesOn(string(start), n) {
+		return start[:read], err
+	}
 	data := make([]byte, n)
-	for read := 0; read < len(data); {
+	copy(data, start)
+	read, err = readFull(fd, data[first:])
+	return data[:first+read], err
+}
+
+// readFull reads until data is full, or the file ends, and returns how many bytes it has read.
+func readFull(fd int, data []byte) (read int, err error) {
+	for read < len(data) {
 		n, err := again(func() (int, error) { return syscall.Read(fd, data[read:]) })
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return data[:read], nil
+		if err != nil || n == 0 {
+			return read, err
 		}
 		read += n
 	}
-	return data, nil
+	return read, nil
 }

@@ -336,7 +336,9 @@ func (t *table) read(slot int, old *state) (*state, error) {
 			return nil, fmt.Errorf("%s/%s is missing: something removed it; %s", t.states.path, stateName(slot, w), repair)
 		}
 		name := stateName(slot, w)
-		data, err := t.states.read(name)
+		data, err := t.states.read(name, headSize-checkSize, func(start string, size int64) bool {
+			return start == recordSize(name, size-int64(headSize))
+		})
 		if errors.Is(err, syscall.ENOENT) {
 			missing = w
 			continue
