@@ -20,6 +20,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if r.TTL <= 0 || r.Name == "" || r.ID.IsZero() || r.Owner.IsZero() {
 		return driver.Grant{}, fmt.Errorf("%w request: want a name, an ID, an owner and a TTL", driver.ErrInvalid)
 	}
+	if r.Mode != driver.Exclusive && r.Mode != driver.Shared { // no record could say so
+		return driver.Grant{}, fmt.Errorf("%w request: there is no mode %d", driver.ErrInvalid, r.Mode)
+	}
 	if r.TTL < minTTL || r.TTL > maxTTL {
 		return driver.Grant{}, kit.CheckTTL(r.TTL, b.Capabilities())
 	}

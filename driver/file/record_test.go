@@ -334,3 +334,39 @@ func TestDiskThatIsFullWithinARecord(t *testing.T) {
 		t.Errorf("the next holder: %+v, the token before was %s", h, token)
 	}
 }
+
+// A call that is wrong writes no record that nobody can read: the queue goes on.
+func TestWrongRequestIsNotWritten(t *testing.T) {
+	dir := t.TempDir()
+	b, c := openTest(t, dir), openTest(t, dir)
+	r := request("a", long)
+	acquire(t, b, r)
+	for what, change := range map[string]func(*driver.Request){
+		"a mode that there is not": func(r *driver.Request) { r.Mode = 2 },
+		"no ID":                    func(r *driver.Request) { r.ID, r.Owner = driver.ID{}, driver.ID{} },
+		"no owner":                 func(r *driver.Request) { r.Owner = driver.ID{} },
+		"no name":                  func(r *driver.Request) { r.Name = "" },
+		"a limit below 0":          func(r *driver.Request) { r.Limit = -1 },
+		"a TTL below 0":            func(r *driver.Request) { r.TTL = -1 },
+		"the longest TTL":          func(r *driver.Request) { r.TTL = 1<<63 - 1 },
+	} {
+		wrong := request("a", long)
+		change(&wrong)
+		wrong.Wait = false
+		if _, err := b.Acquire(t.Context(), wrong); err == nil {
+			t.Errorf("%s: granted", what)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		wrong.Wait, wrong.Uncertain = true, true
+		b.Acquire(ctx, wrong)
+		cancel()
+		if n := inspect(t, c, "a").Len(); n > 2 {
+			t.Errorf("%s: %d requests", what, n)
+		}
+		b.Release(t.Context(), wrong)
+		if n := inspect(t, c, "a").Len(); n != 1 {
+			t.Errorf("%s: %d requests after the release", what, n)
+		}
+	}
+	release(t, b, r)
+}

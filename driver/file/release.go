@@ -31,7 +31,7 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
 		e := s.find(name, r.ID)
 		s.remove(name, r.ID)
-		if r.Uncertain {
+		if r.Uncertain && !r.ID.IsZero() { // no request comes without an ID
 			until = now + int64(min(r.TTL, maxTTL))
 			s.addTombstone(tombstone{name, r.ID, until})
 		}
