@@ -250,5 +250,5 @@ func field[T comparable](f *fields, key string, v *T, write func([]byte, T) []by
 	}
 	f.in = rest[len(text):]
 	*v, err = read(text)
-	f.wrong = f.wrong || err != nil
+	f.wrong = f.wrong || err != nil || *v == zero
 }

@@ -242,9 +242,12 @@ func TestLineThatNoClientWrites(t *testing.T) {
 		"a TTL without a unit":    strings.Replace(good, "30s", "30", 1),
 		"no session":              strings.Replace(good, " session=7", "", 1),
 		"a session in letters":    strings.Replace(good, "session=7", "session=x", 1),
+		"a token of 0":            strings.Replace(good, " ttl=", " token=0 ttl=", 1),
+		"a queue without a name":  strings.Replace(good, "\"a\"", "\"\"", 1),
 		"a name without quotes":   strings.Replace(good, "\"a\"", "a", 1),
 		"a name that goes on":     strings.Replace(good, "\"a\"", "\"a\" b", 1),
 		"a half tombstone":        good + "gone id=" + id[:8] + "\n",
+		"a tombstone of nobody":   good + "gone id=" + strings.Repeat("0", 32) + " until=1 queue=\"a\"\n",
 	} {
 		if s, err := decode(record(payload), name, nil); err == nil {
 			t.Errorf("%s is read as %+v", what, s)
@@ -369,4 +372,44 @@ func TestWrongRequestIsNotWritten(t *testing.T) {
 		}
 	}
 	release(t, b, r)
+}
+
+// FuzzRecord: whatever stands behind a head that fits, it is refused, or read as what is written
+// again, and means the same then.
+func FuzzRecord(f *testing.F) {
+	const id = "0123456789abcdef0123456789abcdef"
+	f.Add("queue \"a\"\nexclusive token=5 fixed ttl=1m0.5s session=7 cell=1 id=" + id + " label=\"\\xff\\n\"\n")
+	f.Add("queue \"a\"\nshared limit=3 suspect broken until=9 ttl=30s session=7 id=" + id + " owner=" + id + "\ngone id=" + id + " until=5 queue=\"a\"\n")
+	f.Fuzz(func(t *testing.T, payload string) {
+		data := append([]byte(recordHead(name, crc32.Checksum([]byte(payload), castagnoli), len(payload))), payload...)
+		s, err := decode(data, name, nil)
+		if err != nil {
+			return
+		}
+		for range 2 { // as it was read, and as a client writes it
+			again, err := decode(s.encode(name), name, nil)
+			if err != nil || fmt.Sprintf("%+v", meaning(again)) != fmt.Sprintf("%+v", meaning(s)) {
+				t.Fatalf("%q is read as %+v, and then as %+v, %v", payload, meaning(s), meaning(again), err)
+			}
+			for _, e := range entries(s) {
+				e.line = ""
+			}
+		}
+	})
+}
+
+// meaning is all that a state says.
+func meaning(s *state) (all []any) {
+	if s == nil {
+		return nil
+	}
+	for _, e := range entries(s) {
+		c := *e
+		c.line = ""
+		all = append(all, c)
+	}
+	for _, t := range s.tombstones {
+		all = append(all, t)
+	}
+	return all
 }
