@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -235,5 +236,54 @@ func TestReleaseAfterOneOfTwoAcquires(t *testing.T) {
 	release(t, b, r)
 	if n := inspect(t, c, "a").Len(); n != 0 {
 		t.Errorf("%d requests stand after the release", n)
+	}
+}
+
+// A request whose Acquire failed, since its state could not be read, can be sent again: it waits,
+// and the earlier failure is not its answer.
+func TestAcquireAgainAfterAFailure(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	acquire(t, b, request("a", long))
+	r := request("a", long)
+	first := background(t, b, r)
+	waiting := func() (w *waitingSlot) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.waiting[slot("a")]
+	}
+	eventually(t, "the request waits", func() bool { return waiting() != nil })
+	b.failAll(waiting(), syscall.EIO)
+	if err := answer(t, first); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the first call: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Acquire(ctx, r); !driver.HasWaited(err) {
+		t.Errorf("the second call: %v", err)
+	}
+	release(t, b, r)
+}
+
+// A Fixed request whose Acquire failed, and which was granted since, does not outlive its client:
+// nobody knows of that hold.
+func TestFixedThatFailedEndsWithClose(t *testing.T) {
+	dir := t.TempDir()
+	b, c := openTest(t, dir), openTest(t, dir)
+	held, r := request("a", long), fixed("a", long)
+	acquire(t, c, held)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := b.Acquire(ctx, r); !driver.HasWaited(err) {
+		t.Fatal(err)
+	}
+	release(t, c, held)
+	if h := inspect(t, c, "a").Holders(); len(h) != 1 || h[0].ID != r.ID {
+		t.Fatalf("after the release: %+v", h)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := inspect(t, c, "a").Len(); n != 0 {
+		t.Errorf("%d requests stand after Close", n)
 	}
 }

@@ -33,3 +33,16 @@ func TestTombstonesDoNotPileUp(t *testing.T) {
 		t.Errorf("%d states after the tombstones' time", n)
 	}
 }
+
+// A release that is repeated leaves one tombstone.
+func TestReleaseAgainLeavesOneTombstone(t *testing.T) {
+	b := openTest(t, t.TempDir())
+	r := request("a", long)
+	r.Uncertain = true
+	for range 3 {
+		b.Release(t.Context(), r)
+	}
+	if s, err := b.read(slot("a")); err != nil || len(s.tombstones) != 1 {
+		t.Errorf("%d tombstones, %v", len(s.tombstones), err)
+	}
+}
