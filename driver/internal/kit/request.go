@@ -128,7 +128,9 @@ func (rs *Requests[R]) End(m R, err error) error {
 	if r.Stands || r.Uncertain {
 		return driver.Unsettled(err)
 	}
-	rs.Remove(m)
+	if r.Asking == 0 { // else another Acquire of it needs the record
+		rs.Remove(m)
+	}
 	return err
 }
 

@@ -153,6 +153,16 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		}
 	}
 
+	rs := newRequests()
+	m := rs.Begin(request("x").Request)
+	rs.Begin(m.Request.Request)
+	if rs.End(m, held); !rs.Has(m) {
+		t.Error("one of two Acquires was refused, and the other one has no record")
+	}
+	if rs.End(m, held); rs.Has(m) {
+		t.Error("both were refused, and the record is there")
+	}
+
 	synctest.Test(t, func(t *testing.T) {
 		rs := newRequests()
 		r := request("x").Request

@@ -3,7 +3,9 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,5 +66,48 @@ func TestAHoldThatHasExpired(t *testing.T) {
 			t.Errorf("%s: %v, and it is in the record: %t", what, err, is)
 		}
 		b.mu.Unlock()
+	}
+}
+
+// TestAReleaseAfterAnAcquireThatFailed: what is known of the votes says where it is sent, and where
+// with a tombstone. Of a request of which no Acquire has failed only its caller knows.
+func TestAReleaseAfterAnAcquireThatFailed(t *testing.T) {
+	votes := []vote{granted, unknown, sent, absent, absent}
+	for what, c := range map[string]struct {
+		failed bool
+		want   string
+	}{
+		"it failed":     {true, "[plain tombstone tombstone - -]"},
+		"it is unknown": {false, "[tombstone tombstone tombstone tombstone tombstone]"},
+	} {
+		b, _ := five(t)
+		id := driver.NewID()
+		q := &request{r: driver.Request{Name: "n", ID: id, Owner: id, Client: id, TTL: time.Minute, Uncertain: true}, votes: slices.Clone(votes)}
+		if c.failed {
+			q.failed = time.Now()
+		}
+		b.mu.Lock()
+		b.requests[id] = q
+		b.mu.Unlock()
+		if err := b.Release(t.Context(), q.r); err == nil || errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: no master is there, and the release is answered: %v", what, err)
+		}
+		got := make([]string, len(b.masters))
+		b.mu.Lock()
+		for i, m := range b.masters {
+			switch p := m.pending[id]; {
+			case p == nil:
+				got[i] = "-"
+			case p.tombstone:
+				got[i] = "tombstone"
+			default:
+				got[i] = "plain"
+			}
+			delete(m.pending, id)
+		}
+		b.mu.Unlock()
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%s: released %v; want %s", what, got, c.want)
+		}
 	}
 }
