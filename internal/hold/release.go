@@ -20,14 +20,15 @@ const Grace = 3 * time.Second
 // too late. They are sent until each has an answer or the Set is closed. The Set's mutex guards it.
 //
 // Each is sent at once, up to abreast of them at a time. What fails is tried again one at a time,
-// with pauses that grow; when one of those is answered, the backend answers, and all are sent at
-// once again. So a backend that is down is asked seldom, and one release that always fails holds up
-// no other.
+// with pauses that grow; when one of those is answered, more follow at once, twice as many with
+// each answer until one fails. So a backend that is down is asked seldom, also while its driver
+// answers for what has expired meanwhile; and one release that always fails holds up no other.
 type releases struct {
 	queue   []release // to be sent
 	failed  []release // sent in vain
 	senders int       // goroutines that send the queue
 	trying  bool      // a goroutine tries what failed
+	follow  int       // how many of those followed on the last answer
 	// owners of lost holds that the backend may still have: this client must not join them
 	owners map[driver.ID]int
 }
@@ -165,8 +166,9 @@ func (s *Set) tryFailed(context.Context) background.Step {
 	case !s.sendFirst(&q.failed):
 		return background.Failed
 	}
-	q.queue = append(q.queue, q.failed...)
-	q.failed = nil
+	q.follow = min(2*q.follow+1, len(q.failed))
+	q.queue = append(q.queue, q.failed[:q.follow]...)
+	q.failed = q.failed[q.follow:]
 	s.send()
 	return background.Next
 }
@@ -187,6 +189,7 @@ func (s *Set) sendFirst(from *[]release) bool {
 	s.mu.Lock()
 	if !gone(err) {
 		s.releases.failed = append(s.releases.failed, r)
+		s.releases.follow = 0
 		return false
 	}
 	s.releases.answered(r)

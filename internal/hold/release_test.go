@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -103,6 +104,43 @@ func TestReleasesOfABackendThatIsDown(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if left := s.remembered(); left != 0 {
 			t.Errorf("%d are left 10 s after the backend answers again", left)
+		}
+		s.Close()
+	})
+}
+
+// TestReleasesThatExpireWhileTheBackendIsDown: a driver answers for what has expired without asking
+// the backend. That is no sign that the backend answers.
+func TestReleasesThatExpireWhileTheBackendIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, ttl = 3600, time.Minute
+		var mu sync.Mutex
+		added, asked := map[driver.ID]time.Time{}, 0
+		b := &backend{release: func(_ context.Context, r driver.Request) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if time.Since(added[r.ID]) > ttl {
+				return driver.ErrLost
+			}
+			asked++
+			return errors.New("connection refused")
+		}}
+		s := newSet(t, b, nil)
+		for range n {
+			r := request("a")
+			mu.Lock()
+			added[r.ID] = time.Now()
+			mu.Unlock()
+			s.ReleaseLater(r)
+			time.Sleep(time.Second)
+		}
+		mu.Lock()
+		if asked > 4*n {
+			t.Errorf("the backend was asked %d times for %d releases", asked, n)
+		}
+		mu.Unlock()
+		if left := s.remembered(); left > 3*int(ttl/time.Second) {
+			t.Errorf("%d are left, of which most have expired", left)
 		}
 		s.Close()
 	})
