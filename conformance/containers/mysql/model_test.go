@@ -73,7 +73,8 @@ func word(err error) string {
 
 func (m *model) acquire(r driver.Request) string {
 	if e := m.find(r.ID); e != nil { // it holds
-		if e.Broken {
+		if e.Broken { // its caller releases what is left of it
+			m.remove(r.ID)
 			return m.note("a broken hold is asked for again", "lost")
 		}
 		return m.note("a hold is asked for again", "done")
