@@ -743,10 +743,13 @@ func mysqlFrozenServer(t testing.TB, s *service.Server) {
 	}
 	s.Continue(t)
 	for _, name := range []string{"frozen/held", "frozen/asked"} {
-		await.That(t, "nothing is left of "+name, func() bool { return steps.Queue(t, b, name).Len() == 0 })
-		r := steps.Asked(b, name, time.Minute)
+		free := func() bool { return steps.Queue(t, b, name).Len() == 0 }
+		await.That(t, "nothing is left of "+name, free)
+		// what was sent before the pause may be executed only now, and is removed
+		r := steps.Waiting(b, name, time.Minute)
 		steps.Acquired(t, b, r)
 		steps.Released(t, b, r)
+		await.That(t, "nothing is left of "+name, free)
 	}
 }
 
