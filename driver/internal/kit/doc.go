@@ -3,6 +3,7 @@
 //   - life.go: the time from New to Close, and what a client does in the background meanwhile.
 //   - request.go: the record of a client's own requests.
 //   - waiters.go: the calls of Acquire that wait, by name.
+//   - line.go: the calls that wait to be sent.
 //   - outcome.go: what the error of a call says about the call.
 //   - repeat.go: what a driver repeats in the background until the service has done it.
 //   - tombstones.go: the IDs of requests that must not come to life again.

@@ -1,0 +1,8 @@
+package kit
+
+// Kept returns how much the line remembers of calls. It is 0 while nothing is queued or under way.
+func (l *Line[C]) Kept() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.underWay + l.queued + len(l.turns) + len(l.keys)
+}
