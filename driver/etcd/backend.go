@@ -49,7 +49,7 @@ type Backend struct {
 	// what all keys begin with: root/prefix, both escaped, so that no root is within another
 	base       string
 	caps       driver.Capabilities
-	txns       batcher
+	txns       *batcher
 	keepAlives keepAlives
 	life       *kit.Life
 	alarms     alarm.Clock // end what takes too long
@@ -114,7 +114,7 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	if o.Identity != "" {
 		b.caps.Identity = o.Identity + "/" + base
 	}
-	b.txns.kv, b.txns.ctx, b.txns.late = b.kv, b.life.Context(), b.suspect
+	b.txns = newBatcher(b.life.Context(), b.kv, b.suspect)
 	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
 	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
 	return b, nil

@@ -3,6 +3,8 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,7 +70,7 @@ func TestBatch(t *testing.T) {
 					return nil
 				}
 			}
-			c := &batcher{kv: s, ctx: t.Context()}
+			c := newBatcher(t.Context(), s, func() {})
 			sends := func(want int) {
 				t.Helper()
 				if synctest.Wait(); s.count() != want {
@@ -109,11 +111,6 @@ func TestBatch(t *testing.T) {
 				want += 3
 			}
 			sends(want)
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if c.calls != 0 || len(c.names) != 0 || len(c.queues) != 0 {
-				t.Errorf("%d are under way and %d wait when all is done", c.calls, len(c.names))
-			}
 		})
 	}
 }
@@ -124,7 +121,7 @@ func TestBatch(t *testing.T) {
 func TestBatchUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &txnServer{may: make(chan struct{})}
-		c := &batcher{kv: s, ctx: t.Context()}
+		c := newBatcher(t.Context(), s, func() {})
 		send := func(urgent bool, name, key string) {
 			go func() {
 				if _, _, _, err := c.send(t.Context(), time.Minute, name, urgent, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(key)}}); err != nil && t.Context().Err() == nil {
@@ -145,7 +142,7 @@ func TestBatchUrgent(t *testing.T) {
 		sent(inFlight)
 		send(true, "a", "a release")
 		sent(inFlight + 1)
-		for c.calls < maxInFlight {
+		for s.count() < maxInFlight {
 			send(false, "b", "b put")
 			time.Sleep(2 * slowAnswer)
 			synctest.Wait()
@@ -165,8 +162,167 @@ func TestBatchUrgent(t *testing.T) {
 		}
 		close(s.may)
 		synctest.Wait()
-		if c.calls != 0 || len(c.names) != 0 {
-			t.Errorf("%d are under way and %d wait when all is done", c.calls, len(c.names))
+	})
+}
+
+// TestBatchPatience: what is queued stays for longer than a call may take, as long as the server
+// answers others, and leaves if it answers none. The time of a call begins when it is sent.
+func TestBatchPatience(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			const n, bound = 200, lastTry / 2
+			s := &txnServer{may: make(chan struct{})}
+			if answers {
+				close(s.may)
+				s.fail = func(*pb.TxnRequest) error { time.Sleep(time.Second); return nil }
+			}
+			var late, left, longest atomic.Int64
+			c := newBatcher(t.Context(), s, func() { late.Add(1) })
+			var wg sync.WaitGroup
+			came := time.Now()
+			for range n {
+				wg.Go(func() {
+					_, _, wait, err := c.send(t.Context(), bound, "one", false, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp("one")}})
+					after := time.Since(came)
+					switch {
+					case err == nil && answers:
+						longest.Store(max(longest.Load(), int64(wait)))
+					case errors.Is(err, errNotSent) && wait == 0 && after == patience && !answers:
+						left.Add(1)
+					case outcomeOf(err) == kit.Unknown && after-wait == bound && !answers:
+					default:
+						t.Errorf("after %s, of which it was queued %s: %v", after, wait, err)
+					}
+				})
+			}
+			wg.Wait()
+			if answers && (time.Duration(longest.Load()) <= patience || late.Load() > 0) {
+				t.Errorf("the last was queued for %s, and %d were late", time.Duration(longest.Load()), late.Load())
+			}
+			if !answers && (left.Load() == 0 || left.Load()+late.Load() != n) {
+				t.Errorf("of %d transactions %d left before they were sent, and %d were late", n, left.Load(), late.Load())
+			}
+		})
+	}
+}
+
+// TestBatchStandstill: after a standstill of the process an attempt may have no time left. It ends
+// when it was sent, and until then is looked at as rarely as any other: else this hangs.
+func TestBatchStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &txnServer{may: make(chan struct{})}
+		c := newBatcher(t.Context(), s, func() {})
+		req := &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp("one")}}
+		for range maxInFlight { // which are more and more, since none is answered
+			go c.send(t.Context(), time.Minute, "one", false, req)
+			time.Sleep(2 * slowAnswer)
+		}
+		came := time.Now()
+		_, _, wait, err := c.send(t.Context(), -time.Second, "one", false, req)
+		if after := time.Since(came); outcomeOf(err) != kit.Unknown || wait != after || after > lastTry {
+			t.Errorf("after %s, of which it was queued %s: %v", after, wait, err)
+		}
+		close(s.may)
+	})
+}
+
+// TestBatchLeftAtDeparture: who leaves when a batch has just been made was queued for no time, and
+// not for less than none.
+func TestBatchLeftAtDeparture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &txnServer{may: make(chan struct{})}
+		c := newBatcher(t.Context(), s, func() {})
+		departs := make(chan struct{})
+		c.line.Together = func(batch []*txn) { <-departs; c.sendBatch(batch) }
+		req := &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp("one")}}
+		for range inFlight {
+			go c.send(t.Context(), time.Minute, "one", false, req)
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, wait, err := c.send(ctx, time.Minute, "one", false, req); wait != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it was queued for %s: %v", wait, err)
+		}
+		close(departs)
+		close(s.may)
+	})
+}
+
+// TestBatchClosed: what is queued when the client is closed is not sent, and ends at once.
+func TestBatchClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &txnServer{may: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		c := newBatcher(ctx, s, func() { t.Error("one was late") })
+		const n = 200
+		errs := make(chan error, n)
+		for range n {
+			go func() {
+				_, _, _, err := c.send(t.Context(), time.Minute, "one", false, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp("one")}})
+				errs <- err
+			}()
+		}
+		time.Sleep(time.Second)
+		sent := s.count()
+		cancel()
+		synctest.Wait()
+		unsent := 0
+		for range len(errs) {
+			if errors.Is(<-errs, errNotSent) {
+				unsent++
+			}
+		}
+		if s.count() != sent || unsent != n-sent {
+			t.Errorf("%d had been sent of %d, then %d more; %d were told that they were not", sent, n, s.count()-sent, unsent)
+		}
+	})
+}
+
+// TestBatchTooLarge: where a server allows less, batches get smaller; but not because of a
+// transaction that is too large alone.
+func TestBatchTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const allowed = 5
+		s := &txnServer{may: make(chan struct{})}
+		close(s.may)
+		s.fail = func(r *pb.TxnRequest) error {
+			time.Sleep(10 * slowAnswer)
+			ops := 0
+			for _, op := range r.Success {
+				ops += max(1, len(op.GetRequestTxn().GetSuccess()))
+			}
+			if ops > allowed {
+				return rpctypes.ErrGRPCTooManyOps
+			}
+			return nil
+		}
+		c := newBatcher(t.Context(), s, func() {})
+		send := func(n int, large bool) (refused int) {
+			var wg sync.WaitGroup
+			var failed atomic.Int64
+			for i := range n {
+				req := &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp("a")}}
+				if large && i == 2 {
+					req.Success = slices.Repeat(req.Success, allowed+1)
+				}
+				wg.Go(func() {
+					if _, _, _, err := c.send(t.Context(), time.Minute, fmt.Sprint(i), false, req); isTooLarge(err) {
+						failed.Add(1)
+					} else if err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+			}
+			wg.Wait()
+			return int(failed.Load())
+		}
+		if refused := send(inFlight+3, true); refused != 1 || c.most != maxBatch {
+			t.Errorf("%d were refused beside one that is too large, and a batch has %d", refused, c.most)
+		}
+		if refused := send(inFlight+20, false); refused != 0 || c.most != 20/2 {
+			t.Errorf("%d were refused in a batch of 20, and the next has %d", refused, c.most)
 		}
 	})
 }
@@ -183,7 +339,7 @@ func TestBatchWithoutSpace(t *testing.T) {
 			}
 			return nil
 		}
-		c := &batcher{kv: s, ctx: t.Context()}
+		c := newBatcher(t.Context(), s, func() {})
 		var unsure atomic.Int64
 		for _, name := range []string{"x", "y", "a", "b", "c", "d", "e", "f"} {
 			go func() {

@@ -171,7 +171,7 @@ func holding(c *fakeCluster) (*Backend, *lease, *request) {
 	}
 	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
 	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
-	b.txns.kv, b.txns.ctx = c, b.life.Context()
+	b.txns = newBatcher(b.life.Context(), c, b.suspect)
 	b.verdict.Store(&verdict{})
 	b.formatted.Store(true)
 	l := &lease{id: 7, ttl: 6 * time.Second, since: time.Now()}
