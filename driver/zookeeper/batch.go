@@ -17,7 +17,8 @@ const (
 	// so many transactions of a session are under way before others travel together: a server
 	// takes the packets of one connection one after the other
 	fewCalls   = 4
-	gatherTime = time.Millisecond // how long a transaction waits for others, at most
+	mostCalls  = 64               // are under way, and urgent ones too
+	gatherTime = time.Millisecond // how long a transaction waits for others while fewer are
 	// nothing is batched for so long after a batch that was refused: more of the kind may follow
 	aloneTime = 10 * time.Millisecond
 
@@ -32,53 +33,79 @@ const (
 // A batch is executed whole or not at all. If one part is refused the others are sent again, each
 // by itself.
 type batcher struct {
-	// send executes a transaction, and gives done what the server answers. If it returns an error
-	// nothing was sent.
-	send func(done func([]zk.MultiResponse, error), ops ...any) error
-	// sendAlone executes a transaction for a caller that waits, as session.execute does
-	sendAlone func(ctx context.Context, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error)
-
+	// send executes a transaction, and returns when the server has answered or the connection ended
+	send     func(ops ...any) ([]zk.MultiResponse, error)
 	maxBytes int // of a batch
+	line     kit.Line[*part]
 
 	mu         sync.Mutex
-	calls      int     // under way
-	parts      []*part // of the batch that is gathered
-	names      map[string]bool
-	bytes      int
-	timer      *time.Timer // ends the gathering
 	aloneUntil time.Time
 }
 
-// part is a transaction that travels with others.
+// part is a transaction on its way.
 type part struct {
-	ops    []any
-	late   func([]zk.MultiResponse, error) // is given the result if the caller has left; may be nil
-	result chan outcome                    // is given it else
+	name  string
+	ops   []any
+	bytes int
+	late  func([]zk.MultiResponse, error) // is given the result if the caller has left; may be nil
 
-	// guarded by the batcher's mu
-	sent, left, over bool
-}
-
-// outcome is what the server says of a transaction.
-type outcome struct {
 	res []zk.MultiResponse
 	err error
 }
 
+// newBatcher returns a batcher. alone executes a transaction for a caller that waits, as
+// session.executeAlone does.
+func newBatcher(maxBytes int, send func(...any) ([]zk.MultiResponse, error), alone func(context.Context, func([]zk.MultiResponse, error), ...any) ([]zk.MultiResponse, error)) *batcher {
+	c := &batcher{send: send, maxBytes: maxBytes}
+	c.line = kit.Line[*part]{
+		Alone: func(ctx context.Context, p *part) bool {
+			p.res, p.err = alone(ctx, p.late, p.ops...)
+			return true
+		},
+		Together: c.sendBatch,
+		Late: func(p *part) {
+			if p.late != nil {
+				p.late(p.res, p.err)
+			}
+		},
+		Key: func(p *part) string { return p.name }, Fits: c.fits,
+		Few: fewCalls, Most: mostCalls, Slow: gatherTime,
+	}
+	return c
+}
+
+func (c *batcher) fits(batch []*part, next *part) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	bytes := next.bytes
+	for _, p := range batch {
+		bytes += p.bytes
+	}
+	return len(batch) < maxParts && bytes <= c.maxBytes && !time.Now().Before(c.aloneUntil)
+}
+
 // execute is [conn.Session.Multi] for operations on one name, which may travel with those on
-// others, unless they are urgent. A single delete is sent as such.
+// others. A single delete is sent as such where it travels alone.
 func (s *session) execute(ctx context.Context, name string, urgent bool, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
-	var p *part
-	if s.own != nil { // the buffers of a user's connection are the user's
-		p = s.writes.gather(name, urgent, late, ops)
+	if s.own == nil { // the buffers of a user's connection are the user's
+		return s.executeAlone(ctx, late, ops...)
 	}
-	if p != nil {
-		return s.await(ctx, p)
+	p := &part{name: name, ops: ops, bytes: sizeOf(ops), late: late}
+	fate := s.writes.line.Do(ctx, s.over, urgent, p)
+	if fate == kit.Over {
+		return p.res, p.err
 	}
-	if s.own != nil {
-		defer s.writes.answered()
+	err := driver.ErrClosed
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case s.Over():
+		err = conn.ErrEnded
 	}
-	return s.writes.sendAlone(ctx, late, ops...)
+	if fate == kit.Unsent {
+		err = &kit.NotSent{Err: err}
+	}
+	return nil, err
 }
 
 // executeAlone is execute for what travels alone.
@@ -87,52 +114,6 @@ func (s *session) executeAlone(ctx context.Context, late func([]zk.MultiResponse
 		return nil, s.Delete(ctx, d.Path, d.Version)
 	}
 	return s.Multi(ctx, late, ops...)
-}
-
-// await returns the result of a part, or leaves it.
-func (s *session) await(ctx context.Context, p *part) ([]zk.MultiResponse, error) {
-	var err error
-	select {
-	case o := <-p.result:
-		return o.res, o.err
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-s.Ended():
-		err = conn.ErrEnded
-	case <-s.b.life.Closed():
-		err = driver.ErrClosed
-	}
-	if sent, over := s.writes.leave(p); over {
-		o := <-p.result
-		return o.res, o.err
-	} else if !sent {
-		err = &kit.NotSent{Err: err}
-	}
-	return nil, err
-}
-
-// gather puts a transaction into the next batch. If it returns nil the caller sends it alone, and
-// calls answered when that is over. One that is urgent waits for nobody.
-func (c *batcher) gather(name string, urgent bool, late func([]zk.MultiResponse, error), ops []any) *part {
-	bytes := sizeOf(ops)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if urgent || c.calls < fewCalls || c.names[name] || bytes > c.maxBytes/2 || time.Now().Before(c.aloneUntil) {
-		c.calls++
-		return nil
-	}
-	if len(c.parts) >= maxParts || c.bytes+bytes > c.maxBytes {
-		c.flush()
-	}
-	p := &part{ops: ops, late: late, result: make(chan outcome, 1)}
-	if c.names == nil {
-		c.names = map[string]bool{}
-	}
-	c.parts, c.bytes, c.names[name] = append(c.parts, p), c.bytes+bytes, true
-	if len(c.parts) == 1 {
-		c.timer = time.AfterFunc(gatherTime, c.gathered)
-	}
-	return p
 }
 
 // sizeOf is about how many bytes operations take on the wire.
@@ -156,95 +137,37 @@ func sizeOf(ops []any) (n int) {
 	return n
 }
 
-// leave records that the caller of a part goes away. If the part is over it has a result.
-func (c *batcher) leave(p *part) (sent, over bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p.left = true
-	return p.sent, p.over
-}
-
-// answered ends a call. When few are left what was gathered meanwhile is sent.
-func (c *batcher) answered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.calls--; c.calls < fewCalls {
-		c.flush()
-	}
-}
-
-// gathered sends what has waited for long enough.
-func (c *batcher) gathered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flush()
-}
-
-// flush sends what was gathered. c.mu is held.
-func (c *batcher) flush() {
-	if len(c.parts) == 0 {
-		return
-	}
-	c.timer.Stop()
-	var batch []*part
-	for _, p := range c.parts {
-		if !p.left {
-			p.sent = true
-			batch = append(batch, p)
-		}
-	}
-	c.parts, c.bytes = nil, 0
-	clear(c.names)
-	if len(batch) > 0 {
-		c.calls++
-		go c.run(batch)
-	}
-}
-
-// run sends parts as one transaction.
-func (c *batcher) run(batch []*part) {
+// sendBatch sends parts as one transaction, and gives each its result. If the server refused one of
+// several the others are sent again.
+func (c *batcher) sendBatch(batch []*part) {
 	var ops []any
 	for _, p := range batch {
 		ops = append(ops, p.ops...)
 	}
-	done := func(res []zk.MultiResponse, err error) {
-		c.settle(batch, res, err)
-		c.answered()
-	}
-	if err := c.send(done, ops...); err != nil {
-		done(nil, err)
-	}
-}
-
-// settle gives each part its result. If the server refused one of several parts the others are sent
-// again.
-func (c *batcher) settle(batch []*part, res []zk.MultiResponse, err error) {
+	res, err := c.send(ops...)
 	again := len(batch) > 1 && conn.Refused(err) && !kit.WasNotSent(err) && !errors.Is(err, conn.ErrAnswer)
 	if again {
 		c.mu.Lock()
 		c.aloneUntil = time.Now().Add(aloneTime)
 		c.mu.Unlock()
 	}
+	var wg sync.WaitGroup
 	for _, p := range batch {
-		var own []zk.MultiResponse
+		p.res, p.err = nil, err
 		if len(res) >= len(p.ops) {
-			own, res = res[:len(p.ops)], res[len(p.ops):]
+			p.res, res = res[:len(p.ops)], res[len(p.ops):]
 		}
 		if !again {
-			c.finish(p, outcome{own, err})
 			continue
 		}
 		// the operations before the one that was refused have no error, those after it have one too
-		if reason := firstError(own); reason != nil {
-			c.finish(p, outcome{own, reason})
-			res = nil
+		if reason := firstError(p.res); reason != nil {
+			p.err, res = reason, nil
 			continue
 		}
-		c.mu.Lock()
-		c.calls++
-		c.mu.Unlock()
-		go c.run([]*part{p})
+		wg.Go(func() { p.res, p.err = c.send(p.ops...) })
 	}
+	wg.Wait()
 }
 
 func firstError(res []zk.MultiResponse) error {
@@ -254,17 +177,4 @@ func firstError(res []zk.MultiResponse) error {
 		}
 	}
 	return nil
-}
-
-// finish gives a part its result.
-func (c *batcher) finish(p *part, o outcome) {
-	c.mu.Lock()
-	left := p.left
-	p.over = true
-	c.mu.Unlock()
-	if !left {
-		p.result <- o
-	} else if p.late != nil {
-		p.late(o.res, o.err)
-	}
 }

@@ -17,29 +17,36 @@ import (
 )
 
 // fakeServer executes transactions, each of which takes a while. It knows the directories' nodes
-// and refuses to create one that is there.
+// and refuses to create one that is there. What creates "busy" takes until free is closed.
 type fakeServer struct {
+	took time.Duration
+	free chan struct{}
+
 	mu       sync.Mutex
 	nodes    map[string]bool
-	sizes    []int // of the transactions that were executed or refused
+	sizes    []int // of the transactions that were executed or refused, but for those of "busy"
 	underWay int
-	took     time.Duration
 	broken   error // of the connection: the transaction may have been executed
+	ended    error // nothing is sent any more
 }
 
-func (f *fakeServer) send(done func([]zk.MultiResponse, error), ops ...any) error {
+func (f *fakeServer) send(ops ...any) ([]zk.MultiResponse, error) {
+	if ops[0].(*zk.CreateRequest).Path == "busy" {
+		<-f.free
+		return make([]zk.MultiResponse, 1), nil
+	}
 	f.mu.Lock()
+	if f.ended != nil {
+		defer f.mu.Unlock()
+		return nil, f.ended
+	}
 	f.underWay++
 	f.mu.Unlock()
-	go func() {
-		time.Sleep(f.took)
-		f.mu.Lock()
-		f.underWay--
-		res, err := f.execute(ops)
-		f.mu.Unlock()
-		done(res, err)
-	}()
-	return nil
+	time.Sleep(f.took)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.underWay--
+	return f.execute(ops)
 }
 
 // isBusy reports whether a transaction is under way.
@@ -77,23 +84,22 @@ func (f *fakeServer) execute(ops []any) ([]zk.MultiResponse, error) {
 }
 
 func newFakeSession(f *fakeServer) *session {
-	s := &session{b: &Backend{life: kit.NewLife()}, own: &conn.Conn{}, Session: conn.NewSession(conn.Listener{})}
-	f.nodes = map[string]bool{}
-	s.writes.send, s.writes.maxBytes = f.send, maxBytes
-	s.writes.sendAlone = func(_ context.Context, _ func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
-		o := make(chan outcome)
-		_ = f.send(func(res []zk.MultiResponse, err error) { o <- outcome{res, err} }, ops...)
-		got := <-o
-		return got.res, got.err
-	}
+	life := kit.NewLife()
+	s := &session{b: &Backend{life: life}, own: &conn.Conn{}, Session: conn.NewSession(conn.Listener{}), over: life.Closed()}
+	f.nodes, f.free = map[string]bool{}, make(chan struct{})
+	s.writes = newBatcher(maxBytes, f.send, func(_ context.Context, _ func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
+		return f.send(ops...)
+	})
 	return s
 }
 
-// busy makes the session one with as many calls under way as travel alone.
-func busy(s *session) {
-	for range fewCalls {
-		s.writes.calls++
+// busy makes the session one with as many calls under way as travel alone, until the server is
+// free.
+func busy(t *testing.T, s *session) {
+	for i := range fewCalls {
+		go s.execute(t.Context(), fmt.Sprint("busy ", i), true, nil, creates("busy")...)
 	}
+	synctest.Wait()
 }
 
 func creates(paths ...string) (ops []any) {
@@ -113,7 +119,7 @@ func TestBatches(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeServer{took: 5 * time.Millisecond}
 			s := newFakeSession(f)
-			busy(s)
+			busy(t, s)
 			var wg sync.WaitGroup
 			var mu sync.Mutex
 			made := map[string]int{}
@@ -143,15 +149,14 @@ func TestBatches(t *testing.T) {
 					t.Errorf("%s was made %d times and refused %d times, of %d", a, made[a], refused[a], want)
 				}
 			}
-			if s.writes.calls != fewCalls {
-				t.Errorf("%d calls are under way when all are over", s.writes.calls-fewCalls)
-			}
+			close(f.free)
 		})
 	})
 }
 
 // TestBatchesAreFew: what comes while many are under way travels together, and soon; what comes
-// while few are, or for a name that is on the way, goes alone and at once.
+// while few are goes alone and at once. Those on one name go one after the other, and no later
+// than a few of them would.
 func TestBatchesAreFew(t *testing.T) {
 	lock := func(t *testing.T, s *session, n int, name func(i int) string) (took time.Duration) {
 		began := time.Now()
@@ -167,42 +172,37 @@ func TestBatchesAreFew(t *testing.T) {
 		return time.Since(began)
 	}
 	const rtt = 10 * time.Millisecond
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeServer{took: rtt}
-		s := newFakeSession(f)
-		busy(s)
-		took := lock(t, s, 3*maxParts, func(i int) string { return fmt.Sprint(i) })
-		if len(f.sizes) != 3 || took > rtt+gatherTime {
-			t.Errorf("%d transactions on as many names were sent as %v in %s", 3*maxParts, f.sizes, took)
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeServer{took: rtt}
-		s := newFakeSession(f)
-		busy(s)
-		if took := lock(t, s, 100, func(int) string { return "one" }); took > rtt+gatherTime || len(f.sizes) != 100 {
-			t.Errorf("100 transactions on one name took %s, and travelled as %v", took, f.sizes)
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeServer{took: rtt}
-		s := newFakeSession(f)
-		if took := lock(t, s, fewCalls, func(i int) string { return fmt.Sprint(i) }); took > rtt || len(f.sizes) != fewCalls {
-			t.Errorf("%d transactions took %s, and travelled as %v", fewCalls, took, f.sizes)
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeServer{took: rtt}
-		s := newFakeSession(f)
-		busy(s)
-		busy(s)
-		go s.execute(t.Context(), "one", false, nil, creates("one")...)
-		for left := 2*fewCalls - 1; left >= fewCalls-1; left-- {
-			if f.isBusy() {
-				t.Fatalf("what was gathered was sent while %d were under way", left+1)
+	for what, tt := range map[string]struct {
+		n, batches int
+		name       func(i int) string
+		busy       bool
+		most       time.Duration
+	}{
+		"many names":   {3 * maxParts, 3, func(i int) string { return fmt.Sprint(i) }, true, rtt + gatherTime},
+		"one name":     {100, 100, func(int) string { return "one" }, true, 6 * rtt},
+		"few are busy": {fewCalls, fewCalls, func(i int) string { return fmt.Sprint(i) }, false, rtt},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeServer{took: rtt}
+			s := newFakeSession(f)
+			if tt.busy {
+				busy(t, s)
 			}
-			s.writes.answered()
+			if took := lock(t, s, tt.n, tt.name); len(f.sizes) != tt.batches || took > tt.most {
+				t.Errorf("%s: %d transactions were sent as %v in %s", what, tt.n, f.sizes, took)
+			}
+			close(f.free)
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{took: rtt}
+		s := newFakeSession(f)
+		busy(t, s)
+		go s.execute(t.Context(), "one", false, nil, creates("one")...)
+		if f.isBusy() {
+			t.Fatal("it was not gathered while many were under way")
 		}
+		close(f.free)
 		if !f.isBusy() {
 			t.Error("what was gathered was not sent when few were under way")
 		}
@@ -219,9 +219,13 @@ func TestBatchLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeServer{took: time.Second}
 		s := newFakeSession(f)
-		busy(s)
-		told := make(chan outcome, 1)
-		late := func(res []zk.MultiResponse, err error) { told <- outcome{res, err} }
+		busy(t, s)
+		type result struct {
+			res []zk.MultiResponse
+			err error
+		}
+		told := make(chan result, 1)
+		late := func(res []zk.MultiResponse, err error) { told <- result{res, err} }
 		left := make(chan error, 1)
 		leave := func(name string, after time.Duration) error {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -249,17 +253,17 @@ func TestBatchLeft(t *testing.T) {
 		if o := <-told; o.err != nil || len(o.res) != 1 || o.res[0].String != "late" {
 			t.Errorf("of who had left the result was %+v", o)
 		}
+		close(f.free)
 	})
 }
 
-// TestBatchUrgent: what is urgent goes at once, however many are under way, and counts as one of
-// them.
+// TestBatchUrgent: what is urgent goes at once.
 func TestBatchUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = time.Second
 		f := &fakeServer{took: took}
 		s := newFakeSession(f)
-		busy(s)
+		busy(t, s)
 		send := func(name string, urgent bool, path string) (after time.Duration) {
 			start := time.Now()
 			if _, err := s.execute(t.Context(), name, urgent, nil, creates(path)...); err != nil {
@@ -279,10 +283,7 @@ func TestBatchUrgent(t *testing.T) {
 		if after := send("two", false, "not urgent"); after != took+gatherTime {
 			t.Errorf("what is not urgent was answered after %s", after)
 		}
-		synctest.Wait()
-		if calls := s.writes.calls; calls != fewCalls {
-			t.Errorf("%d calls are counted as under way, and there were %d before", calls, fewCalls)
-		}
+		close(f.free)
 	})
 }
 
@@ -292,7 +293,7 @@ func TestBatchLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeServer{took: time.Second, broken: zk.ErrConnectionClosed}
 		s := newFakeSession(f)
-		busy(s)
+		busy(t, s)
 		both := func() (errs [2]error) {
 			var wg sync.WaitGroup
 			for i := range errs {
@@ -309,11 +310,12 @@ func TestBatchLost(t *testing.T) {
 		if len(f.sizes) != 1 {
 			t.Errorf("after a broken connection these were sent: %v", f.sizes)
 		}
-		s.writes.send = func(func([]zk.MultiResponse, error), ...any) error { return &kit.NotSent{Err: conn.ErrEnded} }
+		f.ended = &kit.NotSent{Err: conn.ErrEnded}
 		for _, err := range both() {
 			if !errors.Is(err, conn.ErrEnded) || !kit.WasNotSent(err) {
 				t.Errorf("the error of what was not sent is %v", err)
 			}
 		}
+		close(f.free)
 	})
 }

@@ -162,10 +162,11 @@
 //     children are listed, and the rule decides. The transaction's zxid is the token.
 //   - Batches: while few transactions of a session are under way, each travels alone and at once.
 //     Beyond that acquires and releases of different names travel as parts of one transaction. It
-//     waits for more parts for a millisecond at most. Those of one name do not, since what one
-//     transaction creates has one zxid. On a user's connection none do. If the server refuses a
-//     part it executes none; its answer tells which, and the others are sent again, each alone. The
-//     release of a hold that had to wait goes alone: others are likely to wait for it.
+//     waits for more parts for a millisecond, or until there are fewer than 64 under way. Those of
+//     one name never travel in one, since what one transaction creates has one zxid. On a
+//     user's connection none do. If the server refuses a part it executes none; its answer tells
+//     which, and the others are sent again, each alone. The release of a hold that had to wait goes
+//     ahead of all else: others are likely to wait for it.
 //   - Listing: it shows all that was created before it was sent, so all requests of a session that
 //     asked for it by then share it. One listing of a directory is under way at a time.
 //   - Wait: the client watches what the request depends on, which is one node, or n of a semaphore
@@ -205,7 +206,7 @@
 //     may still be under way, so 2 s later the children are listed once more, and copies are
 //     removed. A listing that fails is repeated until it succeeds or the session is over, whoever
 //     gave up meanwhile.
-//   - The reply to a batch: each of its parts is settled as if it had travelled alone.
+//   - The reply to a batch: each of its parts goes on as if it had travelled alone.
 //   - The reply to a keep: it is sent again, and finds the kept node there. A copy that comes after
 //     the request was given up or released finds no node of the request, and creates nothing. If
 //     the session ended meanwhile the request's own node is deleted, and then the kept one, so that

@@ -56,7 +56,9 @@ type session struct {
 	owned  owned         // what goes with it
 	turn   chan struct{} // held by whoever proves it
 	reads  chan struct{} // has a token for each listing and watch under way
-	writes batcher
+	writes *batcher
+	over   <-chan struct{} // is closed when the session ends, or the client
+	stop   func()          // closes it
 
 	sweeper sweeper
 	rang    kit.Signal // there is news of the bell
@@ -204,14 +206,15 @@ func (b *Backend) fill(c class, sl *slot) {
 
 // connect makes a session, and its own node.
 func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, error) {
+	over, stop := context.WithCancel(b.life.Context())
 	s := &session{
-		b: b, turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads),
+		b: b, over: over.Done(), stop: stop, turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads),
 		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*request{}, busy: time.Now(),
 		owned:   owned{most: b.maxOwned(), nodes: map[string]struct{}{}},
 		sweeper: newSweeper(), rang: kit.NewSignal(),
 	}
 	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.life.Closed()})
-	s.writes.send, s.writes.sendAlone, s.writes.maxBytes = s.Start, s.executeAlone, b.maxBytes()
+	s.writes = newBatcher(b.maxBytes(), s.AwaitMulti, s.executeAlone)
 	err := s.begin(ctx, ttl)
 	if err == nil {
 		s.node = b.sessionNode(uint64(s.ID))
@@ -283,6 +286,7 @@ func (s *session) enter(ctx context.Context) error {
 
 // discard undoes, in the background, what making a session did that nobody will use.
 func (s *session) discard() {
+	s.stop()
 	switch {
 	case s.own == nil && s.node != "":
 		go s.deleteAnywhere(s.node)
@@ -390,6 +394,7 @@ func (s *session) end() {
 		b.mu.Unlock()
 		return
 	}
+	s.stop()
 	s.mu.Lock()
 	s.fireAll()
 	s.mu.Unlock()

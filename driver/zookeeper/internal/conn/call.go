@@ -214,18 +214,13 @@ func multi(c *zk.Conn, ops []any) ([]zk.MultiResponse, error) {
 	return res, err
 }
 
-// Start is Multi for who does not wait: done is given what the server answers, or the error by
-// which the network connection ended, in another goroutine. If Start returns an error nothing was
-// sent.
-func (s *Session) Start(done func([]zk.MultiResponse, error), ops ...any) error {
+// AwaitMulti is Multi as [Session.AwaitChildren] is Children.
+func (s *Session) AwaitMulti(ops ...any) ([]zk.MultiResponse, error) {
 	if !s.begin() {
-		return &kit.NotSent{Err: ErrEnded}
+		return nil, &kit.NotSent{Err: ErrEnded}
 	}
-	go func() {
-		res, err := run(s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return multi(c, ops) })
-		done(res, s.verify(err))
-	}()
-	return nil
+	res, err := run(s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return multi(c, ops) })
+	return res, s.verify(err)
 }
 
 // Sync makes the session's server catch up with the leader. Without it a server may show a past in
