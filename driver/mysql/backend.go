@@ -30,10 +30,10 @@ type Backend struct {
 	prefix   string // as in a statement
 	caps     driver.Capabilities
 	life     *kit.Life
-	takes    batch // of exclusive requests for free locks
-	gives    batch // of locks that nothing waits for
-	arrivals batch
-	looks    batch      // at what waits
+	takes    *batch // of exclusive requests for free locks
+	gives    *batch // of locks that nothing waits for
+	arrivals *batch
+	looks    *batch     // at what waits
 	sooner   kit.Signal // the next poll may be due earlier
 
 	mu       sync.Mutex
@@ -112,10 +112,10 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	if o.Identity != "" { // the prefix is the queues'
 		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, o.Prefix)
 	}
-	b.takes = batch{pool: p, run: b.takeAll}
-	b.gives = batch{pool: p, run: b.giveAll}
-	b.arrivals = batch{pool: p, run: b.arriveAll}
-	b.looks = batch{pool: p, run: b.lookAll}
+	b.takes = newBatch(p, b.takeAll)
+	b.gives = newBatch(p, b.giveAll)
+	b.arrivals = newBatch(p, b.arriveAll)
+	b.looks = newBatch(p, b.lookAll)
 	b.waiters = kit.NewWaiters[*request, queue](&b.mu, 0)
 	return b, nil
 }

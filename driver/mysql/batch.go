@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -21,25 +20,23 @@ const (
 // batch sends calls of one kind. One that finds none under way is sent at once. Those that come
 // meanwhile travel together: the server then parses, commits and answers once for all of them.
 type batch struct {
-	pool    *pool
-	run     func([]*call)
-	mu      sync.Mutex
-	running bool
-	waiting []*call
+	pool *pool
+	line kit.Line[*call]
+}
+
+func newBatch(p *pool, run func([]*call)) *batch {
+	return &batch{pool: p, line: kit.Line[*call]{
+		Alone:    func(_ context.Context, c *call) bool { run([]*call{c}); return true },
+		Together: run,
+		Fits:     func(cs []*call, _ *call) bool { return len(cs) < min(maxBatch, p.room()/callSize) },
+		Few:      1, Most: 1,
+	}}
 }
 
 // do sends a call, alone or together with others, and returns when that is over.
 func (b *batch) do(t *task, r driver.Request, c *call) *call {
-	c.t, c.r, c.done = t, r, make(chan struct{})
-	b.mu.Lock()
-	b.waiting = append(b.waiting, c)
-	first := !b.running
-	b.running = true
-	b.mu.Unlock()
-	if first {
-		b.next()
-	}
-	<-c.done
+	c.t, c.r = t, r
+	b.line.Do(context.Background(), nil, false, c)
 	return c
 }
 
@@ -52,29 +49,6 @@ func (b *batch) make(t *task, r driver.Request) *call {
 		t.doubt.Add(-1)
 	}
 	return c
-}
-
-// next sends what waits. The first call is sent by the goroutine of its caller, what comes after it
-// by another.
-func (b *batch) next() {
-	b.mu.Lock()
-	n := min(len(b.waiting), maxBatch, b.pool.room()/callSize)
-	cs := slices.Clone(b.waiting[:n])
-	b.waiting = slices.Delete(b.waiting, 0, n)
-	b.running = n > 0
-	b.mu.Unlock()
-	if n == 0 {
-		return
-	}
-	b.run(cs)
-	for _, c := range cs {
-		close(c.done)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.running = len(b.waiting) > 0; b.running {
-		go b.next()
-	}
 }
 
 // the answers to take that are no tokens
@@ -99,7 +73,6 @@ type call struct {
 	row      []string // of a look
 	sent     time.Time
 	err      error
-	done     chan struct{}
 }
 
 // take tries to take a lock that is free.
