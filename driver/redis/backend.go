@@ -160,7 +160,7 @@ func (b *Backend) Close() error {
 	kit.Within(time.Until(end), b.subscription.tasks.Wait)
 	b.nodes.close()
 	if b.owned {
-		return b.rdb.Close()
+		return conn.Close(b.rdb)
 	}
 	return nil
 }

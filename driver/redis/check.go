@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/keyspace"
 	"github.com/dlock-go/dlock/driver/redis/internal/survey"
@@ -23,7 +24,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 		return nil, err
 	}
 	rdb := s.client(c.URL.Scheme)
-	defer rdb.Close()
+	defer conn.Close(rdb)
 	if err := rdb.Ping(ctx).Err(); err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
 		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), fault.Closed(fault.Explain(fault.Late(fault.WithoutArguments(err)), page)))
 	}

@@ -42,7 +42,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 		err = b.reach(ctx)
 	}
 	if err != nil {
-		rdb.Close()
+		conn.Close(rdb)
 		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), err)
 	}
 	return b, nil

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -77,9 +79,7 @@ func (n *nodes) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	for _, c := range n.own {
-		c.Close()
-	}
+	conn.Close(slices.Collect(maps.Values(n.own))...)
 }
 
 // runOnReplicas runs an acquire, and returns a grant only if enough replicas have it. It does not

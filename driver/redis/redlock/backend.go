@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -138,11 +137,12 @@ func (b *Backend) Close() error {
 	// Clients of the caller's may not mind the end of a context.
 	kit.Within(time.Second, b.life.Wait)
 	b.releaseAll()
-	var err error
-	for _, m := range b.masters {
-		if b.owned {
-			err = errors.Join(err, m.rdb.Close())
-		}
+	if !b.owned {
+		return nil
 	}
-	return err
+	var clients []redis.UniversalClient
+	for _, m := range b.masters {
+		clients = append(clients, m.rdb)
+	}
+	return conn.Close(clients...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 	"github.com/dlock-go/dlock/driver/redis/internal/keyspace"
 	"github.com/dlock-go/dlock/driver/redis/internal/survey"
@@ -27,7 +28,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	for _, h := range hosts {
 		rdb := redis.NewClient(s.Options(h))
 		fs, err := surveyMaster(ctx, rdb, keyspace.New(o.Prefix), o.MinUptime > 0)
-		rdb.Close()
+		conn.Close(rdb)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", h, fault.Explain(fault.Late(fault.WithoutArguments(err)), page))
 			down = append(down, err)
