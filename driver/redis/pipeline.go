@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +23,7 @@ const (
 	// movesMax is how long members may contradict each other about which of them has a key.
 	movesMax = 3 * time.Second
 
-	// patience is how long a call may take before its caller watches for more than the answer: to
-	// ask a context for its end costs as much as the call does.
+	// patience is how long a call may take before its caller looks whether it has to leave.
 	patience = 20 * time.Millisecond
 
 	// directTimeout is how long a call may take that its caller sends itself.
@@ -38,10 +36,11 @@ type call struct {
 	keys  [2]string   // in Keys: of the lock, and of what stands beside it
 	parts [2][]string // in Parts: each of them
 
-	sent   time.Time // before it was first given to the network
-	copies int       // how often it was executed, or may have been
-	unsure bool      // what became of one of them is not known
-	done   chan bool // true when the pipeline is over; before that, at most once, false: it is late
+	sent   time.Time     // before it was first given to the network
+	copies int           // how often it was executed, or may have been
+	unsure bool          // what became of one of them is not known
+	urgent bool          // it goes ahead of what waits to be sent
+	done   chan struct{} // of a renewal: is closed when it is over
 
 	// newConnection means that no connection for it can be an old one that is dead. If there is no
 	// answer in time, it is not sent again.
@@ -50,15 +49,10 @@ type call struct {
 	// rare means that a copy cannot say what an earlier one did: it is given the time of a
 	// connection, not sent again after directTimeout.
 	rare bool
-
-	// pipelines.mu guards what follows.
-	late    bool // its caller watches for more than done
-	taken   bool // it is in a pipeline
-	dropped bool // nobody waited for it any more before it was in one
 }
 
 func newCall(s *script.Script, key, queue string, common, args []any) *call {
-	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, keys: [2]string{key, queue}, done: make(chan bool, 2)}
+	c := &call{Call: script.Call{Script: s, Common: common, Args: args}, keys: [2]string{key, queue}}
 	c.parts = [2][]string{c.keys[:1], c.keys[1:]}
 	c.Keys, c.Parts = c.keys[:], c.parts[:1]
 	return c
@@ -72,37 +66,45 @@ func (c *call) count() {
 }
 
 // pipelines send calls: what arrives while some are under way goes into the next pipeline. A call
-// that is alone goes at once. There is no goroutine while there is nothing to send. In a Cluster
-// each node has pipelines of its own, so that a dead one holds up no other.
+// that is alone goes at once. In a Cluster each node has pipelines of its own, so that a dead one
+// holds up no other.
 type pipelines struct {
 	rdb    redis.UniversalClient
 	direct *redis.Client // rdb with little time for each call; nil for a Cluster
-	apart  atomic.Bool   // each call is a command of its own
+	line   *kit.Line[*call]
+	apart  atomic.Bool  // each call is a command of its own
+	took   atomic.Int64 // the last pipeline, in nanoseconds; 0: not known
 
 	answered atomic.Bool // the server has run a script
 
 	mu    sync.Mutex
-	nodes map[*redis.Client]*node
-	watch *time.Timer // nil: there was nothing to watch yet
-	armed bool        // the timer is running
+	nodes map[*redis.Client]*node // of a Cluster, to which something is sent
 }
 
-// node is what is to be sent to one node.
+// node is what is to be sent to one node of a Cluster.
 type node struct {
-	queue   []*call
-	flights [sendersMax][]*call // the pipelines under way
-	senders int                 // how many those are
-	took    time.Duration       // the last one; 0: not known
+	line  *kit.Line[*call]
+	calls int // those that are not over
 }
 
 func newPipelines(rdb redis.UniversalClient) *pipelines {
 	p := &pipelines{rdb: rdb, nodes: map[*redis.Client]*node{}}
+	p.line = p.newLine()
 	if c, ok := rdb.(*redis.Client); ok {
 		p.direct = c.WithTimeout(directTimeout)
+		p.line.Alone = p.sendDirectly
 	}
 	_, cluster := rdb.(*redis.ClusterClient)
 	p.apart.Store(cluster) // where calls that are in one slot are rare
 	return p
+}
+
+func (p *pipelines) newLine() *kit.Line[*call] {
+	return &kit.Line[*call]{
+		Together: p.send,
+		Fits:     func(cs []*call, _ *call) bool { return len(cs) < pipelineMax },
+		Few:      sendersMax, Most: sendersMax, Patience: patience,
+	}
 }
 
 // run sends the call and returns the reply. If its outcome is unknown, it sends the call again. It
@@ -115,25 +117,23 @@ func (p *pipelines) run(ctx context.Context, closed <-chan struct{}, c *call) (a
 // once sends the call and waits until its reply or its error is in it. The error is only that of
 // ctx or closed, which ended before.
 func (p *pipelines) once(ctx context.Context, closed <-chan struct{}, c *call) error {
-	if !c.rare && p.sendDirectly(ctx, c) {
+	c.count()
+	var fate kit.Fate
+	if _, ok := p.rdb.(*redis.ClusterClient); ok {
+		fate = p.sendToNode(ctx, closed, c)
+	} else {
+		fate = p.line.Do(ctx, closed, c.urgent, c)
+	}
+	if fate == kit.Over {
 		return nil
+	}
+	if fate == kit.Unsent {
+		c.copies--
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	p.send(c)
-	for over := <-c.done; !over; {
-		select {
-		case over = <-c.done:
-		case <-ctx.Done():
-			p.drop(c)
-			return ctx.Err()
-		case <-closed:
-			p.drop(c)
-			return driver.ErrClosed
-		}
-	}
-	return nil
+	return driver.ErrClosed
 }
 
 // try sends the call by once, and again where that may help.
@@ -182,58 +182,79 @@ func (p *pipelines) reload(ctx context.Context, err error) {
 	}
 }
 
-// sendDirectly sends the call from the goroutine of its caller, if no other waits to be sent and
-// the last answer came quickly. It reports whether this one did too. On a fast network the two
-// changes of goroutine that it saves cost as much as the way to the server. The caller cannot leave
-// meanwhile, so there is little time. When that is over, the call goes the usual way, as a copy.
-func (p *pipelines) sendDirectly(ctx context.Context, c *call) bool {
-	if p.direct == nil || ctx.Err() != nil {
+// sendDirectly sends the call from the goroutine of its caller, if the last answer came quickly. It
+// reports whether this one did too. On a fast network the two changes of goroutine that it saves
+// cost as much as the way to the server. The caller cannot leave meanwhile, so there is little
+// time. When that is over, the call goes the usual way, as a copy.
+func (p *pipelines) sendDirectly(_ context.Context, c *call) bool {
+	if took := p.took.Load(); c.rare || took == 0 || took > int64(directTimeout/4) {
 		return false
 	}
-	p.mu.Lock()
-	n := p.nodes[nil]
-	if n == nil || n.senders == sendersMax || len(n.queue) > 0 || n.took == 0 || n.took > directTimeout/4 {
-		p.mu.Unlock()
-		return false
-	}
-	n.senders++
-	p.mu.Unlock()
-	c.count()
 	start := time.Now()
 	// It may have to open a connection, or to wait for one.
 	short, cancel := context.WithTimeout(context.Background(), directTimeout)
 	script.Exec(short, p.direct, []*call{c})
 	cancel()
-	took := time.Since(start)
-	if fault.Transient(c.Err) {
-		took = 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n.took = took
-	if len(n.queue) > 0 {
-		go p.drain(nil, n)
-	} else {
-		n.senders--
-	}
+	p.measure(start, c.Err)
 	if !fault.Timeout(c.Err) {
 		return true
 	}
 	c.unsure = true
+	c.count()
 	return false
 }
 
-// send has the call sent in a pipeline.
-func (p *pipelines) send(c *call) {
-	c.count()
-	c.taken, c.late = false, false
-	if _, ok := p.rdb.(*redis.ClusterClient); ok {
-		c.late = true
-		c.done <- false
-		go func() { p.enqueue(masterOf(p.rdb, c.Keys[0]), c) }() // it may have to ask the Cluster
-		return
+// measure records how long the last pipeline took.
+func (p *pipelines) measure(start time.Time, err error) {
+	took := time.Since(start)
+	if fault.Transient(err) {
+		took = 0
 	}
-	p.enqueue(nil, c)
+	p.took.Store(int64(took))
+}
+
+// send sends a pipeline.
+func (p *pipelines) send(calls []*call) {
+	start := time.Now()
+	p.exec(context.Background(), calls)
+	p.measure(start, calls[0].Err)
+}
+
+// sendToNode sends a call to the node of a Cluster where its key is.
+func (p *pipelines) sendToNode(ctx context.Context, closed <-chan struct{}, c *call) kit.Fate {
+	found := make(chan *redis.Client, 1)
+	go func() { found <- masterOf(p.rdb, c.Keys[0]) }() // it may have to ask the Cluster
+	var master *redis.Client
+	select {
+	case master = <-found:
+	case <-ctx.Done():
+		return kit.Unsent
+	case <-closed:
+		return kit.Unsent
+	}
+	p.mu.Lock()
+	n := p.nodes[master]
+	if n == nil {
+		n = &node{line: p.newLine()}
+		n.line.Late = func(*call) { p.leave(master, n) }
+		p.nodes[master] = n
+	}
+	n.calls++
+	p.mu.Unlock()
+	fate := n.line.Do(ctx, closed, c.urgent, c)
+	if fate != kit.Left {
+		p.leave(master, n)
+	}
+	return fate
+}
+
+// leave records that a call to a node is over: nodes come and go.
+func (p *pipelines) leave(master *redis.Client, n *node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n.calls--; n.calls == 0 {
+		delete(p.nodes, master)
+	}
 }
 
 // masterOf returns the node of a Cluster where a key is, or nil: it is no Cluster, or cannot tell.
@@ -247,76 +268,6 @@ func masterOf(rdb redis.UniversalClient, key string) *redis.Client {
 	return nil
 }
 
-func (p *pipelines) enqueue(rdb *redis.Client, c *call) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := p.nodes[rdb]
-	if n == nil {
-		n = &node{}
-		p.nodes[rdb] = n
-	}
-	n.queue = append(n.queue, c)
-	p.arm()
-	if n.senders < sendersMax {
-		n.senders++
-		go p.drain(rdb, n)
-	}
-}
-
-// arm makes sure that what is late will be found. mu is held.
-func (p *pipelines) arm() {
-	switch {
-	case p.armed:
-		return
-	case p.watch == nil:
-		p.watch = time.AfterFunc(patience, p.findLate)
-	default:
-		p.watch.Reset(patience)
-	}
-	p.armed = true
-}
-
-// findLate tells the callers of the calls that are not over yet, until there are none.
-func (p *pipelines) findLate() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.armed = false
-	for _, n := range p.nodes {
-		for _, calls := range append(n.flights[:], n.queue) {
-			for _, c := range calls {
-				if p.arm(); !c.late {
-					c.late = true
-					c.done <- false
-				}
-			}
-		}
-	}
-}
-
-// drop records that nobody waits for the call any more.
-func (p *pipelines) drop(c *call) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !c.taken {
-		c.dropped = true
-		c.copies--
-	}
-}
-
-// take returns the calls of the next pipeline.
-func (n *node) take() []*call {
-	var calls []*call
-	for len(n.queue) > 0 && len(calls) < pipelineMax {
-		c := n.queue[0]
-		n.queue = n.queue[1:]
-		if !c.dropped {
-			c.taken = true
-			calls = append(calls, c)
-		}
-	}
-	return calls
-}
-
 // exec runs the calls: on one server together, as long as it allows that.
 func (p *pipelines) exec(ctx context.Context, calls []*call) {
 	if p.apart.Load() {
@@ -324,49 +275,4 @@ func (p *pipelines) exec(ctx context.Context, calls []*call) {
 	} else if !script.ExecTogether(ctx, p.rdb, calls) {
 		p.apart.Store(true)
 	}
-}
-
-// drain sends pipelines to a node until there is nothing left to send.
-func (p *pipelines) drain(rdb *redis.Client, n *node) {
-	for many := true; ; {
-		if many {
-			runtime.Gosched() // those who are about to send something, now that they run
-		}
-		p.mu.Lock()
-		calls := n.take()
-		many = len(calls) > 1
-		if len(calls) == 0 {
-			if n.senders--; n.senders == 0 && rdb != nil { // nodes come and go
-				delete(p.nodes, rdb)
-			}
-			p.mu.Unlock()
-			return
-		}
-		flight := n.depart(calls)
-		p.mu.Unlock()
-		start := time.Now()
-		p.exec(context.Background(), calls)
-		took := time.Since(start)
-		if fault.Transient(calls[0].Err) {
-			took = 0
-		}
-		p.mu.Lock()
-		n.took = took
-		n.flights[flight] = nil
-		p.mu.Unlock()
-		for _, c := range calls {
-			c.done <- true
-		}
-	}
-}
-
-// depart records that a pipeline is under way, and returns its place.
-func (n *node) depart(calls []*call) int {
-	for i, f := range n.flights {
-		if f == nil {
-			n.flights[i] = calls
-			return i
-		}
-	}
-	panic("more pipelines than senders")
 }

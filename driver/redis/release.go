@@ -60,5 +60,7 @@ func (b *Backend) releaseCall(r driver.Request, tombstone bool, until time.Time)
 	if r.TTL > b.o.KeepTokens {
 		how += "l"
 	}
-	return b.call(releaseScript, r.Name, r.ID.String(), ttl, how)
+	c := b.call(releaseScript, r.Name, r.ID.String(), ttl, how)
+	c.urgent = true
+	return c
 }

@@ -56,6 +56,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 // the hash may do, or the set; then [Backend.renewTogether] asks for the hash too.
 func (b *Backend) renewCall(r *driver.Request, ttl int64) *call {
 	c := b.call(renewScript, r.Name, r.ID.String(), ttl, "")
+	c.done = make(chan struct{})
 	if r.Mode == driver.Shared || r.Join() {
 		c.Parts = c.parts[:]
 	}
@@ -101,7 +102,7 @@ func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 				}
 				b.renewTogether(ctx, queue[:n])
 				for _, c := range queue[:n] {
-					c.done <- true
+					close(c.done)
 				}
 				queue = queue[n:]
 			}
