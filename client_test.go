@@ -160,7 +160,7 @@ func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
 			t.Errorf("%d requests not given back", n)
 		}
 		synctest.Wait()
-		if n := settled(before) - before; n > 0 {
+		if n := goroutinesLeft(before) - before; n > 0 {
 			t.Errorf("%d goroutines left", n)
 		}
 	})

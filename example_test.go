@@ -247,20 +247,20 @@ func ExampleLease_Context() {
 	client, ctx := open(), context.Background()
 	defer client.Close()
 	orders := client.Mutex("orders/42")
-	settle := func(ctx context.Context) error {
+	pay := func(ctx context.Context) error {
 		lease, err := orders.Lock(ctx) // re-enters: no call to the backend
 		if err != nil {
 			return err
 		}
 		defer lease.Unlock(ctx)
-		fmt.Println("settled")
+		fmt.Println("paid")
 		return nil
 	}
 	lease, _ := orders.Lock(ctx)
 	defer lease.Unlock(ctx)
-	fmt.Println(settle(lease.Context(ctx)))
+	fmt.Println(pay(lease.Context(ctx)))
 	// Output:
-	// settled
+	// paid
 	// <nil>
 }
 

@@ -148,10 +148,10 @@ func free(t testing.TB, c *Client, name string) bool {
 	return q.Len() == 0
 }
 
-// settled returns how many goroutines there are, once there are no more than want:
+// goroutinesLeft returns how many goroutines there are, once there are no more than want:
 // [runtime.NumGoroutine] counts those that are just ending, and the runtime's while it runs a
 // finalizer. On a busy machine that takes a while, which the clock of a bubble cannot measure.
-func settled(want int) (n int) {
+func goroutinesLeft(want int) (n int) {
 	for range 10_000_000 {
 		if n = runtime.NumGoroutine(); n <= want {
 			break

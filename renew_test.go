@@ -282,7 +282,7 @@ func TestTenThousandLeasesAreCheap(t *testing.T) {
 		if got := b.renews.Load() - renews; got > 61 || batch.Load() != n {
 			t.Errorf("%d calls to Renew in 60 TTL/3, the largest of %d; want one of %d each", got, batch.Load(), n)
 		}
-		if got := settled(goroutines+4) - goroutines; got > 4 {
+		if got := goroutinesLeft(goroutines+4) - goroutines; got > 4 {
 			t.Errorf("%d goroutines for %d leases; at most 4", got, n)
 		}
 		hung.Store(true)

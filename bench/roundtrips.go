@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	each   = 10 * time.Millisecond // how long the way to the server takes, and the way back
-	often  = 2                     // how often each call is measured in a round
-	settle = 5 * each              // what a waiter needs until it waits
+	each         = 10 * time.Millisecond // how long the way to the server takes, and the way back
+	often        = 2                     // how often each call is measured in a round
+	untilWaiting = 5 * each              // what a waiter needs until it waits
 )
 
 // roundTrips: calls through a network that delays, as a multiple of the way to the server and back.
@@ -122,7 +122,7 @@ func (d *distant) measure(ctx context.Context) (map[string][]float64, error) {
 		if !d.waits {
 			continue
 		}
-		t, err := handOff(ctx, l, d.lockers[1], settle)
+		t, err := handOff(ctx, l, d.lockers[1], untilWaiting)
 		if err != nil {
 			return nil, err
 		}

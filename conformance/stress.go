@@ -175,7 +175,7 @@ func oneStorm(e *env) {
 		}
 		e.strict().becomes(names[i], 0, 0)
 	}
-	e.strict().until("hooks are told of the end of each hold", told.settled)
+	e.strict().until("hooks are told of the end of each hold", told.allEnded)
 	if err := told.check(); err != nil {
 		e.strict().Errorf("%v", err)
 	}
@@ -220,8 +220,8 @@ func (h *hooksTally) hooks() dlock.Hooks {
 	}
 }
 
-// settled reports whether each hold that was granted has ended.
-func (h *hooksTally) settled() bool {
+// allEnded reports whether each hold that was granted has ended.
+func (h *hooksTally) allEnded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.locks {

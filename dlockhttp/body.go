@@ -18,10 +18,10 @@ func hasSmallBody(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody && r.ContentLength <= smallBody && r.Header.Get("Expect") == ""
 }
 
-// settle returns the request with its body in memory, if that is small, so that its context ends
-// when the client goes away. A greater one is left to the handler, with what was read of it first.
-// The error says that the client did not send what it announced.
-func settle(r *http.Request) (*http.Request, error) {
+// bufferBody returns the request with its body in memory, if that is small, so that its context
+// ends when the client goes away. A greater one is left to the handler, with what was read of it
+// first. The error says that the client did not send what it announced.
+func bufferBody(r *http.Request) (*http.Request, error) {
 	var start bytes.Buffer
 	if r.ContentLength > 0 {
 		start.Grow(int(r.ContentLength) + bytes.MinRead)

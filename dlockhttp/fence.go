@@ -87,7 +87,7 @@ func Serial(next http.Handler, resource func(*http.Request) string, o Options) h
 		name := resource(r)
 		if r.ContentLength > 0 && hasSmallBody(r) {
 			var err error
-			if r, err = settle(r); err != nil {
+			if r, err = bufferBody(r); err != nil {
 				o.refuse(w, r, statusOfBody(err), err)
 				return
 			}

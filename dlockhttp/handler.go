@@ -72,7 +72,7 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 		if hasSmallBody(r) { // which is left alone if the lock is free: next may answer as it comes
 			lease, err = try(ctx, m)
 			if err != nil && !dlock.Permanent(err) && ctx.Err() == nil {
-				if r, err = settle(r); err != nil {
+				if r, err = bufferBody(r); err != nil {
 					o.refuse(w, r, statusOfBody(err), err)
 					return
 				}

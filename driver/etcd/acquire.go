@@ -53,7 +53,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 // register returns the request of this client with that ID, which it adds if there is none.
-func (b *Backend) register(r driver.Request) (*request, error) {
+func (b *Backend) register(r driver.Request) (*ownRequest, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.Over() {
@@ -67,14 +67,14 @@ func (b *Backend) register(r driver.Request) (*request, error) {
 	}
 	rq := b.requests[r.ID]
 	if rq == nil {
-		rq = newRequest(r)
+		rq = newOwnRequest(r)
 		b.requests[r.ID] = rq
 	}
 	rq.failed = false
 	return rq, nil
 }
 
-func (b *Backend) acquire(ctx context.Context, rq *request) (driver.Grant, error) {
+func (b *Backend) acquire(ctx context.Context, rq *ownRequest) (driver.Grant, error) {
 	b.mu.Lock()
 	ended, held := rq.ended, !rq.until.IsZero()
 	b.mu.Unlock()
@@ -110,7 +110,7 @@ var errAgain = errors.New("again")
 
 // confirm makes a hold of a request that the rule grants: it needs a lease of which at least half
 // of the time is left.
-func (b *Backend) confirm(ctx context.Context, rq *request) (driver.Grant, error) {
+func (b *Backend) confirm(ctx context.Context, rq *ownRequest) (driver.Grant, error) {
 	for {
 		b.mu.Lock()
 		l := rq.lease
@@ -145,7 +145,7 @@ func (b *Backend) confirm(ctx context.Context, rq *request) (driver.Grant, error
 }
 
 // prepare gives a request a lease and a key, if it lacks them.
-func (b *Backend) prepare(ctx context.Context, rq *request) (*lease, string, error) {
+func (b *Backend) prepare(ctx context.Context, rq *ownRequest) (*lease, string, error) {
 	for {
 		b.mu.Lock()
 		if rq.stopped() {
@@ -170,7 +170,7 @@ func (b *Backend) prepare(ctx context.Context, rq *request) (*lease, string, err
 // what stands ahead by the same transaction, but not where the watcher will tell: if the name's
 // queue is known to be long, or another request of this client is just arriving there, which reads
 // it. So of thousands that arrive at once few read the queue, which has thousands of keys then.
-func (b *Backend) put(ctx context.Context, rq *request) (granted bool, err error) {
+func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err error) {
 	for {
 		l, key, err := b.prepare(ctx, rq)
 		if err != nil {
@@ -251,7 +251,7 @@ func (b *Backend) put(ctx context.Context, rq *request) (granted bool, err error
 }
 
 // putAlone puts a request's key if there is no other under the name. Otherwise the revision is 0.
-func (b *Backend) putAlone(ctx context.Context, rq *request, l *lease, key string) (rev int64, err error) {
+func (b *Backend) putAlone(ctx context.Context, rq *ownRequest, l *lease, key string) (rev int64, err error) {
 	res, rev, err := b.write(ctx, rq, &pb.TxnRequest{
 		Compare: []*pb.Compare{unchanged(b.prefixOf(rq.Name), 0)},
 		Success: []*pb.RequestOp{putOp(key, valueOf(rq.Request, false), l.id)},
@@ -275,7 +275,7 @@ func (b *Backend) arrived(n *nameState) {
 }
 
 // sawOthers records whether others were seen under a request's name.
-func (b *Backend) sawOthers(rq *request, seen bool) {
+func (b *Backend) sawOthers(rq *ownRequest, seen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nameOf(rq.Name).contended = seen
@@ -283,7 +283,7 @@ func (b *Backend) sawOthers(rq *request, seen bool) {
 
 // resume finds out what stands under a request's key. An earlier copy of the request is resumed.
 // If it is something else the request gets another key, and the revision is 0.
-func (b *Backend) resume(rq *request, q *queue) (rev int64, err error) {
+func (b *Backend) resume(rq *ownRequest, q *queue) (rev int64, err error) {
 	r := q.records[rq.key]
 	switch {
 	case r == nil:
@@ -306,7 +306,7 @@ func (b *Backend) resume(rq *request, q *queue) (rev int64, err error) {
 
 // try puts a request's key if it is granted then. So a request that has to be refused never stands
 // in anybody's way.
-func (b *Backend) try(ctx context.Context, rq *request) error {
+func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 	prefix := b.prefixOf(rq.Name)
 	free := unchanged(prefix, 0) // nothing is there
 	for range 4 {
@@ -360,7 +360,7 @@ func (b *Backend) try(ctx context.Context, rq *request) error {
 }
 
 // join puts the key of a join, if the hold that it joins still stands then.
-func (b *Backend) join(ctx context.Context, rq *request) error {
+func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 	prefix := b.prefixOf(rq.Name)
 	res, err := b.get(ctx, prefix)
 	if err != nil {
@@ -410,7 +410,7 @@ func (b *Backend) join(ctx context.Context, rq *request) error {
 }
 
 // write sends a transaction that puts a request's key, until it is answered.
-func (b *Backend) write(ctx context.Context, rq *request, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, err error) {
+func (b *Backend) write(ctx context.Context, rq *ownRequest, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, err error) {
 	res, rev, err = b.txn(ctx, rq.Name, false, req, func(err error) {
 		if outcomeOf(err) == kit.Unknown {
 			b.mu.Lock()
@@ -419,14 +419,14 @@ func (b *Backend) write(ctx context.Context, rq *request, req *pb.TxnRequest) (r
 		}
 	})
 	if isFull(err) {
-		b.settleFull(ctx, rq)
+		b.checkPut(ctx, rq)
 	}
 	return res, rev, err
 }
 
-// settleFull finds out whether a request's key was put although the server said that it has no
+// checkPut finds out whether a request's key was put although the server said that it has no
 // space: the transaction that takes the last of the space is executed.
-func (b *Backend) settleFull(ctx context.Context, rq *request) {
+func (b *Backend) checkPut(ctx context.Context, rq *ownRequest) {
 	b.mu.Lock()
 	key := rq.key
 	b.mu.Unlock()

@@ -60,9 +60,9 @@ type Backend struct {
 	probing   atomic.Bool             // the connections are being probed
 
 	mu         sync.Mutex
-	requests   map[driver.ID]*request // this client's own, which may stand in the queues
-	losses     map[driver.ID]*request // holds that were lost, and may have left what was broken
-	tombstones kit.Tombstones         // IDs that must not come to life again
+	requests   map[driver.ID]*ownRequest // this client's own, which may stand in the queues
+	losses     map[driver.ID]*ownRequest // holds that were lost, and may have left what was broken
+	tombstones kit.Tombstones            // IDs that must not come to life again
 	names      map[string]*nameState
 	watcher    watcher
 	notices    *nameState      // of breaks, to this client
@@ -104,7 +104,7 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	b := &Backend{
 		client: client, kv: pb.NewKVClient(conn), leases: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn), status: pb.NewMaintenanceClient(conn),
 		id: newBackendID(escape.Replace(o.Prefix)), base: base, life: kit.NewLife(), checking: make(chan struct{}, 1),
-		requests: map[driver.ID]*request{}, losses: map[driver.ID]*request{}, names: map[string]*nameState{},
+		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,

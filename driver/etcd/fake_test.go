@@ -163,10 +163,10 @@ func (s *fakeKeepAlives) Recv() (*pb.LeaseKeepAliveResponse, error) {
 }
 
 // holding returns a backend of the cluster, which it knows, with one hold under one lease of 6 s.
-func holding(c *fakeCluster) (*Backend, *lease, *request) {
+func holding(c *fakeCluster) (*Backend, *lease, *ownRequest) {
 	b := &Backend{
 		life: kit.NewLife(), kv: c, leases: c, watch: c, status: healthy{}, id: "0123456789abcdef", base: "dlock/",
-		requests: map[driver.ID]*request{}, losses: map[driver.ID]*request{}, names: map[string]*nameState{},
+		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
 		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{}, keeping: true,
 	}
 	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
@@ -176,7 +176,7 @@ func holding(c *fakeCluster) (*Backend, *lease, *request) {
 	b.formatted.Store(true)
 	l := &lease{id: 7, ttl: 6 * time.Second, since: time.Now()}
 	id := driver.NewID()
-	rq := newRequest(driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl})
+	rq := newOwnRequest(driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl})
 	rq.rev, rq.until = 5, l.since.Add(l.ttl)
 	rq.attach(l)
 	b.assignKey(rq)

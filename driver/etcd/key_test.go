@@ -14,7 +14,7 @@ func TestNamesNeverMeet(t *testing.T) {
 	b := &Backend{base: "dlock/", id: "0123456789abcdef"}
 	hostile := []string{"a", "a/", "a/b", "a0", "a%", "a%2F", "a%25", "a%252F", "%2f", ".", "a.", "ä", "a b"}
 	for _, n := range hostile {
-		rq := &request{Request: driver.Request{Name: n}}
+		rq := &ownRequest{Request: driver.Request{Name: n}}
 		b.names = map[string]*nameState{}
 		b.assignKey(rq)
 		if got, slot, ok := b.splitKey(rq.key); got != n || slot != rq.slot || !ok {

@@ -60,14 +60,14 @@ func (p *pool) pick() *lease {
 }
 
 // attach gives the request the lease. The backend's mu is held.
-func (rq *request) attach(l *lease) {
+func (rq *ownRequest) attach(l *lease) {
 	rq.lease = l
 	l.keys++
 	l.used = time.Now()
 }
 
 // detach takes the lease from the request, if it has one. The backend's mu is held.
-func (rq *request) detach() {
+func (rq *ownRequest) detach() {
 	if rq.lease != nil {
 		rq.setWaiting(false)
 		rq.lease.keys--
@@ -76,7 +76,7 @@ func (rq *request) detach() {
 }
 
 // setWaiting records whether the request waits in the queue. The backend's mu is held.
-func (rq *request) setWaiting(waiting bool) {
+func (rq *ownRequest) setWaiting(waiting bool) {
 	if rq.waiting != waiting {
 		rq.waiting = waiting
 		if rq.lease != nil {
@@ -86,7 +86,7 @@ func (rq *request) setWaiting(waiting bool) {
 }
 
 // assignLease gives a request a lease of which at least half of the time is left.
-func (b *Backend) assignLease(ctx context.Context, rq *request) error {
+func (b *Backend) assignLease(ctx context.Context, rq *ownRequest) error {
 	if rq.Fixed {
 		l, err := b.grant(ctx, rq.TTL)
 		if err != nil {

@@ -20,9 +20,9 @@ type nameState struct {
 	name, prefix string
 	// keys of this client in use; a time: until then, by a tombstone
 	slots   map[int]time.Time
-	waiting map[string]*request // by key
+	waiting map[string]*ownRequest // by key
 	// those of them that were not admitted to what stands ahead yet
-	unchecked []*request
+	unchecked []*ownRequest
 	contended bool      // others were seen there lately
 	arriving  int       // requests of this client whose transactions are under way
 	idleSince time.Time // when the last waiter left
@@ -37,7 +37,7 @@ type nameState struct {
 func (b *Backend) nameOf(name string) *nameState {
 	n := b.names[name]
 	if n == nil {
-		n = &nameState{name: name, prefix: b.prefixOf(name), slots: map[int]time.Time{}, waiting: map[string]*request{}}
+		n = &nameState{name: name, prefix: b.prefixOf(name), slots: map[int]time.Time{}, waiting: map[string]*ownRequest{}}
 		b.names[name] = n
 	}
 	return n
@@ -46,7 +46,7 @@ func (b *Backend) nameOf(name string) *nameState {
 // assignKey gives a request a key that this client does not use now. Keys are used again and again:
 // the server's index keeps each that ever was until it is compacted, and a read of a range walks
 // over all of them. b.mu is held.
-func (b *Backend) assignKey(rq *request) {
+func (b *Backend) assignKey(rq *ownRequest) {
 	n := b.nameOf(rq.Name)
 	for i := 0; ; i++ {
 		if _, used := n.slots[i]; !used {

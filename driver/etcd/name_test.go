@@ -9,8 +9,8 @@ import (
 
 func TestSlotsAreUsedAgain(t *testing.T) {
 	b := &Backend{base: "dlock/", id: "x", names: map[string]*nameState{}}
-	take := func() *request {
-		rq := &request{Request: driver.Request{Name: "n"}}
+	take := func() *ownRequest {
+		rq := &ownRequest{Request: driver.Request{Name: "n"}}
 		b.assignKey(rq)
 		return rq
 	}

@@ -36,7 +36,7 @@ func TestNoticesOf(t *testing.T) {
 		{"dlock", "p", "qa", "pq", "a", false},
 	} {
 		holder, who := backend(c.root, c.holder), backend(c.root, c.who)
-		rq := newRequest(driver.Request{Name: c.holds, ID: driver.NewID()})
+		rq := newOwnRequest(driver.Request{Name: c.holds, ID: driver.NewID()})
 		holder.assignKey(rq)
 		if !strings.HasPrefix(rq.key, who.prefixOf(c.name)) {
 			t.Fatalf("%+v: these are two names", c)
@@ -68,12 +68,12 @@ func TestHeed(t *testing.T) {
 	defer b.life.End()
 	lost := make(chan driver.ID, 10)
 	b.lost = func(id driver.ID) { lost <- id }
-	other := newRequest(driver.Request{Name: "other", ID: driver.NewID(), TTL: time.Minute})
+	other := newOwnRequest(driver.Request{Name: "other", ID: driver.NewID(), TTL: time.Minute})
 	other.rev, other.until = 6, time.Now().Add(time.Minute)
-	coming := newRequest(driver.Request{Name: "coming", ID: driver.NewID(), TTL: time.Minute})
-	waits := newRequest(driver.Request{Name: "waits", ID: driver.NewID(), TTL: time.Minute})
+	coming := newOwnRequest(driver.Request{Name: "coming", ID: driver.NewID(), TTL: time.Minute})
+	waits := newOwnRequest(driver.Request{Name: "waits", ID: driver.NewID(), TTL: time.Minute})
 	waits.rev = 7
-	for _, r := range []*request{other, coming, waits} {
+	for _, r := range []*ownRequest{other, coming, waits} {
 		b.requests[r.ID] = r
 	}
 	heed := func(text string) {

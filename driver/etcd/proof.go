@@ -72,13 +72,13 @@ type audit struct {
 	gone bool
 	keys map[string]bool
 	// the requests whose keys have to be there, and the revisions that put them
-	expected map[*request]int64
+	expected map[*ownRequest]int64
 	err      error
 }
 
 // audit keeps a lease alive and lists its keys.
 func (b *Backend) audit(ctx context.Context, l *lease) audit {
-	a := audit{expected: map[*request]int64{}}
+	a := audit{expected: map[*ownRequest]int64{}}
 	b.mu.Lock()
 	for _, rq := range b.requests {
 		if rq.lease == l && rq.rev != 0 && !rq.ended {

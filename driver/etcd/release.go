@@ -81,7 +81,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 // server without space takes none: then the key is deleted, and what a copy puts when there is
 // space again is an orphan. A copy of what remove sends does nothing to whoever has the key by
 // then.
-func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err error) {
+func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err error) {
 	b.mu.Lock()
 	key, rev, l := rq.key, rq.rev, rq.lease
 	// a fixed lease is revoked, and then no copy can put anything under it
@@ -158,7 +158,7 @@ func (b *Backend) remove(ctx context.Context, rq *request) (removed bool, err er
 
 // mayRemoveBroken reports whether what an operator broke may be removed: its holder has given it
 // back, or does not trust it any more. Otherwise it stands until its Release, or expires.
-func (b *Backend) mayRemoveBroken(rq *request) bool {
+func (b *Backend) mayRemoveBroken(rq *ownRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rq.broken = true
@@ -171,7 +171,7 @@ func (b *Backend) mayRemoveBroken(rq *request) bool {
 
 // removed records that a request's key was removed, with a tombstone until then. If it was released
 // that is its end. b.mu is held.
-func (b *Backend) removed(rq *request, until time.Time) {
+func (b *Backend) removed(rq *ownRequest, until time.Time) {
 	if rq.key != "" {
 		b.stopWaiting(rq)
 		b.freeKey(rq.Name, rq.slot, until)
@@ -186,7 +186,7 @@ func (b *Backend) removed(rq *request, until time.Time) {
 
 // leaveLease takes the lease from a request whose key does not stand under it any more, and revokes
 // it if it was of that request alone. b.mu is held.
-func (b *Backend) leaveLease(rq *request) {
+func (b *Backend) leaveLease(rq *ownRequest) {
 	l := rq.lease
 	rq.detach()
 	if l != nil && l.fixed && !l.gone {

@@ -55,7 +55,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 }
 
 // renewalOf is what a proof of its lease says of a request. The backend's mu is held.
-func renewalOf(rq *request, l *lease, p proof) driver.Renewal {
+func renewalOf(rq *ownRequest, l *lease, p proof) driver.Renewal {
 	switch {
 	case rq == nil, rq.ended, rq.missing, rq.lease != l, !time.Now().Before(rq.until):
 		return driver.Renewal{Err: driver.ErrLost}

@@ -8,9 +8,9 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// request is a request of this client that may stand in a queue. The backend's mu guards what
+// ownRequest is a ownRequest of this client that may stand in a queue. The backend's mu guards what
 // changes.
-type request struct {
+type ownRequest struct {
 	driver.Request
 	busy chan struct{} // holds a token while an Acquire or a Release works on it
 	wake kit.Signal    // there is news for its Acquire
@@ -33,15 +33,15 @@ type request struct {
 	ended           bool      // it was refused, released or lost
 }
 
-func newRequest(r driver.Request) *request {
-	return &request{Request: r, busy: make(chan struct{}, 1), wake: kit.NewSignal()}
+func newOwnRequest(r driver.Request) *ownRequest {
+	return &ownRequest{Request: r, busy: make(chan struct{}, 1), wake: kit.NewSignal()}
 }
 
 // stopped reports whether nothing may be put for the request any more. The backend's mu is held.
-func (rq *request) stopped() bool { return rq.ended || rq.releasing }
+func (rq *ownRequest) stopped() bool { return rq.ended || rq.releasing }
 
 // token returns the fencing token of a request that stands.
-func (rq *request) token() driver.Token {
+func (rq *ownRequest) token() driver.Token {
 	if rq.Join() {
 		return rq.Token
 	}
@@ -50,14 +50,14 @@ func (rq *request) token() driver.Token {
 
 // stands records the revision that put the request's key. If the lease was found dead meanwhile,
 // the key went with it, and nothing is recorded. The backend's mu is held.
-func (rq *request) stands(rev int64) {
+func (rq *ownRequest) stands(rev int64) {
 	if rq.lease != nil {
 		rq.rev, rq.granted, rq.checked = rev, false, false
 	}
 }
 
 // stands records the revision that put the request's key.
-func (b *Backend) stands(rq *request, rev int64) {
+func (b *Backend) stands(rq *ownRequest, rev int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rq.stands(rev)
@@ -65,7 +65,7 @@ func (b *Backend) stands(rq *request, rev int64) {
 
 // vanished records that a request's key is gone, although nobody here removed it. A request that
 // waits goes back to the end of the queue. b.mu is held.
-func (b *Backend) vanished(rq *request) {
+func (b *Backend) vanished(rq *ownRequest) {
 	switch {
 	case rq.releasing: // which may have removed it
 		rq.missing = true
@@ -85,14 +85,14 @@ func (b *Backend) vanished(rq *request) {
 
 // nowhere reports whether there is no key of the request, nor will there be. The backend's mu is
 // held.
-func (rq *request) nowhere() bool {
+func (rq *ownRequest) nowhere() bool {
 	return rq.key == "" || rq.rev == 0 && !rq.uncertain || rq.lease != nil && rq.lease.gone && !rq.broken
 }
 
 // failed ends an Acquire that failed, and returns the error as its caller has to see it. A request
 // that was refused and stands nowhere is forgotten; any other stays until its release. b.mu is
 // held.
-func (b *Backend) failed(rq *request, err error) error {
+func (b *Backend) failed(rq *ownRequest, err error) error {
 	b.stopWaiting(rq)
 	rq.failed = true
 	switch {
@@ -109,7 +109,7 @@ func (b *Backend) failed(rq *request, err error) error {
 }
 
 // finish removes a request from the client's own. b.mu is held.
-func (b *Backend) finish(rq *request) {
+func (b *Backend) finish(rq *ownRequest) {
 	rq.ended = true
 	b.stopWaiting(rq)
 	delete(b.requests, rq.ID)
@@ -118,7 +118,7 @@ func (b *Backend) finish(rq *request) {
 
 // lose ends a hold that was not released, and removes what may be left of it. What an operator
 // broke is left until it is released: its holder may not know of the loss yet. B.mu is held.
-func (b *Backend) lose(rq *request, notify bool) {
+func (b *Backend) lose(rq *ownRequest, notify bool) {
 	b.addTombstone(rq.ID, rq.TTL)
 	b.losses[rq.ID] = rq
 	b.finish(rq)

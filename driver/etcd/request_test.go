@@ -20,7 +20,7 @@ func TestHoldThatNobodyRenews(t *testing.T) {
 		defer b.life.End()
 		b.pools[6] = newPool(l)
 		id := driver.NewID()
-		kept := newRequest(driver.Request{Name: "kept", ID: id, Owner: id, TTL: l.ttl})
+		kept := newOwnRequest(driver.Request{Name: "kept", ID: id, Owner: id, TTL: l.ttl})
 		b.mu.Lock()
 		kept.rev, kept.until = 6, forgotten.until
 		kept.attach(l)

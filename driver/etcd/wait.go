@@ -30,7 +30,7 @@ func (b *Backend) throughOutage(ctx context.Context, r driver.Request, f func() 
 }
 
 // enqueue puts a request at the end of the queue, and returns when it is granted.
-func (b *Backend) enqueue(ctx context.Context, rq *request) error {
+func (b *Backend) enqueue(ctx context.Context, rq *ownRequest) error {
 	for {
 		var granted bool
 		err := b.throughOutage(ctx, rq.Request, func() (err error) {
@@ -67,7 +67,7 @@ func (b *Backend) enqueue(ctx context.Context, rq *request) error {
 }
 
 // awaitNews returns when a request that waits is granted, refused, or does not stand any more.
-func (b *Backend) awaitNews(ctx context.Context, rq *request) error {
+func (b *Backend) awaitNews(ctx context.Context, rq *ownRequest) error {
 	for {
 		b.mu.Lock()
 		done := rq.granted || rq.stopped() || rq.refusal != nil || rq.rev == 0
@@ -86,7 +86,7 @@ func (b *Backend) awaitNews(ctx context.Context, rq *request) error {
 }
 
 // heldBy is what the end of a wait says of the holder, by what the watch has said.
-func (b *Backend) heldBy(rq *request) error {
+func (b *Backend) heldBy(rq *ownRequest) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := b.names[rq.Name]; n != nil && n.queue != nil {
@@ -97,7 +97,7 @@ func (b *Backend) heldBy(rq *request) error {
 
 // startWaiting has the keeper keep the lease of a request alive, and the watcher watch its name.
 // b.mu is held.
-func (b *Backend) startWaiting(rq *request) {
+func (b *Backend) startWaiting(rq *ownRequest) {
 	n := b.nameOf(rq.Name)
 	n.waiting[rq.key] = rq
 	rq.setWaiting(true)
@@ -118,7 +118,7 @@ func (b *Backend) startWaiting(rq *request) {
 }
 
 // stopWaiting is the end of startWaiting. B.mu is held.
-func (b *Backend) stopWaiting(rq *request) {
+func (b *Backend) stopWaiting(rq *ownRequest) {
 	n := b.names[rq.Name]
 	if n == nil || n.waiting[rq.key] != rq {
 		return
@@ -130,7 +130,7 @@ func (b *Backend) stopWaiting(rq *request) {
 
 // checkStands sends a request that does not stand any more back to the end of the queue. b.mu is
 // held.
-func (b *Backend) checkStands(n *nameState, rq *request) {
+func (b *Backend) checkStands(n *nameState, rq *ownRequest) {
 	if r := n.queue.records[rq.key]; rq.rev <= n.rev && (r == nil || r.tombstone || r.rev != rq.rev) {
 		b.vanished(rq)
 	}
@@ -142,7 +142,7 @@ func (n *nameState) wakeGranted() {
 	if n.queue == nil || len(n.waiting) == 0 {
 		return
 	}
-	n.unchecked = slices.DeleteFunc(n.unchecked, func(rq *request) bool {
+	n.unchecked = slices.DeleteFunc(n.unchecked, func(rq *ownRequest) bool {
 		switch {
 		case n.waiting[rq.key] != rq:
 			return true

@@ -9,11 +9,11 @@ import (
 
 // TestWhoIsGrantedIsWoken: nobody else.
 func TestWhoIsGrantedIsWoken(t *testing.T) {
-	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*request{}}
-	var rqs []*request
+	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*ownRequest{}}
+	var rqs []*ownRequest
 	for i := range 128 {
 		id := driver.ID{byte(i + 1)}
-		rq := newRequest(driver.Request{ID: id, Owner: id})
+		rq := newOwnRequest(driver.Request{ID: id, Owner: id})
 		rq.key, rq.rev, rq.checked = fmt.Sprint(i), int64(i+1), true
 		n.waiting[rq.key] = rq
 		n.queue.put(&record{Entry: driver.Entry{Request: rq.Request}, key: rq.key, rev: rq.rev})
@@ -36,9 +36,9 @@ func TestWhoIsGrantedIsWoken(t *testing.T) {
 // TestWhoWaitsIsChecked: a request that went back to the end of the queue is not checked by the
 // place that it had.
 func TestWhoWaitsIsChecked(t *testing.T) {
-	rq := newRequest(driver.Request{ID: driver.ID{1}, Owner: driver.ID{1}})
+	rq := newOwnRequest(driver.Request{ID: driver.ID{1}, Owner: driver.ID{1}})
 	rq.key = "1"
-	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*request{"2": {key: "2"}}, unchecked: []*request{rq}}
+	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*ownRequest{"2": {key: "2"}}, unchecked: []*ownRequest{rq}}
 	if n.wakeGranted(); rq.checked || len(n.unchecked) != 0 {
 		t.Errorf("a request that does not wait is checked: %t; %d are unchecked", rq.checked, len(n.unchecked))
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestQueueFollowsEvents(t *testing.T) {
-	n := &nameState{name: "n", queue: newQueue("n", nil), rev: 10, waiting: map[string]*request{}}
+	n := &nameState{name: "n", queue: newQueue("n", nil), rev: 10, waiting: map[string]*ownRequest{}}
 	kv := func(key string, create, mod int64, mode driver.Mode, tombstone bool) *mvccpb.KeyValue {
 		id := driver.ID{byte(create)}
 		r := record{Entry: driver.Entry{Request: driver.Request{ID: id, Owner: id, Mode: mode}}, tombstone: tombstone}
@@ -74,7 +74,7 @@ func TestEventsBeforeTheReadCount(t *testing.T) {
 		b, l, holder := holding(s)
 		defer b.life.End()
 		id := driver.NewID()
-		waiter := newRequest(driver.Request{Name: holder.Name, ID: id, Owner: id, TTL: l.ttl, Wait: true})
+		waiter := newOwnRequest(driver.Request{Name: holder.Name, ID: id, Owner: id, TTL: l.ttl, Wait: true})
 		b.mu.Lock()
 		waiter.attach(l)
 		b.assignKey(waiter)
@@ -85,7 +85,7 @@ func TestEventsBeforeTheReadCount(t *testing.T) {
 		b.watcher.watches, b.watcher.lastID = map[int64]*nameState{1: n}, 1
 		b.mu.Unlock()
 		reads := &lateReads{fakeCluster: s, answer: make(chan struct{}), rev: 10}
-		for _, rq := range []*request{holder, waiter} {
+		for _, rq := range []*ownRequest{holder, waiter} {
 			reads.kvs = append(reads.kvs, &mvccpb.KeyValue{Key: []byte(rq.key), Value: []byte(valueOf(rq.Request, false)), CreateRevision: rq.rev, ModRevision: rq.rev})
 		}
 		b.kv = reads

@@ -47,7 +47,7 @@ func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 		if err != nil {
 			return driver.Grant{}, nil, err
 		}
-		e = &request{Entry: driver.Entry{Request: admitted}, client: b, arrived: now}
+		e = &entry{Entry: driver.Entry{Request: admitted}, client: b, arrived: now}
 		s.add(q, e, now)
 	case e.Name != r.Name:
 		return driver.Grant{}, nil, fmt.Errorf("%w request: its ID stands under another name", driver.ErrInvalid)

@@ -36,7 +36,7 @@ func (b *Backend) Renew(_ context.Context, rs []driver.Request) []driver.Renewal
 }
 
 // find returns the request and its queue; nil if the request stands nowhere.
-func (b *Backend) find(r *driver.Request, now time.Time) (*queue, *request) {
+func (b *Backend) find(r *driver.Request, now time.Time) (*queue, *entry) {
 	name := b.prefix + r.Name
 	q := b.space.current(name, now)
 	if e := b.space.requests[r.ID]; e != nil && e.Name == name {

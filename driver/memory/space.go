@@ -16,7 +16,7 @@ type Space struct {
 	mu         sync.Mutex // held for moments: nothing that waits is called under it
 	serial     uint64     // tells spaces apart; 0 until the first client
 	queues     map[string]*queue
-	requests   map[driver.ID]*request
+	requests   map[driver.ID]*entry
 	tombstones kit.Tombstones
 }
 
@@ -35,8 +35,8 @@ type queue struct {
 	timer   *time.Timer // nil until somebody had to wait
 }
 
-// request is an entry of a queue, with what the rule does not need to know.
-type request struct {
+// entry is an entry of a queue, with what the rule does not need to know.
+type entry struct {
 	driver.Entry
 	client  *Backend
 	arrived time.Time
@@ -45,13 +45,13 @@ type request struct {
 	left    bool      // its Acquire has ended without a grant
 }
 
-func (r *request) granted() bool { return !r.expires.IsZero() }
+func (r *entry) granted() bool { return !r.expires.IsZero() }
 
 // begin makes the maps of the zero value.
 func (s *Space) begin() {
 	if s.serial == 0 {
 		s.serial = serials.Add(1)
-		s.queues, s.requests = map[string]*queue{}, map[driver.ID]*request{}
+		s.queues, s.requests = map[string]*queue{}, map[driver.ID]*entry{}
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *Space) left(now time.Time) (left time.Duration) {
 }
 
 // add puts an admitted request into its queue, and grants it if the rule does.
-func (s *Space) add(q *queue, r *request, now time.Time) {
+func (s *Space) add(q *queue, r *entry, now time.Time) {
 	s.queues[q.name], s.requests[r.ID] = q, r
 	if r.Join() {
 		q.Joins = append(q.Joins, &r.Entry)
@@ -98,7 +98,7 @@ func (s *Space) add(q *queue, r *request, now time.Time) {
 
 // remove takes a request out of its queue. An Acquire that waits for it returns why. A call of
 // evaluate has to follow.
-func (s *Space) remove(q *queue, r *request, why error) {
+func (s *Space) remove(q *queue, r *entry, why error) {
 	delete(s.requests, r.ID)
 	if r.Join() {
 		q.Joins = without(q.Joins, slices.Index(q.Joins, &r.Entry))
@@ -122,7 +122,7 @@ func without(es []*driver.Entry, i int) []*driver.Entry {
 
 // lose removes a request on which its client still relies, and tells the client. No copy of the
 // request can come back.
-func (s *Space) lose(q *queue, r *request, now time.Time) {
+func (s *Space) lose(q *queue, r *entry, now time.Time) {
 	s.remove(q, r, driver.ErrLost)
 	s.tombstones.Add(r.ID, now.Add(r.TTL))
 	if r.client.lost != nil {
@@ -172,7 +172,7 @@ func (s *Space) expire(name string) {
 
 // renew gives a granted request its whole TTL again. A call of setTimer has to follow, since the
 // TTL may be shorter than before.
-func (q *queue) renew(r *request, ttl time.Duration, now time.Time) {
+func (q *queue) renew(r *entry, ttl time.Duration, now time.Time) {
 	r.TTL, r.expires = ttl, now.Add(ttl)
 	q.mayExpire(r.expires)
 }

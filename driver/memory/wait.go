@@ -56,7 +56,7 @@ func (s *Space) held(q *queue, now time.Time) error {
 }
 
 // answer ends the wait for the request, if there is one.
-func (r *request) answer(g driver.Grant, err error) {
+func (r *entry) answer(g driver.Grant, err error) {
 	if w := r.wait; w != nil {
 		r.wait, w.grant, w.err = nil, g, err
 		close(w.done)

@@ -45,8 +45,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 // acquire asks the server for the request, and asks again whenever there is a reason to, until the
 // request is granted or refused.
-func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (driver.Grant, error) {
-	var w *kit.Waiter[*request]
+func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) (driver.Grant, error) {
+	var w *kit.Waiter[*ownRequest]
 	defer func() {
 		if w != nil {
 			b.detach(w)
@@ -123,7 +123,7 @@ func (b *Backend) waitEnded(ctx context.Context, stands bool, err error) error {
 }
 
 // enter makes the request, or goes on with it. It returns the grant, or that the request waits.
-func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
+func (b *Backend) enter(t *task, m *ownRequest, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
 	found := m.found
 	m.found = nil
@@ -185,7 +185,7 @@ func (b *Backend) enter(t *task, m *request, r driver.Request) (g driver.Grant, 
 }
 
 // await makes an exclusive request wait. alone says that nothing else did.
-func (b *Backend) await(t *task, m *request, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
+func (b *Backend) await(t *task, m *ownRequest, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
 	if err := b.arrive(t, r); err != nil {
 		return g, false, err
 	}
@@ -199,16 +199,16 @@ func (b *Backend) await(t *task, m *request, r driver.Request, alone bool) (g dr
 }
 
 // stands records that the request has a row.
-func (b *Backend) stands(m *request) {
+func (b *Backend) stands(m *ownRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.Stands = true
 }
 
 // withdraw removes a request that is refused, if it has a row.
-func (b *Backend) withdraw(t *task, m *request) (found bool, err error) {
+func (b *Backend) withdraw(t *task, m *ownRequest) (found bool, err error) {
 	b.mu.Lock()
-	r, stands := m.Request.Request, m.Stands
+	r, stands := m.OwnRequest.Request, m.Stands
 	b.mu.Unlock()
 	if !stands {
 		return false, nil
@@ -217,7 +217,7 @@ func (b *Backend) withdraw(t *task, m *request) (found bool, err error) {
 }
 
 // check reads what became of a request that stands in the queue, and does what is due there.
-func (b *Backend) check(t *task, m *request, r driver.Request, lock bool) (g driver.Grant, waits bool, err error) {
+func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g driver.Grant, waits bool, err error) {
 	for range maxTries {
 		p, err := b.look(t, &r, lock)
 		if err != nil {
@@ -294,7 +294,7 @@ func (b *Backend) skipTo(r driver.Request, head int64) string {
 
 // misplaced removes a shared request that was admitted in a place up to the head: it would seem to
 // hold. No place is, unless the table was emptied, or made again.
-func (b *Backend) misplaced(t *task, m *request, r driver.Request, head int64) error {
+func (b *Backend) misplaced(t *task, m *ownRequest, r driver.Request, head int64) error {
 	for _, stmt := range []string{fill(leave, ":ids", hexID(r.ID)), b.skipTo(r, head)} {
 		if _, err := t.send(stmt); err != nil {
 			return err
@@ -316,7 +316,7 @@ func (b *Backend) raiseOf(r driver.Request) string {
 }
 
 // checkBeside is check for a name where there may be any requests: it writes what is due.
-func (b *Backend) checkBeside(t *task, m *request, r driver.Request, p position) (g driver.Grant, waits bool, err error) {
+func (b *Backend) checkBeside(t *task, m *ownRequest, r driver.Request, p position) (g driver.Grant, waits bool, err error) {
 	l, _, err := b.advance(t, r.Name, driver.ID{})
 	if err != nil {
 		return g, false, err
@@ -403,7 +403,7 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 
 // queue adds a shared request behind others of this client. It need not be decided upon: what those
 // ahead wait for decides on it too when it goes.
-func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, waits bool, err error) {
+func (b *Backend) queue(t *task, m *ownRequest, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
 	head, known := int64(0), false
 	if others := b.waiters.Group(r.Name); others != nil {
@@ -437,7 +437,7 @@ func (b *Backend) queue(t *task, m *request, r driver.Request) (g driver.Grant, 
 const maxWait = 10 * time.Second
 
 // enterBeside enters where there may be any requests.
-func (b *Backend) enterBeside(t *task, m *request, r driver.Request, held bool) (g driver.Grant, waits bool, err error) {
+func (b *Backend) enterBeside(t *task, m *ownRequest, r driver.Request, held bool) (g driver.Grant, waits bool, err error) {
 	for range maxTries {
 		l, err := b.read(t, r.Name, (*lock).waits)
 		if err != nil {

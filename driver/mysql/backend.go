@@ -37,8 +37,8 @@ type Backend struct {
 	sooner   kit.Signal // the next poll may be due earlier
 
 	mu       sync.Mutex
-	requests kit.Requests[*request] // what may stand in the queues
-	waiters  kit.Waiters[*request, queue]
+	requests kit.Requests[*ownRequest] // what may stand in the queues
+	waiters  kit.Waiters[*ownRequest, nameState]
 	polling  bool      // poll runs
 	idle     idle      // what waits find nothing by
 	ticked   time.Time // when poll last asked although that was enough
@@ -51,9 +51,9 @@ type Backend struct {
 	watching bool            // watch runs
 }
 
-// request is a request of this client that may stand in a queue. The backend's mu guards it.
-type request struct {
-	kit.Request
+// ownRequest is a ownRequest of this client that may stand in a queue. The backend's mu guards it.
+type ownRequest struct {
+	kit.OwnRequest
 	place     int64         // of its row; 0: it has none, as far as it is known
 	ahead     driver.ID     // the request before it, if it is another client's; zero: not known
 	behind    driver.ID     // that request, if it is of this client
@@ -92,7 +92,7 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 		prefix:   hexOf(o.Prefix),
 		life:     kit.NewLife(),
 		sooner:   kit.NewSignal(),
-		requests: kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
+		requests: kit.NewRequests(func(r kit.OwnRequest) *ownRequest { return &ownRequest{OwnRequest: r} }),
 		bells:    bells{own: map[driver.ID]bool{}, ring: kit.NewSignal()},
 		caps: driver.Capabilities{
 			Backend:         scheme,
@@ -116,7 +116,7 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	b.gives = newBatch(p, b.giveAll)
 	b.arrivals = newBatch(p, b.arriveAll)
 	b.looks = newBatch(p, b.lookAll)
-	b.waiters = kit.NewWaiters[*request, queue](&b.mu, 0)
+	b.waiters = kit.NewWaiters[*ownRequest, nameState](&b.mu, 0)
 	return b, nil
 }
 
@@ -139,9 +139,9 @@ func (b *Backend) Close() error {
 	b.life.Wait()
 	b.mu.Lock()
 	left := b.requests.Left()
-	next := make(chan kit.Request, len(left))
+	next := make(chan kit.OwnRequest, len(left))
 	for _, m := range left {
-		next <- m.Request
+		next <- m.OwnRequest
 	}
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -167,7 +167,7 @@ func (b *Backend) Close() error {
 
 // holds records a proof that the request holds, by a statement that was sent at that time. b.mu is
 // held.
-func (b *Backend) holds(m *request, sentAt time.Time, left time.Duration) {
+func (b *Backend) holds(m *ownRequest, sentAt time.Time, left time.Duration) {
 	if b.lost != nil && !b.watching {
 		b.watching = b.life.Go(b.watch)
 	}
@@ -175,7 +175,7 @@ func (b *Backend) holds(m *request, sentAt time.Time, left time.Duration) {
 }
 
 // remove records that the request stands nowhere any more. b.mu is held.
-func (b *Backend) remove(m *request) {
+func (b *Backend) remove(m *ownRequest) {
 	b.ringBell(m)
 	b.requests.Remove(m)
 }

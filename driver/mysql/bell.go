@@ -58,7 +58,7 @@ func (p *pool) spareBells() bool {
 
 // hangBell makes a bell for a request that waits in a queue where other clients wait too. b.mu is
 // held.
-func (b *Backend) hangBell(m *request) {
+func (b *Backend) hangBell(m *ownRequest) {
 	x := &b.bells
 	if _, is := x.own[m.ID]; is || len(x.own) >= maxBells || !b.requests.Has(m) {
 		return
@@ -74,7 +74,7 @@ func (b *Backend) hangBell(m *request) {
 }
 
 // ringBell rings the bell of a request that goes, at once if it held. b.mu is held.
-func (b *Backend) ringBell(m *request) {
+func (b *Backend) ringBell(m *ownRequest) {
 	asked, is := b.bells.own[m.ID]
 	delete(b.bells.own, m.ID)
 	if is && asked {
@@ -191,7 +191,7 @@ func (p *pool) onBells(ctx context.Context, conn *sql.Conn, stmt string) (*sql.C
 
 // answeredBell records which request a poll found ahead that was sent because that bell had rung.
 // g is nil if nothing waits there any more. b.mu is held.
-func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver.ID) {
+func (b *Backend) answeredBell(g *kit.Group[*ownRequest, nameState], rung, ahead driver.ID) {
 	switch rung {
 	case driver.ID{}:
 	case ahead: // it rang without need, and would again: one that never waited has none
@@ -206,7 +206,7 @@ func (b *Backend) answeredBell(g *kit.Group[*request, queue], rung, ahead driver
 
 // hear records which request is ahead of one of the group: one of another client; zero: that is not
 // known. From then on the client listens, and hangs bells for its own requests. b.mu is held.
-func (b *Backend) hear(g *kit.Group[*request, queue], m *request, ahead driver.ID) {
+func (b *Backend) hear(g *kit.Group[*ownRequest, nameState], m *ownRequest, ahead driver.ID) {
 	m.ahead = ahead
 	x := &b.bells
 	if ahead != (driver.ID{}) && !g.State.others {
@@ -224,7 +224,7 @@ func (b *Backend) hear(g *kit.Group[*request, queue], m *request, ahead driver.I
 }
 
 // listens reports whether there is a bell to listen to for a request that waits here.
-func (q *queue) listens(m *request) bool { return m.ahead != driver.ID{} && m.ahead != q.deaf }
+func (q *nameState) listens(m *ownRequest) bool { return m.ahead != driver.ID{} && m.ahead != q.deaf }
 
 // restFromBells makes the client listen to nothing for a while. b.mu is held.
 func (b *Backend) restFromBells() {
@@ -280,7 +280,7 @@ func (b *Backend) nextBell() (id driver.ID, name string) {
 func (b *Backend) heard(id driver.ID, name string, a answer) {
 	g := b.waiters.Group(name)
 	row, err := a.single(2)
-	stands := g != nil && slices.ContainsFunc(g.All(), func(w *kit.Waiter[*request]) bool { return w.Request.ahead == id })
+	stands := g != nil && slices.ContainsFunc(g.All(), func(w *kit.Waiter[*ownRequest]) bool { return w.Request.ahead == id })
 	switch {
 	case err == nil && row[0] == "1" && !stands: // nothing waits behind it any more
 	case err == nil && row[0] == "0" && stands && time.Since(a.sent) > listenTime*time.Second/2:

@@ -52,12 +52,12 @@ func belfry(t *testing.T, looks func() tower, listened func(stmt string) (got st
 func silent(string) (string, error) { time.Sleep(listenTime * time.Second); return "0", nil }
 
 // queuesUp adds a request of the client that waits.
-func queuesUp(b *Backend, name string, place int64) *request {
+func queuesUp(b *Backend, name string, place int64) *ownRequest {
 	return b.waits(exclusive(name), place).Request
 }
 
 // hears makes the client learn that a request of another client is ahead.
-func (b *Backend) hears(m *request, ahead driver.ID) {
+func (b *Backend) hears(m *ownRequest, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hear(b.waiters.Group(m.Name), m, ahead)
@@ -81,12 +81,12 @@ func TestBellsAreHungAndRung(t *testing.T) {
 		}
 		b.hears(first, driver.NewID())
 		synctest.Wait()
-		for m, want := range map[*request]int{first: 1, second: 1, alone: 0} {
+		for m, want := range map[*ownRequest]int{first: 1, second: 1, alone: 0} {
 			if n := s.count("GET_LOCK(" + bellOf(m.ID) + ", 0)"); n != want {
 				t.Errorf("the bell of %s/%d is hung %d times; want %d", m.Name, m.place, n, want)
 			}
 		}
-		for i, m := range []*request{first, second} {
+		for i, m := range []*ownRequest{first, second} {
 			b.mu.Lock()
 			b.remove(m)
 			b.mu.Unlock()

@@ -237,7 +237,7 @@ func TestBellsFitAPacket(t *testing.T) {
 			t.Errorf("%d times %s, for %d bells", did, call, maxBells)
 		}
 		for id := range b.bells.own {
-			b.ringBell(&request{Request: kit.Request{Request: driver.Request{ID: id}}})
+			b.ringBell(&ownRequest{OwnRequest: kit.OwnRequest{Request: driver.Request{ID: id}}})
 		}
 	}
 }

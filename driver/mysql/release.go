@@ -10,7 +10,7 @@ import (
 
 // Release implements [driver.Backend].
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
-	var before kit.Request // as it was known before
+	var before kit.OwnRequest // as it was known before
 	b.mu.Lock()
 	if b.life.Over() {
 		b.mu.Unlock()
@@ -142,7 +142,7 @@ func (b *Backend) ended(id driver.ID) {
 }
 
 // released records that a request is released. m is nil if it is not in the record.
-func (b *Backend) released(m *request) {
+func (b *Backend) released(m *ownRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m != nil {
@@ -153,7 +153,7 @@ func (b *Backend) released(m *request) {
 
 // awaitLeft waits for what an Acquire that failed left under way. A tombstone would slow down the
 // name for a TTL: it is left only if the outcome is not known by then.
-func (b *Backend) awaitLeft(ctx context.Context, m *request) error {
+func (b *Backend) awaitLeft(ctx context.Context, m *ownRequest) error {
 	b.mu.Lock()
 	left, until := m.left, m.leftUntil
 	b.mu.Unlock()

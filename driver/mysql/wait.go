@@ -30,14 +30,14 @@ const (
 	maxNames = 200
 )
 
-// queue is what is known of a queue while requests of this client wait in it.
-type queue struct {
-	polled  time.Time     // when it was last read; zero: it is to be read now
-	settled time.Time     // when what expires there was last looked for
-	head    int64         // as last read,
-	known   bool          // if it was
-	moved   time.Time     // when the head last moved, or when the wait for other clients began
-	turn    time.Duration // how long the head takes to move; 0: not known
+// nameState is what is known of a nameState while requests of this client wait in it.
+type nameState struct {
+	polled time.Time     // when it was last read; zero: it is to be read now
+	swept  time.Time     // when what expires there was last looked for
+	head   int64         // as last read,
+	known  bool          // if it was
+	moved  time.Time     // when the head last moved, or when the wait for other clients began
+	turn   time.Duration // how long the head takes to move; 0: not known
 	// far: another one that waits is ahead of the first of this client, and the two are not let in
 	// together.
 	far bool
@@ -69,7 +69,7 @@ func (x *idle) spent() bool {
 }
 
 // advance records the head, and reports whether it moved.
-func (q *queue) advance(head int64) bool {
+func (q *nameState) advance(head int64) bool {
 	if head <= q.head {
 		return false
 	}
@@ -87,7 +87,7 @@ func (q *queue) advance(head int64) bool {
 
 // pause is the time between two polls: an eighth of the time since the queue last moved, but not
 // much less than it takes to move, nor less than that if it has to move twice.
-func (q *queue) pause() time.Duration {
+func (q *nameState) pause() time.Duration {
 	least := min(q.turn/6, maxNextPoll)
 	if q.far {
 		least = q.turn
@@ -97,7 +97,7 @@ func (q *queue) pause() time.Duration {
 
 // next is when the queue is to be polled. While the bell of the request ahead is listened to, that
 // is seldom. From soon on it may come along with others.
-func (q *queue) next(seldom bool) (soon, at time.Time) {
+func (q *nameState) next(seldom bool) (soon, at time.Time) {
 	pause := maxPoll
 	switch {
 	case q.polled.IsZero():
@@ -116,13 +116,13 @@ func (b *Backend) crowded(r *driver.Request) bool {
 }
 
 // attach adds an Acquire to those that wait.
-func (b *Backend) attach(m *request) *kit.Waiter[*request] {
+func (b *Backend) attach(m *ownRequest) *kit.Waiter[*ownRequest] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w, g, first := b.waiters.Add(m)
 	if first {
 		now := time.Now()
-		g.State.moved, g.State.polled, g.State.settled = now, now, now
+		g.State.moved, g.State.polled, g.State.swept = now, now, now
 		b.hear(g, m, m.ahead)
 	}
 	if !b.polling {
@@ -134,7 +134,7 @@ func (b *Backend) attach(m *request) *kit.Waiter[*request] {
 }
 
 // detach removes an Acquire from those that wait.
-func (b *Backend) detach(w *kit.Waiter[*request]) {
+func (b *Backend) detach(w *kit.Waiter[*ownRequest]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiters.Remove(w)
@@ -142,7 +142,7 @@ func (b *Backend) detach(w *kit.Waiter[*request]) {
 
 // mustWait records what the server says to a request that waits: the head, how long it takes until
 // a holder expires, and which request is ahead.
-func (b *Backend) mustWait(m *request, head int64, expiry time.Duration, ahead driver.ID) {
+func (b *Backend) mustWait(m *ownRequest, head int64, expiry time.Duration, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.ahead, m.behind = b.foreign(ahead)
@@ -170,7 +170,7 @@ func (b *Backend) foreign(id driver.ID) (ahead, behind driver.ID) {
 }
 
 // moved records the head of a queue. b.mu is held.
-func (b *Backend) moved(g *kit.Group[*request, queue], head int64) {
+func (b *Backend) moved(g *kit.Group[*ownRequest, nameState], head int64) {
 	g.State.known = true
 	if g.State.advance(head) {
 		b.idle.count = 0
@@ -244,8 +244,8 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	most := min(maxNames, b.pool.room()/callSize)
 	d.rung = map[string]driver.ID{}
 	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
-	var along []*kit.Group[*request, queue] // those that may be read now
-	names := map[*kit.Group[*request, queue]]string{}
+	var along []*kit.Group[*ownRequest, nameState] // those that may be read now
+	names := map[*kit.Group[*ownRequest, nameState]]string{}
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
 		_, own := b.requests.Find(first.behind) // whose release makes a poll due
@@ -262,7 +262,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 		return d, next.Sub(now), false
 	}
 	if len(along) > most { // those first that were not read for the longest time
-		slices.SortFunc(along, func(x, y *kit.Group[*request, queue]) int { return x.State.polled.Compare(y.State.polled) })
+		slices.SortFunc(along, func(x, y *kit.Group[*ownRequest, nameState]) int { return x.State.polled.Compare(y.State.polled) })
 		along = along[:most]
 	}
 	for _, g := range along {
@@ -292,8 +292,8 @@ func earlier(x, y time.Time) time.Time {
 // firstOf returns the request of the group that stands first in the queue, among those that are not
 // granted yet. Requests that arrive at the same time may stand in another order than they began to
 // wait.
-func firstOf(g *kit.Group[*request, queue]) *request {
-	var first *request
+func firstOf(g *kit.Group[*ownRequest, nameState]) *ownRequest {
+	var first *ownRequest
 	for _, w := range g.All() {
 		m := w.Request
 		if first == nil || first.grant != nil || m.grant == nil && m.place < first.place {
@@ -370,7 +370,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 			token, lasts = token-(head-m.place), own
 		}
 		switch {
-		case proves(&m.Request.Request, lasts, sent):
+		case proves(&m.OwnRequest.Request, lasts, sent):
 			if m.grant == nil && !m.Granted() {
 				b.holds(m, sent, lasts)
 				m.Stands, b.idle.count = true, 0
@@ -389,8 +389,8 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	if others == 0 || others == 1 && left <= 0 && holder != first.ID {
 		g.First().Wake()
 	}
-	if others == 2 && time.Since(g.State.settled) > time.Second {
-		g.State.settled = time.Now()
+	if others == 2 && time.Since(g.State.swept) > time.Second {
+		g.State.swept = time.Now()
 		g.First().Wake()
 	}
 	if g.State.far = false; slices.Contains(d.first, first.ID) {
@@ -427,7 +427,7 @@ func (b *Backend) keepSoon() {
 	var rs []driver.Request
 	for _, g := range b.waiters.Groups() {
 		for _, w := range g.All() {
-			rs = append(rs, w.Request.Request.Request)
+			rs = append(rs, w.Request.OwnRequest.Request)
 		}
 	}
 	begun := time.Now()

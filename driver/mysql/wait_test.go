@@ -17,7 +17,7 @@ import (
 )
 
 // waits adds a request of the client that waits at that place.
-func (b *Backend) waits(r driver.Request, place int64) *kit.Waiter[*request] {
+func (b *Backend) waits(r driver.Request, place int64) *kit.Waiter[*ownRequest] {
 	r.Wait = true
 	b.mu.Lock()
 	m := b.requests.Begin(r)
@@ -27,7 +27,7 @@ func (b *Backend) waits(r driver.Request, place int64) *kit.Waiter[*request] {
 }
 
 // goes ends the wait of a request, which stands nowhere any more.
-func (b *Backend) goes(w *kit.Waiter[*request]) {
+func (b *Backend) goes(w *kit.Waiter[*ownRequest]) {
 	b.detach(w)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,7 +72,7 @@ func TestPollsFollowTheQueue(t *testing.T) {
 			{"a slow queue", 0, time.Second, maxNextPoll},
 			{"a slow queue, a while", 400 * ms, time.Second, 50 * ms},
 		} {
-			q := &queue{head: 100, moved: time.Now(), turn: c.turn}
+			q := &nameState{head: 100, moved: time.Now(), turn: c.turn}
 			time.Sleep(c.waits)
 			q.polled = time.Now()
 			for seldom, want := range map[bool]time.Duration{false: c.want, true: maxPoll} {
@@ -93,7 +93,7 @@ func TestPollsFollowTheQueue(t *testing.T) {
 func TestTheTurnOfAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ms := time.Millisecond
-		q := &queue{moved: time.Now(), deaf: driver.ID{1}}
+		q := &nameState{moved: time.Now(), deaf: driver.ID{1}}
 		for i, c := range []struct {
 			after time.Duration
 			head  int64
@@ -222,7 +222,7 @@ func TestWhatWaitsIsKeptAlive(t *testing.T) {
 				}}
 				b := s.client(t, Options{})
 				_, _ = b.Inspect(t.Context(), "a") // says what a packet has room for
-				var ws []*kit.Waiter[*request]
+				var ws []*kit.Waiter[*ownRequest]
 				for i := range 20 {
 					r := exclusive(fmt.Sprint(i % 10))
 					r.Client, r.Mode, r.TTL = driver.ID{1}, c.mode, c.ttl
@@ -298,7 +298,7 @@ func TestWhatHasExpiredArrivesAgain(t *testing.T) {
 		}}
 		b := s.client(t, Options{})
 		first, second := b.waits(exclusive("x"), 1), b.waits(exclusive("x"), 2)
-		woken := func(w *kit.Waiter[*request], most time.Duration) bool {
+		woken := func(w *kit.Waiter[*ownRequest], most time.Duration) bool {
 			begun := time.Now()
 			_ = w.Sleep(t.Context(), nil, most)
 			return time.Since(begun) < most
@@ -332,7 +332,7 @@ func TestTheCostOfManyNames(t *testing.T) {
 		s := &scripted{answer: standsStill}
 		b := s.client(t, Options{})
 		_, _ = b.Inspect(t.Context(), "a") // says what a packet has room for
-		var ws []*kit.Waiter[*request]
+		var ws []*kit.Waiter[*ownRequest]
 		for i := range names {
 			for j := range 3 {
 				r := exclusive(fmt.Sprint("name ", i))
@@ -413,7 +413,7 @@ func TestWhatAPollFinds(t *testing.T) {
 			m := b.requests.Begin(r)
 			m.place = 7
 			w, g, _ := b.waiters.Add(m)
-			g.State.settled = time.Now()
+			g.State.swept = time.Now()
 			row := pollRow(hex.EncodeToString([]byte(what)), 6, driver.ID{1})
 			switch {
 			case c.mode == s && c.holds:
@@ -454,14 +454,14 @@ func TestOneSharedRequestIsProvedByAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := (&scripted{answer: standsStill}).client(t, Options{})
 		b.mu.Lock()
-		var ws []*kit.Waiter[*request]
+		var ws []*kit.Waiter[*ownRequest]
 		for place := range int64(4) {
 			r := exclusive("x")
 			r.Mode, r.Wait = driver.Shared, true
 			m := b.requests.Begin(r)
 			m.place = 7 + place
 			w, g, _ := b.waiters.Add(m)
-			g.State.settled = time.Now()
+			g.State.swept = time.Now()
 			ws = append(ws, w)
 		}
 		row := []string{hex.EncodeToString([]byte("x")), "9", "2", none, "0", "-1", "1000", "", "60000000", "0"}
@@ -508,7 +508,7 @@ func TestWhatAPollWakes(t *testing.T) {
 			b := s.client(t, Options{})
 			still := []string{"6", "1", driver.ID{1}.String(), "60000000"}
 			now.Store(&still)
-			ws := []*kit.Waiter[*request]{b.waits(first, 7), b.waits(second, 8)}
+			ws := []*kit.Waiter[*ownRequest]{b.waits(first, 7), b.waits(second, 8)}
 			time.Sleep(maxPoll + time.Millisecond + c.after)
 			now.Store(&c.row)
 			time.Sleep(maxPoll)
@@ -554,7 +554,7 @@ func TestWhatAPollFoundMayBeOver(t *testing.T) {
 			m := w.Request
 			m.found = &position{token: 1000, head: 7, place: 7}
 			b.mu.Unlock()
-			g, waits, err := b.enter(b.newTask(true), m, m.Request.Request)
+			g, waits, err := b.enter(b.newTask(true), m, m.OwnRequest.Request)
 			if err != nil || waits || g.Token != 2000 {
 				t.Errorf("%s: granted %+v, waits %t, %v; want token 2000", mode, g, waits, err)
 			}

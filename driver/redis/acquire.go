@@ -44,7 +44,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 // acquire asks the server again and again until the request is granted or refused. If it fails, the
 // request may stand in the queue.
-func (b *Backend) acquire(ctx context.Context, m *request, r driver.Request) (driver.Grant, error) {
+func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) (driver.Grant, error) {
 	var w *waiter // set once the server has said that the request waits
 	defer func() {
 		if w != nil {
@@ -130,7 +130,7 @@ func (b *Backend) runAcquire(ctx context.Context, c *call) (any, error) {
 
 // record records what came of a call of acquire. unexpected means that a grant is news: the request
 // waited, and no message told of it before the call.
-func (b *Backend) record(m *request, c *call, a acquireReply, err error, unexpected bool) {
+func (b *Backend) record(m *ownRequest, c *call, a acquireReply, err error, unexpected bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.Uncertain = m.Uncertain || c.copies > 1 || c.copies > 0 && (c.unsure || err != nil && !answer(err))

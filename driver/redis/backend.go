@@ -61,8 +61,8 @@ type Backend struct {
 
 	mu           sync.Mutex // guards what follows
 	lost         func(driver.ID)
-	requests     kit.Requests[*request]
-	waiters      kit.Waiters[*request, struct{}]
+	requests     kit.Requests[*ownRequest]
+	waiters      kit.Waiters[*ownRequest, struct{}]
 	round        uint64 // how often all who wait were woken
 	subscription subscription
 }
@@ -90,7 +90,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 	}
 	b := &Backend{
 		rdb: rdb, o: o, space: keyspace.New(o.Prefix), pipes: newPipelines(rdb), life: kit.NewLife(),
-		requests: kit.NewRequests(func(r kit.Request) *request { return &request{Request: r} }),
+		requests: kit.NewRequests(func(r kit.OwnRequest) *ownRequest { return &ownRequest{OwnRequest: r} }),
 		caps: driver.Capabilities{
 			Backend: scheme,
 			Queue:   true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
@@ -102,7 +102,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 		b.caps.Identity = fmt.Sprintf("%q %s", o.Identity, o.Prefix)
 	}
 	b.nodes.cluster, _ = rdb.(*redis.ClusterClient)
-	b.waiters = kit.NewWaiters[*request, struct{}](&b.mu, checkInterval)
+	b.waiters = kit.NewWaiters[*ownRequest, struct{}](&b.mu, checkInterval)
 	b.common = []any{b.space.Channels(), o.KeepTokens.Milliseconds(), o.GrantWindow.Microseconds()}
 	return b, nil
 }
@@ -146,7 +146,7 @@ func (b *Backend) Close() error {
 	var calls []*call
 	b.mu.Lock()
 	for _, m := range b.requests.Left() {
-		calls = append(calls, b.releaseCall(m.Request.Request, m.Uncertain, m.Until))
+		calls = append(calls, b.releaseCall(m.OwnRequest.Request, m.Uncertain, m.Until))
 	}
 	b.mu.Unlock()
 	var wg sync.WaitGroup

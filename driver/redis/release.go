@@ -10,7 +10,7 @@ import (
 
 // Release implements [driver.Backend].
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
-	var before kit.Request // as it is now
+	var before kit.OwnRequest // as it is now
 	b.mu.Lock()
 	if b.life.Over() {
 		b.mu.Unlock()

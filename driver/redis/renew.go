@@ -115,7 +115,7 @@ func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 func (b *Backend) proveHolds(ctx context.Context, client driver.ID) {
 	b.mu.Lock()
 	lost := b.lost
-	var ms []*request
+	var ms []*ownRequest
 	for m := range b.requests.All() {
 		if m.Client == client && !m.held.IsZero() && m.Releases == 0 {
 			ms = append(ms, m)
@@ -127,7 +127,7 @@ func (b *Backend) proveHolds(ctx context.Context, client driver.ID) {
 	}
 	calls := make([]*call, len(ms))
 	for i, m := range ms {
-		calls[i] = b.renewCall(&m.Request.Request, 0)
+		calls[i] = b.renewCall(&m.OwnRequest.Request, 0)
 	}
 	go b.sendRenewals(ctx, calls)
 	for i, c := range calls {

@@ -37,7 +37,7 @@ type subscription struct {
 }
 
 // holds records that a request was granted. mu is held.
-func (b *Backend) holds(m *request) {
+func (b *Backend) holds(m *ownRequest) {
 	m.held = time.Now()
 	if s := &b.subscription; !s.armed && !slices.Contains(s.clients, m.Client) {
 		b.watchHolds(heldFor)

@@ -13,9 +13,9 @@ import (
 // have been lost, or the client ahead may be dead.
 const checkInterval = time.Second
 
-// request is a request of this client, with what it knows of its place in the queue.
-type request struct {
-	kit.Request
+// ownRequest is a ownRequest of this client, with what it knows of its place in the queue.
+type ownRequest struct {
+	kit.OwnRequest
 	held  time.Time // when a call that granted it returned; zero: none did
 	place int64     // where it waits, as the server last said
 	asked time.Time // before that call was sent
@@ -23,7 +23,7 @@ type request struct {
 }
 
 // waiter is an Acquire that waits.
-type waiter = kit.Waiter[*request]
+type waiter = kit.Waiter[*ownRequest]
 
 // keptFor is how long the server keeps a request that waits since it was last asked for, as
 // lua/queue.lua has it.
@@ -31,7 +31,7 @@ func keptFor(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
 
 // addWaiter adds an Acquire to those who wait. round is the value that b.round had when it asked
 // the server. If all were woken since then, it asks again at once.
-func (b *Backend) addWaiter(m *request, round uint64) *waiter {
+func (b *Backend) addWaiter(m *ownRequest, round uint64) *waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w, _, _ := b.waiters.Add(m)
@@ -80,7 +80,7 @@ func (b *Backend) wakeAll() {
 // what it was granted for has passed since that call was sent, however late the message is. Nobody
 // has to confirm it. A fixed lease is confirmed all the same, since nobody renews it, and so is a
 // grant that counts only if replicas have it.
-func (b *Backend) told(m *request) (driver.Grant, bool) {
+func (b *Backend) told(m *ownRequest) (driver.Grant, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := m.news

@@ -102,7 +102,7 @@ func (b *Backend) acquireError(ctx, asked context.Context, err error, waited boo
 }
 
 // acquire sends the request and waits for its grant. The caller has the request's turn.
-func (b *Backend) acquire(ctx context.Context, req *request, wait bool) (driver.Grant, error) {
+func (b *Backend) acquire(ctx context.Context, req *ownRequest, wait bool) (driver.Grant, error) {
 	if g, is, err := b.resumeKept(ctx, req); is {
 		return g, err
 	}
@@ -145,7 +145,7 @@ func (b *Backend) acquire(ctx context.Context, req *request, wait bool) (driver.
 const refusedPause = 250 * time.Millisecond
 
 // acquireOnce is acquire on the session that the request has now. No grant and no error: again.
-func (b *Backend) acquireOnce(ctx context.Context, req *request, wait bool) (*driver.Grant, error) {
+func (b *Backend) acquireOnce(ctx context.Context, req *ownRequest, wait bool) (*driver.Grant, error) {
 	s, err := b.sessionOf(ctx, req)
 	if err == nil && req.TTL > s.ttl && !req.Fixed {
 		err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.TTL, s.ttl)
@@ -169,7 +169,7 @@ func (b *Backend) acquireOnce(ctx context.Context, req *request, wait bool) (*dr
 }
 
 // sessionOf returns the session where the request stands or will.
-func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error) {
+func (b *Backend) sessionOf(ctx context.Context, req *ownRequest) (*session, error) {
 	for {
 		b.mu.Lock()
 		switch s := req.s; {
@@ -188,7 +188,7 @@ func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error)
 		if req.Fixed && b.o.ttl > 0 { // its kept node stands for longer than any session
 			ttl = min(ttl, b.o.ttl)
 		}
-		s, err := b.session(ctx, ttl, req.Name, sizeOfNode(b.dir(req.Name), req.Request.Request))
+		s, err := b.session(ctx, ttl, req.Name, sizeOfNode(b.dir(req.Name), req.OwnRequest.Request))
 		if err != nil {
 			return nil, err
 		}
@@ -202,7 +202,7 @@ func (b *Backend) sessionOf(ctx context.Context, req *request) (*session, error)
 }
 
 // ask sends the request if it does not stand yet, and waits. No grant and no error: again.
-func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Grant, error) {
+func (s *session) ask(ctx context.Context, req *ownRequest, wait bool) (*driver.Grant, error) {
 	if req.path == "" && req.Uncertain {
 		if err := s.find(ctx, req); err != nil {
 			return nil, err
@@ -251,7 +251,7 @@ func (s *session) ask(ctx context.Context, req *request, wait bool) (*driver.Gra
 
 // grant makes the request a hold. If an audit could not read its node, which was not known then,
 // that is read first: what was broken is never granted.
-func (s *session) grant(ctx context.Context, req *request) (*driver.Grant, error) {
+func (s *session) grant(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	for {
 		s.b.mu.Lock()
 		audits, at := s.audits, req.path
@@ -273,7 +273,7 @@ func (s *session) grant(ctx context.Context, req *request) (*driver.Grant, error
 }
 
 // addHold adds a hold to the session, unless it is lost. s.b.mu is held.
-func (s *session) addHold(req *request) (*driver.Grant, error) {
+func (s *session) addHold(req *ownRequest) (*driver.Grant, error) {
 	if req.gone || req.broken {
 		return nil, driver.ErrLost
 	}
@@ -286,14 +286,14 @@ func (s *session) addHold(req *request) (*driver.Grant, error) {
 }
 
 // grantOf returns the grant of a hold, which the session's last proof proves. s.b.mu is held.
-func (s *session) grantOf(req *request) *driver.Grant {
+func (s *session) grantOf(req *ownRequest) *driver.Grant {
 	proved, ttl := s.trust(req.TTL)
 	req.Until = proved.Add(ttl)
 	return &driver.Grant{Token: req.token, TTL: ttl, SentAt: proved}
 }
 
 // resume proves a hold that is asked for again.
-func (s *session) resume(ctx context.Context, req *request) (*driver.Grant, error) {
+func (s *session) resume(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	if err := s.prove(ctx, req); err != nil {
 		return nil, err
 	}
@@ -313,8 +313,8 @@ var (
 // create sends the request in one transaction, which creates its node and touches the directory.
 // The directory's new state tells whether the request is alone there. The transaction's zxid is the
 // token. A join checks the hold in the same transaction.
-func (s *session) create(ctx context.Context, req *request) (alone bool, err error) {
-	r, dir := req.Request.Request, s.b.dir(req.Name)
+func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err error) {
+	r, dir := req.OwnRequest.Request, s.b.dir(req.Name)
 	var check *zk.CheckVersionRequest
 	if r.Join() {
 		if r, check, err = s.admit(ctx, r); err != nil {
@@ -336,7 +336,7 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 		return res[len(res)-2].String
 	}
 	size := sizeOfNode(dir, r)
-	late := func(res []zk.MultiResponse, err error) { s.settleLate(r, made(res), err, size) }
+	late := func(res []zk.MultiResponse, err error) { s.createdLate(r, made(res), err, size) }
 	s.b.mu.Lock()
 	req.audited = s.audits
 	s.b.mu.Unlock()
@@ -391,9 +391,9 @@ func (s *session) create(ctx context.Context, req *request) (alone bool, err err
 	return alone, err
 }
 
-// settleLate deals with the outcome of a create for which nobody waited any more. at is the node
+// createdLate deals with the outcome of a create for which nobody waited any more. at is the node
 // that it made, for which there is room of that size.
-func (s *session) settleLate(r driver.Request, at string, err error, size int) {
+func (s *session) createdLate(r driver.Request, at string, err error, size int) {
 	if err == nil {
 		s.owned.add(at)
 	}
@@ -413,7 +413,7 @@ func (s *session) settleLate(r driver.Request, at string, err error, size int) {
 	s.b.mu.Unlock()
 	if conn.Unknown(err) {
 		if !is {
-			req = newRequest(kit.Request{Request: r})
+			req = newOwnRequest(kit.OwnRequest{Request: r})
 			req.gone = true
 		}
 		s.purgeSoon(req, size)

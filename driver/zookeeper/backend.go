@@ -73,7 +73,7 @@ type Backend struct {
 	closed     bool
 	notify     func(driver.ID)
 	slots      map[class]*slot
-	requests   kit.Requests[*request]
+	requests   kit.Requests[*ownRequest]
 	tombstones kit.Tombstones
 	remaining  map[*kept][]string // what is being removed of fixed requests
 }
@@ -129,7 +129,7 @@ func newBackend(o options) (*Backend, error) {
 	}
 	b := &Backend{
 		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &conn.Fault{},
-		life: kit.NewLife(), slots: map[class]*slot{}, requests: kit.NewRequests(newRequest),
+		life: kit.NewLife(), slots: map[class]*slot{}, requests: kit.NewRequests(newOwnRequest),
 		remaining: map[*kept][]string{},
 		caps: driver.Capabilities{
 			Backend: o.scheme, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true, Inspect: true, Durable: true,

@@ -93,7 +93,7 @@ func (s *session) answer(data []byte, once bool) error {
 		return s.auditRequests(s.b.life.Context())
 	}
 	name, _ := decode(r.Dir)
-	var reqs, alone []*request
+	var reqs, alone []*ownRequest
 	s.b.mu.Lock()
 	s.audits++ // a request whose node is not known yet has it read before it is granted
 	for _, child := range r.Nodes {
@@ -118,7 +118,7 @@ func (s *session) answer(data []byte, once bool) error {
 // auditAlone is auditRequests for the fixed requests whose sessions have ended: whichever session
 // renewed one, no proof of its own tells that it was broken.
 func (s *session) auditAlone(ctx context.Context) error {
-	var reqs []*request
+	var reqs []*ownRequest
 	s.b.mu.Lock()
 	for req := range s.b.requests.All() {
 		if req.s == nil && req.isKept() {
@@ -130,7 +130,7 @@ func (s *session) auditAlone(ctx context.Context) error {
 }
 
 // readAlone is readRequests for fixed requests whose sessions have ended.
-func (s *session) readAlone(ctx context.Context, reqs []*request) error {
+func (s *session) readAlone(ctx context.Context, reqs []*ownRequest) error {
 	return each(len(reqs), func(i int) error {
 		req := reqs[i]
 		s.b.mu.Lock()
@@ -157,7 +157,7 @@ func (s *session) readAlone(ctx context.Context, reqs []*request) error {
 }
 
 // readAt returns the paths of requests that are about to be read. s.b.mu is held.
-func (s *session) readAt(reqs []*request) (paths []string) {
+func (s *session) readAt(reqs []*ownRequest) (paths []string) {
 	for _, req := range reqs {
 		req.audited = s.audits
 		paths = append(paths, req.path)

@@ -17,9 +17,9 @@ import (
 // asked before it was sent, since it shows all that had been created by then. One listing is under
 // way at a time. The session's mu guards the directory.
 type directory struct {
-	next    *listing              // for those who ask now; it is not sent yet; nil: nobody asks
-	listing bool                  // list runs
-	waiters map[*request]struct{} // who waits for an event
+	next    *listing                 // for those who ask now; it is not sent yet; nil: nobody asks
+	listing bool                     // list runs
+	waiters map[*ownRequest]struct{} // who waits for an event
 
 	// seen is the zxid of the directory's last change that all waiters have taken into account.
 	seen      int64
@@ -87,7 +87,7 @@ func (s *session) list(ctx context.Context, name string, synced bool) (*listing,
 func (s *session) directory(key dirKey) *directory {
 	d := s.directories[key]
 	if d == nil {
-		d = &directory{waiters: map[*request]struct{}{}}
+		d = &directory{waiters: map[*ownRequest]struct{}{}}
 		s.directories[key] = d
 	}
 	return d

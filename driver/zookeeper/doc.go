@@ -132,7 +132,7 @@
 //
 // A session that owns as many nodes as may go in one transaction takes no more: a request whose
 // node has no room goes to the next session of its class, which is made if it is missing. Room is
-// reserved before a create is sent, and given back when the node is gone, or when it is settled
+// reserved before a create is sent, and given back when the node is gone, or when it is known
 // that there is none: the create was refused, or its orphans were looked for 2 s later. So the
 // count is never less than what stands. Sessions know nothing of each other.
 //

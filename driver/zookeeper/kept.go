@@ -60,8 +60,8 @@ type keptEntry struct {
 }
 
 // newKept returns the kept node with that number of a request that stands. s.b.mu is held.
-func (s *session) newKept(req *request, number int32) *kept {
-	r, own := req.Request.Request, req.path
+func (s *session) newKept(req *ownRequest, number int32) *kept {
+	r, own := req.OwnRequest.Request, req.path
 	if own == "" && req.kept != nil {
 		own = req.kept.own
 	}
@@ -89,13 +89,13 @@ func (b *Backend) keptRoot() string { return b.locks() + ":kept" }
 var errGone = &kit.NotSent{Err: errors.New("the hold changed")}
 
 // makeKept creates a kept node and its entry, behind the operations on which that rests.
-func (s *session) makeKept(ctx context.Context, req *request, k *kept, rests ...any) error {
+func (s *session) makeKept(ctx context.Context, req *ownRequest, k *kept, rests ...any) error {
 	ms := (req.TTL + time.Millisecond - 1).Milliseconds()
 	entry, err := json.Marshal(keptEntry{At: strings.TrimPrefix(k.at, s.b.locks()), TTL: ms})
 	if err != nil {
 		return err
 	}
-	r := req.Request.Request
+	r := req.OwnRequest.Request
 	r.TTL = time.Duration(ms) * time.Millisecond
 	data := newData(r, s.name(), strings.TrimPrefix(k.index, s.b.keptRoot()+"/"))
 	ops := append(rests,
@@ -136,7 +136,7 @@ func refusedAt(res []zk.MultiResponse) int {
 // keep makes the kept node of a fixed request that was granted: from then on the hold stands until
 // its time, whatever becomes of the session. Its time begins before the call is sent. What others
 // left in the same part of the index is swept meanwhile.
-func (s *session) keep(ctx context.Context, req *request) (*driver.Grant, error) {
+func (s *session) keep(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	b := s.b
 	b.mu.Lock()
 	switch {
@@ -180,17 +180,17 @@ func (s *session) keep(ctx context.Context, req *request) (*driver.Grant, error)
 }
 
 // keptGrant is the grant that a kept node is, and records it. The backend's mu is held.
-func (req *request) keptGrant() *driver.Grant {
+func (req *ownRequest) keptGrant() *driver.Grant {
 	req.Until = req.kept.sentAt.Add(req.TTL)
 	return &driver.Grant{Token: req.token, TTL: req.TTL, SentAt: req.kept.sentAt}
 }
 
 // isKept reports whether the request stands by itself. The backend's mu is held.
-func (req *request) isKept() bool { return req.kept != nil && req.kept.made }
+func (req *ownRequest) isKept() bool { return req.kept != nil && req.kept.made }
 
 // resumeKept answers for a fixed request that was granted and is asked for again: what is left of
 // its time. is reports whether it is one.
-func (b *Backend) resumeKept(ctx context.Context, req *request) (g driver.Grant, is bool, err error) {
+func (b *Backend) resumeKept(ctx context.Context, req *ownRequest) (g driver.Grant, is bool, err error) {
 	b.mu.Lock()
 	if is = req.isKept() && !req.gone; !is {
 		b.mu.Unlock()
@@ -235,7 +235,7 @@ func (b *Backend) onAnySession(ctx context.Context, f func(*session) error) erro
 
 // renewKept begins the time of a fixed request again: the next kept node takes the place of this
 // one. What its time has ended for is not revived.
-func (b *Backend) renewKept(ctx context.Context, req *request) (driver.Renewal, error) {
+func (b *Backend) renewKept(ctx context.Context, req *ownRequest) (driver.Renewal, error) {
 	b.mu.Lock()
 	if !req.isKept() || req.gone || req.broken || time.Now().After(req.Until) {
 		b.mu.Unlock()
@@ -341,7 +341,7 @@ func (k *kept) last() *kept {
 }
 
 // releaseKept releases a fixed request whose session has ended.
-func (b *Backend) releaseKept(ctx context.Context, req *request) error {
+func (b *Backend) releaseKept(ctx context.Context, req *ownRequest) error {
 	b.mu.Lock()
 	req.releasing = true
 	var nodes []string

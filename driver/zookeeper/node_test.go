@@ -222,7 +222,7 @@ func TestKeptNodes(t *testing.T) {
 	} {
 		r.TTL = time.Minute
 		for _, number := range []int32{1, 2, mostKept} {
-			req := newRequest(kit.Request{Request: r})
+			req := newOwnRequest(kit.OwnRequest{Request: r})
 			req.path, req.token = b.dir("n")+"/"+stem(r)+"0000000003", 7
 			k := s.newKept(req, number)
 			child := strings.TrimPrefix(k.at, b.dir("n")+"/")

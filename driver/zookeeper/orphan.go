@@ -47,7 +47,7 @@ func (s *session) orphans(ctx context.Context, name string, id driver.ID) ([]orp
 
 // find looks for the request's node after a create whose reply was lost. Of several nodes the first
 // counts.
-func (s *session) find(ctx context.Context, req *request) error {
+func (s *session) find(ctx context.Context, req *ownRequest) error {
 	found, err := s.orphans(ctx, req.Name, req.ID)
 	if err != nil || len(found) == 0 {
 		return err
@@ -68,7 +68,7 @@ const purgeDelay = 2 * time.Second
 
 // purgeSoon removes, in the background, all nodes of the request but the one where it is known to
 // stand: now, and after a delay. Until then there is room of that size for what a create made.
-func (s *session) purgeSoon(req *request, size int) {
+func (s *session) purgeSoon(req *ownRequest, size int) {
 	ctx := s.b.life.Context()
 	began := s.b.life.Go(func() {
 		defer s.owned.free(size)
@@ -105,7 +105,7 @@ func (s *session) purgeSoon(req *request, size int) {
 }
 
 // purge removes the orphans that there are now. It reports whether none are left.
-func (s *session) purge(req *request) bool {
+func (s *session) purge(req *ownRequest) bool {
 	found, err := s.orphans(s.b.life.Context(), req.Name, req.ID)
 	if err != nil {
 		return false

@@ -39,7 +39,7 @@ func TestOwned(t *testing.T) {
 		for i := range rapid.IntRange(0, 200).Draw(t, "steps") {
 			path := fmt.Sprint("/n", rapid.IntRange(0, 30).Draw(t, "node"), strings.Repeat("x", 20))
 			size := sizeOfPath(path)
-			switch rapid.SampledFrom([]string{"create", "lose", "settle", "delete", "again"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"create", "lose", "learn", "delete", "again"}).Draw(t, "step") {
 			case "create":
 				fits := o.fits(size)
 				if stand[path] || o.reserve(size) != fits || !fits {
@@ -52,7 +52,7 @@ func TestOwned(t *testing.T) {
 				if o.reserve(size) {
 					underWay += size
 				}
-			case "settle":
+			case "learn":
 				o.free(underWay)
 				underWay = 0
 			case "delete":

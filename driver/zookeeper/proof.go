@@ -99,7 +99,7 @@ func (s *session) register(ctx context.Context) error {
 // prove writes to the session's own node, which only a live session in touch with the leader can,
 // and checks some holds in the same transaction: those given, or the next in turn. It is nil also
 // if holds turned out to be broken: they are marked.
-func (s *session) prove(ctx context.Context, some ...*request) error {
+func (s *session) prove(ctx context.Context, some ...*ownRequest) error {
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -135,7 +135,7 @@ func (s *session) proveSoon() {
 	})
 }
 
-func (s *session) proveOnce(ctx context.Context, some []*request) error {
+func (s *session) proveOnce(ctx context.Context, some []*ownRequest) error {
 	paths := s.choose(some)
 	s.mu.Lock()
 	p := &s.proof
@@ -175,7 +175,7 @@ func (s *session) proveOnce(ctx context.Context, some []*request) error {
 const maxChecks = 32
 
 // choose returns the paths of the holds to be checked.
-func (s *session) choose(some []*request) []string {
+func (s *session) choose(some []*ownRequest) []string {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if len(some) == 0 {
@@ -224,7 +224,7 @@ func (s *session) audit(ctx context.Context) error {
 // auditRequests marks the requests whose nodes are not as they were made: also those that hold by
 // now and do not know it yet, and the fixed ones whose sessions have ended.
 func (s *session) auditRequests(ctx context.Context) error {
-	var reqs []*request
+	var reqs []*ownRequest
 	s.b.mu.Lock()
 	s.audits++
 	for _, req := range s.requests {
@@ -242,7 +242,7 @@ func (s *session) auditRequests(ctx context.Context) error {
 
 // readRequests reads the nodes of requests at their paths, marks those that are not as they were
 // made, and reports the holds among them.
-func (s *session) readRequests(ctx context.Context, reqs []*request, paths []string) error {
+func (s *session) readRequests(ctx context.Context, reqs []*ownRequest, paths []string) error {
 	return each(len(reqs), func(i int) error {
 		stat, err := s.Stat(ctx, paths[i])
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {

@@ -80,7 +80,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 }
 
 // releaseUnplaced releases a request of which no node is known. b.mu is held, but for calls.
-func (b *Backend) releaseUnplaced(ctx context.Context, req *request, r driver.Request) error {
+func (b *Backend) releaseUnplaced(ctx context.Context, req *ownRequest, r driver.Request) error {
 	err := error(nil)
 	switch {
 	case req.Asking > 0: // that Acquire removes what it made
@@ -103,7 +103,7 @@ func (b *Backend) releaseUnplaced(ctx context.Context, req *request, r driver.Re
 // that again: a node that is gone then was deleted by the earlier copy, as far as anybody can tell.
 // If something of what is kept is not there the node is deleted alone, and forget removes the rest.
 // If it is urgent it does not wait for what might travel with it.
-func (s *session) deleteRequest(ctx context.Context, req *request, at string, version int32, urgent bool) error {
+func (s *session) deleteRequest(ctx context.Context, req *ownRequest, at string, version int32, urgent bool) error {
 	s.b.mu.Lock()
 	kept := req.kept.paths()
 	s.b.mu.Unlock()

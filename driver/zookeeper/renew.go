@@ -15,7 +15,7 @@ import (
 // request.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
-	reqs := make([]*request, len(rs)) // nil: it has its result
+	reqs := make([]*ownRequest, len(rs)) // nil: it has its result
 	proved := map[*session]error{}
 	var kept []int // those that stand without a session, too
 	b.mu.Lock()
@@ -71,11 +71,11 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 
 // proveAll proves the sessions, and sets the error of each. A few requests are checked with their
 // session; of more, each proof checks the next in turn.
-func (b *Backend) proveAll(ctx context.Context, errs map[*session]error, reqs []*request) {
+func (b *Backend) proveAll(ctx context.Context, errs map[*session]error, reqs []*ownRequest) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	prove := func(s *session) {
-		var some []*request
+		var some []*ownRequest
 		if len(reqs) <= b.checks {
 			for _, req := range reqs {
 				if req != nil && req.s == s {

@@ -7,10 +7,10 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// request is what the client records of one of its own requests. The backend's mu guards it. It is
-// Uncertain if there may be a node of it that is not at path.
-type request struct {
-	kit.Request
+// ownRequest is what the client records of one of its own requests. The backend's mu guards it. It
+// is Uncertain if there may be a node of it that is not at path.
+type ownRequest struct {
+	kit.OwnRequest
 	turn chan struct{} // held by the one call of Acquire that acts; copies of it wait
 	wake kit.Signal    // set if the waiter has to check its place
 
@@ -30,15 +30,15 @@ type request struct {
 	gone       bool // it was released, or lost
 }
 
-func newRequest(r kit.Request) *request {
-	return &request{Request: r, turn: make(chan struct{}, 1), wake: kit.NewSignal()}
+func newOwnRequest(r kit.OwnRequest) *ownRequest {
+	return &ownRequest{OwnRequest: r, turn: make(chan struct{}, 1), wake: kit.NewSignal()}
 }
 
 // forget removes a request that stands nowhere any more, or will not for long. b.mu is held.
-func (b *Backend) forget(req *request, lost bool) {
+func (b *Backend) forget(req *ownRequest, lost bool) {
 	b.requests.Remove(req)
 	if lost || req.Uncertain {
-		b.addTombstone(req.Request.Request)
+		b.addTombstone(req.OwnRequest.Request)
 	}
 	req.gone = true
 	req.wake.Set()
@@ -50,7 +50,7 @@ func (b *Backend) forget(req *request, lost bool) {
 }
 
 // detach takes a request out of its session. b.mu is held.
-func (req *request) detach() {
+func (req *ownRequest) detach() {
 	s := req.s
 	if s == nil {
 		return
@@ -71,7 +71,7 @@ func (req *request) detach() {
 
 // leave takes a request that does not stand out of its session, for another one. It reports false
 // if it was in none.
-func (b *Backend) leave(req *request) bool {
+func (b *Backend) leave(req *ownRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	in := req.s != nil
@@ -80,7 +80,7 @@ func (b *Backend) leave(req *request) bool {
 }
 
 // leave takes a request out of its session. b.mu is held.
-func (req *request) leave() {
+func (req *ownRequest) leave() {
 	req.detach()
 	req.s, req.path, req.broken, req.Stands = nil, "", false, false
 }

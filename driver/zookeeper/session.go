@@ -73,10 +73,10 @@ type session struct {
 
 	// guarded by b.mu
 	audits   int // how often all nodes were read
-	requests map[driver.ID]*request
-	holds    []*request // the granted ones of those
-	next     int        // the hold that is to be checked next
-	busy     time.Time  // when it last had a request
+	requests map[driver.ID]*ownRequest
+	holds    []*ownRequest // the granted ones of those
+	next     int           // the hold that is to be checked next
+	busy     time.Time     // when it last had a request
 }
 
 // class says which requests share a session. A pool has several for each TTL. Where the nodes of
@@ -209,7 +209,7 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 	over, stop := context.WithCancel(b.life.Context())
 	s := &session{
 		b: b, over: over.Done(), stop: stop, turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads),
-		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*request{}, busy: time.Now(),
+		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*ownRequest{}, busy: time.Now(),
 		owned:   owned{most: b.maxOwned(), nodes: map[string]struct{}{}},
 		sweeper: newSweeper(), rang: kit.NewSignal(),
 	}
@@ -372,7 +372,7 @@ func (s *session) load(now time.Time) (waits, idle bool) {
 func (s *session) expire(now time.Time) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	var old []*request
+	var old []*ownRequest
 	for _, req := range s.holds {
 		if now.After(req.Until) && req.Asking == 0 {
 			old = append(old, req)

@@ -22,7 +22,7 @@ type answer struct {
 
 // check says whether the request holds, or what it waits for. If its node is gone it has no path
 // any more.
-func (s *session) check(ctx context.Context, req *request) (a answer, err error) {
+func (s *session) check(ctx context.Context, req *ownRequest) (a answer, err error) {
 	dir, own := s.b.dir(req.Name), path.Base(req.path)
 	l, err := s.list(ctx, req.Name, false)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *session) check(ctx context.Context, req *request) (a answer, err error)
 		return a, nil
 	}
 	ahead := driver.Queue{Joins: v.q.Joins, Arrivals: v.q.Arrivals[:at]}
-	_, refused := ahead.Admit(req.Request.Request)
+	_, refused := ahead.Admit(req.OwnRequest.Request)
 	if a.granted = refused == nil && v.granted > at; a.granted {
 		return a, nil
 	}
@@ -73,7 +73,7 @@ func (s *session) check(ctx context.Context, req *request) (a answer, err error)
 }
 
 // withdraw removes the request, which is refused for that reason.
-func (s *session) withdraw(ctx context.Context, req *request, reason error) error {
+func (s *session) withdraw(ctx context.Context, req *ownRequest, reason error) error {
 	s.b.mu.Lock()
 	at := req.path
 	s.b.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *session) withdraw(ctx context.Context, req *request, reason error) erro
 }
 
 // wait returns when there is a reason to check the place again.
-func (s *session) wait(ctx context.Context, req *request, a answer) error {
+func (s *session) wait(ctx context.Context, req *ownRequest, a answer) error {
 	select {
 	case <-req.wake: // from before the check
 	default:
@@ -142,7 +142,7 @@ func (s *session) untilOver(ms int64) time.Duration {
 	return min(time.Until(s.overAt(ms)), overPace)
 }
 
-func (s *session) isGone(req *request) bool {
+func (s *session) isGone(req *ownRequest) bool {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	return req.gone
@@ -150,7 +150,7 @@ func (s *session) isGone(req *request) bool {
 
 // addWaiter adds the request to those that are woken when the directory changes, which it has read
 // as it was at the zxid seen.
-func (s *session) addWaiter(req *request, seen int64) {
+func (s *session) addWaiter(req *ownRequest, seen int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.directory(dirKey{name: req.Name})
@@ -161,7 +161,7 @@ func (s *session) addWaiter(req *request, seen int64) {
 }
 
 // removeWaiter ends that.
-func (s *session) removeWaiter(req *request) {
+func (s *session) removeWaiter(req *ownRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := dirKey{name: req.Name}

@@ -11,19 +11,19 @@ import (
 // it stays when nobody waits any more, for who comes next. So the watches at a server are bounded
 // by the requests that stand in its queues, however many come and go behind them.
 type watch struct {
-	waiters map[*request]struct{} // who is woken
+	waiters map[*ownRequest]struct{} // who is woken
 }
 
 // watch wakes a request when the node changes or is gone, or when that is in doubt. It returns when
 // the watch stands, or ctx ends.
-func (s *session) watch(ctx context.Context, at string, req *request) {
+func (s *session) watch(ctx context.Context, at string, req *ownRequest) {
 	s.mu.Lock()
 	if w := s.watches[at]; w != nil {
 		w.waiters[req] = struct{}{}
 		s.mu.Unlock()
 		return
 	}
-	w := &watch{waiters: map[*request]struct{}{req: {}}}
+	w := &watch{waiters: map[*ownRequest]struct{}{req: {}}}
 	s.watches[at] = w
 	s.mu.Unlock()
 	failed := func(err error) {
@@ -49,7 +49,7 @@ func (s *session) watch(ctx context.Context, at string, req *request) {
 }
 
 // unwatch ends that for one waiter.
-func (s *session) unwatch(at string, req *request) {
+func (s *session) unwatch(at string, req *ownRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.watches[at]; w != nil {

@@ -348,7 +348,7 @@ func (h *history) expire() (inspect bool, err error) {
 // follow waits for what follows from a step, and compares it. If inspect is set, and no living
 // client waits that would notice it, a client looks at the lock.
 func (h *history) follow(inspect bool) error {
-	fresh := h.m.settle()
+	fresh := h.m.grantNew()
 	begun := time.Now()
 	if len(h.waits) == 0 || slices.ContainsFunc(fresh, func(e *driver.Entry) bool { return h.waits[e.ID] == nil }) {
 		if inspect {

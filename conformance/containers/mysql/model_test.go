@@ -47,8 +47,8 @@ func (m *model) remove(id driver.ID) bool {
 	return m.Len() < before
 }
 
-// settle returns the strangers that are granted now and were not before, in order.
-func (m *model) settle() (fresh []*driver.Entry) {
+// grantNew returns the strangers that are granted now and were not before, in order.
+func (m *model) grantNew() (fresh []*driver.Entry) {
 	for _, e := range m.Arrivals[:m.Granted()] {
 		if !m.granted[e.ID] {
 			m.granted[e.ID] = true

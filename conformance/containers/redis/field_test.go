@@ -245,13 +245,13 @@ func TestRedisSlotsMove(t *testing.T) {
 	// The old node knows that the slot is gone, and the new one does not know that it has come.
 	s := migrationOf(t, c, "contradictory")
 	s.src.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
-	settled := make(chan struct{})
+	done := make(chan struct{})
 	time.AfterFunc(1200*time.Millisecond, func() {
-		defer close(settled)
+		defer close(done)
 		s.dst.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
 	})
 	l, err := one.Mutex("contradictory").TryLock(t.Context())
-	await.From(t, settled)
+	await.From(t, done)
 	if err != nil {
 		t.Fatalf("TryLock while two nodes contradict each other: %v", err)
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Request is what a driver records of one of its client's own requests. A driver embeds it in a
+// OwnRequest is what a driver records of one of its client's own requests. A driver embeds it in a
 // type with what it alone has to know. The lock of the backend guards it.
 //
 // Its Uncertain is about the record: a copy of its acquire may be under way, so that its release
 // has to leave a tombstone.
-type Request struct {
+type OwnRequest struct {
 	driver.Request
 
 	Asking   int       // calls of Acquire under way
@@ -28,19 +28,19 @@ type Request struct {
 }
 
 // Granted reports whether the request was granted, however long ago.
-func (r *Request) Granted() bool { return !r.Until.IsZero() }
+func (r *OwnRequest) Granted() bool { return !r.Until.IsZero() }
 
 // Holds records the proof of a hold by a call that was sent at that time.
-func (r *Request) Holds(sentAt time.Time) { r.Until = sentAt.Add(r.TTL) }
+func (r *OwnRequest) Holds(sentAt time.Time) { r.Until = sentAt.Add(r.TTL) }
 
 // Nowhere reports whether a release of the request need not be sent: its Acquire failed, it does
 // not stand, and no copy is under way.
-func (r *Request) Nowhere() bool { return !r.failed.IsZero() && !r.Stands && !r.Uncertain }
+func (r *OwnRequest) Nowhere() bool { return !r.failed.IsZero() && !r.Stands && !r.Uncertain }
 
 // Answer records what the queue answered to a copy of the Acquire: err is nil if the request
 // stands, granted or waiting. What stood and is lost may have been broken: then it stands until its
 // release.
-func (r *Request) Answer(err error) {
+func (r *OwnRequest) Answer(err error) {
 	if !errors.Is(err, driver.ErrLost) {
 		r.Stands = err == nil
 	}
@@ -48,7 +48,7 @@ func (r *Request) Answer(err error) {
 
 // Expired reports whether the Acquire of the request failed so long ago, or it held so long ago if
 // it ever did, that it is over for sure, in a service that removes by itself what is not renewed.
-func (r *Request) Expired() bool {
+func (r *OwnRequest) Expired() bool {
 	last := r.failed
 	if r.Until.After(last) { // it was renewed since, or no Acquire of it failed
 		last = r.Until
@@ -59,7 +59,7 @@ func (r *Request) Expired() bool {
 // Releasing records that a release is about to be sent, and returns what was known before. Whether
 // that release leaves a tombstone, Uncertain says from now on: after an Acquire that failed the
 // record knows better than the caller.
-func (r *Request) Releasing(uncertain bool) Request {
+func (r *OwnRequest) Releasing(uncertain bool) OwnRequest {
 	before := *r
 	r.Releases++
 	r.outlives = false
@@ -68,34 +68,34 @@ func (r *Request) Releasing(uncertain bool) Request {
 }
 
 // Unsent records that the release was not sent after all.
-func (r *Request) Unsent() { r.Releases-- }
+func (r *OwnRequest) Unsent() { r.Releases-- }
 
 // RemovedBefore reports whether a release that finds the request gone succeeded all the same. That
 // is so if a release of it was sent before and it cannot have expired: nothing else can have
 // removed it. r is what Releasing returned; copies are those of the release now, but for the one
 // that was answered.
-func (r *Request) RemovedBefore(copies int) bool {
+func (r *OwnRequest) RemovedBefore(copies int) bool {
 	return r.Releases+copies > 0 && time.Now().Before(r.Until)
 }
 
 // Outlives reports whether Close leaves the request to its time: it is Fixed, Acquire returned its
 // grant, and nobody released it.
-func (r *Request) Outlives() bool { return r.outlives && r.Asking == 0 }
+func (r *OwnRequest) Outlives() bool { return r.outlives && r.Asking == 0 }
 
-func (r *Request) record() *Request { return r }
+func (r *OwnRequest) record() *OwnRequest { return r }
 
-// Record is a driver's type that embeds a [Request]: a pointer to a struct.
-type Record interface{ record() *Request }
+// Record is a driver's type that embeds an [OwnRequest]: a pointer to a struct.
+type Record interface{ record() *OwnRequest }
 
 // Requests are the client's own requests that may stand in the queues. The lock of the backend
 // guards them.
 type Requests[R Record] struct {
 	m    map[driver.ID]R
-	make func(Request) R
+	make func(OwnRequest) R
 }
 
 // NewRequests returns an empty record. make returns the driver's type for a new request.
-func NewRequests[R Record](make func(Request) R) Requests[R] {
+func NewRequests[R Record](make func(OwnRequest) R) Requests[R] {
 	return Requests[R]{map[driver.ID]R{}, make}
 }
 
@@ -103,7 +103,7 @@ func NewRequests[R Record](make func(Request) R) Requests[R] {
 func (rs *Requests[R]) Begin(r driver.Request) R {
 	m, is := rs.m[r.ID]
 	if !is {
-		m = rs.make(Request{Request: r})
+		m = rs.make(OwnRequest{Request: r})
 		rs.m[r.ID] = m
 	}
 	own := m.record()

@@ -15,12 +15,12 @@ import (
 var errFailed = errors.New("failed")
 
 type own struct {
-	Request
+	OwnRequest
 	more int
 }
 
 func newRequests() Requests[*own] {
-	return NewRequests(func(r Request) *own { return &own{Request: r, more: 1} })
+	return NewRequests(func(r OwnRequest) *own { return &own{OwnRequest: r, more: 1} })
 }
 
 func TestARequestIsRecordedOnce(t *testing.T) {
@@ -64,7 +64,7 @@ func TestWhatIsLeftAtClose(t *testing.T) {
 	rs.End(released, nil)
 	released.Releasing(false)
 	rs.End(again, nil)
-	rs.Begin(again.Request.Request)
+	rs.Begin(again.OwnRequest.Request)
 	left := map[*own]bool{}
 	for _, m := range rs.Left() {
 		left[m] = true
@@ -116,7 +116,7 @@ func TestAReleaseThatFindsTheRequestGone(t *testing.T) {
 			t.Error("after its TTL the request may have expired")
 		}
 	})
-	if (&Request{Releases: 1}).RemovedBefore(1) {
+	if (&OwnRequest{Releases: 1}).RemovedBefore(1) {
 		t.Error("what was never granted was removed by a release")
 	}
 }
@@ -155,7 +155,7 @@ func TestAnAcquireThatFailed(t *testing.T) {
 
 	rs := newRequests()
 	m := rs.Begin(request("x").Request)
-	rs.Begin(m.Request.Request)
+	rs.Begin(m.OwnRequest.Request)
 	if rs.End(m, held); !rs.Has(m) {
 		t.Error("one of two Acquires was refused, and the other one has no record")
 	}
@@ -248,7 +248,7 @@ func TestWhatTheQueueAnswers(t *testing.T) {
 		{driver.ErrLost, false, false}, // it never stood
 		{fmt.Errorf("here: %w", driver.ErrLost), true, true},
 	} {
-		r := Request{Stands: c.before}
+		r := OwnRequest{Stands: c.before}
 		if r.Answer(c.err); r.Stands != c.want {
 			t.Errorf("%v: it stands: %t", c.err, r.Stands)
 		}

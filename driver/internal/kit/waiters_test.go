@@ -11,16 +11,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-type waiters = Waiters[*Request, int]
+type waiters = Waiters[*OwnRequest, int]
 
 func newWaiters(every time.Duration) (*waiters, *sync.Mutex) {
 	var mu sync.Mutex
-	ws := NewWaiters[*Request, int](&mu, every)
+	ws := NewWaiters[*OwnRequest, int](&mu, every)
 	return &ws, &mu
 }
 
 // woken reports whether the waiter was woken since it was last asked.
-func woken(w *Waiter[*Request]) bool {
+func woken(w *Waiter[*OwnRequest]) bool {
 	select {
 	case <-w.wake:
 		return true
@@ -29,9 +29,9 @@ func woken(w *Waiter[*Request]) bool {
 	}
 }
 
-func request(name string) *Request {
+func request(name string) *OwnRequest {
 	id := driver.NewID()
-	return &Request{Request: driver.Request{Name: name, ID: id, Owner: id, TTL: time.Minute}}
+	return &OwnRequest{Request: driver.Request{Name: name, ID: id, Owner: id, TTL: time.Minute}}
 }
 
 func TestWaitersAreGroupedByNameInOrder(t *testing.T) {

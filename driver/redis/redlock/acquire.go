@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// request is a request of this client, and what each master made of it. Backend.mu guards it.
-type request struct {
+// ownRequest is a ownRequest of this client, and what each master made of it. Backend.mu guards it.
+type ownRequest struct {
 	r     driver.Request
 	votes []vote    // by master
 	until time.Time // it cannot have expired before; zero: it was not granted
@@ -68,7 +68,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 // register returns the entry of a request, and whether it was granted before.
-func (b *Backend) register(r driver.Request) (q *request, resumed bool, err error) {
+func (b *Backend) register(r driver.Request) (q *ownRequest, resumed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -84,7 +84,7 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 	}
 	q = b.requests[r.ID]
 	if q == nil {
-		q = &request{r: r, votes: make([]vote, len(b.masters))}
+		q = &ownRequest{r: r, votes: make([]vote, len(b.masters))}
 		for i := range q.votes {
 			q.votes[i] = sent
 		}
@@ -96,7 +96,7 @@ func (b *Backend) register(r driver.Request) (q *request, resumed bool, err erro
 }
 
 // vote asks the masters for the request, and counts.
-func (b *Backend) vote(ctx context.Context, q *request) (driver.Grant, error) {
+func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error) {
 	r, timeout, sentAt := q.r, b.timeout(q.r.TTL), time.Now()
 	answers, err := b.broadcast(timeout, func() []*script.Call {
 		if r.Join() {
@@ -198,7 +198,7 @@ func parseHeld(c *script.Call) (id string, by *driver.HeldError) {
 
 // voted records what a master made of the request. If the request ended meanwhile, a grant is taken
 // back. mu is held.
-func (b *Backend) voted(q *request, a answer) {
+func (b *Backend) voted(q *ownRequest, a answer) {
 	v := absent
 	switch state, _, err := parseVote(a.calls[0]); {
 	case err == nil && state == 1:
@@ -221,7 +221,7 @@ func (b *Backend) voted(q *request, a answer) {
 // failed ends an Acquire that failed with err. After a refusal it takes back what masters granted,
 // and waits for those: they answered, and so will answer again. What else may stand, no majority
 // has. After any other error the request stays until its release.
-func (b *Backend) failed(ctx context.Context, q *request, err error) {
+func (b *Backend) failed(ctx context.Context, q *ownRequest, err error) {
 	results := make(chan result, len(b.masters))
 	n := 0
 	b.mu.Lock()

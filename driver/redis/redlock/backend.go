@@ -48,7 +48,7 @@ type Backend struct {
 	life     *kit.Life
 
 	mu       sync.Mutex
-	requests map[driver.ID]*request // what may stand on the masters, but for pending releases
+	requests map[driver.ID]*ownRequest // what may stand on the masters, but for pending releases
 	notify   func(driver.ID)
 	listens  bool // to what the masters say of breaks
 }
@@ -85,7 +85,7 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	}
 	b := &Backend{
 		majority: len(clients)/2 + 1, space: keyspace.New(o.Prefix), o: o,
-		life: kit.NewLife(), requests: map[driver.ID]*request{},
+		life: kit.NewLife(), requests: map[driver.ID]*ownRequest{},
 	}
 	var addrs []string
 	for _, c := range clients {

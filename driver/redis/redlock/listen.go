@@ -98,7 +98,7 @@ func (b *Backend) brokenAt(i int, id driver.ID) {
 
 // lostNow reports, once, that a request was broken and that no majority can be left that has it: a
 // master counts if it granted it, or may have, and did not say that it was broken. mu is held.
-func (b *Backend) lostNow(q *request) bool {
+func (b *Backend) lostNow(q *ownRequest) bool {
 	if q.reported || q.ended || len(q.brokenAt) == 0 {
 		return false
 	}
@@ -114,7 +114,7 @@ func (b *Backend) lostNow(q *request) bool {
 
 // look asks a master for the requests that it granted.
 func (b *Backend) look(i int) {
-	var qs []*request
+	var qs []*ownRequest
 	b.mu.Lock()
 	for _, q := range b.requests {
 		if q.votes[i] == granted && !q.r.Join() {

@@ -41,7 +41,7 @@ func TestBrokenOnAMajority(t *testing.T) {
 		{"by masters that do not have it", []vote{granted, granted, granted, absent, absent}, []int{3, 4}, 0},
 	} {
 		b, lost := five(t)
-		q := &request{r: driver.Request{Name: "n", ID: driver.NewID()}, votes: slices.Clone(c.votes)}
+		q := &ownRequest{r: driver.Request{Name: "n", ID: driver.NewID()}, votes: slices.Clone(c.votes)}
 		b.requests[q.r.ID] = q
 		for i, at := range c.broken {
 			b.brokenAt(at, q.r.ID)
@@ -59,7 +59,7 @@ func TestBrokenOnAMajority(t *testing.T) {
 // TestBrokenBeforeTheLastVotes: masters that might have had it say that they have not.
 func TestBrokenBeforeTheLastVotes(t *testing.T) {
 	b, lost := five(t)
-	q := &request{r: driver.Request{Name: "n", ID: driver.NewID()}, votes: []vote{granted, granted, granted, sent, sent}}
+	q := &ownRequest{r: driver.Request{Name: "n", ID: driver.NewID()}, votes: []vote{granted, granted, granted, sent, sent}}
 	b.requests[q.r.ID] = q
 	b.brokenAt(0, q.r.ID)
 	b.brokenAt(1, q.r.ID)

@@ -50,7 +50,7 @@ func TestAHoldThatHasExpired(t *testing.T) {
 		"it held, and failed a while ago":  {lasts - time.Second, lasts + time.Minute, false},
 		"it is being asked for":            {0, 0, false},
 	} {
-		q := &request{r: r, votes: []vote{granted, granted, sent}}
+		q := &ownRequest{r: r, votes: []vote{granted, granted, sent}}
 		if c.failed > 0 {
 			q.failed = time.Now().Add(-c.failed)
 		}
@@ -82,7 +82,7 @@ func TestAReleaseAfterAnAcquireThatFailed(t *testing.T) {
 	} {
 		b, _ := five(t)
 		id := driver.NewID()
-		q := &request{r: driver.Request{Name: "n", ID: id, Owner: id, Client: id, TTL: time.Minute, Uncertain: true}, votes: slices.Clone(votes)}
+		q := &ownRequest{r: driver.Request{Name: "n", ID: id, Owner: id, Client: id, TTL: time.Minute, Uncertain: true}, votes: slices.Clone(votes)}
 		if c.failed {
 			q.failed = time.Now()
 		}

@@ -33,7 +33,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		return driver.ErrLost
 	}
 	if q == nil { // it is not of this client, and may stand anywhere
-		q = &request{r: r, votes: slices.Repeat([]vote{granted}, len(b.masters))}
+		q = &ownRequest{r: r, votes: slices.Repeat([]vote{granted}, len(b.masters))}
 	}
 	q.ended = true
 	anywhere := r.Uncertain && q.failed.IsZero() // after an Acquire that failed, the votes say more
@@ -85,7 +85,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 
 // expired reports whether the Acquire of the request failed so long ago, or it held so long ago if
 // it ever did, that it is over for sure. The backend's mu is held.
-func (q *request) expired() bool {
+func (q *ownRequest) expired() bool {
 	last := q.failed
 	if q.until.After(last) {
 		last = q.until
@@ -98,7 +98,7 @@ func (q *request) expired() bool {
 // master answers or the request must have expired. So a master that was down or hung when a request
 // was given up is told when it is back.
 type pendingRelease struct {
-	q         *request
+	q         *ownRequest
 	tombstone bool      // a copy of the acquire may be under way
 	copies    int       // how often it was sent
 	until     time.Time // whatever stands there has expired by then
@@ -117,7 +117,7 @@ const releaseMax = 256
 
 // queueRelease has the request released on the master. The outcome of the next attempt is sent to
 // results, which has room for it. mu is held.
-func (b *Backend) queueRelease(i int, q *request, tombstone bool, results chan<- result) {
+func (b *Backend) queueRelease(i int, q *ownRequest, tombstone bool, results chan<- result) {
 	m := b.masters[i]
 	p := m.pending[q.r.ID]
 	if p == nil {

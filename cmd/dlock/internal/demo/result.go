@@ -20,8 +20,8 @@ type result struct {
 	kill        *kill           // nil: no shop reached the sale at which it should have been killed
 	notes       []string
 
-	sales []entry // from the ledger
-	left  int     // what the stock says
+	sales []oneSale // from the ledger
+	left  int       // what the stock says
 }
 
 // kill is the end of a shop.

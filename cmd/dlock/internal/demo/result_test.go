@@ -36,7 +36,7 @@ func TestPercentile(t *testing.T) {
 func good() *result {
 	return &result{
 		stock: 3, shops: 2, left: 0,
-		sales: []entry{{Shop: 2, Left: 2, Token: 5}, {Shop: 1, Left: 1, Token: 9}, {Shop: 1, Left: 0, Token: 10}},
+		sales: []oneSale{{Shop: 2, Left: 2, Token: 5}, {Shop: 1, Left: 1, Token: 9}, {Shop: 1, Left: 0, Token: 10}},
 		kill:  &kill{shop: 2, left: 2, token: 7, heir: 1, takeover: time.Second},
 	}
 }
@@ -49,7 +49,7 @@ func TestWrong(t *testing.T) {
 		t.Error(ts)
 	}
 	for want, change := range map[string]func(*result){
-		"sold 4 under the lock, the stock was 3: oversold by 1": func(r *result) { r.sales = append(r.sales, entry{Shop: 1}) },
+		"sold 4 under the lock, the stock was 3: oversold by 1": func(r *result) { r.sales = append(r.sales, oneSale{Shop: 1}) },
 		"sold 2 under the lock, the stock was 3: 1 were left":   func(r *result) { r.sales = r.sales[:2] },
 		"the stock says that 1 are left":                        func(r *result) { r.left = 1 },
 		"no shop was killed: none read the number 2":            func(r *result) { r.kill = nil },

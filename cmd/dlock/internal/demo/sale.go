@@ -44,14 +44,14 @@ func (s stock) write(n int) error {
 // lose any: it is the truth.
 type ledger string
 
-// entry is a sale.
-type entry struct {
+// oneSale is what the ledger has of a sale.
+type oneSale struct {
 	Shop  int         // from 1
 	Left  int         // items that the seller believed to be left after it
 	Token dlock.Token // of the lease; 0 without a lock
 }
 
-func (l ledger) append(e entry) error {
+func (l ledger) append(e oneSale) error {
 	line, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -65,14 +65,14 @@ func (l ledger) append(e entry) error {
 }
 
 // read returns the sales in the order in which they were made.
-func (l ledger) read() ([]entry, error) {
+func (l ledger) read() ([]oneSale, error) {
 	b, err := os.ReadFile(string(l))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // nothing was sold
 		return nil, err
 	}
-	var es []entry
+	var es []oneSale
 	for line := range bytes.Lines(b) {
-		var e entry
+		var e oneSale
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("ledger: %w", err)
 		}
@@ -114,7 +114,7 @@ func (s *shop) sale(ctx context.Context, l lease, waited time.Duration) error {
 	if err := s.stock().write(n - 1); err != nil {
 		return err
 	}
-	if err := s.ledger().append(entry{Shop: s.Shop, Left: n - 1, Token: l.Token()}); err != nil {
+	if err := s.ledger().append(oneSale{Shop: s.Shop, Left: n - 1, Token: l.Token()}); err != nil {
 		return err
 	}
 	s.tell(event{Kind: sold})

@@ -39,16 +39,16 @@ type view struct {
 
 type lock struct {
 	Name      string       `json:"name"`
-	Holders   []request    `json:"holders"` // the first ones
-	Waiters   []request    `json:"waiters"` // the first ones
+	Holders   []entry      `json:"holders"` // the first ones
+	Waiters   []entry      `json:"waiters"` // the first ones
 	Held      int          `json:"held"`    // how many holders
 	Waiting   int          `json:"waiting"` // how many waiters
 	Total     watch.Counts `json:"total"`
 	PerSecond float64      `json:"handoffs_per_second"`
 }
 
-// request is one in a queue. It has no ID by which its hold could be joined.
-type request struct {
+// entry is one in a queue. It has no ID by which its hold could be joined.
+type entry struct {
 	Key    string  `json:"key"`   // the same in each look
 	Owner  string  `json:"owner"` // the same for all requests of a hold
 	Mode   string  `json:"mode"`
@@ -90,10 +90,10 @@ func (v *view) take(l *watch.Look) {
 	v.Undrawn = len(l.Graph.Parties) - len(v.Graph.Parties)
 }
 
-func requests(es []watch.Entry) []request {
-	out := []request{}
+func requests(es []watch.Entry) []entry {
+	out := []entry{}
 	for _, e := range es[:min(len(es), mostRequests)] {
-		out = append(out, request{
+		out = append(out, entry{
 			Key: hash(e.Request), Owner: hash(e.Owner), Mode: e.Mode, Limit: e.Limit, Token: e.Token, Label: e.Label,
 			Age: e.Age, Left: e.Left, TTL: e.TTL, Fixed: e.Fixed, Broken: e.Broken,
 		})
