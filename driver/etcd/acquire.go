@@ -122,18 +122,18 @@ func (b *Backend) confirm(ctx context.Context, rq *ownRequest) (driver.Grant, er
 			b.mu.Unlock()
 			return driver.Grant{}, errAgain
 		}
-		if l.fresh() && (!l.fixed || !rq.waiting) {
+		if since, fresh := l.trust(); fresh && (!l.fixed || !rq.waiting) {
 			b.stopWaiting(rq)
-			rq.until = l.since.Add(l.ttl)
+			rq.until = since.Add(l.ttl)
 			if b.nextExpiry.After(rq.until) {
 				b.nextExpiry = rq.until
 			}
-			g := driver.Grant{Token: rq.token(), TTL: l.ttl, SentAt: l.since}
+			g := driver.Grant{Token: rq.token(), TTL: l.ttl, SentAt: since}
 			b.mu.Unlock()
 			return g, nil
 		}
 		b.mu.Unlock()
-		if err := b.throughOutage(ctx, rq.Request, func() error { return b.refresh(ctx, l) }); errors.Is(err, driver.ErrLost) {
+		if err := b.throughOutage(ctx, rq.Request, func() error { return b.leases.refresh(ctx, l) }); errors.Is(err, driver.ErrLost) {
 			continue
 		} else if err != nil {
 			return driver.Grant{}, err
@@ -166,6 +166,30 @@ func (b *Backend) prepare(ctx context.Context, rq *ownRequest) (*lease, string, 
 	}
 }
 
+// assignLease gives a request a lease of which at least half of the time is left.
+func (b *Backend) assignLease(ctx context.Context, rq *ownRequest) error {
+	l, err := b.leases.take(ctx, rq.TTL, rq.Fixed)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.awaitNotices()
+	rq.lease = l
+	return nil
+}
+
+// leaseEnded is the end of all keys under a lease that the server does not have any more.
+func (b *Backend) leaseEnded(l *lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, rq := range b.requests {
+		if rq.lease == l {
+			b.vanished(rq)
+		}
+	}
+}
+
 // put puts the key of a request that may wait, and reports whether it is granted at once. It reads
 // what stands ahead by the same transaction, but not where the watcher will tell: if the name's
 // queue is known to be long, or another request of this client is just arriving there, which reads
@@ -186,7 +210,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 			rev, err := b.putAlone(ctx, rq, l, key)
 			b.arrived(n)
 			if isGone(err) {
-				b.leaseGone(l)
+				b.leases.end(l)
 			} else if rev != 0 || err != nil {
 				return rev != 0, err
 			}
@@ -205,7 +229,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 		res, rev, err := b.write(ctx, rq, req)
 		b.arrived(n)
 		if isGone(err) {
-			b.leaseGone(l)
+			b.leases.end(l)
 			continue
 		}
 		if err != nil {
@@ -321,7 +345,7 @@ func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 		})
 		switch {
 		case isGone(err):
-			b.leaseGone(l)
+			b.leases.end(l)
 			continue
 		case err != nil:
 			return err
@@ -383,7 +407,7 @@ func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 			Failure: []*pb.RequestOp{rangeOp(prefix)},
 		})
 		if isGone(err) {
-			b.leaseGone(l)
+			b.leases.end(l)
 			continue
 		}
 		if err != nil {

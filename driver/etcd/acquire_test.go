@@ -25,7 +25,7 @@ func readBy(rev int64, succeeded bool, kvs ...*mvccpb.KeyValue) *pb.TxnResponse 
 // watching returns a backend that watches a name with others, and a request that may wait there.
 func watching(c *fakeCluster) (b *Backend, l *lease, r driver.Request, n *nameState) {
 	b, l, _ = holding(c)
-	b.pools[6] = newPool(l)
+	b.leases.pools[6] = newPool(l)
 	id := driver.NewID()
 	n = b.nameOf("n")
 	n.contended, n.watchID, n.queue = true, 1, newQueue("n", nil)
@@ -68,7 +68,9 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 				own := kv(r, key, 9)
 				n.queue.put(decode("n", own)) // who was ahead has left
 				n.rev = 10
-				b.leaseEnded(l)
+				b.mu.Unlock()
+				b.leases.end(l)
+				b.mu.Lock()
 				return readBy(9, true, other(8), own), nil
 			}
 			own, first := kv(r, key, 12), other(11)

@@ -6,15 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
-	"github.com/dlock-go/dlock/internal/alarm"
 )
 
 // The TTLs that a cluster keeps. A server raises a TTL that is below its own least, so 2 s are kept
@@ -38,26 +35,11 @@ type Options struct {
 // Backend is a client of one etcd cluster. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Lister] and [driver.Notifier], whose contracts it keeps.
 type Backend struct {
-	client *clientv3.Client
-	owned  bool // Close closes the client
-	kv     pb.KVClient
-	leases pb.LeaseClient
-	watch  pb.WatchClient
-	status pb.MaintenanceClient
-	conns  *connections // nil: the client is the user's, and dials by itself
-	id     string       // of this backend: a part of all its keys
-	// what all keys begin with: root/prefix, both escaped, so that no root is within another
-	base       string
-	caps       driver.Capabilities
-	txns       *batcher
-	keepAlives keepAlives
-	life       *kit.Life
-	alarms     alarm.Clock // end what takes too long
+	cluster // no pointer: so the life of a backend that New did not make is nil, and over
 
-	checking  chan struct{}           // holds a token while somebody checks the cluster
-	verdict   atomic.Pointer[verdict] // of that check; nil: none yet
-	formatted atomic.Bool             // the format is written down
-	probing   atomic.Bool             // the connections are being probed
+	id     string // of this backend: a part of all its keys
+	caps   driver.Capabilities
+	leases *leases
 
 	mu         sync.Mutex
 	requests   map[driver.ID]*ownRequest // this client's own, which may stand in the queues
@@ -65,15 +47,11 @@ type Backend struct {
 	tombstones kit.Tombstones            // IDs that must not come to life again
 	names      map[string]*nameState
 	watcher    watcher
-	notices    *nameState      // of breaks, to this client
-	pools      map[int64]*pool // shared leases by class
-	fixed      map[*lease]bool // leases of one request
-	// leases for the tombstones in the server, by class; nobody keeps them alive
-	tombstoneLeases map[int64]*lease
-	keeping         bool      // the keeper runs
-	nextExpiry      time.Time // no hold expires before
-	lastPurge       time.Time // of tombstones and names
-	lost            func(driver.ID)
+	notices    *nameState // of breaks, to this client
+	keeping    bool       // the keeper runs
+	nextExpiry time.Time  // no hold expires before
+	lastPurge  time.Time  // of tombstones and names
+	lost       func(driver.ID)
 }
 
 // New returns a backend over the connection of a client, which the caller owns and Close leaves
@@ -102,10 +80,8 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	}
 	base := escape.Replace(o.Root) + "/" + escape.Replace(o.Prefix)
 	b := &Backend{
-		client: client, kv: pb.NewKVClient(conn), leases: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn), status: pb.NewMaintenanceClient(conn),
-		id: newBackendID(escape.Replace(o.Prefix)), base: base, life: kit.NewLife(), checking: make(chan struct{}, 1),
+		id:       newBackendID(escape.Replace(o.Prefix)),
 		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
-		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
 			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
@@ -114,10 +90,22 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	if o.Identity != "" {
 		b.caps.Identity = o.Identity + "/" + base
 	}
-	b.txns = newBatcher(b.life.Context(), b.kv, b.suspect)
-	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
+	b.connect(client, conn, base)
+	b.lookAfterLeases()
+	b.watcher.b, b.watcher.watches = b, map[int64]*nameState{}
 	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
 	return b, nil
+}
+
+// lookAfterLeases makes the leases of the client, and has the backend hear of them.
+func (b *Backend) lookAfterLeases() {
+	b.leases = newLeases(&b.cluster)
+	b.leases.expect, b.leases.ended = b.expect, b.leaseEnded
+	b.leases.began = func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.startKeeper()
+	}
 }
 
 // Capabilities implements [driver.Capable].
@@ -155,7 +143,7 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	b.life.Wait()
-	b.revokeAll(b.leasesToRevoke())
+	b.leases.revokeAll(b.leasesToRevoke())
 	if !b.owned {
 		return nil
 	}
@@ -170,17 +158,11 @@ func (b *Backend) Close() error {
 func (b *Backend) leasesToRevoke() []*lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ls := make([]*lease, 0, len(b.fixed))
-	for l := range b.fixed {
-		ls = append(ls, l)
-	}
+	ls := b.leases.own()
 	for _, rq := range b.requests {
 		if rq.Fixed && !rq.until.IsZero() && !rq.releasing {
 			ls = slices.DeleteFunc(ls, func(l *lease) bool { return l == rq.lease })
 		}
-	}
-	for _, p := range b.pools {
-		ls = append(ls, p.leases...)
 	}
 	return ls
 }

@@ -29,15 +29,15 @@ var callOptions = []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 
 // repeat calls f until it is answered, ctx ends, or patience is over. Attempts get longer: a slow
 // server is not a dead one.
-func (b *Backend) repeat(ctx context.Context, f func(ctx context.Context) error) error {
-	return b.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
-		return 0, b.attempt(ctx, bound, f)
+func (c *cluster) repeat(ctx context.Context, f func(ctx context.Context) error) error {
+	return c.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
+		return 0, c.attempt(ctx, bound, f)
 	})
 }
 
 // again is repeat for a call that bounds its attempts itself. It says how long each attempt was
 // queued in this client before it was sent: the server was not silent then.
-func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound time.Duration) (queued time.Duration, err error)) error {
+func (c *cluster) again(ctx context.Context, f func(ctx context.Context, bound time.Duration) (queued time.Duration, err error)) error {
 	end := time.Now().Add(patience)
 	wait := 2 * time.Millisecond
 	var why error // nobody answered, in words
@@ -55,7 +55,7 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 		switch {
 		case err == nil:
 			return nil
-		case b.life.Over():
+		case c.life.Over():
 			return driver.ErrClosed
 		case ctx.Err() != nil:
 			return &ended{ctx.Err(), why}
@@ -66,9 +66,9 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 		}
 		if read(err).handling == another {
 			wait = min(wait, 20*time.Millisecond)
-			b.skipMember(2 * wait)
+			c.skipMember(2 * wait)
 		}
-		_ = kit.Pause(ctx, b.life.Closed(), wait)
+		_ = kit.Pause(ctx, c.life.Closed(), wait)
 		wait = min(2*wait, 250*time.Millisecond)
 	}
 }
@@ -76,11 +76,11 @@ func (b *Backend) again(ctx context.Context, f func(ctx context.Context, bound t
 // skipMember sends a call within a time that changes whose turn it is. Calls go to the members in
 // turn; what takes two (a stream asks for a token first) meets a member that refuses it each time,
 // where there is one other and nothing else is under way.
-func (b *Backend) skipMember(within time.Duration) {
-	b.life.Go(func() {
-		if kit.Pause(b.life.Context(), nil, rand.N(within)) == nil {
-			_ = b.attempt(b.life.Context(), firstTry, func(ctx context.Context) error {
-				_, err := b.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
+func (c *cluster) skipMember(within time.Duration) {
+	c.life.Go(func() {
+		if kit.Pause(c.life.Context(), nil, rand.N(within)) == nil {
+			_ = c.attempt(c.life.Context(), firstTry, func(ctx context.Context) error {
+				_, err := c.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
 				return err
 			})
 		}
@@ -89,8 +89,8 @@ func (b *Backend) skipMember(within time.Duration) {
 
 // attempt calls f with a bound, which Close cuts short. A call that is not answered in time makes
 // its connection suspect.
-func (b *Backend) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
-	return attempt(ctx, b.life.Context(), &b.alarms, bound, b.suspect, f)
+func (c *cluster) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
+	return attempt(ctx, c.life.Context(), &c.alarms, bound, c.suspect, f)
 }
 
 // attempt calls f with a bound, which the end of the second context cuts short. It calls late if
@@ -117,7 +117,7 @@ func (untimed) Deadline() (time.Time, bool) { return time.Time{}, false }
 // takeTurn waits until it can put the token into a channel: what all callers need is asked for by
 // one of them. It waits no longer than for an answer: if nobody answers, all callers learn that at
 // once, and not one after the other.
-func (b *Backend) takeTurn(ctx context.Context, turn chan struct{}) error {
+func (c *cluster) takeTurn(ctx context.Context, turn chan struct{}) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -127,7 +127,7 @@ func (b *Backend) takeTurn(ctx context.Context, turn chan struct{}) error {
 		return &unanswered{noAnswer(patience)}
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-b.life.Closed():
+	case <-c.life.Closed():
 		return driver.ErrClosed
 	}
 }
@@ -135,7 +135,7 @@ func (b *Backend) takeTurn(ctx context.Context, turn chan struct{}) error {
 // hedged asks for something until it is answered or ctx ends. If an answer takes long it asks
 // again, which may reach another member, and still takes the first answer that comes: so neither a
 // dead member nor a slow connection is in the way.
-func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(ctx context.Context) (T, error)) (T, error) {
+func hedged[T any](c *cluster, ctx context.Context, ttl time.Duration, ask func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
 		err error
@@ -149,7 +149,7 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 		asked++
 		go func() {
 			var a answer
-			a.err = b.attempt(ctx, 2*lastTry, func(ctx context.Context) (err error) {
+			a.err = c.attempt(ctx, 2*lastTry, func(ctx context.Context) (err error) {
 				a.v, err = ask(ctx)
 				return err
 			})
@@ -168,7 +168,7 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			switch {
 			case a.err == nil:
 				return a.v, nil
-			case b.life.Over():
+			case c.life.Over():
 				return none, driver.ErrClosed
 			case ctx.Err() != nil:
 				return none, &ended{ctx.Err(), last}
@@ -178,14 +178,14 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			last = plain(a.err)
 			if asked--; asked == 0 {
 				if read(a.err).handling == another {
-					b.skipMember(2 * wait)
+					c.skipMember(2 * wait)
 				}
-				_ = kit.Pause(ctx, b.life.Closed(), wait)
+				_ = kit.Pause(ctx, c.life.Closed(), wait)
 				wait = min(2*wait, 100*time.Millisecond)
 				begin()
 			}
 		case <-next.C:
-			b.suspect()
+			c.suspect()
 			if asked < most {
 				begin()
 			}
@@ -193,7 +193,7 @@ func hedged[T any](b *Backend, ctx context.Context, ttl time.Duration, ask func(
 			next.Reset(late)
 		case <-ctx.Done():
 			return none, &ended{ctx.Err(), last}
-		case <-b.life.Closed():
+		case <-c.life.Closed():
 			return none, driver.ErrClosed
 		}
 	}

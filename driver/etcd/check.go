@@ -104,7 +104,7 @@ func (b *Backend) member(ctx context.Context, endpoint string) driver.Finding {
 func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
 	least := int64(minTTL.Seconds())
 	f := driver.Finding{About: "least TTL", Found: minTTL.String()}
-	res, err := b.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: least}, callOptions...)
+	res, err := b.lessor.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: least}, callOptions...)
 	if err != nil {
 		return f, err
 	}
@@ -112,7 +112,7 @@ func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
 		f.State, f.Found = driver.Risky, fmt.Sprintf("%d s", res.TTL)
 		f.Advice = "lower --election-timeout: a holder that died keeps its lock for that long at least, whatever its TTL is"
 	}
-	_, err = b.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: res.ID}, callOptions...)
+	_, err = b.lessor.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: res.ID}, callOptions...)
 	return f, err
 }
 

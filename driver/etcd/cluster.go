@@ -5,16 +5,51 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/internal/alarm"
 )
+
+// cluster is the service: how it is reached, whether the driver can lock there, and what its keys
+// begin with. Its methods are calls, each until it is answered. It is safe for concurrent use, and
+// knows nothing of requests.
+type cluster struct {
+	client *clientv3.Client
+	owned  bool // Close closes the client
+	kv     pb.KVClient
+	lessor pb.LeaseClient
+	watch  pb.WatchClient
+	status pb.MaintenanceClient
+	conns  *connections // nil: the client is the user's, and dials by itself
+	txns   *batcher
+	// what all keys begin with: root/prefix, both escaped, so that no root is within another
+	base string
+
+	life    *kit.Life
+	alarms  alarm.Clock // end what takes too long
+	probing atomic.Bool // the connections are being probed
+
+	checking  chan struct{}           // holds a token while the cluster is checked
+	verdict   atomic.Pointer[verdict] // of that check; nil: none yet
+	formatted atomic.Bool             // the format is written down
+}
+
+// connect makes the cluster's calls go over a connection of the client.
+func (c *cluster) connect(client *clientv3.Client, conn grpc.ClientConnInterface, base string) {
+	c.client, c.base = client, base
+	c.kv, c.lessor, c.watch, c.status = pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn), pb.NewMaintenanceClient(conn)
+	c.life, c.checking = kit.NewLife(), make(chan struct{}, 1)
+	c.txns = newBatcher(c.life.Context(), c.kv, c.suspect)
+}
 
 // verdict is the result of the cluster check: whether the driver can lock there.
 type verdict struct{ err error }
@@ -29,50 +64,50 @@ var errProxy = fmt.Errorf("%w: this is an etcd grpc-proxy, which keeps leases al
 const checkWatchID = 1 << 40
 
 // checkCluster finds out, once, whether the driver can lock with the cluster.
-func (b *Backend) checkCluster(ctx context.Context) error {
-	if v := b.verdict.Load(); v != nil {
+func (c *cluster) checkCluster(ctx context.Context) error {
+	if v := c.verdict.Load(); v != nil {
 		return v.err
 	}
-	if err := b.takeTurn(ctx, b.checking); err != nil {
+	if err := c.takeTurn(ctx, c.checking); err != nil {
 		return err
 	}
-	defer func() { <-b.checking }()
-	if v := b.verdict.Load(); v != nil {
+	defer func() { <-c.checking }()
+	if v := c.verdict.Load(); v != nil {
 		return v.err
 	}
-	err := b.examine(ctx)
+	err := c.examine(ctx)
 	if err == nil || errors.Is(err, driver.ErrUnsupported) {
-		b.verdict.CompareAndSwap(nil, &verdict{err})
+		c.verdict.CompareAndSwap(nil, &verdict{err})
 	}
 	return err
 }
 
 // examine asks for the server's version, reads the format with the rights that will be needed, and
 // watches. Each is asked for until it is answered, since calls go to the members in turn.
-func (b *Backend) examine(ctx context.Context) error {
-	if err := b.repeat(ctx, b.checkVersion); err != nil {
+func (c *cluster) examine(ctx context.Context) error {
+	if err := c.repeat(ctx, c.checkVersion); err != nil {
 		return err
 	}
 	var res *pb.RangeResponse
-	err := b.repeat(ctx, func(ctx context.Context) (err error) {
-		res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1}, callOptions...)
+	err := c.repeat(ctx, func(ctx context.Context) (err error) {
+		res, err = c.kv.Range(ctx, &pb.RangeRequest{Key: []byte(c.base), RangeEnd: end(c.base), Limit: 1}, callOptions...)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if len(res.Kvs) > 0 && string(res.Kvs[0].Key) == b.base {
-		if err := b.checkFormat(res.Kvs[0].Value); err != nil {
+	if len(res.Kvs) > 0 && string(res.Kvs[0].Key) == c.base {
+		if err := c.checkFormat(res.Kvs[0].Value); err != nil {
 			return err
 		}
-		b.formatted.Store(true)
+		c.formatted.Store(true)
 	}
-	return b.repeat(ctx, b.checkWatches)
+	return c.repeat(ctx, c.checkWatches)
 }
 
 // checkVersion refuses servers that are too old, but not one that does not tell its version.
-func (b *Backend) checkVersion(ctx context.Context) error {
-	res, err := b.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
+func (c *cluster) checkVersion(ctx context.Context) error {
+	res, err := c.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
 	if err != nil && outcomeOf(err) != kit.Answered {
 		return err
 	}
@@ -84,15 +119,15 @@ func (b *Backend) checkVersion(ctx context.Context) error {
 }
 
 // checkWatches refuses a grpc-proxy.
-func (b *Backend) checkWatches(ctx context.Context) error {
+func (c *cluster) checkWatches(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	stream, err := b.watch.Watch(ctx, callOptions...)
+	stream, err := c.watch.Watch(ctx, callOptions...)
 	if err != nil {
 		return err
 	}
 	// (A proxy says nothing of a watch on a key that is not a range.)
-	create := &pb.WatchCreateRequest{Key: []byte(b.base), RangeEnd: []byte(b.base + "\x00"), WatchId: checkWatchID}
+	create := &pb.WatchCreateRequest{Key: []byte(c.base), RangeEnd: []byte(c.base + "\x00"), WatchId: checkWatchID}
 	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
 		_, err = stream.Recv() // which knows why
 		return err

@@ -24,9 +24,10 @@ const (
 // takes a connection that died in silence for alive until its own ping fails, which is after 13 s,
 // and between attempts to dial it waits for longer and longer, up to two minutes.
 //
-// So the driver dials by itself. A member that listens again is found within a second. When a call
-// is not answered in time, each member is asked for what it knows without the others. A connection
-// on which that was sent, and nothing at all came back within a second, is closed, and gRPC dials
+// So the driver dials by itself ("a connection that dies in silence", "connections that are refused
+// for long" of TestEtcdField). A member that listens again is found within a second. When a call is
+// not answered in time, each member is asked for what it knows without the others. A connection on
+// which that was sent, and nothing at all came back within a second, is closed, and gRPC dials
 // again at once. A member that is merely slow, or has no leader, answers that question. A new
 // connection on which the member says nothing is closed too, each time after twice as long: the
 // member may be busy.
@@ -174,28 +175,28 @@ func (cs *connections) closeSilent(since int64) {
 }
 
 // suspect finds out, after a call was not answered in time, whether a connection is dead.
-func (b *Backend) suspect() {
-	if b.conns == nil || !b.probing.CompareAndSwap(false, true) {
+func (c *cluster) suspect() {
+	if c.conns == nil || !c.probing.CompareAndSwap(false, true) {
 		return
 	}
-	if !b.life.Go(b.probe) {
-		b.probing.Store(false)
+	if !c.life.Go(c.probe) {
+		c.probing.Store(false)
 	}
 }
 
 // probe asks all members whether they are there. Calls go to the members in turn, among those of
 // others; so it asks twice as often as there are members.
-func (b *Backend) probe() {
-	defer b.probing.Store(false)
+func (c *cluster) probe() {
+	defer c.probing.Store(false)
 	since := stamp()
-	ctx, cancel := context.WithTimeout(b.life.Context(), probeTimeout)
+	ctx, cancel := context.WithTimeout(c.life.Context(), probeTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	for range 2 * b.conns.members {
-		wg.Go(func() { _, _ = b.status.Status(ctx, &pb.StatusRequest{}, callOptions...) })
+	for range 2 * c.conns.members {
+		wg.Go(func() { _, _ = c.status.Status(ctx, &pb.StatusRequest{}, callOptions...) })
 	}
 	wg.Wait()
-	if ctx.Err() != nil && !b.life.Over() {
-		b.conns.closeSilent(since)
+	if ctx.Err() != nil && !c.life.Over() {
+		c.conns.closeSilent(since)
 	}
 }

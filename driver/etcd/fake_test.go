@@ -165,20 +165,21 @@ func (s *fakeKeepAlives) Recv() (*pb.LeaseKeepAliveResponse, error) {
 // holding returns a backend of the cluster, which it knows, with one hold under one lease of 6 s.
 func holding(c *fakeCluster) (*Backend, *lease, *ownRequest) {
 	b := &Backend{
-		life: kit.NewLife(), kv: c, leases: c, watch: c, status: healthy{}, id: "0123456789abcdef", base: "dlock/",
+		cluster: cluster{kv: c, lessor: c, watch: c, status: healthy{}, base: "dlock/", life: kit.NewLife()}, id: "0123456789abcdef",
 		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
-		pools: map[int64]*pool{}, fixed: map[*lease]bool{}, tombstoneLeases: map[int64]*lease{}, keeping: true,
+		keeping: true,
 	}
-	b.keepAlives.b, b.watcher.b, b.watcher.watches = b, b, map[int64]*nameState{}
+	b.lookAfterLeases()
+	b.watcher.b, b.watcher.watches = b, map[int64]*nameState{}
 	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
 	b.txns = newBatcher(b.life.Context(), c, b.suspect)
 	b.verdict.Store(&verdict{})
 	b.formatted.Store(true)
-	l := &lease{id: 7, ttl: 6 * time.Second, since: time.Now()}
+	l := &lease{of: b.leases, id: 7, ttl: 6 * time.Second, since: time.Now()}
 	id := driver.NewID()
 	rq := newOwnRequest(driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl})
 	rq.rev, rq.until = 5, l.since.Add(l.ttl)
-	rq.attach(l)
+	rq.lease, l.requests, l.used = l, 1, time.Now()
 	b.assignKey(rq)
 	b.requests[id] = rq
 	c.ttl, c.left, c.keys = 6, 6, []string{rq.key}

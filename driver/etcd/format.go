@@ -27,12 +27,12 @@ const format = "1"
 const formatText = "dlock format " + format
 
 // checkFormat refuses another format.
-func (b *Backend) checkFormat(found []byte) error {
+func (c *cluster) checkFormat(found []byte) error {
 	if string(found) == formatText {
 		return nil
 	}
 	return fmt.Errorf("%w: the key %q says %.60q, and this version of dlock locks with %q: let all programs that share locks have one format (docs/etcd.md, Operating it)",
-		driver.ErrUnsupported, b.base, found, formatText)
+		driver.ErrUnsupported, c.base, found, formatText)
 }
 
 // errForeign is the error of a request that would stand behind what this version cannot read.
@@ -42,41 +42,41 @@ func errForeign(r *record) error {
 }
 
 // ready checks the cluster, and makes sure that the format is written down: each once for a client.
-func (b *Backend) ready(ctx context.Context) error {
-	if err := b.checkCluster(ctx); err != nil || b.formatted.Load() {
+func (c *cluster) ready(ctx context.Context) error {
+	if err := c.checkCluster(ctx); err != nil || c.formatted.Load() {
 		return err
 	}
-	if err := b.takeTurn(ctx, b.checking); err != nil {
+	if err := c.takeTurn(ctx, c.checking); err != nil {
 		return err
 	}
-	defer func() { <-b.checking }()
-	if b.formatted.Load() {
+	defer func() { <-c.checking }()
+	if c.formatted.Load() {
 		return nil
 	}
-	return b.writeFormat(ctx)
+	return c.writeFormat(ctx)
 }
 
 // writeFormat writes the format down, unless somebody did since the cluster was checked.
-func (b *Backend) writeFormat(ctx context.Context) error {
+func (c *cluster) writeFormat(ctx context.Context) error {
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{absent(b.base)},
-		Success: []*pb.RequestOp{putOp(b.base, formatText, 0)},
-		Failure: []*pb.RequestOp{keyOp(b.base)},
+		Compare: []*pb.Compare{absent(c.base)},
+		Success: []*pb.RequestOp{putOp(c.base, formatText, 0)},
+		Failure: []*pb.RequestOp{keyOp(c.base)},
 	}
 	var res *pb.TxnResponse
-	err := b.repeat(ctx, func(ctx context.Context) (err error) {
-		res, err = b.kv.Txn(ctx, req, callOptions...)
+	err := c.repeat(ctx, func(ctx context.Context) (err error) {
+		res, err = c.kv.Txn(ctx, req, callOptions...)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if kvs := rangeIn(res).Kvs; len(kvs) > 0 {
-		if err := b.checkFormat(kvs[0].Value); err != nil {
-			b.verdict.Store(&verdict{err})
+		if err := c.checkFormat(kvs[0].Value); err != nil {
+			c.verdict.Store(&verdict{err})
 			return err
 		}
 	}
-	b.formatted.Store(true)
+	c.formatted.Store(true)
 	return nil
 }

@@ -59,7 +59,7 @@ func (b *Backend) remaining(ctx context.Context, q *queue) (map[int64]time.Durat
 			defer func() { <-turns }()
 			var res *pb.LeaseTimeToLiveResponse
 			err := b.repeat(ctx, func(ctx context.Context) (err error) {
-				res, err = b.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id}, callOptions...)
+				res, err = b.lessor.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id}, callOptions...)
 				return err
 			})
 			mu.Lock()
@@ -170,7 +170,7 @@ func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb
 	for _, r := range part {
 		ttl = max(ttl, r.TTL)
 	}
-	l, err := b.grant(ctx, ttl)
+	l, err := b.leases.grant(ctx, ttl)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -199,11 +199,11 @@ func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb
 // rates; otherwise it gets its whole TTL again.
 func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
 	for _, l := range ls {
-		if time.Since(l.since) <= min(l.ttl/100, 200*time.Millisecond) {
+		if since, _ := l.trust(); time.Since(since) <= min(l.ttl/100, 200*time.Millisecond) {
 			continue
 		}
 		// lost: nothing is left of the hold
-		if err := b.refresh(ctx, l); err != nil && !errors.Is(err, driver.ErrLost) {
+		if err := b.leases.refresh(ctx, l); err != nil && !errors.Is(err, driver.ErrLost) {
 			return err
 		}
 	}

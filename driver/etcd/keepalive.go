@@ -11,9 +11,11 @@ import (
 )
 
 // keepAlives is the one stream of keep-alives. It is opened when it is needed, and again after any
-// fault.
+// fault. The client library's own keeps a lease alive at times of its own, and says neither when it
+// sent what was answered nor which term answered: a proof needs both (TestProofNeedsOneTerm, and "a
+// leader that slept" of TestEtcdCluster).
 type keepAlives struct {
-	b  *Backend
+	c  *cluster
 	mu sync.Mutex
 	s  *keepStream // nil: none
 }
@@ -66,13 +68,13 @@ func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]b
 
 // open starts a stream. k.mu is held.
 func (k *keepAlives) open() *keepStream {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(k.b.life.Context()))
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(k.c.life.Context()))
 	s := &keepStream{
 		out: newOutbox[*pb.LeaseKeepAliveRequest](), cancel: cancel, broken: make(chan struct{}),
 		pending: map[int64][]chan *pb.LeaseKeepAliveResponse{},
 	}
 	k.s = s
-	begun := k.b.life.Go(func() {
+	begun := k.c.life.Go(func() {
 		err := k.run(ctx, s)
 		cancel()
 		k.mu.Lock()
@@ -92,11 +94,11 @@ func (k *keepAlives) open() *keepStream {
 
 // run opens the stream at the server, and passes answers on until it ends.
 func (k *keepAlives) run(ctx context.Context, s *keepStream) error {
-	stream, err := k.b.leases.LeaseKeepAlive(ctx, callOptions...)
+	stream, err := k.c.lessor.LeaseKeepAlive(ctx, callOptions...)
 	if err != nil {
 		return err
 	}
-	k.b.life.Go(func() { s.out.run(ctx, stream.Send) })
+	k.c.life.Go(func() { s.out.run(ctx, stream.Send) })
 	for {
 		res, err := stream.Recv()
 		if err != nil {

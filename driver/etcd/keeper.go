@@ -23,93 +23,106 @@ func (b *Backend) startKeeper() {
 func (b *Backend) keep() {
 	for {
 		b.mu.Lock()
-		due, idle, next := b.chores()
-		if next == 0 {
+		work := b.chores(time.Now())
+		if work.next == 0 {
 			b.keeping = false
 			b.mu.Unlock()
 			return
 		}
 		b.mu.Unlock()
-		for ttl, ls := range due {
-			b.life.Go(func() { b.keepAlive(ttl, ls) })
+		for ttl, ls := range work.due {
+			b.life.Go(func() { b.leases.keepAlive(ttl, ls) })
 		}
-		for _, l := range idle {
+		for _, l := range work.idle {
 			b.life.Go(func() {
-				_ = b.attempt(b.life.Context(), lastTry, func(ctx context.Context) error { return b.revoke(ctx, l) })
+				_ = b.attempt(b.life.Context(), lastTry, func(ctx context.Context) error { return b.leases.revoke(ctx, l) })
 			})
 		}
-		if kit.Pause(b.life.Context(), nil, next) != nil {
+		if kit.Pause(b.life.Context(), nil, work.next) != nil {
 			return
 		}
 	}
 }
 
-// keepAlive proves leases of one TTL on behalf of those who wait.
-func (b *Backend) keepAlive(ttl time.Duration, ls []*lease) {
-	ctx, cancel := context.WithTimeout(b.life.Context(), max(ttl/3, time.Second))
-	defer cancel()
-	ps := b.prove(ctx, ls)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, l := range ls {
-		l.proving = false
-		if ps[i].err != nil {
-			l.retry = time.Now().Add(l.ttl / 20)
-		}
-	}
-}
-
-// chores does what takes no call, and returns the leases to prove, by TTL, so that none waits for
-// the answers to one that has more time; those to revoke; and when to come again; 0: never. b.mu is
-// held.
-func (b *Backend) chores() (due map[time.Duration][]*lease, idle []*lease, next time.Duration) {
-	now := time.Now()
-	due = map[time.Duration][]*lease{}
-	next = time.Second
-	any := false
-	visit := func(l *lease) {
-		any = true
-		next = min(next, l.ttl/40)
-		kept := l.waiting > 0 || !l.fixed && now.Sub(l.used) < l.ttl
-		if kept && !l.proving && now.Sub(l.since) > l.ttl*2/5 && now.After(l.retry) {
-			l.proving = true
-			due[l.ttl] = append(due[l.ttl], l)
-		}
-	}
-	for _, p := range b.pools {
-		for _, l := range p.leases {
-			visit(l)
-			if l.keys == 0 && now.Sub(l.used) > l.ttl && len(p.turn) == 0 {
-				idle = append(idle, l)
-			}
-		}
-	}
-	for l := range b.fixed {
-		visit(l)
-	}
-	for _, l := range idle {
-		l.gone = true
-		b.forgetLease(l)
-	}
-	b.endNotices(now, any)
-	for c, l := range b.tombstoneLeases {
-		if now.Sub(l.since) > l.ttl {
-			delete(b.tombstoneLeases, c)
-		}
-		any = true
-	}
+// chores does what takes no call, and returns the rest. b.mu is held.
+func (b *Backend) chores(now time.Time) work {
+	w := b.leases.chores(now)
+	b.endNotices(now, w.used)
 	b.purgeExpired(now)
 	if b.watcher.check(now) {
-		next = min(next, progressInterval/4)
+		w.next = min(w.next, progressInterval/4)
 	}
 	if now.Sub(b.lastPurge) > time.Second {
 		b.lastPurge = now
 		b.tombstones.Purge(now)
 		b.purgeNames(now)
 	}
-	any = any || b.notices.watchID != 0 || len(b.requests)+len(b.losses)+len(b.names)+b.tombstones.Len() > 0
-	if !any {
-		return nil, nil, 0
+	if !w.any && b.notices.watchID == 0 && len(b.requests)+len(b.losses)+len(b.names)+b.tombstones.Len() == 0 {
+		return work{}
 	}
-	return due, idle, max(next, 10*time.Millisecond)
+	w.next = max(w.next, 10*time.Millisecond)
+	return w
+}
+
+// work is what the keeper has to do.
+type work struct {
+	// leases to prove, by TTL, so that none waits for the answers to one that has more time
+	due  map[time.Duration][]*lease
+	idle []*lease      // to be revoked
+	next time.Duration // when to come again; 0: never
+	used bool          // there are leases for requests
+	any  bool          // there are leases
+}
+
+// chores says which leases need something. Those that are idle are not the client's any more.
+func (ls *leases) chores(now time.Time) work {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	w := work{due: map[time.Duration][]*lease{}, next: time.Second}
+	visit := func(l *lease) {
+		w.used = true
+		w.next = min(w.next, l.ttl/40)
+		kept := l.waiting > 0 || !l.fixed && now.Sub(l.used) < l.ttl
+		if kept && !l.proving && now.Sub(l.since) > l.ttl*2/5 && now.After(l.retry) {
+			l.proving = true
+			w.due[l.ttl] = append(w.due[l.ttl], l)
+		}
+	}
+	for _, p := range ls.pools {
+		for _, l := range p.leases {
+			visit(l)
+			if l.requests == 0 && now.Sub(l.used) > l.ttl && len(p.turn) == 0 {
+				w.idle = append(w.idle, l)
+			}
+		}
+	}
+	for l := range ls.fixed {
+		visit(l)
+	}
+	for _, l := range w.idle {
+		l.gone = true
+		ls.forget(l)
+	}
+	w.any = w.used || len(ls.tombstones) > 0
+	for c, l := range ls.tombstones {
+		if now.Sub(l.since) > l.ttl {
+			delete(ls.tombstones, c)
+		}
+	}
+	return w
+}
+
+// keepAlive proves leases of one TTL on behalf of the requests that wait under them.
+func (ls *leases) keepAlive(ttl time.Duration, all []*lease) {
+	ctx, cancel := context.WithTimeout(ls.life.Context(), max(ttl/3, time.Second))
+	defer cancel()
+	ps := ls.prove(ctx, all)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for i, l := range all {
+		l.proving = false
+		if ps[i].err != nil {
+			l.retry = time.Now().Add(l.ttl / 20)
+		}
+	}
 }

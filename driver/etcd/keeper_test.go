@@ -15,10 +15,10 @@ func TestLeasesOfOtherTTLs(t *testing.T) {
 		b, l, _ := holding(s)
 		defer b.life.End()
 		start := time.Now()
-		long := &lease{id: 8, ttl: 10 * time.Minute, since: start.Add(-5 * time.Minute), used: start, waiting: 1}
+		long := &lease{of: b.leases, id: 8, ttl: 10 * time.Minute, since: start.Add(-5 * time.Minute), used: start, waiting: 1}
 		l.waiting, l.since = 1, start.Add(-3*time.Second) // so that both are due
-		b.pools[600] = newPool(long)
-		b.fixed[l] = true
+		b.leases.pools[600] = newPool(long)
+		b.leases.fixed[l] = true
 		b.life.Go(b.keep)
 		time.Sleep(20 * time.Second)
 		b.mu.Lock()

@@ -7,11 +7,11 @@ var escape, unescape = strings.NewReplacer("%", "%25", "/", "%2F"), strings.NewR
 
 // prefixOf returns what all keys of a name begin with: root/name/. No name's keys are among those
 // of another, also if one name begins with the other.
-func (b *Backend) prefixOf(name string) string { return b.base + escape.Replace(name) + "/" }
+func (c *cluster) prefixOf(name string) string { return c.base + escape.Replace(name) + "/" }
 
 // keyName returns the name that a key stands under, and whether it is the key of a request.
-func (b *Backend) keyName(key string) (string, bool) {
-	rest, ok := strings.CutPrefix(key, b.base)
+func (c *cluster) keyName(key string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, c.base)
 	name, last, found := strings.Cut(rest, "/")
 	return unescape.Replace(name), ok && found && last != "" && !strings.Contains(last, "/")
 }

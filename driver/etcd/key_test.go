@@ -11,7 +11,7 @@ import (
 
 // TestNamesNeverMeet: no name's keys are in the range of another, and each key can be read back.
 func TestNamesNeverMeet(t *testing.T) {
-	b := &Backend{base: "dlock/", id: "0123456789abcdef"}
+	b := &Backend{cluster: cluster{base: "dlock/"}, id: "0123456789abcdef"}
 	hostile := []string{"a", "a/", "a/b", "a0", "a%", "a%2F", "a%25", "a%252F", "%2f", ".", "a.", "ä", "a b"}
 	for _, n := range hostile {
 		rq := &ownRequest{Request: driver.Request{Name: n}}

@@ -28,9 +28,9 @@ func TestLeaseIsTrustedFromBeforeItWasAskedFor(t *testing.T) {
 		s := oneTerm()
 		b, _, _ := holding(s)
 		defer b.life.End()
-		b.leases = slowGrants{s}
+		b.lessor = slowGrants{s}
 		asked := time.Now()
-		l, err := b.grant(t.Context(), 6*time.Second)
+		l, err := b.leases.grant(t.Context(), 6*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestSlotsAreUsedAgain(t *testing.T) {
-	b := &Backend{base: "dlock/", id: "x", names: map[string]*nameState{}}
+	b := &Backend{cluster: cluster{base: "dlock/"}, id: "x", names: map[string]*nameState{}}
 	take := func() *ownRequest {
 		rq := &ownRequest{Request: driver.Request{Name: "n"}}
 		b.assignKey(rq)

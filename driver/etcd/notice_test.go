@@ -17,7 +17,7 @@ import (
 func TestNoticesOf(t *testing.T) {
 	backend := func(root, prefix string) *Backend {
 		base := escape.Replace(root) + "/" + escape.Replace(prefix)
-		b := &Backend{base: base, id: newBackendID(escape.Replace(prefix)), names: map[string]*nameState{}}
+		b := &Backend{cluster: cluster{base: base}, id: newBackendID(escape.Replace(prefix)), names: map[string]*nameState{}}
 		b.notices = &nameState{prefix: noticesUnder(base, b.id)}
 		return b
 	}

@@ -12,7 +12,42 @@ import (
 )
 
 // An orphan is a key of this client that none of its requests has: a late copy of an acquire put
-// it, under a lease that the client keeps alive. Audits find orphans; see conclude.
+// it, under a lease that the client keeps alive. Audits find orphans.
+
+// expect notes which requests have a key under a lease. What it returns compares that with the keys
+// that an audit found there: a key of a request that is missing is lost. An orphan that two audits
+// in a row found is removed; found once, it may be a key whose request has not learned yet that it
+// was put.
+func (b *Backend) expect(l *lease) (found func(keys, orphans map[string]bool) map[string]bool) {
+	expected := map[*ownRequest]int64{} // and the revisions that put their keys
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, rq := range b.requests {
+		if rq.lease == l && rq.rev != 0 && !rq.ended {
+			expected[rq] = rq.rev
+		}
+	}
+	return func(keys, before map[string]bool) map[string]bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for rq, rev := range expected {
+			if !keys[rq.key] && rq.lease == l && rq.rev == rev && !rq.ended {
+				b.vanished(rq)
+			}
+		}
+		orphans := map[string]bool{}
+		for key := range keys {
+			switch {
+			case !b.isOrphan(key):
+			case before[key]:
+				b.removeOrphan(key)
+			default:
+				orphans[key] = true
+			}
+		}
+		return orphans
+	}
+}
 
 // splitKey returns the name and the slot of one of this client's keys. It reports false for any
 // other.

@@ -29,12 +29,12 @@ type proof struct {
 // linearizable read, which only a leader with a majority behind it can answer, is sent at the same
 // time, and all three have to be answered in the same term: that leader was the leader after all of
 // it had been sent.
-func (b *Backend) prove(ctx context.Context, ls []*lease) []proof {
-	ps := make([]proof, len(ls))
-	if len(ls) == 0 {
+func (ls *leases) prove(ctx context.Context, all []*lease) []proof {
+	ps := make([]proof, len(all))
+	if len(all) == 0 {
 		return ps
 	}
-	ttl := slices.MinFunc(ls, func(a, b *lease) int { return cmp.Compare(a.ttl, b.ttl) }).ttl
+	ttl := slices.MinFunc(all, func(a, b *lease) int { return cmp.Compare(a.ttl, b.ttl) }).ttl
 	now := time.Now()
 	read := make(chan struct{})
 	var term uint64
@@ -42,15 +42,16 @@ func (b *Backend) prove(ctx context.Context, ls []*lease) []proof {
 	go func() {
 		defer close(read)
 		var res *pb.RangeResponse
-		res, failed = hedged(b, ctx, ttl, func(ctx context.Context) (*pb.RangeResponse, error) {
-			return b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base)}, callOptions...)
+		res, failed = hedged(ls.cluster, ctx, ttl, func(ctx context.Context) (*pb.RangeResponse, error) {
+			return ls.kv.Range(ctx, &pb.RangeRequest{Key: []byte(ls.base)}, callOptions...)
 		})
 		term = res.GetHeader().GetRaftTerm()
 	}()
 	var wg sync.WaitGroup
-	for i, l := range ls {
+	for i, l := range all {
 		wg.Go(func() {
-			a := b.audit(ctx, l)
+			found := ls.expect(l)
+			a := ls.audit(ctx, l)
 			<-read
 			switch {
 			case a.err != nil:
@@ -59,7 +60,7 @@ func (b *Backend) prove(ctx context.Context, ls []*lease) []proof {
 			case a.term != term:
 				a.err = errTerm
 			}
-			ps[i] = b.conclude(l, now, a)
+			ps[i] = ls.conclude(l, now, a, found)
 		})
 	}
 	wg.Wait()
@@ -71,26 +72,17 @@ type audit struct {
 	term uint64
 	gone bool
 	keys map[string]bool
-	// the requests whose keys have to be there, and the revisions that put them
-	expected map[*ownRequest]int64
-	err      error
+	err  error
 }
 
 // audit keeps a lease alive and lists its keys.
-func (b *Backend) audit(ctx context.Context, l *lease) audit {
-	a := audit{expected: map[*ownRequest]int64{}}
-	b.mu.Lock()
-	for _, rq := range b.requests {
-		if rq.lease == l && rq.rev != 0 && !rq.ended {
-			a.expected[rq] = rq.rev
-		}
-	}
-	lapsed := time.Since(l.since) >= l.ttl
-	b.mu.Unlock()
+func (ls *leases) audit(ctx context.Context, l *lease) (a audit) {
+	since, _ := l.trust()
+	lapsed := time.Since(since) >= l.ttl
 	var res *pb.LeaseTimeToLiveResponse
 	list := func() (err error) {
-		res, err = hedged(b, ctx, l.ttl, func(ctx context.Context) (*pb.LeaseTimeToLiveResponse, error) {
-			return b.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: l.id, Keys: true}, callOptions...)
+		res, err = hedged(ls.cluster, ctx, l.ttl, func(ctx context.Context) (*pb.LeaseTimeToLiveResponse, error) {
+			return ls.lessor.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: l.id, Keys: true}, callOptions...)
 		})
 		return err
 	}
@@ -106,8 +98,8 @@ func (b *Backend) audit(ctx context.Context, l *lease) audit {
 	go func() {
 		tried := map[*keepStream]bool{}
 		var err error
-		alive, err = hedged(b, ctx, l.ttl, func(ctx context.Context) (*pb.LeaseKeepAliveResponse, error) {
-			return b.keepAlives.send(ctx, l.id, tried)
+		alive, err = hedged(ls.cluster, ctx, l.ttl, func(ctx context.Context) (*pb.LeaseKeepAliveResponse, error) {
+			return ls.keepAlives.send(ctx, l.id, tried)
 		})
 		kept <- err
 	}()
@@ -132,38 +124,27 @@ func (b *Backend) audit(ctx context.Context, l *lease) audit {
 	return a
 }
 
-// conclude draws the conclusions of an audit. An orphan that two audits in a row found is removed;
-// found once, it may be a key whose request has not learned yet that it was put.
-func (b *Backend) conclude(l *lease, since time.Time, a audit) proof {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// conclude draws the conclusions of an audit, and those of found before the lease is trusted: a
+// request that was found missing becomes no hold by it.
+func (ls *leases) conclude(l *lease, since time.Time, a audit, found func(keys, orphans map[string]bool) map[string]bool) proof {
+	ls.mu.Lock()
+	gone, orphans := l.gone, l.orphans
+	ls.mu.Unlock()
 	switch {
 	case a.err != nil:
 		return proof{err: a.err}
-	case l.gone:
+	case gone:
 		return proof{err: driver.ErrLost}
 	case a.gone:
-		b.leaseEnded(l)
+		ls.end(l)
 		return proof{err: driver.ErrLost}
 	}
+	orphans = found(a.keys, orphans)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l.orphans = orphans
 	if since.After(l.since) {
 		l.since = since
 	}
-	for rq, rev := range a.expected {
-		if !a.keys[rq.key] && rq.lease == l && rq.rev == rev {
-			b.vanished(rq)
-		}
-	}
-	orphans := map[string]bool{}
-	for key := range a.keys {
-		switch {
-		case !b.isOrphan(key):
-		case l.orphans[key]:
-			b.removeOrphan(key)
-		default:
-			orphans[key] = true
-		}
-	}
-	l.orphans = orphans
 	return proof{since: since}
 }

@@ -57,13 +57,36 @@ func TestAudit(t *testing.T) {
 		orphan, other := "dlock/n/s0123456789abcdef-9", "elsewhere"
 		s.keys = append(s.keys, orphan, other)
 		for i, want := range []bool{false, true} {
-			if p := b.prove(t.Context(), []*lease{l})[0]; p.err != nil || b.isOrphan(orphan) == want {
+			if p := b.leases.prove(t.Context(), []*lease{l})[0]; p.err != nil || b.isOrphan(orphan) == want {
 				t.Errorf("audit %d: %v; the orphan is being removed: %t", i+1, p.err, !b.isOrphan(orphan))
 			}
 		}
 		s.keys = []string{orphan}
 		if p := b.Renew(t.Context(), []driver.Request{rq.Request})[0]; !errors.Is(p.Err, driver.ErrLost) || <-lost != rq.ID {
 			t.Errorf("a hold whose key is missing: %v", p.Err)
+		}
+	})
+}
+
+// TestWhatIsMissingIsRecordedFirst: a lease is trusted for longer only when the requests that were
+// found missing under it know that. Else one of them could become a hold in between.
+func TestWhatIsMissingIsRecordedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, l, _ := holding(oneTerm())
+		defer b.life.End()
+		before, expect := l.since, b.leases.expect
+		b.leases.expect = func(l *lease) func(keys, orphans map[string]bool) map[string]bool {
+			found := expect(l)
+			return func(keys, orphans map[string]bool) map[string]bool {
+				if since, _ := l.trust(); !since.Equal(before) {
+					t.Errorf("the lease is trusted for %s longer", since.Sub(before))
+				}
+				return found(keys, orphans)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if p := b.leases.prove(t.Context(), []*lease{l})[0]; p.err != nil || l.since.Equal(before) {
+			t.Errorf("%v; the lease is trusted for %s longer", p.err, l.since.Sub(before))
 		}
 	})
 }
@@ -79,7 +102,7 @@ func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
 		round := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			return b.prove(ctx, []*lease{l})[0].err
+			return b.leases.prove(ctx, []*lease{l})[0].err
 		}
 		kept := func() int {
 			s.mu.Lock()
@@ -112,7 +135,7 @@ func TestSlowAnswersAreWaitedFor(t *testing.T) {
 		defer b.life.End()
 		ctx, cancel := context.WithTimeout(t.Context(), l.ttl/3)
 		defer cancel()
-		if p := b.prove(ctx, []*lease{l})[0]; p.err != nil {
+		if p := b.leases.prove(ctx, []*lease{l})[0]; p.err != nil {
 			t.Errorf("answers that come after 1.9 s of a TTL of 6 s: %v", p.err)
 		}
 	})
@@ -129,7 +152,7 @@ func TestDeadMemberIsPassedOver(t *testing.T) {
 			defer b.life.End()
 			ctx, cancel := context.WithTimeout(t.Context(), l.ttl/3)
 			defer cancel()
-			if p := b.prove(ctx, []*lease{l})[0]; p.err != nil {
+			if p := b.leases.prove(ctx, []*lease{l})[0]; p.err != nil {
 				t.Errorf("the first %s reaches a dead member: %v", part, p.err)
 			}
 		})

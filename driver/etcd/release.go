@@ -98,7 +98,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 	removal := deleteOp(key)
 	if uncertain {
 		var id int64
-		switch id, until, err = b.tombstoneLease(ctx, rq.TTL); {
+		switch id, until, err = b.leases.forTombstone(ctx, rq.TTL); {
 		case isFull(err):
 			uncertain = false
 		case err != nil:
@@ -123,9 +123,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 			continue
 		}
 		if isGone(err) { // the tombstone's lease
-			b.mu.Lock()
-			delete(b.tombstoneLeases, class(rq.TTL))
-			b.mu.Unlock()
+			b.leases.dropTombstones(rq.TTL)
 		}
 		if err != nil {
 			return false, err
@@ -189,8 +187,7 @@ func (b *Backend) removed(rq *ownRequest, until time.Time) {
 func (b *Backend) leaveLease(rq *ownRequest) {
 	l := rq.lease
 	rq.detach()
-	if l != nil && l.fixed && !l.gone {
-		l.gone = true
-		b.life.Go(func() { b.revokeFixed(l) })
+	if l != nil && l.fixed {
+		b.leases.revokeFixed(l)
 	}
 }

@@ -43,7 +43,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	for l := range under {
 		ls = append(ls, l)
 	}
-	for n, p := range b.prove(ctx, ls) {
+	for n, p := range b.leases.prove(ctx, ls) {
 		l := ls[n]
 		b.mu.Lock()
 		for _, i := range under[l] {

@@ -76,17 +76,36 @@ func (b *Backend) vanished(rq *ownRequest) {
 	}
 	b.stopWaiting(rq)
 	rq.rev, rq.granted, rq.checked = 0, false, false
-	if rq.lease != nil && rq.lease.gone {
+	if rq.lease != nil && rq.lease.isGone() {
 		rq.uncertain = false // a copy can put nothing under that lease
 		rq.detach()
 	}
 	rq.wake.Set()
 }
 
+// detach takes the lease from the request, if it has one. The backend's mu is held.
+func (rq *ownRequest) detach() {
+	if rq.lease != nil {
+		rq.setWaiting(false)
+		rq.lease.leave()
+		rq.lease = nil
+	}
+}
+
+// setWaiting records whether the request waits in the queue. The backend's mu is held.
+func (rq *ownRequest) setWaiting(waiting bool) {
+	if rq.waiting != waiting {
+		rq.waiting = waiting
+		if rq.lease != nil {
+			rq.lease.wait(map[bool]int{true: 1, false: -1}[waiting])
+		}
+	}
+}
+
 // nowhere reports whether there is no key of the request, nor will there be. The backend's mu is
 // held.
 func (rq *ownRequest) nowhere() bool {
-	return rq.key == "" || rq.rev == 0 && !rq.uncertain || rq.lease != nil && rq.lease.gone && !rq.broken
+	return rq.key == "" || rq.rev == 0 && !rq.uncertain || rq.lease != nil && rq.lease.isGone() && !rq.broken
 }
 
 // failed ends an Acquire that failed, and returns the error as its caller has to see it. A request

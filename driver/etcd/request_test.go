@@ -18,12 +18,12 @@ func TestHoldThatNobodyRenews(t *testing.T) {
 		s := oneTerm()
 		b, l, forgotten := holding(s)
 		defer b.life.End()
-		b.pools[6] = newPool(l)
+		b.leases.pools[6] = newPool(l)
 		id := driver.NewID()
 		kept := newOwnRequest(driver.Request{Name: "kept", ID: id, Owner: id, TTL: l.ttl})
 		b.mu.Lock()
 		kept.rev, kept.until = 6, forgotten.until
-		kept.attach(l)
+		kept.lease, l.requests = l, l.requests+1
 		b.assignKey(kept)
 		b.requests[id] = kept
 		b.mu.Unlock()
@@ -97,8 +97,8 @@ func TestAnAcquireThatWasRefused(t *testing.T) {
 			_, recorded := b.requests[rq.ID]
 			b.mu.Unlock()
 			nowhere := !c.stands && !c.uncertain
-			if driver.Refused(err) != nowhere || !errors.Is(err, driver.ErrHeld) || recorded == nowhere || (l.keys == 0) != nowhere {
-				t.Errorf("%s: %v, which is a refusal: %t; recorded: %t; its lease has %d keys", c.what, err, driver.Refused(err), recorded, l.keys)
+			if driver.Refused(err) != nowhere || !errors.Is(err, driver.ErrHeld) || recorded == nowhere || (l.requests == 0) != nowhere {
+				t.Errorf("%s: %v, which is a refusal: %t; recorded: %t; its lease has %d keys", c.what, err, driver.Refused(err), recorded, l.requests)
 			}
 			r := rq.Request
 			r.Uncertain = true
@@ -110,8 +110,8 @@ func TestAnAcquireThatWasRefused(t *testing.T) {
 			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if len(b.requests) > 0 || l.keys > 0 {
-				t.Errorf("%s: after its release %d requests are recorded, and its lease has %d keys", c.what, len(b.requests), l.keys)
+			if len(b.requests) > 0 || l.requests > 0 {
+				t.Errorf("%s: after its release %d requests are recorded, and its lease has %d keys", c.what, len(b.requests), l.requests)
 			}
 			b.life.End()
 		})

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"context"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -15,28 +14,4 @@ import (
 func (b *Backend) addTombstone(id driver.ID, ttl time.Duration) {
 	b.tombstones.Add(id, time.Now().Add(2*ttl+time.Second))
 	b.startKeeper()
-}
-
-// tombstoneLease returns a lease for a tombstone in the server that has to stand for the TTL, and
-// when it ends. Nobody keeps it alive.
-func (b *Backend) tombstoneLease(ctx context.Context, ttl time.Duration) (id int64, until time.Time, err error) {
-	c := class(ttl)
-	b.mu.Lock()
-	l := b.tombstoneLeases[c]
-	// the end of a lease deletes all its keys at once
-	usable := l != nil && time.Since(l.since) <= l.ttl-ttl-time.Second && l.keys < maxKeys
-	if usable {
-		l.keys++
-	}
-	b.mu.Unlock()
-	if !usable {
-		if l, err = b.grant(ctx, 2*ttl+2*time.Second); err != nil {
-			return 0, time.Time{}, err
-		}
-		b.mu.Lock()
-		l.keys++
-		b.tombstoneLeases[c] = l
-		b.mu.Unlock()
-	}
-	return l.id, l.since.Add(l.ttl), nil
 }

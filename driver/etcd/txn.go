@@ -13,9 +13,9 @@ import (
 
 // txn sends a transaction on a name until it is answered, and calls failed with each error. Nothing
 // that is on its way keeps one that is urgent.
-func (b *Backend) txn(ctx context.Context, name string, urgent bool, req *pb.TxnRequest, failed func(error)) (res *pb.TxnResponse, rev int64, err error) {
-	err = b.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
-		if res, rev, queued, err = b.txns.send(ctx, bound, name, urgent, req); err != nil {
+func (c *cluster) txn(ctx context.Context, name string, urgent bool, req *pb.TxnRequest, failed func(error)) (res *pb.TxnResponse, rev int64, err error) {
+	err = c.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
+		if res, rev, queued, err = c.txns.send(ctx, bound, name, urgent, req); err != nil {
 			failed(err)
 		}
 		return queued, err
@@ -28,10 +28,10 @@ func (b *Backend) txn(ctx context.Context, name string, urgent bool, req *pb.Txn
 const page = 1000
 
 // get reads the keys with a prefix, linearizably, and all as of one revision, in pages.
-func (b *Backend) get(ctx context.Context, prefix string) (*pb.RangeResponse, error) {
+func (c *cluster) get(ctx context.Context, prefix string) (*pb.RangeResponse, error) {
 	for {
 		var all *pb.RangeResponse
-		err := b.pages(ctx, prefix, page, func(res *pb.RangeResponse) (rev int64) {
+		err := c.pages(ctx, prefix, page, func(res *pb.RangeResponse) (rev int64) {
 			if all == nil {
 				all = res
 			} else {
@@ -48,12 +48,12 @@ func (b *Backend) get(ctx context.Context, prefix string) (*pb.RangeResponse, er
 
 // pages reads the keys with a prefix, so many at a time. Each gets the pages, and returns the
 // revision that the next one is to be of; 0: the newest.
-func (b *Backend) pages(ctx context.Context, prefix string, limit int64, each func(*pb.RangeResponse) (rev int64)) error {
+func (c *cluster) pages(ctx context.Context, prefix string, limit int64, each func(*pb.RangeResponse) (rev int64)) error {
 	rev := int64(0)
 	for from := []byte(prefix); ; {
 		var res *pb.RangeResponse
-		err := b.repeat(ctx, func(ctx context.Context) (err error) {
-			res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: from, RangeEnd: end(prefix), Revision: rev, Limit: limit}, callOptions...)
+		err := c.repeat(ctx, func(ctx context.Context) (err error) {
+			res, err = c.kv.Range(ctx, &pb.RangeRequest{Key: from, RangeEnd: end(prefix), Revision: rev, Limit: limit}, callOptions...)
 			return err
 		})
 		if err != nil {
@@ -69,11 +69,11 @@ func (b *Backend) pages(ctx context.Context, prefix string, limit int64, each fu
 
 // whole returns the keys with a prefix that a transaction read, and the revision that they are of.
 // If they were too many for its answer it reads them once more.
-func (b *Backend) whole(ctx context.Context, prefix string, read *pb.RangeResponse, rev int64) ([]*mvccpb.KeyValue, int64, error) {
+func (c *cluster) whole(ctx context.Context, prefix string, read *pb.RangeResponse, rev int64) ([]*mvccpb.KeyValue, int64, error) {
 	if !read.More {
 		return read.Kvs, rev, nil
 	}
-	res, err := b.get(ctx, prefix)
+	res, err := c.get(ctx, prefix)
 	if err != nil {
 		return nil, 0, err
 	}

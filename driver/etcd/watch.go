@@ -24,7 +24,10 @@ const (
 )
 
 // watcher is the one stream of watches. It is opened when somebody waits, and again after any
-// fault. The backend's mu guards it.
+// fault. The client library's own does not say which stream a watch is on, and resumes a watch in
+// silence: so it cannot tell that its member lags (TestEtcdLag), that an answer comes from a proxy,
+// or that the stream is dead ("grpc-proxy", "a connection that dies in silence" of TestEtcdField).
+// The backend's mu guards it.
 type watcher struct {
 	b       *Backend
 	out     *outbox[*pb.WatchRequest] // nil: no stream
@@ -51,7 +54,7 @@ func (w *watcher) check(now time.Time) bool {
 	case len(w.watches) == 0:
 		w.stop()
 		return false
-	case len(w.watches) == 1 && w.b.notices.watchID != 0 && len(w.b.fixed) == 0:
+	case len(w.watches) == 1 && w.b.notices.watchID != 0 && !w.b.leases.haveFixed():
 		return false
 	}
 	if now.Sub(w.revisionRead) >= maxLag {

@@ -76,7 +76,7 @@ func TestEventsBeforeTheReadCount(t *testing.T) {
 		id := driver.NewID()
 		waiter := newOwnRequest(driver.Request{Name: holder.Name, ID: id, Owner: id, TTL: l.ttl, Wait: true})
 		b.mu.Lock()
-		waiter.attach(l)
+		waiter.lease, l.requests = l, l.requests+1
 		b.assignKey(waiter)
 		waiter.rev, b.requests[id] = 6, waiter
 		n := b.nameOf(holder.Name)
