@@ -80,7 +80,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 	pool(hostilePool.Params, true)
 	_, usual := sessionState(t, shared)
 
-	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, let: map[driver.ID]bool{}}
+	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, let: map[driver.ID]bool{}, seen: map[driver.ID]string{}}
 	names := []*killedName{{name: "killed/a"}, {name: "killed/b"}, {name: "killed/rw", readers: true}, {name: "killed/permits", limit: 3}}
 	k.names = names
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -245,6 +245,7 @@ type killed struct {
 	asking  map[driver.ID]string // the requests whose Acquire is under way, with their names
 	waiting map[driver.ID]int    // those that were seen to wait exclusively, since which sample
 	let     map[driver.ID]bool   // those that were seen to be let in
+	seen    map[driver.ID]string // what the last sample that had their rows saw of them
 	samples int
 	missed  int // how often one that was let in did not find it in time, and arrived again
 }
@@ -313,6 +314,9 @@ func (k *killed) sample() {
 		_ = id.UnmarshalText([]byte(r.id))
 		l := of[r.name]
 		_, waits := k.waiting[id]
+		if k.asking[id] == r.name {
+			k.seen[id] = fmt.Sprintf("sample %d at %s: place %d, head %d, others %d, holder %s", k.samples, time.Now().Format("05.000"), r.place, l.place, l.others, l.id)
+		}
 		switch {
 		case k.asking[id] != r.name:
 		case r.place <= l.place:
@@ -337,6 +341,7 @@ func (k *killed) begin(r driver.Request) (ahead map[driver.ID]int) {
 		}
 	}
 	k.asking[r.ID] = r.Name
+	k.seen[r.ID] = "never"
 	return ahead
 }
 
@@ -361,6 +366,7 @@ func (k *killed) leave(r driver.Request) {
 	delete(k.asking, r.ID)
 	delete(k.waiting, r.ID)
 	delete(k.let, r.ID)
+	delete(k.seen, r.ID)
 }
 
 // turn takes a lock and gives it back.
@@ -421,13 +427,16 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 	}
 }
 
-// what is what the tables have of requests.
+// what is what the tables have of requests, and what the samples saw of them.
 func (k *killed) what(ids []driver.ID) (text string) {
 	for _, id := range ids {
 		var row sql.NullString
 		err := k.db.QueryRow(`SELECT CONCAT('place ', q.place, ', head ', l.head, ', others ', l.others, ', arrived ', q.arrived_at, ', expires in ', TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), ' us')
 			FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id = ?`, id[:]).Scan(&row)
-		text += fmt.Sprintf("%s: %s %v; ", id, row.String, err)
+		k.mu.Lock()
+		_, asking := k.asking[id]
+		text += fmt.Sprintf("%s: %s %v, last seen %s, in sample %d at %s still asked for: %t; ", id, row.String, err, k.seen[id], k.samples, time.Now().Format("05.000"), asking)
+		k.mu.Unlock()
 	}
 	return text
 }
