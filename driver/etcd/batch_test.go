@@ -274,7 +274,7 @@ func TestBatchClosed(t *testing.T) {
 			}
 		}
 		if s.count() != sent || unsent != n-sent {
-			t.Errorf("%d had been sent of %d, then %d more; %d were told that they were not", sent, n, s.count()-sent, unsent)
+			t.Errorf("%d had been sent of %d, then %d more; %d were reported as not sent", sent, n, s.count()-sent, unsent)
 		}
 	})
 }

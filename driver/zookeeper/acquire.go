@@ -391,8 +391,8 @@ func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err 
 	return alone, err
 }
 
-// createdLate deals with the outcome of a create for which nobody waited any more. at is the node
-// that it made, for which there is room of that size.
+// createdLate deals with the outcome of a create whose caller had left. at is the node that it
+// made, for which there is room of that size.
 func (s *session) createdLate(r driver.Request, at string, err error, size int) {
 	if err == nil {
 		s.owned.add(at)

@@ -12,9 +12,10 @@ import (
 //
 // A call that finds fewer than Few under way goes at once, alone, on the goroutine of its caller.
 // Any other is queued, and goes together with what else is queued: when a call or a batch is over,
-// or after Slow while fewer than Most are under way. An urgent call goes at once while fewer than
-// Most are under way, and is ahead of the others in the queue. Of the calls with one key a batch
-// has one at most, in the order in which they came.
+// or after Slow while fewer than Most are under way. What has waited for Slow while Most were goes
+// when the next is over. An urgent call goes at once while fewer than Most are under way, and is
+// ahead of the others in the queue. Of the calls with one key a batch has one at most, in the order
+// in which they came.
 //
 // A call whose caller leaves before it is sent is never sent. There is no goroutine while nothing
 // is under way. The exported fields are set before the first Do and not changed. A Line is safe for

@@ -207,7 +207,7 @@ func TestLine(t *testing.T) {
 }
 
 // TestLineLeft: a call whose caller leaves before it is sent never is, and of one whose caller
-// leaves later the end is told.
+// leaves later the end is reported.
 func TestLineLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(1, 1, 0)
@@ -274,7 +274,7 @@ func TestLineLeftAtTheEnd(t *testing.T) {
 	}
 	last := l.Do(t.Context(), nil, false, func() {}) // is sent when all before are over
 	if left.Load() != late.Load() || last != kit.Over {
-		t.Errorf("%d were left, and of %d the end was told", left.Load(), late.Load())
+		t.Errorf("%d were left, and of %d the end was reported", left.Load(), late.Load())
 	}
 }
 
@@ -307,8 +307,8 @@ func TestLinePatience(t *testing.T) {
 	})
 }
 
-// TestLineOverdue: who sends urgent calls one after the other keeps nobody from being sent, though
-// Most are under way nearly always.
+// TestLineOverdue: urgent calls that come one after the other keep no other call from being sent,
+// though Most are under way nearly always.
 func TestLineOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, slow = 3, 10 * time.Millisecond
