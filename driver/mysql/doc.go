@@ -104,16 +104,18 @@
 // before it. A row that was committed after a later place was let in has missed its turn: its
 // client deletes it and arrives again, and so it does when a grant has expired before it was
 // found. The look or the poll that finds a grant is the proof of it: what is left counts from
-// before it was sent. If that is little, or the lease is fixed, the hold is renewed first.
+// before it was sent. If that is less than half of 10 s, or of its TTL, or the lease is fixed, the
+// hold is renewed first.
 //
 // # Time
 //
 // The server's clock expires, in UTC and microseconds. A statement's time is that at which it
 // began: one that waited for a row gives less than it could, never more. A request that waits lives
 // for 10 s, a shared one for its TTL if that is less; keep comes each 3 s, or three times in that
-// TTL. An exclusive request that is let in has what its row has left to find it, 1 s at least and
-// 5 s at most, counted from when the server had the lock's row. So a client that died while it
-// waited delays the others by some seconds.
+// TTL. An exclusive request that is let in holds for its TTL, and 5 s at least, if there was a sign
+// of life of it less than 5 s ago; else, and if it is fixed, for what its row has left, 1 s at
+// least and 5 s at most. That counts from when the server had the lock's row. So a client that died
+// while it waited delays the others by some seconds, or by its TTL if it had just died.
 //
 // # Tokens
 //

@@ -15,6 +15,13 @@ import (
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
 // shorter, never longer.
 
+// of what :until adds up: what a waiter's row had left when the statement began, and how long the
+// statement has waited for the lock's row since
+const (
+	leftThen  = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at)"
+	waitedFor = "GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0)"
+)
+
 // parts stand in several statements.
 var parts = strings.NewReplacer(
 	":now", "UTC_TIMESTAMP(6)",
@@ -32,9 +39,12 @@ var parts = strings.NewReplacer(
 	":took", "holder = VALUES(holder) AND held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
-	// how long a waiter that was granted has until it is renewed: as long as it would have waited
-	// without a sign of life; 5 s at most, and 1 s at least, from when the server had the row
-	":window", "UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), 1000000), 5000000) + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND",
+	// when the hold of a waiter that is granted ends: after its TTL, and 5 s at least, if there was
+	// a sign of life of it less than 5 s before the server had the row; else, and if it is fixed,
+	// after as long as it would have waited without another, 1 s at least and 5 s at most. That
+	// counts from when the server had the row.
+	":until", "UTC_TIMESTAMP(6) + INTERVAL IF(NOT q.fixed AND "+leftThen+" - "+waitedFor+" > 5000000, GREATEST(q.ttl_us, 5000000), "+
+		"LEAST(GREATEST("+leftThen+", 1000000), 5000000)) + "+waitedFor+" MICROSECOND",
 	"\n", " ", "\t", "",
 )
 
@@ -80,7 +90,7 @@ var (
 		l.fixed = IFNULL(q.fixed, 0),
 		l.broken = 0,
 		l.held_since = :now,
-		l.held_until = IF(q.id IS NULL, :past, :window)
+		l.held_until = IF(q.id IS NULL, :past, :until)
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 AND :which`)
 	// which hold pass ends
 	living    = parts.Replace(`l.holder = :id AND l.held_until > :now AND NOT l.broken`)
@@ -153,7 +163,7 @@ var (
 		l.fixed = IFNULL(q.fixed, l.fixed),
 		l.broken = IF(:keep, l.broken, 0),
 		l.held_since = IF(:keep, l.held_since, :now),
-		l.held_until = IF(:keep, l.held_until, IF(q.id IS NULL, :past, :window))
+		l.held_until = IF(:keep, l.held_until, IF(q.id IS NULL, :past, :until))
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND l.token = :token AND l.head = :head AND l.holder = :holder AND :state
 		AND (:next = :none OR q.kind = 'request' AND q.expires_at > :now)
 		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'join') <= :joins

@@ -401,11 +401,12 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	b.hear(g, first, ahead)
 }
 
-// proves reports whether what was read of a holder is proof enough: it leaves the client time to
-// renew it. Else that is renewed first, as a fixed one is, whose time begins when its client knows.
+// proves reports whether what was read of a hold is proof enough: at least half of what a waiter
+// stands for is left, or half of its TTL if that is less. Else the hold is renewed first, as a
+// fixed one is, whose time begins when its client knows.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	took := time.Since(sent)
-	return !r.Fixed && left-took >= max(4*took, min(r.TTL, time.Second)/2)
+	return !r.Fixed && left-took >= max(4*took, min(r.TTL, maxWait)/2)
 }
 
 // keepSoon keeps alive, in the background, what the client has waiting, when it is due.

@@ -392,8 +392,8 @@ func TestWhatAPollFinds(t *testing.T) {
 	}{
 		"its whole TTL":              {x, true, "0", ttl, false, 1000, true},
 		"more than its TTL":          {x, true, "0", 2 * ttl, false, 1000, true},
-		"enough":                     {x, true, "0", took + time.Second/2, false, 1000, true},
-		"too little":                 {x, true, "0", took + time.Second/2 - 1000, false, 0, true},
+		"enough":                     {x, true, "0", took + maxWait/2, false, 1000, true},
+		"too little":                 {x, true, "0", took + maxWait/2 - 1000, false, 0, true},
 		"nothing":                    {x, true, "0", 0, false, 0, true},
 		"less than nothing":          {x, true, "0", -time.Second, false, 0, true},
 		"a fixed lease":              {x, true, "0", ttl, true, 0, true},
@@ -401,7 +401,7 @@ func TestWhatAPollFinds(t *testing.T) {
 		"another's":                  {x, false, "0", ttl, false, 0, false},
 		"another's that has expired": {x, false, "0", -1000, false, 0, true},
 		"shared":                     {s, true, "0", ttl, false, 998, true},
-		"shared, too little":         {s, true, "0", took + time.Second/2 - 1000, false, 0, true},
+		"shared, too little":         {s, true, "0", took + maxWait/2 - 1000, false, 0, true},
 		"shared, and fixed":          {s, true, "0", ttl, true, 0, true},
 		"shared, and not let in":     {s, false, "0", ttl, false, 0, false},
 	} {
