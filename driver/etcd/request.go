@@ -8,7 +8,7 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// ownRequest is a ownRequest of this client that may stand in a queue. The backend's mu guards what
+// ownRequest is a request of this client that may stand in a queue. The backend's mu guards what
 // changes.
 type ownRequest struct {
 	driver.Request

@@ -51,7 +51,7 @@ type Backend struct {
 	watching bool            // watch runs
 }
 
-// ownRequest is a ownRequest of this client that may stand in a queue. The backend's mu guards it.
+// ownRequest is a request of this client that may stand in a queue. The backend's mu guards it.
 type ownRequest struct {
 	kit.OwnRequest
 	place     int64         // of its row; 0: it has none, as far as it is known

@@ -13,7 +13,7 @@ import (
 // have been lost, or the client ahead may be dead.
 const checkInterval = time.Second
 
-// ownRequest is a ownRequest of this client, with what it knows of its place in the queue.
+// ownRequest is a request of this client, with what it knows of its place in the queue.
 type ownRequest struct {
 	kit.OwnRequest
 	held  time.Time // when a call that granted it returned; zero: none did

@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// ownRequest is a ownRequest of this client, and what each master made of it. Backend.mu guards it.
+// ownRequest is a request of this client, and what each master made of it. Backend.mu guards it.
 type ownRequest struct {
 	r     driver.Request
 	votes []vote    // by master
