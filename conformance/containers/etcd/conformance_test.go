@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
@@ -50,7 +51,10 @@ func (s *etcdSide) Close() error {
 func etcdOver(t service.T, p *netfault.Proxy, addrs []string, change ...func(*clientv3.Config)) *etcdSide {
 	t.Helper()
 	r := newRPCs()
+	// docs/etcd.md asks for short pauses between attempts to dial
+	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}
 	c := clientv3.Config{Endpoints: addrs, Logger: zap.NewNop(), DialOptions: append(r.options(),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: 20 * time.Second}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return p.Dial(ctx, "tcp", addr) }))}
 	for _, f := range change {
 		f(&c)
