@@ -38,7 +38,7 @@ func (b *Backend) purge() error {
 	for slot := range slots {
 		clean = b.purgeSlot(slot, bySlot[slot]) == nil && clean
 	}
-	if !clean {
+	if !clean { // the dead stay, for the next client that opens the directory
 		return nil
 	}
 	for _, id := range dead {
@@ -50,9 +50,9 @@ func (b *Backend) purge() error {
 	return nil
 }
 
-// purgeSlot removes the files of those words that are not the slot's. It puts a new state in place
-// first. Whoever wrote one of the files read an earlier word of the slot. That word never comes
-// back, so the file can never become the slot's state.
+// purgeSlot drops what is over from a slot's queues, by a new state, and then removes the files of
+// those words that are not the slot's. Whoever wrote one of them read an earlier word of the slot.
+// That word never comes back, so the file can never become the slot's state.
 func (b *Backend) purgeSlot(slot int, words []uint64) error {
 	word, err := load(b.table.word(slot))
 	if err != nil {

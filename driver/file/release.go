@@ -9,7 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Release implements [driver.Backend].
+// Release implements [driver.Backend]. It does not depend on its context: what has begun to end is
+// removed.
 func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	if err := b.begin(context.Background()); err != nil {
 		if errors.Is(err, errMoved) { // what stands in the other directory ends with this client
@@ -31,7 +32,7 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
 		e := s.find(name, r.ID)
 		s.remove(name, r.ID)
-		if r.Uncertain && !r.ID.IsZero() { // no request comes without an ID
+		if r.Uncertain && !r.ID.IsZero() { // no Acquire takes a zero ID, so none has to be kept out
 			until = now + int64(min(r.TTL, maxTTL))
 			s.addTombstone(tombstone{name, r.ID, until})
 		}

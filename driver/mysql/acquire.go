@@ -184,13 +184,14 @@ func (b *Backend) enter(t *task, m *ownRequest, r driver.Request) (g driver.Gran
 	return g, false, errBusy
 }
 
-// await makes an exclusive request wait. alone says that nothing else did.
+// await makes an exclusive request wait. alone says that nothing else did: then the lock's row has
+// to say that something does, or its release would not look.
 func (b *Backend) await(t *task, m *ownRequest, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
 	if err := b.arrive(t, r); err != nil {
 		return g, false, err
 	}
 	b.stands(m)
-	if alone { // like a look that locks it waits for a grant that is not committed yet
+	if alone { // raise writes the lock's row, so it waits for a grant that is not committed yet
 		if _, err := t.send(b.raiseOf(r)); err != nil {
 			return g, false, err
 		}
@@ -216,7 +217,8 @@ func (b *Backend) withdraw(t *task, m *ownRequest) (found bool, err error) {
 	return b.release(t, r, false, false)
 }
 
-// check reads what became of a request that stands in the queue, and does what is due there.
+// check reads what became of a request that stands in the queue, and does what is due there. lock
+// has the read wait for a grant that is not committed yet.
 func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g driver.Grant, waits bool, err error) {
 	for range maxTries {
 		p, err := b.look(t, &r, lock)
@@ -306,7 +308,7 @@ func (b *Backend) misplaced(t *task, m *ownRequest, r driver.Request, head int64
 	return nil
 }
 
-// raiseOf is the statement that says that the request may be beside the lock.
+// raiseOf is the statement that makes the lock's row say that there is a request beside it.
 func (b *Backend) raiseOf(r driver.Request) string {
 	level := "1"
 	if r.Mode == driver.Shared {

@@ -34,8 +34,9 @@ type Needs struct {
 // refusedCommand finds the command that a user may not run.
 var refusedCommand = regexp.MustCompile(`run the '([^']+)' command`)
 
-// Rights tries each command on each server, and says which of them the user may not run, or not on
-// that key or channel.
+// Rights tries each command on each server, and says which rights the user lacks: commands, the
+// pattern of keys, that of channels. Only refusals count. The error is not nil if a server does not
+// answer.
 func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error) {
 	f := driver.Finding{About: "rights", Found: "the user may run what the driver does"}
 	var missing []string
@@ -44,12 +45,15 @@ func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error
 			missing = append(missing, text)
 		}
 	}
-	note := func(command string, err error) {
+	note := func(command string, err error) (silence error) {
 		var said redis.Error
-		if !errors.As(err, &said) || !strings.HasPrefix(said.Error(), "NOPERM") {
-			return
+		if !errors.As(err, &said) {
+			return err
 		}
 		text := said.Error()
+		if !strings.HasPrefix(text, "NOPERM") {
+			return nil
+		}
 		switch refused := refusedCommand.FindStringSubmatch(text); {
 		case strings.Contains(text, "channel") && strings.Contains(text, "access"):
 			add(n.Channels)
@@ -60,24 +64,25 @@ func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error
 		default:
 			add("+" + command)
 		}
+		return nil
 	}
 	for _, rdb := range servers {
 		for _, c := range n.Commands {
-			err := rdb.Do(ctx, c...).Err()
-			if ctx.Err() != nil {
-				return f, err
-			}
 			name := strings.ToLower(fmt.Sprint(c[0]))
 			if name == "cluster" {
 				name += "|" + strings.ToLower(fmt.Sprint(c[1]))
 			}
-			note(name, err)
+			if err := note(name, rdb.Do(ctx, c...).Err()); err != nil {
+				return f, err
+			}
 		}
 		if n.Subscribe != "" {
 			sub := rdb.Subscribe(ctx, n.Subscribe)
 			_, err := sub.Receive(ctx)
 			sub.Close()
-			note("subscribe", err)
+			if err := note("subscribe", err); err != nil {
+				return f, err
+			}
 		}
 	}
 	if len(missing) > 0 {
