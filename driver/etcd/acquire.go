@@ -191,7 +191,7 @@ func (b *Backend) leaseEnded(l *lease) {
 }
 
 // put puts the key of a request that may wait, and reports whether it is granted at once. It reads
-// what stands ahead by the same transaction, but not where the watcher will tell: if the name's
+// what stands ahead by the same transaction, but not where a watch will tell: if the name's
 // queue is known to be long, or another request of this client is just arriving there, which reads
 // it. So of thousands that arrive at once few read the queue, which has thousands of keys then.
 func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err error) {
@@ -239,7 +239,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 			b.stands(rq, rev)
 			return false, nil
 		}
-		if res.Succeeded && rangeIn(res).More { // so many stand there that the watcher reads them
+		if res.Succeeded && rangeIn(res).More { // so many stand there that the watch reads them
 			b.stands(rq, rev)
 			return false, nil
 		}

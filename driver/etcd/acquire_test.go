@@ -28,7 +28,7 @@ func watching(c *fakeCluster) (b *Backend, l *lease, r driver.Request, n *nameSt
 	b.leases.pools[6] = newPool(l)
 	id := driver.NewID()
 	n = b.nameOf("n")
-	n.contended, n.watchID, n.queue = true, 1, newQueue("n", nil)
+	n.contended, n.watch, n.queue = true, &watch{}, newQueue("n", nil)
 	return b, l, driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}, n
 }
 

@@ -37,20 +37,23 @@ type Options struct {
 type Backend struct {
 	cluster // no pointer: so the life of a backend that New did not make is nil, and over
 
-	id     string // of this backend: a part of all its keys
-	caps   driver.Capabilities
-	leases *leases
+	id      string // of this backend: a part of all its keys
+	caps    driver.Capabilities
+	leases  *leases
+	watches *watches
 
 	mu         sync.Mutex
 	requests   map[driver.ID]*ownRequest // this client's own, which may stand in the queues
 	losses     map[driver.ID]*ownRequest // holds that were lost, and may have left what was broken
 	tombstones kit.Tombstones            // IDs that must not come to life again
 	names      map[string]*nameState
-	watcher    watcher
-	notices    *nameState // of breaks, to this client
-	keeping    bool       // the keeper runs
-	nextExpiry time.Time  // no hold expires before
-	lastPurge  time.Time  // of tombstones and names
+	notices    struct { // of breaks, to this client
+		watch     *watch    // nil: none
+		idleSince time.Time // when there was a lease
+	}
+	keeping    bool      // the keeper runs
+	nextExpiry time.Time // no hold expires before
+	lastPurge  time.Time // of tombstones and names
 	lost       func(driver.ID)
 }
 
@@ -91,14 +94,13 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 		b.caps.Identity = o.Identity + "/" + base
 	}
 	b.connect(client, conn, base)
-	b.lookAfterLeases()
-	b.watcher.b, b.watcher.watches = b, map[int64]*nameState{}
-	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
+	b.makeLeases()
+	b.watches = newWatches(&b.cluster)
 	return b, nil
 }
 
-// lookAfterLeases makes the leases of the client, and has the backend hear of them.
-func (b *Backend) lookAfterLeases() {
+// makeLeases makes the leases of the client, which call the backend.
+func (b *Backend) makeLeases() {
 	b.leases = newLeases(&b.cluster)
 	b.leases.expect, b.leases.ended = b.expect, b.leaseEnded
 	b.leases.began = func() {
@@ -154,7 +156,8 @@ func (b *Backend) Close() error {
 	return nil // the library's Close takes up to 5 s if nobody answers
 }
 
-// leasesToRevoke returns all leases but those of fixed requests that were granted.
+// leasesToRevoke returns the leases under which requests stand, but not those of fixed requests
+// that were granted and are not being released.
 func (b *Backend) leasesToRevoke() []*lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()

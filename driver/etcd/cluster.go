@@ -60,7 +60,7 @@ type verdict struct{ err error }
 var errProxy = fmt.Errorf("%w: this is an etcd grpc-proxy, which keeps leases alive in its own time; give the addresses of the members", driver.ErrUnsupported)
 
 // checkWatchID is the ID of the watch that shows whether watches have the IDs that they are given.
-// The watcher never gives it.
+// No other watch has it.
 const checkWatchID = 1 << 40
 
 // checkCluster finds out, once, whether the driver can lock with the cluster.

@@ -169,9 +169,8 @@ func holding(c *fakeCluster) (*Backend, *lease, *ownRequest) {
 		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
 		keeping: true,
 	}
-	b.lookAfterLeases()
-	b.watcher.b, b.watcher.watches = b, map[int64]*nameState{}
-	b.notices = &nameState{prefix: noticesUnder(b.base, b.id)}
+	b.makeLeases()
+	b.watches = newWatches(&b.cluster)
 	b.txns = newBatcher(b.life.Context(), c, b.suspect)
 	b.verdict.Store(&verdict{})
 	b.formatted.Store(true)

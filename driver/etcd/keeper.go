@@ -9,7 +9,7 @@ import (
 
 // The keeper is the one goroutine that keeps order in the background. It keeps the leases alive
 // under which somebody waits, or a request may soon be put; it ends holds that nobody renewed; it
-// gives back leases that are not used, forgets what is over, and checks the watcher's stream.
+// gives back leases that are not used, forgets what is over, and checks the stream of watches.
 
 // startKeeper starts the keeper, unless it runs. b.mu is held.
 func (b *Backend) startKeeper() {
@@ -49,15 +49,19 @@ func (b *Backend) chores(now time.Time) work {
 	w := b.leases.chores(now)
 	b.endNotices(now, w.used)
 	b.purgeExpired(now)
-	if b.watcher.check(now) {
-		w.next = min(w.next, progressInterval/4)
-	}
 	if now.Sub(b.lastPurge) > time.Second {
 		b.lastPurge = now
 		b.tombstones.Purge(now)
 		b.purgeNames(now)
 	}
-	if !w.any && b.notices.watchID == 0 && len(b.requests)+len(b.losses)+len(b.names)+b.tombstones.Len() == 0 {
+	var notices *watch // a lost one is made up for by the next renewal, but not for a fixed hold
+	if !b.leases.haveFixed() {
+		notices = b.notices.watch
+	}
+	if b.watches.check(now, notices) {
+		w.next = min(w.next, progressInterval/4)
+	}
+	if !w.any && b.notices.watch == nil && len(b.requests)+len(b.losses)+len(b.names)+b.tombstones.Len() == 0 {
 		return work{}
 	}
 	w.next = max(w.next, 10*time.Millisecond)

@@ -3,8 +3,6 @@ package etcd
 import (
 	"strconv"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 const (
@@ -27,10 +25,9 @@ type nameState struct {
 	arriving  int       // requests of this client whose transactions are under way
 	idleSince time.Time // when the last waiter left
 
-	watchID int64           // of the watch that was asked for; 0: none
-	queue   *queue          // what stands; nil: not known
-	rev     int64           // as of this revision
-	early   []*mvccpb.Event // those that came before the queue was read
+	watch *watch // nil: none
+	queue *queue // what stands; nil: not known
+	rev   int64  // as of this revision
 }
 
 // nameOf returns the state of a name. b.mu is held.
@@ -80,16 +77,22 @@ func (b *Backend) purgeNames(now time.Time) {
 				delete(n.slots, slot)
 			}
 		}
-		if n.watchID != 0 && len(n.waiting) == 0 && now.Sub(n.idleSince) > linger {
-			b.watcher.cancel(n)
+		if n.watch != nil && len(n.waiting) == 0 && now.Sub(n.idleSince) > linger {
+			b.endWatch(n)
 		}
 		b.forgetName(n)
 	}
 }
 
+// endWatch ends the watch of a name. b.mu is held.
+func (b *Backend) endWatch(n *nameState) {
+	b.watches.cancel(n.watch)
+	n.watch, n.queue = nil, nil
+}
+
 // forgetName forgets a name of which nothing is left. b.mu is held.
 func (b *Backend) forgetName(n *nameState) {
-	if b.names[n.name] == n && len(n.slots) == 0 && n.watchID == 0 && n.arriving == 0 {
+	if b.names[n.name] == n && len(n.slots) == 0 && n.watch == nil && n.arriving == 0 {
 		delete(b.names, n.name)
 	}
 }

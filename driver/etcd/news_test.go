@@ -80,9 +80,9 @@ func TestEventsBeforeTheReadCount(t *testing.T) {
 		b.assignKey(waiter)
 		waiter.rev, b.requests[id] = 6, waiter
 		n := b.nameOf(holder.Name)
-		n.waiting[waiter.key], n.watchID = waiter, 1
+		n.waiting[waiter.key], n.watch = waiter, b.watches.add(n.prefix, ofName{b, n})
 		n.unchecked = append(n.unchecked, waiter)
-		b.watcher.watches, b.watcher.lastID = map[int64]*nameState{1: n}, 1
+		watch := n.watch.id
 		b.mu.Unlock()
 		reads := &lateReads{fakeCluster: s, answer: make(chan struct{}), rev: 10}
 		for _, rq := range []*ownRequest{holder, waiter} {
@@ -90,9 +90,9 @@ func TestEventsBeforeTheReadCount(t *testing.T) {
 		}
 		b.kv = reads
 
-		b.watcher.receive(&pb.WatchResponse{WatchId: 1, Created: true})
+		b.watches.receive(&pb.WatchResponse{WatchId: watch, Created: true})
 		synctest.Wait()
-		b.watcher.receive(&pb.WatchResponse{WatchId: 1, Events: []*mvccpb.Event{
+		b.watches.receive(&pb.WatchResponse{WatchId: watch, Events: []*mvccpb.Event{
 			{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(holder.key), ModRevision: 11}},
 		}})
 		if len(waiter.wake) > 0 {

@@ -61,8 +61,8 @@ func (b *Backend) noticesOf(key string) string {
 
 // awaitNotices watches the client's notices, unless it does. b.mu is held.
 func (b *Backend) awaitNotices() {
-	if b.notices.watchID == 0 && !b.life.Over() {
-		b.watcher.watch(b.notices)
+	if b.notices.watch == nil && !b.life.Over() {
+		b.notices.watch = b.watches.add(noticesUnder(b.base, b.id), ofNotices{b})
 	}
 }
 
@@ -70,12 +70,37 @@ func (b *Backend) awaitNotices() {
 func (b *Backend) endNotices(now time.Time, leases bool) {
 	if leases {
 		b.notices.idleSince = now
-	} else if b.notices.watchID != 0 && now.Sub(b.notices.idleSince) > linger {
-		b.watcher.cancel(b.notices)
+	} else if b.notices.watch != nil && now.Sub(b.notices.idleSince) > linger {
+		b.watches.cancel(b.notices.watch)
+		b.notices.watch = nil
 	}
 }
 
-// heed acts on notices. b.mu is held.
+// ofNotices is the listener of the watch of the client's notices. One that comes after the watch
+// was cancelled does no harm.
+type ofNotices struct{ b *Backend }
+
+func (l ofNotices) found(_ *watch, kvs []*mvccpb.KeyValue, _ int64) {
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	for _, kv := range kvs {
+		l.b.heed(kv)
+	}
+}
+
+func (l ofNotices) changed(_ *watch, events []*mvccpb.Event) {
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	for _, e := range events {
+		l.b.heed(e.Kv)
+	}
+}
+
+// What was missed is found by the watch that is next, or by the next renewal.
+func (ofNotices) unknown(*watch)        {}
+func (ofNotices) refused(*watch, error) {}
+
+// heed acts on a notice. b.mu is held.
 func (b *Backend) heed(kv *mvccpb.KeyValue) {
 	for text := range strings.FieldsSeq(string(kv.Value)) {
 		var id driver.ID

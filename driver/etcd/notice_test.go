@@ -18,7 +18,6 @@ func TestNoticesOf(t *testing.T) {
 	backend := func(root, prefix string) *Backend {
 		base := escape.Replace(root) + "/" + escape.Replace(prefix)
 		b := &Backend{cluster: cluster{base: base}, id: newBackendID(escape.Replace(prefix)), names: map[string]*nameState{}}
-		b.notices = &nameState{prefix: noticesUnder(base, b.id)}
 		return b
 	}
 	for _, c := range []struct {
@@ -43,13 +42,13 @@ func TestNoticesOf(t *testing.T) {
 		}
 		want := ""
 		if c.reaches {
-			want = holder.notices.prefix
+			want = noticesUnder(holder.base, holder.id)
 		}
 		if got := who.noticesOf(rq.key); got != want {
 			t.Errorf("%+v: the notices of %s are %q, want %q", c, rq.key, got, want)
 		}
 		for _, b := range []*Backend{holder, who, backend(c.root, "")} {
-			if name, ok := b.keyName(holder.notices.prefix + "1f"); ok {
+			if name, ok := b.keyName(noticesUnder(holder.base, holder.id) + "1f"); ok {
 				t.Errorf("%+v: a notice is taken for a request under %q", c, name)
 			}
 		}
@@ -121,27 +120,27 @@ func TestNoticesAfterTheirWatchWasCancelled(t *testing.T) {
 		b.kv = reads
 		b.mu.Lock()
 		b.awaitNotices()
-		first := b.notices.watchID
+		first := b.notices.watch.id
 		b.mu.Unlock()
-		b.watcher.receive(&pb.WatchResponse{WatchId: first, Created: true})
+		b.watches.receive(&pb.WatchResponse{WatchId: first, Created: true})
 		synctest.Wait() // its read is under way, and of no use when the watch is gone
-		b.watcher.receive(&pb.WatchResponse{WatchId: first, Canceled: true, CompactRevision: 9})
+		b.watches.receive(&pb.WatchResponse{WatchId: first, Canceled: true, CompactRevision: 9})
 		close(reads.answer)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		reads.kvs = []*mvccpb.KeyValue{{Key: []byte(b.notices.prefix + "1"), Value: []byte(rq.ID.String()), ModRevision: 10}}
+		reads.kvs = []*mvccpb.KeyValue{{Key: []byte(noticesUnder(b.base, b.id) + "1"), Value: []byte(rq.ID.String()), ModRevision: 10}}
 		b.mu.Lock()
-		again := b.notices.watchID
+		again := b.notices.watch.id
 		b.mu.Unlock()
 		if again == 0 || again == first {
 			t.Fatalf("the watch of notices was %d, and is %d after it was cancelled", first, again)
 		}
-		b.watcher.receive(&pb.WatchResponse{WatchId: first, Events: []*mvccpb.Event{{Kv: reads.kvs[0]}}})
+		b.watches.receive(&pb.WatchResponse{WatchId: first, Events: []*mvccpb.Event{{Kv: reads.kvs[0]}}})
 		synctest.Wait()
 		if len(lost) != 0 {
 			t.Error("a watch that is over is listened to")
 		}
-		b.watcher.receive(&pb.WatchResponse{WatchId: again, Created: true})
+		b.watches.receive(&pb.WatchResponse{WatchId: again, Created: true})
 		synctest.Wait()
 		if len(lost) != 1 || <-lost != rq.ID {
 			t.Error("what was broken while the watch was away is not known")

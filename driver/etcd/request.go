@@ -15,23 +15,36 @@ type ownRequest struct {
 	busy chan struct{} // holds a token while an Acquire or a Release works on it
 	wake kit.Signal    // there is news for its Acquire
 
-	slot            int
-	key             string    // "": none yet
-	lease           *lease    // nil: none
-	rev             int64     // the revision that put the key; 0: it is not known to stand
-	uncertain       bool      // a copy of its acquire may be under way
-	checked         bool      // the rule admitted it to what stood ahead of it
-	waiting         bool      // it waits in the queue, and the keeper keeps its lease alive
-	granted         bool      // the rule grants it
-	refusal         error     // why it will never be granted
+	standing
+	turn
 	until           time.Time // the end of trust; zero: Acquire has not returned its grant
-	unknownReleases int       // releases that were sent, and whose answers are not known
-	broken          bool      // an operator broke it
 	failed          bool      // its last Acquire did
+	broken          bool      // an operator broke it
 	releasing       bool      // a release of it was asked for
 	missing         bool      // and its key is not there any more
+	unknownReleases int       // releases that were sent, and whose answers are not known
 	ended           bool      // it was refused, released or lost
 }
+
+// standing is what is known of the key of a request.
+type standing struct {
+	slot      int    // of the key, among this client's of the name
+	key       string // "": none yet
+	lease     *lease // nil: none
+	rev       int64  // the revision that put the key; 0: it is not known to stand
+	uncertain bool   // a copy of its acquire may be under way
+}
+
+// turn is what is known of a request's turn, as long as its key stands where it was put.
+type turn struct {
+	checked bool  // the rule admitted it to what stood ahead of it
+	waiting bool  // it waits in the queue, and the keeper keeps its lease alive
+	granted bool  // the rule grants it
+	refusal error // why it will never be granted
+}
+
+// moved records that the key was put, or removed: what was known of its turn is over.
+func (t *turn) moved() { t.checked, t.granted = false, false }
 
 func newOwnRequest(r driver.Request) *ownRequest {
 	return &ownRequest{Request: r, busy: make(chan struct{}, 1), wake: kit.NewSignal()}
@@ -52,7 +65,8 @@ func (rq *ownRequest) token() driver.Token {
 // the key went with it, and nothing is recorded. The backend's mu is held.
 func (rq *ownRequest) stands(rev int64) {
 	if rq.lease != nil {
-		rq.rev, rq.granted, rq.checked = rev, false, false
+		rq.rev = rev
+		rq.moved()
 	}
 }
 
@@ -75,7 +89,8 @@ func (b *Backend) vanished(rq *ownRequest) {
 		return
 	}
 	b.stopWaiting(rq)
-	rq.rev, rq.granted, rq.checked = 0, false, false
+	rq.rev = 0
+	rq.moved()
 	if rq.lease != nil && rq.lease.isGone() {
 		rq.uncertain = false // a copy can put nothing under that lease
 		rq.detach()

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -95,14 +94,14 @@ func (b *Backend) heldBy(rq *ownRequest) error {
 	return driver.ErrHeld
 }
 
-// startWaiting has the keeper keep the lease of a request alive, and the watcher watch its name.
+// startWaiting has the keeper keep the lease of a request alive, and watches its name.
 // b.mu is held.
 func (b *Backend) startWaiting(rq *ownRequest) {
 	n := b.nameOf(rq.Name)
 	n.waiting[rq.key] = rq
 	rq.setWaiting(true)
-	if n.watchID == 0 {
-		b.watcher.watch(n)
+	if n.watch == nil {
+		n.watch = b.watches.add(n.prefix, ofName{b, n})
 	}
 	n.contended = true
 	if v := b.verdict.Load(); v != nil {
@@ -126,40 +125,4 @@ func (b *Backend) stopWaiting(rq *ownRequest) {
 	delete(n.waiting, rq.key)
 	rq.setWaiting(false)
 	n.idleSince = time.Now()
-}
-
-// checkStands sends a request that does not stand any more back to the end of the queue. b.mu is
-// held.
-func (b *Backend) checkStands(n *nameState, rq *ownRequest) {
-	if r := n.queue.records[rq.key]; rq.rev <= n.rev && (r == nil || r.tombstone || r.rev != rq.rev) {
-		b.vanished(rq)
-	}
-}
-
-// wakeGranted wakes the waiters of this client that are granted or refused. The others have nothing
-// to do. The backend's mu is held.
-func (n *nameState) wakeGranted() {
-	if n.queue == nil || len(n.waiting) == 0 {
-		return
-	}
-	n.unchecked = slices.DeleteFunc(n.unchecked, func(rq *ownRequest) bool {
-		switch {
-		case n.waiting[rq.key] != rq:
-			return true
-		case rq.rev > n.rev:
-			return false
-		}
-		if _, err := n.queue.admit(rq.Request, rq.rev); err != nil {
-			rq.refusal = err
-			rq.wake.Set()
-		}
-		rq.checked = true
-		return true
-	})
-	for _, r := range n.queue.arrivals[:n.queue.rule.Granted()] {
-		if rq := n.waiting[r.key]; rq != nil && rq.rev == r.rev && rq.checked && !rq.granted {
-			rq.granted = true
-			rq.wake.Set()
-		}
-	}
 }

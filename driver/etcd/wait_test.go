@@ -38,7 +38,7 @@ func TestWhoIsGrantedIsWoken(t *testing.T) {
 func TestWhoWaitsIsChecked(t *testing.T) {
 	rq := newOwnRequest(driver.Request{ID: driver.ID{1}, Owner: driver.ID{1}})
 	rq.key = "1"
-	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*ownRequest{"2": {key: "2"}}, unchecked: []*ownRequest{rq}}
+	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*ownRequest{"2": {standing: standing{key: "2"}}}, unchecked: []*ownRequest{rq}}
 	if n.wakeGranted(); rq.checked || len(n.unchecked) != 0 {
 		t.Errorf("a request that does not wait is checked: %t; %d are unchecked", rq.checked, len(n.unchecked))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,17 +24,21 @@ const (
 	maxLag = 3 * time.Second
 )
 
-// watcher is the one stream of watches. It is opened when somebody waits, and again after any
-// fault. The client library's own does not say which stream a watch is on, and resumes a watch in
-// silence: so it cannot tell that its member lags (TestEtcdLag), that an answer comes from a proxy,
-// or that the stream is dead ("grpc-proxy", "a connection that dies in silence" of TestEtcdField).
-// The backend's mu guards it.
-type watcher struct {
-	b       *Backend
+// watches are those of a client, over one stream. It is opened for the first of them, and again
+// after any fault. The client library's own does not say which stream a watch is on, and resumes a
+// watch in silence: so it cannot show that its member lags (TestEtcdLag), that an answer comes from
+// a proxy, or that the stream is dead ("grpc-proxy", "a connection that dies in silence" of
+// TestEtcdField). Of requests it knows nothing. It is safe for concurrent use.
+type watches struct {
+	*cluster
+
+	notifying sync.Mutex // held while a listener is called; taken before mu, and never by listeners
+
+	mu      sync.Mutex                // guards what follows; nothing else is taken under it
 	out     *outbox[*pb.WatchRequest] // nil: no stream
-	firstID int64                     // the first watch ID of this stream
+	firstID int64                     // the first ID of this stream, or of the next one
 	lastID  int64                     // the last one
-	watches map[int64]*nameState
+	byID    map[int64]*watch
 	stop    context.CancelFunc // ends the stream
 	asked   time.Time          // when the stream was asked for its progress; zero: it has answered
 	checked time.Time          // when it was last asked
@@ -44,34 +49,82 @@ type watcher struct {
 	required     int64     // the revision that the stream's member has to know by now; 0: any
 }
 
+// watch is what is asked for and known of the keys with one prefix. The mu of its watches guards
+// it.
+type watch struct {
+	prefix   string
+	listener listener
+	id       int64           // on the stream; 0: none, and unless it was cancelled it will have one
+	over     bool            // it was cancelled
+	found    bool            // the listener has what stands
+	early    []*mvccpb.Event // those that came before that
+}
+
+// listener is notified of the keys of a watch, by one call after the other: of what is there, and
+// then of all that changes. A call may repeat what is known, and may be of a watch that was just
+// cancelled, since no lock is held that would prevent that.
+type listener interface {
+	// found: this stands as of the revision.
+	found(w *watch, kvs []*mvccpb.KeyValue, rev int64)
+	// changed: events, in order, after those of the calls before.
+	changed(w *watch, events []*mvccpb.Event)
+	// unknown: events may be missing. found comes next.
+	unknown(w *watch)
+	// refused: the cluster refuses it for good.
+	refused(w *watch, err error)
+}
+
+func newWatches(c *cluster) *watches { return &watches{cluster: c, byID: map[int64]*watch{}} }
+
+// add watches the keys with a prefix, from now.
+func (ws *watches) add(prefix string, to listener) *watch {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w := &watch{prefix: prefix, listener: to}
+	ws.ask(w)
+	return w
+}
+
+// cancel ends a watch.
+func (ws *watches) cancel(w *watch) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w.over = true
+	if ws.out != nil && w.id != 0 {
+		ws.out.add(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: w.id}}})
+	}
+	delete(ws.byID, w.id)
+}
+
 // check finds out whether the stream is still there, and its member does not lag. It reports
-// whether that matters: what a notice says that is lost the next renewal says too, but of a fixed
-// hold, which has none. b.mu is held.
-func (w *watcher) check(now time.Time) bool {
+// whether that matters to any watch but that one.
+func (ws *watches) check(now time.Time, but *watch) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	switch {
-	case w.out == nil:
+	case ws.out == nil:
 		return false
-	case len(w.watches) == 0:
-		w.stop()
+	case len(ws.byID) == 0:
+		ws.stop()
 		return false
-	case len(w.watches) == 1 && w.b.notices.watchID != 0 && !w.b.leases.haveFixed():
+	case len(ws.byID) == 1 && but != nil && but.id != 0:
 		return false
 	}
-	if now.Sub(w.revisionRead) >= maxLag {
-		w.revisionRead, w.required = now, w.revision
-		w.b.life.Go(w.readRevision)
+	if now.Sub(ws.revisionRead) >= maxLag {
+		ws.revisionRead, ws.required = now, ws.revision
+		ws.life.Go(ws.readRevision)
 	}
-	silent := now.Sub(w.asked)
+	silent := now.Sub(ws.asked)
 	switch {
-	case w.asked.IsZero():
-		if now.Sub(w.checked) >= progressInterval {
-			w.asked, w.checked = now, now
-			w.out.add(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+	case ws.asked.IsZero():
+		if now.Sub(ws.checked) >= progressInterval {
+			ws.asked, ws.checked = now, now
+			ws.out.add(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
 		}
 	case silent > streamTimeout:
-		w.stop()
+		ws.stop()
 	case silent > progressInterval:
-		w.b.suspect()
+		ws.suspect()
 	}
 	return true
 }
@@ -79,117 +132,92 @@ func (w *watcher) check(now time.Time) bool {
 // readRevision finds out how far the cluster is. The stream's member has to be that far when it is
 // asked after the next reading. A member that lags learns of nothing in time, and nothing else
 // tells: it has a leader, and answers.
-func (w *watcher) readRevision() {
-	b := w.b
-	ctx, cancel := context.WithTimeout(b.life.Context(), maxLag)
+func (ws *watches) readRevision() {
+	ctx, cancel := context.WithTimeout(ws.life.Context(), maxLag)
 	defer cancel()
 	var res *pb.RangeResponse
-	err := b.repeat(ctx, func(ctx context.Context) (err error) {
-		res, err = b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base)}, callOptions...)
+	err := ws.repeat(ctx, func(ctx context.Context) (err error) {
+		res, err = ws.kv.Range(ctx, &pb.RangeRequest{Key: []byte(ws.base)}, callOptions...)
 		return err
 	})
 	if err != nil {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w.revision = res.Header.Revision
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.revision = res.Header.Revision
 }
 
-// watch asks for the events of a name, from now. b.mu is held.
-func (w *watcher) watch(n *nameState) {
-	w.lastID++
-	n.watchID, n.queue, n.early = w.lastID, nil, nil
-	w.watches[n.watchID] = n
-	if w.out == nil {
-		w.open()
+// ask asks for a watch under an ID that none had, so that nothing of an earlier one is taken for
+// this one's. mu is held.
+func (ws *watches) ask(w *watch) {
+	ws.lastID++
+	w.id, w.found, w.early = ws.lastID, false, nil
+	ws.byID[w.id] = w
+	if ws.out == nil {
+		ws.open()
 		return // which asks for all
 	}
-	w.out.add(createRequest(n))
+	ws.out.add(createRequest(w))
 }
 
-func createRequest(n *nameState) *pb.WatchRequest {
+func createRequest(w *watch) *pb.WatchRequest {
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
-		Key: []byte(n.prefix), RangeEnd: end(n.prefix), WatchId: n.watchID,
+		Key: []byte(w.prefix), RangeEnd: end(w.prefix), WatchId: w.id,
 	}}}
 }
 
-// cancel ends a watch. b.mu is held.
-func (w *watcher) cancel(n *nameState) {
-	if w.out != nil {
-		w.out.add(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: n.watchID}}})
-	}
-	w.forget(n)
-}
-
-// forget records that a name is not watched. b.mu is held.
-func (w *watcher) forget(n *nameState) {
-	delete(w.watches, n.watchID)
-	n.watchID, n.queue, n.early = 0, nil, nil
-}
-
-// open starts a stream with all the watches that there are. They get new IDs, so that nothing of
-// the old stream is taken for the new one's. b.mu is held.
-func (w *watcher) open() {
+// open starts a stream with all the watches that there are, under new IDs. mu is held.
+func (ws *watches) open() {
 	out := newOutbox[*pb.WatchRequest]()
-	w.out = out
-	old := w.watches
-	w.firstID = w.lastID + 1
-	w.watches = make(map[int64]*nameState, len(old))
-	for _, n := range old {
-		w.lastID++
-		n.watchID, n.queue, n.early = w.lastID, nil, nil
-		w.watches[n.watchID] = n
-		out.add(createRequest(n))
+	ws.out = out
+	old := ws.byID
+	ws.firstID, ws.byID = ws.lastID+1, make(map[int64]*watch, len(old))
+	for _, w := range old {
+		ws.ask(w)
 	}
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.b.life.Context()))
-	w.stop, w.asked, w.checked, w.required = cancel, time.Time{}, time.Now(), 0
-	w.b.life.Go(func() {
-		err := w.run(ctx, out)
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ws.life.Context()))
+	ws.stop, ws.asked, ws.checked, ws.required = cancel, time.Time{}, time.Now(), 0
+	ws.life.Go(func() {
+		err := ws.run(ctx, out)
 		cancel()
-		w.reopen(err)
+		ws.reopen(err)
 	})
 }
 
-// reopen opens a new stream after one that ended, if somebody waits.
-func (w *watcher) reopen(why error) {
-	b := w.b
+// reopen opens a new stream after one that ended, if there are watches.
+func (ws *watches) reopen(why error) {
 	if read(why).handling == never {
-		w.checkRights()
+		ws.checkRights()
 	}
-	b.mu.Lock()
-	w.faults++
-	wait := min(20*time.Millisecond<<min(w.faults, 6), 500*time.Millisecond)
-	b.mu.Unlock()
+	ws.mu.Lock()
+	ws.firstID = ws.lastID + 1 // what is read for those of that stream does not count any more
+	ws.mu.Unlock()
+	ws.notifyAll(listener.unknown)
+	ws.mu.Lock()
+	ws.faults++
+	wait := min(20*time.Millisecond<<min(ws.faults, 6), 500*time.Millisecond)
+	ws.mu.Unlock()
 	if read(why).handling == another {
 		wait = min(wait, 50*time.Millisecond)
-		b.skipMember(2 * wait)
+		ws.skipMember(2 * wait)
 	}
-	_ = kit.Pause(b.life.Context(), nil, wait)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w.out = nil
-	for _, n := range w.watches {
-		if !b.wanted(n) {
-			w.cancel(n)
-		}
-	}
-	if len(w.watches) > 0 && !b.life.Over() {
-		w.open()
+	_ = kit.Pause(ws.life.Context(), nil, wait)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.out = nil
+	if len(ws.byID) > 0 && !ws.life.Over() {
+		ws.open()
 	}
 }
 
-// wanted reports whether a watch is needed: a request waits for the name, or it is of notices. b.mu
-// is held.
-func (b *Backend) wanted(n *nameState) bool { return len(n.waiting) > 0 || n == b.notices }
-
 // run opens the stream at the server, and receives its messages until it ends.
-func (w *watcher) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error {
-	stream, err := w.b.watch.Watch(ctx, callOptions...)
+func (ws *watches) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error {
+	stream, err := ws.watch.Watch(ctx, callOptions...)
 	if err != nil {
 		return err
 	}
-	w.b.life.Go(func() { out.run(ctx, stream.Send) })
+	ws.life.Go(func() { out.run(ctx, stream.Send) })
 	for {
 		res, err := stream.Recv()
 		if err != nil {
@@ -199,143 +227,126 @@ func (w *watcher) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error 
 		if res.Canceled && res.Created {
 			return refusalOf(res.CancelReason)
 		}
-		w.receive(res)
+		ws.receive(res)
 	}
 }
 
 // receive acts on a message of the stream.
-func (w *watcher) receive(res *pb.WatchResponse) {
-	b := w.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w.asked, w.faults = time.Time{}, 0
-	if progress := res.WatchId == -1 && !res.Created && !res.Canceled; progress && res.Header.GetRevision() < w.required {
-		w.stop() // another may reach another member, and begins with what the cluster knows
-		return
-	}
-	n := w.watches[res.WatchId]
-	switch {
-	case n == nil && res.Created && res.WatchId != -1 && w.strangeID(res.WatchId):
-		w.refuse(errProxy)
-	case n == nil || n.watchID != res.WatchId: // it was cancelled
-	case res.Canceled: // the server cannot go on: compacted, or it lacks a right
-		w.forget(n)
-		b.life.Go(func() {
-			_ = kit.Pause(b.life.Context(), nil, 50*time.Millisecond)
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			if n.watchID == 0 && b.wanted(n) && !b.life.Over() {
-				w.watch(n)
-			}
-			b.forgetName(n)
-		})
-	case res.Created:
-		id := n.watchID
-		b.life.Go(func() { w.load(n, id) })
-	case n == b.notices:
-		for _, e := range res.Events {
-			b.heed(e.Kv)
-		}
-	case n.queue == nil: // what it says is in what will be read, or comes after it
-		n.early = append(n.early, res.Events...)
-	default:
-		b.apply(n, res.Events)
-		n.wakeGranted()
+func (ws *watches) receive(res *pb.WatchResponse) {
+	ws.notifying.Lock()
+	defer ws.notifying.Unlock()
+	switch w, news := ws.take(res); {
+	case w == nil:
+	case res.Canceled:
+		w.listener.unknown(w)
+	case len(news) > 0:
+		w.listener.changed(w, news)
 	}
 }
 
-// checkRights ends the waits if the servers refuse for good what they need. A watch is refused also
-// because its token is too old, which servers before 3.5.9 say in the same words; a call would get
-// a new one.
-func (w *watcher) checkRights() {
-	b := w.b
-	err := b.repeat(b.life.Context(), func(ctx context.Context) error {
-		_, err := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1}, callOptions...)
+// take records what a message says. It returns what its listener has to know.
+func (ws *watches) take(res *pb.WatchResponse) (w *watch, news []*mvccpb.Event) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.asked, ws.faults = time.Time{}, 0
+	if progress := res.WatchId == -1 && !res.Created && !res.Canceled; progress && res.Header.GetRevision() < ws.required {
+		ws.stop() // another may reach another member, and begins with what the cluster knows
+		return nil, nil
+	}
+	switch w = ws.byID[res.WatchId]; {
+	case w == nil: // it was cancelled
+		if res.Created && res.WatchId != -1 && (res.WatchId < ws.firstID || res.WatchId > ws.lastID) {
+			ws.verdict.Store(&verdict{errProxy}) // no watch has that ID
+			ws.life.Go(func() { ws.refuse(errProxy) })
+		}
+		return nil, nil
+	case res.Canceled: // the server cannot go on: compacted, or it lacks a right
+		delete(ws.byID, w.id)
+		w.id = 0
+		ws.life.Go(func() { ws.askAgain(w) })
+	case res.Created:
+		id := w.id
+		ws.life.Go(func() { ws.load(w, id) })
+	case !w.found: // what it says is in what will be read, or comes after it
+		w.early = append(w.early, res.Events...)
+	default:
+		return w, res.Events
+	}
+	return w, nil
+}
+
+// askAgain asks for a watch that the server has cancelled, in a moment.
+func (ws *watches) askAgain(w *watch) {
+	_ = kit.Pause(ws.life.Context(), nil, 50*time.Millisecond)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w.id == 0 && !w.over && !ws.life.Over() {
+		ws.ask(w)
+	}
+}
+
+// load reads what stands under the prefix of a watch, once that is there: events tell what changes
+// from then on.
+func (ws *watches) load(w *watch, id int64) {
+	for {
+		res, err := ws.get(ws.life.Context(), w.prefix)
+		if !ws.loaded(w, id, res, err) || kit.Pause(ws.life.Context(), nil, 100*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// loaded passes on what was read for a watch, if that still has the ID which it had then. It
+// reports whether it has to be read again: also after a refusal, since the user may be given the
+// right.
+func (ws *watches) loaded(w *watch, id int64, res *pb.RangeResponse, err error) (again bool) {
+	ws.notifying.Lock()
+	defer ws.notifying.Unlock()
+	ws.mu.Lock()
+	if w.id != id || id < ws.firstID || w.over || ws.life.Over() {
+		ws.mu.Unlock()
+		return false
+	}
+	early := w.early
+	if err == nil {
+		w.found, w.early = true, nil
+	}
+	ws.mu.Unlock()
+	if err == nil {
+		w.listener.found(w, res.Kvs, res.Header.Revision)
+		w.listener.changed(w, early)
+	} else if read(err).handling == never {
+		w.listener.refused(w, err)
+	}
+	return err != nil
+}
+
+// checkRights notifies the listeners if the servers refuse for good what a watch needs. A watch is
+// refused also because its token is too old, which servers before 3.5.9 say in the same words; a
+// call would get a new one.
+func (ws *watches) checkRights() {
+	err := ws.repeat(ws.life.Context(), func(ctx context.Context) error {
+		_, err := ws.kv.Range(ctx, &pb.RangeRequest{Key: []byte(ws.base), RangeEnd: end(ws.base), Limit: 1}, callOptions...)
 		return err
 	})
 	if read(err).handling == never {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		for _, n := range w.watches {
-			n.refuse(err)
-		}
+		ws.refuse(err)
 	}
 }
 
-// strangeID reports whether a watch has an ID that this stream never asked for. b.mu is held.
-func (w *watcher) strangeID(id int64) bool { return id < w.firstID || id > w.lastID }
-
-// refuse ends the waits: the driver cannot lock with this cluster. b.mu is held.
-func (w *watcher) refuse(err error) {
-	w.b.verdict.Store(&verdict{err})
-	for _, n := range w.watches {
-		n.refuse(err)
-	}
+// refuse notifies all listeners that the driver cannot lock with this cluster.
+func (ws *watches) refuse(err error) {
+	ws.notifyAll(func(l listener, w *watch) { l.refused(w, err) })
 }
 
-// refuse ends the waits for a name. The backend's mu is held.
-func (n *nameState) refuse(err error) {
-	for _, rq := range n.waiting {
-		rq.refusal = err
-		rq.wake.Set()
-	}
-}
-
-// load reads what stands under a name, once the watch is there: events tell what changes from then
-// on.
-func (w *watcher) load(n *nameState, watchID int64) {
-	b := w.b
-	for {
-		res, err := b.get(b.life.Context(), n.prefix)
-		b.mu.Lock()
-		if n.watchID != watchID || b.life.Over() {
-			b.mu.Unlock()
-			return
-		}
-		if err == nil && n == b.notices {
-			for _, kv := range res.Kvs {
-				b.heed(kv)
-			}
-			b.mu.Unlock()
-			return
-		}
-		if err == nil {
-			n.queue, n.rev = newQueue(n.name, res.Kvs), res.Header.Revision
-			b.apply(n, n.early)
-			n.early = nil
-			for _, rq := range slices.Collect(maps.Values(n.waiting)) {
-				b.checkStands(n, rq)
-			}
-			n.wakeGranted()
-			b.mu.Unlock()
-			return
-		}
-		if read(err).handling == never {
-			n.refuse(err)
-		}
-		b.mu.Unlock()
-		if kit.Pause(b.life.Context(), nil, 100*time.Millisecond) != nil {
-			return
-		}
-	}
-}
-
-// apply brings a name's queue up to date. b.mu is held.
-func (b *Backend) apply(n *nameState, events []*mvccpb.Event) {
-	read := n.rev // there may be several events of one revision
-	for _, e := range events {
-		if e.Kv.ModRevision <= read {
-			continue
-		}
-		n.rev = max(n.rev, e.Kv.ModRevision)
-		key := string(e.Kv.Key)
-		if e.Type == clientv3.EventTypePut {
-			n.queue.put(decode(n.name, e.Kv))
-		} else {
-			n.queue.drop(key)
-		}
-		if rq := n.waiting[key]; rq != nil {
-			b.checkStands(n, rq)
-		}
+// notifyAll notifies the listeners of all watches.
+func (ws *watches) notifyAll(notify func(listener, *watch)) {
+	ws.notifying.Lock()
+	defer ws.notifying.Unlock()
+	ws.mu.Lock()
+	all := slices.Collect(maps.Values(ws.byID))
+	ws.mu.Unlock()
+	for _, w := range all {
+		notify(w.listener, w)
 	}
 }
