@@ -30,12 +30,23 @@ const retryShare = 12
 // back at once costs no renewal.
 const soon = 10 * time.Millisecond
 
-// schedule adds the hold to the group of its TTL. s.mu is locked.
+// groupTTL is the TTL of the group that the hold belongs to: the one that was asked for if most of
+// that was granted. What grants of some backends leave of it differs from hold to hold. s.mu is
+// locked.
+func (h *Hold) groupTTL() time.Duration {
+	if asked := h.req.TTL; h.ttl <= asked && h.ttl >= asked/3*2 {
+		return asked
+	}
+	return h.ttl
+}
+
+// schedule adds the hold to its group. s.mu is locked.
 func (s *Set) schedule(h *Hold) {
-	g := s.groups[h.ttl]
+	ttl := h.groupTTL()
+	g := s.groups[ttl]
 	if g == nil {
-		g = &group{ttl: h.ttl}
-		s.groups[h.ttl] = g
+		g = &group{ttl: ttl}
+		s.groups[ttl] = g
 	}
 	s.renewBy(g, h.sentAt.Add(h.ttl/3))
 	h.group, h.slot = g, int32(len(g.holds))
@@ -43,9 +54,11 @@ func (s *Set) schedule(h *Hold) {
 }
 
 // reschedule moves the hold to another group after a proof, if its TTL has changed. One that is a
-// little longer or shorter than before is no reason to leave the others. s.mu is locked.
+// little longer or shorter than before is no reason to leave the others, unless it has become what
+// was asked for. s.mu is locked.
 func (s *Set) reschedule(h *Hold) {
-	if g := h.group; g != nil && (h.ttl < g.ttl/3*2 || h.ttl > g.ttl*2) {
+	g, ttl := h.group, h.groupTTL()
+	if g != nil && g.ttl != ttl && (ttl == h.req.TTL || h.ttl < g.ttl/3*2 || h.ttl > g.ttl*2) {
 		g.remove(h)
 		s.schedule(h)
 	}

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -390,6 +391,35 @@ func TestAShortGrantIsRenewedSoon(t *testing.T) {
 		}
 		if left := time.Until(h.Until()); left < ttl/2 {
 			t.Errorf("trusted for %s only", left)
+		}
+	})
+}
+
+// Holds of one TTL are renewed by one call, whatever their grants have left of it: from the first
+// renewal on if that is most of it, and from the second on if it is less.
+func TestGrantsThatDifferALittleAreRenewedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []int
+		s := newSet(t, &backend{renew: func(_ context.Context, rs []driver.Request) []driver.Renewal {
+			calls = append(calls, len(rs))
+			return answer(rs, nil)
+		}}, nil)
+		for i, left := range []time.Duration{ttl, ttl - 1, ttl - time.Millisecond, ttl * 3 / 4, ttl * 6 / 10} {
+			h := new(Hold)
+			s.Expect(h, request(fmt.Sprint(i)))
+			if err := h.Granted(driver.Grant{TTL: left, SentAt: time.Now()}, new(holder)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(ttl)
+		synctest.Wait()
+		if want := []int{1, 5, 5, 5}; !slices.Equal(calls, want) {
+			t.Errorf("%v were renewed by one call each, want %v", calls, want)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.groups) != 1 {
+			t.Errorf("there are %d groups", len(s.groups))
 		}
 	})
 }
