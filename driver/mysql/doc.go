@@ -102,10 +102,10 @@
 // first look after arrive locks the lock's row for sharing, so it waits for a grant that is not
 // committed yet. Until others says so a row does not count: a lock that is given back may be taken
 // before it. A row that was committed after a later place was let in has missed its turn: its
-// client deletes it and arrives again, and so it does when a grant has expired before it was
-// found. The look or the poll that finds a grant is the proof of it: what is left counts from
-// before it was sent. If that is less than half of 10 s, or of its TTL, or the lease is fixed, the
-// hold is renewed first.
+// client deletes it and arrives again, and so it does when a grant has expired before it was found.
+// The look or the poll that finds a grant is the proof of it: what is left counts from before it
+// was sent. If that is less than half of 10 s, or of its TTL (of a second for a shared one), or the
+// lease is fixed, the hold is renewed first.
 //
 // # Time
 //

@@ -15,13 +15,6 @@ import (
 // The time is that at which a statement began: after a wait for a row it is old, which makes a hold
 // shorter, never longer.
 
-// of what :until adds up: what a waiter's row had left when the statement began, and how long the
-// statement has waited for the lock's row since
-const (
-	leftThen  = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at)"
-	waitedFor = "GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0)"
-)
-
 // parts stand in several statements.
 var parts = strings.NewReplacer(
 	":now", "UTC_TIMESTAMP(6)",
@@ -40,11 +33,11 @@ var parts = strings.NewReplacer(
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
 	// when the hold of a waiter that is granted ends: after its TTL, and 5 s at least, if there was
-	// a sign of life of it less than 5 s before the server had the row; else, and if it is fixed,
+	// a sign of life of it less than 5 s before the statement began; else, and if it is fixed,
 	// after as long as it would have waited without another, 1 s at least and 5 s at most. That
 	// counts from when the server had the row.
-	":until", "UTC_TIMESTAMP(6) + INTERVAL IF(NOT q.fixed AND "+leftThen+" - "+waitedFor+" > 5000000, GREATEST(q.ttl_us, 5000000), "+
-		"LEAST(GREATEST("+leftThen+", 1000000), 5000000)) + "+waitedFor+" MICROSECOND",
+	":until", "UTC_TIMESTAMP(6) + INTERVAL IF(NOT q.fixed AND q.expires_at > UTC_TIMESTAMP(6) + INTERVAL 5 SECOND, GREATEST(q.ttl_us, 5000000), "+
+		"LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), 1000000), 5000000)) + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND",
 	"\n", " ", "\t", "",
 )
 

@@ -403,10 +403,14 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 
 // proves reports whether what was read of a hold is proof enough: at least half of what a waiter
 // stands for is left, or half of its TTL if that is less. Else the hold is renewed first, as a
-// fixed one is, whose time begins when its client knows.
+// fixed one is, whose time begins when its client knows. Of shared requests hundreds may be let in
+// at once: half a second is enough for them, since the renewals that follow go together.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
-	took := time.Since(sent)
-	return !r.Fixed && left-took >= max(4*took, min(r.TTL, maxWait)/2)
+	took, most := time.Since(sent), maxWait
+	if r.Mode == driver.Shared {
+		most = time.Second
+	}
+	return !r.Fixed && left-took >= max(4*took, min(r.TTL, most)/2)
 }
 
 // keepSoon keeps alive, in the background, what the client has waiting, when it is due.

@@ -401,7 +401,7 @@ func TestWhatAPollFinds(t *testing.T) {
 		"another's":                  {x, false, "0", ttl, false, 0, false},
 		"another's that has expired": {x, false, "0", -1000, false, 0, true},
 		"shared":                     {s, true, "0", ttl, false, 998, true},
-		"shared, too little":         {s, true, "0", took + maxWait/2 - 1000, false, 0, true},
+		"shared, too little":         {s, true, "0", took + time.Second/2 - 1000, false, 0, true},
 		"shared, and fixed":          {s, true, "0", ttl, true, 0, true},
 		"shared, and not let in":     {s, false, "0", ttl, false, 0, false},
 	} {
