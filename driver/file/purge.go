@@ -51,7 +51,7 @@ func (b *Backend) purge() error {
 }
 
 // purgeSlot drops what is over from a slot's queues, by a new state, and then removes the files of
-// those words that are not the slot's. Whoever wrote one of them read an earlier word of the slot.
+// those words that are not the slot's. The writer of one of them read an earlier word of the slot.
 // That word never comes back, so the file can never become the slot's state.
 func (b *Backend) purgeSlot(slot int, words []uint64) error {
 	word, err := load(b.table.word(slot))

@@ -220,7 +220,7 @@ func refusedLong(t *testing.T, tp *tcpProxy, b driver.Backend, way string) {
 		_, ended := steps.Acquire(ctx, b, steps.Waiting(b, fmt.Sprint("long/bounded/", way, try), time.Minute))
 		cancel()
 		if !errors.Is(ended, context.DeadlineExceeded) || errors.Is(ended, driver.ErrHeld) || strings.Contains(ended.Error(), "did not answer") {
-			t.Errorf("%s: Lock, of which the context ended while nobody listened: %v", way, ended)
+			t.Errorf("%s: Lock, of which the context ended in the outage: %v", way, ended)
 		}
 		<-over
 		tp.set(false, false)
@@ -228,7 +228,7 @@ func refusedLong(t *testing.T, tp *tcpProxy, b driver.Backend, way string) {
 		err := <-got
 		took, still := time.Since(start), stood()
 		if err != nil {
-			t.Errorf("%s: Lock, that began while nobody listened: %v", way, err)
+			t.Errorf("%s: Lock, that began in the outage: %v", way, err)
 		}
 		if took <= back+still {
 			return
