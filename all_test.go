@@ -127,7 +127,7 @@ func TestAPartLostWhileAllWaitsForAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Break(t.Context(), "a", q.Holders()[0].Token, true); err != nil {
+		if err := b.Break(t.Context(), "a", q.Holders[0].Token, true); err != nil {
 			t.Fatal(err)
 		}
 		err = <-res

@@ -80,7 +80,7 @@ func handOffs(tb testing.TB, waiters, n int) time.Duration {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		if len(q.Waiters()) == waiters {
+		if len(q.Waiters) == waiters {
 			break
 		}
 		time.Sleep(time.Millisecond)

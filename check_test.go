@@ -30,7 +30,7 @@ func init() {
 func TestCheck(t *testing.T) {
 	user := url.UserPassword("u", canary).String()
 	found, err := dlock.Check(t.Context(), "checked://"+user+"@h/x?ttl=5s&prefix=p")
-	if err != nil || len(found) != 1 || found[0].State != driver.Fine || found[0].Found != "checked://u:xxxxx@h/x" {
+	if err != nil || len(found) != 1 || found[0].State != dlock.StateFine || found[0].Found != "checked://u:xxxxx@h/x" {
 		t.Errorf("%v, %v", found, err)
 	}
 	found, err = dlock.Check(t.Context(), "checked://"+user+"@h/bad")

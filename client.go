@@ -77,6 +77,9 @@ func isZero(b driver.Backend) bool {
 }
 
 func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
+	if err := checkBackend(b); err != nil {
+		return nil, err
+	}
 	c := &Client{b: b, id: id, set: set, caps: capabilities(b)}
 	if err := set.check(c.caps); err != nil {
 		return nil, err
@@ -131,15 +134,6 @@ func (c *Client) String() string { return "dlock.Client(" + c.backend() + ")" }
 
 // GoString is String, so that no formatting shows what the client is connected with.
 func (c *Client) GoString() string { return c.String() }
-
-// Inspect returns who holds the lock and who waits for it, as the backend sees it now. It is for
-// people and tests: by the time that it returns, it is history. Errors: [ErrInvalidName],
-// [ErrClosed], [ErrUnsupported], the context's, the backend's, or that it did not answer within 10
-// s.
-func (c *Client) Inspect(ctx context.Context, name string) (Queue, error) {
-	q, err := call(c, ctx, name, func(ctx context.Context) (Queue, error) { return c.b.Inspect(ctx, name) })
-	return q, wrap("inspect", name, c.backend(), err)
-}
 
 // List returns the names that have requests now, granted or waiting, sorted; nil if there are none.
 // Of names with a prefix ([Open]) it returns those of the client's own, without it. It is for

@@ -43,16 +43,12 @@ package dlock
 import (
 	"context"
 	"math"
-	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
 
 // Token is a fencing token; see the package comment. 0 means that the backend has none.
 type Token = driver.Token
-
-// Queue is what stands under a name: holders and waiters with their tokens, ages and labels.
-type Queue = driver.Queue
 
 // HeldError is [ErrHeld] where the label and the age of a holder are known without a further call:
 // the backend's answer has them, or the hold is the client's own. Find it with [errors.As].
@@ -94,7 +90,7 @@ type Mutex interface {
 	TryLock(ctx context.Context) (*Lease, error)
 
 	take(ctx context.Context, wait bool) (*Lease, error)
-	keeps(d time.Duration) error
+	keeps(k kept) error
 }
 
 // Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). What

@@ -68,7 +68,7 @@ const (
 //   - lead returns while it leads, which resigns: what lead returned, joined with the error of
 //     giving the lock back;
 //   - ctx ends: its error, joined with that of lead if it says more than that its context ended;
-//   - trying again cannot mend the error ([Permanent]): that error, at once, or when lead has
+//   - trying again cannot mend the error ([IsPermanent]): that error, at once, or when lead has
 //     returned, joined in the same way. A nil lead is one ([ErrInvalid]), and so is a context that
 //     has a hold of the election's lock: ErrInvalid, or [ErrLost] if that hold is over.
 //
@@ -92,7 +92,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 			return also(e.wrap(contextErr(ctx)), t.failure)
 		case t.resigned:
 			return t.own
-		case Permanent(t.end), errors.As(t.end, new(*overError)):
+		case IsPermanent(t.end), errors.As(t.end, new(*overError)):
 			return also(t.end, t.failure)
 		}
 		if t.failure != nil {
@@ -206,7 +206,7 @@ func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
 	if l.err != nil {
 		return Leader{}, driver.ID{}, e.wrap(l.err)
 	}
-	q, err := l.c.Inspect(ctx, l.name)
+	q, err := l.c.inspect(ctx, l.name)
 	if err != nil {
 		return Leader{}, driver.ID{}, err
 	}
@@ -224,7 +224,7 @@ func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
 //
 // An error comes once for each outage, with the zero Leader, and says that nobody knows who leads;
 // then, when the backend answers again, the leader comes again. The sequence ends when ctx ends,
-// without an error, and after an error that trying again cannot mend ([Permanent]).
+// without an error, and after an error that trying again cannot mend ([IsPermanent]).
 func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
 	every := min(max(e.of().ttl/10, leastWatch), longestWatch)
 	return func(yield func(Leader, error) bool) {
@@ -238,7 +238,7 @@ func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
 			switch {
 			case ctx.Err() != nil:
 				return
-			case Permanent(err):
+			case IsPermanent(err):
 				yield(Leader{}, err)
 				return
 			case err != nil:

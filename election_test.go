@@ -457,9 +457,9 @@ func TestWatchSeesVacancyAndSuccessor(t *testing.T) {
 		cs, bs := candidates(t, 3)
 		const bound = time.Second // a tenth of the TTL
 		var down atomic.Bool
-		bs[2].inspect = func(ctx context.Context, name string) (Queue, error) {
+		bs[2].inspect = func(ctx context.Context, name string) (driver.Queue, error) {
 			if down.Load() {
-				return Queue{}, errors.New("down")
+				return driver.Queue{}, errors.New("down")
 			}
 			return bs[2].Backend.Inspect(ctx, name)
 		}
@@ -532,7 +532,7 @@ func TestWatchCosts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		cs, bs := candidates(t, 1)
 		var looks atomic.Int64
-		bs[0].inspect = func(ctx context.Context, name string) (Queue, error) {
+		bs[0].inspect = func(ctx context.Context, name string) (driver.Queue, error) {
 			looks.Add(1)
 			return bs[0].Backend.Inspect(ctx, name)
 		}

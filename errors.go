@@ -129,11 +129,11 @@ func outcome(ctx, during context.Context, own, end error) error {
 	return errors.Join(end, own)
 }
 
-// Permanent reports whether trying again cannot mend err: a mistake in the call or the
+// IsPermanent reports whether trying again cannot mend err: a mistake in the call or the
 // configuration ([ErrInvalid]), what the backend cannot do ([ErrUnsupported]), a client that was
 // closed ([ErrClosed]), an upgrade ([ErrUpgrade]). A loop around Lock or [Do] ends on those, and
 // pauses after any other error before it goes on. It is false of nil.
-func Permanent(err error) bool {
+func IsPermanent(err error) bool {
 	for _, s := range []error{ErrInvalid, ErrUnsupported, ErrClosed, ErrUpgrade} {
 		if errors.Is(err, s) {
 			return true

@@ -23,7 +23,7 @@ func TestEndedWaitsSayWhoseTheHoldIs(t *testing.T) {
 			r.Wait = false
 			g, err := b.Backend.Acquire(ctx, r)
 			if errors.Is(err, ErrHeld) {
-				err = &driver.Retry{After: 100 * time.Millisecond}
+				err = &driver.RetryError{After: 100 * time.Millisecond}
 			}
 			return g, err
 		}
@@ -143,7 +143,7 @@ func TestOneErrorOfALoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Break(t.Context(), "a", q.Holders()[0].Token, Force()); err != nil {
+		if err := c.Break(t.Context(), "a", q.Holders[0].Token, Force()); err != nil {
 			t.Fatal(err)
 		}
 		<-ctx.Done()
@@ -168,7 +168,7 @@ func TestOneErrorOfALoss(t *testing.T) {
 		for form, run := range map[string]func(*Client, func(context.Context) error) error{
 			"Do": func(c *Client, fn func(context.Context) error) error { return Do(t.Context(), c.Mutex("a"), fn) },
 			"Once": func(c *Client, fn func(context.Context) error) error {
-				_, err := Once(t.Context(), c.Mutex("a"), time.Second, fn)
+				_, err := OncePer(t.Context(), c.Mutex("a"), time.Second, fn)
 				return err
 			},
 			"Guard": func(c *Client, fn func(context.Context) error) error {

@@ -167,11 +167,11 @@ func ExampleClient_Election() {
 }
 
 // Three replicas come to run a job; one does, and the others are late until the minute is over.
-func ExampleOnce() {
+func ExampleOncePer() {
 	client, ctx := open(), context.Background()
 	defer client.Close()
 	for range 3 {
-		ran, err := dlock.Once(ctx, client.Mutex("cron/report"), time.Minute, func(context.Context) error {
+		ran, err := dlock.OncePer(ctx, client.Mutex("cron/report"), time.Minute, func(context.Context) error {
 			fmt.Println("making the report")
 			return nil
 		})
@@ -274,10 +274,10 @@ func ExampleClient_Inspect() {
 		fmt.Println(err)
 		return
 	}
-	for _, h := range queue.Holders() {
+	for _, h := range queue.Holders {
 		fmt.Println("held by", h.Label, "with the token of the lease:", h.Token == lease.Token())
 	}
-	fmt.Println("waiting:", len(queue.Waiters()))
+	fmt.Println("waiting:", len(queue.Waiters))
 	// Output:
 	// held by till 3 with the token of the lease: true
 	// waiting: 0
@@ -288,7 +288,7 @@ func ExampleClient_Break() {
 	defer client.Close()
 	lease, _ := client.Mutex("orders/42").Lock(ctx)
 	queue, _ := client.Inspect(ctx, "orders/42")
-	token := queue.Holders()[0].Token // what the operator saw
+	token := queue.Holders[0].Token // what the operator saw
 	fmt.Println(client.Break(ctx, "orders/42", token, dlock.Force()))
 	fmt.Println(errors.Is(client.Break(ctx, "orders/42", token), dlock.ErrNotHeld))
 	<-lease.Lost()

@@ -60,7 +60,7 @@ func TestGuardTellsOfLoss(t *testing.T) {
 		if err != nil {
 			return 0, err
 		}
-		return 1, c.Break(ctx, name, q.Holders()[0].Token, Force())
+		return 1, c.Break(ctx, name, q.Holders[0].Token, Force())
 	})
 	if n, err := run(t.Context(), "a"); n != 1 || !errors.Is(err, ErrLost) {
 		t.Errorf("%d, %v, want what fn returned, and ErrLost", n, err)

@@ -24,7 +24,7 @@ type hooked struct {
 	acquire func(ctx context.Context, r driver.Request) (driver.Grant, error)
 	renew   func(ctx context.Context, rs []driver.Request) []driver.Renewal
 	release func(ctx context.Context, r driver.Request) error
-	inspect func(ctx context.Context, name string) (Queue, error)
+	inspect func(ctx context.Context, name string) (driver.Queue, error)
 	caps    func(*driver.Capabilities)
 }
 

@@ -25,9 +25,11 @@ type Hooks struct {
 	// the caller's for this call. done, if not nil, is called once, with what Lock returns.
 	Lock func(ctx context.Context, op LockOp) (_ context.Context, done func(*Lease, error))
 
-	// Ended is called once for each hold that this client had, when it has ended and all of its
-	// leases have been told. A re-entry shares its hold with others and has no end of its own.
-	Ended func(HoldEnd)
+	// Ended is called once for each hold of this client, when it has ended and all of its leases
+	// report that. ctx is the context of the Lock that began the hold, as its hooks returned it; it
+	// carries values, and may have ended. A re-entry shares its hold with other leases and has no
+	// end of its own.
+	Ended func(ctx context.Context, end HoldEnd)
 
 	// Renewed is called after each renewal, which is one batch of the holds of one TTL, or the one
 	// hold that [Lease.Renew] proves.
@@ -53,22 +55,20 @@ type HoldEnd struct {
 	Token   Token
 	Held    time.Duration // from its grant until it ended
 	At      time.Time     // when it ended
-	// nil: given back; otherwise it matches [ErrLost], or [ErrClosed] if the client's Close ended
-	// it
-	Err error
-	// of a hold that was lost: LossUnproved, LossDenied, LossReported or LossTimeUp; otherwise
-	// empty
-	Why string
-	// the context of the Lock that began the hold, as its hooks returned it; it may have ended
-	Context context.Context
+	// nil: released; otherwise it matches [ErrLost], or [ErrClosed] if the client's Close ended it
+	Err  error
+	Loss Loss // why a hold was lost; empty if it was not
 }
 
-// Why a hold was lost.
+// Loss is the reason why a hold was lost. Its text is fit for the label of a metric.
+type Loss string
+
+// The reasons of a loss. Others may be added.
 const (
-	LossUnproved = hold.Unproved // "unproved": trust in it ended before a renewal succeeded
-	LossDenied   = hold.Denied   // "denied": the backend did not have it any more
-	LossReported = hold.Reported // "reported": the backend told of the loss by itself
-	LossTimeUp   = hold.TimeUp   // "time up": a fixed lease's time was over, as planned
+	LossNotRenewed Loss = hold.NotRenewed // "not_renewed": no renewal succeeded in time
+	LossDenied     Loss = hold.Denied     // "denied": the backend did not have the hold any more
+	LossReported   Loss = hold.Reported   // "reported": the backend reported the loss by itself
+	LossTimeUp     Loss = hold.TimeUp     // "time_up": the time of a fixed lease ended, as planned
 )
 
 // Renewal is one call that renewed holds.
@@ -92,7 +92,7 @@ func Observe(h Hooks) Option { return hooksOption(h) }
 // observers are the hooks of a client, without those that are nil.
 type observers struct {
 	lock    []func(context.Context, LockOp) (context.Context, func(*Lease, error))
-	ended   []func(HoldEnd)
+	ended   []func(context.Context, HoldEnd)
 	renewed []func(Renewal)
 
 	backend string
@@ -149,12 +149,12 @@ func (o *observers) tellLock(ctx context.Context, op LockOp) (context.Context, f
 // tellEnded returns what tells of the end of a hold that a Lock under ctx began.
 func (o *observers) tellEnded(ctx context.Context) func(*hold.Hold, hold.End) {
 	return func(h *hold.Hold, e hold.End) {
-		end := HoldEnd{Name: h.Request().Name, Backend: o.backend, Token: h.Token(), Held: e.Held, At: e.At, Context: ctx}
+		end := HoldEnd{Name: h.Request().Name, Backend: o.backend, Token: h.Token(), Held: e.Held, At: e.At}
 		if e.Err != driver.ErrNotHeld {
-			end.Err, end.Why = wrap("lease", end.Name, o.backend, e.Err), e.Why
+			end.Err, end.Loss = wrap("lease", end.Name, o.backend, e.Err), Loss(e.Why)
 		}
 		for _, f := range slices.Backward(o.ended) {
-			o.guard("Ended", func() { f(end) })
+			o.guard("Ended", func() { f(ctx, end) })
 		}
 	}
 }

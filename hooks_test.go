@@ -24,8 +24,14 @@ type heard struct {
 	mu       sync.Mutex
 	ops      []LockOp
 	done     []error
-	ends     []HoldEnd
+	ends     []ended
 	renewals []Renewal
+}
+
+// ended is the end of a hold, and the context that came with it.
+type ended struct {
+	HoldEnd
+	ctx context.Context
 }
 
 type lockKey struct{}
@@ -51,13 +57,13 @@ func (h *heard) hooks() Hooks {
 				note(func() { h.done = append(h.done, err) })
 			}
 		},
-		Ended:   func(e HoldEnd) { note(func() { h.ends = append(h.ends, e) }) },
+		Ended:   func(ctx context.Context, e HoldEnd) { note(func() { h.ends = append(h.ends, ended{e, ctx}) }) },
 		Renewed: func(r Renewal) { note(func() { h.renewals = append(h.renewals, r) }) },
 	}
 }
 
 // last returns the last end, of so many.
-func (h *heard) last(t *testing.T, of int) HoldEnd {
+func (h *heard) last(t *testing.T, of int) ended {
 	t.Helper()
 	synctest.Wait()
 	h.mu.Lock()
@@ -132,7 +138,9 @@ func TestHooksAddUp(t *testing.T) {
 					said = append(said, "lock "+before+name)
 					return context.WithValue(ctx, lockKey{}, before+name), func(*Lease, error) { said = append(said, "done "+name) }
 				},
-				Ended: func(e HoldEnd) { said = append(said, "ended "+name+" of "+e.Context.Value(lockKey{}).(string)) },
+				Ended: func(ctx context.Context, e HoldEnd) {
+					said = append(said, "ended "+name+" of "+ctx.Value(lockKey{}).(string))
+				},
 			})
 		}
 		silent := Observe(Hooks{Lock: func(context.Context, LockOp) (context.Context, func(*Lease, error)) { return nil, nil }})
@@ -157,14 +165,14 @@ func TestEndedIsToldOnceWithTheReason(t *testing.T) {
 			return b.Backend.Renew(ctx, rs)
 		}
 		n := 0
-		check := func(what string, l *Lease, held time.Duration, err error, why string) {
+		check := func(what string, l *Lease, held time.Duration, err error, why Loss) {
 			t.Helper()
 			n++
 			e := h.last(t, n)
-			if e.Name != l.Name() || e.Backend != "memory" || e.Token != l.Token() || e.Held != held || e.Why != why || !errors.Is(e.Err, err) || (err == nil) != (e.Err == nil) {
+			if e.Name != l.Name() || e.Backend != "memory" || e.Token != l.Token() || e.Held != held || e.Loss != why || !errors.Is(e.Err, err) || (err == nil) != (e.Err == nil) {
 				t.Errorf("%s: %+v; want %q, token %d, held %s, %v, %q", what, e, l.Name(), l.Token(), held, err, why)
 			}
-			if e.Context.Value(lockKey{}) != l.Name() {
+			if e.ctx.Value(lockKey{}) != l.Name() {
 				t.Errorf("%s: the context is not that of its Lock", what)
 			}
 		}
@@ -210,7 +218,7 @@ func TestEndedIsToldOnceWithTheReason(t *testing.T) {
 		l = lock()
 		down.Store(true)
 		time.Sleep(11 * time.Second)
-		check("unproved", l, 10*time.Second-hold.Margin(10*time.Second), ErrLost, LossUnproved)
+		check("unproved", l, 10*time.Second-hold.Margin(10*time.Second), ErrLost, LossNotRenewed)
 		down.Store(false)
 
 		l = lock()
@@ -267,7 +275,7 @@ func TestHooksThatPanic(t *testing.T) {
 				}
 				return nil, func(*Lease, error) { panic("in done") }
 			},
-			Ended:   func(HoldEnd) { panic("in Ended") },
+			Ended:   func(context.Context, HoldEnd) { panic("in Ended") },
 			Renewed: func(Renewal) { panic("in Renewed") },
 		}))
 		l, err := c.Mutex("a").TryLock(t.Context())
@@ -305,7 +313,7 @@ func TestHooksThatHang(t *testing.T) {
 		space := new(memory.Space)
 		b := &hooked{Backend: newMemory(space)}
 		c := newOn(t, notifying{b}, TTL(9*time.Second), Observe(Hooks{
-			Ended:   func(HoldEnd) { <-heal },
+			Ended:   func(context.Context, HoldEnd) { <-heal },
 			Renewed: func(Renewal) { <-heal },
 		}))
 		other := newOn(t, newMemory(space))

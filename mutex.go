@@ -13,15 +13,16 @@ import (
 
 // lock is the Mutex of one name.
 type lock struct {
-	c     *Client
-	name  string
-	mode  driver.Mode
-	limit int
-	ttl   time.Duration
-	fixed bool
-	wait  *timeLimit // how long Lock waits at most; nil: as long as its context
-	label string
-	err   error // what is wrong with all that
+	c      *Client
+	name   string
+	mode   driver.Mode
+	limit  int
+	ttl    time.Duration
+	fixed  bool
+	hasTTL bool       // an option of the lock chose the TTL
+	wait   *timeLimit // how long Lock waits at most; nil: as long as its context
+	label  string
+	err    error // what is wrong with all that
 }
 
 func (c *Client) newLock(name string, mode driver.Mode, limit int, opts []LockOption) *lock {
@@ -47,12 +48,17 @@ func (l *lock) check() error {
 	if err := checkText(l.label); err != nil {
 		return invalid("label: %w", err)
 	}
-	check := checkTTL
-	if l.fixed {
-		check = checkFixed
-	}
-	if err := check(l.ttl, l.c.caps); err != nil {
-		return err
+	switch {
+	case l.fixed && l.hasTTL:
+		return invalid("TTL and FixedLease; a lease is either renewed or fixed: give one of them")
+	case l.fixed:
+		if err := checkFixed("FixedLease", l.ttl, l.c.caps); err != nil {
+			return err
+		}
+	default:
+		if err := checkTTL(l.ttl, l.c.caps); err != nil {
+			return err
+		}
 	}
 	if l.wait != nil && l.wait.d < 0 {
 		return invalid("Wait of %s; it can be 0, which is TryLock, or more", l.wait.d)
@@ -227,7 +233,7 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 		}
 		c.holds.Expect(&h.Hold, r)
 		g, err := c.holds.Acquire(ctx, r)
-		if retry := (*driver.Retry)(nil); r.Wait && errors.As(err, &retry) {
+		if retry := (*driver.RetryError)(nil); r.Wait && errors.As(err, &retry) {
 			held = true
 			if pause(ctx, retry.After) == nil {
 				continue

@@ -284,7 +284,7 @@ func TestABackendWithoutQueueIsWaitedForWithJitter(t *testing.T) {
 			r.Wait = false
 			g, err := b.Backend.Acquire(ctx, r)
 			if wait && errors.Is(err, ErrHeld) {
-				err = &driver.Retry{After: 100 * time.Millisecond}
+				err = &driver.RetryError{After: 100 * time.Millisecond}
 			}
 			return g, err
 		}

@@ -26,7 +26,7 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 	if err := l.had("unlock after", ctx); err != nil {
 		return err
 	}
-	undo, err := l.keep(ctx, d)
+	undo, err := l.keep(ctx, kept{d: d})
 	if err != nil {
 		return err
 	}
@@ -37,23 +37,27 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 	return err
 }
 
-// Once runs fn under m if nobody holds it, and keeps others out until atLeast after the start,
-// however short fn was, and whatever becomes of this process: what runs once in each period on one
-// of many replicas, at most. ran says whether fn was called. It is false, and the error nil, if
-// somebody held the lock.
+// OncePer runs fn at most once per period on one of many replicas, each of which calls OncePer when
+// its own schedule says so. It takes m, without waiting, and keeps it held until the period is
+// almost over, counted from the start, even if fn was short and this process has ended meanwhile.
+// ran says whether fn was called: it is false, and the error nil, if m was held, since another
+// replica ran fn in this period or still does.
 //
-// The time is arranged before fn is called, so that a process which is killed in the middle keeps
-// others out, too. fn runs under the lease's context, which ends if the lease is lost, and may take
-// longer than atLeast: the lock is held for as long as fn runs.
+// m is free a tenth of the period before its end, at most a minute before, so that the next call
+// finds it free although schedules and clocks differ a little: two runs begin at least nine tenths
+// of a period apart. fn may take longer than the period: m stays held while it runs.
 //
-// The error is that of TryLock, of arranging the time (those of [Lease.UnlockAfter]; ErrInvalid and
-// ErrUnsupported come before anything is done), or those of fn and of Unlock, as of [Do].
-func Once(ctx context.Context, m Mutex, atLeast time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {
+// The backend has agreed to keep m held before fn is called, so a process that is killed in fn
+// keeps the others out as well. fn runs under the lease's context, which ends if the lease is lost.
+//
+// The error is that of TryLock, of arranging the time (as of [Lease.UnlockAfter]; [ErrInvalid] and
+// [ErrUnsupported] are returned before anything is sent), or those of fn and of Unlock, as of [Do].
+func OncePer(ctx context.Context, m Mutex, period time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {
 	if m == nil || fn == nil {
-		return false, wrap("once", "", "", invalid("the mutex or the function is nil"))
+		return false, wrap("once per", "", "", invalid("the mutex or the function is nil"))
 	}
-	if err := m.keeps(atLeast); err != nil {
-		return false, wrap("once", m.Name(), "", err)
+	if err := m.keeps(periodic(period)); err != nil {
+		return false, wrap("once per", m.Name(), "", err)
 	}
 	lease, err := m.TryLock(ctx)
 	if errors.Is(err, ErrHeld) {
@@ -64,41 +68,67 @@ func Once(ctx context.Context, m Mutex, atLeast time.Duration, fn func(ctx conte
 	}
 	during := lease.Context(ctx)
 	defer func() { err = outcome(ctx, during, err, lease.Unlock(ctx)) }()
-	if _, err := lease.keep(ctx, atLeast); err != nil {
+	if _, err := lease.keep(ctx, periodic(period)); err != nil {
 		return false, err
 	}
 	return true, fn(during)
 }
 
-// keeps returns why a lease of the lock could not be kept for d.
-func (l *lock) keeps(d time.Duration) error {
+// kept is for how long a lock is to stay held, whatever becomes of its client.
+type kept struct {
+	d        time.Duration
+	period   time.Duration // what OncePer was given
+	periodic bool          // it was OncePer
+}
+
+func periodic(period time.Duration) kept {
+	return kept{period - min(period/10, time.Minute), period, true}
+}
+
+// check refuses a time that the backend cannot keep, in terms of what the caller gave.
+func (k kept) check(caps Capabilities) error {
+	if !k.periodic {
+		return checkFixed("UnlockAfter", k.d, caps)
+	}
+	least, most := bounds(fixedCaps(caps))
+	if k.d < least || k.d > most {
+		return invalid("period of %s; %s to %s are allowed here", k.period, roundUp(whole(least)), whole(most).Truncate(time.Millisecond))
+	}
+	return nil
+}
+
+// whole returns the period of which d is kept.
+func whole(d time.Duration) time.Duration { return d + min(d/9, time.Minute) }
+
+// keeps returns why a lease of the lock could not be kept for that time.
+func (l *lock) keeps(k kept) error {
 	if l.err != nil {
 		return l.err
 	}
-	return l.c.keeps(d)
+	return l.c.keeps(k)
 }
 
-func (a *all) keeps(d time.Duration) error {
+func (a *all) keeps(k kept) error {
 	for _, p := range a.parts {
-		if err := p.keeps(d); err != nil {
+		if err := p.keeps(k); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Client) keeps(d time.Duration) error {
+func (c *Client) keeps(k kept) error {
 	if !c.caps.FixedOutlives {
 		return fmt.Errorf("%w: a lock that stays held when its client is gone", ErrUnsupported)
 	}
-	return checkFixed(d, c.caps)
+	return k.check(c.caps)
 }
 
-// keep arranges that the lock stays held for d, whatever becomes of the lease: for all of its parts
-// or for none. On an error nothing has changed; undo gives back what it arranged.
-func (l *Lease) keep(ctx context.Context, d time.Duration) (undo func(), err error) {
+// keep arranges that the lock stays held for that time, whatever becomes of the lease: for all of
+// its parts or for none. On an error nothing has changed; undo releases what it arranged.
+func (l *Lease) keep(ctx context.Context, k kept) (undo func(), err error) {
 	for _, s := range l.shares {
-		if err := s.held.c.keeps(d); err != nil {
+		if err := s.held.c.keeps(k); err != nil {
 			return nil, s.wrap("unlock after", err)
 		}
 	}
@@ -109,7 +139,7 @@ func (l *Lease) keep(ctx context.Context, d time.Duration) (undo func(), err err
 		}
 	}
 	for _, s := range l.shares {
-		f, err := s.keep(ctx, d)
+		f, err := s.keep(ctx, k.d)
 		if err != nil {
 			undo()
 			return nil, s.wrap("unlock after", err)

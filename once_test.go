@@ -3,6 +3,8 @@ package dlock
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -128,61 +130,104 @@ func TestUnlockAfterThatFails(t *testing.T) {
 	})
 }
 
-func TestOnceRunsOnceInEachPeriod(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const period, periods = time.Minute, 20
-		cs, _ := candidates(t, 3)
-		var runs atomic.Int64
-		start := time.Now()
-		for time.Since(start) < periods*period {
-			for _, c := range cs {
-				ran, err := Once(t.Context(), c.Mutex("job"), period, func(context.Context) error {
-					runs.Add(1)
-					time.Sleep(20 * time.Millisecond)
-					return nil
+// Three replicas have clocks that differ by a twentieth of the period, and each is late by as much
+// now and then. Each period has one run.
+func TestOncePerRunsOnceInEachPeriod(t *testing.T) {
+	const periods = 20
+	for _, period := range []time.Duration{time.Second, time.Minute, 10 * time.Minute, 24 * time.Hour} {
+		bubble(t, func(t *testing.T) {
+			cs, _ := candidates(t, 3)
+			start, slack := time.Now(), min(period/20, 30*time.Second)
+			var runs [periods]atomic.Int64
+			var wg sync.WaitGroup
+			for i, c := range cs {
+				wg.Go(func() {
+					for n := range periods {
+						late := time.Duration(i) * slack / 2
+						if n%2 == i%2 {
+							late += slack / 2
+						}
+						time.Sleep(time.Until(start.Add(time.Duration(n)*period + late)))
+						if _, err := OncePer(t.Context(), c.Mutex("job"), period, func(context.Context) error {
+							runs[n].Add(1)
+							time.Sleep(period / 100)
+							return nil
+						}); err != nil {
+							t.Error(err)
+						}
+					}
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = ran
 			}
-			time.Sleep(time.Second)
+			wg.Wait()
+			for n := range runs {
+				if got := runs[n].Load(); got != 1 {
+					t.Errorf("period %d of %s: %d runs", n, period, got)
+				}
+			}
+		})
+	}
+}
+
+// The bounds that a refusal names are themselves allowed, and what is just outside is not.
+func TestOncePerNamesItsBounds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := &hooked{Backend: newMemory(new(memory.Space)), caps: func(c *Capabilities) { c.MinTTL, c.MaxTTL, c.MaxFixed = 2*time.Second, time.Minute, time.Hour }}
+		c := newOn(t, b)
+		run := func(period time.Duration) error {
+			_, err := OncePer(t.Context(), c.Mutex("job"), period, func(context.Context) error { return nil })
+			return err
 		}
-		if n := runs.Load(); n > periods || n < periods-1 {
-			t.Errorf("%d runs in %d periods", n, periods)
+		const want = "period of 0s; 2.223s to 1h1m0s are allowed here"
+		if err := run(0); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+		for period, ok := range map[time.Duration]bool{
+			2223 * time.Millisecond: true, 2222 * time.Millisecond: false, time.Hour + time.Minute: true, time.Hour + time.Minute + time.Millisecond: false,
+		} {
+			if err := run(period); (err == nil) != ok || err != nil && !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %v", period, err)
+			}
+			time.Sleep(2 * time.Hour)
+		}
+		err := mustLock(t, c.Mutex("n"), t.Context()).UnlockAfter(t.Context(), time.Second)
+		if err == nil || !strings.Contains(err.Error(), "UnlockAfter of 1s; 2s to 1h0m0s") {
+			t.Errorf("UnlockAfter: %v", err)
+		}
+		if _, err := c.Mutex("n", FixedLease(2*time.Hour)).TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), "FixedLease of 2h0m0s; 2s to 1h0m0s") {
+			t.Errorf("FixedLease: %v", err)
 		}
 	})
 }
 
-func TestOnce(t *testing.T) {
+func TestOncePer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b, h := twoOf(t)
 		m, own := a.Mutex("job"), errors.New("own")
 		fails := func(context.Context) error { return own }
 		never := func(context.Context) error { t.Error("it ran"); return nil }
 		for what, got := range map[string]func() (bool, error){
-			"no mutex":    func() (bool, error) { return Once(t.Context(), nil, time.Hour, never) },
-			"no function": func() (bool, error) { return Once(t.Context(), m, time.Hour, nil) },
-			"no time":     func() (bool, error) { return Once(t.Context(), m, 0, never) },
-			"two days":    func() (bool, error) { return Once(t.Context(), m, 2*day, never) },
-			"no name":     func() (bool, error) { return Once(t.Context(), a.Mutex(""), time.Hour, never) },
+			"no mutex":    func() (bool, error) { return OncePer(t.Context(), nil, time.Hour, never) },
+			"no function": func() (bool, error) { return OncePer(t.Context(), m, time.Hour, nil) },
+			"no period":   func() (bool, error) { return OncePer(t.Context(), m, 0, never) },
+			"two days":    func() (bool, error) { return OncePer(t.Context(), m, 2*day, never) },
+			"no name":     func() (bool, error) { return OncePer(t.Context(), a.Mutex(""), time.Hour, never) },
 		} {
 			if ran, err := got(); ran || !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s: ran %v, %v", what, ran, err)
 			}
 		}
-		if ran, err := Once(t.Context(), m, time.Hour, fails); !ran || !errors.Is(err, own) {
+		if ran, err := OncePer(t.Context(), m, time.Hour, fails); !ran || !errors.Is(err, own) {
 			t.Errorf("ran %v, %v; want what it returned", ran, err)
 		}
-		if ran, err := Once(t.Context(), b.Mutex("job"), time.Hour, never); ran || err != nil {
+		if ran, err := OncePer(t.Context(), b.Mutex("job"), time.Hour, never); ran || err != nil {
 			t.Errorf("within the hour: ran %v, %v", ran, err)
 		}
 		time.Sleep(time.Hour)
 		start := time.Now() // it takes longer than the period
-		if ran, err := Once(t.Context(), m, time.Minute, func(ctx context.Context) error { time.Sleep(time.Hour); return ctx.Err() }); !ran || err != nil || time.Since(start) != time.Hour {
+		if ran, err := OncePer(t.Context(), m, time.Minute, func(ctx context.Context) error { time.Sleep(time.Hour); return ctx.Err() }); !ran || err != nil || time.Since(start) != time.Hour {
 			t.Errorf("ran %v, %v", ran, err)
 		}
-		if ran, err := Once(t.Context(), b.Mutex("job"), time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
+		if ran, err := OncePer(t.Context(), b.Mutex("job"), time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
 			t.Errorf("after a long run: ran %v, %v", ran, err)
 		}
 		time.Sleep(time.Hour)
@@ -192,7 +237,7 @@ func TestOnce(t *testing.T) {
 			}
 			return h.Backend.Acquire(ctx, r)
 		}
-		if ran, err := Once(t.Context(), m, time.Hour, never); ran || !errors.Is(err, own) {
+		if ran, err := OncePer(t.Context(), m, time.Hour, never); ran || !errors.Is(err, own) {
 			t.Errorf("the time cannot be arranged: ran %v, %v", ran, err)
 		}
 		if !free(t, b, "job") {
@@ -202,7 +247,7 @@ func TestOnce(t *testing.T) {
 }
 
 // What a backend cannot do is told before anything is.
-func TestOnceWhereItCannotBe(t *testing.T) {
+func TestOncePerWhereItCannotBe(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &hooked{Backend: newMemory(new(memory.Space)), caps: func(c *Capabilities) { c.FixedOutlives = false }}
 		c := newOn(t, b)
@@ -212,7 +257,7 @@ func TestOnceWhereItCannotBe(t *testing.T) {
 		if err := l.Err(); err != nil {
 			t.Errorf("the lease is over: %v", err)
 		}
-		ran, err := Once(t.Context(), c.Mutex("job"), time.Minute, func(context.Context) error { t.Error("it ran"); return nil })
+		ran, err := OncePer(t.Context(), c.Mutex("job"), time.Minute, func(context.Context) error { t.Error("it ran"); return nil })
 		wantErr(t, err, ErrUnsupported)
 		if ran || b.acquires.Load() != before {
 			t.Error("something was sent")
@@ -234,7 +279,7 @@ func TestFixedHasItsOwnBound(t *testing.T) {
 		if err := l.UnlockAfter(t.Context(), 2*time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if ran, err := Once(t.Context(), c.Mutex("job"), time.Hour, func(context.Context) error { return nil }); !ran || err != nil {
+		if ran, err := OncePer(t.Context(), c.Mutex("job"), time.Hour, func(context.Context) error { return nil }); !ran || err != nil {
 			t.Errorf("ran %v, %v", ran, err)
 		}
 	})

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dlock-go/dlock/driver"
@@ -57,6 +59,9 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 	if driver.Lookup(u.Scheme) == nil {
 		return unknownScheme(u.Scheme)
 	}
+	if err := checkVersions(dependencies(), driver.Imports()[u.Scheme]); err != nil {
+		return err
+	}
 	if u.Fragment != "" {
 		return invalid("the URL has a fragment; write # as %%23")
 	}
@@ -90,6 +95,9 @@ func parseURL(raw string) (*url.URL, []string, error) {
 	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.ContainsAny(scheme, "/?#") {
+		if want := withScheme(raw); want != "" {
+			return nil, nil, invalid("the URL has no scheme; did you mean %s?", want)
+		}
 		u, err := url.Parse(raw)
 		if err != nil || u.Scheme == "" { // the error's text may show the password
 			return nil, nil, bad
@@ -122,6 +130,34 @@ func parseURL(raw string) (*url.URL, []string, error) {
 		hosts = nil
 	}
 	return u, hosts, nil
+}
+
+// ports are the schemes of the services that listen on these ports by default.
+var ports = map[string]string{"6379": "redis", "3306": "mysql", "2181": "zookeeper", "2379": "etcd"}
+
+// withScheme returns the URL that is meant by an address or a path without a scheme; "" if raw is
+// neither. Of raw it repeats no more than the address: the rest may have a password.
+func withScheme(raw string) string {
+	if strings.HasPrefix(raw, "/") && !strings.Contains(raw, "@") {
+		path, _, _ := strings.Cut(raw, "?")
+		return "file://" + path
+	}
+	end := len(raw)
+	if i := strings.IndexAny(raw, "/?#,"); i >= 0 {
+		end = i
+	}
+	host, port, err := net.SplitHostPort(raw[:end])
+	if err != nil || strings.Contains(host, "@") || host == "memory" {
+		return ""
+	}
+	scheme := ports[port]
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil || scheme == "" && driver.Lookup(host) != nil {
+		return ""
+	}
+	if scheme == "" {
+		scheme = "scheme"
+	}
+	return scheme + "://" + raw[:end]
 }
 
 // strayAt reports whether what follows the hosts has an @ where none belongs: it is that of a

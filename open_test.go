@@ -49,7 +49,15 @@ func TestOpenRefuses(t *testing.T) {
 		{"memory", "not a URL; want scheme://"},
 		{"nosuch://h", "driver/all"},
 		{"nosuch://h", "memory"}, // the known ones are listed
-		{"localhost:6379", "unknown scheme"},
+		{"localhost:6379", "no scheme; did you mean redis://localhost:6379?"},
+		{"localhost:3306/shop?timeout=1s", "no scheme; did you mean mysql://localhost:3306?"},
+		{"10.0.0.5:2181,10.0.0.6:2181/locks", "no scheme; did you mean zookeeper://10.0.0.5:2181?"},
+		{"[::1]:2379", "no scheme; did you mean etcd://[::1]:2379?"},
+		{"redis:6379", "no scheme; did you mean redis://redis:6379?"},
+		{"locks.example.com:7000", "no scheme; did you mean scheme://locks.example.com:7000?"},
+		{"/var/lib/shop/locks?ttl=30s", "no scheme; did you mean file:///var/lib/shop/locks?"},
+		{"user:6379", "no scheme"},
+		{"/a:canary@b", "not a URL"},
 		{"redis://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"rediss+sentinel://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"mariadb://h", `import _ "github.com/dlock-go/dlock/driver/mysql"`},
@@ -80,6 +88,11 @@ func TestOpenRefuses(t *testing.T) {
 		if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), tt.says) || c != nil {
 			t.Errorf("Open(%q): %v; want ErrInvalid that says %q", tt.url, err, tt.says)
 		}
+	}
+	if c, err := dlock.Open(t.Context(), "memory:6379"); err != nil { // a name, and no port
+		t.Error(err)
+	} else {
+		c.Close()
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -128,12 +141,12 @@ func (b *coarse) Capabilities() driver.Capabilities {
 // failing is a backend that is down.
 func TestWhatIsPermanent(t *testing.T) {
 	for _, again := range []error{nil, dlock.ErrHeld, dlock.ErrLost, dlock.ErrConflict, dlock.ErrNotHeld, context.Canceled, errRefused} {
-		if dlock.Permanent(again) {
+		if dlock.IsPermanent(again) {
 			t.Errorf("%v is permanent", again)
 		}
 	}
 	for _, never := range []error{dlock.ErrInvalid, dlock.ErrInvalidName, dlock.ErrUnsupported, dlock.ErrClosed, dlock.ErrUpgrade} {
-		if !dlock.Permanent(fmt.Errorf("a reason: %w", never)) {
+		if !dlock.IsPermanent(fmt.Errorf("a reason: %w", never)) {
 			t.Errorf("%v is not permanent", never)
 		}
 	}
@@ -164,11 +177,11 @@ func TestOptionsCountMoreThanTheURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	q, err := c.Inspect(t.Context(), "a")
-	if err != nil || len(q.Holders()) != 1 {
+	if err != nil || len(q.Holders) != 1 {
 		t.Fatal(q, err)
 	}
-	if h := q.Holders()[0]; h.TTL != 7*time.Second || h.Label != "url" || h.Token != l.Token() || h.Name != "a" {
-		t.Errorf("holder %+v", h.Request)
+	if h := q.Holders[0]; h.TTL != 7*time.Second || h.Label != "url" || h.Token != l.Token() {
+		t.Errorf("holder %+v", h)
 	}
 	// Another prefix is another lock; no prefix is the literal name.
 	other, err := dlock.Open(t.Context(), "memory:options")

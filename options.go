@@ -107,7 +107,7 @@ func defaultLabel() string {
 type ttlOption time.Duration
 
 func (d ttlOption) client(s *settings) { s.ttl, s.chosen = time.Duration(d), true }
-func (d ttlOption) lock(l *lock)       { l.ttl, l.fixed = time.Duration(d), false }
+func (d ttlOption) lock(l *lock)       { l.ttl, l.hasTTL = time.Duration(d), true }
 
 // TTL sets how long the backend keeps a hold without hearing from its client: the longest that a
 // crashed holder blocks others. The lease renews itself every third of it. The default is 30s, or
@@ -222,23 +222,41 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkFixed refuses a TTL of a fixed lease that the backend cannot keep.
-func checkFixed(d time.Duration, caps Capabilities) error {
+// fixedCaps are the capabilities whose bounds of the TTL are those of fixed leases.
+func fixedCaps(caps Capabilities) Capabilities {
 	if caps.MaxFixed > 0 {
 		caps.MaxTTL = caps.MaxFixed
 	}
-	return checkTTL(d, caps)
+	return caps
+}
+
+// checkFixed refuses a time of a fixed lease that the backend cannot keep. what names it.
+func checkFixed(what string, d time.Duration, caps Capabilities) error {
+	return checkTime(what, d, fixedCaps(caps))
 }
 
 // checkTTL refuses a TTL that the backend cannot keep.
-func checkTTL(d time.Duration, caps Capabilities) error {
-	least, most := max(caps.MinTTL, time.Millisecond), maxTTL
+func checkTTL(d time.Duration, caps Capabilities) error { return checkTime("TTL", d, caps) }
+
+func checkTime(what string, d time.Duration, caps Capabilities) error {
+	least, most := bounds(caps)
+	if d < least || d > most {
+		return invalid("%s of %s; %s to %s are allowed here", what, d, roundUp(least), most.Truncate(time.Millisecond))
+	}
+	return nil
+}
+
+// bounds returns the least and the greatest TTL.
+func bounds(caps Capabilities) (least, most time.Duration) {
+	least, most = max(caps.MinTTL, time.Millisecond), maxTTL
 	if caps.MaxTTL > 0 {
 		most = min(most, caps.MaxTTL)
 	}
-	if d < least || d > most {
-		const tick = time.Millisecond // nobody wants to read a nanosecond: what is said is allowed
-		return invalid("TTL of %s; %s to %s are allowed here", d, (least + tick - 1).Truncate(tick), most.Truncate(tick))
-	}
-	return nil
+	return least, most
+}
+
+// roundUp spares readers the nanoseconds; what it returns is allowed if d is.
+func roundUp(d time.Duration) time.Duration {
+	const tick = time.Millisecond
+	return (d + tick - 1).Truncate(tick)
 }

@@ -41,7 +41,7 @@ var zeroes = map[string]any{
 	},
 	"driver.Backend": backend{driver.Backend(nil)},
 
-	"dlock.Mutex": "nil is ErrInvalid in Do, Once and All; Guard and the handlers document it",
+	"dlock.Mutex": "nil is ErrInvalid in Do, OncePer and All; Guard and the handlers document it",
 
 	"dlock.Option":       "nil is ErrInvalid: TestNilOptions",
 	"dlock.LockOption":   "nil is ErrInvalid: TestNilOptions",
@@ -70,7 +70,11 @@ var zeroes = map[string]any{
 	"dlock.HoldEnd":       "is an answer",
 	"dlock.Leader":        "is a vacancy",
 	"dlock.LockOp":        "is an answer",
+	"dlock.Finding":       "is an answer",
+	"dlock.Loss":          "is no loss",
 	"dlock.Queue":         "is empty",
+	"dlock.Request":       "is an answer",
+	"dlock.State":         "is useful",
 	"dlock.Renewal":       "is an answer",
 	"dlock.Token":         "is no token",
 	"conformance.T":       "is the program's own",
@@ -99,7 +103,7 @@ var zeroes = map[string]any{
 	"driver.Queue":        "is empty",
 	"driver.Renewal":      "is an answer",
 	"driver.Request":      "is the client's own",
-	"driver.Retry":        "is an answer",
+	"driver.RetryError":   "is an answer",
 	"driver.State":        "is useful",
 	"driver.TLS":          "is that of a URL without parameters",
 	"driver.Token":        "is no token",
@@ -255,9 +259,9 @@ func refusesLock(t *testing.T, name string, m dlock.Mutex) {
 	_, lock := m.Lock(ctx)
 	_, try := m.TryLock(ctx)
 	_, all := dlock.All(m).Lock(ctx)
-	_, once := dlock.Once(ctx, m, time.Second, run)
+	_, once := dlock.OncePer(ctx, m, time.Second, run)
 	_, guard := guarded(ctx, m)
-	for what, err := range map[string]error{"Lock": lock, "TryLock": try, "All": all, "Once": once, "Guard": guard, "Do": dlock.Do(ctx, m, run)} {
+	for what, err := range map[string]error{"Lock": lock, "TryLock": try, "All": all, "OncePer": once, "Guard": guard, "Do": dlock.Do(ctx, m, run)} {
 		if !errors.Is(err, dlock.ErrInvalid) {
 			t.Errorf("%s, %s: %v, want ErrInvalid", name, what, err)
 		}

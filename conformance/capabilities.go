@@ -102,13 +102,13 @@ func capabilitiesTrue(e *env) {
 	}
 }
 
-// queues fails the law unless a request that has to wait does so, or gets a *driver.Retry from a
+// queues fails the law unless a request that has to wait does so, or gets a *driver.RetryError from a
 // backend that does not queue.
 func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	if e.caps.Queue { // it waits until then; a *driver.Retry comes at once
+	if e.caps.Queue { // it waits until then; a *driver.RetryError comes at once
 		defer time.AfterFunc(e.shortTTL/2, cancel).Stop()
 	}
 	r := d.ask(name)
@@ -120,12 +120,12 @@ func (e *env) queues(d *direct, name string) {
 	}()
 	select {
 	case err := <-done:
-		retry := (*driver.Retry)(nil)
+		retry := (*driver.RetryError)(nil)
 		switch again := errors.As(err, &retry); {
 		case e.caps.Queue && (again || ctx.Err() == nil):
 			e.Errorf("Capabilities claim Queue, and a request that has to wait returned %v", err)
 		case !e.caps.Queue && !again:
-			e.Errorf("Capabilities deny Queue, and a request that has to wait returned %v; want a *driver.Retry", err)
+			e.Errorf("Capabilities deny Queue, and a request that has to wait returned %v; want a *driver.RetryError", err)
 		case again && retry.After < 0:
 			e.Errorf("retry after %s", retry.After)
 		}

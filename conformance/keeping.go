@@ -76,7 +76,7 @@ func once(e *env) {
 			err error
 		}
 		r := call(e, "Once", func(ctx context.Context) result {
-			ran, err := dlock.Once(ctx, c.Mutex(name), period, func(context.Context) error {
+			ran, err := dlock.OncePer(ctx, c.Mutex(name), period, func(context.Context) error {
 				runs++
 				return nil
 			})

@@ -210,10 +210,10 @@ func (h *hooksTally) hooks() dlock.Hooks {
 				l.granted = lease != nil
 			}
 		},
-		Ended: func(end dlock.HoldEnd) {
+		Ended: func(ctx context.Context, end dlock.HoldEnd) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if l, ok := end.Context.Value(lockToldKey{}).(*lockTold); ok {
+			if l, ok := ctx.Value(lockToldKey{}).(*lockTold); ok {
 				l.ended++
 			}
 		},

@@ -127,7 +127,7 @@ func (s *toy) enter(c *toyClient, r driver.Request, again bool) answer {
 		}
 		if s.is(claimsQueue) {
 			s.remove(e)
-			return answer{err: &driver.Retry{After: 50 * time.Millisecond}}
+			return answer{err: &driver.RetryError{After: 50 * time.Millisecond}}
 		}
 		return answer{}
 	}
@@ -694,7 +694,7 @@ func (c *toyClient) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 			return driver.Grant{Token: a.token, TTL: a.ttl, SentAt: since}, a.err
 		}
 		if c.s.is(poor) {
-			err := driver.Unsettled(&driver.Retry{After: 50 * time.Millisecond})
+			err := driver.Unsettled(&driver.RetryError{After: 50 * time.Millisecond})
 			return driver.Grant{}, err
 		}
 		if err := c.wait(ctx, woken); err != nil {

@@ -336,11 +336,11 @@ func TestCallersThatGoAway(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(q.Waiters()) == want {
+			if len(q.Waiters) == want {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%d calls wait, want %d", len(q.Waiters()), want)
+				t.Fatalf("%d calls wait, want %d", len(q.Waiters), want)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func waiters(t *testing.T, c *dlock.Client, name string, want int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := len(q.Waiters())
+		n := len(q.Waiters)
 		if n == want {
 			return
 		}

@@ -55,7 +55,7 @@ type Options struct {
 //	503  with Retry-After: the request's context ended while it waited, or the service failed
 //	400  the name is not valid: the client sent what it was made of; or the body did not come as
 //	     it was announced (413 if that is the limit of an [http.MaxBytesReader])
-//	500  a mistake of this program, as of [dlock.Permanent], or next or pick is nil
+//	500  a mistake of this program, as of [dlock.IsPermanent], or next or pick is nil
 func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if next == nil || pick == nil || o.RetryAfter < 0 {
@@ -71,7 +71,7 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 		lease, err := (*dlock.Lease)(nil), error(nil)
 		if hasSmallBody(r) { // which is left alone if the lock is free: next may answer as it comes
 			lease, err = try(ctx, m)
-			if err != nil && !dlock.Permanent(err) && ctx.Err() == nil {
+			if err != nil && !dlock.IsPermanent(err) && ctx.Err() == nil {
 				if r, err = bufferBody(r); err != nil {
 					o.refuse(w, r, statusOfBody(err), err)
 					return

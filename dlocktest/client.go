@@ -77,8 +77,8 @@ func (c *Client) Lose(name string) {
 		c.t.Fatalf("dlocktest: Lose(%q): %v", name, err)
 	}
 	lost := false
-	for _, h := range q.Holders() {
-		if h.Client != c.service.client() {
+	for _, h := range q.Holders {
+		if h.Client != c.service.client().String() {
 			continue
 		}
 		if err := c.other.Break(ctx, name, h.Token, dlock.Force()); err == nil {
@@ -103,8 +103,12 @@ func show(q dlock.Queue) string {
 		return "empty"
 	}
 	text := ""
-	for _, r := range append(q.Holders(), q.Waiters()...) {
-		text += fmt.Sprintf("[%s %s]", r.Label, r.Mode)
+	for _, r := range append(q.Holders, q.Waiters...) {
+		mode := "exclusive"
+		if r.Shared {
+			mode = "shared"
+		}
+		text += fmt.Sprintf("[%s %s]", r.Label, mode)
 	}
 	return text
 }

@@ -88,10 +88,10 @@ func TestReleaseOfWhatIsOver(t *testing.T) {
 	c := dlocktest.New(t)
 	release := c.Hold("a")
 	q, err := c.Inspect(t.Context(), "a")
-	if err != nil || len(q.Holders()) != 1 {
-		t.Fatalf("%d holders, %v", len(q.Holders()), err)
+	if err != nil || len(q.Holders) != 1 {
+		t.Fatalf("%d holders, %v", len(q.Holders), err)
 	}
-	if err := c.Break(t.Context(), "a", q.Holders()[0].Token, dlock.Force()); err != nil {
+	if err := c.Break(t.Context(), "a", q.Holders[0].Token, dlock.Force()); err != nil {
 		t.Fatal(err)
 	}
 	release()

@@ -90,7 +90,7 @@ type Backend interface {
 	// then: after Waited, a copy may be under way of which only the driver knows; and where nothing
 	// was sent the Release costs no call.
 	//
-	// A driver that cannot queue returns a [*Retry] for a request that would have to wait. The
+	// A driver that cannot queue returns a [*RetryError] for a request that would have to wait. The
 	// caller waits and sends a new request.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
@@ -403,14 +403,14 @@ func (u *unsettled) Error() string { return u.err.Error() }
 // Unwrap returns the refusal.
 func (u *unsettled) Unwrap() error { return u.err }
 
-// Retry is the error of a backend that cannot queue, for a request that would have to wait. It
+// RetryError is the error of a backend that cannot queue, for a request that would have to wait. It
 // matches [ErrHeld].
-type Retry struct {
+type RetryError struct {
 	After time.Duration // how long to wait before the next request; the caller adds jitter
 }
 
 // Error says that the lock is held.
-func (e *Retry) Error() string { return ErrHeld.Error() }
+func (e *RetryError) Error() string { return ErrHeld.Error() }
 
 // Is matches ErrHeld.
-func (e *Retry) Is(target error) bool { return target == ErrHeld }
+func (e *RetryError) Is(target error) bool { return target == ErrHeld }

@@ -94,8 +94,8 @@ func TestNewID(t *testing.T) {
 }
 
 func TestRetryIsHeld(t *testing.T) {
-	err := fmt.Errorf("asked: %w", &driver.Retry{After: time.Second})
-	var retry *driver.Retry
+	err := fmt.Errorf("asked: %w", &driver.RetryError{After: time.Second})
+	var retry *driver.RetryError
 	if !errors.Is(err, driver.ErrHeld) || !errors.As(err, &retry) || retry.After != time.Second {
 		t.Errorf("%v does not match", err)
 	}
@@ -157,7 +157,7 @@ func TestRefused(t *testing.T) {
 	cancel()
 	for _, err := range []error{
 		driver.ErrHeld, driver.ErrLost, driver.ErrUpgrade, driver.ErrConflict, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed,
-		fmt.Errorf("TTL: %w", driver.ErrInvalid), &driver.HeldError{}, &driver.Retry{},
+		fmt.Errorf("TTL: %w", driver.ErrInvalid), &driver.HeldError{}, &driver.RetryError{},
 	} {
 		if !driver.Refused(err) {
 			t.Errorf("%v is no refusal", err)

@@ -9,7 +9,7 @@
 // "dlock.wait" is a Lock or TryLock, under the span of its caller. "dlock.hold" is the hold that it
 // began, under that one, from the grant to the end; it is reported when the hold has ended. Their
 // attributes: dlock.name, dlock.backend, dlock.token; of a wait dlock.try, dlock.shared and
-// dlock.outcome; of a hold dlock.end and dlock.why. A re-entry has none.
+// dlock.outcome; of a hold dlock.end and dlock.reason. A re-entry has none.
 //
 // # Metrics
 //
@@ -21,7 +21,7 @@
 //   - dlock.hold.duration, a histogram in seconds: how long holds lasted; dlock.end is released,
 //     lost or closed.
 //   - dlock.holds: the holds of now.
-//   - dlock.losses: holds that were lost; dlock.why is unproved, denied, reported or "time up" (a
+//   - dlock.losses: holds that were lost; dlock.reason is not_renewed, denied, reported or time_up (a
 //     fixed lease that ended as planned).
 //   - dlock.renewal.duration, a histogram in seconds: how long a call that renews took.
 //   - dlock.renewed.holds: holds that such calls were for; dlock.outcome is renewed, unknown or
@@ -157,23 +157,23 @@ func outcome(err error) string {
 	}
 }
 
-func (w *watcher) ended(e dlock.HoldEnd) {
+func (w *watcher) ended(ctx context.Context, e dlock.HoldEnd) {
 	end := "released"
 	switch {
 	case errors.Is(e.Err, dlock.ErrLost):
 		end = "lost"
-		w.losses.Add(e.Context, 1, w.labels(e.Name, e.Backend, attribute.String("dlock.why", e.Why)))
+		w.losses.Add(ctx, 1, w.labels(e.Name, e.Backend, attribute.String("dlock.reason", string(e.Loss))))
 	case e.Err != nil:
 		end = "closed"
 	}
-	w.hold.Record(e.Context, e.Held.Seconds(), w.labels(e.Name, e.Backend, attribute.String("dlock.end", end)))
-	w.holds.Add(e.Context, -1, w.labels(e.Name, e.Backend))
+	w.hold.Record(ctx, e.Held.Seconds(), w.labels(e.Name, e.Backend, attribute.String("dlock.end", end)))
+	w.holds.Add(ctx, -1, w.labels(e.Name, e.Backend))
 
-	_, span := w.tracer.Start(e.Context, "dlock.hold", trace.WithTimestamp(e.At.Add(-e.Held)), trace.WithAttributes(
+	_, span := w.tracer.Start(ctx, "dlock.hold", trace.WithTimestamp(e.At.Add(-e.Held)), trace.WithAttributes(
 		text("dlock.name", e.Name), attribute.String("dlock.backend", e.Backend), token(e.Token), attribute.String("dlock.end", end)))
 	if end == "lost" {
-		span.SetAttributes(attribute.String("dlock.why", e.Why))
-		if e.Why != dlock.LossTimeUp { // which is the plan
+		span.SetAttributes(attribute.String("dlock.reason", string(e.Loss)))
+		if e.Loss != dlock.LossTimeUp { // which is the plan
 			span.SetStatus(codes.Error, valid(e.Err.Error()))
 		}
 	}

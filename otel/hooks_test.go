@@ -87,7 +87,7 @@ func TestSpansOfAKnownRun(t *testing.T) {
 			}
 			token, _ := set.Value("dlock.token")
 			got = append(got, fmt.Sprintf("%s %s %s%s %s from %s for %s under %s token=%t error=%t", s.Name(), value("dlock.name"),
-				value("dlock.outcome"), value("dlock.end"), value("dlock.why"), s.StartTime().Sub(start), s.EndTime().Sub(s.StartTime()),
+				value("dlock.outcome"), value("dlock.end"), value("dlock.reason"), s.StartTime().Sub(start), s.EndTime().Sub(s.StartTime()),
 				names[s.Parent().SpanID().String()], token.AsInt64() > 0, s.Status().Code == codes.Error))
 			if value("dlock.backend") != "memory" {
 				t.Errorf("%s has no backend", s.Name())
@@ -144,7 +144,7 @@ func TestMetricsOfAKnownRun(t *testing.T) {
 			"dlock.hold.duration{dlock.backend=memory,dlock.class=orders,dlock.end=lost} 1 in 6 s",
 			"dlock.hold.duration{dlock.backend=memory,dlock.class=orders,dlock.end=closed} 1 in 61 s",
 			"dlock.holds{dlock.backend=memory,dlock.class=orders} 0",
-			"dlock.losses{dlock.backend=memory,dlock.class=orders,dlock.why=reported} 1",
+			"dlock.losses{dlock.backend=memory,dlock.class=orders,dlock.reason=reported} 1",
 			"dlock.renewal.duration{dlock.backend=memory} 6 in 0 s",
 			"dlock.renewed.holds{dlock.backend=memory,dlock.outcome=renewed} 7",
 		}

@@ -11,7 +11,7 @@
 //     nobody had answered) or error. Re-entries are not counted.
 //   - dlock_hold_seconds, a histogram: how long holds lasted; end is released, lost or closed.
 //   - dlock_holds, a gauge: the holds of now.
-//   - dlock_losses_total: holds that were lost; why is unproved, denied, reported or "time up" (a
+//   - dlock_losses_total: holds that were lost; reason is not_renewed, denied, reported or time_up (a
 //     fixed lease that ended as planned).
 //   - dlock_renewal_seconds, a histogram: how long a call that renews took.
 //   - dlock_renewed_holds_total: holds that such calls were for; outcome is renewed, unknown or
@@ -79,7 +79,7 @@ func New(o Options) *Metrics {
 	m.hold = histogram("dlock_hold_seconds", "How long holds lasted.", buckets, "backend", "class", "end")
 	m.renewal = histogram("dlock_renewal_seconds", "How long calls that renew holds took.", defaultBuckets, "backend")
 	m.holds = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dlock_holds", Help: "Holds of now."}, []string{"backend", "class"})
-	m.losses = counter("dlock_losses_total", "Holds that were lost.", "backend", "class", "why")
+	m.losses = counter("dlock_losses_total", "Holds that were lost.", "backend", "class", "reason")
 	m.proof = counter("dlock_renewed_holds_total", "Holds that calls which renew were for.", "backend", "outcome")
 	return m
 }
@@ -134,12 +134,12 @@ func outcome(err error) string {
 	}
 }
 
-func (m *Metrics) ended(e dlock.HoldEnd) {
+func (m *Metrics) ended(_ context.Context, e dlock.HoldEnd) {
 	class, end := m.class(e.Name), "released"
 	switch {
 	case errors.Is(e.Err, dlock.ErrLost):
 		end = "lost"
-		m.losses.WithLabelValues(e.Backend, class, e.Why).Inc()
+		m.losses.WithLabelValues(e.Backend, class, string(e.Loss)).Inc()
 	case e.Err != nil:
 		end = "closed"
 	}

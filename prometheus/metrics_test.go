@@ -125,8 +125,8 @@ dlock_holds{backend="memory",class="mail"} 0
 dlock_holds{backend="memory",class="orders"} 0
 # HELP dlock_losses_total Holds that were lost.
 # TYPE dlock_losses_total counter
-dlock_losses_total{backend="memory",class="mail",why="time up"} 1
-dlock_losses_total{backend="memory",class="orders",why="reported"} 1
+dlock_losses_total{backend="memory",class="mail",reason="time_up"} 1
+dlock_losses_total{backend="memory",class="orders",reason="reported"} 1
 # HELP dlock_renewed_holds_total Holds that calls which renew were for.
 # TYPE dlock_renewed_holds_total counter
 dlock_renewed_holds_total{backend="memory",outcome="renewed"} 1

@@ -76,9 +76,9 @@ type findingJSON struct {
 }
 
 // The states on which the exit status depends. Nothing is known of what was not tried.
-var wrong, untried = driver.Wrong.String(), "untried"
+var wrong, untried = dlock.StateWrong.String(), "untried"
 
-func asJSON(f driver.Finding) findingJSON {
+func asJSON(f dlock.Finding) findingJSON {
 	return findingJSON{f.About, f.State.String(), f.Found, f.Advice}
 }
 
@@ -94,11 +94,11 @@ func (b *backend) check(ctx context.Context, errOut io.Writer, rawURL string, la
 		return nil, err
 	case errors.Is(err, dlock.ErrUnsupported): // the driver has nothing to look at
 	case err != nil:
-		found = append(found, driver.Finding{About: "reachable", State: driver.Wrong, Found: err.Error(),
+		found = append(found, dlock.Finding{About: "reachable", State: dlock.StateWrong, Found: err.Error(),
 			Advice: "is the address right, does the service run, and does it accept this user?"})
 		laws = false
 	default:
-		found = append([]driver.Finding{{About: "reachable", Found: withoutPassword(rawURL)}}, found...)
+		found = append([]dlock.Finding{{About: "reachable", Found: withoutPassword(rawURL)}}, found...)
 	}
 	all := []findingJSON{}
 	for _, f := range found {
@@ -125,7 +125,7 @@ func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within tim
 	var found []findingJSON
 	kept, skipped, left := 0, []string{}, []string{}
 	sum := func() []findingJSON {
-		s := findingJSON{About: "laws", State: driver.Fine.String(), Found: fmt.Sprintf("%d of %d core laws hold", kept, len(laws))}
+		s := findingJSON{About: "laws", State: dlock.StateFine.String(), Found: fmt.Sprintf("%d of %d core laws hold", kept, len(laws))}
 		if len(skipped) > 0 {
 			s.Found += "; what this backend cannot do: " + strings.Join(skipped, ", ")
 		}

@@ -24,7 +24,7 @@ func (l locks) wait(c *dlock.Client, m dlock.Mutex) {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		return len(q.Waiters())
+		return len(q.Waiters)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan bool)

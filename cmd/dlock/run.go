@@ -19,11 +19,11 @@ import (
 // runner is "dlock run" with its flags.
 type runner struct {
 	backend
-	wait, ttl, atLeast, grace        time.Duration
+	wait, ttl, oncePer, grace        time.Duration
 	try, shared, quiet, passPassword bool
 	limit                            int
 
-	waits, hasTTL, hasLimit, keeps bool // the flag was given
+	waits, hasTTL, hasLimit, periodic bool // the flag was given
 }
 
 func newRun() *cobra.Command {
@@ -56,7 +56,7 @@ Exit status: that of the command (128 + n if signal n ended it), or
 		Example: `  dlock run backup -- pg_dump -f /backup/shop.sql shop
   dlock run --try --ttl 10s import -- ./import.sh
   dlock run --wait 5m deploy/shop -- sh -c './migrate && ./roll-out --fence "$DLOCK_TOKEN"'
-  dlock run -q --at-least 50s report -- ./report    # once a minute, on one of many machines
+  dlock run -q --once-per 1m report -- ./report     # in a crontab, on each of many machines
   dlock run --limit 3 encoders -- ffmpeg -i in.mov out.mp4`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
@@ -72,7 +72,7 @@ Exit status: that of the command (128 + n if signal n ended it), or
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f := cmd.Flags()
-			o.waits, o.hasTTL, o.hasLimit, o.keeps = f.Changed("wait"), f.Changed("ttl"), f.Changed("limit"), f.Changed("at-least")
+			o.waits, o.hasTTL, o.hasLimit, o.periodic = f.Changed("wait"), f.Changed("ttl"), f.Changed("limit"), f.Changed("once-per")
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -95,7 +95,7 @@ Exit status: that of the command (128 + n if signal n ended it), or
 	f.DurationVar(&o.ttl, "ttl", 0, "how long the lock stays if dlock is gone (default: that of the URL, or 30s)")
 	f.BoolVar(&o.shared, "shared", false, "hold it together with others who say --shared")
 	f.IntVar(&o.limit, "limit", 0, "hold it together with others, so many at most")
-	f.DurationVar(&o.atLeast, "at-least", 0, "keep others out for so long after the start, whatever happens; implies --try, unless --wait is given")
+	f.DurationVar(&o.oncePer, "once-per", 0, "run the command at most once per period, on one of many machines; implies --try, unless --wait is given")
 	f.DurationVar(&o.grace, "grace", 5*time.Second, "between SIGTERM and SIGKILL, if the lock is lost")
 	f.BoolVar(&o.passPassword, "pass-password", false, "leave the passwords in the DLOCK_URL of the command")
 	return cmd
@@ -115,7 +115,7 @@ func (o *runner) check() error {
 	case o.hasLimit && o.limit < 1:
 		return usage("--limit %d: 1 or more is allowed", o.limit)
 	}
-	o.try = o.try || o.waits && o.wait == 0 || o.keeps && !o.waits
+	o.try = o.try || o.waits && o.wait == 0 || o.periodic && !o.waits
 	return nil
 }
 
@@ -204,9 +204,9 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 		ran = err == nil
 		return err
 	}
-	if o.keeps {
+	if o.periodic {
 		// its lock re-enters the lease
-		_, err = dlock.Once(lease.Context(ctx), m, o.atLeast, work)
+		_, err = dlock.OncePer(lease.Context(ctx), m, o.oncePer, work)
 	} else {
 		err = work(ctx)
 	}

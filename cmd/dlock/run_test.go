@@ -205,7 +205,7 @@ func TestRunOfAHeldLock(t *testing.T) {
 	h := l.hold("a", "--", "sh", "-c", waitForLine)
 	l.want(statusHeld, "held", "run", "--try", "a", "--", "echo", "in")
 	l.want(statusHeld, "held", "run", "--wait", "1s", "a", "--", "echo", "in")
-	l.want(statusHeld, "held", "run", "--at-least", "1m", "a", "--", "echo", "in")
+	l.want(statusHeld, "held", "run", "--once-per", "1m", "a", "--", "echo", "in")
 	if status, out, errOut := l.run("run", "-q", "--try", "a", "--", "echo", "in"); status != statusHeld || out+errOut != "" {
 		t.Errorf("-q: %d, %s%s", status, out, errOut)
 	}
@@ -273,19 +273,19 @@ func TestRunTogether(t *testing.T) {
 
 func TestRunKeepsOthersOutForAtLeastSoLong(t *testing.T) {
 	l := newLocks(t)
-	l.want(0, "", "run", "--at-least", "1h", "a", "--", "true")
-	l.want(statusHeld, "held", "run", "--at-least", "1h", "a", "--", "echo", "twice")
+	l.want(0, "", "run", "--once-per", "1h", "a", "--", "true")
+	l.want(statusHeld, "held", "run", "--once-per", "1h", "a", "--", "echo", "twice")
 	l.want(0, "fixed", "inspect", "a")
 	l.want(0, "ended", "break", "--yes", "--force", "a")
-	l.want(7, "", "run", "--at-least", "100ms", "a", "--", "sh", "-c", "exit 7")
+	l.want(7, "", "run", "--once-per", "200ms", "a", "--", "sh", "-c", "exit 7")
 	// also if dlock is killed
-	h := l.hold("--at-least", "1h", "killed", "--", "sh", "-c", "echo up; exec sleep 1000")
+	h := l.hold("--once-per", "1h", "killed", "--", "sh", "-c", "echo up; exec sleep 1000")
 	h.Process.Kill()
 	h.rest()
-	l.want(statusHeld, "held", "run", "--at-least", "1h", "killed", "--", "echo", "twice")
+	l.want(statusHeld, "held", "run", "--once-per", "1h", "killed", "--", "echo", "twice")
 	// which it can wait for
-	l.want(0, "", "run", "--at-least", "100ms", "--wait", "1m", "a", "--", "true")
-	l.want(statusUsage, "TTL", "run", "--at-least", "48h", "b", "--", "echo", "in")
+	l.want(0, "", "run", "--once-per", "200ms", "--wait", "1m", "a", "--", "true")
+	l.want(statusUsage, "period", "run", "--once-per", "48h", "b", "--", "echo", "in")
 }
 
 // TestALossEndsTheWholeGroup: another process breaks the hold; the command, and what it started,

@@ -15,7 +15,7 @@ var glossary = map[string]struct {
 	meaning  string
 	packages []string
 }{
-	"request":    {"what a client asks of a queue", []string{"driver"}},
+	"request":    {"what a client asks of a queue", []string{"driver", "dlock"}},
 	"entry":      {"a request as it stands in a queue", []string{"driver", "memory", "file", "watch", "ui"}},
 	"ownRequest": {"what a driver knows of a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "zookeeper", "etcd"}},
 	"queue":      {"what stands under one name", []string{"driver", "dlock", "memory", "file", "etcd", "watch"}},

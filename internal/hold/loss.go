@@ -15,18 +15,18 @@ type loss struct {
 
 // Why a hold was lost.
 const (
-	Unproved = "unproved" // trust in it ended before a renewal succeeded
-	Denied   = "denied"   // the backend does not have it any more
-	Reported = "reported" // the backend reported it lost
-	TimeUp   = "time up"  // its fixed time is over
+	NotRenewed = "not_renewed" // trust in it ended before a renewal succeeded
+	Denied     = "denied"      // the backend does not have it any more
+	Reported   = "reported"    // the backend reported it lost
+	TimeUp     = "time_up"     // its fixed time is over
 )
 
 // why is what the log says of them.
 var why = map[string]string{
-	Unproved: "trust in it ended before a renewal succeeded",
-	Denied:   "the backend does not have it any more",
-	Reported: "the backend reported it lost",
-	TimeUp:   "its fixed time is over",
+	NotRenewed: "no renewal succeeded in time",
+	Denied:     "the backend does not have it any more",
+	Reported:   "the backend reported it lost",
+	TimeUp:     "its fixed time is over",
 }
 
 // overdue says why trust in the hold is over.
@@ -34,7 +34,7 @@ func (h *Hold) overdue() string {
 	if h.req.Fixed {
 		return TimeUp
 	}
-	return Unproved
+	return NotRenewed
 }
 
 // lost ends the hold as lost, and remembers its owner before anybody hears of it. s.mu is locked;
@@ -83,7 +83,7 @@ func (s *Set) report(ls []loss) {
 		if l.why == TimeUp { // as planned
 			level = slog.LevelDebug
 		}
-		said := []any{"name", l.h.req.Name, "backend", s.name, "token", l.h.token, "why", why[l.why]}
+		said := []any{"name", l.h.req.Name, "backend", s.name, "token", l.h.token, "reason", why[l.why]}
 		if err := l.h.Cause(driver.ErrLost); err != driver.ErrLost {
 			said = append(said, "err", err)
 		}

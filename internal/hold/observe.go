@@ -10,7 +10,7 @@ import (
 // End is how a hold ended.
 type End struct {
 	Err  error         // ErrNotHeld (given back), ErrLost or ErrClosed
-	Why  string        // of a loss: Unproved, Denied, Reported or TimeUp
+	Why  string        // of a loss: NotRenewed, Denied, Reported or TimeUp
 	Held time.Duration // from its grant until it ended
 	At   time.Time     // when it ended
 }

@@ -23,7 +23,7 @@ func TestWhatAnAcquireMayHaveLeftIsReleased(t *testing.T) {
 	}{
 		{"a refusal", driver.ErrHeld, false, false},
 		{"a refusal with more to say", &driver.HeldError{Label: "x"}, false, false},
-		{"come again", &driver.Retry{}, false, false},
+		{"come again", &driver.RetryError{}, false, false},
 		{"a closed backend", driver.ErrClosed, false, false},
 		{"the end of a wait", driver.Waited(ended), true, false},
 		{"the end of the context", context.Canceled, true, true},

@@ -32,7 +32,7 @@ func Of(ctx context.Context, err error) Kind {
 		return BadRequest
 	case errors.Is(err, dlock.ErrClosed): // the server is on its way down
 		return Unavailable
-	case dlock.Permanent(err):
+	case dlock.IsPermanent(err):
 		return Mistake
 	}
 	return Unavailable

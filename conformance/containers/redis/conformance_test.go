@@ -296,7 +296,7 @@ func TestRedisWaitsOutlastAnOutage(t *testing.T) {
 	}
 	await.That(t, "all wait", func() bool {
 		q, err := holder.Inspect(t.Context(), "a")
-		return err == nil && len(q.Waiters()) == 5
+		return err == nil && len(q.Waiters) == 5
 	})
 	s.Kill(t)
 	wait()

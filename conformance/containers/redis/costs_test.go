@@ -132,7 +132,7 @@ func TestRedisRoundTrips(t *testing.T) {
 			go func() { got <- lock(&l, c.Mutex("busy"))() }()
 			await.That(t, "it waits", func() bool {
 				q, err := other.Inspect(t.Context(), "busy")
-				return err == nil && len(q.Waiters()) == 1
+				return err == nil && len(q.Waiters) == 1
 			})
 			if i == 0 {
 				<-time.After(200 * time.Millisecond) // the first wait subscribes
@@ -372,13 +372,20 @@ func redisChannel(client driver.ID) string { return "dlock::" + client.String() 
 
 // clientsOf returns the clients of those who stand in a queue: once they have held for a while,
 // those who hold listen as those who wait do.
-func clientsOf(q driver.Queue) (clients []driver.ID) {
-	for _, e := range slices.Concat(q.Arrivals, q.Joins) {
-		if !slices.Contains(clients, e.Client) {
-			clients = append(clients, e.Client)
+func clientsOf(q dlock.Queue) (clients []driver.ID) {
+	for _, r := range slices.Concat(q.Holders, q.Waiters) {
+		if id := clientOf(r); !slices.Contains(clients, id) {
+			clients = append(clients, id)
 		}
 	}
 	return clients
+}
+
+func clientOf(r dlock.Request) (id driver.ID) {
+	if err := id.UnmarshalText([]byte(r.Client)); err != nil {
+		panic(err)
+	}
+	return id
 }
 
 // subscribed waits until these clients are subscribed, each to its own channel, on one connection,

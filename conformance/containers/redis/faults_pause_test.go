@@ -56,7 +56,7 @@ func redisWaiting(t *testing.T, c *dlock.Client, name string, n int) (q dlock.Qu
 	await.That(t, fmt.Sprintf("%d wait for %q", n, name), func() bool {
 		var err error
 		q, err = c.Inspect(t.Context(), name)
-		return err == nil && len(q.Waiters()) == n
+		return err == nil && len(q.Waiters) == n
 	})
 	return q
 }

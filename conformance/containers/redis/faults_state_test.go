@@ -469,11 +469,11 @@ func TestRedisMessageOfAnotherStay(t *testing.T) {
 	counter := CLIOf(t, s)
 	q := redisWaiting(t, holder, "stay", 1)
 	counter.listening(clientsOf(q)...)
-	w := q.Waiters()[0]
+	w := q.Waiters[0]
 	asked, _ := counter.scripts()
 	for range 3 {
 		place := time.Now().Add(-time.Minute).UnixMicro()
-		counter.Must("PUBLISH", redisChannel(w.Client), fmt.Sprintf("%s %d %d %d", w.ID, place, uint64(held.Token())+1, 30_000_000))
+		counter.Must("PUBLISH", redisChannel(clientOf(w)), fmt.Sprintf("%s %d %d %d", w.ID, place, uint64(held.Token())+1, 30_000_000))
 	}
 	await.That(t, "it asks the server", func() bool { now, _ := counter.scripts(); return now > asked })
 	select {

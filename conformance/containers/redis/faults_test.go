@@ -89,7 +89,7 @@ func TestRedisLostPublications(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		k.subscribed(q.Holders()[0].Client) // the closed client has left no subscription behind
+		k.subscribed(clientOf(q.Holders[0])) // the closed client has left no subscription behind
 	}
 }
 
@@ -220,7 +220,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 				release = time.Now()
 				redisUnlock(t, held)
 			}
-			if q, err := holder.Inspect(t.Context(), name); err == nil && len(q.Holders()) == 1 && q.Holders()[0].Left > 2*time.Minute {
+			if q, err := holder.Inspect(t.Context(), name); err == nil && len(q.Holders) == 1 && q.Holders[0].Left > 2*time.Minute {
 				// The first one asks once a second. It did so just now, and so confirmed the grant.
 				// On a line that is held it cannot release that.
 				heal()
@@ -230,7 +230,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 			calm := 0
 			await.That(t, "one holds and nobody waits, also when all that the line had has arrived", func() bool {
 				q, err := holder.Inspect(t.Context(), name)
-				if calm++; err != nil || len(q.Holders()) != 1 || len(q.Waiters()) != 0 {
+				if calm++; err != nil || len(q.Holders) != 1 || len(q.Waiters) != 0 {
 					calm = 0
 				}
 				return calm == 10
@@ -333,10 +333,10 @@ func TestRedisGrantDuringACall(t *testing.T) {
 		released := time.Now()
 		redisUnlock(t, held)
 		q, err := holder.Inspect(t.Context(), name)
-		if err != nil || len(q.Holders()) != 1 {
+		if err != nil || len(q.Holders) != 1 {
 			t.Fatalf("%+v, %v; want one holder", q, err)
 		}
-		if q.Holders()[0].Left > usualWindow || tries == 5 {
+		if q.Holders[0].Left > usualWindow || tries == 5 {
 			l := a.Got("who asked", released, 50*time.Second) // the library tries for 25 s
 			heal()
 			redisUnlock(t, l)
@@ -375,12 +375,12 @@ func letInOffTheLine(t *testing.T, s *service.Server, holder, client, behind *dl
 		in.released = time.Now()
 		redisUnlock(t, held)
 		q, err := holder.Inspect(t.Context(), in.name)
-		if err != nil || len(q.Holders()) != 1 {
+		if err != nil || len(q.Holders) != 1 {
 			in.heal()
 			t.Fatalf("%+v, %v; want one holder", q, err)
 		}
 		in.first.Returns(2 * time.Second)
-		if q.Holders()[0].Left > usualWindow && !in.first.Pending() || tries == 5 {
+		if q.Holders[0].Left > usualWindow && !in.first.Pending() || tries == 5 {
 			return in
 		}
 		// The machine was so busy that the client had not asked within the window, and has to
@@ -464,7 +464,7 @@ func TestRedisForceBesideTheHolder(t *testing.T) {
 	go func() { ended <- operator.Break(t.Context(), name, l.Token(), dlock.Force()) }()
 	await.That(t, "the hold is marked as broken", func() bool {
 		q, err := holder.Inspect(t.Context(), name)
-		return err == nil && q.Len() == 1 && q.Arrivals[0].Broken
+		return err == nil && q.Len() == 1 && q.Holders[0].Broken
 	})
 	if err := l.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Unlock of a broken hold: %v", err)
@@ -611,8 +611,8 @@ func TestRedisDeadWaitersCostAWindow(t *testing.T) {
 				}
 				await.That(t, "they have been silent for a window", func() bool {
 					q, err := holder.Inspect(t.Context(), name)
-					heard := func(w *driver.Entry) bool { return w.Left > ttl-window-window/10 }
-					return err == nil && !slices.ContainsFunc(q.Waiters(), heard)
+					heard := func(w dlock.Request) bool { return w.Left > ttl-window-window/10 }
+					return err == nil && !slices.ContainsFunc(q.Waiters, heard)
 				})
 				last := steps.Try(t, alive.Mutex(name))
 				redisWaiting(t, holder, name, dead*each+1)

@@ -92,7 +92,7 @@ func TestRedisForceReachesTheHolder(t *testing.T) {
 					})
 				}
 				q, err := other.Inspect(t.Context(), name)
-				if err != nil || len(q.Holders()) != 1 {
+				if err != nil || len(q.Holders) != 1 {
 					t.Fatal(q, err)
 				}
 				if when == "when the connection for that is lost" {

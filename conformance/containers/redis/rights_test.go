@@ -144,7 +144,7 @@ func TestRedisRightsUnderSentinel(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), page) || !strings.Contains(err.Error(), strings.Join(needed, "")[1:]) {
 				t.Errorf("without %v: %v", needed, err)
 			}
-			if f := rightsOf(t, raw); f.State != driver.Wrong || f.Found != "missing: "+strings.Join(needed, "") {
+			if f := rightsOf(t, raw); f.State != dlock.StateWrong || f.Found != "missing: "+strings.Join(needed, "") {
 				t.Errorf("without %v: %v", needed, f)
 			}
 			continue
@@ -156,7 +156,7 @@ func TestRedisRightsUnderSentinel(t *testing.T) {
 }
 
 // rightsOf is what a check finds of the rights.
-func rightsOf(t *testing.T, raw string) driver.Finding {
+func rightsOf(t *testing.T, raw string) dlock.Finding {
 	t.Helper()
 	found, err := dlock.Check(t.Context(), raw)
 	if err != nil {
@@ -168,7 +168,7 @@ func rightsOf(t *testing.T, raw string) driver.Finding {
 		}
 	}
 	t.Fatalf("nothing is found of the rights: %v", found)
-	return driver.Finding{}
+	return dlock.Finding{}
 }
 
 // TestRedisCheckNamesTheRight: a check names the right that is missing, and no other, for every way
@@ -191,9 +191,9 @@ func TestRedisCheckNamesTheRight(t *testing.T) {
 			if missing != "" && missing[0] != '+' {
 				continue
 			}
-			want := driver.Finding{State: driver.Fine, Found: "the user may run what the driver does"}
+			want := dlock.Finding{State: dlock.StateFine, Found: "the user may run what the driver does"}
 			if missing != "" {
-				want = driver.Finding{State: driver.Wrong, Found: "missing: " + missing}
+				want = dlock.Finding{State: dlock.StateWrong, Found: "missing: " + missing}
 			}
 			for i, n := range c.nodes {
 				rights := c.rights

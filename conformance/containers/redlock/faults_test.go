@@ -119,8 +119,8 @@ func twoDown(t *testing.T, f fleet) {
 	b.refused(t, steps.Request(r.Name), driver.ErrHeld)
 	wait := steps.Request(r.Name)
 	wait.Wait = true
-	if _, err := steps.Acquire(t.Context(), b, wait); !errors.As(err, new(*driver.Retry)) {
-		t.Fatalf("Acquire of a waiter: %v; want a *driver.Retry", err)
+	if _, err := steps.Acquire(t.Context(), b, wait); !errors.As(err, new(*driver.RetryError)) {
+		t.Fatalf("Acquire of a waiter: %v; want a *driver.RetryError", err)
 	}
 	if p := a.Renew(t.Context(), []driver.Request{r})[0]; p.Err != nil {
 		t.Fatalf("Renew: %v", p.Err)

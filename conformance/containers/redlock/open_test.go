@@ -26,7 +26,7 @@ func openURL(t *testing.T, f fleet) {
 		})
 	}
 	q, err := c.Inspect(t.Context(), "a name")
-	if err != nil || q.Len() != 1 || q.Arrivals[0].Age < 0 || q.Arrivals[0].Left > 100*time.Second || q.Arrivals[0].TTL != 100*time.Second {
+	if err != nil || q.Len() != 1 || q.Holders[0].Age < 0 || q.Holders[0].Left > 100*time.Second || q.Holders[0].TTL != 100*time.Second {
 		t.Errorf("Inspect: %+v, %v", q, err)
 	}
 	if l.Token() != 0 {

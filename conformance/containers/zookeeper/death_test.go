@@ -166,7 +166,7 @@ func newDeaths(t *testing.T, holders, waiters string, tick time.Duration) *death
 				t.Fatalf("a hold was lost before its holder died: %v", err)
 			}
 			q, err := w.Inspect(t.Context(), h.lease.Name())
-			if err != nil || len(q.Arrivals) != 2 {
+			if err != nil || q.Len() != 2 {
 				return false
 			}
 		}

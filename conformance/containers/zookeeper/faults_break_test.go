@@ -91,10 +91,10 @@ func TestZooKeeperBrokenInDoubt(t *testing.T) {
 	for i := range names {
 		name := fmt.Sprint("doubt-", i)
 		q, err := other.Inspect(await.Bounded(t, 30*time.Second), name)
-		if err != nil || len(q.Holders()) != 1 {
+		if err != nil || len(q.Holders) != 1 {
 			t.Fatalf("%+v, %v", q, err)
 		}
-		tokens[i] = q.Holders()[0].Token
+		tokens[i] = q.Holders[0].Token
 		if err := other.Break(await.Bounded(t, 30*time.Second), name, tokens[i]); err != nil {
 			t.Fatal(err)
 		}

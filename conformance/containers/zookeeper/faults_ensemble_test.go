@@ -244,8 +244,8 @@ func zkLags(t *testing.T, e *Ensemble) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if q, err := late.Inspect(await.Bounded(t, 30*time.Second), name+"-n"); err != nil || len(q.Holders()) != 1 {
-			t.Errorf("Inspect at a server that lags: %v, %d holders", err, len(q.Holders()))
+		if q, err := late.Inspect(await.Bounded(t, 30*time.Second), name+"-n"); err != nil || len(q.Holders) != 1 {
+			t.Errorf("Inspect at a server that lags: %v, %d holders", err, len(q.Holders))
 		}
 		if err := late.Break(await.Bounded(t, 30*time.Second), name+"-n", p.Token(), dlock.Force()); err != nil {
 			t.Errorf("Break at a server that lags: %v", err)

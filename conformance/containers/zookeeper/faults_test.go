@@ -309,7 +309,7 @@ func zkLostRead(t *testing.T, s *service.Server) {
 	}{
 		{"Inspect", zkQueue(name), c.p, func(ctx context.Context) (bool, error) {
 			q, err := c.Inspect(ctx, name)
-			return len(q.Holders()) == 1, err
+			return len(q.Holders) == 1, err
 		}},
 		{"Inspect on a user's connection", zkQueue(name), p, func(ctx context.Context) (bool, error) {
 			q, err := b.Inspect(ctx, name)
@@ -633,10 +633,10 @@ func zkBrokenUnseen(t *testing.T, s *service.Server) {
 	defer heal()
 	mustUnlock(t, l)
 	q, err := other.Inspect(await.Bounded(t, 30*time.Second), name)
-	if err != nil || len(q.Holders()) != 1 {
+	if err != nil || len(q.Holders) != 1 {
 		t.Fatalf("%+v, %v", q, err)
 	}
-	token := q.Holders()[0].Token
+	token := q.Holders[0].Token
 	if err := other.Break(await.Bounded(t, 30*time.Second), name, token); err != nil {
 		t.Fatal(err)
 	}
@@ -676,8 +676,8 @@ func zkForeign(t *testing.T, s *service.Server) {
 		waiter := steps.Try(t, other.Mutex("foreign"))
 		z.await("foreign", foreign+2)
 		q, err := c.Inspect(await.Bounded(t, 30*time.Second), "foreign")
-		if err != nil || len(q.Holders()) != 1 || len(q.Waiters()) != 1 {
-			t.Errorf("Inspect: %v, %d holders, %d waiters", err, len(q.Holders()), len(q.Waiters()))
+		if err != nil || len(q.Holders) != 1 || len(q.Waiters) != 1 {
+			t.Errorf("Inspect: %v, %d holders, %d waiters", err, len(q.Holders), len(q.Waiters))
 		}
 		mustUnlock(t, l)
 		mustUnlock(t, waiter.Got("Lock", time.Now(), 10*time.Second))

@@ -84,8 +84,8 @@ func TestZooKeeperSequenceWraps(t *testing.T) {
 		t.Logf("round %d: %q", round, z.children(zkQueue("wrap")))
 		for i, a := range queue {
 			q, err := clients[1].Inspect(await.Bounded(t, 10*time.Second), "wrap")
-			if err != nil || len(q.Holders()) != 1 || len(q.Waiters()) != waiters-i {
-				t.Fatalf("Inspect: %v, %d holders, %d waiters", err, len(q.Holders()), len(q.Waiters()))
+			if err != nil || len(q.Holders) != 1 || len(q.Waiters) != waiters-i {
+				t.Fatalf("Inspect: %v, %d holders, %d waiters", err, len(q.Holders), len(q.Waiters))
 			}
 			for _, later := range queue[i:] {
 				if !later.Pending() {

@@ -332,8 +332,8 @@ func TestZooKeeperManyNames(t *testing.T) {
 	z.requests([]string{"queue"}, waiters)
 	start = time.Now()
 	q, err := c.Inspect(t.Context(), "queue")
-	if err != nil || len(q.Arrivals) != waiters {
-		t.Errorf("Inspect of a queue of %d: %d, %v", waiters, len(q.Arrivals), err)
+	if err != nil || q.Len() != waiters {
+		t.Errorf("Inspect of a queue of %d: %d, %v", waiters, q.Len(), err)
 	}
 	t.Logf("Inspect of a queue of %d took %s", waiters, time.Since(start))
 

@@ -39,7 +39,7 @@ const (
 
 // Acquire implements [driver.Backend]. It asks all masters at once, and returns when the outcome is
 // certain. What a master grants after that is taken back. Redlock has no queue: a request that
-// would have to wait gets a [driver.Retry].
+// would have to wait gets a [driver.RetryError].
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
@@ -154,7 +154,7 @@ func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error)
 	case r.Join() || yes+held < b.majority:
 		return driver.Grant{}, why
 	case r.Wait:
-		return driver.Grant{}, &driver.Retry{After: after}
+		return driver.Grant{}, &driver.RetryError{After: after}
 	}
 	return driver.Grant{}, refusal
 }

@@ -34,9 +34,9 @@ func (b *Breaks) Break(ctx context.Context, c *dlock.Client, name string, t dloc
 		return err
 	}
 	e := &ending{name: name}
-	for _, h := range q.Holders() {
+	for _, h := range q.Holders {
 		if h.Token == t {
-			e.owner, e.label, e.recorded = h.Owner.String(), h.Label, h.Broken
+			e.owner, e.label, e.recorded = h.Owner, h.Label, h.Broken
 			break
 		}
 	}

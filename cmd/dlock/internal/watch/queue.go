@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/driver"
 )
 
 // Queue is what stands under a name, as --json shows it. Programs rely on its fields.
@@ -33,19 +32,22 @@ type Entry struct {
 
 // NewQueue returns the queue of a name.
 func NewQueue(name string, q dlock.Queue) Queue {
-	return Queue{Name: name, Holders: entries(q.Holders()), Waiters: entries(q.Waiters())}
+	return Queue{Name: name, Holders: entries(q.Holders), Waiters: entries(q.Waiters)}
 }
 
-func entries(es []*driver.Entry) []Entry {
+func entries(rs []dlock.Request) []Entry {
 	out := []Entry{}
-	for _, e := range es {
-		token := ""
-		if e.Token != 0 {
-			token = strconv.FormatUint(uint64(e.Token), 10)
+	for _, r := range rs {
+		token, mode := "", "exclusive"
+		if r.Token != 0 {
+			token = strconv.FormatUint(uint64(r.Token), 10)
+		}
+		if r.Shared {
+			mode = "shared"
 		}
 		out = append(out, Entry{
-			Request: e.ID.String(), Owner: e.Owner.String(), Client: e.Client.String(), Mode: e.Mode.String(), Limit: e.Limit,
-			Token: token, Label: e.Label, Age: e.Age.Seconds(), Left: e.Left.Seconds(), TTL: e.TTL.Seconds(), Fixed: e.Fixed, Broken: e.Broken,
+			Request: r.ID, Owner: r.Owner, Client: r.Client, Mode: mode, Limit: r.Limit,
+			Token: token, Label: r.Label, Age: r.Age.Seconds(), Left: r.Left.Seconds(), TTL: r.TTL.Seconds(), Fixed: r.Fixed, Broken: r.Broken,
 		})
 	}
 	return out

@@ -125,7 +125,7 @@ func (l *lock) without(ctx context.Context, in *carried) error {
 	if !l.c.caps.Inspect {
 		return fmt.Errorf("%w: to find out whether the hold in the context is of this service; give both clients an Identity", ErrUnsupported)
 	}
-	q, err := l.c.Inspect(ctx, l.name)
+	q, err := l.c.inspect(ctx, l.name)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (h *held) stands(ctx context.Context) (bool, error) {
 	if !h.c.caps.Inspect {
 		return false, fmt.Errorf("%w: to find out whether the fixed lease in the context is of this service; give both clients an Identity", ErrUnsupported)
 	}
-	q, err := h.c.Inspect(ctx, r.Name)
+	q, err := h.c.inspect(ctx, r.Name)
 	if errors.Is(err, ErrClosed) {
 		return false, nil
 	}
@@ -159,7 +159,7 @@ func (h *held) stands(ctx context.Context) (bool, error) {
 }
 
 // find returns an entry of the queue; nil if there is none.
-func find(q Queue, is func(*driver.Entry) bool) *driver.Entry {
+func find(q driver.Queue, is func(*driver.Entry) bool) *driver.Entry {
 	for _, es := range [][]*driver.Entry{q.Arrivals, q.Joins} {
 		for _, e := range es {
 			if is(e) {

@@ -1,0 +1,41 @@
+package dlock
+
+import (
+	"errors"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+// TestVersionsMatch: a driver of another release is refused, with the command that mends it.
+func TestVersionsMatch(t *testing.T) {
+	const redis = modulePath + "/driver/redis"
+	module := func(path, version string) *debug.Module { return &debug.Module{Path: path, Version: version} }
+	replaced := module(redis, "v0.3.0")
+	replaced.Replace = module("../redis", "")
+	for name, c := range map[string]struct {
+		modules []*debug.Module
+		pkg     string
+		refused bool
+	}{
+		"the same version":    {[]*debug.Module{module(modulePath, "v0.4.0"), module(redis, "v0.4.0")}, redis, false},
+		"an older driver":     {[]*debug.Module{module(modulePath, "v0.4.0"), module(redis, "v0.3.0")}, redis, true},
+		"its package":         {[]*debug.Module{module(modulePath, "v0.4.0"), module(redis, "v0.3.0")}, redis + "/redlock", true},
+		"another driver":      {[]*debug.Module{module(modulePath, "v0.4.0"), module(modulePath+"/driver/etcd", "v0.3.0")}, redis, false},
+		"a longer path":       {[]*debug.Module{module(modulePath, "v0.4.0"), module(redis, "v0.3.0")}, redis + "x", false},
+		"the library's own":   {[]*debug.Module{module(modulePath, "v0.4.0")}, modulePath + "/driver/memory", false},
+		"somewhere else":      {[]*debug.Module{module(modulePath, "v0.4.0"), module("example.com/driver", "v0.3.0")}, "example.com/driver", false},
+		"a replaced driver":   {[]*debug.Module{module(modulePath, "v0.4.0"), replaced}, redis, false},
+		"a working copy":      {[]*debug.Module{module(modulePath, "(devel)"), module(redis, "v0.3.0")}, redis, false},
+		"no build info":       {nil, redis, false},
+		"the driver is first": {[]*debug.Module{module(redis, "v0.3.0"), module(modulePath, "v0.4.0")}, redis, true},
+	} {
+		err := checkVersions(c.modules, c.pkg)
+		if errors.Is(err, ErrInvalid) != c.refused || (err == nil) == c.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := "go get " + modulePath + "@v0.4.0 " + redis + "@v0.4.0"; err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want it to say %q", name, err, want)
+		}
+	}
+}
