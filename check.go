@@ -20,10 +20,10 @@ type State uint8
 
 // The states of a finding, the best first.
 const (
-	StateFine   State = State(driver.Fine)   // as it should be
-	StateUnseen State = State(driver.Unseen) // it could not be looked at: the user's rights do not allow it
-	StateRisky  State = State(driver.Risky)  // locks work; in the case that the advice names they may not
-	StateWrong  State = State(driver.Wrong)  // locks do not work, or not as promised
+	StateFine   = State(driver.Fine)   // as it should be
+	StateUnseen = State(driver.Unseen) // the user has no right to look, or the service does not say
+	StateRisky  = State(driver.Risky)  // locks work, but may not in the case that the advice names
+	StateWrong  = State(driver.Wrong)  // locks do not work, or not as promised
 )
 
 // String returns "fine", "unseen", "risky" or "wrong".

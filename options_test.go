@@ -39,7 +39,8 @@ func TestTTLBesideFixedLease(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	lease, err := c.Mutex("a", dlock.FixedLease(time.Second)).Lock(t.Context()) // the client's TTL is no contradiction
+	// the TTL of the client is no contradiction
+	lease, err := c.Mutex("a", dlock.FixedLease(time.Second)).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type Request struct {
 	Token  Token  // of a holder, where Capabilities say Fencing; otherwise 0
 	TTL    time.Duration
 	Fixed  bool          // see [FixedLease]
-	Broken bool          // by [Client.Break]: the hold runs out, and can be neither renewed nor joined
+	Broken bool          // by [Client.Break]: it runs out, and can be neither renewed nor joined
 	Age    time.Duration // since it arrived, by the clock of the backend
 	Left   time.Duration // until it expires, by the clock of the backend, unless it is renewed
 }

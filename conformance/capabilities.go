@@ -102,8 +102,8 @@ func capabilitiesTrue(e *env) {
 	}
 }
 
-// queues fails the law unless a request that has to wait does so, or gets a *driver.RetryError from a
-// backend that does not queue.
+// queues fails the law unless a request that has to wait does so, or gets a *driver.RetryError from
+// a backend that does not queue.
 func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)

@@ -125,8 +125,8 @@ var importPaths = map[string]string{
 }
 
 // TestSnippetsCompile compiles the Go blocks of all pages. A block is a whole file, or declarations
-// beginning with its imports, or statements, which then stand in a function that has a ctx and
-// returns an error.
+// beginning with its imports, or statements, which then stand in a function that has a ctx and a
+// client, and returns an error.
 func TestSnippetsCompile(t *testing.T) {
 	dir := t.TempDir()
 	n := 0
@@ -234,7 +234,7 @@ func snippet(t *testing.T, place, block string) string {
 			head, block = head[:i], head[i:]
 		}
 	}
-	body := "func _(ctx context.Context) error {\n" + line + block + "\nreturn nil\n}\n"
+	body := "func _(ctx context.Context, client *dlock.Client) error {\n" + line + block + "\nreturn nil\n}\n"
 	if regexp.MustCompile(`(?m)^(func|type) `).MatchString(block) {
 		body = line + block + "\n"
 	}

@@ -287,7 +287,8 @@ func keptExactly(t *testing.T, f fleet) {
 		t.Fatalf("ran %v, %v", ran, err)
 	}
 	const want = day - time.Minute // what OncePer keeps of a day
-	kept := 0                      // by a majority: one that was slow has the hold for its own TTL, or has nothing
+
+	kept := 0 // by a majority: one that was slow has the hold for its own TTL, or has nothing
 	for _, m := range f {
 		left := servers.CLIOf(t, m).PTTL(t.Context(), "dlock:{kept exactly}:redlock").Val()
 		switch {
