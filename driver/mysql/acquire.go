@@ -35,7 +35,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	if err = b.requests.End(m, err); err != nil {
 		if !b.requests.Has(m) {
-			b.ringBell(m)
+			b.releaseWakeup(m)
 		}
 		return driver.Grant{}, err
 	}

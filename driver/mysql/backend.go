@@ -46,7 +46,7 @@ type Backend struct {
 	kept     time.Time // when it last began
 	alive    time.Time // when that which last succeeded did
 	swept    time.Time // when the last sweep began
-	bells    bells
+	wakeups  wakeups
 	lost     func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called
 	watching bool            // watch runs
 }
@@ -93,7 +93,7 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 		life:     kit.NewLife(),
 		sooner:   kit.NewSignal(),
 		requests: kit.NewRequests(func(r kit.OwnRequest) *ownRequest { return &ownRequest{OwnRequest: r} }),
-		bells:    bells{own: map[driver.ID]bool{}, ring: kit.NewSignal()},
+		wakeups:  wakeups{own: map[driver.ID]bool{}, changed: kit.NewSignal()},
 		caps: driver.Capabilities{
 			Backend:         scheme,
 			Queue:           true,
@@ -176,6 +176,6 @@ func (b *Backend) holds(m *ownRequest, sentAt time.Time, left time.Duration) {
 
 // remove records that the request stands nowhere any more. b.mu is held.
 func (b *Backend) remove(m *ownRequest) {
-	b.ringBell(m)
+	b.releaseWakeup(m)
 	b.requests.Remove(m)
 }

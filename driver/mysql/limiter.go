@@ -23,7 +23,7 @@ func (l *limiter) enter(db *sql.DB, urgent bool) {
 	most := maxCalls
 	if n := db.Stats().MaxOpenConnections; n > 0 {
 		spare := 2
-		if n >= bellPool {
+		if n >= wakeupPool {
 			spare += 2 // for the bells
 		}
 		most = max(1, min(most, n-spare))

@@ -207,8 +207,9 @@ func TestPacketsThatAreTooSmall(t *testing.T) {
 	}
 }
 
-// TestBellsFitAPacket: as many as a client has are hung and rung by statements that fit.
-func TestBellsFitAPacket(t *testing.T) {
+// TestWakeupLocksFitAPacket: as many as a client may have are taken and released by statements that
+// fit.
+func TestWakeupLocksFitAPacket(t *testing.T) {
 	db := sql.OpenDB(&scripted{})
 	defer db.Close()
 	b, err := New(db, Options{})
@@ -217,14 +218,14 @@ func TestBellsFitAPacket(t *testing.T) {
 	}
 	defer b.Close()
 	b.pool.packet.Store(leastPacket)
-	for range maxBells {
-		b.bells.own[driver.NewID()] = false
+	for range maxWakeups {
+		b.wakeups.own[driver.NewID()] = false
 	}
 	for _, call := range []string{"GET_LOCK(", "RELEASE_LOCK("} {
 		did := 0
 		for {
-			b.bells.soon = true
-			stmt, _, _ := b.nextRing()
+			b.wakeups.soon = true
+			stmt, _, _ := b.wakeupStmt()
 			if stmt == "" {
 				break
 			}
@@ -233,11 +234,11 @@ func TestBellsFitAPacket(t *testing.T) {
 			}
 			did += strings.Count(stmt, call)
 		}
-		if did != maxBells {
-			t.Errorf("%d times %s, for %d bells", did, call, maxBells)
+		if did != maxWakeups {
+			t.Errorf("%d times %s, for %d wake-up locks", did, call, maxWakeups)
 		}
-		for id := range b.bells.own {
-			b.ringBell(&ownRequest{OwnRequest: kit.OwnRequest{Request: driver.Request{ID: id}}})
+		for id := range b.wakeups.own {
+			b.releaseWakeup(&ownRequest{OwnRequest: kit.OwnRequest{Request: driver.Request{ID: id}}})
 		}
 	}
 }

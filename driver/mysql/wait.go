@@ -43,8 +43,8 @@ type nameState struct {
 	far bool
 	// others: other clients wait here too, or hold.
 	others bool
-	// deaf is whose bell rang without need since the head last moved: it is not listened to.
-	deaf driver.ID
+	// ignored is whose bell rang without need since the head last moved: it is not listened to.
+	ignored driver.ID
 }
 
 // idle counts what a client asks that finds nothing new. A wait that has just begun is polled
@@ -81,7 +81,7 @@ func (q *nameState) advance(head int64) bool {
 		}
 		q.turn = turn
 	}
-	q.head, q.moved, q.deaf = head, now, driver.ID{}
+	q.head, q.moved, q.ignored = head, now, driver.ID{}
 	return moved
 }
 
@@ -123,7 +123,7 @@ func (b *Backend) attach(m *ownRequest) *kit.Waiter[*ownRequest] {
 	if first {
 		now := time.Now()
 		g.State.moved, g.State.polled, g.State.swept = now, now, now
-		b.hear(g, m, m.ahead)
+		b.follow(g, m, m.ahead)
 	}
 	if !b.polling {
 		b.alive = time.Now()
@@ -151,7 +151,7 @@ func (b *Backend) mustWait(m *ownRequest, head int64, expiry time.Duration, ahea
 	if g == nil {
 		return
 	}
-	b.hear(g, m, ahead)
+	b.follow(g, m, ahead)
 	if g.First().Request == m {
 		b.moved(g, head)
 		if expiry > 0 {
@@ -197,7 +197,7 @@ type due struct {
 	names  []string
 	first  []driver.ID // the first who waits
 	places []int64     // and its place
-	rung   map[string]driver.ID
+	freed  map[string]driver.ID
 }
 
 // poll reads, as long as something waits, what other clients granted, and keeps what waits alive.
@@ -242,14 +242,14 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 		next = now
 	}
 	most := min(maxNames, b.pool.room()/callSize)
-	d.rung = map[string]driver.ID{}
+	d.freed = map[string]driver.ID{}
 	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
 	var along []*kit.Group[*ownRequest, nameState] // those that may be read now
 	names := map[*kit.Group[*ownRequest, nameState]]string{}
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
 		_, own := b.requests.Find(first.behind) // whose release makes a poll due
-		soon, at := g.State.next(own || first.ahead != driver.ID{} && first.ahead == b.bells.target)
+		soon, at := g.State.next(own || first.ahead != driver.ID{} && first.ahead == b.wakeups.target)
 		if spent && !at.IsZero() {
 			at = earlier(tick, g.State.polled.Add(maxPause))
 			soon = earlier(soon, at)
@@ -269,8 +269,8 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 		first, name := firstOf(g), names[g]
 		g.State.polled = now
 		d.names, d.places, d.first = append(d.names, name), append(d.places, first.place), append(d.first, first.ID)
-		if b.bells.name == name {
-			d.rung[name], b.bells.rung = b.bells.rung, driver.ID{}
+		if b.wakeups.name == name {
+			d.freed[name], b.wakeups.freed = b.wakeups.freed, driver.ID{}
 		}
 	}
 	if len(d.names) > 0 {
@@ -352,7 +352,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	}
 	ahead, behind := b.foreign(ahead)
 	g := b.waiters.Group(name)
-	b.answeredBell(g, d.rung[name], ahead)
+	b.judgeWakeup(g, d.freed[name], ahead)
 	if g == nil {
 		return
 	}
@@ -398,7 +398,7 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	} else { // that was read for another one
 		ahead = first.ahead
 	}
-	b.hear(g, first, ahead)
+	b.follow(g, first, ahead)
 }
 
 // proves reports whether what was read of a hold is proof enough: at least half of what a waiter

@@ -93,7 +93,7 @@ func TestPollsFollowTheQueue(t *testing.T) {
 func TestTheTurnOfAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ms := time.Millisecond
-		q := &nameState{moved: time.Now(), deaf: driver.ID{1}}
+		q := &nameState{moved: time.Now(), ignored: driver.ID{1}}
 		for i, c := range []struct {
 			after time.Duration
 			head  int64
@@ -106,8 +106,8 @@ func TestTheTurnOfAQueue(t *testing.T) {
 			if q.turn != c.turn {
 				t.Errorf("%d: a move takes %s; want %s", i, q.turn, c.turn)
 			}
-			if moved := c.head > 0; moved != (q.deaf == driver.ID{}) {
-				t.Errorf("%d: a bell that is not listened to: %v", i, q.deaf)
+			if moved := c.head > 0; moved != (q.ignored == driver.ID{}) {
+				t.Errorf("%d: a bell that is not listened to: %v", i, q.ignored)
 			}
 		}
 		if q.head != 54 {

@@ -13,25 +13,25 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// tower is what a server says of the queues of a client that listens.
-type tower struct {
+// queueSeen is what a server answers about the queues of a client that listens.
+type queueSeen struct {
 	head  int64
 	ahead driver.ID // of the first that waits, in each queue; zero: none
 }
 
-// listens tells the statements that listen from those that hang bells.
+// listens distinguishes statements that listen from those that take wake-up locks.
 func listens(stmt string) bool {
 	return strings.HasPrefix(stmt, "SELECT GET_LOCK(") && strings.Contains(stmt, ", 1), RELEASE_LOCK(")
 }
 
-// belfry is a client of a scripted server whose GET_LOCK answers as the test says. looks is nil if
-// the polls find nothing.
-func belfry(t *testing.T, looks func() tower, listened func(stmt string) (got string, err error)) (*Backend, *scripted) {
+// listeningClient is a client of a scripted server whose GET_LOCK answers as the test says. looks is
+// nil if the polls find nothing.
+func listeningClient(t *testing.T, looks func() queueSeen, listened func(stmt string) (got string, err error)) (*Backend, *scripted) {
 	t.Helper()
 	s := &scripted{answer: func(stmt string) (a answer, err error) {
 		switch {
 		case is(stmt, poll):
-			saw := tower{head: 6}
+			saw := queueSeen{head: 6}
 			if looks != nil {
 				saw = looks()
 			}
@@ -48,7 +48,7 @@ func belfry(t *testing.T, looks func() tower, listened func(stmt string) (got st
 	return s.client(t, Options{}), s
 }
 
-// silent is a bell that does not ring.
+// silent is a wake-up lock that is not freed.
 func silent(string) (string, error) { time.Sleep(listenTime * time.Second); return "0", nil }
 
 // queuesUp adds a request of the client that waits.
@@ -56,11 +56,11 @@ func queuesUp(b *Backend, name string, place int64) *ownRequest {
 	return b.waits(exclusive(name), place).Request
 }
 
-// hears makes the client learn that a request of another client is ahead.
-func (b *Backend) hears(m *ownRequest, ahead driver.ID) {
+// learns makes the client learn that a request of another client is ahead.
+func (b *Backend) learns(m *ownRequest, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hear(b.waiters.Group(m.Name), m, ahead)
+	b.follow(b.waiters.Group(m.Name), m, ahead)
 }
 
 // listened returns the statements that listen.
@@ -68,22 +68,23 @@ func (s *scripted) listened() []string {
 	return slices.DeleteFunc(s.said("GET_LOCK"), func(stmt string) bool { return !listens(stmt) })
 }
 
-// TestBellsAreHungAndRung: a client that learns of others in a queue hangs a bell for each of its
-// requests there, rings that of each which goes, and gives its session back when it has none.
-func TestBellsAreHungAndRung(t *testing.T) {
+// TestWakeupLocksAreTakenAndReleased: a client that learns of others in a queue takes a wake-up lock
+// for each of its requests there, releases that of each request that goes, and returns its session
+// to the pool when it has none.
+func TestWakeupLocksAreTakenAndReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := belfry(t, nil, silent)
+		b, s := listeningClient(t, nil, silent)
 		first, second := queuesUp(b, "x", 7), queuesUp(b, "x", 8)
 		alone := queuesUp(b, "y", 3)
 		synctest.Wait()
-		if hung := s.said("GET_LOCK"); len(hung) > 0 {
-			t.Errorf("of others nothing is known, and it says %q", hung)
+		if taken := s.said("GET_LOCK"); len(taken) > 0 {
+			t.Errorf("of others nothing is known, and it says %q", taken)
 		}
-		b.hears(first, driver.NewID())
+		b.learns(first, driver.NewID())
 		synctest.Wait()
 		for m, want := range map[*ownRequest]int{first: 1, second: 1, alone: 0} {
-			if n := s.count("GET_LOCK(" + bellOf(m.ID) + ", 0)"); n != want {
-				t.Errorf("the bell of %s/%d is hung %d times; want %d", m.Name, m.place, n, want)
+			if n := s.count("GET_LOCK(" + wakeupOf(m.ID) + ", 0)"); n != want {
+				t.Errorf("the wake-up lock of %s/%d is taken %d times; want %d", m.Name, m.place, n, want)
 			}
 		}
 		for i, m := range []*ownRequest{first, second} {
@@ -92,11 +93,11 @@ func TestBellsAreHungAndRung(t *testing.T) {
 			b.mu.Unlock()
 			time.Sleep(maxPoll + time.Millisecond) // it did not hold, so that may wait for more
 			synctest.Wait()
-			if n := s.count("RELEASE_LOCK(" + bellOf(m.ID) + ")"); n != 1 {
-				t.Errorf("the bell of %s/%d is rung %d times", m.Name, m.place, n)
+			if n := s.count("RELEASE_LOCK(" + wakeupOf(m.ID) + ")"); n != 1 {
+				t.Errorf("the wake-up lock of %s/%d is released %d times", m.Name, m.place, n)
 			}
 			b.mu.Lock()
-			if runs := b.bells.runs; runs != (i == 0) {
+			if runs := b.wakeups.runs; runs != (i == 0) {
 				t.Errorf("after %d of two have gone the session is kept: %t", i+1, runs)
 			}
 			b.mu.Unlock()
@@ -104,23 +105,23 @@ func TestBellsAreHungAndRung(t *testing.T) {
 	})
 }
 
-// TestBellsThatAreNoUse: a client that listens in vain does so ever more rarely, and goes on
-// polling as if there were no bells.
-func TestBellsThatAreNoUse(t *testing.T) {
+// TestWakeupLocksThatAreNoUse: a client that listens in vain does so ever more rarely, and goes on
+// polling as if there were no wake-up locks.
+func TestWakeupLocksThatAreNoUse(t *testing.T) {
 	for what, listened := range map[string]func() (string, error){
-		"they ring without need":   func() (string, error) { return "1", nil },
-		"the server refuses":       func() (string, error) { return "", errors.New("no named locks here") },
-		"the server says nonsense": func() (string, error) { return "", nil },
+		"they are free without need": func() (string, error) { return "1", nil },
+		"the server refuses":         func() (string, error) { return "", errors.New("no named locks here") },
+		"the server says nonsense":   func() (string, error) { return "", nil },
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var polls atomic.Int64
 				ahead := driver.NewID()
-				b, s := belfry(t, func() tower {
-					if polls.Add(1) > 1 { // the first after a bell finds whose it was
+				b, s := listeningClient(t, func() queueSeen {
+					if polls.Add(1) > 1 { // the first after listening finds the request that was listened to
 						ahead = driver.NewID()
 					}
-					return tower{6, ahead}
+					return queueSeen{6, ahead}
 				}, func(string) (string, error) { polls.Store(0); return listened() })
 				queuesUp(b, "x", 7)
 				time.Sleep(time.Minute)
@@ -135,40 +136,40 @@ func TestBellsThatAreNoUse(t *testing.T) {
 	}
 }
 
-// TestABellThatIsNotThere: who is behind one that never waited, and so has no bell, listens to it
-// once, and to the next one's bell without delay, however long that took.
-func TestABellThatIsNotThere(t *testing.T) {
+// TestAWakeupLockThatDoesNotExist: a request that never waited has no wake-up lock. The waiter
+// behind it listens once, and then to the next request's without delay, however long that took.
+func TestAWakeupLockThatDoesNotExist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		without, with := driver.NewID(), driver.NewID()
 		var ahead atomic.Value
 		ahead.Store(without)
-		b, s := belfry(t, func() tower { return tower{6, ahead.Load().(driver.ID)} }, func(stmt string) (string, error) {
-			if strings.Contains(stmt, bellOf(without)) {
+		b, s := listeningClient(t, func() queueSeen { return queueSeen{6, ahead.Load().(driver.ID)} }, func(stmt string) (string, error) {
+			if strings.Contains(stmt, wakeupOf(without)) {
 				return "1", nil
 			}
 			return silent(stmt)
 		})
 		queuesUp(b, "x", 7)
 		time.Sleep(5 * time.Second)
-		if n := s.count(bellOf(without) + ", 1"); n != 1 {
-			t.Errorf("it listens %d times to a bell that is not there; want once", n)
+		if n := s.count(wakeupOf(without) + ", 1"); n != 1 {
+			t.Errorf("it listens %d times to a wake-up lock that does not exist; want once", n)
 		}
 		ahead.Store(with)
 		time.Sleep(2 * maxPoll)
-		if n := s.count(bellOf(with) + ", 1"); n != 1 {
+		if n := s.count(wakeupOf(with) + ", 1"); n != 1 {
 			t.Errorf("it listens %d times to the next one's; want once", n)
 		}
 	})
 }
 
-// TestABellIsTriedAgainWhenTheQueueMoves: one that was not hung yet when it was listened to is by
-// then. As long as the queue stands it is tried once.
-func TestABellIsTriedAgainWhenTheQueueMoves(t *testing.T) {
+// TestAWakeupLockIsTriedAgainWhenTheQueueMoves: one that was not taken yet when the client listened
+// has been taken by then. As long as the queue stands still it is tried once.
+func TestAWakeupLockIsTriedAgainWhenTheQueueMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var head atomic.Int64
 		head.Store(4)
 		ahead := driver.NewID()
-		b, s := belfry(t, func() tower { return tower{head.Load(), ahead} }, func(string) (string, error) { return "1", nil })
+		b, s := listeningClient(t, func() queueSeen { return queueSeen{head.Load(), ahead} }, func(string) (string, error) { return "1", nil })
 		queuesUp(b, "x", 70)
 		for moves := range 3 {
 			time.Sleep(5 * time.Second)
@@ -180,11 +181,11 @@ func TestABellIsTriedAgainWhenTheQueueMoves(t *testing.T) {
 	})
 }
 
-// TestABellThatRingsIsAnsweredAtOnce: the client polls without delay, in that queue alone.
-func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
+// TestAWakeupLockThatIsFreedIsAnsweredAtOnce: the client polls without delay, in that queue alone.
+func TestAWakeupLockThatIsFreedIsAnsweredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rings := make(chan struct{})
-		b, s := belfry(t, nil, func(string) (string, error) { <-rings; return "1", nil })
+		freed := make(chan struct{})
+		b, s := listeningClient(t, nil, func(string) (string, error) { <-freed; return "1", nil })
 		m := queuesUp(b, "x", 7)
 		queuesUp(b, "y", 7)
 		time.Sleep(20 * time.Second) // now it polls each 100 ms
@@ -192,10 +193,10 @@ func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
 		for s.count("(SELECT HEX(l.name)") == before {
 			time.Sleep(time.Millisecond)
 		}
-		b.hears(m, driver.NewID())
+		b.learns(m, driver.NewID())
 		time.Sleep(35 * time.Millisecond)
 		before = s.count("(SELECT HEX(l.name)")
-		close(rings)
+		close(freed)
 		synctest.Wait()
 		polls := s.said("(SELECT HEX(l.name)")
 		if len(polls) != before+1 || !strings.Contains(polls[before], hexOf("x")) || strings.Contains(polls[before], hexOf("y")) {
@@ -204,10 +205,11 @@ func TestABellThatRingsIsAnsweredAtOnce(t *testing.T) {
 	})
 }
 
-// TestBellsOfASessionThatBreaks: they are not hung again, and requests that come later have bells.
-func TestBellsOfASessionThatBreaks(t *testing.T) {
+// TestWakeupLocksOfASessionThatBreaks: they are not taken again, and requests that come later have
+// wake-up locks.
+func TestWakeupLocksOfASessionThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := belfry(t, nil, silent)
+		b, s := listeningClient(t, nil, silent)
 		var mended atomic.Bool
 		said := s.answer
 		s.answer = func(stmt string) (answer, error) {
@@ -217,41 +219,41 @@ func TestBellsOfASessionThatBreaks(t *testing.T) {
 			return said(stmt)
 		}
 		lost := queuesUp(b, "x", 7)
-		b.hears(lost, driver.NewID())
+		b.learns(lost, driver.NewID())
 		synctest.Wait()
 		mended.Store(true)
 		later := queuesUp(b, "x", 8)
 		b.mustWait(later, 6, 0, driver.ID{})
 		synctest.Wait()
-		hung := s.said("GET_LOCK(" + bellOf(later.ID) + ", 0)")
-		again := slices.ContainsFunc(hung, func(stmt string) bool { return strings.Contains(stmt, lost.ID.String()) })
-		if len(hung) != 1 || again {
-			t.Errorf("hung is %q", hung)
+		taken := s.said("GET_LOCK(" + wakeupOf(later.ID) + ", 0)")
+		again := slices.ContainsFunc(taken, func(stmt string) bool { return strings.Contains(stmt, lost.ID.String()) })
+		if len(taken) != 1 || again {
+			t.Errorf("taken is %q", taken)
 		}
 		b.mu.Lock()
 		b.remove(lost)
 		b.mu.Unlock()
 		synctest.Wait()
-		if rung := s.said("SELECT RELEASE_LOCK"); len(rung) > 0 {
-			t.Errorf("a bell that fell is rung: %q", rung)
+		if released := s.said("SELECT RELEASE_LOCK"); len(released) > 0 {
+			t.Errorf("a wake-up lock that was lost is released: %q", released)
 		}
 	})
 }
 
-// TestBellsLeaveThePoolToOthers: a small pool has none, and one whose connections are all wanted
-// gets theirs back.
-func TestBellsLeaveThePoolToOthers(t *testing.T) {
-	for most, want := range map[int]int{bellPool - 1: 0, bellPool: 1} {
+// TestWakeupLocksLeaveThePoolToOthers: a small pool has none, and a pool whose connections are all
+// wanted gets theirs back.
+func TestWakeupLocksLeaveThePoolToOthers(t *testing.T) {
+	for most, want := range map[int]int{wakeupPool - 1: 0, wakeupPool: 1} {
 		synctest.Test(t, func(t *testing.T) {
-			b, s := belfry(t, nil, silent)
+			b, s := listeningClient(t, nil, silent)
 			db := b.pool.db
 			db.SetMaxOpenConns(most)
 			m := queuesUp(b, "x", 7)
-			b.hears(m, driver.NewID())
+			b.learns(m, driver.NewID())
 			time.Sleep(5 * time.Second)
-			hung := slices.DeleteFunc(s.said("SELECT GET_LOCK"), listens)
-			if n := len(hung); n != want {
-				t.Errorf("%d connections: %d bells are hung; want %d", most, n, want)
+			taken := slices.DeleteFunc(s.said("SELECT GET_LOCK"), listens)
+			if n := len(taken); n != want {
+				t.Errorf("%d connections: %d wake-up locks are taken; want %d", most, n, want)
 			}
 			for range most - 1 {
 				conn, err := db.Conn(t.Context())
@@ -271,30 +273,30 @@ func TestBellsLeaveThePoolToOthers(t *testing.T) {
 	}
 }
 
-// TestABellOfANameWhereNothingWaits: one that rang when the last waiter of its name had gone keeps
-// the client from no other bell.
-func TestABellOfANameWhereNothingWaits(t *testing.T) {
+// TestAWakeupLockOfANameWhereNothingWaits: one that was freed when the last waiter of its name had
+// gone keeps the client from listening to no other.
+func TestAWakeupLockOfANameWhereNothingWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := belfry(t, nil, silent)
+		b, s := listeningClient(t, nil, silent)
 		m, ahead := queuesUp(b, "x", 7), driver.NewID()
 		b.mu.Lock()
-		b.bells.rung, b.bells.name = driver.NewID(), "gone"
+		b.wakeups.freed, b.wakeups.name = driver.NewID(), "gone"
 		b.mu.Unlock()
-		b.hears(m, ahead)
+		b.learns(m, ahead)
 		synctest.Wait()
-		if s.count("GET_LOCK("+bellOf(ahead)+", 1)") == 0 {
-			t.Error("it does not listen to the bell of the request ahead")
+		if s.count("GET_LOCK("+wakeupOf(ahead)+", 1)") == 0 {
+			t.Error("it does not listen to the wake-up lock of the request ahead")
 		}
 	})
 }
 
-// TestBellsOfTheClientItself: it does not listen to those of its own requests, whose releases it
+// TestWakeupLocksOfTheClientItself: it does not listen to those of its own requests, whose releases it
 // knows.
-func TestBellsOfTheClientItself(t *testing.T) {
+func TestWakeupLocksOfTheClientItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var own atomic.Value
 		own.Store(driver.ID{})
-		b, s := belfry(t, func() tower { return tower{6, own.Load().(driver.ID)} }, silent)
+		b, s := listeningClient(t, func() queueSeen { return queueSeen{6, own.Load().(driver.ID)} }, silent)
 		first, second := queuesUp(b, "x", 7), queuesUp(b, "x", 8)
 		own.Store(first.ID)
 		b.mustWait(second, 6, 0, first.ID)
