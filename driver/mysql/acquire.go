@@ -43,8 +43,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, nil
 }
 
-// acquire asks the server for the request, and asks again whenever there is a reason to, until the
-// request is granted or refused.
+// acquire sends the request to the server, and checks on it whenever there is a reason to, until it
+// is granted or refused.
 func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) (driver.Grant, error) {
 	var w *kit.Waiter[*ownRequest]
 	defer func() {
@@ -61,7 +61,7 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 			return *grant, nil
 		}
 		t := b.newTask(stood)
-		if stood { // an outage shorter than its TTL ends no wait
+		if stood { // an outage that is shorter than its TTL does not end the wait
 			t.stands, t.patience = true, max(patience, r.TTL)
 		}
 		g, err := run(ctx, t, b.life.Closed(), func() (*driver.Grant, error) {
@@ -76,11 +76,11 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 			return &g, nil
 		})
 		b.mu.Lock()
-		// what it has made, or will make, is not known yet
+		// it is not known yet what it has made, or will make
 		switch open := t.left.Load() && t.made.Load(); {
 		case open && !m.Uncertain:
 			m.left, m.leftUntil = t, time.Now().Add(2*callTimeout)
-		case open || t.doubt.Load() > 0: // the end of what an earlier call has left says too little
+		case open || t.doubt.Load() > 0: // the outcome of an earlier call that was left says too little
 			m.left = nil
 		}
 		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
@@ -110,8 +110,8 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 	}
 }
 
-// waitEnded is the error of an Acquire that err ended. If that is the end of ctx, while the request
-// stands in the queue, as the server said, and the server answers, the error says so.
+// waitEnded returns the error of an Acquire that err ended. The error says so if err is the end of
+// ctx, the request stands in the queue, and the server answers.
 func (b *Backend) waitEnded(ctx context.Context, stands bool, err error) error {
 	if ended := ctx.Err(); ended == nil || !errors.Is(err, ended) || !stands {
 		return err
@@ -122,7 +122,8 @@ func (b *Backend) waitEnded(ctx context.Context, stands bool, err error) error {
 	return driver.Waited(ctx)
 }
 
-// enter makes the request, or goes on with it. It returns the grant, or that the request waits.
+// enter makes the request, or goes on with one that was made. It returns the grant, or that the
+// request waits.
 func (b *Backend) enter(t *task, m *ownRequest, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
 	found := m.found
@@ -173,7 +174,7 @@ func (b *Backend) enter(t *task, m *ownRequest, r driver.Request) (g driver.Gran
 		case code == isHeld || code == isBehind:
 			return g, false, driver.ErrHeld
 		}
-		l, _, err := b.advance(t, r.Name, driver.ID{}) // perhaps all that stand there have expired
+		l, _, err := b.advance(t, r.Name, driver.ID{}) // perhaps all requests there have expired
 		if err != nil {
 			return g, false, err
 		}
@@ -184,8 +185,8 @@ func (b *Backend) enter(t *task, m *ownRequest, r driver.Request) (g driver.Gran
 	return g, false, errBusy
 }
 
-// await makes an exclusive request wait. alone says that nothing else did: then the lock's row has
-// to say that something does, or its release would not look.
+// await makes an exclusive request wait. alone says that no other request waited: then the lock's
+// row has to say that one does now, or the release would not check for waiters.
 func (b *Backend) await(t *task, m *ownRequest, r driver.Request, alone bool) (g driver.Grant, waits bool, err error) {
 	if err := b.arrive(t, r); err != nil {
 		return g, false, err
@@ -217,8 +218,8 @@ func (b *Backend) withdraw(t *task, m *ownRequest) (found bool, err error) {
 	return b.release(t, r, false, false)
 }
 
-// check reads what became of a request that stands in the queue, and does what is due there. lock
-// has the read wait for a grant that is not committed yet.
+// check reads what became of a request that stands in the queue, and does what is due there. With
+// lock, the read waits for a grant that is not committed yet.
 func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g driver.Grant, waits bool, err error) {
 	for range maxTries {
 		p, err := b.look(t, &r, lock)
@@ -239,15 +240,16 @@ func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g 
 			return g, false, driver.ErrLost
 		case p.holder == r.ID && p.left > 0:
 			g, err = b.confirm(t, r, p)
-			if errors.Is(err, driver.ErrLost) && !held { // it has expired, and arrives again
+			if errors.Is(err, driver.ErrLost) && !held { // it has expired, and will arrive again
 				continue
 			}
 			return g, false, err
 		case p.kind == "tombstone", held && (p.kind == "" || p.expires <= 0):
 			return g, false, driver.ErrLost
 		case p.kind == "" || p.expires <= 0 || p.place <= p.head && r.Mode == driver.Exclusive:
-			// it was let in and has expired, or has missed its turn, or was not kept alive; in this
-			// place only: a late copy must not find it where it arrives again
+			// it was granted and has expired, or has missed its turn, or was not kept alive; it is
+			// deleted in this place only, since it arrives again in another: a copy of the
+			// statement that comes late must not delete it there
 			if _, err := t.send(fill(leave+" AND place = :place", ":ids", hexID(r.ID), ":place", strconv.FormatInt(p.place, 10))); err != nil {
 				return g, false, err
 			}
@@ -266,7 +268,7 @@ func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g 
 				return b.enterBeside(t, m, r, false)
 			}
 			return b.await(t, m, r, false)
-		case p.place <= p.head: // shared, and let in
+		case p.place <= p.head: // shared, and granted
 			g, err = b.confirm(t, r, p)
 			if errors.Is(err, driver.ErrLost) && !held {
 				continue
@@ -276,7 +278,7 @@ func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g 
 			_, err = t.send(b.raiseOf(r))
 		case p.others == 1 && p.left <= 0:
 			_, err = t.send(b.passOf(r.Name, expired))
-		case p.others == 1, p.left > 0 && r.Wait && !r.Semaphore(): // whose release decides
+		case p.others == 1, p.left > 0 && r.Wait && !r.Semaphore(): // the release of the holder decides
 			b.mustWait(m, p.head, p.left, p.ahead)
 			return g, true, nil
 		default:
@@ -294,8 +296,8 @@ func (b *Backend) skipTo(r driver.Request, head int64) string {
 	return b.about(fill(skip, ":place", strconv.FormatInt(head, 10), ":new", hexID(driver.NewID())), &r)
 }
 
-// misplaced removes a shared request that was admitted in a place up to the head: it would seem to
-// hold. No place is, unless the table was emptied, or made again.
+// misplaced removes a shared request that was inserted at a place up to the head: it would seem to
+// hold. That happens only if the table was emptied, or made again.
 func (b *Backend) misplaced(t *task, m *ownRequest, r driver.Request, head int64) error {
 	for _, stmt := range []string{fill(leave, ":ids", hexID(r.ID)), b.skipTo(r, head)} {
 		if _, err := t.send(stmt); err != nil {
@@ -308,7 +310,7 @@ func (b *Backend) misplaced(t *task, m *ownRequest, r driver.Request, head int64
 	return nil
 }
 
-// raiseOf is the statement that makes the lock's row say that there is a request beside it.
+// raiseOf is the statement that makes the lock's row say that r stands beside it.
 func (b *Backend) raiseOf(r driver.Request) string {
 	level := "1"
 	if r.Mode == driver.Shared {
@@ -317,7 +319,7 @@ func (b *Backend) raiseOf(r driver.Request) string {
 	return b.about(fill(raise, ":level", level), &r)
 }
 
-// checkBeside is check for a name where there may be any requests: it writes what is due.
+// checkBeside is check for a name with requests of any kind: it writes what is due.
 func (b *Backend) checkBeside(t *task, m *ownRequest, r driver.Request, p position) (g driver.Grant, waits bool, err error) {
 	l, _, err := b.advance(t, r.Name, driver.ID{})
 	if err != nil {
@@ -326,7 +328,7 @@ func (b *Backend) checkBeside(t *task, m *ownRequest, r driver.Request, p positi
 	own, first := l.find(r.ID), l.first()
 	switch {
 	case l.holder.ID == r.ID, own == nil && l.whole:
-		// it is exclusive, and was let in; or it is not there any more
+		// it is exclusive, and was granted; or it is not there any more
 		return b.check(t, m, r, false)
 	case own != nil && r.Mode == driver.Shared && own.place <= l.head && alive(&own.Entry):
 		if g, err = b.confirm(t, r, position{token: l.token, head: l.head, place: own.place}); errors.Is(err, driver.ErrLost) {
@@ -334,7 +336,7 @@ func (b *Backend) checkBeside(t *task, m *ownRequest, r driver.Request, p positi
 		}
 		return g, false, err
 	case first != nil && first.ID != r.ID && first.Semaphore() != r.Semaphore():
-		// it came at the same time
+		// a request for the other kind of lock came at the same time
 		return g, false, driver.ErrConflict
 	case !r.Wait:
 		return g, false, driver.ErrHeld
@@ -374,9 +376,9 @@ func parsePosition(row []string) (p position, err error) {
 	return p, err
 }
 
-// confirm returns the grant of a request that holds by what was read. If that leaves it little
-// time, it is renewed first, if it still holds with the token that was read: it may have expired
-// since, and have been granted again.
+// confirm returns the grant of a request that holds according to what was read. If that leaves it
+// little time, it is renewed first, provided that it still holds with the token that was read: it
+// may have expired since, and have been granted again.
 func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, error) {
 	g := driver.Grant{Token: driver.Token(p.token), TTL: p.left, SentAt: p.sent}
 	stmt := renewLocks + " AND token = " + strconv.FormatInt(p.token, 10)
@@ -403,8 +405,8 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (driver.Grant, 
 	return g, err
 }
 
-// queue adds a shared request behind others of this client. It need not be decided upon: what those
-// ahead wait for decides on it too when it goes.
+// queue adds a shared request behind others of this client. It needs no decision of its own: the
+// release that grants those ahead decides on it too.
 func (b *Backend) queue(t *task, m *ownRequest, r driver.Request) (g driver.Grant, waits bool, err error) {
 	b.mu.Lock()
 	head, known := int64(0), false
@@ -435,10 +437,10 @@ func (b *Backend) queue(t *task, m *ownRequest, r driver.Request) (g driver.Gran
 	return g, true, nil
 }
 
-// maxWait is how long a waiter stands without a sign of life.
+// maxWait is how long a waiter keeps its place without a sign of life.
 const maxWait = 10 * time.Second
 
-// enterBeside enters where there may be any requests.
+// enterBeside is enter for a name with requests of any kind.
 func (b *Backend) enterBeside(t *task, m *ownRequest, r driver.Request, held bool) (g driver.Grant, waits bool, err error) {
 	for range maxTries {
 		l, err := b.read(t, r.Name, (*lock).waits)
@@ -490,7 +492,7 @@ func (b *Backend) enterBeside(t *task, m *ownRequest, r driver.Request, held boo
 			return g, false, err
 		}
 		b.stands(m)
-		if a.affected == 0 { // there was nothing beside it any more
+		if a.affected == 0 { // nothing stood beside the lock any more
 			continue
 		}
 		if a.id <= l.head {
@@ -503,12 +505,12 @@ func (b *Backend) enterBeside(t *task, m *ownRequest, r driver.Request, held boo
 		m.place = a.id
 		b.mu.Unlock()
 		switch {
-		case l.held(): // a look costs less than a read, should it have gone and thousands hold
+		case l.held(): // a look costs less than a read, in case the holder has gone and thousands hold
 			return b.check(t, m, r, false)
 		case !free:
 			return b.checkBeside(t, m, r, position{place: a.id})
 		}
-		// what was decided may still hold
+		// the decision may still be valid
 		own := &l.beside[len(l.beside)-1]
 		own.place = a.id
 		l.whole = false
@@ -526,7 +528,7 @@ func (b *Backend) enterBeside(t *task, m *ownRequest, r driver.Request, held boo
 	return g, false, errBusy
 }
 
-// join adds a request to a hold.
+// join adds a request to a hold of its owner.
 func (b *Backend) join(t *task, r driver.Request, held bool) (g driver.Grant, err error) {
 	for range maxTries {
 		l, err := b.readHeld(t, r.Name)
@@ -552,7 +554,7 @@ func (b *Backend) join(t *task, r driver.Request, held bool) (g driver.Grant, er
 			}
 		}
 		a, err := t.make(b.about(fill(join, ":sponsor", hexID(l.sponsor(&r))), &admitted))
-		if isDuplicate(err) { // beyond what was read
+		if isDuplicate(err) { // it stands beyond what was read
 			p, err := b.look(t, &r, false)
 			if err == nil && p.kind != "join" {
 				err = driver.ErrLost

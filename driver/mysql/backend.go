@@ -13,13 +13,13 @@ import (
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	// Prefix stands beside every name in the tables. It has at most 255 bytes. Clients with
+	// Prefix is stored with every name in the tables. It has at most 255 bytes. Clients with
 	// different prefixes share no lock.
 	Prefix string
 
-	// Identity names the database, for contexts that carry holds between clients of one process:
-	// clients of one database have the same, those of others another. If it is empty nothing is
-	// known of that, and package dlock asks the server when it matters.
+	// Identity names the database, for contexts that carry holds between clients of one process.
+	// Clients of one database have to have the same identity, clients of different databases
+	// different ones. If it is empty, package dlock asks the server when it matters.
 	Identity string
 }
 
@@ -37,14 +37,14 @@ type Backend struct {
 	sooner   kit.Signal // the next poll may be due earlier
 
 	mu       sync.Mutex
-	requests kit.Requests[*ownRequest] // what may stand in the queues
+	requests kit.Requests[*ownRequest] // those that may stand in the queues
 	waiters  kit.Waiters[*ownRequest, nameState]
 	polling  bool      // poll runs
-	idle     idle      // what waits find nothing by
-	ticked   time.Time // when poll last asked although that was enough
+	idle     idle      // polls and other questions that found nothing new
+	ticked   time.Time // when poll last asked although idle was spent
 	keeping  bool      // keep runs
 	kept     time.Time // when it last began
-	alive    time.Time // when that which last succeeded did
+	alive    time.Time // when the last one that succeeded began
 	swept    time.Time // when the last sweep began
 	wakeups  wakeups
 	lost     func(driver.ID) // reports a hold that was ended by force; nil: Notify was not called
@@ -54,27 +54,28 @@ type Backend struct {
 // ownRequest is a request of this client that may stand in a queue. The backend's mu guards it.
 type ownRequest struct {
 	kit.OwnRequest
-	place     int64         // of its row; 0: it has none, as far as it is known
+	place     int64         // of its row; 0: it has none, as far as is known
 	ahead     driver.ID     // the request before it, if it is another client's; zero: not known
-	behind    driver.ID     // that request, if it is of this client
+	behind    driver.ID     // the request before it, if it is this client's
 	ended     bool          // by force, and that was reported
-	broken    bool          // by an operator, as its release saw
-	left      *task         // its Acquire has left it under way, and may have made it
-	leftUntil time.Time     // until when a release waits for that
+	broken    bool          // by an operator, as its release found
+	left      *task         // its Acquire has left this task under way, which may have made the request
+	leftUntil time.Time     // until when a release waits for left
 	grant     *driver.Grant // a poll found it granted
-	found     *position     // a poll found it let in, which is to be confirmed
+	found     *position     // a poll found it granted, which is to be confirmed
 }
 
-// New returns a backend over a pool of github.com/go-sql-driver/mysql, or of a wrapper around it.
-// The caller owns the pool; Close leaves it open. New does not reach the server.
+// New returns a backend that uses a pool of github.com/go-sql-driver/mysql, or of a wrapper around
+// it. The caller owns the pool; Close leaves it open. New does not reach the server. Its errors
+// match [driver.ErrInvalid].
 //
 // A connection is used for one statement at a time, and has to come without an open transaction, as
-// package sql wants it. Each is asked once how its session is set. Where that is unfit (it does not
-// commit by itself, for example) a statement takes three more round trips, and so does one for many
-// locks where innodb_lock_wait_timeout is longer than 2 s. A program that holds the only connection
-// of a pool while it waits for a lock waits for itself.
+// package sql requires. Each session is asked once for its settings. If they are unfit (autocommit
+// is off, for example), a statement takes three more round trips, and so does one for many locks
+// where innodb_lock_wait_timeout is longer than 2 s. A program that holds the only connection of a
+// pool while it waits for a lock blocks itself.
 //
-// The tables have to be there: see [Migrate]. If they are another version's, calls return an error
+// The tables have to exist: see [Migrate]. If they are another version's, calls fail with an error
 // that matches [driver.ErrUnsupported].
 func New(db *sql.DB, o Options) (*Backend, error) {
 	if db == nil {
@@ -85,7 +86,7 @@ func New(db *sql.DB, o Options) (*Backend, error) {
 
 func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 	if len(o.Prefix) > 255 {
-		return nil, fmt.Errorf("%w options: the prefix has at most 255 bytes", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w options: the prefix is longer than 255 bytes", driver.ErrInvalid)
 	}
 	b := &Backend{
 		pool:     p,
@@ -109,7 +110,7 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 			MaxTTL:          100 * 365 * 24 * time.Hour,
 		},
 	}
-	if o.Identity != "" { // the prefix is the queues'
+	if o.Identity != "" { // clients with different prefixes have different queues
 		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, o.Prefix)
 	}
 	b.takes = newBatch(p, b.takeAll)
@@ -123,8 +124,8 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 
-// Notify implements [driver.Notifier]. A client that holds something asks twice a second which of
-// it was ended by force.
+// Notify implements [driver.Notifier]. A client that holds anything asks the server twice a second
+// which of its holds were ended by force.
 func (b *Backend) Notify(lost func(driver.ID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +166,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// holds records a proof that the request holds, by a statement that was sent at that time. b.mu is
+// holds records that the request holds, as proved by a statement that was sent at sentAt. b.mu is
 // held.
 func (b *Backend) holds(m *ownRequest, sentAt time.Time, left time.Duration) {
 	if b.lost != nil && !b.watching {
@@ -174,7 +175,7 @@ func (b *Backend) holds(m *ownRequest, sentAt time.Time, left time.Duration) {
 	m.Until = sentAt.Add(left)
 }
 
-// remove records that the request stands nowhere any more. b.mu is held.
+// remove records that the request is gone from the server. b.mu is held.
 func (b *Backend) remove(m *ownRequest) {
 	b.releaseWakeup(m)
 	b.requests.Remove(m)

@@ -14,10 +14,10 @@ import (
 
 const (
 	maxBatch = 64   // calls in one statement
-	callSize = 4096 // what each takes there, at most: with the longest names and label
+	callSize = 4096 // bytes that each takes there, at most: with the longest names and label
 )
 
-// batch sends calls of one kind. One that finds none under way is sent at once. Those that come
+// batch sends calls of one kind. A call that finds none under way is sent at once. Calls that come
 // meanwhile travel together: the server then parses, commits and answers once for all of them.
 type batch struct {
 	pool *pool
@@ -51,7 +51,7 @@ func (b *batch) make(t *task, r driver.Request) *call {
 	return c
 }
 
-// the answers to take that are no tokens
+// the answers to take that are not tokens
 const (
 	isHeld   = 1 // by another request
 	isQueued = 2 // there are exclusive requests beside it
@@ -66,9 +66,9 @@ type call struct {
 	t        *task
 	r        driver.Request
 	answered bool
-	open     bool     // of a take: it was executed, and nobody has read what it did
+	open     bool     // of a take: it was executed, and its outcome was not read
 	code     uint64   // of a take
-	some     bool     // of a give: some of those that it went with were given back, perhaps it too
+	some     bool     // of a give: some of those sent together were released, perhaps this one
 	lock     bool     // of a look: it waits for a grant that is not committed yet
 	row      []string // of a look
 	sent     time.Time
@@ -82,7 +82,7 @@ func (b *Backend) take(t *task, r driver.Request) (code uint64, sent time.Time, 
 		return c.code, c.sent, c.err
 	}
 	a, err := t.make(b.takeOf([]*call{c}))
-	if c.open && err == nil { // which says what the first one did
+	if c.open && err == nil { // the answer covers the first copy too
 		t.doubt.Add(-1)
 	}
 	return uint64(a.id), a.sent, err
@@ -138,9 +138,9 @@ func takenBy(row []string, id driver.ID) uint64 {
 	return uint64(n(3)) + 1
 }
 
-// give gives a lock back that nothing waits for. It reports false if that is not so, or not known.
-// A request that is not in the record does not travel with others: if the server gave back some of
-// them, what is known of a request says which.
+// give releases a lock that has no waiters. It reports false if it has, or if the outcome is not
+// known. A request that is not in the record does not travel with others: if the server released
+// only some of them, the record is needed to find out which.
 func (b *Backend) give(t *task, r driver.Request) bool {
 	b.mu.Lock()
 	_, own := b.requests.Find(r.ID)
@@ -189,7 +189,7 @@ func (b *Backend) arriveAll(cs []*call) {
 	}
 }
 
-// look reads what a request that waits has to know.
+// look reads what a waiting request has to know.
 func (b *Backend) look(t *task, r *driver.Request, lock bool) (position, error) {
 	c := b.looks.do(t, *r, &call{lock: lock})
 	if !c.answered || c.err == nil && c.row == nil {
@@ -235,8 +235,8 @@ func (b *Backend) lookAll(cs []*call) {
 	}
 }
 
-// together sends one statement for calls, in the order of names, so that two statements do not wait
-// for each other. It returns those that it was sent for, and none if it failed.
+// together sends one statement for calls, in the order of names, so that two such statements do not
+// wait for each other. It returns the calls that it was sent for, and none if it failed.
 func (b *Backend) together(all []*call, stmt func([]*call) string) (answer, []*call) {
 	p := b.pool
 	p.limiter.enter(p.db, true)
@@ -253,7 +253,7 @@ func (b *Backend) together(all []*call, stmt func([]*call) string) (answer, []*c
 	for _, c := range cs {
 		c.err = err
 		if outcomeOf(err, p.reached()) == kit.Answered {
-			c.answered = len(cs) == 1 // else it may be the fault of another one
+			c.answered = len(cs) == 1 // else another call may be the cause
 		}
 	}
 	return answer{}, nil

@@ -44,7 +44,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return append(found, p.functions(ctx)), nil
 }
 
-// variables are those of the server that matter here, in capital letters.
+// variables returns the server's variables that matter here, with values in capital letters.
 func (p *pool) variables(ctx context.Context) (map[string]string, error) {
 	a, err := p.ask(ctx, callTimeout, "SHOW VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', "+
 		"'innodb_flush_log_at_trx_commit', 'sync_binlog', 'wsrep_on', 'transaction_isolation', 'tx_isolation')", false)
@@ -58,8 +58,9 @@ func (p *pool) variables(ctx context.Context) (map[string]string, error) {
 	return is, nil
 }
 
-// serverVersion says which server it is: MariaDB may put the version of MySQL that its replication
-// speaks before its own, and others that speak MySQL's protocol name themselves behind theirs.
+// serverVersion reports which server it is. MariaDB may put the version of MySQL that its
+// replication speaks before its own. Other servers that speak MySQL's protocol append their names
+// to the version.
 func serverVersion(is map[string]string) driver.Finding {
 	f := driver.Finding{About: "version"}
 	least, name, version := [3]int{8, 0, 29}, "MySQL", is["version"]
@@ -68,8 +69,8 @@ func serverVersion(is map[string]string) driver.Finding {
 	}
 	var have [3]int
 	if n, _ := fmt.Sscanf(version, "%d.%d.%d", &have[0], &have[1], &have[2]); n < 3 {
-		f.State, f.Found = driver.Unseen, "the server does not say its version"
-		f.Advice = fmt.Sprintf("see that it is MySQL %d.%d.%d, MariaDB 10.6, or newer", least[0], least[1], least[2])
+		f.State, f.Found = driver.Unseen, "the server does not report its version"
+		f.Advice = fmt.Sprintf("make sure that it is MySQL %d.%d.%d, MariaDB 10.6, or newer", least[0], least[1], least[2])
 		return f
 	}
 	f.Found = fmt.Sprintf("%s %d.%d.%d", name, have[0], have[1], have[2])
@@ -87,7 +88,7 @@ func serverVersion(is map[string]string) driver.Finding {
 
 func writable(is map[string]string) driver.Finding {
 	if is["read_only"] == "ON" || is["super_read_only"] == "ON" {
-		return driver.Finding{About: "role", State: driver.Wrong, Found: "the server is read-only", Advice: "give the address of the primary: locks are written"}
+		return driver.Finding{About: "role", State: driver.Wrong, Found: "the server is read-only", Advice: "use the address of the primary: locks need writes"}
 	}
 	return driver.Finding{About: "role", Found: "the server takes writes"}
 }
@@ -97,7 +98,7 @@ func binlog(is map[string]string) driver.Finding {
 	if is["log_bin"] == "ON" {
 		f.Found = "binlog_format " + is["binlog_format"]
 		if is["binlog_format"] == "STATEMENT" {
-			f.State, f.Advice = driver.Wrong, "set binlog_format to ROW or MIXED: with STATEMENT transactions in READ COMMITTED cannot write"
+			f.State, f.Advice = driver.Wrong, "set binlog_format to ROW or MIXED: with STATEMENT, READ COMMITTED transactions cannot write"
 		}
 	}
 	return f
@@ -111,32 +112,33 @@ func flushing(is map[string]string) driver.Finding {
 	}
 	switch {
 	case flush != "1":
-		f.State, f.Advice = driver.Risky, "set innodb_flush_log_at_trx_commit to 1: a crash of the machine may forget the last second's grants, and let a second holder in"
+		f.State, f.Advice = driver.Risky, "set innodb_flush_log_at_trx_commit to 1: a crash of the machine may lose the grants of the last second, and then a second holder is granted"
 	case is["log_bin"] == "ON" && sync != "1":
-		f.State, f.Advice = driver.Risky, "set sync_binlog to 1 if replicas follow: after a crash they may not have the last grants"
+		f.State, f.Advice = driver.Risky, "set sync_binlog to 1 if replicas follow: after a crash they may lack the last grants"
 	}
 	return f
 }
 
-// writers says so where several nodes take writes.
+// writers reports whether several nodes may take writes.
 func writers(is map[string]string) driver.Finding {
 	if is["wsrep_on"] == "ON" {
 		return driver.Finding{About: "writers", State: driver.Risky, Found: "a Galera cluster",
-			Advice: "send dlock to one node, which all clients agree on: two nodes can let two holders in"}
+			Advice: "send all clients of dlock to the same node: two nodes can grant two holders"}
 	}
 	return driver.Finding{About: "writers", Found: "no Galera cluster"}
 }
 
-// isolation is said because operators ask for it: nothing depends on it.
+// isolation is reported because operators ask for it: nothing depends on it.
 func isolation(is map[string]string) driver.Finding {
 	level := is["transaction_isolation"]
 	if level == "" {
 		level = is["tx_isolation"]
 	}
-	return driver.Finding{About: "isolation", Found: strings.ReplaceAll(level, "-", " ") + "; dlock uses READ COMMITTED on connections of its own, and works with it and with what is stricter"}
+	return driver.Finding{About: "isolation", Found: strings.ReplaceAll(level, "-", " ") + "; dlock uses READ COMMITTED on connections of its own, and works with it and with stricter levels"}
 }
 
-// setUp says whether the tables are there, and of the engine that undoes what was cut short.
+// setUp reports whether the tables are there, with the engine that undoes a statement that was cut
+// short.
 func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	f := driver.Finding{About: "tables", Found: "both, of format 1"}
 	_, err := p.readSchema(ctx)
@@ -150,40 +152,40 @@ func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 		}
 		for _, row := range a.rows {
 			f.State, f.Found = driver.Wrong, row[0]+" has the engine "+row[1]
-			f.Advice = "ALTER TABLE " + row[0] + " ENGINE = InnoDB: no other undoes a statement that was cut short"
+			f.Advice = "ALTER TABLE " + row[0] + " ENGINE = InnoDB: other engines do not undo a statement that was cut short"
 		}
 	case errors.Is(err, errSchema):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), `run "dlock migrate" with this URL`
 	case errors.Is(err, errOtherSchema):
 		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "run programs of one version of dlock on a database"
 	case lacksRight(err):
-		f.State, f.Found, f.Advice = driver.Unseen, "the user may not read them", "GRANT what rights names as missing"
+		f.State, f.Found, f.Advice = driver.Unseen, "the user may not read them", "GRANT the rights that are reported as missing"
 	case errors.As(err, &e):
-		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "docs/mysql.md says what the database needs"
+		f.State, f.Found, f.Advice = driver.Wrong, err.Error(), "docs/mysql.md says what dlock needs in the database"
 	default:
 		return f, err
 	}
 	return f, nil
 }
 
-// rights tries on no row what the driver does.
+// rights tries the statements of the driver without touching a row.
 func (p *pool) rights(ctx context.Context) (driver.Finding, error) {
 	f := driver.Finding{About: "rights", Found: "the user may read and write both tables"}
 	missing, err := p.lacking(ctx, needed)
 	if len(missing) > 0 {
 		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
-		f.Advice = "GRANT them to the user; docs/mysql.md has the lines"
+		f.Advice = "GRANT them to the user; docs/mysql.md has the statements"
 		err = nil
 	}
 	return f, err
 }
 
-// functions tries what not every server that speaks MySQL's protocol has.
+// functions tries functions that not every server with MySQL's protocol has.
 func (p *pool) functions(ctx context.Context) driver.Finding {
 	f := driver.Finding{About: "functions", Found: "LAST_INSERT_ID, named locks, and time in microseconds"}
 	if a, err := p.ask(ctx, callTimeout, "SELECT LAST_INSERT_ID(7) LIMIT 1", false); err != nil || fmt.Sprint(a.rows) != "[[7]]" {
 		f.State, f.Found = driver.Wrong, "no LAST_INSERT_ID with an argument"
-		f.Advice = "use a server that has it: its answers say who holds a lock"
+		f.Advice = "use a server that has it: dlock learns from its answers whether it got a lock"
 		return f
 	}
 	a, err := p.ask(ctx, callTimeout, "SELECT GET_LOCK('dlock.check', 0), RELEASE_LOCK('dlock.check'), MICROSECOND(UTC_TIMESTAMP(6)) + MICROSECOND(SYSDATE(6)) LIMIT 1", false)
@@ -191,7 +193,7 @@ func (p *pool) functions(ctx context.Context) driver.Finding {
 	switch {
 	case err != nil || err2 != nil || row[0] == "" || row[1] != "1":
 		f.State, f.Found = driver.Risky, "no named locks (GET_LOCK)"
-		f.Advice = "nothing has to be done: waiters of other clients find their grants by reading, some milliseconds later"
+		f.Advice = "no action is needed: waiters of other clients find their grants by polling, some milliseconds later"
 	case row[2] == "0":
 		f.State, f.Found = driver.Wrong, "the server has no time in microseconds"
 		f.Advice = "use a server with UTC_TIMESTAMP(6): leases would end a second early or late"

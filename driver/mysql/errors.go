@@ -13,13 +13,13 @@ import (
 )
 
 var (
-	errSchema = errors.New("the database has not both tables of this version of dlock: " +
+	errSchema = errors.New("the database does not have both tables of this version of dlock: " +
 		"run dlock migrate, open it once with ?migrate=true, call mysql.Migrate, or apply the files of package migrations")
-	errBinlog = errors.New("the server writes its binary log by statement, with which READ COMMITTED " +
-		"transactions cannot write: set binlog_format to ROW or MIXED")
-	errNoPool = fmt.Errorf("%w pool: it is nil; want one of github.com/go-sql-driver/mysql", driver.ErrInvalid)
+	errBinlog = errors.New("the server's binlog_format is STATEMENT, with which READ COMMITTED " +
+		"transactions cannot write: set it to ROW or MIXED")
+	errNoPool = fmt.Errorf("%w pool: it is nil; pass a pool of github.com/go-sql-driver/mysql", driver.ErrInvalid)
 	errPacket = fmt.Errorf("%w: max_allowed_packet is less than the %d bytes that dlock needs: "+
-		"set it to that at least, on the server or in the pool's DSN", driver.ErrUnsupported, leastPacket)
+		"set it to at least that, on the server or in the pool's DSN", driver.ErrUnsupported, leastPacket)
 )
 
 // errOtherSchema matches [driver.ErrUnsupported].
@@ -33,38 +33,39 @@ func (*otherSchema) Error() string { return "the database has tables of another 
 // Is matches [driver.ErrUnsupported].
 func (*otherSchema) Is(target error) bool { return target == driver.ErrUnsupported }
 
-// kind is what an error says about the statement that it answers.
+// kind is what an error says about the statement that failed with it.
 type kind int
 
 const (
 	// unknown: it may have been executed. The same call is sent again, which is safe.
 	unknown kind = iota
-	// collided: another transaction was in the way, and the statement was rolled back. Sent again
-	// soon, it may succeed.
+	// collided: another transaction was in the way, and the statement was rolled back. It may
+	// succeed if it is sent again soon.
 	collided
-	// later: it was refused before it did anything, for a time. It is sent again, on a connection
-	// of its own, which may lead to another member: behind one address there may be several.
+	// later: it was refused for a time, before it did anything. It is sent again on a connection of
+	// its own, which may lead to another member: there may be several behind one address.
 	later
-	// never: it was refused, and would be again.
+	// never: it was refused, and would be refused again.
 	never
 )
 
 // String names the kind.
 func (k kind) String() string { return [...]string{"unknown", "collided", "later", "never"}[k] }
 
-// kinds are those of the errors of servers, and of proxies before them, by number. Others are
-// sorted by their SQL state. Whatever comes instead of a connection is later, unless it is never.
+// kinds are the kinds of the errors of servers, and of proxies before them, by number. Others are
+// sorted by their SQL state. An error that comes instead of a connection is later, unless it is
+// never.
 var kinds = map[uint16]kind{
 	1020: collided, // the record has changed since it was read
 	1205: collided, // the wait for a row took too long
 	1213: collided, // deadlock; Galera: another node's transaction came first
 	3101: collided, // group replication: the same, at COMMIT
-	3572: collided, // a row is locked, and it was not to wait
+	3572: collided, // a row is locked, and the statement must not wait
 
 	1040: later, // too many connections
 	1203: later, // … of this user
 	1226: later, // … or statements of this user
-	1461: later, // too many prepared statements, of whatever else uses the server
+	1461: later, // too many prepared statements, of other users of the server
 	1129: later, // the host is blocked, until its errors are flushed
 	1290: later, // read-only, as before and after a failover, and when super_read_only is set
 	1836: later, // read-only
@@ -128,18 +129,19 @@ var kinds = map[uint16]kind{
 }
 
 // states are the kinds of all other errors of servers, by the class of their SQL state: not
-// supported, bad data, constraints, authorization, syntax and access. Those of a class that is not
-// here are unknown.
+// supported, bad data, constraints, authorization, syntax and access. Errors of other classes are
+// unknown.
 var states = map[string]kind{"0A": never, "22": never, "23": never, "28": never, "42": never}
 
-// library are the errors of the client library that are final, or that say that nothing was sent.
+// library are the errors of the client library, and of this driver, that are final.
 var library = []error{
 	mysql.ErrNoTLS, mysql.ErrOldPassword, mysql.ErrNativePassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin,
 	mysql.ErrOldProtocol, mysql.ErrPktTooLarge, errSchema, errOtherSchema, errPacket,
 }
 
-// kindOf sorts an error. reached says that the server was reached before: then a certificate that
-// is not accepted, or a server without TLS, is so for a time, as while certificates are replaced.
+// kindOf returns the kind of an error. reached says that the server was reached before: then a
+// certificate that is not accepted, or a server without TLS, is a refusal for a time, as it happens
+// while certificates are replaced.
 func kindOf(err error, reached bool) kind {
 	var e *mysql.MySQLError
 	var verify *tls.CertificateVerificationError
@@ -169,14 +171,14 @@ func kindOf(err error, reached bool) kind {
 	return unknown
 }
 
-// refused reports whether an error is the server's own, and not final: it is there, and will do
-// again what it refuses now.
+// refused reports whether an error is the server's own, and not final: the server answers, and will
+// accept again what it refuses now.
 func refused(err error) bool {
 	var e *mysql.MySQLError
 	return errors.As(err, &e) && kindOf(err, true) != never
 }
 
-// outcomeOf says what an error tells about a statement.
+// outcomeOf returns what an error says about the outcome of a statement.
 func outcomeOf(err error, reached bool) kit.Outcome {
 	if err == nil {
 		return kit.Answered
@@ -193,7 +195,7 @@ func outcomeOf(err error, reached bool) kit.Outcome {
 // reached reports whether the server was reached before, and had dlock's schema.
 func (p *pool) reached() bool { return p.packet.Load() > 0 }
 
-// explain says what a user can do about an error of the server.
+// explain adds to an error of the server what a user can do about it.
 func explain(err error) error {
 	var e *mysql.MySQLError
 	if errors.Is(err, mysql.ErrPktTooLarge) {
@@ -216,9 +218,9 @@ func explain(err error) error {
 	case 1290, 1836, 1874, 1792:
 		return fmt.Errorf("the server is read-only: %w", err)
 	case 1047:
-		return fmt.Errorf("the node is not part of its Galera cluster now: %w", err)
+		return fmt.Errorf("the node is not part of its Galera cluster at the moment: %w", err)
 	case 1040, 1203, 1226:
-		return fmt.Errorf("the server takes no more connections or statements for now: %w", err)
+		return fmt.Errorf("the server accepts no more connections or statements at the moment: %w", err)
 	}
 	return err
 }
@@ -241,7 +243,7 @@ func lacksSchema(err error) bool {
 	return errors.As(err, &e) && slices.Contains([]uint16{1146, 1054}, e.Number)
 }
 
-// isDuplicate reports whether there is a row with that id.
+// isDuplicate reports whether the statement failed because there is a row with that id.
 func isDuplicate(err error) bool {
 	var e *mysql.MySQLError
 	return errors.As(err, &e) && e.Number == 1062

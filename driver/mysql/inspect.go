@@ -12,8 +12,8 @@ import (
 // listPage is how many names are read at once.
 const listPage = 5000
 
-// Inspect implements [driver.Backend]. A long queue is read in pieces, each in a statement of its
-// own: what comes or goes meanwhile may be there or not.
+// Inspect implements [driver.Backend]. A long queue is read in pieces, each with a statement of its
+// own: a request that comes or goes meanwhile may be missing or present.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	return ask(ctx, b, func(t *task) (q driver.Queue, err error) {
 		l, err := b.readAll(t, name)
@@ -24,8 +24,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	})
 }
 
-// readAll reads a lock with all that stands beside it. What is due there is written first. While
-// others is 0 a row beside it has not arrived yet, or does not count any more.
+// readAll reads a lock with all rows beside it. It first writes what is due there. While others is
+// 0, a row beside the lock has not arrived yet, or does not count any more.
 func (b *Backend) readAll(t *task, name string) (*lock, error) {
 	for range maxTries {
 		l, err := b.read(t, name, func(*lock) bool { return false })
@@ -43,7 +43,7 @@ func (b *Backend) readAll(t *task, name string) (*lock, error) {
 	return nil, errBusy
 }
 
-// ask does a task that leaves nothing to clean up.
+// ask runs a task that leaves nothing to clean up.
 func ask[V any](ctx context.Context, b *Backend, do func(*task) (V, error)) (v V, err error) {
 	if err := ctx.Err(); err != nil {
 		return v, err
@@ -85,9 +85,9 @@ func (b *Backend) end(t *task, name string, token driver.Token, force bool) erro
 	return err
 }
 
-// markBroken marks what belongs to the hold with that token, and looks again, until nothing has
-// joined it meanwhile. It returns all of it: also what has gone since it was marked, as the holder
-// gives back what it finds to be broken.
+// markBroken marks the requests of the hold with that token, and reads again, until none has joined
+// it meanwhile. It returns all of them, also those that have gone since they were marked: a holder
+// releases what it finds to be broken.
 func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []*driver.Entry, err error) {
 	for range maxTries {
 		l, err := b.readAll(t, name)
@@ -125,7 +125,7 @@ func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []
 			}
 			ids, lock = ids[n:], true
 		}
-		if lock { // a join that is not committed yet has the row
+		if lock { // a join that is not committed yet has locked the row
 			if _, err := t.send(b.about(fill(raise, ":level", "2"), &driver.Request{Name: name})); err != nil {
 				return nil, err
 			}

@@ -5,26 +5,26 @@ import (
 	"sync"
 )
 
-// maxCalls is how many calls for names a client has at the server at once.
+// maxCalls is how many calls for names a client has at the server at once, at most.
 const maxCalls = 30
 
-// limiter bounds how many calls for names a client has at the server. A backup or a change of the
-// tables makes calls hang: then the server keeps connections for other programs, and the pool keeps
-// some for renewals. Urgent calls, which let others go on, come first: a burst of new requests
-// delays no release, and makes no waiter miss its grant.
+// limiter bounds how many calls for names a client has at the server. While a backup or a change of
+// the tables makes calls hang, the server keeps connections for other programs, and the pool keeps
+// some for renewals. Urgent calls, which let other requests go on, come first: a burst of new
+// requests delays no release, and makes no waiter miss its grant.
 type limiter struct {
 	mu               sync.Mutex
 	running          int
 	urgent, ordinary []chan struct{} // calls that wait
 }
 
-// enter returns when there is room for a call over connections of the pool.
+// enter blocks until there is room for a call over connections of the pool.
 func (l *limiter) enter(db *sql.DB, urgent bool) {
 	most := maxCalls
 	if n := db.Stats().MaxOpenConnections; n > 0 {
 		spare := 2
 		if n >= wakeupPool {
-			spare += 2 // for the bells
+			spare += 2 // for wake-up locks
 		}
 		most = max(1, min(most, n-spare))
 	}
@@ -44,7 +44,7 @@ func (l *limiter) enter(db *sql.DB, urgent bool) {
 	<-turn
 }
 
-// exit makes room: the next that waits takes the caller's place.
+// exit makes room: the next call that waits takes the place of the caller's.
 func (l *limiter) exit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// lock is what was read of a lock's row, and of what stands beside it.
+// lock is what was read of a lock's row, and of the rows beside it.
 type lock struct {
 	name        string
 	token, head int64
 	others      int
-	holder      driver.Entry // with a zero ID: nothing holds it exclusively
+	holder      driver.Entry // with a zero ID: there is no exclusive holder
 	beside      []row        // in order: joins, requests by place, tombstones
-	whole       bool         // that is all
+	whole       bool         // all rows beside it were read
 }
 
 // row is a row of dlock_requests.
@@ -34,14 +34,14 @@ type row struct {
 func alive(e *driver.Entry) bool { return e.Left > 0 }
 
 // pageSize is how many rows of a queue are read at once, each of which may have some 2 kB.
-// firstPage is how many that are at first: mostly that is enough.
+// firstPage is how many are read at first, which is enough in most cases.
 const (
 	firstPage = 25
 	pageSize  = 500
 )
 
-// read reads a lock with the first page of what stands beside it, and further pages for as long as
-// enough says so. A lock without a row is returned as one that is free.
+// read reads a lock with the first page of the rows beside it, and further pages until enough
+// reports true. A lock without a row is returned as a free one.
 func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, error) {
 	l := &lock{name: name}
 	for after, most := "TRUE", firstPage; ; most = pageSize {
@@ -62,8 +62,8 @@ func (b *Backend) read(t *task, name string, enough func(*lock) bool) (*lock, er
 	}
 }
 
-// readHeld is read for a lock that has a row, if nothing removed it: a KILL QUERY may cut a SELECT
-// short without an error, and what finds none is sent once more.
+// readHeld is read for a lock that has a row, unless it was removed. A KILL QUERY may cut a SELECT
+// short without an error, so a statement that finds no row is sent once more.
 func (b *Backend) readHeld(t *task, name string) (l *lock, err error) {
 	for range 2 {
 		if l, err = b.read(t, name, (*lock).waits); err != nil || l.token > 0 {
@@ -116,7 +116,7 @@ func (l *lock) parse(text []string, first bool) error {
 	return errors.Join(errs...)
 }
 
-// span is a number of microseconds as a duration. What is longer than that can be is shorter.
+// span is a number of microseconds as a duration, clipped to what a duration can be.
 func span(us int64) time.Duration {
 	return time.Duration(min(max(us, -math.MaxInt64/1000), math.MaxInt64/1000)) * time.Microsecond
 }
@@ -128,8 +128,8 @@ func (l *lock) tokenAt(place int64) driver.Token { return driver.Token(l.token -
 // held reports whether an exclusive request holds the lock.
 func (l *lock) held() bool { return !l.holder.ID.IsZero() && alive(&l.holder) }
 
-// queue is the lock as the rule sees it: without what has expired, and what was let in and has gone
-// since.
+// queue is the lock as the rule sees it: without expired rows, and without the rows of exclusive
+// requests that were granted, since the lock's own row has the holder.
 func (l *lock) queue() driver.Queue {
 	var q driver.Queue
 	if l.held() {
@@ -157,31 +157,29 @@ func (l *lock) find(id driver.ID) *row {
 	return nil
 }
 
-// waits reports whether one is read that waits: then there is nothing to decide about those behind
-// it.
+// waits reports whether a waiter was read: then there is nothing to decide about those behind it.
 func (l *lock) waits() bool {
 	q := l.queue()
 	return q.Granted() < len(q.Arrivals)
 }
 
-// dead reports whether something that was read has expired beside the lock.
+// dead reports whether an expired row beside the lock was read.
 func (l *lock) dead() bool {
 	return slices.ContainsFunc(l.beside, func(r row) bool { return !alive(&r.Entry) })
 }
 
-// step is what is to be written next.
+// step is the next change of the lock.
 type step struct {
-	next        *row     // it is granted exclusively; nil: none is
+	next        *row     // the request that is granted exclusively; nil: none
 	head        int64    // shared requests up to this place are granted
-	ended       bool     // the exclusive hold is over
+	ended       bool     // the exclusive hold has ended
 	lower       bool     // nothing but exclusive requests was read
 	joins, read int      // how many joins, and shared requests up to the head, were read
 	places      []string // of those shared requests
 	limited     bool     // one of them has a limit
 }
 
-// decide returns what follows from the rule, if the request gone is released. It is nil if nothing
-// does.
+// decide returns what follows from the rule once the request gone is released; nil: nothing does.
 func (l *lock) decide(gone driver.ID) *step {
 	s := &step{head: l.head, lower: true}
 	if s.ended = !l.holder.ID.IsZero() && (l.holder.ID == gone || !alive(&l.holder)); s.ended {
@@ -230,7 +228,8 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 	if s.ended && l.holder.ID != gone {
 		state = parts.Replace("l.held_until <= :now")
 	}
-	// Where there is a limit, one that came must not pass for one that went, whose joins may stand.
+	// With a limit, a request that came must not be counted as one that went: joins of that may
+	// still stand.
 	which, shared := "TRUE", s.read
 	if s.limited {
 		which, shared = "a.place NOT IN ("+strings.Join(s.places, ", ")+")", 0
@@ -241,8 +240,8 @@ func (b *Backend) swap(l *lock, s *step, gone driver.ID) string {
 		":joins", strconv.Itoa(s.joins), ":unknown", which, ":shared", strconv.Itoa(shared))
 }
 
-// advance reads a lock and writes what follows from the rule, if the request gone is released,
-// until nothing does. It returns the lock as it was read last, and whether gone held it until then.
+// advance reads a lock and writes what follows from the rule once the request gone is released,
+// until nothing does. It returns the lock as last read, and whether gone held it until then.
 func (b *Backend) advance(t *task, name string, gone driver.ID) (l *lock, found bool, err error) {
 	for range maxTries {
 		if l, err = b.readHeld(t, name); err != nil {
@@ -256,15 +255,15 @@ func (b *Backend) advance(t *task, name string, gone driver.ID) (l *lock, found 
 	return nil, found, errBusy
 }
 
-// maxTries is how often a lock that others change meanwhile is read again, and errBusy what is said
-// after that.
+// maxTries is how often a lock is read again because others changed it meanwhile. After that the
+// call fails with errBusy.
 const maxTries = 100
 
-var errBusy = errors.New("other clients changed the lock each time between reading and writing it; try again")
+var errBusy = errors.New("other clients changed the lock each time between reading and writing it: try again")
 
 // write writes what follows from the rule for a lock that was read. It reports done if nothing
-// does, else the lock has to be read again. ended reports whether gone held the lock and does not
-// any more.
+// does; otherwise the lock has to be read again. ended reports whether gone held the lock and does
+// not any more.
 func (b *Backend) write(t *task, l *lock, gone driver.ID) (done, ended bool, err error) {
 	lived := l.held() && l.holder.ID == gone && !l.holder.Broken
 	var stmt string
@@ -302,7 +301,7 @@ func (l *lock) last() int64 {
 	return last
 }
 
-// first returns the request that decides which kind of lock the name is; nil: it is free.
+// first returns the request that decides of which kind the lock is; nil: it is free.
 func (l *lock) first() *driver.Entry {
 	q := l.queue()
 	for _, es := range [][]*driver.Entry{q.Joins, q.Arrivals} {
@@ -313,7 +312,7 @@ func (l *lock) first() *driver.Entry {
 	return nil
 }
 
-// soonest is how long it takes until the first of those that hold expires, unless it is renewed.
+// soonest is the time until the first of the holders expires, unless it is renewed.
 func (l *lock) soonest() time.Duration {
 	var least time.Duration
 	q := l.queue()
@@ -325,8 +324,8 @@ func (l *lock) soonest() time.Duration {
 	return least
 }
 
-// ahead is the request that stands before another one: the waiter before it, or the exclusive
-// holder; zero: neither.
+// ahead is the request ahead of another one: the waiter before it, or the exclusive holder; zero:
+// neither.
 func (l *lock) ahead(of *row) driver.ID {
 	before := driver.ID{}
 	if l.held() {
@@ -340,7 +339,7 @@ func (l *lock) ahead(of *row) driver.ID {
 	return before
 }
 
-// sponsor is a request that lives, and that lets the join in.
+// sponsor is a living request whose hold the join may join.
 func (l *lock) sponsor(join *driver.Request) driver.ID {
 	q := l.queue()
 	for _, e := range q.Holders() {

@@ -15,9 +15,9 @@ import (
 )
 
 // Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests.
-// It looks at the database itself: it does nothing if both are there, whatever made them, makes the
-// one that is missing, and refuses tables of another version. Several at once do no harm. The user
-// needs CREATE and SELECT.
+// It inspects the database itself: it does nothing if both tables exist, however they were made,
+// makes the ones that are missing, and refuses tables of another version with an error that matches
+// [driver.ErrUnsupported]. It may run several times at once. The user needs CREATE and SELECT.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errNoPool
@@ -25,8 +25,8 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 	return (&pool{db: db}).migrate(ctx)
 }
 
-// migrationTime is for one statement of a migration. A table is made in a moment, unless another
-// migration or a backup keeps it waiting.
+// migrationTime is the time that a statement of a migration has. A table is made in a moment,
+// unless another migration or a backup keeps the statement waiting.
 const migrationTime = time.Minute
 
 func (p *pool) migrate(ctx context.Context) error {
@@ -36,18 +36,18 @@ func (p *pool) migrate(ctx context.Context) error {
 	if err := p.apply(ctx, "mysql/*.up.sql", nil); err != nil {
 		return mayNotMigrate(err)
 	}
-	_, err := p.readSchema(ctx) // another version's may have come meanwhile
+	_, err := p.readSchema(ctx) // tables of another version may have come meanwhile
 	return explain(err)
 }
 
-// apply executes the files of that pattern, in one connection, if before allows it.
+// apply executes the files that match pattern, over one connection, unless before fails.
 func (p *pool) apply(ctx context.Context, pattern string, before func(do func(stmt string) (answer, error)) error) error {
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
 		return plain(ctx, err, migrationTime)
 	}
 	defer conn.Close()
-	defer discard(conn) // its settings are not the user's any more
+	defer discard(conn) // its settings have changed
 	do := func(stmt string) (a answer, err error) {
 		within, cancel := context.WithTimeout(ctx, migrationTime)
 		defer cancel()
@@ -81,19 +81,20 @@ func (p *pool) apply(ctx context.Context, pattern string, before func(do func(st
 	return nil
 }
 
-// mayNotMigrate says which right a migration needs, if that is why it failed.
+// mayNotMigrate adds the rights that a migration needs, if it failed for lack of one.
 func mayNotMigrate(err error) error {
 	if !lacksRight(err) {
 		return err
 	}
-	return fmt.Errorf("the server's user may not make the tables: give it CREATE and SELECT on the database, or let a user who has it migrate once "+
+	return fmt.Errorf("the server's user may not make the tables: give it CREATE and SELECT on the database, or let a user with these rights migrate once "+
 		"(?migrate=true, mysql.Migrate, dlock migrate, or the files of package migrations) and open without migrate=true: %w", err)
 }
 
-// Revert removes the tables, and with them the last tokens of all names: fencing tokens go on by
-// the server's clock alone. While something is held or waits it refuses with an error that matches
-// [driver.ErrHeld], and leaves everything as it is, unless force is set: then holds are lost. It
-// refuses tables of another version. The user needs SELECT, DROP and LOCK TABLES.
+// Revert removes the tables, and with them the last tokens of all names: afterwards only the
+// server's clock makes fencing tokens grow. While anything is held or waits, it changes nothing and
+// fails with an error that matches [driver.ErrHeld], unless force is set: then holds are lost. It
+// refuses tables of another version with an error that matches [driver.ErrUnsupported]. The user
+// needs SELECT, DROP and LOCK TABLES.
 func Revert(ctx context.Context, db *sql.DB, force bool) error {
 	if db == nil {
 		return errNoPool
@@ -112,8 +113,8 @@ func Revert(ctx context.Context, db *sql.DB, force bool) error {
 	}))
 }
 
-// standingRequests returns an error if something is held or waits. It locks the tables first, so
-// that nothing arrives between the count and their end.
+// standingRequests returns an error if anything is held or waits. It locks the tables first, so
+// that no request arrives between the count and their removal.
 func standingRequests(do func(stmt string) (answer, error)) error {
 	_, err := do("LOCK TABLES dlock_locks WRITE, dlock_locks AS l WRITE, dlock_requests WRITE, dlock_requests AS q WRITE")
 	if err != nil && !lacksSchema(err) {
@@ -143,12 +144,12 @@ func standingRequests(do func(stmt string) (answer, error)) error {
 		total += n
 	}
 	if total > 0 {
-		return fmt.Errorf("%w: %d requests hold or wait in this database; let them end, or force it, which takes their locks away", driver.ErrHeld, total)
+		return fmt.Errorf("%w: %d requests hold or wait in this database; let them end, or force the removal, which takes their locks away", driver.ErrHeld, total)
 	}
 	return nil
 }
 
-// mayNotRevert says which rights it takes, if that is why it failed.
+// mayNotRevert adds the rights that Revert needs, if it failed for lack of one.
 func mayNotRevert(err error) error {
 	if !lacksRight(err) {
 		return err

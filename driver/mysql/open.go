@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// schemes are those of the URLs.
+// schemes are the schemes of the driver's URLs.
 var schemes = []string{"mysql", "mysqls", "mariadb", "mariadbs"}
 
 func init() {
@@ -27,7 +27,7 @@ func init() {
 	}
 }
 
-// settings are what a URL says.
+// settings are what a URL asks for.
 type settings struct {
 	config   *mysql.Config
 	tls      *driver.TLS // nil: no TLS
@@ -36,7 +36,8 @@ type settings struct {
 	o        Options
 }
 
-// open opens the backend that a URL names, reaches the server, and says what is missing there.
+// open opens the backend that a URL names. It reaches the server, and fails if something is missing
+// there.
 func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	s, err := parse(c)
 	if err != nil {
@@ -54,7 +55,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 		err = b.pool.checkServer(ctx)
 	}
 	if err == nil {
-		_, err = b.Inspect(ctx, "dlock") // with the rights that will be needed
+		_, err = b.Inspect(ctx, "dlock") // which needs the rights that later calls need
 	}
 	if err != nil {
 		db.Close()
@@ -90,8 +91,8 @@ func (s *settings) open() (*sql.DB, error) {
 	return db, nil
 }
 
-// connector opens connections that set their sessions by one of two names of a variable: MariaDB
-// renamed it in 11.1. So a connection costs one statement, and not two.
+// connector opens connections that set their sessions by one of two names of a variable, which
+// MariaDB renamed in 11.1. So a connection costs one statement instead of two.
 type connector struct {
 	names [2]sqldriver.Connector
 	older atomic.Int32 // 1: the second name is the server's
@@ -111,7 +112,7 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // Driver implements [sqldriver.Connector].
 func (c *connector) Driver() sqldriver.Driver { return c.names[0].Driver() }
 
-// checkServer reaches the server, and says why dlock cannot work there.
+// checkServer reaches the server, and returns an error if dlock cannot work there.
 func (p *pool) checkServer(ctx context.Context) error {
 	is, err := p.variables(ctx)
 	if err != nil {
@@ -119,7 +120,7 @@ func (p *pool) checkServer(ctx context.Context) error {
 	}
 	switch {
 	case is["read_only"] == "ON" || is["super_read_only"] == "ON":
-		return errors.New("the server is read-only, a replica perhaps: locks live on the primary")
+		return errors.New("the server is read-only, perhaps a replica: use the address of the primary")
 	case is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT":
 		return errBinlog
 	}
@@ -133,18 +134,19 @@ func parse(c driver.Config) (*settings, error) {
 		return fmt.Errorf("%w URL: "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
 	if len(c.Hosts) != 1 {
-		return nil, bad("want one host: %s://user:password@host:3306/database", u.Scheme)
+		return nil, bad("want exactly one host: %s://user:password@host:3306/database", u.Scheme)
 	}
 	addr := c.Addrs("3306")[0]
 	database := strings.Trim(u.Path, "/")
 	if database == "" || strings.Contains(database, "/") {
-		return nil, bad("the path names the database: %s://user:password@host:3306/database", u.Scheme)
+		return nil, bad("the path has to name the database: %s://user:password@host:3306/database", u.Scheme)
 	}
 	s := &settings{config: mysql.NewConfig(), o: Options{Prefix: c.Prefix}}
 	s.config.Net, s.config.Addr, s.config.DBName, s.config.User = "tcp", addr, database, u.User.Username()
 	s.config.Passwd, _ = u.User.Password()
 	s.config.Logger = &mysql.NopLogger{}
-	// so that no call has to set them; and whole answers, whatever the server's default is
+	// so that no call has to set them; sql_select_limit: answers are complete, whatever the
+	// server's default is
 	s.config.Params = map[string]string{"innodb_lock_wait_timeout": "2", "lock_wait_timeout": "2", "autocommit": "1",
 		"sql_mode": "'STRICT_ALL_TABLES'", "sql_safe_updates": "0", "sql_big_selects": "1", "sql_select_limit": "18446744073709551615",
 		"completion_type": "'NO_CHAIN'"}
@@ -159,14 +161,15 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, err
 	}
 	if s.config.Timeout <= 0 || s.poolSize < 2 {
-		return nil, bad("dial_timeout is positive, and pool_size is at least 2")
+		return nil, bad("dial_timeout has to be positive, and pool_size at least 2")
 	}
 	return s, nil
 }
 
-// OpenDB returns a pool on the database that a URL names, as a client of that URL would have it,
-// for [Migrate], [Revert] and [Cleanup]. It does not reach the server yet. The caller closes it. No
-// error shows a password.
+// OpenDB returns a pool for the database that a URL names, with the settings that a client of that
+// URL has, for [Migrate], [Revert] and [Cleanup]. It does not reach the server yet. The caller
+// closes the pool. No error contains a password. An error about the URL matches
+// [driver.ErrInvalid].
 func OpenDB(rawURL string) (*sql.DB, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Host == "" {
@@ -176,7 +179,7 @@ func OpenDB(rawURL string) (*sql.DB, error) {
 		return nil, fmt.Errorf("%w URL: the scheme %q is none of %s", driver.ErrInvalid, u.Scheme, strings.Join(schemes, ", "))
 	}
 	own := u.Query()
-	for _, shared := range []string{"ttl", "prefix", "label", "identity"} { // which concern locks
+	for _, shared := range []string{"ttl", "prefix", "label", "identity"} { // they concern locks
 		own.Del(shared)
 	}
 	u.RawQuery = own.Encode()

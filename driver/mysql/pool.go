@@ -19,10 +19,10 @@ import (
 // pool is where a client's connections come from.
 type pool struct {
 	db       *sql.DB
-	owned    bool // it is the client's alone
+	owned    bool // it belongs to the client
 	limiter  limiter
 	sessions sessions
-	checked  atomic.Bool  // the tables were seen to be this driver's
+	checked  atomic.Bool  // the tables were found to be this driver's
 	packet   atomic.Int64 // the server's max_allowed_packet; 0: not known yet
 	asking   atomic.Int32 // statements that have a connection, or want one
 	careful  atomic.Int64 // until when statements are not to wait long for rows (ns)
@@ -30,13 +30,14 @@ type pool struct {
 	failure atomic.Pointer[error]
 }
 
-// carefulTime is for how long no statement waits long for a row, after one was not answered.
+// carefulTime is the time for which statements do not wait long for rows, after one was not
+// answered.
 const carefulTime = time.Minute
 
-// answer is what the server says to a statement.
+// answer is the server's answer to a statement.
 type answer struct {
 	rows     [][]string // of a SELECT, as text; NULL is empty
-	affected int64      // rows of any other
+	affected int64      // rows of any other statement
 	id       int64      // and its insert id
 	sent     time.Time  // before it was sent
 }
@@ -50,8 +51,8 @@ func (a answer) single(columns int) ([]string, error) {
 }
 
 // ask sends a statement and returns the server's answer, if it comes within limit. many says that
-// it locks rows of several locks. While ctx lives no error matches a context's. A connection whose
-// statement failed never goes back to the pool.
+// it locks rows of several locks. Until ctx ends, no error matches a context's. A connection whose
+// statement failed never returns to the pool.
 func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string, many bool) (a answer, err error) {
 	p.asking.Add(1)
 	defer p.asking.Add(-1)
@@ -104,7 +105,7 @@ func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string, many b
 
 // fill sends a statement and reads the answer.
 func (a *answer) fill(ctx context.Context, conn *sql.Conn, stmt string) (err error) {
-	if !strings.HasPrefix(strings.TrimLeft(stmt, "("), "S") { // SELECT, SHOW
+	if !strings.HasPrefix(strings.TrimLeft(stmt, "("), "S") { // not a SELECT or SHOW
 		res, err := conn.ExecContext(ctx, stmt)
 		if err != nil {
 			return err
@@ -152,8 +153,8 @@ func discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 }
 
-// plain says in words what went wrong with a connection, and matches no error of contexts while ctx
-// lives. limit is the time that the statement had.
+// plain returns the error of a connection in plain words. Until ctx ends, it matches no error of
+// contexts. limit is the time that the statement had.
 func plain(ctx context.Context, err error, limit time.Duration) error {
 	switch {
 	case errors.Is(err, mysql.ErrInvalidConn):
@@ -164,7 +165,7 @@ func plain(ctx context.Context, err error, limit time.Duration) error {
 	return kit.Hide(ctx, err)
 }
 
-// busy is the reason why there is no connection, if others have them all.
+// busy returns an error that says so if other users of the pool have all of its connections.
 func (p *pool) busy() error {
 	s := p.db.Stats()
 	if p.owned || s.MaxOpenConnections == 0 || s.InUse < s.MaxOpenConnections ||

@@ -10,7 +10,7 @@ import (
 
 // Release implements [driver.Backend].
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
-	var before kit.OwnRequest // as it was known before
+	var before kit.OwnRequest // what was known of it before
 	b.mu.Lock()
 	if b.life.Over() {
 		b.mu.Unlock()
@@ -46,12 +46,11 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	return driver.ErrLost
 }
 
-// release removes a request, grants what follows from that, and leaves a tombstone if that is asked
-// for. It reports whether the request was there, and lived. granted says that it is better looked
-// for among those that hold.
+// release removes a request, grants what follows from that, and leaves a tombstone if tombstone is
+// set. It reports whether the request was there and alive. granted says that it probably holds.
 func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (found bool, err error) {
 	exclusive := r.Mode == driver.Exclusive && !r.Join()
-	if exclusive && !granted && !tombstone { // nothing follows, or it is not so
+	if exclusive && !granted && !tombstone { // usually it waits, and nothing follows
 		if a, err := t.send(b.about(leaveWaiting, &r)); err != nil || a.affected > 0 {
 			return true, err
 		}
@@ -71,10 +70,10 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 			passed = b.letIn(&r)
 		}
 		a, err := t.send(b.about(leaveAlive, &r))
-		if passed() && err == nil && a.affected > 0 { // nothing else follows
+		if passed() && err == nil && a.affected > 0 { // the permit was passed on
 			return true, nil
 		}
-		// the row of one that was granted may stand for a while, and says nothing
+		// the row of a request that was granted may stand for a while, and proves nothing
 		if found = a.affected > 0 && !(exclusive && granted); err != nil {
 			return found, err
 		}
@@ -84,11 +83,11 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 		if p, err = b.look(t, &r, true); err != nil {
 			return found, err
 		}
-		if p.ended(&r) { // so that a copy of the release does not take itself for the first
+		if p.ended(&r) { // so that a copy of the release is not taken for the first one
 			b.ended(r.ID)
 		}
 		if p.kind == "request" || p.kind == "join" {
-			// it has expired, or is broken, or a kill cut the statement before short
+			// it has expired, or is broken, or a kill cut the previous statement short
 			found = found || p.expires > 0 && !p.rowBroken && (!exclusive || p.place > p.head)
 			_, err = t.send(fill(leave, ":ids", hexID(r.ID)))
 		}
@@ -106,7 +105,7 @@ func (b *Backend) release(t *task, r driver.Request, tombstone, granted bool) (f
 }
 
 // queued reports whether others are known to wait for what the request holds, or did when it was
-// granted: then giving it back is more than to free the lock.
+// granted: then its release has to do more than free the lock.
 func (b *Backend) queued(r *driver.Request) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,8 +113,8 @@ func (b *Backend) queued(r *driver.Request) bool {
 	return b.crowded(r) || is && m.place > 0
 }
 
-// letIn lets the next one have the permit of r, while r goes: so that it need not wait for two
-// commits. The result reports whether that was done.
+// letIn passes the permit of r on to the next waiter while r goes, so that the waiter need not wait
+// for two commits. The result reports whether that was done.
 func (b *Backend) letIn(r *driver.Request) (done func() bool) {
 	c := make(chan bool, 1)
 	go func() {
@@ -127,7 +126,7 @@ func (b *Backend) letIn(r *driver.Request) (done func() bool) {
 	return func() bool { return <-c }
 }
 
-// ended reports whether a request was broken when it was looked at.
+// ended reports whether the request was broken when its position was read.
 func (p *position) ended(r *driver.Request) bool {
 	return p.holder == r.ID && p.broken || p.rowBroken
 }
@@ -151,8 +150,8 @@ func (b *Backend) released(m *ownRequest) {
 	b.sweepSoon(sweepTime)
 }
 
-// awaitLeft waits for what an Acquire that failed left under way. A tombstone would slow down the
-// name for a TTL: it is left only if the outcome is not known by then.
+// awaitLeft waits for what a failed Acquire has left under way. If the outcome is not known after
+// that, the release leaves a tombstone, which slows the name down for a TTL.
 func (b *Backend) awaitLeft(ctx context.Context, m *ownRequest) error {
 	b.mu.Lock()
 	left, until := m.left, m.leftUntil

@@ -13,14 +13,14 @@ import (
 
 const (
 	renewMax = 5000       // renewals in one statement
-	pairSize = 2*255 + 45 // of a name and an ID in it, at most
-	// renewTime is what each renewal adds to the time that its statement has. So a slow server is
-	// not asked for all of them again while it is at it.
+	pairSize = 2*255 + 45 // bytes of a name and an ID in it, at most
+	// renewTime is what each renewal adds to the time that its statement has. So a slow server does
+	// not get all of them again while it is still at work on them.
 	renewTime = 500 * time.Microsecond
 )
 
 // Renew implements [driver.Backend]. It sends one statement for the exclusive holders, and one for
-// others, for each five thousand requests, or as many as a packet has room for.
+// the others. Each is for at most five thousand requests, or as many as a packet has room for.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	var locks, beside []int // places in rs
@@ -43,7 +43,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
-// piece renews some requests, in one statement and what that leaves open.
+// piece renews some requests, with one statement, and reads what became of those that it missed.
 type piece func(*task, []driver.Request) ([]driver.Renewal, error)
 
 // inPieces renews the requests at these places, as many at once as a packet has room for.
@@ -77,7 +77,7 @@ func (b *Backend) inPieces(ctx context.Context, rs []driver.Request, res []drive
 	}
 }
 
-// split renews requests, and if another transaction has locked some of them, the others.
+// split renews requests. If another transaction has locked some of them, it renews the others.
 func (b *Backend) split(t *task, rs []driver.Request, do piece) ([]driver.Renewal, error) {
 	t.split = len(rs) > 1
 	res, err := whole(t, rs, do)
@@ -126,11 +126,11 @@ func (b *Backend) split(t *task, rs []driver.Request, do piece) ([]driver.Renewa
 	return res, nil
 }
 
-// errCut is the outcome for a request that lives and has less time than the renewal gives: a KILL
-// QUERY may cut an UPDATE short without an error.
-var errCut = errors.New("the server ended the renewal before it was whole; try again")
+// errCut is the outcome for a request that is alive and has less time than the renewal gives: a
+// KILL QUERY may cut an UPDATE short without an error.
+var errCut = errors.New("the server cut the renewal short: try again")
 
-// whole renews requests, and those that were cut short again.
+// whole renews requests, and repeats that if it was cut short.
 func whole(t *task, rs []driver.Request, do piece) (res []driver.Renewal, err error) {
 	for range 3 {
 		res, err = do(t, rs)
@@ -141,7 +141,7 @@ func whole(t *task, rs []driver.Request, do piece) (res []driver.Renewal, err er
 	return res, err
 }
 
-// lives is what a row that was read after a renewal says of a request that it was for.
+// lives is the outcome of a renewal for a request, by the time left that was read after it.
 func lives(left string, ttl time.Duration, sent time.Time) error {
 	if us, _ := strconv.ParseInt(left, 10, 64); span(us) < ttl-time.Since(sent) {
 		return errCut
@@ -149,8 +149,8 @@ func lives(left string, ttl time.Duration, sent time.Time) error {
 	return nil
 }
 
-// renewLocks renews exclusive holders. If it is not all of them it reads which hold: those that do
-// held before, since nothing is renewed that has expired.
+// renewLocks renews exclusive holders. If the statement missed some of them, it reads which hold:
+// those were renewed, since the statement renews nothing that has expired.
 func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, error) {
 	names, ids, ttls := make([]string, len(rs)), make([]driver.ID, len(rs)), map[string]time.Duration{}
 	for i, r := range rs {
@@ -181,7 +181,7 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 			state[r.ID.String()], missing = driver.ErrLost, true
 		}
 	}
-	if missing { // what waits does not hold yet
+	if missing { // one that waits does not hold yet
 		now, err := t.find(fill(standing, ":ids", hexIDs(ids)), len(rs))
 		if err != nil {
 			return nil, err
@@ -195,10 +195,10 @@ func (b *Backend) renewLocks(t *task, rs []driver.Request) ([]driver.Renewal, er
 	return renewals(rs, a.sent, state), nil
 }
 
-// renewBeside renews what holds beside others.
+// renewBeside renews shared requests and joins.
 func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, error) {
 	ids, ttls := make([]driver.ID, len(rs)), map[string]time.Duration{}
-	granted := true // all of them, as is known
+	granted := true // all of them are known to hold
 	b.mu.Lock()
 	for i, r := range rs {
 		ids[i], ttls[r.ID.String()] = r.ID, r.TTL
@@ -233,7 +233,7 @@ func (b *Backend) renewBeside(t *task, rs []driver.Request) ([]driver.Renewal, e
 	return renewals(rs, a.sent, state), nil
 }
 
-// renewals are the answers for requests, by what became of each. Nil: all were renewed.
+// renewals are the answers for requests, by the outcome of each. A nil state: all were renewed.
 func renewals(rs []driver.Request, sent time.Time, state map[string]error) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	for i, r := range rs {

@@ -14,14 +14,14 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// tables are the columns that this driver's tables have. A table with others is of another version,
-// whose clients may follow another protocol: both must not stand in one queue.
+// tables are the columns of this driver's tables. A table with others belongs to another version,
+// whose clients may follow another protocol: the two must not share a queue.
 var tables = map[string][]string{
 	"dlock_locks":    append(columns(":lock_columns"), nil...),
 	"dlock_requests": append(columns(":request_columns"), "place"),
 }
 
-// keys are the columns of their primary and unique keys, without which a lock could have two rows.
+// keys are the columns of their primary and unique keys. Without those a lock could have two rows.
 var keys = map[string][]string{
 	"dlock_locks":    {"name", "prefix"},
 	"dlock_requests": {"id", "kind", "name", "place", "prefix"},
@@ -30,14 +30,14 @@ var keys = map[string][]string{
 func columns(part string) []string { return strings.Split(parts.Replace(part), ", ") }
 
 // checkSchema returns an error unless the tables are this driver's own, and the user has the rights
-// that the driver needs. It asks once.
+// that the driver needs. Once it has succeeded it asks the server no more.
 func (p *pool) checkSchema(ctx context.Context) error {
 	if p.checked.Load() {
 		return nil
 	}
 	rights, err := p.readSchema(ctx)
 	if err == nil {
-		tries := needed[:1] // a column does not tell of DELETE
+		tries := needed[:1] // the columns do not show DELETE
 		if !rights {
 			tries = needed
 		}
@@ -51,7 +51,7 @@ func (p *pool) checkSchema(ctx context.Context) error {
 }
 
 // readSchema returns an error unless the tables are this driver's own. It also reports whether the
-// columns tell of all rights of which they can.
+// columns show all rights that they can show.
 func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
 	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, PRIVILEGES, COLUMN_KEY FROM information_schema.COLUMNS "+
 		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000", false)
@@ -73,7 +73,7 @@ func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
 			keyed[row[0]] = append(keyed[row[0]], strings.ToLower(row[1]))
 		}
 	}
-	if err := mismatch(have); errors.Is(err, errSchema) { // or they are not shown to the user
+	if err := mismatch(have); errors.Is(err, errSchema) { // or the user may not see them
 		_, denied := p.lacking(ctx, []right{{"SELECT", "dlock_locks"}, {"SELECT", "dlock_requests"}})
 		return false, cmp.Or(denied, err)
 	} else if err != nil {
@@ -81,7 +81,7 @@ func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
 	}
 	for table, want := range keys {
 		if is := keyed[table]; !slices.Equal(slices.Sorted(slices.Values(is)), want) {
-			return false, fmt.Errorf("%w: %s has primary and unique keys of the columns %q, and needs them of %q: make them as the files of package migrations do, "+
+			return false, fmt.Errorf("%w: %s has primary and unique keys on the columns %q, and needs them on %q: make them as the files of package migrations do, "+
 				"or, while no program uses them, drop the tables dlock_locks and dlock_requests, and migrate", errOtherSchema, table, is, want)
 		}
 	}
@@ -101,8 +101,8 @@ var needed = []right{
 	{"SELECT", "dlock_locks"}, {"INSERT", "dlock_locks"}, {"UPDATE", "dlock_locks"},
 }
 
-// lacking tries on no row what some rights are for. It returns those that the user lacks, and an
-// error that names them.
+// lacking tries statements that need the rights and touch no row. It returns the rights that the
+// user lacks, and an error that names them.
 func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, err error) {
 	var first error
 	for _, r := range rights {
@@ -117,9 +117,9 @@ func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, e
 		case err == nil:
 		case !errors.As(err, &e):
 			return nil, err
-		case !lacksRight(err): // something else is wrong, which other statements will say
+		case !lacksRight(err): // something else is wrong, which other statements will report
 		case strings.HasPrefix(e.Message, "SELECT") && r.name != "SELECT":
-			// SELECT is what is missing, which the try of it says
+			// SELECT is missing, which its own try reports
 		default:
 			missing, first = append(missing, r.name+" ON "+r.table), cmp.Or(first, err)
 		}
@@ -130,8 +130,8 @@ func (p *pool) lacking(ctx context.Context, rights []right) (missing []string, e
 	return nil, nil
 }
 
-// mismatch says what to do about the tables that the database has, if the driver needs others. The
-// error matches errSchema if one is missing, and errOtherSchema if one has other columns.
+// mismatch returns an error that says what to do if the database has other tables than the driver
+// needs. It matches errSchema if one is missing, and errOtherSchema if one has other columns.
 func mismatch(have map[string][]string) error {
 	var missing []string
 	for _, table := range []string{"dlock_locks", "dlock_requests"} {
@@ -154,11 +154,11 @@ func mismatch(have map[string][]string) error {
 	return nil
 }
 
-// leastPacket is what max_allowed_packet has to be at least. The greatest statement for one request
-// has half of that.
+// leastPacket is the least max_allowed_packet that the driver works with. The greatest statement
+// for one request takes half of it.
 const leastPacket = 16384
 
-// room returns how many bytes the greatest list in a statement may have.
+// room returns how many bytes a list in a statement may have at most.
 func (p *pool) room() int {
 	return int(max(p.packet.Load(), leastPacket)) - leastPacket/2
 }

@@ -12,27 +12,27 @@ import (
 	mysql "github.com/go-sql-driver/mysql"
 )
 
-// sessions are what is known of a pool's connections: each is asked once how its session is set.
+// sessions are what is known of the sessions of a pool: each is asked for its settings once.
 type sessions struct {
 	mu    sync.Mutex
 	known map[any]session
 }
 
-// session is how a session is set. The zero value is as the driver wants it: each statement is a
-// transaction of its own, that sees all that was committed. Any other is set for each statement and
-// set back after it.
+// session is what has to be set in a session. The zero value is nothing: each statement is a
+// transaction of its own, which sees everything that was committed. Any other is set before each
+// statement and set back after it.
 type session struct {
 	set, back string
-	wait      string // innodb_lock_wait_timeout (s), if that is longer than the driver's own
+	wait      string // innodb_lock_wait_timeout (s), if it is longer than the driver's own
 }
 
 // lockWait is how long (s) a statement waits for a row that another transaction has locked, in
-// sessions of the client's own. In others it waits as the session is set, unless that is for many
-// rows, or something did not answer in time: what a client has left waiting would keep those rows,
-// and its connection, until the end of that time.
+// sessions of the client's own pool. In a caller's pool it waits as long as the session says,
+// unless the statement is for many rows, or another one was not answered in time: a statement that
+// is left waiting would keep those rows, and its connection, until the end of its wait.
 const lockWait = 2
 
-// short is the session with lockWait.
+// short is the session with a wait of lockWait.
 func (s session) short() session {
 	if s.wait == "" {
 		return s
@@ -46,10 +46,10 @@ func (s session) short() session {
 	return session{set: with(s.set, strconv.Itoa(lockWait)), back: with(s.back, s.wait)}
 }
 
-// maxSessions is how many connections are known at most; then all are asked again.
+// maxSessions is how many connections are remembered at most; beyond that all are asked again.
 const maxSessions = 1000
 
-// wanted are the variables that matter, and what they have to be.
+// wanted are the variables that matter, and the values that they have to have.
 var wanted = []struct{ name, value string }{
 	{"autocommit", "1"},
 	{"sql_safe_updates", "0"},
@@ -57,7 +57,7 @@ var wanted = []struct{ name, value string }{
 	{"completion_type", "NO_CHAIN"},
 }
 
-// literal is a value of a variable as SET wants it: a Boolean is refused as a string.
+// literal is a value of a variable for SET, which refuses a Boolean as a string.
 func literal(value string) string {
 	if value == "0" || value == "1" {
 		return value
@@ -65,7 +65,7 @@ func literal(value string) string {
 	return "'" + value + "'"
 }
 
-// of returns how the session of a connection is set.
+// of returns what has to be set in the session of a connection.
 func (s *sessions) of(ctx context.Context, conn *sql.Conn) (session, error) {
 	var key any
 	if err := conn.Raw(func(c any) error { key = c; return nil }); err != nil {
@@ -92,7 +92,7 @@ func (s *sessions) of(ctx context.Context, conn *sql.Conn) (session, error) {
 	return is, err
 }
 
-// read asks how a session is set.
+// read asks a session for its settings.
 func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 	for _, isolation := range []string{"transaction_isolation", "tx_isolation"} {
 		readOnly := strings.Replace(isolation, "isolation", "read_only", 1)
@@ -132,7 +132,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		if mode := row[4+len(wanted)]; strings.Contains(mode, "SIMULTANEOUS_ASSIGNMENT") {
 			change("sql_mode", "''", "'"+mode+"'")
 		}
-		if row[2] != "0" { // its clock was stopped, unless it goes on
+		if row[2] != "0" { // its clock seems to be stopped
 			later, err := query(ctx, conn, "SELECT @@timestamp LIMIT 1")
 			if err != nil {
 				return session{}, err
@@ -150,7 +150,7 @@ func (s *sessions) read(ctx context.Context, conn *sql.Conn) (session, error) {
 		}
 		return s, nil
 	}
-	return session{}, errors.New("the server does not say which isolation a session has")
+	return session{}, errors.New("the server does not report the isolation level of a session")
 }
 
 // enter prepares the session for a statement. It ends a transaction that was left open.

@@ -10,12 +10,12 @@ import (
 )
 
 // The statements that decide which request holds a lock. Each is a transaction of its own, and may
-// be sent again. A colon begins a parameter, or a part that several statements have.
+// be sent again. A colon begins a parameter, or a part that several statements share.
 //
-// The time is that at which a statement began: after a wait for a row it is old, which makes a hold
-// shorter, never longer.
+// The time of a statement is that at which it began: after a wait for a row it is old, which makes
+// a hold shorter, never longer.
 
-// parts stand in several statements.
+// parts are shared by several statements.
 var parts = strings.NewReplacer(
 	":now", "UTC_TIMESTAMP(6)",
 	":micros", "TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(6))",
@@ -26,25 +26,26 @@ var parts = strings.NewReplacer(
 	":lock_columns", "prefix, name, token, head, others, holder, client, label, ttl_us, fixed, broken, held_since, held_until",
 	":request_columns", "prefix, name, kind, id, owner, client, mode, permits, fixed, broken, token, ttl_us, label, arrived_at, expires_at",
 
-	// The conditions of take. What free reads is assigned last: holder, and held_until after it,
-	// which knows by the holder and by held_since whether the lock was taken now.
+	// The conditions of take. The columns that free reads are assigned last: holder, and after it
+	// held_until, for which holder and held_since show whether the lock was taken just now.
 	":free", "others = 0 AND held_until <= UTC_TIMESTAMP(6) AND holder <> VALUES(holder)",
 	":took", "holder = VALUES(holder) AND held_since = UTC_TIMESTAMP(6) AND held_until <= UTC_TIMESTAMP(6)",
 	":mine", "holder = VALUES(holder) AND held_until > UTC_TIMESTAMP(6) AND NOT broken",
 
-	// when the hold of a waiter that is granted ends: after its TTL, and 5 s at least, if there was
-	// a sign of life of it less than 5 s before the statement began; else, and if it is fixed,
-	// after as long as it would have waited without another, 1 s at least and 5 s at most. That
-	// counts from when the server had the row.
+	// when the hold of a waiter that is granted ends: after its TTL, and 5 s at least, if it showed
+	// a sign of life less than 5 s before the statement began. Otherwise, and if it is fixed, after
+	// the time that its row has left, 1 s at least and 5 s at most. That time counts from when the
+	// server had locked the row.
 	":until", "UTC_TIMESTAMP(6) + INTERVAL IF(NOT q.fixed AND q.expires_at > UTC_TIMESTAMP(6) + INTERVAL 5 SECOND, GREATEST(q.ttl_us, 5000000), "+
 		"LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.expires_at), 1000000), 5000000)) + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0) MICROSECOND",
 	"\n", " ", "\t", "",
 )
 
 var (
-	// take takes free locks for exclusive requests. The insert id of its answer is the token, or of
-	// a request that does not hold: 1 the lock is held; 2, 3 there are others; 4 it held, and has
-	// expired or is broken; 5 it is held, and exclusive ones wait. Sent again it resumes.
+	// take takes free locks for exclusive requests. The insert ID of its answer is the token, or
+	// for a request that does not hold: 1 the lock is held; 2, 3 there are others; 4 the request
+	// held, and has expired or is broken; 5 the lock is held, and exclusive requests wait. Sent
+	// again, it resumes the hold.
 	take = parts.Replace(`INSERT INTO dlock_locks (:lock_columns) VALUES :rows
 		ON DUPLICATE KEY UPDATE
 		token = IF(:free, LAST_INSERT_ID(GREATEST(token + 1, :micros)),
@@ -59,16 +60,15 @@ var (
 		held_until = IF(:took, VALUES(held_until), IF(:mine, GREATEST(held_until, VALUES(held_until)), held_until))`)
 	takeRow = parts.Replace(`(:prefix, :name, LAST_INSERT_ID(:micros), 0, 0, :id, :client, :label, :ttl, :fixed, 0, :now, :now + INTERVAL :ttl MICROSECOND)`)
 
-	// held reads which requests hold some locks.
+	// held reads which requests hold the given locks.
 	held = parts.Replace(`SELECT HEX(name), HEX(holder), token, others, broken, TIMESTAMPDIFF(MICROSECOND, :now, held_until)
 		FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:names) LIMIT 1000000`)
 
-	// give gives back locks that nothing waits for.
+	// give releases locks that have no waiters.
 	give = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET holder = :none, held_until = :past
 		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND others = 0 AND NOT broken AND held_until > :now`)
 
-	// pass ends an exclusive hold, and grants the first waiter, if there are none but exclusive
-	// ones.
+	// pass ends an exclusive hold, and grants the first waiter, if all waiters are exclusive.
 	pass = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = (
 			SELECT w.id FROM dlock_requests w FORCE INDEX (PRIMARY)
 			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.mode = 'exclusive' AND w.expires_at > :now
@@ -85,23 +85,22 @@ var (
 		l.held_since = :now,
 		l.held_until = IF(q.id IS NULL, :past, :until)
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 AND :which`)
-	// which hold pass ends
+	// the hold that pass ends
 	living    = parts.Replace(`l.holder = :id AND l.held_until > :now AND NOT l.broken`)
 	ofRequest = `l.holder = :id`
 	expired   = parts.Replace(`l.others = 1 AND l.held_until <= :now`)
 
-	// arrive adds exclusive requests that wait. They commit by themselves, so that arrivals do not
-	// wait for each other.
+	// arrive adds exclusive requests that wait. It does not lock the lock's row, so that arrivals
+	// do not wait for each other.
 	arrive    = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES :rows ON DUPLICATE KEY UPDATE id = VALUES(id)`)
 	arriveRow = parts.Replace(`(:prefix, :name, 'request', :id, :id, :client, 'exclusive', 0, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL 10 SECOND)`)
 
-	// raise says that there may be others of that level. If the row is new the insert id is its
-	// token.
+	// raise sets others to at least that level. If the row is new, the insert ID is its token.
 	raise = parts.Replace(`INSERT INTO dlock_locks (:lock_columns) VALUES
 		(:prefix, :name, LAST_INSERT_ID(:micros), 0, :level, :none, :none, _utf8mb4 X'', 0, 0, 0, :past, :past)
 		ON DUPLICATE KEY UPDATE others = GREATEST(others, VALUES(others))`)
 
-	// poll reads what concerns the first waiter of a client under a name.
+	// poll reads what the first waiter of a client under a name has to know.
 	poll = parts.Replace(`(SELECT HEX(l.name), l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until), l.token,
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
 			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
@@ -109,11 +108,11 @@ var (
 		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0), :dead
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
 
-	// anyDead says whether there is anything to sweep.
+	// anyDead is whether there is anything to sweep.
 	anyDead = parts.Replace(`EXISTS (SELECT 1 FROM dlock_requests x FORCE INDEX (expires_at) WHERE x.expires_at <= :now)`)
 
-	// look reads what a request that waits has to know, and waits for a grant that is not
-	// committed yet if :lock says so.
+	// look reads what a waiting request has to know. With :lock it waits for a grant that is not
+	// committed yet.
 	look = parts.Replace(`(SELECT :number, l.token, l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until),
 		IFNULL(q.kind, ''), IFNULL(q.place, 0), IFNULL(TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at), 0), IFNULL(q.broken, 0),
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
@@ -122,7 +121,7 @@ var (
 		FROM dlock_locks l LEFT JOIN dlock_requests q ON q.id = :id
 		WHERE l.prefix = :prefix AND l.name = :name LIMIT 1 :lock)`)
 
-	// read reads a lock and what stands beside it, in pieces.
+	// read reads a lock and the rows beside it, in pieces.
 	read = parts.Replace(`SELECT l.token, l.head, l.others, HEX(l.holder), HEX(l.client), HEX(l.label), l.ttl_us, l.fixed, l.broken,
 		TIMESTAMPDIFF(MICROSECOND, l.held_since, :now), TIMESTAMPDIFF(MICROSECOND, :now, l.held_until),
 		IFNULL(q.kind, ''), q.place, HEX(q.id), HEX(q.owner), HEX(q.client), q.mode = 'shared', q.permits, q.fixed, q.broken, q.token,
@@ -130,12 +129,12 @@ var (
 		FROM dlock_locks l LEFT JOIN dlock_requests q FORCE INDEX (PRIMARY) ON q.prefix = l.prefix AND q.name = l.name AND :after
 		WHERE l.prefix = :prefix AND l.name = :name ORDER BY q.kind, q.place LIMIT :most`)
 
-	// admit adds a shared request while it may be: it locks the row against statements that grant.
+	// admit adds a shared request if others is 2. It locks the row against statements that grant.
 	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
-	// join adds a request to a hold that lives. The sponsor is looked for under the name of the
-	// row, so that no server looks before it has the row.
+	// join adds a request to a hold that is alive. The sponsor is looked up by the name in the row,
+	// so that no server looks it up before it has locked the row.
 	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'join', :id, :owner, :client, :mode, :permits, :fixed, 0, :token, :ttl, :label, :now, :now + INTERVAL :ttl MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND
@@ -144,7 +143,7 @@ var (
 		LIMIT 1 LOCK IN SHARE MODE`)
 
 	// swap writes what a client decided, if the lock is as it was read: nothing was granted since,
-	// and no shared request or join came that the client does not know of.
+	// and no shared request or join came that the client has not read.
 	swap = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = :next SET
 		l.token = :new_token, l.head = :new_head,
 		l.others = IF(:lower AND 0 = (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
@@ -164,10 +163,10 @@ var (
 		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :head AND a.place < :new_head
 			AND a.mode = 'exclusive' AND a.expires_at > :now) = 0`)
 
-	// let lets the first waiter in, if that asks for a permit of the same limit as the request :id,
-	// which goes, and none behind it can follow. It counts too many rather than too few: what has
-	// expired may be renewed meanwhile, and a join may be its owner's second request. token is set
-	// before head, which it reads.
+	// let grants the first waiter, if it asks for a permit of the same limit as the request :id,
+	// which goes, and none behind it can follow. It counts too many holders rather than too few: an
+	// expired one may be renewed meanwhile, and a join may be its owner's second request. token is
+	// set before head, since it reads head.
 	let = parts.Replace(`UPDATE dlock_locks l JOIN dlock_requests q ON q.id = (
 			SELECT w.id FROM dlock_requests w FORCE INDEX (PRIMARY)
 			WHERE w.prefix = l.prefix AND w.name = l.name AND w.kind = 'request' AND w.place > l.head AND w.expires_at > :now
@@ -180,29 +179,31 @@ var (
 		(SELECT SUM(IF(a.permits = q.permits, 1, q.permits)) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name
 			AND (a.kind = 'join' OR a.kind = 'request' AND a.mode = 'shared' AND a.place <= q.place) AND a.id <> :id) <= q.permits`)
 
-	// bury deletes what has expired beside a lock. It judges again after a renewal that it waited
-	// for; a renewal that comes later finds nothing.
+	// bury deletes the expired rows beside a lock. If it waited for a renewal of a row, it checks
+	// the row again; a renewal that comes later finds no row.
 	bury = parts.Replace(`DELETE FROM dlock_requests WHERE prefix = :prefix AND name = :name AND expires_at <= :now LIMIT 500`)
 
-	// leave removes a request that holds, or waits. The first form tells whether it lived.
+	// leave removes a request that holds or waits. With the first form the answer shows whether it
+	// was alive.
 	leaveAlive = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
 	leave      = `DELETE FROM dlock_requests WHERE id IN (:ids) AND kind <> 'tombstone'`
-	// leaveWaiting removes an exclusive request that waits where nothing follows from that. It
+	// leaveWaiting removes an exclusive request that waits, where nothing follows from that. It
 	// waits for a grant that is not committed yet.
 	leaveWaiting = parts.Replace(`DELETE FROM dlock_requests WHERE id = :id AND kind = 'request' AND expires_at > :now AND
 		place > (SELECT l.head FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 LOCK IN SHARE MODE)`)
 
-	// skip makes places go on after that one. They do not if the table was emptied, or made again.
+	// skip makes places go on after that one, which is needed if the table was emptied, or made
+	// again.
 	skip = parts.Replace(`INSERT INTO dlock_requests (place, :request_columns) VALUES
 		(:place, :prefix, :name, 'tombstone', :new, :new, :none, 'exclusive', 0, 0, 0, 0, 0, _utf8mb4 X'', :now, :past) ON DUPLICATE KEY UPDATE id = id`)
 
-	// entomb leaves a tombstone of a request, in its place if it stands.
+	// entomb leaves a tombstone of a request, in its row if it has one.
 	entomb = parts.Replace(`INSERT INTO dlock_requests (:request_columns) VALUES
 		(:prefix, :name, 'tombstone', :id, :id, :client, 'exclusive', 0, 0, :ended, 0, :ttl, _utf8mb4 X'', :now, :now + INTERVAL :lasts MICROSECOND)
 		ON DUPLICATE KEY UPDATE kind = 'tombstone', broken = broken OR VALUES(broken), expires_at = GREATEST(expires_at, VALUES(expires_at))`)
 
-	// renew begins the TTLs of holders again. A copy that comes late takes back no time; the
-	// microsecond makes each count as a change.
+	// renew restarts the TTLs of holders. A copy that comes late shortens none; the microsecond
+	// makes each row count as changed.
 	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until = GREATEST(held_until + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
 		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND held_until > :now AND NOT broken`)
 	renewRequests = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
@@ -211,14 +212,15 @@ var (
 	standing = parts.Replace(`SELECT HEX(q.id), IF(q.kind = 'join' OR q.mode = 'shared' AND q.place <= l.head, 'holds', IF(q.place > l.head, 'waits', 'passed')), q.broken, TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
 		FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name WHERE q.id IN (:ids) AND q.kind <> 'tombstone' LIMIT 1000000`)
 
-	// freeLocks and freeRequests read which of them no other transaction has locked.
+	// freeLocks and freeRequests read which rows no other transaction has locked.
 	freeLocks    = `SELECT HEX(name) FROM dlock_locks FORCE INDEX (PRIMARY) WHERE prefix = :prefix AND name IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
 	freeRequests = `SELECT HEX(id) FROM dlock_requests FORCE INDEX (id) WHERE id IN (:keys) LIMIT 1000000 FOR UPDATE SKIP LOCKED`
 
-	// keep renews what waits. It takes nothing from what was granted, and renewed, since it began.
+	// keep renews waiting requests. It takes no time from those that were granted and renewed since
+	// it began.
 	keep = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at, :now + INTERVAL IF(mode = 'shared', LEAST(ttl_us, 10000000), 10000000) MICROSECOND)
 		WHERE id IN (:ids) AND kind = 'request' AND expires_at > :now`)
-	// sweep deletes some of what has expired, under any name.
+	// sweep deletes some expired rows, under any name.
 	sweep = parts.Replace(`DELETE FROM dlock_requests WHERE expires_at <= :now LIMIT 100`)
 	// endings reads which requests of a client were ended by force.
 	endings = parts.Replace(`SELECT HEX(id) FROM dlock_requests WHERE client = :client AND kind = 'tombstone' AND broken AND expires_at > :now LIMIT 1000000`)
@@ -233,9 +235,9 @@ var (
 		ORDER BY l.name LIMIT :most`)
 )
 
-// hexOf is a value in binary. Hexadecimal digits mean the same in every sql_mode and character set,
-// need no placeholders, and can hold no SQL. Without placeholders a statement is one round trip,
-// whatever the DSN says.
+// hexOf is a value as a binary literal. Hexadecimal digits mean the same in every sql_mode and
+// character set, need no placeholders, and cannot contain SQL. Without placeholders a statement is
+// one round trip, whatever the DSN says.
 func hexOf[T string | []byte](v T) string { return "X'" + hex.EncodeToString([]byte(v)) + "'" }
 
 func hexID(id driver.ID) string { return "X'" + id.String() + "'" }
@@ -293,7 +295,7 @@ func expand(stmt string, value func(parameter string) string) string {
 	}
 }
 
-// about fills in what concerns a request.
+// about fills in the parameters that a request has.
 func (b *Backend) about(stmt string, r *driver.Request) string {
 	return expand(stmt, func(parameter string) string {
 		switch parameter {

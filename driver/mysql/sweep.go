@@ -13,12 +13,12 @@ import (
 const (
 	// sweepTime is the time between two sweeps of a client that makes calls.
 	sweepTime = 3 * time.Second
-	// deadTime is that between two of a client that waits, and finds something to sweep.
+	// deadTime is the time between two sweeps of a client that waits, and finds something to sweep.
 	deadTime = time.Second
 )
 
-// sweepSoon deletes some of what has expired, in the background, if that was not done for the given
-// time. b.mu is held.
+// sweepSoon deletes some expired rows in the background, if that was not done for the given time.
+// b.mu is held.
 func (b *Backend) sweepSoon(after time.Duration) {
 	if time.Since(b.swept) > after {
 		b.swept = time.Now()
@@ -26,7 +26,7 @@ func (b *Backend) sweepSoon(after time.Duration) {
 	}
 }
 
-// sweepNow deletes a hundred rows that have expired, and goes on as long as there are so many.
+// sweepNow deletes a hundred expired rows, and repeats that while there are as many.
 func (b *Backend) sweepNow() {
 	for range 50 {
 		a, err := b.pool.ask(b.life.Context(), callTimeout, sweep, false)
@@ -36,13 +36,14 @@ func (b *Backend) sweepNow() {
 	}
 }
 
-// Cleanup removes what the tables keep of names, of any prefix, that nothing uses and that were not
-// held for the given time. It returns how many names that were. Run it now and then where names are
-// used once. Tokens grow across it as long as the server's clock is not set back by more than that
-// time.
+// Cleanup removes the rows of names, of any prefix, that are not in use and were not held for the
+// given time, and returns how many names it removed, also with an error. Run it now and then where
+// names are used once. Tokens grow across it as long as the server's clock is not set back by more
+// than that time. The user needs DELETE on dlock_locks too. A negative time, or a nil db, is an
+// error that matches [driver.ErrInvalid].
 func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error) {
 	if unused < 0 {
-		return 0, fmt.Errorf("%w: the time is negative", driver.ErrInvalid)
+		return 0, fmt.Errorf("%w time for Cleanup: it is negative", driver.ErrInvalid)
 	}
 	if db == nil {
 		return 0, errNoPool

@@ -16,43 +16,43 @@ import (
 const (
 	// callTimeout is the time that a statement has.
 	callTimeout = 3 * time.Second
-	// patience is for how long a call sends statements again that are not answered.
+	// patience is the time for which a call sends statements again that are not answered.
 	patience = 10 * time.Second
 )
 
-// errLeft ends a task that nothing waits for any more.
-var errLeft = errors.New("given up")
+// errLeft ends a task that no call waits for any more.
+var errLeft = errors.New("abandoned")
 
-// task is what a call of a user does at the server: one statement after the other, each of which
-// is sent until it is answered.
+// task is the work of a call at the server: one statement after the other, each of which is sent
+// until it is answered.
 type task struct {
 	b        *Backend
-	urgent   bool // it lets others go on
-	free     bool // it is not bounded as those for one name are
+	urgent   bool // it lets other requests go on
+	free     bool // the limiter does not count it
 	many     bool // its statements lock rows of several names
-	split    bool // it ends when another transaction is in the way, since it can be split
+	split    bool // it ends if another transaction is in the way, since it can be split
 	timeout  time.Duration
 	begun    time.Time
-	patience time.Duration // for how long statements are sent again, from when it began
+	patience time.Duration // how long statements are sent again, since the task began
 	// stands: it is for a request that stands in the queue. While the server answers, and only
-	// refuses, that ends with its context.
+	// refuses, it ends with its context.
 	stands bool
-	left   atomic.Bool // nothing waits for it any more: it sends no other statement
+	left   atomic.Bool // no call waits for it any more: it sends no other statement
 	// doubt is how many copies of statements that make a request may be under way, or were executed
 	// without an answer.
 	doubt   atomic.Int32
 	made    atomic.Bool           // such a statement was sent
 	copies  int                   // of statements that were not answered
 	failure atomic.Pointer[error] // why the last statement was not answered
-	over    chan struct{}         // closed when the task has ended, also one that was left
+	over    chan struct{}         // closed when the task has ended, even if it was left
 }
 
 func (b *Backend) newTask(urgent bool) *task {
 	return &task{b: b, urgent: urgent, timeout: callTimeout, begun: time.Now(), patience: patience, over: make(chan struct{})}
 }
 
-// run does the task, and returns when it is done, or at the end of ctx, or when closed is. In the
-// last two cases the statement under way goes on alone, and what do returns is not used.
+// run runs the task, and returns when it is done, when ctx ends, or when closed is closed. In the
+// last two cases the statement under way goes on alone, and the result of do is not used.
 func run[V any](ctx context.Context, t *task, closed <-chan struct{}, do func() (V, error)) (v V, err error) {
 	type result struct {
 		v   V
@@ -76,7 +76,7 @@ func run[V any](ctx context.Context, t *task, closed <-chan struct{}, do func() 
 	}
 }
 
-// why is the reason why there is no answer yet, as far as it is known.
+// why is the reason why there is no answer yet, if it is known.
 func (t *task) why() error {
 	p := t.b.pool
 	if err := p.busy(); err != nil {
@@ -90,11 +90,11 @@ func (t *task) why() error {
 	return nil
 }
 
-// send sends a statement until it is answered, or the task is left, or its patience is over.
+// send sends a statement until it is answered, the task is left, or its patience has ended.
 func (t *task) send(stmt string) (answer, error) { return t.sendUntil(stmt, false) }
 
-// find is send for a SELECT that returns so many rows, unless something is gone. One that a KILL
-// QUERY cuts short may return fewer without an error: then it is sent once more.
+// find is send for a SELECT that returns that many rows, unless something is gone. A statement that
+// a KILL QUERY cuts short may return fewer without an error: then it is sent once more.
 func (t *task) find(stmt string, rows int) (a answer, err error) {
 	for range 2 {
 		if a, err = t.send(stmt); err != nil || len(a.rows) >= rows {
@@ -116,7 +116,7 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 			p.limiter.enter(p.db, t.urgent)
 			exit = p.limiter.exit
 		}
-		if makes { // before left is read: what leaves the task reads this after it wrote that
+		if makes { // before left is read: code that leaves the task sets left before it reads this
 			t.made.Store(true)
 			t.doubt.Add(1)
 		}
@@ -168,13 +168,13 @@ func (p *pool) call(ctx context.Context, timeout time.Duration, stmt string, man
 	}
 	a, err := p.ask(ctx, timeout, stmt, many)
 	switch {
-	case lacksSchema(err): // it was changed since
+	case lacksSchema(err): // the tables were changed since
 		p.checked.Store(false)
 		err = cmp.Or(p.checkSchema(ctx), err)
 	case tooLarge(err): // the server's bound was lowered, or the pool's DSN has one
 		p.packet.Store(max(leastPacket, int64(len(stmt))/2))
 	case errors.Is(err, mysql.ErrInvalidConn) && len(stmt) > leastPacket:
-		p.checked.Store(false) // a server whose bound was lowered may say no more than that
+		p.checked.Store(false) // a server whose bound was lowered may just close the connection
 	}
 	return a, err
 }

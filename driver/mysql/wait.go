@@ -16,40 +16,41 @@ const (
 	maxPoll = 100 * time.Millisecond // and at most this
 	// freePolls is how many polls in a row may find nothing new before a client polls each maxPoll.
 	freePolls = 40
-	// maxPause is the longest time between two polls for a name, however many others there are:
-	// what is let in has a second to find it.
+	// maxPause is the longest time between two polls for a name, however many other names there
+	// are: a granted request has a second to find its grant.
 	maxPause = 500 * time.Millisecond
-	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times in
+	// maxNextPoll bounds the time between two polls of the next waiter, which polls six times for
 	// each move of the queue.
 	maxNextPoll = 20 * time.Millisecond
-	// keepAlive is the time between two signs of life of what waits. Each is good for 10 s.
+	// keepAlive is the time between two signs of life of a waiting request. Each is good for 10 s.
 	keepAlive = 3 * time.Second
-	// keepAgain is that time after a sign of life that failed.
+	// keepAgain is the time after a sign of life that failed.
 	keepAgain = time.Second
 	// maxNames is how many names one poll is for, if a packet has room for them.
 	maxNames = 200
 )
 
-// nameState is what is known of a nameState while requests of this client wait in it.
+// nameState is what is known of a name while requests of this client wait for it.
 type nameState struct {
-	polled time.Time     // when it was last read; zero: it is to be read now
-	swept  time.Time     // when what expires there was last looked for
+	polled time.Time     // when it was last polled; zero: it is to be polled now
+	swept  time.Time     // when expired rows there were last looked for
 	head   int64         // as last read,
 	known  bool          // if it was
 	moved  time.Time     // when the head last moved, or when the wait for other clients began
 	turn   time.Duration // how long the head takes to move; 0: not known
-	// far: another one that waits is ahead of the first of this client, and the two are not let in
+	// far: another waiter is ahead of the first one of this client, and the two are not granted
 	// together.
 	far bool
 	// others: other clients wait here too, or hold.
 	others bool
-	// ignored is whose bell rang without need since the head last moved: it is not listened to.
+	// ignored is the request whose wake-up lock was free without need since the head last moved: it
+	// is not listened to.
 	ignored driver.ID
 }
 
-// idle counts what a client asks that finds nothing new. A wait that has just begun is polled
-// often, since the lock may be free in a moment; a client that begins many waits which come to
-// nothing is to cost no more than one that waits. A grant to one that waited sets it back to zero.
+// idle counts the statements of a client that found nothing new. A wait that has just begun is
+// polled often, since the lock may be free in a moment. A client that begins many waits in vain is
+// to cost no more than one that waits. The grant of a waiter sets the count back to zero.
 type idle struct {
 	count float64
 	at    time.Time
@@ -85,8 +86,8 @@ func (q *nameState) advance(head int64) bool {
 	return moved
 }
 
-// pause is the time between two polls: an eighth of the time since the queue last moved, but not
-// much less than it takes to move, nor less than that if it has to move twice.
+// pause is the time between two polls: an eighth of the time since the queue last moved, but at
+// least a sixth of the time that it takes to move, or all of that time if it has to move twice.
 func (q *nameState) pause() time.Duration {
 	least := min(q.turn/6, maxNextPoll)
 	if q.far {
@@ -95,8 +96,8 @@ func (q *nameState) pause() time.Duration {
 	return min(max(time.Since(q.moved)/8, least, minPoll), maxPoll)
 }
 
-// next is when the queue is to be polled. While the bell of the request ahead is listened to, that
-// is seldom. From soon on it may come along with others.
+// next is when the queue is to be polled: seldom, while the client listens to the wake-up lock of
+// the request ahead. From soon on it may be polled together with others.
 func (q *nameState) next(seldom bool) (soon, at time.Time) {
 	pause := maxPoll
 	switch {
@@ -108,8 +109,8 @@ func (q *nameState) next(seldom bool) (soon, at time.Time) {
 	return q.polled.Add(pause / 2), q.polled.Add(pause)
 }
 
-// crowded reports whether a request of this client waits under the name, and of the same kind of
-// lock. b.mu is held.
+// crowded reports whether a request of this client waits under the name, for the same kind of lock.
+// b.mu is held.
 func (b *Backend) crowded(r *driver.Request) bool {
 	g := b.waiters.Group(r.Name)
 	return g != nil && g.First().Request.Semaphore() == r.Semaphore()
@@ -140,8 +141,8 @@ func (b *Backend) detach(w *kit.Waiter[*ownRequest]) {
 	b.waiters.Remove(w)
 }
 
-// mustWait records what the server says to a request that waits: the head, how long it takes until
-// a holder expires, and which request is ahead.
+// mustWait records what the server says about a waiting request: the head, the time until a holder
+// expires, and which request is ahead.
 func (b *Backend) mustWait(m *ownRequest, head int64, expiry time.Duration, ahead driver.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,8 +161,8 @@ func (b *Backend) mustWait(m *ownRequest, head int64, expiry time.Duration, ahea
 	}
 }
 
-// foreign returns the request that is ahead of another one as ahead if it is of another client, and
-// else as behind. b.mu is held.
+// foreign returns the request id as ahead if it is another client's, and otherwise as behind. b.mu
+// is held.
 func (b *Backend) foreign(id driver.ID) (ahead, behind driver.ID) {
 	if _, own := b.requests.Find(id); own {
 		return driver.ID{}, id
@@ -177,8 +178,8 @@ func (b *Backend) moved(g *kit.Group[*ownRequest, nameState], head int64) {
 	}
 }
 
-// pollName makes the poll for a name due now: something changed there. An exclusive request that
-// another client's is ahead of is not let in by that; its bell says when to look.
+// pollName makes the poll for a name due now, since something changed there. An exclusive request
+// behind one of another client is not granted by that; it relies on the wake-up lock.
 func (b *Backend) pollName(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,12 +196,12 @@ func (b *Backend) pollName(name string) {
 // due are the names that a poll is for.
 type due struct {
 	names  []string
-	first  []driver.ID // the first who waits
-	places []int64     // and its place
+	first  []driver.ID // the first waiter
+	places []int64     // its place
 	freed  map[string]driver.ID
 }
 
-// poll reads, as long as something waits, what other clients granted, and keeps what waits alive.
+// poll reads, while any request waits, what other clients granted, and keeps the requests alive.
 func (b *Backend) poll() {
 	for {
 		d, wait, over := b.nextPoll()
@@ -224,8 +225,8 @@ func (b *Backend) poll() {
 	}
 }
 
-// nextPoll returns what is to be polled now, or for how long nothing is. It reports over if nothing
-// waits: then the polls end.
+// nextPoll returns what is to be polled now, or for how long nothing is. It reports over if no
+// request waits: then polling ends.
 func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,7 +249,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	names := map[*kit.Group[*ownRequest, nameState]]string{}
 	for name, g := range b.waiters.Groups() {
 		first := firstOf(g)
-		_, own := b.requests.Find(first.behind) // whose release makes a poll due
+		_, own := b.requests.Find(first.behind) // its release makes a poll due
 		soon, at := g.State.next(own || first.ahead != driver.ID{} && first.ahead == b.wakeups.target)
 		if spent && !at.IsZero() {
 			at = earlier(tick, g.State.polled.Add(maxPause))
@@ -261,7 +262,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	if next.After(now) {
 		return d, next.Sub(now), false
 	}
-	if len(along) > most { // those first that were not read for the longest time
+	if len(along) > most { // first those that were not polled for the longest time
 		slices.SortFunc(along, func(x, y *kit.Group[*ownRequest, nameState]) int { return x.State.polled.Compare(y.State.polled) })
 		along = along[:most]
 	}
@@ -303,8 +304,8 @@ func firstOf(g *kit.Group[*ownRequest, nameState]) *ownRequest {
 	return first
 }
 
-// readPoll reads how far the queues of names are. A request of this client that holds exclusively
-// is granted by that; others for which something is to be done are woken.
+// readPoll reads how far the queues of names are. That grants a request of this client that it
+// finds holding; others for which something is to be done are woken.
 func (b *Backend) readPoll(d due) {
 	parts := make([]string, len(d.names))
 	for i, name := range d.names {
@@ -325,7 +326,7 @@ func (b *Backend) readPoll(d due) {
 			}
 			name, _ := hex.DecodeString(row[0])
 			seen[string(name)] = true
-			if row[9] != "0" { // many of them make statements slow
+			if row[9] != "0" { // many expired rows make statements slow
 				b.sweepSoon(deadTime)
 			}
 			b.polled(string(name), row, a.sent, d)
@@ -342,7 +343,7 @@ func (b *Backend) readPoll(d due) {
 	}
 }
 
-// polled takes in what was read of a name. b.mu is held.
+// polled handles what was read of a name. b.mu is held.
 func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	var holder, ahead driver.ID
 	num := func(i int) int64 { n, _ := strconv.ParseInt(row[i], 10, 64); return n }
@@ -395,16 +396,16 @@ func (b *Backend) polled(name string, row []string, sent time.Time, d due) {
 	}
 	if g.State.far = false; slices.Contains(d.first, first.ID) {
 		first.behind, g.State.far = behind, row[7] != "" && (first.Mode == driver.Exclusive || first.Limit > 0)
-	} else { // that was read for another one
+	} else { // ahead was read for another request
 		ahead = first.ahead
 	}
 	b.follow(g, first, ahead)
 }
 
-// proves reports whether what was read of a hold is proof enough: at least half of what a waiter
-// stands for is left, or half of its TTL if that is less. Else the hold is renewed first, as a
-// fixed one is, whose time begins when its client knows. Of shared requests hundreds may be let in
-// at once: half a second is enough for them, since the renewals that follow go together.
+// proves reports whether what was read of a hold is proof enough: at least half of maxWait is left,
+// or half of its TTL if that is less. Otherwise the hold is renewed first. So is a fixed one, since
+// its time begins when its client learns of it. Hundreds of shared requests may be granted at once:
+// half a second is enough for them, since their renewals follow in one statement.
 func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	took, most := time.Since(sent), maxWait
 	if r.Mode == driver.Shared {
@@ -413,7 +414,7 @@ func proves(r *driver.Request, left time.Duration, sent time.Time) bool {
 	return !r.Fixed && left-took >= max(4*took, min(r.TTL, most)/2)
 }
 
-// keepSoon keeps alive, in the background, what the client has waiting, when it is due.
+// keepSoon keeps the waiting requests of the client alive, in the background, when that is due.
 func (b *Backend) keepSoon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -445,7 +446,7 @@ func (b *Backend) keepSoon() {
 		switch {
 		case !ok:
 			b.kept = time.Now().Add(keepAgain - every)
-			b.waiters.WakeFirst() // their statements find out what is wrong
+			b.waiters.WakeFirst() // their statements will show what is wrong
 		case time.Since(b.alive) > lasts: // some may have expired: they arrive again
 			b.waiters.WakeAll()
 			fallthrough
@@ -455,7 +456,7 @@ func (b *Backend) keepSoon() {
 	})
 }
 
-// keep keeps requests alive that wait, and reports whether it did.
+// keep keeps waiting requests alive, and reports whether it succeeded.
 func (b *Backend) keep(rs []driver.Request) bool {
 	places, res := make([]int, len(rs)), make([]driver.Renewal, len(rs))
 	for i := range rs {

@@ -274,7 +274,7 @@ func TestWakeupLocksLeaveThePoolToOthers(t *testing.T) {
 }
 
 // TestAWakeupLockOfANameWhereNothingWaits: one that was freed when the last waiter of its name had
-// gone keeps the client from listening to no other.
+// gone does not keep the client from listening to others.
 func TestAWakeupLockOfANameWhereNothingWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := listeningClient(t, nil, silent)

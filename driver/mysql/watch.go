@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// endPoll is the time between two questions of a client that holds something which of it was
-	// ended by force. An operator who breaks a hold expects it to end within a second.
+	// endPoll is how often a client that holds anything asks which of its holds were ended by
+	// force. An operator who breaks a hold expects it to end within a second.
 	endPoll = 500 * time.Millisecond
 	// endAge is how long ago that may have been. A client that could not ask for so long, and for a
 	// third of its TTL, learns of it from its renewal.
 	endAge = 10 * time.Second
 )
 
-// watch asks, as long as something is held, what of it was ended by force.
+// watch asks, while anything is held, which holds were ended by force.
 func (b *Backend) watch() {
 	for kit.Pause(b.life.Context(), nil, endPoll) == nil {
-		clients := b.whoHolds()
+		clients := b.holdingClients()
 		if clients == nil {
 			return
 		}
@@ -29,9 +29,9 @@ func (b *Backend) watch() {
 	}
 }
 
-// whoHolds returns the clients of the requests that hold. If there are none it is nil, and watch
-// ends.
-func (b *Backend) whoHolds() map[driver.ID]bool {
+// holdingClients returns the clients of the requests that hold. If there are none it is nil, and
+// watch ends.
+func (b *Backend) holdingClients() map[driver.ID]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var clients map[driver.ID]bool
@@ -48,8 +48,8 @@ func (b *Backend) whoHolds() map[driver.ID]bool {
 	return clients
 }
 
-// readEnds asks which requests of the client were ended by force, and reports each once. An answer
-// that is lost, or cut short, is followed by the next.
+// readEnds asks which requests of the client were ended by force, and reports each once. If an
+// answer is lost or cut short, the next one makes up for it.
 func (b *Backend) readEnds(client driver.ID) {
 	a, err := b.pool.ask(b.life.Context(), callTimeout, fill(endings, ":client", hexID(client)), false)
 	if err != nil {
