@@ -11,8 +11,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestIdentityIsWhatTheUserSays: nothing is guessed from a pool, or an address, of which one server
-// may have several, and two the same.
+// TestIdentityIsWhatTheUserSays: nothing is guessed from a pool or an address. One server may have
+// several addresses, and two servers the same.
 func TestIdentityIsWhatTheUserSays(t *testing.T) {
 	identity := func(o Options) string {
 		b, err := New(&sql.DB{}, o)
@@ -27,11 +27,11 @@ func TestIdentityIsWhatTheUserSays(t *testing.T) {
 	a := identity(Options{Identity: "a"})
 	if again := identity(Options{Identity: "a"}); a != again || identity(Options{Identity: "a"}) == identity(Options{Identity: "b"}) ||
 		identity(Options{Identity: "a", Prefix: "p"}) == identity(Options{Identity: "a"}) {
-		t.Error("it does not tell what was said apart")
+		t.Error("it does not distinguish different identities")
 	}
 	s, err := parse(driver.Config{URL: &url.URL{Scheme: "mysql", Host: "h", Path: "/d"}, Hosts: []string{"h"}})
 	if err != nil || s.o.Identity != "" {
-		t.Errorf("of a URL without one it is %q, %v", s.o.Identity, err)
+		t.Errorf("for a URL without one it is %q, %v", s.o.Identity, err)
 	}
 }
 
@@ -41,7 +41,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestNoPool: what was forgotten is said at once, and not by a panic of another goroutine.
+// TestNoPool: a nil pool is an error at once, and not a panic in another goroutine.
 func TestNoPool(t *testing.T) {
 	_, open := New(nil, Options{})
 	_, cleanup := Cleanup(t.Context(), nil, time.Hour)
@@ -49,7 +49,7 @@ func TestNoPool(t *testing.T) {
 		"New": open, "Migrate": Migrate(t.Context(), nil), "Revert": Revert(t.Context(), nil, true), "Cleanup": cleanup,
 	} {
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "nil") {
-			t.Errorf("%s of no pool: %v", what, err)
+			t.Errorf("%s without a pool: %v", what, err)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func numbered(n int) []driver.Request {
 }
 
 // TestTakesTravelTogether: the first is sent at once, and alone; those that come meanwhile travel
-// together. What becomes of them together changes no answer of one.
+// together. The outcome of their statement changes no answer of a single one.
 func TestTakesTravelTogether(t *testing.T) {
 	const n = 40
 	for what, tt := range map[string]struct {
@@ -66,7 +66,7 @@ func TestTakesTravelTogether(t *testing.T) {
 					f.holders[fmt.Sprintf("%x", rs[i].Name)] = driver.NewID().String()
 					want[i] = driver.ErrHeld
 				}
-				_, _ = b.Inspect(t.Context(), "") // asks what a packet has room for
+				_, _ = b.Inspect(t.Context(), "") // reads max_allowed_packet
 				errs := together(n, func(i int) error {
 					g, err := b.Acquire(t.Context(), rs[i])
 					if err == nil && g.Token != token {
@@ -98,16 +98,16 @@ func TestTakesTravelTogether(t *testing.T) {
 	}
 }
 
-// TestGivesTravelTogether: each release succeeds, also if for others in its statement there is more
-// to do, and if the server gave its lock back and the answer was lost.
+// TestGivesTravelTogether: each release succeeds, also if others in its statement need more, and if
+// the server released its lock and the answer was lost.
 func TestGivesTravelTogether(t *testing.T) {
 	const n = 40
 	for what, tt := range map[string]struct {
 		err    error // of those that travel together
-		done   bool  // but they are given back
+		done   bool  // but they are released
 		queued []int // others wait for them
 	}{
-		"all are given back":         {},
+		"all are released":           {},
 		"others wait for some":       {queued: []int{0, 7, 8}},
 		"it was rolled back":         {err: serverError(1213, "40001")},
 		"it is refused":              {err: serverError(1406, "22001")},
@@ -143,10 +143,10 @@ func TestGivesTravelTogether(t *testing.T) {
 					}
 				}
 				if len(f.holders) > 0 {
-					t.Errorf("%d are not given back", len(f.holders))
+					t.Errorf("%d are not released", len(f.holders))
 				}
 				if got := s.count("FORCE INDEX (PRIMARY) SET holder"); got != 2 {
-					t.Errorf("%d statements give back; want 2", got)
+					t.Errorf("%d statements release; want 2", got)
 				}
 				for i, err := range together(n, func(i int) error { return b.Release(t.Context(), rs[i]) }) {
 					if !errors.Is(err, driver.ErrLost) {
@@ -158,7 +158,8 @@ func TestGivesTravelTogether(t *testing.T) {
 	}
 }
 
-// TestReleasesOfAnotherClientsRequests go alone: of them the client does not know that they held.
+// TestReleasesOfAnotherClientsRequests: they are sent alone, since the client does not know that
+// they held.
 func TestReleasesOfAnotherClientsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := free{holders: map[string]string{}}
@@ -222,7 +223,7 @@ func TestArrivalsAndLooksTravelTogether(t *testing.T) {
 	})
 }
 
-// TestABatchIsInTheOrderOfNames: so that two do not wait for each other.
+// TestABatchIsInTheOrderOfNames: so two batches do not wait for each other.
 func TestABatchIsInTheOrderOfNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := free{}
@@ -243,7 +244,7 @@ func TestABatchIsInTheOrderOfNames(t *testing.T) {
 	})
 }
 
-// TestACallThatIsLeftIsNotSent: what nothing waits for any more travels with no others.
+// TestACallThatIsLeftIsNotSent: an abandoned call does not travel with others.
 func TestACallThatIsLeftIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := free{}
@@ -276,8 +277,8 @@ func TestACallThatIsLeftIsNotSent(t *testing.T) {
 	})
 }
 
-// TestATakeThatIsNotReadBack: statements of several took locks, and the server refused to say which
-// they took until nothing waited for that any more. What they took is released.
+// TestATakeThatIsNotReadBack: statements for several calls took locks, and the server did not
+// answer which ones until the calls were abandoned. The locks are released.
 func TestATakeThatIsNotReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 4
@@ -310,7 +311,7 @@ func TestATakeThatIsNotReadBack(t *testing.T) {
 			return said, err
 		}
 		b := s.client(t, Options{})
-		_, _ = b.Inspect(t.Context(), "") // asks what a packet has room for
+		_, _ = b.Inspect(t.Context(), "") // reads max_allowed_packet
 		errs := together(n, func(i int) error { _, err := b.Acquire(t.Context(), rs[i]); return err })
 		s.mu.Lock()
 		refuses = false

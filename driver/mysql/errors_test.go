@@ -84,7 +84,7 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// TestExplain: what a user can do about an error is said, and the error is matched all the same.
+// TestExplain: the error says what a user can do, and still matches the error of the server.
 func TestExplain(t *testing.T) {
 	for number, words := range map[uint16]string{
 		1044: "lacks a right", 1142: "lacks a right", 1143: "lacks a right", 1227: "lacks a right",
@@ -101,11 +101,11 @@ func TestExplain(t *testing.T) {
 		t.Errorf("a packet that is too large: %v", err)
 	}
 	if other := errors.New("other"); explain(other) != other || explain(nil) != nil {
-		t.Error("an error of no server is changed")
+		t.Error("an error that is not a server's is changed")
 	}
 }
 
-// answeredBy returns a task of a client of a server that answers so, each statement after a
+// answeredBy returns a task of a client whose server answers so, each statement after a
 // millisecond. The tables are known.
 func answeredBy(t *testing.T, answer func(stmt string) (answer, error)) *task {
 	b := (&scripted{takes: time.Millisecond, answer: answer}).client(t, Options{})
@@ -114,7 +114,7 @@ func answeredBy(t *testing.T, answer func(stmt string) (answer, error)) *task {
 }
 
 // TestWhatIsTemporaryEndsNoCall: a statement is sent again while the server refuses it for a time,
-// and not once more if the refusal is final. Copies are in doubt that may have been executed.
+// and not once more if the refusal is final. Copies that may have been executed are in doubt.
 func TestWhatIsTemporaryEndsNoCall(t *testing.T) {
 	for number, k := range kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -140,10 +140,10 @@ func TestWhatIsTemporaryEndsNoCall(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsOutlastsARefusal: a request that stands in the queue is asked for until its context
-// ends while the server answers, for its TTL if nothing does, and not once more after a refusal
-// that is final.
-func TestWhoWaitsOutlastsARefusal(t *testing.T) {
+// TestAWaiterOutlastsARefusal: the statements of a request that stands in the queue are sent again
+// until its context ends while the server answers, for its TTL if it does not answer, and not once
+// more after a refusal that is final.
+func TestAWaiterOutlastsARefusal(t *testing.T) {
 	const ttl, long = 30 * time.Second, time.Hour
 	for _, c := range []struct {
 		err    error
@@ -172,7 +172,7 @@ func TestWhoWaitsOutlastsARefusal(t *testing.T) {
 }
 
 // TestACollisionEndsNoCallThatHadToWait: a call that waited for its turn longer than its patience,
-// and met another transaction then, is sent again. One that nothing but collides has an end.
+// and then collided with another transaction, is sent again. A call that always collides ends.
 func TestACollisionEndsNoCallThatHadToWait(t *testing.T) {
 	for what, c := range map[string]struct {
 		collisions int
@@ -220,7 +220,7 @@ func TestATaskThatIsLeftSendsNoMore(t *testing.T) {
 	})
 }
 
-// TestCleanupCollides: it is sent again, as every other call is.
+// TestCleanupCollides: it is sent again, like every other call.
 func TestCleanupCollides(t *testing.T) {
 	s, collisions, pages := &scripted{}, 3, 0
 	s.answer = func(stmt string) (a answer, err error) {

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestLimiterLetsUrgentCallsFirst: what lets others go on does not wait for those that came before
-// it.
+// TestLimiterLetsUrgentCallsFirst: urgent calls do not wait for ordinary ones that came before
+// them.
 func TestLimiterLetsUrgentCallsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(nil)

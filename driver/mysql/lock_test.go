@@ -46,7 +46,7 @@ func (l *lock) String() string {
 	return s.String()
 }
 
-// copied is the lock as it would be read again.
+// copied is the lock as a second read would return it.
 func (l *lock) copied() *lock {
 	c := *l
 	c.beside = slices.Clone(l.beside)
@@ -93,8 +93,8 @@ func (l *lock) holders() (ids []driver.ID) {
 	return ids
 }
 
-// wanted are the IDs of those that hold by the rule, if the request gone does not stand any more.
-// It does not use what it tests.
+// wanted are the IDs of those that hold by the rule once the request gone has left. It does not use
+// the code under test.
 func (l *lock) wanted(gone driver.ID) (ids []driver.ID) {
 	var q driver.Queue
 	if l.holder.ID != (driver.ID{}) && l.holder.Left > 0 && l.holder.ID != gone {
@@ -117,7 +117,7 @@ func (l *lock) wanted(gone driver.ID) (ids []driver.ID) {
 	return ids
 }
 
-// sameIDs reports whether both are the same, in whatever order.
+// sameIDs reports whether both have the same IDs, in any order.
 func sameIDs(a, b []driver.ID) bool {
 	count := map[driver.ID]int{}
 	for _, id := range a {
@@ -164,7 +164,7 @@ func TestDecide(t *testing.T) {
 		"a writer follows readers":            {head: 4, beside: []row{at(4, "request", s, 0), at(5, "request", x, 0)}, want: "nothing"},
 		"the last reader has gone":            {head: 4, beside: []row{at(5, "request", x, 0), at(6, "request", s, 0)}, want: "next 5 head 5 of 0"},
 		"writers alone":                       {head: 4, beside: []row{at(5, "request", x, 0), at(6, "request", x, 0)}, want: "next 5 head 5 lower of 0"},
-		"a writer that was let in":            {head: 4, beside: []row{at(4, "request", x, 0), at(5, "request", s, 0)}, want: "head 5 of 1"},
+		"a writer that was granted":           {head: 4, beside: []row{at(4, "request", x, 0), at(5, "request", s, 0)}, want: "head 5 of 1"},
 		"a permit is free":                    {head: 4, beside: []row{at(2, "request", s, 2), at(5, "request", s, 2), at(6, "request", s, 2)}, want: "head 5 of 2"},
 		"a join keeps the hold":               {holder: held(1, time.Minute), head: 1, gone: 1, beside: []row{joins(2, 1, x, 0), at(3, "request", x, 0)}, want: "ended"},
 		"a shared join and a reader":          {head: 1, beside: []row{joins(2, 1, s, 0), at(3, "request", s, 0)}, want: "head 3 of 1"},
@@ -204,8 +204,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// history makes a queue as requests come and go. Between two events the rule has been applied, as
-// each client does after what it changed; the last event is not followed by that.
+// history makes a queue as requests come and go. Between two events the rule is applied, as each
+// client does after a change; the last event is not followed by that.
 type history struct {
 	r    *rand.Rand
 	l    *lock
@@ -271,8 +271,8 @@ func (h *history) sort() {
 	})
 }
 
-// inPieces writes what follows from the rule as a client does that reads no more than up to the
-// first that waits, and reads again after each step. It returns which hold then. None may hold
+// inPieces writes what follows from the rule as a client does that reads only up to the first
+// waiter, and reads again after each step. It returns the holders after that. No request may hold
 // meanwhile that is not wanted.
 func (l *lock) inPieces(gone driver.ID, want []driver.ID) ([]driver.ID, error) {
 	for range 100 {
@@ -299,10 +299,9 @@ func (l *lock) inPieces(gone driver.ID, want []driver.ID) ([]driver.ID, error) {
 	return nil, errBusy
 }
 
-// TestDecideKeepsTheRule: after any history, what is decided lets in whom the rule lets in and no
-// other, in one step; nothing more follows from that. A client that reads in pieces comes to the
-// same. The head never goes back, and the
-// tokens of shared holders do not change.
+// TestDecideKeepsTheRule: after any history, the decision grants exactly the requests that the rule
+// grants, in one step, and nothing more follows from it. A client that reads in pieces comes to the
+// same result. The head never goes back, and the tokens of shared holders do not change.
 func TestDecideKeepsTheRule(t *testing.T) {
 	steps, granted := 0, 0
 	for seed := range uint64(1000) {
@@ -351,8 +350,8 @@ func TestDecideKeepsTheRule(t *testing.T) {
 	}
 }
 
-// TestAPermitIsPassedOn: by one statement, beside that which deletes the row; if it was, nothing
-// else follows. Else, and for readers, the rule decides.
+// TestAPermitIsPassedOn: one statement passes it on while another deletes the row; then nothing
+// else follows. Otherwise, and for readers, the rule decides.
 func TestAPermitIsPassedOn(t *testing.T) {
 	for what, c := range map[string]struct {
 		limit        int
@@ -387,8 +386,8 @@ func TestAPermitIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestABreakOfWhatGoesMeanwhile: a holder that finds its hold to be broken gives it back, which is
-// what the break was for.
+// TestABreakOfWhatGoesMeanwhile: a holder that finds its hold broken releases it, which is the
+// purpose of the break.
 func TestABreakOfWhatGoesMeanwhile(t *testing.T) {
 	holder := driver.NewID().String()
 	marked := false
@@ -415,8 +414,8 @@ func TestABreakOfWhatGoesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestSwapSaysWhatWasRead: the statement that writes a step names the state that was read, and asks
-// for what made the step right.
+// TestSwapSaysWhatWasRead: the statement that writes a step names the state that was read, and
+// requires the conditions under which the step is right.
 func TestSwapSaysWhatWasRead(t *testing.T) {
 	b := (&scripted{}).client(t, Options{Prefix: "p"})
 	holder, next := at(1, "request", driver.Exclusive, 0), at(6, "request", driver.Exclusive, 0)

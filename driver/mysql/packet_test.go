@@ -75,11 +75,11 @@ func TestRenewalsFitAPacket(t *testing.T) {
 				if c.refused > 0 && len(stmt) > c.refused {
 					return answer{}, mysql.ErrPktTooLarge
 				}
-				// some are not renewed, so that it reads who holds
+				// some are not renewed, so that it reads which hold
 				return answer{}, nil
 			}}
 			b := s.client(t, longestPrefix)
-			// the first call learns what a packet is
+			// the first call reads max_allowed_packet
 			if _, err := b.Inspect(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
@@ -103,8 +103,8 @@ func TestRenewalsFitAPacket(t *testing.T) {
 	}
 }
 
-// TestWhatTravelsTogetherFitsAPacket: with the longest names and labels that there are. Where there
-// is room a whole batch travels.
+// TestWhatTravelsTogetherFitsAPacket: a batch with the longest names and labels fits. Where there
+// is room, a full batch is sent.
 func TestWhatTravelsTogetherFitsAPacket(t *testing.T) {
 	for packet, statements := range map[int]int{leastPacket: 51, 1 << 16: 9, 1 << 26: 3} {
 		synctest.Test(t, func(t *testing.T) {
@@ -172,8 +172,8 @@ func TestPollsFitAPacket(t *testing.T) {
 	}
 }
 
-// TestAPacketIsAskedForAgain: where the server's bound was lowered, and it only breaks the
-// connection, the next call learns of it.
+// TestAPacketIsAskedForAgain: if the server's bound was lowered, and it only breaks the connection,
+// the next call reads the new bound.
 func TestAPacketIsAskedForAgain(t *testing.T) {
 	s := &scripted{packet: 1 << 20}
 	var lowered atomic.Bool
@@ -198,7 +198,7 @@ func TestAPacketIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreTooSmall are refused, in words.
+// TestPacketsThatAreTooSmall: they are refused with an error that says so.
 func TestPacketsThatAreTooSmall(t *testing.T) {
 	b := (&scripted{packet: leastPacket - 1}).client(t, Options{})
 	_, err := b.Inspect(t.Context(), "a")

@@ -11,8 +11,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestACallThatEndsEarly: what it took is given back. A tombstone, which makes all calls for the
-// name slower until it expires, is left only if the server never said what became of it.
+// TestACallThatEndsEarly: the lock that it took is released. A tombstone, which makes all calls for
+// the name slower until it expires, is left only if the outcome never became known.
 func TestACallThatEndsEarly(t *testing.T) {
 	for what, c := range map[string]struct {
 		err        error // of take

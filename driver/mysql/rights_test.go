@@ -9,8 +9,8 @@ import (
 	mysql "github.com/go-sql-driver/mysql"
 )
 
-// TestRightsAreTriedWhereTheColumnsLackOne: the columns tell of all rights but DELETE, which is
-// tried alone. If they lack one all are tried, and what is missing is named.
+// TestRightsAreTriedWhereTheColumnsLackOne: the columns show all rights but DELETE, which is tried
+// alone. If they lack one, all rights are tried, and the missing ones are named.
 func TestRightsAreTriedWhereTheColumnsLackOne(t *testing.T) {
 	for _, c := range []struct {
 		shown, lacks string

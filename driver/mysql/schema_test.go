@@ -13,7 +13,8 @@ import (
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// TestColumnsAreTheMigrations holds what the driver asks for to what the migrations make.
+// TestColumnsAreTheMigrations compares the columns that the driver asks for with those that the
+// migrations make.
 func TestColumnsAreTheMigrations(t *testing.T) {
 	files, err := fs.Glob(migrations.Files, "mysql/*.up.sql")
 	if err != nil {
@@ -39,7 +40,7 @@ func TestColumnsAreTheMigrations(t *testing.T) {
 	}
 }
 
-// TestMismatchSaysWhatToDo: tables that are not the driver's own have their advice.
+// TestMismatchSaysWhatToDo: the error about tables that are not the driver's own has advice.
 func TestMismatchSaysWhatToDo(t *testing.T) {
 	locks, requests := tables["dlock_locks"], tables["dlock_requests"]
 	more, less := append(slices.Clone(requests), "zone"), locks[1:]
@@ -71,8 +72,9 @@ func TestMismatchSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestTheTablesAreAskedForOnce: and again as long as they are not the driver's own, or when the
-// server says that they are not any more. The names of columns may be in capital letters.
+// TestTheTablesAreAskedForOnce: they are asked for again only while they are not the driver's own,
+// or when an error of the server says that they changed. The names of columns may be in capital
+// letters.
 func TestTheTablesAreAskedForOnce(t *testing.T) {
 	s := &scripted{strict: true}
 	own, other, gone := ownTables(1<<24), answer{}, answer{}

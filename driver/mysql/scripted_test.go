@@ -19,8 +19,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// scripted is a server whose answers a test gives. It answers by itself what the driver asks about
-// sessions and tables.
+// scripted is a server that answers as a test says. Questions about sessions and tables it answers
+// by itself.
 type scripted struct {
 	takes  time.Duration                              // each statement
 	packet int                                        // max_allowed_packet; 0: 16 MB
@@ -90,7 +90,7 @@ func (s *scripted) say(stmt string) (answer, error) {
 // reads is an answer of one row.
 func reads(row ...string) answer { return answer{rows: [][]string{row}} }
 
-// ownTables is what a database says that has the tables of this driver, to a user with all rights.
+// ownTables is the answer of a database with the tables of this driver, to a user with all rights.
 func ownTables(packet int) (a answer) {
 	for table, columns := range tables {
 		for _, c := range columns {
@@ -106,7 +106,7 @@ func ownTables(packet int) (a answer) {
 
 type scriptedConn struct {
 	s *scripted
-	n int // it is not of size 0, whose pointers may all be equal
+	n int // not of size 0: then all pointers might be equal
 }
 
 func (*scriptedConn) Prepare(string) (sqldriver.Stmt, error) { return nil, errors.ErrUnsupported }
@@ -174,8 +174,8 @@ func exclusive(name string) driver.Request {
 	return driver.Request{Name: name, ID: id, Owner: id, Client: id, TTL: time.Minute}
 }
 
-// free is a server where locks are free until they are taken. Beside some of them there are
-// waiters: those only pass gives back.
+// free is a server where locks are free until they are taken. Some of them have waiters: those only
+// pass releases.
 type free struct {
 	mu      sync.Mutex
 	holders map[string]string // IDs by name, both in hexadecimal
@@ -188,7 +188,7 @@ var (
 	quoted   = regexp.MustCompile(`X'([0-9a-f]*)'`)
 )
 
-// token is that of all who hold.
+// token is the token of all holders.
 const token = 1000
 
 // answer answers what concerns exclusive requests.
@@ -233,7 +233,7 @@ func (f *free) answer(stmt string) (a answer, err error) {
 	return a, nil
 }
 
-// none is an ID as a server says it that none has.
+// none is the zero ID, as a server prints it.
 var none = driver.ID{}.String()
 
 // is reports whether a statement is that one, with its parameters filled in.

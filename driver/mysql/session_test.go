@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// usual is what the server says of a session that is as the driver wants it.
+// usual is the server's answer about a session that is as the driver wants it.
 var usual = []string{"READ-COMMITTED", "0", "0", "1700000000.5", "1", "0", "1", "NO_CHAIN", "STRICT_TRANS_TABLES", "2"}
 
-// setting is a session that says the usual, but for what is given by place.
+// setting is the usual answer, except for the values that are given by place.
 func setting(other map[int]string) []string {
 	row := slices.Clone(usual)
 	for at, value := range other {
@@ -27,8 +27,8 @@ func setting(other map[int]string) []string {
 
 const endsTransaction = "ROLLBACK AND NO CHAIN NO RELEASE"
 
-// pooled is a pool of a server whose sessions are all alike. unknown is a variable that it does not
-// have.
+// pooled is a pool of a server with sessions that are all alike. unknown is a variable that the
+// server does not have.
 func pooled(t *testing.T, row []string, unknown string) (*scripted, *pool) {
 	s := &scripted{strict: true}
 	s.answer = func(stmt string) (answer, error) {
@@ -153,7 +153,7 @@ func TestLongWaitsForRows(t *testing.T) {
 	})
 }
 
-// TestEachSessionIsAskedOnce: what one connection says holds for no other.
+// TestEachSessionIsAskedOnce: the answer of one connection is used for no other.
 func TestEachSessionIsAskedOnce(t *testing.T) {
 	asked := 0
 	s, p := pooled(t, usual, "")
@@ -195,7 +195,7 @@ func TestEachSessionIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestSessionsAreForgotten: a pool that makes ever new connections costs no more than a bound.
+// TestSessionsAreForgotten: the memory for a pool that keeps making new connections is bounded.
 func TestSessionsAreForgotten(t *testing.T) {
 	_, p := pooled(t, usual, "")
 	p.db.SetMaxIdleConns(-1)
@@ -209,7 +209,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestOldNamesOfTheIsolation: a server that does not know the new one is asked for the old one.
+// TestOldNamesOfTheIsolation: a server that does not know the new name is asked for the old one.
 func TestOldNamesOfTheIsolation(t *testing.T) {
 	s, p := pooled(t, setting(map[int]string{0: "READ-UNCOMMITTED", 1: "1"}), "transaction_isolation")
 	for range 2 {
@@ -227,7 +227,7 @@ func TestOldNamesOfTheIsolation(t *testing.T) {
 	}
 }
 
-// TestSessionsThatSayNothing: nothing is sent in them.
+// TestSessionsThatSayNothing: no statement is sent in a session whose settings are not known.
 func TestSessionsThatSayNothing(t *testing.T) {
 	for what, said := range map[string]func(stmt string) (answer, error){
 		"no name is known": func(string) (answer, error) { return answer{}, serverError(1193, "HY000") },
@@ -245,8 +245,8 @@ func TestSessionsThatSayNothing(t *testing.T) {
 }
 
 // TestSessionsThatFail: a connection in which a statement failed, or in which the settings were not
-// set back, does not go back to the pool. If the statement itself was answered that is its answer;
-// if it was not sent the error says so.
+// set back, does not return to the pool. If the statement itself was answered, that is its answer;
+// if it was not sent, the error says so.
 func TestSessionsThatFail(t *testing.T) {
 	for fails, c := range map[string]struct {
 		kind  kind // of the error
@@ -291,8 +291,7 @@ func TestSessionsOfThePoolOfTheClient(t *testing.T) {
 	}
 }
 
-// wrapper makes connections that cannot be distinguished: what they wrap is a value that cannot be
-// compared.
+// wrapper makes connections that cannot be distinguished: they wrap a value that is not comparable.
 type wrapper struct{ *scripted }
 
 type wrapped struct {
@@ -313,7 +312,7 @@ func (w wrapped) QueryContext(ctx context.Context, stmt string, args []sqldriver
 	return w.Conn.(*scriptedConn).QueryContext(ctx, stmt, args)
 }
 
-// TestSessionsThatCannotBeDistinguished are asked each time.
+// TestSessionsThatCannotBeDistinguished: they are asked each time.
 func TestSessionsThatCannotBeDistinguished(t *testing.T) {
 	s, _ := pooled(t, usual, "")
 	db := sql.OpenDB(wrapper{s})

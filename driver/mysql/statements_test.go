@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// texts are the statements, and the parts that several have.
+// texts are the statements, and the parts that several share.
 var texts = map[string]string{
 	"take": take, "takeRow": takeRow, "held": held, "give": give,
 	"pass": pass, "living": living, "ofRequest": ofRequest, "expired": expired,
@@ -34,8 +34,8 @@ var (
 	words = regexp.MustCompile(`^(request|join|tombstone|exclusive|shared|holds|waits|passed|1970-01-01( 00:00:00)?)?$`)
 )
 
-// unfilled returns what is left in a statement of parameters, or stands in it otherwise than as
-// hexadecimal digits, or a word of the driver's.
+// unfilled returns a parameter that is left in a statement, or a quoted text that is neither
+// hexadecimal digits nor a word of the driver's own.
 func unfilled(stmt string) string {
 	for i, part := range strings.Split(stmt, "'") {
 		binary := i%2 == 1 && len(part)%2 == 0 && strings.Trim(part, "0123456789abcdef") == ""
@@ -51,8 +51,8 @@ func filled(text string) *regexp.Regexp {
 	return regexp.MustCompile(parameter.ReplaceAllString(regexp.QuoteMeta(text), ".*"))
 }
 
-// random is a server that answers anything: what it says fits the statement, and nothing that it
-// said before.
+// random is a server with random answers: each fits the statement, and need not fit earlier
+// answers.
 type random struct {
 	mu  sync.Mutex
 	r   *rand.Rand
@@ -137,7 +137,7 @@ func (c *random) answer(stmt string) (a answer, err error) {
 	return a, nil
 }
 
-// queue adds the rows of a lock and of what stands beside it.
+// queue adds the rows of a lock and of the requests beside it.
 func (c *random) queue(add func(row ...string)) {
 	n := c.r.IntN(8)
 	if n == 7 {
@@ -163,9 +163,9 @@ func (c *random) queue(add func(row ...string)) {
 	}
 }
 
-// TestEveryStatementIsFilledIn: whatever the server says, and whatever is in names and labels, no
-// parameter is left in a statement, all that is in quotes is hexadecimal or the driver's own, and
-// none is longer than the least packet. Each statement is sent at some time.
+// TestEveryStatementIsFilledIn: whatever the server answers, and whatever names and labels contain,
+// no parameter is left in a statement, all quoted text is hexadecimal or the driver's own, and no
+// statement is longer than the least packet. Each statement is sent at some time.
 func TestEveryStatementIsFilledIn(t *testing.T) {
 	missing := map[string]*regexp.Regexp{}
 	for name, text := range texts {
@@ -221,7 +221,7 @@ func TestEveryStatementIsFilledIn(t *testing.T) {
 			}
 			_, _ = Cleanup(t.Context(), b.pool.db, time.Hour)
 			b.Close()
-			time.Sleep(time.Minute) // what calls have left under way ends
+			time.Sleep(time.Minute) // for statements that calls have left under way
 			for _, stmt := range s.said(" dlock_") {
 				for name, text := range missing {
 					if text.MatchString(stmt) {
@@ -242,7 +242,7 @@ func TestEveryStatementIsFilledIn(t *testing.T) {
 	}
 }
 
-// TestValuesHoldNoSQL: what is put in statements.
+// TestValuesHoldNoSQL: the values in statements are hexadecimal.
 func TestValuesHoldNoSQL(t *testing.T) {
 	b := (&scripted{}).client(t, Options{Prefix: "'"})
 	r := driver.Request{Name: `'"\;:id`, ID: driver.ID{0xab, 15: 0xcd}, Owner: driver.ID{1}, Client: driver.ID{2}, Mode: driver.Shared, Limit: 3,

@@ -87,7 +87,8 @@ func (q *nameState) advance(head int64) bool {
 }
 
 // pause is the time between two polls: an eighth of the time since the queue last moved, but at
-// least a sixth of the time that it takes to move, or all of that time if it has to move twice.
+// least a sixth of the time that it takes to move (20 ms at most), or all of that time if it has to
+// move twice.
 func (q *nameState) pause() time.Duration {
 	least := min(q.turn/6, maxNextPoll)
 	if q.far {

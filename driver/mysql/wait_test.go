@@ -26,7 +26,7 @@ func (b *Backend) waits(r driver.Request, place int64) *kit.Waiter[*ownRequest] 
 	return b.attach(m)
 }
 
-// goes ends the wait of a request, which stands nowhere any more.
+// goes ends the wait of a request, and removes it.
 func (b *Backend) goes(w *kit.Waiter[*ownRequest]) {
 	b.detach(w)
 	b.mu.Lock()
@@ -78,7 +78,7 @@ func TestPollsFollowTheQueue(t *testing.T) {
 			for seldom, want := range map[bool]time.Duration{false: c.want, true: maxPoll} {
 				q.polled = time.Now()
 				if soon, at := q.next(seldom); at.Sub(q.polled) != want || soon.Sub(q.polled) != want/2 {
-					t.Errorf("%s, a bell is listened to %t: got %s and %s, want %s", c.what, seldom, soon.Sub(q.polled), at.Sub(q.polled), want)
+					t.Errorf("%s, a wake-up lock is listened to %t: got %s and %s, want %s", c.what, seldom, soon.Sub(q.polled), at.Sub(q.polled), want)
 				}
 				if q.polled = (time.Time{}); !earlier(q.next(seldom)).IsZero() {
 					t.Errorf("%s, and it is to be polled now: it is not", c.what)
@@ -88,8 +88,8 @@ func TestPollsFollowTheQueue(t *testing.T) {
 	})
 }
 
-// TestTheTurnOfAQueue is how long its moves take, the last ones above all. The first head that is
-// read says nothing of that.
+// TestTheTurnOfAQueue: it is how long the moves of the queue take, with more weight on the last
+// ones. The first head that is read is no move.
 func TestTheTurnOfAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ms := time.Millisecond
@@ -107,7 +107,7 @@ func TestTheTurnOfAQueue(t *testing.T) {
 				t.Errorf("%d: a move takes %s; want %s", i, q.turn, c.turn)
 			}
 			if moved := c.head > 0; moved != (q.ignored == driver.ID{}) {
-				t.Errorf("%d: a bell that is not listened to: %v", i, q.ignored)
+				t.Errorf("%d: a wake-up lock that is not listened to: %v", i, q.ignored)
 			}
 		}
 		if q.head != 54 {
@@ -117,7 +117,7 @@ func TestTheTurnOfAQueue(t *testing.T) {
 }
 
 // TestPollsGrowRarer: a wait begins with many polls, and comes to ten in a second. When another
-// request is let in there are many again.
+// request is granted there are many again.
 func TestPollsGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var head atomic.Int64
@@ -135,7 +135,7 @@ func TestPollsGrowRarer(t *testing.T) {
 			time.Sleep(d)
 			return s.count("(SELECT HEX(l.name)") - before
 		}
-		time.Sleep(maxPoll) // the first one is not sooner: what waits has just looked
+		time.Sleep(maxPoll) // the first one is not sooner: the waiter has just looked
 		for i := range 3 {
 			if n := polls(time.Second); n < 15 || n > 60 {
 				t.Errorf("in the first second after %d moves it polls %d times", i, n)
@@ -150,7 +150,7 @@ func TestPollsGrowRarer(t *testing.T) {
 	})
 }
 
-// TestAFastQueueIsPolledAsItMoves: six times in each move.
+// TestAFastQueueIsPolledAsItMoves: it is polled six times for each move.
 func TestAFastQueueIsPolledAsItMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, turn := time.Now(), 30*time.Millisecond
@@ -197,9 +197,9 @@ func TestNoiseDelaysNoPoll(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsIsKeptAlive: each three seconds, by one statement however many wait;
-// of a shared request three times in its TTL; each second while the server does not answer. When
-// nothing waits nothing is sent.
+// TestWhatWaitsIsKeptAlive: one statement each three seconds keeps all waiting requests alive, or
+// three in the TTL of a shared request, or one each second while the server does not answer. While
+// no request waits nothing is sent.
 func TestWhatWaitsIsKeptAlive(t *testing.T) {
 	for what, c := range map[string]struct {
 		mode driver.Mode
@@ -221,7 +221,7 @@ func TestWhatWaitsIsKeptAlive(t *testing.T) {
 					return standsStill(stmt)
 				}}
 				b := s.client(t, Options{})
-				_, _ = b.Inspect(t.Context(), "a") // says what a packet has room for
+				_, _ = b.Inspect(t.Context(), "a") // reads max_allowed_packet
 				var ws []*kit.Waiter[*ownRequest]
 				for i := range 20 {
 					r := exclusive(fmt.Sprint(i % 10))
@@ -279,8 +279,8 @@ func TestTheFirstOfEachNameAsksAboutAKeepThatFails(t *testing.T) {
 	})
 }
 
-// TestWhatHasExpiredArrivesAgain: the first of a name when a poll says that its row has; all when
-// they were not kept alive for so long that theirs may have.
+// TestWhatHasExpiredArrivesAgain: the first request of a name does when a poll finds that its row
+// has expired; all do when they were not kept alive for so long that their rows may have.
 func TestWhatHasExpiredArrivesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone, fails atomic.Bool
@@ -331,7 +331,7 @@ func TestTheCostOfManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{answer: standsStill}
 		b := s.client(t, Options{})
-		_, _ = b.Inspect(t.Context(), "a") // says what a packet has room for
+		_, _ = b.Inspect(t.Context(), "a") // reads max_allowed_packet
 		var ws []*kit.Waiter[*ownRequest]
 		for i := range names {
 			for j := range 3 {
@@ -376,8 +376,8 @@ func TestTheCostOfManyNames(t *testing.T) {
 }
 
 // TestWhatAPollFinds: a grant that a poll found is proved from before the poll was sent, if it
-// leaves the client time to renew it. One that does not, and one of a fixed lease, is only a reason
-// to ask. Of shared requests the first alone is read.
+// leaves the client time to renew it. One that does not, and one of a fixed lease, only makes the
+// client look. Of shared requests only the first is read.
 func TestWhatAPollFinds(t *testing.T) {
 	const ttl, took = time.Minute, 50 * time.Millisecond
 	const x, s = driver.Exclusive, driver.Shared
@@ -403,7 +403,7 @@ func TestWhatAPollFinds(t *testing.T) {
 		"shared":                     {s, true, "0", ttl, false, 998, true},
 		"shared, too little":         {s, true, "0", took + time.Second/2 - 1000, false, 0, true},
 		"shared, and fixed":          {s, true, "0", ttl, true, 0, true},
-		"shared, and not let in":     {s, false, "0", ttl, false, 0, false},
+		"shared, and not granted":    {s, false, "0", ttl, false, 0, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := (&scripted{answer: standsStill}).client(t, Options{})
@@ -448,8 +448,8 @@ func TestWhatAPollFinds(t *testing.T) {
 	}
 }
 
-// TestOneSharedRequestIsProvedByAPoll: others of the client that were let in with it are woken, and
-// ask.
+// TestOneSharedRequestIsProvedByAPoll: others of the client that were granted with it are woken,
+// and look.
 func TestOneSharedRequestIsProvedByAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := (&scripted{answer: standsStill}).client(t, Options{})
@@ -478,7 +478,7 @@ func TestOneSharedRequestIsProvedByAPoll(t *testing.T) {
 	})
 }
 
-// TestWhatAPollWakes: those for whom something is to be done, and no others.
+// TestWhatAPollWakes: it wakes the requests for which there is something to do, and no others.
 func TestWhatAPollWakes(t *testing.T) {
 	first, second := exclusive("x"), exclusive("x")
 	for what, c := range map[string]struct {
@@ -527,8 +527,9 @@ func TestWhatAPollWakes(t *testing.T) {
 	}
 }
 
-// TestWhatAPollFoundMayBeOver: a request was let in, as a poll found, has expired, and was granted
-// again before that was confirmed. It has the token of the second grant, or its second place.
+// TestWhatAPollFoundMayBeOver: a poll finds a grant that expires, and the request is granted again
+// before the first grant was confirmed. It gets the token of the second grant, or of its second
+// place.
 func TestWhatAPollFoundMayBeOver(t *testing.T) {
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
 		synctest.Test(t, func(t *testing.T) {
@@ -563,8 +564,8 @@ func TestWhatAPollFoundMayBeOver(t *testing.T) {
 	}
 }
 
-// TestAMisplacedRequestStands: a request that was admitted where it would seem to hold, and that
-// could not be removed there, is released.
+// TestAMisplacedRequestStands: a request that was inserted at a place where it would seem to hold,
+// and that could not be removed there, is released.
 func TestAMisplacedRequestStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{answer: func(stmt string) (answer, error) {
@@ -588,7 +589,7 @@ func TestAMisplacedRequestStands(t *testing.T) {
 			t.Fatal("it is admitted")
 		}
 		if !m.Stands {
-			t.Error("nobody knows that it stands")
+			t.Error("the client does not know that it stands")
 		}
 	})
 }

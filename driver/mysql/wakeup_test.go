@@ -24,8 +24,8 @@ func listens(stmt string) bool {
 	return strings.HasPrefix(stmt, "SELECT GET_LOCK(") && strings.Contains(stmt, ", 1), RELEASE_LOCK(")
 }
 
-// listeningClient is a client of a scripted server whose GET_LOCK answers as the test says. looks is
-// nil if the polls find nothing.
+// listeningClient is a client of a scripted server whose GET_LOCK answers as the test says. looks
+// is nil if the polls find nothing.
 func listeningClient(t *testing.T, looks func() queueSeen, listened func(stmt string) (got string, err error)) (*Backend, *scripted) {
 	t.Helper()
 	s := &scripted{answer: func(stmt string) (a answer, err error) {
@@ -68,9 +68,9 @@ func (s *scripted) listened() []string {
 	return slices.DeleteFunc(s.said("GET_LOCK"), func(stmt string) bool { return !listens(stmt) })
 }
 
-// TestWakeupLocksAreTakenAndReleased: a client that learns of others in a queue takes a wake-up lock
-// for each of its requests there, releases that of each request that goes, and returns its session
-// to the pool when it has none.
+// TestWakeupLocksAreTakenAndReleased: a client that learns of others in a queue takes a wake-up
+// lock for each of its requests there, releases that of each request that goes, and returns its
+// session to the pool when it has none.
 func TestWakeupLocksAreTakenAndReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := listeningClient(t, nil, silent)
@@ -290,8 +290,8 @@ func TestAWakeupLockOfANameWhereNothingWaits(t *testing.T) {
 	})
 }
 
-// TestWakeupLocksOfTheClientItself: it does not listen to those of its own requests, whose releases it
-// knows.
+// TestWakeupLocksOfTheClientItself: it does not listen to those of its own requests, whose releases
+// it knows.
 func TestWakeupLocksOfTheClientItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var own atomic.Value

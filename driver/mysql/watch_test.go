@@ -10,9 +10,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestWatch: a client that holds something asks twice a second what of it was ended by force, with
-// one statement however much it is, and reports each once. One that holds nothing asks nothing, and
-// nor does one whose user does not want to know.
+// TestWatch: a client that holds anything asks twice a second which of its holds were ended by
+// force, with one statement for all holds, and reports each once. A client that holds nothing does
+// not ask, nor does one without a function for Notify.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 
 		var lost []driver.ID
 		b.Notify(func(id driver.ID) {
-			mu.Lock() // which a driver that called under its lock would deadlock with
+			mu.Lock() // a driver that called under its lock would deadlock
 			defer mu.Unlock()
 			lost = append(lost, id)
 		})
@@ -98,7 +98,7 @@ func TestWatch(t *testing.T) {
 			t.Error("what was ended while the server did not answer is not reported")
 		}
 		release(held...)
-		asked("all was given back", time.Minute, 0)
+		asked("all was released", time.Minute, 0)
 		_ = acquire(10 * time.Second)
 		asked("what is held is not renewed", time.Minute, 20)
 	})
