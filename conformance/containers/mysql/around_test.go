@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// TestMySQLAround: what stands around the lock works between processes.
+// TestMySQLAround: the functions around the lock work between processes.
 func TestMySQLAround(t *testing.T) {
 	s := migrated(t, service.Start(t, MySQL))
 	url := s.URL

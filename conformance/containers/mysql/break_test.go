@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestMySQLBreaks runs what operators do to holds.
+// TestMySQLBreaks breaks holds as operators do.
 func TestMySQLBreaks(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -40,22 +40,22 @@ func mysqlBreaksByForce(t *service.Trial, s *service.Server) {
 		if err := operator.Break(t.Context(), what, l.Token(), dlock.Force()); err != nil {
 			t.Fatal(err)
 		}
-		for who, l := range map[string]*dlock.Lease{"the holder": l, "who joined it": joined} {
+		for party, l := range map[string]*dlock.Lease{"the holder": l, "the joined lease": joined} {
 			select {
 			case <-l.Lost():
-				t.Logf("%s: %s learned of it after %s", what, who, time.Since(broken).Round(time.Millisecond))
+				t.Logf("%s: %s learned of it after %s", what, party, time.Since(broken).Round(time.Millisecond))
 			case <-time.After(time.Until(broken.Add(soon))):
-				t.Errorf("%s: %s has not learned of it after %s", what, who, soon)
+				t.Errorf("%s: %s has not learned of it after %s", what, party, soon)
 			}
 			if err := l.Unlock(t.Context()); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("%s: Unlock by %s: %v", what, who, err)
+				t.Errorf("%s: Unlock by %s: %v", what, party, err)
 			}
 		}
 	}
 }
 
-// mysqlBreaksInGoodTime: what is left of a broken hold ends with its release, and the next in line
-// has the lock at once, though the hold had an hour.
+// mysqlBreaksInGoodTime: a broken hold ends with its release, and the next in line has the lock at
+// once, although the hold had an hour left.
 func mysqlBreaksInGoodTime(t *service.Trial, s *service.Server) {
 	holder, joiner, operator, next := sideOf(t, s), sideOf(t, s), sideOf(t, s), sideOf(t, s)
 	for _, name := range []string{"alone", "joined"} {
@@ -72,30 +72,30 @@ func mysqlBreaksInGoodTime(t *service.Trial, s *service.Server) {
 			t.Fatal(err)
 		}
 		if err := steps.Renewed(holder, r); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("%s: a renewal of what is broken: %v", name, err)
+			t.Errorf("%s: a renewal of a broken hold: %v", name, err)
 		}
 		select {
 		case err := <-waited:
-			service.Strict(t).Fatalf("%s: the next is let in before the hold was given back: %v", name, err)
+			service.Strict(t).Fatalf("%s: the next is granted before the hold was released: %v", name, err)
 		case <-time.After(300 * time.Millisecond):
 		}
 		if name == "joined" {
 			if err := joiner.Release(t.Context(), j); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("%s: a release of what is broken: %v", name, err)
+				t.Errorf("%s: a release of a broken hold: %v", name, err)
 			}
 		}
 		released := time.Now()
 		if err := holder.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("%s: a release of what is broken: %v", name, err)
+			t.Errorf("%s: a release of a broken hold: %v", name, err)
 		}
 		select {
 		case err := <-waited:
 			if err != nil {
 				t.Fatalf("%s: the next: %v", name, err)
 			}
-			t.Logf("%s: the next is let in %s after the release", name, time.Since(released).Round(time.Millisecond))
+			t.Logf("%s: the next is granted %s after the release", name, time.Since(released).Round(time.Millisecond))
 		case <-time.After(10 * time.Second):
-			t.Fatalf("%s: the next is not let in ten seconds after the release", name)
+			t.Fatalf("%s: the next is not granted ten seconds after the release", name)
 		}
 	}
 }

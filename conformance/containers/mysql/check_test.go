@@ -18,7 +18,7 @@ func TestMySQLCheck(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
 		check := steps.NewChecker(t)
-		check.Wants("an empty database", s.URL, map[string][2]string{"tables": {"wrong", "not both tables"}, "laws": {"wrong", ""}})
+		check.Wants("an empty database", s.URL, map[string][2]string{"tables": {"wrong", "not have both tables"}, "laws": {"wrong", ""}})
 		migrated(t, s)
 		check.Wants("a database", s.URL, map[string][2]string{
 			"laws": steps.Holds, "tables": {"fine", ""}, "rights": {"fine", ""}, "durability": {"risky", "innodb_flush_log_at_trx_commit 2"}, "version": {"fine", ""},
@@ -53,8 +53,8 @@ func TestMySQLCheck(t *testing.T) {
 	})
 }
 
-// TestMySQLMigrateCommand: "dlock migrate" makes what is missing, and takes it back only while
-// nothing holds or waits.
+// TestMySQLMigrateCommand: "dlock migrate" makes the tables that are missing, and removes them only
+// while nothing holds or waits.
 func TestMySQLMigrateCommand(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {

@@ -21,8 +21,7 @@ import (
 // mysqlTTL is the shortest that a busy machine with the race detector keeps alive.
 const mysqlTTL = time.Second
 
-// poolSide is a client of the driver over a pool that is not the driver's, with a proxy before the
-// server.
+// poolSide is a client of the driver with a pool of the test's, and a proxy before the server.
 type poolSide struct {
 	*mysql.Backend
 	db   *sql.DB
@@ -156,7 +155,8 @@ func mysqlHarness(name string, s *service.Server, open func(conformance.T, *netf
 	return h
 }
 
-// TestMySQLConformance is for a user that has the rights of the documentation, and no others.
+// TestMySQLConformance runs the suite with a user that has the rights of the documentation, and no
+// others.
 func TestMySQLConformance(t *testing.T) {
 	for _, k := range mysqlKinds {
 		t.Run(k.Name, func(t *testing.T) {
@@ -172,9 +172,9 @@ func TestMySQLConformance(t *testing.T) {
 	}
 }
 
-// TestMySQLPoolConformance is for a pool of the user's whose connections are as unlike the driver's
-// own as they can be. It is the same code of this driver on both servers, so a short run does it on
-// one.
+// TestMySQLPoolConformance runs the suite with a user's pool whose connections are as different
+// from the driver's own as possible. The code of the driver is the same on both servers, so a short
+// run uses one of them.
 func TestMySQLPoolConformance(t *testing.T) {
 	kinds := mysqlKinds
 	if !size.Long() {

@@ -60,7 +60,7 @@ func ownSide(t service.T, s *service.Server, params string) (driver.Backend, *ne
 	return byURL(t, behind(t, s, p, params)), p
 }
 
-// kinds are the statements of the driver, by what they begin with.
+// kinds are the statements of the driver, by their beginnings.
 var kinds = []struct {
 	name string
 	is   *regexp.Regexp
@@ -89,7 +89,7 @@ var kinds = []struct {
 	{"list", regexp.MustCompile(`^SELECT HEX\(l\.name\)`)},
 	{"standing", regexp.MustCompile(`^SELECT HEX\(q\.id\)`)},
 	{"endings", regexp.MustCompile(`^SELECT HEX\(id\)`)},
-	{"bells", regexp.MustCompile(`^SELECT (GET|RELEASE)_LOCK`)},
+	{"wake-up locks", regexp.MustCompile(`^SELECT (GET|RELEASE)_LOCK`)},
 	{"session", regexp.MustCompile(`^(SET|ROLLBACK|SELECT @@)`)},
 	{"schema", regexp.MustCompile(`information_schema`)},
 }
@@ -173,8 +173,8 @@ func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 			}
 		}
 		once()
-		// the two are for what a busy machine may have repeated; the rest asks, twice a second,
-		// which holds were ended by force, and deletes each three seconds what has expired
+		// two may be repeated by a busy machine; the others ask, twice a second, which holds were
+		// ended by force, and delete each three seconds what has expired
 		begun := time.Now()
 		more := func() int64 {
 			return x.each * (2 + 2 + int64(time.Since(begun)/(500*time.Millisecond)+time.Since(begun)/(3*time.Second)))
@@ -215,7 +215,7 @@ func mysqlRoundTrips(t *service.Trial, s *service.Server) {
 			}
 		})
 		if n > x.each*rounds+more() {
-			t.Errorf("%s: TryLock of what is held made %d round trips in %d rounds; want %d", x.what, n, rounds, x.each*rounds)
+			t.Errorf("%s: TryLock of a held name made %d round trips in %d rounds; want %d", x.what, n, rounds, x.each*rounds)
 		}
 		if err := held.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -252,7 +252,7 @@ func mysqlWrites(t *service.Trial, s *service.Server) {
 		}
 	})
 	t.Logf("%d pairs: %v", rounds, n)
-	// what is deleted is what has expired, now and then
+	// only expired rows are deleted, now and then
 	if want := (map[string]int{"Com_insert": rounds, "Com_update": rounds, "Com_delete": n["Com_delete"], "Com_commit": 0, "Handler_update": 2 * rounds, "Handler_delete": 0}); !maps.Equal(n, want) || n["Com_delete"] > 3 {
 		t.Errorf("%d pairs: %v; want %v", rounds, n, want)
 	}
@@ -261,7 +261,7 @@ func mysqlWrites(t *service.Trial, s *service.Server) {
 	n = counts(func() {
 		for range rounds {
 			if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "writes", time.Hour)); !errors.Is(err, driver.ErrHeld) {
-				t.Fatalf("Acquire of what is held: %v", err)
+				t.Fatalf("Acquire of a held name: %v", err)
 			}
 		}
 	})
@@ -281,8 +281,8 @@ func counted(t service.T, db rower, name string) (n int) {
 	return n
 }
 
-// mysqlHandOff: one who waits arrives and looks, and asks no more, whatever wakes it: the read that
-// finds the grant of another client proves it.
+// mysqlHandOff: a waiter arrives and looks, and sends nothing more, whatever wakes it: the read
+// that finds the grant by another client proves it.
 func mysqlHandOff(t *service.Trial, s *service.Server) {
 	const waiters = 16
 	for what, clients := range map[string]int{"one client": 1, "two clients": 2} {
@@ -295,7 +295,7 @@ func mysqlHandOff(t *service.Trial, s *service.Server) {
 		first := steps.Waiting(sides[0], name, time.Minute)
 		steps.Acquired(t, sides[0], first)
 		var wg sync.WaitGroup
-		pass := make(chan struct{}, waiters) // who fails takes none
+		pass := make(chan struct{}, waiters) // a call that fails takes none
 		n := spoken(t, sides[clients-1].line, func() {
 			for i := range waiters {
 				wg.Go(func() {
@@ -319,7 +319,7 @@ func mysqlHandOff(t *service.Trial, s *service.Server) {
 		// its grant arrives again. Looks at the same time are one statement.
 		for kind, want := range map[string]int{"arrive": own, "look": own, "pass": own} {
 			if n[kind] < want && kind != "look" || n[kind] > want+1+own/4 {
-				t.Errorf("%s: %d who wait made %d statements to %s; want %d", what, own, n[kind], kind, want)
+				t.Errorf("%s: %d waiters made %d statements to %s; want %d", what, own, n[kind], kind, want)
 			}
 		}
 		if n["take"] > 2 || n["raise"] > 1 || n["give"] > 2 {
@@ -339,7 +339,7 @@ func queueUp(t testing.TB, b driver.Backend, probe driver.Backend, name string, 
 	for range n {
 		wg.Go(func() {
 			if _, err := steps.Acquire(ctx, b, steps.Waiting(b, name, time.Minute)); err == nil {
-				service.Strict(t).Error("one of those who wait was granted")
+				service.Strict(t).Error("a waiter was granted")
 			}
 		})
 	}
@@ -403,8 +403,8 @@ func mysqlShortWaits(names int) func(*service.Trial, *service.Server) {
 	}
 }
 
-// mysqlWaiting: 128 who wait, under so many names, cost a client two connections, two for bells,
-// and a few reads a second, as one does.
+// mysqlWaiting: 128 waiters under that many names cost a client two connections, two more for
+// wake-up locks, and a few reads a second, like a single waiter.
 func mysqlWaiting(names int) func(*service.Trial, *service.Server) {
 	return func(t *service.Trial, s *service.Server) {
 		const waiters, connections, most = 128, 2 + 2, 12
@@ -416,8 +416,8 @@ func mysqlWaiting(names int) func(*service.Trial, *service.Server) {
 			steps.Acquired(t, holder, steps.Asked(holder, name, time.Hour))
 			stops = append(stops, queueUp(t, b, holder, name, waiters/names))
 		}
-		await.That(t, "other connections are given up", func() bool { return line.Counts().Open <= connections })
-		<-time.After(2500 * time.Millisecond) // who has just come polls more often
+		await.That(t, "other connections are closed", func() bool { return line.Counts().Open <= connections })
+		<-time.After(2500 * time.Millisecond) // a waiter that has just come polls more often
 		const span = 6 * time.Second
 		seen, start := map[int]int{}, time.Now()
 		checks := 0
@@ -427,7 +427,7 @@ func mysqlWaiting(names int) func(*service.Trial, *service.Server) {
 				<-time.After(10 * time.Millisecond)
 			}
 		})
-		conns := 0 // but for moments: while one that was given up closes, another may be there
+		conns := 0 // except for moments: while one closes, another may be open already
 		for open, n := range seen {
 			if n > checks/20 {
 				conns = max(conns, open)
@@ -484,7 +484,7 @@ func mysqlHolding(t *service.Trial, s *service.Server) {
 }
 
 // mysqlCrowd: with five thousand waiters of one name no statement takes three times as long as with
-// one. The dead make statements slow, and are removed by any client that waits.
+// one. Waiters that died make statements slow, and are removed by any client that waits.
 func mysqlCrowd(t *service.Trial, s *service.Server) {
 	const crowd, name, rounds = 5000, "crowd", 40
 	// the statements are those of two clients that pass the lock on
@@ -528,7 +528,7 @@ func mysqlCrowd(t *service.Trial, s *service.Server) {
 	steps.Released(t, b, next)
 	a.Close()
 	b.Close()
-	// what follows is that the first holds, and the second waits
+	// from here on the first holds, and the second waits
 	text["leave"] = regexp.MustCompile(`\bid = X'\w{32}'`).ReplaceAllString(text["leave"], fmt.Sprintf("id = X'%s'", next.ID))
 	for _, kind := range []string{"take", "arrive", "raise", "look", "poll", "leave", "pass", "keep", "renew"} {
 		if text[kind] == "" {

@@ -24,8 +24,8 @@ import (
 )
 
 // In a history all TTLs are long, and a step moves the times of a row when something is to expire.
-// Some requests are of a client that died: their rows are written by the test, and nothing waits
-// for them.
+// Some requests belong to a client that died: the test writes their rows, and no call waits for
+// them.
 
 // soon bounds the time until what follows from a step is done.
 const soon = 5 * time.Second
@@ -33,19 +33,19 @@ const soon = 5 * time.Second
 // history is a random history of one name.
 type history struct {
 	*rand.Rand
-	db      *sql.DB
-	clients []*poolSide
-	ids     []driver.ID // of the clients
-	name    string
-	m       *model
-	log     []string
-	kinds   []driver.Request
-	asked   []driver.Request
-	by      map[driver.ID]int      // the client of a request; -1: it died
-	waits   map[driver.ID]*pending // Acquires under way
-	gaveUp  map[driver.ID]bool     // these may have a tombstone, if a statement was under way
-	last    driver.Token
-	slowest time.Duration
+	db        *sql.DB
+	clients   []*poolSide
+	ids       []driver.ID // of the clients
+	name      string
+	m         *model
+	log       []string
+	kinds     []driver.Request
+	asked     []driver.Request
+	by        map[driver.ID]int      // the client of a request; -1: it died
+	waits     map[driver.ID]*pending // Acquires under way
+	cancelled map[driver.ID]bool     // these may have a tombstone, if a statement was under way
+	last      driver.Token
+	slowest   time.Duration
 }
 
 // pending is an Acquire under way.
@@ -130,7 +130,7 @@ func (h *history) request() driver.Request {
 	return r
 }
 
-// any is a request that was asked for: most often one that still stands.
+// any is a request that was made: most often one that still stands.
 func (h *history) any(stands bool) driver.Request {
 	if all := h.m.all(); stands && len(all) > 0 && h.IntN(5) > 0 {
 		id := all[h.IntN(len(all))].ID
@@ -203,7 +203,7 @@ func (h *history) grows(e *driver.Entry) error {
 	return nil
 }
 
-// stand writes the row of a waiter whose client died then.
+// stand writes the row of a waiter, and its client dies.
 func (h *history) stand(r driver.Request) error {
 	mode, others, lock := "exclusive", 1, ""
 	if r.Mode == driver.Shared {
@@ -247,7 +247,7 @@ func (h *history) again(r driver.Request) (inspect bool, err error) {
 }
 
 func (h *history) renew(r driver.Request) error {
-	if h.by[r.ID] < 0 || h.gaveUp[r.ID] {
+	if h.by[r.ID] < 0 || h.cancelled[r.ID] {
 		return nil
 	}
 	want := h.m.renew(r.ID)
@@ -260,15 +260,15 @@ func (h *history) renew(r driver.Request) error {
 
 // release releases what holds, or has gone, and cancels what waits.
 func (h *history) release(r driver.Request) error {
-	if h.by[r.ID] < 0 || h.gaveUp[r.ID] {
+	if h.by[r.ID] < 0 || h.cancelled[r.ID] {
 		return nil
 	}
 	if p := h.waits[r.ID]; p != nil {
 		h.m.remove(r.ID)
-		h.m.note("a waiter gives up", "")
-		h.say("%s gives up", r.ID)
+		h.m.note("a waiter is cancelled", "")
+		h.say("%s is cancelled", r.ID)
 		delete(h.waits, r.ID)
-		h.gaveUp[r.ID] = true
+		h.cancelled[r.ID] = true
 		p.cancel()
 		<-p.done
 		if p.err == nil {
@@ -298,7 +298,7 @@ func (h *history) breaks() error {
 	return nil
 }
 
-// expire lets something expire. What waits expires only if its client died: others keep it alive.
+// expire lets something expire. A waiter expires only if its client died: others are kept alive.
 func (h *history) expire() (inspect bool, err error) {
 	var ids []driver.ID
 	for _, e := range h.m.all() {
@@ -346,7 +346,7 @@ func (h *history) expire() (inspect bool, err error) {
 }
 
 // follow waits for what follows from a step, and compares it. If inspect is set, and no living
-// client waits that would notice it, a client looks at the lock.
+// client waits that would detect it, a client looks at the lock.
 func (h *history) follow(inspect bool) error {
 	fresh := h.m.grantNew()
 	begun := time.Now()
@@ -388,7 +388,7 @@ func (h *history) follow(inspect bool) error {
 		case <-p.done:
 		case <-time.After(soon):
 			p.cancel()
-			return fmt.Errorf("%s is granted, and its client has not noticed it after %s", e.ID, soon)
+			return fmt.Errorf("%s is granted, and its client has not detected it after %s", e.ID, soon)
 		}
 		if p.err != nil || p.g.Token != e.Token {
 			return fmt.Errorf("%s is granted with the token %d, and Acquire returned %d: %v", e.ID, e.Token, p.g.Token, p.err)
@@ -402,7 +402,7 @@ func (h *history) follow(inspect bool) error {
 	return nil
 }
 
-// state is what the tables have, in the form of model.String, and the tokens of what holds.
+// state is the content of the tables, in the form of model.String, and the tokens of the holders.
 func (h *history) state() (string, map[driver.ID]driver.Token, error) {
 	rows, err := h.db.Query(h.fill(`SELECT l.token, l.head, l.others, HEX(l.holder), l.broken, l.held_until > UTC_TIMESTAMP(6),
 		COALESCE(q.kind, ''), COALESCE(q.place, 0), COALESCE(HEX(q.id), ''), COALESCE(HEX(q.owner), ''), COALESCE(q.mode, ''), COALESCE(q.broken, 0)
@@ -432,7 +432,7 @@ func (h *history) state() (string, map[driver.ID]driver.Token, error) {
 			lines = append(lines, fmt.Sprintf("%s %s holds true broken %t", holder, driver.Exclusive, broken))
 			set(holder, token)
 		}
-		if kind == "tombstone" && h.gave(id) {
+		if kind == "tombstone" && h.wasCancelled(id) {
 			continue
 		}
 		least := 2
@@ -459,15 +459,15 @@ func (h *history) state() (string, map[driver.ID]driver.Token, error) {
 	return strings.Join(append(lines, beside...), "\n"), tokens, rows.Err()
 }
 
-// gave reports whether a request gave up while it waited.
-func (h *history) gave(text string) bool {
+// wasCancelled reports whether a request was cancelled while it waited.
+func (h *history) wasCancelled(text string) bool {
 	var id driver.ID
-	return id.UnmarshalText([]byte(text)) == nil && h.gaveUp[id]
+	return id.UnmarshalText([]byte(text)) == nil && h.cancelled[id]
 }
 
-// events have to happen in the histories, or they show too little: they go on until each has.
+// events have to happen in the histories, or those prove too little: they go on until each has.
 var events = []string{
-	"granted at once", "a waiter arrives", "a waiter is granted, exclusive", "a waiter is granted, shared", "a waiter gives up", "a join is granted",
+	"granted at once", "a waiter arrives", "a waiter is granted, exclusive", "a waiter is granted, shared", "a waiter is cancelled", "a join is granted",
 	"a hold is asked for again", "a tombstone is left", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
 	"a broken hold is released", "a broken hold is not renewed", "broken, by force: true", "broken, by force: false", "a request of the dead",
 	"what is gone is released", "what is gone is not renewed", "a hold expires, exclusive", "a hold expires, shared", "a join expires", "a waiter expires",
@@ -494,9 +494,9 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-// TestMySQLFollowsTheRule plays random histories on a server by clients whose pools have different
-// isolations, and on a model that asks driver.Queue. It compares every answer, and all that stands
-// after each step.
+// TestMySQLFollowsTheRule plays random histories on a server, with clients whose pools have
+// different isolation levels, and on a model that asks driver.Queue. It compares every answer, and
+// all requests after each step.
 func TestMySQLFollowsTheRule(t *testing.T) {
 	seed, histories := seedOf(t), size.Longer(100)
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -546,7 +546,7 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 			}
 			wg.Wait()
 			if missing := missing(seen); len(missing) > 0 && !t.Failed() {
-				t.Errorf("in %d histories %q did not happen: they do not show much", next, missing)
+				t.Errorf("in %d histories %q did not happen: they prove little", next, missing)
 			}
 			t.Logf("the slowest step took %s; what happened: %v", slowest, seen)
 		})
@@ -555,7 +555,7 @@ func TestMySQLFollowsTheRule(t *testing.T) {
 
 func newHistory(seed uint64, number int) *history {
 	h := &history{Rand: rand.New(rand.NewPCG(seed, uint64(number))), name: fmt.Sprintf("%d/%d", seed, number), m: newModel(), by: map[driver.ID]int{}, waits: map[driver.ID]*pending{},
-		gaveUp: map[driver.ID]bool{}}
+		cancelled: map[driver.ID]bool{}}
 	write, read := driver.Request{}, driver.Request{Mode: driver.Shared}
 	permit := func(n int) driver.Request { return driver.Request{Mode: driver.Shared, Limit: n} }
 	h.kinds = [][]driver.Request{{write}, {write, read}, {write, read, read, read}, {permit(1 + h.IntN(3))},

@@ -29,7 +29,7 @@ import (
 	"github.com/dlock-go/dlock/driver/mysql"
 )
 
-// TestMySQLFaults runs, on one server of each kind, what goes wrong with locks in tables.
+// TestMySQLFaults provokes, on one server of each kind, the faults of locks in tables.
 func TestMySQLFaults(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		abreast(t, s,
@@ -49,10 +49,10 @@ func TestMySQLFaults(t *testing.T) {
 			part{"renewals around a row that another has", mysqlRenewsAround},
 			part{"a wait behind a row that another has", mysqlWaitsBehindRow},
 			part{"a grant that was found", mysqlFound},
-			part{"bells", mysqlBells},
+			part{"wake-up locks", mysqlWakeUps},
 			part{"calls that travel together", mysqlTogether},
 		)
-		// what the whole server feels
+		// those that concern the whole server
 		inTurn(t, migrated(t, s),
 			part{"isolation of the server", mysqlIsolation},
 			part{"killed connections", mysqlKills},
@@ -64,8 +64,8 @@ func TestMySQLFaults(t *testing.T) {
 	})
 }
 
-// mysqlSettings: nothing depends on how the user's pool connects, and a connection goes back as it
-// came.
+// mysqlSettings: nothing depends on how the user's pool connects, and a connection returns with the
+// settings that it had.
 func mysqlSettings(t *service.Trial, s *service.Server) {
 	set := func(name, value string) func(*gomysql.Config) {
 		return func(c *gomysql.Config) { c.Params = map[string]string{name: value} }
@@ -124,7 +124,7 @@ func mysqlSettings(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlIsolation: the isolation that the server gives to those who do not ask.
+// mysqlIsolation: the server's default isolation level.
 func mysqlIsolation(t *service.Trial, s *service.Server) {
 	root := mysqlOf(t, s).pool(t)
 	defer execute(t, root, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -167,10 +167,10 @@ func mysqlOneConnection(t *service.Trial, s *service.Server) {
 	await.That(t, "all wait", func() bool { return len(steps.Queue(t, b, "one/theirs").Waiters()) == 8 })
 	for range 2 {
 		until := mine.Until()
-		await.That(t, "what it holds is renewed, or lost", func() bool { return mine.Until().After(until) || mine.Err() != nil })
+		await.That(t, "its hold is renewed, or lost", func() bool { return mine.Until().After(until) || mine.Err() != nil })
 	}
 	if err := mine.Err(); err != nil {
-		t.Errorf("what it holds: %v", err)
+		t.Errorf("its hold: %v", err)
 	}
 	if err := theirs.Unlock(t.Context()); err != nil {
 		t.Error(err)
@@ -197,7 +197,7 @@ func mysqlNames(t *service.Trial, s *service.Server) {
 }
 
 // race lets 32 racers of four clients run for names that were never used before: one holds each,
-// and none sees an error.
+// and none fails.
 func race(t testing.TB, s *service.Server, prefix string, rounds int) {
 	t.Helper()
 	var sides []*poolSide
@@ -238,7 +238,7 @@ func race(t testing.TB, s *service.Server, prefix string, rounds int) {
 
 func mysqlRacers(t *service.Trial, s *service.Server) {
 	race(t, s, "fresh", 10)
-	// The same with those who wait: all have their turn.
+	// The same with waiters: all have their turn.
 	var sides []*poolSide
 	for range 4 {
 		sides = append(sides, sideOf(t, s))
@@ -284,7 +284,7 @@ func mysqlKills(t *service.Trial, s *service.Server) {
 	stop()
 }
 
-// mysqlLostReplies: the server did what was asked, and the connection broke before it could say so.
+// mysqlLostReplies: the server executed the statement, and the connection broke before the answer.
 func mysqlLostReplies(t *service.Trial, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
 	for i := range 5 {
@@ -344,8 +344,8 @@ func mysqlLostReplies(t *service.Trial, s *service.Server) {
 	steps.Released(t, other, next)
 }
 
-// mysqlLateCopy: the reply to an Acquire was lost, so the driver sent it again. A release
-// knows nothing of that, and a copy that comes after the release creates nothing all the same.
+// mysqlLateCopy: the reply to an Acquire was lost, so the driver sent it again. The release does
+// not know of that, and a copy that comes after the release still creates nothing.
 func mysqlLateCopy(t *service.Trial, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
 	r := steps.Asked(b, "late copy", time.Minute)
@@ -381,7 +381,7 @@ func (c noticing) Read(p []byte) (int, error) {
 }
 
 // mysqlUnreadAnswers: an Acquire whose context ends at the instant at which its answer arrives
-// leaves nothing, whichever of both is seen first.
+// leaves nothing, whichever of the two is seen first.
 func mysqlUnreadAnswers(t *service.Trial, s *service.Server) {
 	d := mysqlOf(t, s)
 	c := d.Clone()
@@ -427,8 +427,8 @@ func mysqlUnreadAnswers(t *service.Trial, s *service.Server) {
 	})
 }
 
-// mysqlSteals: who finds an expired row takes its place, and the old owner touches nothing any
-// more.
+// mysqlSteals: a request that finds an expired row takes its place, and the old owner touches
+// nothing any more.
 func mysqlSteals(t *service.Trial, s *service.Server) {
 	b, other := sideOf(t, s), sideOf(t, s)
 	const short = 300 * time.Millisecond
@@ -451,7 +451,7 @@ func mysqlSteals(t *service.Trial, s *service.Server) {
 			service.Strict(t).Errorf("token %d after %d", g.Token, before)
 		}
 		if r := b.Renew(t.Context(), []driver.Request{old}); r[0].Err == nil {
-			service.Strict(t).Errorf("Renew of the old owner, whose place another has, is nil")
+			service.Strict(t).Errorf("Renew of the old owner, which was replaced, is nil")
 		} else if !errors.Is(r[0].Err, driver.ErrLost) {
 			t.Errorf("Renew of the old owner: %v", r[0].Err)
 		}
@@ -464,8 +464,8 @@ func mysqlSteals(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlGrantLasts: what a waiter is granted lasts for its TTL, before its client has said anything;
-// for some seconds only if that had said nothing for 5 s, or if it is fixed.
+// mysqlGrantLasts: the grant of a waiter lasts for its TTL without any statement of its client;
+// only for some seconds if the client was silent for 5 s, or if it is fixed.
 func mysqlGrantLasts(t *service.Trial, s *service.Server) {
 	db := mysqlOf(t, s).pool(t)
 	for what, tt := range map[string]struct {
@@ -505,13 +505,13 @@ func mysqlGrantLasts(t *service.Trial, s *service.Server) {
 	}
 }
 
-// lockRow takes the row of a name as a foreign transaction does, and returns what gives it back.
+// lockRow locks the row of a name in another transaction, and returns a function that releases it.
 func lockRow(t testing.TB, s *service.Server, name string) (unlock func()) {
 	t.Helper()
 	return lockRowOf(t, s, "dlock_locks", name)
 }
 
-// lockRowOf locks what a table has for a name, of which it has one row.
+// lockRowOf locks the only row that a table has for a name.
 func lockRowOf(t testing.TB, s *service.Server, table, name string) (unlock func()) {
 	t.Helper()
 	tx, err := mysqlOf(t, s).pool(t).Begin()
@@ -588,8 +588,8 @@ func mysqlBlockedRow(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlGhost: what calls left that have ended does not go on waiting at the server, but for the one
-// statement that came before anything was known to be locked.
+// mysqlGhost: the statements of calls that have ended do not go on waiting at the server, except
+// for the one that was sent before anything was known to be locked.
 func mysqlGhost(t *service.Trial, s *service.Server) {
 	b := userOf(t, s, "ghost").side(t, netfault.NewProxy(), mysql.Options{})
 	root := mysqlOf(t, s).pool(t)
@@ -610,7 +610,7 @@ func mysqlGhost(t *service.Trial, s *service.Server) {
 	cancel()
 	wg.Wait()
 	if took, not := time.Since(start), still(); took-not > time.Second {
-		t.Errorf("they gave up after %s, of which this process stood still for %s", took, not)
+		t.Errorf("they ended after %s, of which this process stood still for %s", took, not)
 	}
 	// Clean-up may go on trying, for a moment each time; nothing but that one statement may hang
 	// there for the 50 s that are usual.
@@ -656,8 +656,8 @@ func mysqlDeadlocks(t *service.Trial, s *service.Server) {
 					}
 					defer tx.Rollback()
 					var n int
-					// requests first, then the lock row: the other way round than those who change
-					// a queue. Repeatable read locks gaps too.
+					// requests first, then the lock row: the reverse of statements that change a
+					// queue. Repeatable read locks gaps too.
 					if err := tx.QueryRow("SELECT COUNT(*) FROM dlock_requests FOR UPDATE").Scan(&n); err != nil {
 						return err
 					}
@@ -681,8 +681,8 @@ func mysqlDeadlocks(t *service.Trial, s *service.Server) {
 	stop()
 }
 
-// mysqlLockedTables: tables that others lock for a time, and transactions of theirs that have
-// rows, end no call.
+// mysqlLockedTables: tables that others lock for a time, and transactions of theirs that lock rows,
+// end no call.
 func mysqlLockedTables(t *service.Trial, s *service.Server) {
 	locks := [][]string{
 		{"LOCK TABLES dlock_locks READ, dlock_requests READ", "UNLOCK TABLES"},
@@ -795,7 +795,7 @@ func mysqlFrozenServer(t testing.TB, s *service.Server) {
 	}
 }
 
-// handedOver lets one client wait for a lock of another, which then gives it back.
+// handedOver lets one client wait for a lock of another, which then releases it.
 func handedOver(t testing.TB, from, to driver.Backend, r driver.Request, meanwhile func()) driver.Grant {
 	t.Helper()
 	first := steps.Asked(from, r.Name, time.Minute)
@@ -870,28 +870,28 @@ func sends(line *netfault.Proxy, text string, f func()) (n int) {
 	return n
 }
 
-// listens reports whether something waits for the bell of a request.
+// listens reports whether a client listens to the wake-up lock of a request.
 func listens(t service.T, db *sql.DB, r driver.Request) bool {
 	t.Helper()
 	return one[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE CONCAT('SELECT GET_LOCK(_dlock.', ?, '%')", r.ID.String()) > 0
 }
 
-// mysqlBells: who is next listens to the bell of the one ahead, and hardly looks. It has its
-// turn also if the bell is cut off: if it never rings, rings without need, or is not there.
-func mysqlBells(t *service.Trial, s *service.Server) {
+// mysqlWakeUps: the next waiter listens to the wake-up lock of the request ahead, and hardly polls.
+// It has its turn also if that is never released, is released without need, or does not exist.
+func mysqlWakeUps(t *service.Trial, s *service.Server) {
 	const ttl = time.Minute
 	db := mysqlOf(t, s).pool(t)
 	for what, tt := range map[string]struct {
-		cut   func(ahead driver.Request, conn *sql.Conn) // before its bell is hung
-		heard func(ahead driver.Request)                 // once it is listened to
-		most  int                                        // connections of the pools
-		bell  bool
+		cut     func(ahead driver.Request, conn *sql.Conn) // before its wake-up lock is taken
+		during  func(ahead driver.Request)                 // once it is listened to
+		most    int                                        // connections of the pools
+		listens bool
 	}{
-		"it rings": {bell: true},
-		"it never rings": {bell: true, cut: func(ahead driver.Request, conn *sql.Conn) {
+		"it is released": {listens: true},
+		"it is never released": {listens: true, cut: func(ahead driver.Request, conn *sql.Conn) {
 			execute(t, conn, "DO GET_LOCK('dlock."+ahead.ID.String()+"', 10)") // and keeps it
 		}},
-		"its session is killed": {bell: true, heard: func(ahead driver.Request) {
+		"its session is killed": {listens: true, during: func(ahead driver.Request) {
 			execute(t, db, fmt.Sprint("KILL ", one[int](t, db, "SELECT IS_USED_LOCK(CONCAT('dlock.', ?))", ahead.ID.String())))
 		}},
 		"the pool is too small": {most: 7},
@@ -906,11 +906,11 @@ func mysqlBells(t *service.Trial, s *service.Server) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := "bells/" + what
+		name := "wake-up/" + what
 		rs := []driver.Request{steps.Asked(sides[0], name, ttl)}
 		steps.Acquired(t, sides[0], rs[0])
-		// Each waits behind a request of another client, and holds in its turn. Who stalls for a
-		// window when that comes may lose its place, and the next one holds.
+		// Each waits behind a request of another client, and holds in its turn. A client that
+		// stalls when its turn comes may lose its place, and the next one holds.
 		const waiters = 9
 		var wg sync.WaitGroup
 		holds := make(chan int, waiters)
@@ -944,25 +944,25 @@ func mysqlBells(t *service.Trial, s *service.Server) {
 				ordered = ordered && i == n // with a request its client's others lose their places
 			}
 			r := rs[i]
-			if n == 1 && tt.bell {
+			if n == 1 && tt.listens {
 				await.That(t, what+": one listens", func() bool { return listens(t, db, r) })
-				if tt.heard != nil {
-					tt.heard(r)
+				if tt.during != nil {
+					tt.during(r)
 				} else {
 					looks := sends(sides[(i+1)%len(sides)].line, "SELECT HEX(l.name), l.head", func() { <-time.After(time.Second) })
 					if looks > 20 {
-						t.Errorf("%s: who listens looks %d times in a second", what, looks)
+						t.Errorf("%s: the client that listens polls %d times in a second", what, looks)
 					}
 				}
 			}
-			if !tt.bell && listens(t, db, r) {
+			if !tt.listens && listens(t, db, r) {
 				t.Errorf("%s: one listens", what)
 			}
 			released = time.Now()
 			steps.Released(t, sides[i%len(sides)], r)
 		}
 		wg.Wait()
-		await.That(t, what+": no bell of theirs is left", func() bool {
+		await.That(t, what+": no wake-up lock of theirs is left", func() bool {
 			left := 0
 			for _, r := range rs {
 				left += one[int](t, db, "SELECT IS_USED_LOCK(CONCAT('dlock.', ?)) IS NOT NULL AND IS_USED_LOCK(CONCAT('dlock.', ?)) <> ?", r.ID.String(), r.ID.String(),
@@ -980,9 +980,9 @@ func discardConn(conn *sql.Conn) {
 	conn.Close()
 }
 
-// mysqlTogether: of the calls that travel together each has its own outcome. What is free is
-// granted once, what is held is refused, a name that another is at keeps no other waiting, and a
-// lost answer is asked for again.
+// mysqlTogether: each of the calls that travel together has its own outcome. A free name is granted
+// once, a held one is refused, a name that another client uses delays no other name, and a lost
+// answer is asked for again.
 func mysqlTogether(t *service.Trial, s *service.Server) {
 	for _, part := range []struct {
 		what string
@@ -1173,7 +1173,8 @@ func mysqlRestart(t testing.TB, s *service.Server) {
 	steps.AcrossRestart(t, s, sideOf(t, s), steps.ClientOf(t, sideOf(t, s), dlock.TTL(time.Minute)), steps.ClientOf(t, sideOf(t, s), dlock.TTL(time.Minute)))
 }
 
-// mysqlRenewsBeside: what is given back while others are renewed with it makes nothing uncertain.
+// mysqlRenewsBeside: holds that are released while they are renewed with others make no outcome
+// uncertain.
 func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
 	const many, abreast = 600, 8
 	b := sideOf(t, s)
@@ -1203,7 +1204,7 @@ func mysqlRenewsBeside(t *service.Trial, s *service.Server) {
 	for ; !over.Load(); renewals++ {
 		for i, n := range b.Renew(t.Context(), all) {
 			if n.Err != nil && (i >= many/2 || !errors.Is(n.Err, driver.ErrLost)) {
-				t.Errorf("renewal %d, of one that is given back: %t: %v", renewals, i < many/2, n.Err)
+				t.Errorf("renewal %d, of one that is released: %t: %v", renewals, i < many/2, n.Err)
 				over.Store(true)
 				break
 			}
@@ -1272,8 +1273,8 @@ func mysqlWaitsBehindRow(t *service.Trial, s *service.Server) {
 	steps.Released(t, b, second)
 }
 
-// TestMySQLRefuses: a server that refuses for a time ends no wait, loses no lease, and is tried
-// again by a Lock that begins meanwhile.
+// TestMySQLRefuses: a server that refuses for a time ends no wait and loses no lease, and a Lock
+// that begins meanwhile retries.
 func TestMySQLRefuses(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		root := mysqlOf(t, s).pool(t)
@@ -1318,9 +1319,9 @@ func TestMySQLRefuses(t *testing.T) {
 				t.Errorf("%s: nothing was refused", what)
 			}
 			cancel()
-			for who, a := range map[string]*steps.Attempt{"the one that waits": waits, "the one that begins": begins} {
+			for which, a := range map[string]*steps.Attempt{"the one that waits": waits, "the one that begins": begins} {
 				if !a.Pending() {
-					t.Errorf("%s ended %s: %v", what, who, a.Err)
+					t.Errorf("%s ended %s: %v", what, which, a.Err)
 				}
 			}
 			execute(t, root, do[1])
@@ -1329,7 +1330,7 @@ func TestMySQLRefuses(t *testing.T) {
 			}
 			for _, a := range []*steps.Attempt{waits, begins} {
 				if a.Returns(time.Minute); a.Err != nil || a.Pending() {
-					t.Errorf("%s is over, and Lock: %v", what, a.Err)
+					t.Errorf("%s has ended, and Lock: %v", what, a.Err)
 				}
 			}
 		}

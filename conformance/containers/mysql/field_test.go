@@ -26,12 +26,12 @@ import (
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// TestMySQLField runs, on one server of each kind, what operators and real programs do to it.
+// TestMySQLField does, on one server of each kind, what operators and real programs do.
 func TestMySQLField(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		abreast(t, s,
 			part{"a clock that a session stopped", mysqlStoppedClock},
-			part{"modes of those who migrate", mysqlModes},
+			part{"modes of sessions that migrate", mysqlModes},
 			part{"clean-up", mysqlCleanup},
 			part{"the dead", mysqlDead},
 			part{"a queue full of the dead", mysqlManyDead},
@@ -40,7 +40,7 @@ func TestMySQLField(t *testing.T) {
 			part{"the first shared lock of a name", mysqlFirstShared},
 			part{"rights to migrate", mysqlRightsToMigrate},
 		)
-		// what locks all tables, or kills, or compares times
+		// parts that lock all tables, or kill, or compare times
 		inTurn(t, migrated(t, s),
 			part{"queries are killed beside the user's work", mysqlKilledQueries},
 			part{"a backup", mysqlBackup},
@@ -203,9 +203,9 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 				var e *gomysql.MySQLError // the tables were locked until its time was over
 				locked := errors.As(err, &e) && e.Number == 1205
 				if locked || err != nil && strings.Contains(err.Error(), "did not answer") {
-					// half of its time was over when the tables were free; the driver removes what
-					// it gave up, which the server may have granted by then, so this is another
-					// request, and waits for that
+					// half of its time had passed when the tables were free; the driver removes the
+					// request that it abandoned, which the server may have granted by then; so this
+					// is another request, and waits for that
 					<-free
 					r = steps.Waiting(b, r.Name, ttl)
 					_, err = steps.Acquire(await.Bounded(t, await.Patience), b, r)
@@ -219,7 +219,8 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 		}
 	}
 	most := 0
-	// calls were given up once by then, and have half of their time left for a busy machine
+	// statements were abandoned once by then, and calls have half of their time left for a busy
+	// machine
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 		most = max(most, one[int](t, root, "SELECT COUNT(*) FROM information_schema.processlist WHERE user LIKE 'backup_'"))
 	}
@@ -230,7 +231,7 @@ func mysqlBackup(t *service.Trial, s *service.Server) {
 	await.All(t, &wg)
 	t.Logf("%d clients with %d calls each had %d connections", len(sides), names, most)
 	// 30 calls, those that renew or look, and, at a server that is slow to end them, the 30 that
-	// were given up before: fewer than the calls that are asked for
+	// were abandoned before: fewer than the calls that were made
 	if want := len(sides) * 64; most > want {
 		t.Errorf("%d clients have %d connections at a server that does not go on; want %d at most", len(sides), most, want)
 	}
@@ -268,8 +269,8 @@ func mysqlStoppedClock(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlModes: the sql_mode of those who apply the schema, and of those who call it, decides
-// nothing.
+// mysqlModes: nothing depends on the sql_mode of the sessions that apply the schema, or of those
+// that use it.
 func mysqlModes(t *service.Trial, s *service.Server) {
 	modes := []string{"", "ANSI,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL,NO_UNSIGNED_SUBTRACTION"}
 	if s.Kind.Name == "mariadb" {
@@ -408,8 +409,8 @@ func mysqlCleanupBeside(t testing.TB, s *service.Server) {
 	steps.Released(t, b, r)
 }
 
-// mysqlDead: those who died, behind a living waiter or alone in a queue, do not stay, and a release
-// that finds them takes no more statements.
+// mysqlDead: requests of clients that died, behind a living waiter or alone in a queue, do not
+// stay, and a release that finds them takes no more statements.
 func mysqlDead(t *service.Trial, s *service.Server) {
 	const many = 250
 	db := mysqlOf(t, s).pool(t)
@@ -456,27 +457,27 @@ func mysqlDead(t *service.Trial, s *service.Server) {
 	}
 	steps.Acquired(t, b, steps.Asked(b, queued, time.Minute)) // at once
 	await.That(t, "the dead are gone", func() bool {
-		r := steps.Asked(b, "dead/other", time.Minute) // who makes calls sweeps
+		r := steps.Asked(b, "dead/other", time.Minute) // a client that makes calls sweeps
 		steps.Acquired(t, b, r)
 		steps.Released(t, b, r)
 		return stored(queued) == 0
 	})
 }
 
-// mysqlManyDead: however many died, one statement removes only some of them, and the next in line
-// gets in with the release that finds them.
+// mysqlManyDead: however many died, one statement removes only some of them, and the release that
+// finds them grants the next in line.
 func mysqlManyDead(t *service.Trial, s *service.Server) {
 	const many, most = 1700, 500
 	b, db := sideOf(t, s), mysqlOf(t, s).pool(t)
 	for i, c := range []struct {
 		what string
 		mode string
-		head string // the place of the last that was let in
+		head string // the place of the last request that was granted
 	}{
 		{"waiters", "exclusive", "0"},
-		{"who were let in", "exclusive", "(SELECT MAX(place) FROM dlock_requests WHERE name = '%s')"},
+		{"granted", "exclusive", "(SELECT MAX(place) FROM dlock_requests WHERE name = '%s')"},
 		{"readers", "shared", "(SELECT MAX(place) FROM dlock_requests WHERE name = '%s')"},
-		{"readers who wait", "shared", "0"},
+		{"waiting readers", "shared", "0"},
 	} {
 		name := "dead/many " + c.what
 		held := steps.Asked(b, name, time.Minute)
@@ -492,12 +493,12 @@ func mysqlManyDead(t *service.Trial, s *service.Server) {
 			t.Errorf("%d dead, %s, go in %d statements; want no more than %d in each", many, c.what, n["bury"], most)
 		}
 		if e := steps.Queue(t, b, name); len(e.Holders()) != 1 || len(e.Waiters()) != 0 || e.Holders()[0].Client == held.Client {
-			t.Errorf("%s: %d hold and %d wait; want the one who lives to hold", c.what, len(e.Holders()), len(e.Waiters()))
+			t.Errorf("%s: %d hold and %d wait; want the living one to hold", c.what, len(e.Holders()), len(e.Waiters()))
 		}
 	}
 }
 
-// mysqlBusyPool: an error says that others of the pool have all connections.
+// mysqlBusyPool: an error says that other users of the pool have all connections.
 func mysqlBusyPool(t *service.Trial, s *service.Server) {
 	const conns, says = 5, "all 5 connections of the pool are in use"
 	b := sideOf(t, s)
@@ -542,7 +543,7 @@ func mysqlBusyPool(t *service.Trial, s *service.Server) {
 }
 
 // mysqlEmptied: places that begin at one again, since the table of requests was emptied or made
-// again while it was not used, let nothing in beside others, and keep nothing out.
+// again while it was not used, grant nothing beside others, and block nothing.
 func mysqlEmptied(t *service.Trial, s *service.Server) {
 	a, b := sideOf(t, s), sideOf(t, s)
 	for i, how := range []string{"TRUNCATE TABLE dlock_requests", "ALTER TABLE dlock_requests AUTO_INCREMENT = 1", "DROP TABLE dlock_requests"} {
@@ -685,8 +686,8 @@ func mysqlRightsToMigrate(t *service.Trial, s *service.Server) {
 	}
 }
 
-// TestMySQLOutage: the error of what lasts longer than the patience of a call has its cause, and
-// nothing ends a wait whose TTL is longer.
+// TestMySQLOutage: the error of an outage that is longer than the patience of a call has its cause.
+// An outage ends no wait whose TTL is longer.
 func TestMySQLOutage(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, k service.Kind) {
@@ -723,8 +724,8 @@ func mysqlCutOff(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlSilence: a server that takes connections and never says a word ends whatever is asked of it,
-// and no error is the context's.
+// mysqlSilence: with a server that accepts connections and never answers, every call ends, and no
+// error is the context's.
 func mysqlSilence(t *service.Trial, s *service.Server) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// TestMySQLGalera runs the driver on a Galera cluster, as docs/mysql.md tells it. The last part
+// TestMySQLGalera runs the driver on a Galera cluster, as docs/mysql.md describes it. The last part
 // kills a node.
 func TestMySQLGalera(t *testing.T) {
 	nodes := StartGalera(t)
@@ -97,8 +97,8 @@ func galeraThreeWriters(t *testing.T, nodes []*service.Server) {
 }
 
 // galeraWriterKilled: clients reach the cluster by an address that leads to one node, and to
-// another one after that was killed. What the first node granted stands on the second, what waits
-// gets in in order, and no two hold what one may.
+// another one after that was killed. Holds that the first node granted stand on the second, waiters
+// are granted in order, and there are never two holders.
 func galeraWriterKilled(t *testing.T, nodes []*service.Server) {
 	var to address
 	to.node.Store(nodes[0])
@@ -125,7 +125,7 @@ func galeraWriterKilled(t *testing.T, nodes []*service.Server) {
 }
 
 // galeraHold takes a lock, whose client renews it. The result is called when the writer has been
-// killed: the hold stands on the next one, and ends there when it is given back.
+// killed: the hold stands on the next one, and ends there when it is released.
 func galeraHold(t *testing.T, b, probe driver.Backend) (stands func()) {
 	t.Helper()
 	m := steps.ClientOf(t, b, dlock.TTL(time.Minute)).Mutex("leaves/held")
@@ -133,7 +133,7 @@ func galeraHold(t *testing.T, b, probe driver.Backend) (stands func()) {
 	return func() {
 		t.Helper()
 		began := time.Now()
-		await.That(t, "the next writer says what is held", func() bool { return refuses(t, probe, m.Name()) })
+		await.That(t, "the next writer reports the hold", func() bool { return refuses(t, probe, m.Name()) })
 		t.Logf("the next node took statements %s after the writer was killed", time.Since(began).Round(time.Millisecond))
 		if h := steps.Queue(t, probe, m.Name()).Holders(); len(h) != 1 || h[0].Token != driver.Token(lease.Token()) {
 			t.Errorf("the hold with token %d has become %+v", lease.Token(), h)
@@ -181,7 +181,7 @@ func galeraExpiry(t *testing.T, b, other, probe driver.Backend) (ends func()) {
 }
 
 // galeraQueue takes a lock for which all clients wait. The result is called when the writer has
-// been killed: they get in in the order of the queue.
+// been killed: they are granted in the order of the queue.
 func galeraQueue(t *testing.T, clients []driver.Backend, probe driver.Backend, next *service.Server) (passes func()) {
 	t.Helper()
 	q := &queue{t: t, name: "leaves/queue"}
@@ -230,7 +230,7 @@ type arrival struct {
 	at  time.Time
 }
 
-// waitFor sends what becomes of a request.
+// waitFor sends the outcome of a request.
 func waitFor(b driver.Backend, r driver.Request) <-chan arrival {
 	c := make(chan arrival, 1)
 	go func() {
@@ -262,13 +262,14 @@ func (q *queue) join(b, probe driver.Backend) {
 // was not for ten seconds is at the end of the queue.
 func (q *queue) kept(db rower) {
 	q.t.Helper()
-	await.That(q.t, "what waits is kept alive", func() bool {
+	await.That(q.t, "the waiters are kept alive", func() bool {
 		return len(q.requests) == one[int](q.t, db, `SELECT COUNT(*) FROM dlock_requests q JOIN dlock_locks l ON l.prefix = q.prefix AND l.name = q.name
 			WHERE q.name = CAST(? AS BINARY) AND q.place > l.head AND q.expires_at > UTC_TIMESTAMP(6) + INTERVAL 6 SECOND`, q.name)
 	})
 }
 
-// drains holds that the requests get in one after the other, in that order, with tokens that grow.
+// drains checks that the requests are granted one after the other, in that order, with tokens that
+// grow.
 func (q *queue) drains(order []*driver.Entry, last driver.Token) {
 	q.t.Helper()
 	kept := 0
@@ -286,7 +287,7 @@ func (q *queue) drains(order []*driver.Entry, last driver.Token) {
 		}
 		last = a.Token
 		if in := slices.IndexFunc(q.arrivals, func(c <-chan arrival) bool { return len(c) > 0 }); in >= 0 {
-			q.t.Errorf("request %d is in beside request %d, or failed", in, n)
+			q.t.Errorf("request %d holds beside request %d, or failed", in, n)
 		}
 		steps.Released(q.t, q.clients[n], q.requests[n])
 	}
@@ -294,12 +295,12 @@ func (q *queue) drains(order []*driver.Entry, last driver.Token) {
 }
 
 // storm is clients that lock at random. Calls may fail, as while a cluster has no writer; none may
-// be let in beside a hold that excludes it.
+// be granted beside a hold that excludes it.
 type storm struct {
 	t       testing.TB
 	names   []*killedName
 	clients []driver.Backend
-	end     func() // ends it, and says what it was
+	end     func() // ends it, and logs what it was
 	work    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -324,7 +325,7 @@ func (s *storm) begin() {
 	s.t.Cleanup(s.end)
 }
 
-// turn takes a lock and gives it back.
+// turn takes a lock and releases it.
 func (s *storm) turn(b driver.Backend, n *killedName) {
 	r := steps.Waiting(b, n.name, time.Minute)
 	r.Limit = n.limit
@@ -373,7 +374,7 @@ func (s *storm) further(n int) {
 	}
 }
 
-// ended waits until the storm is over, and says what it was.
+// ended waits until the storm has ended, and logs what it was.
 func (s *storm) ended() {
 	await.All(s.t, &s.work)
 	for _, n := range s.names {

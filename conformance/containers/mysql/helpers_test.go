@@ -28,7 +28,7 @@ func sideOf(t service.T, s *service.Server) *poolSide {
 	return mysqlOf(t, s).side(t, netfault.NewProxy(), mysql.Options{})
 }
 
-// exercise does everything that the driver can do, and is particular about time.
+// exercise does everything that the driver can do, and is strict about time.
 func exercise(t testing.TB, b driver.Backend, name string) {
 	t.Helper()
 	const ttl = time.Minute
@@ -47,7 +47,7 @@ func exercise(t testing.TB, b driver.Backend, name string) {
 		t.Fatalf("after %s there is %+v", took, e)
 	}
 	steps.Refused(t, b, steps.Asked(b, name, ttl), g.SentAt.Add(ttl))
-	for range 2 { // the second one may write what stands there
+	for range 2 { // the second one may write what is due
 		if r := b.Renew(context.Background(), []driver.Request{a, steps.Asked(b, name, ttl)}); r[0].Err != nil || !errors.Is(r[1].Err, driver.ErrLost) {
 			t.Fatalf("Renew: %v, %v", r[0].Err, r[1].Err)
 		}
@@ -72,7 +72,7 @@ func exercise(t testing.TB, b driver.Backend, name string) {
 		service.Strict(t).Fatalf("token %d after %d", n.Token, g.Token)
 	}
 	if err := b.Release(context.Background(), a); !errors.Is(err, driver.ErrLost) {
-		t.Fatalf("Release of what was released: %v", err)
+		t.Fatalf("a second Release: %v", err)
 	}
 	if names, err := b.(driver.Lister).List(context.Background()); err != nil || !slices.Contains(names, name) {
 		t.Fatalf("List: %q, %v", names, err)
@@ -93,7 +93,7 @@ func exercise(t testing.TB, b driver.Backend, name string) {
 		t.Fatalf("Break: %v", err)
 	}
 	if r := b.Renew(context.Background(), []driver.Request{after}); !errors.Is(r[0].Err, driver.ErrLost) {
-		t.Fatalf("Renew of what was broken: %v", r[0].Err)
+		t.Fatalf("Renew of a broken hold: %v", r[0].Err)
 	}
 	if n := steps.Queue(t, b, name).Len(); n != 0 {
 		t.Fatalf("%d requests are left", n)
@@ -113,8 +113,7 @@ func sessionState(t service.T, db rower) (conn int64, state string) {
 	return conn, state
 }
 
-// killMySQL kills connections of the server, but for that which asks, until stop, and tells how
-// many.
+// killMySQL kills connections of the server, except its own, until stop, and returns how many.
 func killMySQL(t testing.TB, s *service.Server) (killed *atomic.Int64, stop func()) {
 	t.Helper()
 	db, killed := mysqlOf(t, s).pool(t), new(atomic.Int64)
@@ -155,8 +154,8 @@ func transactions(t service.T, db *sql.DB, user string) (open, wait int) {
 	return n % 1000000, n / 1000000
 }
 
-// shown is one for a query about the transactions of a server. It shows a copy of them, which it
-// renews only if nothing has read that for a tenth of a second: so the tests take turns.
+// shown is held for a query about the transactions of a server. The server shows a copy of them,
+// which it refreshes only if it was not read for a tenth of a second: so the tests take turns.
 func shown[V any](t service.T, db rower, query string, args ...any) V {
 	t.Helper()
 	copies.Lock()
@@ -167,7 +166,7 @@ func shown[V any](t service.T, db rower, query string, args ...any) V {
 
 var copies sync.Mutex
 
-// userOf is d as another user, who may do everything.
+// userOf is d as another user, with all rights.
 func userOf(t service.T, s *service.Server, name string) dsn {
 	t.Helper()
 	execute(t, mysqlOf(t, s).pool(t), "CREATE USER IF NOT EXISTS '"+name+"'@'%' IDENTIFIED BY ''", "GRANT ALL ON *.* TO '"+name+"'@'%'")

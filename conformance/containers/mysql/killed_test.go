@@ -39,9 +39,9 @@ func killTime(t *testing.T) time.Duration {
 	return 15 * time.Second
 }
 
-// TestMySQLKilled kills statements and connections of twelve clients at random. No two hold what
-// one may, tokens grow, the order of arrival is kept, names go on, and the user's own work on the
-// same connections stays done.
+// TestMySQLKilled kills statements and connections of twelve clients at random. There are never two
+// holders, tokens grow, the order of arrival is kept, no name is stuck, and the user's own work on
+// the same connections stays done.
 func TestMySQLKilled(t *testing.T) {
 	d := killTime(t)
 	onMySQL(t, func(t *testing.T, s *service.Server) {
@@ -80,7 +80,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 	pool(hostilePool.Params, true)
 	_, usual := sessionState(t, shared)
 
-	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, let: map[driver.ID]bool{}, seen: map[driver.ID]string{}}
+	k := &killed{t: t, db: root, asking: map[driver.ID]string{}, waiting: map[driver.ID]int{}, granted: map[driver.ID]bool{}, seen: map[driver.ID]string{}}
 	names := []*killedName{{name: "killed/a"}, {name: "killed/b"}, {name: "killed/rw", readers: true}, {name: "killed/permits", limit: 3}}
 	k.names = names
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -144,7 +144,7 @@ func mysqlKilled(t *service.Trial, s *service.Server, d time.Duration) {
 			t.Errorf("%s was not granted for %s", n.name, n.pause)
 		}
 	}
-	t.Logf("%d kills, %d grants, %d rows of the user's; %d requests were let in and did not find it in time", kills.Load(), grants, len(work.written), k.missed)
+	t.Logf("%d kills, %d grants, %d rows of the user's; %d requests were granted and did not find it in time", kills.Load(), grants, len(work.written), k.missed)
 	// a request that ended, and is being removed, may stand for a while
 	await.That(t, "nothing is left", func() bool {
 		for _, n := range names {
@@ -244,10 +244,10 @@ type killed struct {
 	mu      sync.Mutex
 	asking  map[driver.ID]string // the requests whose Acquire is under way, with their names
 	waiting map[driver.ID]int    // those that were seen to wait exclusively, since which sample
-	let     map[driver.ID]bool   // those that were seen to be let in
-	seen    map[driver.ID]string // what the last sample that had their rows saw of them
+	granted map[driver.ID]bool   // those that were seen to be granted
+	seen    map[driver.ID]string // their rows in the last sample that had them
 	samples int
-	missed  int // how often one that was let in did not find it in time, and arrived again
+	missed  int // how often a granted request did not find its grant in time, and arrived again
 }
 
 type killedName struct {
@@ -266,7 +266,7 @@ type killedName struct {
 	abandoned time.Time // until then a hold that was not released may stand
 }
 
-// sample reads which exclusive requests wait, and which were let in. A request waits once the
+// sample reads which exclusive requests wait, and which were granted. A request waits once the
 // lock's row says that there are others, also after what is not committed yet: so that row is read
 // second, and locked.
 func (k *killed) sample() {
@@ -292,7 +292,7 @@ func (k *killed) sample() {
 		}
 		return found
 	}
-	k.sampling.Lock() // what was read first is taken in first
+	k.sampling.Lock() // samples are handled in the order in which they are read
 	defer k.sampling.Unlock()
 	requests := read(`SELECT name, HEX(id), place, 0 FROM dlock_requests
 		WHERE kind = 'request' AND mode = 'exclusive' AND expires_at > UTC_TIMESTAMP(6)`)
@@ -306,7 +306,7 @@ func (k *killed) sample() {
 		var id driver.ID
 		if _ = id.UnmarshalText([]byte(l.id)); k.asking[id] == l.name {
 			delete(k.waiting, id)
-			k.let[id] = true
+			k.granted[id] = true
 		}
 	}
 	for _, r := range requests {
@@ -323,7 +323,7 @@ func (k *killed) sample() {
 			delete(k.waiting, id)
 		case l.others > 0 && !waits:
 			k.waiting[id] = k.samples
-			if k.let[id] {
+			if k.granted[id] {
 				k.missed++
 			}
 		}
@@ -345,7 +345,7 @@ func (k *killed) begin(r driver.Request) (ahead map[driver.ID]int) {
 	return ahead
 }
 
-// end records that an Acquire ends, and reports which of those ahead have not been let in.
+// end records that an Acquire ends, and reports which of those ahead have not been granted.
 func (k *killed) end(r driver.Request, ahead map[driver.ID]int) (still []driver.ID) {
 	k.leave(r)
 	k.sample()
@@ -365,11 +365,11 @@ func (k *killed) leave(r driver.Request) {
 	defer k.mu.Unlock()
 	delete(k.asking, r.ID)
 	delete(k.waiting, r.ID)
-	delete(k.let, r.ID)
+	delete(k.granted, r.ID)
 	delete(k.seen, r.ID)
 }
 
-// turn takes a lock and gives it back.
+// turn takes a lock and releases it.
 func (k *killed) turn(b driver.Backend, n *killedName) {
 	t := k.t
 	r := steps.Waiting(b, n.name, time.Minute)
@@ -427,7 +427,7 @@ func (k *killed) turn(b driver.Backend, n *killedName) {
 	}
 }
 
-// what is what the tables have of requests, and what the samples saw of them.
+// what describes requests by their rows in the tables, and in the samples.
 func (k *killed) what(ids []driver.ID) (text string) {
 	for _, id := range ids {
 		var row sql.NullString
@@ -441,7 +441,7 @@ func (k *killed) what(ids []driver.ID) (text string) {
 	return text
 }
 
-// rests says that the name may not be granted for so long.
+// rests records that the name may not be granted for that time.
 func (n *killedName) rests(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -452,7 +452,7 @@ func (n *killedName) enter(t *service.Trial, r driver.Request, g driver.Grant) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	if n.granted.Before(n.abandoned) { // the time of what was not released does not count
+	if n.granted.Before(n.abandoned) { // the time of a hold that was not released does not count
 		n.granted = n.abandoned
 	}
 	if !n.granted.IsZero() {

@@ -18,11 +18,11 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// leastPacket is the least max_allowed_packet that dlock bears.
+// leastPacket is the least max_allowed_packet that dlock works with.
 const leastPacket = 16384
 
-// TestMySQLLimits: what a client sends, and what it is answered, is bounded: it works where packets
-// are as small as dlock bears, and with as much under a name, and as many names, as anybody has.
+// TestMySQLLimits: statements and answers are bounded. The driver works with the smallest packets
+// that dlock allows, with very long queues, and with very many names.
 func TestMySQLLimits(t *testing.T) {
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		inTurn(t, migrated(t, s),
@@ -141,8 +141,8 @@ func mysqlCrowdInSmallPackets(t *service.Trial, s *service.Server) {
 	wg.Wait()
 }
 
-// mysqlManyReaders: a writer goes, and more readers are let in than one read of the queue shows,
-// some of them while they still arrive. They do not read all that hold, each of them.
+// mysqlManyReaders: a writer goes, and more readers are granted than one read of the queue shows,
+// some of them while they still arrive. Not each of them reads all holders.
 func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	const readers = 550
 	line := netfault.NewProxy()
@@ -182,10 +182,10 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 		}
 	}
 	t.Logf("%d readers hold after %s, and read all %d times", readers, time.Since(released).Round(time.Millisecond), whole)
-	// A reader that has a row, and has not looked what became of it when the writer goes, reads
-	// all: up to 72 on a busy machine. It was 596 to 896 when all did that were let in.
+	// A reader that has a row, and has not looked yet when the writer goes, reads all: up to 72 on
+	// a busy machine. It was 596 to 896 when all readers that were granted did.
 	if whole > readers/4 {
-		t.Errorf("%d readers read all that hold %d times; want %d at most", readers, whole, readers/4)
+		t.Errorf("%d readers read all holders %d times; want %d at most", readers, whole, readers/4)
 	}
 	seen := map[driver.Token]bool{}
 	for _, g := range grants {
@@ -202,7 +202,7 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 		held[e.Token] = true
 	}
 	now := time.Now()
-	for _, g := range grants { // what lasts less than its TTL is renewed soon, by who has it
+	for _, g := range grants { // a grant that lasts less than its TTL is renewed soon, by its holder
 		if !held[g.Token] && g.SentAt.Add(g.TTL).After(now) {
 			t.Errorf("a reader does not hold, %s before its grant ends", g.SentAt.Add(g.TTL).Sub(now))
 		}
@@ -212,7 +212,8 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlPacketsShrink: an operator lowers the bound while a client has more leases than fit.
+// mysqlPacketsShrink: an operator lowers the bound while a client has more leases than fit a
+// packet.
 func mysqlPacketsShrink(t *service.Trial, s *service.Server) {
 	root := mysqlOf(t, s).pool(t)
 	set := func(bytes int) {
@@ -264,13 +265,13 @@ func insertRequests(t service.T, db execer, name string, n, lasts int) {
 		"UTC_TIMESTAMP(6) + INTERVAL %d SECOND FROM %s ORDER BY n", name, lasts, numbers(n)))
 }
 
-// mysqlLongQueue is read in pieces of five hundred.
+// mysqlLongQueue: a long queue is read in pieces of five hundred.
 func mysqlLongQueue(t *service.Trial, s *service.Server) {
 	const waiters, pages = 6500, 14
 	db := mysqlOf(t, s).pool(t)
 	insertLocks(t, db, "'queue'", 1, true, 1)
 	insertRequests(t, db, "'queue'", waiters, 3600)
-	// the id of the holder is that of the first waiter: that has gone
+	// the ID of the holder is that of the first waiter, which has gone
 	execute(t, db, "UPDATE dlock_locks SET holder = REPEAT(X'07', 16)")
 	b, line := ownSide(t, s, "")
 	n := spoken(t, line, func() {
@@ -292,7 +293,7 @@ func mysqlLongQueue(t *service.Trial, s *service.Server) {
 	}
 }
 
-// mysqlManyNames are read in pieces of five thousand.
+// mysqlManyNames: many names are read in pieces of five thousand.
 func mysqlManyNames(t *service.Trial, s *service.Server) {
 	names := 60_000
 	if size.Long() {

@@ -35,8 +35,8 @@ func (d dsn) in(t testing.TB, root *sql.DB, database string) *sql.DB {
 	return c.pool(t)
 }
 
-// schemaOf is all that dlock has in the database of a pool: columns, indexes, engines, and what
-// should not be there: routines, views, triggers and events.
+// schemaOf is the schema of dlock in the database of a pool: columns, indexes, engines, and what
+// must not exist: routines, views, triggers and events.
 func schemaOf(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	var lines []string
@@ -88,7 +88,7 @@ func locksIn(t *testing.T, db *sql.DB) {
 type tool struct {
 	name string
 	own  string // the folder of dlock's files
-	// up applies all that is missing, and down takes all back.
+	// up applies everything that is missing, and down removes everything.
 	up, down func(t *testing.T, db *sql.DB, files fs.FS, table string) error
 	// file adds a migration to an application's files.
 	file func(to fstest.MapFS, number int, name, up, down string)
@@ -174,8 +174,8 @@ var gooseTool = tool{
 }
 
 // TestMySQLMigrationTools applies both trees with the tools that they are for, on pools without
-// multi-statements, and wants the schema that mysql.Migrate makes, without any routine; then takes
-// them back, and wants nothing left.
+// multi-statements, and wants the schema that mysql.Migrate makes, without any routine; then
+// removes it, and wants nothing left.
 func TestMySQLMigrationTools(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -339,7 +339,7 @@ func TestMySQLMigrationsBesideAnApplication(t *testing.T) {
 			}
 		}
 
-		// golang-migrate keeps one number: two folders cannot share its table, which it says
+		// golang-migrate keeps one number: two folders cannot share its table, which it reports
 		for _, at := range []int{5, 25} {
 			t.Run(fmt.Sprintf("golang-migrate at %d, its default table for both", at), func(t *testing.T) {
 				a := &application{tool: golangMigrate, all: fstest.MapFS{}}
@@ -381,9 +381,9 @@ func filesOf(t *testing.T, folder fs.FS) fstest.MapFS {
 	return files
 }
 
-// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and takes away each of
-// the tables, and wants the next one to end with the same schema. What the other table knows is
-// left.
+// TestMySQLMigrateGoesOn interrupts Migrate after each of its statements, and drops each of the
+// tables, and wants the next Migrate to end with the same schema. The rows of the other table are
+// kept.
 func TestMySQLMigrateGoesOn(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -430,8 +430,8 @@ func TestMySQLMigrateGoesOn(t *testing.T) {
 	})
 }
 
-// TestMySQLRevertBesideOthers: while clients lock and unlock, Revert refuses as long as something
-// is held, and takes no hold away.
+// TestMySQLRevertBesideOthers: while clients lock and unlock, Revert refuses as long as anything is
+// held, and ends no hold.
 func TestMySQLRevertBesideOthers(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -453,11 +453,11 @@ func TestMySQLRevertBesideOthers(t *testing.T) {
 						return
 					}
 					if err := steps.Renewed(b, r); err != nil {
-						t.Errorf("a hold was taken away: %v", err)
+						t.Errorf("a hold was lost: %v", err)
 						return
 					}
 					if err := b.Release(t.Context(), r); err != nil {
-						t.Errorf("a hold was taken away: %v", err)
+						t.Errorf("a hold was lost: %v", err)
 						return
 					}
 					pairs.Add(1)
@@ -508,8 +508,8 @@ var otherTables = map[string]struct{ make, undo, words []string }{
 	},
 }
 
-// TestMySQLOtherTables: tables of another version are refused by all that opens, migrates and
-// cleans up, with what to do, and are left as they are.
+// TestMySQLOtherTables: everything that opens, migrates and cleans up refuses tables of another
+// version with an error that says what to do, and leaves them as they are.
 func TestMySQLOtherTables(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -528,7 +528,7 @@ func TestMySQLOtherTables(t *testing.T) {
 			if after := schemaOf(t, root); after != before {
 				t.Errorf("%s: left\n%s\nof\n%s", what, after, before)
 			}
-			// what the message says to do
+			// the advice of the message
 			execute(t, root, other.undo...)
 			if err := mysql.Migrate(t.Context(), root); err != nil {
 				t.Errorf("%s: Migrate, when they are gone: %v", what, err)

@@ -9,12 +9,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// model is what stands under one name, with driver.Queue to decide who is granted. Nothing expires
+// model is the state of one name. driver.Queue decides which requests are granted. Nothing expires
 // in it by itself.
 type model struct {
 	driver.Queue
-	tombs   map[driver.ID]bool // what has ended and left a tombstone; true: by force
-	granted map[driver.ID]bool // the strangers that were granted until now
+	tombs   map[driver.ID]bool // those that have ended and left a tombstone; true: by force
+	granted map[driver.ID]bool // the arrivals that were granted until now
 	seen    map[string]int     // what happened, and how often
 }
 
@@ -22,7 +22,7 @@ func newModel() *model {
 	return &model{tombs: map[driver.ID]bool{}, granted: map[driver.ID]bool{}, seen: map[string]int{}}
 }
 
-// all is all that stands.
+// all are all requests that stand.
 func (m *model) all() []*driver.Entry { return slices.Concat(m.Arrivals, m.Joins) }
 
 func (m *model) find(id driver.ID) *driver.Entry {
@@ -47,7 +47,7 @@ func (m *model) remove(id driver.ID) bool {
 	return m.Len() < before
 }
 
-// grantNew returns the strangers that are granted now and were not before, in order.
+// grantNew returns the arrivals that are granted now and were not before, in order.
 func (m *model) grantNew() (fresh []*driver.Entry) {
 	for _, e := range m.Arrivals[:m.Granted()] {
 		if !m.granted[e.ID] {
@@ -73,7 +73,7 @@ func word(err error) string {
 
 func (m *model) acquire(r driver.Request) string {
 	if e := m.find(r.ID); e != nil { // it holds
-		if e.Broken { // its caller releases what is left of it
+		if e.Broken { // its caller is to release it
 			m.remove(r.ID)
 			return m.note("a broken hold is asked for again", "lost")
 		}
@@ -152,7 +152,8 @@ func (m *model) note(what, answer string) string {
 	return answer
 }
 
-// String is what the tables have to show: what stands, in order, what of it holds, and tombstones.
+// String is what the tables have to show: the requests in order, which of them hold, and
+// tombstones.
 func (m *model) String() string {
 	var lines []string
 	for i, e := range m.Arrivals {

@@ -24,7 +24,7 @@ import (
 	"github.com/dlock-go/dlock/driver/mysql"
 )
 
-// opens tries to open the driver in both ways, and returns what they say.
+// opens tries to open the driver in both ways, and returns their errors.
 func opens(t *testing.T, s *service.Server, user, params string) map[string]error {
 	t.Helper()
 	errs := map[string]error{}
@@ -35,7 +35,7 @@ func opens(t *testing.T, s *service.Server, user, params string) map[string]erro
 	d := mysqlOf(t, s)
 	d.User = user
 	b, err := mysql.New(d.pool(t), mysql.Options{})
-	if err == nil { // New has no context: what it does not say, the first call does
+	if err == nil { // New has no context: the first call reports what New does not
 		r := steps.Asked(b, "opens", time.Minute)
 		if _, err = steps.Acquire(t.Context(), b, r); err == nil {
 			err = b.Release(t.Context(), r)
@@ -46,7 +46,7 @@ func opens(t *testing.T, s *service.Server, user, params string) map[string]erro
 	return errs
 }
 
-// refusals is what all that opens, migrates and cleans up says.
+// refusals are the errors of everything that opens, migrates and cleans up.
 func refusals(t *testing.T, s *service.Server, db *sql.DB) map[string]error {
 	t.Helper()
 	errs := opens(t, s, "root", "")
@@ -68,12 +68,13 @@ func says(t *testing.T, what string, errs map[string]error, words ...string) {
 	}
 }
 
-// TestMySQLOpen: what a server lacks is said when it is opened, with the way to mend it.
+// TestMySQLOpen: opening a server that lacks something fails with an error that names it, and the
+// remedy.
 func TestMySQLOpen(t *testing.T) {
 	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
 		root := mysqlOf(t, s).pool(t)
-		says(t, "an empty database", opens(t, s, "root", ""), "not both tables", "dlock_locks, dlock_requests", "?migrate=true", "mysql.Migrate", "dlock migrate")
+		says(t, "an empty database", opens(t, s, "root", ""), "not have both tables", "dlock_locks, dlock_requests", "?migrate=true", "mysql.Migrate", "dlock migrate")
 		if is := schemaOf(t, root); is != "" {
 			t.Errorf("Open made\n%s", is)
 		}
@@ -115,7 +116,7 @@ func TestMySQLOpen(t *testing.T) {
 	})
 }
 
-// TestMySQLDocumentedQueries: the queries of docs/mysql.md show who holds and who waits.
+// TestMySQLDocumentedQueries: the queries of docs/mysql.md show the holders and the waiters.
 func TestMySQLDocumentedQueries(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/mysql.md")
@@ -162,7 +163,7 @@ func TestMySQLDocumentedQueries(t *testing.T) {
 				if err := rows.Scan(at...); err != nil {
 					t.Fatal(err)
 				}
-				of := map[string]string{"state": "holds"} // which the first does not say
+				of := map[string]string{"state": "holds"} // the first query has no such column
 				for i, c := range columns {
 					of[c] = values[i].String
 				}
@@ -201,8 +202,8 @@ func TestMySQLSmallPacket(t *testing.T) {
 	})
 }
 
-// TestMySQLFull: on a server that has no room for a row the first call says so, when its time is
-// over, and works once there is room. Nothing is left of what failed.
+// TestMySQLFull: on a server that has no room for a row the first call fails with an error that
+// says so, after its time, and succeeds once there is room. Nothing is left of the failed call.
 func TestMySQLFull(t *testing.T) {
 	t.Parallel()
 	onMySQL(t, func(t *testing.T, s *service.Server) {
@@ -241,8 +242,8 @@ func TestMySQLFull(t *testing.T) {
 	}, "--innodb-data-file-path=ibdata1:12M")
 }
 
-// TestMySQLSchemaChanges: a client that runs while the tables are changed or removed is refused by
-// the first statement that cannot be executed, and says what is there. So is one that waits.
+// TestMySQLSchemaChanges: a client that runs while the tables are changed or removed fails with the
+// first statement that cannot be executed, and reports what is there. So does one that waits.
 func TestMySQLSchemaChanges(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -287,8 +288,8 @@ func TestMySQLMigrateRace(t *testing.T) {
 	})
 }
 
-// TestMySQLBinlogFormat: with a binary log of statements the server refuses what READ COMMITTED
-// transactions write. Connections of the driver's own are always such, those of a user's pool if
+// TestMySQLBinlogFormat: with a binary log of statements the server refuses writes of READ
+// COMMITTED transactions. The driver's own connections always have these, those of a user's pool if
 // they are set so.
 func TestMySQLBinlogFormat(t *testing.T) {
 	t.Parallel()
@@ -364,7 +365,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	start := time.Now()
 	steps.Acquired(t, b, dies)
 	steps.Acquired(t, b, lives)
-	if err := steps.Renewed(b, lives); err != nil { // what was waited for has less time at first
+	if err := steps.Renewed(b, lives); err != nil { // a hold that was waited for has less time at first
 		t.Error(err)
 	}
 	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
@@ -378,7 +379,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 		t.Errorf("after the change there is %+v", q.Holders())
 	}
 	if err := errors.Join(l.Err(), l.Renew(t.Context())); err != nil {
-		t.Errorf("what was held and renewed: %v", err)
+		t.Errorf("the hold that was renewed: %v", err)
 	}
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
@@ -387,7 +388,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	return true
 }
 
-// TestMySQLSecrets: no error, log line or String shows a password.
+// TestMySQLSecrets: no error, log line or String contains a password.
 func TestMySQLSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-7f3a"
@@ -438,7 +439,7 @@ func TestMySQLSecrets(t *testing.T) {
 	})
 }
 
-// TestMySQLURL: what a URL can say, and the errors of wrong ones.
+// TestMySQLURL: the parts of a URL, and the errors of wrong URLs.
 func TestMySQLURL(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, shared(t, MariaDB))

@@ -18,8 +18,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestMySQLPageStatements: the statements of docs/mysql.md show who holds and who waits, and break
-// a hold.
+// TestMySQLPageStatements: the statements of docs/mysql.md show the holders and the waiters, and
+// break a hold.
 func TestMySQLPageStatements(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/mysql.md")
@@ -92,11 +92,11 @@ func TestMySQLPageStatements(t *testing.T) {
 		}
 		want := fmt.Sprintf("orders/42 the holder %d", held.Token)
 		if got := list(statements[0], "name", "label", "token"); got != want {
-			t.Errorf("who holds exclusively: got\n%s\nwant\n%s", got, want)
+			t.Errorf("exclusive holders: got\n%s\nwant\n%s", got, want)
 		}
 		want = fmt.Sprintf("orders/42 waits exclusive a waiter\nshared holds shared a reader %d\nshared waits exclusive a waiter", shared.Token)
 		if got := list(statements[1], "name", "state", "mode", "label", "token"); got != want {
-			t.Errorf("who waits, and who holds together with others: got\n%s\nwant\n%s", got, want)
+			t.Errorf("waiters, and requests that hold together with others: got\n%s\nwant\n%s", got, want)
 		}
 
 		token := regexp.MustCompile(`token = \d+`)

@@ -42,8 +42,8 @@ func TestMySQLRaces(t *testing.T) {
 			each("an arrival between a pass and its commit", (*schedule).arrivalInPass),
 			each("a shared request that is admitted while a swap waits", (*schedule).admitBeforeSwap),
 			each("an exclusive request that commits after a later one was granted", (*schedule).lateCommit),
-			each("a give-up while the grant is not committed", (*schedule).giveUpInGrant),
-			each("a give-up between reading and granting", (*schedule).giveUpBeforeSwap),
+			each("a cancelled wait while the grant is not committed", (*schedule).cancelInGrant),
+			each("a cancelled wait between reading and granting", (*schedule).cancelBeforeSwap),
 			each("a join while its hold ends", (*schedule).joinInRelease),
 			each("a join while its hold is broken", (*schedule).joinInBreak),
 			each("a permit that another takes between reading and writing", (*schedule).permitsInBetween),
@@ -167,8 +167,8 @@ func (c *schedule) lock(tx *sql.Tx) {
 	c.exec(tx, "UPDATE dlock_locks SET ttl_us = ttl_us + 1 WHERE :")
 }
 
-// stand makes a request stand in the queue whose client is not there. It locks the row of the lock
-// if it is shared, or a join to a sponsor.
+// stand adds a request to the queue whose client does not exist. It locks the row of the lock if
+// the request is shared, or a join to a sponsor.
 func (c *schedule) stand(db execer, kind, mode string, permits int, id, owner driver.ID) (place int64) {
 	c.t.Helper()
 	lock := " LOCK IN SHARE MODE"
@@ -190,7 +190,7 @@ func (c *schedule) blocked(begins string) {
 	})
 }
 
-// warm opens connections of a client, so that what it sends later is only what it is asked for.
+// warm opens connections of a client, so that later it sends only the statements of its calls.
 func (c *schedule) warm(b *poolSide) {
 	c.t.Helper()
 	var wg sync.WaitGroup
@@ -330,8 +330,8 @@ func (c *schedule) admitBeforeSwap() {
 	}
 }
 
-// lateCommit: a grant waits for an arrival ahead that is not committed. One whose row comes in only
-// later loses its place, and arrives again.
+// lateCommit: a grant waits for an arrival ahead that is not committed. An arrival whose row
+// appears only later loses its place, and arrives again.
 func (c *schedule) lateCommit() {
 	a, b, late := c.side(), c.side(), c.side()
 	held, next := steps.Asked(a, c.name, time.Minute), steps.Waiting(b, c.name, time.Minute)
@@ -368,9 +368,8 @@ func (c *schedule) lateCommit() {
 	steps.Released(c.t, late, last)
 }
 
-// giveUpInGrant: what is granted to a request that ends meanwhile goes to nothing, or to the
-// next.
-func (c *schedule) giveUpInGrant() {
+// cancelInGrant: a grant of a request that ends meanwhile has no effect, or passes to the next one.
+func (c *schedule) cancelInGrant() {
 	a, b := c.side(), c.side()
 	held := steps.Asked(a, c.name, time.Minute)
 	steps.Acquired(c.t, a, held)
@@ -394,8 +393,8 @@ func (c *schedule) giveUpInGrant() {
 	c.free("all is released", 5*time.Second)
 }
 
-// giveUpBeforeSwap: a client read that a request is next, which ends before it grants.
-func (c *schedule) giveUpBeforeSwap() {
+// cancelBeforeSwap: a client reads that a request is next, which ends before the client grants it.
+func (c *schedule) cancelBeforeSwap() {
 	a, b := c.side(), c.side()
 	held, r := steps.Asked(a, c.name, time.Minute), steps.Waiting(b, c.name, time.Minute)
 	steps.Acquired(c.t, a, held)
@@ -489,8 +488,8 @@ func (c *schedule) joinInBreak() {
 	}
 }
 
-// permitsInBetween: a permit goes, and another request takes it, while a third grants itself the
-// same.
+// permitsInBetween: a permit is released, and another request takes it, while a third grants itself
+// the same permit.
 func (c *schedule) permitsInBetween() {
 	a, b := c.side(), c.side()
 	permit := func(b *poolSide) driver.Request {
@@ -522,8 +521,8 @@ func (c *schedule) permitsInBetween() {
 	}
 }
 
-// permitsTogether: a permit is given back while the statement that passes another one on is not
-// committed. The next waiter has it, unless the row of the other holder still stands.
+// permitsTogether: a permit is released while the statement that passes another one on is not
+// committed. The next waiter gets it, unless the row of the other holder still stands.
 func (c *schedule) permitsTogether() {
 	for _, gone := range []bool{true, false} {
 		a := c.side()
@@ -557,7 +556,7 @@ func (c *schedule) permitsTogether() {
 	}
 }
 
-// sameInstant: statements that begin in the same microsecond do not pass for one another.
+// sameInstant: statements that begin in the same microsecond are not taken for one another.
 func (c *schedule) sameInstant() {
 	now := one[string](c.t, c.db, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) AS CHAR)")
 	a, b, reads := c.stopped(now), c.stopped(now), c.side()
@@ -577,8 +576,8 @@ func (c *schedule) sameInstant() {
 	steps.Released(c.t, reads, r)
 }
 
-// givesTogether: of releases that travel together, one is of a lock that something waits for. The
-// others succeed all the same.
+// givesTogether: of releases that travel together, one is of a lock that has a waiter. The others
+// still succeed.
 func (c *schedule) givesTogether() {
 	a, b := c.side(), c.side()
 	var rs []driver.Request
@@ -609,7 +608,7 @@ func (c *schedule) givesTogether() {
 	steps.Released(c.t, b, next)
 }
 
-// lateRenewal: a renewal that began earlier, and is done later, takes back no time.
+// lateRenewal: a renewal that began earlier, and is executed later, shortens no hold.
 func (c *schedule) lateRenewal() {
 	const ttl = time.Minute
 	early := one[string](c.t, c.db, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) - 20 AS CHAR)")
@@ -643,8 +642,8 @@ func (c *schedule) lateRenewal() {
 	}
 }
 
-// lateRemoval: a copy of the removal of what expired, which comes after the request has arrived
-// again, removes nothing.
+// lateRemoval: a copy of the removal of an expired request, which comes after the request has
+// arrived again, removes nothing.
 func (c *schedule) lateRemoval() {
 	if !c.s.Own() {
 		c.t.Skip("a replay greets a user without a password")
@@ -670,7 +669,7 @@ func (c *schedule) lateRemoval() {
 	steps.Released(c.t, b, r)
 }
 
-// cleanupInAdmit: a name that comes into use while the clean-up is at others stays.
+// cleanupInAdmit: a name that comes into use during a clean-up stays.
 func (c *schedule) cleanupInAdmit() {
 	a := c.side()
 	for i := range 2 {
@@ -690,7 +689,7 @@ func (c *schedule) cleanupInAdmit() {
 	await.That(c.t, "the clean-up waits", func() bool {
 		return shown[int](c.t, c.db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE 'DELETE FROM dlock_locks%'") > 0
 	})
-	if c.level != "READ-COMMITTED" { // it has all of the queues that it saw to be empty
+	if c.level != "READ-COMMITTED" { // it has locked the queues that it found empty
 		tx.Rollback()
 		if err := <-done; err != nil {
 			c.t.Error(err)

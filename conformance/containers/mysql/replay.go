@@ -11,7 +11,7 @@ import (
 )
 
 // replay is [Recording.Replay] for a server whose user has no password, so that a connection is
-// opened in the same words each time. Those are needed on a connection that was recorded from its
+// opened with the same bytes each time. Those are needed on a connection that was recorded from its
 // middle, and are in the recording of one that was opened meanwhile.
 func replay(s *service.Server, r *netfault.Recording) error {
 	hello, err := hello(s)
@@ -27,7 +27,7 @@ func replay(s *service.Server, r *netfault.Recording) error {
 	})
 }
 
-// hello returns what a client says on a new connection.
+// hello returns what a client sends on a new connection.
 func hello(s *service.Server) (string, error) {
 	d, err := mysqlConfig(s.URL)
 	if err != nil {

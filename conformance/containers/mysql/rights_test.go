@@ -59,8 +59,8 @@ func leastRights(t *testing.T, s *service.Server, root *sql.DB, password string)
 	return strings.Replace(s.URL, "root@", "dlock:"+password+"@", 1)
 }
 
-// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and each that
-// is missing is named when a client opens or makes its first call, before that does anything.
+// TestMySQLRights: the grants of the documentation suffice, each of them is needed, and each
+// missing one is named when a client opens or makes its first call, before that changes anything.
 func TestMySQLRights(t *testing.T) {
 	t.Parallel()
 	var documented []string
@@ -119,7 +119,7 @@ func TestMySQLRights(t *testing.T) {
 }
 
 // TestMySQLRightsToMigrate: CREATE and SELECT make the tables, SELECT, DROP and LOCK TABLES remove
-// them, SELECT and DELETE clean up. Without one of them nothing is done, and it is named.
+// them, SELECT and DELETE clean up. If one is missing nothing is done, and the error names it.
 func TestMySQLRightsToMigrate(t *testing.T) {
 	t.Parallel()
 	onShared(t, func(t *testing.T, s *service.Server) {
@@ -213,7 +213,7 @@ func useAll(t *testing.T, s *service.Server, user, name string) error {
 		waits(2)
 		leave()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("what was cancelled: %w", err)
+			return fmt.Errorf("the cancelled request: %w", err)
 		}
 		joined, err := seconds[i].Lock(l.Context(ctx))
 		_, inspected := c.Inspect(ctx, l.Name())

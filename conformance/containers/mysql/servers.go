@@ -87,7 +87,7 @@ func askMySQL(ctx context.Context, url string) (string, error) {
 // waiting that changes a table, a procedure or a global setting: by default for a day or a year.
 const statementTime = 3 * time.Minute
 
-// dsn is how the client library is told to connect.
+// dsn is the configuration of connections of the client library.
 type dsn struct{ *mysql.Config }
 
 // mysqlConfig reads the URL of a server, which has a user, perhaps a password, and a database.
@@ -129,12 +129,12 @@ func dialBy(c *mysql.Config, dial func(ctx context.Context, network, addr string
 func (d dsn) open() *sql.DB {
 	c, err := mysql.NewConnector(d.Config)
 	if err != nil {
-		panic(err) // it complains of nothing that could be wrong here
+		panic(err) // none of its errors can occur here
 	}
 	return sql.OpenDB(c)
 }
 
-// mysqlOf returns how the server is connected to.
+// mysqlOf returns the configuration of connections to the server.
 func mysqlOf(t service.T, s *service.Server) dsn {
 	t.Helper()
 	d, err := mysqlConfig(s.URL)

@@ -115,7 +115,7 @@ func inTurn(t *testing.T, s *service.Server, parts ...part) {
 }
 
 // abreast is inTurn, but side by side: more of them than t.Parallel would on a small machine, since
-// many of them wait, and not all, since those that work are what the server has to do.
+// many of them wait, and not all, since the server has to do the work of the others.
 func abreast(t *testing.T, s *service.Server, parts ...part) {
 	t.Helper()
 	const most = 6

@@ -29,7 +29,7 @@ func secureMySQL(t *testing.T, k service.Kind, a *service.Authority, cert, key s
 	return s
 }
 
-// TestMySQLTLS: the server is verified, always; nothing falls back to plain text.
+// TestMySQLTLS: the server is always verified; nothing falls back to plain text.
 func TestMySQLTLS(t *testing.T) {
 	t.Parallel()
 	ours, theirs := service.NewAuthority(t), service.NewAuthority(t)
@@ -102,7 +102,8 @@ func TestMySQLTLS(t *testing.T) {
 	}
 }
 
-// TestMySQLCertificatesAreReplaced on disk, and the next connection has the new ones.
+// TestMySQLCertificatesAreReplaced: they are replaced on disk, and the next connection has the new
+// ones.
 func TestMySQLCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	for _, k := range mysqlKinds {
