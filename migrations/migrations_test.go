@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write all files that are made of mysql/*.up.sql")
+var update = flag.Bool("update", false, "write all files that are made from mysql/*.up.sql")
 
-// table is the one that a statement makes.
+// table is the beginning of a statement that makes a table, with its name.
 var table = regexp.MustCompile(`^CREATE TABLE IF NOT EXISTS (\w+) \(\n`)
 
-// TestOneSource holds all files to what is made of those that make a table, which are numbered from
-// 1 without a gap.
+// TestOneSource checks that all other files are what is made from those that make a table, which
+// are numbered from 1 without a gap.
 func TestOneSource(t *testing.T) {
 	ups, err := fs.Glob(Files, "mysql/*.up.sql")
 	if err != nil || len(ups) == 0 {
@@ -55,7 +55,7 @@ func TestOneSource(t *testing.T) {
 	}
 	for name, text := range want {
 		if got, err := Files.ReadFile(name); err != nil || string(got) != text {
-			t.Errorf("%s is not what go generate ./migrations makes of the source (%v)", name, err)
+			t.Errorf("%s is not what go generate ./migrations makes from the source (%v)", name, err)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 		switch open := t.left.Load() && t.made.Load(); {
 		case open && !m.Uncertain:
 			m.left, m.leftUntil = t, time.Now().Add(2*callTimeout)
-		case open || t.doubt.Load() > 0: // the outcome of an earlier call that was left says too little
+		case open || t.doubt.Load() > 0: // the end of an earlier call proves too little
 			m.left = nil
 		}
 		m.Uncertain = m.Uncertain || t.doubt.Load() > 0 || m.left != nil
@@ -278,7 +278,7 @@ func (b *Backend) check(t *task, m *ownRequest, r driver.Request, lock bool) (g 
 			_, err = t.send(b.raiseOf(r))
 		case p.others == 1 && p.left <= 0:
 			_, err = t.send(b.passOf(r.Name, expired))
-		case p.others == 1, p.left > 0 && r.Wait && !r.Semaphore(): // the release of the holder decides
+		case p.others == 1, p.left > 0 && r.Wait && !r.Semaphore(): // its release decides
 			b.mustWait(m, p.head, p.left, p.ahead)
 			return g, true, nil
 		default:
@@ -505,7 +505,7 @@ func (b *Backend) enterBeside(t *task, m *ownRequest, r driver.Request, held boo
 		m.place = a.id
 		b.mu.Unlock()
 		switch {
-		case l.held(): // a look costs less than a read, in case the holder has gone and thousands hold
+		case l.held(): // if it has gone and thousands hold, a look costs less than a read
 			return b.check(t, m, r, false)
 		case !free:
 			return b.checkBeside(t, m, r, position{place: a.id})

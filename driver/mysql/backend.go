@@ -59,7 +59,7 @@ type ownRequest struct {
 	behind    driver.ID     // the request before it, if it is this client's
 	ended     bool          // by force, and that was reported
 	broken    bool          // by an operator, as its release found
-	left      *task         // its Acquire has left this task under way, which may have made the request
+	left      *task         // under way, left by its Acquire; it may have made the request
 	leftUntil time.Time     // until when a release waits for left
 	grant     *driver.Grant // a poll found it granted
 	found     *position     // a poll found it granted, which is to be confirmed

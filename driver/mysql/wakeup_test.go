@@ -118,7 +118,7 @@ func TestWakeupLocksThatAreNoUse(t *testing.T) {
 				var polls atomic.Int64
 				ahead := driver.NewID()
 				b, s := listeningClient(t, func() queueSeen {
-					if polls.Add(1) > 1 { // the first after listening finds the request that was listened to
+					if polls.Add(1) > 1 { // the first after listening finds the same request
 						ahead = driver.NewID()
 					}
 					return queueSeen{6, ahead}

@@ -202,7 +202,7 @@ func mysqlManyReaders(t *service.Trial, s *service.Server) {
 		held[e.Token] = true
 	}
 	now := time.Now()
-	for _, g := range grants { // a grant that lasts less than its TTL is renewed soon, by its holder
+	for _, g := range grants { // one that lasts less than its TTL is renewed soon, by its holder
 		if !held[g.Token] && g.SentAt.Add(g.TTL).After(now) {
 			t.Errorf("a reader does not hold, %s before its grant ends", g.SentAt.Add(g.TTL).Sub(now))
 		}

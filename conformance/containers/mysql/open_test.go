@@ -365,7 +365,7 @@ func sawChange(t *testing.T, s *service.Server, at, next time.Time) bool {
 	start := time.Now()
 	steps.Acquired(t, b, dies)
 	steps.Acquired(t, b, lives)
-	if err := steps.Renewed(b, lives); err != nil { // a hold that was waited for has less time at first
+	if err := steps.Renewed(b, lives); err != nil { // after a wait it has less time at first
 		t.Error(err)
 	}
 	if took := time.Since(start); took < ttl-100*time.Millisecond || took > ttl+10*time.Second {
