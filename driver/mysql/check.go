@@ -112,7 +112,7 @@ func flushing(is map[string]string) driver.Finding {
 	}
 	switch {
 	case flush != "1":
-		f.State, f.Advice = driver.Risky, "set innodb_flush_log_at_trx_commit to 1: a crash of the machine may lose the grants of the last second, and then a second holder is granted"
+		f.State, f.Advice = driver.Risky, "set innodb_flush_log_at_trx_commit to 1: a crash of the machine may lose the grants of the last second, and a second holder may then get the lock"
 	case is["log_bin"] == "ON" && sync != "1":
 		f.State, f.Advice = driver.Risky, "set sync_binlog to 1 if replicas follow: after a crash they may lack the last grants"
 	}
@@ -123,7 +123,7 @@ func flushing(is map[string]string) driver.Finding {
 func writers(is map[string]string) driver.Finding {
 	if is["wsrep_on"] == "ON" {
 		return driver.Finding{About: "writers", State: driver.Risky, Found: "a Galera cluster",
-			Advice: "send all clients of dlock to the same node: two nodes can grant two holders"}
+			Advice: "send all clients of dlock to the same node: two nodes can grant one lock to two holders"}
 	}
 	return driver.Finding{About: "writers", Found: "no Galera cluster"}
 }
