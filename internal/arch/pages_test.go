@@ -234,7 +234,7 @@ func snippet(t *testing.T, place, block string) string {
 			head, block = head[:i], head[i:]
 		}
 	}
-	body := "func _(ctx context.Context, client *dlock.Client) error {\n" + line + block + "\nreturn nil\n}\n"
+	body := "var client *dlock.Client\n\nfunc _(ctx context.Context) error {\n" + line + block + "\nreturn nil\n}\n"
 	if regexp.MustCompile(`(?m)^(func|type) `).MatchString(block) {
 		body = line + block + "\n"
 	}
