@@ -74,14 +74,14 @@ func TestRedisLeastRights(t *testing.T) {
 	})
 	t.Run("another database, RESP2", func(t *testing.T) {
 		s := service.StartOwn(t, Valkey)
-		more := Documented(t, page, "other than 0 `([^`]*)`")
+		more := Documented(t, page, "other than 0 also needs `([^`]*)`")
 		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything(s), func(user, password string) (driver.Backend, error) {
 			return overUser(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: user, Password: password, DB: 7, Protocol: 2}))
 		})
 	})
 	t.Run("URL, another database", func(t *testing.T) {
 		s := service.StartOwn(t, Redis)
-		more := Documented(t, page, "other than 0 `([^`]*)`")
+		more := Documented(t, page, "other than 0 also needs `([^`]*)`")
 		LeastRightsOf(t, page, []*service.Server{s}, slices.Concat(ACL(t, page), more), everything(s), func(user, password string) (driver.Backend, error) {
 			return byURL(t, s.URL+"/5", user, password)
 		})
@@ -94,7 +94,7 @@ func TestRedisRightsInCluster(t *testing.T) {
 	s := StartCluster(t, Redis)
 	const moving = "moving"
 	migrationOf(t, s, moving).begin()
-	rights := slices.Concat(ACL(t, page), Documented(t, page, "In a Cluster `([^`]*)`"), Documented(t, page, "With `wait_replicas` `([^`]*)`"))
+	rights := slices.Concat(ACL(t, page), Documented(t, page, "A Cluster also needs `([^`]*)`"), Documented(t, page, "`wait_replicas` also needs `([^`]*)`"))
 	all := func(t *testing.T, name string, open func() (driver.Backend, error)) error {
 		if err := everything(s.Nodes...)(t, name, open); err != nil {
 			return err
@@ -124,12 +124,12 @@ func TestRedisRightsInCluster(t *testing.T) {
 func TestRedisRightsUnderSentinel(t *testing.T) {
 	t.Parallel()
 	s := StartSentinel(t, Redis)
-	more := Documented(t, page, "other than 0 `([^`]*)`")
+	more := Documented(t, page, "other than 0 also needs `([^`]*)`")
 	for _, n := range s.Nodes {
 		CLIOf(t, n).Must(words("ACL SETUSER app on >canary", slices.Concat(ACL(t, page), more))...)
 	}
-	needed := Documented(t, page, "Of a user of the sentinels[^`]*`([^`]*)`")
-	at := Documented(t, page, "suffices; with\\s*`([^`]*)`")
+	needed := Documented(t, page, "If the sentinels have users, `([^`]*)`")
+	at := Documented(t, page, "suffices for theirs\\. With\\s*`([^`]*)`")
 	for user, rights := range map[string][]string{"few": needed, "all": slices.Concat(needed, at), "none": at} {
 		for _, w := range s.Sentinels {
 			CLIOf(t, w).Must(words("ACL SETUSER "+user+" on >canary resetchannels -@all", rights)...)
@@ -182,9 +182,9 @@ func TestRedisCheckNamesTheRight(t *testing.T) {
 		nodes  []*service.Server
 		rights []string
 	}{
-		{one.URL + "/5", []*service.Server{one}, slices.Concat(ACL(t, page), Documented(t, page, "other than 0 `([^`]*)`"))},
+		{one.URL + "/5", []*service.Server{one}, slices.Concat(ACL(t, page), Documented(t, page, "other than 0 also needs `([^`]*)`"))},
 		{"redis+cluster://" + join(cluster.Addrs()) + "?wait_replicas=1", cluster.Nodes,
-			slices.Concat(ACL(t, page), Documented(t, page, "In a Cluster `([^`]*)`"), Documented(t, page, "With `wait_replicas` `([^`]*)`"))},
+			slices.Concat(ACL(t, page), Documented(t, page, "A Cluster also needs `([^`]*)`"), Documented(t, page, "`wait_replicas` also needs `([^`]*)`"))},
 	} {
 		raw := strings.Replace(c.url, "://", "://app:canary@", 1)
 		for _, missing := range append([]string{""}, c.rights...) {

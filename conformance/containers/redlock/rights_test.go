@@ -65,7 +65,7 @@ func TestRedlockLeastRights(t *testing.T) {
 		})
 	}
 	const page = "docs/redlock.md"
-	rights := slices.Concat(servers.ACL(t, page), servers.Documented(t, page, "With `min_uptime` `([^`]*)`"))
+	rights := slices.Concat(servers.ACL(t, page), servers.Documented(t, page, "`min_uptime` also needs `([^`]*)`"))
 	servers.LeastRightsOf(t, page, f, rights, everyVote, func(user, password string) (driver.Backend, error) {
 		var masters []goredis.UniversalClient
 		for _, s := range f {

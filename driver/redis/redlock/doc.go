@@ -1,5 +1,5 @@
-// Package redlock is the driver for Redlock: a lock on several independent Redis or Valkey masters,
-// held by who has it on a majority of them.
+// Package redlock is the driver for Redlock: a lock on several independent Redis or Valkey masters.
+// A request that has the lock on a majority of them holds it.
 //
 //	import _ "github.com/dlock-go/dlock/driver/redis/redlock"
 //
@@ -22,67 +22,67 @@
 //
 // The scheme redlocks is the same over TLS, which always verifies the server. There are at least
 // three masters, all different. The user, the password and the database are the same on all. The
-// port is 6379 if none is given, the database 0. The parameters:
+// default port is 6379, the default database 0. The parameters:
 //
 //   - node_timeout (250ms): how long one master has to answer. It is never more than a tenth of the
 //     TTL.
-//   - retry_delay (50ms): when a waiter asks again, give or take half of it. It asks sooner if the
+//   - retry_delay (50ms): when a waiter retries, give or take half of it. It retries sooner if the
 //     holder expires before.
 //   - min_uptime (0): masters that have been up for less refuse new holds. 0: none does. See Limits
 //     on restarts.
-//   - pool_size (the client library's): how many connections there are to each master at most.
+//   - pool_size (the client library's): the maximum number of connections to each master.
 //   - tls_ca, tls_cert, tls_key, tls_server_name (redlocks only): files in PEM form with the
 //     certificates that are trusted in place of the system's, the client's own certificate and its
 //     key; and the name to verify in place of the host's.
 //   - ttl, prefix, label, identity: those of every driver; see package dlock.
 //
-// [New] works over clients that the caller owns.
+// [New] takes clients that the caller owns.
 //
 // # Guarantees
 //
 // A majority is more than half: 2 of 3, 3 of 5; also 3 of 4, so that an even number survives no
 // more losses than the odd one below it. As long as a majority answers, the others may be down,
-// hang or be slow. Without it calls fail in time, with an error that says who did not answer, and
-// that is not ErrHeld.
+// hang or be slow. Without a majority, calls fail in time, with an error that names the masters
+// that did not answer, and that is not ErrHeld.
 //
-// A hold is good for its TTL from the instant before the first master was asked. What the majority
-// took to answer is part of that, so it is judged after the quorum. The masters keep the hold for
-// CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of the description of
-// the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its implementations
-// use: a hundredth for clocks that run at different rates, and 2 ms for expiry in whole
-// milliseconds. The portable layer takes its own margin off that.
+// A hold is good for its TTL from the instant before the first master was asked. The time that the
+// majority took to answer is part of that, so it is judged after the quorum. The masters keep the
+// hold for CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of the
+// description of the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its
+// implementations use: a hundredth for clocks that run at different rates, and 2 ms for expiry in
+// whole milliseconds. The portable layer takes its own margin off that.
 //
-// A fixed lease that was granted stands until its time, also over Close and the death of its
+// A fixed lease, once granted, stands until its time, even after Close and the death of its
 // process. So does a fixed request that joined a hold of its own client, on a majority (UnlockAfter
 // and Once of package dlock).
 //
-// A holder learns at once that its hold was broken, if its user may subscribe, and the operator's
-// may publish; else with its next renewal.
+// A holder learns at once that its hold was broken, if its user may subscribe and the operator's
+// may publish; otherwise at its next renewal.
 //
 // # Limits
 //
-//   - Order: waiters do not queue, they ask again. Nobody is served in order. Rivals may split the
-//     votes, so that for a moment each is told that the lock is held and none has it.
+//   - Order: waiters do not queue, they retry, in no order. Rivals may split the votes, so that for
+//     a moment each sees the lock as held while none has it.
 //   - Tokens: there are none, since masters that do not know of each other cannot count together.
-//   - Kinds: exclusive locks only. No other client can join a hold. Three majorities can overlap
-//     in pairs without a master that knows of all three, so no master could keep a limit.
+//   - Kinds: exclusive locks only. No other client can join a hold. Three majorities can overlap in
+//     pairs without a master that knows of all three, so no master could keep a limit.
 //   - Clocks: a master whose wall clock jumps expires too early or too late. Of a majority that
 //     stood for a hold, too few may then be left.
 //   - Restarts: a master that comes back without its data has forgotten its votes, and votes again.
-//     With a hold on A, B and C of five, C forgets, and C, D and E are a majority for somebody
-//     else. Keep a master that lost its data (or may have: anything but appendfsync always) down
-//     for longer than the longest TTL, or set min_uptime to that. Then the masters refuse by
-//     themselves, by their clocks, and need to be allowed INFO.
+//     With a hold on A, B and C of five, C forgets, and C, D and E are a majority for another
+//     client. Keep a master that lost its data (or may have: anything but appendfsync always) down
+//     for longer than the longest TTL, or set min_uptime to that. The masters then refuse by
+//     themselves, by their clocks; this needs the right to run INFO.
 //   - Versions: clients whose formats differ cannot share a prefix. See Protocol.
 //   - Repair: a hold stays on the masters that granted it. One that was down then does not get it
 //     later, since a renewal never creates anything.
 //
 // # Protocol
 //
-// Three keys stand under a name on each master: the holder; a tombstone for each request that was
-// given up while a copy of it may have been under way; and what joined the holder. lua/begin.lua
+// Each master has three keys for a name: the holder; a tombstone for each request that was
+// abandoned while a copy of it may have been under way; and what joined the holder. lua/begin.lua
 // has all of them. The holder begins with the format of what is kept. A script that finds another
-// one fails, and touches nothing. A script is atomic. On one master a request is in one of these
+// format fails, and changes nothing. A script is atomic. On one master a request is in one of these
 // states:
 //
 //	absent ── acquire ──► stands ── release, expiry, break by force ──► absent
@@ -92,43 +92,44 @@
 //	absent ── join ──► beside ── the holder is released ──► the holder
 //	                      └── release, its time, a break ──► absent ◄──┘
 //
-// The key of the holder expires with the last of them. So a holder whose client died, and whose own
-// time is over, stands for as long as what joined it: nothing has to happen then.
+// The key of the holder expires with the last of them. So if the client of the holder died and the
+// holder's own time has ended, the key stands for as long as what joined it, without any further
+// step.
 //
 // What the scripts do:
 //
 //   - acquire: creates the holder if there is none. If the same request stands there, its TTL
 //     begins again.
 //   - join: a fixed request joins the holder of its own client. It is kept for its TTL to the
-//     millisecond: no client trusts in it, so it needs no allowance for drift.
-//   - renew: the TTL of the request that stands begins again. It never creates anything, and cuts
-//     nothing short that joined it.
+//     millisecond: no client trusts it, so it needs no allowance for drift.
+//   - renew: the TTL of the request that stands begins again. Renew never creates anything, and
+//     shortens nothing that joined it.
 //   - release: deletes the request that stands, and leaves a tombstone if a copy of its acquire may
-//     be under way. If others joined it the one that is over last takes its place.
-//   - break: marks the request that stands, so that it is not renewed; by force, deletes it and
+//     be under way. If others joined it, the one that ends last takes its place.
+//   - break: marks the request that stands, so that it cannot be renewed; by force, deletes it and
 //     leaves a tombstone. What joined it ends. If what is broken has taken a holder's place on some
-//     masters only, that holder is broken on the others. Before, the master publishes the holder's
-//     ID on its client's channel, to which the client is subscribed on each master from its first
-//     request on. When no majority can be left that has the request, the client knows that it is
-//     lost.
+//     masters only, that holder is broken on the others. First the master publishes the holder's ID
+//     on the channel of its client, which is subscribed on each master from its first request on.
+//     Once no majority can be left that has the request, the client knows that it is lost.
 //
 // The client asks all masters at once and returns when the outcome is certain: a majority granted,
-// none can grant any more, or the time is over. What is lost, repeated or late:
+// none can grant any more, or the time is over. What happens when something is lost, repeated or
+// late:
 //
 //   - A reply is lost: acquire, renew and break may be sent again. Release sent again finds
 //     nothing. That is success if the client sent a copy before and the hold cannot have expired
 //     yet.
-//   - A grant comes after the call gave up: it is taken back from that master.
-//   - A copy of an acquire is late: the release leaves a tombstone for a TTL wherever the outcome
-//     was unknown, under which the copy creates nothing.
-//   - A join that has no majority is unknown: it is released wherever it may stand, with a
-//     tombstone, and the hold is as it was. One that arrives when its holder was released finds
-//     that it is gone. Of a join and its holder's release some masters may execute only one: there
-//     the holder stands until the join's time, or nothing does.
-//   - What was published does not arrive: the next renewal tells. When a subscription stands again
-//     the client asks that master what became of its requests.
-//   - A master does not hear of a release: it is sent again, in the background, until the master
+//   - A grant arrives after the call returned: it is released on that master.
+//   - A copy of an acquire is late: wherever the outcome was unknown, the release leaves a
+//     tombstone for a TTL, under which the copy creates nothing.
+//   - A join without a majority has an unknown outcome: it is released wherever it may stand, with
+//     a tombstone, and the hold is as it was. A join that arrives after the release of its holder
+//     finds that the holder is gone. Some masters may execute only one of a join and its holder's
+//     release: there the holder stands until the join's time, or nothing does.
+//   - A publication does not arrive: the holder learns of the break at its next renewal. When a
+//     subscription stands again, the client asks that master about its requests.
+//   - A release does not reach a master: it is sent again, in the background, until the master
 //     answers or the hold must have expired.
 //   - A key holds something else, or has another format: the master counts as one that did not
-//     answer, the error names the key, and nothing is touched.
+//     answer, the error names the key, and nothing is changed.
 package redlock
