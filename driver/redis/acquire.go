@@ -42,8 +42,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, nil
 }
 
-// acquire asks the server again and again until the request is granted or refused. If it fails, the
-// request may stand in the queue.
+// acquire calls the server until the request is granted or refused. If it fails, the request may
+// stand in the queue.
 func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) (driver.Grant, error) {
 	var w *waiter // set once the server has said that the request waits
 	defer func() {
@@ -52,7 +52,7 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 		}
 	}()
 	answered := time.Now() // when the server last answered; at first, when it was first asked
-	failed := false        // the last call did
+	failed := false        // the last call
 	for {
 		b.mu.Lock()
 		// A request that was granted is only resumed: if it has expired, it does not arrive again.
@@ -71,7 +71,8 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 		}
 		b.record(m, c, a, err, w != nil && !notified)
 		if w != nil && !failed && err != nil && !kit.IsNo(err) && ctx.Err() != nil && time.Since(asked) < checkInterval {
-			// The server has hardly had the time to say anything else than that it waits.
+			// The context ended soon after the call was sent: the last answer, that it waits,
+			// stands.
 			return driver.Grant{}, driver.Waited(ctx)
 		}
 		failed = err != nil
@@ -79,12 +80,12 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 			answered = time.Now()
 		}
 		if r.Wait && (fault.Transient(err) || tooFew(err)) && time.Since(answered) < keptFor(r.TTL) {
-			if w != nil { // the message of its grant may have come: nothing has to be answered then
-				if g, ok := b.told(m); ok {
+			if w != nil { // the message of its grant may have arrived, and needs no answer
+				if g, ok := b.grantOf(m); ok {
 					return g, nil
 				}
 			}
-			// A wait outlasts what is wrong for a time, as long as the server keeps its place.
+			// A wait survives a temporary failure for as long as the server keeps its place.
 			if err := pause(ctx, b.life.Closed(), kit.Jitter(checkInterval/2, checkInterval/10), err); err != nil {
 				return driver.Grant{}, err
 			}
@@ -102,7 +103,7 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 		}
 		if w == nil {
 			w = b.addWaiter(m, round)
-			a.arrived = false // nobody dropped it
+			a.arrived = false // it is new, not dropped by the server
 		}
 		b.waits(w, a, c.sent)
 		if err := b.subscribe(r.Client); err != nil {
@@ -114,13 +115,13 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 			}
 			return driver.Grant{}, err
 		}
-		if g, ok := b.told(m); ok {
+		if g, ok := b.grantOf(m); ok {
 			return g, nil
 		}
 	}
 }
 
-// runAcquire runs an acquire, and makes sure that the replicas have the grant if they must.
+// runAcquire runs an acquire, and waits for replicas to have the grant if they must.
 func (b *Backend) runAcquire(ctx context.Context, c *call) (any, error) {
 	if b.o.WaitReplicas == 0 {
 		return b.pipes.run(ctx, b.life.Closed(), c)
@@ -128,8 +129,8 @@ func (b *Backend) runAcquire(ctx context.Context, c *call) (any, error) {
 	return b.runOnReplicas(ctx, c)
 }
 
-// record records what came of a call of acquire. unexpected means that a grant is news: the request
-// waited, and no message told of it before the call.
+// record records the outcome of a call of acquire. unexpected means that the request waited, and
+// that no message of a grant had arrived before the call.
 func (b *Backend) record(m *ownRequest, c *call, a acquireReply, err error, unexpected bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,20 +146,20 @@ func (b *Backend) record(m *ownRequest, c *call, a acquireReply, err error, unex
 	}
 	m.Until = c.sent.Add(m.TTL)
 	if unexpected && !m.Notified && m.Mode == driver.Shared {
-		// The message was lost, and with it perhaps those for the others that came in together.
+		// The message was lost, and perhaps also those of the others that were granted together.
 		b.waiters.WakeName(m.Name)
 	}
 }
 
-// answer reports whether the error is an answer of the server that did nothing: no copy of the call
-// is under way, and nothing is left of it.
+// answer reports whether the error is an answer of a server that did nothing: no copy of the call
+// is under way, and it left nothing behind.
 func answer(err error) bool {
 	return kit.IsNo(err) || !fault.Unknown(err)
 }
 
 // acquireArgs are the arguments of lua/acquire.lua.
 func acquireArgs(r driver.Request, resume bool) []any {
-	// All in two allocations: they cost as much as the rest of a call.
+	// Two allocations in all: more would cost as much as the rest of a call.
 	var room [4*32 + 16]byte
 	text := hex.AppendEncode(hex.AppendEncode(room[:0], r.ID[:]), r.Client[:])
 	switch {
@@ -194,14 +195,14 @@ func modeOf(r driver.Request) string {
 	return "permit of " + strconv.Itoa(r.Limit)
 }
 
-// acquireReply is what lua/acquire.lua returns of a request that it does not refuse.
+// acquireReply is what lua/acquire.lua returns for a request that it does not refuse.
 type acquireReply struct {
-	again   bool // it does not stand yet: the script had too many dead waiters to remove before it
+	again   bool // it does not stand yet: there were too many dead waiters to remove first
 	granted bool
 	token   driver.Token
-	expiry  time.Duration // if it waits: until the next of those who hold expires; 0: not known
+	expiry  time.Duration // if it waits: until the next holder expires; 0: not known
 	arrived bool          // if it waits: it did not stand there before
-	place   int64         // if it waits: where
+	place   int64         // if it waits: its place
 }
 
 // parseAcquire reads what lua/acquire.lua returns. A refusal is an error.
@@ -236,8 +237,8 @@ func parseAcquire(reply any) (acquireReply, error) {
 	return acquireReply{}, fmt.Errorf("unexpected reply %v", reply)
 }
 
-// pause waits for d after a call failed with why. If ctx ends before, the error is that of ctx, and
-// says why too.
+// pause waits for d after a call failed with why. If ctx ends before, the error is that of ctx and
+// includes why.
 func pause(ctx context.Context, closed <-chan struct{}, d time.Duration, why error) error {
 	err := kit.Pause(ctx, closed, d)
 	if err == nil || errors.Is(err, driver.ErrClosed) {

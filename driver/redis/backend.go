@@ -26,28 +26,27 @@ const (
 type Options struct {
 	Prefix string // before every name in the key space
 
-	// GrantWindow is how long a waiter whose client was silent for that time has to confirm its
-	// grant; 0: 3s. Each client asks for the first that waits under a name once a second.
+	// GrantWindow is how long a waiter has to confirm its grant if it was last seen longer ago
+	// than that; 0: 3s. Each client asks for its first waiter under a name once a second.
 	GrantWindow time.Duration
 
 	// KeepTokens is how long the last token of a name is remembered after its last use; 0: 10
 	// minutes.
 	KeepTokens time.Duration
 
-	// Identity names the queues, for contexts that carry holds between clients of one process:
-	// clients of the same server and database have the same, and all others have others. Empty:
-	// package dlock asks the servers, when it matters.
+	// Identity names the service, for contexts that carry holds between clients of one process. It
+	// is the same for all clients of one server and database, and different for all others. Empty:
+	// package dlock queries the servers when it matters.
 	Identity string
 
-	// WaitReplicas is how many replicas have to have a grant before Acquire returns it. Without
-	// them the grant is released, and Acquire fails. It narrows the window in which a failover
-	// forgets a grant; it does not close it.
+	// WaitReplicas is how many replicas must have a grant before Acquire returns it. Without them
+	// the grant is released, and Acquire fails. This narrows the window in which a failover loses a
+	// grant; it does not close it.
 	WaitReplicas int
 }
 
 // Backend is a client of one Redis, Sentinel group or Cluster. It implements [driver.Backend],
-// [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it
-// keeps.
+// [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister].
 type Backend struct {
 	rdb    redis.UniversalClient
 	owned  bool // Close closes rdb
@@ -63,14 +62,14 @@ type Backend struct {
 	lost         func(driver.ID)
 	requests     kit.Requests[*ownRequest]
 	waiters      kit.Waiters[*ownRequest, struct{}]
-	round        uint64 // how often all who wait were woken
+	round        uint64 // how often all waiters were woken
 	subscription subscription
 }
 
 // New returns a backend over a client that the caller owns, and that Close leaves open. It does not
-// reach the server yet. The client's retry options do not matter. A [*redis.Ring] is refused: it
-// sends the subscription elsewhere than the scripts, and each name to another server as soon as one
-// of them seems to be down.
+// contact the server yet. From go-redis 9.19.0 on, the client's retry options have no effect. A
+// [*redis.Ring] is refused: it sends subscriptions to another server than scripts, and names to
+// other servers once one of them seems to be down.
 func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
 	if err := conn.RefuseRing(rdb); err != nil {
 		return nil, err
@@ -86,7 +85,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 		o.KeepTokens = defaultKeepTokens
 	}
 	if o.GrantWindow < 10*time.Millisecond || o.KeepTokens < time.Millisecond || o.WaitReplicas < 0 {
-		return nil, fmt.Errorf("%w options: the grant window is at least 10ms, tokens are kept for at least 1ms, and replicas are not negative", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w options: the grant window must be at least 10ms, tokens must be kept for at least 1ms, and the number of replicas must not be negative", driver.ErrInvalid)
 	}
 	b := &Backend{
 		rdb: rdb, o: o, space: keyspace.New(o.Prefix), pipes: newPipelines(rdb), life: kit.NewLife(),
@@ -110,7 +109,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 
-// Notify implements [driver.Notifier]. The server tells of holds that were ended by force.
+// Notify implements [driver.Notifier]. The server publishes holds that were ended by force.
 func (b *Backend) Notify(lost func(driver.ID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +154,7 @@ func (b *Backend) Close() error {
 	}
 	wg.Wait()
 	end, _ := ctx.Deadline()
-	// It is not waited for longer: a connection that is just being opened minds no context, and
+	// Close waits no longer than that: a connection that is just being opened ignores contexts, and
 	// ends with the client library's timeout.
 	kit.Within(time.Until(end), b.subscription.tasks.Wait)
 	b.nodes.close()

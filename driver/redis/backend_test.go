@@ -10,7 +10,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestNewRefusesNil: it is no client, in whatever pointer it comes.
+// TestNewRefusesNil: New refuses a nil client of each type.
 func TestNewRefusesNil(t *testing.T) {
 	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
 		if _, err := New(rdb, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "nil") {
@@ -19,7 +19,7 @@ func TestNewRefusesNil(t *testing.T) {
 	}
 }
 
-// TestIdentity: it is what the user says, and nothing that is guessed.
+// TestIdentity: the identity follows from the options alone and is never guessed.
 func TestIdentity(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
@@ -42,7 +42,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestNewRefusesARing: it has no one server for a name and its channel.
+// TestNewRefusesARing: a Ring has no single server for a name and its channel.
 func TestNewRefusesARing(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	defer ring.Close()

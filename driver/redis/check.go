@@ -65,7 +65,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return found, nil
 }
 
-// rights tries what the scripts do on a key that no name has.
+// rights tries the commands of the scripts, on a key that no name uses.
 func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, servers []survey.Doer) (driver.Finding, error) {
 	space := keyspace.New(s.o.Prefix)
 	id := driver.NewID().String()

@@ -11,10 +11,10 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
-// explain says what a user can do about an error of the server or of the connection. While ctx,
-// which is the caller's, lives, the error matches none of a context.
+// explain adds to an error of the server or of the connection what can be done about it. Unless
+// the caller's ctx has ended, the error does not match that of a context.
 func (b *Backend) explain(ctx context.Context, name string, err error) error {
-	if err == nil || errors.As(err, new(*driver.HeldError)) { // which has the text of a user in it
+	if err == nil || errors.As(err, new(*driver.HeldError)) { // it has a label, which is any text
 		return err
 	}
 	if !b.pipes.answered.Load() {

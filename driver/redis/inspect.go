@@ -20,8 +20,8 @@ import (
 // scanCount is how many keys one SCAN looks at.
 const scanCount = 1000
 
-// Inspect implements [driver.Backend]. It reads a long queue in pieces. One that is granted between
-// two of them is shown as holding, and one that leaves may still be shown.
+// Inspect implements [driver.Backend]. It reads a long queue in several calls. A request that is
+// granted between two of them is shown as holding, and one that leaves may still be shown.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	var r reading
 	for from := ""; ; {
@@ -40,21 +40,21 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	// The first may be sent twice and answers truly: it says whether there is a hold to end.
+	// The first call may be repeated without changing its answer: whether there is a hold to end.
 	if n, err := b.breakAll(ctx, name, t, "0"); err != nil || n == 0 {
 		return cmp.Or(err, driver.ErrNotHeld)
 	}
 	if !force {
 		return nil
 	}
-	// By force there was a hold: what is left of none has ended since it was marked.
+	// There was a hold. If the second call finds none, the hold has ended since it was marked.
 	_, err := b.breakAll(ctx, name, t, "1")
 	return err
 }
 
-// breakAll marks or removes the requests with that token, in pieces, and returns how many it found
-// at first. While there are several pieces another may join in one that was looked at, so it looks
-// until it has changed nothing. Then none can join any more.
+// breakAll marks or removes the requests with that token, in several calls, and returns how many it
+// found in the first pass. Between two calls a request may join in a part that was already read, so
+// breakAll makes passes until one has changed nothing. Then no request can join any more.
 func (b *Backend) breakAll(ctx context.Context, name string, t driver.Token, how string) (found int64, err error) {
 	for pass := 1; ; pass++ {
 		from, pieces, changes := "", 0, int64(0)
@@ -85,7 +85,7 @@ func (b *Backend) breakAll(ctx context.Context, name string, t driver.Token, how
 }
 
 // List implements [driver.Lister]. It reads the keys with SCAN, on all masters of a Cluster, and
-// looks whether requests stand there: most keys only remember a token.
+// checks whether requests stand there, since most keys only remember a token.
 func (b *Backend) List(ctx context.Context) ([]string, error) {
 	if b.life.Over() {
 		return nil, driver.ErrClosed
@@ -95,7 +95,7 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 		err   error
 	}
 	done := make(chan result, 1)
-	go func() { // the client library may not mind the end of ctx
+	go func() { // the client library may ignore the end of ctx
 		names, err := b.list(ctx)
 		done <- result{names, err}
 	}()
@@ -140,8 +140,8 @@ func (b *Backend) list(ctx context.Context) ([]string, error) {
 	}
 }
 
-// listNode takes the names that have requests, of those whose keys are on one node. It reads the
-// keys in pieces, and looks at the names of each.
+// listNode passes to take the names that have requests and whose keys are on one node. It reads the
+// keys in several calls, and checks the names after each.
 func (b *Backend) listNode(ctx context.Context, c redis.Cmdable, take func([]string)) error {
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 		if err := ctx.Err(); err != nil {
@@ -165,7 +165,7 @@ func (b *Backend) listNode(ctx context.Context, c redis.Cmdable, take func([]str
 		b.pipes.exec(ctx, calls)
 		used := names[:0]
 		for i, c := range calls {
-			if c.Err != nil && fault.Transient(c.Err) { // on its way to another node
+			if c.Err != nil && fault.Transient(c.Err) { // the name is on its way to another node
 				c = b.call(usedScript, names[i])
 				c.Reply, c.Err = b.pipes.run(ctx, b.life.Closed(), c)
 			}
@@ -181,13 +181,13 @@ func (b *Backend) listNode(ctx context.Context, c redis.Cmdable, take func([]str
 	return nil
 }
 
-// reading is what was read of a queue.
+// reading is the part of a queue that was read so far.
 type reading struct {
 	holding, waiting []*driver.Entry
 	holds            map[driver.ID]bool
 }
 
-// add reads what lua/inspect.lua returns, and returns where to go on.
+// add reads the reply of lua/inspect.lua, and returns where the next call continues.
 func (r *reading) add(name string, reply any) (more string, err error) {
 	l, ok := reply.([]any)
 	if !ok || len(l) != 4 {
@@ -207,7 +207,7 @@ func (r *reading) add(name string, reply any) (more string, err error) {
 				return "", err
 			case i == 1:
 				r.waiting = append(r.waiting, e)
-			case !r.holds[e.ID]: // a renewal between two pieces may show it twice
+			case !r.holds[e.ID]: // a renewal between two calls may show it twice
 				r.holds[e.ID] = true
 				r.holding = append(r.holding, e)
 			}
@@ -219,11 +219,11 @@ func (r *reading) add(name string, reply any) (more string, err error) {
 
 // queue returns the queue.
 func (r *reading) queue() (q driver.Queue) {
-	// Those who hold come in no order. Those who wait come in theirs, and have no tokens.
+	// Holders come in no order. Waiters come in their order, and have no tokens.
 	slices.SortStableFunc(r.holding, func(x, y *driver.Entry) int { return cmp.Compare(x.Token, y.Token) })
 	for _, e := range slices.Concat(r.holding, r.waiting) {
 		switch {
-		case e.Token == 0 && r.holds[e.ID]: // it was granted between two pieces
+		case e.Token == 0 && r.holds[e.ID]: // it was granted between two calls
 		case e.Join():
 			q.Joins = append(q.Joins, e)
 		default:
@@ -253,7 +253,7 @@ func parseEntry(name, member string, now int64) (*driver.Entry, error) {
 		n[i] = v
 	}
 	e.Limit, e.TTL = int(n[0]), time.Duration(n[3])*time.Microsecond
-	if f[0][0] != 'w' { // one that waits has its place there
+	if f[0][0] != 'w' { // a waiter has its place there
 		e.Token = driver.Token(n[1])
 	}
 	e.Left, e.Age = time.Duration(n[2]-now)*time.Microsecond, time.Duration(now-n[4])*time.Microsecond

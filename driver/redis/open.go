@@ -20,7 +20,7 @@ func init() {
 	}
 }
 
-// settings are what a URL says.
+// settings are those that a URL has.
 type settings struct {
 	hosts            []string
 	conn             conn.Settings
@@ -37,18 +37,19 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	}
 	rdb := s.client(c.URL.Scheme)
 	b, err := newBackend(rdb, s.o, c.URL.Scheme)
-	if err == nil {
-		b.owned = true
-		err = b.reach(ctx)
-	}
 	if err != nil {
+		conn.Close(rdb)
+		return nil, err
+	}
+	b.owned = true
+	if err := b.reach(ctx); err != nil {
 		conn.Close(rdb)
 		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), err)
 	}
 	return b, nil
 }
 
-// client makes the client library's client. It does not reach the server yet.
+// client makes the client library's client. It does not contact the server yet.
 func (s *settings) client(scheme string) redis.UniversalClient {
 	switch strings.Replace(scheme, "rediss", "redis", 1) {
 	case "redis":
@@ -77,7 +78,7 @@ func (s *settings) client(scheme string) redis.UniversalClient {
 	}
 }
 
-// reach reads a name, with the rights that the driver needs.
+// reach reads a name, which needs the same rights as the driver does.
 func (b *Backend) reach(ctx context.Context) error {
 	c := b.call(usedScript, "dlock")
 	c.newConnection = true
@@ -115,7 +116,7 @@ func parse(c driver.Config) (*settings, error) {
 	if len(path) == 1 && path[0] != "" {
 		db, err := strconv.Atoi(path[0])
 		if err != nil || db < 0 || cluster {
-			return nil, bad("the path names the database, a number; a cluster has none")
+			return nil, bad("the path must be the number of the database; a Cluster has no databases")
 		}
 		s.conn.DB = db
 	} else if len(path) > 1 {
@@ -140,7 +141,7 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, err
 	}
 	if s.conn.Dial <= 0 || s.conn.Read <= 0 || s.conn.Write <= 0 || s.conn.PoolSize < 0 {
-		return nil, bad("timeouts are positive, and pool_size is not negative")
+		return nil, bad("dial_timeout, read_timeout and write_timeout must be positive, and pool_size must not be negative")
 	}
 	return s, nil
 }

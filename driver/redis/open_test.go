@@ -87,22 +87,22 @@ func TestURLErrors(t *testing.T) {
 		"redis:///0":                                 "it has no host",
 		"redis://a,b":                                "redis takes one host",
 		"rediss://a,b":                               "rediss takes one host",
-		"redis://h/x":                                "the path names the database",
-		"redis://h/-1":                               "the path names the database",
+		"redis://h/x":                                "the path must be the number of the database",
+		"redis://h/-1":                               "the path must be the number of the database",
 		"redis://h/1/2":                              "too many parts",
-		"redis+cluster://h/1":                        "a cluster has none",
+		"redis+cluster://h/1":                        "a Cluster has no databases",
 		"redis+sentinel://h":                         "NAME-OF-THE-MASTER",
-		"redis+sentinel://h/main/x":                  "the path names the database",
+		"redis+sentinel://h/main/x":                  "the path must be the number of the database",
 		"redis+sentinel://h/main/1/2":                "too many parts",
-		"redis://h?dial_timeout=0s":                  "timeouts are positive",
-		"redis://h?read_timeout=-1s":                 "timeouts are positive",
-		"redis://h?write_timeout=0s":                 "timeouts are positive",
-		"redis://h?pool_size=-1":                     "pool_size is not negative",
+		"redis://h?dial_timeout=0s":                  "write_timeout must be positive",
+		"redis://h?read_timeout=-1s":                 "write_timeout must be positive",
+		"redis://h?write_timeout=0s":                 "write_timeout must be positive",
+		"redis://h?pool_size=-1":                     "pool_size must not be negative",
 		"redis://h?pool_size=many":                   "want a whole number",
 		"redis://h?read_timeout=3":                   "want a duration",
-		"redis://h?grant_window=1ms":                 "the grant window is at least 10ms",
-		"redis://h?keep_tokens=1us":                  "tokens are kept for at least 1ms",
-		"redis://h?wait_replicas=-1":                 "replicas are not negative",
+		"redis://h?grant_window=1ms":                 "the grant window must be at least 10ms",
+		"redis://h?keep_tokens=1us":                  "tokens must be kept for at least 1ms",
+		"redis://h?wait_replicas=-1":                 "the number of replicas must not be negative",
 		"redis://h?sentinel_username=u":              "unknown parameter",
 		"redis://h?tls_ca=f":                         "unknown parameter",
 		"redis://h?nonsense=1":                       "valid are",
@@ -119,7 +119,8 @@ func TestURLErrors(t *testing.T) {
 	}
 }
 
-// standIn is a server that answers each command as it likes, and closes the connection at "".
+// standIn starts a server that sends what answer returns for each command, and closes the
+// connection if that is "".
 func standIn(t *testing.T, answer func(command string) string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -169,8 +170,8 @@ func standIn(t *testing.T, answer func(command string) string) (addr string) {
 	return l.Addr().String()
 }
 
-// TestServersThatWillNotDo: what is not a Redis that runs scripts is named as that, by Open and by
-// a client over one of the user's.
+// TestServersThatWillNotDo: a server that is no Redis, or cannot run scripts, is reported as that
+// by Open and by a client made with New.
 func TestServersThatWillNotDo(t *testing.T) {
 	unknown := func(commands ...string) func(string) string {
 		return func(c string) string {
@@ -263,8 +264,8 @@ func TestUnknownThenRefused(t *testing.T) {
 	}
 }
 
-// TestARefusalNamesTheHolder: what the server says of a holder is in the error. Its label is the
-// text of a user, from which nothing follows.
+// TestARefusalNamesTheHolder: the error has the label and the age of the holder. The text of a
+// label does not affect how the error is explained.
 func TestARefusalNamesTheHolder(t *testing.T) {
 	const label = "worker with args beginning with: WRONGTYPE"
 	addr := standIn(t, func(c string) string {

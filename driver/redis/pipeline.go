@@ -18,36 +18,36 @@ import (
 const (
 	pipelineMax = 256 // calls in one pipeline
 	sendersMax  = 2   // pipelines under way to one node
-	copiesMax   = 4   // how often a call is sent that may succeed later
+	copiesMax   = 4   // how often a call that may succeed later is sent
 
-	// movesMax is how long members may contradict each other about which of them has a key.
+	// movesMax is how long nodes may contradict each other about which of them has a key.
 	movesMax = 3 * time.Second
 
-	// patience is how long a call may take before its caller looks whether it has to leave.
+	// patience is how long a call may take before its caller checks whether its context has ended.
 	patience = 20 * time.Millisecond
 
-	// directTimeout is how long a call may take that its caller sends itself.
+	// directTimeout is how long a call that its caller sends itself may take.
 	directTimeout = 40 * time.Millisecond
 )
 
 // call is one script to run on one name.
 type call struct {
 	script.Call
-	keys  [2]string   // in Keys: of the lock, and of what stands beside it
-	parts [2][]string // in Parts: each of them
+	keys  [2]string   // the memory of Keys: the hash and the set
+	parts [2][]string // the memory of Parts: each of keys
 
 	sent   time.Time     // before it was first given to the network
 	copies int           // how often it was executed, or may have been
-	unsure bool          // what became of one of them is not known
-	urgent bool          // it goes ahead of what waits to be sent
-	done   chan struct{} // of a renewal: is closed when it is over
+	unsure bool          // the outcome of one of them is not known
+	urgent bool          // it goes ahead of other calls
+	done   chan struct{} // of a renewal: closed when it is over
 
-	// newConnection means that no connection for it can be an old one that is dead. If there is no
-	// answer in time, it is not sent again.
+	// newConnection means that the call uses a new connection, not an old one that may be dead. If
+	// there is no answer in time, it is not sent again.
 	newConnection bool
 
-	// rare means that a copy cannot say what an earlier one did: it is given the time of a
-	// connection, not sent again after directTimeout.
+	// rare means that a copy cannot return what an earlier one did. The call gets the timeouts of
+	// the connection, and is not sent again after directTimeout.
 	rare bool
 }
 
@@ -65,12 +65,12 @@ func (c *call) count() {
 	}
 }
 
-// pipelines send calls: what arrives while some are under way goes into the next pipeline. A call
-// that is alone goes at once. In a Cluster each node has pipelines of its own, so that a dead one
+// pipelines send calls: calls that arrive while others are under way go into the next pipeline. A
+// single call is sent at once. In a Cluster each node has pipelines of its own, so that a dead node
 // holds up no other.
 type pipelines struct {
 	rdb    redis.UniversalClient
-	direct *redis.Client // rdb with little time for each call; nil for a Cluster
+	direct *redis.Client // rdb with directTimeout for each call; nil for a Cluster
 	line   *kit.Line[*call]
 	apart  atomic.Bool  // each call is a command of its own
 	took   atomic.Int64 // the last pipeline, in nanoseconds; 0: not known
@@ -78,13 +78,13 @@ type pipelines struct {
 	answered atomic.Bool // the server has run a script
 
 	mu    sync.Mutex
-	nodes map[*redis.Client]*node // of a Cluster, to which something is sent
+	nodes map[*redis.Client]*node // those of a Cluster to which calls are being sent
 }
 
-// node is what is to be sent to one node of a Cluster.
+// node has the calls to one node of a Cluster.
 type node struct {
 	line  *kit.Line[*call]
-	calls int // those that are not over
+	calls int // how many are not over
 }
 
 func newPipelines(rdb redis.UniversalClient) *pipelines {
@@ -95,7 +95,7 @@ func newPipelines(rdb redis.UniversalClient) *pipelines {
 		p.line.Alone = p.sendDirectly
 	}
 	_, cluster := rdb.(*redis.ClusterClient)
-	p.apart.Store(cluster) // where calls that are in one slot are rare
+	p.apart.Store(cluster) // where calls seldom share a slot
 	return p
 }
 
@@ -107,15 +107,15 @@ func (p *pipelines) newLine() *kit.Line[*call] {
 	}
 }
 
-// run sends the call and returns the reply. If its outcome is unknown, it sends the call again. It
-// does not wait beyond ctx or closed. Then the call goes on alone if it is under way, and is not
-// sent any more if it is not.
+// run sends the call and returns the reply. If the outcome is unknown, it sends the call again. It
+// stops waiting when ctx or closed ends. A call that is under way then continues by itself; one
+// that was not sent yet is not sent.
 func (p *pipelines) run(ctx context.Context, closed <-chan struct{}, c *call) (any, error) {
 	return p.try(ctx, closed, c, func() error { return p.once(ctx, closed, c) })
 }
 
-// once sends the call and waits until its reply or its error is in it. The error is only that of
-// ctx or closed, which ended before.
+// once sends the call and waits until its reply or its error is set. It returns an error only if
+// ctx or closed ended before.
 func (p *pipelines) once(ctx context.Context, closed <-chan struct{}, c *call) error {
 	c.count()
 	var fate kit.Fate
@@ -136,7 +136,7 @@ func (p *pipelines) once(ctx context.Context, closed <-chan struct{}, c *call) e
 	return driver.ErrClosed
 }
 
-// try sends the call by once, and again where that may help.
+// try sends the call by once, and repeats it after errors that may be temporary.
 func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, once func() error) (any, error) {
 	wait, start := 10*time.Millisecond, time.Now()
 	for tries := 1; ; tries++ {
@@ -148,7 +148,7 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 			return c.Reply, nil
 		}
 		class, outcome := fault.Sort(c.Err)
-		// What replicas do not have, the master has.
+		// The master has the grant, even if the replicas do not.
 		if outcome == kit.Unknown || errors.Is(c.Err, errReplicas) {
 			c.unsure = true
 		} else {
@@ -159,7 +159,7 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 			return c.Reply, c.Err
 		case class == fault.Elsewhere && time.Since(start) < movesMax:
 			most := 50 * time.Millisecond
-			if fault.Moving(c.Err) { // which may take minutes
+			if fault.Moving(c.Err) { // this may take minutes
 				most = checkInterval / 2
 			}
 			wait = min(wait, most)
@@ -174,8 +174,8 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 	}
 }
 
-// reload has the client library ask a Cluster again who its masters are, after an error that may
-// mean that one was replaced. By itself it may ask once a minute.
+// reload makes the client library ask a Cluster for its masters again, after an error that may mean
+// that one was replaced. By itself the library may ask only once a minute.
 func (p *pipelines) reload(ctx context.Context, err error) {
 	if cc, ok := p.rdb.(*redis.ClusterClient); ok && fault.Transient(err) {
 		cc.ReloadState(ctx)
@@ -183,9 +183,9 @@ func (p *pipelines) reload(ctx context.Context, err error) {
 }
 
 // sendDirectly sends the call from the goroutine of its caller, if the last answer came quickly. It
-// reports whether this one did too. On a fast network the two changes of goroutine that it saves
-// cost as much as the way to the server. The caller cannot leave meanwhile, so there is little
-// time. When that is over, the call goes the usual way, as a copy.
+// reports whether this one did too. It saves two switches of goroutines, which on a fast network
+// cost as much as the round trip. The caller cannot leave meanwhile, so the timeout is short. After
+// that the call is sent the usual way, as a copy.
 func (p *pipelines) sendDirectly(_ context.Context, c *call) bool {
 	if took := p.took.Load(); c.rare || took == 0 || took > int64(directTimeout/4) {
 		return false
@@ -248,7 +248,8 @@ func (p *pipelines) sendToNode(ctx context.Context, closed <-chan struct{}, c *c
 	return fate
 }
 
-// leave records that a call to a node is over: nodes come and go.
+// leave records that a call to a node is over. A node without calls is dropped, as nodes come and
+// go.
 func (p *pipelines) leave(master *redis.Client, n *node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,8 +258,8 @@ func (p *pipelines) leave(master *redis.Client, n *node) {
 	}
 }
 
-// masterOf returns the node of a Cluster where a key is, or nil: it is no Cluster, or cannot tell.
-// It only sorts calls. Where they really go, the client library decides.
+// masterOf returns the node of a Cluster where a key is, or nil if rdb is no Cluster or the node is
+// not known. It only groups calls; the client library decides where they are sent.
 func masterOf(rdb redis.UniversalClient, key string) *redis.Client {
 	if cc, ok := rdb.(*redis.ClusterClient); ok {
 		if master, err := cc.MasterForKey(context.Background(), key); err == nil {
@@ -268,7 +269,7 @@ func masterOf(rdb redis.UniversalClient, key string) *redis.Client {
 	return nil
 }
 
-// exec runs the calls: on one server together, as long as it allows that.
+// exec runs the calls, on a single server as few commands, as long as the server allows that.
 func (p *pipelines) exec(ctx context.Context, calls []*call) {
 	if p.apart.Load() {
 		script.Exec(ctx, p.rdb, calls)

@@ -47,8 +47,9 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	return driver.ErrLost
 }
 
-// releaseCall returns a call that removes the request wherever it stands. If a copy of its acquire
-// may be under way, it leaves a tombstone. Until then the request cannot have expired.
+// releaseCall returns a call that removes the request wherever it stands. If tombstone is set, a
+// copy of its acquire may be under way, and the call leaves a tombstone. The request cannot have
+// expired before until.
 func (b *Backend) releaseCall(r driver.Request, tombstone bool, until time.Time) *call {
 	ttl, how := int64(0), ""
 	if tombstone {

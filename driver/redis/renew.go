@@ -28,7 +28,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 		calls[i] = b.renewCall(&rs[i], rs[i].TTL.Microseconds())
 	}
 	go b.sendRenewals(ctx, calls)
-	var why error // not nil: there is no time to wait for more
+	var why error // not nil: stop waiting for answers
 	for i, c := range calls {
 		if why == nil {
 			select {
@@ -52,8 +52,9 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
-// renewCall returns a call that renews a request, or looks whether it holds. While its slot moves
-// the hash may do, or the set; then [Backend.renewTogether] asks for the hash too.
+// renewCall returns a call that renews a request, or, if ttl is 0, checks that it holds. While its
+// slot moves, the call may run with the hash alone, or with the set alone. After the set,
+// [Backend.renewTogether] runs it with the hash too.
 func (b *Backend) renewCall(r *driver.Request, ttl int64) *call {
 	c := b.call(renewScript, r.Name, r.ID.String(), ttl, "")
 	c.done = make(chan struct{})
@@ -63,8 +64,9 @@ func (b *Backend) renewCall(r *driver.Request, ttl int64) *call {
 	return c
 }
 
-// renewTogether runs the calls of renewCall. The set of a name, on a node without the hash, says
-// since when it is there. It counts only if the hash, which the other node has, knows that time.
+// renewTogether runs the calls of renewCall. On a node without the hash, a renewal in the set
+// returns the time at which the set was begun. It counts only if the hash, on the other node, has
+// the same time.
 func (b *Backend) renewTogether(ctx context.Context, calls []*call) {
 	b.pipes.exec(ctx, calls)
 	var halves, others []*call
@@ -110,8 +112,8 @@ func (b *Backend) sendRenewals(ctx context.Context, calls []*call) {
 	}
 }
 
-// proveHolds asks the server for all that the client holds, after messages to it may have been
-// lost, and tells of what does not hold any more. It renews nothing.
+// proveHolds checks all holds of the client at the server, after messages to it may have been lost,
+// and reports those that are lost. It renews nothing.
 func (b *Backend) proveHolds(ctx context.Context, client driver.ID) {
 	b.mu.Lock()
 	lost := b.lost

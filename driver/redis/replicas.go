@@ -23,18 +23,18 @@ const (
 	// replicaTimeout is how long replicas have to confirm a grant.
 	replicaTimeout = time.Second
 
-	// redirectsMax is how many times in a row a call goes where a node of a Cluster sends it.
+	// redirectsMax is how many redirects of a Cluster in a row a call follows.
 	redirectsMax = 4
 )
 
-// errReplicas means that the master granted, and not enough replicas have the grant.
+// errReplicas means that the master granted, but too few replicas have the grant.
 var errReplicas = errors.New("not confirmed by enough replicas")
 
-// tooFew reports whether replicas were late, and no server refused to wait for them.
+// tooFew reports whether too few replicas confirmed in time, without a server refusing the WAIT.
 func tooFew(err error) bool { return errors.Is(err, errReplicas) && !fault.Refused(err) }
 
 // nodes are clients of single nodes of a Cluster, for commands that have to share a connection. The
-// client library follows redirects only for commands that it sends by itself.
+// client library follows redirects only for single commands.
 type nodes struct {
 	cluster *redis.ClusterClient
 
@@ -82,8 +82,8 @@ func (n *nodes) close() {
 	conn.Close(slices.Collect(maps.Values(n.own))...)
 }
 
-// runOnReplicas runs an acquire, and returns a grant only if enough replicas have it. It does not
-// wait beyond ctx, and goes on alone then.
+// runOnReplicas runs an acquire, and returns a grant only if enough replicas have it. When ctx ends
+// it returns, and the call continues by itself.
 func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 	return b.pipes.try(ctx, b.life.Closed(), c, func() error {
 		type result struct {
@@ -108,8 +108,8 @@ func (b *Backend) runOnReplicas(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// acquireAndWait runs the call with a WAIT behind it, on one connection: WAIT is about the writes
-// of its connection only. So it is sent to a node, and goes where that sends it.
+// acquireAndWait runs the call followed by a WAIT on the same connection, since WAIT covers only
+// the writes of its connection. So it sends both to a node, and follows redirects itself.
 func (b *Backend) acquireAndWait(c *call) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*replicaTimeout)
 	defer cancel()
@@ -124,7 +124,7 @@ func (b *Backend) acquireAndWait(c *call) (any, error) {
 	}
 	keys := c.Keys
 	for full, ask, redirects := false, false, 0; ; {
-		if node != nil { // a WAIT takes longer than other commands may
+		if node != nil { // a WAIT may take longer than the timeouts of other commands
 			to = node.WithTimeout(2 * replicaTimeout)
 		}
 		reply, n, err := sendAndWait(ctx, to, c.Command(ctx, full, keys), ask, b.o.WaitReplicas)
@@ -156,8 +156,8 @@ func (b *Backend) acquireAndWait(c *call) (any, error) {
 	}
 }
 
-// from returns the address to which a node sends a client. A node that does not know its own host
-// leaves it out, and none writes brackets.
+// from returns the address of a redirect by a node. A node that does not know its own host leaves
+// it out, and no node writes brackets.
 func from(node *redis.Client, addr string) string {
 	i := strings.LastIndexByte(addr, ':')
 	if i < 0 {
@@ -176,8 +176,8 @@ type confirmed struct {
 	err      error
 }
 
-// sendAndWait sends the command and a WAIT in one pipeline, to a node that may just be taking over
-// the slot if ask is set.
+// sendAndWait sends the command and a WAIT in one pipeline. If ask is set, the node may still be
+// taking over the slot.
 func sendAndWait(ctx context.Context, to script.Pipeliner, cmd script.Command, ask bool, replicas int) (any, confirmed, error) {
 	pipe := to.Pipeline()
 	asking := redis.NewStatusCmd(ctx, "asking")
@@ -192,7 +192,7 @@ func sendAndWait(ctx context.Context, to script.Pipeliner, cmd script.Command, a
 	if reply == nil && err == nil { // as in package script
 		err = failed
 	}
-	// if the node took the command all the same, that counts
+	// if the node executed the command despite a refused ASKING, that counts
 	if ask && err != nil && asking.Err() != nil {
 		err = asking.Err()
 	}

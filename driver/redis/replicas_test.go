@@ -16,7 +16,8 @@ type said string
 func (s said) Error() string { return string(s) }
 func (said) RedisError()     {}
 
-// TestRedirect: where a node sends a client, also one that does not know its own host.
+// TestRedirect: the address of a redirect is read, also from a node that does not know its own
+// host.
 func TestRedirect(t *testing.T) {
 	node := redis.NewClient(&redis.Options{Addr: "node:7000"})
 	defer node.Close()

@@ -12,7 +12,7 @@ var lua embed.FS
 
 var (
 	acquireScript = load(script.NeedsMemory, "acquire")
-	confirmScript = load(script.WhenFull, "acquire") // for a request that stands already
+	confirmScript = load(script.WhenFull, "acquire") // for a request that already stands
 	releaseScript = load(script.WhenFull, "release")
 	renewScript   = load(script.WhenFull, "renew")
 	inspectScript = load(script.WhenFull, "inspect")
@@ -20,8 +20,8 @@ var (
 	usedScript    = load(script.WhenFull, "used")
 )
 
-// load reads a script, with what all of them begin with and what most of them include: as it is,
-// and for many names.
+// load reads a script, adds the parts that all scripts or most of them share, and makes the text
+// for one name and the one for many.
 func load(flags, name string) *script.Script {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")

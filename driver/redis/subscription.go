@@ -16,22 +16,22 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
-// silenceMax is how long the subscription may be silent before the server is asked whether it
-// lives, and then again before it is made again.
+// silenceMax is how long the subscription may be silent before a ping is sent, and how long the
+// ping may go unanswered before the subscription is made again.
 const silenceMax = 3 * time.Second
 
-// heldFor is how long a request has to hold until its client listens. What is held for a moment
-// only is not worth a connection.
+// heldFor is how long a request has to hold until its client subscribes. A shorter hold is not
+// worth a connection.
 const heldFor = 300 * time.Millisecond
 
 // subscription is the one subscription of the backend, to the channels of the clients that its
-// requests name. There is none until a request waits, or has held for a while: its client has to
-// learn at once that it was granted, or ended by force. Backend.mu guards it.
+// requests name. It begins when a request waits or has held for a while, since the client then has
+// to learn at once that the request was granted or ended by force. Backend.mu guards it.
 type subscription struct {
 	clients []driver.ID   // whose channels are wanted
 	sub     *redis.PubSub // the one that is in use
 	err     error         // why the server refuses it
-	watch   *time.Timer   // looks for requests that have held for a while; nil: never set
+	watch   *time.Timer   // runs listenForHolds; nil: never set
 	armed   bool          // watch is running
 	tasks   sync.WaitGroup
 }
@@ -44,7 +44,7 @@ func (b *Backend) holds(m *ownRequest) {
 	}
 }
 
-// watchHolds looks for requests that have held for a while after d. mu is held.
+// watchHolds runs listenForHolds after d. mu is held.
 func (b *Backend) watchHolds(d time.Duration) {
 	s := &b.subscription
 	if s.armed = true; s.watch == nil {
@@ -76,15 +76,15 @@ func (b *Backend) listenForHolds() {
 	}
 	b.mu.Unlock()
 	for _, c := range clients {
-		_ = b.subscribe(c) // if the server refuses it, renewals find out
+		_ = b.subscribe(c) // if the server refuses it, renewals detect lost holds
 	}
 }
 
 func (b *Backend) channel(client driver.ID) string { return b.space.Channels() + client.String() }
 
 // subscribe makes sure that the backend is or will be subscribed to the client's channel. Once it
-// is, all who wait ask the server again. It does not wait for that. It fails if the server refuses
-// subscriptions.
+// is, all waiters ask the server again. subscribe does not wait for that. It fails if the server
+// refuses subscriptions.
 func (b *Backend) subscribe(client driver.ID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,7 +96,7 @@ func (b *Backend) subscribe(client driver.ID) error {
 	if len(s.clients) == 1 {
 		s.tasks.Go(b.keepSubscription)
 	} else if sub := s.sub; sub != nil {
-		// What becomes of it, receiveMessages learns.
+		// receiveMessages sees the outcome.
 		s.tasks.Go(func() { _ = sub.Subscribe(b.life.Context(), b.channel(client)) })
 	}
 	return s.err
@@ -116,7 +116,7 @@ func (b *Backend) keepSubscription() {
 		}
 		b.mu.Unlock()
 		quit := context.AfterFunc(ctx, func() { sub.Close() })
-		_ = sub.Subscribe(ctx, channels...) // what is wrong, receiveMessages learns
+		_ = sub.Subscribe(ctx, channels...) // receiveMessages sees errors
 		if b.receiveMessages(ctx, sub) {
 			wait = first
 		}
@@ -126,8 +126,8 @@ func (b *Backend) keepSubscription() {
 	}
 }
 
-// receiveMessages acts on what the server sends, until the connection is lost or the server refuses
-// the subscription. It reports whether the server sent anything.
+// receiveMessages acts on the server's messages, until the connection is lost or the server refuses
+// the subscription. It reports whether the server sent any.
 func (b *Backend) receiveMessages(ctx context.Context, sub *redis.PubSub) (received bool) {
 	for asked := false; ; {
 		m, err := sub.ReceiveTimeout(ctx, silenceMax)
@@ -151,7 +151,7 @@ func (b *Backend) receiveMessages(ctx context.Context, sub *redis.PubSub) (recei
 		switch m := m.(type) {
 		case *redis.Message:
 			b.receive(m.Payload)
-		case *redis.Subscription: // what was published before it did not arrive
+		case *redis.Subscription: // messages published before it were missed
 			b.setRefused(nil)
 			b.wakeAll()
 			var client driver.ID
@@ -162,7 +162,7 @@ func (b *Backend) receiveMessages(ctx context.Context, sub *redis.PubSub) (recei
 	}
 }
 
-// setRefused records why the server refuses the subscription, or that it does not any more.
+// setRefused records why the server refuses the subscription; nil: it no longer does.
 func (b *Backend) setRefused(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

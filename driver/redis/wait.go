@@ -10,27 +10,27 @@ import (
 )
 
 // checkInterval is how often the first waiter of a client and name asks the server: a message may
-// have been lost, or the client ahead may be dead.
+// have been lost, or the client of the request ahead may be dead.
 const checkInterval = time.Second
 
 // ownRequest is a request of this client, with what it knows of its place in the queue.
 type ownRequest struct {
 	kit.OwnRequest
 	held  time.Time // when a call that granted it returned; zero: none did
-	place int64     // where it waits, as the server last said
-	asked time.Time // before that call was sent
+	place int64     // where it waits, by the server's last answer
+	asked time.Time // when that call was sent, or before
 	news  grantNews // the last message that it was granted
 }
 
 // waiter is an Acquire that waits.
 type waiter = kit.Waiter[*ownRequest]
 
-// keptFor is how long the server keeps a request that waits since it was last asked for, as
-// lua/queue.lua has it.
+// keptFor is how long the server keeps a waiting request after its client last asked for it.
+// lua/queue.lua has the same.
 func keptFor(ttl time.Duration) time.Duration { return max(ttl, 3*time.Second) }
 
-// addWaiter adds an Acquire to those who wait. round is the value that b.round had when it asked
-// the server. If all were woken since then, it asks again at once.
+// addWaiter adds a waiting Acquire. round is the value that b.round had when it asked the server.
+// If all waiters were woken since then, it asks again at once.
 func (b *Backend) addWaiter(m *ownRequest, round uint64) *waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -47,8 +47,8 @@ func (b *Backend) removeWaiter(w *waiter) {
 	b.waiters.Remove(w)
 }
 
-// waits draws the conclusions from the server's answer, to a call that was sent at that time, that
-// a request waits. Those about others only the first of its name draws.
+// waits acts on the server's answer that a request waits, to a call that was sent at asked. Only
+// the first waiter of a name acts for the others.
 func (b *Backend) waits(w *waiter, a acquireReply, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +67,7 @@ func (b *Backend) waits(w *waiter, a acquireReply, asked time.Time) {
 	}
 }
 
-// wakeAll makes all who wait ask the server: a message may have been lost.
+// wakeAll makes all waiters ask the server: a message may have been lost.
 func (b *Backend) wakeAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,12 +75,12 @@ func (b *Backend) wakeAll() {
 	b.waiters.WakeAll()
 }
 
-// told returns the grant of which a message told, if that proves the hold for long enough. The
-// server granted the request after it had said that it waits in that place, so the hold lasts until
-// what it was granted for has passed since that call was sent, however late the message is. Nobody
-// has to confirm it. A fixed lease is confirmed all the same, since nobody renews it, and so is a
-// grant that counts only if replicas have it.
-func (b *Backend) told(m *ownRequest) (driver.Grant, bool) {
+// grantOf returns the grant of which a message arrived, if it proves the hold for long enough. The
+// server granted the request after it had answered that the request waits in that place. So the
+// hold lasts for at least the granted time, counted from when that call was sent, however late the
+// message is. It need not be confirmed. A fixed lease is confirmed all the same, since it is not
+// renewed, and so is a grant that counts only if replicas have it.
+func (b *Backend) grantOf(m *ownRequest) (driver.Grant, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := m.news
@@ -91,15 +91,15 @@ func (b *Backend) told(m *ownRequest) (driver.Grant, bool) {
 	return driver.Grant{Token: g.token, TTL: g.ttl, SentAt: m.asked}, true
 }
 
-// grantNews is a message that a request was granted: in which place it had waited, and what it got.
+// grantNews is the message of a grant: the place in which the request had waited, and the hold.
 type grantNews struct {
 	place int64
 	token driver.Token
 	ttl   time.Duration
 }
 
-// receive acts on a message: of a request that was granted, its ID and the grantNews, or, after a
-// "-", the ID of one that was ended by force.
+// receive acts on a message. For a granted request it has the ID and the grantNews; for one that
+// was ended by force, "-" and the ID.
 func (b *Backend) receive(payload string) {
 	text, ended := strings.CutPrefix(payload, "-")
 	var id driver.ID

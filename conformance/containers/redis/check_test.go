@@ -17,7 +17,7 @@ func TestRedisCheck(t *testing.T) {
 	check := steps.NewChecker(t)
 	as := func(user string) string { return strings.Replace(s.URL, "://", "://"+user+":canary@", 1) + "/0" }
 	all := map[string][2]string{
-		"laws": steps.Holds, "rights": {"fine", ""}, "eviction": {"risky", "maxmemory is not set"}, "persistence": {"risky", "a restart forgets"},
+		"laws": steps.Holds, "rights": {"fine", ""}, "eviction": {"risky", "maxmemory is not set"}, "persistence": {"risky", "a restart loses"},
 		"replication": {"fine", "no replicas"}, "version": {"fine", "Redis"},
 	}
 	cli.Must("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "save", "")

@@ -191,7 +191,7 @@ func TestRedisCheckNamesTheRight(t *testing.T) {
 			if missing != "" && missing[0] != '+' {
 				continue
 			}
-			want := dlock.Finding{State: dlock.StateFine, Found: "the user may run what the driver does"}
+			want := dlock.Finding{State: dlock.StateFine, Found: "the user may run all commands of the driver"}
 			if missing != "" {
 				want = dlock.Finding{State: dlock.StateWrong, Found: "missing: " + missing}
 			}

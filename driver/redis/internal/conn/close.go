@@ -9,9 +9,9 @@ import (
 // closeTimeout is how long the client library may take to close a client.
 const closeTimeout = time.Second
 
-// Close closes clients of the library, all at once, and leaves alone what is not closed within a
-// second: the library reads from connections that are in use, without a deadline, so that a server
-// which says nothing would hold it up for ever.
+// Close closes clients of the library, all at once, and does not wait for those that are not closed
+// within a second. The library reads from connections that are in use without a deadline, so a
+// silent server would block it for ever.
 func Close[C io.Closer](clients ...C) error {
 	done := make(chan error, len(clients))
 	for _, c := range clients {

@@ -11,8 +11,8 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// TestClose: what the client library cannot close holds up nothing, and the errors of the others
-// are told.
+// TestClose: a client that the library cannot close blocks nothing, and the errors of the others
+// are returned.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		why, end := errors.New("why"), make(chan struct{})

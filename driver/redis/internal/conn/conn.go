@@ -1,5 +1,5 @@
-// Package conn makes the connections of dlock's clients of Redis: what a URL says about them, and
-// how they are dialled.
+// Package conn makes the connections of dlock's clients of Redis: the settings of a URL, and
+// dialling.
 package conn
 
 import (
@@ -12,11 +12,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// MaxTTL is the greatest TTL of which Lua can still count the end exactly. In µs that end has 16
-// digits.
+// MaxTTL is the greatest TTL whose end Lua still represents exactly. In µs that end has 16 digits.
 const MaxTTL = 100 * 365 * 24 * time.Hour
 
-// Settings are what a URL says about the connections to a server.
+// Settings are those that a URL has for the connections to a server.
 type Settings struct {
 	User, Password    string
 	DB                int
@@ -36,20 +35,20 @@ func (s *Settings) Options(addr string) *redis.Options {
 	return o
 }
 
-// RefuseRing returns an error for a client that is a [redis.Ring], and for nil, be it in a pointer.
+// RefuseRing returns an error for a client that is a [redis.Ring], nil, or a nil pointer.
 func RefuseRing(rdb redis.UniversalClient) error {
 	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("%w client: it is nil; want one of go-redis", driver.ErrInvalid)
+		return fmt.Errorf("%w client: it is nil; want a client of go-redis", driver.ErrInvalid)
 	}
 	if _, ok := rdb.(*redis.Ring); ok {
-		return fmt.Errorf("%w client: a redis.Ring picks a server for each key and channel, and another one when that seems to be down; "+
+		return fmt.Errorf("%w client: a redis.Ring picks a server for each key and channel, and another one if that seems to be down; "+
 			"use a client of one server, of Sentinel or of a Cluster", driver.ErrInvalid)
 	}
 	return nil
 }
 
-// Address returns the address and the database of the client's server, if the client tells. One for
-// Sentinel does not.
+// Address returns the address and the database of the client's server. ok is false if the client
+// does not have them, such as one for Sentinel.
 func Address(rdb redis.UniversalClient) (addr string, db int, ok bool) {
 	c, ok := rdb.(*redis.Client)
 	if !ok || c.Options().Addr == "FailoverClient" { // what one for Sentinel has there

@@ -10,11 +10,11 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// dialer returns a function that connects to a server, with TLS if that is not nil. It does what
-// the client library does, but that each handshake has the certificates of the moment, and for its
-// errors: the library only says that a time is over, and these say what failed.
+// dialer returns a function that connects to a server, with TLS if secure is not nil. It does the
+// same as the client library, with two differences: each handshake uses the current certificates,
+// and errors say what failed, where the library only reports a timeout.
 func dialer(timeout time.Duration, secure *driver.TLS) func(context.Context, string, string) (net.Conn, error) {
-	timeout = timeout * 9 / 10 // the library, which waits for timeout, would not know the reason
+	timeout = timeout * 9 / 10 // sooner than the library's, which has no reason
 	d := &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := d.DialContext(ctx, network, addr)

@@ -34,8 +34,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestNewer holds that each option is set where the version of the client library that this runs
-// with has it, and that a kind of options that lacks one is taken all the same.
+// TestNewer: each option is set where this version of the client library has it, and options that
+// lack one are accepted.
 func TestNewer(t *testing.T) {
 	want := map[string]any{
 		"PipelinePoolSize": -1, "DialerRetries": 1, "ClusterStateReloadInterval": 5 * time.Second,

@@ -7,12 +7,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// arguments are what a server adds when it refuses a command that it does not know: of AUTH and
-// HELLO, as a server without them or a proxy gets them, a password.
+// arguments matches the text that a server or a proxy adds when it refuses an unknown command. Of
+// AUTH and HELLO it includes a password.
 var arguments = regexp.MustCompile(`,? with args beginning with:[^\n]*`)
 
-// WithoutArguments returns err, or, if it repeats what the server was sent, what is left of it. The
-// rest of its chain would show the arguments again, so only what kind of error it is is kept.
+// WithoutArguments returns err, or, if it repeats the arguments of a command, an error without
+// them. The chain of err would show the arguments again, so that error keeps only the text and
+// whether it is an answer of the server.
 func WithoutArguments(err error) error {
 	if err == nil {
 		return nil
@@ -34,5 +35,5 @@ var _ redis.Error = refusal("")
 
 func (r refusal) Error() string { return string(r) }
 
-// RedisError says that it is an answer of a server.
+// RedisError marks it as an answer of a server.
 func (refusal) RedisError() {}

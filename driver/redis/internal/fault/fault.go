@@ -1,4 +1,4 @@
-// Package fault tells what an error of a Redis server, or of the connection to it, means.
+// Package fault interprets the errors of a Redis server and of the connection to it.
 package fault
 
 import (
@@ -33,11 +33,10 @@ func Unsent(err error) bool {
 	return false
 }
 
-// unsent are texts of the client library, which exports some of these errors in its newer versions
-// only.
+// unsent has texts of the client library, whose older versions do not export some of these errors.
 var unsent = []string{"redis: connection pool timeout", "redis: connection pool exhausted", "redis: cluster has no nodes"}
 
-// Timeout reports whether a timeout of the connection was over.
+// Timeout reports whether a timeout of the connection expired.
 func Timeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
@@ -53,14 +52,14 @@ func Transient(err error) bool {
 	return class.Again()
 }
 
-// Unknown reports whether the call may have been executed, or may still be, be it in part.
+// Unknown reports whether the call may have been executed, or may still be, even in part.
 func Unknown(err error) bool {
 	_, outcome := Sort(err)
 	return outcome == kit.Unknown
 }
 
-// Redirect returns the address of the node to which a node of a Cluster sends the client, and
-// whether that one has to be asked for what it has not taken over yet.
+// Redirect returns the address to which a node of a Cluster redirects the client. ask means that
+// the other node has not taken over the slot yet, and needs an ASKING first.
 func Redirect(err error) (addr string, ask, is bool) {
 	var e redis.Error
 	if !errors.As(err, &e) {
@@ -73,8 +72,8 @@ func Redirect(err error) (addr string, ask, is bool) {
 	return f[2], f[0] == "ASK", true
 }
 
-// Moving reports whether a node refused the call because the slot of its keys moves, and they are
-// not all there.
+// Moving reports whether a node refused the call because the slot of its keys is moving, and not
+// all of them are there.
 func Moving(err error) bool { return err != nil && redis.HasErrorPrefix(err, "TRYAGAIN") }
 
 // OtherFormat reports whether a script says that a key has another version's format.
@@ -82,15 +81,15 @@ func OtherFormat(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "of dlock; this client has")
 }
 
-// Explain says what a user can do about an error of any server. page is the one that lists the
-// rights.
+// Explain adds to an error of a server what can be done about it. page is the page of the
+// documentation that lists the rights.
 func Explain(err error, page string) error {
 	text := err.Error()
 	if e := redis.Error(nil); errors.As(err, &e) {
 		text = e.Error()
 	}
 	if strings.Contains(text, "redis: can't parse") || strings.Contains(text, "redis: invalid reply") {
-		return fmt.Errorf("what answers there does not speak the protocol of Redis: %w", err)
+		return fmt.Errorf("the server does not speak the protocol of Redis: %w", err)
 	}
 	if lacksRight(text) {
 		return fmt.Errorf("the server's user lacks a right (%s lists those that suffice): %w", page, err)
@@ -103,47 +102,47 @@ func Explain(err error, page string) error {
 	return err
 }
 
-// advice says what errors of a server mean to its user.
+// advice has the explanations of errors of a server.
 var advice = []struct{ begins, says string }{
-	{"OOM ", "the server's memory is full (maxmemory), so it takes no new requests; those that stand are kept"},
+	{"OOM ", "the server's memory is full (maxmemory), so it takes no new requests; existing locks are kept"},
 	{"WRONGPASS ", "the server does not accept the user or the password"},
 	{"NOAUTH ", "the server does not accept the user or the password"},
-	{"MISCONF ", "the server takes no writes until it can save its data; its log says why it cannot"},
+	{"MISCONF ", "the server takes no writes until it can save its data; see its log for the reason"},
 	{"NOREPLICAS ", "the server takes no writes until it has the replicas that min-replicas-to-write asks for"},
-	{"READONLY ", "this server is a replica, or was just replaced: give the address of the master, or use redis+sentinel or redis+cluster"},
+	{"READONLY ", "this server is a replica, or was just replaced as the master: use the address of the master, or redis+sentinel or redis+cluster"},
 	{"MOVED ", contradict},
 	{"ASK ", contradict},
 	{"ERR unknown command", needs},
 	{"ERR unsupported command", needs},
 	{"ERR Error compiling script", needs},
 	{"ERR Unexpected engine", needs},
-	{"ERR No such master", "the sentinels do not know a master of that name"},
-	{"redis: nil", "the sentinels do not know a master of that name"},
+	{"ERR No such master", "the sentinels know no master of that name"},
+	{"redis: nil", "the sentinels know no master of that name"},
 }
 
-// contradict is what a client sees of nodes that send it to and fro.
-const contradict = "the nodes do not agree where the key is; a user without the right +asking sees that while a slot moves (PAGE)"
+// contradict explains nodes that redirect a client to each other.
+const contradict = "the nodes do not agree where the key is; while a slot moves, this happens to a user without the right +asking (PAGE)"
 
-// needs is what a server, and a proxy before it, has to be.
-const needs = "dlock needs Redis or Valkey, 7 or newer, that runs its scripts, and no proxy before it that leaves out commands"
+// needs has the requirements for a server and for a proxy in front of it.
+const needs = "dlock needs Redis or Valkey, 7 or newer, that runs scripts; a proxy in front of it must pass on all commands"
 
-// Closed says what it may mean that the first connection was closed without an answer.
+// Closed adds the possible reason if the first connection was closed without an answer.
 func Closed(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("the connection was closed without an answer; "+
-			"a proxy that does not pass on what dlock sends does that, such as twemproxy: give the address of the server: %w", err)
+			"a proxy that does not pass on all commands does that, such as twemproxy: use the address of the server: %w", err)
 	}
 	return err
 }
 
-// lacksRight reports whether the server says that its user may not run a command, or not what a
-// script runs.
+// lacksRight reports whether the server says that the user may not run a command, or a command of a
+// script.
 func lacksRight(text string) bool {
 	return strings.HasPrefix(text, "NOPERM") || strings.HasPrefix(text, "ERR ACL failure in script") ||
 		strings.HasPrefix(text, "ERR The user executing the script")
 }
 
-// Late returns err with a text that says so if the server did not answer in time.
+// Late adds to err that the server did not answer in time, if that is so.
 func Late(err error) error {
 	if Timeout(err) && !Unsent(err) {
 		return fmt.Errorf("the server did not answer in time: %w", err)

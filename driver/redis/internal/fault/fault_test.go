@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestAPoolThatIsUsedUp holds that the client library's error for it is known, whichever version
-// of the library this runs with.
+// TestAPoolThatIsUsedUp: the client library's error for it is known, in whichever version this runs
+// with.
 func TestAPoolThatIsUsedUp(t *testing.T) {
 	dialed := make(chan net.Conn, 1)
 	rdb := redis.NewClient(&redis.Options{
@@ -24,7 +24,7 @@ func TestAPoolThatIsUsedUp(t *testing.T) {
 	defer rdb.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- rdb.Ping(context.Background()).Err() }()
-	server := <-dialed // the pool's one connection, on which nobody answers
+	server := <-dialed // the pool's only connection, which gets no answer
 	err := rdb.Ping(t.Context()).Err()
 	if !Unsent(err) || !Transient(err) || Refused(err) {
 		t.Errorf("%v: unsent %t, transient %t, refused %t", err, Unsent(err), Transient(err), Refused(err))

@@ -12,22 +12,22 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// Class says what to do about an error.
+// Class is what can be done about an error.
 type Class int
 
 const (
-	// Never means that nothing a client does helps: the settings, the rights or the server itself
-	// are wrong.
+	// Never means that a client can do nothing: the settings, the rights or the server itself are
+	// wrong.
 	Never Class = iota
 
 	// Answer means that the server refused this one call, and would refuse it again.
 	Answer
 
-	// Here means that the server, or the way to it, is out of order for a time: wait, and try again
+	// Here means that the server, or the network to it, has failed for a time: wait, and retry
 	// there.
 	Here
 
-	// Elsewhere means that another member serves the key, or will soon: find it.
+	// Elsewhere means that another node serves the key, or will soon: find it.
 	Elsewhere
 )
 
@@ -37,23 +37,23 @@ func (c Class) String() string { return [...]string{"never", "an answer", "here"
 // Again reports whether the same call may succeed later.
 func (c Class) Again() bool { return c == Here || c == Elsewhere }
 
-// row says how errors are sorted that begin with a text.
+// row has the class and the outcome of errors that begin with a text.
 type row struct {
 	begins  string
 	class   Class
 	outcome kit.Outcome
 }
 
-// answers has what a Redis or Valkey server (7 to 8.1), a Sentinel and the proxies before them
-// return, sorted once. The first row that fits counts. While a script runs, none of what makes a
-// server refuse all writes can begin: such an error says that the script wrote nothing. Any other
-// may come from the middle of a script, behind its first writes.
+// answers sorts the errors of Redis and Valkey servers (7 to 8.1), of Sentinel and of proxies. The
+// first row that matches counts. A condition under which a server refuses all writes cannot begin
+// while a script runs, so such an error means that the script wrote nothing. Any other error may
+// come from the middle of a script, after its first writes.
 var answers = []row{
-	// for a time
-	{"LOADING ", Here, kit.NotDone},    // it reads its data
-	{"BUSY ", Here, kit.NotDone},       // another script runs for long
+	// temporary
+	{"LOADING ", Here, kit.NotDone},    // it loads its data
+	{"BUSY ", Here, kit.NotDone},       // another script is running for long
 	{"UNKILLABLE ", Here, kit.NotDone}, // the same
-	{"NOTBUSY ", Here, kit.NotDone},    // none does any more
+	{"NOTBUSY ", Here, kit.NotDone},    // that script has ended
 	{"MISCONF ", Here, kit.NotDone},    // a snapshot or the append-only file cannot be written
 	{"OOM ", Here, kit.NotDone},        // its memory is full
 	{"NOREPLICAS ", Here, kit.NotDone}, // fewer than min-replicas-to-write
@@ -68,7 +68,7 @@ var answers = []row{
 	{"NOQUORUM ", Here, kit.NotDone},
 	{"IDONTKNOW ", Here, kit.NotDone},
 
-	// another member
+	// another node
 	{"MOVED ", Elsewhere, kit.NotDone},
 	{"ASK ", Elsewhere, kit.NotDone},
 	{"REDIRECT ", Elsewhere, kit.NotDone}, // Valkey 8, of a replica
@@ -111,8 +111,8 @@ var answers = []row{
 	{"ERR ", Answer, kit.Unknown},
 }
 
-// Sort returns what to do about an error of a call, and whether the call may have been executed, be
-// it in part.
+// Sort returns the class of an error of a call, and whether the call may have been executed, even
+// in part.
 func Sort(err error) (Class, kit.Outcome) {
 	if strings.Contains(err.Error(), "redis: all sentinels ") {
 		return sortSentinels(err), kit.NotDone
@@ -129,7 +129,7 @@ func Sort(err error) (Class, kit.Outcome) {
 	case ofNetwork(err):
 		return Here, kit.Unknown
 	}
-	return Never, kit.Unknown // the client library does not understand the server
+	return Never, kit.Unknown // the client library does not understand the answer
 }
 
 func sortAnswer(e redis.Error) (Class, kit.Outcome) {
@@ -149,7 +149,7 @@ func sortAnswer(e redis.Error) (Class, kit.Outcome) {
 	return Answer, kit.Unknown
 }
 
-// sortSentinels sorts the error of a client that learned of no master, which has those of all
+// sortSentinels sorts the error of a client that found no master. It wraps the errors of all
 // sentinels. Nothing was sent to a master.
 func sortSentinels(err error) Class {
 	var all []error

@@ -96,7 +96,7 @@ func TestSort(t *testing.T) {
 		{fmt.Errorf("failed to initialize connection options: %w", io.ErrUnexpectedEOF), Here, kit.Unknown},
 		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, Here, kit.Unknown},
 		{net.ErrClosed, Here, kit.Unknown},
-		{context.DeadlineExceeded, Here, kit.Unknown}, // of a context of the driver's
+		{context.DeadlineExceeded, Here, kit.Unknown}, // of a context of the driver
 		{dial, Here, kit.NotDone},
 		{redis.ErrPoolTimeout, Here, kit.NotDone},
 		{redis.ErrPoolExhausted, Here, kit.NotDone},

@@ -3,7 +3,7 @@ package keyspace
 
 import "strings"
 
-// Space is where the keys of one prefix stand. Two prefixes never share a key or a channel.
+// Space has the keys and channels of one prefix. Two prefixes never share a key or a channel.
 type Space struct{ prefix string }
 
 var encoder = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
@@ -12,7 +12,7 @@ var decoder = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 // New returns the space of a prefix.
 func New(prefix string) Space { return Space{"dlock:" + encoder.Replace(prefix)} }
 
-// Keys returns the key of a name, and that of what stands beside its lock, in the same slot. Two
+// Keys returns the keys of a name: that of the hash and that of the set, in the same slot. Two
 // names never share one. The braces make the encoded name the hash tag, so that a program can put
 // keys of its own into the same slot of a Cluster.
 func (s Space) Keys(name string) (key, queue string) {
@@ -28,7 +28,7 @@ func (s Space) Key(name string) string {
 
 const beside = ":queue"
 
-// Name is the inverse of Key. It reports false for what is no key of a name in this space.
+// Name is the inverse of Key. It reports false if key is not the key of a name in this space.
 func (s Space) Name(key string) (string, bool) {
 	enc, ok := strings.CutPrefix(key, s.prefix+"{")
 	if !ok {
@@ -41,12 +41,12 @@ func (s Space) Name(key string) (string, bool) {
 	return decoder.Replace(enc), true
 }
 
-// Pattern returns the pattern of SCAN that all keys of names in this space match.
+// Pattern returns the pattern for SCAN that matches all keys of names in this space.
 func (s Space) Pattern() string { return globEscape(s.prefix) + "{*}" }
 
 func globEscape(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(s)
 }
 
-// Channels returns what stands before a client's ID in the name of its channel.
+// Channels returns the prefix of a channel's name. A client's ID follows it.
 func (s Space) Channels() string { return s.prefix + ":" }

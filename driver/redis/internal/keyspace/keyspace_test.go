@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzKeys: two names never share a key, and a key tells its name and has it for its hash tag.
+// FuzzKeys: two names never share a key. The name can be read from the key, and is its hash tag.
 func FuzzKeys(f *testing.F) {
 	for _, s := range []string{"a", "A", "a ", "a/b", "a/", "{", "}", "{}", "{a}", "a}b{c", "%", "%7B", "%257B", "%25", "a:redlock", "*", "ä", "\u00a0"} {
 		f.Add("", s, "a")
@@ -36,7 +36,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// hashTag is what a cluster hashes of a key: what stands in its first braces, if that is anything.
+// hashTag returns the part of a key that a Cluster hashes: the text in its first braces, if any.
 func hashTag(key string) string {
 	_, rest, ok := strings.Cut(key, "{")
 	tag, _, closed := strings.Cut(rest, "}")

@@ -1,6 +1,6 @@
 // Package script runs Lua scripts on a Redis server: many calls in one pipeline, each by the hash
-// of its script, and in full where the server does not know that. Calls of one script can travel
-// together, as one command that runs it for each of them.
+// of its script, or in full if the server does not know the hash. Calls of one script can be sent
+// together, as one command that runs the script for each of them.
 package script
 
 import (
@@ -15,29 +15,29 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/fault"
 )
 
-// The first line of a script says whether it may run on a server whose memory is full. What keeps
-// or ends a hold, or hands it on, may: it hardly needs memory, and gives some back. Only what
-// arrives is refused there.
+// The first line of a script says whether it may run on a server whose memory is full. Scripts that
+// keep, end or hand over a hold may: they hardly need memory, and free some. Only arrivals are
+// refused there.
 const (
-	// NeedsMemory is for a script that a server whose memory is full refuses.
+	// NeedsMemory is for a script that a server with full memory refuses.
 	NeedsMemory = "#!lua\n"
 
-	// WhenFull is for one that runs there too.
+	// WhenFull is for a script that runs there too.
 	WhenFull = "#!lua flags=allow-oom\n"
 )
 
-// togetherMax is how many calls travel as one command at most. No other client's command runs
+// togetherMax is the maximum number of calls in one command. Commands of other clients do not run
 // before all of them are done.
 const togetherMax = 64
 
 // Script is a script that a server keeps under its hash.
 type Script struct{ one, many text }
 
-// text is a text of Lua. The zero text is none.
+// text is a Lua text with its hash. The zero value is no text.
 type text struct{ lua, hash string }
 
-// New returns the script with that text. The second is one that runs the same for many calls; see
-// [Exec]. It may be empty: then each call is a command.
+// New returns a script. one is the text for one call, many the text for many calls (see
+// [ExecTogether]). If many is empty, each call is a command of its own.
 func New(one, many string) *Script { return &Script{newText(one), newText(many)} }
 
 func newText(lua string) text {
@@ -52,25 +52,25 @@ func newText(lua string) text {
 type Call struct {
 	Script *Script
 	Keys   []string
-	Parts  [][]string // of Keys, to run with one after the other while their slot moves
-	Common []any      // the first arguments; all calls that may travel together have the same
-	Args   []any      // the others; as many for all calls of one script
+	Parts  [][]string // parts of Keys, each tried in turn while their slot moves
+	Common []any      // the first arguments, the same for all calls that may be sent together
+	Args   []any      // the others, the same number for all calls of one script
 	Reply  any
 	Err    error
 }
 
-// call makes what embeds a Call a [Caller].
+// call makes a type that embeds a Call a [Caller].
 func (c *Call) call() *Call { return c }
 
-// Caller is a [*Call], or a pointer to what embeds one.
+// Caller is a [*Call], or a pointer to a type that embeds a Call.
 type Caller interface{ call() *Call }
 
 // Pipeliner is a client on which calls can be run.
 type Pipeliner interface{ Pipeline() redis.Pipeliner }
 
-// Exec runs the calls in one pipeline. Those whose script the server does not know are run again,
-// in full, in a second one, and those whose keys are on two nodes (TRYAGAIN), or would be, with the
-// parts of them that the call says. Then each call has its reply or its error.
+// Exec runs the calls in one pipeline, and sets the reply or the error of each. Calls whose script
+// the server does not know are run again, in full, in a second pipeline. So are calls that are
+// refused because not all of their keys are on the node (TRYAGAIN), with the Parts of the call.
 func Exec[C Caller](ctx context.Context, rdb Pipeliner, calls []C) {
 	parts := make([]part[C], len(calls))
 	for i := range calls {
@@ -79,13 +79,13 @@ func Exec[C Caller](ctx context.Context, rdb Pipeliner, calls []C) {
 	run(ctx, rdb, parts)
 }
 
-// ExecTogether is Exec for calls on one server that has all keys. Calls of one script travel as one
-// command, which has the keys of all, the common arguments, and the other arguments of each call.
-// The reply has one element for each. What goes wrong for one call is the error of that call. What
-// becomes of the command is what becomes of all its calls.
+// ExecTogether is Exec for calls on one server that has all keys. Calls of one script are sent as
+// one command, which has the keys of all, the common arguments, and the other arguments of each
+// call. The reply has one element for each. An error in one call is the error of that call alone.
+// The outcome of the command is the outcome of all its calls.
 //
-// It reports false if the server does not take several keys at once. Then, or if its user may use
-// some keys and others not, the calls are run one by one.
+// It reports false if the server does not take several keys at once. In that case, or if the user
+// may use only some of the keys, the calls are run one by one.
 func ExecTogether[C Caller](ctx context.Context, rdb Pipeliner, calls []C) (together bool) {
 	var parts []part[C]
 next:
@@ -102,18 +102,19 @@ next:
 	return run(ctx, rdb, parts)
 }
 
-// part is what one command runs.
+// part has the calls of one command.
 type part[C Caller] struct {
 	calls []C
 	full  bool     // send the script, not its hash
-	keys  []string // of one that is alone
-	tried int      // of its Parts
+	keys  []string // if it is a single call
+	tried int      // how many of its Parts
 }
 
-// alone returns the command of one call.
+// alone returns the part that has one call.
 func alone[C Caller](one []C) part[C] { return part[C]{calls: one, keys: one[0].call().Keys} }
 
-// split reports whether a call was not executed because of one of its keys, and may be without.
+// split reports whether a call was not executed because of one of its keys, and can be tried
+// without it.
 func (p *part[C]) split(err error) bool {
 	return fault.Moving(err) && p.tried < len(p.calls[0].call().Parts)
 }
@@ -131,7 +132,7 @@ func run[C Caller](ctx context.Context, rdb Pipeliner, parts []part[C]) (togethe
 		var again []part[C]
 		for i, p := range parts {
 			reply, err := cmds[i].Result()
-			// No script answers nil: the greeting of a new connection was refused.
+			// No script returns nil: the greeting of a new connection was refused.
 			if reply == nil && err == nil {
 				err = cmp.Or(failed, io.ErrUnexpectedEOF)
 			}
@@ -161,7 +162,7 @@ func run[C Caller](ctx context.Context, rdb Pipeliner, parts []part[C]) (togethe
 	return together
 }
 
-// send sends the commands and waits for their replies. One that is alone on a server needs no
+// send sends the commands and waits for their replies. A single command to a single server needs no
 // pipeline.
 func send(ctx context.Context, rdb Pipeliner, cmds []Command) error {
 	if c, ok := rdb.(*redis.Client); ok && len(cmds) == 1 {
@@ -175,7 +176,7 @@ func send(ctx context.Context, rdb Pipeliner, cmds []Command) error {
 	return err
 }
 
-// answer gives each call its reply or its error.
+// answer sets the reply or the error of each call.
 func (p *part[C]) answer(reply any, err error) {
 	replies, _ := reply.([]any)
 	for i, caller := range p.calls {
@@ -215,7 +216,7 @@ func (p *part[C]) command(ctx context.Context) Command {
 	return Command{redis.NewCmd(ctx, a...)}
 }
 
-// begin appends how a command begins that runs the text: by its hash, or in full.
+// begin appends the beginning of a command that runs the text: by its hash, or in full.
 func (t *text) begin(a []any, full bool) []any {
 	if full {
 		return append(a, "eval", t.lua)
@@ -234,8 +235,8 @@ func (c *Call) Command(ctx context.Context, full bool, keys []string) Command {
 	return Command{redis.NewCmd(ctx, append(append(a, c.Common...), c.Args...)...)}
 }
 
-// Command is a command that the client library does not send again by itself: the driver has to
-// know whether a copy of it may be under way.
+// Command is a command that the client library does not send again by itself, since the driver has
+// to know whether a copy of it may be under way.
 type Command struct{ *redis.Cmd }
 
 // NoRetry implements [redis.Cmder].

@@ -1,5 +1,5 @@
-// Package survey looks at a Redis server that is to keep locks: at the rights of its user, and at
-// its configuration. It is what the drivers for one server and for several have in common.
+// Package survey checks a Redis server that is to keep locks: the rights of the user, and the
+// configuration. The drivers for one server and for several share it.
 package survey
 
 import (
@@ -22,23 +22,23 @@ type Doer interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Needs are what a driver does with a server.
+// Needs has the commands, keys and channels that a driver uses.
 type Needs struct {
-	Page      string  // that lists the rights
+	Page      string  // the page that lists the rights
 	Keys      string  // the pattern of its keys, as ACL has it: ~dlock:*
 	Channels  string  // that of its channels: &dlock:*
-	Commands  [][]any // each harmless, so that what it answers does not matter, but for a refusal
+	Commands  [][]any // all harmless: only a refusal matters, not the answer
 	Subscribe string  // a channel to subscribe to; empty: none
 }
 
 // refusedCommand finds the command that a user may not run.
 var refusedCommand = regexp.MustCompile(`run the '([^']+)' command`)
 
-// Rights tries each command on each server, and says which rights the user lacks: commands, the
-// pattern of keys, that of channels. Only refusals count. The error is not nil if a server does not
-// answer.
+// Rights tries each command on each server, and reports the rights that the user lacks: commands,
+// the pattern of keys, the pattern of channels. Only refusals count. It returns an error if a
+// server does not answer.
 func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error) {
-	f := driver.Finding{About: "rights", Found: "the user may run what the driver does"}
+	f := driver.Finding{About: "rights", Found: "the user may run all commands of the driver"}
 	var missing []string
 	add := func(text string) {
 		if !slices.Contains(missing, text) {
@@ -59,7 +59,7 @@ func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error
 			add(n.Channels)
 		case strings.Contains(text, "key") && strings.Contains(text, "access"):
 			add(n.Keys)
-		case refused != nil: // perhaps another one, with which every connection begins
+		case refused != nil: // perhaps another command, with which every connection begins
 			add("+" + strings.ToLower(refused[1]))
 		default:
 			add("+" + command)
@@ -87,19 +87,19 @@ func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error
 	}
 	if len(missing) > 0 {
 		f.State, f.Found = driver.Wrong, "missing: "+strings.Join(missing, ", ")
-		f.Advice = "give them to the user by ACL SETUSER; " + n.Page + " has the whole line"
+		f.Advice = "grant them to the user with ACL SETUSER; " + n.Page + " has the whole line"
 	}
 	return f, nil
 }
 
-// Server looks at the configuration of one server.
+// Server checks the configuration of one server.
 func Server(ctx context.Context, rdb Doer) ([]driver.Finding, error) {
 	info := map[string]string{}
 	for _, section := range []string{"server", "replication", "memory", "persistence"} {
 		text, err := rdb.Do(ctx, "info", section).Text()
 		if redis.HasErrorPrefix(err, "NOPERM") {
 			return []driver.Finding{{About: "configuration", State: driver.Unseen, Found: "the user may not run INFO",
-				Advice: "run the check as a user with +info and +config|get, or look at maxmemory-policy and appendonly yourself"}}, nil
+				Advice: "run the check as a user with +info and +config|get, or check maxmemory-policy and appendonly yourself"}}, nil
 		}
 		if err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ func Server(ctx context.Context, rdb Doer) ([]driver.Finding, error) {
 	config := func(name string) (string, bool) {
 		m, err := rdb.Do(ctx, "config", "get", name).StringSlice()
 		if err != nil || len(m) != 2 {
-			// of RESP3
+			// RESP3 returns a map
 			pairs, bad := rdb.Do(ctx, "config", "get", name).Result()
 			if v, ok := pairs.(map[any]any); ok && bad == nil {
 				return fmt.Sprint(v[name]), true
@@ -137,7 +137,7 @@ func version(info map[string]string) driver.Finding {
 	f := driver.Finding{About: "version", Found: name + " " + v}
 	major, _, _ := strings.Cut(v, ".")
 	if n, err := strconv.Atoi(major); err != nil || n < 7 {
-		f.State, f.Advice = driver.Wrong, "the scripts need version 7 or newer"
+		f.State, f.Advice = driver.Wrong, "upgrade: the scripts need version 7 or newer"
 	}
 	return f
 }
@@ -146,12 +146,12 @@ func role(info map[string]string) driver.Finding {
 	f := driver.Finding{About: "replication"}
 	switch n := info["connected_slaves"]; {
 	case info["role"] != "master":
-		f.State, f.Found, f.Advice = driver.Wrong, "this is a replica", "give the address of the master, or use redis+sentinel or redis+cluster"
+		f.State, f.Found, f.Advice = driver.Wrong, "this is a replica", "use the address of the master, or redis+sentinel or redis+cluster"
 	case n == "0":
 		f.Found = "no replicas"
 	default:
 		f.State, f.Found = driver.Risky, n+" replicas"
-		f.Advice = "a replica that is promoted may not know the last grants: let the resource check fencing tokens; wait_replicas narrows the window"
+		f.Advice = "a promoted replica may lack the last grants: let the resource check fencing tokens; wait_replicas narrows the window"
 	}
 	return f
 }
@@ -163,51 +163,51 @@ func eviction(info map[string]string) driver.Finding {
 	case policy == "noeviction":
 	case most == "0":
 		f.State, f.Found = driver.Risky, f.Found+", and maxmemory is not set"
-		f.Advice = "set maxmemory-policy noeviction: as soon as somebody sets maxmemory, held locks would be evicted"
+		f.Advice = "set maxmemory-policy noeviction: once maxmemory is set, held locks would be evicted"
 	default:
-		f.State, f.Advice = driver.Wrong, "set maxmemory-policy noeviction: a server that is full would evict locks that are held"
+		f.State, f.Advice = driver.Wrong, "set maxmemory-policy noeviction: a server whose memory is full evicts held locks"
 	}
 	return f
 }
 
-// memory says so if a server with a bound is nearly full.
+// memory reports how full a server is, if it has a limit.
 func memory(info map[string]string) (driver.Finding, bool) {
 	used, _ := strconv.ParseFloat(info["used_memory"], 64)
 	most, _ := strconv.ParseFloat(info["maxmemory"], 64)
 	if most <= 0 {
 		return driver.Finding{}, false
 	}
-	f := driver.Finding{About: "memory", Found: fmt.Sprintf("%.0f %% of maxmemory are used", 100*used/most)}
+	f := driver.Finding{About: "memory", Found: fmt.Sprintf("%.0f %% of maxmemory is used", 100*used/most)}
 	if used > most*9/10 {
-		f.State, f.Advice = driver.Risky, "raise maxmemory: when it is full, nobody can lock what is free"
+		f.State, f.Advice = driver.Risky, "raise maxmemory: when the memory is full, free names cannot be locked"
 	}
 	return f, true
 }
 
 func persistence(info map[string]string, config func(string) (string, bool)) driver.Finding {
 	f := driver.Finding{About: "persistence"}
-	const advice = "held locks that it forgets let a second holder in: appendonly yes, and appendfsync always if the machine may crash"
+	const advice = "set appendonly yes, and appendfsync always if the machine may crash: a server that forgets a held lock lets a second holder in"
 	if info["aof_enabled"] == "1" {
 		sync, seen := config("appendfsync")
 		switch {
 		case !seen:
-			f.State, f.Found, f.Advice = driver.Unseen, "appendonly yes", "the user may not run CONFIG GET: look at appendfsync yourself"
+			f.State, f.Found, f.Advice = driver.Unseen, "appendonly yes", "the user may not run CONFIG GET: check appendfsync yourself"
 		case sync == "always":
 			f.Found = "appendonly yes, appendfsync always"
 		default:
 			f.State, f.Found = driver.Risky, "appendonly yes, appendfsync "+sync
-			f.Advice = "a crash of the machine may forget the last second's grants: appendfsync always, at a price"
+			f.Advice = "set appendfsync always, which costs speed: a crash of the machine may lose the last second's grants"
 		}
 		return f
 	}
 	f.State, f.Advice = driver.Risky, advice
 	switch save, seen := config("save"); {
 	case !seen:
-		f.Found = "appendonly no: a crash forgets what came after the last snapshot, if there are any"
+		f.Found = "appendonly no: a crash loses everything after the last snapshot, if there are any"
 	case save == "":
-		f.Found = "appendonly no, no snapshots: a restart forgets everything"
+		f.Found = "appendonly no, no snapshots: a restart loses everything"
 	default:
-		f.Found = "appendonly no, snapshots: a crash forgets what came after the last one"
+		f.Found = "appendonly no, snapshots: a crash loses everything after the last one"
 	}
 	return f
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestRightsOfASilentServer: nothing is said of rights that could not be tried.
+// TestRightsOfASilentServer: rights that could not be tried are not reported.
 func TestRightsOfASilentServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
