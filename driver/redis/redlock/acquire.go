@@ -13,20 +13,20 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// ownRequest is a request of this client, and what each master made of it. Backend.mu guards it.
+// ownRequest is a request of this client, with the vote of each master. Backend.mu guards it.
 type ownRequest struct {
 	r     driver.Request
 	votes []vote    // by master
 	until time.Time // it cannot have expired before; zero: it was not granted
-	ended bool      // refused or released: a grant that comes in now is taken back
-	// when its last Acquire failed, other than by a refusal; zero: it did not
+	ended bool      // refused or released: a grant that arrives now is released
+	// when its last Acquire failed other than by a refusal; zero: it did not
 	failed time.Time
 
-	brokenAt []int // the masters that said that it was broken
-	reported bool  // as lost, since it was broken
+	brokenAt []int // the masters that reported it as broken
+	reported bool  // as lost, because it was broken
 }
 
-// vote is what one master made of a request.
+// vote is the state of a request on one master.
 type vote uint8
 
 const (
@@ -38,8 +38,8 @@ const (
 )
 
 // Acquire implements [driver.Backend]. It asks all masters at once, and returns when the outcome is
-// certain. What a master grants after that is taken back. Redlock has no queue: a request that
-// would have to wait gets a [driver.RetryError].
+// certain. A grant that arrives after that is released. Redlock has no queue: a request that would
+// have to wait gets a [driver.RetryError].
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
@@ -75,12 +75,12 @@ func (b *Backend) register(r driver.Request) (q *ownRequest, resumed bool, err e
 	case b.life.Over():
 		return nil, false, driver.ErrClosed
 	case r.Mode == driver.Shared:
-		return nil, false, fmt.Errorf("%w: Redlock has exclusive locks only; see its documentation", driver.ErrUnsupported)
+		return nil, false, fmt.Errorf("%w: Redlock has exclusive locks only (docs/redlock.md)", driver.ErrUnsupported)
 	case r.Join() && !r.Fixed:
-		return nil, false, fmt.Errorf("%w: joining a hold on Redlock", driver.ErrUnsupported)
+		return nil, false, fmt.Errorf("%w: a hold on Redlock cannot be joined", driver.ErrUnsupported)
 	case r.Join() && b.requests[r.Owner] == nil && b.requests[r.ID] == nil:
-		// It was lost or released, or is another client's, for which no client of dlock asks.
-		return nil, false, fmt.Errorf("%w: the hold that is joined is none of this client", driver.ErrLost)
+		// It was lost or released, or it is another client's, which package dlock does not ask for.
+		return nil, false, fmt.Errorf("%w: the hold to join is not one of this client", driver.ErrLost)
 	}
 	q = b.requests[r.ID]
 	if q == nil {
@@ -95,31 +95,31 @@ func (b *Backend) register(r driver.Request) (q *ownRequest, resumed bool, err e
 	return q, !q.until.IsZero(), nil
 }
 
-// vote asks the masters for the request, and counts.
+// vote asks the masters for the request, and counts their votes.
 func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error) {
 	r, timeout, sentAt := q.r, b.timeout(q.r.TTL), time.Now()
 	answers, err := b.broadcast(timeout, func() []*script.Call {
 		if r.Join() {
 			return []*script.Call{b.call(joinScript, r.Name, r.ID.String(), millis(r.TTL), r.Owner.String())}
 		}
-		who, up := r.Client.String()+" "+r.Label, int64((b.o.MinUptime+time.Second-1)/time.Second)
-		return []*script.Call{b.call(acquireScript, r.Name, r.ID.String(), millis(r.TTL), who, up)}
+		client, up := r.Client.String()+" "+r.Label, int64((b.o.MinUptime+time.Second-1)/time.Second)
+		return []*script.Call{b.call(acquireScript, r.Name, r.ID.String(), millis(r.TTL), client, up)}
 	}, func(a answer) { b.voted(q, a) })
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	yes, held, lost, why, after := 0, 0, 0, b.unanswered(timeout), b.o.RetryDelay
-	// A refusal names a holder if a majority does: rivals may have split the votes.
+	// A refusal names a holder only if a majority does: rivals may have split the votes.
 	named, refusal := map[string]int{}, driver.ErrHeld
-	// A request that was released is lost for good wherever that is known. A hold need not be
-	// everywhere.
+	// A request that any master knows as released is lost for good. A join is lost only if no
+	// majority is left for it, since its hold need not be on every master.
 	gone := func(r driver.Request, lost int) bool { return lost > 0 && (!r.Join() || b.impossible(lost)) }
 	out := len(b.masters) // masters that have not answered
 	err = collect(ctx, b, out, timeout, answers, func(a answer) bool {
 		out--
 		state, value, err := parseVote(a.calls[0])
 		if state == -2 {
-			err = fmt.Errorf("it has been up for %ds only, and the least is %s", value, b.o.MinUptime)
+			err = fmt.Errorf("it has been up for only %ds, less than min_uptime (%s)", value, b.o.MinUptime)
 		}
 		why.record(a.master, b.explain(r.Name, err))
 		switch {
@@ -178,26 +178,26 @@ func parseVote(c *script.Call) (state, value int64, err error) {
 	return state, value, nil
 }
 
-// parseHeld reads the rest of what lua/acquire.lua returns of what is held: the ID of the holder,
-// and what is to be said of it, or nil.
+// parseHeld reads the rest of the reply of lua/acquire.lua for a lock that is held: the ID of the
+// holder, and the error that describes it, or nil.
 func parseHeld(c *script.Call) (id string, by *driver.HeldError) {
 	l, _ := c.Reply.([]any)
 	if len(l) != 5 {
 		return "", nil
 	}
 	id, _ = l[2].(string)
-	who, _ := l[3].(string)
+	client, _ := l[3].(string)
 	ms, _ := l[4].(string)
 	age, err := strconv.ParseInt(ms, 10, 64)
 	if err != nil {
 		return id, nil
 	}
-	_, label, _ := strings.Cut(who, " ")
+	_, label, _ := strings.Cut(client, " ")
 	return id, &driver.HeldError{Label: label, Age: time.Duration(age) * time.Millisecond}
 }
 
-// voted records what a master made of the request. If the request ended meanwhile, a grant is taken
-// back. mu is held.
+// voted records the vote of a master. If the request ended meanwhile, a grant is released. mu is
+// held.
 func (b *Backend) voted(q *ownRequest, a answer) {
 	v := absent
 	switch state, _, err := parseVote(a.calls[0]); {
@@ -218,9 +218,10 @@ func (b *Backend) voted(q *ownRequest, a answer) {
 	}
 }
 
-// failed ends an Acquire that failed with err. After a refusal it takes back what masters granted,
-// and waits for those: they answered, and so will answer again. What else may stand, no majority
-// has. After any other error the request stays until its release.
+// failed ends an Acquire that failed with err. After a refusal it releases the grants of the
+// masters and waits for their answers: they answered before, and so will again. The request may
+// stand on other masters, but on no majority. After any other error the request stays until its
+// release.
 func (b *Backend) failed(ctx context.Context, q *ownRequest, err error) {
 	results := make(chan result, len(b.masters))
 	n := 0

@@ -27,17 +27,17 @@ type Options struct {
 	// the TTL.
 	NodeTimeout time.Duration
 
-	// RetryDelay is when a waiter asks again, give or take half of it; 0: 50ms. It asks sooner if
+	// RetryDelay is when a waiter retries, give or take half of it; 0: 50ms. It retries sooner if
 	// the holder expires before.
 	RetryDelay time.Duration
 
 	// MinUptime makes masters that have been up for less refuse new holds; 0: none does. The
-	// package comment says what it is for, under Limits.
+	// package comment has the reason, under Limits.
 	MinUptime time.Duration
 }
 
 // Backend is a client of several independent masters. It implements [driver.Backend],
-// [driver.Capable], [driver.Breaker] and [driver.Notifier], whose contracts it keeps.
+// [driver.Capable], [driver.Breaker] and [driver.Notifier].
 type Backend struct {
 	masters  []*master
 	majority int  // how many masters are more than half
@@ -48,9 +48,9 @@ type Backend struct {
 	life     *kit.Life
 
 	mu       sync.Mutex
-	requests map[driver.ID]*ownRequest // what may stand on the masters, but for pending releases
+	requests map[driver.ID]*ownRequest // those that may stand on masters, without pending releases
 	notify   func(driver.ID)
-	listens  bool // to what the masters say of breaks
+	listens  bool // to the masters' messages of breaks
 }
 
 // master is one of the servers.
@@ -60,15 +60,15 @@ type master struct {
 
 	// Backend.mu guards what follows.
 	pending   map[driver.ID]*pendingRelease
-	releasing bool       // a goroutine sends what is pending
+	releasing bool       // a goroutine sends the pending releases
 	wake      kit.Signal // there is a new release
 }
 
 // New returns a backend over clients that the caller owns, one for each master, and that Close
-// leaves open. It wants at least three, all different; it does not reach them yet. Their retry
-// options do not matter. They should have ContextTimeoutEnabled: without it, a call to a master
-// that hangs goes on for as long as the client's own timeouts. A [*redis.Ring] is refused: it is no
-// one server.
+// leaves open. There must be at least three, all different. New does not contact them yet. Their
+// retry options have no effect. They should have ContextTimeoutEnabled: without it, a call to a
+// master that hangs takes as long as the client's own timeouts. A [*redis.Ring] is refused, since
+// it is not a single server.
 func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = defaultNodeTimeout
@@ -77,11 +77,11 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 		o.RetryDelay = defaultRetryDelay
 	}
 	if o.NodeTimeout < time.Millisecond || o.RetryDelay < time.Millisecond || o.MinUptime < 0 {
-		return nil, fmt.Errorf("%w options: the node timeout and the retry delay are at least 1ms, and the least uptime is not negative",
+		return nil, fmt.Errorf("%w options: the node timeout and the retry delay must be at least 1ms, and the minimum uptime must not be negative",
 			driver.ErrInvalid)
 	}
 	if len(clients) < 3 {
-		return nil, fmt.Errorf("%w options: Redlock wants at least 3 masters, not %d", driver.ErrInvalid, len(clients))
+		return nil, fmt.Errorf("%w options: Redlock needs at least 3 masters, not %d", driver.ErrInvalid, len(clients))
 	}
 	b := &Backend{
 		majority: len(clients)/2 + 1, space: keyspace.New(o.Prefix), o: o,
@@ -106,7 +106,7 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	return b, nil
 }
 
-// address returns where the master is.
+// address returns the address of the master, for errors.
 func address(rdb redis.UniversalClient) string {
 	if addr, _, ok := conn.Address(rdb); ok {
 		return addr
@@ -117,16 +117,16 @@ func address(rdb redis.UniversalClient) string {
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 
-// Notify implements [driver.Notifier]. The client's channel is listened to on all masters from its
-// first request on.
+// Notify implements [driver.Notifier]. The backend subscribes to the client's channel on all
+// masters at its first request.
 func (b *Backend) Notify(lost func(driver.ID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.notify = lost
 }
 
-// Close implements [driver.Backend]. Masters that hang cost it up to four seconds. What they hold
-// expires.
+// Close implements [driver.Backend]. Masters that hang delay it by up to four seconds. Their holds
+// expire.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	first := b.life.End()
@@ -134,7 +134,7 @@ func (b *Backend) Close() error {
 	if !first {
 		return nil
 	}
-	// Clients of the caller's may not mind the end of a context.
+	// Clients of the caller may ignore the end of a context.
 	kit.Within(time.Second, b.life.Wait)
 	b.releaseAll()
 	if !b.owned {

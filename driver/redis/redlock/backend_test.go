@@ -20,7 +20,7 @@ func masters(addrs ...string) []redis.UniversalClient {
 	return cs
 }
 
-// TestNewRefusesNil: it is no client, in whatever pointer it comes.
+// TestNewRefusesNil: New refuses a nil client of each type.
 func TestNewRefusesNil(t *testing.T) {
 	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
 		if _, err := New(append(masters("127.0.0.1:1", "127.0.0.2:1"), rdb), Options{}); !errors.Is(err, driver.ErrInvalid) {
@@ -79,7 +79,7 @@ func TestRefusesWhatItCannot(t *testing.T) {
 			t.Errorf("Acquire of %+v: %v", r, err)
 		}
 	}
-	join.Fixed = true // what UnlockAfter sends, when the hold is gone
+	join.Fixed = true // as UnlockAfter sends it after the hold is gone
 	if _, err := b.Acquire(t.Context(), join); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Acquire of what joins no hold of this client: %v", err)
 	}
@@ -103,7 +103,7 @@ func TestRefusesWhatItCannot(t *testing.T) {
 	}
 }
 
-// TestNewRefusesARing: it is no one server.
+// TestNewRefusesARing: a Ring is not a single server.
 func TestNewRefusesARing(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	defer ring.Close()

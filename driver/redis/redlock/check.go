@@ -17,7 +17,7 @@ import (
 
 const page = "docs/redlock.md"
 
-// check implements [driver.Checker]. It looks at each master; a majority has to be reached.
+// check implements [driver.Checker]. It checks each master, and needs to reach a majority.
 func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	hosts, s, o, err := parse(c)
 	if err != nil {
@@ -33,7 +33,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 			err = fmt.Errorf("%s: %w", h, fault.Explain(fault.Late(fault.WithoutArguments(err)), page))
 			down = append(down, err)
 			fs = []driver.Finding{{About: "reachable", State: driver.Wrong, Found: err.Error(),
-				Advice: "bring it back: with one more that is down there may be no majority"}}
+				Advice: "bring it back: if one more goes down, there may be no majority"}}
 		}
 		for _, f := range fs {
 			f.About += " of " + h
@@ -42,7 +42,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	}
 	if len(hosts)%2 == 0 {
 		found = append(found, driver.Finding{About: "masters", State: driver.Risky, Found: fmt.Sprint(len(hosts), " masters"),
-			Advice: "use an odd number: an even one outlasts no more failures than one less"})
+			Advice: "use an odd number: an even number survives no more failures than one master less"})
 	}
 	if len(down) > (len(hosts)-1)/2 {
 		return found, fmt.Errorf("no majority of the masters: %w", errors.Join(down...))
@@ -50,7 +50,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return found, nil
 }
 
-// surveyMaster looks at one of the masters.
+// surveyMaster checks one of the masters.
 func surveyMaster(ctx context.Context, rdb *redis.Client, space keyspace.Space, uptime bool) ([]driver.Finding, error) {
 	if err := rdb.Do(ctx, "time").Err(); err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
 		return nil, err
@@ -74,22 +74,22 @@ func surveyMaster(ctx context.Context, rdb *redis.Client, space keyspace.Space, 
 	if err != nil {
 		return nil, err
 	}
-	news, err := surveyNews(ctx, rdb, space)
+	breaks, err := surveyBreaks(ctx, rdb, space)
 	if err != nil {
 		return nil, err
 	}
 	fs, err := survey.Server(ctx, rdb)
-	return append([]driver.Finding{rights, news}, fs...), err
+	return append([]driver.Finding{rights, breaks}, fs...), err
 }
 
-// surveyNews looks at whether a holder learns of a break at once.
-func surveyNews(ctx context.Context, rdb *redis.Client, space keyspace.Space) (driver.Finding, error) {
+// surveyBreaks checks whether a holder learns of a break at once.
+func surveyBreaks(ctx context.Context, rdb *redis.Client, space keyspace.Space) (driver.Finding, error) {
 	channel := space.Channels() + "redlock:" + driver.NewID().String()
 	f, err := survey.Rights(ctx, []survey.Doer{rdb}, survey.Needs{Page: page, Channels: "&" + space.Channels() + "*",
 		Commands: [][]any{{"publish", channel, ""}}, Subscribe: channel})
-	f.About = "news of breaks"
+	f.About = "notification of breaks"
 	if f.State == driver.Wrong {
-		f.State, f.Advice = driver.Risky, "give them to the user, or a holder learns of a break with its next renewal only; "+page+" has the line"
+		f.State, f.Advice = driver.Risky, "grant them to the user, or a holder learns of a break only at its next renewal; "+page+" has the line"
 	} else {
 		f.Found = "a holder learns of a break at once"
 	}

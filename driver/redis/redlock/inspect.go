@@ -15,7 +15,7 @@ import (
 )
 
 // Inspect implements [driver.Backend]. It shows the one request that a majority of the masters has.
-// Waiters leave no trace, and neither does a request without a majority, which is nobody's hold.
+// Waiters leave no trace. A request without a majority is not shown, since it is not a hold.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	e, err := b.holder(ctx, name)
 	if err != nil || e == nil {
@@ -24,9 +24,9 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	return driver.Queue{Arrivals: []*driver.Entry{e}}, nil
 }
 
-// Break implements [driver.Breaker]. It finds out who holds, and breaks that request on every
-// master that it reaches. Fewer than a majority are left then on which it could be renewed; else
-// the outcome is unknown, and Break may be called again.
+// Break implements [driver.Breaker]. It finds the holder, and breaks it on every master that it
+// reaches. If a majority answered, no majority is left on which the holder could be renewed;
+// otherwise the outcome is unknown, and Break may be called again.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	e, err := b.holder(ctx, name)
 	switch {
@@ -69,9 +69,10 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	return nil
 }
 
-// holder returns who holds, or nil if it is certain that nobody does. It waits for all masters: the
-// time that is left to a hold depends on all that have it. A fixed request that joined a hold holds
-// if it stands on a majority, although only some masters have executed the hold's release.
+// holder returns the holder, or nil if it is certain that there is none. It waits for all masters,
+// since the time left to a hold depends on all that have it. A fixed request that joined a hold
+// counts as the holder if it stands on a majority, even if only some masters have executed the
+// release of that hold.
 func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 	if err != nil {
 		return nil, err
 	}
-	// all has those that joined, too
+	// all includes those that joined
 	holders, all := map[driver.ID][]*driver.Entry{}, map[driver.ID][]*driver.Entry{}
 	why := b.unanswered(timeout)
 	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
@@ -110,8 +111,9 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 	return nil, nil
 }
 
-// most returns the request that a majority has, and on how many masters any stands at most. If
-// several have one, as what joined a hold, it is the one that lasts.
+// most returns the request that a majority has, and the largest number of masters that have the
+// same request. If several requests have a majority, such as a hold and what joined it, it returns
+// the one that lasts longest.
 func (b *Backend) most(seen map[driver.ID][]*driver.Entry) (holder *driver.Entry, most int) {
 	for _, es := range seen {
 		if most = max(most, len(es)); len(es) < b.majority {
@@ -133,7 +135,7 @@ func (b *Backend) most(seen map[driver.ID][]*driver.Entry) (holder *driver.Entry
 	return holder, most
 }
 
-// parseHolder reads what lua/inspect.lua returns: the holder, and behind it what joined it. It
+// parseHolder reads the reply of lua/inspect.lua: the holder, followed by what joined it. It
 // returns nil if there is no holder.
 func parseHolder(name string, c *script.Call) ([]*driver.Entry, error) {
 	if c.Err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// TestParseHolder: behind the holder is what joined it, and a reply that is not whole is an error.
+// TestParseHolder: the holder is followed by what joined it, and an incomplete reply is an error.
 func TestParseHolder(t *testing.T) {
 	id, client, kept := driver.NewID(), driver.NewID(), driver.NewID()
 	reply := []any{id.String(), "-", "60000", client.String() + " a b", int64(5000), "7", kept.String(), int64(3000)}

@@ -14,12 +14,12 @@ import (
 	"github.com/dlock-go/dlock/internal/background"
 )
 
-// silenceMax is how long a subscription may be silent before the master is asked whether it lives,
-// and then again before it is made again.
+// silenceMax is how long a subscription may be silent before it is checked, and how long the check
+// may go unanswered before the subscription is made again.
 const silenceMax = 10 * time.Second
 
-// channels returns what stands before a client's ID in the name of the channel on which the masters
-// say which of its requests were broken.
+// channels returns the prefix of the channels on which masters publish broken requests. A client's
+// ID follows it.
 func (b *Backend) channels() string { return b.space.Channels() + "redlock:" }
 
 // listenFor subscribes to the channel of the client on all masters, once. mu is held.
@@ -41,8 +41,8 @@ func (b *Backend) listenFor(client driver.ID) {
 	}
 }
 
-// listen acts on what a master says on the channel, until the connection is lost or the master
-// refuses it. It reports whether the subscription stood.
+// listen acts on a master's messages on the channel, until the connection is lost or the master
+// refuses the subscription. It reports whether the subscription ever stood.
 func (b *Backend) listen(ctx context.Context, i int, channel string) (stood bool) {
 	sub := b.masters[i].rdb.Subscribe(ctx) // not connected yet
 	defer sub.Close()
@@ -57,7 +57,7 @@ func (b *Backend) listen(ctx context.Context, i int, channel string) (stood bool
 		case err == nil:
 			asked = false
 		case errors.As(err, &ne) && ne.Timeout() && !asked && ctx.Err() == nil:
-			if sub.Subscribe(ctx, channel) != nil { // it is answered each time
+			if sub.Subscribe(ctx, channel) != nil { // a master answers that each time
 				return stood
 			}
 			asked = true
@@ -72,16 +72,16 @@ func (b *Backend) listen(ctx context.Context, i int, channel string) (stood bool
 				b.brokenAt(i, id)
 			}
 		case *redis.Subscription:
-			if !stood { // what was said before did not arrive
+			if !stood { // earlier messages were missed
 				stood = true
-				b.life.Go(func() { b.look(i) })
+				b.life.Go(func() { b.checkGranted(i) })
 			}
 		}
 	}
 }
 
-// brokenAt records that a request was broken on a master. When no majority can be left that has it,
-// it is lost.
+// brokenAt records that a request was broken on a master. Once no majority can be left that has it,
+// the request is lost.
 func (b *Backend) brokenAt(i int, id driver.ID) {
 	b.mu.Lock()
 	q, lost := b.requests[id], false
@@ -96,8 +96,9 @@ func (b *Backend) brokenAt(i int, id driver.ID) {
 	}
 }
 
-// lostNow reports, once, that a request was broken and that no majority can be left that has it: a
-// master counts if it granted it, or may have, and did not say that it was broken. mu is held.
+// lostNow reports, once, that a request was broken and that no majority can be left that has it. A
+// master counts as having it if it granted the request, or may have, and has not reported it as
+// broken. mu is held.
 func (b *Backend) lostNow(q *ownRequest) bool {
 	if q.reported || q.ended || len(q.brokenAt) == 0 {
 		return false
@@ -112,8 +113,8 @@ func (b *Backend) lostNow(q *ownRequest) bool {
 	return q.reported
 }
 
-// look asks a master for the requests that it granted.
-func (b *Backend) look(i int) {
+// checkGranted asks a master whether the requests that it granted still stand, and are not broken.
+func (b *Backend) checkGranted(i int) {
 	var qs []*ownRequest
 	b.mu.Lock()
 	for _, q := range b.requests {

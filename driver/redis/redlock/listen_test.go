@@ -9,7 +9,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// five returns a backend over five masters that there are not, and what it says of losses.
+// five returns a backend over five masters that do not exist, and the losses that it reports.
 func five(t *testing.T) (*Backend, <-chan driver.ID) {
 	t.Helper()
 	b, err := New(masters("127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1", "127.0.0.4:1", "127.0.0.5:1"), Options{})
@@ -17,7 +17,7 @@ func five(t *testing.T) (*Backend, <-chan driver.ID) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		clear(b.requests) // there is no master to release them
+		clear(b.requests) // no master exists that could release them
 		b.Close()
 	})
 	lost := make(chan driver.ID, 10)
@@ -25,14 +25,14 @@ func five(t *testing.T) (*Backend, <-chan driver.ID) {
 	return b, lost
 }
 
-// TestBrokenOnAMajority: a hold is lost when too few masters are left that can have it, and that is
-// said once.
+// TestBrokenOnAMajority: a hold is lost once too few masters are left that can have it, and the
+// loss is reported once.
 func TestBrokenOnAMajority(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		votes  []vote
 		broken []int // at these, in that order
-		lost   int   // with so many of them; 0: never
+		lost   int   // after so many of them; 0: never
 	}{
 		{"all have it", []vote{granted, granted, granted, granted, granted}, []int{0, 0, 1, 2, 3}, 4},
 		{"a bare majority has it", []vote{granted, granted, granted, absent, absent}, []int{0, 1}, 1},
@@ -56,7 +56,7 @@ func TestBrokenOnAMajority(t *testing.T) {
 	}
 }
 
-// TestBrokenBeforeTheLastVotes: masters that might have had it say that they have not.
+// TestBrokenBeforeTheLastVotes: masters that might have had the request vote that they do not.
 func TestBrokenBeforeTheLastVotes(t *testing.T) {
 	b, lost := five(t)
 	q := &ownRequest{r: driver.Request{Name: "n", ID: driver.NewID()}, votes: []vote{granted, granted, granted, sent, sent}}

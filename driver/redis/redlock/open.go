@@ -22,7 +22,8 @@ func init() {
 }
 
 const (
-	// dialTimeout is less than reachTimeout, so that an error says which master was not reached.
+	// dialTimeout is less than reachTimeout, so that an error names the master that was not
+	// reached.
 	dialTimeout = 3 * time.Second
 
 	// reachTimeout is how long a majority of the masters has to answer when a client is opened.
@@ -37,7 +38,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	clients := make([]redis.UniversalClient, len(hosts))
 	for i, h := range hosts {
 		ro := s.Options(h)
-		ro.ContextTimeoutEnabled = true // a majority goes on without a master that is late
+		ro.ContextTimeoutEnabled = true // a late master must not delay the majority
 		clients[i] = redis.NewClient(ro)
 	}
 	b, err := New(clients, o)
@@ -83,12 +84,12 @@ func parse(c driver.Config) (hosts []string, s conn.Settings, o Options, err err
 	s.Password, _ = u.User.Password()
 	hosts = c.Addrs("6379")
 	if len(hosts) < 3 {
-		return hosts, s, o, bad("%s wants at least 3 masters: %s://user:password@host:6379,host:6379,host:6379/DB", u.Scheme, u.Scheme)
+		return hosts, s, o, bad("%s needs at least 3 masters: %s://user:password@host:6379,host:6379,host:6379/DB", u.Scheme, u.Scheme)
 	}
 	if path := strings.Trim(u.Path, "/"); path != "" {
 		db, err := strconv.Atoi(path)
 		if err != nil || db < 0 {
-			return hosts, s, o, bad("the path names the database, a number")
+			return hosts, s, o, bad("the path must be the number of the database")
 		}
 		s.DB = db
 	}
@@ -107,7 +108,7 @@ func parse(c driver.Config) (hosts []string, s conn.Settings, o Options, err err
 		return hosts, s, o, err
 	}
 	if o.NodeTimeout <= 0 || o.RetryDelay <= 0 || s.PoolSize < 0 {
-		return hosts, s, o, bad("node_timeout and retry_delay are positive, and pool_size is not negative")
+		return hosts, s, o, bad("node_timeout and retry_delay must be positive, and pool_size must not be negative")
 	}
 	return hosts, s, o, nil
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// timeout is how long a master has to answer, and with that a call to reach its outcome.
+// timeout is how long a master has to answer, and so how long a call may take.
 func (b *Backend) timeout(ttl time.Duration) time.Duration { return min(b.o.NodeTimeout, ttl/10) }
 
-// impossible reports whether no majority is left without so many masters.
+// impossible reports whether no majority is left without that number of masters.
 func (b *Backend) impossible(without int) bool { return len(b.masters)-without < b.majority }
 
-// answer is what came of the calls to one master. Each call has its own error.
+// answer has the calls to one master with their results. Each call has its own error.
 type answer struct {
 	master int
 	calls  []*script.Call
 }
 
-// broadcast sends the calls to every master at once. done is called, under mu, when those to one
-// master are over, however late that is.
+// broadcast sends the calls to every master at once. When those to one master have ended, however
+// late, it calls done with mu held.
 func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, done func(answer)) (<-chan answer, error) {
 	answers, sends := make(chan answer, len(b.masters)), make([]func(), len(b.masters))
 	for i, m := range b.masters {
@@ -53,8 +53,8 @@ func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, 
 	return answers, nil
 }
 
-// collect takes n answers as they come, until take has enough of them or the time is over. If ctx
-// or the backend ends before, the error says which.
+// collect passes up to n answers to take as they arrive, until take has enough or timeout expires.
+// If ctx or the backend ends before, it returns that error.
 func collect[A any](
 	ctx context.Context, b *Backend, n int, timeout time.Duration, answers <-chan A, take func(A) (enough bool),
 ) error {
@@ -77,19 +77,19 @@ func collect[A any](
 	return nil
 }
 
-// noMajority is the error of a call that too few masters answered. It says nothing about who holds
-// the lock.
+// noMajority is the error of a call that too few masters answered. It says nothing about the holder
+// of the lock.
 type noMajority struct {
 	b       *Backend
 	timeout time.Duration
 	errs    []error // by master; nil: it answered
 }
 
-// errNoAnswer stands for the end of a context of ours, so that nobody takes it for the end of the
-// caller's.
+// errNoAnswer replaces the error of a context of the driver, which must not look like the end of
+// the caller's context.
 var errNoAnswer = errors.New("no answer in time")
 
-// unanswered returns the error for the case that no master answers.
+// unanswered returns the error for the case that no master has answered yet.
 func (b *Backend) unanswered(timeout time.Duration) *noMajority {
 	e := &noMajority{b, timeout, make([]error, len(b.masters))}
 	for i := range e.errs {
@@ -98,7 +98,7 @@ func (b *Backend) unanswered(timeout time.Duration) *noMajority {
 	return e
 }
 
-// record notes what a master said; nil is an answer.
+// record sets the error of a master; nil: it answered.
 func (e *noMajority) record(master int, err error) { e.errs[master] = err }
 
 // missing returns how many masters have not answered.
@@ -107,7 +107,7 @@ func (e *noMajority) missing() int { return len(e.Unwrap()) }
 // Error names the masters that did not answer, and why.
 func (e *noMajority) Error() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%d of %d masters answered within %s, and %d have to", len(e.errs)-e.missing(), len(e.errs), e.timeout, e.b.majority)
+	fmt.Fprintf(&s, "%d of %d masters answered within %s, but %d must", len(e.errs)-e.missing(), len(e.errs), e.timeout, e.b.majority)
 	for i, err := range e.errs {
 		if err != nil {
 			fmt.Fprintf(&s, "; %s: %v", e.b.masters[i].where, err)
@@ -139,7 +139,7 @@ func (e *noMajority) Is(target error) bool {
 	return target == driver.ErrUnsupported && e.b.impossible(n)
 }
 
-// explain says what a user can do about an error of a master.
+// explain adds to an error of a master what can be done about it.
 func (b *Backend) explain(name string, err error) error {
 	if err == nil {
 		return nil
@@ -147,7 +147,7 @@ func (b *Backend) explain(name string, err error) error {
 	err = fault.WithoutArguments(err)
 	switch s := err.Error(); {
 	case errors.As(err, new(*conn.HandshakeError)):
-		return kit.Hide(context.Background(), err) // no context of the caller's
+		return kit.Hide(context.Background(), err) // it is not the end of the caller's context
 	case kit.IsContext(err):
 		return errNoAnswer
 	case fault.OtherFormat(err):
@@ -155,5 +155,5 @@ func (b *Backend) explain(name string, err error) error {
 	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
 		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holderKey(name), err)
 	}
-	return fault.Explain(err, "docs/redlock.md")
+	return fault.Explain(err, page)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/internal/background"
 )
 
-// Release implements [driver.Backend]. It returns when a majority has answered. The other masters
-// are told in the background.
+// Release implements [driver.Backend]. It returns when a majority has answered. To the other
+// masters the release is sent again in the background.
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return driver.ErrLost
 	}
-	if q == nil { // it is not of this client, and may stand anywhere
+	if q == nil { // it is not one of this client's, and may stand anywhere
 		q = &ownRequest{r: r, votes: slices.Repeat([]vote{granted}, len(b.masters))}
 	}
 	q.ended = true
@@ -83,8 +83,8 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	return nil
 }
 
-// expired reports whether the Acquire of the request failed so long ago, or it held so long ago if
-// it ever did, that it is over for sure. The backend's mu is held.
+// expired reports whether the request must have expired: so long ago did its Acquire fail, or, if
+// it was granted, its last known hold end. The backend's mu is held.
 func (q *ownRequest) expired() bool {
 	last := q.failed
 	if q.until.After(last) {
@@ -93,19 +93,19 @@ func (q *ownRequest) expired() bool {
 	return !last.IsZero() && time.Since(last) > kit.SurelyExpired(q.r.TTL)
 }
 
-// pendingRelease is a release that a master has not answered yet. All releases of Redlock go this
-// way. Each master has one goroutine that sends them, alive only while there are any, until the
+// pendingRelease is a release that a master has not answered yet. All releases of Redlock are sent
+// this way. Each master has one goroutine that sends them, only while there are any, until the
 // master answers or the request must have expired. So a master that was down or hung when a request
-// was given up is told when it is back.
+// ended gets the release when it is back.
 type pendingRelease struct {
 	q         *ownRequest
 	tombstone bool      // a copy of the acquire may be under way
 	copies    int       // how often it was sent
-	until     time.Time // whatever stands there has expired by then
+	until     time.Time // by then the request has expired on the master
 	results   []chan<- result
 }
 
-// result is what a master said to a release.
+// result is the answer of a master to a release.
 type result struct {
 	master  int
 	removed bool // by this copy or an earlier one
@@ -115,8 +115,8 @@ type result struct {
 // releaseMax is how many releases go in one pipeline.
 const releaseMax = 256
 
-// queueRelease has the request released on the master. The outcome of the next attempt is sent to
-// results, which has room for it. mu is held.
+// queueRelease queues a release of the request on the master. The outcome of the next attempt is
+// sent to results, which must have room for it. mu is held.
 func (b *Backend) queueRelease(i int, q *ownRequest, tombstone bool, results chan<- result) {
 	m := b.masters[i]
 	p := m.pending[q.r.ID]
@@ -138,8 +138,8 @@ func (b *Backend) queueRelease(i int, q *ownRequest, tombstone bool, results cha
 	}
 }
 
-// sendReleases sends the releases that are pending for the master until none is. After a failure, a
-// new one ends the pause: it may be answered.
+// sendReleases sends the pending releases of the master until there are none. A new release ends
+// the pause after a failure, since it may be answered.
 func (b *Backend) sendReleases(i int) {
 	m := b.masters[i]
 	loop := background.Loop{Min: 20 * time.Millisecond, Max: 2 * time.Second, Wake: m.wake}
@@ -206,14 +206,14 @@ func (b *Backend) sendSomeReleases(i int, timeout time.Duration) bool {
 			}
 		default:
 			q := p.q
-			// If an earlier copy got through, nothing else can have removed it before its time.
+			// Before the request can have expired, only an earlier copy can have removed it.
 			res.removed = found == 1 || q.votes[i] == released || p.copies > 1 && q.votes[i] == granted && time.Now().Before(q.until)
 			if res.removed {
 				q.votes[i] = released
 			} else {
 				q.votes[i] = absent
 			}
-			// It stays if somebody asked for it, or for a tombstone, since it was sent.
+			// It stays if its result or a tombstone was requested since it was sent.
 			if a.tombstone == p.tombstone && m.pending[a.id] == p && len(p.results) == 0 {
 				delete(m.pending, a.id)
 			}
@@ -225,8 +225,8 @@ func (b *Backend) sendSomeReleases(i int, timeout time.Duration) bool {
 	return all
 }
 
-// releaseAll is the last attempt of a client that is closed. It sends what is pending, and releases
-// what still stands, on all masters at once.
+// releaseAll is the last attempt of a client that is closed. It sends the pending releases, and
+// releases all requests that still stand, on all masters at once.
 func (b *Backend) releaseAll() {
 	b.mu.Lock()
 	for id, q := range b.requests {

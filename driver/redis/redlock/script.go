@@ -19,8 +19,8 @@ var (
 	breakScript   = load(script.WhenFull, "break")
 )
 
-// load reads a script, with what all of them begin with. Without flags, a server whose memory is
-// full refuses its first command that needs memory.
+// load reads a script and puts the part that all share in front. Without flags, a server whose
+// memory is full refuses the script's first command that needs memory.
 func load(flags, name string) *script.Script {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
@@ -35,7 +35,7 @@ func load(flags, name string) *script.Script {
 // holderKey returns the key under which a master has the holder of the name.
 func (b *Backend) holderKey(name string) string { return b.space.Key(name) + ":redlock" }
 
-// call returns a call of a script for a request, which all masters know by its ID.
+// call returns a call of a script for the request with that ID.
 func (b *Backend) call(s *script.Script, name, id string, args ...any) *script.Call {
 	key := b.holderKey(name)
 	return &script.Call{Script: s, Keys: []string{key, key + ":" + id, key + ":kept"}, Args: append([]any{id}, args...)}
