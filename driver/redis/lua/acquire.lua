@@ -2,23 +2,23 @@
 -- ARGV[5]  ttl (µs)
 -- ARGV[6]  client
 -- ARGV[7]  label
--- ARGV[8]  letters: f it is fixed; w it waits; r only resume what holds. For a join its owner,
---          behind a space
+-- ARGV[8]  letters: f it is fixed; w it waits; r only resume a hold. For a join, followed by a
+--          space and its owner
 -- ARGV[9]  exclusive, shared, or "permit of" and the limit
 --
 -- Returns one of
 --   {1, token}         granted
 --   {0, µs, arrived, place}
---                      it waits. µs: until it is worth asking again, or 0; arrived: 1 if it did
+--                      it waits. µs: when it is worth asking again, or 0; arrived: 1 if it did
 --                      not stand there before
 --   {2}                ask again at once; nothing stands there yet
 --   {-1, why}          refused: held, lost, upgrade or conflict
 --   {-1, held, label, µs}
---                      the same, with the label of a holder, and how long ago that one arrived
+--                      the same, with the label of a holder, and the time since that one arrived
 
 local how = ARGV[8]
 
--- Most often the lock is free, and nothing stands beside it. Then little is needed.
+-- Most often the lock is free and there is no set. Then little is needed.
 if not queue and string.find(how, '^w?f?$') and (not holder or plain and till <= clock()) then
   local now = clock()
   local token, since, till = math.max(last + 1, now), int(now), now + ARGV[5]
@@ -45,7 +45,7 @@ local r = {id = ARGV[4], owner = owner ~= '' and owner or ARGV[4],
   ttl = tonumber(ARGV[5]), client = ARGV[6],
   flags = is('f') and 'fixed' or '-', arrived = now, label = ARGV[7]}
 
--- confirm begins the TTL of a request that holds again.
+-- confirm restarts the TTL of a request that holds.
 local function confirm(h)
   if has(h, 'broken') then return {-1, 'lost'} end
   h.expiry, h.ttl = now + r.ttl, r.ttl
@@ -54,7 +54,8 @@ local function confirm(h)
   return {1, h.token}
 end
 
--- conflicts reports whether the name is in use as the other kind, a lock or a semaphore.
+-- conflicts reports whether the name is in use as the other kind: a lock instead of a semaphore, or
+-- the other way round.
 local function conflicts()
   return soonest() and (held and held.limit > 0 or first('l') ~= nil) ~= (r.limit > 0)
 end
@@ -64,7 +65,7 @@ local function join()
   local of = ofOwner(r.owner)
   if not of or has(of, 'broken') then return {-1, 'lost'} end
   if conflicts() then return {-1, 'conflict'} end
-  -- If there is an Exclusive request it is of this owner: no other can hold beside it.
+  -- An Exclusive request that holds is of this owner, since no other can hold beside it.
   if r.mode == 'x' and not (held and held.mode == 'x' or first('x')) then return {-1, 'upgrade'} end
   toSet()
   r.limit, r.token, r.expiry = of.limit, of.token, now + r.ttl
@@ -72,14 +73,13 @@ local function join()
   return {1, r.token}
 end
 
--- await writes the request among those who wait. It expires there unless its client asks again in
--- time.
+-- await writes the request as a waiter. It expires there unless its client asks again in time.
 local function await(place)
   r.token, r.expiry = place, now + keptFor(r.ttl)
   store('w', r, 'q' .. digits(place) .. r.id)
 end
 
--- refuse is for a request that does not wait, although it would have to.
+-- refuse is for a request that would have to wait and does not.
 local function refuse()
   local member = first('x') or first('s')
   local by = held or member and read(member)
@@ -87,7 +87,7 @@ local function refuse()
   return {-1, 'held', by.label, math.max(0, now - by.arrived)}
 end
 
--- keepWaiting is for a request that waits already: it stays, in its place.
+-- keepWaiting is for a request that already waits: it stays in its place.
 local function keepWaiting(before)
   if not wait then
     removeWaiter(before)
@@ -102,7 +102,7 @@ local function keepWaiting(before)
   return {0, more and 1 or untilExpiry(), 0, r.token}
 end
 
--- arrive is for a request that does not stand there.
+-- arrive is for a request that does not stand there yet.
 local function arrive()
   if grantNext() then return {2} end
   if conflicts() then return {-1, 'conflict'} end
@@ -122,7 +122,7 @@ local function acquire()
   if h then return confirm(h) end
   if tombstone(r.id) or resumes then return {-1, 'lost'} end
   if r.owner ~= r.id then return join() end
-  if ofOwner(r.id) then return {-1, 'lost'} end -- it expired, and joins of its hold go on
+  if ofOwner(r.id) then return {-1, 'lost'} end -- it expired, and joins of its hold still stand
   local before = waiter(r.id)
   if before then return keepWaiting(before) end
   return arrive()

@@ -1,20 +1,20 @@
--- What every script begins with for a name.
+-- The beginning of every script, for one name.
 --
 -- KEYS[1]  a hash, the lock. The times in its fields are in µs:
---            format  of all this
---            token   the last one that was granted
---            holder  the request that holds, if one alone does, its joins apart; else empty
+--            format  of everything kept under the name
+--            token   the last one granted
+--            holder  the request that holds, if it is the only one apart from its joins; else empty
 --            until, mode, client, label, ttl, since, flags  of that request
 --            queue   since when there is a second key, or 0
 --            kept    until when the hash is kept
--- KEYS[2]  a sorted set, what else there is of the lock: queue.lua has its members. While a slot of
---          a Cluster moves only one of the two may be there, and be given.
--- ARGV[1]  channels: what stands before a client's ID in the name of its channel
+-- KEYS[2]  a sorted set, the rest of the lock: queue.lua has its members. While a slot of a Cluster
+--          moves, only one of the two keys may be there, and be passed.
+-- ARGV[1]  channels: the prefix of a channel's name, which a client's ID follows
 -- ARGV[2]  how long (ms) the last token is kept after the last request is gone
--- ARGV[3]  the grant window (µs): how long a waiter whose client was silent for that time has
---          to confirm its grant
+-- ARGV[3]  the grant window (µs): how long a waiter that was last seen longer ago than that has to
+--          confirm its grant
 --
--- Flags are words with commas between, or "-": fixed, broken, unconfirmed.
+-- Flags are "-", or words separated by commas: fixed, broken, unconfirmed.
 
 local H, S = KEYS[1], KEYS[2]
 if not S and string.sub(H, -1) ~= '}' then H, S = nil, H end
@@ -35,9 +35,9 @@ end
 if holder == '' then holder = false end
 if queue == '0' then queue = false end
 
--- How long (µs) all is kept after the last request is gone. The field kept is somewhat later, so
--- that not each call has to tell the server.
+-- How long (µs) the keys are kept after the last request is gone. The field kept is somewhat later,
+-- so that not every call has to set the expiry.
 local keep = ARGV[2] * 1000
 
--- It is neither broken nor to be confirmed.
+-- The holder is neither broken nor unconfirmed.
 local plain = flags == '-' or flags == 'fixed'

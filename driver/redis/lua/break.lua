@@ -1,9 +1,9 @@
 -- ARGV[4]  token
 -- ARGV[5]  1: by force, else 0
--- ARGV[6]  where to go on: "" at first, then as the last reply says
+-- ARGV[6]  where to continue: "" at first, then from the last reply
 --
--- Returns {how many of the requests that it looked at are of the hold, on how many it changed that,
--- where to go on}. In the end there is nowhere to go on: "".
+-- Returns {how many of the requests that it examined are of the hold, how many of these it changed,
+-- where to continue}. At the end, where to continue is "".
 
 --- include queue.lua
 

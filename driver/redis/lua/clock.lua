@@ -1,4 +1,4 @@
--- What a command begins with, for however many names it is.
+-- The beginning of every command, for one name or many.
 
 -- clock returns the server's time (µs). It stands still while a script runs.
 local asked
@@ -12,24 +12,25 @@ end
 
 local function int(x) return string.format('%.0f', x) end
 
--- The format of what dlock keeps under a name. It changes with the fields and the members, with
--- their meaning, with the rules by which scripts change them, and with what they publish.
+-- The format of what dlock keeps under a name. It changes with the fields and members, with their
+-- meaning, with the rules by which scripts change them, and with the messages that they publish.
 local FORMAT = '3'
 
 local function foreign(key, what) error(what .. ' of ' .. key .. ' is not of dlock') end
 
 local MODES = {exclusive = 'x', shared = 's'}
 
--- No number is greater: Lua is exact up to there.
+-- The greatest number: Lua is exact up to here.
 local MOST = 9e15
 
--- numeral returns the number that a field has, if dlock may have written it.
+-- numeral returns the number in a field, if dlock could have written it.
 local function numeral(text)
   local number = text and string.find(text, '^%d+$') and tonumber(text)
   return number and number <= MOST and number
 end
 
--- examine is for fields that are not as they should be. It refuses all but a key that is not there.
+-- examine is for fields that are not as expected. It accepts only a key that does not exist, and
+-- otherwise fails with the reason.
 local function examine(key, stored)
   local format = stored[1]
   if stored.err then

@@ -1,8 +1,8 @@
--- ARGV[4]  where to go on: "" at first, then as the last reply says
+-- ARGV[4]  where to continue: "" at first, then from the last reply
 --
--- Returns {now (µs), those who hold, those who wait, in order, where to go on}. Each request is
--- returned as it is stored in the sorted set. Those who wait come first: one that is granted
--- meanwhile is there twice. In the end there is nowhere to go on: "".
+-- Returns {now (µs), the holders, the waiters in order, where to continue}. Each request is
+-- returned as it is stored in the sorted set. Waiters are read first, so a request that is granted
+-- between two calls appears twice. At the end, where to continue is "".
 
 --- include queue.lua
 

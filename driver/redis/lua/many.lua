@@ -1,9 +1,9 @@
--- Runs a script for many names, one after the other. What goes wrong for one of them is its reply,
--- and changes nothing for the others.
+-- Runs a script for many names, one after the other. An error for one of them is its reply, and
+-- does not affect the others.
 --
--- KEYS         two for each
--- ARGV[1 … 3]  those of all
--- ARGV[4 …]    the others of the first, then those of the second …
+-- KEYS         two for each name
+-- ARGV[1 … 3]  the arguments common to all
+-- ARGV[4 …]    the other arguments of the first name, then those of the second …
 --
 -- Returns the replies.
 

@@ -1,42 +1,42 @@
 -- The state of one name, and the rule of driver/queue.go restated. Most scripts include it.
 --
--- What stands beside the one that holds alone is in a sorted set whose scores are all 0: a map in
--- the order of the bytes of its members, read in ranges. It is there only while anything is in it.
+-- All requests but a single holder are in a sorted set whose scores are all 0: a map in the order
+-- of the bytes of its members, read in ranges. The set exists only while it has members.
 --
 -- The members begin with a letter for their kind. IDs have 32 hexadecimal digits, times (µs) and
 -- places 16 decimal ones, limits 10.
 --
---   ! BEGUN               first, without the space: since when there is this set, which the hash
---                         has too; a set of another time is not this lock's
---   c CLIENT PLACE UNTIL  a client that did not confirm a grant: what it has in that place or
---                         before does not wait any more
---   d TIME KIND ID        when a c or a g is over
+--   ! BEGUN               first, without the space: since when this set exists. The hash has the
+--                         same time; a set with another time is not this lock's
+--   c CLIENT PLACE UNTIL  a client that did not confirm a grant: its requests in that place or
+--                         before no longer wait
+--   d TIME KIND ID        when a c or a g ends
 --   e TIME ID             when a request that holds expires
 --   f TIME ID             when a request that waits expires
 --   g ID HOW UNTIL        a tombstone: that ID creates nothing. HOW is "f" if it was ended by
 --                         force, else "-"
 --   j OWNER ID            a join that holds
 --   l LIMIT OWNER         an owner that holds a permit
---   q PLACE ID            the order of those who wait
+--   q PLACE ID            the order of the waiters
 --   s ID REQUEST          a request that holds, Shared
 --   w ID REQUEST          a request that waits
 --   x ID REQUEST          a join that holds, Exclusive
 --
 -- There are spaces only before PLACE (in c), HOW, UNTIL and REQUEST. REQUEST is a line of words,
--- the label last: mode limit owner token expiry ttl client flags arrived label. One that waits has
--- its place for a token.
+-- the label last: mode limit owner token expiry ttl client flags arrived label. A waiter has its
+-- place as the token.
 --
 -- The holder of an Exclusive request is the only owner. All requests of an owner have one token and
--- one limit. So no script has to read all that stands there: each reads the ends of ranges, and its
--- cost hardly grows with the number of members.
+-- one limit. So no script has to read all members: each reads the ends of ranges, and its cost
+-- hardly grows with the number of members.
 
--- Its slot moves: without the set nothing can be said.
+-- The slot of the keys is moving, and nothing is known without the set.
 local function unreachable() error({err = 'TRYAGAIN the keys of ' .. H .. ' are on two nodes'}) end
 if queue and not S then unreachable() end
 
 local channels, window, now = ARGV[1], tonumber(ARGV[3]), clock()
 
--- held is the request that the hash has.
+-- held is the request in the hash.
 local held
 if holder then
   local h = redis.call('HMGET', H, 'client', 'label', 'ttl', 'since', 'mode')
@@ -51,8 +51,8 @@ if holder then
   if wrong then foreign(H, 'the field ' .. wrong) end
 end
 
--- lasts gives a key its time: for as long as it is to be kept, or longer if it has that. A new key
--- has none.
+-- lasts sets the expiry of a key to the time until which it is kept, and never shortens it. A new
+-- key has no expiry yet.
 local function lasts(key, new)
   local ms = int(math.ceil((kept > now and kept - now or keep) / 1000))
   if new or redis.call('PEXPIRE', key, ms, 'GT') == 0 then
@@ -63,13 +63,13 @@ end
 -- How many waiters that have expired, and how many old tombstones, one script removes.
 local budget = 100
 
--- How many waiters one script grants. None keeps the server from others for longer than some
--- milliseconds.
+-- How many waiters one script grants. The limits keep a script from blocking the server for more
+-- than a few milliseconds.
 local grants = 50
 
 local function unknown(member) foreign(S, 'the member ' .. member) end
 
--- beginning returns the members up to a place.
+-- beginning returns the members up to that index.
 local function beginning(to)
   local members = redis.pcall('ZRANGE', S, '0', to)
   if members.err then
@@ -80,23 +80,23 @@ local function beginning(to)
   return members
 end
 
--- What is known of the set without asking: head has its first members, and whole says that these
--- are all. It is there, with so many members at least.
+-- What is known of the set without reading it: head has its first members, whole says that these
+-- are all, there says that it exists, and least is how many members it has at least.
 local head = (queue or not H) and beginning('11') or {}
 if not H then queue = string.sub(head[1] or '', 2) end
 if queue and head[1] ~= '!' .. queue then head = {} end
 local whole, least, there, fresh = #head < 12, #head, #head > 0, #head == 0
 
-local changed = false -- whether anything was removed
+local changed = false -- whether any member was removed
 local rewritten = false -- whether the hash is to be written
-local latest = 0 -- when the last of what was written is over
+local latest = 0 -- when the last thing that was written ends
 
 local begun = queue -- the time of the set
 local news = {} -- messages to publish: each a channel and a text
 
 local function publish(client, text) news[#news + 1] = {channels .. client, text} end
 
--- scored returns members as ZADD wants them.
+-- scored returns the ZADD command for members.
 local function scored(members)
   local list = {'ZADD', S}
   for _, member in ipairs(members) do
@@ -106,7 +106,7 @@ local function scored(members)
   return list
 end
 
--- add writes members. Then nothing is known any more.
+-- add writes members. After that, head is not known.
 local function add(...)
   local members = {...}
   if not there then
@@ -118,7 +118,7 @@ local function add(...)
   head, whole, there = {}, false, true
   local new = redis.call(unpack(scored(members)))
   least = least + new
-  -- What stood there before stays if the script is refused later.
+  -- Undoing must not remove members that stood there before.
   if new == #members then undo[#undo + 1] = {'ZREM', S, unpack(members)} end
 end
 
@@ -137,14 +137,14 @@ end
 
 local function digits(x) return string.format('%016.0f', x) end
 
--- range returns at most so many members.
+-- range returns at most that many members.
 local function range(from, to, most)
   if not there then return {} end
   return redis.call('ZRANGE', S, from, to, 'BYLEX', 'LIMIT', '0', int(most))
 end
 
--- each calls f for the members of some kinds, but for no more than most. It begins where an earlier
--- call ended, at first with "", and returns where that is: in the end "".
+-- each calls f for the members of some kinds, at most for most of them. It begins at from, where an
+-- earlier call ended ("" at first), and returns where the next call begins ("" at the end).
 local function each(kinds, from, most, f)
   for kind in string.gmatch(kinds, '.') do
     if most > 0 and (from == '' or string.sub(from, 2, 2) == kind) then
@@ -158,7 +158,7 @@ local function each(kinds, from, most, f)
   return from
 end
 
--- first returns the first member that begins so, and final the last one of a kind.
+-- first returns the first member that begins with what, and final the last one of a kind.
 local function first(what)
   local kind, length = string.byte(what), #what
   for _, member in ipairs(head) do
@@ -177,7 +177,7 @@ local function final(kind)
     if string.sub(head[i], 1, 1) == kind then return head[i] end
   end
 end
--- named returns the member that begins with what, an ID at its end.
+-- named returns the member that begins with what, which ends with an ID.
 local function named(what) return first(what .. ' ') end
 
 -- time and name return the parts of a d, e, f or q.
@@ -207,8 +207,8 @@ local function get(kind, id)
   return member and read(member)
 end
 
--- stands returns the request of that ID that holds, or has expired and was not removed yet, and
--- holds one that holds.
+-- stands returns the request of that ID that holds, or has expired and was not removed yet. holds
+-- returns it only if it holds.
 local function stands(id)
   if held and held.id == id then return held end
   return get('x', id) or get('s', id)
@@ -218,7 +218,7 @@ local function holds(id)
   return r and r.expiry > now and r or nil
 end
 
--- ofOwner returns one of the requests of the owner that hold.
+-- ofOwner returns one of the owner's requests that hold.
 local function ofOwner(owner)
   local r = holds(owner)
   if r then return r end
@@ -226,7 +226,7 @@ local function ofOwner(owner)
   return join and holds(string.sub(join, 34))
 end
 
--- soonest returns when the next of those who hold expires. Without one nothing holds.
+-- soonest returns when the next holder expires; nil if there is none.
 local function soonest()
   local member = first('e')
   local at = member and time(member)
@@ -234,7 +234,7 @@ local function soonest()
   return at
 end
 
--- left reports whether holders have expired that were not removed yet.
+-- left reports whether there are expired holders that were not removed yet.
 local function left()
   local at = soonest()
   return at and at <= now
@@ -251,13 +251,14 @@ local function flag(r, f, on)
   r.flags = s == '' and '-' or s
 end
 
--- text returns a request as it is stored in the set.
+-- text returns the member of a request.
 local function text(kind, r)
   return table.concat({kind .. r.id, r.mode, int(r.limit), r.owner, int(r.token), int(r.expiry),
     int(r.ttl), r.client, r.flags, int(r.arrived), r.label}, ' ')
 end
 
--- store writes a request, and another member with it. It replaces what was written of it before.
+-- store writes a request, and with it the member more, if given. It replaces the request's earlier
+-- members.
 local function store(kind, r, more)
   latest = math.max(latest, r.expiry)
   if r == held then
@@ -267,15 +268,15 @@ local function store(kind, r, more)
   local member, at = r.member, r.index
   r.member, r.index = text(kind, r), index(kind, r)
   if r.member == member then return end
-  -- What replaces it comes first: a user who may not add must not remove either.
+  -- The new members come first: a user without the right to add must not remove either.
   if r.index == at then add(r.member) else add(r.member, r.index, more) end
   if member then remove(member, r.index ~= at and at or nil) end
 end
 
--- permit returns the member of a permit.
+-- permit returns the l of a request.
 local function permit(r) return string.format('l%010.0f', r.limit) .. r.owner end
 
--- toSet moves a shared holder from the hash to the set: it is alone no more.
+-- toSet moves a shared holder from the hash to the set, since it is no longer alone.
 local function toSet()
   local r = held
   if not r or r.mode == 'x' then return end
@@ -306,7 +307,7 @@ end
 -- removeWaiter removes a request that waits.
 local function removeWaiter(r) remove(r.member, r.index, 'q' .. digits(r.token) .. r.id) end
 
--- marked returns the value of a c or a g, when it is over, and its member.
+-- marked returns the value of a c or a g, when it ends, and its member.
 local function marked(what)
   local member = named(what)
   if not member then return nil, 0 end
@@ -314,7 +315,7 @@ local function marked(what)
   return value, tonumber(at) or unknown(member), member
 end
 
--- mark writes a c or a g: its value, and when it is over.
+-- mark writes a c or a g: its value, and when it ends.
 local function mark(what, value, at)
   local _, before, member = marked(what)
   if member then remove(member, 'd' .. digits(before) .. what) end
@@ -328,7 +329,7 @@ local function unmark(what)
   remove(member or unknown('d of ' .. what), 'd' .. digits(at) .. what)
 end
 
--- addTombstone makes sure that copies of the request that are still under way create nothing.
+-- addTombstone prevents copies of the request that are still under way from creating anything.
 local function addTombstone(id, ttl, forced)
   local how, at = marked('g' .. id)
   if at <= now then how, at = nil, 0 end
@@ -341,11 +342,11 @@ local function tombstone(id)
   return at > now and how or nil
 end
 
--- passedOver returns up to which place the requests of the client do not wait any more.
+-- passedOver returns the place up to which the requests of the client no longer wait.
 local function passedOver(client) return tonumber((marked('c' .. client))) or 0 end
 
--- passOver passes over all requests of a client that wait now. By the end of the mark they have
--- expired.
+-- passOver passes over all requests of a client that wait now, with a c. They have expired before
+-- it ends.
 local function passOver(client)
   local over = final('f')
   if not over then return end
@@ -355,15 +356,15 @@ end
 
 local function waits(r) return r.expiry > now and r.token > passedOver(r.client) end
 
--- waiter returns the request of that ID if it waits. If it was written there, but waits no more, it
--- is removed, unless the hash is on another node, without which nothing is granted.
+-- waiter returns the request of that ID if it waits. If it is still written there but no longer
+-- waits, it is removed; not if the hash is on another node, since nothing is granted then.
 local function waiter(id)
   local r = get('w', id)
   if not r or waits(r) then return r end
   if H then removeWaiter(r) end
 end
 
--- admits reports whether r is compatible with all that is held. Nobody waits ahead of it.
+-- admits reports whether r, with no waiter ahead of it, is compatible with all holders.
 local function admits(r)
   if not soonest() then return true end
   if r.mode == 'x' or held and held.mode == 'x' or first('x') then return false end
@@ -375,14 +376,15 @@ local function admits(r)
   return redis.call('ZLEXCOUNT', S, '[l', '(m') < math.min(r.limit, smallest)
 end
 
--- keptFor returns for how long a request waits since its client last asked for it (keptFor in
--- wait.go has the same time).
+-- keptFor returns how long (µs) a waiting request is kept after its client last asked for it, as
+-- keptFor in wait.go.
 local function keptFor(ttl) return math.max(ttl, 3000000) end
 
--- grantNext grants those whose turn it is, and tells their clients. One that asked within the grant
--- window holds for its TTL. The others may be dead: they hold for the window, until they confirm
--- it. It returns true if it was not done when a budget was spent: the client of the next one is
--- told to ask, and that goes on with it.
+-- grantNext grants the waiters whose turn it is, and notifies their clients. A waiter whose client
+-- asked within the grant window holds for its TTL. The others may be dead: they hold for the
+-- window, until they confirm the grant. It returns true if it was not done when a budget was spent.
+-- If too many holders had expired, or too many waiters were due, the client of the next waiter gets
+-- a message to ask, and that call continues.
 local function grantNext()
   while H do
     local place = first('q')
@@ -417,15 +419,16 @@ local function grantNext()
   end
 end
 
--- mend gives both keys their times, which may have been changed by hand.
+-- mend sets the expiry of both keys, which may have been changed by hand.
 local function mend()
   if H and format then lasts(H) end
   if there then lasts(S) end
 end
 
--- done returns the reply. If the script wrote anything, nothing goes before all of it is over and
--- the last token need not be kept any more. The hash is written last: what is refused before leaves
--- it as it was. Then come messages: what they tell is not undone.
+-- done returns the reply. If the script wrote anything, it sets the expiry of the keys: not before
+-- all that was written has ended and the last token need no longer be kept. The hash is written
+-- last, so that a refusal before that leaves it as it was. Messages come after that, since what
+-- they announce cannot be undone.
 local function done(reply)
   local over = math.max(latest, now) + keep
   local longer = latest > 0 and kept < over
@@ -437,7 +440,7 @@ local function done(reply)
     lasts(S, fresh)
   end
   if H and (rewritten or longer and format or (there and begun) ~= queue) then
-    if format and not (held or there) and kept > over + keep / 4 then -- a long TTL is over
+    if format and not (held or there) and kept > over + keep / 4 then -- a long TTL has ended
       undo[#undo + 1] = {'PEXPIRE', H, int((kept - now) / 1000)}
       kept = over + keep / 4
       redis.call('PEXPIRE', H, int((kept - now) / 1000))
@@ -462,7 +465,8 @@ local function done(reply)
   return reply
 end
 
--- purgeAll calls f for what a time of that kind is over of, and returns how many more there may be.
+-- purgeAll calls f for the members of that kind whose time is over, at most for most of them, and
+-- returns the rest of most.
 local function purgeAll(kind, most, f)
   while most > 0 do
     local member = first(kind)
@@ -473,7 +477,7 @@ local function purgeAll(kind, most, f)
   return most
 end
 
--- purge removes what has expired, and grants those whose turn it is then.
+-- purge removes what has expired, and then grants the waiters whose turn it is.
 local function purge()
   local clients = {} -- those that did not confirm a grant
   local function ends(r)
@@ -490,7 +494,7 @@ local function purge()
   if changed then grantNext() end
 end
 
--- untilExpiry returns how long (µs) it is until the next of those who hold expires, or 0.
+-- untilExpiry returns the time (µs) until the next holder expires, or 0.
 local function untilExpiry()
   local at = soonest()
   return at and at - now or 0

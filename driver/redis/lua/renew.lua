@@ -1,14 +1,14 @@
 -- ARGV[4]  id
--- ARGV[5]  ttl (µs); 0: only look whether it holds
--- ARGV[6]  "", or for the hash alone: what the set returned, in which it holds
+-- ARGV[5]  ttl (µs); 0: only check that it holds
+-- ARGV[6]  "", or for a call with the hash alone: the reply of the call with the set alone
 --
--- Returns 1: it holds; 0: it does not any more; 2: it waits. The set alone returns, if it holds
--- there, since when there is this set. It holds if the hash then knows that one.
+-- Returns 1: it holds; 0: it no longer holds; 2: it waits. With the set alone, a request that holds
+-- there returns the time since when the set exists. It holds if the hash then has the same time.
 
 local beside = ARGV[6] ~= ''
 if beside and queue ~= ARGV[6] then return 0 end
 
--- Most often nothing stands beside it. Or that is on another node, and does not matter here.
+-- Most often there is no set, or it is on another node and is not needed.
 if beside or holder == ARGV[4] and not (queue and S) and till > clock() then
   if not beside and string.find(flags, 'broken') then return 0 end
   if ARGV[5] == '0' then return 1 end
@@ -16,7 +16,7 @@ if beside or holder == ARGV[4] and not (queue and S) and till > clock() then
   local over = math.max(kept, at + keep * 1.25)
   if not beside then
     undo[1] = {'HSET', H, 'until', stored[4], 'kept', stored[7], 'flags', flags}
-    if not queue then kept = over end -- it says how long both are kept
+    if not queue then kept = over end -- it is the time for both keys
     redis.call('HSET', H, 'until', int(at), 'ttl', ARGV[5], 'kept', int(kept),
       'flags', string.find(flags, 'fixed') and 'fixed' or '-')
   end

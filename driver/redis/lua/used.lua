@@ -1,6 +1,6 @@
--- Returns 1 if a request stands there, else 0.
+-- Returns 1 if a request stands under the name, else 0.
 
-if queue and not S then return 1 end -- its slot moves
+if queue and not S then return 1 end -- its slot is moving
 
 --- include queue.lua
 

@@ -1,14 +1,14 @@
 -- ARGV[1]  id
 -- ARGV[2]  ttl (ms)
 -- ARGV[3]  client and label
--- ARGV[4]  the least uptime (s), or 0
+-- ARGV[4]  the minimum uptime (s), or 0
 --
 -- Returns one of
---   {1}      granted, also if the same request stands there already
+--   {1}      granted, also if the same request already stands there
 --   {0, ms, id, client and label, ms}
---            held by another one, for so long; and how long ago that one was granted
+--            held by another one: the time left to it, and the time since it was granted
 --   {-1}     refused for ever: it was released or broken
---   {-2, s}  refused: the server has been up for so short a time
+--   {-2, s}  refused: the server has been up for only that long
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-1} end
 local h = read()
 if h and h.id ~= ARGV[1] then return {0, left(h), h.id, h.rest, int(math.max(0, now() - h.since))} end

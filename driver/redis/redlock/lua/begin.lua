@@ -1,4 +1,4 @@
--- What every script of Redlock begins with.
+-- The beginning of every script of Redlock.
 --
 -- KEYS[1]  the holder, a string that expires with it:
 --          !1 ID flag ttl(ms) since(ms) client label
@@ -8,11 +8,11 @@
 -- KEYS[3]  the fixed requests that joined the holder, a string that expires with the last of them:
 --          !1 HOLDER end(ms) ID until(ms) ID until(ms) …
 --          HOLDER is the ID of the holder, and end is when that expires by itself. The key of the
---          holder expires with the last of all.
+--          holder expires with the last of them all.
 
 -- The format of what dlock keeps for Redlock. It changes with the parts of the holder, with their
 -- meaning, and with the rules by which scripts change them. In every format the holder begins with
--- it, so that a client of another one knows.
+-- it, so that a client with another format can detect it.
 local FORMAT = '!1'
 
 -- read returns the holder, or nil.
@@ -28,7 +28,7 @@ local function read()
   error('the value of ' .. KEYS[1] .. ' is not of dlock')
 end
 
--- write stores the holder. The other arguments are those of SET behind the value.
+-- write stores the holder. The other arguments are those that follow the value in SET.
 local function write(h, ...)
   redis.call('SET', KEYS[1], table.concat({FORMAT, h.id, h.flag, h.ttl, h.since, h.rest}, ' '), ...)
 end
@@ -39,15 +39,14 @@ local function now()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- kept returns for how long (ms) a master keeps a hold. Clocks run at different rates, and keys
--- expire in whole milliseconds: it is a hundredth of the TTL and 3 ms longer than the hold is
--- trusted.
+-- kept returns how long (ms) a master keeps a hold: a hundredth of the TTL and 3 ms longer than the
+-- hold is trusted, since clocks run at different rates and keys expire in whole milliseconds.
 local function kept(ttl) return math.ceil((ttl + 3) * 100 / 99) end
 
 local function int(x) return string.format('%.0f', x) end
 
--- readKept returns what joined the holder and is not over: when the holder is over by itself, and
--- when each ID is; nil if nothing did. What is there of an earlier holder counts for nothing.
+-- readKept returns what joined the holder and has not ended: when the holder itself ends, and when
+-- each ID does; nil if nothing joined. It ignores what joined an earlier holder.
 local function readKept(h)
   local text = h and redis.call('GET', KEYS[3])
   if not text then return nil end
@@ -60,7 +59,7 @@ local function readKept(h)
   return k
 end
 
--- last returns which of those is over last, and when; nil if there is none.
+-- last returns the ID that ends last, and when; nil if there is none.
 local function last(k)
   local id, ms
   for i, m in pairs(k.ids) do
@@ -69,8 +68,8 @@ local function last(k)
   return id, ms
 end
 
--- writeKept stores what joined the holder, and has both keys expire with the last of all. Time goes
--- on while a script runs: if all of them are over by now, the holder goes.
+-- writeKept stores what joined the holder, and makes both keys expire with the last of them all.
+-- Time passes while a script runs: if all of them have ended by now, the holder is deleted.
 local function writeKept(h, k)
   local parts, t = {FORMAT, h.id, int(k.stop)}, now()
   for id, ms in pairs(k.ids) do
@@ -86,8 +85,8 @@ local function writeKept(h, k)
   return redis.call('PEXPIRE', KEYS[1], int(math.max(k.stop, ms or 0) - t))
 end
 
--- left returns for how long (ms) the holder stands. One that has lost its time, as by PERSIST or
--- RESTORE, gets a TTL, or the time of what joined it.
+-- left returns how long (ms) the holder still stands. If it has lost its expiry, as by PERSIST or
+-- RESTORE, it gets its TTL, or the time of what joined it.
 local function left(h)
   local ms = redis.call('PTTL', KEYS[1])
   if ms >= 0 then return ms end
@@ -100,7 +99,7 @@ local function left(h)
   return tonumber(h.ttl)
 end
 
--- extend begins the time of the holder again, and cuts short nothing that joined it.
+-- extend restarts the TTL of the holder, and shortens nothing that joined it.
 local function extend(h, ttl)
   local k = readKept(h)
   if not k then return redis.call('PEXPIRE', KEYS[1], int(kept(ttl))) end

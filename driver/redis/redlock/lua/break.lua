@@ -1,9 +1,10 @@
--- ARGV[1]  id, of the holder or of what joined it: elsewhere that may have taken the holder's place
+-- ARGV[1]  id of the holder, or of what joined it, which may have taken the holder's place on other
+--          masters
 -- ARGV[2]  1: by force, else 0
--- ARGV[3]  what stands before a client's ID in the name of its channel
+-- ARGV[3]  the prefix of a channel's name, which a client's ID follows
 --
--- Returns 1 if it was there, else 0. A user without the right to publish breaks all the same: the
--- holder finds it with its next renewal.
+-- Returns 1 if it was there, else 0. The right to publish is not required: without it, the holder
+-- learns of the break at its next renewal.
 local h = read()
 local k = readKept(h)
 if not h or h.id ~= ARGV[1] and not (k and k.ids[ARGV[1]]) then return 0 end

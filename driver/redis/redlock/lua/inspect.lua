@@ -1,6 +1,6 @@
--- Returns {} if nobody holds, else {id, flag, ttl (ms), client and label, ms that are left to the
--- hold, ms since it was granted}, and behind that, for each fixed request that joined the holder,
--- its id and the ms that are left to it. Numbers that may be large are text.
+-- Returns {} if there is no holder, else {id, flag, ttl (ms), client and label, ms left to the
+-- hold, ms since it was granted}, followed by the id and the ms left of each fixed request that
+-- joined the holder. Numbers that may be large are text.
 local h = read()
 if not h then return {} end
 local ms, k = left(h), readKept(h)

@@ -2,10 +2,10 @@
 -- ARGV[2]  ttl (ms)
 -- ARGV[3]  the holder's id
 --
--- Returns {1} if it stands until its time, which begins again if it stood there already, also if
--- another one has taken the holder's place, or {-1} if the holder is not there, or was broken, or
--- the id was released. It is kept for its TTL and a millisecond: no client trusts in it, so the
--- clocks' rates do not matter.
+-- Returns {1} if it stands until its time. If it already stood there, that begins again, even if
+-- another request has taken the holder's place. Returns {-1} if the holder is not there or was
+-- broken, or if the id was released. The request is kept for its TTL and a millisecond: no client
+-- trusts it, so the rates of the clocks do not matter.
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-1} end
 local h = read()
 if not h or h.flag == 'b' then return {-1} end
