@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// TestRedisAround: what stands around the lock works between processes.
+// TestRedisAround: the packages around the lock work between processes.
 func TestRedisAround(t *testing.T) {
 	s := service.Start(t, Redis)
 	url := s.URL + "/0"

@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// Two scripts are the least that a lock needs: a compare-and-set and a compare-and-delete.
+// A lock needs at least two scripts: a compare-and-set and a compare-and-delete.
 var (
 	bareSet    = goredis.NewScript(`if redis.call('GET', KEYS[1]) then return 0 end redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1`)
 	bareDelete = goredis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
@@ -83,7 +83,7 @@ func BenchmarkRedisHandOff(b *testing.B) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	// ring is the least that a hand-off needs: a message that arrives, and a call that confirms.
+	// ring is the minimum of a hand-off: a message that arrives, and a call that confirms.
 	ring := func() time.Duration {
 		var sum []time.Duration
 		for start := time.Now(); time.Since(start) < steps.TurnTime; {

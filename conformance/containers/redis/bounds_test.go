@@ -22,8 +22,8 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// longestCall is how many commands a call may run for one name, whatever stands there: some
-// milliseconds.
+// longestCall is how many commands a call may run for one name, whatever stands there. They take a
+// few milliseconds.
 const longestCall = 1000
 
 // clock returns the server's time.
@@ -36,14 +36,14 @@ func clock(k *CLI) time.Time {
 	return now
 }
 
-// arrival is what the server has stored of a request when it arrived: facts that stay while it
+// arrival has what the server stored of a request at its arrival, which does not change while it
 // waits.
 type arrival struct {
 	at    time.Time
 	place int64 // in the order of arrival; its token, once it holds
 }
 
-// arrivals returns those of all who stand under a name.
+// arrivals returns those of all requests under a name.
 func arrivals(k *CLI, name string) map[driver.ID]arrival {
 	k.t.Helper()
 	all := map[driver.ID]arrival{}
@@ -77,8 +77,8 @@ func arrivals(k *CLI, name string) map[driver.ID]arrival {
 	return all
 }
 
-// TestRedisCallsAreBounded: however many stand under a name, no call keeps the server from others
-// for long, and no reply is large. What one call leaves, others do, at once.
+// TestRedisCallsAreBounded: however many requests stand under a name, no call blocks the server for
+// long, and no reply is large. Further calls do the rest, at once.
 func TestRedisCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	const many, ttl = 5000, time.Hour
@@ -129,30 +129,30 @@ func TestRedisCallsAreBounded(t *testing.T) {
 				t.Fatalf("%s is shown twice", e.ID)
 			}
 			seen[e.ID] = true
-			// it is read in pieces, each at a moment of its own
+			// it is read in several calls, each at a moment of its own
 			if at := arrived[e.ID].at; e.Age < before.Sub(at) || e.Age > after.Sub(at) {
 				t.Fatalf("Inspect shows an age of %s; want %s to %s", e.Age, before.Sub(at), after.Sub(at))
 			}
 		}
 		if len(q.Holders()) != holders || len(q.Waiters()) != waiters {
-			t.Errorf("Inspect shows %d who hold and %d who wait; want %d and %d", len(q.Holders()), len(q.Waiters()), holders, waiters)
+			t.Errorf("Inspect shows %d holders and %d waiters; want %d and %d", len(q.Holders()), len(q.Waiters()), holders, waiters)
 		}
 		for i, e := range q.Waiters() {
 			if i > 0 && arrived[e.ID].place <= arrived[q.Waiters()[i-1].ID].place {
-				t.Fatal("Inspect shows those who wait in another order")
+				t.Fatal("Inspect shows the waiters in another order")
 			}
 		}
 	}
-	bounded("Inspect of those who wait", func() { queue(1, many) })
+	bounded("Inspect of waiters", func() { queue(1, many) })
 	bounded("a release that lets all in", func() {
 		steps.Released(t, other, writer)
 		await.All(t, &wg)
 	})
-	// who did not confirm its grant within the window has arrived once more
+	// a waiter that did not confirm its grant within the window has arrived again
 	arrived = arrivals(k, "readers")
-	bounded("Inspect of those who hold", func() { queue(many, 0) })
+	bounded("Inspect of holders", func() { queue(many, 0) })
 	breaker := other.(driver.Breaker)
-	bounded("Break of what nobody holds", func() {
+	bounded("Break of a name that is not held", func() {
 		if err := breaker.Break(t.Context(), "readers", 12345, true); err != driver.ErrNotHeld {
 			t.Error(err)
 		}
@@ -204,12 +204,12 @@ func TestRedisCallsAreBounded(t *testing.T) {
 			}
 		}
 	})
-	bounded("who comes when all have expired", func() { steps.Acquired(t, other, steps.Waiting(other, "readers", ttl)) })
+	bounded("an arrival when all have expired", func() { steps.Acquired(t, other, steps.Waiting(other, "readers", ttl)) })
 	arrived = arrivals(k, "readers")
 	queue(1, 0)
 }
 
-// TestRedisListIsBounded: a list of many names reads them in pieces, and is done in its time.
+// TestRedisListIsBounded: a list of many names reads them in several calls, and ends in time.
 func TestRedisListIsBounded(t *testing.T) {
 	t.Parallel()
 	names := 20_000

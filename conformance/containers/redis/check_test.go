@@ -23,7 +23,7 @@ func TestRedisCheck(t *testing.T) {
 	cli.Must("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "save", "")
 	check.Wants("a plain server", s.URL+"/0", all)
 	if n, err := cli.Keys(t.Context(), "dlock:dlock-check*").Result(); err != nil || len(n) > 0 {
-		t.Errorf("what is left: %q, %v", n, err)
+		t.Errorf("the check left keys: %q, %v", n, err)
 	}
 	cli.Must("CONFIG", "SET", "maxmemory", "100mb", "appendonly", "yes", "appendfsync", "everysec")
 	check.Wants("one that evicts", s.URL+"/0", map[string][2]string{"eviction": {"wrong", "allkeys-lru"}, "memory": {"fine", ""}, "persistence": {"risky", "everysec"}}, "--no-laws")
@@ -51,7 +51,7 @@ func TestRedisCheck(t *testing.T) {
 	check.Wants("with another password", as("app"), map[string][2]string{"reachable": {"wrong", "does not accept the user or the password"}})
 }
 
-// words are those of a text, and more.
+// words returns the words of a text, followed by more.
 func words(text string, more []string) (all []any) {
 	for _, w := range append(strings.Fields(text), more...) {
 		all = append(all, w)
@@ -59,7 +59,7 @@ func words(text string, more []string) (all []any) {
 	return all
 }
 
-// TestRedisCheckOfACluster: each master is looked at.
+// TestRedisCheckOfACluster: each master is checked.
 func TestRedisCheckOfACluster(t *testing.T) {
 	t.Parallel()
 	c := StartCluster(t, Redis)

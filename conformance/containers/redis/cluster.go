@@ -29,8 +29,8 @@ func StartCluster(t service.T, k service.Kind) *Cluster {
 	var clis []*CLI
 	var ids []string
 	polls := 0
-	// A node that stood still at the wrong moment has forgotten whom it was about to meet: all are
-	// introduced again now and then.
+	// A node that stood still at the wrong moment has forgotten the nodes that it was about to
+	// meet: all are introduced again now and then.
 	meet := func(done bool) bool {
 		if polls++; !done && polls%250 == 0 {
 			for _, n := range c.Nodes[1:] {
@@ -153,8 +153,8 @@ func clusterNodes(ctx context.Context, c *redis.Client) ([]clusterNode, error) {
 // Addrs returns the addresses of the nodes.
 func (c *Cluster) Addrs() []string { return service.Addrs(c.Nodes) }
 
-// Master returns the server that has the key's slot, as most of the nodes that answer see it; nil
-// if none has.
+// Master returns the server that has the key's slot, in the view of most nodes that answer; nil if
+// none has.
 func (c *Cluster) Master(t service.T, key string) *service.Server {
 	t.Helper()
 	votes, answers := map[*service.Server]int{}, 0
@@ -200,8 +200,8 @@ func (c *Cluster) AwaitMaster(t service.T, key string, not *service.Server) *ser
 	return m
 }
 
-// Move moves the key's slot, with all keys in it, to another master while clients use it, as an
-// operator does who adds a node.
+// Move moves the key's slot, with all keys in it, to another master while clients use it, as when
+// an operator adds a node.
 func (c *Cluster) Move(t service.T, key string, to *service.Server) {
 	t.Helper()
 	from := c.Master(t, key)

@@ -24,7 +24,7 @@ import (
 // redisTTL is the shortest that a busy machine with the race detector keeps alive.
 const redisTTL = time.Second
 
-// owning is a backend whose Close closes the client that it is over, and the proxy before that.
+// owning is a backend whose Close also closes its client, and the proxy in front of that.
 type owning struct {
 	*redis.Backend
 	once  sync.Once
@@ -87,7 +87,7 @@ func TestRedisSentinelConformance(t *testing.T) {
 	defer rdb.Close()
 	h.Stored = counts(rdb)
 	h.Restart = nil                   // it would be a failover
-	h.Calls, h.Connections = nil, nil // those to the sentinels count too
+	h.Calls, h.Connections = nil, nil // those to the sentinels would count too
 	h.Without = append(h.Without, "Restart")
 	h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
 		rdb := goredis.NewFailoverClient(&goredis.FailoverOptions{MasterName: s.Name, SentinelAddrs: s.Addrs()})
@@ -110,7 +110,7 @@ func TestRedisClusterConformance(t *testing.T) {
 	defer rdb.Close()
 	h.Stored = counts(rdb)
 	h.Restart = nil                   // it would be a failover
-	h.Calls, h.Connections = nil, nil // those about the slots count too
+	h.Calls, h.Connections = nil, nil // those about the slots would count too
 	h.Without = append(h.Without, "Restart")
 	h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
 		rdb := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: s.Addrs()})
@@ -138,7 +138,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 	old.Kill(t)
 	s.AwaitMaster(t, old)
 	w.MoreWithin(t, elected, 50) // a master that a busy machine does not serve is replaced too
-	// Whether the new master knows the hold or not: the next token is greater.
+	// The next token is greater, whether or not the new master knows the hold.
 	before.Unlock(t.Context())
 	after, err := c.Mutex("token").Lock(await.Bounded(t, elected))
 	if err != nil {
@@ -168,7 +168,7 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 		t.Errorf("%d times two held one name while a slot moved", n)
 	}
 	now := s.AwaitMaster(t, key, nil)
-	// A client of the user's, which by itself asks once a minute who the masters are, keeps what it
+	// A client made by the caller, which by itself asks for the masters once a minute, keeps its
 	// holds, and waits no longer than others.
 	var names []string
 	for i := 0; len(names) < 2; i++ {
@@ -187,15 +187,15 @@ func TestRedisClusterSlotsMoveAndMastersDie(t *testing.T) {
 	killed := time.Now()
 	s.AwaitMaster(t, key, now)
 	other := steps.Try(t, c.Mutex(names[1]))
-	other.Got("who asks after a master died", time.Now(), 30*time.Second)
+	other.Got("a request after a master died", time.Now(), 30*time.Second)
 	if err := held.Renew(t.Context()); err != nil {
 		t.Errorf("a hold of the master that died, after %s: %v", time.Since(killed), err)
 	}
 	w.MoreWithin(t, elected, 100)
 }
 
-// TestRedisWaitReplicas has a grant that all replicas have, and one that a replica which stands
-// cannot confirm, in a time that is longer than that of a connection.
+// TestRedisWaitReplicas has a grant that all replicas have, and one that a stopped replica cannot
+// confirm, within a time that is longer than the timeout of a connection.
 func TestRedisWaitReplicas(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, url string, replica func() *service.Server) {
@@ -246,7 +246,7 @@ func TestRedisWaitReplicas(t *testing.T) {
 		s := StartCluster(t, Redis)
 		run(t, "redis+cluster://"+join(s.Addrs())+"?wait_replicas=1&read_timeout=500ms", func() *service.Server {
 			i := slices.Index(s.Nodes[:3], s.AwaitMaster(t, "dlock:{a}", nil))
-			return s.Nodes[3+i] // which follows it since the start
+			return s.Nodes[3+i] // its replica since the start
 		})
 	})
 }
@@ -303,9 +303,9 @@ func TestRedisWaitsOutlastAnOutage(t *testing.T) {
 	if _, err := waiter.Mutex("a").TryLock(t.Context()); err == nil || errors.Is(err, dlock.ErrHeld) {
 		t.Errorf("TryLock without a server: %v", err)
 	}
-	<-time.After(2 * time.Second) // the waiters of before notice
+	<-time.After(2 * time.Second) // earlier waiters detect it
 	s.Restart(t)
-	// the client library passes an old error of dialling on for up to a second
+	// the client library returns an old error of dialling for up to a second
 	await.That(t, "the holder reaches the server", func() bool {
 		_, err := holder.Inspect(t.Context(), "a")
 		return err == nil

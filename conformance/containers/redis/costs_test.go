@@ -23,15 +23,15 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// proxied returns a client of the server that reaches it through a proxy only, which counts. No
-// grant is lost because the machine is slow.
+// proxied returns a client that reaches the server only through a counting proxy. No grant is lost
+// because the machine is slow.
 func proxied(t *testing.T, s *service.Server, opts ...dlock.Option) (*dlock.Client, *netfault.Proxy) {
 	t.Helper()
 	p := netfault.NewProxy()
 	return over(t, s, p, nil, opts...), p
 }
 
-// over returns a client on the line, whose pipelines are counted if there is a counter.
+// over returns a client on the line. Its pipelines are counted if there is a counter.
 func over(t *testing.T, s *service.Server, p *netfault.Proxy, sent *Pipelines, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	rdb := goredis.NewClient(&goredis.Options{Addr: s.Addr, Dialer: p.Dial, DisableIdentity: true, ReadTimeout: 30 * time.Second})
@@ -47,9 +47,9 @@ func over(t *testing.T, s *service.Server, p *netfault.Proxy, sent *Pipelines, o
 	return c
 }
 
-// dropped is how many connections were given up so far. What a busy machine is late with is sent
-// once more, and its connection given up: there are no more copies than that. It takes the proxy a
-// moment to see it.
+// dropped is how many connections were dropped so far. A call that a busy machine answers late is
+// sent once more, and its connection is dropped: there are no more copies than that. The proxy sees
+// it a moment later.
 func dropped(lines ...*netfault.Proxy) int64 {
 	var n int64
 	for _, p := range lines {
@@ -69,8 +69,8 @@ func becomes(cond func() bool) bool {
 	return cond()
 }
 
-// A call that a busy machine answers late is sent once more: what it cost does not count. Of the
-// others the median does, as a check or the ping of a subscription may come in between.
+// A call that a busy machine answers late is sent once more, and is not counted. Of the others the
+// median counts, as a check or the ping of a subscription may come in between.
 func TestRedisRoundTrips(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, p := proxied(t, s)
@@ -121,7 +121,7 @@ func TestRedisRoundTrips(t *testing.T) {
 			if !errors.Is(err, dlock.ErrHeld) {
 				return fmt.Errorf("two hold it: %w", err)
 			}
-			// that it names the holder costs no further call
+			// naming the holder costs no further call
 			if by := (*dlock.HeldError)(nil); !errors.As(err, &by) || by.Label == "" {
 				return fmt.Errorf("the holder is not named: %w", err)
 			}
@@ -156,7 +156,7 @@ func TestRedisRoundTrips(t *testing.T) {
 	}
 }
 
-// TestRedisCommandsOfAPair: what a Lock and an Unlock that meet nobody run in their scripts.
+// TestRedisCommandsOfAPair: the commands in the scripts of a Lock and an Unlock without contention.
 func TestRedisCommandsOfAPair(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	c, _ := proxied(t, s, dlock.TTL(5*time.Minute))
@@ -196,7 +196,7 @@ func TestRedisCommandsOfAPair(t *testing.T) {
 
 func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	s := service.StartOwn(t, Redis)
-	// what a TTL asks for (renewals, each waiter once in a while) is far away
+	// calls that depend on the TTL (renewals, each waiter once in a while) are far away
 	holder, _ := proxied(t, s, dlock.TTL(time.Hour))
 	c, p := proxied(t, s, dlock.TTL(time.Hour))
 	held, err := holder.Mutex("long").Lock(await.Context(t))
@@ -221,9 +221,9 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	counter.listening(clientsOf(redisWaiting(t, holder, "long", waiters))...)
 	var start time.Time
 	var before, late, n, trips int64
-	// A call that a busy machine answers late is sent once more, on a connection that greets the
-	// server first. A time without one counts, or the last. The second before it is for what began
-	// earlier: replies to those who came last, and greetings.
+	// A call that a busy machine answers late is sent once more, on a new connection that greets
+	// the server first. A period without such a call counts, or else the last one. The second
+	// before it is for what began earlier: replies to the last requests, and greetings.
 	for range 4 {
 		still := dropped(p)
 		<-time.After(time.Second)
@@ -234,7 +234,7 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 			break
 		}
 	}
-	// A client checks once in 0.8 to 1 second. Its subscription shows that it lives every 3.
+	// A client checks once in 0.8 to 1 second. Its subscription sends a ping every 3.
 	took := time.Since(start)
 	checks := int64(took/(800*time.Millisecond)) + 1
 	copies := func() int64 { return dropped(p) - late }
@@ -250,8 +250,8 @@ func TestRedisWaitingCostsTimedLooks(t *testing.T) {
 	await.All(t, &wg)
 }
 
-// Each hand-off is one message, which proves the hold, and an Unlock. Whoever else asks meanwhile
-// was woken in vain.
+// Each hand-off is one message, which proves the hold, and an Unlock. Any other request that asks
+// meanwhile was woken needlessly.
 func TestRedisOneWakeUpPerHandOff(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	var waited []driver.ID // clients that listen until the end
@@ -370,8 +370,8 @@ func TestRedisTenThousandLeases(t *testing.T) {
 // redisChannel is the channel of a client.
 func redisChannel(client driver.ID) string { return "dlock::" + client.String() }
 
-// clientsOf returns the clients of those who stand in a queue: once they have held for a while,
-// those who hold listen as those who wait do.
+// clientsOf returns the clients of the requests in a queue. Once they have held for a while, the
+// clients of holders listen, as those of waiters do.
 func clientsOf(q dlock.Queue) (clients []driver.ID) {
 	for _, r := range slices.Concat(q.Holders, q.Waiters) {
 		if id := clientOf(r); !slices.Contains(clients, id) {
@@ -410,12 +410,12 @@ func (c *CLI) subscribed(clients ...driver.ID) {
 	})
 }
 
-// listening waits until these clients and no others are subscribed, and all who wait have asked
-// after that: then only checks are left.
+// listening waits until these clients and no others are subscribed, and all waiters have asked
+// after that. From then on only checks are left.
 func (c *CLI) listening(clients ...driver.ID) {
 	c.t.Helper()
 	c.subscribed(clients...)
-	// each who asks moves the time of the key, however many calls travel together
+	// each request that asks moves the expiry of the key, however many calls are sent together
 	asked := func() int64 { return c.calls("pexpire")[0] }
 	last := asked()
 	calm := 0

@@ -24,19 +24,19 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// The scripts of driver/redis run on the server in virtual time, which is the last argument: no
-// history waits for anything, and each plays again in the same way.
+// The scripts of driver/redis run on the server in virtual time, which is the last argument. So no
+// history has to wait, and each can be replayed exactly.
 
-// redisTiming is what a history asks of the driver's options, in µs.
+// redisTiming has the driver's options for a history, in µs.
 type redisTiming struct {
 	window, keep int64
-	// How many of the dead a script removes: fewer than in real use, so that histories reach it.
+	// How many dead requests a script removes: fewer than in real use, so that histories reach it.
 	budget int
 }
 
 const diffChannels = "dlock-diff:"
 
-// redisScript assembles a script as driver/redis does, but for its flags: for one name or for many.
+// redisScript assembles a script as driver/redis does, without its flags: for one name or for many.
 func redisScript(t *testing.T, name string, how manner) string {
 	t.Helper()
 	read := func(name string) string {
@@ -58,7 +58,7 @@ func redisScript(t *testing.T, name string, how manner) string {
 const redisBudget = "local budget = 100\n"
 
 // manner is how a script runs: for one name, for many, or first with each key alone, as while their
-// slot moves. Then the parts have to say what the whole does, and keep both keys for as long.
+// slot moves. The parts must then return the same as the whole, and keep both keys for as long.
 type manner int
 
 const (
@@ -97,8 +97,8 @@ end`,
 }
 
 // virtually wraps a script. It sees the virtual clock, by which alone the keys expire, and
-// publishes nothing. It returns its reply, what it would have published, the fields and the members
-// that are stored, and until when they are.
+// publishes nothing. It returns its reply, the messages that it would have published, the stored
+// fields and members, and until when they are kept.
 func virtually(script string, how manner) string {
 	return `
 local server, virtual, real = redis, tonumber(ARGV[#ARGV]), KEYS
@@ -156,7 +156,7 @@ return {reply, lines(published), server.call('HGETALL', real[1]), lines(server.c
 `
 }
 
-// redisOp is one call of a script, or the loss of what the server has.
+// redisOp is one call of a script, or the loss of the server's data.
 type redisOp struct {
 	kind      string // acquire, renew, release, break, inspect; lose: the server forgets the name
 	r         driver.Request
@@ -167,7 +167,7 @@ type redisOp struct {
 	force     bool
 }
 
-// arguments are those of the scripts, as driver/redis gives them.
+// arguments returns the arguments of the scripts, as driver/redis passes them.
 func (o *redisOp) arguments(w redisTiming) []any {
 	digit := map[bool]string{false: "0", true: "1"}
 	args := []any{diffChannels, w.keep / 1000, w.window}
@@ -211,7 +211,7 @@ func (o *redisOp) arguments(w redisTiming) []any {
 	return args
 }
 
-// answer is what a reply says, in the words of the model.
+// answer returns a reply in the words of the model.
 func (o *redisOp) answer(reply any) (string, error) {
 	if n, ok := reply.(int64); ok && o.kind != "acquire" && o.kind != "inspect" {
 		return fmt.Sprint(n), nil
@@ -274,7 +274,7 @@ func (r *storedRequest) setFlags(flags string) {
 	r.fixed, r.broken, r.unconfirmed = strings.Contains(flags, "fixed"), strings.Contains(flags, "broken"), strings.Contains(flags, "unconfirmed")
 }
 
-// readHash reads the fields of the lock, and reports whether a set stands beside it.
+// readHash reads the fields of the lock, and reports whether it has a set.
 func (s *redisState) readHash(reply any, set string) (beside bool, err error) {
 	l, _ := reply.([]any)
 	fields := map[string]string{}
@@ -314,8 +314,8 @@ func (s *redisState) readHash(reply any, set string) (beside bool, err error) {
 	return beside, err
 }
 
-// readState reads what virtually returns of the set. Each member that only helps to find another
-// has to be there, and no more.
+// readState reads the set that virtually returns. Each member that is an index for another must be
+// there, and no others.
 func readState(now int64, hash any, stored, kept, queueKept string) (s redisState, err error) {
 	number := func(text string) int64 {
 		n, bad := strconv.ParseInt(text, 10, 64)
@@ -324,7 +324,7 @@ func readState(now int64, hash any, stored, kept, queueKept string) (s redisStat
 	}
 	s = redisState{tombstones: map[string]tombstone{}, passed: map[string]passedOver{}, kept: number(kept)}
 	beside, bad := s.readHash(hash, stored)
-	if err = cmp.Or(err, bad); !beside { // what stands there is of a lock whose hash was deleted
+	if err = cmp.Or(err, bad); !beside { // the set is of a lock whose hash was deleted
 		stored = ""
 	}
 	var waiting []storedRequest
@@ -391,7 +391,7 @@ func readState(now int64, hash any, stored, kept, queueKept string) (s redisStat
 	return s, err
 }
 
-// redisStep is an operation at a time. That of a repetition is the very one of the step before.
+// redisStep is an operation at a point in time. A repetition has the operation of the step before.
 type redisStep struct {
 	at int64
 	op *redisOp
@@ -403,8 +403,8 @@ type redisHistory struct {
 	steps []redisStep
 }
 
-// manner is how a step runs: by its time, so that a repetition may run in another way. With a small
-// budget what the parts remove would leave more of it to the whole.
+// manner returns how a step runs. It depends on the time, so that a repetition may run in another
+// way. With a small budget, the removals by the parts would leave more of it to the whole.
 func (h redisHistory) manner(s redisStep) manner {
 	switch {
 	case s.at%3 == 0:
@@ -454,7 +454,7 @@ func (s redisStep) String() string {
 	return text
 }
 
-// chronicler invents a history. It plays it on a model, to know what is worth asking.
+// chronicler invents a history. It plays it on a model, to choose useful operations.
 type chronicler struct {
 	*rand.Rand
 	m     *redisModel
@@ -497,7 +497,7 @@ func (c *chronicler) add(op *redisOp) {
 	c.h.steps = append(c.h.steps, s)
 }
 
-// pass is how much time passes: often none or little, often just as much as something has left.
+// pass returns how much time passes: often none or little, often exactly until something ends.
 func (c *chronicler) pass() int64 {
 	switch n := c.IntN(100); {
 	case n < 45:
@@ -530,12 +530,12 @@ func (c *chronicler) pass() int64 {
 	return -back
 }
 
-// think chooses what to ask for.
+// think chooses the next operation.
 func (c *chronicler) think() *redisOp {
 	n := c.IntN(100)
 	switch {
 	case n < 30 || len(c.asked) == 0:
-		return c.stranger()
+		return c.arrival()
 	case n < 42:
 		return c.join()
 	case n < 60:
@@ -580,7 +580,7 @@ func (c *chronicler) request() driver.Request {
 	return r
 }
 
-func (c *chronicler) stranger() *redisOp {
+func (c *chronicler) arrival() *redisOp {
 	r := c.request()
 	r.Owner = r.ID
 	c.asked = append(c.asked, r)
@@ -592,7 +592,7 @@ func (c *chronicler) join() *redisOp {
 	r.Owner = to.Owner
 	switch c.IntN(20) {
 	case 0:
-		r.Owner = number(0xf0, 0) // nobody's
+		r.Owner = number(0xf0, 0) // an owner without requests
 	case 1, 2, 3, 4:
 	default:
 		r.Mode, r.Limit = to.Mode, to.Limit
@@ -601,7 +601,7 @@ func (c *chronicler) join() *redisOp {
 	return &redisOp{kind: "acquire", r: r}
 }
 
-// any is a request that was asked for: most often one that still stands.
+// any returns a request that was made before: most often one that still stands.
 func (c *chronicler) any() driver.Request {
 	if stand := slices.Concat(c.m.held, c.m.waiting); len(stand) > 0 && c.IntN(4) > 0 {
 		id := stand[c.IntN(len(stand))].ID
@@ -617,7 +617,7 @@ func (c *chronicler) token() driver.Token {
 	return driver.Token(c.m.last + c.Int64N(3) - 1)
 }
 
-// redisBudgets are those that histories have.
+// redisBudgets are the budgets of histories.
 var redisBudgets = []int{1, 2, 100}
 
 // differential plays histories on a server.
@@ -650,15 +650,15 @@ func newDifferential(t *testing.T, s *service.Server) *differential {
 	return d
 }
 
-// play plays the histories at once, and holds each to a model. It returns one error for each, and
-// what happened.
+// play plays the histories at once, and compares each with a model. It returns one error for each,
+// and what happened.
 func (d *differential) play(ctx context.Context, hs []redisHistory) ([]error, map[string]int) {
 	pipe := d.rdb.Pipeline()
 	replies := make([][]*goredis.Cmd, len(hs))
 	for i, h := range hs {
 		for _, s := range h.steps {
 			switch s.op.kind {
-			case "lose": // the set, of a lock whose hash was deleted, means nothing
+			case "lose": // the set of a lock whose hash was deleted means nothing
 				replies[i] = append(replies[i], pipe.Do(ctx, []any{"DEL", h.name, h.name + ":queue"}[:2+s.at%2]...))
 			default:
 				replies[i] = append(replies[i], pipe.EvalSha(ctx, d.hashes[fmt.Sprint(s.op.kind, h.w.budget, h.manner(s))], []string{h.name, h.name + ":queue"}, append(s.op.arguments(h.w), s.at)...))
@@ -679,19 +679,19 @@ func (d *differential) play(ctx context.Context, hs []redisHistory) ([]error, ma
 	return errs, seen
 }
 
-// outcome is what came of a step.
+// outcome is the result of a step.
 type outcome struct {
 	answer         string
 	granted, ended []string // what was published
 	state          redisState
 }
 
-// compare holds the replies to the model.
+// compare compares the replies with the model.
 func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 	var before outcome
 	left := false
 	for i, s := range h.steps {
-		spent := left || m.left == 0 // one of the two steps before may have left something to do
+		spent := left || m.left == 0 // one of the two steps before may have left work to do
 		left = m.left == 0
 		want := s.do(m)
 		m.parts = m.parts || h.manner(s) > forMany
@@ -729,7 +729,7 @@ func (h redisHistory) compare(m *redisModel, replies []*goredis.Cmd) error {
 	return nil
 }
 
-// read makes sense of what virtually returns.
+// read parses what virtually returns.
 func (s redisStep) read(reply any) (o outcome, err error) {
 	l, _ := reply.([]any)
 	if len(l) != 6 {
@@ -754,7 +754,7 @@ func (s redisStep) read(reply any) (o outcome, err error) {
 	return o, err
 }
 
-// again says what is wrong if a script that was sent twice did more than sent once.
+// again returns an error if a script that was sent twice did more than one that was sent once.
 func (s redisStep) again(first, second outcome, atOnce bool) error {
 	if atOnce && (len(second.granted)+len(second.ended) > 0 || !second.state.same(first.state)) {
 		return errors.New("sent again at once, it changed something")
@@ -783,7 +783,7 @@ func (s redisStep) again(first, second outcome, atOnce bool) error {
 	return nil
 }
 
-// shrink leaves out of a history what does not matter to its error.
+// shrink removes steps of a history that do not matter for its error.
 func (d *differential) shrink(ctx context.Context, h redisHistory, err error) (redisHistory, error) {
 	for smaller := true; smaller; {
 		smaller = false
@@ -798,7 +798,7 @@ func (d *differential) shrink(ctx context.Context, h redisHistory, err error) (r
 	return h, err
 }
 
-// setting is a number of the environment.
+// setting returns a number from the environment.
 func setting(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -813,8 +813,8 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 }
 
 // TestRedisScriptsKeepTheRule plays random histories on the scripts and on the rule, and compares
-// every answer, every publication and every state. DLOCK_SEED plays those of another run again, and
-// DLOCK_HISTORIES says how many.
+// every answer, every publication and every state. DLOCK_SEED replays those of another run, and
+// DLOCK_HISTORIES is their number.
 func TestRedisScriptsKeepTheRule(t *testing.T) {
 	seed, histories := setting(t, "DLOCK_SEED", rand.Uint64()), int(setting(t, "DLOCK_HISTORIES", uint64(size.Longer(2000))))
 	t.Logf("DLOCK_SEED=%d", seed)

@@ -36,11 +36,11 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 		{"no replies", func(p *netfault.Proxy) func() { return p.Hold(netfault.ToClient) }},
 		{"vanished", both((*netfault.Proxy).Vanish)},
 		{"cut and held", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Isolate() }},
-		// connections can be opened, and that is all
+		// connections can be opened, but get no answers
 		{"cut, then no replies", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Hold(netfault.ToClient) }},
 		{"cut and refused", func(p *netfault.Proxy) func() { defer p.Cut(); return p.Refuse() }},
 	} {
-		// how long it was off the line before
+		// how long it was cut off before
 		for _, used := range []time.Duration{0, 100 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%s, %s before", c.name, used), func(t *testing.T) {
 				t.Parallel()
@@ -112,7 +112,7 @@ func TestRedisCloseMakesCallsReturn(t *testing.T) {
 				took := time.Since(closed)
 				await.All(t, &calls)
 				t.Logf("Close took %s, the slowest call (%s) returned after %s", took, slow, slowest)
-				// At once, and within 3 s, on a machine that does not stand still.
+				// At once, and within 3 s on a machine that does not stand still.
 				if idle := stood(); took > 5*time.Second+idle || slowest > 2*time.Second+idle {
 					t.Errorf("Close took %s, the slowest call (%s) returned after %s, and the machine stood still for %s", took, slow, slowest, idle)
 				}

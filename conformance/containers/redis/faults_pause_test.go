@@ -50,7 +50,7 @@ func redisUnlock(t *testing.T, l *dlock.Lease) {
 	}
 }
 
-// redisWaiting waits until so many wait for the name, as the client sees it.
+// redisWaiting waits until that many requests wait for the name, as the client sees it.
 func redisWaiting(t *testing.T, c *dlock.Client, name string, n int) (q dlock.Queue) {
 	t.Helper()
 	await.That(t, fmt.Sprintf("%d wait for %q", n, name), func() bool {
@@ -71,8 +71,8 @@ func pipelinesUnderWay() int {
 	}
 }
 
-// TestRedisUnsentCallsAreDropped: what nobody waits for any more and was not sent yet, is not sent
-// at all, neither the call nor the clean-up after it.
+// TestRedisUnsentCallsAreDropped: a call that was abandoned before it was sent is not sent at all,
+// and neither is the clean-up after it.
 func TestRedisUnsentCallsAreDropped(t *testing.T) {
 	const given = 1000
 	s := service.StartOwn(t, Redis)
@@ -119,14 +119,14 @@ func TestRedisUnsentCallsAreDropped(t *testing.T) {
 		}
 	}).Calls
 	if ran > given/10 {
-		t.Errorf("the server ran %d calls, of %d that nobody waited for", ran, given)
+		t.Errorf("the server ran %d calls, of %d that were abandoned", ran, given)
 	}
 }
 
-// TestRedisServesSoonAfterAPause: those who gave up while the server stood are not in the way of
-// those who come when it goes on.
+// TestRedisServesSoonAfterAPause: requests that were abandoned while the server was stopped do not
+// delay requests that arrive when it continues.
 func TestRedisServesSoonAfterAPause(t *testing.T) {
-	// one who gave up and was let in would cost a window
+	// an abandoned request that is granted would cost a window
 	const pause, window = 2500 * time.Millisecond, 10 * time.Second
 	params := fmt.Sprintf("ttl=30s&read_timeout=1s&grant_window=%s", window)
 	s := service.StartOwn(t, Redis)
@@ -165,7 +165,7 @@ func TestRedisServesSoonAfterAPause(t *testing.T) {
 				}
 			}
 			<-time.After(time.Until(start.Add(pause / 2)))
-			leave.Go(func() { // its own time is over; it is released all the same
+			leave.Go(func() { // its own time is over, but it is released
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
 				if err := l.Unlock(ctx); err == nil {

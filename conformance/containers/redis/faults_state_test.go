@@ -23,8 +23,8 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// redisKey is the key of a name without braces and percent signs, and queueKey that of what stands
-// beside its lock.
+// redisKey returns the key of a name without braces and percent signs, and queueKey that of its
+// set.
 func redisKey(name string) string { return "dlock:{" + name + "}" }
 func queueKey(name string) string { return redisKey(name) + ":queue" }
 
@@ -39,8 +39,8 @@ func stored(rdb goredis.Cmdable, name string) (n int) {
 	return n
 }
 
-// waitingBehind has a request wait behind the only other one of its name, and returns where its
-// error comes.
+// waitingBehind makes a request wait behind the only other one of its name, and returns the channel
+// for its error.
 func waitingBehind(t *testing.T, k *CLI, b driver.Backend, next driver.Request) chan error {
 	t.Helper()
 	gone := make(chan error, 1)
@@ -50,7 +50,7 @@ func waitingBehind(t *testing.T, k *CLI, b driver.Backend, next driver.Request) 
 }
 
 // replaced deletes a key and runs a command on it, in one transaction, and returns what stands
-// there then. args are of the command, with the key after its first word.
+// there then. args has the command, without the key that follows its first word.
 func replaced(t *testing.T, k *CLI, key string, args []any) string {
 	t.Helper()
 	if _, err := k.TxPipelined(k.Ctx, func(p goredis.Pipeliner) error {
@@ -63,8 +63,8 @@ func replaced(t *testing.T, k *CLI, key string, args []any) string {
 	return k.Dump(k.Ctx, key).Val()
 }
 
-// TestRedisForeignKeys puts what dlock did not write, or what another version of it would, under
-// its key, while nobody uses the name and while it is held and waited for.
+// TestRedisForeignKeys puts a value that dlock did not write, or that another version of it would,
+// under a key, while the name is not in use and while it is held and waited for.
 func TestRedisForeignKeys(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -129,7 +129,7 @@ func TestRedisForeignKeys(t *testing.T) {
 					}
 					for _, no := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrConflict} {
 						if errors.Is(err, no) {
-							t.Errorf("%s: %v, of what nobody can know", what, err)
+							t.Errorf("%s: %v, of something that cannot be known", what, err)
 						}
 					}
 				}
@@ -168,9 +168,9 @@ func TestRedisForeignKeys(t *testing.T) {
 	}
 }
 
-// TestRedisForeignSets puts what dlock did not write under the second key. Who needs that key fails
-// with its name, and touches nothing; who does not is served. What is left of a lock whose hash was
-// deleted is dlock's, and means nothing.
+// TestRedisForeignSets puts a value that dlock did not write under the second key. A call that
+// needs that key fails with its name, and changes nothing; other calls succeed. The set of a lock
+// whose hash was deleted is dlock's, and means nothing.
 func TestRedisForeignSets(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -243,8 +243,8 @@ func TestRedisForeignSets(t *testing.T) {
 	}
 }
 
-// TestRedisDeletedKeys deletes the key while the name is held and waited for, as a person may, or
-// an eviction.
+// TestRedisDeletedKeys deletes the key while the name is held and waited for, as an operator or an
+// eviction may.
 func TestRedisDeletedKeys(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second // renewed every 4
@@ -307,14 +307,14 @@ func TestRedisDeletedKeys(t *testing.T) {
 	}
 }
 
-// TestRedisKeepsNothing: names that were used are forgotten, whatever happened under them.
+// TestRedisKeepsNothing: the keys of used names expire, whatever happened under them.
 func TestRedisKeepsNothing(t *testing.T) {
 	t.Parallel() // it waits
 	const abreast = 256
 	names := int64(size.Longer(10_000))
 	s := service.StartOwn(t, Redis)
 	k := CLIOf(t, s)
-	// the server takes its time to remove what has expired, unless somebody asks for it
+	// the server removes expired keys late, unless a command reads them
 	size := func() int64 {
 		for all := k.Scan(k.Ctx, 0, "*", 10_000).Iterator(); all.Next(k.Ctx); {
 		}
@@ -422,7 +422,7 @@ func TestRedisKeepsNothing(t *testing.T) {
 	}
 	await.That(t, "the tombstone is gone", func() bool { return size() == 0 })
 
-	// Clients that are gone without a word, and nobody comes to the name again.
+	// Clients that disappeared without a release, and no later use of the name.
 	const keep, ttl = 200 * time.Millisecond, 2 * time.Second
 	var gone []*netfault.Proxy
 	for range 2 {
@@ -440,15 +440,15 @@ func TestRedisKeepsNothing(t *testing.T) {
 	for _, p := range gone {
 		t.Cleanup(p.Isolate())
 	}
-	// what waits is kept for 3 s at least
+	// a waiter is kept for 3 s at least
 	if left := k.PTTL(k.Ctx, redisKey("left behind")).Val(); left > 3*time.Second+keep+keep/4 {
 		t.Errorf("what a process left behind stays for %s", left)
 	}
 	await.Within(t, soon, "what was left behind is gone", func() bool { return size() == 0 })
 }
 
-// A message of a grant counts for the place that it names alone: what was said of an earlier stay
-// in the queue, and arrives late, lets nobody in.
+// A message of a grant counts only for the place that it names: one of an earlier stay in the queue
+// that arrives late grants nothing.
 func TestRedisMessageOfAnotherStay(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -489,8 +489,8 @@ func TestRedisMessageOfAnotherStay(t *testing.T) {
 	}
 }
 
-// The time of a hold that a message proves counts from the call that said that the request waits,
-// whenever the grant and the message came.
+// The time of a hold that a message proves counts from the call whose answer was that the request
+// waits, whenever the grant and the message came.
 func TestRedisGrantCountsFromTheCallBeforeIt(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	p := netfault.NewProxy()
@@ -509,7 +509,7 @@ func TestRedisGrantCountsFromTheCallBeforeIt(t *testing.T) {
 			got <- err
 		}()
 		await.That(t, "it waits", func() bool { return len(steps.Queue(t, b, "counts").Waiters()) == 1 })
-		counter.listening(held.Client) // which is that of both
+		counter.listening(held.Client) // the client of both
 		last, since := time.Now(), int64(0)
 		await.That(t, "it has asked", func() bool {
 			n, _ := counter.scripts()

@@ -26,8 +26,8 @@ import (
 )
 
 // behindLine returns a client of the server and the proxy between them. Its TTL is so long that
-// within the tests nothing expires but grants that nobody confirmed, and it waits for answers for
-// so long that it gives up none by itself.
+// within the tests only unconfirmed grants expire, and its timeouts are so long that it abandons no
+// call by itself.
 func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client, *netfault.Proxy) {
 	t.Helper()
 	p := netfault.NewProxy()
@@ -40,8 +40,8 @@ func behindLine(t *testing.T, s *service.Server, o redis.Options) (*dlock.Client
 	return c, p
 }
 
-// soon is how long what takes a second at most (the grant window, the check of a waiter) may take
-// on a machine that is busy. The other things that might help in its place take 20 s at least.
+// soon is how long something that takes at most a second (the grant window, the check of a waiter)
+// may take on a busy machine. Anything else that could have the same effect takes 20 s at least.
 const soon = 15 * time.Second
 
 // TestRedisLostPublications: the subscription is gone when the lock is released, and cannot be made
@@ -93,8 +93,8 @@ func TestRedisLostPublications(t *testing.T) {
 	}
 }
 
-// TestRedisAllAskAfterSubscribing: what was published while there was no subscription is lost, so
-// all who wait ask.
+// TestRedisAllAskAfterSubscribing: messages published while there was no subscription are lost, so
+// all waiters ask.
 func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	t.Parallel()
 	const waiters = 50
@@ -128,9 +128,9 @@ func TestRedisAllAskAfterSubscribing(t *testing.T) {
 	redisUnlock(t, held)
 }
 
-// TestRedisCancelAtEveryStep cancels a Lock at each step of its way, on a line that is held there:
-// it returns at once, and who is behind it in the queue gets in: at the latest once the line is
-// good again.
+// TestRedisCancelAtEveryStep cancels a Lock at each step, on a line that is held there. It returns
+// at once, and the waiter behind it in the queue gets the lock, at the latest once the line is good
+// again.
 func TestRedisCancelAtEveryStep(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -140,7 +140,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 		before   netfault.Direction // is held before the Lock; -1: the line is good
 		after    netfault.Direction // is held once it waits
 		released bool               // before the cancellation
-		confirms bool               // the message of the grant does not do: it is a fixed lease
+		confirms bool               // the message of the grant does not suffice: it is a fixed lease
 	}{
 		{"request held", netfault.ToServer, -1, false, false},
 		{"reply held", netfault.ToClient, -1, false, false},
@@ -191,7 +191,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 					if last {
 						t.Fatal("it does not confirm")
 					}
-					// as it seems, it asked just when the line was cut, and waits for the answer
+					// it probably asked just when the line was cut, and waits for the answer
 					again = true
 					t.Log("it does not confirm, but proves nothing; once more")
 					heal()
@@ -208,7 +208,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 			if took, idle := first.At.Sub(cancelled), stood(); took > 2*time.Second+idle {
 				t.Errorf("Lock took %s after its cancellation, and the machine stood still for %s", took, idle)
 			}
-			if first.Err == nil { // it was in already
+			if first.Err == nil { // it was already granted
 				if c.name != "granted" {
 					t.Error("Lock succeeded")
 				}
@@ -228,7 +228,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 			l := second.Got("the one behind", release, soon) // before the line is good again
 			heal()
 			calm := 0
-			await.That(t, "one holds and nobody waits, also when all that the line had has arrived", func() bool {
+			await.That(t, "one holds and none waits, also after everything on the line has arrived", func() bool {
 				q, err := holder.Inspect(t.Context(), name)
 				if calm++; err != nil || len(q.Holders) != 1 || len(q.Waiters) != 0 {
 					calm = 0
@@ -258,8 +258,8 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestRedisGrantThatIsNeverConfirmedEnds: who was let in by a message alone, and is off the line
-// since, loses the hold before the next one gets in, after the TTL.
+// TestRedisGrantThatIsNeverConfirmedEnds: a waiter that was granted by a message alone and is cut
+// off from then on loses the hold before the next one gets it, after the TTL.
 func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
 	t.Parallel()
 	const ttl = 8 * time.Second // a message proves the hold for half of it at least
@@ -270,7 +270,7 @@ func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
 	defer in.heal()
 	l := in.first.Got("the one off the line", in.released, soon)
 	if until := l.Until(); until.After(in.released.Add(ttl)) {
-		t.Errorf("trusted for %s, which nobody confirmed", until.Sub(in.released))
+		t.Errorf("trusted for %s, which was never confirmed", until.Sub(in.released))
 	}
 	next := in.second.Got("the one behind", in.released, ttl+soon)
 	if until := l.Until(); !until.Before(in.second.At) {
@@ -289,8 +289,8 @@ func TestRedisGrantThatIsNeverConfirmedEnds(t *testing.T) {
 	})
 }
 
-// TestRedisGrantOutlastsAStandstill: a client that stands still right after it was let in by a
-// message, for longer than the grant window, has the lock for its TTL like any other holder.
+// TestRedisGrantOutlastsAStandstill: a client that stops right after it was granted by a message,
+// for longer than the grant window, has the lock for its TTL like any other holder.
 func TestRedisGrantOutlastsAStandstill(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -312,8 +312,8 @@ func TestRedisGrantOutlastsAStandstill(t *testing.T) {
 	redisUnlock(t, in.second.Got("the one behind", time.Now(), soon))
 }
 
-// TestRedisGrantDuringACall: who asked for its place just when the line to the server was cut, so
-// that this is not answered, believes the message of its grant once the call has failed.
+// TestRedisGrantDuringACall: a waiter whose call was not answered, because the line to the server
+// was cut, accepts the message of its grant once the call has failed.
 func TestRedisGrantDuringACall(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -337,20 +337,20 @@ func TestRedisGrantDuringACall(t *testing.T) {
 			t.Fatalf("%+v, %v; want one holder", q, err)
 		}
 		if q.Holders[0].Left > usualWindow || tries == 5 {
-			l := a.Got("who asked", released, 50*time.Second) // the library tries for 25 s
+			l := a.Got("the waiter", released, 50*time.Second) // the library tries for 25 s
 			heal()
 			redisUnlock(t, l)
 			return
 		}
 		heal() // the machine was so busy that it had not asked within the window: it has to confirm
-		redisUnlock(t, a.Got("the one who confirms", released, soon))
+		redisUnlock(t, a.Got("the one that confirms", released, soon))
 	}
 }
 
 // usualWindow is the grant window unless it is set.
 const usualWindow = 3 * time.Second
 
-// letIn is a waiter that was let in by a message alone, for its TTL, and another one behind it.
+// letIn is a waiter that was granted by a message alone, for its TTL, and another one behind it.
 // What the first one's client sends is held until heal.
 type letIn struct {
 	name          string
@@ -359,18 +359,18 @@ type letIn struct {
 	heal          func()
 }
 
-// letInOffTheLine has the client behind the proxy let in.
+// letInOffTheLine makes the server grant the client behind the proxy.
 func letInOffTheLine(t *testing.T, s *service.Server, holder, client, behind *dlock.Client, p *netfault.Proxy) letIn {
 	t.Helper()
-	var heard []driver.ID // clients that listen until the end
+	var listeners []driver.ID // clients that listen until the end
 	for tries := 1; ; tries++ {
 		in := letIn{name: fmt.Sprint("let in ", tries)}
 		held := redisLock(t, holder.Mutex(in.name))
 		in.first = steps.Try(t, client.Mutex(in.name))
-		heard = append(heard, clientsOf(redisWaiting(t, holder, in.name, 1))...)
-		CLIOf(t, s).listening(heard...)
+		listeners = append(listeners, clientsOf(redisWaiting(t, holder, in.name, 1))...)
+		CLIOf(t, s).listening(listeners...)
 		in.second = steps.Try(t, behind.Mutex(in.name))
-		heard = append(heard, clientsOf(redisWaiting(t, holder, in.name, 2))...)
+		listeners = append(listeners, clientsOf(redisWaiting(t, holder, in.name, 2))...)
 		in.heal = p.Hold(netfault.ToServer)
 		in.released = time.Now()
 		redisUnlock(t, held)
@@ -386,13 +386,13 @@ func letInOffTheLine(t *testing.T, s *service.Server, holder, client, behind *dl
 		// The machine was so busy that the client had not asked within the window, and has to
 		// confirm, or it was asking when the line was held.
 		in.heal()
-		redisUnlock(t, in.first.Got("the one who confirms", in.released, soon))
+		redisUnlock(t, in.first.Got("the one that confirms", in.released, soon))
 		redisUnlock(t, in.second.Got("the one behind", in.released, soon))
 	}
 }
 
 // TestRedisCancelledWaiterPassesTheWakeUpOn cancels a wait at the moment of the release. The grant
-// window is so long that nobody gets in because it is over.
+// window is so long that no grant results from its end.
 func TestRedisCancelledWaiterPassesTheWakeUpOn(t *testing.T) {
 	t.Parallel()
 	const rounds = 200
@@ -401,7 +401,7 @@ func TestRedisCancelledWaiterPassesTheWakeUpOn(t *testing.T) {
 	holder, leaving, staying := openRedis(t, s, params), openRedis(t, s, params), openRedis(t, s, params)
 	held := redisLock(t, holder.Mutex("a"))
 	in, out := 0, 0
-	// the longer the machine takes to let somebody in, the longer: about half are to get in
+	// the longer the machine takes for a grant, the longer: about half are to be granted
 	spread := 2 * time.Millisecond
 	for range rounds {
 		first := steps.Try(t, leaving.Mutex("a"))
@@ -446,8 +446,8 @@ func spin(until time.Time) {
 	}
 }
 
-// TestRedisForceBesideTheHolder: a hold that its holder gives back between the two steps of a break
-// by force was ended by the break.
+// TestRedisForceBesideTheHolder: a hold that is released between the two steps of a break by force
+// was ended by the break.
 func TestRedisForceBesideTheHolder(t *testing.T) {
 	t.Parallel()
 	const name = "force-beside"
@@ -496,11 +496,11 @@ func TestRedisForgetsScripts(t *testing.T) {
 	k.Must("SCRIPT", "FLUSH")
 	redisUnlock(t, l)
 	k.Must("SCRIPT", "FLUSH")
-	wait.Got("the one who waited", time.Now(), soon)
+	wait.Got("the waiter", time.Now(), soon)
 }
 
-// TestRedisRestartsEmpty: who held learns at the next renewal, who waited arrives again, and tokens
-// grow.
+// TestRedisRestartsEmpty: the holder learns of it at its next renewal, the waiter arrives again,
+// and tokens grow.
 func TestRedisRestartsEmpty(t *testing.T) {
 	t.Parallel()
 	const waiters = 10
@@ -563,8 +563,8 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	}
 }
 
-// redisWaiter opens a client of the URL that it is given first, and waits with it for the name that
-// comes second, as often as the third says.
+// redisWaiter opens a client of the URL in its first argument, and waits with it for the name in
+// the second, as often as the third says.
 var redisWaiter = service.NewProgram("redis waiter", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	c, err := dlock.Open(context.Background(), args[0], dlock.Logger(nil))
 	if err != nil {
@@ -582,8 +582,8 @@ var redisWaiter = service.NewProgram("redis waiter", func(in *bufio.Scanner, out
 	return nil
 })
 
-// TestRedisDeadWaitersCostAWindow: a client that has been silent, and does not take its grant,
-// costs the queue one grant window, however often it stands there.
+// TestRedisDeadWaitersCostAWindow: a client that was silent and does not confirm its grant costs
+// the queue one grant window, however many of its requests wait there.
 func TestRedisDeadWaitersCostAWindow(t *testing.T) {
 	t.Parallel()
 	const each, window, ttl = 6, 2 * time.Second, 5 * time.Minute // ttl: of behindLine too
@@ -611,14 +611,14 @@ func TestRedisDeadWaitersCostAWindow(t *testing.T) {
 				}
 				await.That(t, "they have been silent for a window", func() bool {
 					q, err := holder.Inspect(t.Context(), name)
-					heard := func(w dlock.Request) bool { return w.Left > ttl-window-window/10 }
-					return err == nil && !slices.ContainsFunc(q.Waiters, heard)
+					askedLately := func(w dlock.Request) bool { return w.Left > ttl-window-window/10 }
+					return err == nil && !slices.ContainsFunc(q.Waiters, askedLately)
 				})
 				last := steps.Try(t, alive.Mutex(name))
 				redisWaiting(t, holder, name, dead*each+1)
 				start := time.Now()
 				redisUnlock(t, held)
-				last.Within("the first who lives", start, time.Duration(dead)*window+soon/2)
+				last.Within("the first live waiter", start, time.Duration(dead)*window+soon/2)
 				took := last.At.Sub(start)
 				t.Logf("behind %d dead clients with %d requests each: %s", dead, each, took)
 				if took < time.Duration(dead)*window*9/10 {

@@ -20,7 +20,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// together is a backend whose calls can be held up, so that they travel together.
+// together is a backend whose calls can be held up, so that they are sent together.
 type together struct {
 	*testing.T
 	b   driver.Backend
@@ -35,7 +35,7 @@ func newTogether(t *testing.T, s *service.Server, user string) *together {
 	return &together{t, overRedis(t, rdb, p, redis.Options{}), p, CLIOf(t, s), 0}
 }
 
-// requests are so many for new names that begin so, of which none waits.
+// requests returns that many requests for new names with that prefix. None of them waits.
 func (w *together) requests(begin string, n int) []driver.Request {
 	w.try++
 	rs := make([]driver.Request, n)
@@ -45,8 +45,8 @@ func (w *together) requests(begin string, n int) []driver.Request {
 	return rs
 }
 
-// at runs f for all requests at once while nothing passes to the server, and then lets it pass. It
-// returns the errors, and whether calls travelled together.
+// at runs f for all requests at once while the line to the server is held, and then releases it. It
+// returns the errors, and whether calls were sent together.
 func (w *together) at(rs []driver.Request, f func(driver.Request) error) ([]error, bool) {
 	w.Helper()
 	errs := make([]error, len(rs))
@@ -82,7 +82,7 @@ func (w *together) free(rs []driver.Request) {
 	}
 }
 
-// eventually runs f until it reports that what it is about happened.
+// eventually runs f until it reports success.
 func (w *together) eventually(f func() bool) {
 	w.Helper()
 	for range 50 {
@@ -93,8 +93,8 @@ func (w *together) eventually(f func() bool) {
 	w.Error("calls never travelled together")
 }
 
-// What goes wrong for one of the calls that travel together is its own error. The others do not
-// notice.
+// An error for one of the calls that are sent together is its own error, and does not affect the
+// others.
 func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -142,7 +142,7 @@ func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
 		says("Release of what another holds", errs[3], driver.ErrLost, "")
 		says("Release under a text", errs[10], nil, redisKey(text.Name))
 		if err := steps.Renewed(other, mine); err != nil {
-			t.Errorf("who held it before: %v", err)
+			t.Errorf("the holder before: %v", err)
 		}
 		steps.Released(t, other, mine)
 		w.cli.Must("DEL", redisKey(text.Name), redisKey(later.Name))
@@ -151,7 +151,7 @@ func TestRedisTogetherEachHasItsOwnAnswer(t *testing.T) {
 	})
 }
 
-// A reply that is lost is lost for all whose calls travelled together: each finds out.
+// A lost reply is lost for all calls that were sent together, and each settles its own outcome.
 func TestRedisTogetherTheReplyIsLost(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -191,7 +191,7 @@ func TestRedisTogetherTheReplyIsLost(t *testing.T) {
 	})
 }
 
-// Whoever leaves while its call travels with others leaves nothing behind, and does not disturb
+// A call that is abandoned while it is sent with others leaves nothing behind, and does not disturb
 // them.
 func TestRedisTogetherSomeLeave(t *testing.T) {
 	t.Parallel()
@@ -238,8 +238,8 @@ func TestRedisTogetherSomeLeave(t *testing.T) {
 	})
 }
 
-// Keys that the server's user may not use, and servers that do not take several keys at once, cost
-// the others nothing.
+// Keys that the user may not use, and servers that do not take several keys at once, do not affect
+// the other calls.
 func TestRedisTogetherIsRefused(t *testing.T) {
 	t.Parallel()
 	t.Run("a key is not allowed", func(t *testing.T) {

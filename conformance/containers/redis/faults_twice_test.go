@@ -20,8 +20,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// twiceTTL is so long that nothing expires while a test runs: what is free was released. It is the
-// grant window too: a grant that a message proves holds for no longer until it is confirmed.
+// twiceTTL is so long that nothing expires while a test runs: a free lock was released. It is the
+// grant window too, so that an unconfirmed grant lasts as long.
 const twiceTTL = 5 * time.Minute
 
 // twice is a client whose replies get lost and whose requests arrive late, and another one, on a
@@ -33,7 +33,7 @@ type twice struct {
 	name          string
 }
 
-// newTwice opens both clients. What MaxRetries says is go-redis's own: 0 is its default, three, and
+// newTwice opens both clients. MaxRetries is the option of go-redis: 0 is its default, three, and
 // -1 is none.
 func newTwice(t *testing.T, s *service.Server, maxRetries int) *twice {
 	t.Helper()
@@ -58,7 +58,8 @@ func newTwice(t *testing.T, s *service.Server, maxRetries int) *twice {
 	return w
 }
 
-// warm has the server know all scripts, and the client how fast it is: then calls go another way.
+// warm makes the scripts known to the server, and the server's speed to the client: calls are then
+// sent directly.
 func (w *twice) warm() {
 	w.Helper()
 	l := w.lock(w.client, "warm")
@@ -85,7 +86,7 @@ func (w *twice) lock(c *dlock.Client, name string) *dlock.Lease {
 	return l
 }
 
-// lockSoon is lock for a lock that somebody holds. The result waits for it.
+// lockSoon is lock for a lock that is held. The result waits for it.
 func (w *twice) lockSoon(c *dlock.Client) (granted func() *dlock.Lease) {
 	var l *dlock.Lease
 	var err error
@@ -104,7 +105,7 @@ func (w *twice) lockSoon(c *dlock.Client) (granted func() *dlock.Lease) {
 	}
 }
 
-// awaits waits until so many requests stand in the queue.
+// awaits waits until that many requests stand in the queue.
 func (w *twice) awaits(n int) {
 	w.Helper()
 	await.That(w, fmt.Sprintf("%d requests stand in the queue", n), func() bool {
@@ -142,7 +143,7 @@ func (w *twice) lose(script string) (check func()) {
 	}
 }
 
-// stands fails the test unless so many requests, held or waiting, stand in the queue.
+// stands fails the test unless that many requests, held or waiting, stand in the queue.
 func (w *twice) stands(n int) {
 	w.Helper()
 	q, err := w.other.Inspect(w.Context(), w.name)
@@ -157,7 +158,7 @@ func (w *twice) held(l *dlock.Lease) {
 	w.Helper()
 	w.stands(1)
 	if err := l.Renew(w.Context()); err != nil {
-		w.Fatalf("a hold that nobody ended: %v", err)
+		w.Fatalf("a hold that was not ended: %v", err)
 	}
 }
 
@@ -177,7 +178,7 @@ func (w *twice) free(before *dlock.Lease) {
 }
 
 // TestRedisLostReplies loses the reply to each script, over clients that would send it again by
-// themselves and over such that would not.
+// themselves and over clients that would not.
 func TestRedisLostReplies(t *testing.T) {
 	s := service.Start(t, Redis)
 	for _, c := range []struct {
@@ -223,7 +224,7 @@ func TestRedisLostReplies(t *testing.T) {
 			check()
 			w.free(l)
 		}},
-		{"release with one who waits", func(w *twice) {
+		{"release with a waiter", func(w *twice) {
 			l := w.lock(w.client, w.name)
 			granted := w.lockSoon(w.other)
 			w.awaits(2)
@@ -258,7 +259,7 @@ func TestRedisLostReplies(t *testing.T) {
 			if err := l.Unlock(w.Context()); !errors.Is(err, dlock.ErrLost) {
 				w.Errorf("unlocking a broken hold: %v", err)
 			}
-			w.awaits(0) // what was lost is released in the background
+			w.awaits(0) // the lost request is released in the background
 			w.free(l)
 		}},
 		{"break by force", func(w *twice) {
@@ -282,13 +283,13 @@ func TestRedisLostReplies(t *testing.T) {
 	}
 }
 
-// TestRedisLateCopies replays what a client sent when all is over, as a network may that kept the
-// packets.
+// TestRedisLateCopies replays what a client sent after all is over, as a network that kept the
+// packets may do.
 func TestRedisLateCopies(t *testing.T) {
 	s := service.Start(t, Redis)
 	for _, c := range []struct {
 		name string
-		// ends with the lock free, and what is to arrive again
+		// ends with the lock free, and returns what is to arrive again
 		run func(w *twice) (*dlock.Lease, *netfault.Recording)
 	}{
 		{"acquire whose reply was lost", func(w *twice) (*dlock.Lease, *netfault.Recording) {
@@ -299,7 +300,7 @@ func TestRedisLateCopies(t *testing.T) {
 			w.ok(l.Unlock(w.Context()))
 			return l, r
 		}},
-		{"acquire that was given up", func(w *twice) (*dlock.Lease, *netfault.Recording) {
+		{"acquire that was abandoned", func(w *twice) (*dlock.Lease, *netfault.Recording) {
 			first := w.lock(w.other, w.name)
 			ctx, cancel := context.WithCancel(w.Context())
 			over := make(chan error, 1)

@@ -24,7 +24,7 @@ import (
 )
 
 // TestRedisFull: on a server whose memory is full, holds are renewed, released, broken and handed
-// on; only what is new is refused.
+// over; only new requests are refused.
 func TestRedisFull(t *testing.T) {
 	for _, kind := range []service.Kind{Redis, Valkey} {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func migrationOf(t *testing.T, c *Cluster, name string) *migration {
 	t.Helper()
 	from := c.Master(t, redisKey(name))
 	if from == nil {
-		t.Fatal("nobody has the slot")
+		t.Fatal("no node has the slot")
 	}
 	to := c.Nodes[0]
 	if to == from {
@@ -118,8 +118,8 @@ func (s *migration) move(keys ...any) {
 	s.src.Must(append([]any{"MIGRATE", "127.0.0.1", s.port, "", 0, 5000, "KEYS"}, keys...)...)
 }
 
-// TestRedisSlotsMove: what is in a slot is kept and served while it moves, for longer than a TTL,
-// and wherever its keys are; and a call is not lost between nodes that do not agree yet.
+// TestRedisSlotsMove: the locks of a slot are kept and served while it moves, for longer than a
+// TTL, and wherever the keys are. No call is lost between nodes that do not agree yet.
 func TestRedisSlotsMove(t *testing.T) {
 	t.Parallel() // it waits
 	const ttl = 3 * time.Second
@@ -155,13 +155,13 @@ func TestRedisSlotsMove(t *testing.T) {
 			redisWaiting(t, one, name, 1)
 		} else {
 			held[name] = redisLock(t, one.RWMutex(name).Read())
-			// a second one comes: the set has the first
+			// a second one arrives: the set has the first
 			redisUnlock(t, redisLock(t, other.RWMutex(name).Read()))
 		}
 		slots[name].begin()
 		slots[name].move(key(name))
 	}
-	// The hash of a shared hold goes, and with it the hold, whatever the set has.
+	// The hash of a shared hold is deleted, and with it the hold, whatever the set has.
 	const gone = "its hash goes"
 	slots[gone].src.Must("DEL", redisKey(gone))
 	for _, name := range names {
@@ -193,18 +193,18 @@ func TestRedisSlotsMove(t *testing.T) {
 			}
 		}
 	}
-	// who would be the first to wait is refused, and asks again
+	// a request that would be the first waiter is refused, and asks again
 	const alone = "nothing beside"
 	ctx, cancel := context.WithTimeout(t.Context(), ttl/3)
 	if _, err := other.Mutex(alone).Lock(ctx); err == nil || !strings.Contains(err.Error(), "TRYAGAIN") {
-		t.Errorf("the first who waits, while the slot moves: %v", err)
+		t.Errorf("the first waiter, while the slot moves: %v", err)
 	}
 	cancel()
 	if !first.Pending() {
-		t.Errorf("the first who waits, while the slot moves: %v", first.Err)
+		t.Errorf("the first waiter, while the slot moves: %v", first.Err)
 	}
 	redisUnlock(t, held[alone])
-	redisUnlock(t, first.Got("who waited first", time.Now(), soon))
+	redisUnlock(t, first.Got("the first waiter", time.Now(), soon))
 	for name, key := range split {
 		s := slots[name]
 		for _, other := range []func(string) string{redisKey, queueKey} {
@@ -219,7 +219,7 @@ func TestRedisSlotsMove(t *testing.T) {
 			redisUnlock(t, held[name])
 		}
 		if w := waits[name]; w != nil {
-			redisUnlock(t, w.Got("who waited for what "+name, time.Now(), soon))
+			redisUnlock(t, w.Got("the waiter for what "+name, time.Now(), soon))
 		}
 		redisUnlock(t, redisLock(t, other.Mutex(name)))
 	}
@@ -258,8 +258,8 @@ func TestRedisSlotsMove(t *testing.T) {
 	redisUnlock(t, l)
 }
 
-// TestRedisCostsOfManyReaders: what a reader costs the server does not grow with how many there
-// are, nor with tombstones.
+// TestRedisCostsOfManyReaders: the cost of a reader for the server grows neither with their number
+// nor with tombstones.
 func TestRedisCostsOfManyReaders(t *testing.T) {
 	const readers, few, sample = 5000, 10, 200
 	s := service.StartOwn(t, Redis)
@@ -342,8 +342,8 @@ func TestRedisCostsOfManyReaders(t *testing.T) {
 	}
 }
 
-// TestRedisManyDieWaiting: those who died while they waited go, some with each script, so that no
-// script takes long for it.
+// TestRedisManyDieWaiting: waiters that died are removed, some with each script, so that no script
+// takes long.
 func TestRedisManyDieWaiting(t *testing.T) {
 	t.Parallel()
 	const many, most = 450, 100
@@ -377,15 +377,15 @@ func TestRedisManyDieWaiting(t *testing.T) {
 		run, _ := k.scripts()
 		n := int(run - before) // the holder renews at times, and calls may be sent again
 		if now > max(0, left-most/2) || now < left-n*most {
-			t.Fatalf("%d scripts left %d of %d who died; at most %d were to go with each", n, now, left, most)
+			t.Fatalf("%d scripts left %d of %d dead waiters; each may remove at most %d", n, now, left, most)
 		}
 		left = now
 	}
 	redisUnlock(t, held)
 }
 
-// TestRedisOpenSaysWhy: Open ends soon, with the cause, and never as if the caller's time were
-// over.
+// TestRedisOpenSaysWhy: Open fails soon, with the cause, and never as if the caller's context had
+// ended.
 func TestRedisOpenSaysWhy(t *testing.T) {
 	s := service.StartOwn(t, Redis)
 	CLIOf(t, s).Must("CONFIG", "SET", "requirepass", "right")
@@ -437,8 +437,8 @@ func TestRedisOpenSaysWhy(t *testing.T) {
 	}
 }
 
-// TestRedisEndedSaysItOnce: the error of a call that was not answered in its caller's time has that
-// cause once in its text.
+// TestRedisEndedSaysItOnce: the error of a call that was not answered before its context ended has
+// that cause once in its text.
 func TestRedisEndedSaysItOnce(t *testing.T) {
 	c, p := behindLine(t, service.Start(t, Redis), redis.Options{})
 	redisUnlock(t, redisLock(t, c.Mutex("unanswered"))) // the line is up

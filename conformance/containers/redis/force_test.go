@@ -17,8 +17,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisBrokenHoldEndsWithItsRelease: what is left of the time of a hold that was broken,
-// without force, ends when its holder gives it back. Who waits is in then.
+// TestRedisBrokenHoldEndsWithItsRelease: a hold that was broken without force ends when its holder
+// releases it, before its time. The waiter is then granted.
 func TestRedisBrokenHoldEndsWithItsRelease(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -41,7 +41,7 @@ func TestRedisBrokenHoldEndsWithItsRelease(t *testing.T) {
 		}
 		for _, h := range held {
 			if !w.Pending() {
-				t.Fatal("the waiter is in before the broken hold is given back")
+				t.Fatal("the waiter was granted before the release of the broken hold")
 			}
 			if err := h.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
 				t.Errorf("Unlock of a broken hold: %v", err)
@@ -51,8 +51,9 @@ func TestRedisBrokenHoldEndsWithItsRelease(t *testing.T) {
 	}
 }
 
-// TestRedisForceReachesTheHolder: whose hold another process ends by force learns of it within a
-// second, and who waits gets in, although the holder waits for nothing, and renews after ten.
+// TestRedisForceReachesTheHolder: a holder whose hold another process ends by force learns of it
+// within a second, and the waiter is granted, although the holder waits for nothing, and renews
+// only after ten seconds.
 func TestRedisForceReachesTheHolder(t *testing.T) {
 	t.Parallel()
 	bin := steps.BuildCommand(t)
@@ -82,7 +83,7 @@ func TestRedisForceReachesTheHolder(t *testing.T) {
 				l := redisLock(t, holder.Mutex(name))
 				w := steps.Try(t, other.Mutex(name))
 				if when != "at once" {
-					await.That(t, "the clients listen", func() bool { // the holder, and who waits
+					await.That(t, "the clients listen", func() bool { // of the holder and of the waiter
 						n := 0
 						for _, s := range nodes {
 							k := CLIOf(t, s)
@@ -114,7 +115,7 @@ func TestRedisForceReachesTheHolder(t *testing.T) {
 				if took := time.Since(broken); took > 3*time.Second {
 					t.Errorf("the holder learned of the break after %s", took)
 				}
-				redisUnlock(t, w.Got("who waited", broken, 3*time.Second))
+				redisUnlock(t, w.Got("the waiter", broken, 3*time.Second))
 				holder.Close()
 				other.Close()
 				await.That(t, "no client listens any more", func() bool {

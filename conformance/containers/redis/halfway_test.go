@@ -18,7 +18,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// everyKeyEnds fails the test if a key of the server stands for ever.
+// everyKeyEnds fails the test if a key of the server has no expiry.
 func everyKeyEnds(t *testing.T, k *CLI, when string) {
 	t.Helper()
 	keys, err := k.Keys(k.Ctx, "dlock:*").Result()
@@ -32,8 +32,8 @@ func everyKeyEnds(t *testing.T, k *CLI, when string) {
 	}
 }
 
-// TestRedisRefusedHalfWay takes away each right that a script needs. Who may not do all of it
-// leaves nothing: neither a hold nor a key that stands for ever.
+// TestRedisRefusedHalfWay takes away each right that a script needs. A user without all of them
+// leaves nothing: neither a hold nor a key without an expiry.
 func TestRedisRefusedHalfWay(t *testing.T) {
 	for _, kind := range []service.Kind{Redis, Valkey} {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestRedisRefusedHalfWay(t *testing.T) {
 				everyKeyEnds(t, k, "without "+missing)
 				b.Close()
 			}
-			// granted by the master, and then not even replicas may be waited for
+			// granted by the master, but waiting for replicas is refused
 			k.Must(words("ACL SETUSER app reset on >canary", rights)...)
 			b := overRedis(t, goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: "app", Password: "canary"}), netfault.NewProxy(), redis.Options{WaitReplicas: 1})
 			for _, wait := range []bool{false, true} {
@@ -134,8 +134,8 @@ func TestRedisRefusedHalfWay(t *testing.T) {
 	}
 }
 
-// redisRefusedBeside has a client that lacks a right change what stands beside a lock. It returns
-// how often it was refused; then all stands as before.
+// redisRefusedBeside makes a client that lacks a right change the set of a lock. It returns how
+// often that was refused; everything then stands as before.
 func redisRefusedBeside(t *testing.T, k *CLI, all, b driver.Backend, missing string) (refused int) {
 	for _, c := range []struct {
 		what string
@@ -165,7 +165,7 @@ func redisRefusedBeside(t *testing.T, k *CLI, all, b driver.Backend, missing str
 				if !strings.Contains(err.Error(), "'"+missing[1:]+"'") {
 					t.Errorf("%s of %s without %s: %v", c.what, mode, missing, err)
 				}
-				// what messages tell is not undone
+				// the contents of messages are not undone
 				if q := steps.Queue(t, all, name); missing != "+publish" && (q.Len() != 2 || q.Arrivals[0].ID != held.ID || q.Arrivals[1].Token != 0) {
 					t.Errorf("%s of %s, refused without %s, left %v", c.what, mode, missing, q)
 				}
@@ -178,9 +178,9 @@ func redisRefusedBeside(t *testing.T, k *CLI, all, b driver.Backend, missing str
 	return refused
 }
 
-// TestRedisKeysGetTheirTimeBack: keys that have lost their time get it back, not too short for all
-// that stands there: from what looks at the name or renews what it has, and from whatever else
-// touches it once a quarter of the time is over for which tokens are kept.
+// TestRedisKeysGetTheirTimeBack: keys that have lost their expiry get one again that is long enough
+// for all that stands there: from a call that inspects the name or renews a request, and from any
+// other call once a quarter of keep_tokens has passed.
 func TestRedisKeysGetTheirTimeBack(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
@@ -240,7 +240,7 @@ func TestRedisKeysGetTheirTimeBack(t *testing.T) {
 				}
 			}
 		}
-		// only the last token is left, and a quarter of the time for which that is kept passes
+		// only the last token is left, and a quarter of keep_tokens passes
 		name := lose.what + "/used"
 		held := steps.Asked(brief, name, time.Second)
 		steps.Acquired(t, brief, held)

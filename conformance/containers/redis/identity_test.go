@@ -13,9 +13,9 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisOneServiceOrTwo: under a context that carries a hold, another client of the same queues
-// joins it, whatever way it goes there, and a client of others locks on its own, however much the
-// two look alike.
+// TestRedisOneServiceOrTwo: with a context that carries a hold, another client of the same service
+// joins it, whichever way it connects. A client of another service locks on its own, however much
+// the two look alike.
 func TestRedisOneServiceOrTwo(t *testing.T) {
 	t.Parallel()
 	one, two, cluster := service.Start(t, Redis), service.StartOwn(t, Redis), StartCluster(t, Redis)
@@ -40,7 +40,7 @@ func TestRedisOneServiceOrTwo(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	// all say that they are at one address
+	// all have the same address
 	tunnel := func(to *service.Server, db int) goredis.UniversalClient {
 		return goredis.NewClient(&goredis.Options{Addr: "localhost:6379", DB: db, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, to.Addr)
@@ -56,7 +56,7 @@ func TestRedisOneServiceOrTwo(t *testing.T) {
 	}{
 		"one Cluster, by URL and by New":      {byURL(clusterURL), over(clusterClient(), redis.Options{Identity: "main"}), true},
 		"one Cluster, by New and by URL":      {over(clusterClient(), redis.Options{Identity: "main"}), byURL(clusterURL), true},
-		"one Cluster, where nothing is said":  {byURL("redis+cluster://" + cluster.Addrs()[0]), byURL("redis+cluster://" + cluster.Addrs()[1]), true},
+		"one Cluster, without an identity":    {byURL("redis+cluster://" + cluster.Addrs()[0]), byURL("redis+cluster://" + cluster.Addrs()[1]), true},
 		"one server, by URL and by New":       {byURL(one.URL), over(tunnel(one, 0), redis.Options{}), true},
 		"one server, by two tunnels":          {over(tunnel(one, 0), redis.Options{}), over(goredis.NewClient(&goredis.Options{Addr: one.Addr}), redis.Options{}), true},
 		"two databases, by URL":               {byURL(one.URL + "/0"), byURL(one.URL + "/1"), false},
@@ -76,7 +76,7 @@ func TestRedisOneServiceOrTwo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for range 2 { // to find out, and knowing it
+				for range 2 { // without and with the known result
 					inner, err := tt.b.Mutex("identity").Lock(outer.Context(ctx))
 					if err != nil {
 						t.Fatalf("under a hold of the other client: %v", err)

@@ -14,8 +14,9 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisJoinsTellServicesApart: a join of an owner that another service knows is ErrLost and
-// leaves nothing, however alike the two look; one by another way to the same service is granted.
+// TestRedisJoinsTellServicesApart: a join of an owner at another service fails with ErrLost and
+// leaves nothing, however alike the two look. A join over another way to the same service is
+// granted.
 func TestRedisJoinsTellServicesApart(t *testing.T) {
 	t.Parallel()
 	one, two := service.StartOwn(t, Redis), service.StartOwn(t, Redis)
@@ -60,7 +61,7 @@ func TestRedisJoinsTellServicesApart(t *testing.T) {
 				t.Errorf("%s: a join of an owner that is not known there: %v", c.what, err)
 			default:
 				if n := c.b.Capabilities().Identity; n != "" {
-					t.Errorf("%s: the identity is %q, which nobody gave", c.what, n)
+					t.Errorf("%s: the identity is %q, which was not set", c.what, n)
 				}
 				if q := steps.Queue(t, c.b, held.Name); q.Len() != 0 {
 					t.Errorf("%s: %d requests are left there", c.what, q.Len())

@@ -10,16 +10,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// redisModel is one name on Redis as the protocol in driver/redis/doc.go has it, with driver.Queue
-// to decide who is granted. Times are µs. It never forgets a token: that the server does shows only
-// if its clock is set back by more than it remembers them for.
+// redisModel is one name on Redis as in the protocol of driver/redis/doc.go, with driver.Queue to
+// decide the grants. Times are µs. It never forgets a token. That the server does matters only if
+// its clock is set back by more than the time for which it remembers them.
 type redisModel struct {
 	window, keep int64
-	budget       int // how many of the dead one script removes
+	budget       int // how many dead requests one script removes
 
 	now        int64
 	stood      int             // how much stood there before the step
-	latest     int64           // when the last of what this step wrote is over
+	latest     int64           // when the last thing that this step wrote ends
 	held       []*modelRequest // in the order of their grants
 	waiting    []*modelRequest // in the order of arrival
 	tombstones map[driver.ID]tombstone
@@ -29,11 +29,11 @@ type redisModel struct {
 	left    int   // of the budget, in this step
 	changed bool  // this step changed something
 	kept    int64 // until when the server keeps all this
-	parts   bool  // a renewal had one key at a time: the hash may be kept for longer than it says
-	plain   bool  // this step released a lock with nothing beside it: its time is left alone
+	parts   bool  // a renewal had one key at a time: the hash may be kept for longer than its field says
+	plain   bool  // this step released a lock without a set: the expiry is left alone
 	forgot  bool  // it has forgotten the last token
 
-	// what this step published: channel and message; of those that were ended by force in any order
+	// what this step published, channel and message; for requests ended by force, in any order
 	granted, ended []string
 	seen           map[string]int // what happened, and how often
 }
@@ -42,17 +42,17 @@ type redisModel struct {
 type modelRequest struct {
 	driver.Entry
 	expiry, ttl, arrived int64
-	place                int64 // of one that waits
+	place                int64 // of a waiter
 	unconfirmed          bool  // granted after it had been silent, and not confirmed yet
 }
 
-// tombstone keeps copies of a request from coming to life.
+// tombstone keeps copies of a request from creating anything.
 type tombstone struct {
 	until  int64
 	forced bool
 }
 
-// passedOver is until when, and up to which place, what a client has does not wait any more.
+// passedOver is until when, and up to which place, the requests of a client no longer wait.
 type passedOver struct{ place, until int64 }
 
 func newRedisModel(w redisTiming) *redisModel {
@@ -65,7 +65,7 @@ func (m *redisModel) waits(w *modelRequest) bool {
 	return w.expiry > m.now && w.place > m.passed[w.Client].place
 }
 
-// queue is what the rule sees: nothing that has expired.
+// queue returns the queue for the rule, without expired requests.
 func (m *redisModel) queue() driver.Queue {
 	var q driver.Queue
 	for _, h := range m.held {
@@ -83,14 +83,14 @@ func (m *redisModel) queue() driver.Queue {
 	return q
 }
 
-// holders is the queue without those who wait.
+// holders returns the queue without waiters.
 func (m *redisModel) holders() driver.Queue {
 	q := m.queue()
 	q.Arrivals = q.Arrivals[:m.arrivals()]
 	return q
 }
 
-// arrivals is how many of those that hold are no joins.
+// arrivals returns how many holders are not joins.
 func (m *redisModel) arrivals() int {
 	n := 0
 	for _, h := range m.held {
@@ -119,7 +119,7 @@ func (m *redisModel) stands() int {
 	return len(m.held) + len(m.waiting) + len(m.tombstones) + len(m.passed)
 }
 
-// begin is what each script begins with.
+// begin is the beginning of each script.
 func (m *redisModel) begin(now int64) {
 	m.now, m.granted, m.ended, m.left, m.changed, m.latest, m.plain = now, nil, nil, m.budget, false, 0, false
 	if m.kept <= now && m.kept > 0 {
@@ -167,7 +167,7 @@ func (m *redisModel) spend() bool {
 	return true
 }
 
-// passOver passes over all that a client has among those who wait.
+// passOver passes over all waiters of a client.
 func (m *redisModel) passOver(client driver.ID) {
 	if len(m.waiting) == 0 {
 		return
@@ -183,7 +183,7 @@ func (m *redisModel) passOver(client driver.ID) {
 	m.wrote(p.until)
 }
 
-// purgeMarks removes the tombstones, and the marks of clients, whose time is over.
+// purgeMarks removes the tombstones and the passedOver entries whose time is over.
 func (m *redisModel) purgeMarks() {
 	type mark struct {
 		until int64
@@ -206,19 +206,19 @@ func (m *redisModel) purgeMarks() {
 	}
 }
 
-// over is what each script ends with: what is stored does not go before all of it is over, and the
-// last token need not be kept.
+// over is the end of each script: the keys do not expire before all that is stored has ended, and
+// the last token need not be kept.
 func (m *redisModel) over() {
 	if m.latest > 0 {
 		m.kept = max(m.kept, max(m.latest, m.now)+m.keep)
 	}
 }
 
-// wrote records that this step wrote what is over then.
+// wrote records that this step wrote something that ends then.
 func (m *redisModel) wrote(until int64) { m.latest, m.changed = max(m.latest, until), true }
 
-// grantNext grants those whose turn it is by the rule. It reports whether it was not done when the
-// budget was spent.
+// grantNext grants the waiters whose turn it is by the rule. It reports whether the budget was
+// spent before it was done.
 func (m *redisModel) grantNext() (more bool) {
 	for len(m.waiting) > 0 {
 		w := m.waiting[0]
@@ -235,7 +235,7 @@ func (m *redisModel) grantNext() (more bool) {
 		}
 		m.removeWaiter(w)
 		place, ttl := w.place, w.ttl
-		if heard := w.expiry - m.keptFor(w.ttl); m.now-heard > m.window {
+		if asked := w.expiry - m.keptFor(w.ttl); m.now-asked > m.window {
 			w.unconfirmed, ttl = true, min(ttl, m.window)
 			m.seen["a silent waiter is granted"]++
 		}
@@ -244,7 +244,7 @@ func (m *redisModel) grantNext() (more bool) {
 		m.granted = append(m.granted, fmt.Sprintf("%s%s %s %d %d %d", diffChannels, w.Client, w.ID, place, w.Token, ttl))
 		m.seen["a waiter is granted"]++
 		if w.Mode == driver.Exclusive {
-			// it shows only if the clock is set back: those behind who have expired are left to a
+			// it matters only if the clock is set back: expired waiters behind it are left to a
 			// later script
 			return false
 		}
@@ -286,8 +286,8 @@ func (m *redisModel) no(err error) string {
 	return "no: " + word
 }
 
-// refuse is a refusal of what would have to wait: it names a holder, the Exclusive one, or of those
-// that are Shared the one with the smallest ID.
+// refuse is the refusal of a request that would have to wait. It names a holder: the Exclusive one,
+// or of the Shared ones that with the smallest ID.
 func (m *redisModel) refuse() string {
 	no := m.no(driver.ErrHeld)
 	if len(m.held) == 0 {
@@ -301,7 +301,7 @@ func (m *redisModel) refuse() string {
 	return fmt.Sprintf("%s by %q for %d", no, by.Label, max(0, m.now-by.arrived))
 }
 
-// waiter returns the request of that ID if it waits. If it waits no more, it is removed.
+// waiter returns the request of that ID if it waits. If it no longer waits, it is removed.
 func (m *redisModel) waiter(id driver.ID) *modelRequest {
 	w := find(m.waiting, id)
 	if w != nil && !m.waits(w) {
@@ -362,7 +362,7 @@ func (m *redisModel) join(r driver.Request, ttl int64) string {
 	return fmt.Sprint("granted ", stored.Token)
 }
 
-// keepWaiting is for a request that waits already.
+// keepWaiting is for a request that already waits.
 func (m *redisModel) keepWaiting(w *modelRequest, r driver.Request) string {
 	if !r.Wait {
 		m.removeWaiter(w)
@@ -380,7 +380,7 @@ func (m *redisModel) keepWaiting(w *modelRequest, r driver.Request) string {
 	return fmt.Sprint("waits ", m.untilExpiry(), " as before at ", w.place)
 }
 
-// arrive is for a request that does not stand there.
+// arrive is for a request that does not stand there yet.
 func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 	q := m.queue()
 	stored, err := q.Admit(r)
@@ -409,10 +409,10 @@ func (m *redisModel) arrive(r driver.Request, ttl int64) string {
 
 func (m *redisModel) await(w *modelRequest) { m.setTTL(w, m.keptFor(w.ttl)) }
 
-// keptFor is for how long a request waits since its client last asked for it.
+// keptFor returns how long a waiting request is kept after its client last asked for it.
 func (m *redisModel) keptFor(ttl int64) int64 { return max(ttl, 3_000_000) }
 
-// untilExpiry is how long it is until the next of the holders expires.
+// untilExpiry returns the time until the next holder expires.
 func (m *redisModel) untilExpiry() int64 {
 	var at int64
 	for _, h := range m.held {
@@ -517,7 +517,7 @@ func (m *redisModel) inspect() string {
 	return s.String()
 }
 
-// forget is the loss of all that the server has.
+// forget is the loss of all data of the server.
 func (m *redisModel) forget() string {
 	m.held, m.waiting, m.last, m.kept, m.forgot, m.latest = nil, nil, 0, 0, false, 0
 	clear(m.tombstones)
@@ -525,7 +525,7 @@ func (m *redisModel) forget() string {
 	return "forgotten"
 }
 
-// state is what the server has to have.
+// state returns what the server must have.
 func (m *redisModel) state() redisState {
 	s := redisState{tombstones: map[string]tombstone{}, passed: map[string]passedOver{}}
 	for _, h := range m.held {
@@ -552,13 +552,13 @@ func (r *modelRequest) stored() storedRequest {
 	}
 }
 
-// check holds what was kept, and for how long, to the promise.
+// check compares what was kept, and for how long, with the promise.
 func (m *redisModel) check(s redisState) error {
 	from, to := m.kept, m.kept+m.keep/4+1000
-	if m.kept <= m.now+1000 || m.parts { // by the hash it was about to go: it got its time anew
+	if m.kept <= m.now+1000 || m.parts { // by the hash it was about to expire: its expiry was set anew
 		to = max(to, m.now+m.keep)
 	}
-	if m.stood > 0 && m.stands() == 0 { // a long TTL is over
+	if m.stood > 0 && m.stands() == 0 { // a long TTL has ended
 		from = min(from, m.now+m.keep)
 		if !m.plain && !m.parts {
 			to = min(to, max(m.now, m.latest)+m.keep+m.keep/4+1000)
@@ -578,13 +578,13 @@ func (m *redisModel) check(s redisState) error {
 // redisState is what the server has of one name.
 type redisState struct {
 	holding    []storedRequest // in any order
-	waiting    []storedRequest // without the dead
+	waiting    []storedRequest // without dead ones
 	dead       int
 	tombstones map[string]tombstone
 	passed     map[string]passedOver
 	last       int64
-	kept       int64 // until when; 0: there is nothing, or it is kept for ever
-	says       int64 // until when it says that it is kept
+	kept       int64 // until when; 0: there is no key, or it has no expiry
+	says       int64 // its field kept
 }
 
 // storedRequest is a request as the server has it.

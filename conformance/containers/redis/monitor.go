@@ -11,13 +11,14 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Work is what scripts had a server do. It is counted, so a busy machine changes nothing about it.
+// Work is what scripts made a server do. It is counted, so it does not depend on the machine's
+// load.
 type Work struct {
-	Calls    int // for one name each, however many travelled together
+	Calls    int // for one name each, however many were sent together
 	Messages int // published
-	Commands int // in the scripts, without TIME, which is one for the calls that travel together
+	Commands int // in the scripts, without TIME, which calls that are sent together share
 	Members  int // that these commands read or wrote, at most
-	Longest  int // commands of one call, at most: for so long it keeps the server from others
+	Longest  int // commands of one call, at most: how long it blocks the server
 }
 
 // WorkOf returns the work of the scripts that the server runs while f does. A command that reads
@@ -118,7 +119,7 @@ func (c *CLI) monitor(f func()) (commands [][]string) {
 		}
 	}()
 	f()
-	c.Must("ECHO", end) // what the server did before is shown before
+	c.Must("ECHO", end) // earlier commands are shown before it
 	if err := await.From(c.t, done); err != nil {
 		c.t.Fatalf("MONITOR: %v", err)
 	}

@@ -7,8 +7,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Pipelines is a hook that counts what a client sends: pipelines, and commands that are alone. On
-// the wire, a long pipeline can look like two: the server answers its beginning before the rest has
+// Pipelines is a hook that counts what a client sends: pipelines, and single commands. On the wire,
+// a long pipeline can look like two, as the server answers its beginning before the rest has
 // arrived.
 type Pipelines struct{ atomic.Int64 }
 

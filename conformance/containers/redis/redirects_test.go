@@ -15,8 +15,8 @@ import (
 	"github.com/dlock-go/dlock/driver/redis"
 )
 
-// TestRedisRedirectsWithReplicas: where replicas have to have a grant, calls follow a slot that
-// moves, also to a node that has none yet, and a master that is replaced as planned.
+// TestRedisRedirectsWithReplicas: where replicas must have a grant, calls follow a slot that moves,
+// also to a node that has none yet, and a planned failover of a master.
 func TestRedisRedirectsWithReplicas(t *testing.T) {
 	t.Parallel()
 	c := StartCluster(t, Redis)
@@ -70,7 +70,7 @@ func TestRedisRedirectsWithReplicas(t *testing.T) {
 		s.begin()
 		s.move(redisKey(name), queueKey(name))
 		redisUnlock(t, held)
-		redisUnlock(t, waits.Got("who waited while the slot moves", time.Now(), soon))
+		redisUnlock(t, waits.Got("the waiter while the slot moves", time.Now(), soon))
 		for _, client := range []*dlock.Client{one, other} {
 			pair("asked for at the other node", client, name)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// refusal is what makes a server refuse calls for a time.
+// refusal is a condition under which a server refuses calls for a time.
 type refusal struct {
 	prefix     string // of its errors
 	says       string // what TryLock says then; empty: perhaps only that the connection is closed
@@ -26,8 +26,9 @@ func config(name string, v any) func(*CLI) {
 	return func(k *CLI) { k.Must("CONFIG", "SET", name, v) }
 }
 
-// TestRedisRefusesForATime: who waits, and who comes then, outlasts whatever a server refuses for a
-// time only, and gets in when that is over. TryLock reports it, and not as a lock that is held.
+// TestRedisRefusesForATime: a waiter, and a request that arrives then, survive each temporary
+// refusal of a server and are granted when it is over. TryLock reports it, and not as a lock that
+// is held.
 func TestRedisRefusesForATime(t *testing.T) {
 	for _, kind := range []service.Kind{Redis, Valkey} {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -106,13 +107,13 @@ func refuses(t *testing.T, s *service.Server, url string, refusals []refusal) {
 			r.says != "" && (!errors.As(err, &said) || !strings.HasPrefix(said.Error(), r.prefix) || !strings.Contains(err.Error(), r.says)) {
 			t.Errorf("%s: TryLock: %v; want the server's error, and %q", r.prefix, err, r.says)
 		}
-		comes.Returns(2 * time.Second) // who waits asks every second
+		comes.Returns(2 * time.Second) // a waiter asks every second
 		if !waits.Pending() || !comes.Pending() {
 			t.Errorf("%s ended waits: %v, %v", r.prefix, waits.Err, comes.Err)
 		}
 		r.end(k)
-		redisUnlock(t, comes.Got(fmt.Sprint("who came at ", r.prefix), time.Now(), soon))
+		redisUnlock(t, comes.Got(fmt.Sprint("the arrival during ", r.prefix), time.Now(), soon))
 		redisUnlock(t, held)
-		redisUnlock(t, waits.Got(fmt.Sprint("who waited at ", r.prefix), time.Now(), soon))
+		redisUnlock(t, waits.Got(fmt.Sprint("the waiter during ", r.prefix), time.Now(), soon))
 	}
 }

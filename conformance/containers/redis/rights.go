@@ -13,7 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Documented returns what a page, docs/redis.md, says where the expression matches, as words.
+// Documented returns the words that the group of the expression matches on a page, as
+// docs/redis.md.
 func Documented(t *testing.T, page, expression string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../../" + page)
@@ -27,8 +28,8 @@ func Documented(t *testing.T, page, expression string) []string {
 	return strings.Fields(string(m[1]))
 }
 
-// LeastRightsOf gives users the rights, and others all but one of them: the first get along, the
-// others do not, and learn why, and which page has the rights.
+// LeastRightsOf gives users the rights, and others all but one of them. The first succeed. The
+// others fail, with an error that has the reason and the page with the rights.
 func LeastRightsOf(
 	t *testing.T, page string, servers []*service.Server, rights []string, do func(t *testing.T, name string, open func() (driver.Backend, error)) error,
 	open func(user, password string) (driver.Backend, error),
@@ -78,7 +79,7 @@ func LeastRightsOf(
 	}
 }
 
-// ACL returns the rights that a page tells users to give.
+// ACL returns the rights that a page lists.
 func ACL(t *testing.T, page string) []string {
 	return Documented(t, page, `ACL SETUSER dlock on >password (.*)`)
 }

@@ -25,8 +25,8 @@ func overUser(t *testing.T, rdb goredis.UniversalClient) (driver.Backend, error)
 	return redis.New(rdb, redis.Options{})
 }
 
-// everything is what all drivers do, and what Redis needs a right for besides: counting the permits
-// of a semaphore, and removing what is left of one whose hash was deleted.
+// everything does what all drivers do, and what else Redis needs a right for: counting the permits
+// of a semaphore, and removing the set of one whose hash was deleted.
 func everything(servers ...*service.Server) func(*testing.T, string, func() (driver.Backend, error)) error {
 	return func(t *testing.T, name string, open func() (driver.Backend, error)) error {
 		if err := steps.Everything(t, name, open); err != nil {
@@ -88,7 +88,7 @@ func TestRedisLeastRights(t *testing.T) {
 	})
 }
 
-// TestRedisRightsInCluster: with replicas that have to have a grant, and while a slot moves.
+// TestRedisRightsInCluster: with replicas that must have a grant, and while a slot moves.
 func TestRedisRightsInCluster(t *testing.T) {
 	t.Parallel()
 	s := StartCluster(t, Redis)
@@ -104,7 +104,7 @@ func TestRedisRightsInCluster(t *testing.T) {
 			return err
 		}
 		defer b.Close()
-		// its key is not there: the node sends the client to the other one
+		// its key is not there: the node redirects the client to the other one
 		if _, err := b.Inspect(t.Context(), moving); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func TestRedisRightsUnderSentinel(t *testing.T) {
 	}
 }
 
-// rightsOf is what a check finds of the rights.
+// rightsOf returns what a check finds about the rights.
 func rightsOf(t *testing.T, raw string) dlock.Finding {
 	t.Helper()
 	found, err := dlock.Check(t.Context(), raw)
@@ -197,7 +197,7 @@ func TestRedisCheckNamesTheRight(t *testing.T) {
 			}
 			for i, n := range c.nodes {
 				rights := c.rights
-				// of one node only, but for what any node may be asked
+				// on one node only, except for commands that any node may get
 				if missing != "" && (i == 1 || len(c.nodes) == 1 || missing == "+cluster|slots") {
 					rights = append(slices.Clone(rights), "-"+missing[1:])
 				}
@@ -215,13 +215,13 @@ func TestRedisErrorsHideThePassword(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	CLIOf(t, s).Must("ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all")
-	nobody, err := service.FreePorts(1)
+	free, err := service.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, u := range []string{
 		"redis://app:canary@" + s.Addr + "/0",
-		"redis://app:canary@" + fmt.Sprint("127.0.0.1:", nobody[0]) + "/0",
+		"redis://app:canary@" + fmt.Sprint("127.0.0.1:", free[0]) + "/0",
 		"redis://app:canary@" + s.Addr + "/x",
 		"redis://app:canary@" + s.Addr + "/0?ttl=x",
 		"redis://app:canary@" + s.Addr + "/0?nonsense=1",
@@ -230,8 +230,8 @@ func TestRedisErrorsHideThePassword(t *testing.T) {
 		"redis://app:canary%zz@" + s.Addr + "/0",
 		"rediss://app:canary@" + s.Addr + "/0",
 		"redis+cluster://app:canary@" + s.Addr,
-		"redis+sentinel://app:canary@" + s.Addr + "/nobody/0",
-		"redis+sentinel://app:canary@" + s.Addr + "/nobody/0?sentinel_username=a&sentinel_password=canary",
+		"redis+sentinel://app:canary@" + s.Addr + "/unknown/0",
+		"redis+sentinel://app:canary@" + s.Addr + "/unknown/0?sentinel_username=a&sentinel_password=canary",
 		"redlock://app:canary@" + s.Addr + ",127.0.0.1:1,127.0.0.1:2/0",
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -13,11 +13,11 @@ import (
 
 const (
 	// failover is how long a master has to be silent before the others replace it: longer than a
-	// busy machine stands still, since who is replaced for that loses grants.
+	// busy machine stands still, since a master that is replaced for that loses grants.
 	failover = 5 * time.Second
 
-	// elected is how long the others may take for that in all. Sentinels that find that they stood
-	// still do nothing for 30 s, and an election without a winner is held again.
+	// elected is how long the others may take for that in all. Sentinels that notice that they
+	// stood still do nothing for 30 s, and an election without a winner is repeated.
 	elected = 3 * time.Minute
 )
 
@@ -75,7 +75,7 @@ sentinel failover-timeout %[1]s %[5]d
 // Addrs returns the addresses of the sentinels.
 func (s *Sentinel) Addrs() []string { return service.Addrs(s.Sentinels) }
 
-// Master returns the server that most of the sentinels take for the master now, nil if they do not
+// Master returns the server that most of the sentinels consider the master now; nil if they do not
 // agree.
 func (s *Sentinel) Master(t service.T) *service.Server {
 	t.Helper()

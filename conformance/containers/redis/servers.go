@@ -32,8 +32,8 @@ var Valkey = service.Kind{
 	Ask:     askRedis,
 }
 
-// Durable are the arguments with which a Redis or Valkey that is killed leaves all that it ever
-// acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
+// Durable are the arguments with which a killed Redis or Valkey has kept all that it acknowledged.
+// (In tests no machine crashes, so nothing has to reach the disk.)
 var Durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
 
 func redisCommand(program string) func(string, []int) []string {

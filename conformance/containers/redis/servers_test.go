@@ -166,7 +166,7 @@ func TestCluster(t *testing.T) {
 	if err := plain.Set(t.Context(), key, "1", 0).Err(); err == nil || err.Error() != fmt.Sprintf("MOVED %d %s", slotOf(t, plain, key), owner.Addr) {
 		t.Fatalf("another node answered %v, want MOVED to %s", err, owner.Addr)
 	}
-	// The client knows one node; the proxy carries it to the one that it is sent to.
+	// The client knows one node; the proxy connects it to the node of a redirect.
 	r := redis.NewClusterClient(steps.Newer(&redis.ClusterOptions{
 		Addrs: []string{other.Addr}, Dialer: p.Dial,
 	}, "ClusterStateReloadInterval", time.Second)) // a minute otherwise

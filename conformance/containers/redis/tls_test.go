@@ -41,7 +41,7 @@ func secure(k service.Kind, a *service.Authority) service.Kind {
 
 func TestRedisTLS(t *testing.T) {
 	t.Parallel()
-	a, stranger := service.NewAuthority(t), service.NewAuthority(t)
+	a, other := service.NewAuthority(t), service.NewAuthority(t)
 	addr := secureRedis(t, Redis, a)
 	var fleet []string
 	for range 3 {
@@ -57,8 +57,8 @@ func TestRedisTLS(t *testing.T) {
 			{"all is well", ca + client, ""},
 			{"the server's name, said", ca + client + "&tls_server_name=127.0.0.1", ""},
 			{"no certificate", ca, "certificate required"},
-			{"a certificate of a stranger", ca + pair(stranger), "unknown certificate authority"},
-			{"an authority that is not the server's", "tls_ca=" + service.File(t, stranger.Pem) + client, "signed by unknown authority"},
+			{"a certificate of another authority", ca + pair(other), "unknown certificate authority"},
+			{"an authority that is not the server's", "tls_ca=" + service.File(t, other.Pem) + client, "signed by unknown authority"},
 			{"the system's authorities", client[1:], "signed by unknown authority"},
 			{"another server's name", ca + client + "&tls_server_name=elsewhere", "match elsewhere"},
 		} {
@@ -67,9 +67,9 @@ func TestRedisTLS(t *testing.T) {
 				defer cancel()
 				const tries = 4
 				client, err := dlock.Open(ctx, scheme+c.params, dlock.Logger(nil))
-				// A server that stands still shakes no hands, and proves nothing. One that refuses
-				// a certificate closes the connection right after it said so: a client that writes
-				// then may find it reset, and cannot read why.
+				// A server that stands still completes no handshake, and proves nothing. One that
+				// refuses a certificate closes the connection right after its alert: a client that
+				// writes then may find it reset, and cannot read the reason.
 				unsaid := regexp.MustCompile("not answered in time|reset by peer|broken pipe")
 				for try := 1; try < tries && c.why != "" && err != nil && unsaid.MatchString(err.Error()); try++ {
 					client, err = dlock.Open(ctx, scheme+c.params, dlock.Logger(nil))

@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// TestRedlockAround: what stands around the lock works between processes.
+// TestRedlockAround: the packages around the lock work between processes.
 func TestRedlockAround(t *testing.T) {
 	steps.OncePerPeriod(t, startFleet(t, servers.Redis).url(""))
 }

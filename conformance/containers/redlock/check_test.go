@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// TestRedlockCheck: "dlock check" looks at each master, and names each right that is missing there;
-// one that is down is wrong, and so is no majority.
+// TestRedlockCheck: "dlock check" checks each master, and names each right that is missing there. A
+// master that is down is wrong, and so is no majority.
 func TestRedlockCheck(t *testing.T) {
 	var f fleet
 	for range 3 {

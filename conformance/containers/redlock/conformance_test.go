@@ -25,7 +25,7 @@ func TestRedlockConformance(t *testing.T) {
 			}
 		}
 	}
-	// Masters are asked all at once: what counts is the one that was asked most.
+	// All masters are asked at once: the one with the most calls counts.
 	most := func(b driver.Backend, count func(netfault.Counts) int64) (n int64) {
 		for _, p := range b.(*fleetClient).proxies {
 			n = max(n, count(p.Counts()))
@@ -35,11 +35,11 @@ func TestRedlockConformance(t *testing.T) {
 	conformance.Run(t, service.Reported("redlock", conformance.Harness{
 		Open: func(t conformance.T) driver.Backend {
 			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds
-			// it all the same: a law that begins again with twice the TTL leaves them twice the
+			// it all the same: a law that is repeated with twice the TTL gives them twice the
 			// time.
 			return f.proxied(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
 		},
-		// a new connection and two calls on it fit into a tenth of that also while others work
+		// a new connection and two calls on it fit into a tenth of that on a busy machine
 		TTL:       4 * time.Second,
 		Partition: func(_ conformance.T, b driver.Backend) func() { return all(b, (*netfault.Proxy).Isolate) },
 		HoldReplies: func(_ conformance.T, b driver.Backend) func() {

@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
-// nothingPilesUp: masters that hang cost what is under way, and not what was.
+// nothingPilesUp: masters that hang cost resources for calls under way, and none for earlier ones.
 func nothingPilesUp(t *testing.T, f fleet) {
 	f.hang(t, 3, 4)
 	m := service.NewMonitor(f[:3]...) // all of them have to answer
@@ -50,8 +50,8 @@ func refusalsPileUp(t *service.Trial, f fleet, name string) {
 	}
 }
 
-// greet has each connection greet its master, which takes round trips: an idle one does so when it
-// is used for the first time.
+// greet makes each connection greet its master, which takes round trips: an unused connection does
+// so at its first use.
 func (s *fleetClient) greet(t *testing.T) {
 	t.Helper()
 	var heals []func()

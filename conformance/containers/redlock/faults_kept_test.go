@@ -18,7 +18,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
-// TestRedlockKept is what stands when its client is gone: what UnlockAfter and Once leave.
+// TestRedlockKept tests what UnlockAfter and Once leave, which stands when the client is gone.
 func TestRedlockKept(t *testing.T) {
 	f := startFleet(t, servers.Redis)
 	t.Run("at once", func(t *testing.T) {
@@ -55,7 +55,7 @@ func (s *fleetClient) isolate() {
 	}
 }
 
-// inAfter locks the name, which is not free before then, nor much later.
+// inAfter locks the name, which must become free at that time, not before and not much later.
 func (f fleet) inAfter(t *testing.T, name string, then time.Time) {
 	t.Helper()
 	c, _ := f.open(t)
@@ -76,7 +76,7 @@ func (f fleet) inAfter(t *testing.T, name string, then time.Time) {
 	f.clear(t, name)
 }
 
-// keptCrash: nothing of a client reaches the masters any more, from a certain message on.
+// keptCrash: from a certain message on, nothing of a client reaches the masters.
 func keptCrash(t *testing.T, f fleet) {
 	const ttl, d = 5 * time.Second, 10 * time.Second // masters have a tenth of it to answer
 	for _, c := range []struct {
@@ -153,8 +153,8 @@ func (f fleet) keep(t service.T, name string) (n int) {
 	return n
 }
 
-// keptRenewed: the hold's own renewals, which have a shorter time, leave that of what joined it;
-// and it is the other way round when that is over.
+// keptRenewed: renewals of the hold, with a shorter time, do not shorten what joined it, and the
+// other way round when that has ended.
 func keptRenewed(t *testing.T, f fleet) {
 	const ttl, d = 5 * time.Second, 12 * time.Second // masters have a tenth of the TTL to answer
 	a, r := f.proxied(t, redlock.Options{NodeTimeout: time.Second}), steps.Request("kept renewed")
@@ -181,7 +181,7 @@ func keptRenewed(t *testing.T, f fleet) {
 	f.inAfter(t, r.Name, asked.Add(r.TTL))
 }
 
-// renewed renews until a majority has answered in time, and says when that one was sent.
+// renewed renews until a majority has answered in time, and returns when that renewal was sent.
 func (s *fleetClient) renewed(t *testing.T, r driver.Request, sent *time.Time) {
 	t.Helper()
 	await.That(t, "a majority answers in time", func() bool {
@@ -194,11 +194,11 @@ func (s *fleetClient) renewed(t *testing.T, r driver.Request, sent *time.Time) {
 	})
 }
 
-// keptTwice: what joined a hold stands until its own time, whatever becomes of the others, and of
+// keptTwice: each join of a hold stands until its own time, whatever happens to the others and to
 // the hold.
 func keptTwice(t *testing.T, f fleet) {
 	const short = 5 * time.Second // masters have a tenth of it to answer
-	// the longer one goes before the hold does, or after
+	// the longer one ends before the hold does, or after
 	for _, first := range []bool{true, false} {
 		a, r := f.client(t, redlock.Options{}), steps.Request("kept twice")
 		a.get(t, r)
@@ -220,7 +220,8 @@ func keptTwice(t *testing.T, f fleet) {
 	}
 }
 
-// keptLate: a copy that comes when its hold is gone, or when it was given up itself, keeps nothing.
+// keptLate: a copy that arrives after its hold is gone, or after its call was abandoned, keeps
+// nothing.
 func keptLate(t *testing.T, f fleet) {
 	a, r := f.proxied(t, redlock.Options{NodeTimeout: time.Second}), steps.Request("kept late")
 	a.get(t, r)
@@ -242,7 +243,7 @@ func keptLate(t *testing.T, f fleet) {
 	a.refused(t, keptOf(r, time.Hour), driver.ErrLost) // the hold is gone
 }
 
-// keptBroken: a break ends what joined the hold, and what was left of it.
+// keptBroken: a break ends what joined the hold, also after the hold's release.
 func keptBroken(t *testing.T, f fleet) {
 	for _, released := range []bool{false, true} {
 		for _, force := range []bool{false, true} {
@@ -278,7 +279,7 @@ func keptBroken(t *testing.T, f fleet) {
 	}
 }
 
-// keptExactly: a day is a day, not a quarter of an hour more: a job of once a day is in time.
+// keptExactly: a day is a day, not a quarter of an hour more, so that a daily job is on time.
 func keptExactly(t *testing.T, f fleet) {
 	const day = 24 * time.Hour
 	c, _ := f.open(t)
@@ -306,8 +307,8 @@ func keptExactly(t *testing.T, f fleet) {
 	}
 }
 
-// keptJoinedAgain: what stands beside another one, which has taken the holder's place, is joined
-// again. The copy comes from another client, since its own resumes it.
+// keptJoinedAgain: a join that stands beside another one, which has taken the holder's place, is
+// sent again. The copy comes from another client, since its own would resume it.
 func keptJoinedAgain(t *testing.T, f fleet) {
 	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("kept again")
 	a.get(t, r)
@@ -342,7 +343,7 @@ func (f fleet) everyKept(t *testing.T, joined ...driver.Request) {
 	}
 }
 
-// holds returns on how many masters the request is the holder.
+// holds returns the number of masters on which the request is the holder.
 func (f fleet) holds(t *testing.T, r driver.Request) (n int) {
 	t.Helper()
 	for _, m := range f {

@@ -21,7 +21,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
-// TestRedlock runs what needs masters that fail. All use one fleet, and leave it whole.
+// TestRedlock runs the tests that need masters that fail. All use one fleet, and leave it whole.
 func TestRedlock(t *testing.T) {
 	f := startFleet(t, servers.Redis)
 	f.run(t, []fleetTest{
@@ -44,7 +44,7 @@ func TestRedlock(t *testing.T) {
 		{"least uptime", leastUptime},
 		{"loss in time", lossInTime},
 		{"broken by force past a minority", breakMinority},
-		{"who holds", holderNamed},
+		{"holder named", holderNamed},
 		{"foreign keys", foreignKeys},
 		{"another format", anotherFormat},
 		{"keys get their time back", timeBack},
@@ -57,7 +57,8 @@ func TestRedlock(t *testing.T) {
 	})
 }
 
-// TestRedlockOnValkey has what rests on the server: its scripts, its expiry, its rights.
+// TestRedlockOnValkey runs the tests that depend on the server: its scripts, its expiry, its
+// rights.
 func TestRedlockOnValkey(t *testing.T) {
 	f := startFleet(t, servers.Valkey)
 	f.run(t, []fleetTest{
@@ -69,7 +70,7 @@ func TestRedlockOnValkey(t *testing.T) {
 		{"least uptime", leastUptime},
 		{"loss in time", lossInTime},
 		{"broken by force past a minority", breakMinority},
-		{"who holds", holderNamed},
+		{"holder named", holderNamed},
 		{"foreign keys", foreignKeys},
 		{"another format", anotherFormat},
 		{"keys get their time back", timeBack},
@@ -81,7 +82,7 @@ func TestRedlockOnValkey(t *testing.T) {
 
 // holderNamed: a refusal names the holder that a majority has, and none where the votes are split.
 func holderNamed(t *testing.T, f fleet) {
-	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("who holds")
+	a, b, r := f.client(t, redlock.Options{}), f.client(t, redlock.Options{}), steps.Request("holder named")
 	r.Label = "worker 7"
 	a.get(t, r)
 	f.everywhere(t, r.Name)
@@ -269,10 +270,10 @@ func splitVotes(t *testing.T, f fleet) {
 		t.Errorf("after a refusal the votes are %s, before it %s", after, before)
 	}
 	if q, err := a.Inspect(t.Context(), r.Name); err != nil || q.Len() != 0 {
-		t.Errorf("Inspect of a name that nobody holds: %+v, %v", q, err)
+		t.Errorf("Inspect of a name that is not held: %+v, %v", q, err)
 	}
 	if err := a.Break(t.Context(), r.Name, 0, true); !errors.Is(err, driver.ErrNotHeld) {
-		t.Errorf("Break of a name that nobody holds: %v", err)
+		t.Errorf("Break of a name that is not held: %v", err)
 	}
 	servers.CLIOf(t, f[0]).Must("DEL", "dlock:{"+r.Name+"}:redlock") // a majority is free
 	servers.CLIOf(t, f[1]).Must("DEL", "dlock:{"+r.Name+"}:redlock")
@@ -402,8 +403,8 @@ func lostReplies(t *testing.T, f fleet) {
 	a.release(t, r)
 }
 
-// lostReleaseRenewed: a release that is sent again finds nothing, since an earlier copy of it got
-// through. The hold was renewed, and cannot have expired, although its first TTL is over.
+// lostReleaseRenewed: a release that is sent again finds nothing, since an earlier copy was
+// executed. The hold was renewed, and cannot have expired, although its first TTL has ended.
 func lostReleaseRenewed(t *testing.T, f fleet) {
 	const first = 2 * time.Second // of which a master has a tenth to answer
 	a := f.proxied(t, redlock.Options{})
@@ -463,8 +464,7 @@ func keptForLonger(t *testing.T, f fleet) {
 	f.clear(t, r.Name)
 }
 
-// releaseOnItsWay has a release that must leave a tombstone come while one that need not is under
-// way.
+// releaseOnItsWay makes a release that must leave a tombstone while one that need not is under way.
 func releaseOnItsWay(t *testing.T, f fleet) {
 	a, r := f.proxied(t, redlock.Options{NodeTimeout: 10 * time.Second}), steps.Request("on-its-way")
 	a.get(t, r)
@@ -512,7 +512,8 @@ func minorityLost(t *testing.T, f fleet) {
 	if v := fmt.Sprint(f.votes(t, r.Name)); v != "[0 0 1 1 1]" {
 		t.Errorf("after a renewal the votes are %s; it must not create any", v)
 	}
-	// One more does not answer: the three are no majority any more, but nobody can know.
+	// One more does not answer: the three are no longer a known majority, and the outcome is
+	// unknown.
 	wake := f.hang(t, 4)
 	s := f.client(t, redlock.Options{NodeTimeout: 2 * time.Second})
 	unknown(t, s.Renew(t.Context(), []driver.Request{r})[0].Err, 4)
@@ -536,7 +537,7 @@ func restartEmpty(t *testing.T, f fleet) {
 			t.Errorf("Renew after %d restarts: %v", i+1, p.Err)
 		}
 	}
-	f[2].RestartEmpty(t) // one too many: the loss is found out
+	f[2].RestartEmpty(t) // one too many: the loss is detected
 	if p := a.Renew(t.Context(), []driver.Request{r})[0]; !errors.Is(p.Err, driver.ErrLost) {
 		t.Errorf("Renew after 3 restarts: %v", p.Err)
 	}
@@ -550,8 +551,8 @@ func restartEmpty(t *testing.T, f fleet) {
 	f.clear(t, r.Name)
 }
 
-// leastUptime has the counterexample of Redlock: a hold on three, of which one forgets, and the two
-// that were down.
+// leastUptime has the counterexample of Redlock: a hold on three masters, of which one loses its
+// data, and the two that were down.
 func leastUptime(t *testing.T, f fleet) {
 	for _, o := range []redlock.Options{{}, {MinUptime: time.Hour}} {
 		a, b, r := f.client(t, redlock.Options{}), f.client(t, o), steps.Request("uptime "+o.MinUptime.String())
@@ -563,7 +564,7 @@ func leastUptime(t *testing.T, f fleet) {
 		f[4].RestartEmpty(t)
 		next := steps.Request(r.Name)
 		_, err := steps.Acquire(t.Context(), b, next)
-		if o.MinUptime == 0 { // which is why there is the option
+		if o.MinUptime == 0 { // the reason for the option
 			if err != nil {
 				t.Errorf("masters that forgot: %v", err)
 			}
@@ -597,7 +598,7 @@ func lossInTime(t *testing.T, f fleet) {
 	})
 	ctx := l.Context(t.Context())
 	wake := f.hang(t, 1, 2, 3)
-	asleep, last := time.Duration(0), time.Now() // how late this goroutine itself was at most
+	asleep, last := time.Duration(0), time.Now() // the greatest delay of this goroutine itself
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -642,7 +643,7 @@ func breakMinority(t *testing.T, f fleet) {
 		if err := op.Break(t.Context(), r.Name, 0, force); err != nil {
 			t.Fatalf("Break: %v", err)
 		}
-		wake() // those that hung can renew it, and are too few
+		wake() // those that hung can renew it, but are too few
 		if p := a.Renew(t.Context(), []driver.Request{r})[0]; !errors.Is(p.Err, driver.ErrLost) {
 			t.Errorf("Renew of a broken hold: %v", p.Err)
 		}
@@ -682,7 +683,8 @@ func foreignKeys(t *testing.T, f fleet) {
 	}
 }
 
-// timeBack: a holder that has lost its time, as by PERSIST, gets one from the next that locks it.
+// timeBack: a holder that has lost its expiry, as by PERSIST, gets one from the next attempt to
+// lock.
 func timeBack(t *testing.T, f fleet) {
 	a, r := f.client(t, redlock.Options{}), steps.Request("time")
 	key := "dlock:{" + r.Name + "}:redlock"
@@ -701,7 +703,8 @@ func timeBack(t *testing.T, f fleet) {
 	a.release(t, r)
 }
 
-// anotherFormat has what another version of dlock would write: on a minority, and on a majority.
+// anotherFormat has data as another version of dlock would write it: on a minority, and on a
+// majority.
 func anotherFormat(t *testing.T, f fleet) {
 	a, r := f.client(t, redlock.Options{}), steps.Request("format")
 	key, value := "dlock:{"+r.Name+"}:redlock", "!2 whatever a holder is then"

@@ -74,7 +74,7 @@ func (f fleet) proxied(t service.T, o redlock.Options) *fleetClient {
 		proxies = append(proxies, netfault.NewProxy())
 	}
 	s := f.with(t, o, proxies)
-	// A fault meets connections that are open.
+	// Faults are to hit connections that are open.
 	if _, err := s.Inspect(context.Background(), "warm"); err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -106,7 +106,7 @@ func (f fleet) with(t service.T, o redlock.Options, proxies []*netfault.Proxy) *
 	return s
 }
 
-// open is dlock.New over such a client.
+// open is dlock.New with such a client.
 func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *fleetClient) {
 	t.Helper()
 	s := f.client(t, redlock.Options{})
@@ -118,8 +118,8 @@ func (f fleet) open(t service.T, opts ...dlock.Option) (*dlock.Client, *fleetCli
 	return c, s
 }
 
-// votes returns on how many masters something stands for the name. Those that do not answer count
-// as -1.
+// votes returns the vote of each master for the name: 1 if it has a holder, 0 if not, -1 if it does
+// not answer.
 func (f fleet) votes(t service.T, name string) []int {
 	t.Helper()
 	n := make([]int, len(f))
@@ -142,7 +142,7 @@ func (f fleet) clear(t service.T, name string) {
 	await.That(t, "nothing stands for "+name, func() bool { return fmt.Sprint(f.votes(t, name)) == fmt.Sprint(make([]int, len(f))) })
 }
 
-// tombstones waits until masters know that the request is over, whatever of it comes late.
+// tombstones waits until masters know that the request has ended, whatever of it arrives late.
 func (f fleet) tombstones(t *testing.T, r driver.Request, some ...int) {
 	t.Helper()
 	for _, i := range some {
@@ -152,13 +152,13 @@ func (f fleet) tombstones(t *testing.T, r driver.Request, some ...int) {
 	}
 }
 
-// everywhere waits until all masters have it: grants return when a majority has.
+// everywhere waits until all masters have it: grants return once a majority has.
 func (f fleet) everywhere(t service.T, name string) {
 	t.Helper()
 	await.That(t, "all masters have "+name, func() bool { return fmt.Sprint(f.votes(t, name)) == "[1 1 1 1 1]" })
 }
 
-// get acquires what has to be granted.
+// get acquires a request that must be granted.
 func (s *fleetClient) get(t service.T, r driver.Request) driver.Grant {
 	t.Helper()
 	g, err := steps.Acquire(context.Background(), s, r)
@@ -182,8 +182,8 @@ func (s *fleetClient) release(t service.T, r driver.Request) {
 	}
 }
 
-// unknown fails the test unless the error leaves the outcome open, and says how many masters
-// answered.
+// unknown fails the test unless the error leaves the outcome open, and has the number of masters
+// that answered.
 func unknown(t service.T, err error, answered int) {
 	t.Helper()
 	for _, certain := range []error{nil, driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrClosed, context.DeadlineExceeded, context.Canceled} {
@@ -235,7 +235,7 @@ func (f fleet) hang(t *testing.T, some ...int) (wake func()) {
 	return wake
 }
 
-// plant has some masters grant to somebody else.
+// plant makes some masters grant to another client.
 func (f fleet) plant(t *testing.T, r driver.Request, some ...int) {
 	t.Helper()
 	for _, i := range some {

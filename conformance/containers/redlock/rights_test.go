@@ -19,7 +19,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
-// everyVote does all that a client of Redlock can do.
+// everyVote makes every kind of call of a Redlock client.
 func everyVote(t *testing.T, name string, open func() (driver.Backend, error)) error {
 	b, err := open()
 	if err != nil {
@@ -77,7 +77,7 @@ func TestRedlockLeastRights(t *testing.T) {
 	})
 }
 
-// leastRights has a user who may do what Redlock needs, and nothing else.
+// leastRights has a user with exactly the rights that Redlock needs.
 func leastRights(t *testing.T, f fleet) {
 	for _, m := range f {
 		c := servers.CLIOf(t, m)
@@ -109,7 +109,7 @@ func leastRights(t *testing.T, f fleet) {
 		t.Errorf("Open with a wrong password: %v", err)
 	}
 
-	// A password that changes costs the new connections, and no lease.
+	// A changed password affects new connections, and no lease.
 	l, err := m.Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func leastRights(t *testing.T, f fleet) {
 		servers.CLIOf(t, m).Must("CLIENT", "KILL", "USER", "dlock")
 	}
 	if err := l.Renew(t.Context()); err == nil || errors.Is(err, dlock.ErrLost) {
-		t.Errorf("Renew of a user who may not come in: %v", err)
+		t.Errorf("Renew of a user with a changed password: %v", err)
 	}
 	if err := l.Err(); err != nil {
 		t.Errorf("the lease: %v", err)

@@ -29,7 +29,7 @@ func TestNoAnswerIsNotTheCallersTimeout(t *testing.T) {
 	}
 }
 
-// TestAHoldThatHasExpired: its release is answered although no master is there.
+// TestAHoldThatHasExpired: its release returns although no master exists.
 func TestAHoldThatHasExpired(t *testing.T) {
 	b, err := New(masters("127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"), Options{})
 	if err != nil {
@@ -69,8 +69,9 @@ func TestAHoldThatHasExpired(t *testing.T) {
 	}
 }
 
-// TestAReleaseAfterAnAcquireThatFailed: what is known of the votes says where it is sent, and where
-// with a tombstone. Of a request of which no Acquire has failed only its caller knows.
+// TestAReleaseAfterAnAcquireThatFailed: the known votes decide to which masters the release is sent,
+// and to which with a tombstone. If no Acquire has failed, only the caller knows whether a copy may
+// be under way.
 func TestAReleaseAfterAnAcquireThatFailed(t *testing.T) {
 	votes := []vote{granted, unknown, sent, absent, absent}
 	for what, c := range map[string]struct {
@@ -90,7 +91,7 @@ func TestAReleaseAfterAnAcquireThatFailed(t *testing.T) {
 		b.requests[id] = q
 		b.mu.Unlock()
 		if err := b.Release(t.Context(), q.r); err == nil || errors.Is(err, driver.ErrLost) {
-			t.Errorf("%s: no master is there, and the release is answered: %v", what, err)
+			t.Errorf("%s: no master exists, and the release returned %v", what, err)
 		}
 		got := make([]string, len(b.masters))
 		b.mu.Lock()
