@@ -26,8 +26,8 @@ const (
 type Options struct {
 	Prefix string // before every name in the key space
 
-	// GrantWindow is how long a waiter has to confirm its grant if it was last seen longer ago
-	// than that; 0: 3s. Each client asks for its first waiter under a name once a second.
+	// GrantWindow is how long a waiter has to confirm its grant if its client last asked for it
+	// longer ago than that; 0: 3s. Each client asks for its first waiter of a name once a second.
 	GrantWindow time.Duration
 
 	// KeepTokens is how long the last token of a name is remembered after its last use; 0: 10

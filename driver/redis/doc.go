@@ -25,8 +25,9 @@
 // verifies the server. The default port is 6379, for Sentinel 26379; the default database is 0. The
 // parameters:
 //
-//   - grant_window (3s): a waiter that was last seen longer ago than this has this long to confirm
-//     its grant, before it and its client's other waiters are passed over. At least 10ms.
+//   - grant_window (3s): if a waiter's client last asked for it longer ago than this, it has this
+//     long to confirm its grant, before it and its client's other waiters are passed over. At least
+//     10ms.
 //   - keep_tokens (10m): how long the last token of a name is remembered after its last use.
 //   - wait_replicas (0): how many replicas must have a grant before it counts.
 //   - dial_timeout (5s), read_timeout (3s), write_timeout (3s): timeouts of a connection.

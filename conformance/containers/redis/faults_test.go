@@ -140,7 +140,7 @@ func TestRedisCancelAtEveryStep(t *testing.T) {
 		before   netfault.Direction // is held before the Lock; -1: the line is good
 		after    netfault.Direction // is held once it waits
 		released bool               // before the cancellation
-		confirms bool               // the message of the grant does not suffice: it is a fixed lease
+		confirms bool               // it is a fixed lease, whose grant is confirmed
 	}{
 		{"request held", netfault.ToServer, -1, false, false},
 		{"reply held", netfault.ToClient, -1, false, false},

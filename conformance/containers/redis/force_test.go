@@ -52,7 +52,7 @@ func TestRedisBrokenHoldEndsWithItsRelease(t *testing.T) {
 }
 
 // TestRedisForceReachesTheHolder: a holder whose hold another process ends by force learns of it
-// within a second, and the waiter is granted, although the holder waits for nothing, and renews
+// within a second, and the waiter is granted, although the holder is not waiting, and renews
 // only after ten seconds.
 func TestRedisForceReachesTheHolder(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestRedisForceReachesTheHolder(t *testing.T) {
 				l := redisLock(t, holder.Mutex(name))
 				w := steps.Try(t, other.Mutex(name))
 				if when != "at once" {
-					await.That(t, "the clients listen", func() bool { // of the holder and of the waiter
+					await.That(t, "the clients listen", func() bool { // holder and waiter
 						n := 0
 						for _, s := range nodes {
 							k := CLIOf(t, s)

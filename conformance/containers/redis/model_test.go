@@ -29,7 +29,7 @@ type redisModel struct {
 	left    int   // of the budget, in this step
 	changed bool  // this step changed something
 	kept    int64 // until when the server keeps all this
-	parts   bool  // a renewal had one key at a time: the hash may be kept for longer than its field says
+	parts   bool  // a renewal had one key at a time: the hash may last longer than its field
 	plain   bool  // this step released a lock without a set: the expiry is left alone
 	forgot  bool  // it has forgotten the last token
 
@@ -555,7 +555,7 @@ func (r *modelRequest) stored() storedRequest {
 // check compares what was kept, and for how long, with the promise.
 func (m *redisModel) check(s redisState) error {
 	from, to := m.kept, m.kept+m.keep/4+1000
-	if m.kept <= m.now+1000 || m.parts { // by the hash it was about to expire: its expiry was set anew
+	if m.kept <= m.now+1000 || m.parts { // it was about to expire: the expiry was set anew
 		to = max(to, m.now+m.keep)
 	}
 	if m.stood > 0 && m.stands() == 0 { // a long TTL has ended

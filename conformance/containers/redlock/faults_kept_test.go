@@ -25,7 +25,7 @@ func TestRedlockKept(t *testing.T) {
 		for _, c := range []fleetTest{
 			{"the client ends at every step", keptCrash},
 			{"renewals cut nothing short", keptRenewed},
-			{"one of two is given back", keptTwice},
+			{"one of two is released", keptTwice},
 			{"late copies", keptLate},
 			{"a break ends it", keptBroken},
 			{"it is kept no longer", keptExactly},

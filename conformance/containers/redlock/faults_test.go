@@ -76,7 +76,7 @@ func TestRedlockOnValkey(t *testing.T) {
 		{"keys get their time back", timeBack},
 		{"scripts forgotten", scriptsForgotten},
 		{"least rights", leastRights},
-		{"one of two that are kept is given back", keptTwice},
+		{"one of two that are kept is released", keptTwice},
 	})
 }
 

@@ -37,7 +37,7 @@ func TestBrokenOnAMajority(t *testing.T) {
 		{"all have it", []vote{granted, granted, granted, granted, granted}, []int{0, 0, 1, 2, 3}, 4},
 		{"a bare majority has it", []vote{granted, granted, granted, absent, absent}, []int{0, 1}, 1},
 		{"a bare majority, and one that may", []vote{granted, granted, granted, absent, unknown}, []int{0, 1}, 2},
-		{"a bare majority, and two that were not heard", []vote{granted, granted, granted, sent, sent}, []int{0, 1, 2}, 3},
+		{"a bare majority, and two that did not answer", []vote{granted, granted, granted, sent, sent}, []int{0, 1, 2}, 3},
 		{"by masters that do not have it", []vote{granted, granted, granted, absent, absent}, []int{3, 4}, 0},
 	} {
 		b, lost := five(t)

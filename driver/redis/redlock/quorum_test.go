@@ -69,9 +69,9 @@ func TestAHoldThatHasExpired(t *testing.T) {
 	}
 }
 
-// TestAReleaseAfterAnAcquireThatFailed: the known votes decide to which masters the release is sent,
-// and to which with a tombstone. If no Acquire has failed, only the caller knows whether a copy may
-// be under way.
+// TestAReleaseAfterAnAcquireThatFailed: the known votes decide to which masters the release is
+// sent, and to which with a tombstone. If no Acquire has failed, only the caller knows whether a
+// copy may be under way.
 func TestAReleaseAfterAnAcquireThatFailed(t *testing.T) {
 	votes := []vote{granted, unknown, sent, absent, absent}
 	for what, c := range map[string]struct {
