@@ -11,8 +11,8 @@
 --          moves, only one of the two keys may be there, and be passed.
 -- ARGV[1]  channels: the prefix of a channel's name, which a client's ID follows
 -- ARGV[2]  how long (ms) the last token is kept after the last request is gone
--- ARGV[3]  the grant window (µs): how long a waiter that was last seen longer ago than that has to
---          confirm its grant
+-- ARGV[3]  the grant window (µs): how long a waiter has to confirm its grant if its client last
+--          asked for it longer ago than that
 --
 -- Flags are "-", or words separated by commas: fixed, broken, unconfirmed.
 
