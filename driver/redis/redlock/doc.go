@@ -79,7 +79,7 @@
 //
 // # Protocol
 //
-// Each master has three keys for a name: the holder; a tombstone for each request that was
+// Each master has three kinds of keys for a name: the holder; a tombstone for each request that was
 // abandoned while a copy of it may have been under way; and what joined the holder. lua/begin.lua
 // has all of them. The holder begins with the format of what is kept. A script that finds another
 // format fails, and changes nothing. A script is atomic. On one master a request is in one of these
