@@ -52,7 +52,7 @@ func (b *Backend) acquire(ctx context.Context, m *ownRequest, r driver.Request) 
 		}
 	}()
 	answered := time.Now() // when the server last answered; at first, when it was first asked
-	failed := false        // the last call
+	failed := false        // the last call failed
 	for {
 		b.mu.Lock()
 		// A request that was granted is only resumed: if it has expired, it does not arrive again.

@@ -269,7 +269,7 @@ func masterOf(rdb redis.UniversalClient, key string) *redis.Client {
 	return nil
 }
 
-// exec runs the calls, on a single server as few commands, as long as the server allows that.
+// exec runs the calls, on a single server in few commands, as long as the server allows that.
 func (p *pipelines) exec(ctx context.Context, calls []*call) {
 	if p.apart.Load() {
 		script.Exec(ctx, p.rdb, calls)

@@ -18,7 +18,7 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
-// TestRedlockKept tests what UnlockAfter and Once leave, which stands when the client is gone.
+// TestRedlockKept tests what UnlockAfter and OncePer leave, which stands when the client is gone.
 func TestRedlockKept(t *testing.T) {
 	f := startFleet(t, servers.Redis)
 	t.Run("at once", func(t *testing.T) {

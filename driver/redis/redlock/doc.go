@@ -54,7 +54,7 @@
 //
 // A fixed lease, once granted, stands until its time, even after Close and the death of its
 // process. So does a fixed request that joined a hold of its own client, on a majority (UnlockAfter
-// and Once of package dlock).
+// and OncePer of package dlock).
 //
 // A holder learns at once that its hold was broken, if its user may subscribe and the operator's
 // may publish; otherwise at its next renewal.

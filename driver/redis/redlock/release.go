@@ -83,8 +83,8 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	return nil
 }
 
-// expired reports whether the request must have expired: so long ago did its Acquire fail, or, if
-// it was granted, its last known hold end. The backend's mu is held.
+// expired reports whether the request must have expired: its Acquire failed, or its last known hold
+// ended, long enough ago. If both happened, the later one counts. The backend's mu is held.
 func (q *ownRequest) expired() bool {
 	last := q.failed
 	if q.until.After(last) {
