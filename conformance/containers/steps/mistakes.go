@@ -1,0 +1,21 @@
+package steps
+
+import (
+	"testing"
+
+	"github.com/dlock-go/dlock/internal/mistakes"
+)
+
+// Mistakes compares the errors of mistakes, by their titles, with the table of docs/mistakes.md.
+func Mistakes(t *testing.T, made map[string]error) {
+	t.Helper()
+	table, err := mistakes.Read("../../../docs/mistakes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for title, err := range made {
+		if err := table.Check(title, err); err != nil {
+			t.Error(err)
+		}
+	}
+}
