@@ -14,30 +14,30 @@
 //	}
 //	defer lease.Unlock(ctx)
 //
-// [New] is the other way in.
+// [New] opens a client without a URL.
 //
-// It is also the driver to read first: each file is one part of what every driver does, with
-// nothing in between.
+// It is also the driver to read first: each file is one part of what every driver does, with no
+// service in between.
 //
 // # URL
 //
 //   - memory:name opens a client of the space with that name. All clients of the process that open
-//     the name share the space. It is forgotten when the last of them is closed and no fixed hold
-//     stands in it any more. Names of spaces are compared as they are written.
+//     the name share the space. It is removed when the last of them is closed and every fixed hold
+//     in it has ended. Names of spaces are compared as written in the URL.
 //   - memory: opens a client of a space of its own.
 //
-// There are no parameters beyond those that every URL has.
+// There are only the parameters that every URL has.
 //
 // # Guarantees
 //
 // Everything in the contract of package driver: order of arrival, tokens that grow, read-write
-// locks, semaphores, joins, break, inspection. A fixed hold stands until its time although its
-// client is closed. The least TTL is 1 ms.
+// locks, semaphores, joins, break, inspection. A fixed hold lasts until its time even if its client
+// is closed. The least TTL is 1 ms.
 //
 // # Limits
 //
 // Nothing is shared with other processes, and nothing outlives the process. Tokens come from a
-// counter of the process, which begins again with the next process.
+// counter that begins again with each process.
 //
 // # Protocol
 //
@@ -48,16 +48,15 @@
 //	                       │                           │
 //	                       └──── Release, end of ctx ──┴──► (none)
 //
-// How it gets from one to the next:
+// The transitions:
 //
 //   - Each space has one mutex. Each name in use has a queue, to which the rule of [driver.Queue]
 //     is applied after every arrival and departure.
-//   - Who waits sleeps on a channel, which whoever grants or removes the request closes. So a
+//   - A waiter sleeps on a channel that is closed when its request is granted or removed. So a
 //     hand-off wakes one waiter, however many wait.
-//   - Holds expire when their name is used, or by a timer of the name while somebody waits there.
-//     Who waits does not expire: its Acquire keeps it alive.
-//   - A request that is sent twice is one request: its ID says so. A lost request, and one whose
-//     release says that a copy may be under way, leaves a tombstone for a TTL, so that a late copy
-//     creates nothing.
+//   - A hold expires when its name is next used, or by a timer of the name while a request waits
+//     there. A waiting request does not expire: its Acquire keeps it alive.
+//   - A request that is sent twice is one request, by its ID. A lost request, and one released with
+//     Uncertain set, leaves a tombstone for a TTL, so that a late copy creates nothing.
 //   - A name that is not in use leaves nothing behind.
 package memory
