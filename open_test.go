@@ -267,7 +267,7 @@ func TestErrorIsWrappedOnce(t *testing.T) {
 	defer other.Close()
 	other.Mutex("a").Lock(t.Context())
 	_, err = c.Mutex("a").TryLock(t.Context())
-	if got, want := err.Error(), `dlock: trylock "a" (memory): held by another owner, "till 4", which came `; !strings.HasPrefix(got, want) {
+	if got, want := err.Error(), `dlock: trylock "a" (memory): held by another owner, "till 4", whose request arrived `; !strings.HasPrefix(got, want) {
 		t.Errorf("%s; want %s…", got, want)
 	}
 	var e *dlock.Error

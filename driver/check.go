@@ -5,28 +5,28 @@ import (
 	"sync"
 )
 
-// Checker looks at the service that a URL names: whether it is set up for the driver, lets the
-// driver's user do what has to be done, and is configured so that locks are safe. It changes
-// nothing that anybody would miss: what it writes, it removes, or it expires by itself within
-// minutes. The error says why the service was not reached, or what is wrong with the URL; then
-// there may be findings nevertheless. No finding shows a password.
+// Checker checks the service that a URL names: whether it is set up for the driver, whether the
+// driver's user has the rights that the driver needs, and whether its configuration is safe for
+// locks. It leaves no trace: what it writes it removes, or it expires by itself within minutes. The
+// error reports why the service could not be reached, or what is wrong with the URL. There may be
+// findings even then. No finding shows a password.
 type Checker func(ctx context.Context, c Config) ([]Finding, error)
 
-// Finding is one thing that a [Checker] looked at.
+// Finding is the result of one check by a [Checker].
 type Finding struct {
-	About  string // what was looked at, in a word or two: "eviction"
+	About  string // what was checked, in a word or two: "eviction"
 	State  State
-	Found  string // what was seen
+	Found  string // what the check found
 	Advice string // what to do about it; empty if it is Fine
 }
 
-// State is what follows from a [Finding].
+// State is the verdict of a [Finding].
 type State uint8
 
 const (
 	Fine   State = iota // as it should be
-	Unseen              // the user's rights, or the service, do not let us look
-	Risky               // locks work; in a case that the advice names they may not
+	Unseen              // not checked: the user's rights, or the service, do not allow it
+	Risky               // locks work, except possibly in a case that the advice names
 	Wrong               // locks do not work, or not as promised
 )
 
@@ -43,14 +43,13 @@ var checkers = struct {
 	by map[string]Checker
 }{by: map[string]Checker{}}
 
-// RegisterChecker makes check the checker of URLs with the scheme. It is called from init
-// functions, after [Register]. It panics if the scheme has no opener or has a checker, or if check
-// is nil.
+// RegisterChecker registers check for URLs with the scheme. It is called from init functions, after
+// [Register]. It panics if the scheme has no opener or already has a checker, or if check is nil.
 func RegisterChecker(scheme string, check Checker) {
 	checkers.Lock()
 	defer checkers.Unlock()
 	if Lookup(scheme) == nil || checkers.by[scheme] != nil || check == nil {
-		panic("driver: RegisterChecker of scheme " + scheme + ": not registered, or it has a checker, or this is none")
+		panic("driver: RegisterChecker: scheme " + scheme + " is not registered or already has a checker, or the checker is nil")
 	}
 	checkers.by[scheme] = check
 }

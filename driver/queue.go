@@ -2,35 +2,34 @@ package driver
 
 import "time"
 
-// Queue is what stands under one name, as the rule sees it: nothing that has expired. It decides
-// who holds the lock.
+// Queue has the unexpired requests under one name. This rule decides which of them hold the lock:
 //
 //  1. A join names an owner that holds the lock in a mode that covers the join's. It is granted at
-//     once, wherever it stands. So joins have no place in the order of arrival.
-//  2. Any other request is a stranger, and stands at the end. It is granted as soon as it is
-//     compatible with every join and with every stranger ahead of it, granted or not. Requests of
-//     one owner are compatible. Others are compatible if all of them are Shared, and if their
-//     owners, counted once each, are no more than the smallest limit among them.
-//  3. A waiter depends on the nearest stranger ahead that is not compatible with it, and on a join
-//     only if there is none. If a limit stands against it, it depends on the nearest requests that
-//     fill the limit, one of each owner. While those exist its answer cannot change. When one of
-//     them goes it has to check again.
+//     once, so joins have no place in the order of arrival.
+//  2. Any other request is an arrival, and goes to the end of the queue. It is granted as soon as
+//     it is compatible with every join and with every arrival ahead of it, granted or not. Requests
+//     of one owner are compatible. Requests of several owners are compatible if all of them are
+//     Shared and there are no more owners than the smallest limit among the requests.
+//  3. A waiter depends on the nearest arrival ahead that is not compatible with it, and on a join
+//     only if there is no such arrival. If a limit blocks it, it depends on the nearest requests
+//     that fill the limit, one of each owner. While all of those exist the waiter cannot be
+//     granted. When one of them goes, the waiter has to check again.
 //
 // So a departure wakes one writer, or the readers between it and the next writer, or at most n
 // waiters for permits, where n is the largest limit among them.
 //
-// A request stands only against those behind it, and a join adds neither an owner nor a smaller
-// limit ([Queue.Admit]). So a grant is never taken back. And the granted strangers are the first
-// ones of the queue: an evaluation stops at the first that waits.
+// A request blocks only requests behind it, and a join adds neither an owner nor a smaller limit
+// ([Queue.Admit]). So a grant is never revoked. The granted arrivals are a prefix of Arrivals: an
+// evaluation stops at the first that waits.
 //
-// The methods are pure functions of the queue. They are safe for concurrent use while nobody
-// changes the queue.
+// The methods are pure functions of the queue. They are safe for concurrent use while the queue
+// does not change.
 type Queue struct {
 	Joins    []*Entry // in any order
 	Arrivals []*Entry // in order of arrival
 }
 
-// Entry is a request as it stands in a queue. Its Token is set once it is granted.
+// Entry is a request that stands in a queue. Its Token is set once it is granted.
 type Entry struct {
 	Request
 	Broken bool          // an operator ended the hold: it can be neither renewed nor joined
@@ -42,7 +41,7 @@ type Entry struct {
 // Len returns how many requests stand in the queue.
 func (q Queue) Len() int { return len(q.Joins) + len(q.Arrivals) }
 
-// Holders returns the granted requests: strangers in order of arrival, then joins.
+// Holders returns the granted requests: arrivals in order, then joins.
 func (q Queue) Holders() []*Entry {
 	g := q.Granted()
 	return append(append(make([]*Entry, 0, g+len(q.Joins)), q.Arrivals[:g]...), q.Joins...)
@@ -51,16 +50,16 @@ func (q Queue) Holders() []*Entry {
 // Waiters returns the requests that wait, in order of arrival.
 func (q Queue) Waiters() []*Entry { return q.Arrivals[q.Granted():] }
 
-// Admit decides whether a request that arrives may stand in the queue. It returns the request as it
-// has to be stored, or why it is refused:
+// Admit decides whether a new request may enter the queue. It returns the request as it has to be
+// stored, or the reason why it is refused:
 //
-//   - [ErrConflict]: the name is in use as the other kind, which came first.
+//   - [ErrConflict]: the name is already in use as the other kind, a lock or a semaphore.
 //   - [ErrLost]: the request is a join, and its owner does not hold the lock.
 //   - [ErrUpgrade]: the request is a join, and its owner holds the lock in a mode that does not
 //     cover the request's.
 //
-// An admitted join is granted. An admitted stranger goes to the end of Arrivals; then
-// [Queue.Granted] says whether it is granted.
+// An admitted join is granted. An admitted arrival goes to the end of Arrivals; then
+// [Queue.Granted] decides whether it is granted.
 func (q Queue) Admit(r Request) (Request, error) {
 	if r.Join() {
 		return q.admitJoin(r)
@@ -71,7 +70,7 @@ func (q Queue) Admit(r Request) (Request, error) {
 	return r, nil
 }
 
-// first returns the request that decides which kind of lock the name is.
+// first returns the request that decides whether the name is a lock or a semaphore.
 func (q Queue) first() *Entry {
 	if len(q.Joins) > 0 {
 		return q.Joins[0]
@@ -83,7 +82,7 @@ func (q Queue) first() *Entry {
 }
 
 // admitJoin gives a join the token and the smallest limit of the hold that it joins. So the join
-// stands for the same limit as the hold, also after all other requests of the hold have gone.
+// keeps the limit of the hold, even after all other requests of the hold have gone.
 func (q Queue) admitJoin(r Request) (Request, error) {
 	held, covered, broken, limit := false, false, false, r.Limit
 	visit := func(e *Entry) {
@@ -117,42 +116,41 @@ func (q Queue) admitJoin(r Request) (Request, error) {
 	return r, nil
 }
 
-// Granted returns how many strangers, from the first, are granted. It reads at most one more than
-// those.
+// Granted returns how many arrivals, from the first, are granted. It reads those and at most one
+// more.
 func (q Queue) Granted() int {
 	a := q.ahead()
-	for i, s := range q.Arrivals {
-		if !a.admits(s) {
+	for i, e := range q.Arrivals {
+		if !a.admits(e) {
 			return i
 		}
-		a.add(s)
+		a.add(e)
 	}
 	return len(q.Arrivals)
 }
 
-// Depends returns the requests for which stranger i waits, the nearest first; none if it is
-// granted.
+// Depends returns the requests that arrival i waits for, the nearest first; none if it is granted.
 func (q Queue) Depends(i int) []*Entry {
-	s := q.Arrivals[i]
+	r := q.Arrivals[i]
 	for j := i - 1; j >= 0; j-- {
-		if e := q.Arrivals[j]; e.Mode == Exclusive || s.Mode == Exclusive {
+		if e := q.Arrivals[j]; e.Mode == Exclusive || r.Mode == Exclusive {
 			return []*Entry{e}
 		}
 	}
 	for _, e := range q.Joins {
-		if e.Owner != s.Owner && (e.Mode == Exclusive || s.Mode == Exclusive) {
+		if e.Owner != r.Owner && (e.Mode == Exclusive || r.Mode == Exclusive) {
 			return []*Entry{e}
 		}
 	}
-	if s.Mode == Exclusive {
+	if r.Mode == Exclusive {
 		return nil
 	}
 	return q.fills(i)
 }
 
-// fills is Depends for a stranger against which only a limit can stand. It returns the nearest
-// requests that fill the smallest limit among theirs and its own. A smaller limit may stand farther
-// ahead, but if everybody waited for the request that set it, its departure would wake all of them.
+// fills is Depends for an arrival that only a limit can block. It returns the nearest requests that
+// fill the smallest limit among theirs and its own. There may be a smaller limit farther ahead, but
+// if every waiter depended on the request that set it, its departure would wake all of them.
 func (q Queue) fills(i int) []*Entry {
 	limit, owners := q.Arrivals[i].Limit, map[ID]bool{q.Arrivals[i].Owner: true}
 	var deps []*Entry
@@ -180,11 +178,11 @@ func (q Queue) fills(i int) []*Entry {
 	return nil
 }
 
-// ahead is the sum of what stands against the next stranger: every join, and the strangers ahead.
+// ahead is the sum of what can block the next arrival: every join, and the arrivals ahead.
 type ahead struct {
-	strangers int         // how many strangers, each of which is an owner
-	joined    map[ID]bool // the owners of joins that are none of those; nil if there are no joins
-	// one of them all is Exclusive; a stranger's own joins are so only if it is
+	arrivals int         // how many arrivals, each of which is an owner
+	joined   map[ID]bool // the owners of joins that are none of those; nil if there are no joins
+	// one of all these is Exclusive; an arrival's own joins are Exclusive only if it is
 	exclusive bool
 	limit     int // the smallest limit; 0: none
 }
@@ -201,29 +199,30 @@ func (q Queue) ahead() ahead {
 	return a
 }
 
-// admits reports whether s is compatible with all that is ahead. Its own joins do not count.
-func (a *ahead) admits(s *Entry) bool {
-	others := a.strangers + len(a.joined)
-	if a.joined[s.Owner] {
+// admits reports whether an arrival is compatible with all that is ahead. Its own joins do not
+// count.
+func (a *ahead) admits(e *Entry) bool {
+	others := a.arrivals + len(a.joined)
+	if a.joined[e.Owner] {
 		others--
 	}
 	if others == 0 {
 		return true
 	}
-	if s.Mode == Exclusive || a.exclusive {
+	if e.Mode == Exclusive || a.exclusive {
 		return false
 	}
 	limit := a.limit
-	if s.Limit > 0 && (limit == 0 || s.Limit < limit) {
-		limit = s.Limit
+	if e.Limit > 0 && (limit == 0 || e.Limit < limit) {
+		limit = e.Limit
 	}
 	return limit == 0 || others < limit
 }
 
-func (a *ahead) add(s *Entry) {
-	delete(a.joined, s.Owner)
-	a.strangers++
-	a.count(s)
+func (a *ahead) add(e *Entry) {
+	delete(a.joined, e.Owner)
+	a.arrivals++
+	a.count(e)
 }
 
 func (a *ahead) count(e *Entry) {

@@ -19,11 +19,11 @@ import (
 // of any length, in which no more stand at a time. A release, an expiry and a cancelled wait are
 // one event to the rule: a departure.
 //
-// What a waiter watches is part of the state, but who is granted does not depend on it, and no
-// waiter's watches depend on another's. So it is enough to follow the watches of one waiter at a
-// time, each in turn: a state is a queue, or a queue as one of its waiters sees it, who has looked
-// once and waits for what the rule told it. When something that it watches goes it looks again;
-// that look is one of those which start from every queue.
+// What a waiter watches is part of the state, but grants do not depend on it, and no waiter's
+// watches depend on another's. So it is enough to follow the watches of one waiter at a time, each
+// in turn: a state is a queue, or a queue as one of its waiters sees it. That waiter has looked
+// once and waits for the requests that the rule returned. When one of them goes, it looks again.
+// That look is one of those that start from every queue.
 
 // newcomer is the ID of the request that asks to be admitted.
 var newcomer = driver.ID{9}
@@ -71,7 +71,7 @@ func kindOf(r driver.Request) kind {
 	return unlimited + kind(r.Limit)
 }
 
-// cell is one request of a state. Owners are numbered by the place of the stranger that began the
+// cell is one request of a state. Owners are numbered by the place of the arrival that began the
 // hold; holds that live on in joins alone come after those.
 type cell struct {
 	kind    kind
@@ -83,24 +83,24 @@ type cell struct {
 // state is a queue in canonical form: two that differ only in the names of owners or the order of
 // joins are equal.
 type state struct {
-	strangers, joins uint8
-	cells            [mostRequests]cell // strangers in order of arrival, then joins
+	arrivals, joins uint8
+	cells           [mostRequests]cell // arrivals in order of arrival, then joins
 }
 
-func (s *state) size() int { return int(s.strangers + s.joins) }
+func (s *state) size() int { return int(s.arrivals + s.joins) }
 
 // split returns copies, with room for one more each.
-func (s *state) split() (strangers, joins []cell) {
-	n := int(s.strangers)
+func (s *state) split() (arrivals, joins []cell) {
+	n := int(s.arrivals)
 	return append(make([]cell, 0, n+1), s.cells[:n]...), append(make([]cell, 0, s.joins+1), s.cells[n:s.size()]...)
 }
 
-// String shows strangers, then joins, as {0X 1S2 | 0S}, each with the number of its owner and its
+// String shows arrivals, then joins, as {0X 1S2 | 0S}, each with the number of its owner and its
 // kind; * is watched by the waiter in brackets.
 func (s state) String() string {
 	var b strings.Builder
 	for i, c := range s.cells[:s.size()] {
-		if i == int(s.strangers) {
+		if i == int(s.arrivals) {
 			b.WriteString("| ")
 		}
 		text := fmt.Sprint(c.owner) + c.kind.String()
@@ -116,17 +116,17 @@ func (s state) String() string {
 }
 
 // canonical renumbers the owners, in place, and sorts the joins.
-func canonical(strangers, joins []cell) state {
+func canonical(arrivals, joins []cell) state {
 	const unset = 255
 	var number [256]uint8
 	for i := range number {
 		number[i] = unset
 	}
-	for i := range strangers {
-		number[strangers[i].owner] = uint8(i)
-		strangers[i].owner = uint8(i)
+	for i := range arrivals {
+		number[arrivals[i].owner] = uint8(i)
+		arrivals[i].owner = uint8(i)
 	}
-	// Holds that live on in joins alone are told apart by what those are.
+	// Holds that live on only in joins are distinguished by what those are.
 	var ghosts []uint8
 	for _, j := range joins {
 		if number[j.owner] == unset && !slices.Contains(ghosts, j.owner) {
@@ -147,7 +147,7 @@ func canonical(strangers, joins []cell) state {
 		slices.SortFunc(ghosts, func(a, b uint8) int { return bytes.Compare(content(a), content(b)) })
 	}
 	for i, g := range ghosts {
-		number[g] = uint8(len(strangers) + i)
+		number[g] = uint8(len(arrivals) + i)
 	}
 	for i := range joins {
 		joins[i].owner = number[joins[i].owner]
@@ -155,8 +155,8 @@ func canonical(strangers, joins []cell) state {
 	slices.SortFunc(joins, func(a, b cell) int {
 		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.order(), b.order()))
 	})
-	s := state{strangers: uint8(len(strangers)), joins: uint8(len(joins))}
-	copy(s.cells[copy(s.cells[:], strangers):], joins)
+	s := state{arrivals: uint8(len(arrivals)), joins: uint8(len(joins))}
+	copy(s.cells[copy(s.cells[:], arrivals):], joins)
 	return s
 }
 
@@ -172,8 +172,8 @@ func (c cell) order() byte {
 type search struct {
 	rule rule
 	most int // requests at a time
-	// kinds of lock stand in one queue, as where no server keeps them apart; otherwise as Admit
-	// admits them
+	// locks and semaphores stand in one queue, as where no server keeps them apart; otherwise only
+	// those that Admit admits
 	mixed bool
 
 	seen  map[state]bool
@@ -181,7 +181,7 @@ type search struct {
 	steps int // from state to state
 
 	at      int32 // the state that is being expanded
-	granted int   // how many of its strangers are
+	granted int   // how many of its arrivals are
 	follows int   // the waiter that is followed; -1: none
 
 	entries [mostRequests]driver.Entry
@@ -220,19 +220,19 @@ func (s *search) queue(st *state) driver.Queue {
 			ID: driver.ID{1, byte(i)}, Owner: driver.ID{1, c.owner}, Token: driver.Token(c.owner) + 1,
 			Mode: c.kind.mode(), Limit: c.kind.limit(),
 		}, Age: time.Duration(i)}
-		if i >= int(st.strangers) {
+		if i >= int(st.arrivals) {
 			e.ID[0] = 2
 		}
 		s.ptrs[i] = e
 	}
-	return driver.Queue{Arrivals: s.ptrs[:st.strangers:st.strangers], Joins: s.ptrs[st.strangers:st.size():st.size()]}
+	return driver.Queue{Arrivals: s.ptrs[:st.arrivals:st.arrivals], Joins: s.ptrs[st.arrivals:st.size():st.size()]}
 }
 
 // expand checks the state and visits all that can follow it.
 func (s *search) expand(i int32) *breach {
 	st := s.nodes[i].state
 	s.at, s.granted = i, s.rule.granted(s.queue(&st))
-	s.follows = slices.IndexFunc(st.cells[:st.strangers], func(c cell) bool { return c.follow })
+	s.follows = slices.IndexFunc(st.cells[:st.arrivals], func(c cell) bool { return c.follow })
 	if s.follows >= 0 && s.granted > s.follows {
 		return breached(woken, "%v: nothing that it watched went, and it is granted", st)
 	}
@@ -273,24 +273,24 @@ func (s *search) look(st *state) (b *breach) {
 	return b
 }
 
-// arrive adds a stranger of each kind.
+// arrive adds an arrival of each kind.
 func (s *search) arrive(st *state) *breach {
 	for k := range kinds {
 		_, err := s.rule.admit(s.queue(st), driver.Request{ID: newcomer, Owner: newcomer, Mode: k.mode(), Limit: k.limit()})
 		if err == nil || s.mixed {
-			strangers, joins := st.split()
-			if b := s.step(append(strangers, cell{kind: k, owner: 255}), joins, s.granted); b != nil {
+			arrivals, joins := st.split()
+			if b := s.step(append(arrivals, cell{kind: k, owner: 255}), joins, s.granted); b != nil {
 				return b
 			}
 		}
 		if conflict := st.size() > 0 && st.cells[0].kind.semaphore() != k.semaphore(); (err != nil) != conflict && !s.mixed {
-			return breached(admitted, "%v: a stranger %v: %v", *st, k, err)
+			return breached(admitted, "%v: an arrival %v: %v", *st, k, err)
 		}
 	}
 	return nil
 }
 
-// join asks for each owner, and one that nobody knows, in every mode and with every limit.
+// join asks for each owner, and for an unknown one, in every mode and with every limit.
 func (s *search) join(st *state) *breach {
 	owners := uint8(0)
 	for _, c := range st.cells[:st.size()] {
@@ -315,8 +315,8 @@ func (s *search) joinOwner(st *state, o uint8, k kind) *breach {
 		r, err = s.rule.admit(only(q, ask.Owner), ask)
 	}
 	if err == nil {
-		strangers, joins := st.split()
-		if b := s.step(strangers, append(joins, cell{kind: kindOf(r), owner: o}), s.granted); b != nil {
+		arrivals, joins := st.split()
+		if b := s.step(arrivals, append(joins, cell{kind: kindOf(r), owner: o}), s.granted); b != nil {
 			return b
 		}
 	}
@@ -328,11 +328,11 @@ func (s *search) joinOwner(st *state, o uint8, k kind) *breach {
 	return nil
 }
 
-// answer says what becomes of a join, from the sentences alone.
+// answer returns the result of a join, from the sentences of the rule alone.
 func (s *search) answer(st *state, o uint8, k kind) error {
 	held, covered := false, k != exclusive
 	for i, c := range st.cells[:st.size()] {
-		if c.owner == o && (i < s.granted || i >= int(st.strangers)) {
+		if c.owner == o && (i < s.granted || i >= int(st.arrivals)) {
 			held, covered = true, covered || c.kind == exclusive
 		}
 	}
@@ -347,39 +347,39 @@ func (s *search) answer(st *state, o uint8, k kind) error {
 	return nil
 }
 
-// depart removes each request, but the waiter that is followed and what it watches: those end that
-// wait.
+// depart removes each request except the waiter that is followed and what it watches: their
+// departure ends that wait.
 func (s *search) depart(st *state) *breach {
 	for i, c := range st.cells[:st.size()] {
 		if c.follow || c.watched {
 			continue
 		}
-		strangers, joins := st.split()
+		arrivals, joins := st.split()
 		kept := s.granted
-		if n := len(strangers); i >= n {
+		if n := len(arrivals); i >= n {
 			joins = slices.Delete(joins, i-n, i-n+1)
 		} else {
-			strangers = slices.Delete(strangers, i, i+1)
+			arrivals = slices.Delete(arrivals, i, i+1)
 			if i < kept {
 				kept--
 			}
 		}
-		if b := s.step(strangers, joins, kept); b != nil {
+		if b := s.step(arrivals, joins, kept); b != nil {
 			return b
 		}
 	}
 	return nil
 }
 
-// step goes to a state in which at least the first kept strangers must be granted.
-func (s *search) step(strangers, joins []cell, kept int) *breach {
+// step goes to a state in which at least the first kept arrivals must be granted.
+func (s *search) step(arrivals, joins []cell, kept int) *breach {
 	s.steps++
-	st := canonical(strangers, joins)
+	st := canonical(arrivals, joins)
 	if s.follows < 0 {
 		q := s.queue(&st)
 		granted := s.rule.granted(q)
 		if granted < kept {
-			return breached(taken, "%v: of the strangers, %d were granted, and now %d", st, kept, granted)
+			return breached(taken, "%v: of the arrivals, %d were granted, and now %d", st, kept, granted)
 		}
 		if b := together(q.Arrivals[:granted], q.Joins); b != nil {
 			return b
@@ -437,7 +437,7 @@ func TestSearch(t *testing.T) {
 			}
 			followed := 0
 			for _, n := range s.nodes {
-				if slices.ContainsFunc(n.cells[:n.strangers], func(c cell) bool { return c.follow }) {
+				if slices.ContainsFunc(n.cells[:n.arrivals], func(c cell) bool { return c.follow }) {
 					followed++
 				}
 			}
@@ -455,7 +455,7 @@ func TestSearchFindsMutants(t *testing.T) {
 		breaks law
 		mutate func(*rule)
 	}{
-		{"joins do not stand against strangers", compatible, func(r *rule) {
+		{"joins do not block arrivals", compatible, func(r *rule) {
 			r.granted = func(q driver.Queue) int { return driver.Queue{Arrivals: q.Arrivals}.Granted() }
 		}},
 		{"a limit too many", compatible, func(r *rule) {
@@ -521,7 +521,7 @@ func TestSearchFindsMutants(t *testing.T) {
 				}).Granted()
 			}
 		}},
-		{"nobody waits for joins", dependent, func(r *rule) {
+		{"no waiter depends on joins", dependent, func(r *rule) {
 			r.depends = func(q driver.Queue, i int) []*driver.Entry {
 				return driver.Queue{Arrivals: q.Arrivals}.Depends(i)
 			}
@@ -544,7 +544,7 @@ func TestSearchFindsMutants(t *testing.T) {
 				return d
 			}
 		}},
-		{"everybody watches the farthest", reach, func(r *rule) {
+		{"every waiter watches the farthest", reach, func(r *rule) {
 			r.depends = func(q driver.Queue, i int) []*driver.Entry {
 				for _, e := range q.Arrivals[:i] {
 					if e.Mode == driver.Exclusive || q.Arrivals[i].Mode == driver.Exclusive {
@@ -554,7 +554,7 @@ func TestSearchFindsMutants(t *testing.T) {
 				return q.Depends(i)
 			}
 		}},
-		{"everybody watches the one that sets the smallest limit", reach, func(r *rule) {
+		{"every waiter watches the one that sets the smallest limit", reach, func(r *rule) {
 			r.depends = func(q driver.Queue, i int) []*driver.Entry {
 				deps, sets := fewest(q, i)
 				if sets != nil && len(deps) > 0 && !slices.Contains(deps, sets) {
@@ -563,7 +563,7 @@ func TestSearchFindsMutants(t *testing.T) {
 				return deps
 			}
 		}},
-		{"nobody watches the one that sets the smallest limit", woken, func(r *rule) {
+		{"no waiter watches the one that sets the smallest limit", woken, func(r *rule) {
 			r.depends = func(q driver.Queue, i int) []*driver.Entry {
 				deps, _ := fewest(q, i)
 				return deps
@@ -636,8 +636,8 @@ func only(q driver.Queue, owner driver.ID) driver.Queue {
 	}
 }
 
-// fewest is Depends with as few requests as fill the smallest limit of all that stands ahead,
-// whoever sets that limit.
+// fewest is Depends with as few requests as fill the smallest limit of all requests ahead,
+// whichever of them sets it.
 func fewest(q driver.Queue, i int) (deps []*driver.Entry, sets *driver.Entry) {
 	s := q.Arrivals[i]
 	if s.Limit == 0 {

@@ -27,18 +27,18 @@ type law string
 const (
 	compatible law = "never two incompatible grants"
 	taken      law = "a grant is never taken back"
-	stuck      law = "somebody holds unless the queue is empty"
-	restated   law = "the granted strangers are a prefix, the one that the sentences of the rule name"
-	dependent  law = "Depends is empty if and only if the stranger is granted"
-	ahead      law = "a waiter depends on strangers ahead of it, nearest first, then on joins, one of each owner"
+	stuck      law = "some request holds unless the queue is empty"
+	restated   law = "the granted arrivals are the prefix that the sentences of the rule name"
+	dependent  law = "Depends is empty if and only if the arrival is granted"
+	ahead      law = "a waiter depends on arrivals ahead of it, nearest first, then on joins, one of each owner"
 	reach      law = "a departure wakes one writer, or the readers up to the next writer, or at most n for permits"
-	woken      law = "nobody is granted without a wake-up"
+	woken      law = "no waiter is granted without a wake-up"
 	admitted   law = "only a hold can be joined, in a mode that it covers, and locks and semaphores do not mix"
 )
 
 var laws = []law{compatible, taken, stuck, restated, dependent, ahead, reach, woken, admitted}
 
-// breach tells which law was broken, and how.
+// breach reports which law was broken, and how.
 type breach struct {
 	law    law
 	detail string
@@ -65,24 +65,24 @@ func (r rule) check(q driver.Queue) *breach {
 		}
 		deps := r.depends(q, i)
 		if (i < granted) != (len(deps) == 0) {
-			return breached(dependent, "%s: %d granted, stranger %d depends on %d", show(q), granted, i, len(deps))
+			return breached(dependent, "%s: %d granted, arrival %d depends on %d", show(q), granted, i, len(deps))
 		}
 		if owners(deps) != len(deps) {
-			return breached(ahead, "%s: stranger %d watches one owner twice", show(q), i)
+			return breached(ahead, "%s: arrival %d watches one owner twice", show(q), i)
 		}
 		last := i
 		for n, d := range deps {
 			place := slices.Index(q.Arrivals, d)
 			switch {
 			case place >= last, place < 0 && !slices.Contains(q.Joins, d):
-				return breached(ahead, "%s: stranger %d, number %d", show(q), i, n)
+				return breached(ahead, "%s: arrival %d, number %d", show(q), i, n)
 			case place < 0:
 				last = 0
 			default:
 				last = place
 			}
 			if !reaches(q, d, place, i) {
-				return breached(reach, "%s: stranger %d watches from too far", show(q), i)
+				return breached(reach, "%s: arrival %d watches from too far", show(q), i)
 			}
 		}
 	}
@@ -90,12 +90,12 @@ func (r rule) check(q driver.Queue) *breach {
 }
 
 // together says whether the requests may hold at the same time.
-func together(strangers, joins []*driver.Entry) *breach {
-	hold := slices.Concat(strangers, joins)
+func together(arrivals, joins []*driver.Entry) *breach {
+	hold := slices.Concat(arrivals, joins)
 	owners := owners(hold)
 	for _, e := range hold {
 		if owners > 1 && e.Mode == driver.Exclusive || e.Limit > 0 && owners > e.Limit {
-			return breached(compatible, "%s all hold", show(driver.Queue{Arrivals: strangers, Joins: joins}))
+			return breached(compatible, "%s all hold", show(driver.Queue{Arrivals: arrivals, Joins: joins}))
 		}
 	}
 	return nil
@@ -111,7 +111,7 @@ func owners(es []*driver.Entry) (n int) {
 	return n
 }
 
-// restatement says whether stranger i is granted, word for word.
+// restatement says whether arrival i is granted, word for word.
 func restatement(q driver.Queue, i int) bool {
 	s := q.Arrivals[i]
 	all := slices.Concat(q.Joins, q.Arrivals[:i+1])
@@ -129,9 +129,9 @@ func restatement(q driver.Queue, i int) bool {
 	return true
 }
 
-// reaches says whether stranger i may watch d, which stands at place among the strangers or is a
-// join. It bounds the wake-ups: those who watch d stand close behind it, or, if it is a join, close
-// to the front.
+// reaches says whether arrival i may watch d, which stands at place among the arrivals or is a
+// join. It bounds the wake-ups: the waiters that watch d stand close behind it, or, if it is a
+// join, close to the front.
 func reaches(q driver.Queue, d *driver.Entry, place, i int) bool {
 	s, between := q.Arrivals[i], q.Arrivals[place+1:i]
 	switch {
@@ -165,8 +165,8 @@ func show(q driver.Queue) string {
 	return text + "}"
 }
 
-// crowd is a long queue with all its waiters, who look again some time after what they watched
-// went.
+// crowd is a long queue with all its waiters. They check again some time after a request that they
+// watched went.
 type crowd struct {
 	rule  rule
 	mixed bool
@@ -205,7 +205,7 @@ func (c *crowd) id() driver.ID {
 	return driver.ID{byte(c.next >> 8), byte(c.next), 1}
 }
 
-// arrive adds some strangers.
+// arrive adds some arrivals.
 func (c *crowd) arrive(t *rapid.T) {
 	for range rapid.IntRange(1, 6).Draw(t, "n") {
 		if c.queue.Len() == mostInCrowd {
@@ -342,14 +342,14 @@ func broken(e *driver.Entry) *driver.Entry {
 func TestAdmit(t *testing.T) {
 	type entries = []*driver.Entry
 	for _, c := range []struct {
-		name      string
-		strangers entries
-		joins     entries
-		owner     byte // of the request that asks; 9 is nobody's
-		kind      kind
-		err       error
-		stored    kind // of what is admitted
-		token     driver.Token
+		name     string
+		arrivals entries
+		joins    entries
+		owner    byte // of the request that asks; 9 is in no queue
+		kind     kind
+		err      error
+		stored   kind // of what is admitted
+		token    driver.Token
 	}{
 		// Arrivals.
 		{"the first lock", nil, nil, 0, exclusive, nil, exclusive, 0},
@@ -395,7 +395,7 @@ func TestAdmit(t *testing.T) {
 		{"a shared lock as a permit", entries{hold(1, unlimited, 5)}, nil, 1, limit2, driver.ErrConflict, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := driver.Queue{Arrivals: c.strangers, Joins: c.joins}
+			q := driver.Queue{Arrivals: c.arrivals, Joins: c.joins}
 			before := show(q)
 			r := driver.Request{
 				Name: "n", ID: newcomer, Owner: newcomer, Client: driver.ID{8}, Label: "l",
@@ -445,7 +445,7 @@ func TestHoldersWaiters(t *testing.T) {
 	}
 }
 
-// TestGrantedStops: beyond the first that waits nothing is looked at; a nil entry would panic.
+// TestGrantedStops: nothing beyond the first waiter is read; a nil entry would panic.
 func TestGrantedStops(t *testing.T) {
 	for _, k := range []kind{exclusive, limit1, limit2} {
 		holders := max(1, k.limit())

@@ -13,25 +13,24 @@ import (
 	"time"
 )
 
-// Opener opens the backend that a URL names and reaches it, or says why it cannot. c.URL may hold a
-// password: an Opener keeps no more of it than its client of the service needs, and its errors do
-// not show it.
+// Opener opens the backend that a URL names and connects to it. c.URL may contain a password: an
+// Opener keeps no more of it than its connection needs, and its errors do not show it.
 type Opener func(ctx context.Context, c Config) (Backend, error)
 
-// Config is what an Opener is given: the URL, and the settings that all drivers share, which
+// Config is the input of an [Opener]: the URL, and the settings common to all drivers, which
 // package dlock has read from it.
 type Config struct {
-	URL    *url.URL // without the shared parameters, and with the first of several hosts
+	URL    *url.URL // without the common parameters, and with the first of several hosts
 	Hosts  []string // all hosts of the URL, as written: "h1:6379", "[::1]"
 	Prefix string   // put before every name in the service's key space; may be empty
-	// the default TTL of the client's locks; never 0. If the user chose none, locks have the
+	// the default TTL of the client's locks; never 0. If the user did not set it, locks have the
 	// nearest TTL that Capabilities allow.
 	TTL    time.Duration
-	Client ID           // the client's ID, which its requests will have
+	Client ID           // the client's ID, which its requests have
 	Logger *slog.Logger // never nil
 }
 
-// String returns the scheme alone, so that no log shows a password. GoString, LogValue and
+// String returns only the scheme, so that no log shows a password. GoString, LogValue and
 // MarshalText do the same.
 func (c Config) String() string {
 	if c.URL == nil {
@@ -49,11 +48,10 @@ func (c Config) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 // LogValue is String.
 func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// shared are the parameters that every URL takes; package dlock reads them.
+// shared are the parameters that every URL accepts; package dlock reads them.
 var shared = []string{"identity", "label", "prefix", "ttl"}
 
-// Addrs returns the hosts of the URL as addresses to dial. A host without a port gets the given
-// one.
+// Addrs returns the hosts of the URL as addresses to dial. The given port is the default.
 func (c Config) Addrs(port string) []string {
 	var addrs []string
 	for _, h := range c.Hosts {
@@ -65,7 +63,7 @@ func (c Config) Addrs(port string) []string {
 	return addrs
 }
 
-// Params returns the parameters of the URL that are the driver's own.
+// Params returns the driver's own parameters of the URL.
 func (c Config) Params() *Params {
 	if c.URL == nil {
 		return NewParams(nil)
@@ -78,13 +76,13 @@ var registry = struct {
 	openers map[string]Opener
 }{openers: map[string]Opener{}}
 
-// Register makes open the opener of URLs with the scheme. It is called from init functions. It
-// panics if the scheme is taken or open is nil.
+// Register registers open for URLs with the scheme. It is called from init functions. It panics if
+// the scheme is already registered or open is nil.
 func Register(scheme string, open Opener) {
 	registry.Lock()
 	defer registry.Unlock()
 	if _, taken := registry.openers[scheme]; taken || open == nil {
-		panic("driver: Register of scheme " + strconv.Quote(scheme) + ": taken already, or no opener")
+		panic("driver: Register: scheme " + strconv.Quote(scheme) + " is already registered, or the opener is nil")
 	}
 	registry.openers[scheme] = open
 }
@@ -119,8 +117,8 @@ var ours = map[string][]string{
 	"zookeeper":     {"zookeeper", "zookeepers", "zk", "zks"},
 }
 
-// Imports returns, for each scheme that this repository has a driver for, the driver's import path,
-// whether the program imports it or not.
+// Imports returns the import path of the driver for each scheme that this repository has a driver
+// for, whether or not the program imports it.
 func Imports() map[string]string {
 	paths := map[string]string{}
 	for dir, schemes := range ours {
@@ -131,8 +129,8 @@ func Imports() map[string]string {
 	return paths
 }
 
-// Params reads URL parameters by name and type. A parameter that was never asked for is unknown:
-// [Params.Err] refuses it and lists those that were. It is not safe for concurrent use.
+// Params reads URL parameters by name and type. A parameter that was never read is unknown:
+// [Params.Err] refuses it and lists those that were read. It is not safe for concurrent use.
 type Params struct {
 	values url.Values
 	asked  []string
@@ -156,7 +154,7 @@ func (p *Params) String(name, def string) string {
 	}
 }
 
-// Duration returns the parameter, which is written as "30s" or "1m30s".
+// Duration returns the parameter, a duration such as "30s" or "1m30s".
 func (p *Params) Duration(name string, def time.Duration) time.Duration {
 	return parse(p, name, def, time.ParseDuration, `a duration such as "30s"`)
 }
@@ -166,7 +164,7 @@ func (p *Params) Int(name string, def int) int {
 	return parse(p, name, def, strconv.Atoi, `a whole number`)
 }
 
-// Bool returns the parameter: true or false.
+// Bool returns the parameter, "true" or "false" as strconv.ParseBool reads it.
 func (p *Params) Bool(name string, def bool) bool {
 	return parse(p, name, def, strconv.ParseBool, `true or false`)
 }
@@ -184,9 +182,8 @@ func parse[T any](p *Params, name string, def T, f func(string) (T, error), want
 	return v
 }
 
-// Err returns the first fault: a parameter that is repeated, that cannot be parsed or that is
-// unknown, or a file that cannot be used. It matches [ErrInvalid]. It never shows a value, which
-// may be a secret.
+// Err returns the first error: a parameter is repeated, cannot be parsed or is unknown, or a file
+// cannot be used. It matches [ErrInvalid]. It never shows a value, which may be a secret.
 func (p *Params) Err() error {
 	var unknown []string
 	for name := range p.values {

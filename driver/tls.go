@@ -12,31 +12,32 @@ import (
 	"time"
 )
 
-// TLS is what the parameters for TLS of a URL ask for. It reads their files anew for each
-// handshake: certificates are short-lived, and are replaced while programs run. It is safe for
+// TLS is the TLS configuration from the parameters of a URL. It reads the files again for each
+// handshake: certificates may be short-lived, and replaced while programs run. It is safe for
 // concurrent use.
 type TLS struct {
 	ca, cert, key, serverName string
 
 	mu    sync.Mutex
-	roots *authorities // of the last time that tls_ca could be used; nil: there is none
+	roots *authorities // the last that could be read from tls_ca; nil: none yet
 	pair  *tls.Certificate
 }
 
-// authorities are the certificates of a file.
+// authorities are the certificates from a file.
 type authorities struct {
 	pool  *x509.CertPool
 	until time.Time // when the last of them expires
 }
 
-// TLS returns what the parameters for TLS ask for. All drivers have the same:
+// TLS reads the parameters for TLS, which are the same for all drivers:
 //
-//   - tls_ca: a file in PEM form with the certificates that are trusted in place of the system's.
-//   - tls_cert and tls_key: files in PEM form with the client's own certificate and its key.
-//   - tls_server_name: the name of the server in place of the host's name.
+//   - tls_ca: a PEM file with the certificates that are trusted instead of the system's.
+//   - tls_cert and tls_key: PEM files with the client's own certificate and its key.
+//   - tls_server_name: the name of the server, instead of the name of the host.
 //
 // The server is always verified. [Params.Err] returns an error if a file cannot be used. A driver
-// calls TLS only if the URL's scheme means TLS, so that elsewhere the parameters are unknown.
+// calls TLS only if the scheme of the URL means TLS, so that with other schemes the parameters are
+// unknown.
 func (p *Params) TLS() *TLS {
 	t := &TLS{
 		ca: p.String("tls_ca", ""), cert: p.String("tls_cert", ""), key: p.String("tls_key", ""),
@@ -50,12 +51,13 @@ func (p *Params) TLS() *TLS {
 	return t
 }
 
-// Config returns the configuration for one handshake with the server at that address, a host with
-// or without a port. The caller may change it.
+// Config returns the configuration for one handshake with the server at addr, a host with or
+// without a port. The caller may change it.
 //
-// The files are those of the moment. While they cannot be used (one is missing, or half written, or
-// the key is not yet that of the new certificate) those that could be used last count, until they
-// have expired. Then Config returns an error, which names the file, and the next call reads again.
+// Config reads the files each time. While they cannot be used (one is missing or half written, or
+// the key does not match the new certificate yet), it uses the last certificates that could be
+// read, until they expire. After that it returns an error that names the file. The next call reads
+// the files again.
 func (t *TLS) Config(addr string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.serverName}
 	if c.ServerName == "" {
@@ -100,7 +102,7 @@ func readAuthorities(file string) (*authorities, error) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		// As in x509.CertPool, one that cannot be read does not keep the others from being used.
+		// As in x509.CertPool, a certificate that cannot be parsed does not affect the others.
 		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
 			a.pool.AddCert(c)
 			if c.NotAfter.After(a.until) {
@@ -117,8 +119,8 @@ func readAuthorities(file string) (*authorities, error) {
 	return a, nil
 }
 
-// brokenOff reports whether what follows the last block of a file in PEM form is the beginning of
-// another one: the file is half written.
+// brokenOff reports whether the rest of a PEM file after its last block is the beginning of another
+// block: the file is half written.
 func brokenOff(rest []byte) bool {
 	i := bytes.LastIndex(rest, []byte("-----BEGIN"))
 	if i < 0 {
