@@ -43,7 +43,8 @@ import (
 )
 
 // Backend keeps the queues of one service (one Redis, one directory …) for one client. All methods
-// are safe for concurrent use. After Close every method returns an error that matches [ErrClosed].
+// are safe for concurrent use. After Close every other method returns an error that matches
+// [ErrClosed].
 //
 // Every method returns within 100 ms of the end of its context, whatever the network does. Calls to
 // the service that are still under way then continue in the background.
