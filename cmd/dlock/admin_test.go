@@ -71,7 +71,7 @@ func TestCheckOnAFolder(t *testing.T) {
 	refused := false
 	for _, f := range found {
 		if f.About == "reachable" {
-			refused = f.State == "wrong" && strings.Contains(f.Found, "mode 0777") && strings.Contains(f.Found, "everybody can write")
+			refused = f.State == "wrong" && strings.Contains(f.Found, "mode 0777") && strings.Contains(f.Found, "writable by all users")
 		}
 	}
 	if !refused || strings.Contains(out, "laws") {

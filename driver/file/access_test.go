@@ -19,12 +19,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-func TestWhoMayLockInADirectory(t *testing.T) {
+func TestUsersThatMayLock(t *testing.T) {
 	const root, app, other, staff, users = 0, 1000, 1001, 50, 100
 	for _, c := range []struct {
 		uid, gid int
 		mode     uint32
-		who      process
+		proc     process
 		refused  string // a part of why; empty: it may
 	}{
 		{app, users, 0o700, process{app, []int{users}}, ""},
@@ -37,25 +37,25 @@ func TestWhoMayLockInADirectory(t *testing.T) {
 
 		{app, users, 0o700, process{root, []int{root}}, "sudo -u '#1000'"},
 		{app, users, 0o2770, process{root, []int{root, users}}, "sudo -u '#1000'"},
-		{root, root, 0o755, process{app, []int{users}}, "run it as that user"},
-		{app, users, 0o700, process{other, []int{users}}, "run it as that user"},
+		{root, root, 0o755, process{app, []int{users}}, "run it as that directory's owner"},
+		{app, users, 0o700, process{other, []int{users}}, "run it as that directory's owner"},
 		{app, users, 0o755, process{other, []int{users}}, "chmod 2770"},
 		{app, staff, 0o2770, process{other, []int{users}}, "add its user to the group"},
 		{app, staff, 0o2770, process{app, []int{users}}, "add its user to the group"},
-		{app, users, 0o720, process{app, []int{users}}, "want mode 0700"},
-		{app, users, 0o777, process{app, []int{users}}, "everybody can write"},
-		{root, root, 0o1777, process{root, []int{root}}, "everybody can write"},
-		{root, root, 0o1777, process{app, []int{users}}, "everybody can write"},
+		{app, users, 0o720, process{app, []int{users}}, "use mode 0700"},
+		{app, users, 0o777, process{app, []int{users}}, "writable by all users"},
+		{root, root, 0o1777, process{root, []int{root}}, "writable by all users"},
+		{root, root, 0o1777, process{app, []int{users}}, "writable by all users"},
 	} {
-		err := owned{c.uid, c.gid, c.mode}.admit("/dir", c.who)
+		err := owned{c.uid, c.gid, c.mode}.admit("/dir", c.proc)
 		if c.refused == "" && err != nil || c.refused != "" && (!errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), c.refused)) {
-			t.Errorf("%v by %+v: %v; want %q", owned{c.uid, c.gid, c.mode}, c.who, err, c.refused)
+			t.Errorf("%v by %+v: %v; want %q", owned{c.uid, c.gid, c.mode}, c.proc, err, c.refused)
 		}
 	}
 }
 
-// A directory in which everybody can write is refused, and nothing is made in it.
-func TestDirectoryOfEverybodyIsRefused(t *testing.T) {
+// A directory that all users can write in is refused, and nothing is made in it.
+func TestWorldWritableDirectoryIsRefused(t *testing.T) {
 	for _, mode := range []os.FileMode{0o777, 0o777 | os.ModeSticky} {
 		dir := t.TempDir()
 		if err := os.Chmod(dir, mode); err != nil {
@@ -75,9 +75,9 @@ func empty(t *testing.T, dir string) {
 	}
 }
 
-// In a directory of a group all that is made belongs to the group, whatever the umask is, also what
-// a state, a chunk of cells or a bell is made of later; in another one nothing does.
-func TestFilesAreForAllWhoLockThere(t *testing.T) {
+// In a directory of a group all that is made belongs to the group, whatever the umask is, also the
+// states, chunks of cells and pipes that are made later. In any other directory nothing does.
+func TestFilesAreForAllUsers(t *testing.T) {
 	for _, mode := range []os.FileMode{0o700, 0o770, 0o770 | os.ModeSetgid} {
 		t.Run(mode.String(), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "locks")
@@ -117,7 +117,7 @@ func TestFilesAreForAllWhoLockThere(t *testing.T) {
 	}
 }
 
-func TestCheckSaysWhoLocksThere(t *testing.T) {
+func TestCheckReportsUsers(t *testing.T) {
 	find := func(dir, about string) (found []driver.Finding) {
 		t.Helper()
 		all, err := check(t.Context(), driver.Config{URL: &url.URL{Scheme: "file", Path: dir}, TTL: time.Second})
@@ -133,7 +133,7 @@ func TestCheckSaysWhoLocksThere(t *testing.T) {
 	}
 	up := t.TempDir()
 	dir := filepath.Join(up, "locks")
-	if f := find(dir, "directory"); len(f) != 1 || f[0].State != driver.Fine || !strings.Contains(f[0].Found, "mode 0700): its owner") {
+	if f := find(dir, "directory"); len(f) != 1 || f[0].State != driver.Fine || !strings.Contains(f[0].Found, "mode 0700): only its owner") {
 		t.Errorf("a private directory: %v", f)
 	}
 	if f := find(dir, "files"); len(f) != 0 {
@@ -152,14 +152,14 @@ func TestCheckSaysWhoLocksThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f := find(dir, "path"); len(f) != 1 || f[0].State != driver.Risky || !strings.Contains(f[0].Found, up) {
-		t.Errorf("a path that everybody can change: %v", f)
+		t.Errorf("a path that all users can change: %v", f)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
 	if f := find(link, "path"); len(f) != 1 || f[0].State != driver.Risky || !strings.Contains(f[0].Found, up) {
-		t.Errorf("a link into a path that everybody can change: %v", f)
+		t.Errorf("a link into a path that all users can change: %v", f)
 	}
 }
 
@@ -185,10 +185,10 @@ func TestUnusableFiles(t *testing.T) {
 	}
 }
 
-// userEnv says that this process is one of another user, and what it is to do.
+// userEnv makes this process the child that asUser runs in: its value is the directory.
 const userEnv = "DLOCK_FILE_TEST_USER"
 
-// asUser is what such a process does: it locks once, and says what came of it.
+// asUser is what such a process does: it locks once, and prints the result.
 func asUser(dir string) {
 	syscall.Umask(0o077)
 	b, err := New(dir, Options{})
@@ -205,7 +205,7 @@ func asUser(dir string) {
 	fmt.Println(err)
 }
 
-// openTempDir is TempDir, which other users can reach.
+// openTempDir is a TempDir that other users can reach.
 func openTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -237,10 +237,10 @@ func as(t *testing.T, uid, gid int, groups []uint32, dir string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Users meet in directories: what one of them does never locks another out who may lock there.
+// Users share directories: nothing that one of them does locks out another that may lock there.
 func TestUsersOfADirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can run programs as other users; the rules are tested by TestWhoMayLockInADirectory")
+		t.Skip("only root can run programs as other users; the rules are tested by TestUsersThatMayLock")
 	}
 	const app, other, staff = 41001, 41002, 41010
 	made := func(t *testing.T, uid, gid int, mode os.FileMode) string {

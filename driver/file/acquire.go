@@ -20,8 +20,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if r.TTL <= 0 || r.Name == "" || r.ID.IsZero() || r.Owner.IsZero() {
 		return driver.Grant{}, fmt.Errorf("%w request: want a name, an ID, an owner and a TTL", driver.ErrInvalid)
 	}
-	if r.Mode != driver.Exclusive && r.Mode != driver.Shared { // no record could say so
-		return driver.Grant{}, fmt.Errorf("%w request: there is no mode %d", driver.ErrInvalid, r.Mode)
+	if r.Mode != driver.Exclusive && r.Mode != driver.Shared { // a record has no other modes
+		return driver.Grant{}, fmt.Errorf("%w request: unknown mode %d", driver.ErrInvalid, r.Mode)
 	}
 	if r.TTL < minTTL || r.TTL > maxTTL {
 		return driver.Grant{}, kit.CheckTTL(r.TTL, b.Capabilities())
@@ -41,9 +41,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, err
 }
 
-// failed ends an Acquire that failed, and returns the error as its caller has to see it. absent
-// says that the request is not in its queue: then one that was refused is forgotten. Any other
-// stays until its release.
+// failed ends an Acquire that failed, and returns the error for its caller. absent means that the
+// request is not in its queue: then the record of a refused request is removed. Any other record
+// stays until the release.
 func (b *Backend) failed(own *ownRequest, err error, absent bool) error {
 	refused := driver.Refused(err)
 	if refused && absent {
@@ -59,8 +59,8 @@ func (b *Backend) failed(own *ownRequest, err error, absent bool) error {
 	return err
 }
 
-// granted proves the grant of a request and returns it. The token of a request that waits is 0. A
-// grant counts only if the directory is where it was when it was granted.
+// granted proves the grant of a request and returns it. For a request that waits, the token is 0. A
+// grant is valid only if the directory has not been moved since.
 func (b *Backend) granted(own *ownRequest) (driver.Grant, error) {
 	s, err := b.read(own.slot)
 	if err != nil {
@@ -128,7 +128,7 @@ func (b *Backend) enqueue(ctx context.Context, own *ownRequest, r driver.Request
 	return err
 }
 
-// held says who holds the lock.
+// held returns the error that names a holder.
 func (q *queue) held(now int64) error {
 	granted, _ := q.granted()
 	if len(granted) == 0 {
@@ -137,8 +137,8 @@ func (q *queue) held(now int64) error {
 	return &driver.HeldError{Label: granted[0].Label, Age: time.Duration(max(0, now-granted[0].arrived))}
 }
 
-// resume continues a request that stands in the queue already. If another session sent it, it
-// belongs to this session from then on.
+// resume continues a request that is already in the queue. If another session sent it, it belongs
+// to this session from then on.
 func (b *Backend) resume(s *state, e *entry, own *ownRequest, r driver.Request, now int64) error {
 	switch {
 	case e.Broken:

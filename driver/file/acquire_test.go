@@ -173,8 +173,8 @@ func TestTTLThatCannotBeKeptIsRefused(t *testing.T) {
 	}
 }
 
-// A request is sent again while it is renewed. The call waits for the renewal, and what it holds
-// meanwhile is nothing that the renewal may need.
+// A request is sent again while it is renewed. The call waits for the renewal, and meanwhile has no
+// lock that the renewal may need.
 func TestAcquireBesideARenewal(t *testing.T) {
 	r := newRig(t)
 	held := request("a", long)
@@ -207,8 +207,8 @@ func TestAcquireBesideARenewal(t *testing.T) {
 	}
 }
 
-// An Acquire that ends before it was in the queue says nothing of another one of the same request:
-// what that got is released.
+// An Acquire that ends before its request was in the queue says nothing about another Acquire of
+// the same request: the grant of that one is released.
 func TestReleaseAfterOneOfTwoAcquires(t *testing.T) {
 	dir := t.TempDir()
 	b, c := openTest(t, dir), openTest(t, dir)
@@ -265,7 +265,7 @@ func TestAcquireAgainAfterAFailure(t *testing.T) {
 }
 
 // A Fixed request whose Acquire failed, and which was granted since, does not outlive its client:
-// nobody knows of that hold.
+// its caller does not know of that hold.
 func TestFixedThatFailedEndsWithClose(t *testing.T) {
 	dir := t.TempDir()
 	b, c := openTest(t, dir), openTest(t, dir)

@@ -25,7 +25,7 @@ type Options struct {
 
 // Backend is one client of a directory. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Notifier], [driver.Explainer] and [driver.Lister], whose contracts it
-// keeps. It is made by [New] or a URL; the zero value is of no use.
+// keeps. It is made by [New] or a URL; every call of the zero value fails.
 type Backend struct {
 	identity string
 	prefix   string
@@ -35,11 +35,11 @@ type Backend struct {
 	tick     time.Duration
 	at       func(step string) // for tests
 
-	// locks by slot, full while locked: the client's own updates of a slot go one by one
+	// locks by slot, full while locked: the client makes one update of a slot at a time
 	updating [64]chan struct{}
 	calls    sync.WaitGroup // calls and goroutines under way
 	closing  chan struct{}
-	done     chan struct{} // closed when Close is through
+	done     chan struct{} // closed when Close has finished
 
 	mu         sync.Mutex
 	closed     bool
@@ -62,23 +62,23 @@ type config struct {
 	clock      func() (int64, error)
 	tick       time.Duration
 	at         func(step string)
-	who        process
-	left       <-chan struct{} // is closed when whoever opens has left; may be nil
+	proc       process
+	left       <-chan struct{} // closed when the caller of the opener has left; may be nil
 }
 
-// New returns a backend over the queues in dir. It makes the directory, for this user alone (mode
-// 0700), if it is missing. Programs that share it run as its owner, or, if its group may do
-// everything in it (mode 2770), as members of that group. Others are refused, and so is root in a
-// directory that is not root's, and everybody in one where everybody can write: the error matches
-// [io/fs.ErrPermission], and says what to do. What is made in the directory all of those can use,
-// whatever their umasks are.
+// New returns a backend over the queues in dir. If the directory is missing New makes it, for this
+// user alone (mode 0700). Programs that share it run as its owner, or, if its group has all rights
+// in it (mode 2770), as members of that group. Any other user is refused, and so is root in a
+// directory that it does not own, and every user in a directory that all users can write in. The
+// error then matches [io/fs.ErrPermission], and says what to do. Files in the directory are made so
+// that all of these users can use them, whatever their umasks are.
 //
-// New refuses a directory with an error that matches [driver.ErrUnsupported], and says why, if its
-// file system cannot keep the promises of this package, if programs with another boot ID use it, or
-// if a version of dlock with another format of the directory has made it in this boot.
+// New fails with an error that matches [driver.ErrUnsupported] and gives the reason if the file
+// system of dir cannot keep the promises of this package, if programs with another boot ID use the
+// directory, or if a version of dlock with another format of the directory made it in this boot.
 func New(dir string, o Options) (*Backend, error) { return open(dir, o, nil) }
 
-// open is New, until whoever opens has left.
+// open is New. It stops trying when left is closed.
 func open(dir string, o Options, left <-chan struct{}) (*Backend, error) {
 	dir, err := absolute(dir, o)
 	if err != nil {
@@ -91,22 +91,22 @@ func open(dir string, o Options, left <-chan struct{}) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: boot ID: %w", driver.ErrUnsupported, err)
 	}
-	who, err := thisProcess()
+	proc, err := thisProcess()
 	if err != nil {
 		return nil, fmt.Errorf("groups of this process: %w", err)
 	}
 	return newBackend(dir, o.Prefix, config{
-		boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, who: who, left: left,
+		boot: boot, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, proc: proc, left: left,
 	})
 }
 
 func newBackend(dir, prefix string, c config) (*Backend, error) {
-	if err := makeDir(dir, c.who); err != nil {
+	if err := makeDir(dir, c.proc); err != nil {
 		return nil, err
 	}
 	o, err := ownerOf(dir)
 	if err == nil {
-		err = o.admit(dir, c.who)
+		err = o.admit(dir, c.proc)
 	}
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func newBackend(dir, prefix string, c config) (*Backend, error) {
 	}
 	err = b.purge()
 	if err == nil {
-		err = t.moved() // meanwhile
+		err = t.moved() // since it was opened
 	}
 	if err != nil {
 		b.Close()
@@ -160,8 +160,8 @@ func newBackend(dir, prefix string, c config) (*Backend, error) {
 	return b, nil
 }
 
-// Capabilities implements [driver.Capable]. All holds end with the boot of the machine. The zero
-// Backend has zero ones.
+// Capabilities implements [driver.Capable]. All holds end with the boot of the machine. Those of
+// the zero Backend are zero.
 func (b *Backend) Capabilities() driver.Capabilities {
 	if b.table == nil {
 		return driver.Capabilities{}
@@ -210,7 +210,8 @@ func (b *Backend) begin(ctx context.Context) error {
 	}
 	b.calls.Add(1)
 	b.mu.Unlock()
-	// any other error says nothing of what this client has open; grants and renewals need none
+	// any other error leaves it open whether the directory was moved; grants and renewals check
+	// again
 	if err := b.table.moved(); errors.Is(err, errMoved) {
 		b.calls.Done()
 		return err
@@ -218,8 +219,8 @@ func (b *Backend) begin(ctx context.Context) error {
 	return nil
 }
 
-// lostIf returns the error of a call about a request that this client may hold: where the directory
-// is not where it was, the request is lost.
+// lostIf returns the error of a call for a request that this client may hold: if the directory was
+// moved, the request is lost.
 func lostIf(err error) error {
 	if errors.Is(err, errMoved) {
 		return fmt.Errorf("%w: %w", driver.ErrLost, err)
@@ -242,11 +243,11 @@ func (b *Backend) Close() error {
 	b.mu.Unlock()
 	defer close(b.done)
 	close(b.closing)
-	if b.session.bell != nil {
-		b.session.ringSelf() // ends the poller
+	if b.session.pipe != nil {
+		b.session.wakeSelf() // ends the poller
 	}
 	b.calls.Wait()
-	// its name may mean another client where the path leads now
+	// where the path leads now, its name may be another client's
 	if errors.Is(b.table.moved(), errMoved) {
 		b.session.leave()
 		b.table.close()
@@ -255,7 +256,7 @@ func (b *Backend) Close() error {
 	end, clean := time.Now().Add(2*time.Second), true
 	for _, own := range slices.Collect(maps.Values(b.requests)) {
 		if time.Now().After(end) || b.releaseAtClose(own) != nil {
-			clean = false // it ends with the session
+			clean = false // the rest ends with the session
 			break
 		}
 	}
@@ -264,8 +265,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// releaseAtClose removes a request from its queue. A Fixed request that was granted stays until its
-// time, and does not depend on the client any more.
+// releaseAtClose removes a request from its queue. A granted Fixed request stays until its time,
+// and no longer depends on the client.
 func (b *Backend) releaseAtClose(own *ownRequest) error {
 	b.mu.Lock()
 	over := own.failed

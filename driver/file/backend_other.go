@@ -16,7 +16,7 @@ type Options struct {
 	Prefix string
 }
 
-// Backend is a client of a directory. There is none on this system: New returns an error.
+// Backend is a client of a directory. This system has none: New returns an error.
 type Backend struct{ driver.Backend }
 
 // New returns an error that matches [driver.ErrUnsupported]: this driver needs Linux or macOS.
@@ -32,7 +32,8 @@ func open(dir string, o Options, _ <-chan struct{}) (*Backend, error) {
 
 func checkDir(string) ([]driver.Finding, error) { return nil, nil }
 
-// Capabilities implements [driver.Capable]. There is nothing that a Backend can do here.
+// Capabilities implements [driver.Capable]. It returns the zero value: a Backend can do nothing
+// here.
 func (*Backend) Capabilities() driver.Capabilities { return driver.Capabilities{} }
 
 // Break implements [driver.Breaker].

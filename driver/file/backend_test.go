@@ -39,9 +39,9 @@ func TestCloseFreesAndWakes(t *testing.T) {
 	if _, err := a.Inspect(t.Context(), "a"); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("Inspect after Close: %v", err)
 	}
-	files, err := os.ReadDir(filepath.Join(b.table.path, "bells"))
+	files, err := os.ReadDir(filepath.Join(b.table.path, pipesFolder))
 	if err != nil || len(files) != 1 { // that of b
-		t.Errorf("bells: %v, %v", files, err)
+		t.Errorf("pipes: %v, %v", files, err)
 	}
 }
 

@@ -21,7 +21,7 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// So many goroutines, half of them in each of two clients, lock and unlock one name in turn. An
+// The goroutines, half of them in each of two clients, lock and unlock one name in turn. An
 // operation is one arrival in a queue of that length, and one hand-off.
 func BenchmarkHandOff(b *testing.B) {
 	for _, n := range []int{2, 10, 100, 1000} {

@@ -77,9 +77,9 @@ func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 		t.Errorf("Renew by the holder: %q", s)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
-		t.Errorf("who was refused left something: %v, %v", files, err)
+		t.Errorf("the refused client left something: %v, %v", files, err)
 	}
-	holder.kill() // now it is as after a reboot
+	holder.kill() // as after a reboot
 	b, err := open()
 	if err != nil {
 		t.Fatal(err)
@@ -90,8 +90,9 @@ func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	}
 }
 
-// TestWhoOpensMayLeave: while others are in the way, an Open ends when its caller leaves.
-func TestWhoOpensMayLeave(t *testing.T) {
+// TestOpenEndsWithItsContext: while other clients are in the way, an Open ends when its context
+// does.
+func TestOpenEndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "dlock-"+boot1)
 	if err := os.Mkdir(path, 0o700); err != nil {
@@ -102,7 +103,7 @@ func TestWhoOpensMayLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.close()
-	if locked, err := flock(f.fd, syscall.LOCK_EX); err != nil || !locked { // as who removes it
+	if locked, err := flock(f.fd, syscall.LOCK_EX); err != nil || !locked { // as if it removed it
 		t.Fatal(locked, err)
 	}
 	c, left := booted(boot1), make(chan struct{})
@@ -114,8 +115,8 @@ func TestWhoOpensMayLeave(t *testing.T) {
 	}
 }
 
-// However two clients with different boot IDs meet when they open, and wherever one of them is
-// stopped, never are both of them in.
+// Two clients with different boot IDs never both open the directory, however their openings overlap
+// and wherever one of them is stopped.
 func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 	t.Run("at once", func(t *testing.T) {
 		for range 10 {
@@ -148,7 +149,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 			t.Errorf("beside it: %v", err)
 		}
 		if err := resume(); err != nil {
-			t.Errorf("the one that was stopped: %v", err)
+			t.Errorf("the stopped client: %v", err)
 		}
 	})
 	t.Run("one is stopped while it removes what was left", func(t *testing.T) {
@@ -164,7 +165,7 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 			t.Errorf("with the same boot ID: %v", err)
 		}
 		if err := resume(); err != nil {
-			t.Errorf("the one that was stopped: %v", err)
+			t.Errorf("the stopped client: %v", err)
 		}
 		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 			t.Errorf("in the directory: %v, %v", files, err)
@@ -189,10 +190,10 @@ func TestNewcomersWithDifferentBootIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := resume(); !refusedBoot(err) {
-			t.Errorf("the one that was stopped: %v", err)
+			t.Errorf("the stopped client: %v", err)
 		}
 		if err := openAndKeep(t, dir, c); err != nil {
-			t.Errorf("where somebody is: %v", err)
+			t.Errorf("in a directory in use: %v", err)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/dlock-go/dlock/internal/race"
 )
 
-// inTime is what package dlock gives Inspect and List.
+// inTime is the time that package dlock allows for Inspect and List.
 const inTime = 10 * time.Second
 
 // fillSlots makes the named queues, with that many requests of the client in each, in one update
@@ -49,8 +49,8 @@ func fillSlots(t *testing.T, b *Backend, requests int, names ...string) {
 	}
 }
 
-// List reads one slot after the other, so that nothing it reads is larger than what a few names
-// take, and it ends in time however many names are in use.
+// List reads one slot after the other, so that it never reads more at once than the requests of a
+// few names, and it ends in time however many names are in use.
 func TestListOfManyNames(t *testing.T) {
 	n := 60_000
 	if race.Enabled { // the detector makes each of them four times as slow
@@ -86,8 +86,8 @@ func TestListOfManyNames(t *testing.T) {
 	t.Logf("List of %d names took %s; the largest file has %d bytes", n, took, most)
 }
 
-// What one name takes grows with its requests, and with nothing else. Each arrival, grant
-// and inspection copies that, in time.
+// The size of one name grows with its requests, and with nothing else. Each arrival, grant and
+// inspection copies that, in time.
 func TestBytesOfALongQueue(t *testing.T) {
 	const waiters = 5000
 	for what, c := range map[string]struct {
@@ -129,7 +129,7 @@ func TestBytesOfALongQueue(t *testing.T) {
 			}
 			w := q.Waiters()[rand.IntN(waiters)]
 			if err := a.Release(t.Context(), w.Request); err != nil {
-				t.Errorf("a waiter that gives up: %v", err)
+				t.Errorf("a wait that ends: %v", err)
 			}
 			release(t, b, first)
 			if h := inspect(t, b, c.name).Holders(); len(h) != 1 {

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	chunkSize  = 1 << 19 // by which the file grows: a whole number of pages everywhere
+	chunkSize  = 1 << 19 // the file grows by it: a whole number of pages everywhere
 	chunkWords = chunkSize / 8
-	// the first word names the session that has the block, the others are cells of its requests
+	// the first word names the session that has the block; the others are cells of its requests
 	blockWords = 64
 )
 
 // cells is the file in which all clients have their blocks, as shared memory. A living client has a
-// lock on one byte of the file: that with the number of its home.
+// lock on one byte of the file: the byte with the number of its home.
 type cells struct {
 	fd int
 
 	mu     sync.Mutex
 	chunks []mapped
-	asked  int64 // when those in living were found to live
+	asked  int64 // when the clients in living were found to be alive
 	living map[sessionID]bool
 }
 
@@ -50,7 +50,8 @@ func (c *cells) word(i int) (*uint64, error) {
 }
 
 // grow adds a chunk to the file. The chunk is written, since the first access to a hole may find
-// the disk full. The file is open for appending, so that two who grow it at once add two chunks.
+// the disk full. The file is open for appending, so that two clients that grow it at once add two
+// chunks.
 func (c *cells) grow() error {
 	if err := writeAll(c.fd, make([]byte, chunkSize)); err != nil {
 		return fmt.Errorf("grow cells: %w", err)
@@ -58,8 +59,8 @@ func (c *cells) grow() error {
 	return nil
 }
 
-// owner returns the word that says whose the block is, and what it says. Beyond the last block the
-// word is nil.
+// owner returns the word that names the session of the block, and its value. Beyond the last block
+// the word is nil.
 func (c *cells) owner(block int) (*uint64, sessionID, error) {
 	w, err := c.word(block * blockWords)
 	if err != nil || w == nil {
@@ -90,8 +91,8 @@ func (c *cells) at(s sessionID, cell int) (int64, error) {
 	return int64(v), nil
 }
 
-// lives reports whether the client of the session lives. A client that was found to live at the
-// same now is not asked about again.
+// lives reports whether the client of the session is alive. A client that was found to be alive at
+// the same now is not tested again.
 func (c *cells) lives(s sessionID, now int64) (bool, error) {
 	c.mu.Lock()
 	known := c.asked == now && c.living[s]
@@ -119,7 +120,7 @@ func (c *cells) lives(s sessionID, now int64) (bool, error) {
 	return true, nil
 }
 
-// each calls f for every block that belongs to somebody.
+// each calls f for every block that belongs to a session.
 func (c *cells) each(f func(block int, owner sessionID, word *uint64) error) error {
 	for i := 0; ; i++ {
 		w, owner, err := c.owner(i)
@@ -134,8 +135,8 @@ func (c *cells) each(f func(block int, owner sessionID, word *uint64) error) err
 	}
 }
 
-// dead returns the sessions whose clients live no more. The session that asks is not among them: it
-// cannot see its own lock.
+// dead returns the sessions whose clients are dead. The caller's own session is never among them:
+// it cannot see its own lock.
 func (c *cells) dead(self sessionID, now int64) ([]sessionID, error) {
 	var dead []sessionID
 	err := c.each(func(block int, owner sessionID, _ *uint64) error {
@@ -151,7 +152,8 @@ func (c *cells) dead(self sessionID, now int64) ([]sessionID, error) {
 	return dead, err
 }
 
-// free makes all blocks of the session free, its home last: by the home others find what is left.
+// free makes all blocks of the session free, its home last: other clients find the session by its
+// home.
 func (c *cells) free(s sessionID) error {
 	home, owner, err := c.owner(s.home())
 	if err != nil || owner != s {

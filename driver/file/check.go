@@ -6,8 +6,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// check implements [driver.Checker]. That the file system, the kernel and the directory's owner are
-// such as they have to be is what New finds out.
+// check implements [driver.Checker]. New checks the file system, the kernel and the owner of the
+// directory.
 func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	b, err := fromURL(ctx, c)
 	if err != nil {
@@ -15,5 +15,5 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	}
 	defer b.Close()
 	found, err := checkDir(c.URL.Path)
-	return append([]driver.Finding{{About: "file system", Found: "it maps and locks files as the driver needs it"}}, found...), err
+	return append([]driver.Finding{{About: "file system", Found: "it maps and locks files as the driver needs"}}, found...), err
 }

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 //	acquire NAME TTL [fixed], try NAME TTL, release, renew; spawn a program; clock reads it;
 //	limit BYTES: no file can grow beyond that, as on a full disk;
 //	stop STEP: the next pass of that step sends SIGSTOP to this process;
-//	work NAMES: locks and unlocks, checked by the witnesses, until "done" comes.
+//	work NAMES: locks and unlocks, checked by the witnesses, until it reads "done".
 func serve(dir string) {
 	c := booted(os.Getenv(bootEnv))
 	var step atomic.Pointer[string]
@@ -65,7 +65,7 @@ func serve(dir string) {
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 			commands <- in.Text()
 		}
-		os.Exit(1) // the test is over, and this process with it, whatever it waits for
+		os.Exit(1) // the test has ended, and so does this process, whatever it waits for
 	}()
 	for command := range commands {
 		f := strings.Fields(command)
@@ -127,7 +127,7 @@ func serve(dir string) {
 	}
 }
 
-// child is a process that obeys.
+// child is a process that runs serve.
 type child struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -192,7 +192,7 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// stopped waits until the process is. The kernel says it once for each time.
+// stopped waits until the process is stopped. The kernel reports each stop once.
 func (c *child) stopped() {
 	c.t.Helper()
 	eventually(c.t, "the child is stopped", func() bool {

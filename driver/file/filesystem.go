@@ -28,12 +28,12 @@ var local = map[string]string{
 }
 
 const (
-	network = "is shared between machines, but its shared memory, file locks and the boot that frees them are not"
-	user    = "is served by a program, which need not keep shared memory and file locks, and may serve other machines too"
+	network = "is shared between machines, but shared memory, file locks and the boot that frees them are not"
+	user    = "is served by a program, which may not support shared memory and file locks, and may serve other machines too"
 	simple  = "lacks what the locks need (named pipes, and files that outlive their names)"
 )
 
-// refused are other well-known file systems, and why they are refused.
+// refused are other well-known file systems, with the reason why they are refused.
 var refused = map[string][2]string{
 	"0x6969":     {"NFS", network},
 	"0x517b":     {"SMB", network},
@@ -75,6 +75,6 @@ func checkFileSystem(name string) error {
 	if r, ok := refused[name]; ok {
 		return fmt.Errorf("%w: the file system is %s, which %s; %s", driver.ErrUnsupported, r[0], r[1], advice)
 	}
-	return fmt.Errorf("%w: the file system (type %s) is not known to keep shared memory and file locks; %s",
+	return fmt.Errorf("%w: the file system (type %s) is not known to support shared memory and file locks; %s",
 		driver.ErrUnsupported, name, advice)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestARefusalNamesTheHolder: the file that says that the lock is held says who holds it.
+// TestARefusalNamesTheHolder: a refusal has the label and the age of the holder.
 func TestARefusalNamesTheHolder(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openTest(t, dir), openTest(t, dir)
@@ -31,7 +31,7 @@ func TestARefusalNamesTheHolder(t *testing.T) {
 	refused("a holder")
 	waits := background(t, b, request("a", long))
 	eventually(t, "one waits", func() bool { return len(inspect(t, a, "a").Waiters()) == 1 })
-	refused("one who waits behind the holder")
+	refused("a waiter behind the holder")
 	j := join(r, g)
 	j.Label = "till 3"
 	acquire(t, b, j)

@@ -34,11 +34,11 @@ const (
 )
 
 func testConfig() config {
-	who, err := thisProcess()
+	proc, err := thisProcess()
 	if err != nil {
 		panic(err)
 	}
-	return config{boot: boot1, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, who: who}
+	return config{boot: boot1, fileSystem: fileSystem, clock: monotonic, tick: tick, at: func(string) {}, proc: proc}
 }
 
 func openTest(t testing.TB, dir string) *Backend { return openTestConfig(t, dir, testConfig()) }
@@ -95,7 +95,7 @@ func renew(b *Backend, r driver.Request) error {
 	return b.Renew(context.Background(), []driver.Request{r})[0].Err
 }
 
-// eventually polls for what another goroutine or process brings about.
+// eventually polls until a condition holds that another goroutine or process brings about.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
@@ -120,7 +120,7 @@ func background(t testing.TB, b *Backend, r driver.Request) <-chan error {
 	return done
 }
 
-// answer waits for what background promised.
+// answer waits for the result of background.
 func answer(t testing.TB, done <-chan error) error {
 	t.Helper()
 	select {
@@ -145,7 +145,7 @@ func states(t testing.TB, b *Backend) []string {
 	return names
 }
 
-// steps let a test stop a backend at the n-th pass of a step from now, and let it go on.
+// steps let a test stop a backend at the n-th pass of a step from now, and let it continue.
 type steps struct {
 	mu   sync.Mutex
 	step string
@@ -169,8 +169,8 @@ func (s *steps) at(step string) {
 	}
 }
 
-// stop runs f, which stops at the n-th pass of the step, and returns what lets it go on and waits
-// for it.
+// stop runs f, which stops at the n-th pass of the step. It returns a function that lets f continue
+// and waits for it.
 func (s *steps) stop(step string, n int, f func() error) (resume func() error) {
 	s.mu.Lock()
 	s.step, s.n, s.hit = step, n, make(chan chan struct{})
@@ -183,7 +183,7 @@ func (s *steps) stop(step string, n int, f func() error) (resume func() error) {
 			close(stopped)
 			return <-done
 		}
-	case err := <-done: // it never came there
+	case err := <-done: // it never reached the step
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.step = ""
@@ -191,7 +191,7 @@ func (s *steps) stop(step string, n int, f func() error) (resume func() error) {
 	}
 }
 
-// rig is two clients under a clock that the test moves.
+// rig is two clients with a clock that the test sets.
 type rig struct {
 	a, b   *Backend
 	as, bs steps
@@ -227,18 +227,18 @@ func fixed(name string, ttl time.Duration) driver.Request {
 	return r
 }
 
-// reuse opens a client that takes the cells of the clients that are gone, and writes in all of
+// reuse opens a client that takes the cells of the closed and dead clients, and writes in all of
 // them.
 func reuse(t *testing.T, r *rig) {
 	t.Helper()
 	dir, c := filepath.Dir(r.b.table.path), testConfig()
 	c.clock = func() (int64, error) { return r.now.Load(), nil }
 	x := openTestConfig(t, dir, c)
-	if x.session.id.home() != 0 { // it has purged, and the next client finds the place free
+	if x.session.id.home() != 0 { // it has purged, and the next client finds the home free
 		x = openTestConfig(t, dir, c)
 	}
 	if x.session.id.home() != 0 {
-		t.Fatalf("the home of the one that is gone was not taken, but %d", x.session.id.home())
+		t.Fatalf("block %d was taken, and not the home of the dead client", x.session.id.home())
 	}
 	x.clock = func() (int64, error) { return r.now.Load() + 1e15, nil }
 	for i := range 3 * blockWords {
@@ -255,8 +255,8 @@ func cpu(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// powerOff makes others find nobody in the client's directory, as if the machine had been switched
-// off.
+// powerOff makes other clients find the directory without clients, as if the machine had been
+// switched off.
 func powerOff(t testing.TB, b *Backend) {
 	t.Helper()
 	if _, err := flock(b.table.dir.fd, syscall.LOCK_UN); err != nil {
@@ -270,12 +270,12 @@ func booted(boot string) config {
 	return c
 }
 
-// refusedBoot reports whether the error says why a process with another boot ID may not come in.
+// refusedBoot reports whether the error is that of a process with another boot ID.
 func refusedBoot(err error) bool {
 	return errors.Is(err, driver.ErrUnsupported) && strings.Contains(err.Error(), "boot ID")
 }
 
-// die makes others find the client dead, as if its process had been killed.
+// die makes other clients find the client dead, as if its process had been killed.
 func die(t testing.TB, b *Backend) {
 	t.Helper()
 	if _, err := lockByte(b.table.cells.fd, b.session.id.home(), syscall.F_UNLCK); err != nil {

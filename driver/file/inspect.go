@@ -18,7 +18,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	defer b.calls.Done()
 	name = b.prefix + name
 	i := slot(name)
-	broken := map[sessionID]bool{} // the clients whose holders lose by it
+	broken := map[sessionID]bool{} // the clients whose holds it ends
 	err := b.update(ctx, i, func(s *state, _ int64) error {
 		found := false
 		clear(broken)
@@ -45,11 +45,11 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		if s == b.session.id {
 			b.notifyPoller(i)
 		} else if err == nil && s != 0 {
-			b.table.ring(s, i)
+			b.table.wakeUp(s, i)
 		}
 	}
 	if err == nil {
-		// finds out when the broken hold ends; if it fails the next update does
+		// computes when the broken hold ends; if it fails the next update does
 		b.update(context.Background(), i, nil)
 	}
 	return err

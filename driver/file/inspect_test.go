@@ -62,7 +62,7 @@ func TestBreak(t *testing.T) {
 	}
 	w := request("a", long)
 	done := background(t, r.b, w)
-	// that of who waits
+	// that of the waiter
 	if err := r.b.Break(t.Context(), "a", 0, true); !errors.Is(err, driver.ErrNotHeld) {
 		t.Errorf("no token: %v", err)
 	}
@@ -76,10 +76,10 @@ func TestBreak(t *testing.T) {
 		t.Errorf("holders after the break: %+v", h)
 	}
 	if !errors.Is(renew(r.a, q), driver.ErrLost) || !errors.Is(renew(r.b, j), driver.ErrLost) {
-		t.Error("the broken can be renewed")
+		t.Error("a broken hold can be renewed")
 	}
 	if _, err := r.b.Acquire(t.Context(), join(q, g)); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("joining the broken: %v", err)
+		t.Errorf("joining a broken hold: %v", err)
 	}
 	r.advance(8*second - 1)
 	if n := inspect(t, r.b, "a").Len(); n != 3 {

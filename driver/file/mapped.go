@@ -40,8 +40,8 @@ func swap(p *uint64, old, v uint64) (done bool, err error) {
 	return done, err
 }
 
-// raise sets the word to v unless it is greater. It is a full barrier: whatever is loaded after it
-// is not older than it.
+// raise sets the word to v unless it is greater. It is a full barrier: what is loaded after it is
+// not older than it.
 func raise(p *uint64, v uint64) error {
 	return guard(p, func() {
 		for old := atomic.LoadUint64(p); old < v; old = atomic.LoadUint64(p) {
@@ -52,8 +52,8 @@ func raise(p *uint64, v uint64) error {
 	})
 }
 
-// guard runs f, which accesses p, and turns a fault into an error: the memory is a file, which
-// somebody may truncate, and which a disk may fail to read.
+// guard runs f, which accesses p, and turns a fault into an error: the memory is a file, which may
+// be truncated, or on a disk that fails.
 func guard(p *uint64, f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -65,7 +65,7 @@ func guard(p *uint64, f func()) (err error) {
 			if !ok {
 				panic(r)
 			}
-			err = fmt.Errorf("shared memory is gone (a file of the directory was truncated, or its disk fails): %w", fault)
+			err = fmt.Errorf("cannot access shared memory (a file of the directory was truncated, or its disk fails): %w", fault)
 		}
 	}()
 	_ = *p // a fault here can be recovered; under the race detector f would fault in C code

@@ -17,8 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver/file"
 )
 
-// moves are the ways in which the path of a directory comes to lead elsewhere. back puts it right
-// again.
+// moves are the ways in which the path of a directory can change its target. back undoes them.
 var moves = map[string]func(t *testing.T, root, dir string) (back func()){
 	"moved": func(t *testing.T, root, dir string) func() {
 		must(t, os.Rename(dir, dir+".old"))
@@ -77,8 +76,8 @@ func one(t *testing.T, pattern string) string {
 	return found[0]
 }
 
-// What is held in a directory that is not where it was is lost, by the next renewal at the latest,
-// and the error says why. Nothing goes on there, also not when the directory comes back.
+// What is held in a directory that was moved is lost, by the next renewal at the latest, and the
+// error says why. It stays lost when the directory comes back.
 func TestMovedDirectory(t *testing.T) {
 	for what, move := range moves {
 		t.Run(what, func(t *testing.T) {
@@ -100,7 +99,7 @@ func TestMovedDirectory(t *testing.T) {
 			must(t, err)
 			renew := func() error { return b.Renew(t.Context(), []driver.Request{held})[0].Err }
 			must(t, renew())
-			given := ask("given back")
+			given := ask("released")
 			_, err = b.Acquire(t.Context(), given)
 			must(t, err)
 
@@ -123,14 +122,14 @@ func TestMovedDirectory(t *testing.T) {
 			}()
 			for start, q := time.Now(), (driver.Queue{}); len(q.Waiters()) == 0; {
 				if q, err = b.Inspect(t.Context(), "held"); err != nil || time.Since(start) > 20*time.Second {
-					t.Fatalf("nobody waits: %+v, %v", q, err)
+					t.Fatalf("no request waits: %+v, %v", q, err)
 				}
 			}
 
 			back := move(t, root, dir)
 			named := func(what string, err error) {
 				t.Helper()
-				if err == nil || !strings.Contains(err.Error(), "the locks are in another directory") || !strings.Contains(err.Error(), dir) {
+				if err == nil || !strings.Contains(err.Error(), "the directory of the locks was moved") || !strings.Contains(err.Error(), dir) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -166,12 +165,12 @@ func TestMovedDirectory(t *testing.T) {
 			case err := <-waits:
 				is("Lock that waited", err, false)
 			case <-time.After(20 * time.Second):
-				t.Fatal("a wait goes on")
+				t.Fatal("a wait continues")
 			}
 			if _, err := os.Stat(dir); err == nil && what != "the folder of the boot is moved" && !strings.HasPrefix(what, "the ") {
 				left, err := os.ReadDir(dir)
 				if must(t, err); len(left) > 0 {
-					t.Errorf("a client of the other directory left %v in the one that is there now", left)
+					t.Errorf("a client of the moved directory left %v in the new one", left)
 				}
 			}
 			if back != nil {
@@ -180,7 +179,7 @@ func TestMovedDirectory(t *testing.T) {
 					t.Errorf("Renew of a lost request, when the directory is back: %v", err)
 				}
 				if err := b.Renew(t.Context(), []driver.Request{given})[0].Err; !errors.Is(err, driver.ErrLost) {
-					t.Errorf("Renew of what was given back, when the directory is back: %v", err)
+					t.Errorf("Renew of a released request, when the directory is back: %v", err)
 				}
 				r := ask("free")
 				if _, err := b.Acquire(t.Context(), r); err != nil {

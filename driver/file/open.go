@@ -15,7 +15,7 @@ func init() {
 	driver.RegisterChecker("file", check)
 }
 
-// fromURL opens file:///dir. It has no parameters but those that every URL has.
+// fromURL opens file:///dir. It has only the parameters that every URL has.
 func fromURL(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func fromURL(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
-// absolute checks what New is given, and returns the path of the directory.
+// absolute checks the arguments of New, and returns the absolute path of the directory.
 func absolute(dir string, o Options) (string, error) {
 	switch {
 	case dir == "" || strings.ContainsRune(dir, 0):

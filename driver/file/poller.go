@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// tick is how often a guard asks whether the clients in the way live. So soon is free what a
-	// killed process held. The bell tells of a grant at once.
+	// tick is how often a guard tests whether the clients in the way are alive. It bounds how long
+	// the locks of a killed process stay held. A grant wakes its waiter at once, by the pipe.
 	tick = 10 * time.Millisecond
-	// fallback is after how many ticks every client checks the words of all its slots, and asks as
-	// the guard does. It is for the case that a bell was not rung, or that a guard does not work.
+	// fallback is the number of ticks after which every client checks the words of all its slots,
+	// and tests as the guard does, in case a wake-up was lost or a guard does not work.
 	fallback = 25
-	// abreast is how many clients are asked about in one tick, a random choice if there are more.
+	// abreast is how many clients are tested in one tick, a random choice if there are more.
 	abreast = 100
 	// patience is for how many ticks in a row a slot may be unreadable before its waiters get an
 	// error.
@@ -31,40 +31,41 @@ const (
 )
 
 // poller runs while a request waits, or holds and is watched: one goroutine and one pipe for all
-// requests of the client. It checks a slot when the bell is rung for it, when a client in the way
-// dies, and when a time is over. So waiting and holding cost next to nothing while nothing happens.
+// requests of the client. It checks a slot when the slot's number arrives in the pipe, when a
+// client in the way dies, and when a time has come. So waiting and holding cost next to nothing
+// while nothing happens.
 type poller struct {
 	b        *Backend
 	slots    map[int]*waitingSlot
 	due      timetable
-	near     blockers // the clients that are asked about every tick
-	far      blockers // the clients that are asked about at every fallback
+	near     blockers // the clients that are tested every tick
+	far      blockers // the clients that are tested at every fallback
 	fellBack int64
 	todo     map[*waitingSlot]bool
-	rung     map[int]bool // slots whose holders have to look
-	verify   bool         // all of them have to
+	toVerify map[int]bool // slots whose holds have to be verified
+	verify   bool         // the holds of all slots have to be
 }
 
 // blockers are the clients that are in the way of waiters, with the slots where they are.
 type blockers map[sessionID]map[*waitingSlot]bool
 
 func newPoller(b *Backend) *poller {
-	return &poller{b: b, slots: map[int]*waitingSlot{}, near: blockers{}, far: blockers{}, todo: map[*waitingSlot]bool{}, rung: map[int]bool{}}
+	return &poller{b: b, slots: map[int]*waitingSlot{}, near: blockers{}, far: blockers{}, todo: map[*waitingSlot]bool{}, toVerify: map[int]bool{}}
 }
 
 func (p *poller) run() {
-	rings := make([]byte, 4096)
+	messages := make([]byte, 4096)
 	for {
 		now, err := p.b.clock()
 		if err != nil {
 			now = 0
 		}
-		p.b.session.bell.SetReadDeadline(time.Now().Add(p.pause(now)))
-		n, err := p.b.session.bell.Read(rings)
+		p.b.session.pipe.SetReadDeadline(time.Now().Add(p.pause(now)))
+		n, err := p.b.session.pipe.Read(messages)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			time.Sleep(p.b.tick) // it goes on without a bell
+			time.Sleep(p.b.tick) // it continues without the pipe
 		}
-		if !p.collectNotified(rings[:n]) {
+		if !p.collectNotified(messages[:n]) {
 			return
 		}
 		if now, err = p.b.clock(); err != nil {
@@ -79,7 +80,7 @@ func (p *poller) run() {
 	}
 }
 
-// pause returns how long nothing has to be done unless the bell is rung.
+// pause returns how long nothing has to be done unless a message arrives.
 func (p *poller) pause(now int64) time.Duration {
 	d := fallback * p.b.tick
 	if len(p.near) > 0 {
@@ -91,9 +92,9 @@ func (p *poller) pause(now int64) time.Duration {
 	return max(d, 0)
 }
 
-// collectNotified collects the slots that other clients and the client itself want checked. It
+// collectNotified collects the slots that other clients and this client have asked it to check. It
 // returns false, and the poller ends, if no request waits or holds any more.
-func (p *poller) collectNotified(rings []byte) bool {
+func (p *poller) collectNotified(messages []byte) bool {
 	b := p.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,8 +102,8 @@ func (p *poller) collectNotified(rings []byte) bool {
 		b.polling, b.notified = false, nil
 		return false
 	}
-	for ; len(rings) >= 4; rings = rings[4:] {
-		b.notified = append(b.notified, int(binary.NativeEndian.Uint32(rings)))
+	for ; len(messages) >= 4; messages = messages[4:] {
+		b.notified = append(b.notified, int(binary.NativeEndian.Uint32(messages)))
 	}
 	for _, slot := range b.notified {
 		w := b.waiting[slot]
@@ -110,7 +111,7 @@ func (p *poller) collectNotified(rings []byte) bool {
 			p.forget(old)
 		}
 		if b.held[slot] != nil {
-			p.rung[slot] = true
+			p.toVerify[slot] = true
 		}
 		if w == nil {
 			continue
@@ -132,12 +133,12 @@ func (p *poller) forget(w *waitingSlot) {
 	p.removeBlockers(w)
 }
 
-// collectDue collects the slots that have to be checked although the bell was not rung.
+// collectDue collects the slots that have to be checked without a message.
 func (p *poller) collectDue(now int64) {
 	for len(p.due) > 0 && p.due[0].due <= now {
 		w := p.due[0]
 		p.todo[w] = true
-		p.plan(w, now+int64(p.b.tick)) // in case that the check fails
+		p.plan(w, now+int64(p.b.tick)) // in case the check fails
 	}
 	p.ask(p.near, abreast, now)
 	if now-p.fellBack < int64(fallback*p.b.tick) {
@@ -153,16 +154,16 @@ func (p *poller) collectDue(now int64) {
 	}
 }
 
-// checkHeld reports what is lost.
+// checkHeld reports holds that are lost.
 func (p *poller) checkHeld() {
 	if p.verify {
 		if err := p.b.table.moved(); errors.Is(err, errMoved) {
 			p.b.loseAll(err)
 		}
 	}
-	// States are read beside the poller, so that no waiter expires meanwhile, and one after the
-	// other: what has come by then is looked at when that ends.
-	changed := slices.DeleteFunc(p.b.watched(p.rung, p.verify), p.b.unchanged)
+	// States are read outside the poller, so that no waiter expires meanwhile, and in one
+	// goroutine: slots that are added meanwhile are verified when it ends.
+	changed := slices.DeleteFunc(p.b.watched(p.toVerify, p.verify), p.b.unchanged)
 	if len(changed) > 0 {
 		p.b.unverified.Store(true)
 		if !p.b.verifying.CompareAndSwap(false, true) {
@@ -173,15 +174,15 @@ func (p *poller) checkHeld() {
 			p.b.verifyHeld(changed)
 			p.b.verifying.Store(false)
 			if p.b.unverified.Swap(false) {
-				p.b.session.ringSelf()
+				p.b.session.wakeSelf()
 			}
 		})
 	}
-	clear(p.rung)
+	clear(p.toVerify)
 	p.verify = false
 }
 
-// ask asks about clients, and collects the slots where a dead one is in the way.
+// ask tests whether clients are alive, and collects the slots where a dead one is in the way.
 func (p *poller) ask(clients blockers, most int, now int64) {
 	for s, slots := range clients {
 		if most--; most < 0 {
@@ -220,7 +221,7 @@ func (p *poller) check(w *waitingSlot, now int64) {
 }
 
 // keepAlive keeps alive the waiters whose time has come, and with them those whose time comes soon.
-// It returns them, and whether somebody still waits there.
+// It returns them, and whether any request still waits there.
 func (p *poller) keepAlive(w *waitingSlot, now int64) (due []*ownRequest, current bool) {
 	p.b.mu.Lock()
 	current = p.b.waiting[w.slot] == w
@@ -250,8 +251,8 @@ func (own *ownRequest) touch(now int64) {
 	}
 }
 
-// checkWaiters wakes the waiters of a slot that were granted or are gone, and drops the requests in
-// the way that are over. It returns when the next of those will be over.
+// checkWaiters wakes the waiters of a slot that were granted or are gone, and drops dead or expired
+// requests in the way. It returns when the next of those expires.
 func (p *poller) checkWaiters(w *waitingSlot, due []*ownRequest, now int64) (next int64, err error) {
 	b := p.b
 	word, err := load(b.table.word(w.slot))
@@ -264,7 +265,7 @@ func (p *poller) checkWaiters(w *waitingSlot, due []*ownRequest, now int64) (nex
 		}
 	}
 	s := w.state
-	if len(due) > 0 { // seldom enough to see who of them does not stand there any more
+	if len(due) > 0 { // rare enough to find those that are not in the queue any more
 		there := map[driver.ID]bool{}
 		for i := range s.queues {
 			for e := range s.queues[i].all() {
@@ -294,8 +295,8 @@ func (p *poller) checkWaiters(w *waitingSlot, due []*ownRequest, now int64) (nex
 	return next, nil
 }
 
-// readState reads the state of a slot, wakes those who were granted, and finds out which clients
-// are in the way now.
+// readState reads the state of a slot, wakes the granted waiters, and finds the clients that are in
+// the way now.
 func (p *poller) readState(w *waitingSlot) error {
 	s, err := p.b.read(w.slot)
 	if err != nil {
@@ -306,7 +307,7 @@ func (p *poller) readState(w *waitingSlot) error {
 	for i := range s.queues {
 		q := &s.queues[i]
 		g := q.guard()
-		w.guard = w.guard || g == p.b.session.id || g == 0 // without a guard everybody is one
+		w.guard = w.guard || g == p.b.session.id || g == 0 // without a guard every client is one
 		granted, first := q.granted()
 		for _, e := range granted {
 			p.b.decide(e.ID, nil)
@@ -346,7 +347,7 @@ func (p *poller) removeBlockers(w *waitingSlot) {
 }
 
 // blockedUntil returns when an update would grant a request. Only the holders and the first waiter
-// matter: all other waiters wait for that one, whether they live or not.
+// matter: all other waiters wait for that one, whether they are alive or not.
 func (b *Backend) blockedUntil(q *queue, now int64) (at int64, err error) {
 	granted, first := q.granted()
 	if len(granted) == 0 {
@@ -366,9 +367,9 @@ func (b *Backend) blockedUntil(q *queue, now int64) (at int64, err error) {
 	return at, nil
 }
 
-// guard returns the client that has to ask whether the clients in the way live. It is the client of
-// the first who waits, unless that client holds there too: both would end with the same process. 0:
-// there is none near the head.
+// guard returns the client that has to test whether the clients in the way are alive. It is the
+// client of the first waiter, unless that client holds there too: both would end with the same
+// process. 0: there is none near the head.
 func (q *queue) guard() sessionID {
 	granted, _ := q.granted()
 	holds := func(s sessionID) bool {
@@ -384,7 +385,7 @@ func (q *queue) guard() sessionID {
 	return 0
 }
 
-// plan sets when a slot is checked whatever happens.
+// plan sets the time at which a slot is checked at the latest.
 func (p *poller) plan(w *waitingSlot, due int64) {
 	w.due = due
 	heap.Fix(&p.due, w.index)

@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// If the guard of the queue is killed with the holder, or is stopped, another client finds out that
+// If the guard of the queue is killed with the holder, or is stopped, another client detects that
 // the holder is dead.
 func TestKilledHolderFreesAtOnceWithoutAGuard(t *testing.T) {
 	for _, stop := range []bool{false, true} {
@@ -40,9 +40,9 @@ func TestKilledHolderFreesAtOnceWithoutAGuard(t *testing.T) {
 	}
 }
 
-// A hand-off wakes the next two of those who wait, however many there are. The others check as
-// seldom as if nothing happened. If each client checked after each hand-off the costs would grow
-// with the square.
+// A hand-off wakes the next two waiters, however many there are. The others check as rarely as if
+// nothing happened. If each client checked after each hand-off, the costs would grow with the
+// square.
 func TestHandOffWakesFewAmongManyClients(t *testing.T) {
 	const handOffs, each = 60, 5
 	for _, clients := range []int{20, 140} {
@@ -119,7 +119,7 @@ func TestIdleWaitersOfManyNames(t *testing.T) {
 		}
 		return n == names
 	})
-	// A busy machine does the first checks late: they are none of what idle waiters cost.
+	// A busy machine makes the first checks late: they do not count as costs of idle waiters.
 	for try := 1; ; try++ {
 		time.Sleep(100 * time.Millisecond)
 		checks.Store(0)

@@ -11,10 +11,10 @@ import (
 )
 
 // purge removes what killed clients left behind, if it finds the home of one: requests in slots
-// that nobody uses any more, and files of states that were not put in place, or not removed after
-// they were replaced. Nobody depends on it: what stays blocks nobody. A slot whose state cannot be
-// read, or not be written, is left as it is, and the dead with it, for the next client that opens
-// the directory.
+// that are not used any more, and files of states that were not put in place, or not removed after
+// they were replaced. Locking does not depend on it: what remains blocks no client. A slot whose
+// state cannot be read or written is left as it is, and so are the dead clients, for the next
+// client that opens the directory.
 func (b *Backend) purge() error {
 	now, err := b.clock()
 	if err != nil {
@@ -38,11 +38,11 @@ func (b *Backend) purge() error {
 	for slot := range slots {
 		clean = b.purgeSlot(slot, bySlot[slot]) == nil && clean
 	}
-	if !clean { // the dead stay, for the next client that opens the directory
+	if !clean { // the dead clients stay, for the next client that opens the directory
 		return nil
 	}
 	for _, id := range dead {
-		b.table.bells.remove(bellName(id))
+		b.table.pipes.remove(pipeName(id))
 		if err := b.table.cells.free(id); err != nil {
 			return err
 		}
@@ -50,9 +50,9 @@ func (b *Backend) purge() error {
 	return nil
 }
 
-// purgeSlot drops what is over from a slot's queues, by a new state, and then removes the files of
-// those words that are not the slot's. The writer of one of them read an earlier word of the slot.
-// That word never comes back, so the file can never become the slot's state.
+// purgeSlot drops dead and expired requests from a slot's queues, by a new state, and then removes
+// the files of all given words but the slot's own. The writer of such a file read an earlier word
+// of the slot. That word is never used again, so the file can never become the slot's state.
 func (b *Backend) purgeSlot(slot int, words []uint64) error {
 	word, err := load(b.table.word(slot))
 	if err != nil {

@@ -36,14 +36,14 @@ func TestGarbageIsPurged(t *testing.T) {
 		t.Errorf("states after the purge: %v", got)
 	}
 	if err := renew(a, r); err != nil {
-		t.Errorf("a hold of the living after the purge: %v", err)
+		t.Errorf("a living client's hold after the purge: %v", err)
 	}
 	if inspect(t, b, "kept").Len() != 1 {
-		t.Error("a waiter of the dead is left")
+		t.Error("a dead client's waiter is left")
 	}
-	files, err := os.ReadDir(filepath.Join(b.table.path, "bells"))
+	files, err := os.ReadDir(filepath.Join(b.table.path, pipesFolder))
 	if err != nil || len(files) != 2 { // those of a and b
-		t.Errorf("bells: %v, %v", files, err)
+		t.Errorf("pipes: %v, %v", files, err)
 	}
 }
 
@@ -67,8 +67,8 @@ func TestPurgeMeetsAWriter(t *testing.T) {
 	}
 }
 
-// A record that is damaged keeps nobody from the other queues, also if a client has died: newcomers
-// purge what they can, and the dead are known until all is purged.
+// A damaged record affects no other queue, also if a client has died: new clients purge what they
+// can, and the dead client stays registered until all is purged.
 func TestPurgeBesideADamagedRecord(t *testing.T) {
 	dir := t.TempDir()
 	a, dead := openTest(t, dir), openTest(t, dir)
@@ -104,7 +104,7 @@ func TestPurgeBesideADamagedRecord(t *testing.T) {
 		t.Errorf("the damaged record: %v", err)
 	}
 	if home() != dead.session.id {
-		t.Error("the dead client is forgotten, and its requests may stand")
+		t.Error("the dead client is not registered any more, but its requests may remain")
 	}
 	if err := os.WriteFile(record, good, 0o600); err != nil {
 		t.Fatal(err)
@@ -113,6 +113,6 @@ func TestPurgeBesideADamagedRecord(t *testing.T) {
 		t.Errorf("%d requests once the record is there again", n)
 	}
 	if home() != 0 {
-		t.Error("the dead client's place is not free")
+		t.Error("the dead client's home is not free")
 	}
 }

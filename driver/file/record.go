@@ -19,11 +19,11 @@ import (
 // The file of a state is one record, which is written whole and read whole: see "A state" in the
 // package comment.
 
-// castagnoli is the polynomial that processors have an instruction for.
+// castagnoli is the polynomial for which processors have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
-	recordStart = "dlock format=" // of every record of every format from 3 on
+	recordStart = "dlock format=" // of every record in every format from 3 on
 	checkSize   = len("00000000\n")
 	headSize    = len(recordStart) + len("3 state=0000-0000000000000000 bytes=0000000000 check=00000000\n")
 )
@@ -34,8 +34,8 @@ func recordHead(name string, check uint32, size int) string {
 	return fmt.Sprintf("%s%08x\n", recordSize(name, int64(size)), check)
 }
 
-// recordSize returns the beginning of that line, up to the check. No more than that is read of a
-// file that begins otherwise: it may be of any length.
+// recordSize returns the beginning of that line, up to the check. If a file begins differently, no
+// more of it is read: it may have any length.
 func recordSize(name string, size int64) string {
 	return fmt.Sprintf(recordStart+"%d state=%s bytes=%010d check=", format, name, size)
 }
@@ -67,8 +67,8 @@ func (s *state) encode(name string) []byte {
 	return out
 }
 
-// decode reads what encode wrote for the file with that name. Requests that stand in old, which may
-// be nil, with the same line are taken from there.
+// decode reads what encode wrote for the file with that name. It reuses the requests of old, which
+// may be nil, that have the same line.
 func decode(data []byte, name string, old *state) (*state, error) {
 	size := min(headSize, len(data))
 	head, payload := string(data[:size]), data[size:]
@@ -116,9 +116,10 @@ func decode(data []byte, name string, old *state) (*state, error) {
 	return s, nil
 }
 
-// match returns that of the next known requests whose line comes next, and those behind it.
+// match returns the known request whose line comes next, if it is one of the next few, and the
+// known requests behind it.
 func match(payload []byte, known []*entry) (*entry, []*entry) {
-	const near = 16 // as many as are gone at once, but for a few times
+	const near = 16 // rarely are more gone at once
 	for i, e := range known[:min(near, len(known))] {
 		if n := len(e.line); n <= len(payload) && string(payload[:n]) == e.line {
 			return e, known[i+1:]
@@ -127,22 +128,22 @@ func match(payload []byte, known []*entry) (*entry, []*entry) {
 	return nil, known
 }
 
-// fault says what is wrong with a record that begins so.
+// fault returns the error for a record with a wrong first line.
 func fault(head string) error {
 	const same = "all programs that use the directory need the same version of dlock"
 	after, is := strings.CutPrefix(head, recordStart)
 	number := after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]
 	switch other, err := strconv.ParseUint(number, 10, 64); {
 	case strings.HasPrefix(head, `{"name":`):
-		return fmt.Errorf("%w: it is a state of lines of JSON, as before format %d; %s", driver.ErrUnsupported, format, same)
+		return fmt.Errorf("%w: it has lines of JSON, which were used before format %d; %s", driver.ErrUnsupported, format, same)
 	case is && err == nil && other != format:
-		return fmt.Errorf("%w: it has format %d, and this version of dlock knows none but format %d; %s",
+		return fmt.Errorf("%w: it has format %d, but this version of dlock supports only format %d; %s",
 			driver.ErrUnsupported, other, format, same)
 	}
-	return errors.New("it is damaged: no client wrote this content under this name")
+	return errors.New("the file is damaged: no client wrote this content under this name")
 }
 
-// possible reports whether there can be such a request.
+// possible reports whether a client could have written this request.
 func (e *entry) possible() bool {
 	return e.TTL > 0 && e.cell >= 0 && !e.ID.IsZero() && (e.session != 0 || e.outlives())
 }
@@ -157,12 +158,12 @@ func (e *entry) text() string {
 	return e.line
 }
 
-// fields writes the fields of a line, or reads them: what they are, and in which order, stands in
-// one place, the methods entry and tombstone. A field that is zero is left out.
+// fields writes the fields of a line, or reads them: the fields and their order are defined in one
+// place, the methods entry and tombstone. A field that is zero is left out.
 type fields struct {
 	reading bool
 	out     []byte // what was written
-	in      string // what was not read yet
+	in      string // the rest that was not read yet
 	wrong   bool   // a field could not be read
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// tampered is a slot with a holder, who waits behind it, and a tombstone, and a client that never
-// read its state.
+// tampered is a slot with a holder, a waiter and a tombstone, and a client that has never read its
+// state.
 type tampered struct {
 	t      *testing.T
 	holder *Backend
@@ -49,8 +49,9 @@ func newTampered(t *testing.T) *tampered {
 	return x
 }
 
-// refused puts content in the place of the record, and holds that a client which reads it grants
-// nothing, releases nothing and breaks nothing, and says which file it is and what to do.
+// refused puts content in the place of the record, and checks that a client that reads it grants
+// nothing, releases nothing and breaks nothing, and that its error names the file and says what to
+// do.
 func (x *tampered) refused(b *Backend, what string, content []byte, want error) {
 	x.t.Helper()
 	if err := os.WriteFile(x.path, content, 0o600); err != nil {
@@ -80,12 +81,12 @@ func (x *tampered) unread(b *Backend, what string, want error) {
 			}
 		}
 		if !strings.Contains(err.Error(), x.path) || want == nil && !strings.Contains(err.Error(), repair) {
-			x.t.Fatalf("%s: %s does not say which file it is, or what to do: %v", what, call, err)
+			x.t.Fatalf("%s: the error of %s does not name the file, or does not say what to do: %v", what, call, err)
 		}
 	}
 }
 
-// goesOn puts the record back, and holds that nothing has changed: the holder holds, and the next
+// goesOn restores the record, and checks that nothing has changed: the holder holds, and the next
 // token is above its own.
 func (x *tampered) goesOn(b *Backend) {
 	x.t.Helper()
@@ -104,7 +105,7 @@ func (x *tampered) goesOn(b *Backend) {
 	}
 }
 
-// A record that ends anywhere before its end, or goes on behind it, is none.
+// A record that is cut off anywhere, or continued behind its end, is refused.
 func TestTornRecordIsRefused(t *testing.T) {
 	x := newTampered(t)
 	b := openTest(t, x.dir)
@@ -126,7 +127,7 @@ func TestTornRecordIsRefused(t *testing.T) {
 	x.goesOn(b)
 }
 
-// A record in which a bit has changed is none, whichever it is.
+// A record in which any one bit has changed is refused.
 func TestChangedRecordIsRefused(t *testing.T) {
 	x := newTampered(t)
 	b := openTest(t, x.dir)
@@ -152,8 +153,8 @@ func TestChangedRecordIsRefused(t *testing.T) {
 	x.goesOn(b)
 }
 
-// What stands in a file under the name of a state, and is not that state's record, is refused: with
-// the reason where that is a version of dlock.
+// A file that has the name of a state but not its record is refused, with the reason if another
+// version of dlock is the cause.
 func TestForeignRecordIsRefused(t *testing.T) {
 	x := newTampered(t)
 	b := openTest(t, x.dir)
@@ -182,8 +183,8 @@ func TestForeignRecordIsRefused(t *testing.T) {
 		"something else":                         {[]byte("# a comment\n"), nil, "damaged"},
 		"the record of another slot":             {s.encode(stateName(slot("other"), s.word)), nil, "damaged"},
 		"an earlier record of the slot":          {earlier.encode(stateName(slot("a"), 2)), nil, "damaged"},
-		"lines of JSON":                          {[]byte(`{"name":"a","id":"00"}` + "\n"), driver.ErrUnsupported, "lines of JSON, as before format 3"},
-		"a version that is not known yet":        {version(format + 1), driver.ErrUnsupported, "has format 4, and this version of dlock knows none but format 3"},
+		"lines of JSON":                          {[]byte(`{"name":"a","id":"00"}` + "\n"), driver.ErrUnsupported, "lines of JSON, which were used before format 3"},
+		"a version that is not known yet":        {version(format + 1), driver.ErrUnsupported, "has format 4, but this version of dlock supports only format 3"},
 		"a version of a far future":              {[]byte("dlock format=1234\nwhatever it has\n"), driver.ErrUnsupported, "format 1234"},
 		"a version that is not known yet, a bit": {version(format + 1)[:20], driver.ErrUnsupported, "has format 4"},
 	} {
@@ -206,7 +207,7 @@ func TestForeignRecordIsRefused(t *testing.T) {
 	if err := syscall.Mkfifo(x.path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	x.unread(b, "a pipe to which nobody writes", nil)
+	x.unread(b, "a pipe without a writer", nil)
 	if err := os.Remove(x.path); err != nil {
 		t.Fatal(err)
 	}
@@ -224,30 +225,30 @@ func TestLineThatNoClientWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, payload := range map[string]string{
-		"no queue":                good[len("queue \"a\"\n"):],
-		"no end of the line":      good[:len(good)-1],
-		"an empty line":           good + "\n",
-		"another kind":            good + "shared2 ttl=30s session=7 id=" + id + "\n",
-		"an unknown word":         good + "pending id=" + id + "\n",
-		"an unknown field":        strings.Replace(good, " id=", " color=1 id=", 1),
-		"an unknown flag":         strings.Replace(good, " session=", " sticky session=", 1),
-		"a field behind the last": strings.TrimSuffix(good, "\n") + " color=1\n",
-		"no mode":                 strings.Replace(good, "exclusive", "", 1),
-		"two modes":               strings.Replace(good, "exclusive", "exclusiveshared", 1),
-		"another order":           strings.Replace(good, "ttl=30s session=7", "session=7 ttl=30s", 1),
-		"no ID":                   strings.Replace(good, " id="+id, "", 1),
-		"half an ID":              strings.Replace(good, id, id[:16], 1),
-		"no TTL":                  strings.Replace(good, " ttl=30s", "", 1),
-		"a TTL below 0":           strings.Replace(good, "30s", "-30s", 1),
-		"a TTL without a unit":    strings.Replace(good, "30s", "30", 1),
-		"no session":              strings.Replace(good, " session=7", "", 1),
-		"a session in letters":    strings.Replace(good, "session=7", "session=x", 1),
-		"a token of 0":            strings.Replace(good, " ttl=", " token=0 ttl=", 1),
-		"a queue without a name":  strings.Replace(good, "\"a\"", "\"\"", 1),
-		"a name without quotes":   strings.Replace(good, "\"a\"", "a", 1),
-		"a name that goes on":     strings.Replace(good, "\"a\"", "\"a\" b", 1),
-		"a half tombstone":        good + "gone id=" + id[:8] + "\n",
-		"a tombstone of nobody":   good + "gone id=" + strings.Repeat("0", 32) + " until=1 queue=\"a\"\n",
+		"no queue":                      good[len("queue \"a\"\n"):],
+		"no end of the line":            good[:len(good)-1],
+		"an empty line":                 good + "\n",
+		"another kind":                  good + "shared2 ttl=30s session=7 id=" + id + "\n",
+		"an unknown word":               good + "pending id=" + id + "\n",
+		"an unknown field":              strings.Replace(good, " id=", " color=1 id=", 1),
+		"an unknown flag":               strings.Replace(good, " session=", " sticky session=", 1),
+		"a field behind the last":       strings.TrimSuffix(good, "\n") + " color=1\n",
+		"no mode":                       strings.Replace(good, "exclusive", "", 1),
+		"two modes":                     strings.Replace(good, "exclusive", "exclusiveshared", 1),
+		"another order":                 strings.Replace(good, "ttl=30s session=7", "session=7 ttl=30s", 1),
+		"no ID":                         strings.Replace(good, " id="+id, "", 1),
+		"half an ID":                    strings.Replace(good, id, id[:16], 1),
+		"no TTL":                        strings.Replace(good, " ttl=30s", "", 1),
+		"a TTL below 0":                 strings.Replace(good, "30s", "-30s", 1),
+		"a TTL without a unit":          strings.Replace(good, "30s", "30", 1),
+		"no session":                    strings.Replace(good, " session=7", "", 1),
+		"a session in letters":          strings.Replace(good, "session=7", "session=x", 1),
+		"a token of 0":                  strings.Replace(good, " ttl=", " token=0 ttl=", 1),
+		"a queue without a name":        strings.Replace(good, "\"a\"", "\"\"", 1),
+		"a name without quotes":         strings.Replace(good, "\"a\"", "a", 1),
+		"a name that goes on":           strings.Replace(good, "\"a\"", "\"a\" b", 1),
+		"a half tombstone":              good + "gone id=" + id[:8] + "\n",
+		"a tombstone without a request": good + "gone id=" + strings.Repeat("0", 32) + " until=1 queue=\"a\"\n",
 	} {
 		if s, err := decode(record(payload), name, nil); err == nil {
 			t.Errorf("%s is read as %+v", what, s)
@@ -255,8 +256,7 @@ func TestLineThatNoClientWrites(t *testing.T) {
 	}
 }
 
-// What a client knows of one queue is not taken for what stands in another, although the lines are
-// the same.
+// A client does not reuse the requests of one queue for another, even if their lines are the same.
 func TestKnownLinesAreOfTheirQueue(t *testing.T) {
 	old, s := &state{}, &state{}
 	e := &entry{session: 1}
@@ -275,7 +275,7 @@ func TestKnownLinesAreOfTheirQueue(t *testing.T) {
 	}
 }
 
-// A record that stands there is not written again.
+// A record that exists is not written again.
 func TestRecordIsNotWrittenTwice(t *testing.T) {
 	b := openTest(t, t.TempDir())
 	r := request("a", long)
@@ -297,12 +297,12 @@ func TestRecordIsNotWrittenTwice(t *testing.T) {
 }
 
 // The disk is full after any byte of a record: the call fails with the system's error, and nothing
-// has changed. There is no half record, no second holder, and no hold is gone.
+// has changed. There is no partial record, no second holder, and no hold is lost.
 func TestDiskThatIsFullWithinARecord(t *testing.T) {
 	dir := t.TempDir()
 	b, c := openTest(t, dir), start(t, dir)
 	token := c.do("acquire a 1h")
-	waits := background(t, b, request("a", long)) // the release has to write who is granted
+	waits := background(t, b, request("a", long)) // the release has to write the next grant
 	stands := func() string {                     // the words of the slots, and all states
 		table, err := os.ReadFile(filepath.Join(b.table.path, "table"))
 		if err != nil {
@@ -338,7 +338,7 @@ func TestDiskThatIsFullWithinARecord(t *testing.T) {
 	}
 }
 
-// A call that is wrong writes no record that nobody can read: the queue goes on.
+// An invalid call writes no record that cannot be read: the queue still works.
 func TestWrongRequestIsNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	b, c := openTest(t, dir), openTest(t, dir)
@@ -374,8 +374,8 @@ func TestWrongRequestIsNotWritten(t *testing.T) {
 	release(t, b, r)
 }
 
-// FuzzRecord: whatever stands behind a head that fits, it is refused, or read as what is written
-// again, and means the same then.
+// FuzzRecord: any payload behind a matching head is refused, or is read as a state that, written
+// and read again, means the same.
 func FuzzRecord(f *testing.F) {
 	const id = "0123456789abcdef0123456789abcdef"
 	f.Add("queue \"a\"\nexclusive token=5 fixed ttl=1m0.5s session=7 cell=1 id=" + id + " label=\"\\xff\\n\"\n")
@@ -398,7 +398,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// meaning is all that a state says.
+// meaning is the content of a state as text.
 func meaning(s *state) (all []any) {
 	if s == nil {
 		return nil

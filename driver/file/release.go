@@ -9,11 +9,11 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Release implements [driver.Backend]. It does not depend on its context: what has begun to end is
-// removed.
+// Release implements [driver.Backend]. It ignores its context: a release that has begun is
+// completed.
 func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	if err := b.begin(context.Background()); err != nil {
-		if errors.Is(err, errMoved) { // what stands in the other directory ends with this client
+		if errors.Is(err, errMoved) { // the request in the moved directory ends with this client
 			b.finishAll([]driver.Request{r})
 		}
 		return lostIf(err)
@@ -32,7 +32,7 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	err := b.update(context.Background(), slot(name), func(s *state, now int64) error {
 		e := s.find(name, r.ID)
 		s.remove(name, r.ID)
-		if r.Uncertain && !r.ID.IsZero() { // no Acquire takes a zero ID, so none has to be kept out
+		if r.Uncertain && !r.ID.IsZero() { // Acquire refuses a zero ID anyway
 			until = now + int64(min(r.TTL, maxTTL))
 			s.addTombstone(tombstone{name, r.ID, until})
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Renew implements [driver.Backend]. It makes no system call for each request, unless the slot of
-// its name has changed.
+// Renew implements [driver.Backend]. It makes a system call for a request only if the slot of its
+// name has changed.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	out := make([]driver.Renewal, len(rs))
 	fail := func(err error) []driver.Renewal {
@@ -24,7 +24,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	err := b.begin(ctx)
 	if err == nil {
 		defer b.calls.Done()
-		err = b.table.moved() // a path that cannot be followed proves nothing
+		err = b.table.moved() // a path that cannot be followed is an error too
 	}
 	if err != nil {
 		if errors.Is(err, errMoved) {
@@ -48,7 +48,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return out
 }
 
-// finishAll makes every later proof of the requests fail, wherever the directory is then.
+// finishAll makes every later proof of the requests fail, even if the directory comes back.
 func (b *Backend) finishAll(rs []driver.Request) {
 	for i := range rs {
 		if own := b.own(rs[i].ID); own != nil {
@@ -58,19 +58,19 @@ func (b *Backend) finishAll(rs []driver.Request) {
 }
 
 // prove arms a granted request: its TTL begins again at now, which the caller has read before. It
-// returns nil if the request still holds. Renewals and those who drop what has expired see each
-// other: see tidy.
+// returns nil if the request still holds. The race with updates that drop expired requests is
+// decided in tidy.
 func (b *Backend) prove(own *ownRequest, now int64) error {
 	own.mu.Lock()
 	defer own.mu.Unlock()
 	if own.over {
 		return driver.ErrLost
 	}
-	if err := b.verify(own); err != nil { // a broken request is not armed any more
+	if err := b.verify(own); err != nil { // a broken request must not be armed again
 		return err
 	}
 	if now >= own.armed+int64(own.ttl) {
-		own.over = true // it may still stand, but somebody may have seen that it expired
+		own.over = true // it may still be in the queue, but another client may have seen it expire
 		return driver.ErrLost
 	}
 	b.at("arm")
@@ -82,8 +82,7 @@ func (b *Backend) prove(own *ownRequest, now int64) error {
 	return b.verify(own)
 }
 
-// verify returns nil if the request stands in its queue, neither broken nor suspect. own.mu is
-// held.
+// verify returns nil if the request is in its queue, neither broken nor suspect. own.mu is held.
 func (b *Backend) verify(own *ownRequest) error {
 	for {
 		w, err := load(b.table.word(own.slot))

@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// What a proof promises counts from before the clock is read that the request is armed with.
+// The TTL of a proof counts from before the reading of the clock that arms the request.
 func TestProofBeginsBeforeTheClockIsRead(t *testing.T) {
 	var read atomic.Pointer[time.Time] // when the clock was read last
 	c := testConfig()
@@ -38,7 +38,7 @@ func TestProofBeginsBeforeTheClockIsRead(t *testing.T) {
 	}
 }
 
-// A renewal that is stopped until somebody else holds fails.
+// A renewal that is stopped until another client holds fails.
 func TestRenewalThatComesLateIsLost(t *testing.T) {
 	for _, step := range []string{"arm", "armed"} {
 		r := newRig(t)
@@ -67,10 +67,10 @@ func TestRenewalThatComesLateIsLost(t *testing.T) {
 
 // A renewal reads the clock in time, and is stopped before it writes its cell. Then the request
 // expires, and another client takes the lock in two updates: mark and drop. Wherever the renewal
-// goes on in between, exactly one of the two has the lock.
+// continues in between, exactly one of the two has the lock.
 func TestRenewalAndTheftSeeEachOther(t *testing.T) {
 	for _, c := range []struct {
-		step  string // of the thief, during which the renewal goes on to its end
+		step  string // of the thief, during which the renewal completes
 		n     int
 		renew bool // the renewal wins
 	}{
@@ -110,7 +110,7 @@ func TestRenewalAndTheftSeeEachOther(t *testing.T) {
 	}
 }
 
-// Renewals before the break count for the end of the broken hold. Nothing makes that later.
+// Renewals before the break count for the end of the broken hold. Nothing postpones that end.
 func TestRenewalAndBreakSeeEachOther(t *testing.T) {
 	for _, c := range []struct {
 		step    string // of the break, during which the renewal runs
@@ -118,7 +118,7 @@ func TestRenewalAndBreakSeeEachOther(t *testing.T) {
 		renewed error
 		left    time.Duration
 	}{
-		// the renewal did not see it: its trust is respected
+		// the renewal did not see the break: its TTL counts
 		{"written", 1, nil, 10 * second},
 		{"swapped", 1, driver.ErrLost, 4 * second}, // it saw it, and armed nothing
 		{"new", 2, driver.ErrLost, 4 * second},
@@ -169,10 +169,10 @@ func TestHolderThatIsNotRenewedExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := renew(r.a, q); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Renew of the expired: %v", err)
+		t.Errorf("Renew of an expired request: %v", err)
 	}
 	if err := r.a.Release(t.Context(), q); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Release of the expired: %v", err)
+		t.Errorf("Release of an expired request: %v", err)
 	}
 	if h := inspect(t, r.a, "a").Holders(); len(h) != 1 || h[0].ID != w.ID {
 		t.Error("the successor was touched")
@@ -193,7 +193,7 @@ func TestFixedEndsUnlessItIsRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.advance(9 * second)
-	if err := renew(r.a, other); err != nil { // keeps the other alone
+	if err := renew(r.a, other); err != nil { // keeps only the other
 		t.Fatal(err)
 	}
 	r.advance(second)
@@ -205,7 +205,7 @@ func TestFixedEndsUnlessItIsRenewed(t *testing.T) {
 	}
 }
 
-// That is so although nobody has noticed that it expired.
+// That is so even if no client has detected yet that it expired.
 func TestExpiredRequestIsNotRenewed(t *testing.T) {
 	r := newRig(t)
 	q := request("a", 10*second)
@@ -218,13 +218,13 @@ func TestExpiredRequestIsNotRenewed(t *testing.T) {
 	}
 }
 
-// A path that cannot be followed proves nothing: no grant, no renewal. It ends nothing either.
+// While a path cannot be followed there is no grant and no renewal. It ends no hold either.
 func TestPathThatCannotBeFollowed(t *testing.T) {
 	b := openTest(t, t.TempDir())
 	held := request("held", long)
 	acquire(t, b, held)
 	path := b.table.files[0].path
-	b.table.files[0].path = strings.Repeat("x", 1<<13) // which no right and no user makes valid
+	b.table.files[0].path = strings.Repeat("x", 1<<13) // too long for any user
 	if err := renew(b, held); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew: %v", err)
 	}
@@ -238,7 +238,7 @@ func TestPathThatCannotBeFollowed(t *testing.T) {
 		t.Errorf("Renew, when the path can be followed again: %v", err)
 	}
 	if q := inspect(t, b, "free"); len(q.Arrivals) > 0 {
-		t.Errorf("what was refused is in the queue: %v", q.Arrivals)
+		t.Errorf("the refused request is in the queue: %v", q.Arrivals)
 	}
 	release(t, b, held)
 }

@@ -19,23 +19,23 @@ type ownRequest struct {
 	cell int
 	word *uint64 // the cell
 
-	// It was in the queue. If it is not there any more it is lost.
+	// It was in the queue. If it is not there any more, it is lost.
 	entered atomic.Bool
 
 	// Guarded by Backend.mu.
-	decided chan struct{} // closed once it is granted or gone, or nobody can know (fault)
+	decided chan struct{} // closed once it is granted or gone, or that cannot be read (fault)
 	fault   error
 	calls   int   // calls of Acquire that wait for it
 	touched int64 // when the poller last kept it alive
-	// its last Acquire failed; absent: before it was in the queue
+	// failed: its last Acquire failed; absent: before the request was in the queue
 	failed, absent bool
 
-	mu sync.Mutex // is never taken while Backend.mu is held
-	// the word of the slot under which it was last seen to stand, neither broken nor suspect
+	mu sync.Mutex // never locked while Backend.mu is held
+	// the word of the slot under which it was last seen in the queue, neither broken nor suspect
 	seen  uint64
-	armed int64 // when its TTL began last: the time in the cell, or that of the grant
+	armed int64 // when its TTL last began: the time in the cell, or that of the grant
 	over  bool  // it was seen to be lost, or is being released
-	why   error // of a loss that is reported; nil: no more than that it is one
+	why   error // the cause of a loss that is reported; nil: none is known
 }
 
 // finish makes every later proof of the request fail.
@@ -52,8 +52,8 @@ func (b *Backend) own(id driver.ID) *ownRequest {
 	return b.requests[id]
 }
 
-// record returns the client's record of the request, and whether the record is new. From then on a
-// grant of the request finds the record.
+// record returns the client's record of the request, and whether it is new. From then on, a grant
+// of the request finds the record.
 func (b *Backend) record(r driver.Request) (own *ownRequest, fresh bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (own *ownRequest) again() {
 	own.failed, own.absent = false, false
 }
 
-// neverQueued reports whether the request, of which an Acquire failed, never was in its queue.
+// neverQueued reports whether the request, whose Acquire failed, was never in its queue.
 func (b *Backend) neverQueued(own *ownRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -4,7 +4,6 @@ package file
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,19 +13,19 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// session is the presence of this client. It is a lock on its home for as long as the process
-// lives, and a named pipe, its bell. Others write to the bell when they grant one of its waiters.
+// session is the presence of this client: a lock on its home for as long as the process lives, and
+// a named pipe. Other clients write to the pipe when they grant one of its waiters.
 type session struct {
 	id    sessionID
 	table *table
-	bell  *os.File
+	pipe  *os.File
 
 	mu    sync.Mutex
-	free  []int // the cells that no request has
+	free  []int // the cells that no request uses
 	block int   // the last block that was taken
 }
 
-// openSession takes a home, and tests what everything depends on.
+// openSession takes a home, and tests that locks and shared memory work.
 func openSession(t *table) (*session, error) {
 	number, err := t.advance(headSession, 0)
 	if err != nil {
@@ -34,25 +33,25 @@ func openSession(t *table) (*session, error) {
 	}
 	s := &session{table: t}
 	if err := s.takeHome(number); err != nil {
-		return nil, fmt.Errorf("take a place among the clients: %w", err)
+		return nil, fmt.Errorf("register this client in the file cells: %w", err)
 	}
 	if err := s.selfTest(); err != nil {
 		s.close(true)
 		return nil, err
 	}
-	if err := s.makeBell(); err != nil {
+	if err := s.makePipe(); err != nil {
 		s.close(true)
 		return nil, fmt.Errorf("named pipe: %w", err)
 	}
 	return s, nil
 }
 
-// takeHome takes the first block that is nobody's. It is locked before it gets the session's name.
+// takeHome takes the first free block. It is locked before it gets the session's name.
 func (s *session) takeHome(number uint64) error {
 	fd := s.table.cells.fd
 	return s.take(0, func(block int, w *uint64) (bool, error) {
 		if block >= 1<<homeBits {
-			return false, errors.New("there are too many clients")
+			return false, fmt.Errorf("the directory has its greatest number of clients, %d", 1<<homeBits)
 		}
 		if locked, err := lockByte(fd, block, syscall.F_WRLCK); err != nil || !locked {
 			return false, err
@@ -66,13 +65,13 @@ func (s *session) takeHome(number uint64) error {
 	})
 }
 
-// extend takes one more block, if possible behind those that the session has.
+// extend takes one more block, if possible behind the session's last one.
 func (s *session) extend() error {
 	return s.take(s.block+1, func(_ int, w *uint64) (bool, error) { return swap(w, 0, uint64(s.id)) })
 }
 
-// take takes one of the free blocks, as f reports that it has. It looks from the given block to the
-// end, then from the first one, and then makes more. s.mu is held, or s is not shared yet.
+// take calls f for free blocks until f reports that it has taken one. It begins at the given block,
+// continues from the first one, and then makes more. s.mu is held, or s is not shared yet.
 func (s *session) take(block int, f func(block int, w *uint64) (bool, error)) error {
 	c := &s.table.cells
 	for wrapped := block == 0; ; block++ {
@@ -95,8 +94,8 @@ func (s *session) take(block int, f func(block int, w *uint64) (bool, error)) er
 	}
 }
 
-// addBlock makes the cells of a block usable, the first of them first. s.mu is held, or s is not
-// shared yet.
+// addBlock adds the cells of a block to the free ones, so that the first is used first. s.mu is
+// held, or s is not shared yet.
 func (s *session) addBlock(block int) {
 	s.block = block
 	for i := blockWords - 1; i > 0; i-- {
@@ -105,7 +104,7 @@ func (s *session) addBlock(block int) {
 }
 
 // selfTest opens the folder and the file cells a second time, and tests that locks and shared
-// memory have their effect.
+// memory work.
 func (s *session) selfTest() error {
 	dir, err := openFolder(s.table.path)
 	if err != nil {
@@ -114,7 +113,7 @@ func (s *session) selfTest() error {
 	defer dir.close()
 	if alone, err := flock(dir.fd, syscall.LOCK_EX); err != nil {
 		return err
-	} else if alone { // beside the shared lock of this client
+	} else if alone { // despite the shared lock of this client
 		return fmt.Errorf("%w: file locks (flock) have no effect here", driver.ErrUnsupported)
 	}
 	fd, err := s.table.dir.open("cells", syscall.O_RDWR)
@@ -131,15 +130,15 @@ func (s *session) selfTest() error {
 	if _, owner, err := second.owner(s.id.home()); err != nil {
 		return err
 	} else if owner != s.id {
-		return fmt.Errorf("%w: a file that is mapped twice does not show one content", driver.ErrUnsupported)
+		return fmt.Errorf("%w: two mappings of one file do not share their content", driver.ErrUnsupported)
 	}
 	return nil
 }
 
-// makeBell makes the named pipe. The client has both ends open, so that a read waits for the next
-// ring.
-func (s *session) makeBell() error {
-	path := filepath.Join(s.table.bells.path, bellName(s.id))
+// makePipe makes the named pipe. The client has both ends open, so that a read waits for the next
+// message.
+func (s *session) makePipe() error {
+	path := filepath.Join(s.table.pipes.path, pipeName(s.id))
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		return err
 	}
@@ -148,30 +147,30 @@ func (s *session) makeBell() error {
 			return err
 		}
 	}
-	fd, err := s.table.bells.open(bellName(s.id), syscall.O_RDWR|syscall.O_NONBLOCK)
+	fd, err := s.table.pipes.open(pipeName(s.id), syscall.O_RDWR|syscall.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
-	s.bell = os.NewFile(uintptr(fd), "bell")
+	s.pipe = os.NewFile(uintptr(fd), "pipe")
 	return nil
 }
 
-func bellName(s sessionID) string { return fmt.Sprintf("%016x", uint64(s)) }
+func pipeName(s sessionID) string { return fmt.Sprintf("%016x", uint64(s)) }
 
-// ring tells a client that something happened in the slot. A client that cannot be rung finds out
-// by itself a little later.
-func (t *table) ring(s sessionID, slot int) {
-	fd, err := t.bells.open(bellName(s), syscall.O_WRONLY|syscall.O_NONBLOCK)
+// wakeUp makes a client check the slot. A client whose pipe cannot be written to checks by itself a
+// little later.
+func (t *table) wakeUp(s sessionID, slot int) {
+	fd, err := t.pipes.open(pipeName(s), syscall.O_WRONLY|syscall.O_NONBLOCK)
 	if err == nil {
 		syscall.Write(fd, binary.NativeEndian.AppendUint32(nil, uint32(slot)))
 		syscall.Close(fd)
 	}
 }
 
-// ringSelf rings the client's own bell, for slot 0, which does no harm. It never waits: a full pipe
-// wakes the reader anyway.
-func (s *session) ringSelf() {
-	if c, err := s.bell.SyscallConn(); err == nil {
+// wakeSelf wakes this client's own poller, for slot 0, which does no harm. It never waits: a full
+// pipe wakes the reader anyway.
+func (s *session) wakeSelf() {
+	if c, err := s.pipe.SyscallConn(); err == nil {
 		c.Write(func(fd uintptr) bool {
 			syscall.Write(int(fd), make([]byte, 4))
 			return true
@@ -179,8 +178,8 @@ func (s *session) ringSelf() {
 	}
 }
 
-// takeCell returns a cell for a new request. In it is the time of an earlier request, which keeps
-// nobody alive.
+// takeCell returns a cell for a new request. The time in it is from an earlier request, and keeps
+// no request alive.
 func (s *session) takeCell() (int, *uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +198,8 @@ func (s *session) takeCell() (int, *uint64, error) {
 	return i, w, nil
 }
 
-// returnCell takes the cell back. Its request must be gone from the queue: a new time in the cell
-// would keep that alive.
+// returnCell makes a cell free. Its request must have left the queue: a new time in the cell would
+// keep that request alive.
 func (s *session) returnCell(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,10 +207,10 @@ func (s *session) returnCell(i int) {
 }
 
 // close ends the presence. If no request of the session is left in a queue (clean), its blocks
-// become free. Otherwise they tell the next client that there is something to purge, as soon as the
-// lock is gone with the descriptor of the file.
+// become free. Otherwise they show the next client that there is something to purge, once the lock
+// has ended with the descriptor of the file.
 func (s *session) close(clean bool) {
-	s.table.bells.remove(bellName(s.id))
+	s.table.pipes.remove(pipeName(s.id))
 	s.leave()
 	if clean {
 		s.table.cells.free(s.id)
@@ -220,7 +219,7 @@ func (s *session) close(clean bool) {
 
 // leave ends the presence as the end of the process does.
 func (s *session) leave() {
-	if s.bell != nil {
-		s.bell.Close()
+	if s.pipe != nil {
+		s.pipe.Close()
 	}
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The poller itself may have to ring its bell. A full pipe must not stop it.
+// The poller itself may have to write to its pipe. A full pipe must not stop it.
 func TestRingingAFullBellDoesNotWait(t *testing.T) {
 	b := openTest(t, t.TempDir())
 	for range 1 << 15 { // more than a pipe takes
-		b.table.ring(b.session.id, 0)
+		b.table.wakeUp(b.session.id, 0)
 	}
 	done := make(chan error, 1)
 	go func() {
-		b.session.ringSelf()
+		b.session.wakeSelf()
 		done <- nil
 	}()
 	if err := answer(t, done); err != nil {
@@ -34,7 +34,7 @@ func TestRingingAFullBellDoesNotWait(t *testing.T) {
 	acquire(t, b, request("a", long))
 	r := request("a", 200*time.Millisecond)
 	acquire(t, b, request("b", 200*time.Millisecond))
-	r.Name = "b" // and it is still heard
+	r.Name = "b" // and the poller still works
 	acquire(t, b, r)
 }
 
@@ -47,7 +47,7 @@ func TestKilledHolderFreesAtOnce(t *testing.T) {
 	}
 	w := request("a", long)
 	done := background(t, b, w)
-	second := start(t, dir) // a waiter that is killed stands in nobody's way either
+	second := start(t, dir) // nor does a killed waiter block another
 	second.send("acquire a 1h")
 	eventually(t, "both wait", func() bool { return inspect(t, b, "a").Len() == 3 })
 	last := background(t, b, request("a", long))
@@ -64,7 +64,7 @@ func TestKilledHolderFreesAtOnce(t *testing.T) {
 	}
 }
 
-// A writer that is killed while it waits does not keep out the readers behind it.
+// A writer that is killed while it waits does not block the readers behind it.
 func TestKilledWaiterLetsReadersPass(t *testing.T) {
 	dir := t.TempDir()
 	b, c := openTest(t, dir), start(t, dir)
@@ -83,7 +83,7 @@ func TestKilledWaiterLetsReadersPass(t *testing.T) {
 	}
 }
 
-// Programs that a holder started inherit nothing that would keep it alive.
+// Programs that a holder started inherit nothing that would keep its lock.
 func TestKilledHolderFreesAtOnceThoughItsChildLives(t *testing.T) {
 	dir := t.TempDir()
 	b, c := openTest(t, dir), start(t, dir)
@@ -118,7 +118,7 @@ func TestStoppedHolderFreesAtItsTTL(t *testing.T) {
 	c.signal(syscall.SIGCONT)
 	for _, do := range []string{"renew", "release"} {
 		if s := c.do(do); s != driver.ErrLost.Error() {
-			t.Errorf("%s by the one that was stopped: %q", do, s)
+			t.Errorf("%s by the stopped process: %q", do, s)
 		}
 	}
 	if h := inspect(t, b, "a").Holders(); len(h) != 1 || h[0].Token != g.Token {
@@ -126,8 +126,8 @@ func TestStoppedHolderFreesAtItsTTL(t *testing.T) {
 	}
 }
 
-// What was granted to a Fixed request stands until its time, though its process is killed. Other
-// requests of the process go at once.
+// A granted Fixed request stands until its time even if its process is killed. Other requests of
+// the process end at once.
 func TestFixedOutlivesItsProcess(t *testing.T) {
 	const ttl = 700 * time.Millisecond
 	dir := t.TempDir()
@@ -142,7 +142,7 @@ func TestFixedOutlivesItsProcess(t *testing.T) {
 	w.Wait = false
 	for range 3 { // also after a purge
 		if _, err := b.Acquire(t.Context(), w); !errors.Is(err, driver.ErrHeld) {
-			t.Fatalf("of what is fixed for an hour: %v", err)
+			t.Fatalf("acquire of a name that is held for an hour: %v", err)
 		}
 		openTest(t, dir)
 	}
@@ -151,11 +151,11 @@ func TestFixedOutlivesItsProcess(t *testing.T) {
 		t.Errorf("free after %v, before its time", d)
 	}
 	if dead, err := b.table.cells.dead(b.session.id, 0); err != nil || len(dead) != 0 {
-		t.Errorf("left of the dead: %v, %v", dead, err)
+		t.Errorf("dead clients are left: %v, %v", dead, err)
 	}
 }
 
-// The time of a renewal is kept when its client dies, whoever takes its cells.
+// The time of a renewal is kept when its client dies, even if another client takes its cells.
 func TestFixedThatWasRenewedOutlivesItsProcess(t *testing.T) {
 	r := newRig(t)
 	q := fixed("a", 10*second)
@@ -172,7 +172,7 @@ func TestFixedThatWasRenewedOutlivesItsProcess(t *testing.T) {
 		t.Fatalf("holders: %+v", h)
 	}
 	if err := renew(r.a, q); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Renew by the one that was found dead: %v", err)
+		t.Errorf("Renew by the client that was found dead: %v", err)
 	}
 	if err := r.b.Break(t.Context(), "a", g.Token, true); err != nil {
 		t.Errorf("Break: %v", err)
@@ -197,7 +197,7 @@ func TestClientsKeepNothingOpenOfEachOther(t *testing.T) {
 	dir := t.TempDir()
 	maps := func() int {
 		data, err := os.ReadFile("/proc/self/maps")
-		if err != nil && runtime.GOOS == "linux" { // others do not say it
+		if err != nil && runtime.GOOS == "linux" { // other systems do not report it
 			t.Fatal(err)
 		}
 		return strings.Count(string(data), dir)
@@ -222,8 +222,8 @@ func TestClientsKeepNothingOpenOfEachOther(t *testing.T) {
 	}
 }
 
-// A process that crashes and starts again and again behind a holder and a waiter leaves nothing
-// that piles up.
+// A process that crashes and restarts again and again behind a holder and a waiter does not let
+// anything pile up.
 func TestCrashLoopLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	a := openTest(t, dir)
@@ -247,7 +247,7 @@ func TestCrashLoopLeavesNothing(t *testing.T) {
 	if err != nil || blocks != 2 {
 		t.Errorf("%d blocks are taken, %v", blocks, err)
 	}
-	if files, err := os.ReadDir(filepath.Join(a.table.path, "bells")); err != nil || len(files) != 2 {
-		t.Errorf("bells: %v, %v", files, err)
+	if files, err := os.ReadDir(filepath.Join(a.table.path, pipesFolder)); err != nil || len(files) != 2 {
+		t.Errorf("pipes: %v, %v", files, err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// state is what stands in one slot of the table: the queues of all names that hash there, mostly
+// state is the content of one slot of the table: the queues of all names that hash there, mostly
 // one. A state that was read or put in place is never changed, nor are its queues and entries. An
-// edited copy takes its place.
+// edited copy replaces it.
 type state struct {
 	word       uint64 // the slot's word while this is the slot's state
 	queues     []queue
@@ -22,15 +22,15 @@ type state struct {
 	granted []*entry // the waiters that it grants
 }
 
-// queue is what stands under one name: one request at least.
+// queue is the queue of one name, with at least one request.
 type queue struct {
 	name            string // with the prefix
 	joins, arrivals []*entry
 }
 
-// sessionID names a client for as long as the directory of the boot is there. The lower bits are
-// the index of its first block, its home; the others are a number that never comes back. 0 is
-// nobody.
+// sessionID names a client for as long as the folder of the boot exists. The lower bits are the
+// index of its first block, its home; the others are a number that is never used again. 0 is no
+// client.
 type sessionID uint64
 
 const homeBits = 20
@@ -40,9 +40,9 @@ func (s sessionID) home() int { return int(s & (1<<homeBits - 1)) }
 // entry is a request in a queue. Times are of the monotonic clock, in nanoseconds.
 type entry struct {
 	driver.Entry // its Name has the prefix; Age and Left are not set
-	// the client whose requests end with its process; 0: it stands until its time, whoever lives
+	// the client whose end also ends the request; 0: it stands until its time in any case
 	session sessionID
-	cell    int // the cell of the session with the time of the last renewal
+	cell    int // the session's cell with the time of the last renewal
 	arrived int64
 	armed   int64 // when it arrived, or, if it waited, when it was granted
 	suspect bool  // it was seen to have expired: see tidy
@@ -60,7 +60,7 @@ type tombstone struct {
 
 func (s *state) empty() bool { return len(s.queues) == 0 && len(s.tombstones) == 0 }
 
-// edit returns a copy for the methods of state that change it. None of them changes s.
+// edit returns a copy that the methods of state may change. None of them changes s.
 func (s *state) edit() *state {
 	c := &state{word: s.word, queues: slices.Clone(s.queues), tombstones: slices.Clip(s.tombstones)}
 	for i := range c.queues {
@@ -146,7 +146,7 @@ func (s *state) purgeTombstones(now int64) {
 	s.dirty = s.dirty || len(s.tombstones) != n
 }
 
-// each replaces every request of the named queue by what f returns for it: the same, a changed
+// each replaces every request of the named queue by the result of f for it: the same, a changed
 // copy, or nil.
 func (s *state) each(name string, f func(*entry) *entry) {
 	if q := s.queue(name); q != nil {
@@ -174,7 +174,7 @@ func (s *state) replace(es *[]*entry, f func(*entry) *entry) {
 	*es, s.dirty = out, s.dirty || changed
 }
 
-// dropEmpty removes the queues in which nothing stands any more.
+// dropEmpty removes the empty queues.
 func (s *state) dropEmpty() {
 	s.queues = slices.DeleteFunc(s.queues, func(q queue) bool { return len(q.arrivals)+len(q.joins) == 0 })
 }
@@ -194,8 +194,8 @@ func (s *state) remove(name string, id driver.ID) {
 	s.alter(name, id, func(*entry) *entry { return nil })
 }
 
-// grant gives a token to every arrival that the rule grants now and did not grant before. Its TTL
-// begins now.
+// grant assigns a token to every arrival that the rule grants now and did not grant before. The TTL
+// of the arrival begins now.
 func (s *state) grant(now int64, token func() (uint64, error)) error {
 	for i := range s.queues {
 		q := &s.queues[i]
@@ -231,14 +231,13 @@ func bare(es []*entry) []*driver.Entry {
 	return out
 }
 
-// granted returns the requests that have been granted, and the first arrival that has not, if there
-// is one.
+// granted returns the granted requests, and the first arrival that waits, if there is one.
 func (q *queue) granted() (granted, first []*entry) {
 	n := q.waiting()
 	return slices.Concat(q.arrivals[:n], q.joins), q.arrivals[n:min(n+1, len(q.arrivals))]
 }
 
-// waiting returns the place of the first arrival that has not been granted.
+// waiting returns the index of the first arrival that waits.
 func (q *queue) waiting() int {
 	n := 0
 	for n < len(q.arrivals) && q.arrivals[n].Token != 0 {
@@ -255,7 +254,7 @@ func (e *entry) change(f func(*entry)) *entry {
 	return &c
 }
 
-// expires returns when the request expires, if that time is in its cell.
+// expires returns when the request expires, given the time in its cell.
 func (e *entry) expires(cell int64) int64 {
 	if e.Broken && e.until != 0 {
 		return e.until
@@ -263,11 +262,10 @@ func (e *entry) expires(cell int64) int64 {
 	return max(e.armed, cell) + int64(e.TTL)
 }
 
-// outlives reports whether the request stands until its time although its client is dead.
+// outlives reports whether the request stands until its time even if its client is dead.
 func (e *entry) outlives() bool { return e.Fixed && e.Token != 0 }
 
-// detached returns a copy that does not depend on its client any more. The time is that in its
-// cell.
+// detached returns a copy that no longer depends on its client. cell is the time in its cell.
 func (e *entry) detached(cell int64) *entry {
 	return e.change(func(e *entry) { e.session, e.cell, e.armed = 0, 0, max(e.armed, cell) })
 }

@@ -50,7 +50,7 @@ func entries(s *state) (all []*entry) {
 
 const name = "0001-0000000000000002" // of a file of a state
 
-// anyState returns a state as it may stand in a record.
+// anyState returns a state that may be in a record.
 func anyState(t *rapid.T) *state {
 	s := &state{}
 	for range rapid.IntRange(0, 8).Draw(t, "n") {
@@ -138,8 +138,8 @@ func TestEditLeavesTheOriginalAlone(t *testing.T) {
 	}
 }
 
-// To read a long queue and to write the next one takes no more allocations than a short one: an
-// arrival and a hand-off do as much in both, but for the copying.
+// Reading a long queue and writing the next one takes no more allocations than for a short one:
+// apart from copying, the work of an arrival and of a hand-off is the same.
 func TestLongQueueIsNotRead(t *testing.T) {
 	allocations := func(n int) float64 {
 		s := &state{}
@@ -169,7 +169,7 @@ func TestLongQueueIsNotRead(t *testing.T) {
 	}
 }
 
-// Wherever a request stands it is found, changed and removed, and all others stay as they were.
+// A request is found, changed and removed at any place in the queue, and no other is changed.
 func TestStateChangesOneRequestAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &state{}
@@ -200,7 +200,7 @@ func TestStateChangesOneRequestAnywhere(t *testing.T) {
 			got = append(got, e.ID)
 		}
 		if rest := slices.Delete(slices.Clone(want), i, i+1); !slices.Equal(got, rest) {
-			t.Fatalf("of %v without %d remained %v", want, i, got)
+			t.Fatalf("%v without %d became %v", want, i, got)
 		}
 	})
 }

@@ -90,13 +90,13 @@ func lockedByOthers(fd, i int) (bool, error) {
 	l := syscall.Flock_t{Type: syscall.F_WRLCK, Start: int64(i), Len: 1}
 	_, err := again(func() (struct{}, error) { return struct{}{}, syscall.FcntlFlock(uintptr(fd), ofdGet, &l) })
 	if err != nil {
-		return false, fmt.Errorf("ask for a lock: %w", err)
+		return false, fmt.Errorf("test a lock: %w", err)
 	}
 	return l.Type != syscall.F_UNLCK, nil
 }
 
-// read returns the content of a file: no more than its first bytes, unless goesOn says that the
-// rest is wanted. It does not wait where there is a named pipe.
+// read returns the content of a file: only its first bytes, unless goesOn returns true for them. If
+// the name is that of a named pipe it does not wait.
 func (f folder) read(name string, first int, goesOn func(start string, size int64) bool) ([]byte, error) {
 	fd, err := f.open(name, syscall.O_RDONLY|syscall.O_NONBLOCK)
 	if err != nil {
@@ -118,7 +118,7 @@ func (f folder) read(name string, first int, goesOn func(start string, size int6
 	return data[:first+read], err
 }
 
-// readFull reads until data is full, or the file ends, and returns how many bytes it has read.
+// readFull reads until data is full or the file ends, and returns the number of bytes read.
 func readFull(fd int, data []byte) (read int, err error) {
 	for read < len(data) {
 		n, err := again(func() (int, error) { return syscall.Read(fd, data[read:]) })

@@ -19,9 +19,9 @@ func monotonic() (int64, error) {
 	return ts.Nano(), nil
 }
 
-// Package syscall has no clock_gettime for this system, whose kernel is called through its library
-// alone. The library is called as golang.org/x/sys does it, which the packages runtime and syscall
-// keep working for all programs.
+// Package syscall has no clock_gettime for this system, whose kernel is called only through its
+// library. The library is called in the way of golang.org/x/sys, which the packages runtime and
+// syscall keep working for all programs.
 
 //go:cgo_import_dynamic libc_clock_gettime clock_gettime "/usr/lib/libSystem.B.dylib"
 
@@ -33,7 +33,7 @@ var clockGettime uintptr
 //go:linkname libcCall syscall.syscall
 func libcCall(fn, a1, a2, a3 uintptr) (r1, r2 uintptr, err syscall.Errno)
 
-// clockID tells processes apart whose monotonic clocks may differ: 1 for a process that Rosetta
+// clockID distinguishes processes whose monotonic clocks may differ: 1 for a process that Rosetta
 // translates, 0 for all others. Whether both see one clock is not documented.
 func clockID() uint64 {
 	translated, err := syscall.SysctlUint32("sysctl.proc_translated")
@@ -61,7 +61,7 @@ func fileSystem(dir string) (string, error) {
 		name = append(name, byte(c))
 	}
 	if _, ok := local[string(name)]; ok && st.Flags&isLocal == 0 {
-		return "remote " + string(name), nil // which nobody knows
+		return "remote " + string(name), nil // checkFileSystem refuses this name
 	}
 	return string(name), nil
 }
@@ -73,9 +73,9 @@ const (
 	ofdSet = 90 // F_OFD_SETLK
 )
 
-// Package syscall has no openat and unlinkat for this system. By their paths the files are found as
-// long as nobody moves the directory, which the living do not. To move it is an error as it is to
-// remove it.
+// Package syscall has no openat and unlinkat for this system. The files are found by their paths,
+// which works unless the directory is moved. No client moves it, and to move it is an error, like
+// removing it.
 
 func (f folder) open(name string, flags int) (int, error) {
 	return openFile(filepath.Join(f.path, name), flags)

@@ -18,8 +18,8 @@ func monotonic() (int64, error) {
 	return ts.Nano(), nil
 }
 
-// clockID tells processes apart whose monotonic clocks may differ: it names the time namespace of
-// this process; 0 where the kernel has none.
+// clockID distinguishes processes whose monotonic clocks may differ: it names the time namespace of
+// this process; 0 if the kernel has none.
 func clockID() uint64 {
 	var st syscall.Stat_t
 	if syscall.Stat("/proc/self/ns/time", &st) != nil {
@@ -42,7 +42,7 @@ func fileSystem(dir string) (string, error) {
 }
 
 // The commands of fcntl(2) for locks of an open file description on bytes of a file. They are the
-// same on all kinds of machines.
+// same on all architectures.
 const (
 	ofdGet = 36
 	ofdSet = 37

@@ -54,8 +54,8 @@ func TestAllProcessesShareTheClock(t *testing.T) {
 func TestBootIDs(t *testing.T) {
 	const id = "11d19c1b-b5e5-4df0-9e91-52c5b06b5cbd"
 	for raw, want := range map[string]string{
-		id + "\n":           id, // as Linux says it
-		strings.ToUpper(id): id, // as macOS does
+		id + "\n":           id, // the form of Linux
+		strings.ToUpper(id): id, // the form of macOS
 		"":                  "",
 		"unknown":           "",
 		"../other":          "",

@@ -17,11 +17,13 @@ import (
 )
 
 const (
-	// format is the version of all that stands in the directory of a boot. It changes with the
-	// head, the cells, the names of files, and the records of states: clients know no format but
-	// their own. What every format has are the name of the directory and the lock on it, and the
-	// words format and clock of the file table. A record says its format too.
+	// format is the version of everything in the folder of a boot. It changes with the head, the
+	// cells, the names of files, and the records of states: clients support only their own format.
+	// Common to all formats are the name of the folder and the lock on it, and the words format and
+	// clock of the file table. A record has the number of its format too.
 	format = 3
+
+	pipesFolder = "bells" // of the clients' pipes; the name is part of the format
 
 	slots     = 1 << 16
 	headWords = 512 // the first page
@@ -29,12 +31,12 @@ const (
 
 	// Words of the head.
 	headFormat  = 0
-	headClock   = 1 // the greatest number that was given out: see next
+	headClock   = 1 // the last number that was given out: see next
 	headClockID = 2 // the clock of the client that made the table: see clockID
 	headSession = 3 // the number of the last client: see sessionID
 )
 
-// table is the directory of this boot: words in shared memory, and files of states, which the words
+// table is the folder of this boot: words in shared memory, and files of states, which the words
 // name.
 type table struct {
 	path  string
@@ -42,15 +44,15 @@ type table struct {
 	files []identity // of the files "table" and "cells", which this client has open
 	mem   mapped
 
-	who    process
-	shared bool // with the group: see admit
+	proc   process
+	shared bool // made for the group too: see admit
 
-	dir, states, bells folder
+	dir, states, pipes folder
 	cells              cells
 }
 
-// openTable opens the table of this boot in dir, and makes it if it is missing. It returns an error
-// while clients live in the table of another boot ID: see "Boots" in the package comment.
+// openTable opens the table of this boot in dir, and makes it if it is missing. It fails while
+// clients use the table of another boot ID: see "Boots" in the package comment.
 func openTable(dir string, o owned, c config) (*table, error) {
 	path := filepath.Join(dir, "dlock-"+c.boot)
 	for end := time.Now().Add(openPatience); ; {
@@ -66,16 +68,16 @@ func openTable(dir string, o owned, c config) (*table, error) {
 	}
 }
 
-// openPatience is for how long clients try again that are in each other's way when they open: eight
-// of them on a busy machine took more than a second.
+// openPatience is for how long a client tries to open while others that open at the same time are
+// in the way: with eight of them on a busy machine that took more than a second.
 const openPatience = 5 * time.Second
 
-// errAgain marks what may be over in a moment.
-var errAgain = errors.New("another client is just opening or removing the directory")
+// errAgain marks a failure that may pass in a moment.
+var errAgain = errors.New("another client is opening or removing the directory at the moment")
 
-// enterTable makes the table if it is missing, announces this client in it, and then checks who
-// lives in other tables. Of two clients that enter tables of different boots at once, one at least
-// sees the other.
+// enterTable makes the table if it is missing, announces this client in it, and then checks whether
+// other tables have clients. Of two clients that enter tables of different boots at once, at least
+// one sees the other.
 func enterTable(dir, path string, o owned, c config) (*table, error) {
 	others, err := others(dir, path)
 	if err != nil {
@@ -83,7 +85,7 @@ func enterTable(dir, path string, o owned, c config) (*table, error) {
 	}
 	for _, p := range others {
 		if l, err := checkBoot(p); err != nil {
-			return nil, foreignFile(p, err, c.who)
+			return nil, foreignFile(p, err, c.proc)
 		} else if l.close(); l.lives {
 			return nil, foreign(p)
 		}
@@ -93,10 +95,10 @@ func enterTable(dir, path string, o owned, c config) (*table, error) {
 			return nil, err
 		}
 	}
-	t := &table{path: path, who: c.who, fd: -1, cells: cells{fd: -1}}
+	t := &table{path: path, proc: c.proc, fd: -1, cells: cells{fd: -1}}
 	if err := t.attach(); err != nil {
 		t.close()
-		return nil, fmt.Errorf("%s: %w", path, foreignFile(path, err, c.who))
+		return nil, fmt.Errorf("%s: %w", path, foreignFile(path, err, c.proc))
 	}
 	c.at("announced")
 	if err := t.takeOver(dir, c.at); err != nil {
@@ -106,8 +108,8 @@ func enterTable(dir, path string, o owned, c config) (*table, error) {
 	return t, nil
 }
 
-// makeTable makes the directory under another name and renames it into place, so that it is
-// complete when others see it. If another client was faster, that client's directory is used.
+// makeTable makes the folder under another name and renames it into place, so that it is complete
+// when others see it. If another client was faster, that client's folder is used.
 func makeTable(dir, path string, o owned) error {
 	aside, err := os.MkdirTemp(dir, filepath.Base(path)+".new-*")
 	if err != nil {
@@ -117,7 +119,7 @@ func makeTable(dir, path string, o owned) error {
 	err = fill(aside)
 	if err == nil && o.shared() {
 		in := func(name string) string { return filepath.Join(aside, name) }
-		err = share(o.gid, []string{aside, in("states"), in("bells")}, in("table"), in("cells"))
+		err = share(o.gid, []string{aside, in("states"), in(pipesFolder)}, in("table"), in("cells"))
 	}
 	if err == nil {
 		err = os.Rename(aside, path)
@@ -131,7 +133,7 @@ func makeTable(dir, path string, o owned) error {
 	return err
 }
 
-// fill writes what is in a new directory.
+// fill writes the content of a new folder.
 func fill(path string) error {
 	// written, since the first access to a hole may find the disk full
 	content := make([]byte, tableSize)
@@ -142,7 +144,7 @@ func fill(path string) error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(path, "cells"), make([]byte, chunkSize), 0o600)
 	}
-	for _, name := range []string{"states", "bells"} {
+	for _, name := range []string{"states", pipesFolder} {
 		if err == nil {
 			err = os.Mkdir(filepath.Join(path, name), 0o700)
 		}
@@ -150,7 +152,7 @@ func fill(path string) error {
 	return err
 }
 
-// attach opens and maps what is in the directory.
+// attach opens and maps the files of the folder.
 func (t *table) attach() error {
 	var err error
 	if t.dir, err = openFolder(t.path); errors.Is(err, syscall.ENOENT) {
@@ -176,7 +178,7 @@ func (t *table) attach() error {
 	if n, err := size(t.fd); err != nil {
 		return err
 	} else if n != tableSize {
-		return fmt.Errorf("table: it has %d bytes, not %d; %s", n, tableSize, repair)
+		return fmt.Errorf("the file table has %d bytes, not %d; %s", n, tableSize, repair)
 	}
 	if t.mem, err = mapFile(t.fd, 0, tableSize, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
 		return fmt.Errorf("table: map: %w", err)
@@ -184,12 +186,12 @@ func (t *table) attach() error {
 	if id, err := load(t.mem.word(headClockID)); err != nil {
 		return err
 	} else if id != clockID() {
-		return fmt.Errorf("%w: this process is in another time namespace (Linux) than whoever made the directory in this boot, or "+
-			"only one of them is translated by Rosetta (macOS), and so it may have another clock; give all of them the same, or "+
-			"a directory of their own", driver.ErrUnsupported)
+		return fmt.Errorf("%w: the process that made the directory in this boot is in another time namespace (Linux) than this one, or "+
+			"only one of the two is translated by Rosetta (macOS), so their clocks may differ; run both in the same way, or "+
+			"give each kind its own directory", driver.ErrUnsupported)
 	}
-	if t.bells, err = openFolder(filepath.Join(t.path, "bells")); err != nil {
-		return fmt.Errorf("bells: %w", err)
+	if t.pipes, err = openFolder(filepath.Join(t.path, pipesFolder)); err != nil {
+		return fmt.Errorf("%s: %w", pipesFolder, err)
 	}
 	if t.cells.fd, err = t.dir.open("cells", syscall.O_RDWR|syscall.O_APPEND); err != nil {
 		return fmt.Errorf("cells: %w", err)
@@ -215,13 +217,13 @@ func (t *table) close() {
 	if t.fd >= 0 {
 		syscall.Close(t.fd)
 	}
-	for _, f := range []folder{t.dir, t.states, t.bells} {
+	for _, f := range []folder{t.dir, t.states, t.pipes} {
 		f.close()
 	}
 }
 
-// checkFormat returns an error if the file "table" has another format than this version of dlock
-// knows. It reads nothing but the number of the format.
+// checkFormat returns an error if the file "table" has a format that this version of dlock does not
+// support. It reads only the number of the format.
 func checkFormat(fd int) error {
 	var word [8]byte
 	n, err := again(func() (int, error) { return syscall.Pread(fd, word[:], 8*headFormat) })
@@ -229,36 +231,36 @@ func checkFormat(fd int) error {
 	case err != nil:
 		return fmt.Errorf("table: %w", err)
 	case n < len(word):
-		return fmt.Errorf("table: it has %d bytes, not %d; %s", n, tableSize, repair)
+		return fmt.Errorf("the file table has %d bytes, not %d; %s", n, tableSize, repair)
 	case v != format:
-		return fmt.Errorf("%w: a version of dlock with format %d of the directory made it in this boot, and this version has "+
-			"format %d; all programs that use the directory need the same; to change it %s (or reboot between)",
+		return fmt.Errorf("%w: the directory was made in this boot by a version of dlock with format %d, and this version has "+
+			"format %d; all programs that use the directory need the same format; to change it %s (or reboot)",
 			driver.ErrUnsupported, v, format, repair)
 	}
 	return nil
 }
 
-// moved returns an error that matches errMoved if the path does not lead to what this client has
-// open any more: a newcomer would find other locks there, or none. Any other error leaves that
-// open.
+// moved returns an error that matches errMoved if the path no longer leads to the files that this
+// client has open: a new client would find other locks there, or none. After any other error that
+// is not known.
 func (t *table) moved() error {
 	for _, f := range t.files {
 		named, err := identify(f.path)
 		switch {
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP):
-			return fmt.Errorf("%w: %s is not there any more, so it was removed or moved while this process used it; %s",
+			return fmt.Errorf("%w: %s does not exist any more, so it was removed or moved while this process used it; %s",
 				errMoved, f.path, doNotMove)
 		case err != nil:
 			return fmt.Errorf("find %s: %w", f.path, err)
 		case named != f:
-			return fmt.Errorf("%w: %s is another one than when this process opened it, so the directory was moved, replaced or "+
+			return fmt.Errorf("%w: %s is not the file that this process opened, so the directory was moved, replaced or "+
 				"mounted over; %s", errMoved, f.path, doNotMove)
 		}
 	}
 	return nil
 }
 
-// identity is which file it is to which a path leads.
+// identity is the file to which a path leads.
 type identity struct {
 	path     string
 	dev, ino uint64
@@ -276,18 +278,18 @@ func identifyOpen(path string, fd int) (identity, error) {
 	return identity{path, uint64(st.Dev), st.Ino}, err
 }
 
-// errMoved says that the directory is not where it was.
-var errMoved = errors.New("the locks are in another directory")
+// errMoved means that the directory is no longer at its path.
+var errMoved = errors.New("the directory of the locks was moved")
 
-const doNotMove = "while programs use a directory of locks it stays where it is: stop all of them before it is moved"
+const doNotMove = "stop all programs that use a directory of locks before you move it"
 
 // next returns a number that is greater than all that it returned before, in any process and boot,
-// and not below the wall clock in microseconds. Tokens and the words of states are such numbers.
+// and not below the wall clock in microseconds. Tokens and words of states are made of it.
 func (t *table) next() (uint64, error) {
 	return t.advance(headClock, uint64(max(0, time.Now().UnixMicro())))
 }
 
-// advance gives out the next number of a counter in the head, which is not below least.
+// advance returns the next number of a counter in the head, at least the given one.
 func (t *table) advance(word int, least uint64) (uint64, error) {
 	p := t.mem.word(word)
 	for {
@@ -313,15 +315,15 @@ func slot(name string) int {
 // word returns the word of the slot.
 func (t *table) word(slot int) *uint64 { return t.mem.word(headWords + slot) }
 
-// vacant reports whether nothing stands in a slot with that word. A word names the state of its
-// slot, and no word is ever used again. The word of a vacant slot is 0 or odd, and has no file.
+// vacant reports whether a slot with that word is empty. A word names the state of its slot, and no
+// word is ever used again. The word of a vacant slot is 0 or odd, and has no file.
 func vacant(word uint64) bool { return word == 0 || word&1 == 1 }
 
 // stateName returns the name of the file of a state.
 func stateName(slot int, word uint64) string { return fmt.Sprintf("%04x-%016x", slot, word) }
 
-// read returns the state of the slot as of now. It takes what it can from old, an earlier state of
-// the slot, which may be nil.
+// read returns the current state of the slot. It reuses what it can of old, an earlier state of the
+// slot, which may be nil.
 func (t *table) read(slot int, old *state) (*state, error) {
 	for missing := uint64(0); ; {
 		w, err := load(t.word(slot))
@@ -333,7 +335,7 @@ func (t *table) read(slot int, old *state) (*state, error) {
 		case vacant(w):
 			return &state{word: w}, nil
 		case w == missing: // no client removes a state before it has put another in its place
-			return nil, fmt.Errorf("%s/%s is missing: something removed it; %s", t.states.path, stateName(slot, w), repair)
+			return nil, fmt.Errorf("%s/%s is missing: it was removed, but not by a client; %s", t.states.path, stateName(slot, w), repair)
 		}
 		name := stateName(slot, w)
 		data, err := t.states.read(name, headSize-checkSize, func(start string, size int64) bool {
@@ -344,7 +346,7 @@ func (t *table) read(slot int, old *state) (*state, error) {
 			continue
 		} else if err != nil {
 			path := filepath.Join(t.states.path, name)
-			return nil, fmt.Errorf("read %s: %w", path, foreignFile(path, err, t.who))
+			return nil, fmt.Errorf("read %s: %w", path, foreignFile(path, err, t.proc))
 		}
 		s, err := decode(data, name, old)
 		if err != nil {
@@ -356,8 +358,8 @@ func (t *table) read(slot int, old *state) (*state, error) {
 }
 
 // replace puts s in the place of old. It reports false if old is not the slot's state any more.
-// After an error it did nothing. It calls at for tests: a process can be stopped at each of those
-// steps.
+// After an error it has done nothing. It calls at for tests: a process can be stopped at each of
+// these steps.
 func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, error) {
 	n, err := t.next()
 	if err != nil {
@@ -379,14 +381,14 @@ func (t *table) replace(slot int, old, s *state, at func(step string)) (bool, er
 	}
 	at("swapped")
 	if !vacant(gone) {
-		// if it stays it is garbage, which purge finds
+		// if it remains it is garbage, which purge removes
 		t.states.remove(stateName(slot, gone))
 	}
 	at("unlinked")
 	return done, err
 }
 
-// write writes the record of the state. After an error there is none.
+// write writes the record of the state. After an error there is no record.
 func (t *table) write(slot int, s *state) error {
 	if vacant(s.word) {
 		return nil

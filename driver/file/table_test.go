@@ -31,7 +31,7 @@ func TestNamesOfOneSlotDoNotMeet(t *testing.T) {
 	acquire(t, b, s)
 	release(t, b, r)
 	if inspect(t, b, first).Len() != 0 || inspect(t, b, second).Len() != 1 {
-		t.Error("names of one slot meet")
+		t.Error("names of one slot block each other")
 	}
 	if err := renew(b, s); err != nil {
 		t.Errorf("Renew after its slot changed: %v", err)
@@ -63,8 +63,9 @@ func TestUnusableDirectories(t *testing.T) {
 	}
 }
 
-// A client that meets another format says so, and touches nothing, whatever else is different
-// there. After a reboot it takes over the numbers, which every format has in the same place.
+// A client that finds another format fails with an error that says so, and changes nothing,
+// whatever else is different there. After a reboot it takes over the numbers, which every format
+// has in the same place.
 func TestAnotherFormatIsRefused(t *testing.T) {
 	for _, other := range []uint64{format - 1, format + 1} {
 		for _, lives := range []bool{true, false} {
@@ -86,7 +87,7 @@ func TestAnotherFormatIsRefused(t *testing.T) {
 			}
 			before := content(t, dir)
 			_, err := newBackend(dir, "", testConfig())
-			says := []string{fmt.Sprintf("format %d of", other), fmt.Sprintf("format %d;", format), "stop all programs"}
+			says := []string{fmt.Sprintf("with format %d,", other), fmt.Sprintf("format %d;", format), "stop all programs"}
 			if !errors.Is(err, driver.ErrUnsupported) || slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(err.Error(), s) }) {
 				t.Errorf("format %d: %v", other, err)
 			}
@@ -111,7 +112,7 @@ func TestAnotherFormatIsRefused(t *testing.T) {
 	}
 }
 
-// content returns all files under the directory, with what is in them but for the pipes.
+// content returns all files under the directory with their content, except that of pipes.
 func content(t testing.TB, dir string) string {
 	t.Helper()
 	var all strings.Builder
@@ -132,7 +133,7 @@ func content(t testing.TB, dir string) string {
 }
 
 // Damage is an error that says what to do: never a crash, and never a lock that is free because its
-// state is gone.
+// state is missing.
 func TestDamageIsAnError(t *testing.T) {
 	damage := map[string]func(t *testing.T, b *Backend) error{
 		"table truncated": func(t *testing.T, b *Backend) error {

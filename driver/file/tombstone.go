@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// leftTombstone is where this client has left a tombstone, and until when that counts.
+// leftTombstone is the slot of a tombstone that this client has left, and its time.
 type leftTombstone struct {
 	slot  int
 	until int64
@@ -24,8 +24,8 @@ func (b *Backend) rememberTombstone(slot int, until int64) {
 	b.tombstones = slices.Insert(b.tombstones, at, leftTombstone{slot, until})
 }
 
-// purgeTombstones removes some of the client's tombstones that are over: nobody else might use
-// their slots again.
+// purgeTombstones removes some of the client's tombstones whose time has passed: otherwise they
+// would remain in slots that are never used again.
 func (b *Backend) purgeTombstones() {
 	const some = 2
 	var over []leftTombstone

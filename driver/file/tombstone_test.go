@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Nobody uses those names again, but the client that left the tombstones makes other calls.
+// Those names are not used again, but the client that left the tombstones makes other calls.
 func TestTombstonesDoNotPileUp(t *testing.T) {
 	r := newRig(t)
 	other := request("other", long)

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// update changes the state of a slot. It works on a copy: it drops what is over, grants who is
-// next, calls change on the copy, and grants again. Then it puts the copy in the place of the
-// state. If another client was faster it starts again, so change may run several times. Without a
-// change (nil) it is there to drop what is over, and checks all requests.
+// update changes the state of a slot. It works on a copy: it drops dead and expired requests,
+// grants the next ones, calls change on the copy, and grants again. Then it puts the copy in the
+// place of the state. If another client was faster it starts again, so change may run several
+// times. With a nil change it only drops and grants, and checks all requests.
 //
 // If change returns an error, update puts the rest in place and returns that error. After any other
 // error nothing of change was done.
@@ -27,7 +27,7 @@ func (b *Backend) update(ctx context.Context, slot int, change func(s *state, no
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if try > 1 { // others are faster: let them finish
+		if try > 1 { // other clients are faster: let them finish
 			time.Sleep(time.Duration(rand.IntN(min(try, 50)*10)+1) * time.Microsecond)
 		}
 		old, err := b.read(slot)
@@ -72,29 +72,29 @@ func (b *Backend) update(ctx context.Context, slot int, change func(s *state, no
 	}
 }
 
-// sample is how many of those who wait behind the first an update checks, so that the dead do not
+// sample is how many of the waiters behind the first an update checks, so that dead requests do not
 // pile up there.
 const sample = 4
 
-// tidy drops what is over: the requests of dead clients at once, and those that nobody kept alive
-// in two steps.
+// tidy drops requests: those of dead clients at once, and expired ones in two steps.
 //
-// A request that has expired is marked as suspect first. Its owner renews it in two steps too: it
-// writes the time into its cell, and then reads the word of the slot. There are two cases:
+// An expired request is first marked as suspect. Its client renews it in two steps too: it writes
+// the time into its cell, and then reads the word of the slot. There are two cases:
 //
-//   - The owner reads the word from before the mark. Then its time was in the cell before the mark
-//     was in place. Whoever reads the cell after the mark sees that time, and takes the mark away.
-//   - The owner reads a later word. Then it reads the state and finds the mark.
+//   - The client reads the word from before the mark. Then its time was in the cell before the mark
+//     was in place. An update that reads the cell after the mark sees that time, and removes the
+//     mark.
+//   - The client reads a later word. Then it reads the state and finds the mark.
 //
-// So a suspect whose cell still shows that it has expired can go. The end of a broken hold is found
-// in the same way: from the cell, once the break is in place.
+// So a suspect whose cell still shows that it has expired can be dropped. The end of a broken hold
+// is found in the same way: from the cell, once the break is in place.
 //
-// tidy checks all, or the holders, the first waiter, and some of the waiters behind it, which hold
-// up no other. If the first waiter is over it checks all behind it too: the next may be over as
-// well. So nothing is granted in the place of a request that lives, and the dead are not found one
-// after the other.
+// tidy checks all requests, or the holders, the first waiter, and some of the waiters behind it,
+// which block no other request. If the first waiter can be dropped, it checks all behind it too:
+// the next may be dead as well. So no grant overtakes a live request, and dead requests are not
+// found one at a time.
 //
-// It reports whether it has set marks that decide something. Then this copy has to be put in place
+// It reports whether it has set marks that affect a grant. Then this copy has to be put in place
 // before anything else is decided.
 func (b *Backend) tidy(s *state, all bool, now int64) (marked bool, err error) {
 	judge := func(e *entry, decides bool) *entry {
@@ -147,7 +147,7 @@ func (b *Backend) tidy(s *state, all bool, now int64) (marked bool, err error) {
 	return marked, err
 }
 
-// over reports whether the request can be dropped, or can once it is marked.
+// over reports whether the request can be dropped now, or once it is marked.
 func (b *Backend) over(e *entry, now int64) (bool, error) {
 	cell, dead, err := b.life(e, now)
 	return dead || now >= e.expires(cell), err
@@ -168,7 +168,7 @@ func (b *Backend) life(e *entry, now int64) (cell int64, dead bool, err error) {
 	return cell, !lives, err
 }
 
-// read returns the state of the slot as of now.
+// read returns the current state of the slot.
 func (b *Backend) read(slot int) (*state, error) {
 	b.mu.Lock()
 	old := b.cache[slot]
@@ -180,11 +180,10 @@ func (b *Backend) read(slot int) (*state, error) {
 	return s, err
 }
 
-// cached bounds how many states are kept in memory. Those that are read again and again are those
-// for which somebody waits.
+// cached bounds how many states are kept in memory. States with waiters are read again and again.
 const cached = 64
 
-// cacheState keeps a state in memory until the slot has another one.
+// cacheState keeps a state in memory until the slot has a newer one.
 func (b *Backend) cacheState(slot int, s *state) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,27 +200,27 @@ func (b *Backend) cacheState(slot int, s *state) {
 	b.cache[slot] = s
 }
 
-// wake wakes those whom an update granted, and the clients that have become guards by it.
+// wake wakes the waiters that an update granted, and the clients that it made guards.
 func (b *Backend) wake(slot int, old, s *state) {
-	rung := map[sessionID]bool{}
+	woken := map[sessionID]bool{}
 	for _, e := range s.granted {
 		if e.session == b.session.id {
 			b.decide(e.ID, nil)
 		} else {
-			rung[e.session] = true
+			woken[e.session] = true
 		}
 	}
 	for i := range s.queues {
 		g := s.queues[i].guard()
 		if q := old.queue(s.queues[i].name); g != 0 && (q == nil || q.guard() != g) {
-			rung[g] = true
+			woken[g] = true
 		}
 	}
-	for g := range rung {
+	for g := range woken {
 		if g == b.session.id {
 			b.notifyPoller(slot)
 		} else {
-			b.table.ring(g, slot)
+			b.table.wakeUp(g, slot)
 		}
 	}
 }

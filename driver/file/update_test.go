@@ -21,8 +21,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// A writer that is stopped in an update, and goes on after the updates of others, does no harm; not
-// even if the slot was vacant before, and is again.
+// A writer that is stopped in an update, and continues after the updates of other clients, does no
+// harm, not even if the slot was vacant before, and is again.
 func TestStoppedWriterLosesItsSwap(t *testing.T) {
 	for _, step := range []string{"new", "written"} {
 		r := newRig(t)
@@ -35,7 +35,7 @@ func TestStoppedWriterLosesItsSwap(t *testing.T) {
 			t.Fatalf("%s: %v", step, err)
 		}
 		if h := inspect(t, r.b, "a").Holders(); len(h) != 1 || h[0].Token <= g.Token {
-			t.Errorf("%s: the token of the writer that was stopped does not lie above the one that was given meanwhile", step)
+			t.Errorf("%s: the stopped writer's token is not above the one that was granted meanwhile", step)
 		}
 		release(t, r.a, q)
 		if n := states(t, r.a); len(n) != 0 {
@@ -44,8 +44,8 @@ func TestStoppedWriterLosesItsSwap(t *testing.T) {
 	}
 }
 
-// A process that is stopped at any step of an update blocks nobody. What it did not put in place
-// does not count, and what it did ends at its TTL. When it goes on, it finds out.
+// A process that is stopped at any step of an update blocks no other. What it did not put in place
+// has no effect, and what it did ends at its TTL. When it continues, its calls report that.
 func TestStoppedInAnUpdate(t *testing.T) {
 	const ttl = 400 * time.Millisecond // where it has to pass; elsewhere an hour
 	for _, step := range []string{"new", "written", "swapped", "unlinked"} {
@@ -66,7 +66,7 @@ func TestStoppedInAnUpdate(t *testing.T) {
 			c.signal(syscall.SIGCONT)
 			if inPlace {
 				if s := c.read(); s != driver.ErrLost.Error() {
-					t.Fatalf("the one that was stopped: %q", s)
+					t.Fatalf("the stopped process: %q", s)
 				}
 				return
 			}
@@ -168,7 +168,7 @@ func TestProcessesExcludeEachOther(t *testing.T) {
 			}
 			results.Wait()
 			total := counted()
-			t.Logf("%d sections, %d by those who lived to tell", total, sections.Load())
+			t.Logf("%d sections, %d by workers that were not killed", total, sections.Load())
 			if !kill && total != sections.Load() || total < sections.Load() {
 				t.Errorf("the counters say %d, the workers %d", total, sections.Load())
 			}
@@ -179,7 +179,7 @@ func TestProcessesExcludeEachOther(t *testing.T) {
 	}
 }
 
-// work is the part of a child: it returns how many sections it was in, or "bad" and why.
+// work is what a child does: it returns the number of its sections, or "bad" and the reason.
 func work(b *Backend, dir string, names int, commands <-chan string) string {
 	done := make(chan struct{})
 	go func() { <-commands; close(done) }()
@@ -196,7 +196,7 @@ func work(b *Backend, dir string, names int, commands <-chan string) string {
 				}
 				r := request(fmt.Sprint("work-", i%names), long)
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-				if rand.IntN(8) == 0 { // some give up early
+				if rand.IntN(8) == 0 { // some waits end early
 					ctx, cancel = context.WithTimeout(context.Background(), time.Duration(rand.IntN(3000))*time.Microsecond)
 				}
 				g, err := b.Acquire(ctx, r)
@@ -239,7 +239,7 @@ func witness(path string, token driver.Token) error {
 	}
 	defer syscall.Close(fd)
 	if alone, err := flock(fd, syscall.LOCK_EX); err != nil || !alone {
-		return fmt.Errorf("somebody else is in the section: %w", errors.Join(err))
+		return fmt.Errorf("another process is in the section: %w", errors.Join(err))
 	}
 	var data [16]byte // sections, last token
 	if n, err := syscall.Pread(fd, data[:], 0); err != nil || n != 0 && n != len(data) {
@@ -254,9 +254,9 @@ func witness(path string, token driver.Token) error {
 	return err
 }
 
-// A process that waited many times, and was killed or stopped for longer than its TTL, is in
-// nobody's way. The release of the holder grants the first behind it who lives. It does not grant
-// each of its requests in turn.
+// A process with many waiters that was killed, or stopped for longer than its TTL, blocks no other.
+// The release of the holder grants the first live waiter behind it. It does not grant each of the
+// process's requests in turn.
 func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -271,7 +271,7 @@ func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			const many = 100
 			dir, config := t.TempDir(), testConfig()
-			config.tick = time.Hour // nobody but the release finds them
+			config.tick = time.Hour // only the release finds them
 			var now atomic.Int64
 			now.Store(1e9)
 			config.clock = func() (int64, error) { return now.Load(), nil }

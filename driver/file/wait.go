@@ -35,18 +35,19 @@ type waitingSlot struct {
 
 	// Guarded by Backend.mu.
 	requests map[driver.ID]*ownRequest
-	touch    int64 // when the first of them has to be kept alive
+	touch    int64 // when the next of them has to be kept alive
 
 	// These belong to the poller.
 	state    *state      // as last read
 	faults   int         // how often in a row it could not be read
-	due      int64       // when to check it again, whatever happens
+	due      int64       // when to check it again at the latest
 	index    int         // in the heap
-	guard    bool        // this client asks every tick whether the blocking live
+	guard    bool        // this client tests every tick whether the blocking ones are alive
 	blocking []sessionID // the other clients that are in the way
 }
 
-// addWaiter hands a waiting request to the poller. The result is closed when that is decided.
+// addWaiter hands a waiting request to the poller. The result is closed when the request is
+// decided.
 func (b *Backend) addWaiter(own *ownRequest) <-chan struct{} {
 	own.mu.Lock()
 	armed := own.armed
@@ -68,8 +69,8 @@ func (b *Backend) addWaiter(own *ownRequest) <-chan struct{} {
 	return decided
 }
 
-// poll starts the poller if it does not run. After Close it does not: no bell would end it, and
-// Close waits for it. b.mu is held.
+// poll starts the poller if it does not run. After Close it does not: the poller would not be woken
+// to end, and Close waits for it. b.mu is held.
 func (b *Backend) poll() {
 	if !b.polling && !b.closed {
 		b.polling = true
@@ -87,7 +88,7 @@ func (b *Backend) notifyPoller(slot int) {
 	}
 	b.mu.Unlock()
 	if polled && first {
-		b.session.ringSelf()
+		b.session.wakeSelf()
 	}
 }
 
@@ -106,7 +107,8 @@ func (b *Backend) removeWaiter(own *ownRequest) {
 	}
 }
 
-// decide wakes those who wait for the request: it is granted or gone, or nobody can know (err).
+// decide wakes the calls that wait for the request: it is granted or gone, or its state cannot be
+// read (err).
 func (b *Backend) decide(id driver.ID, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

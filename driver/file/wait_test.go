@@ -65,7 +65,7 @@ func TestCancelledWaitLeavesNothing(t *testing.T) {
 	eventually(t, "it waits", func() bool { return inspect(t, a, "a").Len() == 2 })
 	cancel()
 	if err := answer(t, done); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
-		t.Fatal(err) // it stood in the queue
+		t.Fatal(err) // it was in the queue
 	}
 	release(t, b, w)
 	if n := inspect(t, a, "a").Len(); n != 1 {
@@ -110,17 +110,17 @@ func TestCancelledWaitPassesTheGrantOn(t *testing.T) {
 	}
 }
 
-// A waiter learns of a grant by its own client directly, of one by another client by the bell, and
-// without a bell by the next check.
+// A waiter learns of a grant by its own client directly, of a grant by another client through the
+// pipe, and without the pipe at the next check.
 func TestWaiterIsTold(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		own, noBell bool
+		own, noPipe bool
 		tick        time.Duration
 	}{
 		{name: "directly", own: true, tick: time.Hour},
-		{name: "by the bell", tick: time.Hour},
-		{name: "by a check", noBell: true, tick: tick},
+		{name: "by the pipe", tick: time.Hour},
+		{name: "by a check", noPipe: true, tick: tick},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, set := t.TempDir(), testConfig()
@@ -129,8 +129,8 @@ func TestWaiterIsTold(t *testing.T) {
 			if c.own {
 				a = b
 			}
-			if c.noBell {
-				if err := os.Remove(filepath.Join(b.table.path, "bells", bellName(b.session.id))); err != nil {
+			if c.noPipe {
+				if err := os.Remove(filepath.Join(b.table.path, pipesFolder, pipeName(b.session.id))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -145,7 +145,7 @@ func TestWaiterIsTold(t *testing.T) {
 	}
 }
 
-// Where the runtime cannot wait for a pipe, the poller looks at every tick, and does not spin.
+// If the runtime cannot wait for a pipe, the poller checks at every tick, and does not spin.
 func TestBellThatCannotBeWaitedFor(t *testing.T) {
 	const period = 300 * time.Millisecond
 	dir := t.TempDir()
@@ -153,17 +153,17 @@ func TestBellThatCannotBeWaitedFor(t *testing.T) {
 	c := testConfig()
 	c.clock = func() (int64, error) { readings.Add(1); return monotonic() }
 	a, b := openTest(t, dir), openTestConfig(t, dir, c)
-	// what is opened to block is not waited for, nor does it have deadlines
-	fd, err := openFile(filepath.Join(b.table.path, "bells", bellName(b.session.id)), syscall.O_RDWR)
+	// the runtime does not wait for a file that was opened to block, which has no deadlines either
+	fd, err := openFile(filepath.Join(b.table.path, pipesFolder, pipeName(b.session.id)), syscall.O_RDWR)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.session.bell.Close()
-	b.session.bell = os.NewFile(uintptr(fd), "bell")
+	b.session.pipe.Close()
+	b.session.pipe = os.NewFile(uintptr(fd), "pipe")
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.session.bell.SetReadDeadline(time.Now()); !errors.Is(err, os.ErrNoDeadline) {
+	if err := b.session.pipe.SetReadDeadline(time.Now()); !errors.Is(err, os.ErrNoDeadline) {
 		t.Fatalf("SetReadDeadline: %v", err)
 	}
 	r := request("a", long)
@@ -197,7 +197,7 @@ func TestWaiterIsKeptAlive(t *testing.T) {
 		})
 	}
 	if err := renew(r.b, w); !errors.Is(err, driver.ErrNotHeld) {
-		t.Errorf("Renew of what waits: %v", err)
+		t.Errorf("Renew of a waiting request: %v", err)
 	}
 	release(t, r.a, q)
 	if err := answer(t, done); err != nil {
@@ -222,14 +222,14 @@ func TestWaiterLearnsOfDamage(t *testing.T) {
 	}
 }
 
-// A request that comes to wait while its client closes starts nothing: nobody would ring for it any
+// A request that begins to wait while its client closes starts no poller: it would not be woken any
 // more, and Close would wait for it.
 func TestCloseOvertakesWhoComesToWait(t *testing.T) {
 	var s steps
 	c := testConfig()
-	c.tick, c.at = time.Hour, s.at // what is not rung for is found too late
+	c.tick, c.at = time.Hour, s.at // without a wake-up a grant is found too late
 	b := openTestConfig(t, t.TempDir(), c)
-	defer b.session.ringSelf() // ends a poller that must not be there
+	defer b.session.wakeSelf() // ends a poller that must not be there
 	acquire(t, b, request("a", long))
 	waits := background(t, b, request("a", long))
 	polling := func() bool {
@@ -237,7 +237,7 @@ func TestCloseOvertakesWhoComesToWait(t *testing.T) {
 		defer b.mu.Unlock()
 		return b.polling
 	}
-	eventually(t, "the client polls for the first who waits", polling)
+	eventually(t, "the client polls for the first waiter", polling)
 	comes := s.stop("unlinked", 1, func() error {
 		_, err := b.Acquire(t.Context(), request("a", long))
 		return err
@@ -246,10 +246,10 @@ func TestCloseOvertakesWhoComesToWait(t *testing.T) {
 	go func() { closed <- b.Close() }()
 	eventually(t, "the client does not poll any more", func() bool { return !polling() })
 	if err := comes(); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("Acquire of who comes to wait: %v", err)
+		t.Errorf("Acquire of the new waiter: %v", err)
 	}
 	if err := answer(t, waits); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("Acquire of who waits: %v", err)
+		t.Errorf("Acquire of the first waiter: %v", err)
 	}
 	if err := answer(t, closed); err != nil {
 		t.Errorf("Close: %v", err)

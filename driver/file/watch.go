@@ -10,10 +10,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The client watches what it holds, so that its holders learn of a loss before their next renewal:
-// of a break by force when the bell is rung, and of that and of a directory that was moved at each
-// fallback of the poller. Fixed holds, which are not renewed, are watched too. Without Notify
-// nothing is watched.
+// The client watches what it holds, so that its holders learn of a loss before their next renewal.
+// A forced break is detected when another client writes to the pipe. That and a directory that was
+// moved are detected at each fallback of the poller. Fixed holds, which are not renewed, are
+// watched too. Without Notify nothing is watched.
 
 // Explain implements [driver.Explainer].
 func (b *Backend) Explain(id driver.ID) error {
@@ -51,7 +51,7 @@ func (b *Backend) unwatch(own *ownRequest) {
 	}
 }
 
-// watched returns what is held in those slots, or, if all is set, in any.
+// watched returns the holds in those slots, or all of them if all is set.
 func (b *Backend) watched(slots map[int]bool, all bool) (owns []*ownRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,8 +67,8 @@ func (b *Backend) watched(slots map[int]bool, all bool) (owns []*ownRequest) {
 	return owns
 }
 
-// unchanged reports whether nothing has happened in the request's slot since it was seen to stand.
-// It says so too of one that is just being proved.
+// unchanged reports whether nothing has changed in the request's slot since the request was last
+// seen in the queue. It also reports true for a request that is being proved at the moment.
 func (b *Backend) unchanged(own *ownRequest) bool {
 	if !own.mu.TryLock() {
 		return true
@@ -78,7 +78,7 @@ func (b *Backend) unchanged(own *ownRequest) bool {
 	return own.over || err == nil && w == own.seen
 }
 
-// verifyHeld reports the requests that do not stand any more.
+// verifyHeld reports the requests that are not in their queues any more.
 func (b *Backend) verifyHeld(owns []*ownRequest) {
 	for _, own := range owns {
 		select {
@@ -92,13 +92,13 @@ func (b *Backend) verifyHeld(owns []*ownRequest) {
 			err = b.verify(own)
 		}
 		own.mu.Unlock()
-		if errors.Is(err, driver.ErrLost) { // any other error leaves it open
+		if errors.Is(err, driver.ErrLost) { // after any other error it is not known
 			b.lose(own, nil)
 		}
 	}
 }
 
-// loseAll ends all holds and waits, since the directory is not where it was.
+// loseAll ends all holds and waits, since the directory was moved.
 func (b *Backend) loseAll(moved error) {
 	for _, own := range b.watched(nil, true) {
 		b.lose(own, fmt.Errorf("%w: %w", driver.ErrLost, moved))
@@ -112,7 +112,7 @@ func (b *Backend) loseAll(moved error) {
 	}
 }
 
-// lose reports a request that is lost, and keeps why, if there is more to say.
+// lose reports a request that is lost, and records the cause, if there is one.
 func (b *Backend) lose(own *ownRequest, why error) {
 	own.mu.Lock()
 	own.over, own.why = true, why

@@ -32,16 +32,16 @@ func reported(t testing.TB, lost <-chan driver.ID, want driver.Request) {
 	}
 }
 
-// A forced break reaches the holder's client by its bell, and, if the bell was not rung, at the
-// next fallback.
+// A forced break reaches the holder's client through its pipe, and, if the pipe cannot be written
+// to, at the next fallback.
 func TestBreakIsReported(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		tick time.Duration
 		deaf bool
 	}{
-		{"by the bell", time.Minute, false}, // the fallback would come in 25 minutes
-		{"without a bell", tick, true},
+		{"by the pipe", time.Minute, false}, // the fallback would come in 25 minutes
+		{"without the pipe", tick, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, conf := t.TempDir(), testConfig()
@@ -57,7 +57,7 @@ func TestBreakIsReported(t *testing.T) {
 					by = a
 				}
 				if c.deaf {
-					if err := os.Remove(filepath.Join(a.table.bells.path, bellName(a.session.id))); err != nil && !os.IsNotExist(err) {
+					if err := os.Remove(filepath.Join(a.table.pipes.path, pipeName(a.session.id))); err != nil && !os.IsNotExist(err) {
 						t.Fatal(err)
 					}
 				}
@@ -80,14 +80,14 @@ func TestBreakIsReported(t *testing.T) {
 				t.Errorf("%d more losses are reported", len(lost))
 			}
 			if len(a.held) > 0 {
-				t.Errorf("what is not held any more is watched: %v", a.held)
+				t.Errorf("a request that is not held any more is watched: %v", a.held)
 			}
 		})
 	}
 }
 
-// What a client holds costs it next to nothing while nothing happens: a wake-up four times a
-// second, which loads a word for each.
+// Holds cost their client next to nothing while nothing happens: a wake-up four times a second,
+// which loads a word for each.
 func TestIdleHolders(t *testing.T) {
 	const names, period = 10_000, 3 * time.Second
 	b := openTest(t, t.TempDir())
@@ -100,7 +100,7 @@ func TestIdleHolders(t *testing.T) {
 	time.Sleep(period)
 	share := float64(cpu(t)-before) / float64(time.Since(start))
 	t.Logf("%d names that are held cost %.2f %% of a core", names, 100*share)
-	if share > 0.25 { // 30 times of what it is, for busy machines and the race detector
+	if share > 0.25 { // 30 times the usual, for busy machines and the race detector
 		t.Errorf("%d names that are held cost %.0f %% of a core", names, 100*share)
 	}
 	if len(lost) > 0 {
