@@ -40,7 +40,7 @@ func TestIDJSON(t *testing.T) {
 	}
 }
 
-// TestIDRefused: what is not an ID is refused, and leaves the variable as it was.
+// TestIDRefused: a text that is not an ID is refused, and the variable does not change.
 func TestIDRefused(t *testing.T) {
 	good := driver.NewID().String()
 	for name, text := range map[string]string{
@@ -64,7 +64,7 @@ func TestIDRefused(t *testing.T) {
 		} else if id != was {
 			t.Errorf("%s: the variable was changed", name)
 		} else if text != "" && strings.Contains(err.Error(), text) {
-			t.Errorf("%s: the error shows the text, which came from anywhere: %v", name, err)
+			t.Errorf("%s: the error shows the text, which may have any source: %v", name, err)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestRetryIsHeld(t *testing.T) {
 	}
 }
 
-// TestSentinels: each licenses one conclusion, so none matches another.
+// TestSentinels: each has exactly one meaning, so none matches another.
 func TestSentinels(t *testing.T) {
 	all := []error{
 		driver.ErrHeld, driver.ErrLost, driver.ErrNotHeld, driver.ErrUpgrade, driver.ErrConflict, driver.ErrUnsupported,

@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// opener opens nothing, and says so with the error.
+// opener opens nothing, and returns the error.
 func opener(err error) driver.Opener {
 	return func(context.Context, driver.Config) (driver.Backend, error) { return nil, err }
 }
@@ -116,10 +116,10 @@ func TestParamsRefused(t *testing.T) {
 		"sise=canary":               `unknown parameter "sise"; ` + valid,
 		"Text=canary":               `unknown parameter "Text"; ` + valid,
 		"zz=canary&aa=canary":       `unknown parameter "aa", "zz"; ` + valid,
-		// the portable layer takes it away before
+		// package dlock removes it before
 		"ttl=canary":   `unknown parameter "ttl"`,
 		"a%0Ab=canary": `unknown parameter "a\nb"; ` + valid,
-		// the first fault counts
+		// the first error counts
 		"zz=canary&size=canary":   `parameter "size": want a whole number`,
 		"wait=canary&wait=canary": `parameter "wait" is given 2 times`,
 		"size=canary&tls=canary":  `parameter "size": want a whole number`,
@@ -136,8 +136,8 @@ func TestParamsRefused(t *testing.T) {
 	}
 }
 
-// TestParamsKeepDefaults: what cannot be read is the default, so that a driver can read on and ask
-// Err once.
+// TestParamsKeepDefaults: a parameter that cannot be read has its default, so that a driver can
+// read all parameters and call Err once.
 func TestParamsKeepDefaults(t *testing.T) {
 	for _, query := range []string{"wait=x", "size=x", "tls=x", "size=1&size=2", "text=a&text=b", "tls=false&tls=false"} {
 		if got, err := read(t, query); err == nil || got != (params{"default", time.Second, 7, true}) {

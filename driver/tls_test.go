@@ -25,21 +25,21 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// signed is a certificate that signed itself: its own authority.
+// signed is a self-signed certificate, with its key.
 type signed struct {
 	cert, key []byte // in PEM form
 	leaf      *x509.Certificate
 }
 
-// selfSigned makes one for 127.0.0.1 and db.example.
-func selfSigned(t *testing.T, who string, life time.Duration) signed {
+// selfSigned makes a certificate for 127.0.0.1 and db.example.
+func selfSigned(t *testing.T, name string, life time.Duration) signed {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: who},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life), IsCA: true, BasicConstraintsValid: true,
 		DNSNames: []string{"db.example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -62,8 +62,8 @@ func selfSigned(t *testing.T, who string, life time.Duration) signed {
 	}
 }
 
-// secret is a folder as Kubernetes mounts a secret: what is in it are links to what a link names,
-// which is replaced in one step.
+// secret is a folder like a secret that Kubernetes mounts: its files are links into a folder that
+// is itself a link, which is replaced in one step.
 type secret struct {
 	t        *testing.T
 	dir      string
@@ -72,7 +72,7 @@ type secret struct {
 
 func (s *secret) file(name string) string { return filepath.Join(s.dir, name) }
 
-// put replaces all that is in the folder.
+// put replaces all files of the folder.
 func (s *secret) put(files map[string][]byte) {
 	s.t.Helper()
 	s.versions++
@@ -99,7 +99,7 @@ func all(client, server signed) map[string][]byte {
 	return map[string][]byte{"tls.crt": client.cert, "tls.key": client.key, "ca.crt": server.cert}
 }
 
-// params reads what a URL with all files says.
+// params reads the parameters of a URL with all files.
 func (s *secret) params(more url.Values) (*driver.TLS, error) {
 	v := url.Values{"tls_ca": {s.file("ca.crt")}, "tls_cert": {s.file("tls.crt")}, "tls_key": {s.file("tls.key")}}
 	for name, value := range more {
@@ -110,8 +110,8 @@ func (s *secret) params(more url.Values) (*driver.TLS, error) {
 	return c, p.Err()
 }
 
-// serve is a server that shows its certificate, and takes the clients whose certificate it knows.
-// It answers each with the name in that.
+// serve is a server that shows its certificate, and accepts the clients whose certificate it knows.
+// It answers each client with the name in the client's certificate.
 func serve(t *testing.T, server signed, clients ...signed) (addr string) {
 	t.Helper()
 	pair, err := tls.X509KeyPair(server.cert, server.key)
@@ -150,7 +150,7 @@ func serve(t *testing.T, server signed, clients ...signed) (addr string) {
 	return l.Addr().String()
 }
 
-// shake shakes hands with the server, and returns whom it takes the client for.
+// shake makes a handshake with the server, and returns the name that it answers.
 func shake(t *testing.T, secure *driver.TLS, addr string) (string, error) {
 	t.Helper()
 	c, err := secure.Config(addr)
@@ -162,9 +162,9 @@ func shake(t *testing.T, secure *driver.TLS, addr string) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	who := make([]byte, 100)
-	n, err := conn.Read(who)
-	return string(who[:n]), err
+	name := make([]byte, 100)
+	n, err := conn.Read(name)
+	return string(name[:n]), err
 }
 
 func newSecret(t *testing.T, files map[string][]byte) *secret {
@@ -209,7 +209,7 @@ func TestParamsTLS(t *testing.T) {
 	}
 }
 
-// TestTLSServerName holds whom a configuration takes the server for, whatever its address.
+// TestTLSServerName holds which name of the server a configuration expects, whatever its address.
 func TestTLSServerName(t *testing.T) {
 	plain, named := driver.NewParams(nil).TLS(), driver.NewParams(url.Values{"tls_server_name": {"n"}}).TLS()
 	for addr, want := range map[string]string{"db:1": "db", "db": "db", "[::1]:1": "::1", "::1": "::1", "10.0.0.1:1": "10.0.0.1"} {
@@ -221,7 +221,7 @@ func TestTLSServerName(t *testing.T) {
 	}
 }
 
-// TestTLSFilesAreReplaced: the next handshake has what the files say by then: certificate, key and
+// TestTLSFilesAreReplaced: the next handshake uses the present files: certificate, key and
 // authorities, also where links are swapped.
 func TestTLSFilesAreReplaced(t *testing.T) {
 	client, server := selfSigned(t, "first", time.Hour), selfSigned(t, "server", time.Hour)
@@ -231,19 +231,19 @@ func TestTLSFilesAreReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, who := range []string{"second", "third"} {
+		for _, name := range []string{"second", "third"} {
 			if got, err := shake(t, secure, serve(t, server, client)); err != nil || got != client.leaf.Subject.CommonName {
 				t.Fatalf("the server takes %s for %q, %v", client.leaf.Subject.CommonName, got, err)
 			}
-			// the server is another one too, which knows the old client and authority no more
-			client, server = selfSigned(t, who, time.Hour), selfSigned(t, "server", time.Hour)
+			// the server is replaced too, and no longer accepts the old client and authority
+			client, server = selfSigned(t, name, time.Hour), selfSigned(t, "server", time.Hour)
 			addr := serve(t, server, client)
 			if got, err := shake(t, secure, addr); err == nil {
 				t.Fatalf("the server takes one that it does not know for %q", got)
 			}
 			s.put(all(client, server))
-			if got, err := shake(t, secure, addr); err != nil || got != who {
-				t.Fatalf("after the files were replaced the server takes %s for %q, %v", who, got, err)
+			if got, err := shake(t, secure, addr); err != nil || got != name {
+				t.Fatalf("after the files were replaced the server takes %s for %q, %v", name, got, err)
 			}
 		}
 		wrong, err := s.params(url.Values{"tls_server_name": {"other.example"}})
@@ -256,8 +256,8 @@ func TestTLSFilesAreReplaced(t *testing.T) {
 	}
 }
 
-// TestTLSFilesAreHalfWritten: while a file cannot be used, what was read last counts, until it has
-// expired; then the error names the file. Nothing is final.
+// TestTLSFilesAreHalfWritten: while a file cannot be used, the last content that could be used
+// counts until it expires; then the error names the file. No failure is final.
 func TestTLSFilesAreHalfWritten(t *testing.T) {
 	for _, life := range []time.Duration{time.Hour, -time.Minute} {
 		old, other, server := selfSigned(t, "old", life), selfSigned(t, "new", time.Hour), selfSigned(t, "server", life)
@@ -281,7 +281,7 @@ func TestTLSFilesAreHalfWritten(t *testing.T) {
 			s.put(files)
 			if life < 0 {
 				if _, err := secure.Config(""); err == nil || !strings.Contains(err.Error(), s.file(fault.file)) {
-					t.Errorf("%.20q in %s, and the last have expired: %v, which does not name it", fault.text, fault.file, err)
+					t.Errorf("%.20q in %s, after the last ones have expired: %v, which does not name it", fault.text, fault.file, err)
 				}
 			} else {
 				want := "old"
@@ -302,8 +302,8 @@ func TestTLSFilesAreHalfWritten(t *testing.T) {
 }
 
 // TestTLSFilesOfSeveralAreHalfWritten: a file of several certificates that breaks off in one of
-// them cannot be used either, though those before it could. One that is whole and cannot be read is
-// passed over.
+// them cannot be used either, even though the ones before it could. A complete certificate that
+// cannot be parsed is skipped.
 func TestTLSFilesOfSeveralAreHalfWritten(t *testing.T) {
 	client, first, second := selfSigned(t, "client", time.Hour), selfSigned(t, "first", time.Hour), selfSigned(t, "second", time.Hour)
 	both := func(one, other signed) []byte { return append(bytes.Clone(one.cert), other.cert...) }
@@ -342,7 +342,7 @@ func TestTLSFilesOfSeveralAreHalfWritten(t *testing.T) {
 	}
 }
 
-// TestTLSFilesAreSwappedMeanwhile: whatever handshakes meet, they have a certificate with its key.
+// TestTLSFilesAreSwappedMeanwhile: at any moment, a handshake has a certificate with its own key.
 func TestTLSFilesAreSwappedMeanwhile(t *testing.T) {
 	pairs := []signed{selfSigned(t, "a", time.Hour), selfSigned(t, "b", time.Hour)}
 	s := newSecret(t, all(pairs[0], pairs[0]))

@@ -24,8 +24,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return b.await(ctx, r, w)
 }
 
-// enqueue adds or resumes a request. It returns the grant, or why there is none, or the wait for
-// the answer.
+// enqueue adds or resumes a request. It returns the grant, or the reason why there is none, or the
+// wait for the answer.
 func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 	s := b.begin()
 	if s == nil {
@@ -50,8 +50,8 @@ func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 		e = &entry{Entry: driver.Entry{Request: admitted}, client: b, arrived: now}
 		s.add(q, e, now)
 	case e.Name != r.Name:
-		return driver.Grant{}, nil, fmt.Errorf("%w request: its ID stands under another name", driver.ErrInvalid)
-	case e.Broken: // it stands until its release
+		return driver.Grant{}, nil, fmt.Errorf("%w request: its ID is in use for another name", driver.ErrInvalid)
+	case e.Broken: // it stays in the queue until its release
 		return driver.Grant{}, nil, driver.Unsettled(driver.ErrLost)
 	case e.granted():
 		q.renew(e, r.TTL, now)

@@ -45,7 +45,7 @@ func TestJoin(t *testing.T) {
 		must(t, a, k)
 		wants(t, a.Release(t.Context(), r), nil)
 		wants(t, b.Release(t.Context(), j), nil)
-		_, err := b.Acquire(t.Context(), join(r)) // Exclusive, under what is only Shared by now
+		_, err := b.Acquire(t.Context(), join(r)) // Exclusive, but only Shared is left
 		wants(t, err, driver.ErrUpgrade)
 		waits(t, w)
 		time.Sleep(ttl) // the last part of the hold expires
@@ -66,7 +66,7 @@ func TestSameRequestTwiceIsOne(t *testing.T) {
 		other := r
 		other.Name = "another"
 		if _, err := a.Acquire(t.Context(), other); err == nil {
-			t.Fatal("one ID stands under two names")
+			t.Fatal("one ID is in use for two names")
 		}
 		wants(t, a.Release(t.Context(), other), driver.ErrLost)
 
@@ -99,7 +99,7 @@ func TestTryLeavesNothing(t *testing.T) {
 		wants(t, returns(t, writer).err, driver.ErrLost)
 		wants(t, returns(t, reader).err, nil)
 		if q, _ := a.Inspect(t.Context(), "lock"); q.Len() != 2 {
-			t.Fatalf("%d requests stand", q.Len())
+			t.Fatalf("%d requests are in the queue", q.Len())
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 
 // Options are the options of [New]. The zero value makes a client of a space of its own.
 type Options struct {
-	// Space is what the client shares with every other client of the same space; nil: a new space,
-	// which no other client can reach.
+	// Space has the queues, which the client shares with every other client of the same space. Nil
+	// is a new space, which no other client can use.
 	Space *Space
 
 	// Prefix is put before every name. Clients see each other's locks where prefix and name
@@ -20,8 +20,8 @@ type Options struct {
 
 // Backend is a client of a [Space]. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. Nothing but
-// Acquire ever waits, so all else ignores its context. It is made by [New] or a URL; the zero value
-// is of no use.
+// Acquire ever waits, so all other methods ignore their context. It is made by [New] or a URL; all
+// calls of the zero value fail.
 type Backend struct {
 	space   *Space
 	prefix  string
@@ -46,8 +46,8 @@ func New(o Options) (*Backend, error) {
 
 const minTTL = time.Millisecond
 
-// Capabilities implements [driver.Capable]: the driver can do everything but outlive the process.
-// Those of the zero Backend are zero.
+// Capabilities implements [driver.Capable]: the driver supports everything, but holds do not
+// outlive the process. Those of the zero Backend are zero.
 func (b *Backend) Capabilities() driver.Capabilities {
 	if b.space == nil {
 		return driver.Capabilities{}
@@ -67,7 +67,7 @@ func (b *Backend) Capabilities() driver.Capabilities {
 	}
 }
 
-// begin returns the space, locked; nil if the backend is closed, or New did not make it.
+// begin returns the space, locked. It returns nil if the backend is closed, or is the zero value.
 func (b *Backend) begin() *Space {
 	if b.space == nil {
 		return nil
@@ -80,8 +80,8 @@ func (b *Backend) begin() *Space {
 	return b.space
 }
 
-// Notify implements [driver.Notifier]. An expiry is noticed when its name is used next, or at once
-// if somebody waits there.
+// Notify implements [driver.Notifier]. An expiry is detected when its name is next used, or at once
+// if a request waits there.
 func (b *Backend) Notify(lost func(driver.ID)) {
 	b.space.mu.Lock()
 	defer b.space.mu.Unlock()
@@ -96,8 +96,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// removeAll removes all that the client has in any queue but fixed holds that it knows of. It
-// reports whether this was the first call.
+// removeAll removes the client's requests from all queues, except fixed holds whose Acquire
+// returned the grant. It reports whether this was the first call.
 func (b *Backend) removeAll() bool {
 	s := b.space
 	s.mu.Lock()
@@ -114,7 +114,7 @@ func (b *Backend) removeAll() bool {
 			changed[q] = true
 		}
 	}
-	for q := range changed { // only now: nothing is granted to what is removed next
+	for q := range changed { // only now, so that no request is granted that is removed next
 		s.evaluate(q, now)
 	}
 	return true

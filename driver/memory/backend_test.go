@@ -10,7 +10,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-func TestLossesAreTold(t *testing.T) {
+func TestLossesAreReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, a, b *Backend) {
 		lost := make(chan driver.ID, 10)
 		a.Notify(func(id driver.ID) {
@@ -18,8 +18,8 @@ func TestLossesAreTold(t *testing.T) {
 			defer a.space.mu.Unlock()
 			lost <- id
 		})
-		b.Notify(func(id driver.ID) { t.Errorf("told of %v, which is another client's", id) })
-		told := func(want ...driver.ID) {
+		b.Notify(func(id driver.ID) { t.Errorf("notified of %v, which is another client's", id) })
+		notified := func(want ...driver.ID) {
 			t.Helper()
 			synctest.Wait()
 			var got []driver.ID
@@ -27,21 +27,21 @@ func TestLossesAreTold(t *testing.T) {
 				got = append(got, <-lost)
 			}
 			if len(got) != len(want) || len(want) > 0 && got[0] != want[0] {
-				t.Fatalf("told of %v, want %v", got, want)
+				t.Fatalf("notified of %v, want %v", got, want)
 			}
 		}
 		r := ask("lock")
 		g := must(t, a, r)
 		wants(t, b.Break(t.Context(), "lock", g.Token, false), nil)
-		told() // it runs out
+		notified() // it runs out
 		wants(t, b.Break(t.Context(), "lock", g.Token, true), nil)
-		told(r.ID)
+		notified(r.ID)
 
 		expires := ask("lock")
 		must(t, a, expires)
 		w := start(t.Context(), b, ask("lock"))
-		time.Sleep(ttl) // the waiter's timer notices
-		told(expires.ID)
+		time.Sleep(ttl) // the waiter's timer detects the expiry
+		notified(expires.ID)
 		wants(t, returns(t, w).err, nil)
 
 		released, unseen := ask("other"), ask("other")
@@ -49,16 +49,16 @@ func TestLossesAreTold(t *testing.T) {
 		wants(t, a.Release(t.Context(), released), nil)
 		must(t, a, unseen)
 		time.Sleep(2 * ttl)
-		told()
-		_, err := a.Inspect(t.Context(), "other") // notices
+		notified()
+		_, err := a.Inspect(t.Context(), "other") // detects the expiry
 		wants(t, err, nil)
-		told(unseen.ID)
+		notified(unseen.ID)
 	})
 }
 
-func TestCloseGivesBackAndWakes(t *testing.T) {
+func TestCloseReleasesAndWakes(t *testing.T) {
 	inBubble(t, func(t *testing.T, a, b *Backend) {
-		a.Notify(func(driver.ID) { t.Error("told of what its own Close removed") })
+		a.Notify(func(driver.ID) { t.Error("notified of what its own Close removed") })
 		hold := ask("lock")
 		must(t, a, hold)
 		must(t, b, join(hold))
@@ -95,9 +95,9 @@ func TestClosedClient(t *testing.T) {
 	wants(t, b.Close(), nil)
 }
 
-// TestCloseOfAFixedRequestThatNobodyHasSeen: it was granted after its Acquire had ended, so it ends
-// with its client. One whose Acquire returned the grant stands.
-func TestCloseOfAFixedRequestThatNobodyHasSeen(t *testing.T) {
+// TestCloseOfAnUnseenFixedRequest: it was granted after its Acquire had ended, so it ends with its
+// client. A request whose Acquire returned the grant stays.
+func TestCloseOfAnUnseenFixedRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, a, b *Backend) {
 		for _, again := range []bool{false, true} {
 			c := open(t, b.space)
@@ -118,7 +118,7 @@ func TestCloseOfAFixedRequestThatNobodyHasSeen(t *testing.T) {
 				t.Errorf("Acquire: %v; want %v", err, want)
 			}
 			time.Sleep(ttl)
-			_, err = a.Inspect(t.Context(), "lock") // removes what is over
+			_, err = a.Inspect(t.Context(), "lock") // removes what has expired
 			wants(t, err, nil)
 		}
 	})

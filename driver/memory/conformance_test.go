@@ -31,8 +31,8 @@ func harness() conformance.Harness {
 
 func TestConformance(t *testing.T) { conformance.Run(t, harness()) }
 
-// TestConformanceInVirtualTime runs the same laws under a fake clock, for which no machine is too
-// slow.
+// TestConformanceInVirtualTime runs the same laws under a fake clock, which does not depend on the
+// speed of the machine.
 func TestConformanceInVirtualTime(t *testing.T) {
 	for _, l := range conformance.Laws() {
 		t.Run(l.Name, func(t *testing.T) {

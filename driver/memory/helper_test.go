@@ -13,7 +13,7 @@ import (
 
 const ttl = 10 * time.Second
 
-// open returns a client of the space, or of its own one if that is nil.
+// open returns a client of the space, or of a new one if it is nil.
 func open(t testing.TB, s *Space) *Backend {
 	t.Helper()
 	b, err := New(Options{Space: s})
@@ -78,7 +78,7 @@ func must(t *testing.T, b *Backend, r driver.Request) driver.Grant {
 	return g
 }
 
-// wants fails the test if err does not match the sentinel (or is not nil, if that is).
+// wants fails the test if err does not match the sentinel, or, for a nil sentinel, is not nil.
 func wants(t *testing.T, err, sentinel error) {
 	t.Helper()
 	if !errors.Is(err, sentinel) {
@@ -133,7 +133,7 @@ func atRest(t *testing.T, s *Space) {
 			r := s.requests[e.ID]
 			switch {
 			case &r.Entry != e || r.Name != name:
-				t.Fatalf("request %v does not stand where it should", e.ID)
+				t.Fatalf("request %v is not in its queue", e.ID)
 			case r.client.closed:
 				t.Fatal("a closed client has a request")
 			case r.granted() != (e.Token != 0):
@@ -141,17 +141,17 @@ func atRest(t *testing.T, s *Space) {
 			case r.granted() != slices.Contains(q.Holders(), e):
 				t.Fatalf("request %v: granted %v, the rule says otherwise", e.ID, r.granted())
 			case r.granted() && r.wait != nil:
-				t.Fatal("a granted request waits on")
+				t.Fatal("a granted request still waits")
 			case r.granted() && r.expires.Before(q.next):
 				t.Fatal("a request expires before the queue checks")
 			}
 		}
 		if waiting := q.granted < len(q.Arrivals); waiting && !q.fires.Equal(q.next) {
-			t.Fatalf("somebody waits until %v, but the timer is armed for %v", q.next, q.fires)
+			t.Fatalf("a request waits until %v, but the timer is set for %v", q.next, q.fires)
 		}
 	}
 	if stand != len(s.requests) {
-		t.Fatalf("%d requests, of which %d stand in queues", len(s.requests), stand)
+		t.Fatalf("%d requests, but %d in queues", len(s.requests), stand)
 	}
 }
 

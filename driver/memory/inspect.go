@@ -8,7 +8,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Inspect implements [driver.Backend]. Of what waits the whole TTL is left, always.
+// Inspect implements [driver.Backend]. A waiting request always has its whole TTL left.
 func (b *Backend) Inspect(_ context.Context, name string) (driver.Queue, error) {
 	s := b.begin()
 	if s == nil {

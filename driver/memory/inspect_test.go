@@ -49,7 +49,7 @@ func TestForcedBreakEndsTheHoldNow(t *testing.T) {
 		wants(t, b.Break(t.Context(), "lock", g.Token, true), nil)
 		wants(t, returns(t, w).err, nil)
 		wants(t, a.Release(t.Context(), r), driver.ErrLost)
-		for _, late := range []driver.Request{r, j} { // a copy of it must not come back
+		for _, late := range []driver.Request{r, j} { // a late copy must create nothing
 			_, err := a.Acquire(t.Context(), late)
 			wants(t, err, driver.ErrLost)
 		}
@@ -68,10 +68,10 @@ func TestInspect(t *testing.T) {
 		time.Sleep(time.Second)
 		q, err := b.Inspect(t.Context(), "lock")
 		wants(t, err, nil)
-		who := map[driver.ID]string{r.ID: "holder", j.ID: "join", waiting.ID: "waiter"}
+		names := map[driver.ID]string{r.ID: "holder", j.ID: "join", waiting.ID: "waiter"}
 		var got []string
 		for _, e := range slices.Concat(q.Holders(), q.Waiters()) {
-			got = append(got, fmt.Sprintf("%s %q %v %v %v", who[e.ID], e.Label, e.Token == g.Token, e.Age, e.Left))
+			got = append(got, fmt.Sprintf("%s %q %v %v %v", names[e.ID], e.Label, e.Token == g.Token, e.Age, e.Left))
 		}
 		want := []string{
 			`holder "shop" true 4s 6s`,
@@ -83,12 +83,12 @@ func TestInspect(t *testing.T) {
 		}
 		q.Arrivals[0].Broken = true // a copy
 		wants(t, a.Renew(t.Context(), []driver.Request{r})[0].Err, nil)
-		if q, err := b.Inspect(t.Context(), "nobody's"); q.Len() > 0 || err != nil {
+		if q, err := b.Inspect(t.Context(), "free"); q.Len() > 0 || err != nil {
 			t.Errorf("of a free name: %v, %v", q, err)
 		}
 		time.Sleep(3 * ttl)
 		q, _ = b.Inspect(t.Context(), "lock")
-		if q.Len() > 0 { // the waiter was granted, and expired unseen
+		if q.Len() > 0 { // the waiter was granted, and expired undetected
 			t.Errorf("what has expired is shown: %v", q)
 		}
 		if names, _ := b.List(t.Context()); len(names) > 0 {

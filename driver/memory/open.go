@@ -17,7 +17,7 @@ func fromURL(_ context.Context, c driver.Config) (driver.Backend, error) {
 		return nil, err
 	}
 	if c.URL.User != nil || c.URL.Host != "" || c.URL.Path != "" {
-		return nil, fmt.Errorf("%w URL: want memory:name, which the process shares by name, or memory: for a space of its own, "+
+		return nil, fmt.Errorf("%w URL: want memory:name for a space that the process shares by name, or memory: for a space of its own, "+
 			"without user, host or path", driver.ErrInvalid)
 	}
 	b, err := openNamed(c.URL.Opaque, c.Prefix)
@@ -60,14 +60,14 @@ var named = struct {
 	spaces map[string]*namedSpace
 }{spaces: map[string]*namedSpace{}}
 
-// namedSpace is a space that is found by its name.
+// namedSpace is a space with a name.
 type namedSpace struct {
 	Space
 	clients int
-	timer   *time.Timer // of the next call of forget; nil until one was needed
+	timer   *time.Timer // for the next call of forget; nil until one was needed
 }
 
-// forget forgets the space once no client has it open and the time of every fixed hold is over.
+// forget removes the space once no client has it open and every fixed hold has ended.
 func (s *namedSpace) forget(name string) {
 	named.Lock()
 	defer named.Unlock()

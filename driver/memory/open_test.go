@@ -63,7 +63,7 @@ func TestSpaceWithoutNameIsPrivate(t *testing.T) {
 func TestNamedSpaceIsForgottenByTheLastClose(t *testing.T) {
 	a, b := mustOpen(t, "memory:forget", ""), mustOpen(t, "memory:forget", "")
 	before := must(t, a, ask("lock")).Token
-	for range 2 { // a second Close counts for nothing
+	for range 2 { // a second Close has no effect
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
 		}

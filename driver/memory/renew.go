@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Renew implements [driver.Backend]. A request that still waits is [driver.ErrNotHeld].
+// Renew implements [driver.Backend]. A request that still waits fails with [driver.ErrNotHeld].
 func (b *Backend) Renew(_ context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, len(rs))
 	s := b.begin()
@@ -35,7 +35,7 @@ func (b *Backend) Renew(_ context.Context, rs []driver.Request) []driver.Renewal
 	return res
 }
 
-// find returns the request and its queue; nil if the request stands nowhere.
+// find returns the request and its queue; nil if the request is in no queue.
 func (b *Backend) find(r *driver.Request, now time.Time) (*queue, *entry) {
 	name := b.prefix + r.Name
 	q := b.space.current(name, now)

@@ -13,41 +13,40 @@ import (
 // Space is a set of queues that its clients share: the service of this driver. The zero value is an
 // empty space. It is safe for concurrent use and must not be copied.
 type Space struct {
-	mu         sync.Mutex // held for moments: nothing that waits is called under it
-	serial     uint64     // tells spaces apart; 0 until the first client
+	mu         sync.Mutex // held briefly: nothing that waits is called under it
+	serial     uint64     // distinguishes spaces; 0 until the first client
 	queues     map[string]*queue
 	requests   map[driver.ID]*entry
 	tombstones kit.Tombstones
 }
 
-// Both outlive every space: so the tokens of a name grow although its space was forgotten and made
+// Both outlive every space, so the tokens of a name grow even if its space was removed and made
 // again.
 var tokens, serials atomic.Uint64
 
-// queue is what stands under one name. It is in its space as long as a request stands in it, and no
-// longer.
+// queue is the queue of one name. It is in its space only as long as it has a request.
 type queue struct {
 	driver.Queue
 	name    string
-	granted int         // how many of Arrivals are; the others wait
-	next    time.Time   // nothing expires before it
+	granted int         // how many of Arrivals are granted; the others wait
+	next    time.Time   // no hold expires earlier
 	fires   time.Time   // when the timer fires, or fired
-	timer   *time.Timer // nil until somebody had to wait
+	timer   *time.Timer // nil until a request had to wait
 }
 
-// entry is an entry of a queue, with what the rule does not need to know.
+// entry is an entry of a queue, with fields that the rule does not need.
 type entry struct {
 	driver.Entry
 	client  *Backend
 	arrived time.Time
-	expires time.Time // zero until it is granted: its Acquire keeps alive what waits
+	expires time.Time // zero until it is granted: Acquire keeps a waiting request alive
 	wait    *wait     // while Acquire waits for it
 	left    bool      // its Acquire has ended without a grant
 }
 
 func (r *entry) granted() bool { return !r.expires.IsZero() }
 
-// begin makes the maps of the zero value.
+// begin makes the maps of a zero Space.
 func (s *Space) begin() {
 	if s.serial == 0 {
 		s.serial = serials.Add(1)
@@ -55,8 +54,8 @@ func (s *Space) begin() {
 	}
 }
 
-// current returns the queue of the name, after it has removed what has expired by now; nil if
-// nothing stands there.
+// current returns the queue of the name without expired requests, which it removes; nil if there is
+// no request.
 func (s *Space) current(name string, now time.Time) *queue {
 	q := s.queues[name]
 	if q == nil || now.Before(q.next) {
@@ -74,7 +73,7 @@ func (s *Space) current(name string, now time.Time) *queue {
 	return s.queues[name]
 }
 
-// left returns how long the last of the holds stands, unless it is renewed or released.
+// left returns the time until the last hold expires, unless it is renewed or released.
 func (s *Space) left(now time.Time) (left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +95,7 @@ func (s *Space) add(q *queue, r *entry, now time.Time) {
 	s.evaluate(q, now)
 }
 
-// remove takes a request out of its queue. An Acquire that waits for it returns why. A call of
+// remove removes a request from its queue. An Acquire that waits for it returns why. A call of
 // evaluate has to follow.
 func (s *Space) remove(q *queue, r *entry, why error) {
 	delete(s.requests, r.ID)
@@ -112,16 +111,16 @@ func (s *Space) remove(q *queue, r *entry, why error) {
 	r.answer(driver.Grant{}, why)
 }
 
-// without removes element i and moves up those ahead of it: so what a holder's departure costs does
-// not depend on the waiters.
+// without removes element i and moves up those ahead of it, so that the cost of a holder's
+// departure does not depend on the number of waiters.
 func without(es []*driver.Entry, i int) []*driver.Entry {
 	copy(es[1:i+1], es[:i])
 	es[0] = nil
 	return es[1:]
 }
 
-// lose removes a request on which its client still relies, and tells the client. No copy of the
-// request can come back.
+// lose removes a request that its client still relies on, and notifies the client. The tombstone
+// keeps late copies of the request out.
 func (s *Space) lose(q *queue, r *entry, now time.Time) {
 	s.remove(q, r, driver.ErrLost)
 	s.tombstones.Add(r.ID, now.Add(r.TTL))
@@ -130,8 +129,8 @@ func (s *Space) lose(q *queue, r *entry, now time.Time) {
 	}
 }
 
-// evaluate applies the rule after a request came or went: it grants what the rule grants now, and
-// wakes just those.
+// evaluate applies the rule after an arrival or a departure: it grants what the rule grants now,
+// and wakes only those requests.
 func (s *Space) evaluate(q *queue, now time.Time) {
 	for n := q.Granted(); q.granted < n; q.granted++ {
 		r := s.requests[q.Arrivals[q.granted].ID]
@@ -149,7 +148,7 @@ func (s *Space) evaluate(q *queue, now time.Time) {
 	}
 }
 
-// setTimer sets the timer for those who wait.
+// setTimer sets the timer for the waiters.
 func (s *Space) setTimer(q *queue, now time.Time) {
 	if q.granted == len(q.Arrivals) || q.fires.Equal(q.next) {
 		return
@@ -162,23 +161,23 @@ func (s *Space) setTimer(q *queue, now time.Time) {
 	}
 }
 
-// expire is called by a timer. One that fires too late, when the queue has gone or was used
-// meanwhile, finds nothing to do.
+// expire is called by a timer. If the timer fires late, after the queue was removed or used, there
+// is nothing to do.
 func (s *Space) expire(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current(name, time.Now())
 }
 
-// renew gives a granted request its whole TTL again. A call of setTimer has to follow, since the
-// TTL may be shorter than before.
+// renew begins the TTL of a granted request again. A call of setTimer has to follow, since the TTL
+// may be shorter than before.
 func (q *queue) renew(r *entry, ttl time.Duration, now time.Time) {
 	r.TTL, r.expires = ttl, now.Add(ttl)
 	q.mayExpire(r.expires)
 }
 
-// mayExpire lowers q.next. Only current raises it: a renewal leaves it where it is, which costs one
-// check for nothing.
+// mayExpire lowers q.next. Only current raises it: a renewal does not, which costs one unnecessary
+// check.
 func (q *queue) mayExpire(at time.Time) {
 	if q.next.IsZero() || at.Before(q.next) {
 		q.next = at

@@ -33,7 +33,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// pending is a request that somebody sent, and what became of it.
+// pending is a request that was sent, and its result.
 type pending struct {
 	driver.Request
 	client int
@@ -112,7 +112,7 @@ func history(t *testing.T, rnd *rand.Rand) {
 	})
 }
 
-// answers fails the test unless exactly those Acquires wait whose requests do.
+// answers fails the test unless an Acquire waits if and only if its request does.
 func answers(t *testing.T, s *Space, all []*pending) {
 	t.Helper()
 	s.mu.Lock()
@@ -120,7 +120,7 @@ func answers(t *testing.T, s *Space, all []*pending) {
 	waiting := map[driver.ID]bool{}
 	for id, r := range s.requests {
 		if !r.granted() {
-			waiting[id] = false // nobody seen yet who waits for it
+			waiting[id] = false // no Acquire seen yet that waits for it
 		}
 	}
 	for _, p := range all {
@@ -144,8 +144,8 @@ func answers(t *testing.T, s *Space, all []*pending) {
 	}
 }
 
-// TestRace lets goroutines lock, give up and try under the real clock; the counter has no other
-// protection.
+// TestRace lets goroutines lock, abandon waits and try under the real clock; the counter has no
+// other protection.
 func TestRace(t *testing.T) {
 	rnd := random(t)
 	s := new(Space)

@@ -19,7 +19,7 @@ func TestHolderExpiresToTheNanosecond(t *testing.T) {
 		must(t, b, ask("lock"))
 		wants(t, a.Renew(t.Context(), []driver.Request{r})[0].Err, driver.ErrLost)
 		wants(t, a.Release(t.Context(), r), driver.ErrLost)
-		_, err = a.Acquire(t.Context(), r) // what has expired is not resumed
+		_, err = a.Acquire(t.Context(), r) // an expired request is not resumed
 		wants(t, err, driver.ErrLost)
 	})
 }
@@ -35,7 +35,7 @@ func TestEmptyQueueLeavesNothing(t *testing.T) {
 		wants(t, b.Release(t.Context(), r), nil)
 		empty(t, a.space)
 		if q.timer.Stop() {
-			t.Error("the timer goes on")
+			t.Error("the timer still runs")
 		}
 	})
 	x, y, z := &driver.Entry{}, &driver.Entry{}, &driver.Entry{}

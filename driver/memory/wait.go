@@ -7,8 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// wait is where a waiting Acquire finds its answer. Whoever grants or removes the request sets the
-// answer, and closes done.
+// wait is where a waiting Acquire finds its answer. The call that grants or removes the request
+// sets the answer, and closes done.
 type wait struct {
 	done  chan struct{}
 	grant driver.Grant
@@ -25,8 +25,8 @@ func (b *Backend) await(ctx context.Context, r driver.Request, w *wait) (driver.
 	}
 }
 
-// leave records that the Acquire of a request has ended, and returns what that says of who holds
-// the lock.
+// leave records that the Acquire of a request has ended, and returns the error that names the
+// holder it waited for.
 func (b *Backend) leave(r driver.Request) error {
 	s := b.space
 	s.mu.Lock()
@@ -42,7 +42,7 @@ func (b *Backend) leave(r driver.Request) error {
 	return s.held(q, now)
 }
 
-// held says who holds the lock.
+// held returns the error that names a holder.
 func (s *Space) held(q *queue, now time.Time) error {
 	holders := q.Arrivals[:q.granted]
 	if len(holders) == 0 {

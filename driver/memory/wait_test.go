@@ -88,13 +88,13 @@ func TestCancelledWaitLeavesNothing(t *testing.T) {
 		wants(t, b.Release(t.Context(), w), nil)
 		wants(t, returns(t, reader).err, nil) // it waited for the writer only
 		if q, _ := a.Inspect(t.Context(), "lock"); q.Len() != 2 {
-			t.Fatalf("%d requests stand", q.Len())
+			t.Fatalf("%d requests are in the queue", q.Len())
 		}
 	})
 }
 
 // racing is a context that ends at the moment when Acquire begins to wait, which is when it first
-// asks for Done.
+// calls Done.
 type racing struct {
 	context.Context
 	end func()
@@ -158,10 +158,10 @@ func TestWaitersCostNoGoroutineAndOneWakeUp(t *testing.T) {
 	}
 	n := runtime.NumGoroutine()
 	for end := time.Now().Add(20 * time.Second); n > goroutines && time.Now().Before(end); n = runtime.NumGoroutine() {
-		time.Sleep(time.Millisecond) // those of tests before may come and go
+		time.Sleep(time.Millisecond) // goroutines of earlier tests may still end
 	}
 	if n > goroutines {
-		t.Errorf("%d goroutines, %d before anybody waited", n, goroutines)
+		t.Errorf("%d goroutines, %d before any request waited", n, goroutines)
 	}
 	wants(t, b.Release(t.Context(), h), nil)
 	woken := 0

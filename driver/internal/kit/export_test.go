@@ -1,6 +1,7 @@
 package kit
 
-// Kept returns how much the line remembers of calls. It is 0 while nothing is queued or under way.
+// Kept returns how many records of calls the line has. It is 0 while nothing is queued or under
+// way.
 func (l *Line[C]) Kept() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,9 +11,9 @@ func IsContext(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// Hide returns err such that it matches no error of contexts while ctx, the caller's, lives. A
-// deadline that the driver or a client library set must not be taken for the caller's. All else
-// that err matches it still matches, and its text is the same.
+// Hide returns an error like err that matches no error of contexts, unless ctx, the caller's, has
+// ended. So a deadline that the driver or a client library set is not mistaken for the caller's.
+// The error still matches everything else that err matches, and has the same text.
 func Hide(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !IsContext(err) {
 		return err
@@ -21,21 +21,21 @@ func Hide(ctx context.Context, err error) error {
 	return &hidden{err}
 }
 
-// hidden is an error that matches all that err does, but for the errors of contexts.
+// hidden is an error that matches what err matches, except the errors of contexts.
 type hidden struct{ err error }
 
 func (h *hidden) Error() string { return h.err.Error() }
 
-// Is matches what the hidden error does, but for the errors of contexts.
+// Is matches what the hidden error matches, except the errors of contexts.
 func (h *hidden) Is(target error) bool {
 	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.err, target)
 }
 
-// As finds what is in the hidden error.
+// As searches the hidden error.
 func (h *hidden) As(target any) bool { return errors.As(h.err, target) }
 
-// Ended returns the error of a call whose context ended: that of ctx, with the reason why there was
-// no answer before. The reason may be nil.
+// Ended returns the error of a call whose context ended: the error of ctx, with the reason why
+// there was no earlier answer. The reason may be nil.
 func Ended(ctx context.Context, why error) error {
 	switch {
 	case why == nil:

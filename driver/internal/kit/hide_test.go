@@ -16,11 +16,11 @@ func TestHide(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	if Hide(over, err) != err {
-		t.Error("hidden although the caller's context is over")
+		t.Error("hidden although the caller's context has ended")
 	}
 	other := errors.New("other")
 	if Hide(t.Context(), other) != other || Hide(t.Context(), nil) != nil {
-		t.Error("what matches no context's error was changed")
+		t.Error("an error that matches no context's error was changed")
 	}
 	got := Hide(t.Context(), err)
 	var op *net.OpError
@@ -30,7 +30,7 @@ func TestHide(t *testing.T) {
 	case got.Error() != err.Error():
 		t.Errorf("its text is %q", got)
 	case !errors.As(got, &op) || op != cause, !errors.Is(got, driver.ErrHeld):
-		t.Error("what else it matched is gone")
+		t.Error("it does not match what else the error matched")
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Jitter returns a random time that is less than d by up to spread. Without it many clients that
-// began together would come together for ever.
+// Jitter returns a random time that is less than d by up to spread. Without it, clients that began
+// at the same time would repeat their calls at the same time for ever.
 func Jitter(d, spread time.Duration) time.Duration {
 	if spread <= 0 {
 		return d
@@ -14,8 +14,8 @@ func Jitter(d, spread time.Duration) time.Duration {
 	return d - rand.N(spread)
 }
 
-// AfterExpiry returns how long to wait until something has expired that has so much time left: a
-// little longer, and not as long as all the others who wait for the same.
+// AfterExpiry returns how long to wait for the expiry of something that has the given time left: a
+// little longer, and a different time for each waiter.
 func AfterExpiry(left time.Duration) time.Duration {
 	return Jitter(left+21*time.Millisecond, 20*time.Millisecond)
 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Life is the time from New to Close of a client, and what it does in the background meanwhile. Its
-// methods are safe for concurrent use. That of a backend which New did not make is nil, and over.
+// Life is the time from New to Close of a client, and its background work. Its methods are safe for
+// concurrent use. A nil Life, as in the zero value of a backend, has ended.
 type Life struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -15,14 +15,14 @@ type Life struct {
 	tasks sync.WaitGroup
 }
 
-// NewLife returns a life that has begun.
+// NewLife begins a life.
 func NewLife() *Life {
 	l := &Life{}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// Context returns the context of what the client does in the background. It ends with the life.
+// Context returns the context of the client's background work. It ends with the life.
 func (l *Life) Context() context.Context { return l.ctx }
 
 // Closed returns a channel that is closed when the life ends.
@@ -31,8 +31,8 @@ func (l *Life) Closed() <-chan struct{} { return l.ctx.Done() }
 // Over reports whether the life has ended.
 func (l *Life) Over() bool { return l == nil || l.ctx.Err() != nil }
 
-// Go runs f in the background. It reports false, and does not run f, if the life is over. f has to
-// return soon after the life ends, and f may call Go.
+// Go runs f in the background. It returns false, without running f, if the life has ended. f has to
+// return soon after the life ends, and may call Go.
 func (l *Life) Go(f func()) bool {
 	if l == nil {
 		return false
@@ -46,7 +46,7 @@ func (l *Life) Go(f func()) bool {
 	return true
 }
 
-// End ends the life. It reports false if the life was over before. It does not wait.
+// End ends the life. It returns false if the life had already ended. It does not wait.
 func (l *Life) End() bool {
 	if l == nil {
 		return false
@@ -60,5 +60,5 @@ func (l *Life) End() bool {
 	return true
 }
 
-// Wait returns when all that Go began has returned. The life must be over.
+// Wait blocks until all functions that Go started have returned. The life must have ended.
 func (l *Life) Wait() { l.tasks.Wait() }

@@ -10,7 +10,7 @@ func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLife()
 		if l.Over() {
-			t.Error("over from the beginning")
+			t.Error("it had ended from the beginning")
 		}
 		var ended atomic.Int32
 		began := l.Go(func() {
@@ -24,10 +24,10 @@ func TestLife(t *testing.T) {
 		}
 		l.Wait()
 		if ended.Load() != 2 {
-			t.Error("Wait returned before what went on in the background")
+			t.Error("Wait returned before the background work")
 		}
 		if l.Go(func() { t.Error("after the end") }) {
-			t.Error("something began after the end")
+			t.Error("work began after the end")
 		}
 		l.Wait()
 	})

@@ -10,27 +10,27 @@ import (
 
 // Line sends calls to a service, and bounds how many of them are under way.
 //
-// A call that finds fewer than Few under way goes at once, alone, on the goroutine of its caller.
-// Any other is queued, and goes together with what else is queued: when a call or a batch is over,
-// or after Slow while fewer than Most are under way. What has waited for Slow while Most were goes
-// when the next is over. An urgent call goes at once while fewer than Most are under way, and is
-// ahead of the others in the queue. Of the calls with one key a batch has one at most, in the order
-// in which they came.
+// A call is sent at once, alone, on the goroutine of its caller, if fewer than Few are under way.
+// Any other call is queued, and sent together with the others in the queue: when a call or a batch
+// ends, or after Slow while fewer than Most are under way. Calls that have waited for Slow while
+// Most were under way are sent when the next call or batch ends. An urgent call is sent at once
+// while fewer than Most are under way, and is ahead of the others in the queue. A batch has at most
+// one call with the same key; calls with one key are sent in order of arrival.
 //
 // A call whose caller leaves before it is sent is never sent. There is no goroutine while nothing
 // is under way. The exported fields are set before the first Do and not changed. A Line is safe for
 // concurrent use.
 type Line[C any] struct {
-	// Alone sends a call on the goroutine of its caller, and returns when it is over. If it returns
-	// false the call still has to be sent: by Together, unless ctx has ended. What Alone may have
-	// sent in vain is for the call to record. Nil: Together sends every call.
+	// Alone sends a call on the goroutine of its caller, and returns when it has ended. If it
+	// returns false the call still has to be sent: by Together, unless ctx has ended. An attempt of
+	// Alone that may have been sent has to be recorded in the call. Nil: Together sends every call.
 	Alone func(ctx context.Context, c C) bool
-	// Together sends the calls of a batch, and returns when all are over.
+	// Together sends the calls of a batch, and returns when all have ended.
 	Together func(batch []C)
-	// Late is called for a call that Together has sent and whose caller left meanwhile, when it is
-	// over. Nil: nothing is done.
+	// Late is called when a call ends that Together has sent and whose caller left meanwhile. Nil:
+	// nothing is done.
 	Late func(c C)
-	// Key is what calls have in common that must not travel in one batch. Nil: nothing.
+	// Key returns the same key for calls that must not be in one batch. Nil: there are no keys.
 	Key func(c C) string
 	// Fits reports whether a batch, which is not empty, has room for one more call. The Line is
 	// locked meanwhile. Nil: it always has.
@@ -38,28 +38,28 @@ type Line[C any] struct {
 
 	Few, Most int
 	Slow      time.Duration // 0: only urgent calls exceed Few
-	// Patience is how long a call that is queued may take before its caller looks at ctx and closed
-	// again, at most. While many wait for the channels that all of them share, each answer costs
-	// more than what is between it and the service.
+	// Patience is how long the caller of a queued call may ignore ctx and closed, at most. If many
+	// callers wait for these channels, which they share, each answer costs more than its way to the
+	// service.
 	Patience time.Duration
 
 	mu       sync.Mutex
 	underWay int // calls and batches; nothing is queued while those are fewer than Few
 	turns    []*turn[C]
-	ahead    int // of turns, at the front: whose first place is urgent
+	ahead    int // how many turns, at the front, have an urgent first place
 	keys     map[string]*turn[C]
 	queued   int
 	more     bool        // the last batch had no room for one that was queued
-	overdue  bool        // what is queued has waited for Slow, while Most were under way
+	overdue  bool        // the queued calls have waited for Slow, while Most were under way
 	timer    *time.Timer // begins another batch; nil: nothing is queued, or Most are under way
-	patient  []*place[C] // have callers that only wait for the end, and may be over
+	patient  []*place[C] // their callers wait only for the end, which may have come
 }
 
-// turn is what is queued under one key, or a single call that has none.
+// turn is the calls that are queued under one key, or a single call without a key.
 type turn[C any] struct {
 	key    string
 	places []*place[C]  // never empty; the urgent ones first
-	one    [1]*place[C] // where the first of them stands
+	one    [1]*place[C] // memory for the first of them
 }
 
 func newTurn[C any](key string) *turn[C] {
@@ -78,10 +78,10 @@ type batch[C any] struct {
 type place[C any] struct {
 	call   C
 	urgent bool
-	// is given true when the call is over; before that, at most once, false: ctx and closed count
+	// receives true when the call has ended; before that, at most once, false: watch ctx and closed
 	done chan bool
 
-	// the Line's mu guards what follows
+	// guarded by the Line's mu
 	sent, over, left bool
 }
 
@@ -90,14 +90,14 @@ type Fate int
 
 const (
 	Over   Fate = iota // Alone or Together has returned
-	Left               // it is under way, and its caller does not wait for it
+	Left               // it is under way, and its caller has left
 	Unsent             // it was not sent and never will be
 )
 
 // String returns the fate in words.
 func (f Fate) String() string { return [...]string{"over", "left", "unsent"}[f] }
 
-// Do sends a call and waits until it is over, ctx ends or closed is closed.
+// Do sends a call and waits until the call has ended, ctx ends or closed is closed.
 func (l *Line[C]) Do(ctx context.Context, closed <-chan struct{}, urgent bool, c C) Fate {
 	select {
 	case <-closed:
@@ -129,7 +129,7 @@ func (l *Line[C]) Do(ctx context.Context, closed <-chan struct{}, urgent bool, c
 	return l.wait(ctx, closed, p)
 }
 
-// wait returns when a call that was queued is over, or its caller leaves.
+// wait returns when a queued call has ended, or its caller leaves.
 func (l *Line[C]) wait(ctx context.Context, closed <-chan struct{}, p *place[C]) Fate {
 	over := l.Patience > 0 && <-p.done
 	for end := false; !over && !end; {
@@ -156,7 +156,7 @@ func (l *Line[C]) wait(ctx context.Context, closed <-chan struct{}, p *place[C])
 	return Unsent
 }
 
-// enqueue gives a call its place in the queue. mu is held, as in what follows unless it says
+// enqueue adds a call to the queue. mu is held, as in the functions below unless they say
 // otherwise.
 func (l *Line[C]) enqueue(c C, urgent bool) *place[C] {
 	p := &place[C]{call: c, urgent: urgent, done: make(chan bool, 2)}
@@ -199,7 +199,7 @@ func (l *Line[C]) enqueue(c C, urgent bool) *place[C] {
 	return p
 }
 
-// impatient has callers look at more than the end of their calls. mu is not held.
+// impatient makes callers watch ctx and closed too. mu is not held.
 func (l *Line[C]) impatient() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,13 +218,13 @@ func urgentAmong[C any](ps []*place[C]) (n int) {
 	return n
 }
 
-// toFront puts a turn behind those that are urgent too.
+// toFront puts an urgent turn behind the other urgent ones.
 func (l *Line[C]) toFront(t *turn[C]) {
 	l.turns = slices.Insert(l.turns, l.ahead, t)
 	l.ahead++
 }
 
-// goOn begins a batch if it is time for one, and has the rest sent in time.
+// goOn begins a batch if it is time for one, and sets the timer for the rest.
 func (l *Line[C]) goOn(over bool) {
 	if l.isTime(over) {
 		l.underWay++
@@ -235,18 +235,18 @@ func (l *Line[C]) goOn(over bool) {
 	}
 }
 
-// isTime reports whether what is queued is sent now. When a call is over and slow ones have made
-// those under way many, only what cannot travel with others takes its place: the rest waits for
-// more.
+// isTime reports whether the queued calls are sent now. over: a call or batch has just ended. If
+// slow calls have raised the number under way, it is only replaced if the queue is crowded:
+// otherwise the queue waits for more calls.
 func (l *Line[C]) isTime(over bool) bool {
 	return len(l.turns) > 0 && (l.underWay < l.Few || over && l.underWay < l.Most && l.crowded())
 }
 
-// crowded reports whether more is queued than can travel together, or has waited for long enough:
-// urgent calls, which come at any time, would take each place that gets free.
+// crowded reports whether more is queued than fits into one batch, or has waited for long enough:
+// otherwise urgent calls, which come at any time, could take every place that becomes free.
 func (l *Line[C]) crowded() bool { return l.more || l.overdue || l.queued > len(l.turns) }
 
-// another sends what has been queued for Slow.
+// another sends the calls that have been queued for Slow.
 func (l *Line[C]) another() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -266,14 +266,14 @@ func (l *Line[C]) take() (b batch[C]) {
 	l.more, l.overdue = false, false
 	n := min(len(l.turns), 64) // likely
 	b.places, b.calls = make([]*place[C], 0, n), make([]C, 0, n)
-	var later []*turn[C] // have had their place in this batch
+	var later []*turn[C] // already have a call in this batch
 	for len(l.turns) > 0 {
 		t := l.turns[0]
 		for len(t.places) > 0 && t.places[0].left {
 			t.places = t.places[1:]
 			l.queued--
 		}
-		if l.ahead > 0 && len(t.places) > 0 && !t.places[0].urgent { // its urgent ones were left
+		if l.ahead > 0 && len(t.places) > 0 && !t.places[0].urgent { // no urgent one remains
 			l.ahead--
 			l.turns = slices.Insert(l.turns[1:], l.ahead, t)
 			continue
@@ -289,7 +289,7 @@ func (l *Line[C]) take() (b batch[C]) {
 			t.places = t.places[1:]
 			l.queued--
 		}
-		l.turns[0] = nil // else it is kept as long as the others
+		l.turns[0] = nil // otherwise its memory is kept as long as that of the others
 		l.turns = l.turns[1:]
 		l.ahead = max(0, l.ahead-1)
 		switch {
@@ -309,11 +309,11 @@ func (l *Line[C]) take() (b batch[C]) {
 	return b
 }
 
-// run sends a batch, or what is queued if that is empty, and goes on while it is time. It is
-// counted as under way. mu is not held.
+// run sends a batch, or the queued calls if the batch is empty, and continues while it is time. It
+// counts as under way. mu is not held.
 func (l *Line[C]) run(b batch[C]) {
 	if len(b.calls) == 0 {
-		runtime.Gosched() // other callers, who now run, may have something to send too
+		runtime.Gosched() // lets other callers run, which may have calls to send too
 		l.mu.Lock()
 		b = l.take()
 		l.mu.Unlock()
@@ -323,7 +323,7 @@ func (l *Line[C]) run(b batch[C]) {
 		l.mu.Lock()
 		if len(b.calls) > 1 && !l.more {
 			l.mu.Unlock()
-			runtime.Gosched() // so may those whose calls are over
+			runtime.Gosched() // so may callers whose calls have ended
 			l.mu.Lock()
 		}
 		l.underWay--
@@ -338,7 +338,7 @@ func (l *Line[C]) run(b batch[C]) {
 	}
 }
 
-// send sends a batch, and ends the waiting of its callers. mu is not held.
+// send sends a batch, and wakes its callers. mu is not held.
 func (l *Line[C]) send(b batch[C]) {
 	if len(b.calls) == 0 {
 		return

@@ -41,7 +41,7 @@ func (s *service) take(what string) {
 	s.underWay--
 }
 
-// newService returns one with a line that keeps calls of one key apart.
+// newService returns a service with a line that never has two calls of one key in a batch.
 func newService(few, most int, slow time.Duration) *service {
 	s := &service{}
 	s.line = kit.Line[string]{
@@ -68,7 +68,7 @@ func newService(few, most int, slow time.Duration) *service {
 	return s
 }
 
-// send sends calls in this order, without waiting. An urgent one ends in '!'.
+// send sends calls in this order, without waiting. The name of an urgent call ends in '!'.
 func (s *service) send(t *testing.T, calls ...string) {
 	for _, c := range calls {
 		go func() {
@@ -80,7 +80,7 @@ func (s *service) send(t *testing.T, calls ...string) {
 	}
 }
 
-// sent waits until all is over, and compares what was sent.
+// sent waits until all calls have ended, and compares what was sent.
 func (s *service) sent(t *testing.T, want ...string) {
 	t.Helper()
 	time.Sleep(time.Hour)
@@ -91,11 +91,11 @@ func (s *service) sent(t *testing.T, want ...string) {
 		t.Errorf("sent:\n%q\nwant:\n%q", s.began, want)
 	}
 	if kept := s.line.Kept(); kept != 0 {
-		t.Errorf("the line keeps %d things when all is over", kept)
+		t.Errorf("the line keeps %d records when all calls have ended", kept)
 	}
 }
 
-// begun waits until so long after now, and compares how much was sent by then.
+// begun waits for the given time, and compares how much was sent by then.
 func (s *service) begun(t *testing.T, after time.Duration, want int) {
 	t.Helper()
 	time.Sleep(after)
@@ -159,22 +159,22 @@ func TestLine(t *testing.T) {
 			s.send(t, "d")
 			time.Sleep(350 * time.Millisecond) // d is
 			s.send(t, "e")
-			time.Sleep(350 * time.Millisecond) // a is over
+			time.Sleep(350 * time.Millisecond) // a has ended
 			s.send(t, "f")
 			s.sent(t, "alone:a", "b c", "d", "e f")
 		},
 		"what cannot travel together takes the place of what is over": func(t *testing.T) {
 			s := newService(1, 2, 300*time.Millisecond)
 			s.send(t, "a", "b1", "b2", "b3")
-			s.begun(t, 1100*time.Millisecond, 3) // b2 when a was over
+			s.begun(t, 1100*time.Millisecond, 3) // b2 when a had ended
 			s.sent(t, "alone:a", "b1", "b2", "b3")
 		},
 		"what did not fit takes the place of what is over": func(t *testing.T) {
 			s := newService(1, 3, 300*time.Millisecond)
 			s.line.Fits = func([]string, string) bool { return false }
 			s.send(t, "a", "b", "c", "d", "e")
-			s.begun(t, 400*time.Millisecond, 3) // b and c, after so long
-			s.begun(t, 700*time.Millisecond, 4) // d when a was over
+			s.begun(t, 400*time.Millisecond, 3) // b and c, after Slow
+			s.begun(t, 700*time.Millisecond, 4) // d when a had ended
 			s.begun(t, time.Minute, 5)
 		},
 		"what came while most were under way goes soon after one is over": func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestLine(t *testing.T) {
 			time.Sleep(400 * time.Millisecond)
 			s.send(t, "c")
 			s.begun(t, 400*time.Millisecond, 2)
-			s.begun(t, 200*time.Millisecond, 3) // 400 ms after a was over
+			s.begun(t, 200*time.Millisecond, 3) // 400 ms after a ended
 			s.sent(t, "a", "b", "c")
 		},
 		"what is sent alone in vain goes together": func(t *testing.T) {
@@ -206,8 +206,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestLineLeft: a call whose caller leaves before it is sent never is, and of one whose caller
-// leaves later the end is reported.
+// TestLineLeft: a call whose caller leaves before it is sent is never sent, and the end of a call
+// whose caller leaves later is reported.
 func TestLineLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(1, 1, 0)
@@ -248,7 +248,7 @@ func TestLineLeft(t *testing.T) {
 		}
 		s.refuses = true
 		if f := do("f", time.Second/2, false); f != kit.Unsent {
-			t.Errorf("sent alone in vain, and left meanwhile: %v", f)
+			t.Errorf("sent alone without success, and left meanwhile: %v", f)
 		}
 		s.sent(t, "alone:a", "alone:a", "c", "alone:a", "alone:a", "c")
 		if !slices.Equal(s.late, []string{"c", "c"}) {
@@ -257,8 +257,8 @@ func TestLineLeft(t *testing.T) {
 	})
 }
 
-// TestLineLeftAtTheEnd: of a call whose caller leaves while it ends, either Do says that it is
-// over, or Late is called.
+// TestLineLeftAtTheEnd: if the caller leaves while its call ends, either Do returns Over, or Late
+// is called.
 func TestLineLeftAtTheEnd(t *testing.T) {
 	var left, late atomic.Int64
 	l := kit.Line[context.CancelFunc]{
@@ -272,13 +272,13 @@ func TestLineLeftAtTheEnd(t *testing.T) {
 			left.Add(1)
 		}
 	}
-	last := l.Do(t.Context(), nil, false, func() {}) // is sent when all before are over
+	last := l.Do(t.Context(), nil, false, func() {}) // is sent when all earlier ones have ended
 	if left.Load() != late.Load() || last != kit.Over {
-		t.Errorf("%d were left, and of %d the end was reported", left.Load(), late.Load())
+		t.Errorf("%d were left, and the end of %d was reported", left.Load(), late.Load())
 	}
 }
 
-// TestLinePatience: a caller sees at once that its call is over, and soon that it has to leave.
+// TestLinePatience: a caller learns at once that its call has ended, and soon that it has to leave.
 func TestLinePatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(1, 1, 0)
@@ -302,13 +302,13 @@ func TestLinePatience(t *testing.T) {
 		do("f", 50*time.Millisecond, 2200*time.Millisecond, kit.Left)
 		time.Sleep(time.Hour)
 		if kept := s.line.Kept(); kept != 0 {
-			t.Errorf("the line keeps %d things when all is over", kept)
+			t.Errorf("the line keeps %d records when all calls have ended", kept)
 		}
 	})
 }
 
-// TestLineOverdue: urgent calls that come one after the other keep no other call from being sent,
-// though Most are under way nearly always.
+// TestLineOverdue: a stream of urgent calls does not block other calls, even if Most are under way
+// nearly always.
 func TestLineOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, slow = 3, 10 * time.Millisecond
@@ -336,8 +336,8 @@ func TestLineOverdue(t *testing.T) {
 	})
 }
 
-// TestLineOfMany: whatever comes and leaves, each call is sent once, or not at all if Do says so;
-// one key is in a batch once, the bound is kept, and nothing stays behind.
+// TestLineOfMany: however calls arrive and callers leave, each call is sent once, or not at all if
+// Do returns Unsent; a key is in a batch once, the bound is kept, and no record remains.
 func TestLineOfMany(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -401,7 +401,7 @@ func TestLineOfMany(t *testing.T) {
 				}
 			}
 			if kept := s.line.Kept(); kept != 0 || left != len(s.late) {
-				t.Errorf("the line keeps %d things when all is over; %d were left, and %d late", kept, left, len(s.late))
+				t.Errorf("the line keeps %d records when all calls have ended; %d were left, and %d late", kept, left, len(s.late))
 			}
 		})
 		if t.Failed() {
@@ -410,8 +410,8 @@ func TestLineOfMany(t *testing.T) {
 	}
 }
 
-// TestLineUrgentAhead: whatever comes and leaves, no call goes while an urgent one is queued whose
-// key has none in the batch.
+// TestLineUrgentAhead: however calls arrive and callers leave, no call is sent while an urgent one
+// is queued whose key is not in the batch.
 func TestLineUrgentAhead(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -467,7 +467,7 @@ func TestLineUrgentAhead(t *testing.T) {
 	}
 }
 
-// TestLineForgets: a call that is over is not kept, however many were queued once.
+// TestLineForgets: a call that has ended is not kept, however many were queued before.
 func TestLineForgets(t *testing.T) {
 	var calls []weak.Pointer[[100]byte]
 	open := make(chan struct{})
@@ -491,7 +491,7 @@ func TestLineForgets(t *testing.T) {
 		}
 	}
 	if kept > 0 {
-		t.Errorf("%d calls that are over are kept", kept)
+		t.Errorf("%d calls that have ended are kept", kept)
 	}
 	runtime.KeepAlive(&l)
 }

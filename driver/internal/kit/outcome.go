@@ -7,18 +7,19 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Outcome is what the error of a call says about the call. A driver derives it from its service's
-// errors; what follows from it is the same for all.
+// Outcome is what an error means for the outcome of a call. A driver derives it from its service's
+// errors; the consequences are the same for all drivers.
 type Outcome int
 
 const (
-	// Answered means that the service executed the call or refused it for good. To send it again
-	// would not help, and no copy of it is under way.
+	// Answered means that the service executed the call or refused it for good. Sending it again
+	// does not help, and no copy of it is under way.
 	Answered Outcome = iota
 	// NotDone means that the call did nothing, and may succeed if it is sent again.
 	NotDone
-	// Unknown means that nobody knows whether the call was or will be executed. It is sent again if
-	// it may be sent twice; a request that it may have created has to be removed with a tombstone.
+	// Unknown means that it is not known whether the call was or will be executed. It is sent again
+	// if it may be sent twice; a request that it may have created has to be removed with a
+	// tombstone.
 	Unknown
 )
 
@@ -34,14 +35,14 @@ func (e *NotSent) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *NotSent) Unwrap() error { return e.Err }
 
-// WasNotSent reports whether err says that the call was not sent.
+// WasNotSent reports whether err is, or wraps, a [NotSent].
 func WasNotSent(err error) bool { return errors.As(err, new(*NotSent)) }
 
-// noes are the answers with which the queue refuses a request.
+// noes are the errors with which the queue refuses a request.
 var noes = []error{driver.ErrHeld, driver.ErrLost, driver.ErrUpgrade, driver.ErrConflict}
 
-// IsNo reports whether err is the queue's answer to an Acquire that it refused: the request stands
-// nowhere.
+// IsNo reports whether err means that the queue refused the Acquire: the request is not in any
+// queue.
 func IsNo(err error) bool {
 	return err != nil && slices.ContainsFunc(noes, func(no error) bool { return errors.Is(err, no) })
 }

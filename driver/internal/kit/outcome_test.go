@@ -25,7 +25,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("%v, not sent: %t", err, WasNotSent(err))
 	}
 	if WasNotSent(refused) || WasNotSent(nil) {
-		t.Error("any error says that the call was not sent")
+		t.Error("any error means that the call was not sent")
 	}
 	if Answered.String() != "answered" || NotDone.String() != "not done" || Unknown.String() != "unknown" {
 		t.Error(Answered, NotDone, Unknown)

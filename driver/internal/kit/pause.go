@@ -7,8 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Pause waits for d. If ctx ends before it returns the error of ctx; if the client is closed before
-// it returns [driver.ErrClosed]. closed may be nil.
+// Pause waits for d. It returns early with the error of ctx if ctx ends, and with
+// [driver.ErrClosed] if closed is closed. closed may be nil.
 func Pause(ctx context.Context, closed <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -22,7 +22,7 @@ func Pause(ctx context.Context, closed <-chan struct{}, d time.Duration) error {
 	}
 }
 
-// Within runs f and reports whether f returned within d. If it did not it goes on alone.
+// Within runs f and reports whether f returned within d. Otherwise f continues in the background.
 func Within(d time.Duration, f func()) bool {
 	done := make(chan struct{})
 	go func() {

@@ -32,10 +32,10 @@ func TestWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		if !Within(time.Minute, func() { time.Sleep(time.Second) }) || time.Since(began) != time.Second {
-			t.Errorf("what takes a second took %s", time.Since(began))
+			t.Errorf("a function of one second took %s", time.Since(began))
 		}
 		if Within(time.Second, func() { time.Sleep(time.Minute) }) || time.Since(began) != 2*time.Second {
-			t.Errorf("what takes a minute was waited for until %s", time.Since(began))
+			t.Errorf("Within waited %s for a function of one minute", time.Since(began))
 		}
 		time.Sleep(time.Minute)
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// own is a request as a driver has it.
+// own is a driver's type of a request.
 var errFailed = errors.New("failed")
 
 type own struct {
@@ -42,11 +42,11 @@ func TestARequestIsRecordedOnce(t *testing.T) {
 		t.Error("not removed once")
 	}
 	if _, is := rs.Find(r.ID); is {
-		t.Error("found what was removed")
+		t.Error("found a removed request")
 	}
 	next := rs.Begin(r)
 	if rs.Has(m) || rs.Remove(m) || !rs.Has(next) {
-		t.Error("what was removed is taken for what came after it")
+		t.Error("a removed request is taken for its successor")
 	}
 }
 
@@ -117,7 +117,7 @@ func TestAReleaseThatFindsTheRequestGone(t *testing.T) {
 		}
 	})
 	if (&OwnRequest{Releases: 1}).RemovedBefore(1) {
-		t.Error("what was never granted was removed by a release")
+		t.Error("a request that was never granted was removed by a release")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		{"refused, and not withdrawn", true, false, held, false, true, false},
 		{"failed", false, false, errFailed, false, true, true},
 		{"failed with unknown outcome", false, true, errFailed, false, true, false},
-		{"waited in vain", true, false, fmt.Errorf("%w: %w", held, context.Canceled), false, true, false},
+		{"its wait ended", true, false, fmt.Errorf("%w: %w", held, context.Canceled), false, true, false},
 	} {
 		rs := newRequests()
 		m := rs.Begin(request("x").Request)
@@ -170,7 +170,7 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		rs.Begin(r)
 		rs.End(m, errFailed)
 		if m.Nowhere() {
-			t.Error("it stands nowhere although another Acquire of it is under way")
+			t.Error("Nowhere although another Acquire of it is under way")
 		}
 		rs.End(m, errFailed)
 		time.Sleep(SurelyExpired(r.TTL))
@@ -183,11 +183,11 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		}
 		rs.Begin(r)
 		if m.Expired() || m.Nowhere() {
-			t.Error("it is over although another Acquire of it is under way")
+			t.Error("expired although another Acquire of it is under way")
 		}
 	})
 
-	// a hold is asked for again, in vain, and renewed for long
+	// another Acquire of a hold fails, and the hold is renewed for long
 	synctest.Test(t, func(t *testing.T) {
 		rs := newRequests()
 		r := request("x").Request
@@ -202,11 +202,11 @@ func TestAnAcquireThatFailed(t *testing.T) {
 			m.Holds(time.Now())
 		}
 		if m.Expired() || m.Nowhere() {
-			t.Error("a hold that is renewed is over, since an Acquire of it failed once")
+			t.Error("a hold that is renewed has expired, since an Acquire of it failed once")
 		}
 		time.Sleep(r.TTL + SurelyExpired(r.TTL) + time.Nanosecond)
 		if !m.Expired() {
-			t.Error("a hold that is renewed no more never expires")
+			t.Error("a hold that is no longer renewed never expires")
 		}
 	})
 
@@ -217,7 +217,7 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		m := rs.Begin(r)
 		m.Stands = true
 		if m.Expired() {
-			t.Error("it is over before anybody answered")
+			t.Error("expired before a release was answered")
 		}
 		m.Holds(time.Now())
 		rs.End(m, nil)
@@ -228,11 +228,11 @@ func TestAnAcquireThatFailed(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		if !m.Expired() {
-			t.Error("a hold that is renewed no more never expires")
+			t.Error("a hold that is no longer renewed never expires")
 		}
 		rs.Begin(r)
 		if m.Expired() {
-			t.Error("it is over although an Acquire of it is under way")
+			t.Error("expired although an Acquire of it is under way")
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestWhatTheQueueAnswers(t *testing.T) {
 		{nil, false, true},
 		{driver.ErrHeld, true, false},
 		{driver.ErrConflict, true, false},
-		{driver.ErrLost, false, false}, // it never stood
+		{driver.ErrLost, false, false}, // it was never in the queue
 		{fmt.Errorf("here: %w", driver.ErrLost), true, true},
 	} {
 		r := OwnRequest{Stands: c.before}

@@ -1,7 +1,7 @@
 package kit
 
-// Signal tells one goroutine that it has something to do. Any number of calls of Set, before it
-// looks, are one signal. To wait, receive from it.
+// Signal wakes one goroutine that has something to do. Calls of Set before the goroutine receives
+// count as one. To wait, receive from the Signal.
 type Signal chan struct{}
 
 // NewSignal returns a signal that is not set.

@@ -6,15 +6,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Tombstones are the IDs of requests that must not come to life again, each until its time: a late
-// copy of such a request creates nothing. The zero value has none. The lock of the backend guards
+// Tombstones are the IDs of requests that must not be created again, each until its time: a late
+// copy of such a request creates nothing. The zero value is empty. The lock of the backend guards
 // them.
 type Tombstones struct {
 	until map[driver.ID]time.Time
-	limit int // the number of tombstones at which those that are over are purged
+	limit int // the number of tombstones above which expired ones are purged
 }
 
-// Add adds a tombstone that stands until then. One that stands longer stays as it is.
+// Add adds a tombstone that lasts until the given time. A tombstone that lasts longer is kept.
 func (t *Tombstones) Add(id driver.ID, until time.Time) {
 	if t.until == nil {
 		t.until = map[driver.ID]time.Time{}
@@ -24,7 +24,7 @@ func (t *Tombstones) Add(id driver.ID, until time.Time) {
 	}
 	if len(t.until) > t.limit {
 		t.Purge(time.Now())
-		// A purge costs little for each tombstone, and at most half of them are over.
+		// A purge costs little for each tombstone, and at most half of them have expired.
 		t.limit = 2*len(t.until) + 64
 	}
 }
@@ -35,7 +35,7 @@ func (t *Tombstones) Remove(id driver.ID) { delete(t.until, id) }
 // Has reports whether there is a tombstone of the request.
 func (t *Tombstones) Has(id driver.ID, now time.Time) bool { return now.Before(t.until[id]) }
 
-// Purge removes the tombstones that are over. Add does so now and then.
+// Purge removes the expired tombstones. Add does so now and then.
 func (t *Tombstones) Purge(now time.Time) {
 	for id, until := range t.until {
 		if !now.Before(until) {
@@ -44,5 +44,5 @@ func (t *Tombstones) Purge(now time.Time) {
 	}
 }
 
-// Len returns how many there are, those included that are over and not purged yet.
+// Len returns how many there are, including expired ones that are not purged yet.
 func (t *Tombstones) Len() int { return len(t.until) }

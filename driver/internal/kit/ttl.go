@@ -15,7 +15,8 @@ func CheckFixed(ttl time.Duration, c driver.Capabilities) error {
 	return CheckTTL(ttl, c)
 }
 
-// CheckTTL returns an error that matches [driver.ErrInvalid] if the backend does not keep the TTL.
+// CheckTTL returns an error that matches [driver.ErrInvalid] if the backend does not support the
+// TTL.
 func CheckTTL(ttl time.Duration, c driver.Capabilities) error {
 	switch {
 	case ttl >= c.MinTTL && (ttl <= c.MaxTTL || c.MaxTTL == 0):
@@ -26,6 +27,6 @@ func CheckTTL(ttl time.Duration, c driver.Capabilities) error {
 	return fmt.Errorf("%w TTL of %s; %s to %s are allowed", driver.ErrInvalid, ttl, c.MinTTL, c.MaxTTL)
 }
 
-// SurelyExpired returns how long after it was last renewed a request with the TTL has expired for
-// sure, whatever was late: a copy of its acquire, or the service's clock.
+// SurelyExpired returns the time after its last renewal at which a request with the TTL has
+// certainly expired, even if a copy of its Acquire or the service's clock was late.
 func SurelyExpired(ttl time.Duration) time.Duration { return 2*ttl + 10*time.Second }

@@ -33,7 +33,7 @@ func TestCheckTTL(t *testing.T) {
 	}
 }
 
-// TestCheckFixed: a fixed request has a bound of its own where the backend has one.
+// TestCheckFixed: a fixed request has its own bound if the backend has one.
 func TestCheckFixed(t *testing.T) {
 	caps := driver.Capabilities{MinTTL: time.Second, MaxTTL: time.Minute}
 	for most, kept := range map[time.Duration]time.Duration{0: time.Minute, time.Hour: time.Hour} {

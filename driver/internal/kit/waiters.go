@@ -12,7 +12,7 @@ import (
 )
 
 // Waiters are the calls of Acquire of one client that wait, by name. R is the driver's type of a
-// request, S what it records of a queue while somebody waits in it. The lock of the backend guards
+// request, S its record of a queue while a request waits there. The lock of the backend guards
 // them.
 type Waiters[R Record, S any] struct {
 	mu     sync.Locker
@@ -20,7 +20,7 @@ type Waiters[R Record, S any] struct {
 	groups map[string]*Group[R, S]
 }
 
-// Group are those who wait under one name, in the order in which they began to.
+// Group is the waiters for one name, in the order in which they began to wait.
 type Group[R Record, S any] struct {
 	State   S // the driver's
 	all     *Waiters[R, S]
@@ -35,14 +35,15 @@ type Waiter[R Record] struct {
 	wake    Signal
 }
 
-// NewWaiters returns waiters that the given lock guards. If every is not 0 the first of each name
-// is woken that often, in case that news was lost.
+// NewWaiters returns an empty set of waiters that the given lock guards. If every is not 0, the
+// first waiter of each name is woken that often, in case news was lost.
 func NewWaiters[R Record, S any](mu sync.Locker, every time.Duration) Waiters[R, S] {
 	return Waiters[R, S]{mu, every, map[string]*Group[R, S]{}}
 }
 
-// Add adds a call of Acquire. It is woken at once if there was news of its request since it last
-// asked. first reports whether it is the first under its name: then its group is new.
+// Add adds a call of Acquire. It is woken at once if there was news of its request since the
+// service was last queried. first reports whether it is the first for its name: then its group is
+// new.
 func (ws *Waiters[R, S]) Add(m R) (w *Waiter[R], g *Group[R, S], first bool) {
 	r := m.record()
 	if g = ws.groups[r.Name]; g == nil {
@@ -60,7 +61,7 @@ func (ws *Waiters[R, S]) Add(m R) (w *Waiter[R], g *Group[R, S], first bool) {
 	return w, g, first
 }
 
-// Remove removes a call of Acquire that waits no more.
+// Remove removes a call of Acquire that no longer waits.
 func (ws *Waiters[R, S]) Remove(w *Waiter[R]) {
 	name := w.Request.record().Name
 	g := ws.groups[name]
@@ -74,13 +75,13 @@ func (ws *Waiters[R, S]) Remove(w *Waiter[R]) {
 	delete(ws.groups, name)
 }
 
-// Group returns those who wait under a name; nil if nobody does.
+// Group returns the waiters for a name; nil if there are none.
 func (ws *Waiters[R, S]) Group(name string) *Group[R, S] { return ws.groups[name] }
 
 // Groups returns the groups of all names, in no order.
 func (ws *Waiters[R, S]) Groups() iter.Seq2[string, *Group[R, S]] { return maps.All(ws.groups) }
 
-// Len returns for how many names somebody waits.
+// Len returns the number of names with waiters.
 func (ws *Waiters[R, S]) Len() int { return len(ws.groups) }
 
 // Notify records that there is news of a request, and wakes the calls that wait for it.
@@ -96,41 +97,41 @@ func (ws *Waiters[R, S]) Notify(m R) {
 	}
 }
 
-// WakeName wakes all who wait under a name.
+// WakeName wakes all waiters for a name.
 func (ws *Waiters[R, S]) WakeName(name string) {
 	if g := ws.groups[name]; g != nil {
 		g.WakeAll()
 	}
 }
 
-// WakeFirst wakes the first of each name.
+// WakeFirst wakes the first waiter of each name.
 func (ws *Waiters[R, S]) WakeFirst() {
 	for _, g := range ws.groups {
 		g.First().Wake()
 	}
 }
 
-// WakeAll wakes all.
+// WakeAll wakes all waiters.
 func (ws *Waiters[R, S]) WakeAll() {
 	for _, g := range ws.groups {
 		g.WakeAll()
 	}
 }
 
-// First returns the first who waits.
+// First returns the first waiter.
 func (g *Group[R, S]) First() *Waiter[R] { return g.waiters[0] }
 
-// All returns all who wait, in order. The caller does not change it.
+// All returns all waiters, in order. The caller must not change the slice.
 func (g *Group[R, S]) All() []*Waiter[R] { return g.waiters }
 
-// WakeAll wakes all of the group.
+// WakeAll wakes all waiters of the group.
 func (g *Group[R, S]) WakeAll() {
 	for _, w := range g.waiters {
 		w.Wake()
 	}
 }
 
-// WakeAfter wakes the first of the group after d. It replaces what was set before.
+// WakeAfter wakes the first waiter of the group after d. It replaces an earlier WakeAfter.
 func (g *Group[R, S]) WakeAfter(d time.Duration) {
 	if g.timer == nil {
 		g.timer = time.AfterFunc(d, g.expire)
@@ -139,7 +140,7 @@ func (g *Group[R, S]) WakeAfter(d time.Duration) {
 	}
 }
 
-// expire is the timer's.
+// expire is called by the timer.
 func (g *Group[R, S]) expire() {
 	ws := g.all
 	ws.mu.Lock()
@@ -153,11 +154,11 @@ func (g *Group[R, S]) expire() {
 	}
 }
 
-// Wake makes the call ask the service.
+// Wake makes the call query the service.
 func (w *Waiter[R]) Wake() { w.wake.Set() }
 
 // Sleep returns nil when the call is woken, or after most if that is not 0. It returns the error of
-// ctx when ctx ends, and [driver.ErrClosed] when the client is closed.
+// ctx when ctx ends, and [driver.ErrClosed] when closed is closed.
 func (w *Waiter[R]) Sleep(ctx context.Context, closed <-chan struct{}, most time.Duration) error {
 	var over <-chan time.Time
 	if most > 0 {

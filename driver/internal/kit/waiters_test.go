@@ -19,7 +19,7 @@ func newWaiters(every time.Duration) (*waiters, *sync.Mutex) {
 	return &ws, &mu
 }
 
-// woken reports whether the waiter was woken since it was last asked.
+// woken reports whether the waiter was woken since the last call.
 func woken(w *Waiter[*OwnRequest]) bool {
 	select {
 	case <-w.wake:
@@ -60,7 +60,7 @@ func TestWhoIsWoken(t *testing.T) {
 	ws, _ := newWaiters(0)
 	r := request("x")
 	a, g, _ := ws.Add(r)
-	copied, _, _ := ws.Add(r) // the same request, asked for twice
+	copied, _, _ := ws.Add(r) // the same request, acquired twice
 	b, _, _ := ws.Add(request("x"))
 	c, _, _ := ws.Add(request("y"))
 	for what, tt := range map[string]struct {
@@ -81,7 +81,7 @@ func TestWhoIsWoken(t *testing.T) {
 		}
 	}
 	if late, _, _ := ws.Add(r); !woken(late) {
-		t.Error("who comes after the news of its request is not woken")
+		t.Error("a waiter that is added after the news of its request is not woken")
 	}
 }
 
@@ -101,7 +101,7 @@ func TestTheFirstIsWokenByTime(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !woken(a) || woken(b) {
-			t.Error("not the first alone was woken")
+			t.Error("others than the first were woken")
 		}
 		time.Sleep(2 * time.Hour)
 		if woken(a) {
