@@ -378,9 +378,9 @@ func TestAdmit(t *testing.T) {
 		{"the smallest limit of a hold", entries{hold(1, limit3, 5)}, entries{joined(1, limit2, 5)}, 1, limit3, nil, limit2, 5},
 
 		// Joins that are refused.
-		{"a hold that is over", nil, nil, 9, exclusive, driver.ErrLost, 0, 0},
-		{"a hold that is over, and has a successor", entries{hold(1, exclusive, 5)}, nil, 9, exclusive, driver.ErrLost, 0, 0},
-		{"a hold that is over, among the other kind", entries{hold(1, exclusive, 5)}, nil, 9, limit1, driver.ErrLost, 0, 0},
+		{"a hold that has ended", nil, nil, 9, exclusive, driver.ErrLost, 0, 0},
+		{"a hold that has ended, and has a successor", entries{hold(1, exclusive, 5)}, nil, 9, exclusive, driver.ErrLost, 0, 0},
+		{"a hold that has ended, among the other kind", entries{hold(1, exclusive, 5)}, nil, 9, limit1, driver.ErrLost, 0, 0},
 		{"a waiter", entries{hold(1, exclusive, 5), hold(2, exclusive, 0)}, nil, 2, exclusive, driver.ErrLost, 0, 0},
 		{"a waiter for a permit", entries{hold(1, limit1, 5), hold(2, limit3, 0)}, nil, 2, limit3, driver.ErrLost, 0, 0},
 		{"a waiter for joins", entries{hold(2, exclusive, 0)}, entries{joined(1, unlimited, 5)}, 2, exclusive, driver.ErrLost, 0, 0},

@@ -239,7 +239,7 @@ func TestTLSFilesAreReplaced(t *testing.T) {
 			client, server = selfSigned(t, name, time.Hour), selfSigned(t, "server", time.Hour)
 			addr := serve(t, server, client)
 			if got, err := shake(t, secure, addr); err == nil {
-				t.Fatalf("the server takes one that it does not know for %q", got)
+				t.Fatalf("the server takes an unknown client for %q", got)
 			}
 			s.put(all(client, server))
 			if got, err := shake(t, secure, addr); err != nil || got != name {
@@ -295,7 +295,7 @@ func TestTLSFilesAreHalfWritten(t *testing.T) {
 			alive := selfSigned(t, "server", time.Hour)
 			s.put(all(other, alive))
 			if got, err := shake(t, secure, serve(t, alive, other)); err != nil || got != "new" {
-				t.Errorf("%s is whole again: the server takes it for %q, %v", fault.file, got, err)
+				t.Errorf("%s is complete again: the server takes it for %q, %v", fault.file, got, err)
 			}
 		}
 	}

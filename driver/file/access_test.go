@@ -163,8 +163,8 @@ func TestCheckReportsUsers(t *testing.T) {
 	}
 }
 
-// What only some can use is found whatever the directory is called. What was not finished does not
-// count.
+// Files that only some users can use are found whatever the name of the directory. Unfinished
+// folders do not count.
 func TestUnusableFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "[locks]*") // a pattern that does not match itself
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o770)); err != nil {

@@ -47,7 +47,7 @@ func TestJoinsAndSemaphores(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Acquire(t.Context(), join(r, g)); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("joining a hold that is over: %v", err)
+		t.Errorf("joining a hold that has ended: %v", err)
 	}
 	permit := func() driver.Request {
 		r := request("s", long)

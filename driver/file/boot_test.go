@@ -51,18 +51,18 @@ func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 	}
 }
 
-// A container that has a boot ID of its own must not take the live state of others for a leftover.
+// A container with a boot ID of its own must not treat the state of live clients as left over.
 func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
 	dir := t.TempDir()
 	holder := startBoot(t, dir, boot1)
 	token := holder.do("acquire a 1h")
 	open := func() (*Backend, error) { return newBackend(dir, "", booted(boot2)) }
-	for _, state := range []string{"runs", "is stopped", "goes on"} {
+	for _, state := range []string{"runs", "is stopped", "continues"} {
 		switch state {
 		case "is stopped":
 			holder.signal(syscall.SIGSTOP)
 			holder.stopped()
-		case "goes on":
+		case "continues":
 			holder.signal(syscall.SIGCONT)
 		}
 		b, err := open()

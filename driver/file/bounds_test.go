@@ -96,7 +96,7 @@ func TestBytesOfALongQueue(t *testing.T) {
 	}{
 		"a short name":                         {"orders/42", 250},
 		"the longest name":                     {strings.Repeat("ä", 127), 250},
-		"a name of which each byte is escaped": {strings.Repeat("\"", 255), 250},
+		"a name whose every byte is escaped": {strings.Repeat("\"", 255), 250},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()

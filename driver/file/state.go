@@ -139,7 +139,7 @@ func (s *state) addTombstone(t tombstone) {
 	s.tombstones = append(s.tombstones, t)
 }
 
-// purgeTombstones removes the tombstones whose time is over.
+// purgeTombstones removes the tombstones whose time has passed.
 func (s *state) purgeTombstones(now int64) {
 	n := len(s.tombstones)
 	s.tombstones = slices.DeleteFunc(slices.Clone(s.tombstones), func(t tombstone) bool { return now >= t.until })

@@ -191,7 +191,7 @@ func TestStateChangesOneRequestAnywhere(t *testing.T) {
 				t.Fatalf("request %d is not found", j)
 			}
 			if changed := after.armed == 42 && before.armed != 42; changed != (j == i && before.armed != 42) {
-				t.Fatalf("request %d of which %d was changed", j, i)
+				t.Fatalf("request %d, after request %d was changed", j, i)
 			}
 		}
 		c.remove("a", want[i])

@@ -119,7 +119,7 @@ func TestLine(t *testing.T) {
 			s.send(t, "a", "b1", "b2", "c1", "b3", "c2", "d")
 			s.sent(t, "alone:a", "b1 c1 d", "b2 c2", "b3")
 		},
-		"without keys all go together": func(t *testing.T) {
+		"without keys all calls are sent together": func(t *testing.T) {
 			s := newService(1, 1, 0)
 			s.line.Key = nil
 			s.send(t, "a", "b1", "b2", "c1!", "b3")
@@ -163,13 +163,13 @@ func TestLine(t *testing.T) {
 			s.send(t, "f")
 			s.sent(t, "alone:a", "b c", "d", "e f")
 		},
-		"what cannot travel together takes the place of what is over": func(t *testing.T) {
+		"a call that cannot join a batch takes the place of one that has ended": func(t *testing.T) {
 			s := newService(1, 2, 300*time.Millisecond)
 			s.send(t, "a", "b1", "b2", "b3")
 			s.begun(t, 1100*time.Millisecond, 3) // b2 when a had ended
 			s.sent(t, "alone:a", "b1", "b2", "b3")
 		},
-		"what did not fit takes the place of what is over": func(t *testing.T) {
+		"a call that did not fit takes the place of one that has ended": func(t *testing.T) {
 			s := newService(1, 3, 300*time.Millisecond)
 			s.line.Fits = func([]string, string) bool { return false }
 			s.send(t, "a", "b", "c", "d", "e")
@@ -177,7 +177,7 @@ func TestLine(t *testing.T) {
 			s.begun(t, 700*time.Millisecond, 4) // d when a had ended
 			s.begun(t, time.Minute, 5)
 		},
-		"what came while most were under way goes soon after one is over": func(t *testing.T) {
+		"a call that came while Most were under way is sent soon after one has ended": func(t *testing.T) {
 			s := newService(1, 2, 300*time.Millisecond)
 			s.line.Alone = nil
 			s.send(t, "a")
@@ -189,7 +189,7 @@ func TestLine(t *testing.T) {
 			s.begun(t, 200*time.Millisecond, 3) // 400 ms after a ended
 			s.sent(t, "a", "b", "c")
 		},
-		"what is sent alone in vain goes together": func(t *testing.T) {
+		"a call that Alone did not send is sent by Together": func(t *testing.T) {
 			s := newService(1, 1, 0)
 			s.refuses = true
 			s.send(t, "a", "b")

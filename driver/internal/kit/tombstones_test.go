@@ -35,7 +35,7 @@ func TestTombstones(t *testing.T) {
 			ts.Add(driver.NewID(), time.Now().Add(time.Second))
 			time.Sleep(10 * time.Millisecond)
 			if n := ts.Len(); n > 2*102+64 {
-				t.Fatalf("%d tombstones after %d, of which 100 count", n, i)
+				t.Fatalf("%d tombstones after %d, 100 of them valid", n, i)
 			}
 		}
 	})
