@@ -94,8 +94,8 @@ func TestBytesOfALongQueue(t *testing.T) {
 		name string
 		each int64 // bytes for each request
 	}{
-		"a short name":                         {"orders/42", 250},
-		"the longest name":                     {strings.Repeat("ä", 127), 250},
+		"a short name":                       {"orders/42", 250},
+		"the longest name":                   {strings.Repeat("ä", 127), 250},
 		"a name whose every byte is escaped": {strings.Repeat("\"", 255), 250},
 	} {
 		t.Run(what, func(t *testing.T) {

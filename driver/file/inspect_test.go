@@ -26,7 +26,7 @@ func TestNamesArePrefixedListedAndDistinct(t *testing.T) {
 			r.Wait = false
 			tokens[acquire(t, b, r).Token] = true
 			if q := inspect(t, b, n); q.Len() != 1 || q.Arrivals[0].Name != n || q.Arrivals[0].ID != r.ID {
-				t.Errorf("%q is not listed", n)
+				t.Errorf("Inspect does not return the request of %q", n)
 			}
 		}
 	}

@@ -246,7 +246,7 @@ func TestLineThatNoClientWrites(t *testing.T) {
 		"a token of 0":                  strings.Replace(good, " ttl=", " token=0 ttl=", 1),
 		"a queue without a name":        strings.Replace(good, "\"a\"", "\"\"", 1),
 		"a name without quotes":         strings.Replace(good, "\"a\"", "a", 1),
-		"a name with text behind it":           strings.Replace(good, "\"a\"", "\"a\" b", 1),
+		"a name with text behind it":    strings.Replace(good, "\"a\"", "\"a\" b", 1),
 		"a half tombstone":              good + "gone id=" + id[:8] + "\n",
 		"a tombstone without a request": good + "gone id=" + strings.Repeat("0", 32) + " until=1 queue=\"a\"\n",
 	} {
