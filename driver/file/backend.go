@@ -25,7 +25,7 @@ type Options struct {
 
 // Backend is one client of a directory. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Notifier], [driver.Explainer] and [driver.Lister], whose contracts it
-// keeps. It is made by [New] or a URL; every call of the zero value fails.
+// keeps. It is made by [New] or a URL; the zero value is not usable.
 type Backend struct {
 	identity string
 	prefix   string

@@ -20,8 +20,8 @@ type Options struct {
 
 // Backend is a client of a [Space]. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. Nothing but
-// Acquire ever waits, so all other methods ignore their context. It is made by [New] or a URL; all
-// calls of the zero value fail.
+// Acquire ever waits, so all other methods ignore their context. It is made by [New] or a URL; the
+// zero value is not usable.
 type Backend struct {
 	space   *Space
 	prefix  string
