@@ -27,7 +27,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	}
 	q := queueOf(ns)
 	for _, e := range q.Waiters() {
-		e.Token = 0 // who waits has none yet
+		e.Token = 0 // a waiter has none yet
 	}
 	return q, nil
 }
@@ -37,8 +37,8 @@ const (
 	readAgain = 50 * time.Millisecond // between two of them
 )
 
-// read has f read on a session, and again if the connection broke meanwhile: a server that cannot
-// be reached at once says so by another error.
+// read runs f, which only reads, on a session, and runs it again if the connection broke meanwhile.
+// A server that cannot be reached at once causes another error.
 func (b *Backend) read(ctx context.Context, f func(*session) error) error {
 	for reads := 1; ; reads++ {
 		s, err := b.anySession(ctx)
@@ -54,14 +54,14 @@ func (b *Backend) read(ctx context.Context, f func(*session) error) error {
 
 // details are what is known of requests beside their nodes' names.
 type details struct {
-	there    []*node                  // those that have not gone, in order of arrival
+	there    []*node                  // those that still exist, in order of arrival
 	sessions map[*node]string         // the names of their sessions' own nodes
-	data     map[*node][]byte         // what stands in them
-	ends     map[*node]*keptEnd       // of the kept ones: when they are over
+	data     map[*node][]byte         // their data
+	ends     map[*node]*keptEnd       // of the kept nodes: when they expire
 	proved   map[string]time.Duration // how long ago each of those sessions was proved
 }
 
-// readQueue returns the requests that stand under a name now, with all that their nodes tell.
+// readQueue returns the requests that stand under a name now, with everything that their nodes say.
 func (s *session) readQueue(ctx context.Context, name string) ([]*node, error) {
 	ns, err := s.nodes(ctx, name, true)
 	if err != nil {
@@ -77,13 +77,13 @@ func (s *session) readQueue(ctx context.Context, name string) ([]*node, error) {
 	for _, n := range d.there {
 		e := &n.entry
 		ago := min(d.proved[d.sessions[n]], e.Age)
-		// it is there, so it has not expired
+		// the node exists, so the request has not expired
 		e.Left = min(max(e.TTL*sessionShare/ttlShare-ago, time.Millisecond), e.TTL)
 	}
 	return s.withoutOver(ctx, name, d)
 }
 
-// readNodes reads the nodes, and sets what their names do not tell.
+// readNodes reads the nodes, and sets what their names do not say.
 func (s *session) readNodes(ctx context.Context, name string, ns []*node) (*details, error) {
 	d := &details{sessions: map[*node]string{}, data: map[*node][]byte{}, ends: map[*node]*keptEnd{}, proved: map[string]time.Duration{}}
 	gone := map[*node]bool{}
@@ -148,8 +148,9 @@ func (s *session) readProofs(ctx context.Context, proved map[string]time.Duratio
 }
 
 // Break implements [driver.Breaker]. It marks all requests of the hold, and writes to the nodes of
-// their sessions in the same transactions, so that the holders find it with their next renewal.
-// When all are marked the hold cannot be joined any more. With force they are removed then.
+// their sessions in the same transactions, so that the holders detect it at once, or with their
+// next renewal. When all are marked the hold can no longer be joined. With force they are then
+// removed.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	s, err := b.anySession(ctx)
 	if err != nil {
@@ -178,8 +179,8 @@ type breaking struct {
 	begun bool // some of it may have been executed
 }
 
-// breakOnce reads the queue, and does the next part. If it is not done and there is no error it has
-// to be called again. It reads nothing of those who wait, however many there are.
+// breakOnce reads the queue and does the next part. If it is not done and there is no error, it has
+// to be called again. It does not read the nodes of waiters, however many there are.
 func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err error) {
 	l, err := s.list(ctx, w.name, true)
 	if err != nil {
@@ -199,7 +200,7 @@ func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err er
 	}
 	dir := s.b.dir(w.name)
 	switch {
-	case len(there) == 0 && w.begun: // its holder may have given it back since
+	case len(there) == 0 && w.begun: // its holder may have released it since
 		return true, nil
 	case len(there) == 0:
 		return true, driver.ErrNotHeld
@@ -216,7 +217,7 @@ func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err er
 }
 
 // holdOf returns the requests of the hold with the token, in order of arrival. The names of joins
-// tell the token. Of the other requests only those that are granted are read for it.
+// contain the token. Of the other requests only the granted ones are read for it.
 func (s *session) holdOf(ctx context.Context, w *breaking, ns []*node) (hold []*node, err error) {
 	var owner driver.ID
 	var arrivals []*node
@@ -246,9 +247,9 @@ func (s *session) holdOf(ctx context.Context, w *breaking, ns []*node) (hold []*
 	return hold, nil
 }
 
-// mark breaks what is sound of a hold, and returns what is there of it. It goes on in batches: the
-// first has the request by which joins are admitted, so that no more joins come while the others
-// are read.
+// mark breaks the sound requests of a hold, and returns all of its requests that exist. It works in
+// batches: the first has the request by which joins are admitted, so that no more joins come while
+// the others are read.
 func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []*node, marked bool, err error) {
 	dir := s.b.dir(w.name)
 	for some := range slices.Chunk(hold, batch) {
@@ -272,8 +273,8 @@ func (s *session) mark(ctx context.Context, w *breaking, hold []*node) (there []
 	return there, marked, nil
 }
 
-// unchanged reports whether nobody arrived since the directory had that version. This session sees
-// at least what came before its own last write.
+// unchanged reports whether no request arrived since the directory had that version. This session
+// sees at least what came before its own last write.
 func (s *session) unchanged(ctx context.Context, dir string, version int32) (bool, error) {
 	stat, err := s.Stat(ctx, dir)
 	if err != nil {
@@ -282,12 +283,11 @@ func (s *session) unchanged(ctx context.Context, dir string, version int32) (boo
 	return stat.Version == version, nil
 }
 
-// batch is how many requests one transaction of Break changes, at most: of those with the longest
-// names and labels fewer.
+// batch is how many requests one transaction of Break changes, at most. With the longest names and
+// labels it is fewer.
 const batch = 64
 
-// nextBatch returns how many of the nodes the next transaction changes: as many as are not too
-// large together.
+// nextBatch returns how many of the nodes the next transaction changes: as many as fit.
 func (s *session) nextBatch(ns []*node, do func(*node) []any, sessions map[*node]string) (n int) {
 	for bytes := 0; n < min(len(ns), batch); n++ {
 		bytes += sizeOf(do(ns[n])) + sizeOf([]any{&zk.SetDataRequest{Path: s.node}})*min(len(sessions), 1)
@@ -298,8 +298,8 @@ func (s *session) nextBatch(ns []*node, do func(*node) []any, sessions map[*node
 	return n
 }
 
-// batches executes the operations of do for each node, and writes to the sessions' own nodes, in
-// transactions of one batch each. If a node of a batch has gone, each is tried alone.
+// batches executes the operations of do for each node, and notifies the sessions, in transactions
+// of one batch each. If a node of a batch is gone, each node is tried alone.
 func (s *session) batches(ctx context.Context, ns []*node, do func(*node) []any, sessions map[*node]string) error {
 	for len(ns) > 0 {
 		n := s.nextBatch(ns, do, sessions)
@@ -328,19 +328,19 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 			broken[name] = append(broken[name], n.name)
 		}
 	}
-	var silent []any // what rings the bells that are not there
+	var later []any // notices for nodes that do not exist yet
 	for name, nodes := range broken {
-		tell, missing, err := s.tellOps(ctx, path.Base(name), ns[0].entry.Name, nodes)
+		now, missing, err := s.noticeOps(ctx, path.Base(name), ns[0].entry.Name, nodes)
 		if err != nil {
 			return err
 		}
-		ops, silent = append(ops, tell...), append(silent, missing...)
+		ops, later = append(ops, now...), append(later, missing...)
 	}
 	if _, err := s.Multi(ctx, nil, ops...); err != nil {
 		return err
 	}
-	// A session that has made its bell meanwhile may have read the nodes before this.
-	for _, op := range silent {
+	// A session that has made its notice node meanwhile may have read its nodes before this.
+	for _, op := range later {
 		if _, err := s.Multi(ctx, nil, op); err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
@@ -348,23 +348,24 @@ func (s *session) transact(ctx context.Context, ns []*node, do func(*node) []any
 	return nil
 }
 
-// tellOps returns the operations that tell a session of its nodes that are broken: its own node, so
-// that its next proof fails, and its bell, so that it learns of that at once. A session without
-// these reads all its requests with its next proof, and the fixed ones whose sessions have ended
-// when it makes its bell. missing is what would ring that.
-func (s *session) tellOps(ctx context.Context, session, name string, nodes []string) (ops, missing []any, err error) {
-	ring, err := s.b.ringOp(session, s.b.dir(name), nodes)
+// noticeOps returns the operations that notify a session of its broken nodes. They write to its own
+// node, so that its next proof fails, and to its notice node, so that it learns of them at once.
+// If these nodes do not exist, the session reads all its requests with its next proof, and the
+// fixed ones whose sessions have ended when it makes its notice node. missing writes to a notice
+// node that does not exist.
+func (s *session) noticeOps(ctx context.Context, session, name string, nodes []string) (ops, missing []any, err error) {
+	notice, err := s.b.noticeOp(session, s.b.dir(name), nodes)
 	if err != nil {
 		return nil, nil, err
 	}
 	own := &zk.SetDataRequest{Path: s.b.root + "/sessions/" + session, Data: []byte("a hold was broken"), Version: -1}
-	for _, op := range []*zk.SetDataRequest{own, ring} {
+	for _, op := range []*zk.SetDataRequest{own, notice} {
 		switch _, err := s.Stat(ctx, op.Path); {
 		case err == nil:
 			ops = append(ops, op)
 		case !errors.Is(err, zk.ErrNoNode):
 			return nil, nil, err
-		case op == ring:
+		case op == notice:
 			missing = append(missing, op)
 		}
 	}
@@ -423,9 +424,9 @@ func (b *Backend) chunks(names []string) (all [][]string) {
 	return all
 }
 
-// used returns those of the names under which requests stand. It asks for all in one round trip, if
-// the server knows how (since 3.6), else for each. No listing is shared with those of waiters:
-// nothing else asks for so many.
+// used returns those of the names under which requests stand. It lists all in one round trip if the
+// server supports that (since 3.6), otherwise one by one. The listings are not shared with those of
+// waiters: nothing else lists so many.
 func (s *session) used(ctx context.Context, names []string) (used []string, err error) {
 	dirs := make([]string, len(names))
 	for i, name := range names {

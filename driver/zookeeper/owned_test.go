@@ -111,7 +111,7 @@ func TestSizes(t *testing.T) {
 		}
 		r := driver.Request{Name: strings.Repeat("\n", 255), ID: driver.NewID(), Owner: driver.NewID(), Token: 1<<64 - 1}
 		node := b.sessionNode(1)
-		if size := sizeOfNode(b.dir(r.Name), r) + sizeOfPath(node) + sizeOfPath(node+":bell"); size > b.maxOwned() {
+		if size := sizeOfNode(b.dir(r.Name), r) + sizeOfPath(node) + sizeOfPath(node+noticeSuffix); size > b.maxOwned() {
 			t.Errorf("%s: no session has room for a request: %d bytes of %d", what, size, b.maxOwned())
 		}
 		if b.maxBytes() > b.o.JuteMaxBuffer/4 || b.maxOwned() > b.o.JuteMaxBuffer/2 {

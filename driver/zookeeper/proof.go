@@ -259,7 +259,7 @@ func (s *session) readRequests(ctx context.Context, reqs []*ownRequest, paths []
 		lost = lost && req.granted && !req.releasing
 		s.b.mu.Unlock()
 		if lost {
-			s.b.life.Go(func() { s.b.tellLost([]driver.ID{req.ID}) })
+			s.b.life.Go(func() { s.b.reportLost([]driver.ID{req.ID}) })
 		}
 		return nil
 	})

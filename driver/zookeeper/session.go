@@ -17,16 +17,16 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// A session lasts 4/3 of the TTL that its leases have, and at least 5/4 of that and a lag. The
-// leader, who expires sessions, counts from the last sign of life that a follower told it of. That
+// A session lasts 4/3 of the TTL of its leases, and at least 5/4 of the sum of that and a lag. The
+// leader, which expires sessions, counts from the last sign of life that a follower reported. That
 // sign is older than the proof of a lease by the lag (half a tick), and by the time between two
-// signs: those of an idle session are an eighth of the timeout apart, and its monitor looks twenty
-// times in a timeout. What is left is for the proof: 4/5 of the timeout, less the lag.
+// signs: those of an idle session are an eighth of the timeout apart, and its monitor runs twenty
+// times in a timeout. The rest is for the proof: 4/5 of the timeout, less the lag.
 const (
 	sessionShare = 4
 	ttlShare     = 3
 	signs        = 8  // of life, in a timeout
-	looks        = 20 // of the monitor
+	looks        = 20 // runs of the monitor in a timeout
 )
 
 // timeoutFor returns the timeout of a session whose leases have that TTL.
@@ -41,47 +41,47 @@ func ttlOf(timeout, lag time.Duration) time.Duration {
 
 const (
 	connectTimeout = 10 * time.Second // for a new session
-	deleteTimeout  = 2 * time.Second  // of Close, for removing what stands on a user's connection
-	idleTimeout    = time.Minute      // of a session without requests, but the client's own
+	deleteTimeout  = 2 * time.Second  // of Close, for removing nodes on a user's connection
+	idleTimeout    = time.Minute      // of a session without requests, except for the client's TTL
 )
 
-// session is one session with the ensemble, and the connection that carries it. What it created
-// goes when it ends.
+// session is one session with the ensemble, and the connection that carries it. The servers remove
+// what it created when it ends.
 type session struct {
 	*conn.Session
 	own    *conn.Conn // the driver's connection; nil: it is the user's
 	b      *Backend
 	ttl    time.Duration // of its leases, at most
 	node   string        // the path of its own node
-	owned  owned         // what goes with it
-	turn   chan struct{} // held by whoever proves it
+	owned  owned         // the nodes that the servers remove with it
+	turn   chan struct{} // held by the goroutine that proves it
 	reads  chan struct{} // has a token for each listing and watch under way
 	writes *batcher
-	over   <-chan struct{} // is closed when the session ends, or the client
+	over   <-chan struct{} // closed when the session or the client ends
 	stop   func()          // closes it
 
 	sweeper sweeper
-	rang    kit.Signal // there is news of the bell
+	noticed kit.Signal // the notice node has an event
 
-	pinged time.Time // when monitor last gave a sign of life
+	pinged time.Time // when monitor last sent a sign of life
 
 	mu          sync.Mutex
 	watches     map[string]*watch
 	directories map[dirKey]*directory
-	rechecking  bool // recheckSoon is at work
+	rechecking  bool // recheckSoon is running
 	proof       proof
 
 	// guarded by b.mu
-	audits   int // how often all nodes were read
+	audits   int // how often nodes were read after a break
 	requests map[driver.ID]*ownRequest
-	holds    []*ownRequest // the granted ones of those
-	next     int           // the hold that is to be checked next
+	holds    []*ownRequest // the granted requests
+	next     int           // the next hold to check
 	busy     time.Time     // when it last had a request
 }
 
-// class says which requests share a session. A pool has several for each TTL. Where the nodes of
-// one are too many for a session there are more, each as far behind the one before as the pool has
-// sessions.
+// class says which requests share a session. A pool has several classes for each TTL. If one session
+// has no room for the nodes of a class, further classes follow, each with an index that is greater
+// by the size of the pool.
 type class struct {
 	ttl   time.Duration // of the session's leases, at most; 0: there is one session for all
 	index int
@@ -90,13 +90,13 @@ type class struct {
 // slot is a class's session, or the attempt to make one.
 type slot struct {
 	s    *session
-	done chan struct{} // closed when the attempt ended
+	done chan struct{} // closed when the attempt has ended
 	err  error
 }
 
-// sessionTTL returns the TTL of the sessions that serve requests of that TTL, as if they had that
-// TTL or more, and less than twice of it: the client's own, or a power of two of a second. So all
-// TTLs that there are make a few sessions.
+// sessionTTL returns the TTL of the sessions that serve requests of the given TTL: the client's own
+// TTL, or a power of two of a second. It is at least the given TTL and less than twice as long, so
+// a few sessions serve all TTLs.
 func (b *Backend) sessionTTL(ttl time.Duration) time.Duration {
 	if b.borrowed != nil || b.o.timeout > 0 {
 		return 0
@@ -123,13 +123,13 @@ func (b *Backend) class(ttl time.Duration, name string) class {
 	return c
 }
 
-// anySession returns a session for what concerns no request.
+// anySession returns a session for calls that concern no request.
 func (b *Backend) anySession(ctx context.Context) (*session, error) {
 	return b.session(ctx, b.o.ttl, "", 0)
 }
 
-// session returns a session for a request with that TTL under that name, whose node has that size:
-// the first that has room for it. It makes one if there is none.
+// session returns a session for a request with that TTL and name, whose node has that size: the
+// first session that has room for it. It makes one if there is none.
 func (b *Backend) session(ctx context.Context, ttl time.Duration, name string, size int) (*session, error) {
 	for c := b.class(ttl, name); ; c.index += b.o.sessions {
 		s, err := b.sessionOfClass(ctx, c)
@@ -137,7 +137,7 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration, name string, s
 		case err != nil || s.owned.fits(size):
 			return s, err
 		case b.borrowed != nil:
-			return nil, fmt.Errorf("%w (%d bytes of their paths): give leases back first, or open a client by a URL, which makes as many sessions as it needs", errFull, s.owned.most)
+			return nil, fmt.Errorf("%w (%d bytes of paths): release leases first, or open a client by a URL, which makes as many sessions as it needs", errFull, s.owned.most)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (b *Backend) fill(c class, sl *slot) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	if err != nil && c.index >= b.o.sessions {
-		err = fmt.Errorf("another session is needed, since one owns %d bytes of paths at most: %w", b.maxOwned(), err)
+		err = fmt.Errorf("another session is needed, since the paths that one owns take at most %d bytes: %w", b.maxOwned(), err)
 	}
 	if err == nil && b.closed {
 		err = driver.ErrClosed
@@ -198,7 +198,7 @@ func (b *Backend) fill(c class, sl *slot) {
 	} else {
 		sl.s = s
 		b.life.Go(func() { s.monitor(c) })
-		b.life.Go(s.listen)
+		b.life.Go(s.watchNotices)
 	}
 	sl.err = err
 	close(sl.done)
@@ -211,7 +211,7 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 		b: b, over: over.Done(), stop: stop, turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads),
 		watches: map[string]*watch{}, directories: map[dirKey]*directory{}, requests: map[driver.ID]*ownRequest{}, busy: time.Now(),
 		owned:   owned{most: b.maxOwned(), nodes: map[string]struct{}{}},
-		sweeper: newSweeper(), rang: kit.NewSignal(),
+		sweeper: newSweeper(), noticed: kit.NewSignal(),
 	}
 	s.Session = conn.NewSession(conn.Listener{Event: s.event, End: s.end, Stop: b.life.Closed()})
 	s.writes = newBatcher(b.maxBytes(), s.AwaitMulti, s.executeAlone)
@@ -231,14 +231,14 @@ func (b *Backend) connect(ctx context.Context, ttl time.Duration) (*session, err
 	return s, nil
 }
 
-// errSilent is what stands in the way of a client that was given a session and no more.
-var errSilent = fmt.Errorf("%w that does more: one was given, and nothing that it asked for was answered. So does a server that has just lost its leader, and a follower that keeps sessions to itself (localSessionsEnabled without localSessionsUpgradingEnabled)", conn.ErrNoServer)
+// errSilent: a server gave a session and then answered none of its calls.
+var errSilent = fmt.Errorf("%w that works: one was opened, but its calls were not answered. The server may have just lost its leader, or be a follower with local sessions (localSessionsEnabled without localSessionsUpgradingEnabled)", conn.ErrNoServer)
 
 // begin begins the session: on a connection of its own, or on the user's.
 func (s *session) begin(ctx context.Context, ttl time.Duration) (err error) {
 	if s.b.borrowed != nil {
 		if err := s.Begin(ctx, s.b.borrowed); errors.Is(err, conn.ErrNoServer) {
-			return fmt.Errorf("%w: the connection has none", err)
+			return fmt.Errorf("%w: the connection given to New has none", err)
 		} else if err != nil {
 			return err
 		}
@@ -268,8 +268,7 @@ func (s *session) begin(ctx context.Context, ttl time.Duration) (err error) {
 	return retry(ctx, func() error { return s.Authenticate(ctx, o.credentials) })
 }
 
-// enter makes the session a part of what stands at the servers, if that has a format that this
-// client knows.
+// enter registers the session below the root node, if that has a format that this client knows.
 func (s *session) enter(ctx context.Context) error {
 	there, err := s.checkFormat(ctx)
 	if err != nil {
@@ -278,13 +277,13 @@ func (s *session) enter(ctx context.Context) error {
 	if err := s.register(ctx); err != nil {
 		return err
 	}
-	if !there { // somebody else may have made the root node
+	if !there { // another client may have made the root node
 		_, err = s.checkFormat(ctx)
 	}
 	return err
 }
 
-// discard undoes, in the background, what making a session did that nobody will use.
+// discard undoes, in the background, the making of a session that will not be used.
 func (s *session) discard() {
 	s.stop()
 	switch {
@@ -295,7 +294,7 @@ func (s *session) discard() {
 	}
 }
 
-// event is told of everything that the library hears. It must not block.
+// event receives every event of the library. It must not block.
 func (s *session) event(e zk.Event) {
 	switch e.Type {
 	case zk.EventSession:
@@ -304,7 +303,7 @@ func (s *session) event(e zk.Event) {
 		}
 	case zk.EventNodeDeleted, zk.EventNodeDataChanged, zk.EventNotWatching:
 		if strings.HasPrefix(e.Path, s.b.root+"/sessions/") { // nothing else is watched there
-			s.rang.Set()
+			s.noticed.Set()
 			return
 		}
 		s.mu.Lock()
@@ -345,9 +344,9 @@ func (s *session) monitor(c class) {
 	}
 }
 
-// pingSoon gives the leader a sign of life of an idle session, more often than the library does: a
-// lease that is granted then is trusted for its whole TTL only if the last sign is not older than
-// the rest of the session's timeout.
+// pingSoon sends a sign of life of an idle session, more often than the library does: a lease that
+// is granted next is trusted for its whole TTL only if the last sign of life is not older than the
+// rest of the session's timeout.
 func (s *session) pingSoon(now time.Time) {
 	every := s.Timeout / signs
 	if now.Sub(s.pinged) < every || now.Sub(s.KnownAlive(now)) < every || !s.State().Up {
@@ -357,7 +356,7 @@ func (s *session) pingSoon(now time.Time) {
 	s.b.life.Go(func() { _, _ = s.Stat(s.b.life.Context(), s.node) })
 }
 
-// load reports whether requests of the session wait, and whether it has had none for long.
+// load reports whether requests of the session wait, and whether it has had none for idleTimeout.
 func (s *session) load(now time.Time) (waits, idle bool) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -367,8 +366,8 @@ func (s *session) load(now time.Time) (waits, idle bool) {
 	return len(s.requests) > len(s.holds), now.Sub(s.busy) > idleTimeout
 }
 
-// expire removes holds that nobody has renewed for a TTL: the session would keep them for as long
-// as it lives.
+// expire removes holds that were not renewed for a TTL: the session would keep them for as long as
+// it lives.
 func (s *session) expire(now time.Time) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -385,8 +384,8 @@ func (s *session) expire(now time.Time) {
 	}
 }
 
-// end records that the session is over: its leases are lost, for good. The server may know later,
-// or may have known for long.
+// end records that the session has ended: its leases are lost for good. The servers may end it
+// later, or may have ended it long ago.
 func (s *session) end() {
 	b := s.b
 	b.mu.Lock()
@@ -454,9 +453,10 @@ func (s *session) close() {
 	s.end()
 }
 
-// deleteAnywhere removes nodes on a user's connection, in whichever session that has: one that the
-// driver gave up for lost may go on, and a call that the library had not sent yet may have reached
-// the next. It returns when they are gone, or the connection is closed; after Close soon.
+// deleteAnywhere removes nodes on a user's connection, in whichever session that has: a session
+// that the driver took for lost may go on, and a call that the library had not sent yet may have
+// reached the next one. It returns when the nodes are gone or the connection is closed. After Close
+// it stops trying after two session timeouts.
 func (s *session) deleteAnywhere(paths ...string) {
 	over := time.Now().Add(2 * s.Timeout)
 	_ = each(len(paths), func(i int) error {
@@ -483,5 +483,5 @@ func retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// name returns the name of the session's own node, which its requests' nodes tell.
+// name returns the name of the session's own node, which the data of its requests' nodes has.
 func (s *session) name() string { return path.Base(s.node) }

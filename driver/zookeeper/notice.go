@@ -14,52 +14,59 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// ring is what stands in the bell of a session. That is an ephemeral node, which the session
-// watches, and into which only a Break of its holds writes. So the watch costs nothing until
-// then, and one is enough for all holds.
-type ring struct {
+// notice is the data of the notice node of a session. That is an ephemeral node, which the session
+// watches, and to which only a Break of its holds writes. So the watch costs nothing until then,
+// and one is enough for all holds.
+type notice struct {
 	Dir   string   `json:"dir"`   // of the name, below locks/
 	Nodes []string `json:"nodes"` // those that the transaction broke
 }
 
-// bell returns the path of a session's bell.
-func (b *Backend) bell(session string) string { return b.root + "/sessions/" + session + ":bell" }
+// noticeSuffix follows the name of a session's own node in that of its notice node. Other clients
+// write to it, so it is part of the format.
+const noticeSuffix = ":bell"
 
-// ringOp is the operation that tells a session which nodes of a name the transaction breaks.
-func (b *Backend) ringOp(session, dir string, nodes []string) (*zk.SetDataRequest, error) {
-	data, err := json.Marshal(ring{path.Base(dir), nodes})
-	return &zk.SetDataRequest{Path: b.bell(session), Data: data, Version: -1}, err
+// noticeNode returns the path of a session's notice node.
+func (b *Backend) noticeNode(session string) string {
+	return b.root + "/sessions/" + session + noticeSuffix
 }
 
-// The pause before the session looks for its bell again grows.
-const bellPause, longBellPause = 50 * time.Millisecond, 2 * time.Second
+// noticeOp is the operation that notifies a session of the nodes of a name that the transaction
+// breaks.
+func (b *Backend) noticeOp(session, dir string, nodes []string) (*zk.SetDataRequest, error) {
+	data, err := json.Marshal(notice{path.Base(dir), nodes})
+	return &zk.SetDataRequest{Path: b.noticeNode(session), Data: data, Version: -1}, err
+}
 
-// listen hears the bell, from the beginning of the session to its end. Where it cannot the session
-// learns of what was broken by its next proof.
-func (s *session) listen() {
-	ctx, at := s.b.life.Context(), s.b.bell(s.name())
+// The pause before the session reads its notice node again grows.
+const noticePause, longNoticePause = 50 * time.Millisecond, 2 * time.Second
+
+// watchNotices watches the notice node, from the beginning of the session to its end. Where it
+// cannot, the session detects broken holds by its next proof.
+func (s *session) watchNotices() {
+	ctx, at := s.b.life.Context(), s.b.noticeNode(s.name())
 	const unknown = -1
-	heard, made := int32(0), false
-	for pause := bellPause; ; pause = min(2*pause, longBellPause) {
+	seen, made := int32(0), false // the version that was last acted on; the node was made before
+	for pause := noticePause; ; pause = min(2*pause, longNoticePause) {
 		data, stat, err := s.GetWatch(ctx, at)
 		switch {
 		case err == nil:
-			if v := stat.Version; v != heard {
-				err = s.answer(data, heard != unknown && v == heard+1)
+			if v := stat.Version; v != seen {
+				err = s.readNotice(data, seen != unknown && v == seen+1)
 				if err == nil {
-					heard = v
+					seen = v
 				}
 			}
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.withParents(ctx, at, func() error { return s.Create(ctx, at, nil, zk.FlagEphemeral, s.b.o.ACL) })
 			if err == nil || errors.Is(err, zk.ErrNodeExists) {
-				heard = 0
-				audit := s.auditAlone      // those that it renewed before it had a bell
-				if s.owned.add(at); made { // it was removed, and what rang before is not known
+				seen = 0
+				audit := s.auditAlone      // those that it renewed before it had a notice node
+				if s.owned.add(at); made { // it was removed, and earlier notices may be missed
 					audit = s.auditRequests
 				}
 				if err = audit(ctx); err != nil {
-					heard = unknown
+					seen = unknown
 				}
 				if made = true; err == nil {
 					continue
@@ -68,8 +75,8 @@ func (s *session) listen() {
 		}
 		if err == nil {
 			select {
-			case <-s.rang:
-				pause = bellPause / 2
+			case <-s.noticed:
+				pause = noticePause / 2
 				continue
 			case <-s.Ended():
 			case <-s.b.life.Closed():
@@ -85,18 +92,18 @@ func (s *session) listen() {
 	}
 }
 
-// answer reads the nodes that the bell tells of, as they are now; all of the session's, if it rang
-// more than once since it was heard.
-func (s *session) answer(data []byte, once bool) error {
-	var r ring
-	if !once || json.Unmarshal(data, &r) != nil {
+// readNotice reads the nodes that a notice names, as they are now; all nodes of the session, if
+// more than one notice was written since the last that was read.
+func (s *session) readNotice(data []byte, once bool) error {
+	var news notice
+	if !once || json.Unmarshal(data, &news) != nil {
 		return s.auditRequests(s.b.life.Context())
 	}
-	name, _ := decode(r.Dir)
+	name, _ := decode(news.Dir)
 	var reqs, alone []*ownRequest
 	s.b.mu.Lock()
-	s.audits++ // a request whose node is not known yet has it read before it is granted
-	for _, child := range r.Nodes {
+	s.audits++ // the node of a request that is not known yet is read before the grant
+	for _, child := range news.Nodes {
 		n, ok := parseNode(name, child)
 		if !ok {
 			continue
@@ -115,8 +122,8 @@ func (s *session) answer(data []byte, once bool) error {
 	return s.readAlone(s.b.life.Context(), alone)
 }
 
-// auditAlone is auditRequests for the fixed requests whose sessions have ended: whichever session
-// renewed one, no proof of its own tells that it was broken.
+// auditAlone is auditRequests for the fixed requests whose sessions have ended: the proofs of the
+// session that renewed one do not detect that it was broken.
 func (s *session) auditAlone(ctx context.Context) error {
 	var reqs []*ownRequest
 	s.b.mu.Lock()
@@ -144,13 +151,13 @@ func (s *session) readAlone(ctx context.Context, reqs []*ownRequest) error {
 			return err
 		}
 		s.b.mu.Lock()
-		// One that is gone may have been renewed.
+		// a kept node that is gone may have been renewed
 		lost := req.kept == k && !req.broken && !req.gone && !req.releasing
 		lost = lost && (err == nil && stat.Version != 0 || err != nil && k.next == nil)
 		req.broken = req.broken || lost
 		s.b.mu.Unlock()
 		if lost {
-			s.b.life.Go(func() { s.b.tellLost([]driver.ID{req.ID}) })
+			s.b.life.Go(func() { s.b.reportLost([]driver.ID{req.ID}) })
 		}
 		return nil
 	})
@@ -165,8 +172,8 @@ func (s *session) readAt(reqs []*ownRequest) (paths []string) {
 	return paths
 }
 
-// tellLost reports holds that were broken.
-func (b *Backend) tellLost(ids []driver.ID) {
+// reportLost reports holds that were broken.
+func (b *Backend) reportLost(ids []driver.ID) {
 	b.mu.Lock()
 	notify := b.notify
 	if b.closed {
