@@ -14,7 +14,7 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// tryTimeout is how long an Acquire that does not wait has for servers to answer.
+// tryTimeout is how long an Acquire that does not wait waits for an answer of the servers.
 const tryTimeout = 8 * time.Second
 
 // Acquire implements [driver.Backend].
@@ -57,13 +57,13 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed { // Close has removed what it knew of
+	if b.closed { // Close has removed the nodes that it knew
 		if s := req.s; s != nil && s.own == nil && req.path != "" {
 			go s.deleteAnywhere(req.path)
 		}
 		return driver.Grant{}, b.requests.End(req, driver.ErrClosed)
 	}
-	if req.gone { // released or lost meanwhile: what was made since goes
+	if req.gone { // released or lost meanwhile: a node that was made since is removed
 		if req.s != nil && req.path != "" {
 			req.s.removeSoon(req.path)
 			req.path = ""
@@ -84,8 +84,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, nil
 }
 
-// acquireError returns the error of an Acquire that ended with err. The caller's context is asked,
-// and ctx may have ended earlier.
+// acquireError returns the error of an Acquire that ended with err. The caller's context is asked;
+// ctx may have ended earlier.
 func (b *Backend) acquireError(ctx, asked context.Context, err error, waited bool) error {
 	switch {
 	case err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()):
@@ -106,7 +106,7 @@ func (b *Backend) acquire(ctx context.Context, req *ownRequest, wait bool) (driv
 	if g, is, err := b.resumeKept(ctx, req); is {
 		return g, err
 	}
-	var refused error // why the servers do not serve it for the time being
+	var refused error // why the servers refuse it for the time being
 	for try := 1; ; try++ {
 		g, err := b.acquireOnce(ctx, req, wait)
 		pause := 10 * time.Millisecond
@@ -119,15 +119,15 @@ func (b *Backend) acquire(ctx context.Context, req *ownRequest, wait bool) (driv
 			if !wait {
 				return driver.Grant{}, err
 			}
-			pause = 0 // that took seconds
+			pause = 0 // the attempt took seconds
 		case errors.Is(err, conn.ErrEnded) && (wait || try < 3):
-			pause = 0 // its node went with the session: again, at the end of the queue
+			pause = 0 // its node went with the session: it arrives again, at the end of the queue
 		case errors.Is(err, errFull) && b.leave(req): // the next session has room
 			pause = 0
 		case conn.Later(err) && wait:
 			refused, pause = err, refusedPause
 		case conn.Disconnected(err):
-		case ctx.Err() != nil && errors.Is(err, ctx.Err()): // during the call, perhaps
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()): // perhaps during the call
 			return driver.Grant{}, kit.Ended(ctx, refused)
 		default:
 			return driver.Grant{}, err
@@ -141,14 +141,15 @@ func (b *Backend) acquire(ctx context.Context, req *ownRequest, wait bool) (driv
 	}
 }
 
-// refusedPause is the pause before a waiter sends again what the servers refused for a while.
+// refusedPause is the pause before a waiter sends a call again that the servers refuse for a time.
 const refusedPause = 250 * time.Millisecond
 
-// acquireOnce is acquire on the session that the request has now. No grant and no error: again.
+// acquireOnce is acquire on the session that the request has now. If it returns neither a grant nor
+// an error it has to be called again.
 func (b *Backend) acquireOnce(ctx context.Context, req *ownRequest, wait bool) (*driver.Grant, error) {
 	s, err := b.sessionOf(ctx, req)
 	if err == nil && req.TTL > s.ttl && !req.Fixed {
-		err = fmt.Errorf("%w TTL of %s: this session allows %s at most", driver.ErrInvalid, req.TTL, s.ttl)
+		err = fmt.Errorf("%w TTL of %s: the session that the servers gave allows at most %s", driver.ErrInvalid, req.TTL, s.ttl)
 	}
 	if err != nil {
 		return nil, err
@@ -185,7 +186,7 @@ func (b *Backend) sessionOf(ctx context.Context, req *ownRequest) (*session, err
 		}
 		b.mu.Unlock()
 		ttl := req.TTL
-		if req.Fixed && b.o.ttl > 0 { // its kept node stands for longer than any session
+		if req.Fixed && b.o.ttl > 0 { // its kept node does not depend on a session
 			ttl = min(ttl, b.o.ttl)
 		}
 		s, err := b.session(ctx, ttl, req.Name, sizeOfNode(b.dir(req.Name), req.OwnRequest.Request))
@@ -201,7 +202,8 @@ func (b *Backend) sessionOf(ctx context.Context, req *ownRequest) (*session, err
 	}
 }
 
-// ask sends the request if it does not stand yet, and waits. No grant and no error: again.
+// ask sends the request if it does not stand yet, and waits. If it returns neither a grant nor an
+// error it has to be called again.
 func (s *session) ask(ctx context.Context, req *ownRequest, wait bool) (*driver.Grant, error) {
 	if req.path == "" && req.Uncertain {
 		if err := s.find(ctx, req); err != nil {
@@ -249,8 +251,8 @@ func (s *session) ask(ctx context.Context, req *ownRequest, wait bool) (*driver.
 	}
 }
 
-// grant makes the request a hold. If an audit could not read its node, which was not known then,
-// that is read first: what was broken is never granted.
+// grant makes the request a hold. If its node was not known at the last audit, it is read first: a
+// broken request is never granted.
 func (s *session) grant(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	for {
 		s.b.mu.Lock()
@@ -292,7 +294,7 @@ func (s *session) grantOf(req *ownRequest) *driver.Grant {
 	return &driver.Grant{Token: req.token, TTL: ttl, SentAt: proved}
 }
 
-// resume proves a hold that is asked for again.
+// resume proves a hold whose request is acquired again.
 func (s *session) resume(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	if err := s.prove(ctx, req); err != nil {
 		return nil, err
@@ -311,7 +313,7 @@ var (
 )
 
 // create sends the request in one transaction, which creates its node and touches the directory.
-// The directory's new state tells whether the request is alone there. The transaction's zxid is the
+// The directory's new state says whether the request is alone there. The transaction's zxid is the
 // token. A join checks the hold in the same transaction.
 func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err error) {
 	r, dir := req.OwnRequest.Request, s.b.dir(req.Name)
@@ -356,7 +358,7 @@ func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err 
 		case err == nil:
 			s.recordWrite(w)
 			s.recordTime(stat)
-			s.owned.add(made(res)) // before the room is given back: the count is never less
+			s.owned.add(made(res)) // before the room is freed: the count is never less
 			s.owned.free(size)
 			s.b.mu.Lock()
 			req.path, req.token = made(res), driver.Token(stat.Mzxid)
@@ -374,7 +376,7 @@ func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err 
 			s.b.mu.Lock()
 			req.Uncertain = true
 			s.b.mu.Unlock()
-			if at := made(res); at != "" { // executed, in another session of the user's connection
+			if at := made(res); at != "" { // executed in another session of the user's connection
 				go s.deleteAnywhere(at)
 			}
 			s.purgeSoon(req, size)
@@ -391,8 +393,8 @@ func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err 
 	return alone, err
 }
 
-// createdLate deals with the outcome of a create whose caller had left. at is the node that it
-// made, for which there is room of that size.
+// createdLate handles the outcome of a create whose caller had left. at is the node that it made,
+// for which room of that size is reserved.
 func (s *session) createdLate(r driver.Request, at string, err error, size int) {
 	if err == nil {
 		s.owned.add(at)
@@ -401,7 +403,7 @@ func (s *session) createdLate(r driver.Request, at string, err error, size int) 
 		s.owned.free(size)
 	}
 	s.b.mu.Lock()
-	req, is := s.b.requests.Find(r.ID) // a copy that is still asked for finds the node itself
+	req, is := s.b.requests.Find(r.ID) // a copy of the Acquire under way finds the node itself
 	if is {
 		s.b.tombstones.Remove(r.ID)
 	} else {
@@ -420,10 +422,10 @@ func (s *session) createdLate(r driver.Request, at string, err error, size int) 
 	}
 }
 
-// admit asks the queue whether a join is granted. It returns the join as it has to be stored, and
-// the check that its hold is as it was when the join is created. A server that lags may not know
-// the hold yet, or may show one that is over. So a join is refused only after a sync, and what
-// changes after that, the check finds out.
+// admit decides by the queue whether a join is granted. It returns the join as it has to be stored,
+// and the check that its hold is unchanged when the join is created. A server that lags may not
+// know the hold yet, or may show one that has ended. So a join is refused only after a sync, and
+// the check detects later changes.
 func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, *zk.CheckVersionRequest, error) {
 	for synced := false; ; synced = true {
 		l, err := s.list(ctx, r.Name, synced)
@@ -441,7 +443,7 @@ func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, 
 		case err != nil:
 			continue
 		}
-		if isKept(at) { // nothing else of the hold is there
+		if isKept(at) { // it is the only node of the hold
 			over, err := s.coversNoMore(ctx, r.Name, at)
 			if err != nil {
 				return r, nil, err
@@ -453,7 +455,7 @@ func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, 
 		at = s.b.dir(r.Name) + "/" + at
 		stat, err := s.Stat(ctx, at)
 		switch {
-		case errors.Is(err, zk.ErrNoNode): // it went in between; another may cover the join
+		case errors.Is(err, zk.ErrNoNode): // it went in between; another node may cover the join
 		case err != nil:
 			return r, nil, err
 		case stat.Version != 0:
@@ -464,18 +466,18 @@ func (s *session) admit(ctx context.Context, r driver.Request) (driver.Request, 
 	}
 }
 
-// covering returns the join as the queue admits it, and the name of a node that covers it: as long
-// as that is there and as it was, the hold is.
+// covering returns the join as the queue admits it, and the name of a node that covers it: the hold
+// stands while that node exists and is unchanged.
 func (v *view) covering(r driver.Request) (driver.Request, string, error) {
 	q := v.q
-	if len(v.byID[r.ID]) > 0 { // an earlier copy of it stands against nothing
+	if len(v.byID[r.ID]) > 0 { // an earlier copy of it blocks nothing
 		q.Joins = slices.DeleteFunc(slices.Clone(q.Joins), func(e *driver.Entry) bool { return e.ID == r.ID })
 	}
 	j, err := q.Admit(r)
 	if err != nil {
 		return r, "", err
 	}
-	j.Token = r.Token // not that of the queue: of who began the hold the node's name has none
+	j.Token = r.Token // not the queue's: the name of the node that began the hold has no token
 	for _, es := range [][]*driver.Entry{q.Arrivals[:v.granted], q.Joins} {
 		for _, e := range es {
 			if e.Owner == r.Owner && e.Mode.Covers(r.Mode) {

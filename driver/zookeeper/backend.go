@@ -22,21 +22,21 @@ import (
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	// Chroot is the path under which everything stands, clean and absolute, as "/teams/shop". It is
-	// made if it is missing. Empty: the root.
+	// Chroot is the path under which dlock keeps its nodes, clean and absolute, as "/teams/shop".
+	// It is created if it is missing. Empty: the root.
 	Chroot string
-	// Prefix is the name of the node there, encoded as the names of locks are, 255 bytes at most.
-	// Empty: dlock.
+	// Prefix is the name of the node there, at most 255 bytes. It is encoded as the names of locks
+	// are. Empty: dlock.
 	Prefix string
-	// ACL is that of all nodes that are created. Empty: everybody may do everything.
+	// ACL is the ACL of all nodes that are created. Empty: every client may do everything.
 	ACL []zk.ACL
 	// Identity names the servers, for contexts that carry holds between clients of one process:
-	// clients of the same servers have the same. Empty: the servers are asked when it matters.
+	// clients of the same servers have the same. Empty: the servers are queried when it matters.
 	Identity string
-	// JuteMaxBuffer is the servers' jute.maxbuffer, in bytes, 32 KiB at least. A client cannot ask
-	// for it. It bounds what one session owns, since the end of a session is one transaction. 0:
-	// 1,048,575, which is that of servers where it is not set. One that is too small costs
-	// sessions, or room in the only one; one that is too large endangers the servers.
+	// JuteMaxBuffer is the servers' jute.maxbuffer in bytes, at least 32 KiB. A client cannot read
+	// it. It bounds what one session owns, since the end of a session is one transaction. 0:
+	// 1,048,575, the servers' default. A value that is too small costs sessions, or room in the
+	// only one; a value that is too large endangers the servers.
 	JuteMaxBuffer int
 }
 
@@ -46,7 +46,7 @@ type options struct {
 	addrs       []string
 	dial        zk.Dialer
 	ttl         time.Duration // that of most requests
-	lag         time.Duration // how late a leader may hear of a client
+	lag         time.Duration // how late a sign of life of a client may reach the leader
 	timeout     time.Duration // of every session; 0: it follows from the TTL
 	sessions    int           // for each TTL
 	credentials string        // user:password
@@ -75,31 +75,31 @@ type Backend struct {
 	slots      map[class]*slot
 	requests   kit.Requests[*ownRequest]
 	tombstones kit.Tombstones
-	remaining  map[*kept][]string // what is being removed of fixed requests
+	remaining  map[*kept][]string // the nodes of fixed requests that are being removed
 }
 
-// New returns a backend over the user's own connection. Close leaves that open, and removes what
-// dlock created in its session. New waits until the connection has a session, for ten seconds or
-// until ctx ends. It returns an error if there is none, or if the session may not create what it
-// has to; driver.ErrUnsupported if what stands on the servers is of another format; ErrInvalid if
-// the connection was not made by [Connect], if it serves a backend that is not closed, or if an
-// option is not as its comment says.
+// New returns a backend over the user's own connection. Close leaves the connection open, and
+// removes what dlock created in its session. New waits until the connection has a session, for ten
+// seconds or until ctx ends. It returns an error if there is none, or if the session lacks a right
+// to create its nodes; driver.ErrUnsupported if the nodes on the servers have another format;
+// driver.ErrInvalid if the connection was not made by [Connect], if it serves a backend that is not
+// closed, or if an option is not as its comment says.
 //
-// The greatest TTL is that which the connection's session allows, 3/4 of its timeout, less of one
-// below 20 s, and the least is half of that: a holder that died is freed at the session's timeout,
-// whatever its TTL was. A request for which the session has no room is refused: it owns paths of
-// half of JuteMaxBuffer. If that session is lost so are the leases; the client goes on with the
-// next session that the connection gets.
+// The greatest TTL is the one that the connection's session allows, 3/4 of its timeout (less of one
+// below 20 s), and the least is half of that: the lock of a dead holder becomes free at the
+// session's timeout, whatever its TTL was. The paths that the session owns take at most half of
+// JuteMaxBuffer; a request for which it has no room is refused. If the session is lost, so are the
+// leases; the client continues with the next session that the connection gets.
 func New(ctx context.Context, c *Conn, o Options) (*Backend, error) {
 	if c == nil || c.c == nil {
-		return nil, fmt.Errorf("%w connection: zookeeper.Connect makes one that New can stand on", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w connection: New needs one that zookeeper.Connect made", driver.ErrInvalid)
 	}
 	b, err := newBackend(options{Options: o, scheme: "zookeeper", sessions: 1})
 	if err != nil {
 		return nil, err
 	}
 	if !c.c.Take() {
-		return nil, fmt.Errorf("%w connection: it serves another backend, which is not closed; make another connection, or share that backend", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w connection: it serves another backend that is not closed; make another connection, or share that backend", driver.ErrInvalid)
 	}
 	b.borrowed, b.fault = c.c, c.c.Fault()
 	s, err := b.anySession(ctx)
@@ -125,7 +125,7 @@ func newBackend(o options) (*Backend, error) {
 	switch {
 	case o.Chroot != "" && path.Clean("/"+o.Chroot) != o.Chroot,
 		len(o.Prefix) > 255, o.Chroot == "" && encode(o.Prefix) == "zookeeper":
-		return nil, fmt.Errorf("%w options: the chroot is a clean absolute path, and the prefix has at most 255 bytes and is not zookeeper's own node", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w options: the chroot must be a clean absolute path; the prefix must have at most 255 bytes, and must not be ZooKeeper's own node /zookeeper", driver.ErrInvalid)
 	}
 	b := &Backend{
 		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &conn.Fault{},
@@ -137,13 +137,12 @@ func newBackend(o options) (*Backend, error) {
 		},
 	}
 	if o.Identity != "" {
-		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // the path is the queues'
+		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // other paths have other queues
 	}
 	return b, b.checkSizes()
 }
 
-// setBounds sets the TTLs that are allowed, in whole milliseconds, which are easier to read than
-// what follows from a timeout.
+// setBounds sets the TTLs that are allowed, rounded to whole milliseconds for legibility.
 func (b *Backend) setBounds(least, most time.Duration) {
 	b.caps.MinTTL = (least + time.Millisecond - 1).Truncate(time.Millisecond)
 	b.caps.MaxTTL = most.Truncate(time.Millisecond)
@@ -152,20 +151,20 @@ func (b *Backend) setBounds(least, most time.Duration) {
 // maxFixed is the greatest TTL of a fixed request, which no session bounds.
 const maxFixed = 24 * time.Hour
 
-// checkTTL returns an error if no session keeps a lease of the request's TTL, or the TTL is none of
-// a fixed one.
+// checkTTL returns an error if no session can keep a lease of the request's TTL, or if the TTL of a
+// fixed request is out of bounds.
 func (b *Backend) checkTTL(r driver.Request) error {
 	check := kit.CheckTTL
 	if r.Fixed {
 		check = kit.CheckFixed
 	}
 	if err := check(r.TTL, b.caps); err != nil {
-		return fmt.Errorf("%w by the servers' sessions (docs/zookeeper.md tells why)", err)
+		return fmt.Errorf("%w by the servers' sessions (docs/zookeeper.md explains the bounds)", err)
 	}
 	return nil
 }
 
-// locks returns what the paths of all directories begin with.
+// locks returns the common prefix of the paths of all directories.
 func (b *Backend) locks() string { return b.root + "/locks/" }
 
 // dir returns the path of a name's directory.
@@ -181,7 +180,7 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 	b.notify = lost
 }
 
-// String names the driver, and nothing of how it connects. So does GoString.
+// String names the driver, without the servers and the credentials.
 func (b *Backend) String() string { return "zookeeper.Backend{…}" }
 
 // GoString is String.
@@ -225,8 +224,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// removeRemaining removes what is left of fixed requests, each in its order, before their sessions
-// end: no session's end removes it.
+// removeRemaining removes the remaining nodes of fixed requests, each list in its order, before the
+// sessions end: the end of a session does not remove them.
 func removeRemaining(ss []*session, left [][]string) {
 	if len(ss) == 0 || len(left) == 0 {
 		return
@@ -247,8 +246,8 @@ func removeRemaining(ss []*session, left [][]string) {
 	})
 }
 
-// explain says what a user can do about an error of the server, and why no server answered a call
-// whose context ended.
+// explain adds to an error of the server what a user can do about it, and to the error of a call
+// whose context ended why no server answered it.
 func (b *Backend) explain(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
@@ -256,7 +255,7 @@ func (b *Backend) explain(ctx context.Context, err error) error {
 			return fmt.Errorf("%w; %w", ctx.Err(), cause)
 		}
 		if conn.Later(err) {
-			return err // it says what the servers refused meanwhile
+			return err // it says why the servers refused the call meanwhile
 		}
 		return ctx.Err()
 	}

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// so many transactions of a session are under way before others travel together: a server
-	// takes the packets of one connection one after the other
+	// with this many transactions of a session under way, others are sent together: a server
+	// processes the packets of one connection one after the other
 	fewCalls   = 4
-	mostCalls  = 64               // are under way, and urgent ones too
+	mostCalls  = 64               // under way, beside urgent ones
 	gatherTime = time.Millisecond // how long a transaction waits for others while fewer are
-	// nothing is batched for so long after a batch that was refused: more of the kind may follow
+	// how long nothing is batched after a refused batch: more refusals may follow
 	aloneTime = 10 * time.Millisecond
 
 	maxParts = 32       // of a batch
-	maxBytes = 64 << 10 // of a batch: a server takes jute.maxbuffer, 1 MB if it is not set
+	maxBytes = 64 << 10 // of a batch: a server accepts jute.maxbuffer, 1 MB if it is not set
 )
 
 // batcher sends the transactions of a session. While many are under way, those on different names
-// travel in a batch, as parts of one transaction. Those on one name never do: what one transaction
-// creates has one zxid, and so the holds would have one token.
+// are sent in a batch, as parts of one transaction. Those on one name never are: everything that
+// one transaction creates has one zxid, so the holds would have one token.
 //
 // A batch is executed whole or not at all. If one part is refused the others are sent again, each
 // by itself.
 type batcher struct {
-	// send executes a transaction, and returns when the server has answered or the connection ended
+	// send executes a transaction. It returns when the server has answered or the connection ended.
 	send     func(ops ...any) ([]zk.MultiResponse, error)
 	maxBytes int // of a batch
 	line     kit.Line[*part]
@@ -47,7 +47,7 @@ type part struct {
 	name  string
 	ops   []any
 	bytes int
-	late  func([]zk.MultiResponse, error) // is given the result if the caller has left; may be nil
+	late  func([]zk.MultiResponse, error) // receives the result if the caller has left; may be nil
 
 	res []zk.MultiResponse
 	err error
@@ -84,8 +84,8 @@ func (c *batcher) fits(batch []*part, next *part) bool {
 	return len(batch) < maxParts && bytes <= c.maxBytes && !time.Now().Before(c.aloneUntil)
 }
 
-// execute is [conn.Session.Multi] for operations on one name, which may travel with those on
-// others. A single delete is sent as such where it travels alone.
+// execute is [conn.Session.Multi] for operations on one name, which may be sent together with those
+// on others. A single delete that is sent alone is sent as such.
 func (s *session) execute(ctx context.Context, name string, urgent bool, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
 	if s.own == nil { // the buffers of a user's connection are the user's
 		return s.executeAlone(ctx, late, ops...)
@@ -108,7 +108,7 @@ func (s *session) execute(ctx context.Context, name string, urgent bool, late fu
 	return nil, err
 }
 
-// executeAlone is execute for what travels alone.
+// executeAlone is execute for operations that are sent alone.
 func (s *session) executeAlone(ctx context.Context, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
 	if d, is := ops[0].(*zk.DeleteRequest); is && len(ops) == 1 {
 		return nil, s.Delete(ctx, d.Path, d.Version)
@@ -116,7 +116,7 @@ func (s *session) executeAlone(ctx context.Context, late func([]zk.MultiResponse
 	return s.Multi(ctx, late, ops...)
 }
 
-// sizeOf is about how many bytes operations take on the wire.
+// sizeOf returns about how many bytes operations take on the wire.
 func sizeOf(ops []any) (n int) {
 	for _, op := range ops {
 		n += 64
@@ -160,7 +160,7 @@ func (c *batcher) sendBatch(batch []*part) {
 		if !again {
 			continue
 		}
-		// the operations before the one that was refused have no error, those after it have one too
+		// operations before the refused one have no error, those after it have one too
 		if reason := firstError(p.res); reason != nil {
 			p.err, res = reason, nil
 			continue

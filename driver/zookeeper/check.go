@@ -16,7 +16,7 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// manyNames is how many directories of names are more than come and go with locks that are used.
+// manyNames is a number of directories that is larger than locks in use explain.
 const manyNames = 20_000
 
 // check implements [driver.Checker].
@@ -37,7 +37,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	bounds := driver.Finding{About: "sessions", Found: fmt.Sprintf("timeouts of %s to %s: TTLs of %s to %s",
 		least, most, ttlOf(least, least/4).Truncate(time.Millisecond), ttlOf(most, least/4).Truncate(time.Millisecond))}
 	if least > 10*time.Second {
-		bounds.State, bounds.Advice = driver.Risky, "lower minSessionTimeout: a holder that died keeps its lock for that long at least"
+		bounds.State, bounds.Advice = driver.Risky, "lower minSessionTimeout: a dead holder keeps its lock for at least that long"
 	}
 	var found []driver.Finding
 	for _, addr := range o.addrs {
@@ -55,9 +55,9 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return append(found, fs...), err
 }
 
-const rightsAdvice = "docs/zookeeper.md has the rights that suffice"
+const rightsAdvice = "docs/zookeeper.md lists the rights that suffice"
 
-// refused is the finding of what a session was not allowed to do, or of what stands in its way.
+// refused is the finding of a right that a session lacks, or of a format that is not this client's.
 func refused(where string, err error) (driver.Finding, bool) {
 	f := driver.Finding{About: "rights", State: driver.Wrong, Found: fmt.Sprintf("%s: %s", where, err), Advice: rightsAdvice}
 	var d *conn.Denied
@@ -74,7 +74,7 @@ func refused(where string, err error) (driver.Finding, bool) {
 	return f, false
 }
 
-// member asks a server for its version and its part in the ensemble, which most allow.
+// member asks a server for its version and its role in the ensemble, which most servers allow.
 func (b *Backend) member(addr string, of int) driver.Finding {
 	f := driver.Finding{About: "server " + addr}
 	text, err := b.word(addr, "srvr")
@@ -87,12 +87,12 @@ func (b *Backend) member(addr string, of int) driver.Finding {
 	switch {
 	case err != nil:
 		f.State, f.Found = driver.Risky, "it does not answer: "+err.Error()
-		f.Advice = "bring it back: with one more that is down there may be no majority"
+		f.Advice = "bring it back: if one more goes down there may be no majority"
 		if of == 1 {
 			f.Advice = "bring it back"
 		}
 	case is["Mode"] == "":
-		f.State, f.Found, f.Advice = driver.Unseen, "it does not answer srvr", "allow it (4lw.commands.whitelist), or look at the server's version and mode yourself"
+		f.State, f.Found, f.Advice = driver.Unseen, "it does not answer srvr", "allow srvr (4lw.commands.whitelist), or look at the server's version and mode yourself"
 	default:
 		v, _, _ := strings.Cut(is["Zookeeper version"], "-")
 		f.Found = fmt.Sprintf("ZooKeeper %s, %s", v, is["Mode"])
@@ -104,7 +104,7 @@ func (b *Backend) member(addr string, of int) driver.Finding {
 	return f
 }
 
-// word sends one of the words of four letters, and returns the answer.
+// word sends a four-letter word, and returns the answer.
 func (b *Backend) word(addr, word string) (string, error) {
 	const patience = 3 * time.Second
 	c, err := b.o.dial("tcp", addr, patience)
@@ -123,7 +123,7 @@ func (b *Backend) word(addr, word string) (string, error) {
 	return string(text), err
 }
 
-// tryNodes does with a directory of its own what locks do, and removes it.
+// tryNodes tries the operations of locks on a directory of its own, and removes it.
 func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 	s, err := b.anySession(ctx)
 	if err != nil {
@@ -155,7 +155,7 @@ func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 			return nil, kit.Hide(ctx, err)
 		}
 	}
-	// No lock has to remove a directory: the servers do, a container.
+	// no lock has to remove a directory: it is a container, which the servers remove
 	_ = retry(ctx, func() error { return s.Delete(ctx, dir, -1) })
 	rights := driver.Finding{About: "rights", Found: "the client may create, read, write and delete below " + b.root}
 	if len(missing) > 0 {
@@ -168,20 +168,20 @@ func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 func (b *Backend) names(ctx context.Context, s *session) driver.Finding {
 	f := driver.Finding{About: "unused names"}
 	if b.noContainers.Load() {
-		f.State, f.Found, f.Advice = driver.Risky, "the server has no container nodes", "use ZooKeeper 3.5.3 or newer: names that were used once stay for ever"
+		f.State, f.Found, f.Advice = driver.Risky, "the server has no container nodes", "use ZooKeeper 3.5.3 or newer: the nodes of names that were used once stay forever"
 		return f
 	}
 	names, _, err := s.Children(ctx, strings.TrimSuffix(b.locks(), "/"))
 	switch {
 	case errors.Is(err, zk.ErrNoAuth): // the finding on rights says it
-		f.State, f.Found, f.Advice = driver.Unseen, "the client may not list them", "look at the number of nodes yourself (zk_znode_count of mntr)"
+		f.State, f.Found, f.Advice = driver.Unseen, "the client may not list them", "check the number of nodes yourself (zk_znode_count of mntr)"
 	case err != nil:
-		f.State, f.Found, f.Advice = driver.Unseen, err.Error(), "look at the number of nodes yourself (zk_znode_count of mntr)"
+		f.State, f.Found, f.Advice = driver.Unseen, err.Error(), "check the number of nodes yourself (zk_znode_count of mntr)"
 	case len(names) > manyNames:
-		f.State, f.Found = driver.Risky, fmt.Sprintf("container nodes, but %d names stand there", len(names))
+		f.State, f.Found = driver.Risky, fmt.Sprintf("container nodes, but there are %d names", len(names))
 		f.Advice = "raise znode.container.maxPerMinute: new names may come faster than the leader removes unused ones"
 	default:
-		f.Found = fmt.Sprintf("container nodes, which the leader removes; %d names stand there", len(names))
+		f.Found = fmt.Sprintf("container nodes, which the leader removes; there are %d names", len(names))
 	}
 	return f
 }

@@ -10,25 +10,25 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// Conn is a connection of github.com/go-zookeeper/zk that [New] can stand on. [Connect] makes it.
-// The zero Conn is refused.
+// Conn is a connection of github.com/go-zookeeper/zk that [New] can use. [Connect] makes it. New
+// refuses the zero Conn.
 type Conn struct{ c *conn.Conn }
 
 // ConnectOptions configure [Connect]. The zero value is useful. Each is an option of zk.Connect.
 type ConnectOptions struct {
 	Dialer            zk.Dialer       // makes the network connections; nil: plain TCP
-	EventCallback     func(zk.Event)  // told of each event, in order; must not block; nil: none
+	EventCallback     func(zk.Event)  // receives each event, in order; must not block; nil: none
 	HostProvider      zk.HostProvider // nil: the library's
 	Logger            zk.Logger       // nil: the library's
-	MaxBufferSize     int             // of what is received; 0: 64 MiB
-	MaxConnBufferSize int             // of what is sent; 0: the library's
+	MaxBufferSize     int             // bytes of a received packet, at most; 0: 64 MiB
+	MaxConnBufferSize int             // bytes of a sent packet, at most; 0: the library's
 }
 
-// Connect makes a connection to the servers (host:port, the port is 2181 if it is missing) as
-// zk.Connect does: it returns at once, and the session comes later. A [Backend] can stand on the
-// connection beside whatever else uses [Conn.ZK]. Connect is the only way to make one: zk.Connect
-// returns a connection that tells neither the timeout that the server gave nor when it was last
-// heard, and nothing bounds the trust in a lease without both.
+// Connect makes a connection to the servers (host:port; the default port is 2181) as zk.Connect
+// does: it returns at once, and the session comes later. A [Backend] can use the connection beside
+// other users of [Conn.ZK]. Connect is the only way to make one: a connection of zk.Connect reveals
+// neither the timeout that the server gave nor when a packet last came from it, and without both
+// the trust in a lease has no bound.
 //
 // The caller closes the connection, after the backend.
 func Connect(servers []string, sessionTimeout time.Duration, o ConnectOptions) (*Conn, error) {
@@ -55,7 +55,7 @@ func Connect(servers []string, sessionTimeout time.Duration, o ConnectOptions) (
 	return &Conn{c}, nil
 }
 
-// ZK returns the library's connection, for everything else that the program does with it.
+// ZK returns the library's connection, for the rest of the program.
 func (c *Conn) ZK() *zk.Conn { return c.c.Library() }
 
 // Close closes the connection and ends its session. Close the backend first.

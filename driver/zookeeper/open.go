@@ -41,7 +41,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
-// reach asks the servers which sessions they give, and makes the first.
+// reach finds out which session timeouts the servers give, and makes the first session.
 func (b *Backend) reach(ctx context.Context, o options) error {
 	least, most, err := timeouts(ctx, o)
 	if err != nil {
@@ -83,13 +83,13 @@ func parse(c driver.Config) (options, error) {
 		return o, err
 	}
 	if o.timeout < 0 || o.timeout > 24*time.Hour || o.sessions < 1 || o.sessions > 64 {
-		return o, bad("session_timeout is positive and at most 24h, and sessions is 1 to 64")
+		return o, bad("session_timeout must be positive and at most 24h, and sessions must be 1 to 64")
 	}
 	return o, nil
 }
 
-// dialTLS returns a dialer that speaks TLS. The server is verified by the name that was dialled
-// unless the URL has another. Each handshake has the certificates of the moment.
+// dialTLS returns a dialer that uses TLS. The server is verified by the name that was dialled
+// unless the URL has another. Each handshake uses the certificates that are current then.
 func dialTLS(secure *driver.TLS) zk.Dialer {
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
 		t, err := secure.Config(address)
@@ -107,13 +107,13 @@ func dialTLS(secure *driver.TLS) zk.Dialer {
 	}
 }
 
-// openTimeout is how long Open has for servers to say which session timeouts they give.
+// openTimeout is how long Open waits for servers to say which session timeouts they give.
 const openTimeout = 7 * time.Second
 
 // timeouts returns the least and the greatest session timeout that the servers give. Two sessions
 // ask, one for almost none and one for a very long one, and are closed at once.
 func timeouts(ctx context.Context, o options) (least, most time.Duration, err error) {
-	const endless = 24 * time.Hour * sessionShare / ttlShare // the greatest TTL that there is
+	const endless = 24 * time.Hour * sessionShare / ttlShare // for the greatest TTL that dlock has
 	type answer struct {
 		least, most time.Duration
 		err         error
@@ -140,7 +140,7 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 			return a.least, a.most, nil
 		}
 		last = kit.Hide(ctx, a.err)
-		// there is a server, and it is slow, or about to find its leader
+		// the server is slow, or is about to find its leader
 		patient := errors.Is(a.err, conn.ErrNoGreeting)
 		if time.Now().After(end) || !patient && try >= 2*len(o.addrs) {
 			return 0, 0, last
@@ -154,7 +154,7 @@ func timeouts(ctx context.Context, o options) (least, most time.Duration, err er
 // openEnded returns the error of an Open whose context ended after that error.
 func openEnded(ctx context.Context, last error) error {
 	if last == nil {
-		return fmt.Errorf("no answer: %w", ctx.Err())
+		return fmt.Errorf("no server answered: %w", ctx.Err())
 	}
 	return fmt.Errorf("%w; %w", ctx.Err(), last)
 }

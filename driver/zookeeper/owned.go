@@ -16,42 +16,42 @@ import (
 
 // The end of a session is one transaction at the servers, which has the paths of all ephemeral
 // nodes that the session owns. A server writes it to its log whatever its size, and sends it to its
-// followers. But none reads one back that is larger than jute.maxbuffer and
-// zookeeper.jute.maxbuffer.extrasize together (twice jute.maxbuffer, if the latter is not set). It
-// would not start again. So a session owns paths of half of jute.maxbuffer at most, and what does
-// not fit goes to another session of the client.
-const usualBuffer = 0xfffff // jute.maxbuffer, where it was not set
+// followers. But no server can read back a transaction that is larger than jute.maxbuffer and
+// zookeeper.jute.maxbuffer.extrasize together (twice jute.maxbuffer, if the latter is not set): it
+// would not start again. So the paths that a session owns take at most half of jute.maxbuffer, and
+// what does not fit goes to another session of the client.
+const usualBuffer = 0xfffff // the default of jute.maxbuffer
 
 const (
 	leastBuffer = 32 << 10
 	mostBuffer  = 1 << 30
 )
 
-// errFull is what a session says that owns as much as it may.
-var errFull = &kit.NotSent{Err: errors.New("the session owns as much as the servers may have to remove in one transaction")}
+// errFull: the session owns as much as it may.
+var errFull = &kit.NotSent{Err: errors.New("the session owns as many nodes as the servers can remove in one transaction")}
 
 // sizeOfPath returns how many bytes a path takes in a transaction: its length comes before it.
 func sizeOfPath(path string) int { return 4 + len(path) }
 
-// sizeOfNode returns how many bytes the path of a request's node takes, at most: a join has the
-// limit of its hold, which is known later.
+// sizeOfNode returns how many bytes the path of a request's node takes, at most: a join gets the
+// limit of its hold, which is not known yet.
 func sizeOfNode(dir string, r driver.Request) int {
-	const number = 11 // that the server adds; it is negative where the numbers have worn out
+	const number = 11 // digits that the server adds, with a sign when the numbers are used up
 	r.Limit = 1<<31 - 1
 	return sizeOfPath(dir) + 1 + len(stem(r)) + number
 }
 
-// owned is what a session owns at the servers, or may own: nodes whose creation is under way or in
-// doubt count too.
+// owned are the nodes that a session owns at the servers, or may own: nodes whose creation is under
+// way or in doubt count too.
 type owned struct {
 	most int // bytes; set once
 
 	mu    sync.Mutex
 	bytes int
-	nodes map[string]struct{} // those that are known
+	nodes map[string]struct{} // the known nodes
 }
 
-// fits reports whether a node of that size has room. Nothing always has.
+// fits reports whether there is room for a node of that size. Size 0 always fits.
 func (o *owned) fits(size int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,14 +69,14 @@ func (o *owned) reserve(size int) bool {
 	return true
 }
 
-// free gives back what was reserved.
+// free frees what was reserved.
 func (o *owned) free(size int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.bytes -= size
 }
 
-// add records a node that stands.
+// add records a node that exists.
 func (o *owned) add(path string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +96,7 @@ func (o *owned) remove(path string) {
 	}
 }
 
-// isGone records that a node is gone, if that is what the result of a delete says, and reports it.
+// isGone reports whether a node is gone by the result of a delete, and records it then.
 func (o *owned) isGone(path string, err error) bool {
 	gone := err == nil || errors.Is(err, zk.ErrNoNode)
 	if gone {
@@ -114,10 +114,10 @@ func (b *Backend) sessionNode(session uint64) string {
 }
 
 // checkSizes returns an error if a request with the longest name and label would be too large. It
-// sets how many of them one proof may check.
+// sets how many requests one proof may check.
 func (b *Backend) checkSizes() error {
 	if b.o.JuteMaxBuffer < leastBuffer || b.o.JuteMaxBuffer > mostBuffer {
-		return fmt.Errorf("%w jute_maxbuffer: it is %d to %d bytes", driver.ErrInvalid, leastBuffer, mostBuffer)
+		return fmt.Errorf("%w jute_maxbuffer: it must be %d to %d bytes", driver.ErrInvalid, leastBuffer, mostBuffer)
 	}
 	const longest = 255 // bytes of a name, and of a label
 	id := driver.NewID()
@@ -130,11 +130,11 @@ func (b *Backend) checkSizes() error {
 		&zk.SetDataRequest{Path: b.dir(r.Name)}, &zk.CheckVersionRequest{Path: at},
 	})
 	if most := b.maxBytes(); size > most {
-		return fmt.Errorf("%w options: with this chroot, prefix and ACL a request may have %d bytes, and with a jute.maxbuffer of %d on the servers it may have %d", driver.ErrInvalid, size, b.o.JuteMaxBuffer, most)
+		return fmt.Errorf("%w options: with this chroot, prefix and ACL a request can have %d bytes, and with a jute.maxbuffer of %d bytes the limit is %d; shorten them, or raise jute.maxbuffer on the servers and in the options", driver.ErrInvalid, size, b.o.JuteMaxBuffer, most)
 	}
 	return nil
 }
 
-// maxBytes is how large a transaction of several requests is, at most: a server takes as much as
-// jute.maxbuffer, and adds to what it logs.
+// maxBytes is how large a transaction of several requests is, at most: a server accepts up to
+// jute.maxbuffer, and what it logs is larger.
 func (b *Backend) maxBytes() int { return min(maxBytes, b.o.JuteMaxBuffer/4) }

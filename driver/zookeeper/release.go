@@ -12,8 +12,8 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// Release implements [driver.Backend]. The node is deleted on condition that nobody broke the hold:
-// who holds what was broken gets ErrLost.
+// Release implements [driver.Backend]. The node is deleted on condition that the hold was not
+// broken. If it was, Release deletes the node all the same and returns ErrLost.
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -40,16 +40,16 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		defer b.mu.Unlock()
 		return b.releaseUnplaced(ctx, req, r)
 	}
-	// Where it had to wait others are likely to wait behind it.
+	// if it had to wait, others are likely to wait behind it
 	urgent := req.granted && req.Stands
-	req.releasing = true // no proof of the session checks it any more
+	req.releasing = true // proofs of the session no longer check it
 	b.mu.Unlock()
 	version := int32(0)
 	if broken {
 		version = -1
 	}
 	err := s.deleteRequest(ctx, req, at, version, urgent)
-	if errors.Is(err, zk.ErrBadVersion) { // somebody broke it, and no proof has found that yet
+	if errors.Is(err, zk.ErrBadVersion) { // it was broken, and no proof has detected that yet
 		broken = true
 		err = s.deleteRequest(ctx, req, at, -1, urgent)
 	}
@@ -62,7 +62,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	switch {
 	case err == nil, errors.Is(err, zk.ErrNoNode):
 		ours := err == nil || req.deleteSent
-		// Neither a keep nor a renewal made another one meanwhile, and all went at once.
+		// no keep or renewal made another kept node meanwhile, and all nodes went at once
 		if err == nil && req.isKept() && req.kept.last() == kept && req.Asking == 0 && !req.apart {
 			req.kept = nil
 		}
@@ -79,14 +79,14 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	return b.explain(ctx, err)
 }
 
-// releaseUnplaced releases a request of which no node is known. b.mu is held, but for calls.
+// releaseUnplaced releases a request of which no node is known. b.mu is held, except during calls.
 func (b *Backend) releaseUnplaced(ctx context.Context, req *ownRequest, r driver.Request) error {
 	err := error(nil)
 	switch {
-	case req.Asking > 0: // that Acquire removes what it made
+	case req.Asking > 0: // the Acquire under way removes what it made
 	case !req.Uncertain:
 		err = driver.ErrLost
-	default: // what the servers do not know of by now, audits remove
+	default: // purgeSoon removes nodes that do not exist yet
 		b.mu.Unlock()
 		err = b.releaseUnknown(ctx, r)
 		b.mu.Lock()
@@ -99,10 +99,10 @@ func (b *Backend) releaseUnplaced(ctx context.Context, req *ownRequest, r driver
 	return err
 }
 
-// deleteRequest deletes the node of a request, and what is kept of it. After a disconnect it sends
-// that again: a node that is gone then was deleted by the earlier copy, as far as anybody can tell.
-// If something of what is kept is not there the node is deleted alone, and forget removes the rest.
-// If it is urgent it does not wait for what might travel with it.
+// deleteRequest deletes the node of a request, with its kept node. After a disconnect it sends the
+// delete again: a node that is gone then was deleted by the earlier copy, as far as can be known. If
+// some of the kept nodes do not exist the node is deleted alone, and forget removes the rest. An
+// urgent delete does not wait for others to be sent with it.
 func (s *session) deleteRequest(ctx context.Context, req *ownRequest, at string, version int32, urgent bool) error {
 	s.b.mu.Lock()
 	kept := req.kept.paths()
@@ -114,7 +114,7 @@ func (s *session) deleteRequest(ctx context.Context, req *ownRequest, at string,
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		w := s.sending()
 		res, err := s.execute(ctx, req.Name, urgent, nil, ops...)
-		if errors.Is(err, zk.ErrNoNode) && len(ops) > 1 && refusedAt(res) > 0 { // its time was over
+		if errors.Is(err, zk.ErrNoNode) && len(ops) > 1 && refusedAt(res) > 0 { // it had expired
 			s.b.mu.Lock()
 			req.apart = true
 			s.b.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *session) deleteRequest(ctx context.Context, req *ownRequest, at string,
 	}
 }
 
-// releaseUnknown releases a request that this client does not know (any more).
+// releaseUnknown releases a request that this client does not know, or no longer knows.
 func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
 	s, err := b.anySession(ctx)
 	if err != nil {

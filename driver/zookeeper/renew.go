@@ -17,7 +17,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	res := make([]driver.Renewal, len(rs))
 	reqs := make([]*ownRequest, len(rs)) // nil: it has its result
 	proved := map[*session]error{}
-	var kept []int // those that stand without a session, too
+	var kept []int // the requests that have kept nodes
 	b.mu.Lock()
 	for i, r := range rs {
 		if b.life.Over() {
@@ -69,8 +69,8 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
-// proveAll proves the sessions, and sets the error of each. A few requests are checked with their
-// session; of more, each proof checks the next in turn.
+// proveAll proves the sessions, and sets the error of each. A few requests are all checked with
+// their sessions; of many, each proof checks the next in turn.
 func (b *Backend) proveAll(ctx context.Context, errs map[*session]error, reqs []*ownRequest) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -17,24 +17,24 @@ type ownRequest struct {
 	s     *session // where it stands; nil: it was not sent yet
 	path  string   // of its node; "": not known
 	token driver.Token
-	kept  *kept // of a fixed request: what stands without its session; nil: nothing yet
+	kept  *kept // of a fixed request: what outlives its session; nil: nothing yet
 
 	granted bool
 	index   int  // among the session's holds
-	broken  bool // its node is not as it was made: somebody ended the hold
+	broken  bool // its node is not as it was made: the hold was broken
 	audited int  // the last audit of its session that read its node, or came before the node
 
 	releasing  bool // a release is under way
 	deleteSent bool // a delete of its node may have been executed
-	apart      bool // that was sent without what is kept of it
-	gone       bool // it was released, or lost
+	apart      bool // that delete was sent without the kept node
+	gone       bool // it was released or lost
 }
 
 func newOwnRequest(r kit.OwnRequest) *ownRequest {
 	return &ownRequest{OwnRequest: r, turn: make(chan struct{}, 1), wake: kit.NewSignal()}
 }
 
-// forget removes a request that stands nowhere any more, or will not for long. b.mu is held.
+// forget removes a request whose nodes are gone, or about to be removed. b.mu is held.
 func (b *Backend) forget(req *ownRequest, lost bool) {
 	b.requests.Remove(req)
 	if lost || req.Uncertain {
@@ -69,8 +69,8 @@ func (req *ownRequest) detach() {
 	s.holds = s.holds[:last]
 }
 
-// leave takes a request that does not stand out of its session, for another one. It reports false
-// if it was in none.
+// leave takes a request that has no node out of its session, so that it goes to another one. It
+// reports false if it was in none.
 func (b *Backend) leave(req *ownRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,8 +85,8 @@ func (req *ownRequest) leave() {
 	req.s, req.path, req.broken, req.Stands = nil, "", false, false
 }
 
-// addTombstone keeps the request from coming to life in this process: an Acquire of it is lost.
-// What was sent of it before is found by purgeSoon. b.mu is held.
+// addTombstone keeps the request from being revived in this process: an Acquire of it returns
+// ErrLost. Copies that were sent before are found by purgeSoon. b.mu is held.
 func (b *Backend) addTombstone(r driver.Request) {
 	b.tombstones.Add(r.ID, time.Now().Add(kit.SurelyExpired(r.TTL)))
 }

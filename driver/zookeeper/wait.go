@@ -15,13 +15,13 @@ import (
 // answer is what a request learns when it checks its place.
 type answer struct {
 	granted bool
-	deps    []string // else: the paths of what it waits for
-	over    *keptEnd // if that may be kept nodes: when the first of them is over; nil: none is
-	seen    int64    // the zxid of the last change that this rests on
+	deps    []string // if not granted: the paths of the nodes that it waits for
+	over    *keptEnd // if kept nodes are among them: the first to expire; nil: none
+	seen    int64    // the zxid of the last change that the answer takes into account
 }
 
-// check says whether the request holds, or what it waits for. If its node is gone it has no path
-// any more.
+// check says whether the request holds, or what it waits for. If its node is gone its path is empty
+// afterwards.
 func (s *session) check(ctx context.Context, req *ownRequest) (a answer, err error) {
 	dir, own := s.b.dir(req.Name), path.Base(req.path)
 	l, err := s.list(ctx, req.Name, false)
@@ -42,7 +42,7 @@ func (s *session) check(ctx context.Context, req *ownRequest) (a answer, err err
 		return a, err
 	}
 	at, there := v.place[own]
-	if !there { // somebody removed it; it comes again, as who has just arrived
+	if !there { // it was removed by hand; the request arrives again
 		s.owned.remove(req.path)
 		s.b.mu.Lock()
 		req.path, req.broken = "", false
@@ -72,7 +72,7 @@ func (s *session) check(ctx context.Context, req *ownRequest) (a answer, err err
 	return a, nil
 }
 
-// withdraw removes the request, which is refused for that reason.
+// withdraw removes a request that is refused, and returns the reason.
 func (s *session) withdraw(ctx context.Context, req *ownRequest, reason error) error {
 	s.b.mu.Lock()
 	at := req.path
@@ -102,7 +102,7 @@ func (s *session) wait(ctx context.Context, req *ownRequest, a answer) error {
 		s.watch(ctx, at, req)
 		defer s.unwatch(at, req)
 	}
-	var over <-chan time.Time // no server removes what is over
+	var over <-chan time.Time // no server removes expired kept nodes
 	var t *time.Timer
 	if a.over != nil {
 		t = time.NewTimer(s.untilOver(a.over.ms))
@@ -133,11 +133,11 @@ func (s *session) wait(ctx context.Context, req *ownRequest, a answer) error {
 	return nil
 }
 
-// overPace is how often a waiter for a time of the service looks how far off that is: a proof may
-// have said since that the service's clock was set.
+// overPace is how often a request that waits for a time of the service computes the remainder
+// anew: a proof may have shown since that the service's clock was set.
 const overPace = 2 * time.Second
 
-// untilOver returns how long to wait before that time of the service, or before the next look.
+// untilOver returns how long to wait for that time of the service, at most overPace.
 func (s *session) untilOver(ms int64) time.Duration {
 	return min(time.Until(s.overAt(ms)), overPace)
 }
@@ -148,8 +148,8 @@ func (s *session) isGone(req *ownRequest) bool {
 	return req.gone
 }
 
-// addWaiter adds the request to those that are woken when the directory changes, which it has read
-// as it was at the zxid seen.
+// addWaiter adds the request to those that are woken when the directory changes. It has read the
+// directory as it was at the zxid seen.
 func (s *session) addWaiter(req *ownRequest, seen int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *session) addWaiter(req *ownRequest, seen int64) {
 	d.waiters[req] = struct{}{}
 }
 
-// removeWaiter ends that.
+// removeWaiter undoes addWaiter.
 func (s *session) removeWaiter(req *ownRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
