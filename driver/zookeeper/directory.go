@@ -13,20 +13,21 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// directory is what the requests of one session under one name share. One listing serves all who
-// asked before it was sent, since it shows all that had been created by then. One listing is under
-// way at a time. The session's mu guards the directory.
+// directory is shared by the requests of one session under one name. One listing serves all callers
+// that asked before it was sent, since it shows everything that was created by then. One listing is
+// under way at a time. The session's mu guards the directory.
 type directory struct {
-	next    *listing                 // for those who ask now; it is not sent yet; nil: nobody asks
-	listing bool                     // list runs
-	waiters map[*ownRequest]struct{} // who waits for an event
+	next    *listing                 // the listing that new callers share; it is not sent yet; nil: none
+	listing bool                     // serveListings runs
+	waiters map[*ownRequest]struct{} // the requests that wait for an event
 
 	// seen is the zxid of the directory's last change that all waiters have taken into account.
 	seen      int64
 	recheckAt time.Time // when it is read next, if no event comes
 }
 
-// dirKey says what a listing shows: a name as this session's server has it, or as the leader does.
+// dirKey says what a listing shows: a name as this session's server has it, or, if synced, as the
+// leader does.
 type dirKey struct {
 	name   string
 	synced bool
@@ -36,7 +37,7 @@ type dirKey struct {
 type listing struct {
 	s        *session
 	name     string
-	done     chan struct{} // closed when the rest is set
+	done     chan struct{} // closed when the other fields are set
 	children []string
 	version  int32 // of the directory's data; -1: there is no directory
 	changed  int64 // the zxid of the last change of its children
@@ -47,7 +48,7 @@ type listing struct {
 	viewErr error
 }
 
-// view is what a listing says, worked out once for all who wait for it.
+// view is what a listing says, computed once for all callers that share it.
 type view struct {
 	q       driver.Queue
 	granted int
@@ -57,7 +58,8 @@ type view struct {
 	kept    []string                 // the names of the kept nodes
 }
 
-// list returns a listing that is sent after now, of what stands there now if synced.
+// list returns a listing that is sent after the call. If synced is set it shows what the leader has
+// at the time of the call.
 func (s *session) list(ctx context.Context, name string, synced bool) (*listing, error) {
 	key := dirKey{name, synced}
 	s.mu.Lock()
@@ -93,17 +95,17 @@ func (s *session) directory(key dirKey) *directory {
 	return d
 }
 
-// dropUnused removes a directory that nobody uses. s.mu is held.
+// dropUnused removes a directory that is not in use. s.mu is held.
 func (s *session) dropUnused(key dirKey, d *directory) {
 	if !d.listing && d.next == nil && len(d.waiters) == 0 {
 		delete(s.directories, key)
 	}
 }
 
-// serveListings sends one listing after the other for as long as somebody asks.
+// serveListings sends one listing after the other for as long as callers ask for one.
 func (s *session) serveListings(key dirKey, d *directory) {
 	for {
-		free, err := s.startRead(s.b.life.Context()) // who comes meanwhile is served too
+		free, err := s.startRead(s.b.life.Context()) // callers that come meanwhile are served too
 		s.mu.Lock()
 		l := d.next
 		d.next = nil
@@ -129,10 +131,10 @@ func (s *session) serveListings(key dirKey, d *directory) {
 }
 
 // maxReads is how many listings and watches of a session are under way at a time. After a reconnect
-// all who wait come at once, and no other call should have all of them ahead of it.
+// all waiters come at once, and no other call should queue behind all of them.
 const maxReads = 64
 
-// startRead waits until a read may be sent. The caller calls free when it was answered.
+// startRead waits until a read may be sent. The caller calls free when the read is answered.
 func (s *session) startRead(ctx context.Context) (free func(), err error) {
 	select {
 	case s.reads <- struct{}{}:
@@ -147,7 +149,7 @@ func (s *session) startRead(ctx context.Context) (free func(), err error) {
 	return func() {}, err
 }
 
-// read lists the directory. One that is not there has no children, and version -1.
+// read lists the directory. One that does not exist has no children, and version -1.
 func (l *listing) read() error {
 	children, stat, err := l.s.AwaitChildren(l.s.b.dir(l.name))
 	switch {
@@ -212,7 +214,8 @@ func (s *session) parse(ctx context.Context, name string, children []string) (ns
 	return ns, nil
 }
 
-// readArrivals reads when the requests arrived that are no joins, and returns what is still there.
+// readArrivals reads when the requests that are not joins arrived, and returns the nodes that still
+// exist.
 func (s *session) readArrivals(ctx context.Context, dir string, ns []*node) ([]*node, error) {
 	err := each(len(ns), func(i int) error {
 		if !ns[i].arrives() {
@@ -237,16 +240,16 @@ func (s *session) readArrivals(ctx context.Context, dir string, ns []*node) ([]*
 	return there, err
 }
 
-// No event is trusted to arrive for ever. Each directory where somebody waits is read once in three
-// timeouts of the session, recheck at most and half of that at least. If it is not as it was all
-// who wait there check their places. A client reads one directory in each recheckPace at most, so
-// those of a great many are read less often.
+// The driver does not rely on events alone. Each directory with waiters is read again after between
+// half of three session timeouts and all of them, with recheck as the most. If it has changed all
+// waiters check their places. A client reads at most one directory in each recheckPace, so a great
+// many directories are read less often.
 const (
 	recheck     = 30 * time.Second
 	recheckPace = 100 * time.Millisecond
 )
 
-// nextRecheck returns when a directory that was as it should be now is read again.
+// nextRecheck returns when a directory that is up to date now is read again.
 func (s *session) nextRecheck(now time.Time) time.Time {
 	d := min(recheck, 3*s.Timeout)
 	return now.Add(d/2 + rand.N(d/2))
@@ -281,8 +284,7 @@ func (s *session) recheckSoon(now time.Time, most int) {
 	})
 }
 
-// recheck reads a directory, and wakes those who wait there if it has a change that they have not
-// seen.
+// recheck reads a directory, and wakes its waiters if it has a change that they have not seen.
 func (s *session) recheck(key dirKey) error {
 	var changed int64
 	stat, err := s.Stat(s.b.life.Context(), s.b.dir(key.name))

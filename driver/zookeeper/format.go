@@ -22,7 +22,7 @@ const formatPrefix = "dlock format "
 func formatData() []byte { return fmt.Appendf(nil, "%s%d", formatPrefix, format) }
 
 // checkData returns an error if the data of a root node says another format than this client's. A
-// node without data is of format 1: the first clients made it so, and so do people by hand.
+// node without data is of format 1: the first clients made it so, as does an operator by hand.
 func checkData(root string, data []byte) error {
 	if len(data) == 0 && format == 1 {
 		return nil
@@ -31,9 +31,9 @@ func checkData(root string, data []byte) error {
 	n, err := strconv.ParseUint(text, 10, 32)
 	switch {
 	case !is || err != nil:
-		return fmt.Errorf("%w: the data of %s is %.60q, which is no format that this client knows (it knows %d); if dlock made nothing there, choose another prefix", driver.ErrUnsupported, root, data, format)
+		return fmt.Errorf("%w: the data of %s is %.60q, which is no format that this client knows (it knows format %d); if dlock did not make that node, choose another prefix", driver.ErrUnsupported, root, data, format)
 	case n != format:
-		return fmt.Errorf("%w: what stands in %s has format %d, and this client knows format %d; give it a prefix of its own, or run one format at a time (docs/zookeeper.md)", driver.ErrUnsupported, root, n, format)
+		return fmt.Errorf("%w: the tree at %s has format %d, and this client knows format %d; give it a prefix of its own, or run one format at a time (docs/zookeeper.md)", driver.ErrUnsupported, root, n, format)
 	}
 	return nil
 }

@@ -17,24 +17,24 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// kept is what stands for a fixed request when its session has ended: a persistent node beside the
-// request's own, in the same hold, and an entry of it in the index. The backend's mu guards what
-// changes.
+// kept is the kept node of a fixed request, which counts for it when its session has ended: a
+// persistent node beside the request's own, in the same hold, with an entry in the index. The
+// backend's mu guards the fields that change.
 type kept struct {
 	number int32     // each renewal makes the next
 	at     string    // the path of the node
 	index  string    // the path of the entry in the index
 	sentAt time.Time // before the call that makes it was first sent
-	made   bool      // the service has said that it is there
+	made   bool      // the service has confirmed that it exists
 	next   *kept     // a renewal whose outcome is not known; nil: none
-	// the path of the request's own node: while that stands a copy of the keep may create the kept
+	// the path of the request's own node: while that exists a copy of the keep may create the kept
 	// one
 	own string
 }
 
-// mostKept is how many numbers kept nodes have. They are below zero, and the client's: no call that
-// is sent again makes a second node. A server counts from zero; it comes to numbers below that when
-// 2^31 were used up, and to these after almost as many more.
+// mostKept is how many numbers kept nodes have. They are negative, and the client chooses them, so
+// a call that is sent again makes no second node. A server counts from zero; its numbers become
+// negative when 2^31 are used up, and reach these after almost as many more.
 const mostKept = 1 << 20
 
 // isKept reports whether a node's name is that of a kept one. The name has the parts of a join.
@@ -44,8 +44,8 @@ func isKept(child string) bool {
 	return err == nil && n < 0 && n >= -mostKept && strings.Count(child, ":") == 5
 }
 
-// inverse returns the ID that the kept node of a request has in its name which joins nothing: no
-// join has the ID of its hold.
+// inverse returns the ID in the name of the kept node of a request that is not a join: no join has
+// the ID of its hold.
 func inverse(id driver.ID) driver.ID {
 	for i := range id {
 		id[i] = ^id[i]
@@ -59,7 +59,7 @@ type keptEntry struct {
 	TTL int64  `json:"ttl_ms"`
 }
 
-// newKept returns the kept node with that number of a request that stands. s.b.mu is held.
+// newKept returns the kept node of a request, with that number. s.b.mu is held.
 func (s *session) newKept(req *ownRequest, number int32) *kept {
 	r, own := req.OwnRequest.Request, req.path
 	if own == "" && req.kept != nil {
@@ -81,14 +81,14 @@ func (s *session) newKept(req *ownRequest, number int32) *kept {
 	}
 }
 
-// keptRoot returns the path of the index, which stands for no name. It has a directory for each
-// first byte of an ID, so that no listing gets long.
+// keptRoot returns the path of the index, which is the directory of no name. It has a directory for
+// each first byte of an ID, so that no listing gets long.
 func (b *Backend) keptRoot() string { return b.locks() + ":kept" }
 
-// errGone: what the transaction rests on is not there any more, or was broken.
+// errGone: a node that the transaction depends on is gone, or was broken.
 var errGone = &kit.NotSent{Err: errors.New("the hold changed")}
 
-// makeKept creates a kept node and its entry, behind the operations on which that rests.
+// makeKept creates a kept node and its entry, after the operations on which that depends.
 func (s *session) makeKept(ctx context.Context, req *ownRequest, k *kept, rests ...any) error {
 	ms := (req.TTL + time.Millisecond - 1).Milliseconds()
 	entry, err := json.Marshal(keptEntry{At: strings.TrimPrefix(k.at, s.b.locks()), TTL: ms})
@@ -134,8 +134,8 @@ func refusedAt(res []zk.MultiResponse) int {
 }
 
 // keep makes the kept node of a fixed request that was granted: from then on the hold stands until
-// its time, whatever becomes of the session. Its time begins before the call is sent. What others
-// left in the same part of the index is swept meanwhile.
+// its time, whatever becomes of the session. Its time begins before the call is sent. Meanwhile
+// keep sweeps what others left in the same part of the index.
 func (s *session) keep(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	b := s.b
 	b.mu.Lock()
@@ -156,7 +156,7 @@ func (s *session) keep(ctx context.Context, req *ownRequest) (*driver.Grant, err
 	go func() {
 		names, _, err := s.Children(ctx, path.Dir(k.index))
 		if err != nil {
-			names = nil // another one sweeps
+			names = nil // the next keep sweeps
 		}
 		entries <- names
 	}()
@@ -179,17 +179,18 @@ func (s *session) keep(ctx context.Context, req *ownRequest) (*driver.Grant, err
 	return req.keptGrant(), nil
 }
 
-// keptGrant is the grant that a kept node is, and records it. The backend's mu is held.
+// keptGrant returns the grant that a kept node proves, and records its end. The backend's mu is
+// held.
 func (req *ownRequest) keptGrant() *driver.Grant {
 	req.Until = req.kept.sentAt.Add(req.TTL)
 	return &driver.Grant{Token: req.token, TTL: req.TTL, SentAt: req.kept.sentAt}
 }
 
-// isKept reports whether the request stands by itself. The backend's mu is held.
+// isKept reports whether the request stands without its session. The backend's mu is held.
 func (req *ownRequest) isKept() bool { return req.kept != nil && req.kept.made }
 
-// resumeKept answers for a fixed request that was granted and is asked for again: what is left of
-// its time. is reports whether it is one.
+// resumeKept resumes a fixed request that was granted and is acquired again: its grant has what is
+// left of its time. is reports whether it is one.
 func (b *Backend) resumeKept(ctx context.Context, req *ownRequest) (g driver.Grant, is bool, err error) {
 	b.mu.Lock()
 	if is = req.isKept() && !req.gone; !is {
@@ -233,8 +234,8 @@ func (b *Backend) onAnySession(ctx context.Context, f func(*session) error) erro
 	}
 }
 
-// renewKept begins the time of a fixed request again: the next kept node takes the place of this
-// one. What its time has ended for is not revived.
+// renewKept begins the time of a fixed request again: the next kept node replaces this one. A
+// request that has expired is not revived.
 func (b *Backend) renewKept(ctx context.Context, req *ownRequest) (driver.Renewal, error) {
 	b.mu.Lock()
 	if !req.isKept() || req.gone || req.broken || time.Now().After(req.Until) {
@@ -306,8 +307,8 @@ func (b *Backend) renewKept(ctx context.Context, req *ownRequest) (driver.Renewa
 	return driver.Renewal{TTL: g.TTL, SentAt: g.SentAt}, nil
 }
 
-// standsAlone reports whether a kept node is as it was made, and that of its request is gone: so it
-// is when the servers have ended the session and this client does not know yet.
+// standsAlone reports whether a kept node is as it was made while its request's own node is gone:
+// the servers have ended the session, and this client does not know yet.
 func (s *session) standsAlone(ctx context.Context, k *kept) (bool, error) {
 	stat, err := s.Stat(ctx, k.at)
 	if err == nil && stat.Version == 0 {
@@ -322,7 +323,7 @@ func (s *session) standsAlone(ctx context.Context, k *kept) (bool, error) {
 	return false, err
 }
 
-// paths returns the nodes that a kept one consists of, and those of its renewal. The backend's mu
+// paths returns the paths of a kept node and its entry, and those of its renewal. The backend's mu
 // is held.
 func (k *kept) paths() []string {
 	if k == nil {
@@ -377,13 +378,13 @@ func (b *Backend) releaseKept(ctx context.Context, req *ownRequest) error {
 	return nil
 }
 
-// remains returns what has to be removed of a request that stands no more, in that order: when its
+// remains returns the nodes of an ended request that have to be removed, in this order: when its
 // own node is gone no copy of the keep creates anything, and when the kept one is gone no copy of
 // its renewal does. The backend's mu is held.
 func (k *kept) remains() []string { return append([]string{k.own}, k.paths()...) }
 
-// removeKeptSoon removes what stands for a request that was given up, in the background. Close
-// removes it if that comes first. b.mu is held.
+// removeKeptSoon removes the nodes of a request that has ended, in the background. Close removes
+// them if it comes first. b.mu is held.
 func (b *Backend) removeKeptSoon(k *kept) {
 	paths := k.remains()
 	b.remaining[k] = paths

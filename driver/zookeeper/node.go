@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// encode makes a name one part of a path: letters, digits, '-', '_' and dots that do not begin it
-// stand for themselves, every other byte is written as '%' and two digits.
+// encode makes a name one part of a path: letters, digits, '-', '_' and dots that are not the first
+// byte stay as they are; every other byte becomes '%' and two hexadecimal digits.
 func encode(name string) string {
 	var s strings.Builder
 	for i := range len(name) {
@@ -48,18 +48,18 @@ func decode(part string) (string, bool) {
 	return s.String(), encode(s.String()) == part
 }
 
-// node is a request as a node's name has it. All that the rule needs is there, so that one listing
-// decides.
+// node is a request as the name of a node has it. The name has everything that the rule needs, so
+// one listing decides.
 type node struct {
-	name  string // the whole of it
+	name  string // the whole name
 	seq   int32  // the server's number
-	czxid int64  // the order of arrival where the numbers do not tell it; 0: not read
-	kept  bool   // it goes with no session; see kept
+	czxid int64  // the order of arrival when the numbers are used up; 0: not read
+	kept  bool   // it is a kept node, which goes with no session; see type kept
 	entry driver.Entry
 }
 
-// stem returns the node's name without the number that the server adds: mode:id:limit: and of a
-// join owner:token: too.
+// stem returns the node's name without the number that the server adds: mode:id:limit: and, for a
+// join, owner:token: as well.
 func stem(r driver.Request) string {
 	mode := "w"
 	if r.Mode == driver.Shared {
@@ -72,8 +72,8 @@ func stem(r driver.Request) string {
 	return s
 }
 
-// parseNode reads a child's name. It refuses what no request can have written: such a child is
-// somebody else's, and stands against nobody.
+// parseNode reads a child's name. It refuses a name that no request can have: such a child is
+// foreign, and blocks no request.
 func parseNode(lock, name string) (*node, bool) {
 	parts := strings.Split(name, ":")
 	if len(parts) != 4 && len(parts) != 6 {
@@ -115,9 +115,8 @@ func parseNode(lock, name string) (*node, bool) {
 // arrives reports whether the request has a place in the order of arrival.
 func (n *node) arrives() bool { return !n.kept && !n.entry.Join() }
 
-// isFirst reports whether own stands there before every other child, none of which is a join and
-// all of which have usual numbers. Then it holds, and nothing else has to be read. False says
-// nothing.
+// isFirst reports whether own comes before every other child, none of which is a join and all of
+// which have usual numbers. Then it holds, and nothing else has to be read. False means nothing.
 func isFirst(children []string, own string) bool {
 	const digits = 10
 	number := func(child string) (string, bool) {
@@ -143,9 +142,9 @@ func isFirst(children []string, own string) bool {
 	return there && ok
 }
 
-// predecessor returns the child that stands right before own, where the short cut of [isFirst]
-// suffices to tell: all that stands there is exclusive, with usual numbers, and none is a join. So
-// own waits for that child alone. False says nothing.
+// predecessor returns the child right before own, if a short cut like that of [isFirst] suffices:
+// all children are exclusive with usual numbers, and none is a join. Then own waits for that child
+// alone. False means nothing.
 func predecessor(children []string, own string) (before string, ok bool) {
 	const length, numberAt = 47, 37 // w:<32 digits>:0:<10 digits>
 	there, most := false, ""
@@ -166,12 +165,12 @@ func predecessor(children []string, own string) (before string, ok bool) {
 	if !there || before == "" {
 		return "", false
 	}
-	_, ok = parseNode("", before) // what is somebody else's stands against nobody
+	_, ok = parseNode("", before) // a foreign child blocks no request
 	return before, ok
 }
 
-// wornOut reports whether the directory's numbers ran out: from then on they are all the same, or
-// negative, and only zxids tell the order.
+// wornOut reports whether the directory's numbers are used up: from then on they are all the same,
+// or negative, and only zxids give the order.
 func wornOut(ns []*node) bool {
 	return slices.ContainsFunc(ns, func(n *node) bool { return n.arrives() && (n.seq < 0 || n.seq == math.MaxInt32) })
 }
@@ -187,8 +186,8 @@ func sortNodes(ns []*node) {
 	})
 }
 
-// queueOf makes the rule's queue of sorted nodes. What is kept stands as a join of its hold, behind
-// the others.
+// queueOf makes the rule's queue from sorted nodes. A kept node stands as a join of its hold, after
+// the other joins.
 func queueOf(ns []*node) (q driver.Queue) {
 	var kept []*driver.Entry
 	for _, n := range ns {
@@ -205,15 +204,15 @@ func queueOf(ns []*node) (q driver.Queue) {
 	return q
 }
 
-// nodeData is the data of a request's node: what people ask for, and what Break needs. Nothing is
-// granted by it.
+// nodeData is the data of a request's node: what operators want to see, and what Break needs. No
+// grant depends on it.
 type nodeData struct {
 	Client  driver.ID `json:"client"`
 	TTL     int64     `json:"ttl_ms"`
 	Fixed   bool      `json:"fixed,omitempty"`
 	Label   string    `json:"label,omitempty"`
 	Session string    `json:"session"` // the name of the session's own node
-	// of a kept node: its entry in the index; and it stands for the TTL from when it was made
+	// of a kept node: its entry in the index. Such a node counts for the TTL from its creation.
 	Index string `json:"index,omitempty"`
 }
 
@@ -227,8 +226,8 @@ func newData(r driver.Request, session, index string) []byte {
 	return b
 }
 
-// parseData reads a node's data. Of data that cannot be read nothing is known; the request stands
-// all the same.
+// parseData reads a node's data. Data that cannot be read says nothing; the request stands all the
+// same.
 func parseData(data []byte) (d nodeData) {
 	if json.Unmarshal(data, &d) != nil || strings.Contains(d.Session, "/") {
 		return nodeData{}
@@ -236,7 +235,7 @@ func parseData(data []byte) (d nodeData) {
 	return d
 }
 
-// apply sets what the data says of the request.
+// apply copies what the data says to the request.
 func (d *nodeData) apply(r *driver.Request) {
 	r.Client, r.TTL, r.Fixed, r.Label = d.Client, time.Duration(d.TTL)*time.Millisecond, d.Fixed, d.Label
 }

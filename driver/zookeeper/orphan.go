@@ -11,7 +11,7 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// orphan is a node that this session made for a request, and whose create had no reply.
+// orphan is a node that this session made for a request by a create whose reply was lost.
 type orphan struct {
 	at    string
 	czxid int64
@@ -66,13 +66,13 @@ func (s *session) find(ctx context.Context, req *ownRequest) error {
 // under way for that long.
 const purgeDelay = 2 * time.Second
 
-// purgeSoon removes, in the background, all nodes of the request but the one where it is known to
-// stand: now, and after a delay. Until then there is room of that size for what a create made.
+// purgeSoon removes, in the background, all nodes of the request except its known one: now, and
+// again after purgeDelay. Until then room of that size is reserved for a node that a create made.
 func (s *session) purgeSoon(req *ownRequest, size int) {
 	ctx := s.b.life.Context()
 	began := s.b.life.Go(func() {
 		defer s.owned.free(size)
-		s := s // it may be another one by the end
+		s := s // another session may take its place
 		late := time.Now().Add(purgeDelay)
 		for done := false; !done; {
 			began := time.Now()
@@ -89,11 +89,11 @@ func (s *session) purgeSoon(req *ownRequest, size int) {
 			if !s.Over() {
 				continue
 			}
-			if s.own != nil { // what it made went with it
+			if s.own != nil { // its nodes went with it
 				return
 			}
-			// A user's connection may come back with the session that the driver gave up, and what
-			// was not sent in one session may be in the next.
+			// A user's connection may come back with the session that the driver took for lost, and
+			// a call that was not sent in one session may be sent in the next.
 			if next, err := s.b.anySession(ctx); err == nil {
 				s = next
 			}
@@ -104,7 +104,7 @@ func (s *session) purgeSoon(req *ownRequest, size int) {
 	}
 }
 
-// purge removes the orphans that there are now. It reports whether none are left.
+// purge removes the orphans that exist now. It reports whether none are left.
 func (s *session) purge(req *ownRequest) bool {
 	found, err := s.orphans(s.b.life.Context(), req.Name, req.ID)
 	if err != nil {

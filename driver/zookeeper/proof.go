@@ -14,17 +14,17 @@ import (
 
 // proof is what a session knows of its own life. The session's mu guards it.
 type proof struct {
-	at       time.Time     // when the last write was sent that succeeded
+	at       time.Time     // when the last successful write was sent
 	keptFor  time.Duration // for how long the leader keeps the session from then on, at least
-	ahead    time.Duration // of the server's clock before ours
+	ahead    time.Duration // how far the server's clock is ahead of this machine's
 	version  int32         // of the session's own node
 	data     string        // what was last written there
 	unsure   bool          // it is not known whether that was executed
-	sequence int           // of those writes
+	sequence int           // the number of that write
 }
 
-// sending is when a write was sent, and a sign of life that the leader knew of by then if the write
-// succeeded.
+// sending is when a write was sent, and the last sign of life that the leader knew of by then if
+// the write succeeded.
 type sending struct{ at, known time.Time }
 
 func (s *session) sending() sending {
@@ -32,9 +32,9 @@ func (s *session) sending() sending {
 	return sending{now, s.KnownAlive(now.Add(-s.Lag))}
 }
 
-// recordWrite records a write that succeeded: the session was alive when it was sent. The follower
-// was in touch with the leader then. But it may not have told the leader yet of the client's write,
-// only of its signs of life until a lag before.
+// recordWrite records a write that succeeded: the session was alive when it was sent, and the
+// follower was in touch with the leader. But the follower may not have reported that write as a
+// sign of life yet, only those until a lag before.
 func (s *session) recordWrite(w sending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,8 +43,8 @@ func (s *session) recordWrite(w sending) {
 	}
 }
 
-// trust returns when the session was last proved, and for how long leases of that TTL may be
-// trusted from then on: for less if the session had been idle.
+// trust returns when the session was last proved, and for how long a lease of that TTL may be
+// trusted from then on: for less than the TTL if the session had been idle.
 func (s *session) trust(ttl time.Duration) (proved time.Time, trusted time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +66,8 @@ func (s *session) age(ms int64) time.Duration {
 	return max(time.Now().Add(s.proof.ahead).Sub(time.UnixMilli(ms)), 0)
 }
 
-// register makes the session's own node. A write to it proves the session, and one by somebody else
-// says that a hold was broken.
+// register makes the session's own node. The session's writes to it prove the session; a write by
+// another client means that a hold was broken.
 func (s *session) register(ctx context.Context) error {
 	data := fmt.Sprint(s.proof.sequence)
 	return s.withParents(ctx, s.node, func() error {
@@ -97,8 +97,8 @@ func (s *session) register(ctx context.Context) error {
 }
 
 // prove writes to the session's own node, which only a live session in touch with the leader can,
-// and checks some holds in the same transaction: those given, or the next in turn. It is nil also
-// if holds turned out to be broken: they are marked.
+// and checks some holds in the same transaction: those given, or the next in turn. If holds turn
+// out to be broken, prove marks them and returns nil.
 func (s *session) prove(ctx context.Context, some ...*ownRequest) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -139,7 +139,8 @@ func (s *session) proveOnce(ctx context.Context, some []*ownRequest) error {
 	paths := s.choose(some)
 	s.mu.Lock()
 	p := &s.proof
-	// An unknown write is sent again as it was: one of the two is refused, and either is ours.
+	// A write whose outcome is unknown is sent again unchanged: one of the two is refused, and
+	// either is ours.
 	if !p.unsure {
 		p.sequence++
 		p.data = fmt.Sprint(p.sequence)
@@ -170,11 +171,11 @@ func (s *session) proveOnce(ctx context.Context, some []*ownRequest) error {
 }
 
 // maxChecks is how many holds one proof checks beside the session's own node, if their paths are
-// not too long for that ([Backend.checks]). A Break writes to that node too, so the
-// checks only find what was removed by hand.
+// not too long for that ([Backend.checks]). A Break writes to the session's own node too, so these
+// checks only detect nodes that were removed by hand.
 const maxChecks = 32
 
-// choose returns the paths of the holds to be checked.
+// choose returns the paths of the holds to check.
 func (s *session) choose(some []*ownRequest) []string {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -194,8 +195,8 @@ func (s *session) choose(some []*ownRequest) []string {
 	return paths
 }
 
-// audit reads the session's own node after a proof was refused. If that is as our last write left
-// it, the reply to the write was lost. If not, every hold is read.
+// audit reads the session's own node after a proof was refused. If it is as our last write left it,
+// the reply to that write was lost. If not, every hold is read.
 func (s *session) audit(ctx context.Context) error {
 	data, stat, err := s.Get(ctx, s.node)
 	switch {
@@ -212,7 +213,7 @@ func (s *session) audit(ctx context.Context) error {
 	s.mu.Unlock()
 	if !ours {
 		if err := s.auditRequests(ctx); err != nil {
-			return err // the version stays as it was, so that the audit is made again
+			return err // the recorded version stays, so that the audit is made again
 		}
 	}
 	s.mu.Lock()
@@ -221,8 +222,8 @@ func (s *session) audit(ctx context.Context) error {
 	return nil
 }
 
-// auditRequests marks the requests whose nodes are not as they were made: also those that hold by
-// now and do not know it yet, and the fixed ones whose sessions have ended.
+// auditRequests marks the requests whose nodes are not as they were made: also those that hold and
+// do not know it yet, and the fixed ones whose sessions have ended.
 func (s *session) auditRequests(ctx context.Context) error {
 	var reqs []*ownRequest
 	s.b.mu.Lock()
@@ -253,7 +254,7 @@ func (s *session) readRequests(ctx context.Context, reqs []*ownRequest, paths []
 		}
 		s.b.mu.Lock()
 		req := reqs[i]
-		// A request without this path stands elsewhere by now.
+		// a request that has another path by now stands elsewhere
 		lost := req.path == paths[i] && !req.broken
 		req.broken = req.broken || lost
 		lost = lost && req.granted && !req.releasing

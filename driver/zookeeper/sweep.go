@@ -16,28 +16,28 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// sweeper judges kept nodes by the service's time, and removes those whose time is over: no server
-// does. The time is that of a write of this session; it is never this machine's.
+// sweeper judges kept nodes by the service's time, and removes those that have expired: no server
+// does that. The time is that of a write of this session; it is never this machine's.
 type sweeper struct {
 	turn chan struct{} // held by the call that asks for the time
 
 	mu   sync.Mutex
 	ms   int64     // the service's time of the last write (ms)
 	zxid int64     // of that write
-	got  time.Time // when its answer had come
+	got  time.Time // when its answer arrived
 	ends map[string]*keptEnd
 }
 
-// never is the end of what has none.
+// never is the end of a node that does not expire.
 const never = math.MaxInt64
 
-// keptEnd is when the time of a kept node is over. A node never changes in that.
+// keptEnd is when a kept node expires. That never changes.
 type keptEnd struct {
 	ms    int64  // by the service's clock, or never
 	index string // the path of its entry in the index; "": not known
 }
 
-// mostEnds is how many ends a session remembers at least, so that they are read once.
+// mostEnds is how many ends a session remembers, so that each is read once.
 const mostEnds = 4096
 
 func newSweeper() sweeper {
@@ -62,8 +62,8 @@ func (s *session) isOver(ms int64) bool {
 	return w.ms >= ms
 }
 
-// overAt returns when a write that is sent then comes after that time of the service, unless its
-// clock is set.
+// overAt returns when a write has to be sent to come after that time of the service, unless the
+// service's clock is set.
 func (s *session) overAt(ms int64) time.Time {
 	w := &s.sweeper
 	w.mu.Lock()
@@ -71,7 +71,7 @@ func (s *session) overAt(ms int64) time.Time {
 	return w.got.Add(time.Duration(min(ms-w.ms, maxFixed.Milliseconds())) * time.Millisecond)
 }
 
-// serverTime estimates the service's time (ms). Nothing is judged by it.
+// serverTime estimates the service's time (ms). It decides nothing.
 func (s *session) serverTime(now time.Time) int64 {
 	w := &s.sweeper
 	w.mu.Lock()
@@ -79,8 +79,8 @@ func (s *session) serverTime(now time.Time) int64 {
 	return w.ms + now.Sub(w.got).Milliseconds()
 }
 
-// askTime has the session know a time of the service that is that late, if it is: by a write, which
-// all calls share.
+// askTime makes the session learn the service's time by a write, which all calls share, unless it
+// knows already that the service's time has reached ms.
 func (s *session) askTime(ctx context.Context, ms int64) error {
 	select {
 	case s.sweeper.turn <- struct{}{}:
@@ -98,7 +98,7 @@ func (s *session) askTime(ctx context.Context, ms int64) error {
 	return s.prove(ctx)
 }
 
-// endOf returns when a kept node's time is over, or zk.ErrNoNode.
+// endOf returns when a kept node expires, or zk.ErrNoNode.
 func (s *session) endOf(ctx context.Context, at string) (*keptEnd, error) {
 	w := &s.sweeper
 	w.mu.Lock()
@@ -121,9 +121,9 @@ func (s *session) endOf(ctx context.Context, at string) (*keptEnd, error) {
 	return end, nil
 }
 
-// newEnd reads when a kept node's time is over. Both times of the service are cut to milliseconds,
-// so it is one later. A node whose data is not dlock's has no end, and nothing stands for longer
-// than what is fixed may.
+// newEnd reads when a kept node expires. Both times of the service are truncated to milliseconds,
+// so one is added. A node whose data is not dlock's never expires, and no other counts for longer
+// than the greatest TTL of a fixed request.
 func (s *session) newEnd(data []byte, stat *zk.Stat) *keptEnd {
 	d := parseData(data)
 	if d.TTL <= 0 {
@@ -136,14 +136,14 @@ func (s *session) newEnd(data []byte, stat *zk.Stat) *keptEnd {
 	return end
 }
 
-// endAfter returns when a node's time is over that stands for so many milliseconds.
+// endAfter returns when a node with a TTL of so many milliseconds expires.
 func endAfter(stat *zk.Stat, ttl int64) int64 {
 	return stat.Ctime + min(ttl, maxFixed.Milliseconds()) + 1
 }
 
-// sweep removes those of the kept nodes under a name whose time is over, as far as this session
-// knows the time. swept reports whether the name has to be listed again. Else the first end is that
-// of next; nil: there is none.
+// sweep removes those of the kept nodes under a name that have expired, as far as this session
+// knows the time. swept reports whether the name has to be listed again. If not, next is the
+// earliest end of these nodes; nil: there is none.
 func (s *session) sweep(ctx context.Context, name string, nodes []string) (swept bool, next *keptEnd, err error) {
 	for _, child := range nodes {
 		at := s.b.dir(name) + "/" + child
@@ -167,8 +167,8 @@ func (s *session) sweep(ctx context.Context, name string, nodes []string) (swept
 	return swept, next, nil
 }
 
-// removeOver removes a kept node whose time is over. A renewal has made another node. If a node of
-// that name is seen again it is read again: it is another one.
+// removeOver removes an expired kept node. If a node of that name is seen later it is another one,
+// and its end is read again.
 func (s *session) removeOver(ctx context.Context, at string, end *keptEnd) error {
 	if err := s.removePair(ctx, at, end.index); err != nil {
 		return err
@@ -180,8 +180,8 @@ func (s *session) removeOver(ctx context.Context, at string, end *keptEnd) error
 	return nil
 }
 
-// removePair removes a kept node and its entry in the index, if that is known: what is there of
-// them.
+// removePair removes a kept node, and its entry in the index if that is known. Either may be
+// missing.
 func (s *session) removePair(ctx context.Context, at, index string) error {
 	err := error(zk.ErrNoNode)
 	if index != "" {
@@ -208,7 +208,7 @@ func (s *session) removePair(ctx context.Context, at, index string) error {
 // mostSwept is how many entries of the index one call removes: more than it makes.
 const mostSwept = 4
 
-// indexEnd reads from the name of an entry when its time is likely to be over.
+// indexEnd reads from the name of an entry when its node is likely to expire.
 func indexEnd(entry string) (ms int64, ok bool) {
 	parts := strings.Split(entry, ":")
 	if len(parts) != 3 || new(driver.ID).UnmarshalText([]byte(parts[0])) != nil {
@@ -219,8 +219,8 @@ func indexEnd(entry string) (ms int64, ok bool) {
 	return ms, err == nil && err2 == nil
 }
 
-// sweepIndex removes some of what is over among the entries of a directory of the index, with the
-// nodes that they stand for. What fails is left to the next one.
+// sweepIndex removes some expired entries of a directory of the index, with their kept nodes. What
+// fails is left to the next sweep.
 func (s *session) sweepIndex(ctx context.Context, dir string, entries []string) {
 	n := 0
 	for _, e := range entries {
@@ -234,8 +234,8 @@ func (s *session) sweepIndex(ctx context.Context, dir string, entries []string) 
 	}
 }
 
-// sweepEntry removes the node for which an entry of the index stands, and the entry, if the time is
-// over by the entry, which is as old as the node.
+// sweepEntry removes an entry of the index and its kept node, if the entry has expired. It is as
+// old as the node.
 func (s *session) sweepEntry(ctx context.Context, index string) error {
 	data, stat, err := s.Get(ctx, index)
 	if errors.Is(err, zk.ErrNoNode) {
@@ -247,12 +247,12 @@ func (s *session) sweepEntry(ctx context.Context, index string) error {
 	}
 	dir, child, ok := strings.Cut(e.At, "/")
 	if name, known := decode(dir); !ok || !known || strings.Contains(child, "/") || !isKept(child) || name == "" {
-		return nil // it is not of dlock
+		return nil // it is not dlock's
 	}
 	return s.removePair(ctx, s.b.locks()+e.At, index)
 }
 
-// coversNoMore reports whether a kept node, by which a join would be admitted, is over by now, and
+// coversNoMore reports whether a kept node, by which a join would be admitted, has expired, and
 // removes it then.
 func (s *session) coversNoMore(ctx context.Context, name, child string) (bool, error) {
 	end, err := s.endOf(ctx, s.b.dir(name)+"/"+child)
@@ -269,9 +269,9 @@ func (s *session) coversNoMore(ctx context.Context, name, child string) (bool, e
 	return swept, err
 }
 
-// withoutOver returns the nodes under a name without what is over, which it removes. Of a request
-// that has a node of its own beside the kept one only the former is shown, with the time that the
-// latter has.
+// withoutOver returns the nodes under a name without expired ones, which it removes. If a request
+// has its own node beside the kept one, only the former is returned, with the time left of the
+// latter.
 func (s *session) withoutOver(ctx context.Context, name string, d *details) ([]*node, error) {
 	var there []*node
 	own := map[driver.ID]*node{}
@@ -310,8 +310,8 @@ func (s *session) withoutOver(ctx context.Context, name string, d *details) ([]*
 	return there, nil
 }
 
-// inUse reports whether one of the nodes under a name stands there: what is over does not, and is
-// removed. The time is asked for only if that seems to be so.
+// inUse reports whether one of the nodes under a name counts: an expired kept node does not, and is
+// removed. The time is asked for only if a node seems to have expired.
 func (s *session) inUse(ctx context.Context, name string, ns []*node) (bool, error) {
 	for _, n := range ns {
 		if !n.kept {

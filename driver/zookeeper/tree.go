@@ -17,14 +17,14 @@ import (
 )
 
 // withParents runs f, which creates the node at that path. If parents are missing it makes them and
-// runs f again: for as long as they vanish in between, until ctx ends.
+// runs f again: as often as they vanish in between, until ctx ends.
 func (s *session) withParents(ctx context.Context, at string, f func() error) error {
 	for try := 0; ; try++ {
 		err := retry(ctx, f)
 		if !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
-		if try > 0 { // Whoever removes them may be as quick as this is. Chance ends that.
+		if try > 0 { // another client may remove them as quickly; a random pause ends that
 			if err := kit.Pause(ctx, s.b.life.Closed(), rand.N(vanishPause)); err != nil {
 				return err
 			}
@@ -73,14 +73,15 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 	return err
 }
 
-// removeSoon deletes a node of the session, in the background: until it is gone, or the session is.
+// removeSoon deletes a node of the session in the background. It tries until the node or the
+// session is gone.
 func (s *session) removeSoon(at string) {
 	if !s.b.life.Go(func() { s.remove(at) }) {
 		s.abandon(at)
 	}
 }
 
-// remove is removeSoon, but for the background.
+// remove is removeSoon in the foreground.
 func (s *session) remove(at string) {
 	removed := false
 	kit.Repeat(s.b.life.Context(), func(ctx context.Context) error {
@@ -100,8 +101,8 @@ func (s *session) remove(at string) {
 	}
 }
 
-// abandon leaves a node to the end of the session. A user's connection may have the session yet, so
-// there it is deleted.
+// abandon leaves a node to the end of the session. A user's connection may still have the session,
+// so there it is deleted.
 func (s *session) abandon(at string) {
 	if s.own == nil {
 		go s.deleteAnywhere(at)
@@ -109,12 +110,12 @@ func (s *session) abandon(at string) {
 }
 
 // isRemoved reports whether a delete with that result need not be tried again: the node is gone, or
-// may not be deleted. A server that has too much to do refuses too, for now.
+// may not be deleted. It is false for the refusal of an overloaded server, which passes.
 func isRemoved(err error) bool {
 	return err == nil || conn.Answered(err)
 }
 
-// queueChanged reports whether a transaction failed since a node is not as it was, or is gone.
+// queueChanged reports whether a transaction failed because a node has changed or is gone.
 func queueChanged(err error) bool {
 	return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// watch is a watch on one path, shared by all that wait for it. The library cannot remove one, so
-// it stays when nobody waits any more, for who comes next. So the watches at a server are bounded
-// by the requests that stand in its queues, however many come and go behind them.
+// watch is a watch on one path, shared by all requests that wait for it. The library cannot remove
+// a watch, so it stays without waiters, for the next one. So the watches at a server are bounded by
+// the requests in its queues, however many come and go behind them.
 type watch struct {
-	waiters map[*ownRequest]struct{} // who is woken
+	waiters map[*ownRequest]struct{} // the requests that it wakes
 }
 
 // watch wakes a request when the node changes or is gone, or when that is in doubt. It returns when
-// the watch stands, or ctx ends.
+// the watch is set, or ctx ends.
 func (s *session) watch(ctx context.Context, at string, req *ownRequest) {
 	s.mu.Lock()
 	if w := s.watches[at]; w != nil {
@@ -30,7 +30,7 @@ func (s *session) watch(ctx context.Context, at string, req *ownRequest) {
 		if err == nil {
 			return
 		}
-		s.mu.Lock() // there is no watch: who waits checks its place
+		s.mu.Lock() // there is no watch: its waiters check their places
 		defer s.mu.Unlock()
 		if s.watches[at] == w {
 			s.fire(at)
@@ -48,7 +48,7 @@ func (s *session) watch(ctx context.Context, at string, req *ownRequest) {
 	}
 }
 
-// unwatch ends that for one waiter.
+// unwatch undoes watch for one waiter.
 func (s *session) unwatch(at string, req *ownRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *session) unwatch(at string, req *ownRequest) {
 	}
 }
 
-// fire wakes those who watch a path. s.mu is held.
+// fire wakes the requests that watch a path. s.mu is held.
 func (s *session) fire(at string) {
 	if w := s.watches[at]; w != nil {
 		delete(s.watches, at)
@@ -67,7 +67,7 @@ func (s *session) fire(at string) {
 	}
 }
 
-// fireAll wakes all who watch anything. s.mu is held.
+// fireAll wakes all requests that watch a path. s.mu is held.
 func (s *session) fireAll() {
 	for at := range s.watches {
 		s.fire(at)
