@@ -240,10 +240,10 @@ func (s *session) readArrivals(ctx context.Context, dir string, ns []*node) ([]*
 	return there, err
 }
 
-// The driver does not rely on events alone. Each directory with waiters is read again after between
-// half of three session timeouts and all of them, with recheck as the most. If it has changed all
-// waiters check their places. A client reads at most one directory in each recheckPace, so a great
-// many directories are read less often.
+// The driver does not rely on events alone. Each directory with waiters is read again after three
+// session timeouts (at most recheck), less a random part of up to half of that. If it has changed,
+// all waiters check their places. A client reads at most one directory in each recheckPace, so a
+// great many directories are read less often.
 const (
 	recheck     = 30 * time.Second
 	recheckPace = 100 * time.Millisecond

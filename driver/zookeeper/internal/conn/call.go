@@ -14,7 +14,7 @@ import (
 
 // call runs f and returns its result, or the error of ctx, or [ErrEnded], or driver.ErrClosed. The
 // library takes no context, so f runs in a goroutine of its own, which ends when the server answers
-// or the network connection breaks. If call returns before f does, late is given the result of f;
+// or the network connection breaks. If call returns before f does, late receives the result of f;
 // late may be nil.
 func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), late func(T, error)) (T, error) {
 	var none T
@@ -31,7 +31,7 @@ func call[T any](ctx context.Context, s *Session, f func(*zk.Conn) (T, error), l
 		v   T
 		err error
 	}
-	var taken atomic.Bool // by the result, or by a caller that went away
+	var taken atomic.Bool // set by the result, or by a caller that left
 	done := make(chan result, 1)
 	go func() {
 		v, err := run(s, f)
@@ -76,7 +76,7 @@ func run[T any](s *Session, f func(*zk.Conn) (T, error)) (T, error) {
 	return v, err
 }
 
-// begin counts a call, and reports whether it may be made.
+// begin reports whether a call may be made, and counts it then.
 func (s *Session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +87,7 @@ func (s *Session) begin() bool {
 	return true
 }
 
-// verify refuses a result that another session of a connection may have brought that is not the
-// driver's alone.
+// verify refuses a result that may have come from another session of a user's connection.
 func (s *Session) verify(err error) error {
 	if err == nil && !s.conn.owned && s.conn.State().ID != s.ID {
 		return zk.ErrConnectionClosed
@@ -96,7 +95,7 @@ func (s *Session) verify(err error) error {
 	return err
 }
 
-// simple is call for what returns only an error.
+// simple is call for a function that returns only an error.
 func (s *Session) simple(ctx context.Context, f func(*zk.Conn) error, late func(error)) error {
 	then := func(_ struct{}, err error) {
 		if late != nil {
@@ -158,7 +157,7 @@ func (s *Session) Children(ctx context.Context, path string) ([]string, *zk.Stat
 }
 
 // AwaitChildren is Children for a goroutine that has nothing else to do: it returns only when the
-// server answers or the network connection ends, and takes no other goroutine.
+// server answers or the network connection ends, and starts no other goroutine.
 func (s *Session) AwaitChildren(path string) ([]string, *zk.Stat, error) {
 	if !s.begin() {
 		return nil, nil, &kit.NotSent{Err: ErrEnded}
@@ -174,8 +173,8 @@ func children(path string) func(*zk.Conn) (reply, error) {
 	}
 }
 
-// Watch asks for the next event of a node, or returns zk.ErrNoNode. The event comes to the
-// [Listener]. If Watch returns before the server answers, late is given what it answers.
+// Watch asks for the next event of a node, or returns zk.ErrNoNode. The event goes to the
+// [Listener]. If Watch returns before the server answers, late receives the result.
 func (s *Session) Watch(ctx context.Context, path string, late func(error)) error {
 	return s.simple(ctx, func(c *zk.Conn) error {
 		_, _, err := c.Get(path + watchMark)
@@ -183,7 +182,7 @@ func (s *Session) Watch(ctx context.Context, path string, late func(error)) erro
 	}, late)
 }
 
-// GetWatch is Get, and asks for the next event of the node, which comes to the [Listener].
+// GetWatch is Get, and asks for the next event of the node, which goes to the [Listener].
 func (s *Session) GetWatch(ctx context.Context, path string) ([]byte, *zk.Stat, error) {
 	r, err := call(ctx, s, func(c *zk.Conn) (r reply, err error) {
 		r.data, r.stat, err = c.Get(path + watchMark)
@@ -193,7 +192,7 @@ func (s *Session) GetWatch(ctx context.Context, path string) ([]byte, *zk.Stat, 
 }
 
 // Multi executes the operations as one transaction, and returns the result of each. If Multi
-// returns before the server answers, late is given what it answers; late may be nil.
+// returns before the server answers, late receives the result; late may be nil.
 func (s *Session) Multi(ctx context.Context, late func([]zk.MultiResponse, error), ops ...any) ([]zk.MultiResponse, error) {
 	return call(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return multi(c, ops) }, late)
 }
@@ -224,8 +223,8 @@ func (s *Session) AwaitMulti(ops ...any) ([]zk.MultiResponse, error) {
 }
 
 // Sync makes the session's server catch up with the leader. Without it a server may show a past in
-// which what other clients did has not happened yet. What the session itself wrote its server
-// shows in any case, and all that came before that.
+// which recent changes of other clients are missing. It always shows the session's own writes, and
+// everything before them.
 func (s *Session) Sync(ctx context.Context, path string) error {
 	return s.simple(ctx, func(c *zk.Conn) error { _, err := c.Sync(path); return err }, nil)
 }

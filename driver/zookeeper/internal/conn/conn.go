@@ -1,20 +1,19 @@
-// Package conn makes the client library of ZooKeeper (github.com/go-zookeeper/zk) one that leases
-// can stand on. It stands between the library and the network, and between the driver and the
-// library:
+// Package conn makes the client library of ZooKeeper (github.com/go-zookeeper/zk) reliable enough
+// for leases. It sits between the library and the network, and between the driver and the library:
 //
-//   - The library does not tell the session timeout that the server gave, nor when the server was
-//     last heard. A [Conn] reads both from the packets ([Conn.State], [Conn.KnownAlive]).
+//   - The library reveals neither the session timeout that the server gave nor when a packet last
+//     came from the server. A [Conn] reads both from the packets ([Conn.State], [Conn.KnownAlive]).
 //   - It drops events that are not taken from its channel in time, and sets its watches again after
-//     a reconnect in a way that races with itself. A Conn delivers each event by a callback, keeps
+//     a reconnect in a way that races with itself. A Conn delivers each event by a callback, hides
 //     the driver's watches from the library, and ends all of them when a connection breaks.
 //   - It takes a silent server for a live one for as long as a session lasts. [Session.Check] hangs
 //     up on it.
 //   - Its calls take no context, and race with its Close. Those of a [Session] return when their
 //     context ends, and [Session.Close] waits for them.
-//   - It has no names for some of the servers' errors ([Error] has), ends a connection on which an
-//     answer is too large for it, and knows nothing of many reads in one packet
-//     ([Session.ListMany]).
-//   - It pauses for a second between two rounds over the servers, and goes on with a new session
+//   - It has no names for some of the servers' errors ([Error] has), closes a connection on which
+//     an answer is too large for it, and does not support many reads in one packet
+//     ([Session.ListMany] does).
+//   - It pauses for a second between two rounds over the servers, and continues with a new session
 //     when one expires. A Conn that is the driver's own does neither.
 package conn
 
@@ -43,58 +42,58 @@ type Config struct {
 	Servers []string      // host:port
 	Timeout time.Duration // of the session that is asked for
 	Dial    zk.Dialer     // nil: plain TCP
-	Fault   *Fault        // where the connection tells why it reaches no server; nil: its own
+	Fault   *Fault        // receives the reason why no server is reached; nil: the connection's own
 	Event   func(zk.Event)
 	Set     func(*zk.Conn) // sets more options of the library; nil: none
 
-	// Owned says that the connection is the driver's alone. It ends with its session, says nothing
-	// to a log, and tries the next server without the library's pause.
+	// Owned says that the connection is the driver's alone. It ends with its session, logs nothing,
+	// and tries the next server without the library's pause.
 	Owned bool
 	// MaxPacket is how many bytes are read in one piece, at most; 0: 64 MiB.
 	MaxPacket int
-	// Lag is how late the leader may hear of the session, at most. Of a connection that is not
-	// Owned it is taken from the session's timeout.
+	// Lag is how late a sign of life of the session may reach the leader, at most. If the
+	// connection is not Owned, it is derived from the session's timeout.
 	Lag time.Duration
 }
 
-// Conn is a connection of the client library, over as many network connections as it takes, and
-// what the library does not tell about it. Its methods are safe for concurrent use.
+// Conn is a connection of the client library, over as many network connections as it takes, with
+// the state that the library does not reveal. Its methods are safe for concurrent use.
 type Conn struct {
 	library *zk.Conn
 	dialer  zk.Dialer
 	event   func(zk.Event)
 	owned   bool
 	fault   *Fault
-	ready   chan struct{} // has a token in it after each event that gave a session
+	ready   chan struct{} // has a token after each event that gave a session
 	events  <-chan zk.Event
 
-	maxPacket int // what is larger is not read
+	maxPacket int // a larger packet is skipped
 
 	mu      sync.Mutex
 	socket  *socket // the network connection now; nil: none
 	lag     time.Duration
 	timeout time.Duration // of the session, as the server gave it; 0: there is none yet
 	id      int64         // of the session; 0: none
-	heard   time.Time     // when the server was last heard
+	heard   time.Time     // when the server last sent a packet
 	up      bool          // the session is usable now
-	ended   bool          // dial no more
-	taken   bool          // by a backend
+	ended   bool          // it dials no more
+	taken   bool          // a backend uses it
 	listen  func(zk.Event)
 
 	// for KnownAlive and stalled
-	unanswered []time.Time // when the packets were sent that wait for their answers, in order
+	unanswered []time.Time // when the packets that wait for their answers were sent, in order
 	answered   time.Time   // when the server last answered one, or greeted
-	signs      []sign      // of life since the greeting, some of them, the oldest first
+	signs      []sign      // some signs of life since the greeting, the oldest first
 	greeted    time.Time   // when the connection was made on which the server greeted
 
 	// for endWatches
-	asked   map[int32]string    // the paths of the watches that are asked for, by their calls
-	watched map[string]struct{} // the paths of the watches that stand
+	asked   map[int32]string    // the paths of the watches that are being set, by their calls
+	watched map[string]struct{} // the paths of the watches that are set
 
 	reads map[int32]struct{} // the calls under way that are translated, see multiread.go
 }
 
-// newConn returns a connection without the library's.
+// newConn returns a connection that has no library connection yet.
 func newConn(cfg Config) *Conn {
 	c := &Conn{
 		dialer: cfg.Dial, event: cfg.Event, owned: cfg.Owned, lag: cfg.Lag, fault: cfg.Fault,
@@ -127,7 +126,7 @@ func Open(cfg Config) (*Conn, error) {
 			zk.WithMaxConnBufferSize(256 << 10)(library)
 		}
 		zk.WithDialer(c.dial)(library)
-		zk.WithEventCallback(c.tell)(library)
+		zk.WithEventCallback(c.deliver)(library)
 	}
 	library, events, err := zk.Connect(cfg.Servers, cfg.Timeout, set)
 	if err != nil {
@@ -137,8 +136,8 @@ func Open(cfg Config) (*Conn, error) {
 	return c, nil
 }
 
-// isClosed reports whether its owner closed a connection that is not the driver's. The library says
-// so by its channel of events alone.
+// isClosed reports whether the user closed a connection that is not the driver's. Only the
+// library's channel of events shows that.
 func (c *Conn) isClosed() bool {
 	for !c.owned {
 		select {
@@ -156,7 +155,7 @@ func (c *Conn) isClosed() bool {
 // Library returns the library's connection, for calls in whichever session it has.
 func (c *Conn) Library() *zk.Conn { return c.library }
 
-// Fault returns where the connection tells why it reaches no server.
+// Fault returns the record of why the connection reaches no server.
 func (c *Conn) Fault() *Fault { return c.fault }
 
 // Take makes the connection serve one backend, and reports whether it served none.
@@ -168,7 +167,7 @@ func (c *Conn) Take() bool {
 	return !was
 }
 
-// Free ends what Take began.
+// Free undoes Take.
 func (c *Conn) Free() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,8 +221,8 @@ func (c *Conn) hangUpSilent(before time.Time) {
 type State struct {
 	ID      int64         // 0: there is none
 	Timeout time.Duration // as the server gave it
-	Lag     time.Duration // how late the leader may hear of the session
-	Heard   time.Time     // when the server was last heard
+	Lag     time.Duration // how late a sign of life may reach the leader
+	Heard   time.Time     // when the server last sent a packet
 	Up      bool          // the session is usable now
 }
 
@@ -234,8 +233,8 @@ func (c *Conn) State() State {
 	return State{c.id, c.timeout, c.lag, c.heard, c.up}
 }
 
-// tell is the library's event callback.
-func (c *Conn) tell(e zk.Event) {
+// deliver is the library's event callback.
+func (c *Conn) deliver(e zk.Event) {
 	c.mu.Lock()
 	if e.Type == zk.EventSession {
 		switch e.State {
@@ -245,7 +244,7 @@ func (c *Conn) tell(e zk.Event) {
 			case c.ready <- struct{}{}:
 			default:
 			}
-		case zk.StateExpired: // an owned connection does not go on with a second session
+		case zk.StateExpired: // an owned connection does not continue with a second session
 			c.up, c.id, c.ended = false, 0, c.ended || c.owned
 		default:
 			c.up = false
@@ -261,7 +260,7 @@ func (c *Conn) tell(e zk.Event) {
 	}
 }
 
-var errSessionOver = errors.New("the session is over")
+var errSessionOver = errors.New("the session has ended")
 
 // dial is the library's dialer.
 func (c *Conn) dial(network, address string, timeout time.Duration) (net.Conn, error) {
@@ -269,7 +268,7 @@ func (c *Conn) dial(network, address string, timeout time.Duration) (net.Conn, e
 	ended, session, known, last, silence := c.ended, c.timeout, c.id != 0, c.socket, time.Since(c.heard)
 	c.mu.Unlock()
 	if ended {
-		time.Sleep(50 * time.Millisecond) // the library asks again at once
+		time.Sleep(50 * time.Millisecond) // the library dials again at once
 		return nil, errSessionOver
 	}
 	if known {
@@ -279,8 +278,8 @@ func (c *Conn) dial(network, address string, timeout time.Duration) (net.Conn, e
 	case c.owned && ungreeted:
 		pauseBeforeDial(session) // a server without a leader takes every connection and closes it
 	case ungreeted && known && silence > session:
-		// The servers may hear us though we do not hear them. Then each greeting would prolong a
-		// session that the driver has given up for lost.
+		// The servers may receive our packets though we receive none of theirs. Then each greeting
+		// would prolong a session that the driver takes for lost.
 		time.Sleep(time.Until(last.made.Add(session * 3 / 2)))
 	}
 	tcp, err := c.dialer(network, address, timeout)
@@ -294,7 +293,7 @@ func (c *Conn) dial(network, address string, timeout time.Duration) (net.Conn, e
 	s := newSocket(c, tcp)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended { // meanwhile: its session must not be taken up again
+	if c.ended { // meanwhile: its session must not be resumed
 		tcp.Close()
 		return nil, errSessionOver
 	}
@@ -307,8 +306,8 @@ func pauseBeforeDial(session time.Duration) {
 	time.Sleep(max(min(session/20, 200*time.Millisecond), 10*time.Millisecond))
 }
 
-// greet records the session that the server gave or took on, on a network connection that was made
-// then. An ID of 0 says that the session is over; the library tells that by an event.
+// greet records the session that the server gave or resumed, on a network connection that was made
+// at that time. An ID of 0 means that the session has expired; the library reports that by an event.
 func (c *Conn) greet(timeout time.Duration, id int64, made time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,12 +319,12 @@ func (c *Conn) greet(timeout time.Duration, id int64, made time.Time) {
 	clear(c.reads)
 	c.fault.set(nil)
 	if !c.owned {
-		c.lag = min(timeout/4, usualLag) // nobody tells the servers' tick
+		c.lag = min(timeout/4, usualLag) // the servers do not report their tick
 	}
 }
 
-// servers is the library's host provider for an owned connection. The library's own makes it pause
-// for a second when all were tried, which is longer than short sessions last.
+// servers is the library's host provider for an owned connection. With its own the library pauses
+// for a second when all servers were tried, which is longer than short sessions last.
 type servers struct {
 	conn  *Conn
 	addrs []string
@@ -343,8 +342,8 @@ func (s *servers) Len() int { return len(s.addrs) }
 // Connected is zk.HostProvider's.
 func (s *servers) Connected() {}
 
-// Next is zk.HostProvider's. Only where the second result is true does the library find out that
-// it was closed.
+// Next is zk.HostProvider's. The library checks whether it was closed only if the second result is
+// true.
 func (s *servers) Next() (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,7 +351,7 @@ func (s *servers) Next() (string, bool) {
 	return s.addrs[s.next%len(s.addrs)], s.conn.isEnded()
 }
 
-// silent is a logger that says nothing. What the library has to say is in the errors, and the
+// silent is a logger that logs nothing. The errors have what the library would log, and the
 // addresses that it logs may be in a URL with a password.
 type silent struct{}
 

@@ -7,10 +7,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Denied is an answer that matches zk.ErrNoAuth, with what the client may not do.
+// Denied is an error that matches zk.ErrNoAuth and names the missing right.
 type Denied struct {
 	Right string // create, delete, read or write
-	Path  string // of the node whose ACL does not give it
+	Path  string // of the node whose ACL does not grant it
 	err   error
 }
 
@@ -20,8 +20,8 @@ func (d *Denied) Error() string { return d.Right + " on " + d.Path + ": " + d.er
 // Unwrap returns zk.ErrNoAuth.
 func (d *Denied) Unwrap() error { return d.err }
 
-// denied adds to zk.ErrNoAuth which right is missing for an operation. Any other error it returns
-// as it is.
+// denied adds to zk.ErrNoAuth which right is missing for an operation. It returns any other error
+// unchanged.
 func denied(op any, err error) error {
 	if !errors.Is(err, zk.ErrNoAuth) {
 		return err
@@ -42,5 +42,5 @@ func denied(op any, err error) error {
 	return d
 }
 
-// cannotRead is denied for what reads a node.
+// cannotRead is denied for an operation that reads a node.
 func cannotRead(at string, err error) error { return denied(&zk.CheckVersionRequest{Path: at}, err) }

@@ -2,17 +2,17 @@ package conn
 
 import "time"
 
-// sign is a sign of life: a packet that the server has answered. The server had it after it was
-// sent, and before the answer was received.
+// sign is a sign of life: a packet that the server has answered. The server received it after it
+// was sent and before the answer was received.
 type sign struct{ sent, answered time.Time }
 
-// A lag has signsPerLag signs, and those of two lags are kept.
+// At most signsPerLag signs are recorded in each lag, and those of two lags are kept.
 const (
 	signsPerLag = 4
 	signsKept   = 2*signsPerLag + 1
 )
 
-// recordSign keeps the sign, unless one has just been kept. c.mu is held.
+// recordSign records the sign, unless one has just been recorded. c.mu is held.
 func (c *Conn) recordSign(s sign) {
 	if n := len(c.signs); n > 0 && s.answered.Sub(c.signs[n-1].answered) < c.lag/signsPerLag {
 		return
@@ -24,8 +24,8 @@ func (c *Conn) recordSign(s sign) {
 }
 
 // KnownAlive returns a time at which the session was alive, as its server knew at t: when the last
-// packet was sent that it had answered by then. If there is none it is the time of the greeting, of
-// which the leader knows at once.
+// packet was sent that the server had answered by then. If there is none it is the time of the
+// greeting, of which the leader knows at once.
 func (c *Conn) KnownAlive(t time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,9 +37,8 @@ func (c *Conn) KnownAlive(t time.Time) time.Time {
 	return c.greeted
 }
 
-// stalled reports whether the server has answered nothing since then although it was asked
-// something before. A server that has much to do answers one call after the other, so it is not
-// taken for dead by a client that is slow itself.
+// stalled reports whether the server has answered nothing since then although a call from before
+// waits. A busy server that still answers one call after the other is not stalled.
 func (c *Conn) stalled(since time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// ZooKeeper 3.6 and newer answer many reads in one packet (multiRead), of which the library knows
-// nothing. What it does know is a transaction of checks. So a multiRead is given to the library as
-// one, whose checks are of a version that is none, and the packets are translated on their way: the
-// checks become listings, and in the answer the names of each directory become the text that the
-// creation of a node returns.
+// ZooKeeper 3.6 and newer answer many reads in one packet (multiRead), which the library does not
+// support. It does support a transaction of checks. So a multiRead is given to the library as such
+// a transaction, whose checks have an impossible version, and the packets are translated on their
+// way: the checks become listings, and in the answer the names of each directory become the text
+// that the creation of a node returns.
 
 // listingMark is the version of a check that stands for a listing.
 const listingMark = -0x646c6f63
@@ -27,19 +27,19 @@ const (
 	opMultiRead   = 22
 	opError       = -1
 
-	partLen       = 4 + 1 + 4 // of what begins each part: its operation, is it the end, an error
-	separator     = "/"       // is in no name
+	partLen       = 4 + 1 + 4 // the head of each part: its operation, whether it is the end, an error
+	separator     = "/"       // no name contains it
 	unimplemented = -6
 )
 
-// Listing is what one directory has.
+// Listing is the listing of one directory.
 type Listing struct {
 	Children []string
 	Err      error
 }
 
-// ListMany lists directories in one round trip. If the server does not know how, the error is one
-// for which [IsUnimplemented] is true.
+// ListMany lists directories in one round trip. If the server does not support that,
+// [IsUnimplemented] is true of the error.
 func (s *Session) ListMany(ctx context.Context, dirs []string) ([]Listing, error) {
 	var ops []any
 	for _, dir := range dirs {
@@ -65,7 +65,7 @@ func (s *Session) ListMany(ctx context.Context, dirs []string) ([]Listing, error
 	}, nil)
 }
 
-// translateCall returns a packet of the library as the server is to have it.
+// translateCall returns a packet of the library as the server has to receive it.
 func (c *Conn) translateCall(p []byte) []byte {
 	if len(p) < opAt+4+partLen+8 || int32At(p, opAt) != opMulti || int32At(p, opAt+4) != opCheck {
 		return p
@@ -97,7 +97,7 @@ func (c *Conn) translateCall(p []byte) []byte {
 
 var errPart = errors.New("a part of an answer that cannot be read")
 
-// translateAnswer returns a packet of the server as the library is to have it.
+// translateAnswer returns a packet of the server as the library has to receive it.
 func (c *Conn) translateAnswer(p []byte) []byte {
 	if len(p) < bodyAt {
 		return p
@@ -113,7 +113,7 @@ func (c *Conn) translateAnswer(p []byte) []byte {
 	q := append([]byte(nil), p[:bodyAt]...)
 	for rest := p[bodyAt:]; ; {
 		part, after, err := translatePart(rest)
-		if err != nil { // so does a server answer that does not know the call
+		if err != nil { // the answer of a server that does not know the call
 			code := int32(unimplemented)
 			q = q[:bodyAt]
 			binary.BigEndian.PutUint32(q[errorAt:], uint32(code))

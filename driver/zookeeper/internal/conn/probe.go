@@ -10,7 +10,7 @@ import (
 )
 
 // Probe begins a session that asks for that timeout, closes it, and returns the timeout that the
-// server gave. The error matches [ErrNoGreeting] if there is a server that gives no session.
+// server gave. The error matches [ErrNoGreeting] if there is a server but it gives no session.
 func Probe(dial zk.Dialer, addr string, timeout time.Duration) (time.Duration, error) {
 	tcp, err := dial("tcp", addr, greetTimeout)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// Listener is who uses a [Session].
+// Listener has the callbacks of the user of a [Session].
 type Listener struct {
-	Event func(zk.Event)  // called for every event, in order; it must not block
-	End   func()          // called when a call finds the session expired; it calls [Session.End]
+	Event func(zk.Event)  // called for every event, in order; must not block
+	End   func()          // called when a call finds the session expired; calls [Session.End]
 	Stop  <-chan struct{} // when it is closed all calls return driver.ErrClosed
 }
 
@@ -22,7 +22,7 @@ type Listener struct {
 type Session struct {
 	ID      int64
 	Timeout time.Duration // as the server gave it
-	Lag     time.Duration // how late the leader may hear of it
+	Lag     time.Duration // how late a sign of life may reach the leader
 
 	conn     *Conn
 	listener Listener
@@ -35,17 +35,17 @@ type Session struct {
 
 	// for Check, which one goroutine calls
 	checked time.Time // when it was last called
-	awake   time.Time // when this process last went on after a standstill
+	awake   time.Time // when this process last resumed after a standstill
 }
 
-// NewSession returns a session that is to begin.
+// NewSession returns a session that has not begun.
 func NewSession(l Listener) *Session {
 	now := time.Now()
 	return &Session{listener: l, ended: make(chan struct{}), checked: now, awake: now}
 }
 
-// Begin waits until the connection has a session, and makes that the session's. It returns
-// [ErrNoServer] when ctx ends, and zk.ErrClosing if the connection was closed.
+// Begin waits until the connection has a session, and uses that one. It returns [ErrNoServer] when
+// ctx ends, and zk.ErrClosing if the connection was closed.
 func (s *Session) Begin(ctx context.Context, c *Conn) error {
 	const glance = 100 * time.Millisecond
 	s.conn = c
@@ -67,7 +67,7 @@ func (s *Session) Begin(ctx context.Context, c *Conn) error {
 	return nil
 }
 
-// give gives s the session that the connection has, and tells it of every event from now on. It
+// give gives s the session that the connection has, and sends it every event from now on. It
 // reports whether there is one.
 func (c *Conn) give(s *Session) bool {
 	c.mu.Lock()
@@ -80,7 +80,7 @@ func (c *Conn) give(s *Session) bool {
 	return true
 }
 
-// State returns what the connection knows now. Its ID is another one when the session is over.
+// State returns what the connection knows now. If its ID is another one this session has ended.
 func (s *Session) State() State { return s.conn.State() }
 
 // KnownAlive is [Conn.KnownAlive].
@@ -89,8 +89,8 @@ func (s *Session) KnownAlive(t time.Time) time.Time { return s.conn.KnownAlive(t
 // Library is [Conn.Library].
 func (s *Session) Library() *zk.Conn { return s.conn.library }
 
-// End marks the session as over: its calls return [ErrEnded] from now on. It reports whether this
-// is the first time.
+// End marks the session as ended: its calls return [ErrEnded] from now on. It reports whether this
+// is the first call.
 func (s *Session) End() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +113,8 @@ func (s *Session) Over() bool {
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
 // Check has to be called once in each period. It reports whether the session may still live: the
-// connection has it, and has heard of it within its timeout. It hangs up on a server that answers
-// nothing, so that the library goes on to another one with the session.
+// connection has it, and a packet came from the server within its timeout. It hangs up on a server
+// that answers nothing, so that the library moves to another one with the session.
 func (s *Session) Check(now time.Time, period time.Duration) (lives bool) {
 	st := s.conn.State()
 	if st.ID != s.ID || now.Sub(st.Heard) >= s.Timeout {
@@ -132,8 +132,8 @@ func (s *Session) Check(now time.Time, period time.Duration) (lives bool) {
 	return true
 }
 
-// Close ends the session at the server, as far as that can be reached, and its connection. It
-// returns within a little more than four seconds.
+// Close ends the session at the server, if one can be reached, and the connection. It returns
+// within a little more than four seconds.
 func (s *Session) Close() {
 	if s.finish() {
 		s.conn.Close()
@@ -146,8 +146,8 @@ func (s *Session) Close() {
 	}()
 }
 
-// Detach ends the driver's part in a session that goes on. It tells no event any more, and waits
-// for the calls under way; those that do not end in two seconds it ends by hanging up.
+// Detach ends the driver's use of a session that goes on. It stops the events and waits for the
+// calls under way. After two seconds it hangs up, which ends them.
 func (s *Session) Detach() {
 	s.conn.mu.Lock()
 	s.conn.listen = nil
@@ -157,8 +157,8 @@ func (s *Session) Detach() {
 	}
 }
 
-// finish lets no call begin any more, and waits for those under way: a call that the library's
-// Close overtakes reads its answer while that is written. It reports whether they have ended.
+// finish lets no further call begin, and waits for those under way: a call that the library's Close
+// overtakes reads its answer while that is written. It reports whether they have ended.
 func (s *Session) finish() bool {
 	s.mu.Lock()
 	s.shut = true

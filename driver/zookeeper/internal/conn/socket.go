@@ -20,8 +20,8 @@ type socket struct {
 	// for Read, which one goroutine calls at a time
 	in    *bufio.Reader
 	buf   []byte // the packet
-	ready []byte // what Read has not returned of it yet
-	err   error  // follows that
+	ready []byte // the part of it that Read has not returned yet
+	err   error  // what Read returns after that
 }
 
 func newSocket(c *Conn, tcp net.Conn) *socket {
@@ -51,7 +51,7 @@ func (s *socket) Read(p []byte) (int, error) {
 		case s.err == nil:
 		case s.greeted.Load():
 			s.ready = s.conn.endWatches()
-		default: // the library would take the events for the greeting
+		default: // no events: the library would take them for the greeting
 			s.conn.fault.set(fmt.Errorf("%s: %w", s.Conn.RemoteAddr(), ungreeted(s.err)))
 		}
 	}
@@ -64,14 +64,14 @@ func (s *socket) Read(p []byte) (int, error) {
 }
 
 const (
-	// maxPacket is how much is read in one piece, at most: nothing bounds what a server sends.
+	// maxPacket is how much is read in one piece, at most: a server's packets have no bound.
 	maxPacket = 64 << 20
 	// maxSkipped is more than a server can send.
 	maxSkipped = 1 << 30
 )
 
-// greetingLen is how much of the server's greeting matters: its length, the version, the timeout
-// and the session's ID.
+// greetingLen is the length of the part of the server's greeting that matters: its length, the
+// version, the timeout and the session's ID.
 const greetingLen = 4 + 4 + 4 + 8
 
 // packet reads one packet, its length first.
@@ -83,7 +83,7 @@ func (s *socket) packet() ([]byte, error) {
 	n := int(binary.BigEndian.Uint32(head[:]))
 	switch {
 	case n > maxSkipped, n > maxPacket && !s.greeted.Load():
-		return nil, fmt.Errorf("a packet of %d bytes: that is not ZooKeeper", n)
+		return nil, fmt.Errorf("a packet of %d bytes: the server is not ZooKeeper", n)
 	case n > s.conn.maxPacket && s.greeted.Load():
 		return s.skip(n)
 	}
@@ -107,8 +107,8 @@ func (s *socket) packet() ([]byte, error) {
 	return p, nil
 }
 
-// skip reads a packet of n bytes that is too large to be kept, and returns one that gives its call
-// the error [tooLarge]. The library would end the connection, and the next one would fare no
+// skip reads a packet of n bytes that is too large to be kept, and returns one with which its call
+// fails with [tooLarge]. The library would close the connection, and the next one would fare no
 // better.
 func (s *socket) skip(n int) ([]byte, error) {
 	p := make([]byte, bodyAt)

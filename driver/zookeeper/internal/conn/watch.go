@@ -7,17 +7,17 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// The library sets the watches that it knows of again when it has connected again, and reads a
-// number for that while the answers of the new connection change it: a data race, as soon as one of
-// those answers begins a watch. So the library is to know of none. To it a call that watches is a
-// plain read, of a path with a mark, which is translated on its way; the events come by its
+// After a reconnect the library sets the watches again that it knows of, and reads a number for
+// that while the answers of the new connection change it: a data race, as soon as one of those
+// answers begins a watch. So the watches are hidden from the library. To it a call that watches is
+// a plain read of a path with watchMark, which is translated on its way; the events come by its
 // callback all the same.
 
-// watchMark follows the path in a read that is to watch. No node of the driver has that name.
+// watchMark follows the path in a read that sets a watch. No node of the driver has that name.
 const watchMark = "/:watch"
 
-// translateWatch returns a packet of the library as the server is to have it, and records the watch
-// that it asks for.
+// translateWatch returns a packet of the library as the server has to receive it, and records the
+// watch that it sets.
 func (c *Conn) translateWatch(p []byte) []byte {
 	if len(p) <= pathAt || int32At(p, opAt) != opGetData {
 		return p
@@ -36,7 +36,7 @@ func (c *Conn) translateWatch(p []byte) []byte {
 	return q
 }
 
-// recordWatch keeps an exact account of the driver's watches. One begins with the answer to its
+// recordWatch keeps an exact account of the driver's watches. A watch begins with the answer to its
 // call, and ends with an event.
 func (c *Conn) recordWatch(p []byte, answer bool) {
 	if answer {
@@ -54,7 +54,7 @@ func (c *Conn) recordWatch(p []byte, answer bool) {
 	}
 }
 
-// endWatches returns the events that tell that the driver's watches are over.
+// endWatches returns the events that end the driver's watches.
 func (c *Conn) endWatches() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
