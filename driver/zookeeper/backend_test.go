@@ -33,8 +33,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestIdentity: what stands under other paths has another identity, and what the user says nothing
-// about has none.
+// TestIdentity: clients with other paths have another identity, and one without the option has
+// none.
 func TestIdentity(t *testing.T) {
 	seen := map[string]Options{}
 	for _, o := range []Options{{}, {Prefix: "dlock/dlock"}, {Chroot: "/dlock"}, {Chroot: "/teams/a", Prefix: "b"}, {Chroot: "/teams", Prefix: "a/b"}, {Chroot: "/teams/a%2Fb"}, {Chroot: "/teams", Prefix: "a%2Fb"},

@@ -16,15 +16,15 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper/internal/conn"
 )
 
-// fakeServer executes transactions, each of which takes a while. It knows the directories' nodes
-// and refuses to create one that is there. What creates "busy" takes until free is closed.
+// fakeServer executes transactions, each of which takes a while. It refuses to create a node that
+// exists. A transaction that creates "busy" takes until free is closed.
 type fakeServer struct {
 	took time.Duration
 	free chan struct{}
 
 	mu       sync.Mutex
 	nodes    map[string]bool
-	sizes    []int // of the transactions that were executed or refused, but for those of "busy"
+	sizes    []int // of the transactions that were executed or refused, except those of "busy"
 	underWay int
 	broken   error // of the connection: the transaction may have been executed
 	ended    error // nothing is sent any more
@@ -93,8 +93,7 @@ func newFakeSession(f *fakeServer) *session {
 	return s
 }
 
-// busy makes the session one with as many calls under way as travel alone, until the server is
-// free.
+// busy starts fewCalls calls of the session, which are under way until the server is free.
 func busy(t *testing.T, s *session) {
 	for i := range fewCalls {
 		go s.execute(t.Context(), fmt.Sprint("busy ", i), true, nil, creates("busy")...)
@@ -109,8 +108,8 @@ func creates(paths ...string) (ops []any) {
 	return ops
 }
 
-// TestBatches: whatever travels together, each transaction gets its own result, is executed once or
-// not at all, and no two of one name are executed as one.
+// TestBatches: however transactions are batched, each gets its own result, is executed once or not
+// at all, and no two of one name are executed as one.
 func TestBatches(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		count := rapid.IntRange(1, 100).Draw(r, "transactions")
@@ -154,9 +153,9 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestBatchesAreFew: what comes while many are under way travels together, and soon; what comes
-// while few are goes alone and at once. Those on one name go one after the other, and no later
-// than a few of them would.
+// TestBatchesAreFew: transactions that come while many are under way are sent together, and soon;
+// those that come while few are, alone and at once. Those on one name are sent one after the other,
+// and as soon as without batches.
 func TestBatchesAreFew(t *testing.T) {
 	lock := func(t *testing.T, s *session, n int, name func(i int) string) (took time.Duration) {
 		began := time.Now()
@@ -200,11 +199,11 @@ func TestBatchesAreFew(t *testing.T) {
 		busy(t, s)
 		go s.execute(t.Context(), "one", false, nil, creates("one")...)
 		if f.isBusy() {
-			t.Fatal("it was not gathered while many were under way")
+			t.Fatal("a transaction was not gathered while many were under way")
 		}
 		close(f.free)
 		if !f.isBusy() {
-			t.Error("what was gathered was not sent when few were under way")
+			t.Error("the gathered transaction was not sent when few were under way")
 		}
 		time.Sleep(2 * rtt)
 	})
@@ -213,8 +212,8 @@ func TestBatchesAreFew(t *testing.T) {
 	}
 }
 
-// TestBatchLeft: who leaves before the batch was sent was never sent; of who leaves later the
-// result is told.
+// TestBatchLeft: if the caller leaves before the batch is sent, its part is never sent; if it
+// leaves later, the result is reported.
 func TestBatchLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeServer{took: time.Second}
@@ -224,8 +223,8 @@ func TestBatchLeft(t *testing.T) {
 			res []zk.MultiResponse
 			err error
 		}
-		told := make(chan result, 1)
-		late := func(res []zk.MultiResponse, err error) { told <- result{res, err} }
+		reported := make(chan result, 1)
+		late := func(res []zk.MultiResponse, err error) { reported <- result{res, err} }
 		left := make(chan error, 1)
 		leave := func(name string, after time.Duration) error {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -240,24 +239,24 @@ func TestBatchLeft(t *testing.T) {
 			return <-left
 		}
 		if err := leave("early", gatherTime/2); !errors.Is(err, context.Canceled) || !kit.WasNotSent(err) {
-			t.Errorf("who left before the batch was sent got %v", err)
+			t.Errorf("a caller that left before the batch was sent got %v", err)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if f.nodes["early"] || len(told) > 0 {
-			t.Error("it was sent")
+		if f.nodes["early"] || len(reported) > 0 {
+			t.Error("its part was sent")
 		}
 		if err := leave("late", 2*gatherTime); !errors.Is(err, context.Canceled) || kit.WasNotSent(err) {
-			t.Errorf("who left after the batch was sent got %v", err)
+			t.Errorf("a caller that left after the batch was sent got %v", err)
 		}
-		if o := <-told; o.err != nil || len(o.res) != 1 || o.res[0].String != "late" {
-			t.Errorf("of who had left the result was %+v", o)
+		if o := <-reported; o.err != nil || len(o.res) != 1 || o.res[0].String != "late" {
+			t.Errorf("the result for the caller that had left was %+v", o)
 		}
 		close(f.free)
 	})
 }
 
-// TestBatchUrgent: what is urgent goes at once.
+// TestBatchUrgent: an urgent transaction is sent at once.
 func TestBatchUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = time.Second
@@ -274,21 +273,21 @@ func TestBatchUrgent(t *testing.T) {
 		go send("one", false, "gathered")
 		synctest.Wait()
 		if f.isBusy() {
-			t.Fatal("what is not urgent was sent at once")
+			t.Fatal("a transaction that is not urgent was sent at once")
 		}
 		if after := send("two", true, "another name"); after != took {
-			t.Errorf("what is urgent was answered after %s by a server that takes %s", after, took)
+			t.Errorf("the urgent transaction was answered after %s by a server that takes %s", after, took)
 		}
 		time.Sleep(2 * took) // the other has been answered
 		if after := send("two", false, "not urgent"); after != took+gatherTime {
-			t.Errorf("what is not urgent was answered after %s", after)
+			t.Errorf("the transaction that is not urgent was answered after %s", after)
 		}
 		close(f.free)
 	})
 }
 
-// TestBatchLost: if the connection breaks nothing is sent again, and nobody knows the outcome. What
-// is not sent since the session has ended was not executed.
+// TestBatchLost: if the connection breaks nothing is sent again, and the outcome is unknown. A
+// transaction that is not sent because the session has ended was not executed.
 func TestBatchLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeServer{took: time.Second, broken: zk.ErrConnectionClosed}
@@ -313,7 +312,7 @@ func TestBatchLost(t *testing.T) {
 		f.ended = &kit.NotSent{Err: conn.ErrEnded}
 		for _, err := range both() {
 			if !errors.Is(err, conn.ErrEnded) || !kit.WasNotSent(err) {
-				t.Errorf("the error of what was not sent is %v", err)
+				t.Errorf("the error of a transaction that was not sent is %v", err)
 			}
 		}
 		close(f.free)

@@ -9,7 +9,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestConnectionMadeElsewhere: New stands on a connection of Connect alone, and says so.
+// TestConnectionMadeElsewhere: New accepts only a connection of Connect, and says so.
 func TestConnectionMadeElsewhere(t *testing.T) {
 	for what, c := range map[string]*Conn{"none": nil, "the zero Conn": {}} {
 		if _, err := New(t.Context(), c, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "zookeeper.Connect") {

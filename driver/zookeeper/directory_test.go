@@ -8,9 +8,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestViewIsWorkedOutOnce: all who share a listing share what it says. Worked out by each of a
-// crowd it would cost the square of their number.
-func TestViewIsWorkedOutOnce(t *testing.T) {
+// TestViewIsComputedOnce: all callers that share a listing share its view. Computed by each of n
+// callers it would cost n².
+func TestViewIsComputedOnce(t *testing.T) {
 	const waiters = 100
 	b, err := newBackend(options{})
 	if err != nil {

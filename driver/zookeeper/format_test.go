@@ -17,7 +17,7 @@ func TestFormat(t *testing.T) {
 	}
 	for data, want := range map[string]string{
 		"dlock format 2": "has format 2", "dlock format 0": "has format 0", "dlock format 11": "has format 11", "dlock format ": "no format",
-		"dlock format 1 or so": "no format", "dlock format -1": "no format", "1": "no format", "somebody's": "somebody's", "\x00": "no format",
+		"dlock format 1 or so": "no format", "dlock format -1": "no format", "1": "no format", "foreign": "foreign", "\x00": "no format",
 	} {
 		err := checkData("/dlock", []byte(data))
 		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "/dlock") {

@@ -83,7 +83,7 @@ func TestFirst(t *testing.T) {
 	r.Owner = r.ID
 	one, two := stem(r)+"0000000009", stem(r)+"0000000010"
 	if !isFirst([]string{two, one}, one) || isFirst([]string{two, one}, two) || isFirst([]string{two}, one) {
-		t.Error("isFirst is not who is first")
+		t.Error("isFirst does not find the first")
 	}
 	r.Owner = driver.NewID()
 	if j := stem(r) + "0000000011"; isFirst([]string{one, j}, one) {
@@ -205,7 +205,7 @@ func TestNodeData(t *testing.T) {
 	}
 }
 
-// TestKeptNodes: a kept node has the name of a join, and is distinct from all that a server
+// TestKeptNodes: a kept node has the name of a join, and differs from every node that a server
 // numbers.
 func TestKeptNodes(t *testing.T) {
 	b, err := newBackend(options{})
@@ -252,6 +252,6 @@ func TestKeptNodes(t *testing.T) {
 	}
 	plain := stem(driver.Request{ID: own, Owner: own})
 	if n, ok := parseNode("n", plain+"-000000001"); !ok || n.kept {
-		t.Errorf("what joins nothing is taken for kept: %v", ok)
+		t.Errorf("a request that is not a join is taken for a kept node: %v", ok)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestSizeOfNode: what is reserved for a node is never less than what its path takes, whatever the
+// TestSizeOfNode: the room reserved for a node is never less than its path takes, whatever the
 // server adds to the name.
 func TestSizeOfNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -29,8 +29,8 @@ func TestSizeOfNode(t *testing.T) {
 	})
 }
 
-// TestOwned: whatever a session does, the count is that of its nodes and of what may become one,
-// and what it reserves never exceeds the bound.
+// TestOwned: whatever a session does, it counts its nodes and those that may be created, and the
+// count never exceeds the bound.
 func TestOwned(t *testing.T) {
 	const most = 1000
 	rapid.Check(t, func(t *rapid.T) {

@@ -29,8 +29,8 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// TestClasses: all TTLs that there are make a few sessions, none of which lasts for less, nor for
-// as if the TTL was twice as long.
+// TestClasses: a few sessions serve all TTLs, and the TTL of each session is at least that of its
+// requests and less than twice as long.
 func TestClasses(t *testing.T) {
 	const own = 7 * time.Second
 	b, err := newBackend(options{ttl: own, sessions: 1})

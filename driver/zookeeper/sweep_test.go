@@ -9,7 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// TestEnds: whatever stands in a kept node, its end can be waited for, or it has none.
+// TestEnds: whatever the data of a kept node is, a request can wait for its end, or it has none.
 func TestEnds(t *testing.T) {
 	b, err := newBackend(options{})
 	if err != nil {
@@ -38,12 +38,12 @@ func TestEnds(t *testing.T) {
 	}
 	for _, ms := range []int64{never, math.MaxInt64 / 2, now + day} {
 		if left := s.untilOver(ms); left != overPace {
-			t.Errorf("%d: the next look is in %s", ms, left)
+			t.Errorf("%d: the time is computed again in %s", ms, left)
 		}
 	}
 }
 
-// TestUntilOver: a time of the service that a later proof tells counts at once.
+// TestUntilOver: a time of the service that a later proof has counts at once.
 func TestUntilOver(t *testing.T) {
 	s := &session{sweeper: newSweeper()}
 	s.recordTime(&zk.Stat{Mtime: 1000, Mzxid: 1})
@@ -56,8 +56,8 @@ func TestUntilOver(t *testing.T) {
 	}
 }
 
-// TestKeptRemains: the own node of a request goes before what is kept of it, and that before its
-// renewal: so nothing that is under way makes again what was removed.
+// TestKeptRemains: a request's own node is removed before its kept node, and that before its
+// renewal: so no call under way makes a removed node again.
 func TestKeptRemains(t *testing.T) {
 	k := &kept{own: "/own", at: "/1", index: "/i1", next: &kept{own: "/own", at: "/2", index: "/i2"}}
 	if got, want := fmt.Sprint(k.remains()), "[/own /1 /i1 /2 /i2]"; got != want {

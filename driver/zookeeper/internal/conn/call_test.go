@@ -21,8 +21,8 @@ func begun(stop <-chan struct{}) *Session {
 	return s
 }
 
-// TestCallEnds: a call returns when its context, its session or its client ends, and what the
-// library returns later is not lost.
+// TestCallEnds: a call returns when its context, its session or its client ends, and a later result
+// of the library is not lost.
 func TestCallEnds(t *testing.T) {
 	for what, test := range map[string]struct {
 		end  func(s *Session, cancel context.CancelFunc, stop chan struct{})
@@ -46,14 +46,14 @@ func TestCallEnds(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if late != 7 {
-				t.Errorf("%s ended, and what came later is %d", what, late)
+				t.Errorf("%s ended, and the later result is %d", what, late)
 			}
 		})
 	}
 }
 
-// TestCallNotSent: no call begins when the context, the session or the use of the connection is
-// over, and the error says so.
+// TestCallNotSent: no call begins after the end of the context, the session or the use of the
+// connection, and the error says so.
 func TestCallNotSent(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

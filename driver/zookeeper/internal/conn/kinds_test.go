@@ -30,8 +30,8 @@ var documented = map[int32]string{
 	-124: "SESSIONCLOSEDREQUIRESASLAUTH", -125: "QUOTAEXCEEDED", -127: "THROTTLEDOP",
 }
 
-// TestEveryCode: every code that a server documents is sorted once, and one for which the client
-// library has no name comes as a sentence.
+// TestEveryCode: every code that ZooKeeper documents is classified once, and one for which the
+// client library has no name becomes a sentence.
 func TestEveryCode(t *testing.T) {
 	sorted := map[int32]bool{codeTooLarge: true}
 	for _, k := range codes {
@@ -39,7 +39,7 @@ func TestEveryCode(t *testing.T) {
 			continue
 		}
 		if sorted[k.code] || documented[k.code] != k.name {
-			t.Errorf("%d is sorted as %s; it is %q", k.code, k.name, documented[k.code])
+			t.Errorf("%d is classified as %s; it is %q", k.code, k.name, documented[k.code])
 		}
 		sorted[k.code] = true
 		err := named(fmt.Errorf("unknown error: %d", k.code)) // as the library says it
@@ -58,7 +58,7 @@ func TestEveryCode(t *testing.T) {
 	}
 	for code, name := range documented {
 		if !sorted[code] {
-			t.Errorf("%s (%d) is not sorted", name, code)
+			t.Errorf("%s (%d) is not classified", name, code)
 		}
 	}
 	err := named(errors.New("unknown error: -4711"))
@@ -67,7 +67,7 @@ func TestEveryCode(t *testing.T) {
 	}
 }
 
-// TestEveryLibraryError: every error that the client library exports is sorted.
+// TestEveryLibraryError: every error that the client library exports is classified.
 func TestEveryLibraryError(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/go-zookeeper/zk").Output()
 	if err != nil {
@@ -101,7 +101,7 @@ func TestEveryLibraryError(t *testing.T) {
 			}
 			found++
 			if err := byName[name]; err == nil || kindOf(err).name == "" {
-				t.Errorf("%s is not sorted", name)
+				t.Errorf("%s is not classified", name)
 			}
 		}
 	}
@@ -135,8 +135,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestAnotherMember: an error that says that the member is the wrong one ends its network
-// connection, so that the library goes on to the next.
+// TestAnotherMember: an error that another member may not give closes the network connection, so
+// that the library moves to the next member.
 func TestAnotherMember(t *testing.T) {
 	for code, moves := range map[int]bool{-119: true, -3: true, -125: false, -127: false} {
 		s := begun(nil)
@@ -154,8 +154,8 @@ func TestAnotherMember(t *testing.T) {
 	}
 }
 
-// TestLargeAnswer: an answer that is too large is not read, its call fails with that, and the next
-// answer is read.
+// TestLargeAnswer: an answer that is too large is skipped, its call fails with an error that says
+// so, and the next answer is read.
 func TestLargeAnswer(t *testing.T) {
 	const most = 1000
 	greeting := append([]byte{0, 0, 0, 16}, make([]byte, 16)...)

@@ -8,8 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// TestStalled: a server is taken for dead when it answers nothing, not when there is much to
-// answer.
+// TestStalled: a server has stalled when it answers nothing, not when it has much to answer.
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = 10 * time.Second
@@ -18,7 +17,7 @@ func TestStalled(t *testing.T) {
 		stalled := func() bool { return c.stalled(time.Now().Add(-patience)) }
 		time.Sleep(time.Minute)
 		if stalled() {
-			t.Error("a server that was asked nothing is dead")
+			t.Error("a server without calls has stalled")
 		}
 		for range 100 {
 			c.sent()
@@ -28,7 +27,7 @@ func TestStalled(t *testing.T) {
 			c.received(replied(1, 0))
 			c.received(happened(zk.EventNodeDeleted, "/x"))
 			if stalled() {
-				t.Fatal("a server that answers is dead")
+				t.Fatal("a server that answers has stalled")
 			}
 		}
 		for range 11 {
@@ -36,12 +35,12 @@ func TestStalled(t *testing.T) {
 			c.received(happened(zk.EventNodeDeleted, "/x"))
 		}
 		if !stalled() {
-			t.Error("a server that answers nothing any more lives")
+			t.Error("a server that stopped answering has not stalled")
 		}
 	})
 }
 
-// TestSignsOfLife: what the leader knows of is what was answered, and sent a lag ago.
+// TestSignsOfLife: the leader knows of the signs of life that were answered a lag ago.
 func TestSignsOfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lag = time.Second
@@ -56,12 +55,12 @@ func TestSignsOfLife(t *testing.T) {
 		greeted := time.Now()
 		time.Sleep(time.Millisecond)
 		c.greet(40*time.Second, 1, greeted)
-		known(greeted) // the leader was asked for that
+		known(greeted) // the leader took part in that
 		time.Sleep(10 * time.Second)
 		ping := time.Now()
 		c.sent()
 		time.Sleep(2 * lag)
-		known(greeted) // nobody knows whether it arrived
+		known(greeted) // whether it arrived is not known
 		c.received(happened(zk.EventNodeDeleted, "/x"))
 		known(greeted)
 		c.received(replied(1, 0))

@@ -33,8 +33,8 @@ func whole(values ...any) []byte {
 
 const more, last = byte(0), byte(1)
 
-// TestMultiRead: checks that stand for listings leave as a multiRead, any other transaction as it
-// is; the answer comes back as what the library knows.
+// TestMultiRead: checks that stand for listings are sent as a multiRead, any other transaction is
+// sent unchanged; the answer is translated to one that the library knows.
 func TestMultiRead(t *testing.T) {
 	c := newConn(Config{})
 	call := whole(7, opMulti, opCheck, more, -1, "/a", listingMark, opCheck, more, -1, "/b/c", listingMark, -1, last, -1)
@@ -63,8 +63,8 @@ func TestMultiRead(t *testing.T) {
 	}
 }
 
-// TestMultiReadIsNotKnown: what an old server answers, or one that answers anything, is an error
-// that says that it does not know the call.
+// TestMultiReadIsNotKnown: the answer of an old server, or any malformed one, becomes the error of
+// a server that does not know the call.
 func TestMultiReadIsNotKnown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newConn(Config{})

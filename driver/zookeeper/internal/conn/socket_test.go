@@ -28,7 +28,7 @@ func read(number int32, at string, watch byte) []byte {
 	return packet(number, opGetData, int32(len(at)), []byte(at), watch)
 }
 
-// watch is a read as the library sends it for the driver, which is to watch.
+// watch is a read that sets a watch, as the library sends it for the driver.
 func watch(number int32, at string) []byte { return read(number, at+watchMark, 0) }
 
 // replied is an answer to a call.
@@ -39,17 +39,17 @@ func happened(t zk.EventType, at string) []byte {
 	return packet(anEvent, -1, int32(-1), int32(0), int32(t), int32(zk.StateSyncConnected), int32(len(at)), []byte(at))
 }
 
-// TestWatchesEndWithTheConnection: a connection that ends tells the library that the driver's
-// watches are over, just those that it has. Before the server's greeting it tells nothing, which
-// would be taken for the greeting.
+// TestWatchesEndWithTheConnection: a connection that ends gives the library an event for each of
+// the driver's watches, and no other. Before the server's greeting it gives none, which would be
+// taken for the greeting.
 func TestWatchesEndWithTheConnection(t *testing.T) {
 	greeting := append([]byte{0, 0, 0, 16}, make([]byte, 16)...)
 	const at = "/base/locks/a/path"
 	for what, test := range map[string]struct {
 		greeted bool
-		calls   [][]byte // what the library says
+		calls   [][]byte // of the library
 		answers [][]byte
-		told    bool
+		event   bool // the library gets one
 	}{
 		"not greeted":        {},
 		"nothing watched":    {greeted: true},
@@ -74,7 +74,7 @@ func TestWatchesEndWithTheConnection(t *testing.T) {
 				server.Write(greeting)
 			}
 			for _, call := range test.calls {
-				// watchMark is gone, the server is asked to watch
+				// watchMark is removed, and the server has to watch
 				got, want := make([]byte, len(call)), call
 				if i := bytes.Index(call, []byte(watchMark)); i > 0 {
 					want = read(int32At(call, numberAt), string(call[pathAt:i]), 1)
@@ -98,17 +98,16 @@ func TestWatchesEndWithTheConnection(t *testing.T) {
 		}
 		all, _ := io.ReadAll(tcp)
 		all = all[min(len(slices.Concat(test.answers...)), len(all)):]
-		if told := bytes.Equal(all, endOf(at)); told != test.told || !told && len(all) > 0 {
-			t.Errorf("%s: the library is told of the end of its watch: %t, by %q", what, told, all)
+		if event := bytes.Equal(all, endOf(at)); event != test.event || !event && len(all) > 0 {
+			t.Errorf("%s: the library gets the event that ends its watch: %t, by %q", what, event, all)
 		}
 	}
 }
 
-// endOf is the event by which a connection that ends says that a watch is over.
+// endOf is the event by which a connection that ends ends a watch.
 func endOf(at string) []byte { return happened(zk.EventNodeDataChanged, at) }
 
-// TestDialAfterTheEnd: a network connection that is made after the end must not take the session up
-// again.
+// TestDialAfterTheEnd: a network connection that is made after the end must not resume the session.
 func TestDialAfterTheEnd(t *testing.T) {
 	ours, server := net.Pipe()
 	dialling, goOn := make(chan bool), make(chan bool)
