@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// TestZooKeeperAround: what stands around the lock works between processes.
+// TestZooKeeperAround: the tools around the lock work between processes.
 func TestZooKeeperAround(t *testing.T) {
 	s := service.Start(t, ZooKeeper)
 	url := s.URL

@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// zkLock is the lock that the client library has, on so many connections that a test ends: each
-// name has one of them.
+// zkLock is the client library's lock, on so many connections that a test ends: each name has one
+// of them.
 func zkLock(t service.T, s *service.Server, connections int) func(name string) *zk.Lock {
 	all := make(chan *zk.Conn, connections)
 	for range connections {
@@ -32,8 +32,8 @@ func zkLock(t service.T, s *service.Server, connections int) func(name string) *
 	}
 }
 
-// BenchmarkZooKeeperPairs: Lock and Unlock that nobody disputes, of one client, beside those of the
-// client library, which has a connection for each goroutine.
+// BenchmarkZooKeeperPairs: uncontended Lock and Unlock of one client, beside those of the client
+// library, which has a connection for each goroutine.
 func BenchmarkZooKeeperPairs(b *testing.B) {
 	s := service.StartOwn(b, ZooKeeper)
 	ctx := b.Context()
@@ -55,7 +55,7 @@ func BenchmarkZooKeeperPairs(b *testing.B) {
 				}
 				return l.Unlock()
 			}
-			steps.Pairs(b, g, theirs) // the names are made
+			steps.Pairs(b, g, theirs) // makes the names
 			steps.Pairs(b, g, ours)
 			var ratios, us, them []float64
 			for range steps.Turns {
@@ -108,14 +108,14 @@ func BenchmarkZooKeeperHandOff(b *testing.B) {
 	}
 }
 
-// zkHandOffs is handOffs of the client library's lock. It takes no context: who waits at the end
-// gets it, and leaves.
+// zkHandOffs is handOffs of the client library's lock. It takes no context: a waiter at the end
+// gets the lock, and leaves.
 func zkHandOffs(b *testing.B, clients []func(string) *zk.Lock, waiters int, hold time.Duration) []time.Duration {
 	end := time.Now().Add(2 * steps.TurnTime)
 	var mu sync.Mutex
 	var took []time.Duration
 	var left time.Time
-	turn := make(chan struct{}) // closed when somebody has had it since
+	turn := make(chan struct{}) // closed by the next holder
 	over := make(chan struct{})
 	time.AfterFunc(2*steps.TurnTime, func() { close(over) })
 	var wg sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// usual is a server with the times that one has if nobody chose others.
+// usual is a server with the default times.
 func usual() service.Kind {
 	k := ZooKeeper
 	k.Command = zookeeperCommand("tickTime=2000\nminSessionTimeout=4000\nmaxSessionTimeout=40000\n", 0)
@@ -42,7 +42,7 @@ func TestZooKeeperCheck(t *testing.T) {
 		mustZK(t, "create", err)
 		check.Wants("under "+c.chroot, asUser(s.URL, "app", "canary", c.chroot), c.want, "--no-laws")
 	}
-	// the directory of all names is somebody else's
+	// the directory of all names belongs to another user
 	const some = zk.PermCreate | zk.PermRead
 	for chroot, c := range map[string]struct {
 		perms int32
@@ -63,7 +63,7 @@ func TestZooKeeperCheck(t *testing.T) {
 	}
 }
 
-// TestZooKeeperDemo: the demo takes a TTL that a server allows whose times nobody chose.
+// TestZooKeeperDemo: the demo takes a TTL that a server with the default times allows.
 func TestZooKeeperDemo(t *testing.T) {
 	t.Parallel()
 	steps.FlashSale(t, service.StartOwn(t, usual()).URL, func() {})

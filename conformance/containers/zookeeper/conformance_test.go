@@ -23,7 +23,7 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// zkTTL is for what has to expire soon: a machine that stands still for a second loses it.
+// zkTTL is for leases that have to expire soon: a machine that stands still for a second loses them.
 const zkTTL = time.Second
 
 // zkBehind is the URL of a server or an ensemble as it is reached through the proxy, with a path
@@ -44,7 +44,7 @@ func zkBehind(t service.T, text string, p *netfault.Proxy, more string) string {
 	return u.String() + more
 }
 
-// zkKnown is a backend whose queues are known by the servers, not by the proxy through which they
+// zkKnown is a backend whose identity is that of the servers, not of the proxy through which they
 // are reached.
 type zkKnown struct {
 	*zookeeper.Backend
@@ -58,7 +58,7 @@ func (k zkKnown) Close() error {
 	return k.Backend.Close()
 }
 
-// Capabilities are those of the backend, but for the identity.
+// Capabilities are those of the backend, except for the identity.
 func (k zkKnown) Capabilities() driver.Capabilities {
 	c := k.Backend.Capabilities()
 	c.Identity = k.identity
@@ -76,7 +76,7 @@ func zkBackendIn(ctx context.Context, text string) (driver.Backend, error) {
 	return zkBackendOf(ctx, text, time.Minute)
 }
 
-// zkBackendOf is for a client whose locks have that TTL if nothing else is said.
+// zkBackendOf is for a client whose locks have that TTL by default.
 func zkBackendOf(ctx context.Context, text string, ttl time.Duration) (driver.Backend, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -98,7 +98,7 @@ func zkHarness(name, url string, servers ...*service.Server) conformance.Harness
 	h.TTL = zkTTL
 	h.Stored = zkStored(servers[0])
 	h.OpenPrefixed = zkPrefixed(servers[0])
-	// what was recorded belongs to the session of its connection; on another one servers ignore it
+	// the recorded packets belong to the session of their connection; servers ignore them on another
 	h.Record = nil
 	return h
 }
@@ -141,9 +141,9 @@ func zkStored(s *service.Server) func(conformance.T, driver.Backend, string) int
 	}
 }
 
-// TestZooKeeperConnConformance is for a connection of the user's.
+// TestZooKeeperConnConformance is for a user's connection.
 func TestZooKeeperConnConformance(t *testing.T) {
-	// of all leases, also of those that a machine must not lose when it stands still
+	// of all leases, also of those that must not be lost when the machine stands still
 	const ttl = 5 * time.Second
 	s := service.Start(t, ZooKeeper)
 	h := service.Harness("zookeeper, a connection of the user's", func(t conformance.T, p *netfault.Proxy) driver.Backend {
@@ -178,7 +178,7 @@ func (s *connSide) Close() error {
 	return err
 }
 
-// zkConnect makes a connection of the user's to a server.
+// zkConnect makes a user's connection to a server.
 func zkConnect(t service.T, s *service.Server, timeout time.Duration, dial zk.Dialer) *zookeeper.Conn {
 	t.Helper()
 	// before it tries the first again, the library pauses for a second
@@ -190,7 +190,7 @@ func zkConnect(t service.T, s *service.Server, timeout time.Duration, dial zk.Di
 	return conn
 }
 
-// zkOnConn opens a client over a connection of the user's, which goes through the proxy.
+// zkOnConn opens a client over a user's connection, which goes through the proxy.
 func zkOnConn(t service.T, s *service.Server, p *netfault.Proxy, timeout time.Duration, o zookeeper.Options) *connSide {
 	t.Helper()
 	conn := zkConnect(t, s, timeout, func(network, addr string, timeout time.Duration) (net.Conn, error) {
@@ -269,7 +269,7 @@ func (z zkTree) make(path string, flags int32) string {
 	return made
 }
 
-// zkQueue is the path under which the requests for a name stand that needs no encoding.
+// zkQueue is the path of the directory of a name that needs no encoding.
 func zkQueue(name string) string { return "/dlock/locks/" + name }
 
 // await waits until as many requests stand under a name.
@@ -278,7 +278,7 @@ func (z zkTree) await(name string, n int) {
 	await.That(z.t, fmt.Sprintf("%d requests stand under %s", n, name), func() bool { return len(z.children(zkQueue(name))) == n })
 }
 
-// mustUnlock gives a lease back.
+// mustUnlock releases a lease.
 func mustUnlock(t *testing.T, l *dlock.Lease) {
 	t.Helper()
 	if err := l.Unlock(await.Bounded(t, time.Minute)); err != nil {

@@ -29,7 +29,7 @@ func TestZooKeeperCosts(t *testing.T) {
 	t.Run("break", func(t *testing.T) { zkBreakCosts(t, s) })
 }
 
-// zkBreakCosts: Break reads the hold, and nothing of those who wait, however many there are.
+// zkBreakCosts: Break reads the hold, and not the waiters, however many there are.
 func zkBreakCosts(t *testing.T, s *service.Server) {
 	const name, waiters = "costs-of-break", 500
 	c, operator := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", 10*time.Minute)
@@ -44,13 +44,13 @@ func zkBreakCosts(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	n := counter(t, s, "zk_packets_received") - before
-	t.Logf("Break of a hold that %d wait for: the server got %d packets", waiters, n)
-	if n > 100 { // a dozen, and what the clients say meanwhile
-		t.Errorf("Break of a hold that %d wait for: the server got %d packets", waiters, n)
+	t.Logf("Break of a hold with %d waiters: the server got %d packets", waiters, n)
+	if n > 100 { // a dozen, and other packets of the clients
+		t.Errorf("Break of a hold with %d waiters: the server got %d packets", waiters, n)
 	}
 }
 
-// counter returns one of the server's own counts.
+// counter returns one of the server's own counters.
 func counter(t service.T, s *service.Server, name string) (n int64) {
 	t.Helper()
 	for line := range strings.Lines(four(t, s, "mntr")) {
@@ -67,7 +67,7 @@ func counter(t service.T, s *service.Server, name string) (n int64) {
 }
 
 // zkRoundTrips: Lock and Unlock are one each once the name is in use, re-entry none; a new name
-// costs three, and so does to try in vain.
+// costs three, and so does a TryLock that fails.
 func zkRoundTrips(t *testing.T, s *service.Server) {
 	const rounds = 50
 	c, other := zkOpen(t, s.URL, "", 10*time.Minute), zkOpen(t, s.URL, "", 10*time.Minute)
@@ -80,7 +80,7 @@ func zkRoundTrips(t *testing.T, s *service.Server) {
 		}
 		n := c.p.Counts().RoundTrips - before
 		t.Logf("%s: %d round trips in %d rounds", what, n, rounds)
-		if n > most*rounds+2 { // the two are for what a busy machine may have repeated
+		if n > most*rounds+2 { // a busy machine may have repeated two
 			t.Errorf("%s: %d round trips in %d rounds; want %d", what, n, rounds, most*rounds)
 		}
 	}
@@ -179,9 +179,9 @@ func zkHandsOver(t *testing.T, s *service.Server, waiters int) {
 	}
 }
 
-// zkManyAtOnce: the transactions of hundreds who lock different names travel together, on one
-// connection. If one of them is refused, since its directory is not there yet, the others are
-// executed all the same, and once each.
+// zkManyAtOnce: the transactions of hundreds of goroutines that lock different names are sent
+// together, on one connection. If one of them is refused, since its directory does not exist yet,
+// the others are executed all the same, and once each.
 func zkManyAtOnce(t *testing.T, s *service.Server) {
 	const goroutines = 256
 	c, other, z := zkOpen(t, s.URL, "", 10*time.Minute), zkOpen(t, s.URL, "", 10*time.Minute), treeOf(t, s)
@@ -216,14 +216,14 @@ func zkManyAtOnce(t *testing.T, s *service.Server) {
 	all("TryLock of what is held", func(i int) {
 		tokens[i] = leases[i].Token()
 		if stands := len(z.children(zkQueue(name(i)))); stands != 1 {
-			t.Errorf("%d nodes stand under a name that one holds", stands)
+			t.Errorf("there are %d nodes under a name with one holder", stands)
 		}
 		if _, err := other.Mutex(name(i)).TryLock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
-			t.Errorf("TryLock of what is held: %v", err)
+			t.Errorf("TryLock of a held name: %v", err)
 		}
 	})
 	all("Unlock", unlock)
-	most := int64(goroutines) // half of what they would send apart
+	most := int64(goroutines) // half of what they would send alone
 	for try := 1; ; try++ {   // on a busy machine they do not come at once
 		n := all("Lock", func(i int) {
 			if !stays(i) {

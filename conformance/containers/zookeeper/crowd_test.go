@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// listings returns how often a directory was listed in what a client sent.
+// listings returns how often a directory was listed by the packets of a client.
 func listings(r *netfault.Recording) (n int) {
 	const getChildren2 = 12
 	for _, sent := range r.End() {
@@ -33,8 +33,8 @@ func listings(r *netfault.Recording) (n int) {
 }
 
 // TestZooKeeperCrowd: thousands of waiters of one client list the directory together, and after a
-// cut they watch again some at a time. The client does not take its own slowness for a server that
-// is dead: it connects once.
+// cut they watch again some at a time. The client does not mistake its own slowness for a dead
+// server: it connects once.
 func TestZooKeeperCrowd(t *testing.T) {
 	const waiters, ttl, name = 3000, 10 * time.Second, "crowd"
 	s := service.StartOwn(t, ZooKeeper)
@@ -68,7 +68,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 
 	sent = c.p.Record()
 	if n := watchesAtATime(t, s, c.p); n > waiters/4 {
-		t.Errorf("after a cut %d of %d watches were asked for at once: every other call stands behind them", n, waiters)
+		t.Errorf("after a cut %d of %d watches were asked for at once: every other call queues behind them", n, waiters)
 	} else {
 		t.Logf("after a cut %d watches were asked for at once", n)
 	}
@@ -77,7 +77,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 	case l := <-in:
 		mustUnlock(t, l)
 	case <-time.After(time.Minute):
-		t.Fatal("a minute after the cut nobody is in")
+		t.Fatal("a minute after the cut no waiter was granted")
 	}
 	start := time.Now()
 	const handOffs = 20
@@ -96,11 +96,11 @@ func TestZooKeeperCrowd(t *testing.T) {
 	await.All(t, &wg)
 }
 
-// watchesAtATime cuts the connections of the proxy, and returns how many watches its client, for
-// which a crowd waits, asks for before it has answers. Nobody else has a watch at the server.
+// watchesAtATime cuts the connections of the proxy, and returns how many watches its client, which
+// has a crowd of waiters, asks for before it has answers. No other client has a watch at the server.
 func watchesAtATime(t *testing.T, s *service.Server, p *netfault.Proxy) int {
 	t.Helper()
-	const slow = time.Second // long enough to see what was sent, and too short to be taken for dead
+	const slow = time.Second // long enough to see the packets, too short to be taken for dead
 	p.Delay(netfault.ToClient, slow)
 	defer p.Delay(netfault.ToClient, 0)
 	p.Cut()
@@ -109,11 +109,11 @@ func watchesAtATime(t *testing.T, s *service.Server, p *netfault.Proxy) int {
 	await.That(t, "the crowd watches again", func() bool { return watchesOf(t, s) > 30 })
 	heal := p.Hold(netfault.ToClient)
 	defer heal()
-	<-time.After(slow / 2) // what was sent arrives, and nothing is answered
+	<-time.After(slow / 2) // the packets arrive, and none is answered
 	return watchesOf(t, s)
 }
 
-// TestZooKeeperIdleCrowd: what waits costs the same for one and for many, for as long as nothing
+// TestZooKeeperIdleCrowd: waiting costs the same for one and for many, for as long as nothing
 // happens.
 func TestZooKeeperIdleCrowd(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 		await.All(t, &wg)
 		mustUnlock(t, l)
 		t.Logf("%d waiters: %d round trips in windows of %s, %d listings", waiters, costs, idle, listed)
-		if listed > 10 { // all list once more, after those who came last, and share that
+		if listed > 10 { // all list once more, after the last arrival, and share that
 			t.Errorf("%d waiters, for whom nothing happened, listed the directory %d times", waiters, listed)
 		}
 		return costs
@@ -154,10 +154,10 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 	wg.Go(func() { many = spent(400) })
 	await.All(t, &wg)
 	if t.Failed() {
-		return // somebody has not measured
+		return // one of them has not measured
 	}
-	// A window of a busy machine sees less than it should, and the first ones see what is left of
-	// the crowd's coming.
+	// A window of a busy machine sees too little, and the first ones see the rest of the crowd's
+	// arrival.
 	if all, single := slices.Min(many), slices.Max(one); all > single+single/2+5 {
 		t.Errorf("while nothing happens one waiter costs %d round trips, 400 cost %d", single, all)
 	}

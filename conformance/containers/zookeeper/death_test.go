@@ -30,12 +30,11 @@ func tickLines(tick time.Duration) string {
 	return fmt.Sprintf("tickTime=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\n", ms, 2*ms, 200*ms)
 }
 
-// deathBounds are what docs/zookeeper.md promises for the death of a holder: how long the session
-// of a TTL lasts, and in how many ticks more the hold is free, at a server that is alone and in an
-// ensemble.
+// deathBounds are what docs/zookeeper.md promises for the death of a holder: within what time its
+// lock becomes free, at a standalone server and in an ensemble.
 type deathBounds struct{ alone, ensemble time.Duration }
 
-// session returns the timeout of a session for a TTL, by the formula of the page.
+// sessionFor returns the timeout of a session for a TTL, by the formula of the page.
 func sessionFor(ttl, tick time.Duration) time.Duration {
 	return max(ttl*4/3, (ttl+tick/2)*5/4)
 }
@@ -73,8 +72,9 @@ func TestZooKeeperDeathBoundsOnThePage(t *testing.T) {
 	}
 }
 
-// TestZooKeeperDeath: a holder that dies frees within its session's timeout and a tick, whatever
-// the tick is and at whichever moment of a tick it dies; and not much earlier in the worst case.
+// TestZooKeeperDeath: the lock of a dead holder becomes free within its session's timeout and a
+// tick, whatever the tick is and at whichever moment of a tick it dies; and not much earlier in the
+// worst case.
 func TestZooKeeperDeath(t *testing.T) {
 	for _, tick := range []time.Duration{500 * time.Millisecond, 2 * time.Second} {
 		t.Run(tick.String(), func(t *testing.T) {
@@ -84,14 +84,14 @@ func TestZooKeeperDeath(t *testing.T) {
 			longest, stalled := d.die()
 			d.within(longest, bounds(d.ttl, tick).alone, stalled)
 			if least := sessionFor(d.ttl, tick) + tick/2; longest < least {
-				t.Errorf("of %d deaths at all moments of a tick the latest freed after %s; the bound of %s says too much", len(d.holders), longest, bounds(d.ttl, tick).alone)
+				t.Errorf("of %d deaths at all moments of a tick the latest freed its lock after %s; the bound of %s is too high", len(d.holders), longest, bounds(d.ttl, tick).alone)
 			}
 		})
 	}
 }
 
-// TestZooKeeperEnsembleDeath: at a follower it is half a tick more, since the leader hears of a
-// client that late; and an election gives every session its time anew.
+// TestZooKeeperEnsembleDeath: at a follower it is half a tick more, since a sign of life may reach
+// the leader that late; and an election restarts the timeout of every session.
 func TestZooKeeperEnsembleDeath(t *testing.T) {
 	t.Parallel()
 	const tick = 500 * time.Millisecond
@@ -126,7 +126,7 @@ func TestZooKeeperEnsembleDeath(t *testing.T) {
 	d.within(longest, bounds(d.ttl, tick).ensemble, stop())
 }
 
-// deaths are holders, each with a client of its own, which are going to die, and their waiters.
+// deaths are holders that will die, each with a client of its own, and their waiters.
 type deaths struct {
 	t       *testing.T
 	ttl     time.Duration
@@ -144,7 +144,7 @@ type dying struct {
 // leastTTL is one that a busy machine keeps: one was seen to stand still for two seconds.
 const leastTTL = 4 * time.Second
 
-// waiterTTL outlasts every election: a waiter whose session is lost stands behind what that left.
+// waiterTTL outlasts every election: a waiter whose session is lost waits behind what that left.
 const waiterTTL = time.Minute
 
 // newDeaths has eight holders at the one URL, with a TTL as short as may be, and a waiter for each
@@ -175,15 +175,15 @@ func newDeaths(t *testing.T, holders, waiters string, tick time.Duration) *death
 	return d
 }
 
-// kill gives a last sign of life, and ends the holder without another.
+// kill sends a last sign of life, and ends the holder without another.
 func (h *dying) kill() {
 	_ = h.lease.Renew(h.t.Context())
 	h.p.Vanish(netfault.ToServer)
 	h.p.Vanish(netfault.ToClient)
 }
 
-// die kills the holders one after the other, spread over a tick, and returns how long the last to
-// free took, and for how long the machine stood still meanwhile.
+// die kills the holders one after the other, spread over a tick, and returns how long the last lock
+// took to become free, and for how long the machine stood still meanwhile.
 func (d *deaths) die() (longest, stalled time.Duration) {
 	stop := steps.MeasureStalls()
 	took := make([]time.Duration, len(d.holders))
@@ -208,12 +208,12 @@ func (d *deaths) die() (longest, stalled time.Duration) {
 	return longest, stop()
 }
 
-// busy is what a machine that other processes use too may need for all that follows on an expiry.
-// It is less than the usual tick, so a bound that leaves out a tick is found.
+// busy is what a busy machine may need for everything that follows an expiry. It is less than the
+// default tick, so a bound that leaves out a tick is found.
 const busy = time.Second
 
 // within fails the test if that took longer than the bound, the time for which the machine stood
-// still, and what a busy one needs.
+// still, and busy together.
 func (d *deaths) within(took, bound, stalled time.Duration) {
 	d.t.Helper()
 	if took > bound+stalled+busy {

@@ -14,10 +14,10 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// Ensemble is three servers that keep the same data. A write needs two of them.
+// Ensemble is three servers that replicate the same data. A write needs two of them.
 type Ensemble struct {
 	Nodes   []*service.Server   // in no order
-	proxies [][]*netfault.Proxy // by who follows, and who leads
+	proxies [][]*netfault.Proxy // by the follower and the leader
 }
 
 // StartEnsemble starts three ZooKeeper servers for one test, and waits until all of them serve. The
@@ -31,7 +31,7 @@ func StartEnsemble(t service.T, options ...string) *Ensemble {
 func startEnsemble(t service.T, lines string, options ...string) *Ensemble {
 	t.Helper()
 	const members = 3
-	ports, err := service.FreePorts(2 * members) // for what is replicated, and for elections
+	ports, err := service.FreePorts(2 * members) // for replication and for elections
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -68,11 +68,11 @@ func startEnsemble(t service.T, lines string, options ...string) *Ensemble {
 // Addrs returns the addresses of the servers.
 func (e *Ensemble) Addrs() []string { return service.Addrs(e.Nodes) }
 
-// URL is what clients open.
+// URL is the URL that clients open.
 func (e *Ensemble) URL() string { return "zookeeper://" + strings.Join(e.Addrs(), ",") }
 
-// Leader returns the server that leads and is none of those given; nil if there is none now. One
-// that was cut off goes on leading for five seconds: who wants its successor gives it.
+// Leader returns the server that leads and is none of those given; nil if there is none now. A
+// leader that was cut off goes on leading for five seconds: to get its successor, give it.
 func (e *Ensemble) Leader(not ...*service.Server) *service.Server {
 	for _, n := range e.Nodes {
 		if !slices.Contains(not, n) && leads(n) == "leader" {
@@ -106,8 +106,8 @@ func (e *Ensemble) Follower(t service.T) (follower *service.Server) {
 	return follower
 }
 
-// AwaitServing waits until all servers serve, under one leader: one that was cut off may take
-// itself for that too.
+// AwaitServing waits until all servers serve under one leader: one that was cut off may also take
+// itself for the leader.
 func (e *Ensemble) AwaitServing(t service.T) {
 	t.Helper()
 	await.That(t, "all servers serve", func() bool {
@@ -120,9 +120,9 @@ func (e *Ensemble) AwaitServing(t service.T) {
 }
 
 // CutOff keeps a server and the other two apart, until heal: nothing is replicated between them.
-// Clients reach it as before, and so do the messages of an election, so that it may know
-// another leader, whom it cannot follow. It notices by itself, after five seconds; those who
-// followed it notice at once, or else they might elect it again.
+// Clients reach it as before, and so do the messages of an election, so it may know another leader,
+// which it cannot follow. It detects the cut by itself, after five seconds; its followers detect it
+// at once, or else they might elect it again.
 func (e *Ensemble) CutOff(s *service.Server) (heal func()) {
 	var heals []func()
 	cut := slices.Index(e.Nodes, s)
@@ -132,7 +132,7 @@ func (e *Ensemble) CutOff(s *service.Server) (heal func()) {
 			case i == cut && j != cut:
 				heals = append(heals, p.Isolate())
 			case j == cut && i != cut:
-				// who follows it again by mistake finds out at once
+				// a server that follows it again by mistake detects that at once
 				heals = append(heals, p.Isolate(), p.Refuse())
 				p.Abandon()
 			}

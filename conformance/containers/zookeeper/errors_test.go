@@ -16,7 +16,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestZooKeeperWaited: a wait that ends says whether the request stood in the queue.
+// TestZooKeeperWaited: the error of a wait that ends says whether the request stood in the queue.
 func TestZooKeeperWaited(t *testing.T) {
 	t.Parallel()
 	s := service.Start(t, ZooKeeper)
@@ -28,18 +28,18 @@ func TestZooKeeperWaited(t *testing.T) {
 	}
 	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
 	if err := wait(); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, dlock.ErrHeld) {
-		t.Errorf("who stood in the queue: %v", err)
+		t.Errorf("the request stood in the queue: %v", err)
 	}
 	heal := c.p.Isolate()
 	if err := wait(); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, dlock.ErrHeld) {
-		t.Errorf("whom no server answered: %v", err)
+		t.Errorf("no server answered: %v", err)
 	}
 	heal()
 	mustUnlock(t, l)
 }
 
-// TestZooKeeperCauses: the error says within a bound what keeps a client from its servers,
-// and is nobody's deadline.
+// TestZooKeeperCauses: within a bound the error says what keeps a client from its servers, and it
+// matches no context's deadline.
 func TestZooKeeperCauses(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func TestZooKeeperCauses(t *testing.T) {
 			c.Close()
 		}
 	}()
-	nobody, err := service.FreePorts(1)
+	unused, err := service.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestZooKeeperCauses(t *testing.T) {
 		{"a server without a connection left", "zookeeper://" + full.Addr().String(), "maxClientCnxns"},
 		{"a server that does not answer", "zookeeper://" + mute.Addr().String(), "does not answer"},
 		{"one that does not answer, over TLS", "zookeepers://" + mute.Addr().String(), mute.Addr().String()},
-		{"nobody", fmt.Sprintf("zookeeper://127.0.0.1:%d", nobody[0]), "refused"},
+		{"no server", fmt.Sprintf("zookeeper://127.0.0.1:%d", unused[0]), "refused"},
 		{"no such host", "zookeeper://no-such-host.invalid", "no-such-host.invalid"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestZooKeeperCauses(t *testing.T) {
 	start := time.Now()
 	_, err = steps.Acquire(context.Background(), b, steps.Asked(b, "x", 30*time.Second))
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("TryLock where nobody listens any more: %v", err)
+		t.Errorf("TryLock where no server listens any more: %v", err)
 	}
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("TryLock took %s", took)

@@ -59,7 +59,7 @@ func TestZooKeeperBreakMany(t *testing.T) {
 		}
 		t.Logf("Break took %s", time.Since(start))
 		if j, err := operator.Mutex(name).Lock(dlock.WithOwner(await.Bounded(t, 30*time.Second), l.Owner())); !errors.Is(err, dlock.ErrLost) {
-			t.Errorf("a join of what is broken: %v, %v", j, err)
+			t.Errorf("a join of a broken hold: %v, %v", j, err)
 		}
 		lost(t, joined[0])
 		lost(t, joined[joins-1])
@@ -69,8 +69,8 @@ func TestZooKeeperBreakMany(t *testing.T) {
 	}
 }
 
-// TestZooKeeperBrokenInDoubt: who does not know yet where its request stands, since the replies are
-// lost, and was broken, holds nothing when it is back.
+// TestZooKeeperBrokenInDoubt: a client whose replies are lost, and which does not know yet where
+// its request stands, holds nothing when it is back if that request was broken.
 func TestZooKeeperBrokenInDoubt(t *testing.T) {
 	t.Parallel()
 	const names, ttl = 12, 20 * time.Second
@@ -99,37 +99,40 @@ func TestZooKeeperBrokenInDoubt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The client has hung up by then, and has to prove its session before it is granted anything.
+	// The client has hung up by then, and has to prove its session before a grant.
 	<-time.After(ttl/2 + 100*time.Millisecond)
 	heal()
 	for i, w := range waiters {
 		l := w.Got("Lock of who was broken", time.Now(), 30*time.Second)
 		if l.Token() <= tokens[i] {
-			t.Errorf("what was broken with token %d is granted with %d", tokens[i], l.Token())
+			t.Errorf("the request that was broken with token %d is granted with %d", tokens[i], l.Token())
 		}
 		l.Unlock(t.Context())
 	}
 }
 
+// noticeSuffix follows the name of a session's own node in that of its notice node.
+const noticeSuffix = ":bell"
+
 // TestZooKeeperBrokenAtOnce: a holder learns within a second of a break, however long its TTL is
-// and however much it holds: from the beginning, after its connection broke, and after the node by
-// which it learns was removed. What is left goes with its release, so the next is in.
+// and however much it holds: from the beginning, after its connection broke, and after its notice
+// node was removed. What is left goes with its release, and the next waiter is granted.
 func TestZooKeeperBrokenAtOnce(t *testing.T) {
 	t.Parallel()
 	const holds, ttl = 2000, 30 * time.Second
 	s := service.StartOwn(t, ZooKeeper)
 	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", ttl)
 	steps.HoldMany(t, c.Client, holds)
-	bells := func() (all []string) {
+	noticeNodes := func() (all []string) {
 		for _, child := range z.children("/dlock/sessions") {
-			if strings.HasSuffix(child, ":bell") {
+			if strings.HasSuffix(child, noticeSuffix) {
 				all = append(all, child)
 			}
 		}
 		return all
 	}
 	watched := func() bool {
-		watches, there := strings.Count(four(t, s, "wchp"), ":bell\n"), len(bells())
+		watches, there := strings.Count(four(t, s, "wchp"), noticeSuffix+"\n"), len(noticeNodes())
 		return watches == there && there > 1
 	}
 	for what, before := range map[string]func(){
@@ -138,15 +141,15 @@ func TestZooKeeperBrokenAtOnce(t *testing.T) {
 			c.p.Cut()
 			await.That(t, "it is connected again", func() bool { return c.p.Counts().Open == 1 })
 		},
-		"after the bells were removed": func() {
-			for _, bell := range bells() {
-				z.Delete("/dlock/sessions/"+bell, -1)
+		"after the notice nodes were removed": func() {
+			for _, node := range noticeNodes() {
+				z.Delete("/dlock/sessions/"+node, -1)
 			}
 		},
 	} {
 		for _, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
 			before()
-			await.That(t, "all sessions listen", watched)
+			await.That(t, "all sessions watch", watched)
 			name := fmt.Sprint(what, len(opts))
 			l := steps.MustLock(t, c.Mutex(name))
 			ctx := l.Context(t.Context())
@@ -158,12 +161,12 @@ func TestZooKeeperBrokenAtOnce(t *testing.T) {
 			stop := steps.MeasureStalls()
 			start := time.Now()
 			<-ctx.Done()
-			heard := time.Since(start)
+			known := time.Since(start)
 			got := next.Got("Lock of what was broken", start, 20*time.Second)
 			took, stalled := time.Since(start), stop()
-			t.Logf("%s, %d options: known after %s, the next was in after %s (the machine stood still for %s)", what, len(opts), heard, took, stalled)
-			if heard > time.Second+stalled || took > ttl/6+stalled {
-				t.Errorf("%s, %d options: known after %s, the next was in after %s", what, len(opts), heard, took)
+			t.Logf("%s, %d options: known after %s, the next was in after %s (the machine stood still for %s)", what, len(opts), known, took, stalled)
+			if known > time.Second+stalled || took > ttl/6+stalled {
+				t.Errorf("%s, %d options: known after %s, the next was in after %s", what, len(opts), known, took)
 			}
 			mustUnlock(t, got)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// TestZooKeeperEnsembleFaults is what may go wrong among three servers.
+// TestZooKeeperEnsembleFaults has the faults of three servers.
 func TestZooKeeperEnsembleFaults(t *testing.T) {
 	t.Parallel()
 	e := StartEnsemble(t)
@@ -45,9 +45,9 @@ func TestZooKeeperEnsembleFaults(t *testing.T) {
 // only is the URL of one of the servers.
 func only(s *service.Server) string { return "zookeeper://" + s.Addr }
 
-// zkLeaderKilled: who holds goes on holding, who waits goes on waiting, and one at a time is in.
-// What was left held stands until its time, by the clock of the next leader (which is that of the
-// last one here).
+// zkLeaderKilled: holders go on holding, waiters go on waiting, and one request at a time holds.
+// A fixed lease that outlives its client stands until its time, by the clock of the next leader
+// (which is that of the last one here).
 func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	w := steps.StartWorkers(t, e.URL(), false)
 	const ttl = time.Minute // of which elections on a busy machine may take a third
@@ -81,15 +81,15 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	mustUnlock(t, waiter.Got("Lock", time.Now(), 20*time.Second))
 	l := next.Got("Lock of what was left held", time.Now(), 20*time.Second)
 	if early := asked.Add(kept).Sub(await.From(t, in)); early > 0 || l.Token() <= left.Token() {
-		t.Errorf("in %s before the time was over, with token %d after %d", early, l.Token(), left.Token())
+		t.Errorf("granted %s too early, with token %d after %d", early, l.Token(), left.Token())
 	}
 	mustUnlock(t, l)
 }
 
-// zkMinority: the client's server is cut off from the two others, which end its session; a follower
-// goes on answering reads with what was, which it has to have done once to prove anything; a leader
-// may have noticed by then. The client has stopped before the successor comes in all the same, and
-// locks again when it is back.
+// zkMinority: the client's server is cut off from the two others, which end its session. A follower
+// goes on answering reads with the past, which it has to have done once for the test to prove
+// anything; a leader may have detected the cut by then. The client stops trusting its lease before
+// the successor is granted all the same, and locks again when it is back.
 func zkMinority(t *testing.T, e *Ensemble, choose func(service.T) *service.Server, reads bool) {
 	stale := false
 	for attempts := 0; attempts < 1 || reads && attempts < 8 && !stale; attempts++ {
@@ -107,7 +107,7 @@ func zkMinority(t *testing.T, e *Ensemble, choose func(service.T) *service.Serve
 			t.Fatalf("Lock at the majority: %v", next.Err)
 		}
 		if until := l.Until(); until.After(next.At) || next.Lease.Token() <= l.Token() {
-			t.Fatalf("the old lease is trusted until %s after the successor came in; tokens %d, then %d", until.Sub(next.At), l.Token(), next.Lease.Token())
+			t.Fatalf("the old lease is trusted until %s after the successor's grant; tokens %d, then %d", until.Sub(next.At), l.Token(), next.Lease.Token())
 		}
 		lost(t, l)
 		names, _, err := z.Children(zkQueue(name))
@@ -115,13 +115,13 @@ func zkMinority(t *testing.T, e *Ensemble, choose func(service.T) *service.Serve
 		heal()
 		e.AwaitServing(t)
 		if _, err := c.Mutex(name).TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
-			t.Errorf("back again the client gets %v; want that it is held", err)
+			t.Errorf("back again the client gets %v; want ErrHeld", err)
 		}
 		mustUnlock(t, next.Lease)
 		mustUnlock(t, steps.MustLock(t, c.Mutex(name, dlock.TTL(time.Minute))))
 	}
 	if reads && !stale {
-		t.Errorf("the server that was cut off never said what was: this test proves nothing")
+		t.Errorf("the server that was cut off never answered with the past: this test proves nothing")
 	}
 }
 
@@ -141,8 +141,8 @@ func (r *zkRoaming) at() (at []int) {
 	return at
 }
 
-// zkMoves: a server that stands still, or is killed, is left for another one; what is held there
-// stays held.
+// zkMoves: a client leaves a server that stands still or is killed for another one; its locks stay
+// held.
 func zkMoves(t *testing.T, e *Ensemble) {
 	// servers that elect a leader first, on a slow machine, keep clients waiting for seconds
 	const ttl = 20 * time.Second
@@ -164,7 +164,7 @@ func zkMoves(t *testing.T, e *Ensemble) {
 			renewed := func() bool { return l.Renew(await.Bounded(t, ttl)) == nil || l.Err() != nil }
 			await.That(t, "the lease is renewed", renewed)
 			heal := fault(e.Nodes[at[0]])
-			// the old one does not say when it has noticed the end
+			// the old server does not show when it has detected the end
 			await.That(t, "the client is at another server too", func() bool {
 				return slices.ContainsFunc(r.at(), func(i int) bool { return i != at[0] })
 			})
@@ -183,13 +183,13 @@ func zkMoves(t *testing.T, e *Ensemble) {
 	mustUnlock(t, a.Got("Lock after the moves", time.Now(), ttl))
 }
 
-// zkStaysBehind: a request is still under way to one server when the client has gone on to another
-// and has done with the lock. When it arrives it does nothing.
+// zkStaysBehind: a request is still under way to one server when the client has moved to another
+// and has released the lock. When it arrives it does nothing.
 func zkStaysBehind(t *testing.T, e *Ensemble) {
 	c := e.roaming(t, 10*time.Second)
 	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
 	at := -1
-	// it has asked others how long their sessions last
+	// it has queried others for their session timeouts
 	await.That(t, "the client is at one server", func() bool {
 		if now := c.at(); len(now) == 1 {
 			at = now[0]
@@ -209,15 +209,15 @@ func zkStaysBehind(t *testing.T, e *Ensemble) {
 	for range 20 {
 		<-time.After(50 * time.Millisecond)
 		if now := z.children(zkQueue("behind")); !sameNames(stood, now) {
-			t.Fatalf("there stood %q, and now %q", stood, now)
+			t.Fatalf("the nodes were %q, and now are %q", stood, now)
 		}
 	}
 	mustUnlock(t, l)
 	z.await("behind", 0)
 }
 
-// zkLags: what one client was granted, another one sees and can join at once, though its server
-// knows of it late; and it cannot join what is over, though its server shows that.
+// zkLags: another client sees a grant and can join it at once, though its server learns of it late;
+// and it cannot join a hold that has ended, though its server still shows that.
 func zkLags(t *testing.T, e *Ensemble) {
 	behind := e.Follower(t)
 	rest := slices.DeleteFunc(e.Addrs(), func(addr string) bool { return addr == behind.Addr })
@@ -238,7 +238,7 @@ func zkLags(t *testing.T, e *Ensemble) {
 		mustUnlock(t, again)
 		mustUnlock(t, l)
 		if _, err := late.Mutex(name).Lock(dlock.WithOwner(await.Bounded(t, 30*time.Second), l.Owner())); !errors.Is(err, dlock.ErrLost) {
-			t.Fatalf("a join of a hold that is over, at a server that shows it yet: %v", err)
+			t.Fatalf("a join of a hold that has ended, at a server that still shows it: %v", err)
 		}
 		p, err := c.Semaphore(name+"-n", 2).Lock(await.Bounded(t, 30*time.Second))
 		if err != nil {
@@ -253,8 +253,8 @@ func zkLags(t *testing.T, e *Ensemble) {
 	}
 }
 
-// zkNoLeader: the one server that is left takes connections and closes them at once; clients do not
-// storm it, and go on when there is a leader.
+// zkNoLeader: the one remaining server accepts connections and closes them at once; clients do not
+// storm it, and continue when there is a leader.
 func zkNoLeader(t *testing.T, e *Ensemble) {
 	const while, most = 2 * time.Second, 150
 	left := e.Nodes[0]
@@ -262,7 +262,7 @@ func zkNoLeader(t *testing.T, e *Ensemble) {
 	l := steps.MustLock(t, c.Mutex("no-leader"))
 	e.Nodes[1].Kill(t)
 	e.Nodes[2].Kill(t)
-	await.That(t, "the server that is left serves no more", func() bool { return leads(left) == "" })
+	await.That(t, "the remaining server stops serving", func() bool { return leads(left) == "" })
 	before := c.p.Counts().Dialled
 	<-time.After(while)
 	if n := c.p.Counts().Dialled - before; n > most {

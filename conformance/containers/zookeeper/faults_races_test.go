@@ -63,13 +63,13 @@ func TestZooKeeperLateJoins(t *testing.T) {
 		if err == nil {
 			mustUnlock(t, j)
 		} else if !errors.Is(err, dlock.ErrLost) {
-			t.Fatalf("a join under a fixed lease that is over: %v", err)
+			t.Fatalf("a join under a fixed lease that has ended: %v", err)
 		}
 	}
 }
 
 // TestZooKeeperCloseRaces: a client is closed in the middle of calls, and its connection breaks in
-// the middle of waits that are given up; nothing in the process races. It can only fail under the
+// the middle of waits that are abandoned; nothing in the process races. It can only fail under the
 // race detector.
 func TestZooKeeperCloseRaces(t *testing.T) {
 	t.Parallel()

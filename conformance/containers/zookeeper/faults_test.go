@@ -25,11 +25,11 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// zkPrompt is how long a Lock may take to end with its context: it does at once, on a machine that
-// goes on. What else would end it, a driver that hangs up, takes at least 7 s.
+// zkPrompt is how long a Lock may take to end with its context. It ends at once unless the machine
+// stands still; the other end, a driver that hangs up, takes at least 7 s.
 const zkPrompt = 5 * time.Second
 
-// TestZooKeeperFaults is what may go wrong between clients and one server.
+// TestZooKeeperFaults has the faults between clients and one server.
 func TestZooKeeperFaults(t *testing.T) {
 	s := service.StartOwn(t, ZooKeeper)
 	for _, f := range []struct {
@@ -38,7 +38,7 @@ func TestZooKeeperFaults(t *testing.T) {
 	}{
 		{"a create without a reply", zkLostCreate},
 		{"a create that never arrives", zkCutCreate},
-		{"a wait is given up in the middle of a create", zkGivenUpCreate},
+		{"a wait is abandoned in the middle of a create", zkAbandonedCreate},
 		{"a late copy of a create", zkLateCreate},
 		{"a join without a reply", zkLostJoin},
 		{"an unlock without a reply", zkLostUnlock},
@@ -47,13 +47,13 @@ func TestZooKeeperFaults(t *testing.T) {
 		{"a user's connection is away for long", zkLongAway},
 		{"connections break", zkBrokenConnections},
 		{"the client is cut off", zkCutClient},
-		{"who only tries is cut off", zkCutTry},
+		{"a TryLock is cut off", zkCutTry},
 		{"a session longer than servers give", zkLongSession},
 		{"the client is stopped", zkStoppedClient},
 		{"a node is deleted by hand", zkHandDeleted},
 		{"a hold is broken", zkBroken},
 		{"a hold is broken before its client knows of it", zkBrokenUnseen},
-		{"an unlock of what was broken", zkUnlockBroken},
+		{"an unlock of a broken hold", zkUnlockBroken},
 		{"two backends on one connection", zkTwoOnAConn},
 		{"foreign children", zkForeign},
 		{"parents vanish", zkNoParents},
@@ -67,8 +67,8 @@ func TestZooKeeperFaults(t *testing.T) {
 	}
 }
 
-// zkLostCreate: the server has executed it, and the client finds its node again, also if the
-// answers to its first listings are lost too.
+// zkLostCreate: the server has executed the create, and the client finds its node again, also if
+// the answers to its first listings are lost too.
 func zkLostCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	for lost := range 4 {
@@ -89,17 +89,17 @@ func zkLostCreate(t *testing.T, s *service.Server) {
 		}
 		l := a.Got("Lock", time.Now(), 30*time.Second)
 		if n := len(z.children(zkQueue(name))); n != 1 {
-			t.Errorf("after %d lost replies %d requests stand there, want 1", lost+1, n)
+			t.Errorf("after %d lost replies there are %d requests, want 1", lost+1, n)
 		}
 		if _, err := other.Mutex(name).TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
-			t.Errorf("after %d lost replies another client gets %v; want that it is held", lost+1, err)
+			t.Errorf("after %d lost replies another client gets %v; want ErrHeld", lost+1, err)
 		}
 		mustUnlock(t, l)
 		z.await(name, 0)
 	}
 }
 
-// zkCutCreate: it was not executed, and is sent again.
+// zkCutCreate: the create was not executed, and is sent again.
 func zkCutCreate(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	c := zkOpen(t, s.URL, "", time.Minute)
@@ -118,9 +118,8 @@ func zkCutCreate(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkGivenUpCreate: nobody wants the request any more, and what the server made of it is removed
-// long before the session would end.
-func zkGivenUpCreate(t *testing.T, s *service.Server) {
+// zkAbandonedCreate: the node of an abandoned request is removed long before the session would end.
+func zkAbandonedCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	for lists := range 3 {
 		name := fmt.Sprint("given-up-", lists)
@@ -134,9 +133,9 @@ func zkGivenUpCreate(t *testing.T, s *service.Server) {
 		a.Cancel()
 		a.Within("Lock that is given up", start, zkPrompt)
 		if !errors.Is(a.Err, context.Canceled) {
-			t.Errorf("Lock that is given up: %v", a.Err)
+			t.Errorf("abandoned Lock: %v", a.Err)
 		}
-		for range lists { // replies to what the client does about it are lost too
+		for range lists { // replies to the client's next calls are lost too
 			drop := c.p.DropReply(name)
 			c.p.Cut()
 			heal()
@@ -153,7 +152,7 @@ func zkGivenUpCreate(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkLostJoin: it stands in the queue, and against nobody, so it is granted.
+// zkLostJoin: an earlier copy of the join is in the queue, and blocks nothing, so it is granted.
 func zkLostJoin(t *testing.T, s *service.Server) {
 	const name = "lost-join"
 	z, p := treeOf(t, s), netfault.NewProxy()
@@ -177,8 +176,8 @@ func zkLostJoin(t *testing.T, s *service.Server) {
 	z.await(name, 0)
 }
 
-// zkOutlived: what is under way when a client is closed leaves nothing in the session, which goes
-// on; nor does a create whose reply was lost before.
+// zkOutlived: calls under way when a client is closed leave nothing in the session, which goes on;
+// nor does a create whose reply was lost before.
 func zkOutlived(t *testing.T, s *service.Server) {
 	for _, lost := range []bool{false, true} {
 		name := fmt.Sprint("outlived-", lost)
@@ -216,9 +215,9 @@ func zkOutlived(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkLongAway: a request whose reply was lost, and for which no session could be had for so long
-// that even looking for one was given up, holds all the same when it gets in; what was done to
-// remove its first node does not remove that.
+// zkLongAway: the reply to a request was lost, and no session could be had for so long that an
+// attempt to get one failed. The request holds all the same when it is granted: the removal of its
+// first node does not remove its next one.
 func zkLongAway(t *testing.T, s *service.Server) {
 	const name, ttl, attempt = "long-away", 6 * time.Second, 10 * time.Second
 	timeout := zkTimeout(ttl)
@@ -246,8 +245,8 @@ func zkLongAway(t *testing.T, s *service.Server) {
 	z.await(name, 0)
 }
 
-// zkLateCreate: the request is under way for so long that the client has given it up and tried
-// again on another connection; what arrives then stands for nobody.
+// zkLateCreate: the request is under way for so long that the client has hung up and sent it again
+// on another connection; the late copy leaves no second request.
 func zkLateCreate(t *testing.T, s *service.Server) {
 	z, other := treeOf(t, s), zkOpen(t, s.URL, "", 20*time.Second)
 	for _, up := range []bool{false, true} {
@@ -259,7 +258,7 @@ func zkLateCreate(t *testing.T, s *service.Server) {
 		a := steps.Try(t, c.Mutex(name))
 		before := c.p.Counts().Dialled
 		if up {
-			// there is nothing to see of a request that does not arrive
+			// a request that does not arrive leaves no trace
 			<-time.After(200 * time.Millisecond)
 			a.Cancel()
 			a.Within("Lock that is given up", time.Now(), zkPrompt)
@@ -279,7 +278,7 @@ func zkLateCreate(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkLostUnlock: the node is gone, and Unlock says so.
+// zkLostUnlock: the node is gone, and Unlock succeeds.
 func zkLostUnlock(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	c := zkOpen(t, s.URL, "", time.Minute)
@@ -295,7 +294,7 @@ func zkLostUnlock(t *testing.T, s *service.Server) {
 	z.await("lost-unlock", 0)
 }
 
-// zkLostRead: a read whose connection breaks is made again, on the next one.
+// zkLostRead: a read whose connection breaks is repeated on the next one.
 func zkLostRead(t *testing.T, s *service.Server) {
 	const name = "lost-read"
 	c, p := zkOpen(t, s.URL, "", time.Minute), netfault.NewProxy()
@@ -322,7 +321,7 @@ func zkLostRead(t *testing.T, s *service.Server) {
 	} {
 		lost := way.p.DropReply(way.request)
 		if found, err := way.read(await.Bounded(t, 30*time.Second)); err != nil || !found {
-			t.Errorf("%s: found what is locked %t, %v", way.what, found, err)
+			t.Errorf("%s: found the locked name %t, %v", way.what, found, err)
 		}
 		await.Closed(t, "a reply was lost to "+way.what, lost)
 	}
@@ -348,7 +347,7 @@ func zkBrokenConnections(t *testing.T, s *service.Server) {
 		t.Fatalf("after its connections broke the lease is %v, %v", err, l.Err())
 	}
 	if now := z.children(zkQueue("broken")); !sameNames(stood, now) {
-		t.Errorf("before the connections broke there stood %q, after it %q", stood, now)
+		t.Errorf("before the connections broke the nodes were %q, afterwards %q", stood, now)
 	}
 	// The hand-off happens while the waiter has no connection, so that no event reaches it.
 	heal := waiter.p.Refuse()
@@ -358,7 +357,7 @@ func zkBrokenConnections(t *testing.T, s *service.Server) {
 	heal()
 	next := first.Got("Lock after the wake-up was lost", start, 10*time.Second)
 	if !second.Pending() || next.Token() <= l.Token() {
-		t.Errorf("the second waiter is in: %t; tokens %d, then %d", !second.Pending(), l.Token(), next.Token())
+		t.Errorf("the second waiter was granted: %t; tokens %d, then %d", !second.Pending(), l.Token(), next.Token())
 	}
 	mustUnlock(t, next)
 	mustUnlock(t, second.Got("the second Lock", time.Now(), 20*time.Second))
@@ -380,8 +379,8 @@ func sameNames(a, b []string) bool {
 	return true
 }
 
-// zkCutClient: a session that ends on the server has ended for the client before; what it holds
-// later is new, and was not there before.
+// zkCutClient: a session that ends on the server has ended for the client before; what the client
+// holds later is new.
 func zkCutClient(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	cut, other := zkOpen(t, s.URL, "", 5*time.Second), zkOpen(t, s.URL, "", time.Minute)
@@ -402,7 +401,7 @@ func zkCutClient(t *testing.T, s *service.Server) {
 		t.Errorf("Unlock of the lost lease: %v", err)
 	}
 	if next.Lease.Err() != nil || !queued.Pending() {
-		t.Errorf("the successor's lease: %v; the client that came back is in: %t", next.Lease.Err(), !queued.Pending())
+		t.Errorf("the successor's lease: %v; the client that came back was granted: %t", next.Lease.Err(), !queued.Pending())
 	}
 	if now := z.children(zkQueue("cut")); sameNames(mine, now) || strings.Contains(strings.Join(now, " "), mine[0]) {
 		t.Errorf("the lost request %q is there again: %q", mine, now)
@@ -415,8 +414,8 @@ func zkCutClient(t *testing.T, s *service.Server) {
 	mustUnlock(t, again)
 }
 
-// zkCutTry: TryLock says that no server answers, long before the session is over; nothing of it
-// comes to life when one does again.
+// zkCutTry: TryLock says that no server answers, long before the session ends; it leaves nothing
+// that comes to life when a server answers again.
 func zkCutTry(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	c := zkOpen(t, s.URL, "", 25*time.Second)
@@ -426,20 +425,20 @@ func zkCutTry(t *testing.T, s *service.Server) {
 	start := time.Now()
 	_, err := c.Mutex("cut-try").TryLock(t.Context())
 	if took := time.Since(start); err == nil || errors.Is(err, dlock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
-		t.Errorf("TryLock returned %v after %s; want that no server answered for 10 s", err, took)
+		t.Errorf("TryLock returned %v after %s; want an error that no server answered, within 10 s", err, took)
 	}
 	heal()
 	mustUnlock(t, steps.MustLock(t, c.Mutex("cut-try")))
 	z.await("cut-try", 0)
 }
 
-// zkLongSession: the servers give ten hours of the twenty that are asked for, which is known at
-// once: a longer TTL than 3/4 of that is refused.
+// zkLongSession: the client asks for twenty hours and the servers give ten, which is known at once:
+// a longer TTL than 3/4 of that is refused.
 func zkLongSession(t *testing.T, s *service.Server) {
 	const most = 10 * time.Hour * 3 / 4
 	_, err := dlock.Open(await.Bounded(t, 30*time.Second), s.URL+"?session_timeout=20h", dlock.TTL(8*time.Hour), dlock.Logger(nil))
 	if !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), most.Truncate(time.Millisecond).String()) {
-		t.Errorf("Open with a TTL of 8 h: %v; want that %s are allowed", err, most)
+		t.Errorf("Open with a TTL of 8 h: %v; want an error that %s are allowed", err, most)
 	}
 	c := zkOpen(t, s.URL, "?session_timeout=20h", 7*time.Hour)
 	l := steps.MustLock(t, c.Mutex("long"))
@@ -449,8 +448,8 @@ func zkLongSession(t *testing.T, s *service.Server) {
 	mustUnlock(t, l)
 }
 
-// zkTwoOnAConn: a second backend is refused while the first is there, which goes on. The connection
-// stays open when its backend is closed, and gives the user his events all the while.
+// zkTwoOnAConn: a second backend is refused while the first is open, which goes on. The connection
+// stays open when its backend is closed, and delivers the user's events all the while.
 func zkTwoOnAConn(t *testing.T, s *service.Server) {
 	var events atomic.Int64
 	conn, err := zookeeper.Connect([]string{s.Addr}, 20*time.Second, zookeeper.ConnectOptions{
@@ -481,10 +480,10 @@ func zkTwoOnAConn(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	treeOf(t, s).make("/two-on-a-conn-event", 0)
-	await.That(t, "the user's callback is told of his watch", func() bool { return events.Load() > before })
+	await.That(t, "the user's callback gets the event of its watch", func() bool { return events.Load() > before })
 }
 
-// zkLocker holds a name, and says what becomes of the lease.
+// zkLocker holds a name, and prints what becomes of the lease.
 var zkLocker = service.NewProgram("zookeeper-locker", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	ctx := context.Background()
 	c, err := dlock.Open(ctx, args[0], dlock.TTL(zkTTL), dlock.Logger(nil))
@@ -512,8 +511,8 @@ var zkLocker = service.NewProgram("zookeeper-locker", func(in *bufio.Scanner, ou
 	}
 })
 
-// zkStoppedClient: a process that stood still for longer than its session knows at once that it has
-// lost, and can lock again.
+// zkStoppedClient: a process that stood still for longer than its session knows at once that its
+// lease is lost, and can lock again.
 func zkStoppedClient(t *testing.T, s *service.Server) {
 	child := zkLocker.Start(t, s.URL, "stopped")
 	child.Expect("locked")
@@ -530,7 +529,7 @@ func zkStoppedClient(t *testing.T, s *service.Server) {
 	child.Wait()
 }
 
-// zkHandDeleted: the holder finds at a renewal that its node is gone, however many it has.
+// zkHandDeleted: the holder detects at a renewal that its node is gone, however many it has.
 func zkHandDeleted(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	const holds, ttl = 100, 6 * time.Second
@@ -555,13 +554,13 @@ func zkHandDeleted(t *testing.T, s *service.Server) {
 	}
 	for i, l := range leases {
 		if i != 0 && i != 57 && i != 99 && l.Err() != nil {
-			t.Errorf("lease %d, which nobody touched, is %v", i, l.Err())
+			t.Errorf("lease %d, whose node was not deleted, is %v", i, l.Err())
 		}
 	}
 }
 
-// zkBroken: the holder finds it at its next renewal, and a waiter comes in; the token is the
-// one that the operator saw.
+// zkBroken: the holder detects the break at its next renewal, and a waiter is granted; the token is
+// the one that the operator saw.
 func zkBroken(t *testing.T, s *service.Server) {
 	const others, ttl = 150, 6 * time.Second // more than a renewal checks in turn
 	c, operator := zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
@@ -574,7 +573,7 @@ func zkBroken(t *testing.T, s *service.Server) {
 		if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token()+1, opts...); !errors.Is(err, dlock.ErrNotHeld) {
 			t.Errorf("Break with a wrong token: %v", err)
 		}
-		if i == 2 { // and the operator gets no reply
+		if i == 2 { // the operator gets no reply
 			operator.p.DropReply("a hold was broken")
 		}
 		if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token(), opts...); err != nil {
@@ -593,8 +592,8 @@ func zkBroken(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkUnlockBroken: a release of what an operator has broken says that it was lost, although no proof
-// has found that since; and nothing of it is left.
+// zkUnlockBroken: the release of a hold that an operator has broken returns ErrLost, although no
+// proof has detected the break yet; and nothing of the hold is left.
 func zkUnlockBroken(t *testing.T, s *service.Server) {
 	z, operator := treeOf(t, s), zkOpen(t, s.URL, "", time.Minute)
 	b, err := zkBackend(s.URL)
@@ -604,7 +603,7 @@ func zkUnlockBroken(t *testing.T, s *service.Server) {
 	t.Cleanup(func() { b.Close() })
 	for i, opts := range [][]dlock.BreakOption{nil, {dlock.Force()}} {
 		name := fmt.Sprint("unlock-broken-", i)
-		// nobody renews them
+		// they are not renewed
 		hold, join := steps.Asked(b, name, 10*time.Minute), steps.Asked(b, name, 10*time.Minute)
 		g := steps.Acquired(t, b, hold)
 		join.Owner, join.Token = hold.ID, g.Token
@@ -614,15 +613,15 @@ func zkUnlockBroken(t *testing.T, s *service.Server) {
 		}
 		for what, r := range map[string]driver.Request{"its join": join, "the hold": hold} {
 			if err := b.Release(await.Bounded(t, 30*time.Second), r); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("Release of what was broken, %s: %v; want ErrLost", what, err)
+				t.Errorf("Release of a broken hold, %s: %v; want ErrLost", what, err)
 			}
 		}
 		z.await(name, 0)
 	}
 }
 
-// zkBrokenUnseen: who was cut off while its turn came, and was broken, holds nothing when it is
-// back.
+// zkBrokenUnseen: a client that was cut off while its turn came, and whose hold was broken, holds
+// nothing when it is back.
 func zkBrokenUnseen(t *testing.T, s *service.Server) {
 	const name, ttl = "broken-unseen", 6 * time.Second
 	z, c, other := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", time.Minute)
@@ -645,12 +644,12 @@ func zkBrokenUnseen(t *testing.T, s *service.Server) {
 	heal()
 	next := waiter.Got("Lock of who was broken", time.Now(), 20*time.Second)
 	if next.Token() <= token {
-		t.Errorf("what was broken with token %d is granted with %d", token, next.Token())
+		t.Errorf("the request that was broken with token %d is granted with %d", token, next.Token())
 	}
 	mustUnlock(t, next)
 }
 
-// zkForeign: what is not the driver's stands in the queue's directory, and nobody minds.
+// zkForeign: foreign nodes in the queue's directory are ignored.
 func zkForeign(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	c, other := zkOpen(t, s.URL, "", time.Minute), zkOpen(t, s.URL, "", time.Minute)
@@ -671,7 +670,7 @@ func zkForeign(t *testing.T, s *service.Server) {
 			t.Fatalf("TryLock among foreign children: %v", err)
 		}
 		if _, err := other.Mutex("foreign").TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
-			t.Errorf("TryLock of what is held: %v", err)
+			t.Errorf("TryLock of a held name: %v", err)
 		}
 		waiter := steps.Try(t, other.Mutex("foreign"))
 		z.await("foreign", foreign+2)
@@ -685,7 +684,7 @@ func zkForeign(t *testing.T, s *service.Server) {
 	z.await("foreign", foreign)
 }
 
-// zkNoParents: what is above the requests is removed again and again, and made again.
+// zkNoParents: the nodes above the requests are removed again and again, and made again.
 func zkNoParents(t *testing.T, s *service.Server) {
 	const clients, rounds = 2, 60
 	z := treeOf(t, s)
@@ -719,12 +718,12 @@ func zkNoParents(t *testing.T, s *service.Server) {
 	for i := range clients {
 		c := zkOpen(t, s.URL, "?prefix=vanish", time.Minute)
 		wg.Go(func() {
-			// who removes may be slower than who locks
+			// the removal may be slower than the locks
 			for n := 0; n < rounds || n < 20*rounds && !enough(); n++ {
 				name := "shared"
 				if n%2 == 0 {
 					name = fmt.Sprint("own-", i)
-					<-time.After(5 * time.Millisecond) // nobody is there
+					<-time.After(5 * time.Millisecond) // no request stands
 				} else {
 					begun.Add(1)
 				}
@@ -754,7 +753,7 @@ func zkNoParents(t *testing.T, s *service.Server) {
 	}
 }
 
-// zkNothingLeft: names that were locked, waited for and given up go out of use, and leave no node.
+// zkNothingLeft: names whose locks were released and whose waits were abandoned leave no node.
 func zkNothingLeft(t *testing.T, s *service.Server) {
 	z := treeOf(t, s)
 	c, other := zkOpen(t, s.URL, "?prefix=left", time.Minute), zkOpen(t, s.URL, "?prefix=left", time.Minute)
@@ -778,11 +777,11 @@ func zkNothingLeft(t *testing.T, s *service.Server) {
 	if err := errors.Join(c.Close(), other.Close()); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	// Close waits for the server for 2 s. By themselves the sessions end after 84 s.
+	// Close waits for the server for 2 s. Without it the sessions end after 84 s.
 	await.That(t, "no session is left", func() bool { return len(z.children("/left/sessions")) == 0 })
 }
 
-// watchesOf returns how many watches the server keeps.
+// watchesOf returns how many watches the server has.
 func watchesOf(t service.T, s *service.Server) (n int) {
 	t.Helper()
 	bell := false
@@ -796,8 +795,8 @@ func watchesOf(t service.T, s *service.Server) (n int) {
 	return n
 }
 
-// TestZooKeeperWatches: the client library cannot remove a watch; a great many waits that are given
-// up behind one holder make no more of them.
+// TestZooKeeperWatches: the client library cannot remove a watch; a great many abandoned waits
+// behind one holder make no more of them.
 func TestZooKeeperWatches(t *testing.T) {
 	const waits, abreast = 400, 8
 	s := service.StartOwn(t, ZooKeeper)
@@ -811,7 +810,7 @@ func TestZooKeeperWatches(t *testing.T) {
 			for n := range waits / abreast {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(5+(i+n)%7)*time.Millisecond)
 				if _, err := c.Mutex("long").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Lock of what is held: %v", err)
+					t.Errorf("Lock of a held name: %v", err)
 				}
 				cancel()
 			}
@@ -825,7 +824,7 @@ func TestZooKeeperWatches(t *testing.T) {
 	if after > before+4 {
 		t.Errorf("%d watches before %d waits, %d after", before, waits, after)
 	}
-	const alone = 40 // a wait is a create, a listing and a delete: the watch stands already
+	const alone = 40 // a wait is a create, a listing and a delete: the watch is set already
 	calls := c.p.Counts().RoundTrips
 	for range alone {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)

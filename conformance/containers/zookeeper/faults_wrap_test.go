@@ -20,8 +20,8 @@ type zkNode struct {
 	children int32 // how many were ever made under it
 }
 
-// zkSnapshot is a snapshot as the server writes it, with the nodes given; theirs is what the server
-// reads when it starts.
+// zkSnapshot is a snapshot as a server writes it, with the given nodes. A server reads it when it
+// starts.
 func zkSnapshot(nodes ...zkNode) string {
 	var b bytes.Buffer
 	put := func(values ...any) {
@@ -41,7 +41,7 @@ func zkSnapshot(nodes ...zkNode) string {
 	for _, n := range nodes {
 		const anybody = int64(-1)
 		put(n.path, "", anybody)
-		put(int64(1), int64(1), int64(0), int64(0)) // made and changed by which transaction, when
+		put(int64(1), int64(1), int64(0), int64(0)) // the transactions that made and changed it, when
 		// versions of the data, the children and the rights; the session
 		put(int32(0), n.children, int32(0), int64(0))
 		put(int64(1)) // the transaction that changed the children
@@ -64,9 +64,9 @@ func withSnapshot(k service.Kind, snapshot string) service.Kind {
 	return k
 }
 
-// TestZooKeeperSequenceWraps: a directory in which so many nodes were made that the server's
-// numbers for them come to their end. The order of arrival holds before, while and after that, and
-// one at a time is in.
+// TestZooKeeperSequenceWraps: so many nodes were made in a directory that the server's numbers are
+// used up. The order of arrival holds before, while and after that, and one request at a time
+// holds.
 func TestZooKeeperSequenceWraps(t *testing.T) {
 	const waiters = 12
 	k := withSnapshot(ZooKeeper, zkSnapshot(zkNode{path: ""}, zkNode{path: "/zookeeper"}, zkNode{path: "/zookeeper/config"}, zkNode{path: "/zookeeper/quota"},
@@ -89,7 +89,7 @@ func TestZooKeeperSequenceWraps(t *testing.T) {
 			}
 			for _, later := range queue[i:] {
 				if !later.Pending() {
-					t.Fatal("a second one is in")
+					t.Fatal("a second request was granted")
 				}
 			}
 			mustUnlock(t, held)

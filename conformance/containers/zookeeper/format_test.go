@@ -16,9 +16,9 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// TestZooKeeperFormat: the root node says the format of what stands below it. A client that meets
-// another format than its own says so and touches nothing; a root node without data is of the
-// first.
+// TestZooKeeperFormat: the root node says the format of the nodes below it. A client that finds
+// another format than its own says so and changes nothing; a root node without data is of the first
+// format.
 func TestZooKeeperFormat(t *testing.T) {
 	t.Parallel()
 	const ours, next = "dlock format 1", "dlock format 2"
@@ -57,7 +57,7 @@ func TestZooKeeperFormat(t *testing.T) {
 		}
 	}
 
-	t.Run("a new tree says it", func(t *testing.T) {
+	t.Run("a new tree has it", func(t *testing.T) {
 		c := mustOpen("format-new")
 		mustUnlock(t, steps.MustLock(t, c.Mutex("x")))
 		says("/format-new", ours)
@@ -68,17 +68,17 @@ func TestZooKeeperFormat(t *testing.T) {
 		a, b := mustOpen("format-none"), mustOpen("format-none")
 		l := steps.MustLock(t, a.Mutex("x"))
 		if _, err := b.Mutex("x").TryLock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrHeld) {
-			t.Errorf("what is held: %v", err)
+			t.Errorf("TryLock of a held name: %v", err)
 		}
 		mustUnlock(t, l)
 		says("/format-none", "")
 	})
-	for what, data := range map[string]string{"the next": next, "none-that-is-known": "somebody's note"} {
+	for what, data := range map[string]string{"the next": next, "none-that-is-known": "a note"} {
 		t.Run(what, func(t *testing.T) {
 			path := "/format-" + strings.ReplaceAll(what, " ", "-")
 			z.make(path, 0)
 			set(path, data)
-			want := "knows 1"
+			want := "knows format 1"
 			if data == next {
 				want = "format 2"
 			}

@@ -23,8 +23,8 @@ func withOption(options ...string) service.Kind {
 	return k
 }
 
-// says fails the test unless the error says that, in words: no number stands alone, and it is not
-// taken for a lock that another owner holds.
+// says fails the test unless the error says that in words: it is not only a number, and it does not
+// match ErrHeld.
 func says(t *testing.T, what string, err error, want ...string) {
 	t.Helper()
 	for _, w := range want {
@@ -37,8 +37,8 @@ func says(t *testing.T, what string, err error, want ...string) {
 	}
 }
 
-// TestZooKeeperQuota: TryLock says that a quota is used up, and which setting that is; Lock gets in
-// when there is room, and gives the reason if its time ends before.
+// TestZooKeeperQuota: TryLock says that a quota is used up, and which setting that is; Lock is
+// granted when there is room, and says the reason if its context ends before.
 func TestZooKeeperQuota(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, withOption("-Dzookeeper.enforceQuota=true"))
@@ -63,7 +63,7 @@ func TestZooKeeperQuota(t *testing.T) {
 	_, err = c.Mutex("second").Lock(await.Bounded(t, 5*time.Second))
 	says(t, "Lock beyond a quota", err, "quota")
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a Lock whose time ended: %v", err)
+		t.Errorf("a Lock whose context ended: %v", err)
 	}
 	a := steps.Try(t, c.Mutex("second"))
 	<-time.After(time.Second)
@@ -75,8 +75,8 @@ func TestZooKeeperQuota(t *testing.T) {
 	mustUnlock(t, l)
 }
 
-// TestZooKeeperEnforcedAuthentication: servers that let in only clients that authenticate refuse
-// one without credentials, which says what to do; then it works.
+// TestZooKeeperEnforcedAuthentication: servers that accept only clients that authenticate refuse
+// one without credentials. The error says what to do; then it works.
 func TestZooKeeperEnforcedAuthentication(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, withOption("-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest"))
@@ -94,13 +94,13 @@ func TestZooKeeperEnforcedAuthentication(t *testing.T) {
 	mustUnlock(t, steps.MustLock(t, c.Mutex("in")))
 }
 
-// TestZooKeeperLocalSessions: sessions that one server keeps to itself own no nodes. A leader says
-// so; a follower does not answer.
+// TestZooKeeperLocalSessions: sessions that are local to one server own no nodes. A leader says so;
+// a follower does not answer.
 func TestZooKeeperLocalSessions(t *testing.T) {
 	t.Parallel()
 	e := startEnsemble(t, "localSessionsEnabled=true\n")
 	var wg sync.WaitGroup
-	for server, want := range map[*service.Server]string{e.AwaitLeader(t): "EPHEMERALONLOCALSESSION (-120)", e.Follower(t): "nothing that it asked for was answered"} {
+	for server, want := range map[*service.Server]string{e.AwaitLeader(t): "EPHEMERALONLOCALSESSION (-120)", e.Follower(t): "its calls were not answered"} {
 		wg.Go(func() {
 			_, err := dlock.Open(await.Bounded(t, time.Minute), server.URL, dlock.Logger(nil))
 			says(t, "Open", err, want, "localSessionsUpgradingEnabled")
@@ -109,8 +109,8 @@ func TestZooKeeperLocalSessions(t *testing.T) {
 	await.All(t, &wg)
 }
 
-// TestZooKeeperClosedConnection: a Lock on a connection that its owner closed before the client
-// does not wait for ever, and says what was wrong.
+// TestZooKeeperClosedConnection: a Lock on a connection that was closed before the client does not
+// wait forever, and says what was wrong.
 func TestZooKeeperClosedConnection(t *testing.T) {
 	t.Parallel()
 	side := zkOnConn(t, service.Start(t, ZooKeeper), netfault.NewProxy(), 20*time.Second, zookeeper.Options{Prefix: "closed"})
@@ -121,6 +121,6 @@ func TestZooKeeperClosedConnection(t *testing.T) {
 	_, err := c.Mutex("closed").Lock(ctx)
 	says(t, "Lock", err, "closed before its client")
 	if ctx.Err() != nil {
-		t.Error("it waited until its time was over")
+		t.Error("it waited until its context ended")
 	}
 }

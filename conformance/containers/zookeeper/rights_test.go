@@ -22,18 +22,19 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// asUser is the URL with credentials and what follows the hosts.
+// asUser is the URL with credentials, and with more after the hosts.
 func asUser(url, user, password, more string) string {
 	return strings.Replace(url, "://", "://"+user+":"+password+"@", 1) + more
 }
 
-// digest is what ZooKeeper calls a user with a password.
+// digest is ZooKeeper's ID of a user with a password.
 func digest(user, password string) string {
 	sum := sha1.Sum([]byte(user + ":" + password))
 	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// TestZooKeeperCredentials: what a client with credentials makes is its own, and nobody else's.
+// TestZooKeeperCredentials: the nodes that a client with credentials makes are open to that user
+// alone.
 func TestZooKeeperCredentials(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, ZooKeeper)
@@ -57,7 +58,7 @@ func TestZooKeeperCredentials(t *testing.T) {
 	nodes := []string{"/dlock", "/dlock/locks", "/dlock/sessions", zkQueue("private")}
 	all, _, err := z.Children("/dlock")
 	if err == nil || len(all) > 0 {
-		t.Errorf("anybody can read /dlock: %q, %v", all, err)
+		t.Errorf("a client without credentials can read /dlock: %q, %v", all, err)
 	}
 	mustZK(t, "authenticate", z.AddAuth("digest", []byte("app:secret")))
 	for _, parent := range []string{"/dlock/sessions", zkQueue("private")} {
@@ -74,13 +75,13 @@ func TestZooKeeperCredentials(t *testing.T) {
 			t.Errorf("the rights of %s are %v, %v; want all, for the client that made it alone", node, acl, err)
 		}
 	}
-	for user, password := range map[string]string{"": "", "app": "other", "stranger": "secret"} {
+	for user, password := range map[string]string{"": "", "app": "other", "another": "secret"} {
 		other, err := open(user, password, "")
 		if err == nil {
 			_, err = other.Mutex("private").TryLock(await.Bounded(t, 30*time.Second))
 		}
 		if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "secret") || errors.Is(err, dlock.ErrHeld) {
-			t.Errorf("as %q with another password: %v; want that it has no right", user, err)
+			t.Errorf("as %q with %q: %v; want that it has no right", user, password, err)
 		}
 	}
 	same, err := open("app", "secret", "")
@@ -95,7 +96,7 @@ func TestZooKeeperCredentials(t *testing.T) {
 }
 
 // zkRight is one row of the rights that docs/zookeeper.md lists: those that the user needs on a
-// node, by a URL and over a connection of his own.
+// node, by a URL and over the user's own connection.
 type zkRight struct{ stands, node, byURL, byConn string }
 
 // on returns the rights for a way to open.
@@ -106,7 +107,7 @@ func (r zkRight) on(byURL bool) string {
 	return r.byConn
 }
 
-// zkRights are the rows, by what stands already.
+// zkRights are the rows, by the nodes that exist already.
 func zkRights(t *testing.T) map[string][]zkRight {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/zookeeper.md")
@@ -139,7 +140,7 @@ type zkCase struct {
 	missingNode string
 }
 
-// make makes the nodes, with the rights of the page but the one that is missing.
+// make makes the nodes, with the rights of the page except the one that is missing.
 func (c zkCase) make(t *testing.T, z zkTree, rows []zkRight) {
 	t.Helper()
 	admin := zk.DigestACL(zk.PermAll, "admin", "secret")
@@ -159,7 +160,7 @@ func (c zkCase) make(t *testing.T, z zkTree, rows []zkRight) {
 			}
 			acl = append(acl, id)
 		}
-		for at := 1; at < len(r.node); at++ { // what is above it is the administrator's
+		for at := 1; at < len(r.node); at++ { // the nodes above it are the administrator's
 			if r.node[at] == '/' {
 				if _, err := z.Create(c.top+r.node[:at], nil, 0, admin); err != nil && err != zk.ErrNodeExists {
 					t.Fatal(err)
@@ -175,7 +176,7 @@ func (c zkCase) make(t *testing.T, z zkTree, rows []zkRight) {
 	}
 }
 
-// url is what the client opens.
+// url is the URL that the client opens.
 func (c zkCase) url(s *service.Server) string {
 	if c.user == "" {
 		return s.URL + c.top + "/shop"
@@ -203,8 +204,8 @@ func (c zkCase) open(t *testing.T, s *service.Server) (driver.Backend, error) {
 }
 
 // TestZooKeeperLeastRights: the user needs the rights that the documentation lists, all of them,
-// and no more: by a URL and over a connection, with credentials and without, whatever stands
-// already. The one that is missing is named, by the error and by "dlock check", and no other.
+// and no more: by a URL and over a connection, with credentials and without, whichever nodes exist
+// already. The error and "dlock check" name the missing right, and no other.
 func TestZooKeeperLeastRights(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, ZooKeeper)
@@ -247,7 +248,7 @@ func TestZooKeeperLeastRights(t *testing.T) {
 func (c zkCase) isNamed(t *testing.T, s *service.Server, z zkTree, check steps.Checker) {
 	t.Helper()
 	right := rightNames[c.missing] + " on " + c.top + c.missingNode
-	if c.missing == 'd' { // Close removes what it can, and reports no error
+	if c.missing == 'd' { // Close removes the nodes that it may, and reports no error
 		b, err := c.open(t, s)
 		if err != nil {
 			t.Fatal(err)
@@ -317,14 +318,14 @@ func TestZooKeeperSecrets(t *testing.T) {
 	if len(texts) < 8 {
 		t.Errorf("only %q were refused", texts)
 	}
-	nobody, err := service.FreePorts(1)
+	unused, err := service.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	_, err = dlock.Open(await.Bounded(t, 30*time.Second), asUser(fmt.Sprintf("zookeeper://127.0.0.1:%d", nobody[0]), "app", secret, ""), dlock.Logger(nil))
-	if err == nil || time.Since(start) > 8*time.Second || !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), fmt.Sprint(nobody[0])) {
-		t.Errorf("where nobody listens: %v after %s", err, time.Since(start))
+	_, err = dlock.Open(await.Bounded(t, 30*time.Second), asUser(fmt.Sprintf("zookeeper://127.0.0.1:%d", unused[0]), "app", secret, ""), dlock.Logger(nil))
+	if err == nil || time.Since(start) > 8*time.Second || !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), fmt.Sprint(unused[0])) {
+		t.Errorf("where no server listens: %v after %s", err, time.Since(start))
 	}
 	b, err2 := zkBackend(asUser(s.URL, "app", secret, ""))
 	if err2 != nil {

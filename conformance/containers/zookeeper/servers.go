@@ -1,4 +1,4 @@
-// Package zookeeper runs the driver on ZooKeeper: on a server that is alone, and on an ensemble of
+// Package zookeeper runs the driver on ZooKeeper: on a standalone server, and on an ensemble of
 // three.
 package zookeeper
 
@@ -23,14 +23,14 @@ const (
 	zkTick = 200 * time.Millisecond // a server's unit of time; the least session timeout
 
 	// zkSync is how long a member may be cut off from its leader, and a leader from most of its
-	// followers, before it notices. It is longer than a busy machine stands still: there would be
-	// elections for nothing.
+	// followers, before it detects that. It is longer than a busy machine stands still, which would
+	// cause needless elections.
 	zkSync = 25 * zkTick
 )
 
 // ZooKeeper is one ZooKeeper server of version 3.9. Sessions may last from a tick of 200 ms to ten
-// hours; container nodes that are empty are removed twice a second. A server that is killed leaves
-// all that it ever acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
+// hours; empty container nodes are removed twice a second. A killed server leaves everything that
+// it ever acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
 var ZooKeeper = service.Kind{
 	Name:    "zookeeper",
 	Image:   "zookeeper:3.9",
@@ -43,8 +43,8 @@ var ZooKeeper = service.Kind{
 	Ask:     func(ctx context.Context, url string) (string, error) { return askZooKeeper(ctx, url, false) },
 }
 
-// zookeeperJars are what Debian's package consists of; the published image has a folder of them.
-// What is absent is ignored.
+// zookeeperJars are the jars of Debian's package; the published image has a folder of them. Missing
+// ones are ignored.
 var zookeeperJars = func() string {
 	var jars []string
 	for _, j := range []string{"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java", "netty-all", "netty-buffer", "netty-codec",
@@ -54,8 +54,8 @@ var zookeeperJars = func() string {
 	return strings.Join(jars, ":")
 }()
 
-// zookeeperScript writes the configuration that its first argument is, and becomes the server. The
-// others are options of the Java machine.
+// zookeeperScript writes its first argument as the configuration, and becomes the server. The other
+// arguments are options of the Java machine.
 const zookeeperScript = `set -e
 mkdir -p db
 printf '%s' "$1" >zoo.cfg
@@ -64,9 +64,9 @@ jars=$3
 shift 3
 exec java "$@" -cp "$jars:$(echo /apache-zookeeper-*-bin/lib)/*:." org.apache.zookeeper.server.quorum.QuorumPeerMain zoo.cfg`
 
-// zookeeperCommand is for a server whose configuration has more lines than those that all have:
-// $dir stands for its folder in them, $port for the last of its ports. The options are the Java
-// machine's. A member of an ensemble has a number from 1 on, a server that is alone 0.
+// zookeeperCommand is for a server whose configuration has more lines than those that all servers
+// have: $dir in them means its folder, $port the last of its ports. The options are the Java
+// machine's. A member of an ensemble has a number from 1 on, a standalone server 0.
 func zookeeperCommand(more string, member int, options ...string) func(string, []int) []string {
 	return func(dir string, ports []int) []string {
 		cfg := fmt.Sprintf(`tickTime=%d
@@ -88,12 +88,12 @@ clientPort=%d
 	}
 }
 
-// askZooKeeper asks the first server of a URL for its version. One that has no leader counts as
-// serving if alone is set: it does what a member can do by itself.
+// askZooKeeper asks the first server of a URL for its version. If alone is set, a server without a
+// leader counts as serving: a member cannot do more by itself.
 func askZooKeeper(ctx context.Context, text string, alone bool) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return "", errors.New("not a URL") // the error would show it, with its password
+		return "", errors.New("not a URL") // err would show the URL with its password
 	}
 	addr, _, _ := strings.Cut(u.Host, ",")
 	answer, err := fourLetters(ctx, addr, "srvr")
@@ -109,7 +109,7 @@ func askZooKeeper(ctx context.Context, text string, alone bool) (string, error) 
 	return "", fmt.Errorf("srvr is answered with %q", answer)
 }
 
-// fourLetters returns a server's answer to one of its commands of four letters.
+// fourLetters returns a server's answer to a four-letter command.
 func fourLetters(ctx context.Context, addr, command string) (string, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -138,8 +138,7 @@ func four(t service.T, s *service.Server, command string) string {
 	return answer
 }
 
-// leads returns what the server takes itself for: leader, follower or standalone; nothing while it
-// does not serve.
+// leads returns the server's mode: leader, follower or standalone; nothing while it does not serve.
 func leads(s *service.Server) string {
 	// one that has no leader says so at once
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -153,20 +152,20 @@ func leads(s *service.Server) string {
 	return ""
 }
 
-// quietly is a logger of the client library's that says nothing.
+// quietly is a logger for the client library that logs nothing.
 type quietly struct{}
 
 func (quietly) Printf(string, ...any) {}
 
-// hasty is a connection of the client library's that does not wait for the greeting for longer than
-// a session lasts, as the library does: a server that is just starting may take a connection and
+// hasty is a connection for the client library that does not wait for the greeting for longer than
+// a session lasts, as the library does: a server that is just starting may accept a connection and
 // never answer.
 type hasty struct {
 	net.Conn
 	session time.Duration
 }
 
-// SetReadDeadline is net.Conn's. Only for the greeting the library sets one so late.
+// SetReadDeadline is net.Conn's. The library sets one so late only for the greeting.
 func (c hasty) SetReadDeadline(t time.Time) error {
 	if time.Until(t) > c.session {
 		t = time.Now().Add(5 * time.Second)

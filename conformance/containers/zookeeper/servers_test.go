@@ -61,11 +61,11 @@ func TestZooKeeperEnsemble(t *testing.T) {
 		return err == nil || errors.Is(err, zk.ErrNodeExists)
 	})
 
-	// The leader is killed: the others go on, and it follows when it is back.
+	// The leader is killed: the others continue, and it follows when it is back.
 	old := e.AwaitLeader(t)
 	old.Kill(t)
 	next := e.AwaitLeader(t, old)
-	await.That(t, "the two that are left take writes", func() bool {
+	await.That(t, "the remaining two take writes", func() bool {
 		_, err := c.Set("/x", []byte("2"), -1)
 		return err == nil
 	})
@@ -75,8 +75,8 @@ func TestZooKeeperEnsemble(t *testing.T) {
 		t.Errorf("there is another leader after the old one came back")
 	}
 
-	// A follower that is cut off answers reads with what was, and notices only then; on a slow
-	// machine it may be too late to ask.
+	// A follower that is cut off answers reads with the past, and detects the cut only later; on a
+	// slow machine the read may come too late.
 	told := false
 	for i := 0; i < 5 && !told; i++ {
 		e.AwaitServing(t)
@@ -101,21 +101,21 @@ func TestZooKeeperEnsemble(t *testing.T) {
 		heal := e.CutOff(cut)
 		write(now)
 		told = read() == before
-		await.That(t, "the follower serves no more", func() bool { return leads(cut) == "" })
+		await.That(t, "the follower stops serving", func() bool { return leads(cut) == "" })
 		heal()
 		e.AwaitServing(t)
 		await.That(t, "it has what was written meanwhile", func() bool { return read() == now })
 	}
 	if !told {
-		t.Error("no follower that was cut off answered with what was before")
+		t.Error("no follower that was cut off answered with the past")
 	}
 
-	// A leader that is cut off gives up, and another one leads.
+	// A leader that is cut off resigns, and another one leads.
 	last := e.AwaitLeader(t)
 	heal := e.CutOff(last)
 	defer heal()
 	next = e.AwaitLeader(t, last)
-	await.That(t, "the old leader leads no more", func() bool { return leads(last) != "leader" })
+	await.That(t, "the old leader stops leading", func() bool { return leads(last) != "leader" })
 	await.That(t, "the new leader takes writes", func() bool { return createAt(t, next, "/y") == nil })
 	heal()
 	e.AwaitServing(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// smallBuffer is a jute.maxbuffer for which few locks are many.
+// smallBuffer is a jute.maxbuffer for which a few locks are many.
 const smallBuffer = 32 << 10
 
 // smallOption sets it on a server, smallParameter in a URL.
@@ -46,18 +46,18 @@ func names(n int, name string) []string {
 	return all
 }
 
-// longName has 248 bytes, of which each becomes three in a path; shortName is what most names are.
+// longName has 248 bytes, each of which becomes three in a path; shortName is like most names.
 var longName = strings.Repeat("ж", 124)
 
 const shortName = "invoices/"
 
-// crowd is a client that holds a lock or waits for it under each of many names, and joins some.
+// crowd is a client that holds or waits for each of many names, and joins some.
 type crowd struct {
 	*zkClient
 	wg sync.WaitGroup
 }
 
-// gather makes the client lock all names, of which the holder has some. It returns when all of its
+// gather makes the client lock all names, some of which the holder has. It returns when all of its
 // requests stand.
 func (c *crowd) gather(t *testing.T, z zkTree, holder *zkClient, all []string) {
 	t.Helper()
@@ -81,7 +81,7 @@ func (c *crowd) gather(t *testing.T, z zkTree, holder *zkClient, all []string) {
 	await.That(t, "all requests stand", func() bool { return c.owned(t, z).nodes-before.nodes >= want })
 }
 
-// owned is what stands at the servers, by the sessions that own it.
+// owned are the nodes at the servers, by the sessions that own them.
 type owned struct {
 	bytes map[int64]int
 	nodes int
@@ -110,7 +110,7 @@ func (c *crowd) owned(t *testing.T, z zkTree) owned {
 	return o
 }
 
-// bounded fails the test if a session owns too much, or if there are fewer, or less, than that.
+// bounded fails the test if a session owns too much, or if there are fewer nodes or fewer bytes.
 func (o owned) bounded(t *testing.T, buffer, sessions, bytes int) {
 	t.Helper()
 	most, all := 0, 0
@@ -122,7 +122,7 @@ func (o owned) bounded(t *testing.T, buffer, sessions, bytes int) {
 		t.Errorf("one session owns %d bytes of paths, which is more than half of %d", most, buffer)
 	}
 	if len(o.bytes) < sessions || all < bytes {
-		t.Errorf("that is too little to say anything")
+		t.Errorf("that is too little to prove anything")
 	}
 }
 
@@ -134,8 +134,8 @@ func (c *crowd) end() {
 	c.p.Abandon()
 }
 
-// TestZooKeeperClientEnds: clients with many locks, waiters and joins die, and their servers go on,
-// also after a restart.
+// TestZooKeeperClientEnds: clients with many locks, waiters and joins die, and the servers continue
+// to serve, also after a restart.
 func TestZooKeeperClientEnds(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, small())
@@ -180,8 +180,8 @@ func TestZooKeeperUsualClientEnds(t *testing.T) {
 	mustUnlock(t, steps.MustLock(t, zkOpen(t, s.URL, "", time.Minute).Mutex(longName)))
 }
 
-// TestZooKeeperSessionsClose: in a long run, sessions that a client needs no more are closed after
-// a minute, and the leases that it still has are kept.
+// TestZooKeeperSessionsClose: in a long run, sessions that a client no longer needs are closed
+// after a minute, and the leases that it still has are kept.
 func TestZooKeeperSessionsClose(t *testing.T) {
 	t.Parallel()
 	if !size.Long() {
@@ -231,7 +231,7 @@ func zkClientEnds(t *testing.T, url string, s *service.Server, restart func()) {
 }
 
 // TestZooKeeperFullConnection: a user's connection has one session, which takes no more than the
-// servers can remove at once, and says so. What is given back makes room.
+// servers can remove at once, and the error says so. A release makes room.
 func TestZooKeeperFullConnection(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, small())
@@ -255,7 +255,7 @@ func TestZooKeeperFullConnection(t *testing.T) {
 	steps.Released(t, b, all[0])
 	again := steps.Asked(b, all[0].Name, b.Capabilities().MaxTTL)
 	if _, err := steps.Acquire(await.Bounded(t, 30*time.Second), b, again); err != nil {
-		t.Errorf("after one was given back: %v", err)
+		t.Errorf("after a release: %v", err)
 	}
 	b.proxy.Vanish(netfault.ToServer)
 	z.awaitSessions(1)
@@ -263,7 +263,7 @@ func TestZooKeeperFullConnection(t *testing.T) {
 	mustUnlock(t, steps.MustLock(t, other.Mutex(all[1].Name)))
 }
 
-// requests makes nodes by hand that are as those of requests, n under each name, and belong to no
+// requests makes nodes by hand like those of requests, n under each name, which belong to no
 // session.
 func (z zkTree) requests(dirs []string, n int) {
 	z.t.Helper()
@@ -296,8 +296,9 @@ func (z zkTree) readAll(dirs []string) {
 	await.Each(z.t, 64, dirs, func(dir string) { z.children("/dlock/locks/" + dir) })
 }
 
-// TestZooKeeperManyNames: what a client asks for in one piece has a bound that is far off, and the
-// rest it reads in pieces, in the time that a call has. What is beyond the bound is said to be so.
+// TestZooKeeperManyNames: the size of one answer has a bound that is far off, and a client reads
+// everything else in pieces, in the time that a call has. An answer beyond the bound is an error
+// that says so.
 func TestZooKeeperManyNames(t *testing.T) {
 	t.Parallel()
 	const many, waiters, received = 60_000, 5000, 128 << 10

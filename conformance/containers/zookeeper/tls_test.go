@@ -16,8 +16,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// secureZooKeeper starts a server that has a port for TLS, and returns the address of that port.
-// Clients show a certificate if auth is "need".
+// secureZooKeeper starts a server with a port for TLS, and returns the address of that port. If
+// auth is "need", clients have to present a certificate.
 func secureZooKeeper(t *testing.T, a *service.Authority, cert, key, auth string) (s *service.Server, addr string) {
 	t.Helper()
 	k := ZooKeeper
@@ -82,7 +82,7 @@ func TestZooKeeperTLS(t *testing.T) {
 		{"the short scheme", "zks", byIP, with("tls_ca", ca), "-"},
 		{"verified by name, with a certificate of the client", "zookeepers", byName, with("tls_ca", ca, "tls_server_name", "zk.example", "tls_cert", clientCert, "tls_key", clientKey), "-"},
 		{"without the certificate of the client", "zookeepers", byName, with("tls_ca", ca, "tls_server_name", "zk.example"), ""},
-		{"an authority that nobody knows", "zookeepers", byIP, nil, "certificate"},
+		{"an unknown authority", "zookeepers", byIP, nil, "certificate"},
 		{"another authority", "zookeepers", byIP, with("tls_ca", wrong), "certificate"},
 		{"another name", "zookeepers", byName, with("tls_ca", ca, "tls_cert", clientCert, "tls_key", clientKey), "certificate"},
 		{"another name again", "zookeepers", byIP, with("tls_ca", ca, "tls_server_name", "other.example"), "certificate"},
@@ -120,7 +120,7 @@ func TestZooKeeperTLS(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "secret") {
 				t.Errorf("the password is shown: %v", err)
 			}
-			// a driver that does not look at the context takes 10 s
+			// a driver that ignores the context takes 10 s
 			if took := time.Since(start); took > 9*time.Second {
 				t.Errorf("it took %s", took)
 			}
@@ -128,8 +128,8 @@ func TestZooKeeperTLS(t *testing.T) {
 	}
 }
 
-// TestZooKeeperTLSIsSlow: Open does not give a server up whose handshakes take their time, as the
-// first ones of a busy server do.
+// TestZooKeeperTLSIsSlow: Open keeps trying a server whose handshakes are slow, as the first ones
+// of a busy server are.
 func TestZooKeeperTLSIsSlow(t *testing.T) {
 	t.Parallel()
 	a := service.NewAuthority(t)
@@ -152,13 +152,13 @@ func TestZooKeeperTLSIsSlow(t *testing.T) {
 			return
 		}
 		if took := time.Since(start); try == most || took < 6*time.Second {
-			t.Fatalf("Open gave the server up after %s, the %d. time: %v", took, try, err)
+			t.Fatalf("Open stopped trying after %s, attempt %d: %v", took, try, err)
 		}
 	}
 }
 
-// TestZooKeeperCertificatesAreReplaced on disk, and the next connection has the new ones: in time
-// for the session that the leases are in.
+// TestZooKeeperCertificatesAreReplaced: after a replacement on disk the next connection uses the
+// new certificates, in time for the session that the leases are in.
 func TestZooKeeperCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	a, p := service.NewAuthority(t), netfault.NewProxy()

@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// TestZooKeeperTTLs: a few sessions serve all TTLs, and what a session cannot keep is refused.
+// TestZooKeeperTTLs: a few sessions serve all TTLs, and a TTL that no session can keep is refused.
 func TestZooKeeperTTLs(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, usual())
@@ -62,7 +62,7 @@ func TestZooKeeperTTLs(t *testing.T) {
 	if n := p.Counts().Open; n > 6 {
 		t.Errorf("100 TTLs made %d connections", n)
 	}
-	// dlock's own default, as people write it, by a URL and over a connection of their own
+	// dlock's own default, as users write it, by a URL and over their own connection
 	const usualTTL = 30 * time.Second
 	given, err := dlock.Open(await.Bounded(t, 30*time.Second), s.URL+"?ttl=30s", dlock.Logger(nil))
 	if err != nil {
