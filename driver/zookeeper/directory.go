@@ -255,7 +255,7 @@ func (s *session) nextRecheck(now time.Time) time.Time {
 	return now.Add(d/2 + rand.N(d/2))
 }
 
-// recheckSoon reads, in the background, the directories whose time has come, so many at most.
+// recheckSoon reads, in the background, at most that many of the directories whose time has come.
 func (s *session) recheckSoon(now time.Time, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// format is the version of what stands below the root node, which the data of that node says. It
+// format is the version of the nodes below the root node, which the data of that node says. It
 // changes when a client of the old format and one of the new cannot share queues.
 const format = 1
 

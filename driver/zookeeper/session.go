@@ -312,7 +312,7 @@ func (s *session) event(e zk.Event) {
 	}
 }
 
-// monitor looks after the session until it is over.
+// monitor maintains the session until it ends.
 func (s *session) monitor(c class) {
 	period := min(max(s.Timeout/looks, 5*time.Millisecond), time.Second)
 	tick := time.NewTicker(period)

@@ -136,7 +136,7 @@ func (s *session) newEnd(data []byte, stat *zk.Stat) *keptEnd {
 	return end
 }
 
-// endAfter returns when a node with a TTL of so many milliseconds expires.
+// endAfter returns when a node with that TTL in milliseconds expires.
 func endAfter(stat *zk.Stat, ttl int64) int64 {
 	return stat.Ctime + min(ttl, maxFixed.Milliseconds()) + 1
 }

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Program is what a child process runs: a second client that can be stopped as a whole, or killed.
-// It talks to the test in lines.
+// Program is a program for a child process: a second client that can be stopped as a whole, or
+// killed. It talks to the test in lines.
 type Program struct{ name string }
 
 var programs = map[string]func(in *bufio.Scanner, out io.Writer, args []string) error{}
 
 // NewProgram names a program. It is called for a variable of the test's package, so that the child,
-// which is the same test binary, finds it. What the test says arrives on in, and what goes to out
-// is for the test to read. The process ends when main returns, with its error if that is not nil;
-// main returns when in ends, for then the test is over.
+// which is the same test binary, finds it. The test's lines arrive on in, and the test reads the
+// lines that are written to out. The process ends when main returns, with its error if that is not
+// nil. main has to return when in ends: then the test is over.
 func NewProgram(name string, main func(in *bufio.Scanner, out io.Writer, args []string) error) Program {
 	if _, twice := programs[name]; twice {
 		panic("service: two programs are called " + name)
@@ -59,7 +59,7 @@ type Child struct {
 }
 
 // Start runs the program in a process of its own, which is killed when the test ends; if the test
-// failed, what it wrote to its standard error is shown.
+// failed, the child's standard error is shown.
 func (p Program) Start(t T, args ...string) *Child {
 	t.Helper()
 	run, err := begin()
@@ -81,7 +81,7 @@ func (p Program) Start(t T, args ...string) *Child {
 	// a process that it started may keep that open
 	c.cmd.WaitDelay = time.Second
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// not StdoutPipe: what the child wrote last can be read after its end
+	// not StdoutPipe: the child's last lines can be read after its end
 	out, write, err := os.Pipe()
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -121,7 +121,7 @@ func (c *Child) Say(line string) {
 	}
 }
 
-// Hear returns the next line that the child says, and waits for it for at most a minute.
+// Hear returns the child's next line, and waits for it for at most a minute.
 func (c *Child) Hear() string {
 	c.t.Helper()
 	select {
@@ -131,12 +131,12 @@ func (c *Child) Hear() string {
 		}
 		return line
 	case <-time.After(time.Minute):
-		c.t.Fatalf("the child says nothing")
+		c.t.Fatalf("the child wrote nothing for a minute")
 	}
 	panic("unreachable")
 }
 
-// Heard returns the next line that the child said, if there is one already.
+// Heard returns the child's next line, if there is one already.
 func (c *Child) Heard() (line string, is bool) {
 	select {
 	case line, is = <-c.lines:
@@ -149,7 +149,7 @@ func (c *Child) Heard() (line string, is bool) {
 func (c *Child) Expect(line string) {
 	c.t.Helper()
 	if got := c.Hear(); got != line {
-		c.t.Fatalf("the child says %q, want %q", got, line)
+		c.t.Fatalf("the child wrote %q, want %q", got, line)
 	}
 }
 
@@ -162,7 +162,7 @@ func (c *Child) Stop() {
 	}
 }
 
-// Continue is the end of Stop.
+// Continue undoes Stop.
 func (c *Child) Continue() {
 	c.t.Helper()
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -180,8 +180,7 @@ func (c *Child) Kill() {
 	<-c.done
 }
 
-// Wait tells the child that the test has no more to say, and waits until it has ended in good
-// order.
+// Wait ends the child's input, and waits until the child has ended in good order.
 func (c *Child) Wait() {
 	c.t.Helper()
 	c.in.Close()

@@ -17,7 +17,7 @@ var ticker = NewProgram("ticker", func(in *bufio.Scanner, out io.Writer, args []
 	for in.Scan() {
 		switch in.Text() {
 		case "fail":
-			return fmt.Errorf("told to fail")
+			return fmt.Errorf("asked to fail")
 		case "tick":
 			go func() {
 				for i := 0; ; i++ {
@@ -40,7 +40,7 @@ func TestChild(t *testing.T) {
 	c.Expect("hello")
 	c.Wait()
 	if got := fatal(t, func(t T) { c.t = t; c.Hear() }); !strings.Contains(got, "nothing more") {
-		t.Fatalf("a child that ended says %q", got)
+		t.Fatalf("Hear of a child that ended failed with %q", got)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestChildThatFails(t *testing.T) {
 	c := ticker.Start(t)
 	c.Expect("")
 	c.Say("fail")
-	if got := fatal(t, func(t T) { c.t = t; c.Wait() }); !strings.Contains(got, "told to fail") {
+	if got := fatal(t, func(t T) { c.t = t; c.Wait() }); !strings.Contains(got, "asked to fail") {
 		t.Fatalf("Wait failed with %q", got)
 	}
 }
@@ -62,11 +62,11 @@ func TestChildStops(t *testing.T) {
 	c.Expect("0")
 	c.Expect("1")
 	c.Stop()
-	await.That(t, "a child that was stopped says nothing, after what it had said before", func() bool {
+	await.That(t, "a stopped child writes nothing, after its earlier lines", func() bool {
 		select {
 		case <-c.lines:
 			return false
-		case <-time.After(4 * await.Quiet): // one that runs says something each 5 ms
+		case <-time.After(4 * await.Quiet): // a running one writes each 5 ms
 			return true
 		}
 	})

@@ -308,7 +308,7 @@ func lookForImage(e *testcontainers.DockerClient, k Kind) (image, origin string,
 	return k.Built, built, nil
 }
 
-// pull fails soon where no registry can be reached, and is patient where one answers.
+// pull fails soon if no registry can be reached, and is patient if one answers.
 func pull(ctx context.Context, e *testcontainers.DockerClient, image string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -13,11 +13,11 @@ import (
 )
 
 // Harness returns a harness of the suite in which each client has a [Proxy] of its own, with all
-// powers of this package: open opens a client that reaches its servers through the proxy only. The
-// servers are those that Restart restarts, on their data; it is there if all are the test's own.
+// powers of this package: open opens a client that reaches its servers only through the proxy.
+// Restart restarts the servers on their data; it is set if all are the test's own.
 //
 // Name says in the report what the laws ran on, as of [Reported]. Not every protocol lets a request
-// be replayed on another connection: where it does not, set Record to nil.
+// be replayed on another connection: if it does not, set Record to nil.
 func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backend, servers ...*Server) conformance.Harness {
 	var proxies sync.Map // by backend
 	of := func(b driver.Backend) *netfault.Proxy {
@@ -71,8 +71,8 @@ func Harness(name string, open func(conformance.T, *netfault.Proxy) driver.Backe
 	return Reported(name, h, servers...)
 }
 
-// Reported returns the harness, with what becomes of its laws on the servers counted under the name
-// in the last lines of the run. A law that fails shows what the servers wrote meanwhile.
+// Reported returns the harness, with the results of its laws on the servers counted under the name
+// in the last lines of the run. A law that fails shows what the servers logged meanwhile.
 func Reported(name string, h conformance.Harness, servers ...*Server) conformance.Harness {
 	h.Done = func(t conformance.T, v conformance.Verdict) {
 		t.Helper()
@@ -85,9 +85,9 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 }
 
 // alike are the laws that every set-up of a service keeps if one does: either a client keeps them
-// by itself, or one step of the service on one queue does, which is the same step on whatever
-// server it runs. More servers, which replicate, elect and lag, or other connections to them break
-// them in no set-up. A law that is new is not here.
+// by itself, or one step of the service on one queue does, which is the same on every server. More
+// servers, which replicate, elect and lag, or other connections to them break these laws in no
+// set-up. A new law is not in the list.
 var alike = []string{
 	"labels", "conflict", "inspect", "owner-not-client", "reenter", "own-name-only", "join", "join-over", "downgrade", "upgrade",
 	"readers-together", "neither-starves", "semaphore-limit", "semaphore-smallest", "semaphore-order", "tokens-shared",
@@ -96,9 +96,9 @@ var alike = []string{
 	"cost-lock", "cost-wait", "cost-hold", "cost-hand-off",
 }
 
-// Beside returns the harness of a set-up of a service that has another one on which all laws run.
-// This one runs only those that it may break although the other one keeps them, unless the run is
-// long.
+// Beside returns the harness of a set-up of a service that has another set-up on which all laws
+// run. This one runs only the laws that it may break although the other keeps them, unless the run
+// is long.
 func Beside(h conformance.Harness) conformance.Harness {
 	if !size.Long() {
 		h.Only = func(l conformance.Law) bool { return !slices.Contains(alike, l.Name) }
@@ -107,8 +107,8 @@ func Beside(h conformance.Harness) conformance.Harness {
 }
 
 // OtherConnections returns the harness of a set-up that differs from another one on the same
-// servers by its connections only. Unless the run is long, this one runs the core laws, and those
-// in which a connection is what matters: calls that break off, what a client learns, and its end.
+// servers only by its connections. Unless the run is long, it runs the core laws, and those in
+// which a connection matters: calls that break off, what a client learns, and its end.
 func OtherConnections(h conformance.Harness) conformance.Harness {
 	if !size.Long() {
 		runs := map[string]bool{"outage": true, "wait-outage": true, "cancel-prompt": true, "bounded-calls": true,

@@ -27,7 +27,7 @@ func TestHarness(t *testing.T) {
 	b.Asks("one")
 	heal := h.Partition(t, a)
 	a.Say("two")
-	b.Asks("three") // only the one is off the line
+	b.Asks("three") // only the one client is cut off
 	a.HearsNothing()
 	if e.Has("two") > 0 {
 		t.Fatal("a message of a client that is cut off reached the server")
@@ -102,7 +102,7 @@ func TestReport(t *testing.T) {
 	Unreport(name)
 }
 
-// The list names laws only, and not all of them: the others are what a cluster runs.
+// The list has only names of laws, and not all of them: a cluster runs the others.
 func TestSameInAllSetUps(t *testing.T) {
 	laws := conformance.Laws()
 	for _, name := range alike {

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// shownLines is how many lines of a server's log a test shows at most that failed.
+// shownLines is how many lines of a server's log a failed test shows, at most.
 const shownLines = 40
 
 // Watch shows the last lines that the servers write to their logs from now on if the test fails. It
-// is for the parts of a test that share servers: else the end of the whole logs would be shown.
+// is for the parts of a test that share servers: otherwise the end of the whole logs is shown.
 func Watch(t T, servers ...*Server) {
 	t.Helper()
 	from := time.Now()
@@ -69,7 +69,7 @@ var logs = sync.OnceValues(func() (string, error) {
 	return os.MkdirTemp("", "dlock-logs-")
 })
 
-// keepLog writes the server's whole log to a file, and says where it is.
+// keepLog writes the server's whole log to a file, and logs the file's name.
 func (s *Server) keepLog(t T) {
 	t.Helper()
 	dir, err := logs()

@@ -125,14 +125,14 @@ func (p *process) wipe() error {
 
 func (p *process) log(since time.Time) string { return p.said.since(since) }
 
-// transcript is what a process wrote, and when.
+// transcript is the output of a process, with times.
 type transcript struct {
 	mu    sync.Mutex
 	text  []byte
 	marks []mark
 }
 
-// mark says that what follows in a transcript was written at that time.
+// mark is a place in a transcript: what follows was written at that time.
 type mark struct {
 	at   time.Time
 	from int
@@ -163,8 +163,8 @@ func (p *process) remove() {
 	os.RemoveAll(p.dir)
 }
 
-// spawn starts a process whose working directory is in the run's folder, where the cleaner learns
-// of it. The result is closed when it has ended.
+// spawn starts a process whose working directory is in the run's folder, where the cleaner finds
+// it. The result is closed when the process has ended.
 func spawn(cmd *exec.Cmd) (done chan struct{}, err error) {
 	run, err := begin()
 	if err != nil {
@@ -192,7 +192,7 @@ func ended(done <-chan struct{}) bool {
 	}
 }
 
-// stop stops a process, and waits until it stands.
+// stop stops a process, and waits until it is stopped.
 func stop(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -202,10 +202,10 @@ func stop(p *os.Process) error {
 			return nil
 		}
 	}
-	return errors.New("it does not stop")
+	return errors.New("the process does not stop")
 }
 
-// stopped reports whether all threads of a process stand.
+// stopped reports whether all threads of a process are stopped.
 func stopped(pid int) bool {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil || len(tasks) == 0 { // not Linux
@@ -217,7 +217,7 @@ func stopped(pid int) bool {
 		if err != nil {
 			continue // the thread has ended
 		}
-		// The name stands in parentheses, and may contain any byte; the state follows it.
+		// the name is in parentheses, and may contain any byte; the state follows it
 		rest := string(b[strings.LastIndexByte(string(b), ')')+1:])
 		if state := strings.Fields(rest); len(state) == 0 || state[0] != "T" && state[0] != "t" {
 			return false

@@ -11,7 +11,7 @@ import (
 	"github.com/dlock-go/dlock/conformance"
 )
 
-// report is what ran on what.
+// report has what ran on which servers.
 var report tallies
 
 type tallies struct {
@@ -35,7 +35,7 @@ type Line struct {
 	From, To time.Time      // of the laws
 }
 
-// line returns the line that is, or a new one. The caller holds mu.
+// line returns the existing line, or a new one. The caller holds mu.
 func (r *tallies) line(is func(*Line) bool, otherwise Line) *Line {
 	if i := slices.IndexFunc(r.lines, is); i >= 0 {
 		return r.lines[i]
@@ -62,7 +62,7 @@ func (r *tallies) tried(ways []string) {
 	}
 }
 
-// law counts what became of a law on a set-up.
+// law counts the result of a law on a set-up.
 func (r *tallies) law(setUp string, servers []*Server, v conformance.Verdict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *Line) String() string {
 		l.SetUp, l.Versions, l.Passed, skipped, l.Failed, l.Left, l.To.Sub(l.From).Seconds())
 }
 
-// print writes the report, in the order in which its lines came.
+// print prints the report, in the order in which its lines were added.
 func (r *tallies) print() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,8 +124,8 @@ func (r *tallies) print() {
 	}
 }
 
-// Unreport takes a line out of the report, of a server or a set-up, that is true of a test of tests
-// only.
+// Unreport takes a line of a server or a set-up out of the report, which comes from a test of this
+// package itself.
 func Unreport(what string) {
 	report.mu.Lock()
 	defer report.mu.Unlock()

@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// Main is what TestMain calls, with nothing before it:
+// Main is for TestMain, which calls it before anything else:
 //
 //	func TestMain(m *testing.M) { os.Exit(service.Main(m)) }
 //
-// It runs the tests, removes what they left, and then prints what ran on what. In processes that
-// this package starts it does what they are for.
+// It runs the tests, removes what they left, and then prints what ran on which servers. In child
+// processes of this package it runs their program instead.
 func Main(m *testing.M) int { return Run(m.Run) }
 
 // Run is [Main] for a program that is no test: its main calls nothing else, and ends with the
-// result. It calls run in the process that was started, and returns what that returns.
+// result. Run calls run in the process that was started, and returns its result.
 func Run(run func() int) int {
 	inMain = true
 	switch {
@@ -45,8 +45,8 @@ func Run(run func() int) int {
 	return code
 }
 
-// endWithParent ends the run when whoever started it is gone: nobody would see how it ends, and
-// nobody could interrupt it.
+// endWithParent ends the run when the process that started it is gone: its result would not be
+// seen, and it could not be interrupted.
 func endWithParent() {
 	for parent := os.Getppid(); os.Getppid() == parent; {
 		time.Sleep(500 * time.Millisecond)
@@ -57,9 +57,9 @@ func endWithParent() {
 // cleanerEnv is set in the cleaner: the run's folder.
 const cleanerEnv = "DLOCK_TEST_CLEANER"
 
-// run is what this process has started. Its cleaner is a second process that reads from a pipe of
-// this one: when the run has ended, in whatever way, the pipe ends, and the cleaner removes what
-// is left.
+// run has what this process started. Its cleaner is a second process that reads from a pipe of this
+// one: when the run has ended, in whatever way, the pipe ends, and the cleaner removes what is
+// left.
 type run struct {
 	id      string // also the label of its containers
 	folder  string // everything that it writes
@@ -111,11 +111,11 @@ var beginOnce = sync.OnceValues(func() (*run, error) {
 	return &theRun, nil
 })
 
-// note tells the cleaner that it has to end a process, until forget.
+// note notifies the cleaner that it has to end a process, until forget.
 func (r *run) note(pid int) (forget func()) {
 	name := filepath.Join(r.folder, "pids", strconv.Itoa(pid))
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
-		panic(err) // nobody would remove the process
+		panic(err) // the process would not be removed
 	}
 	return func() { os.Remove(name) }
 }
@@ -142,8 +142,8 @@ func cleanUp(folder string) {
 	}
 }
 
-// within reports whether the process works in the folder: a process that is the run's does, another
-// one that got its number does not.
+// within reports whether the process works in the folder: a process of the run does, another one
+// that got its number does not.
 func within(pid int, folder string) bool {
 	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 	if err != nil { // not Linux

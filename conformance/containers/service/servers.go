@@ -1,21 +1,20 @@
-// Package service brings what tests on real services need: the servers, and processes that can be
+// Package service provides what tests on real services need: the servers, and processes that can be
 // stopped.
 //
-// [Start] starts a server of a [Kind] for one test. Where it comes from is tried in this order, and
-// the last lines of the run say which it was ([Main] prints them, and needs to be the package's
-// TestMain):
+// [Start] starts a server of a [Kind] for one test. It tries these sources in order, and the last
+// lines of the run say which one was used ([Main] prints them, and has to be called by TestMain):
 //
 //  1. the server at DLOCK_TEST_<KIND>_URL, which the tests only use;
-//  2. a container of the image DLOCK_TEST_IMAGE_<KIND>, or else of the published one, or else,
-//     where that can be neither found nor pulled, of the one that scripts/images.sh builds from
-//     Debian's packages;
+//  2. a container of the image DLOCK_TEST_IMAGE_<KIND>, or else of the published one, or else, if
+//     that can be neither found nor pulled, of the one that scripts/images.sh builds from Debian's
+//     packages;
 //  3. a process of an installed package, which is installed if it is missing and the tests may.
 //
-// If there is no way the test fails, and says what was tried. Containers use the host's network: a
-// server listens on a free port of 127.0.0.1, however it was started, and what it tells its clients
-// and its peers of its address is true for all of them.
+// If none works the test fails, and says what was tried. Containers use the host's network: a
+// server listens on a free port of 127.0.0.1, however it was started, and the address that it gives
+// its clients and its peers is right for all of them.
 //
-// Whatever a run starts is removed by a second process, also when the run is interrupted, killed,
+// A second process removes everything that a run starts, also when the run is interrupted, killed,
 // or runs out of time.
 package service
 
@@ -49,26 +48,26 @@ type T interface {
 type Kind struct {
 	Name    string // as in DLOCK_TEST_<NAME>_URL
 	Image   string // the published one
-	Built   string // what scripts/images.sh calls the one that it builds
+	Built   string // the name of the one that scripts/images.sh builds
 	Package string // Debian's, which has the program; several if need be
-	// the program that tells whether the package is installed, unless it is the command's
+	// the program that shows whether the package is installed, unless it is the command's
 	Needs string
 	Ports int               // how many a server listens on; 0: one
-	Files map[string]string // are put into the folder of the data: text by name
+	Files map[string]string // files for the folder of the data: text by name
 
 	// Prepare, unless it is nil, is a program and its arguments that fill a new folder of the data
 	// before the first start.
 	Prepare func(dir string) []string
 
 	// Ready, unless it is empty, is a folder of the image that scripts/images.sh builds: it has
-	// what Prepare makes in a container, which is so made once. Who changes Prepare empties it.
+	// the result of Prepare in a container, which is so made once. If you change Prepare, empty it.
 	Ready string
 
 	// Command is the program and its arguments: it keeps its data in dir, which exists and is its
 	// working directory, and listens on 127.0.0.1, for its clients on the first of the ports.
 	Command func(dir string, ports []int) []string
 
-	// URL is what clients open, given the host and port.
+	// URL returns the URL that clients open, given the host and port.
 	URL func(addr string) string
 
 	// Ask returns the server's own name and version once it serves its clients.
@@ -82,8 +81,8 @@ func (k Kind) With(args ...string) Kind {
 	return k
 }
 
-// argv returns what runs the server on the data in dir, after having prepared them if need be. The
-// shell becomes the server, which so gets the signals.
+// argv returns the command that runs the server on the data in dir, and prepares them if need be.
+// The shell becomes the server, so the server gets the signals.
 func (k Kind) argv(dir string, ports []int) []string {
 	command := k.Command(dir, ports)
 	if k.Prepare == nil {
@@ -105,20 +104,20 @@ func words(ws ...string) string {
 	return s.String()
 }
 
-// Server is one server. Its methods fail the test if they do not succeed; they wait until what they
-// do is done. Only one may be called at a time.
+// Server is one server. Its methods fail the test if they do not succeed, and return when they are
+// done. Only one may be called at a time.
 type Server struct {
-	URL     string // what clients open
+	URL     string // for clients
 	Addr    string // its host and port
-	Version string // as it says itself: "redis 8.0.2"
+	Version string // as it reports it: "redis 8.0.2"
 	Origin  string // how it was started
 	Kind    Kind
 	place   place // nil: it is the user's
 	Ports   []int
 }
 
-// place is where a server runs: a container, or a process of this machine. Errors say what went
-// wrong in words.
+// place is where a server runs: a container, or a process of this machine. Errors say in words what
+// went wrong.
 type place interface {
 	start() error // for the first time, or on the data that it left
 	running() bool
@@ -127,7 +126,7 @@ type place interface {
 	resume() error
 	kill() error
 	wipe() error                // of one that does not run: its data
-	log(since time.Time) string // what it wrote
+	log(since time.Time) string // its output
 	remove()
 }
 
@@ -142,7 +141,7 @@ func Start(t T, k Kind) *Server {
 	}
 	u, err := url.Parse(given)
 	if err != nil {
-		t.Fatalf("%s is not a URL", name) // the error would show it, with its password
+		t.Fatalf("%s is not a URL", name) // err would show the URL with its password
 	}
 	s := &Server{URL: given, Addr: u.Host, Origin: name, Kind: k}
 	if err := s.wait(); err != nil {
@@ -153,18 +152,18 @@ func Start(t T, k Kind) *Server {
 }
 
 // StartOwn returns a server of the kind that serves this test alone. It is removed when the test
-// ends; if the test failed, its log is kept in a file, whose place is shown, and so is the end of
-// it, as of Watch.
+// ends. If the test failed, its log is kept in a file, and the file's name and the end of the log
+// are shown, as of Watch.
 func StartOwn(t T, k Kind) *Server {
 	t.Helper()
 	var tried []string
 	for _, way := range []func(Kind, []int) (place, string, error){inContainer, asProcess} {
-		for range 3 { // somebody else may take a port first
+		for range 3 { // another program may take a port first
 			s, err := start(k, way)
 			if err != nil {
 				tried = append(tried, err.Error())
 				if errors.Is(err, errSlow) {
-					t.Fatalf("%v", err) // it is there: another way would only hide that
+					t.Fatalf("%v", err) // the server started: another way would only hide that
 				}
 				if errors.Is(err, errEnded) {
 					continue
@@ -240,7 +239,7 @@ func (s *Server) wait() error {
 func (s *Server) Ask(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if s.place != nil { // clients complain at length of a server that does not listen yet
+	if s.place != nil { // clients log a lot about a server that does not listen yet
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
 		if err != nil {
 			return "", err
@@ -267,7 +266,7 @@ func (s *Server) Pause(t T) {
 	s.do(t, "pause", place.pause)
 }
 
-// Continue is the end of Pause.
+// Continue undoes Pause.
 func (s *Server) Continue(t T) {
 	t.Helper()
 	s.do(t, "continue", place.resume)
@@ -279,9 +278,8 @@ func (s *Server) Kill(t T) {
 	s.do(t, "kill", place.kill)
 }
 
-// Restart kills the server if it runs, and starts it on the data that it left; it has the same
-// address. How much of its data a server leaves when it is killed is its own affair, and its
-// configuration's.
+// Restart kills the server if it runs, and starts it on the data that it left, at the same address.
+// How much of its data a killed server leaves depends on it and its configuration.
 func (s *Server) Restart(t T) {
 	t.Helper()
 	s.do(t, "restart", func(p place) error {
@@ -332,11 +330,11 @@ var taken struct {
 	ports []int
 }
 
-// The ports of servers are none that systems give to connections (from 32768 on Linux, from 49152
-// elsewhere): one of those would be in use when a server that was killed starts again.
+// The ports of servers are outside the range that systems use for connections (from 32768 on Linux,
+// from 49152 elsewhere): one of those could be in use when a killed server starts again.
 const firstPort, lastPort = 15000, 32000
 
-// FreePorts returns ports of 127.0.0.1 on which nobody listens, each of them once in a run.
+// FreePorts returns ports of 127.0.0.1 on which no program listens, each of them once in a run.
 func FreePorts(n int) ([]int, error) {
 	taken.Lock()
 	defer taken.Unlock()
@@ -361,14 +359,14 @@ func FreePorts(n int) ([]int, error) {
 }
 
 // reserved keeps a port for this process until it ends, and reports false if another run has it:
-// between the choice of a port and the start of its server nobody listens there, and whoever waits
-// for the server would take the other one for it.
+// between the choice of a port and the start of its server no program listens there, and a test
+// that waits for the server would take the other run's for it.
 func reserved(port int) bool {
 	dir := filepath.Join(os.TempDir(), "dlock-ports")
 	os.MkdirAll(dir, 0o777)
 	f, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
-		return true // another user's, or no folder: the port itself says whether it is free
+		return true // another user's, or no folder: the port itself shows whether it is free
 	}
 	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		f.Close()

@@ -20,8 +20,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// diary is a server that any machine has: this binary. It answers each line with the lines that it
-// was ever told, which it keeps in a file.
+// diary is a server that any machine has: this binary. It answers each line with all lines that it
+// ever received, which it keeps in a file.
 var diary = NewProgram("diary", func(_ *bufio.Scanner, _ io.Writer, args []string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:"+args[0])
 	if err != nil {
@@ -49,7 +49,7 @@ var diary = NewProgram("diary", func(_ *bufio.Scanner, _ io.Writer, args []strin
 	}
 })
 
-// diaries is the kind, given how a process comes to be one.
+// diaries is the kind of these servers.
 func diaries(t *testing.T) Kind {
 	t.Helper()
 	self, err := os.Executable()
@@ -90,9 +90,9 @@ func TestProcess(t *testing.T) {
 	defer s.place.remove()
 	answers := func(what, want string) {
 		t.Helper()
-		// what was said to it while it was paused may come after
+		// lines that were sent while it was paused may come after
 		if got, err := tell(await.Bounded(t, await.Patience), s.Addr, what); err != nil || !strings.Contains(got, want+" ") {
-			t.Fatalf("told %q it answers %q, %v", what, got, err)
+			t.Fatalf("sent %q it answers %q, %v", what, got, err)
 		}
 	}
 	answers("one", "? one")
@@ -143,8 +143,8 @@ func (p *part) end() {
 	}
 }
 
-// TestLogs: a part that fails shows what the server wrote meanwhile, and no more; the whole log is
-// in a file.
+// TestLogs: a part that fails shows the server's output meanwhile, and no more; the whole log is in
+// a file.
 func TestLogs(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("DLOCK_TEST_LOGS", dir)
@@ -185,7 +185,7 @@ func TestLogs(t *testing.T) {
 		s.keepLog(kept)
 		_, path, _ := strings.Cut(kept.said.String(), "its log is ")
 		if text, err := os.ReadFile(path); err != nil || strings.Count(string(text), word) != 3 || filepath.Dir(path) != dir {
-			t.Errorf("%s: it says %q; there is %q, %v", name, &kept.said, text, err)
+			t.Errorf("%s: it logs %q; the file has %q, %v", name, &kept.said, text, err)
 		}
 	}
 }
@@ -215,8 +215,8 @@ func fatal(t *testing.T, f func(T)) (text string) {
 	return ""
 }
 
-// TestPortsOfOthers: another run, which this process plays, does not get a port that is chosen and
-// not yet listened at.
+// TestPortsOfOthers: another run, which this process plays, does not get a port that is chosen but
+// has no listener yet.
 func TestPortsOfOthers(t *testing.T) {
 	ports, err := FreePorts(2)
 	if err != nil || ports[0] == ports[1] {
@@ -258,7 +258,7 @@ func TestImageThatTheUserNames(t *testing.T) {
 	}
 	t.Setenv("DLOCK_TEST_IMAGE_NAMED", "dlock-test/no-such-image:1")
 	if image, _, err := lookForImage(e, Kind{Name: "named", Image: pinger.Image, Built: pinger.Built}); err == nil || !strings.Contains(err.Error(), "DLOCK_TEST_IMAGE_NAMED") {
-		t.Fatalf("took %q, %v for an image that the user named and nobody has", image, err)
+		t.Fatalf("took %q, %v for a named image that does not exist", image, err)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestServerOfTheUser(t *testing.T) {
 	}
 	t.Setenv("DLOCK_TEST_PINGER_URL", "redis://u:secret@%zz")
 	if got := fatal(t, func(t T) { Start(t, pinger) }); got == "" || strings.Contains(got, "secret") {
-		t.Errorf("a URL that is none failed with %q", got)
+		t.Errorf("an invalid URL failed with %q", got)
 	}
 }
 
@@ -304,7 +304,7 @@ var pinger = Kind{
 	},
 }
 
-// bequeath starts servers, tells what they are, and never removes them.
+// bequeath starts servers, prints their addresses, and never removes them.
 func bequeath(t *testing.T, out io.Writer) error {
 	run, err := begin()
 	if err != nil {
@@ -322,7 +322,7 @@ func bequeath(t *testing.T, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if way == "container" { // the system itself ends a process that stands when its parent dies
+		if way == "container" { // the system itself ends a stopped process when its parent dies
 			s.place.pause()
 		}
 		fmt.Fprintln(out, s.Addr)
@@ -367,14 +367,14 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	t.Parallel()
 	for name, f := range map[string]struct {
-		who Program
-		end syscall.Signal
+		program Program
+		end     syscall.Signal
 	}{
 		"killed": {heir, syscall.SIGKILL}, "interrupted": {heir, syscall.SIGINT}, "orphaned": {guardian, syscall.SIGKILL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := f.who.Start(t)
+			c := f.program.Start(t)
 			c.Say("go")
 			var addrs []string
 			line := c.Hear()
@@ -390,8 +390,8 @@ func TestNothingIsLeft(t *testing.T) {
 			<-c.done
 			await.That(t, "the folder is gone", func() bool { _, err := os.Stat(line); return errors.Is(err, os.ErrNotExist) })
 			for _, a := range addrs {
-				// a process that was killed may take its time
-				await.That(t, "nobody listens at "+a, func() bool {
+				// a killed process may take a while
+				await.That(t, "no server listens at "+a, func() bool {
 					conn, err := net.Dial("tcp", a)
 					if err == nil {
 						conn.Close()

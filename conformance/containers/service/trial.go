@@ -9,25 +9,25 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/stall"
 )
 
-// A server of a busy machine stands still for seconds at times, and its clients give calls up. What
-// a test expects of a server that serves it does not hold then. So a test that is made of parts
-// runs each as a trial: one that failed after the server stood still proves nothing, and is run
-// again.
+// A server of a busy machine stands still for seconds at times, and its clients abandon calls. What
+// a test expects of a working server does not hold then. So a test that is made of parts runs each
+// as a trial: one that failed after the server stood still proves nothing, and is run again.
 
 const (
 	// standstill is for how long a server may stand still before a failure proves nothing: half of
-	// the three seconds after which drivers give a statement up.
+	// the three seconds after which drivers abandon a statement.
 	standstill = 1500 * time.Millisecond
 	askPause   = 200 * time.Millisecond
-	askBound   = 10 * time.Second // a connection that hangs is no server that stands still
+	askBound   = 10 * time.Second // a hanging connection does not mean that the server stands still
 	trials     = 3                // the last one counts in any case
 )
 
-// Monitor measures for how long a server stands still, as a client sees it that is not the driver:
-// it does not answer, or the machine does not serve the process of the tests.
+// Monitor measures for how long a server stands still, as a client other than the driver sees it:
+// the server does not answer, or the machine does not run the process of the tests.
 type Monitor struct{ *stall.Monitor }
 
-// NewMonitor measures how servers answer until Stop: if one of them stands still, they do.
+// NewMonitor measures how servers answer until Stop. If one of them stands still, all count as
+// standing still.
 func NewMonitor(servers ...*Server) *Monitor {
 	m := &Monitor{stall.NewMonitor(context.Background(), standstill)}
 	for _, s := range servers {
@@ -68,7 +68,7 @@ func (m *Monitor) Try(t *testing.T, name string, part func(*Trial)) {
 			run.is(t, part)
 		})
 		if i > 1 && !ran {
-			t.Errorf("%s is not one of the tests that were asked for, and %s has no verdict without it", sub, name)
+			t.Errorf("%s is not one of the tests that -run selects, and %s has no verdict without it", sub, name)
 		}
 		if !passed || !run.Void() {
 			return
@@ -85,7 +85,7 @@ func (r *Trial) is(t *testing.T, part func(*Trial)) {
 	}
 }
 
-// Run runs a part of the part as a subtest, which counts as the part does.
+// Run runs a part of the part as a subtest, whose failures count as the part's do.
 func (r *Trial) Run(name string, f func(*Trial)) {
 	r.Helper()
 	r.t.Run(name, func(t *testing.T) { (&Trial{run: r.run}).is(t, f) })

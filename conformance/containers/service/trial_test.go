@@ -14,7 +14,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/stall"
 )
 
-// standing is a server that answers unless it is told to stand still.
+// standing is a server that answers unless it is asked to stand still.
 func standing(t *testing.T) (m *Monitor, stands *atomic.Bool) {
 	stands = new(atomic.Bool)
 	s := &Server{Kind: Kind{Ask: func(context.Context, string) (string, error) {

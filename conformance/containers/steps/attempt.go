@@ -56,7 +56,7 @@ func (a *Attempt) Got(what string, from time.Time, d time.Duration) *dlock.Lease
 	return a.Lease
 }
 
-// Returns waits until the Lock has returned, or for so long.
+// Returns waits until the Lock has returned, or for that long.
 func (a *Attempt) Returns(within time.Duration) {
 	select {
 	case <-a.Done:

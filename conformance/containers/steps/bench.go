@@ -12,15 +12,15 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Benchmarks measure dlock against what its messages cost by themselves, in turns in one run:
-// machines are shared, and only the ratio means anything. They report the median of the turns.
+// Benchmarks measure dlock against the cost of its messages alone, in turns in one run: machines
+// are shared, and only the ratio means anything. They report the median of the turns.
 
 const (
-	Turns    = 15                     // of either, of which the median counts
+	Turns    = 15                     // of either; the median counts
 	TurnTime = 300 * time.Millisecond // of each
 )
 
-// Pairs is how often the goroutines run f together in a second. Each has a name of its own.
+// Pairs returns how often the goroutines run f together in a second. Each has a name of its own.
 func Pairs(b *testing.B, goroutines int, f func(name string) error) float64 {
 	var n atomic.Int64
 	var wg sync.WaitGroup
@@ -47,16 +47,16 @@ func Median[E float64 | time.Duration](v []E) E {
 	return v[len(v)/2]
 }
 
-// HandOffs has the waiters take turns on one name for a while, in so many clients, and returns the
-// times from the call of Unlock to the return of the next Lock. Who gives the lock back asks for it
-// again only when another has had it.
+// HandOffs has the waiters take turns on one name for a while, spread over the clients, and returns
+// the times from the call of Unlock to the return of the next Lock. A goroutine that released the
+// lock acquires it again only after another one has had it.
 func HandOffs(b *testing.B, clients []*dlock.Client, waiters int, hold time.Duration) []time.Duration {
 	ctx, stop := context.WithTimeout(b.Context(), 2*TurnTime)
 	defer stop()
 	var mu sync.Mutex
 	var took []time.Duration
 	var left time.Time
-	turn := make(chan struct{}) // closed when somebody has had it since
+	turn := make(chan struct{}) // closed by the next holder
 	var wg sync.WaitGroup
 	for i := range waiters {
 		m := clients[i%len(clients)].Mutex("hand-off")

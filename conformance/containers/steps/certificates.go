@@ -37,8 +37,8 @@ func (c *certificates) put(files map[string]string) {
 	}
 }
 
-// CertificatesAreReplaced holds that a client's next connection has the certificate, the key and
-// the authorities that its files have by then. The servers know the authority, and want to see the
+// CertificatesAreReplaced tests that a client's next connection uses the certificate, the key and
+// the authorities that its files have by then. The servers trust the authority, and require the
 // client's certificate. open opens a client with parameters of a URL, and cut ends all of its
 // connections.
 func CertificatesAreReplaced(t *testing.T, known *service.Authority, open func(url.Values) (*dlock.Client, error), cut func()) {
@@ -78,7 +78,7 @@ func CertificatesAreReplaced(t *testing.T, known *service.Authority, open func(u
 		cut()
 		_ = try(time.Second) // perhaps on a connection for which the files were read before
 		cut()
-		for begun := time.Now(); time.Since(begun) < time.Second; { // what was cut may fail again
+		for begun := time.Now(); time.Since(begun) < time.Second; { // a cut connection may fail again
 			if err := try(time.Second); err == nil {
 				t.Errorf("the files now have %s, and a new connection was made", what)
 				break

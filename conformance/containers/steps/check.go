@@ -21,11 +21,11 @@ func NewChecker(t *testing.T) Checker {
 	return Checker{t, BuildCommand(t)}
 }
 
-// Wants runs "dlock check" on the URL, which is in the environment, and wants of each thing that it
-// names a state and a part of what was found, or all of it, after "= ". Whatever else is not wrong.
+// Wants runs "dlock check" on the URL, which is in the environment. want has, for each thing, the
+// state and a part of what was found, or all of it, after "= ". Nothing else may be wrong.
 func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...string) {
 	c.t.Helper()
-	// its default is for a service that is not as busy as that of the tests
+	// the default is for a service that is less busy than that of the tests
 	cmd := exec.CommandContext(c.t.Context(), c.bin, append([]string{"check", "--json", "--for", "5m"}, flags...)...)
 	cmd.Env = append(os.Environ(), "DLOCK_URL="+rawURL)
 	out, err := cmd.Output()
@@ -66,7 +66,7 @@ func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...
 	}
 	for about := range want {
 		if !seen[about] {
-			c.t.Errorf("%s: nothing is said of %s, but %s %s", what, about, out, stderr)
+			c.t.Errorf("%s: no finding about %s, but %s %s", what, about, out, stderr)
 		}
 	}
 	if got := cmd.ProcessState.ExitCode(); got != status {
@@ -74,5 +74,5 @@ func (c Checker) Wants(what, rawURL string, want map[string][2]string, flags ...
 	}
 }
 
-// Holds is what a check says of the laws where all of them hold.
+// Holds is the finding of a check whose laws all hold.
 var Holds = [2]string{"fine", "13 of 13 core laws hold"}

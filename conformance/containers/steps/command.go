@@ -23,7 +23,7 @@ func Command(t *testing.T, rawURL string) {
 	dlock := func(args ...string) *exec.Cmd {
 		cmd := bounded(t, 3*time.Minute, bin, args...)
 		cmd.Env = append(os.Environ(), "DLOCK_URL="+rawURL, "DLOCK="+bin)
-		// of a command that a failed test leaves: it has the pipes
+		// for a command that a failed test leaves: it has the pipes
 		cmd.WaitDelay = 10 * time.Second
 		return cmd
 	}
@@ -42,7 +42,7 @@ func Command(t *testing.T, rawURL string) {
 	// the command has the URL without a password, and may have it whole
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		t.Fatal("the URL of the test is none")
+		t.Fatal("the URL of the test is invalid")
 	}
 	safe := *u
 	if _, ok := u.User.Password(); ok {
@@ -51,11 +51,11 @@ func Command(t *testing.T, rawURL string) {
 	const show = `echo "=$DLOCK_URL="`
 	want(0, "="+safe.String()+"=\n", "run", "shop/a", "--", "sh", "-c", show)
 	want(0, "="+rawURL+"=\n", "run", "--pass-password", "shop/a", "--", "sh", "-c", show)
-	// and nothing else of what it can see has the password
+	// and nothing else that it can see has the password
 	if password, ok := u.User.Password(); ok {
 		cmd := dlock("run", "-v", "shop/a", "--", "sh", "-c", `env; tr '\0' '\n' </proc/$PPID/cmdline; "$DLOCK" graph 2>&1; "$DLOCK" top 2>&1; echo end`)
 		if out, _ := cmd.CombinedOutput(); bytes.Contains(out, []byte(password)) || !bytes.Contains(out, []byte("end\n")) {
-			t.Errorf("what a command sees, with the password %q:\n%s", password, out)
+			t.Errorf("the command can see the password %q:\n%s", password, out)
 		}
 	}
 	want(7, "a in\n", "run", "--pass-password", "shop/a", "--", "sh", "-c",
@@ -78,14 +78,14 @@ func Command(t *testing.T, rawURL string) {
 	if err := waits.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await.That(t, "the graph shows who waits", func() bool {
+	await.That(t, "the graph shows the waiter", func() bool {
 		out, err := dlock("graph", "shop/").Output()
 		return err == nil && bytes.Contains(out, []byte("/sh  waited for by 1\n└─ shop/a\n   └─ 1. ")) && bytes.Contains(out, []byte("/true  "))
 	})
 	want(0, "names 1, holders 1, waiting 1; ", "top", "shop/a")
 	waits.Process.Signal(syscall.SIGTERM)
 	if waits.Wait(); waits.ProcessState.ExitCode() != 128+15 {
-		t.Errorf("who waited: exit status %d", waits.ProcessState.ExitCode())
+		t.Errorf("the waiter: exit status %d", waits.ProcessState.ExitCode())
 	}
 	want(0, `"waiters": []`, "inspect", "--json", "shop/a")
 	want(0, "ended", "break", "--yes", "--force", "shop/a")
@@ -95,7 +95,7 @@ func Command(t *testing.T, rawURL string) {
 		t.Errorf("after its hold was broken: exit status %d, %s", got, errOut.String())
 	}
 
-	// killed with its command; another one gets in when its TTL is over
+	// killed with its command; another one is granted when its TTL has passed
 	h = dlock("run", "--ttl", "2s", "shop/a", "--", "sh", "-c", "echo up; exec sleep 1000")
 	lines = bufio.NewReader(begin(t, h, false))
 	if line, err := lines.ReadString('\n'); line != "up\n" {
@@ -108,17 +108,17 @@ func Command(t *testing.T, rawURL string) {
 	want(0, "no name is held or waited for", "ls")
 }
 
-// bounded is a command that works for no longer than that. One that waits for ever says where it
-// stands when it is ended.
+// bounded is a command that runs for no longer than that. One that waits forever prints its stacks
+// when it is ended.
 func bounded(t *testing.T, d time.Duration, bin string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(await.Bounded(t, d), bin, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGABRT) }
 	return cmd
 }
 
-// begin starts a command, and returns what it and all that it starts writes to its standard output,
-// and to its standard error too if both is set. Something may have that open for ever: then its end
-// is an error.
+// begin starts a command, and returns the standard output of it and of everything that it starts,
+// and the standard error too if both is set. A process may keep that open forever: then its end is
+// an error.
 func begin(t *testing.T, cmd *exec.Cmd, both bool) io.Reader {
 	t.Helper()
 	out, write, err := os.Pipe()
@@ -138,7 +138,7 @@ func begin(t *testing.T, cmd *exec.Cmd, both bool) io.Reader {
 	return out
 }
 
-// over waits until a command and all that it started has ended, for which it has a minute.
+// over waits until a command and everything that it started has ended, for at most a minute.
 func over(t *testing.T, out io.Reader) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -152,6 +152,6 @@ func over(t *testing.T, out io.Reader) {
 			t.Errorf("the output of a command that was ended: %v", err)
 		}
 	case <-time.After(await.Patience):
-		t.Fatalf("something that a command started still has its output, which was ended a minute ago")
+		t.Fatalf("a process that the command started still has its output open, a minute after its end")
 	}
 }

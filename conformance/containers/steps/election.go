@@ -14,11 +14,11 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// electionTTL is short, but for backends that keep longer ones only.
+// electionTTL is short, except for backends whose least TTL is longer.
 const electionTTL = 2 * time.Second
 
-// candidate campaigns in an election until it is told to resign: for the URL, the name and the
-// label that it is given. It says when it leads, in which term, and when that has ended.
+// candidate campaigns in an election until it is asked to resign. Its arguments are the URL, the
+// name and the label. It prints when it leads, in which term, and when that has ended.
 var candidate = service.NewProgram("candidate", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	ctx, resign := context.WithCancel(context.Background())
 	defer resign()
@@ -43,8 +43,8 @@ func shortTTL(c *dlock.Client) dlock.CommonOption {
 	return dlock.TTL(max(electionTTL, c.Capabilities().MinTTL))
 }
 
-// Elects holds an election of three processes, of which leaders are killed, stopped, and told to
-// resign: each time another one leads, in a greater term, and an observer sees it.
+// Elects holds an election of three processes. Leaders are killed, stopped, and asked to resign:
+// each time another one leads, in a greater term, and an observer sees it.
 func Elects(t *testing.T, url string) {
 	t.Helper()
 	client, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
@@ -74,33 +74,34 @@ func Elects(t *testing.T, url string) {
 	v.candidates[second.Label].Stop()
 	third := v.leads("the leader was stopped", second)
 	v.candidates[second.Label].Continue()
-	v.ends("of who was stopped", second)
+	v.ends("of the stopped leader", second)
 	v.candidates[third.Label].Say("resign")
 	fourth := v.leads("the leader resigned", third)
 	if fourth.Label != second.Label {
-		t.Error("who was stopped did not campaign again")
+		t.Error("the stopped candidate did not campaign again")
 	}
-	v.ends("of who resigned", third)
+	v.ends("of the leader that resigned", third)
 	v.candidates[fourth.Label].Say("resign")
 	v.ends("of the last one", fourth)
 	v.candidates[second.Label].Wait()
 	v.candidates[third.Label].Wait()
 }
 
-// vote is what was said and seen of an election. A term counts when its leader has said that it
-// leads, and the observer has seen it. On a machine that stands still there are others: a grant
-// that is over before it arrives has no leader, and a short term may have no observer.
+// vote is what the candidates said in an election and the observer saw. A term counts when its
+// leader has said that it leads, and the observer has seen it. On a machine that stands still there
+// are others: a grant that has expired before it arrives has no leader, and a short term may have no
+// observer.
 type vote struct {
 	t          *testing.T
 	candidates map[string]*service.Child // by label
 	observed   chan dlock.Leader
-	last       dlock.Token            // that was observed
-	saw        map[dlock.Token]string // who leads in a term, as the observer saw it
-	began      map[dlock.Token]string // who said so
-	ended      map[dlock.Token]bool   // its leader said so
+	last       dlock.Token            // the last term that was observed
+	saw        map[dlock.Token]string // the leader of a term, as the observer saw it
+	began      map[dlock.Token]string // the leader of a term, as it said itself
+	ended      map[dlock.Token]bool   // the leader said that the term has ended
 }
 
-// listen takes in what was said and seen meanwhile.
+// listen records what was said and seen meanwhile.
 func (v *vote) listen() {
 	v.t.Helper()
 	for label, c := range v.candidates {
@@ -110,13 +111,13 @@ func (v *vote) listen() {
 			if _, err := fmt.Sscan(line, &what, &term); err != nil {
 				v.t.Fatalf("%s says %q: %v", label, line, err)
 			}
-			who, twice := v.began[term]
+			leader, twice := v.began[term]
 			switch {
 			case what == "leads" && twice:
-				v.t.Fatalf("%s leads in term %d, which was that of %s", label, term, who)
+				v.t.Fatalf("%s leads in term %d, which was that of %s", label, term, leader)
 			case what == "leads":
 				v.began[term] = label
-			case who != label || v.ended[term]:
+			case leader != label || v.ended[term]:
 				v.t.Fatalf("%s says %q, which it did not begin or has ended", label, line)
 			default:
 				v.ended[term] = true
@@ -128,19 +129,19 @@ func (v *vote) listen() {
 		if l.Term < v.last {
 			v.t.Fatalf("%s is seen to lead in term %d, after term %d", l.Label, l.Term, v.last)
 		}
-		if who, is := v.saw[l.Term]; is && who != l.Label {
-			v.t.Fatalf("%s is seen to lead in term %d, and %s was", l.Label, l.Term, who)
+		if leader, is := v.saw[l.Term]; is && leader != l.Label {
+			v.t.Fatalf("%s is seen to lead in term %d, and %s was", l.Label, l.Term, leader)
 		}
 		v.last, v.saw[l.Term] = l.Term, l.Label
 	}
 	for term, label := range v.saw {
-		if who, is := v.began[term]; is && who != label {
-			v.t.Fatalf("%s leads in term %d, and %s is seen to", who, term, label)
+		if leader, is := v.began[term]; is && leader != label {
+			v.t.Fatalf("%s leads in term %d, and %s is seen to", leader, term, label)
 		}
 	}
 }
 
-// leads waits until another one than before leads in a greater term, which counts.
+// leads waits until another candidate than before leads in a greater term that counts.
 func (v *vote) leads(what string, before dlock.Leader) (l dlock.Leader) {
 	v.t.Helper()
 	await.That(v.t, what+", and another one is seen to lead", func() bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Everything does all that a client can do, with two of them, and returns the first error.
+// Everything does everything that a client can do, with two clients, and returns the first error.
 func Everything(t *testing.T, name string, open func() (driver.Backend, error)) error {
 	var clients [2]*dlock.Client
 	var backend driver.Backend
@@ -45,7 +45,7 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	left, leave := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer leave()
 	if _, err := b.Mutex(name).Lock(left); !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("a wait that is given up: %w", err)
+		return fmt.Errorf("an abandoned wait: %w", err)
 	}
 	type result struct {
 		l   *dlock.Lease
@@ -59,7 +59,7 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		// For so long that the subscription has to show that it lives: 3 s after it stands.
+		// long enough that the subscription has to prove that it is alive: 3 s after it began
 		await.Running(8 * time.Second)
 	}()
 	select {
@@ -86,10 +86,10 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	if err := a.Break(ctx, name, r.l.Token()); err != nil {
 		return fmt.Errorf("break: %w", err)
 	}
-	// Its client hears of that when it renews, and gives the hold back. So the next Break needs
+	// The holder learns of the break when it renews, and releases the hold. So the next Break needs
 	// another hold.
 	if err := r.l.Unlock(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
-		return fmt.Errorf("unlock of what was broken: %w", err)
+		return fmt.Errorf("unlock of a broken hold: %w", err)
 	}
 	ended, err := b.Mutex(name).Lock(ctx)
 	if err != nil {
@@ -109,14 +109,14 @@ func Everything(t *testing.T, name string, open func() (driver.Backend, error)) 
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	_ = rest // Close gives it back
+	_ = rest // Close releases it
 	return errors.Join(a.Close(), b.Close())
 }
 
-// CmpErr returns the error, or another one if there is none where there has to be one.
+// CmpErr returns err, or another error if it is nil.
 func CmpErr(err error) error {
 	if err == nil {
-		return errors.New("it did not fail, nor do what it should")
+		return errors.New("it neither failed nor succeeded as it should")
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(service.Main(m)) }
 
-// What stands around the lock works between the processes of one machine, too.
+// The tools around the lock also work between the processes of one machine.
 func TestFileAround(t *testing.T) {
 	url := "file://" + t.TempDir()
 	t.Run("election", func(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// job is a replica that runs a job once in a period: for the URL, the name and the period that it
-// is given. Each line is a try. It says when the try and the job began; then it exits in good
-// order, or, if it is to be killed, is in the job still.
+// job is a replica that runs a job once in a period. Its arguments are the URL, the name and the
+// period. Each line of input is a try. It prints when the try and the job began; then it exits in
+// good order, or, if it will be killed, it is still in the job.
 var job = service.NewProgram("job", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	ctx := context.Background()
 	period, err := time.ParseDuration(args[2])
@@ -42,14 +42,14 @@ var job = service.NewProgram("job", func(in *bufio.Scanner, out io.Writer, args 
 		if ran {
 			break
 		}
-		fmt.Fprintln(out, "held") // or a busy service did not answer in time: the next try
+		fmt.Fprintln(out, "held") // or a busy service did not answer in time: it tries again
 	}
 	return client.Close()
 })
 
-// OncePerPeriod has three replicas try to run a job all the time. Whoever ran it goes, in good
-// order or killed in the job, and another one takes its place. The job runs once in each period: 20
-// periods in a long run, else 3.
+// OncePerPeriod has three replicas try to run a job all the time. A replica that ran it ends, in
+// good order or killed in the job, and another one takes its place. The job runs once in each
+// period: 20 periods in a long run, 3 otherwise.
 func OncePerPeriod(t *testing.T, url string) {
 	t.Helper()
 	client, err := dlock.Open(t.Context(), url, dlock.Logger(nil))
@@ -80,7 +80,7 @@ func OncePerPeriod(t *testing.T, url string) {
 						continue
 					}
 					if _, err := fmt.Sscanf(line, "ran %d %d", &tried, &began); err != nil {
-						t.Fatalf("a replica says %q", line)
+						t.Fatalf("a replica wrote %q", line)
 					}
 					if gap := time.Duration(began - before); gap < period-period/10-5*time.Millisecond {
 						t.Fatalf("run %d began %s after the one before was tried; the period is %s", ran+1, gap, period)

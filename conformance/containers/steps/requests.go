@@ -1,5 +1,4 @@
-// Package steps has what tests of all services do with a backend or a client: ask, hold, wait, take
-// turns.
+// Package steps has the steps that tests of all services share: acquire, hold, wait, take turns.
 package steps
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Request is a request for a name by a client and an owner of its own.
+// Request is a request for a name, by a client and an owner of its own.
 func Request(name string) driver.Request {
 	id := driver.NewID()
 	return driver.Request{Name: name, ID: id, Owner: id, Client: driver.NewID(), TTL: time.Minute, Label: "a test"}
@@ -34,14 +33,14 @@ func Asked(b driver.Backend, name string, ttl time.Duration) driver.Request {
 	return r
 }
 
-// Waiting is asked for a request that waits.
+// Waiting is Asked for a request that waits.
 func Waiting(b driver.Backend, name string, ttl time.Duration) driver.Request {
 	r := Asked(b, name, ttl)
 	r.Wait = true
 	return r
 }
 
-// Acquired acquires what has to be granted.
+// Acquired acquires a request that has to be granted.
 func Acquired(t service.T, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -53,8 +52,8 @@ func Acquired(t service.T, b driver.Backend, r driver.Request) driver.Grant {
 	return g
 }
 
-// Acquire calls Acquire of the backend, and does as package dlock does after an error: what may
-// stand is released in the background until that is answered.
+// Acquire calls Acquire of the backend, and does what package dlock does after an error: a request
+// that may stand is released in the background, until the release is answered.
 func Acquire(ctx context.Context, b driver.Backend, r driver.Request) (driver.Grant, error) {
 	g, err := b.Acquire(ctx, r)
 	if err == nil || driver.Refused(err) {
@@ -74,7 +73,7 @@ func Acquire(ctx context.Context, b driver.Backend, r driver.Request) (driver.Gr
 	return g, err
 }
 
-// Released releases what has to be there.
+// Released releases a request that has to be there.
 func Released(t service.T, b driver.Backend, r driver.Request) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -84,7 +83,7 @@ func Released(t service.T, b driver.Backend, r driver.Request) {
 	}
 }
 
-// Queue returns what stands under a name.
+// Queue returns the queue of a name.
 func Queue(t service.T, b driver.Backend, name string) driver.Queue {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -96,8 +95,7 @@ func Queue(t service.T, b driver.Backend, name string) driver.Queue {
 	return q
 }
 
-// Refused asks for what is held, until that time at least. A grant before then is excused by
-// nothing.
+// Refused acquires a name that is held until that time at least. Nothing excuses an earlier grant.
 func Refused(t testing.TB, b driver.Backend, r driver.Request, until time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -110,7 +108,7 @@ func Refused(t testing.TB, b driver.Backend, r driver.Request, until time.Time) 
 	}
 }
 
-// Acquiring calls Acquire, and sends what it returns.
+// Acquiring calls Acquire, and sends the result.
 func Acquiring(b driver.Backend, r driver.Request) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -156,12 +154,12 @@ type listing interface {
 	driver.Lister
 }
 
-// NamesApart lets b hold every name, and looks with other, which shares its keys or rows, and with
-// stranger, which has another root: no name is taken for another, and nothing is there under
-// another root.
+// NamesApart lets b hold every name, and inspects them through other, which shares its keys or
+// rows, and through foreign, which has another root: no name is taken for another, and there is
+// nothing under another root.
 func NamesApart(t testing.TB, b, other, foreign listing, names []string) {
 	t.Helper()
-	const ttl = 10 * time.Minute // nobody renews, and there may be many names
+	const ttl = 10 * time.Minute // the names are not renewed, and there may be many
 	tokens, until := map[string]driver.Token{}, time.Now().Add(ttl)
 	for i, n := range names {
 		if slices.Contains(names[:i], n) {
@@ -189,8 +187,8 @@ func NamesApart(t testing.TB, b, other, foreign listing, names []string) {
 	}
 }
 
-// HoldMany locks n names, 16 at a time. A Lock that fails is tried again, for a slow server may
-// give up a few of so many.
+// HoldMany locks n names, 16 at a time. A Lock that fails is tried again, since a slow server may
+// drop a few of so many.
 func HoldMany(t testing.TB, c *dlock.Client, n int) []*dlock.Lease {
 	t.Helper()
 	leases := make([]*dlock.Lease, n)
@@ -219,8 +217,8 @@ func HoldMany(t testing.TB, c *dlock.Client, n int) []*dlock.Lease {
 	return leases
 }
 
-// MeasureStalls measures for how long the machine did not serve this process, until stop is called.
-// It is for tests of what has to happen within some time.
+// MeasureStalls measures for how long the machine did not run this process, until stop is called.
+// It is for tests with a time limit.
 func MeasureStalls() (stop func() time.Duration) {
 	const step = 5 * time.Millisecond
 	over, sum := make(chan struct{}), make(chan time.Duration)

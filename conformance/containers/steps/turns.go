@@ -15,7 +15,7 @@ import (
 )
 
 // TakeTurns runs n goroutines of the clients that take turns on two names, until stop: no call may
-// fail, and no two may hold.
+// fail, and no two may hold a name at once.
 func TakeTurns(t testing.TB, prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
 	return turnsOf(t, t.Errorf, prefix, n, probe, clients...)
@@ -71,13 +71,12 @@ func turnsOf(t testing.TB, failed func(string, ...any), prefix string, n int, pr
 func Further(t service.T, done *atomic.Int64, n int64) {
 	t.Helper()
 	from := done.Load()
-	await.That(t, "work goes on", func() bool { return done.Load() >= from+n })
+	await.That(t, "work continues", func() bool { return done.Load() >= from+n })
 }
 
-// AcrossRestart kills the server and starts it again on its data, while clients of it hold, wait,
-// take turns and come: no call fails, and who held goes on. Where a server is down for longer than
-// drivers bridge, whenever it is started again, calls may fail, and all but that is held: the end
-// of a run says so.
+// AcrossRestart kills the server and starts it again on its data, while its clients hold, wait,
+// take turns and open: no call fails, and holders go on holding. If every restart takes longer than
+// drivers bridge, calls may fail, but everything else has to hold: the end of a run says so.
 func AcrossRestart(t testing.TB, s *service.Server, b driver.Backend, c, other *dlock.Client) {
 	t.Helper()
 	// Drivers try for 8 to 10 s. The copy of a call that is under way when the server is back may
@@ -121,7 +120,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	wg.Go(func() { // waits through it all
 		next, err := other.Mutex(prefix + "/held").Lock(await.Context(t))
 		if err != nil {
-			failed("Lock of one who waited: %v", err)
+			failed("Lock of the waiter: %v", err)
 			return
 		}
 		if next.Token() <= l.Token() {
@@ -132,10 +131,10 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	await.That(t, "one waits", func() bool { return Queue(t, b, prefix+"/held").Len() == 2 })
 	killed := time.Now()
 	s.Kill(t)
-	wg.Go(func() { // begins while nobody listens
+	wg.Go(func() { // begins while no server listens
 		late, err := c.Mutex(prefix + "/late").Lock(await.Context(t))
 		if err != nil {
-			failed("Lock of one who came while the server was down: %v", err)
+			failed("Lock that began while the server was down: %v", err)
 			return
 		}
 		late.Unlock(t.Context())
@@ -144,10 +143,10 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	down = time.Since(killed)
 	Further(t, done, 50)
 	if err := l.Renew(t.Context()); err != nil {
-		t.Errorf("Renew of what was held: %v", err)
+		t.Errorf("Renew of the hold: %v", err)
 	}
 	if q := Queue(t, b, prefix+"/held"); len(q.Holders()) != 1 || q.Holders()[0].Token != l.Token() {
-		t.Errorf("there is %+v", q)
+		t.Errorf("the queue is %+v", q)
 	}
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)

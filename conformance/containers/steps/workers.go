@@ -12,13 +12,13 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// Workers take turns on a few names for a while, and count what goes wrong.
+// Workers take turns on a few names for a while, and count faults.
 type Workers struct {
 	wg    sync.WaitGroup
 	stop  context.CancelFunc
 	turns atomic.Int64
-	Wrong atomic.Int64                  // times that two trusted in their holds of one name
-	inBy  []atomic.Pointer[dlock.Lease] // who came in last, unless it left
+	Wrong atomic.Int64                  // how often two trusted in their holds of one name
+	inBy  []atomic.Pointer[dlock.Lease] // the last that was granted, unless it was released
 }
 
 // StartWorkers runs several clients on the URL. Two that trust in their holds of a name at once are
@@ -39,7 +39,7 @@ func StartWorkers(t *testing.T, url string, free bool) *Workers {
 				for ctx.Err() == nil {
 					l, err := c.Mutex(fmt.Sprint("work/", name)).Lock(ctx)
 					if err != nil {
-						continue // of the fault that the test makes
+						continue // because of the fault that the test makes
 					}
 					if before := w.inBy[name].Swap(l); before != nil && before.Err() == nil && l.Err() == nil {
 						w.Wrong.Add(1)
@@ -69,10 +69,10 @@ func (w *Workers) More(t *testing.T, n int64) {
 	w.MoreWithin(t, await.Patience, n)
 }
 
-// MoreWithin is More for servers that may take so long to go on: while they choose who of them
-// serves, and choose again.
+// MoreWithin is More for servers that may take that long to continue: while they elect one of them,
+// and elect again.
 func (w *Workers) MoreWithin(t *testing.T, d time.Duration, n int64) {
 	t.Helper()
 	from := w.turns.Load()
-	await.Within(t, d, "work goes on", func() bool { return w.turns.Load() >= from+n })
+	await.Within(t, d, "work continues", func() bool { return w.turns.Load() >= from+n })
 }

@@ -38,7 +38,7 @@ func zkBreakCosts(t *testing.T, s *service.Server) {
 	for range waiters {
 		steps.Try(t, c.Mutex(name))
 	}
-	await.That(t, "everybody waits for an event", func() bool { return watchesOf(t, s) == waiters })
+	await.That(t, "all waiters watch", func() bool { return watchesOf(t, s) == waiters })
 	before := counter(t, s, "zk_packets_received")
 	if err := operator.Break(await.Bounded(t, 30*time.Second), name, l.Token()); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func zkRoundTrips(t *testing.T, s *service.Server) {
 	})
 	count("Lock of a new name and Unlock", 3+1, func(i int) { mustUnlock(t, steps.MustLock(t, c.Mutex(fmt.Sprint("cold-", i)))) })
 	held := steps.MustLock(t, other.Mutex("warm"))
-	count("TryLock of what is held", 3, func(int) {
+	count("TryLock of a held name", 3, func(int) {
 		if _, err := m.TryLock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func zkHandsOver(t *testing.T, s *service.Server, waiters int) {
 			z.await(name, i+2)
 		}
 	}
-	await.That(t, "everybody waits for an event", func() bool { return watchesOf(t, s) == waiters })
+	await.That(t, "all waiters watch", func() bool { return watchesOf(t, s) == waiters })
 	const onDelete, onChildren, onData = "zk_sum_node_deleted_watch_count", "zk_sum_node_children_watch_count", "zk_sum_node_changed_watch_count"
 	events := func() [3]int64 {
 		return [3]int64{counter(t, s, onDelete), counter(t, s, onChildren), counter(t, s, onData)}
@@ -213,7 +213,7 @@ func zkManyAtOnce(t *testing.T, s *service.Server) {
 		return
 	}
 	var tokens [goroutines]dlock.Token
-	all("TryLock of what is held", func(i int) {
+	all("TryLock of a held name", func(i int) {
 		tokens[i] = leases[i].Token()
 		if stands := len(z.children(zkQueue(name(i)))); stands != 1 {
 			t.Errorf("there are %d nodes under a name with one holder", stands)
@@ -249,7 +249,7 @@ func zkManyAtOnce(t *testing.T, s *service.Server) {
 			break
 		}
 	}
-	await.That(t, "nothing is left of what was released", func() bool {
+	await.That(t, "nothing is left of the released locks", func() bool {
 		left := 0
 		for i := range goroutines {
 			left += len(z.children(zkQueue(name(i))))

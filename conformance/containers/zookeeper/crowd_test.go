@@ -56,7 +56,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 		})
 	}
 	z.await(name, waiters+1)
-	await.That(t, "everybody waits for an event", func() bool { return watchesOf(t, s) >= waiters })
+	await.That(t, "all waiters watch", func() bool { return watchesOf(t, s) >= waiters })
 	if n := listings(sent); n > waiters/4 {
 		t.Errorf("%d waiters that came at once listed the directory %d times", waiters, n)
 	} else {
@@ -85,7 +85,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 		mustUnlock(t, await.From(t, in))
 	}
 	t.Logf("%d hand-offs after that took %s", handOffs, time.Since(start))
-	await.That(t, "everybody waits for an event again", func() bool { return watchesOf(t, s) >= waiters-handOffs-2 })
+	await.That(t, "all waiters watch again", func() bool { return watchesOf(t, s) >= waiters-handOffs-2 })
 	if n := listings(sent); n > handOffs+20 {
 		t.Errorf("after a cut %d waiters listed the directory %d times for %d hand-offs", waiters, n, handOffs)
 	}
@@ -130,7 +130,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 			wg.Go(func() { c.Mutex(name).Lock(ctx) })
 		}
 		z.await(name, waiters+1)
-		await.That(t, "everybody waits for an event", func() bool { return watchesOf(t, s) >= before+waiters })
+		await.That(t, "all waiters watch", func() bool { return watchesOf(t, s) >= before+waiters })
 		sent := c.p.Record()
 		var costs []int64
 		for range windows {
@@ -144,7 +144,7 @@ func TestZooKeeperIdleCrowd(t *testing.T) {
 		mustUnlock(t, l)
 		t.Logf("%d waiters: %d round trips in windows of %s, %d listings", waiters, costs, idle, listed)
 		if listed > 10 { // all list once more, after the last arrival, and share that
-			t.Errorf("%d waiters, for whom nothing happened, listed the directory %d times", waiters, listed)
+			t.Errorf("%d idle waiters listed the directory %d times", waiters, listed)
 		}
 		return costs
 	}

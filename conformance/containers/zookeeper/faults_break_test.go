@@ -103,7 +103,7 @@ func TestZooKeeperBrokenInDoubt(t *testing.T) {
 	<-time.After(ttl/2 + 100*time.Millisecond)
 	heal()
 	for i, w := range waiters {
-		l := w.Got("Lock of who was broken", time.Now(), 30*time.Second)
+		l := w.Got("Lock of a broken hold", time.Now(), 30*time.Second)
 		if l.Token() <= tokens[i] {
 			t.Errorf("the request that was broken with token %d is granted with %d", tokens[i], l.Token())
 		}
@@ -162,7 +162,7 @@ func TestZooKeeperBrokenAtOnce(t *testing.T) {
 			start := time.Now()
 			<-ctx.Done()
 			known := time.Since(start)
-			got := next.Got("Lock of what was broken", start, 20*time.Second)
+			got := next.Got("Lock of a broken hold", start, 20*time.Second)
 			took, stalled := time.Since(start), stop()
 			t.Logf("%s, %d options: known after %s, the next was in after %s (the machine stood still for %s)", what, len(opts), known, took, stalled)
 			if known > time.Second+stalled || took > ttl/6+stalled {

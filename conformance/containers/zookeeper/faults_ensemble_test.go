@@ -50,7 +50,7 @@ func only(s *service.Server) string { return "zookeeper://" + s.Addr }
 // (which is that of the last one here).
 func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	w := steps.StartWorkers(t, e.URL(), false)
-	const ttl = time.Minute // of which elections on a busy machine may take a third
+	const ttl = time.Minute // elections on a busy machine may take a third of it
 	c := zkOpen(t, e.URL(), "", ttl)
 	held := steps.MustLock(t, c.Mutex("held"))
 	const kept = 10 * time.Second
@@ -79,7 +79,7 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	}
 	mustUnlock(t, held)
 	mustUnlock(t, waiter.Got("Lock", time.Now(), 20*time.Second))
-	l := next.Got("Lock of what was left held", time.Now(), 20*time.Second)
+	l := next.Got("Lock of a name that was left held", time.Now(), 20*time.Second)
 	if early := asked.Add(kept).Sub(await.From(t, in)); early > 0 || l.Token() <= left.Token() {
 		t.Errorf("granted %s too early, with token %d after %d", early, l.Token(), left.Token())
 	}

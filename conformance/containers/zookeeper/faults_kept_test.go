@@ -440,7 +440,7 @@ func zkKeptSession(t *testing.T, s *service.Server) {
 	c := zkOpen(t, s.URL, "?session_timeout=2s", zkTTL)
 	l := steps.MustLock(t, c.Mutex(name, dlock.FixedLease(time.Hour)))
 	heal := c.p.Isolate()
-	z.await(name, 1) // the session is over
+	z.await(name, 1) // the session has ended
 	heal()
 	plain := steps.MustLock(t, c.Mutex(name+"-2")) // in another session
 	if err := l.Err(); err != nil {
@@ -466,7 +466,7 @@ func zkKeptNotified(t *testing.T, s *service.Server) {
 	c := zkOpen(t, s.URL, "?session_timeout=4s", 2*zkTTL)
 	l := steps.MustLock(t, c.Mutex(name, dlock.FixedLease(time.Hour)))
 	heal := c.p.Isolate()
-	z.await(name, 1) // the session is over
+	z.await(name, 1) // the session has ended
 	heal()
 	if err := l.Renew(await.Bounded(t, 30*time.Second)); err != nil {
 		t.Fatalf("Renew: %v", err)

@@ -131,7 +131,7 @@ func zkAbandonedCreate(t *testing.T, s *service.Server) {
 		z.await(name, 1)
 		start := time.Now()
 		a.Cancel()
-		a.Within("Lock that is given up", start, zkPrompt)
+		a.Within("abandoned Lock", start, zkPrompt)
 		if !errors.Is(a.Err, context.Canceled) {
 			t.Errorf("abandoned Lock: %v", a.Err)
 		}
@@ -261,7 +261,7 @@ func zkLateCreate(t *testing.T, s *service.Server) {
 			// a request that does not arrive leaves no trace
 			<-time.After(200 * time.Millisecond)
 			a.Cancel()
-			a.Within("Lock that is given up", time.Now(), zkPrompt)
+			a.Within("abandoned Lock", time.Now(), zkPrompt)
 		} else {
 			await.That(t, "the client has hung up", func() bool { return c.p.Counts().Dialled > before || !a.Pending() })
 		}
@@ -544,7 +544,7 @@ func zkHandDeleted(t *testing.T, s *service.Server) {
 			mustZK(t, "delete", z.Delete(zkQueue(name)+"/"+node, -1))
 		}
 		lost(t, leases[i])
-		next := steps.Try(t, other.Mutex(name)).Got("Lock of what was deleted by hand", time.Now(), 20*time.Second)
+		next := steps.Try(t, other.Mutex(name)).Got("Lock of a hold that was deleted by hand", time.Now(), 20*time.Second)
 		if err := leases[i].Unlock(await.Bounded(t, 30*time.Second)); !errors.Is(err, dlock.ErrLost) {
 			t.Errorf("Unlock of a lost lease: %v", err)
 		}
@@ -585,7 +585,7 @@ func zkBroken(t *testing.T, s *service.Server) {
 		if took := time.Since(start); took > ttl {
 			t.Errorf("the holder has learned of it after %s", took)
 		}
-		next := waiter.Got("Lock of what was broken", start, 15*time.Second)
+		next := waiter.Got("Lock of a broken hold", start, 15*time.Second)
 		if next.Token() <= l.Token() || untouched.Err() != nil {
 			t.Errorf("the successor's token is %d after %d; the other lease is %v", next.Token(), l.Token(), untouched.Err())
 		}
@@ -642,7 +642,7 @@ func zkBrokenUnseen(t *testing.T, s *service.Server) {
 	// when it is back it has to prove its session before it is granted
 	<-time.After(ttl/2 + 100*time.Millisecond)
 	heal()
-	next := waiter.Got("Lock of who was broken", time.Now(), 20*time.Second)
+	next := waiter.Got("Lock of a broken hold", time.Now(), 20*time.Second)
 	if next.Token() <= token {
 		t.Errorf("the request that was broken with token %d is granted with %d", token, next.Token())
 	}
@@ -781,14 +781,14 @@ func zkNothingLeft(t *testing.T, s *service.Server) {
 	await.That(t, "no session is left", func() bool { return len(z.children("/left/sessions")) == 0 })
 }
 
-// watchesOf returns how many watches the server has.
+// watchesOf returns how many watches the server has, except those of notice nodes.
 func watchesOf(t service.T, s *service.Server) (n int) {
 	t.Helper()
-	bell := false
+	notice := false
 	for line := range strings.Lines(four(t, s, "wchp")) { // each path, and below it the sessions
 		if strings.HasPrefix(line, "/") {
-			bell = strings.HasSuffix(strings.TrimSpace(line), ":bell")
-		} else if strings.HasPrefix(line, "\t") && !bell {
+			notice = strings.HasSuffix(strings.TrimSpace(line), noticeSuffix)
+		} else if strings.HasPrefix(line, "\t") && !notice {
 			n++
 		}
 	}

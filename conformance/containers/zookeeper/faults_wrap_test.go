@@ -39,8 +39,8 @@ func zkSnapshot(nodes ...zkNode) string {
 	put([]byte("ZKSN"), int32(2), int64(-1)) // the header: version, database
 	put(int32(0), int32(0))                  // sessions, lists of rights
 	for _, n := range nodes {
-		const anybody = int64(-1)
-		put(n.path, "", anybody)
+		const open = int64(-1)
+		put(n.path, "", open)
 		put(int64(1), int64(1), int64(0), int64(0)) // the transactions that made and changed it, when
 		// versions of the data, the children and the rights; the session
 		put(int32(0), n.children, int32(0), int64(0))

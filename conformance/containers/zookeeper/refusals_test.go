@@ -51,7 +51,7 @@ func TestZooKeeperQuota(t *testing.T) {
 		_, err := z.Set(quota, []byte("count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit="+nodes), -1)
 		mustZK(t, "set the quota", err)
 		_, err = z.Set("/zookeeper/quota/dlock/zookeeper_stats", []byte("count=6,bytes=100"), -1)
-		mustZK(t, "set what is used of it", err)
+		mustZK(t, "count what the quota has used", err)
 	}
 	limit("3")
 	start := time.Now()

@@ -132,7 +132,7 @@ var rightNames = map[rune]string{'c': "create", 'd': "delete", 'r': "read"}
 // zkCase is a set of nodes with rights on them, and a client that opens there.
 type zkCase struct {
 	name  string
-	top   string // what stands for /teams
+	top   string // the node that is /teams on the page
 	byURL bool
 	user  string // whose rights they are; "": those of world:anyone
 

@@ -77,8 +77,8 @@ func TestZooKeeperEnsemble(t *testing.T) {
 
 	// A follower that is cut off answers reads with the past, and detects the cut only later; on a
 	// slow machine the read may come too late.
-	told := false
-	for i := 0; i < 5 && !told; i++ {
+	past := false
+	for i := 0; i < 5 && !past; i++ {
 		e.AwaitServing(t)
 		leader, cut := e.AwaitLeader(t), e.Follower(t)
 		stale, fresh := zkOf(t, cut, 20*time.Second), zkOf(t, leader, 20*time.Second)
@@ -100,13 +100,13 @@ func TestZooKeeperEnsemble(t *testing.T) {
 		await.That(t, "the follower has that", func() bool { return read() == before })
 		heal := e.CutOff(cut)
 		write(now)
-		told = read() == before
+		past = read() == before
 		await.That(t, "the follower stops serving", func() bool { return leads(cut) == "" })
 		heal()
 		e.AwaitServing(t)
 		await.That(t, "it has what was written meanwhile", func() bool { return read() == now })
 	}
-	if !told {
+	if !past {
 		t.Error("no follower that was cut off answered with the past")
 	}
 

@@ -153,12 +153,12 @@ func TestZooKeeperEnsembleClientEnds(t *testing.T) {
 	})
 }
 
-// awaitSessions waits until clients have so many sessions, or fewer.
+// awaitSessions waits until clients have at most that many sessions.
 func (z zkTree) awaitSessions(n int) {
 	z.t.Helper()
 	await.That(z.t, fmt.Sprintf("%d sessions are left", n), func() bool {
 		left, _, err := z.Children("/dlock/sessions") // a server may have no leader for a moment
-		left = slices.DeleteFunc(left, func(child string) bool { return strings.HasSuffix(child, ":bell") })
+		left = slices.DeleteFunc(left, func(child string) bool { return strings.HasSuffix(child, noticeSuffix) })
 		return err == nil && len(left) <= n
 	})
 }

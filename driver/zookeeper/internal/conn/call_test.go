@@ -75,7 +75,7 @@ func TestCallNotSent(t *testing.T) {
 func TestExpiredSessionEnds(t *testing.T) {
 	s := begun(nil)
 	if err := s.simple(t.Context(), func(*zk.Conn) error { return zk.ErrSessionExpired }, nil); !errors.Is(err, ErrEnded) || !s.Over() {
-		t.Errorf("%v; the session is over: %t", err, s.Over())
+		t.Errorf("%v; the session has ended: %t", err, s.Over())
 	}
 	if s.End() {
 		t.Error("a session ends twice")
