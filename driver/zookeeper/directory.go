@@ -17,7 +17,7 @@ import (
 // that asked before it was sent, since it shows everything that was created by then. One listing is
 // under way at a time. The session's mu guards the directory.
 type directory struct {
-	next    *listing                 // the listing that new callers share; it is not sent yet; nil: none
+	next    *listing                 // shared by new callers, not sent yet; nil: none
 	listing bool                     // serveListings runs
 	waiters map[*ownRequest]struct{} // the requests that wait for an event
 

@@ -100,8 +100,8 @@ func (b *Backend) releaseUnplaced(ctx context.Context, req *ownRequest, r driver
 }
 
 // deleteRequest deletes the node of a request, with its kept node. After a disconnect it sends the
-// delete again: a node that is gone then was deleted by the earlier copy, as far as can be known. If
-// some of the kept nodes do not exist the node is deleted alone, and forget removes the rest. An
+// delete again: a node that is gone then was deleted by the earlier copy, as far as can be known.
+// If some of the kept nodes do not exist the node is deleted alone, and forget removes the rest. An
 // urgent delete does not wait for others to be sent with it.
 func (s *session) deleteRequest(ctx context.Context, req *ownRequest, at string, version int32, urgent bool) error {
 	s.b.mu.Lock()

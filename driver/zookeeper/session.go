@@ -79,9 +79,9 @@ type session struct {
 	busy     time.Time     // when it last had a request
 }
 
-// class says which requests share a session. A pool has several classes for each TTL. If one session
-// has no room for the nodes of a class, further classes follow, each with an index that is greater
-// by the size of the pool.
+// class says which requests share a session. A pool has several classes for each TTL. If one
+// session has no room for the nodes of a class, further classes follow, each with an index that is
+// greater by the size of the pool.
 type class struct {
 	ttl   time.Duration // of the session's leases, at most; 0: there is one session for all
 	index int

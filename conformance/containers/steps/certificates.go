@@ -78,7 +78,7 @@ func CertificatesAreReplaced(t *testing.T, known *service.Authority, open func(u
 		cut()
 		_ = try(time.Second) // perhaps on a connection for which the files were read before
 		cut()
-		for begun := time.Now(); time.Since(begun) < time.Second; { // a cut connection may fail again
+		for begun := time.Now(); time.Since(begun) < time.Second; { // a cut one may fail again
 			if err := try(time.Second); err == nil {
 				t.Errorf("the files now have %s, and a new connection was made", what)
 				break

@@ -30,8 +30,8 @@ func BuildCommand(t *testing.T) string {
 func FlashSale(t *testing.T, url string, disturb func()) {
 	t.Helper()
 	bin := BuildCommand(t)
-	// Slow sales, so that the demo does not end before the disturbance; few buyers that buy nothing,
-	// and a limit that a busy machine does not reach.
+	// Slow sales, so that the demo does not end before the disturbance; few buyers that buy
+	// nothing, and a limit that a busy machine does not reach.
 	cmd := bounded(t, 8*time.Minute, bin, "demo", "--url", url, "--think", "20ms", "--buyers", "100", "--timeout", "5m")
 	out := begin(t, cmd, true)
 	var page strings.Builder

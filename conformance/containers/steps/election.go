@@ -89,8 +89,8 @@ func Elects(t *testing.T, url string) {
 
 // vote is what the candidates said in an election and the observer saw. A term counts when its
 // leader has said that it leads, and the observer has seen it. On a machine that stands still there
-// are others: a grant that has expired before it arrives has no leader, and a short term may have no
-// observer.
+// are others: a grant that has expired before it arrives has no leader, and a short term may have
+// no observer.
 type vote struct {
 	t          *testing.T
 	candidates map[string]*service.Child // by label

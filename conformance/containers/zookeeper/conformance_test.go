@@ -23,7 +23,8 @@ import (
 	"github.com/dlock-go/dlock/driver/zookeeper"
 )
 
-// zkTTL is for leases that have to expire soon: a machine that stands still for a second loses them.
+// zkTTL is for leases that have to expire soon: a machine that stands still for a second loses
+// them.
 const zkTTL = time.Second
 
 // zkBehind is the URL of a server or an ensemble as it is reached through the proxy, with a path
@@ -98,7 +99,7 @@ func zkHarness(name, url string, servers ...*service.Server) conformance.Harness
 	h.TTL = zkTTL
 	h.Stored = zkStored(servers[0])
 	h.OpenPrefixed = zkPrefixed(servers[0])
-	// the recorded packets belong to the session of their connection; servers ignore them on another
+	// recorded packets belong to the session of their connection; servers ignore them on another
 	h.Record = nil
 	return h
 }

@@ -97,7 +97,8 @@ func TestZooKeeperCrowd(t *testing.T) {
 }
 
 // watchesAtATime cuts the connections of the proxy, and returns how many watches its client, which
-// has a crowd of waiters, asks for before it has answers. No other client has a watch at the server.
+// has a crowd of waiters, asks for before it has answers. No other client has a watch at the
+// server.
 func watchesAtATime(t *testing.T, s *service.Server, p *netfault.Proxy) int {
 	t.Helper()
 	const slow = time.Second // long enough to see the packets, too short to be taken for dead

@@ -41,7 +41,7 @@ func zkSnapshot(nodes ...zkNode) string {
 	for _, n := range nodes {
 		const open = int64(-1)
 		put(n.path, "", open)
-		put(int64(1), int64(1), int64(0), int64(0)) // the transactions that made and changed it, when
+		put(int64(1), int64(1), int64(0), int64(0)) // made and changed by these transactions, when
 		// versions of the data, the children and the rights; the session
 		put(int32(0), n.children, int32(0), int64(0))
 		put(int64(1)) // the transaction that changed the children

@@ -307,7 +307,8 @@ func pauseBeforeDial(session time.Duration) {
 }
 
 // greet records the session that the server gave or resumed, on a network connection that was made
-// at that time. An ID of 0 means that the session has expired; the library reports that by an event.
+// at that time. An ID of 0 means that the session has expired; the library reports that by an
+// event.
 func (c *Conn) greet(timeout time.Duration, id int64, made time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	opMultiRead   = 22
 	opError       = -1
 
-	partLen       = 4 + 1 + 4 // the head of each part: its operation, whether it is the end, an error
+	partLen       = 4 + 1 + 4 // the head of each part: its operation, is it the end, an error
 	separator     = "/"       // no name contains it
 	unimplemented = -6
 )
