@@ -112,7 +112,7 @@
 // The index has an entry for each kept node, created and removed with it, so that the kept nodes of
 // names that are no longer used are found. Each keep of a request looks through one directory of
 // the index, chosen by the ID, and removes up to four expired ones. List and Inspect remove those
-// of the names that they read. If none of these happens, two small nodes remain for each.
+// of the names that they read. If none of these happens, the kept node and its entry remain.
 //
 // What a session created goes when the session ends. The timeout of a session is 4/3 of the
 // greatest TTL of its leases, or a little more. There is one session (or a pool) for the client's
@@ -145,9 +145,9 @@
 // The proof of a session is one transaction in each TTL/3, however many leases there are. It writes
 // to the session's own node, on condition that the version is that of the last write, and checks
 // that some holds (32 in turn) are at version 0. The write needs the leader. The leader counts a
-// session's time from the last sign of life (an answered packet) that a follower reported; a
+// session's time from the last sign of life (a packet of the client) that a follower reported; a
 // follower reports once in half a tick (the lag). So a proof is good for the timeout, counted from
-// when the last packet was sent that was answered a lag before the proof. An idle session sends a
+// the sending of the last packet that was answered a lag before the proof. An idle session sends a
 // sign of life in each eighth of its timeout, so that a lease granted next gets its whole TTL.
 // While requests wait and no lease is renewed, the driver proves the session by itself, because a
 // waiter's grant is counted from the last proof.

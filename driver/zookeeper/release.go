@@ -86,7 +86,7 @@ func (b *Backend) releaseUnplaced(ctx context.Context, req *ownRequest, r driver
 	case req.Asking > 0: // the Acquire under way removes what it made
 	case !req.Uncertain:
 		err = driver.ErrLost
-	default: // purgeSoon removes nodes that do not exist yet
+	default: // purgeSoon removes a node that is made later
 		b.mu.Unlock()
 		err = b.releaseUnknown(ctx, r)
 		b.mu.Lock()

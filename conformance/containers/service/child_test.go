@@ -11,7 +11,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// ticker repeats what it reads, and writes the time by itself.
+// ticker repeats its input, and counts by itself.
 var ticker = NewProgram("ticker", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	fmt.Fprintln(out, strings.Join(args, ","))
 	for in.Scan() {

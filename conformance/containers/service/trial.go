@@ -135,7 +135,8 @@ func (r *Trial) FailNow() {
 	r.TB.FailNow()
 }
 
-// Strict returns the test for what no server's standstill excuses, as that two hold one lock.
+// Strict returns the test for failures that no standstill of a server excuses, such as two holders
+// of one lock.
 func Strict(t testing.TB) testing.TB {
 	if r, is := t.(*Trial); is {
 		return r.TB
