@@ -20,9 +20,9 @@ type backend struct {
 	contenders []contender
 }
 
-// backends are all there are. Their servers are those of the conformance tests, but as durable as
-// they are by default: what is acknowledged has reached the disk, and costs what that costs. Redis
-// keeps its data in memory only.
+// backends are all backends. Their servers are those of the conformance tests, but as durable as
+// servers are by default: an acknowledged change has reached the disk. Redis keeps its data in
+// memory only.
 var backends = []backend{
 	{"redis", false, serverOf(redis.Redis), []contender{
 		ofDlock(func(addr string) string { return "redis://" + addr + "/0?" }), ofRedsync, ofRedislock, ofRueidislock, ofEvalsha, ofSet,
@@ -62,20 +62,20 @@ func folder(t service.T) (string, *service.Server) {
 	return dir, nil
 }
 
-// stand is a backend whose server runs.
+// stand is a backend with a running server.
 type stand struct {
 	backend
 	addr     string
 	server   *service.Server // nil: there is none
 	versions []string
 
-	// watch measures which share of the machine others have, as of watch: all but this process and
-	// the server's.
+	// watch measures which share of the machine others use, as the function watch: all processes
+	// but this one and the servers'.
 	watch func() (stop func() float64)
 }
 
 // on starts the backend's server, runs f and stops the server again. A contender that cannot be
-// started is there, and cannot take part.
+// started stays in the list, and every open of it fails.
 func (b backend) on(ctx context.Context, f func(context.Context, *stand)) error {
 	var t stage
 	defer t.end()
@@ -100,7 +100,7 @@ func (b backend) on(ctx context.Context, f func(context.Context, *stand)) error 
 		if c.beside == nil {
 			continue
 		}
-		var own stage // if it fails, the others did not
+		var own stage // a failure here is this contender's alone
 		t.Cleanup(own.end)
 		err := own.try(func() {
 			server, open := c.beside(&own)
@@ -116,10 +116,10 @@ func (b backend) on(ctx context.Context, f func(context.Context, *stand)) error 
 	return nil
 }
 
-// closer is what has to be closed.
+// closer is anything that has to be closed.
 type closer interface{ close() }
 
-// closers closes all, the last first.
+// closers closes all of its elements, the last first.
 type closers []closer
 
 func (c closers) close() {

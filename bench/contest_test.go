@@ -55,7 +55,7 @@ func (l localLocker) unlock() error { <-l; return nil }
 
 func (l localLocker) close() {}
 
-// idleMachine is a stand on a machine of which others have nothing.
+// idleMachine is a stand on a machine that runs nothing else.
 func idleMachine(contenders ...contender) *stand {
 	return &stand{
 		backend: backend{name: "local", local: true, contenders: contenders},
@@ -70,7 +70,7 @@ func TestPairs(t *testing.T) {
 			t.Fatalf("%+v", rows)
 		}
 		for _, r := range rows {
-			for _, round := range r.Rounds { // 16 of which each takes 1 ms
+			for _, round := range r.Rounds { // 16 goroutines, each of which takes 1 ms
 				if v := round.Values; v["rate"] != 16_000 || v["p50"] != 1 || v["p99"] != 1 {
 					t.Errorf("%s: %v", r.Contender, v)
 				}
@@ -82,8 +82,8 @@ func TestPairs(t *testing.T) {
 	})
 }
 
-// barging is a contender whose waiters look each millisecond: who has just given the lock back and
-// asks again at once always gets it.
+// barging is a contender whose waiters poll each millisecond: a client that asks again right after
+// its release always gets the lock.
 func barging() contender {
 	var held atomic.Bool
 	return contender{name: "dlock", open: func(context.Context, string) (client, error) { return bargingClient{&held}, nil }}
@@ -110,13 +110,13 @@ func (l bargingLocker) unlock() error { l.held.Store(false); return nil }
 
 func (l bargingLocker) close() {}
 
-// TestHandOffsAreStrict: not even who barges has the lock twice in a row, and a hand-off is timed
-// from the call of Unlock on.
+// TestHandOffsAreStrict: even a barging contender never has the lock twice in a row, and a hand-off
+// is timed from the call of Unlock.
 func TestHandOffsAreStrict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := contest(t.Context(), settings{rounds: 2, factor: 1}, handOffs, idleMachine(barging()), 2)
 		for _, round := range rows[0].Rounds {
-			// each holds for 1 ms, and the next one looks within 1 ms
+			// each holds for 1 ms, and the next one polls within 1 ms
 			if v := round.Values; v["rate"] < 490 || v["rate"] > 1000 || v["p99"] > 1 {
 				t.Errorf("%v", v)
 			}
@@ -136,7 +136,7 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// TestCounted: what counts and times nothing is done once, by all at once.
+// TestCounted: a scenario that counts, and times nothing, is run once, by all contenders at once.
 func TestCounted(t *testing.T) {
 	for _, sc := range []scenario{leases, waiters} {
 		rows := contest(t.Context(), settings{rounds: 3, factor: 1}, sc, idleMachine(local("dlock"), local("peer")), 50)
@@ -151,7 +151,8 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestBusyRoundsAreRepeated: as often as there are rounds, and what is busy then too is marked.
+// TestBusyRoundsAreRepeated: at most as often as there are rounds; a repeated round that is busy
+// too is marked.
 func TestBusyRoundsAreRepeated(t *testing.T) {
 	for _, c := range []struct {
 		busy int // of the first rounds
@@ -179,7 +180,7 @@ func TestBusyRoundsAreRepeated(t *testing.T) {
 	}
 }
 
-// TestTrouble: who cannot take part, or fails, is named, and the others go on.
+// TestTrouble: a contender that cannot take part, or fails, is named, and the others go on.
 func TestTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		absent := contender{name: "absent", open: func(context.Context, string) (client, error) { return nil, errors.New("no such server") }}
@@ -203,7 +204,7 @@ func TestChoose(t *testing.T) {
 	if len(c.backends) != 2 || len(c.scenarios) != 1 || !slices.Equal(c.scenarios[0].cases, []int{16}) || len(c.backends[1].contenders) != 2 || len(c.backends[0].contenders) != 1 {
 		t.Errorf("%+v", c)
 	}
-	for _, bad := range [][4]string{{"oracle"}, {"", "sleep"}, {"", "", "many"}, {"redis,oracle"}, {"", "", "", "nobody"}, {"", "", "17"}} {
+	for _, bad := range [][4]string{{"oracle"}, {"", "sleep"}, {"", "", "many"}, {"redis,oracle"}, {"", "", "", "nosuch"}, {"", "", "17"}} {
 		if err := new(choice).choose(bad[0], bad[1], bad[2], bad[3]); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

@@ -17,8 +17,8 @@ import (
 //go:embed curator/Curator.java
 var curatorProgram string
 
-// ofCurator is Curator's InterProcessMutex. A Java program locks and unlocks when it is told to:
-// each call crosses the loopback once more than those of the others, which takes some 0.1 ms.
+// ofCurator is Curator's InterProcessMutex. A Java program locks and unlocks on request: each call
+// crosses the loopback once more than with the other contenders, which takes some 0.1 ms.
 var ofCurator = contender{name: "Curator", renews: true, outside: true, beside: startCurator}
 
 // curatorKind is that program, which Java compiles when it starts.
@@ -33,11 +33,11 @@ var curatorKind = service.Kind{
 		return []string{"java", "-Xmx512m", "-cp", curatorJars, "Curator.java", strconv.Itoa(ports[0])}
 	},
 	URL: func(addr string) string { return addr },
-	Ask: func(ctx context.Context, addr string) (string, error) { return tell(ctx, addr, "version") },
+	Ask: func(ctx context.Context, addr string) (string, error) { return ask(ctx, addr, "version") },
 }
 
-// curatorJars are what it needs of Debian's packages. All jars that there are would be too many:
-// some that log exclude each other.
+// curatorJars are the jars of Debian's packages that the program needs. Not all jars can be used:
+// some logging backends exclude each other.
 var curatorJars = func() string {
 	var jars []string
 	for _, j := range []string{"curator-client", "curator-framework", "curator-recipes", "guava", "slf4j-api", "slf4j-nop", "zookeeper", "zookeeper-jute",
@@ -48,8 +48,8 @@ var curatorJars = func() string {
 	return strings.Join(jars, ":")
 }()
 
-// tell opens a connection for one line, and returns the answer.
-func tell(ctx context.Context, addr, line string) (string, error) {
+// ask opens a connection, sends one line, and returns the answer.
+func ask(ctx context.Context, addr, line string) (string, error) {
 	l, err := talk(ctx, addr)
 	if err != nil {
 		return "", err
@@ -80,7 +80,7 @@ func (c curatorClient) locker(ctx context.Context, name string) (locker, error) 
 	return l, nil
 }
 
-func (c curatorClient) close() { tell(context.Background(), c.program, "close "+c.id) }
+func (c curatorClient) close() { ask(context.Background(), c.program, "close "+c.id) }
 
 // curatorLocker is a connection to the program.
 type curatorLocker struct {
@@ -96,7 +96,7 @@ func talk(ctx context.Context, addr string) (curatorLocker, error) {
 	return curatorLocker{conn, bufio.NewReader(conn)}, nil
 }
 
-// say says a line and returns the answer.
+// say sends a line and returns the answer.
 func (l curatorLocker) say(line string) (string, error) {
 	if _, err := l.conn.Write([]byte(line + "\n")); err != nil {
 		return "", err
@@ -113,7 +113,7 @@ func (l curatorLocker) tell(line string) error {
 	return err
 }
 
-// lock does not end with ctx: the program knows of none.
+// lock does not end with ctx: the program's protocol has no cancellation.
 func (l curatorLocker) lock(context.Context) error { return l.tell("lock") }
 
 func (l curatorLocker) unlock() error { return l.tell("unlock") }

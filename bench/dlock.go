@@ -7,8 +7,8 @@ import (
 	_ "github.com/dlock-go/dlock/driver/all"
 )
 
-// ofDlock is dlock itself, as it is by default but for the TTL. The URL ends where parameters may
-// follow.
+// ofDlock is dlock itself, with its default settings except for the TTL. The URL ends where
+// parameters may follow.
 func ofDlock(url func(addr string) string) contender {
 	return contender{name: "dlock", renews: true, open: func(ctx context.Context, addr string) (client, error) {
 		c, err := dlock.Open(ctx, url(addr)+"ttl="+ttl.String(), dlock.Logger(nil))

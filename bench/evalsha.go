@@ -7,14 +7,14 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Two scripts are the least that a lock with an owner needs: a compare-and-set and a
+// These two scripts are the minimum that a lock with an owner needs: a compare-and-set and a
 // compare-and-delete.
 var (
 	bareSet    = goredis.NewScript(`if redis.call('GET', KEYS[1]) then return 0 end redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1`)
 	bareDelete = goredis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
-// ofEvalsha is what two bare scripts cost by themselves.
+// ofEvalsha measures the two bare scripts.
 var ofEvalsha = contender{name: "EVALSHA", bound: true, alone: true, open: func(ctx context.Context, addr string) (client, error) {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	for _, s := range []*goredis.Script{bareSet, bareDelete} {
@@ -31,7 +31,7 @@ var ofEvalsha = contender{name: "EVALSHA", bound: true, alone: true, open: func(
 	}}, nil
 }}
 
-// ofSet is SET NX and DEL, which know no owner.
+// ofSet is SET NX and DEL, without an owner.
 var ofSet = contender{name: "SET", bound: true, alone: true, open: func(_ context.Context, addr string) (client, error) {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	return bareClient{c, func(ctx context.Context, key string) (bool, error) {
@@ -65,7 +65,7 @@ type bareLocker struct {
 func (l bareLocker) lock(ctx context.Context) error {
 	ok, err := l.set(ctx, l.key)
 	if err == nil && !ok {
-		return errors.New("somebody has it")
+		return errors.New("the lock is held")
 	}
 	return err
 }

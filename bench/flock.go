@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// ofFlock is the system's lock of a file. It has neither lease nor token, ends with its process,
-// and each waiter takes a thread.
+// ofFlock is the system's file lock. It has neither lease nor token, ends with its process, and
+// each waiter occupies a thread.
 var ofFlock = contender{name: "flock", bound: true, renews: true, most: 500, open: func(_ context.Context, dir string) (client, error) {
 	return flockClient{dir}, nil
 }}
@@ -28,7 +28,7 @@ func (c flockClient) close() {}
 
 type flockLocker struct{ f *os.File }
 
-// lock does not end with ctx: nothing ends a thread that waits in the system.
+// lock does not end with ctx: a thread that waits in a system call cannot be cancelled.
 func (l flockLocker) lock(context.Context) error {
 	for {
 		err := syscall.Flock(int(l.f.Fd()), syscall.LOCK_EX)

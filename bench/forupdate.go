@@ -12,8 +12,8 @@ import (
 )
 
 // ofForUpdate is what a table of locks usually is: a row for each, read with FOR UPDATE and written
-// in one transaction, with a lease and a token, on a pool of 64 connections. Who finds it taken
-// looks again after 10 ms.
+// in one transaction, with a lease and a token, on a pool of 64 connections. A locker that finds
+// the lock taken tries again after 10 ms.
 var ofForUpdate = contender{name: "FOR UPDATE", open: func(ctx context.Context, addr string) (client, error) {
 	db, err := pool(addr)
 	if err != nil {
@@ -56,7 +56,7 @@ func (l forUpdateLocker) lock(ctx context.Context) error {
 		case ok:
 			return nil
 		case errors.As(err, &refused) && (refused.Number == 1213 || refused.Number == 1205 || refused.Number == 1020):
-			// a deadlock, a wait that took too long, a record that changed: once more
+			// a deadlock, a wait that took too long, a record that changed: try again
 		case err != nil:
 			return err
 		}
@@ -66,8 +66,8 @@ func (l forUpdateLocker) lock(ctx context.Context) error {
 	}
 }
 
-// try does not end with a context: the connection would end too, and the server keep its place in
-// the queue for the row.
+// try does not end with a context: the connection would end too, while the server would keep its
+// place in the queue for the row.
 func (l forUpdateLocker) try() (bool, error) {
 	ctx := context.Background()
 	tx, err := l.db.BeginTx(ctx, nil)

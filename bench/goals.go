@@ -7,19 +7,19 @@ import (
 	"text/tabwriter"
 )
 
-// goal is what dlock is to reach in a case.
+// goal is a figure that dlock is to reach in each case.
 type goal struct {
 	backend, scenario string
 	cases             []int
 	least             []float64 // by case
-	was               []float64 // what was reached when this was last written; 0: not asserted
+	was               []float64 // what was reached when the goal was last updated; 0: not asserted
 	of                measure
 }
 
-// measure is a figure of dlock's.
+// measure computes a figure of dlock's.
 type measure struct {
-	of    func(sc scenario, rows []Row) (x float64, refused string) // refused: why there is none
-	ratio bool                                                      // means the same elsewhere
+	of    func(sc scenario, rows []Row) (x float64, refused string) // refused: why there is no figure
+	ratio bool                                                      // comparable between machines
 	unit  string
 }
 
@@ -27,10 +27,10 @@ var (
 	bestPeer   = measure{toBest, true, "× the best peer"}
 	rate       = measure{ownRate, false, "hand-offs/s"}
 	leastShare = measure{worstShare, true, "of an even share, for each"}
-	tail       = measure{shortTail, true, "as three times p50 to p99"}
+	tail       = measure{shortTail, true, "for three times p50, divided by p99"}
 )
 
-// goals are those that were set, on the machine of docs/performance.md where they are rates.
+// goals are all goals. Rates refer to the machine of docs/performance.md.
 var goals = []goal{
 	{"redis", "pairs", []int{1, 16, 256}, []float64{1, 1, 1.2}, []float64{0.9, 0.7, 1.1}, bestPeer},
 	{"redis", "handoffs", []int{2, 16, 128}, []float64{1, 1, 1}, []float64{0.91, 0.98, 0.98}, bestPeer},
@@ -53,7 +53,7 @@ var goals = []goal{
 func toBest(sc scenario, rows []Row) (float64, string) {
 	r, ok := against(sc, rows, false)
 	if !ok {
-		return 0, "nobody to compare with"
+		return 0, "no peer to compare with"
 	}
 	return r.Value, r.Refused
 }
@@ -62,37 +62,37 @@ func ownRate(_ scenario, rows []Row) (float64, string) {
 	r := ours(rows)
 	for _, round := range r.Rounds {
 		if !round.quiet() {
-			return 0, fmt.Sprintf("others had %.0f %% of the machine", 100*round.Others)
+			return 0, fmt.Sprintf("other programs used %.0f %% of the machine", 100*round.Others)
 		}
 	}
 	return median(values(r.Rounds, "rate")), ""
 }
 
-// worstShare is how much of an even share the waiter had that had least.
+// worstShare is the share of the waiter with the fewest turns, relative to an even share.
 func worstShare(_ scenario, rows []Row) (float64, string) {
 	least, _, mean := shares(ours(rows).Rounds)
 	if mean < 10 {
-		return 0, fmt.Sprintf("%.1f turns each are too few", mean)
+		return 0, fmt.Sprintf("%.1f turns per waiter are too few", mean)
 	}
 	return float64(least) / mean, ""
 }
 
-// shortTail is how p99 stands to three times p50; 1 or more is as short as wanted.
+// shortTail is three times p50, divided by p99; the goal is 1 or more.
 func shortTail(_ scenario, rows []Row) (float64, string) {
 	r := ours(rows)
 	for _, round := range r.Rounds {
 		if !round.quiet() {
-			return 0, fmt.Sprintf("others had %.0f %% of the machine", 100*round.Others)
+			return 0, fmt.Sprintf("other programs used %.0f %% of the machine", 100*round.Others)
 		}
 	}
 	p99 := median(values(r.Rounds, "p99"))
 	if p99 == 0 {
-		return 0, "nothing was handed off"
+		return 0, "there was no hand-off"
 	}
 	return 3 * median(values(r.Rounds, "p50")) / p99, ""
 }
 
-// ours is dlock's row.
+// ours returns dlock's row.
 func ours(rows []Row) Row {
 	for _, r := range rows {
 		if r.Contender == "dlock" {
@@ -102,24 +102,24 @@ func ours(rows []Row) Row {
 	return Row{}
 }
 
-// Outcome is what became of a goal in one case. Of several runs the median counts.
+// Outcome is the result of a goal in one case. Of several runs the median counts.
 type Outcome struct {
 	Goal    string
 	ratio   bool
 	Least   float64
 	Was     float64   // what was reached before; 0: not asserted
-	Values  []float64 // of each run that says something
-	Refused []string  // why the others do not
+	Values  []float64 // of the runs that have a figure
+	Refused []string  // why the other runs have none
 }
 
-// reached reports whether the goal is reached. What is not known is not reached.
+// reached reports whether the goal is reached. A goal without a figure is not.
 func (o Outcome) reached() bool { return median(o.Values) >= o.Least }
 
-// kept reports whether what was reached before is reached again, with that much room: 0.7 asks for
-// 0.7 of it. What goes beyond the goal may be lost.
+// kept reports whether the earlier figure is reached again, with room: 0.7 requires 0.7 of it. An
+// earlier figure above the goal counts as the goal.
 func (o Outcome) kept(room float64) bool { return median(o.Values) >= room*min(o.Was, o.Least) }
 
-// outcomes are those of the goals that the runs measured.
+// outcomes returns the outcomes of the goals that the runs measured.
 func outcomes(runs ...*Results) (all []Outcome) {
 	for _, g := range goals {
 		sc := scenarioOf(g.scenario)
@@ -164,7 +164,7 @@ func (r *Results) of(backend, scenario string, n int) (rows []Row) {
 	return rows
 }
 
-// printGoals says of each goal whether it was reached.
+// printGoals prints for each goal whether it was reached.
 func printGoals(out io.Writer, all []Outcome) {
 	if len(all) == 0 {
 		return

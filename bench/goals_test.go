@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// TestOutcomes: a goal is reached if the median of the runs reaches it; what no run can say is not
-// known.
+// TestOutcomes: a goal is reached if the median of the runs reaches it; a goal for which no run has
+// a figure is not known.
 func TestOutcomes(t *testing.T) {
 	run := func(others float64, rate float64) *Results {
 		r := new(Results)
@@ -50,7 +50,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestKept: what was reached is asserted, with room; what goes beyond the goal is not.
+// TestKept: the earlier figure is asserted, with room; the part of it above the goal is not.
 func TestKept(t *testing.T) {
 	for _, c := range []struct {
 		least, was, is float64
@@ -67,7 +67,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestGoalsNameWhatThereIs: a goal for a case that nobody measures would never be missed.
+// TestGoalsNameWhatThereIs: a goal for a case that is not measured would never be missed.
 func TestGoalsNameWhatThereIs(t *testing.T) {
 	all := outcomes(canned())
 	want := 0
@@ -87,12 +87,12 @@ func TestGoalsNameWhatThereIs(t *testing.T) {
 	}
 }
 
-// room is how much of what was reached is asserted: machines differ, and rounds are short.
+// room is the part of the earlier figure that is asserted: machines differ, and rounds are short.
 const room = 0.7
 
-// TestGoals holds the ratios that were reached, with room for noise. Rates by themselves are of one
-// machine, and are not asserted. It needs the machine for itself: what a busy one leaves open is
-// measured again, for some minutes.
+// TestGoals asserts the ratios that were reached, with room for noise. Absolute rates depend on the
+// machine, and are not asserted. The test needs the machine for itself: goals that a busy machine
+// leaves open are measured again, for some minutes.
 func TestGoals(t *testing.T) {
 	if !size.Long() {
 		t.Skip("needs some minutes, and the machine for itself: make long")
@@ -128,13 +128,13 @@ func reachesItsGoals(t *testing.T, name string) {
 				missed = append(missed, o)
 			}
 		}
-		// what was missed once may have had a bad moment; what is missed in the median was not
+		// one miss may be noise; a miss in the median of three runs is not
 		again := len(open) > 0 && time.Now().Before(end) || len(missed) > 0 && len(runs) < 3
 		if again {
 			continue
 		}
 		for _, o := range missed {
-			t.Errorf("%s: %.2f, and it was %.2f, of which %.0f %% are asserted", o.Goal, o.Values, o.Was, 100*room)
+			t.Errorf("%s: got %.2f; it was %.2f before, of which %.0f %% are asserted", o.Goal, o.Values, o.Was, 100*room)
 		}
 		for _, o := range open {
 			t.Errorf("%s: not known: %s", o.Goal, o.Refused[len(o.Refused)-1])

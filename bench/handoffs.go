@@ -12,12 +12,12 @@ const (
 	hold        = time.Millisecond
 )
 
-// handOffs: waiters of several clients take turns on one name. It is strict: who gives the lock
-// back asks for it again only when another has had it. So nobody looks fast by taking it again at
-// once.
+// handOffs: waiters of several clients take turns on one name. After its release a waiter asks
+// again only once another waiter has had the lock. So no contender looks fast by taking its own
+// lock again at once.
 var handOffs = scenario{
 	name:    "handoffs",
-	title:   "One name, waiters of 8 clients, held for 1 ms; who gives it back asks again when another has had it. The times are from the call of Unlock to the return of the next Lock",
+	title:   "One name, waiters of 8 clients, held for 1 ms; after a release, a waiter asks again once another waiter has had the lock. Times are from the call of Unlock to the return of the next Lock",
 	of:      "waiters",
 	cases:   []int{2, 16, 128},
 	length:  450 * time.Millisecond,

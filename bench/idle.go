@@ -11,10 +11,10 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// leases: what it costs to hold many locks while nothing happens to them.
+// leases: the cost of holding many locks while nothing happens to them.
 var leases = scenario{
 	name:    "leases",
-	title:   "One client holds so many locks with a TTL of 15 s, and nothing happens. Contenders that do not renew by themselves are left out; fewer locks where each has a connection or a session",
+	title:   "One client holds many locks with a TTL of 15 s, and nothing happens to them. Contenders that do not renew by themselves are left out. There are fewer locks where each needs a connection or a session",
 	of:      "leases",
 	cases:   []int{10_000},
 	length:  ttl/3 + time.Second/2, // all are renewed once
@@ -24,10 +24,10 @@ var leases = scenario{
 	enter:   enterLeases,
 }
 
-// waiters: what it costs to wait for locks that nobody gives back.
+// waiters: the cost of waiting for locks that are not released.
 var waiters = scenario{
 	name:    "waiters",
-	title:   "So many goroutines of one client wait for locks that another holds, ten for each, and nothing happens. Their own goroutines are not counted; fewer of them where each has a connection",
+	title:   "Goroutines of one client wait for locks that another client holds, ten for each lock, and nothing happens. The waiting goroutines themselves are not counted. There are fewer waiters where each needs a connection",
 	of:      "waiters",
 	cases:   []int{1000},
 	length:  ttl/3 + time.Second/2,
@@ -40,14 +40,14 @@ var waiters = scenario{
 // perName is how many waiters a lock has.
 const perName = 10
 
-// idle is a client whose traffic is counted, and what it costs its process to have what it has.
+// idle is a client whose traffic is counted, with the cost of its locks to this process.
 type idle struct {
 	p      *netfault.Proxy // nil: there is no server
 	values map[string]float64
 	closers
 }
 
-// idleClient opens a client, has it get n of something, and notes what they cost.
+// idleClient opens a client, calls get for n locks or waiters, and records what they cost.
 func idleClient(ctx context.Context, s *stand, c contender, n int, get func(client) (closers, error)) (_ *idle, err error) {
 	e := &idle{values: map[string]float64{"n": float64(n)}}
 	defer func() {
@@ -77,7 +77,7 @@ func idleClient(ctx context.Context, s *stand, c contender, n int, get func(clie
 	}
 	e.values["fill"] = time.Since(start).Seconds()
 	g, m := process()
-	// what the proxy has for each connection is not the contender's
+	// the proxy's goroutines and buffers of each connection are not the contender's
 	open := 0
 	if e.p != nil {
 		open = e.p.Counts().Open
@@ -111,7 +111,7 @@ func process() (goroutines int, memory int64) {
 	return runtime.NumGoroutine(), int64(m.HeapAlloc + m.StackInuse)
 }
 
-// lockAll takes all locks, many at once.
+// lockAll takes all locks, many at a time.
 func lockAll(ctx context.Context, lockers []locker) error {
 	const abreast = 64
 	next := make(chan locker)
@@ -152,13 +152,13 @@ func (e *idle) round(ctx context.Context, length time.Duration) (Round, error) {
 	return r, err
 }
 
-// queued is an idle client that waits, and what ends that.
+// queued is an idle client that waits, and a function that ends its waits.
 type queued struct {
 	*idle
 	free func()
 }
 
-// close gives back what the others wait for, so that all end that a context does not end.
+// close releases the locks that are waited for, so that waits end that no context ends.
 func (q queued) close() {
 	q.free()
 	q.idle.close()

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// tick is the unit in which the system counts the time of processes.
+// tick is the unit in which the system counts the CPU time of processes.
 const tick = 10 * time.Millisecond
 
-// proc is what the system says of a process.
+// proc is a process, as the system reports it.
 type proc struct {
 	pid, parent int
 	ticks       int64 // of its own, and of its children that have ended
 }
 
-// watch measures from now on, until the result is called, which share of the machine's cores others
-// had: all processes but the given ones with their descendants, and other machines on the same
-// cores. What the system does by itself counts as nobody's: most of it is for who is measured. A
-// negative share means that it cannot be known.
+// watch measures, until stop is called, which share of the machine's cores others used: all
+// processes except the given ones and their descendants, and other machines on the same cores. The
+// work of the kernel itself does not count, since most of it is on behalf of the measured
+// processes. A negative share means that it cannot be determined.
 func watch(ours []int) (stop func() (share float64)) {
-	start, before, ok := time.Now(), strangers(processes(), ours), runtime.GOOS == "linux"
+	start, before, ok := time.Now(), others(processes(), ours), runtime.GOOS == "linux"
 	stolen := steal()
 	return func() float64 {
-		after := strangers(processes(), ours)
+		after := others(processes(), ours)
 		all := time.Since(start) * time.Duration(runtime.NumCPU())
 		if !ok || all <= 0 {
 			return -1
@@ -35,9 +35,9 @@ func watch(ours []int) (stop func() (share float64)) {
 	}
 }
 
-// strangers is the time of all processes but ours. It never loses what a process had that has ended
-// meanwhile: its parent has that then.
-func strangers(all []proc, ours []int) (ticks int64) {
+// others returns the CPU time of all processes but ours. The time of a process that has ended is
+// not lost: it is counted with its parent's.
+func others(all []proc, ours []int) (ticks int64) {
 	known := map[int]proc{}
 	for _, p := range all {
 		known[p.pid] = p
@@ -50,9 +50,9 @@ func strangers(all []proc, ours []int) (ticks int64) {
 	return ticks
 }
 
-// within reports whether a process is ours, or the system's own.
+// within reports whether a process is ours, or the kernel's own.
 func within(known map[int]proc, p proc, ours []int) bool {
-	const kernel = 2 // the parent of all of its processes
+	const kernel = 2 // the parent of all kernel threads
 	for range len(known) {
 		if p.pid == kernel {
 			return true
@@ -71,7 +71,7 @@ func within(known map[int]proc, p proc, ours []int) bool {
 	return false
 }
 
-// processes returns all that run; none where the system has no /proc.
+// processes returns all running processes; none where the system has no /proc.
 func processes() (all []proc) {
 	names, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range names {
@@ -105,7 +105,7 @@ func parse(line []byte) (p proc, ok bool) {
 	return p, true
 }
 
-// steal is the time that this machine was ready to run and another had the core.
+// steal returns the time in which this machine was ready to run and another one had the core.
 func steal() int64 {
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := bytes.Cut(text, []byte("\n"))

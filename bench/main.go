@@ -1,13 +1,14 @@
-// Bench measures dlock and the locks that people use instead side by side: on the same real
-// servers, in one run, in turns. It compares the medians of the rounds, and prints no ratio that
-// too few rounds, a busy machine or rounds that disagree have made meaningless, but says so.
+// Bench measures dlock side by side with the locks that people use instead: on the same real
+// servers, in one run, in turns. It compares the medians of the rounds. Where too few rounds, a
+// busy machine or rounds that disagree make a ratio meaningless, it prints the reason in place of
+// the ratio.
 //
 //	bench                                    everything
 //	bench -on redis,etcd -what handoffs      some backends, some scenarios
 //	bench -cases 16 -who dlock,redsync       some cases, some contenders
 //	bench -rounds 9 -factor 3                more rounds, three times as long
 //	bench -save a.json                       keep the figures
-//	bench -from a.json,b.json,c.json         what became of the goals, in the median of three runs
+//	bench -from a.json,b.json,c.json         the outcome of the goals, in the median of three runs
 //	bench -page docs/performance.md          write the tables and plots of the page
 package main
 
@@ -28,7 +29,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// scenarios are all there are.
+// scenarios are all scenarios.
 var scenarios = []scenario{pairs, handOffs, waits, roundTrips, leases, waiters}
 
 func main() {
@@ -44,20 +45,20 @@ func main() {
 
 func run() int {
 	o := options{choice: choice{settings: settings{rounds: fewest, factor: 1}}}
-	on := flag.String("on", "", "the backends, with commas between; all of none")
-	what := flag.String("what", "", "the scenarios")
-	cases := flag.String("cases", "", "the cases: 1,16,256")
-	who := flag.String("who", "", "the contenders")
-	flag.IntVar(&o.rounds, "rounds", o.rounds, "how many rounds each contender has in each case")
-	flag.Float64Var(&o.factor, "factor", o.factor, "how much longer than usual the rounds are")
-	flag.Float64Var(&busiest, "busy", busiest, "the share of the machine that others may have in a round that counts")
-	flag.StringVar(&o.save, "save", "", "a file for the figures, as JSON")
-	flag.StringVar(&o.from, "from", "", "files of figures, with commas between, to be read instead of measuring")
-	flag.StringVar(&o.page, "page", "", "the page whose tables and plots are written, if everything was measured")
+	on := flag.String("on", "", "the backends, separated by commas; empty: all")
+	what := flag.String("what", "", "the scenarios, separated by commas; empty: all")
+	cases := flag.String("cases", "", "the cases, such as 1,16,256; empty: all")
+	who := flag.String("who", "", "the contenders, separated by commas; empty: all")
+	flag.IntVar(&o.rounds, "rounds", o.rounds, "the number of rounds of each contender in each case")
+	flag.Float64Var(&o.factor, "factor", o.factor, "the factor by which rounds are longer than usual")
+	flag.Float64Var(&busiest, "busy", busiest, "the share of the machine that other programs may use in a round that counts")
+	flag.StringVar(&o.save, "save", "", "write the figures to this file, as JSON")
+	flag.StringVar(&o.from, "from", "", "read the figures from these files, separated by commas, instead of measuring")
+	flag.StringVar(&o.page, "page", "", "write the tables and plots of this page, if everything was measured")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // the second interrupt ends what does not mind the first
+	context.AfterFunc(ctx, cancel) // a second interrupt ends a program that does not react to the first
 	if err := o.choose(*on, *what, *cases, *who); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -69,7 +70,7 @@ func run() int {
 	return 0
 }
 
-// options are what a run was told.
+// options are the options of a run.
 type options struct {
 	choice
 	save, from, page string
@@ -103,13 +104,13 @@ func (o options) do(ctx context.Context) error {
 		return nil
 	}
 	if !last.complete() {
-		fmt.Printf("\n%s stays as it is: not everything was measured\n", o.page)
+		fmt.Printf("\n%s is not changed: not everything was measured\n", o.page)
 		return nil
 	}
 	return writePage(o.page, last)
 }
 
-// measure puts all that was chosen to all contenders that were chosen.
+// measure measures the chosen contenders in the chosen scenarios and cases.
 func (c choice) measure(ctx context.Context, out io.Writer) (*Results, error) {
 	results := newResults()
 	start := time.Now()
@@ -135,14 +136,14 @@ func (c choice) measure(ctx context.Context, out io.Writer) (*Results, error) {
 	return results, errors.Join(append(errs, ctx.Err())...)
 }
 
-// choice is what a run is to measure.
+// choice is the selection that a run measures.
 type choice struct {
 	settings
 	backends  []backend
 	scenarios []scenario // with the cases that were chosen
 }
 
-// choose reads lists of names; an empty one names all. Each name has to be somebody's.
+// choose reads lists of names; an empty list selects all. An unknown name is an error.
 func (c *choice) choose(on, what, cases, who string) error {
 	unknown := map[string]bool{}
 	for name := range strings.SplitSeq(strings.Join([]string{on, what, cases, who}, ","), ",") {
@@ -169,7 +170,7 @@ func (c *choice) choose(on, what, cases, who string) error {
 	}
 	for name, yes := range unknown {
 		if yes {
-			return fmt.Errorf("nothing that was chosen is called %q", name)
+			return fmt.Errorf("%q is not the name of a backend, scenario, case or contender of this selection", name)
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// On the page the prose is written by hand. What a run has found stands between markers:
+// The prose of the page is written by hand. The results of a run stand between markers:
 //
 //	<!-- bench: pairs -->
 //	…
@@ -85,9 +85,9 @@ func fill(text string) string {
 	return out.String()
 }
 
-// about says what a run was.
+// about describes a run.
 func about(r *Results) string {
-	return fmt.Sprintf("Measured %s on %s; clients and servers on that one machine, over the loopback. Versions: %s.\n",
+	return fmt.Sprintf("Measured in %s on %s. Clients and servers ran on one machine, over the loopback. Versions: %s.\n",
 		r.When.Format("January 2006"), r.Machine, strings.Join(r.Versions, ", "))
 }
 
@@ -125,7 +125,7 @@ func caseTable(sc scenario, r *Results) string {
 		if len(contenders) == 0 {
 			continue
 		}
-		t.WriteString("| | *dlock's, to the best peer*")
+		t.WriteString("| | *dlock relative to the best peer*")
 		for j := range sc.cases {
 			fmt.Fprintf(&t, " | %s", toBestPeer(sc, column(cells, j)))
 		}
@@ -134,7 +134,7 @@ func caseTable(sc scenario, r *Results) string {
 	return t.String()
 }
 
-// cell is one contender in one case: the metric that is compared, and below it the others.
+// cell has one contender in one case: the metric that is compared, and below it the other metrics.
 func cell(sc scenario, row Row) string {
 	if len(row.Rounds) == 0 {
 		return "–"
@@ -160,7 +160,7 @@ func column(cells [][]Row, j int) (rows []Row) {
 	return rows
 }
 
-// toBestPeer is dlock's ratio, or why there is none.
+// toBestPeer is dlock's ratio, or the reason for which there is none.
 func toBestPeer(sc scenario, rows []Row) string {
 	r, ok := against(sc, rows, false)
 	if !ok {
@@ -178,7 +178,7 @@ func metricTable(sc scenario, r *Results) string {
 		rule += "|---"
 	}
 	if !sc.counts {
-		head += " | dlock's, to the best peer"
+		head += " | dlock relative to the best peer"
 		rule += "|---"
 	}
 	fmt.Fprintf(&t, "%s |\n%s|\n", head, rule)

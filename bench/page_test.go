@@ -63,7 +63,7 @@ func emptyPage() (page string) {
 	return page
 }
 
-// TestPage compares the page of canned figures with one that somebody has read.
+// TestPage compares the page of canned figures with one that was reviewed.
 func TestPage(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "page.md")
@@ -94,7 +94,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("the page is\n%s\n\n%s has another one; go test -run TestPage -update writes it", got, golden)
+		t.Errorf("the page is\n%s\n\n%s differs; go test -run TestPage -update writes it", got, golden)
 	}
 	drawn, err := filepath.Glob(filepath.Join(dir, "plots", "*.svg"))
 	if err != nil || len(drawn) != 2*len(backends) {
@@ -105,7 +105,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// readable holds that a plot is XML, and names dlock and no bound.
+// readable asserts that a plot is XML, and names dlock and no bound.
 func readable(t *testing.T, name string) {
 	t.Helper()
 	svg, err := os.ReadFile(name)
@@ -131,7 +131,7 @@ func readable(t *testing.T, name string) {
 	}
 }
 
-// TestPageNeedsItsParts: figures have no place but their own.
+// TestPageNeedsItsParts: a page without the markers of a part is an error.
 func TestPageNeedsItsParts(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "page.md")
 	page := strings.Replace(emptyPage(), "<!-- bench: pairs -->", "", 1)
@@ -146,7 +146,7 @@ func TestPageNeedsItsParts(t *testing.T) {
 	}
 }
 
-// TestThePageOfTheProject has a place for everything that is measured.
+// TestThePageOfTheProject: the page has markers for everything that is measured.
 func TestThePageOfTheProject(t *testing.T) {
 	text, err := os.ReadFile("../docs/performance.md")
 	if err != nil {
@@ -167,7 +167,7 @@ func names(all []scenario) (names []string) {
 	return names
 }
 
-// TestPartOfARun is no reason to write the page.
+// TestPartOfARun: the page is not written if only a part was measured.
 func TestPartOfARun(t *testing.T) {
 	r := canned()
 	r.Rows = r.Rows[1:]

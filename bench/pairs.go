@@ -8,10 +8,10 @@ import (
 	"github.com/dlock-go/dlock/internal/gauge"
 )
 
-// pairs: goroutines of one client lock and unlock, each a name that nobody else wants.
+// pairs: goroutines of one client lock and unlock, each a name of its own.
 var pairs = scenario{
 	name:    "pairs",
-	title:   "Lock and Unlock of names that nobody else wants, by goroutines of one client",
+	title:   "Lock and Unlock of uncontended names, by goroutines of one client",
 	of:      "goroutines",
 	cases:   []int{1, 16, 256},
 	length:  300 * time.Millisecond,

@@ -9,7 +9,7 @@ import (
 )
 
 // plots writes a plot for each backend of a scenario that has several cases, and returns their
-// names. Bounds are not drawn: next to them nothing else could be told apart.
+// names. Bounds are not drawn: next to their bars the others could not be distinguished.
 func plots(dir string, sc scenario, r *Results) (names []string, err error) {
 	for _, b := range backends {
 		title := fmt.Sprintf("%s: %s, by %s", b.name, sc.metrics[0].title, sc.of)
@@ -65,8 +65,8 @@ func plot(title string, sc scenario, contenders []string, cells [][]Row) ([]byte
 	return p.Bytes()
 }
 
-// grid is what the contenders of a backend did in the cases of a scenario: a line for each, with a
-// cell for each case. A cell may be empty.
+// grid has the results of the contenders of a backend in the cases of a scenario: a line for each
+// contender, with a cell for each case. A cell may be empty.
 func (r *Results) grid(backend string, sc scenario, bounds bool) (contenders []string, cells [][]Row) {
 	at := map[string]int{}
 	for _, row := range r.Rows {

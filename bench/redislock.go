@@ -8,7 +8,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// ofRedislock is bsm/redislock, told to poll every 10 ms: it leaves that to its user.
+// ofRedislock is bsm/redislock with a poll every 10 ms: the library leaves the interval to its
+// user.
 var ofRedislock = contender{name: "redislock", open: func(_ context.Context, addr string) (client, error) {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	return redislockClient{c, redislock.New(c)}, nil
@@ -32,7 +33,7 @@ type redislockLocker struct {
 }
 
 func (l *redislockLocker) lock(ctx context.Context) (err error) {
-	// without a deadline of the caller's it waits for no longer than the TTL
+	// without a deadline of the caller it waits for at most the TTL
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	l.held, err = l.r.Obtain(ctx, l.name, ttl, &redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)})

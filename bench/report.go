@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// printCase prints what all contenders did in one case.
+// printCase prints the results of all contenders in one case.
 func printCase(out io.Writer, sc scenario, rows []Row) {
 	if len(rows) == 0 {
 		return
@@ -41,7 +41,7 @@ func table(sc scenario, rows []Row) [][]string {
 		head = append(head, "turns each")
 	}
 	if !sc.counts {
-		head = append(head, "dlock's")
+		head = append(head, "dlock's ratio")
 	}
 	lines := [][]string{head}
 	for _, r := range rows {
@@ -56,7 +56,7 @@ func table(sc scenario, rows []Row) [][]string {
 		if r.Contender == "dlock" {
 			verdict = versus(sc, rows)
 		} else if r.Bound {
-			verdict = "a bound, no peer"
+			verdict = "a bound, not a peer"
 		}
 		if !sc.counts {
 			line = append(line, verdict)
@@ -66,7 +66,7 @@ func table(sc scenario, rows []Row) [][]string {
 	return lines
 }
 
-// spread is a median with the least and the greatest.
+// spread is the median with the least and the greatest value.
 func spread(v []float64) string {
 	if len(v) == 0 {
 		return "–"
@@ -77,8 +77,8 @@ func spread(v []float64) string {
 	return fmt.Sprintf("%s (%s–%s)", digits(median(v)), digits(slices.Min(v)), digits(slices.Max(v)))
 }
 
-// fairness is how many turns a waiter had at least and at most. It says little where there were
-// few.
+// fairness is the least and the greatest number of turns of a waiter. It says little where there
+// were few.
 func fairness(rounds []Round) string {
 	least, most, mean := shares(rounds)
 	if mean < 2 {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Results are what a run has found.
+// Results are the results of a run.
 type Results struct {
 	When     time.Time
-	Machine  string   // what it ran on
+	Machine  string   // the machine
 	Versions []string // of the servers, and of the peers' libraries
 	Rows     []Row
 }
@@ -57,7 +57,7 @@ func load(name string) (*Results, error) {
 	return r, json.Unmarshal(text, r)
 }
 
-// complete reports whether everything was measured that there is.
+// complete reports whether every case of every contender was measured.
 func (r *Results) complete() bool {
 	for _, b := range backends {
 		for _, sc := range scenarios {

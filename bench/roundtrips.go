@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	each         = 10 * time.Millisecond // how long the way to the server takes, and the way back
+	each         = 10 * time.Millisecond // the delay to the server, and the delay back
 	often        = 2                     // how often each call is measured in a round
-	untilWaiting = 5 * each              // what a waiter needs until it waits
+	untilWaiting = 5 * each              // the time in which a waiter reaches the queue
 )
 
-// roundTrips: calls through a network that delays, as a multiple of the way to the server and back.
-// What the same calls take without the delay is subtracted: what remains is the round trips that
-// follow one another. A hand-off is counted from the moment when the release reaches the server.
+// roundTrips: calls over a network with a delay, as multiples of the delay to the server and back.
+// The time of the same calls without the delay is subtracted; the rest is the number of sequential
+// round trips. A hand-off is counted from the moment when the release reaches the server.
 var roundTrips = scenario{
 	name:    "roundtrips",
-	title:   "Round trips that follow one another: times through a network that takes 10 ms each way, less the same without it, by 20 ms. A hand-off counts from when the release reaches the server",
+	title:   "Sequential round trips: times over a network with a delay of 10 ms each way, less the times without the delay, divided by 20 ms. A hand-off is counted from when the release reaches the server",
 	cases:   []int{1},
 	remote:  true,
 	lower:   true,
@@ -52,7 +52,7 @@ type closing func()
 
 func (f closing) close() { f() }
 
-// distant is two clients that are far from their server.
+// distant has two clients that are far from their server.
 type distant struct {
 	p       *netfault.Proxy
 	clients [2]client

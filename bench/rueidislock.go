@@ -52,7 +52,7 @@ func (l *rueidisLocker) unlock() error {
 	return nil
 }
 
-// close gives back what is held: else it would be renewed on.
+// close releases a held lock, which would otherwise be renewed for ever.
 func (l *rueidisLocker) close() {
 	if l.held != nil {
 		l.held()

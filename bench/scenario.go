@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// scenario is a question that is put to all contenders of a backend.
+// scenario is one measurement, of all contenders of a backend.
 type scenario struct {
 	name    string
 	title   string // what is measured, in a sentence
-	of      string // what a case is the number of; empty: there is one case
+	of      string // what the number of a case counts; empty: there is one case
 	cases   []int
 	length  time.Duration // of a round
-	metrics []metric      // the first is the one that is compared
-	lower   bool          // the less of it the better
+	metrics []metric      // the first one is compared
+	lower   bool          // less is better
 
-	remote  bool // there has to be a server
+	remote  bool // needs a server
 	waiting bool // for contenders that can wait
-	holding bool // for contenders that keep what they hold
+	holding bool // for contenders that renew their locks
 	counts  bool // it times nothing: one round, all contenders at once, no ratios
 
 	enter func(ctx context.Context, s *stand, c contender, n int) (entrant, error)
 }
 
-// admits reports whether a contender can be asked.
+// admits reports whether a contender can take part.
 func (sc scenario) admits(b backend, c contender) bool {
 	return !(sc.remote && b.local || sc.waiting && c.alone || sc.counts && c.outside || sc.holding && !c.renews)
 }
@@ -41,22 +41,22 @@ type entrant interface {
 	close()
 }
 
-// Row is what one contender did in one case.
+// Row is the result of one contender in one case.
 type Row struct {
 	Backend, Scenario, Contender string
 	Case                         int
 	Bound                        bool `json:",omitempty"`
 	Rounds                       []Round
-	Trouble                      string `json:",omitempty"` // why there is nothing, or less
+	Trouble                      string `json:",omitempty"` // why rounds are missing
 }
 
-// settings are what the run was told.
+// settings are the options of a run.
 type settings struct {
 	rounds int
 	factor float64 // of the length of rounds
 }
 
-// contest puts a case to all contenders.
+// contest measures all contenders in one case.
 func contest(ctx context.Context, o settings, sc scenario, s *stand, n int) []Row {
 	f := &field{scenario: sc, stand: s}
 	defer f.close()
@@ -73,7 +73,7 @@ func contest(ctx context.Context, o settings, sc scenario, s *stand, n int) []Ro
 	return f.rows
 }
 
-// field is who takes part in a case.
+// field is the contenders of a case.
 type field struct {
 	scenario
 	*stand
@@ -99,16 +99,16 @@ func (f *field) close() {
 	}
 }
 
-// impatient ends the run if what a contender does takes longer than anything should: not all of
-// them can be cancelled, and nobody would know who it is.
+// impatient ends the program if a contender takes longer than any call should: not all contenders
+// can be cancelled, and the log then names the one that hangs.
 func impatient(r Row) (done func()) {
 	t := time.AfterFunc(5*time.Minute, func() {
-		log.Fatalf("%s %s, case %d: %s does not come to an end", r.Backend, r.Scenario, r.Case, r.Contender)
+		log.Fatalf("%s %s, case %d: %s has not returned after 5 minutes", r.Backend, r.Scenario, r.Case, r.Contender)
 	})
 	return func() { t.Stop() }
 }
 
-// round is one of an entrant's.
+// round runs one round of an entrant.
 func (f *field) round(ctx context.Context, i int, length time.Duration) Round {
 	defer impatient(f.rows[i])()
 	stop := f.watch()
@@ -120,7 +120,7 @@ func (f *field) round(ctx context.Context, i int, length time.Duration) Round {
 	return r
 }
 
-// together has all take one round at the same time.
+// together lets all entrants take one round at the same time.
 func (f *field) together(ctx context.Context) {
 	var wg sync.WaitGroup
 	for i, e := range f.entrants {
@@ -131,8 +131,8 @@ func (f *field) together(ctx context.Context) {
 	wg.Wait()
 }
 
-// inTurns has them take their rounds in turns, each time in another order. Rounds in which the
-// machine was busy are tried again, as often again as there are rounds.
+// inTurns lets the entrants take their rounds in turns, each time in another order. Rounds in which
+// the machine was busy are repeated, at most as often as there are rounds.
 func (f *field) inTurns(ctx context.Context, o settings) {
 	length := time.Duration(float64(f.length) * o.factor)
 	turn := func(length time.Duration) (rounds []Round, busy bool) {
@@ -143,7 +143,7 @@ func (f *field) inTurns(ctx context.Context, o settings) {
 			}
 			rounds[i] = f.round(ctx, i, length)
 			busy = busy || !rounds[i].quiet()
-			time.Sleep(20 * time.Millisecond) // for what goes on in the background
+			time.Sleep(20 * time.Millisecond) // for work in the background
 		}
 		return rounds, busy
 	}
@@ -163,8 +163,8 @@ func (f *field) inTurns(ctx context.Context, o settings) {
 	}
 }
 
-// clientsOf opens clients, and gives each of n lockers one of them by turns; all of one name if it
-// is given, else each has its own.
+// clientsOf opens clients, and assigns them to n lockers in turn. All lockers lock the given name;
+// if it is empty each has a name of its own.
 func clientsOf(ctx context.Context, addr string, c contender, clients, n int, prefix, name string) (lockers []locker, all closers, err error) {
 	defer func() {
 		if err != nil {
@@ -193,7 +193,7 @@ func clientsOf(ctx context.Context, addr string, c contender, clients, n int, pr
 	return lockers, all, nil
 }
 
-// pause waits for a time, or for the end of ctx, whose error it returns then.
+// pause waits for d. If ctx ends first it returns its error.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

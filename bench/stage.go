@@ -5,13 +5,13 @@ import (
 	"os"
 )
 
-// stage is what package service wants of a test, in a program.
+// stage is the service.T of a program that is not a test.
 type stage struct {
 	cleanups []func()
 	failed   bool
 }
 
-// refusal is how Fatalf ends what runs.
+// refusal is the panic with which Fatalf ends the function that runs.
 type refusal struct{ error }
 
 // Helper implements service.T.
@@ -32,14 +32,14 @@ func (s *stage) Fatalf(format string, args ...any) {
 	panic(refusal{fmt.Errorf(format, args...)})
 }
 
-// end runs what Cleanup was given, the last first.
+// end runs the functions that were given to Cleanup, the last first.
 func (s *stage) end() {
 	for i := len(s.cleanups) - 1; i >= 0; i-- {
 		s.cleanups[i]()
 	}
 }
 
-// try runs f, and returns what Fatalf was told there.
+// try runs f, and returns the error of its call of Fatalf, if there is one.
 func (s *stage) try(f func()) (err error) {
 	defer func() {
 		switch x := recover().(type) {

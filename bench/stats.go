@@ -6,28 +6,28 @@ import (
 	"slices"
 )
 
-// What makes a ratio meaningless.
+// A ratio is meaningless with fewer rounds, or with a wider spread.
 const (
 	fewest  = 3   // rounds of both sides that count
 	loosest = 2.0 // greatest / least of the rounds' ratios
 )
 
-// busiest is the share of the machine that others may have in a round that counts.
+// busiest is the greatest share of the machine that other programs may use in a round that counts.
 var busiest = 0.15
 
 // Round is what a contender did in one round.
 type Round struct {
 	Values map[string]float64 // by metric
 	Turns  []int              `json:",omitempty"` // of each waiter
-	Others float64            // the share of the machine that others had; negative: not known
+	Others float64            // the share of the machine that other programs used; negative: not known
 }
 
 // quiet reports whether the round counts in ratios.
 func (r Round) quiet() bool { return r.Others >= 0 && r.Others <= busiest }
 
-// Ratio is how one contender's median stands to another's. Least and Greatest are of the ratios
-// round by round, without the outermost ones where there are at least five. If Refused says why it
-// would mean nothing, there are no figures.
+// Ratio is the ratio of one contender's median to another's. Least and Greatest are the extremes of
+// the ratios of single rounds; of five or more rounds the lowest and the highest do not count. If
+// the ratio would be meaningless, Refused says why, and there are no figures.
 type Ratio struct {
 	Of, Refused            string
 	Value, Least, Greatest float64
@@ -36,12 +36,12 @@ type Ratio struct {
 // String is the ratio in a table.
 func (r Ratio) String() string {
 	if r.Refused != "" {
-		return fmt.Sprintf("not said, to %s: %s", r.Of, r.Refused)
+		return fmt.Sprintf("no ratio to %s: %s", r.Of, r.Refused)
 	}
 	return fmt.Sprintf("%.2f (%.2f–%.2f) × %s", r.Value, r.Least, r.Greatest, r.Of)
 }
 
-// compare returns the ratio of what ours and theirs did, which took their rounds in turns.
+// compare returns the ratio of ours to theirs, which took their rounds in turns.
 func compare(metric, of string, ours, theirs []Round) Ratio {
 	r := Ratio{Of: of}
 	var a, b, each []float64
@@ -63,7 +63,7 @@ func compare(metric, of string, ours, theirs []Round) Ratio {
 	case n < fewest && unknown:
 		r.Refused = "the load of the machine is not known here"
 	case n < fewest && busy > 0:
-		r.Refused = fmt.Sprintf("others had up to %.0f %% of the machine in %d of %d rounds", 100*worst, busy, min(len(ours), len(theirs)))
+		r.Refused = fmt.Sprintf("other programs used up to %.0f %% of the machine in %d of %d rounds", 100*worst, busy, min(len(ours), len(theirs)))
 	case n < fewest:
 		r.Refused = fmt.Sprintf("%d rounds are too few", n)
 	}
@@ -76,14 +76,14 @@ func compare(metric, of string, ours, theirs []Round) Ratio {
 	}
 	least, greatest := each[0], each[len(each)-1]
 	if greatest/least > loosest {
-		r.Refused = fmt.Sprintf("the rounds say %.2f to %.2f", least, greatest)
+		r.Refused = fmt.Sprintf("the rounds range from %.2f to %.2f", least, greatest)
 		return r
 	}
 	r.Value, r.Least, r.Greatest = median(a)/median(b), least, greatest
 	return r
 }
 
-// values are those of a metric in all rounds.
+// values are the values of a metric in all rounds.
 func values(rounds []Round, metric string) (v []float64) {
 	for _, r := range rounds {
 		if x, ok := r.Values[metric]; ok {

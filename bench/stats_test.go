@@ -45,10 +45,10 @@ func TestRefusals(t *testing.T) {
 		want         string
 	}{
 		"too few rounds":       {rates(nil, 100, 100), quiet, "2 rounds are too few"},
-		"a busy machine":       {rates([]float64{0, 0.5, 0}, 100, 100, 100), quiet, "others had up to 50 % of the machine in 1 of 3 rounds"},
-		"busy for the peer":    {quiet, rates([]float64{0.2, 0.16, 0}, 100, 100, 100), "others had up to 20 % of the machine in 2 of 3 rounds"},
+		"a busy machine":       {rates([]float64{0, 0.5, 0}, 100, 100, 100), quiet, "other programs used up to 50 % of the machine in 1 of 3 rounds"},
+		"busy for the peer":    {quiet, rates([]float64{0.2, 0.16, 0}, 100, 100, 100), "other programs used up to 20 % of the machine in 2 of 3 rounds"},
 		"a machine not known":  {rates([]float64{-1, -1, -1}, 100, 100, 100), quiet, "the load of the machine is not known here"},
-		"rounds that disagree": {rates(nil, 50, 100, 150), quiet, "the rounds say 0.50 to 1.50"},
+		"rounds that disagree": {rates(nil, 50, 100, 150), quiet, "the rounds range from 0.50 to 1.50"},
 		"a round of nothing":   {rates(nil, 100, 0, 100), quiet, "2 rounds are too few"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,9 +96,9 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestStrangers: what a process had that has ended is its parent's, and nothing of it is lost; the
-// descendants of ours are no strangers, nor is the system.
-func TestStrangers(t *testing.T) {
+// TestOthers: the time of a process that has ended is its parent's, and none of it is lost; the
+// descendants of our processes and the kernel do not count as others.
+func TestOthers(t *testing.T) {
 	p := func(line string) proc {
 		p, ok := parse([]byte(line))
 		if !ok {
@@ -114,12 +114,12 @@ func TestStrangers(t *testing.T) {
 		p("50 (bench) S 1 0 0 0 -1 0 0 0 0 0 70000 0 0 0 20 0"),
 		p("51 (java) S 50 0 0 0 -1 0 0 0 0 0 90000 0 0 0 20 0"),
 	}
-	if got := strangers(all, []int{50}); got != 740 {
-		t.Errorf("strangers had %d ticks, want those of 1 and 40", got)
+	if got := others(all, []int{50}); got != 740 {
+		t.Errorf("others had %d ticks, want those of 1 and 40", got)
 	}
 	ended := slices.DeleteFunc(slices.Clone(all), func(p proc) bool { return p.pid == 40 })
 	ended[0].ticks += 10
-	if got := strangers(ended, []int{50}); got != 740 {
-		t.Errorf("strangers had %d ticks after one had ended", got)
+	if got := others(ended, []int{50}); got != 740 {
+		t.Errorf("others had %d ticks after one had ended", got)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/dlock-go/dlock/internal/gauge"
 )
 
-// waits: one waits behind another, which gives the lock back after a while. It is what a wait costs
-// where there is no crowd: who looks from time to time looks late.
+// waits: one client waits behind another, which releases the lock after a while. It measures a wait
+// without a crowd, in which a poller learns of the release late.
 var waits = scenario{
 	name:    "waits",
-	title:   "One waits behind another client that holds the lock for so long, and a quarter more or less. The times are from the call of Unlock to the return of the Lock that waited",
+	title:   "One client waits behind another, which holds the lock for 75 to 125 ms. Times are from the call of Unlock to the return of the Lock that waited",
 	of:      "ms held",
 	cases:   []int{100},
 	length:  500 * time.Millisecond,

@@ -17,12 +17,12 @@ var ofZkLock = contender{name: "zk.Lock", renews: true, open: func(_ context.Con
 	return zkClient{conn: c}, nil
 }}
 
-// ofZkLockConn is the same with a connection, and so a session, for each.
+// ofZkLockConn is the same with a connection, and so a session, for each lock.
 var ofZkLockConn = contender{name: "zk.Lock/conn", renews: true, most: 200, open: func(_ context.Context, addr string) (client, error) {
 	return zkClient{addr: addr}, nil
 }}
 
-// zkTimeout is that of a session, which is pinged every third of it.
+// zkTimeout is the timeout of sessions, which are pinged every third of it.
 const zkTimeout = ttl
 
 // session returns a connection that has a session.
@@ -45,7 +45,7 @@ func session(addr string) (*zk.Conn, error) {
 	}
 }
 
-// silent is a logger that says nothing.
+// silent is a logger that discards everything.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
@@ -60,7 +60,7 @@ func (c zkClient) locker(_ context.Context, name string) (locker, error) {
 		path := "/zk-lock/" + name
 		return zkLocker{lk: zk.NewLock(c.conn, path, zk.WorldACL(zk.PermAll))}, nil
 	}
-	path := "/zk-lock-conn/" + name // another lock: both may hold theirs at the same time
+	path := "/zk-lock-conn/" + name // another name: both contenders may hold their locks at the same time
 	own, err := session(c.addr)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ type zkLocker struct {
 	lk  *zk.Lock
 }
 
-// lock does not end with ctx: the library's does not know of one.
+// lock does not end with ctx: the library's Lock takes no context.
 func (l zkLocker) lock(context.Context) error { return l.lk.Lock() }
 
 func (l zkLocker) unlock() error { return l.lk.Unlock() }

@@ -21,9 +21,9 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
  *
  * version               is answered with Curator's
  * close CLIENT          closes a client
- * CLIENT ADDRESS NAME TIMEOUT   is one locker of a client, which is made for the first, with a
- *                       session of so many ms; each line that follows is "lock" or "unlock", and is
- *                       answered with a line: "ok", or what is wrong
+ * CLIENT ADDRESS NAME TIMEOUT   is one locker of a client. The first locker makes the client, with
+ *                       a session timeout in ms. Each line that follows is "lock" or "unlock", and
+ *                       is answered with a line: "ok", or the error
  */
 public class Curator {
 	private static final Map<String, CuratorFramework> clients = new ConcurrentHashMap<>();
@@ -80,11 +80,11 @@ public class Curator {
 				}
 			}
 		} catch (IOException | InterruptedException e) {
-			// who asked is gone
+			// the connection is gone
 		}
 	}
 
-	/** The version of Curator, as the one who packed it wrote it into the jar. */
+	/** The version of Curator, as the jar states it. */
 	private static String version() throws IOException {
 		try (InputStream in = Curator.class.getResourceAsStream("/META-INF/maven/org.apache.curator/curator-recipes/pom.properties")) {
 			if (in == null) {
