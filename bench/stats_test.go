@@ -37,7 +37,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestRefusals: what would mean nothing is not said, and it is said why.
+// TestRefusals: in place of a meaningless ratio stands the reason.
 func TestRefusals(t *testing.T) {
 	quiet := rates(nil, 100, 100, 100)
 	for name, c := range map[string]struct {

@@ -108,8 +108,8 @@ func (b *Backend) acquire(ctx context.Context, rq *ownRequest) (driver.Grant, er
 // errAgain: the request's lease ended before it could be granted.
 var errAgain = errors.New("again")
 
-// confirm makes a hold of a request that the rule grants: it needs a lease of which at least half
-// of the time is left.
+// confirm makes a granted request a hold. That requires a lease of which at least half of the time
+// is left.
 func (b *Backend) confirm(ctx context.Context, rq *ownRequest) (driver.Grant, error) {
 	for {
 		b.mu.Lock()
@@ -179,7 +179,7 @@ func (b *Backend) assignLease(ctx context.Context, rq *ownRequest) error {
 	return nil
 }
 
-// leaseEnded is the end of all keys under a lease that the server does not have any more.
+// leaseEnded records that the server does not have a lease any more, and so none of its keys.
 func (b *Backend) leaseEnded(l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,10 +190,10 @@ func (b *Backend) leaseEnded(l *lease) {
 	}
 }
 
-// put puts the key of a request that may wait, and reports whether it is granted at once. It reads
-// what stands ahead by the same transaction, but not where a watch will tell: if the name's
-// queue is known to be long, or another request of this client is just arriving there, which reads
-// it. So of thousands that arrive at once few read the queue, which has thousands of keys then.
+// put puts the key of a request that may wait, and reports whether it is granted at once. The same
+// transaction reads the queue, unless the watch will report it: if the name's queue is known to be
+// long, or another request of this client is arriving under the name and reads it. So of thousands
+// of requests that arrive at once few read the queue, which then has thousands of keys.
 func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err error) {
 	for {
 		l, key, err := b.prepare(ctx, rq)
@@ -206,7 +206,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 		unread := n.queue != nil && len(n.queue.arrivals) > shortQueue || n.arriving > 0
 		n.arriving++
 		b.mu.Unlock()
-		if alone { // most likely nobody is there, and the shortest transaction is enough
+		if alone { // the name is most likely free, and the shortest transaction is enough
 			rev, err := b.putAlone(ctx, rq, l, key)
 			b.arrived(n)
 			if isGone(err) {
@@ -223,7 +223,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 			Failure: []*pb.RequestOp{read},
 		}
 		if unread {
-			// also of one that was sent again: a slow server has many of these
+			// also of a transaction that was sent again: a slow server has many of these
 			req.Success, req.Failure = req.Success[:1], []*pb.RequestOp{keyOp(key)}
 		}
 		res, rev, err := b.write(ctx, rq, req)
@@ -239,7 +239,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 			b.stands(rq, rev)
 			return false, nil
 		}
-		if res.Succeeded && rangeIn(res).More { // so many stand there that the watch reads them
+		if res.Succeeded && rangeIn(res).More { // there are so many keys that the watch reads them
 			b.stands(rq, rev)
 			return false, nil
 		}
@@ -274,7 +274,8 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 	}
 }
 
-// putAlone puts a request's key if there is no other under the name. Otherwise the revision is 0.
+// putAlone puts a request's key if there is no other key under the name. Otherwise the revision is
+// 0.
 func (b *Backend) putAlone(ctx context.Context, rq *ownRequest, l *lease, key string) (rev int64, err error) {
 	res, rev, err := b.write(ctx, rq, &pb.TxnRequest{
 		Compare: []*pb.Compare{unchanged(b.prefixOf(rq.Name), 0)},
@@ -291,22 +292,22 @@ func (b *Backend) putAlone(ctx context.Context, rq *ownRequest, l *lease, key st
 	return rev, nil
 }
 
-// arrived ends what arriving counts.
+// arrived records that a transaction which n.arriving counts has ended.
 func (b *Backend) arrived(n *nameState) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n.arriving--
 }
 
-// sawOthers records whether others were seen under a request's name.
+// sawOthers records whether other requests were seen under a request's name.
 func (b *Backend) sawOthers(rq *ownRequest, seen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nameOf(rq.Name).contended = seen
 }
 
-// resume finds out what stands under a request's key. An earlier copy of the request is resumed.
-// If it is something else the request gets another key, and the revision is 0.
+// resume examines the record under a request's key. An earlier copy of the request is resumed. If
+// the record is another one the request gets another key, and the revision is 0.
 func (b *Backend) resume(rq *ownRequest, q *queue) (rev int64, err error) {
 	r := q.records[rq.key]
 	switch {
@@ -328,11 +329,11 @@ func (b *Backend) resume(rq *ownRequest, q *queue) (rev int64, err error) {
 	return r.rev, nil
 }
 
-// try puts a request's key if it is granted then. So a request that has to be refused never stands
-// in anybody's way.
+// try puts a request's key only if the request is granted then. So a request that has to be refused
+// never blocks another one.
 func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 	prefix := b.prefixOf(rq.Name)
-	free := unchanged(prefix, 0) // nothing is there
+	free := unchanged(prefix, 0) // there is no key
 	for range 4 {
 		l, key, err := b.prepare(ctx, rq)
 		if err != nil {
@@ -372,8 +373,8 @@ func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 		}
 		free = unchanged(prefix, rev)
 	}
-	// Others come and go all the time. So it is put at the end of the queue, and removed if it
-	// would have to wait.
+	// Other requests come and go all the time. So the key is put at the end of the queue, and
+	// removed if it would have to wait.
 	if granted, err := b.put(ctx, rq); err != nil || granted {
 		return err
 	}
@@ -383,7 +384,7 @@ func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 	return driver.ErrHeld
 }
 
-// join puts the key of a join, if the hold that it joins still stands then.
+// join puts the key of a join if the hold that it joins is unchanged.
 func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 	prefix := b.prefixOf(rq.Name)
 	res, err := b.get(ctx, prefix)
@@ -433,7 +434,7 @@ func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 	}
 }
 
-// write sends a transaction that puts a request's key, until it is answered.
+// write sends a transaction that puts a request's key, and repeats it until it is answered.
 func (b *Backend) write(ctx context.Context, rq *ownRequest, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, err error) {
 	res, rev, err = b.txn(ctx, rq.Name, false, req, func(err error) {
 		if outcomeOf(err) == kit.Unknown {

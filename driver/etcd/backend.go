@@ -20,36 +20,36 @@ const minTTL, maxTTL = 2 * time.Second, 100 * 365 * 24 * time.Hour
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	// what all keys begin with, before a '/', in which it does not end; written with % and /
-	// escaped ("a/b" as "a%2Fb"); empty: "dlock"
+	// Root is the beginning of all keys. A '/' is put behind it, so it must not end with one. In
+	// keys % and / within it are escaped ("a/b" is written "a%2Fb"). Empty: "dlock".
 	Root   string
 	Prefix string // put before every name, with nothing between
 
-	// Identity names the cluster, for contexts that carry holds between clients of one process:
-	// clients of the same cluster have the same. Empty: the cluster is asked when it matters.
-	// Nothing else is taken for it, neither addresses nor etcd's own ID of a cluster, which is
-	// equal for all that were started with the same names and URLs.
+	// Identity names the cluster, for contexts that carry holds between clients of one process.
+	// Clients of one cluster must have the same Identity. Empty: the cluster is asked when it
+	// matters. Nothing else identifies a cluster: neither addresses nor etcd's own cluster ID,
+	// which is equal for all clusters that were started with the same names and URLs.
 	Identity string
 }
 
 // Backend is a client of one etcd cluster. It implements [driver.Backend], [driver.Capable],
 // [driver.Breaker], [driver.Lister] and [driver.Notifier], whose contracts it keeps.
 type Backend struct {
-	cluster // no pointer: so the life of a backend that New did not make is nil, and over
+	cluster // not a pointer: so a backend that New did not make has a nil life, which is over
 
-	id      string // of this backend: a part of all its keys
+	id      string // of this backend, in all of its keys
 	caps    driver.Capabilities
 	leases  *leases
 	watches *watches
 
 	mu         sync.Mutex
-	requests   map[driver.ID]*ownRequest // this client's own, which may stand in the queues
-	losses     map[driver.ID]*ownRequest // holds that were lost, and may have left what was broken
+	requests   map[driver.ID]*ownRequest // of this client; they may stand in the queues
+	losses     map[driver.ID]*ownRequest // lost holds, of which broken keys may be left
 	tombstones kit.Tombstones            // IDs that must not come to life again
 	names      map[string]*nameState
-	notices    struct { // of breaks, to this client
+	notices    struct { // notices of breaks, to this client
 		watch     *watch    // nil: none
-		idleSince time.Time // when there was a lease
+		idleSince time.Time // when there was last a lease
 	}
 	keeping    bool      // the keeper runs
 	nextExpiry time.Time // no hold expires before
@@ -57,15 +57,15 @@ type Backend struct {
 	lost       func(driver.ID)
 }
 
-// New returns a backend over the connection of a client, which the caller owns and Close leaves
-// open; the client has to stay open until after Close. It does not reach the cluster yet: the first
-// Acquire does, and is ErrUnsupported each time if that is a grpc-proxy, is older than 3.5, or
-// keeps locks in another format. Interceptors and credentials of the connection are
-// used; a namespace put over the client's KV is not. The error is ErrInvalid: the client is nil or
-// has no connection, or the root ends in '/'.
+// New returns a backend over the connection of a client. The caller owns the client, which must
+// stay open until Close has returned; Close leaves it open. New does not contact the cluster. The
+// first Acquire does. If the server is a grpc-proxy, is older than 3.5, or keeps locks in another
+// format, each Acquire fails with ErrUnsupported. Interceptors and credentials of the connection
+// are used; a namespace on the client's KV is not. New fails with ErrInvalid if the client is nil
+// or has no connection, or if the root ends with '/'.
 func New(client *clientv3.Client, o Options) (*Backend, error) {
 	if client == nil {
-		return nil, fmt.Errorf("%w options: New needs a client; make it with clientv3.New", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w options: the client is nil; make one with clientv3.New", driver.ErrInvalid)
 	}
 	return newBackend(client, o)
 }
@@ -75,11 +75,11 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 		o.Root = "dlock"
 	}
 	if strings.HasSuffix(o.Root, "/") {
-		return nil, fmt.Errorf("%w options: a root does not end in '/': that is put behind it", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w options: the root must not end with '/', which is added to it", driver.ErrInvalid)
 	}
 	conn := client.ActiveConnection()
 	if conn == nil {
-		return nil, fmt.Errorf("%w options: the client has no connection; make it with clientv3.New", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w options: the client has no connection; make one with clientv3.New", driver.ErrInvalid)
 	}
 	base := escape.Replace(o.Root) + "/" + escape.Replace(o.Prefix)
 	b := &Backend{
@@ -99,7 +99,7 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	return b, nil
 }
 
-// makeLeases makes the leases of the client, which call the backend.
+// makeLeases makes the leases of the client, and sets the functions by which they call the backend.
 func (b *Backend) makeLeases() {
 	b.leases = newLeases(&b.cluster)
 	b.leases.expect, b.leases.ended = b.expect, b.leaseEnded
@@ -120,11 +120,11 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 	b.lost = lost
 }
 
-// String returns what shows no secret: the client's configuration, which has a password in it, is
-// not part of it.
+// String returns a text without secrets: it has nothing of the client's configuration, which has a
+// password.
 func (b *Backend) String() string { return "etcd.Backend{" + b.base + "}" }
 
-// GoString is String.
+// GoString returns the same as String.
 func (b *Backend) GoString() string { return b.String() }
 
 // begin refuses a call that cannot succeed: the backend is closed, or the context has ended.
@@ -135,11 +135,12 @@ func (b *Backend) begin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close implements [driver.Backend]. It revokes the client's leases: what stands or arrives under
-// them goes with them. The leases of fixed requests that were granted stay, and end by themselves.
+// Close implements [driver.Backend]. It revokes the client's leases, which deletes all keys under
+// them; the server refuses keys that arrive later. The leases of fixed requests that were granted
+// stay, and end by themselves.
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	first := b.life.End() // under the lock: who has it knows whether the backend is closed
+	first := b.life.End() // under the lock: its holder knows whether the backend is closed
 	b.mu.Unlock()
 	if !first {
 		return nil
@@ -153,7 +154,7 @@ func (b *Backend) Close() error {
 	if kit.Within(time.Second, func() { err = b.client.Close() }) {
 		return err
 	}
-	return nil // the library's Close takes up to 5 s if nobody answers
+	return nil // the library's Close takes up to 5 s if no server answers
 }
 
 // leasesToRevoke returns the leases under which requests stand, but not those of fixed requests

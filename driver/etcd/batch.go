@@ -15,38 +15,39 @@ import (
 )
 
 const (
-	inFlight    = 2                // calls under way at a time; what comes beyond them is batched
-	maxInFlight = 16               // as many may be when answers take long
-	slowAnswer  = time.Millisecond // that is longer than this
-	// at most so many in a batch: a server allows 128 operations (max-txn-ops), counting both
-	// levels, and 1.5 MiB (max-request-bytes), of which so many take a fifth with the longest names
+	inFlight    = 2                // calls under way at a time; further ones are batched
+	maxInFlight = 16               // the limit while answers are slow
+	slowAnswer  = time.Millisecond // an answer that takes longer is slow
+	// the greatest size of a batch: a server allows 128 operations (max-txn-ops), counting both
+	// levels, and 1.5 MiB (max-request-bytes), of which such a batch takes a fifth with the longest
+	// names
 	maxBatch = 64
 )
 
-// errNotSent: the caller left before the transaction was sent.
-var errNotSent = errors.New("the call was not sent in time: others were before it")
+// errNotSent: the caller stopped waiting before the transaction was sent.
+var errNotSent = errors.New("the call was not sent in time: other calls of this client were queued before it")
 
 // errFullBatch: the server had no space for a batch, and executed all of it or nothing. The caller
-// sends the transaction again, alone.
+// sends its transaction again, alone.
 var errFullBatch = errors.New("the server's database is full")
 
 // batcher sends transactions. While many are under way, those on different names travel in a batch,
-// as parts of one transaction: the server then writes its log once for all of them. Two on one name
-// never do, since two keys put at one revision would have no order. A single caller never waits for
-// another.
+// as parts of one transaction: the server then writes its log once for all of them. Two
+// transactions on one name never share a batch, since two keys put at one revision would have no
+// order. A single caller never waits for another.
 //
-// Thousands may be queued on one name for longer than a call may take. So the time of a call begins
-// when it is sent, and a caller whose transaction is queued leaves only when the server has
-// answered none for that long.
+// Thousands of transactions on one name may be queued for longer than a call may take. So the time
+// of a call begins when it is sent, and the caller of a queued transaction stops waiting only when
+// the server has answered no transaction for that long.
 type batcher struct {
 	kv     pb.KVClient
 	ctx    context.Context // ends with Close
-	late   func()          // is called when a transaction was not answered in time
-	alarms alarm.Clock     // end what takes too long
+	late   func()          // called when a transaction was not answered in time
+	alarms alarm.Clock     // end calls that take too long
 	line   kit.Line[*txn]
 
 	mu         sync.Mutex
-	most       int       // in a batch, as a server with bounds of its own has shown
+	most       int       // the greatest size of a batch that the server has accepted
 	aloneUntil time.Time // nothing is batched until then
 	answered   time.Time // when the server last answered
 }
@@ -57,12 +58,12 @@ type txn struct {
 	req   *pb.TxnRequest
 	bound time.Duration // for the answer
 	came  time.Time
-	gone  chan struct{} // is closed when its caller leaves because of the time
+	gone  chan struct{} // closed when its caller must stop waiting, because of the time
 
 	// the batcher's mu guards what follows
 	sent time.Time   // zero: it is queued
-	left bool        // nothing waits for it any more
-	stop func() bool // the alarm that looks at it
+	left bool        // its caller does not wait any more
+	stop func() bool // stops the alarm that calls look
 
 	res *pb.TxnResponse
 	rev int64 // the revision of the store after it
@@ -86,10 +87,10 @@ func (c *batcher) fits(batch []*txn, _ *txn) bool {
 }
 
 // send sends a transaction once, and waits for the answer until the bound. All its keys belong to
-// the name. A transaction that was not sent when ctx ended never is. It tells how long it was
-// queued.
+// the name. If ctx ends before the transaction is sent, it is never sent. send also returns how
+// long the transaction was queued.
 //
-// One that is urgent waits for no other, unless very many are under way.
+// An urgent transaction waits for no other, unless very many are under way.
 func (c *batcher) send(ctx context.Context, bound time.Duration, name string, urgent bool, req *pb.TxnRequest) (res *pb.TxnResponse, rev int64, wait time.Duration, err error) {
 	if c.ctx.Err() != nil {
 		return nil, 0, 0, errNotSent
@@ -102,7 +103,7 @@ func (c *batcher) send(ctx context.Context, bound time.Duration, name string, ur
 	c.mu.Lock()
 	t.left = true
 	t.stop()
-	if !t.sent.IsZero() { // it is about to be sent if its caller left just then
+	if !t.sent.IsZero() { // zero: it may be about to be sent, if its caller stopped waiting just then
 		wait = t.sent.Sub(t.came)
 	}
 	c.mu.Unlock()
@@ -118,9 +119,9 @@ func (c *batcher) send(ctx context.Context, bound time.Duration, name string, ur
 	return nil, 0, wait, noAnswer(bound)
 }
 
-// look has the caller of a transaction leave, if it is time, and looks again if it is not: the
-// bound after it was sent; while it is queued, once nothing was answered for as long as a call may
-// take.
+// look makes the caller of a transaction stop waiting if its time has passed, and is called again
+// later if not. The time has passed when the bound has, counted from when the transaction was sent;
+// or, while it is queued, when the server has answered nothing for as long as a call may take.
 func (c *batcher) look(t *txn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,13 +142,13 @@ func (c *batcher) look(t *txn) {
 	close(t.gone)
 }
 
-// lookAfter has look called. c.mu is held.
+// lookAfter calls look after d. c.mu is held.
 func (c *batcher) lookAfter(t *txn, d time.Duration) {
 	t.stop = c.alarms.After(d, func() { c.look(t) })
 }
 
-// depart records that a batch is sent. Only now are its bounds looked at: thousands that are queued
-// have an alarm each, and it should be a rare one.
+// depart records that a batch is sent, and sets the alarms for its bounds. They are set only now:
+// each of thousands of queued transactions has an alarm, which should ring rarely.
 func (c *batcher) depart(batch []*txn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +161,7 @@ func (c *batcher) depart(batch []*txn) {
 	}
 }
 
-// over records that a call is over.
+// over records the end of a call.
 func (c *batcher) over(err error) {
 	if outcomeOf(err) == kit.Answered {
 		c.mu.Lock()
@@ -181,8 +182,8 @@ func (c *batcher) sendAlone(ctx context.Context, t *txn) bool {
 	return true
 }
 
-// sendBatch sends transactions together. If the server refuses one of them it executed none, unless
-// it has no space; then each is sent by itself. After Close it sends nothing.
+// sendBatch sends transactions together. If the server refuses the batch, it executed none of it
+// (unless it has no space), and each is sent by itself. After Close it sends nothing.
 func (c *batcher) sendBatch(batch []*txn) {
 	if c.ctx.Err() != nil {
 		for _, t := range batch {
@@ -206,7 +207,7 @@ func (c *batcher) sendBatch(batch []*txn) {
 	c.over(err)
 	if isFull(err) {
 		c.mu.Lock()
-		c.aloneUntil = time.Now().Add(patience) // for as long as they are sent again
+		c.aloneUntil = time.Now().Add(patience) // for as long as the refused transactions may be sent again
 		c.mu.Unlock()
 		err = errFullBatch
 	}
@@ -217,7 +218,7 @@ func (c *batcher) sendBatch(batch []*txn) {
 		}
 		wg.Wait()
 		alone := slices.ContainsFunc(batch, func(t *txn) bool { return isTooLarge(t.err) })
-		if isTooLarge(err) && !alone { // it was too many
+		if isTooLarge(err) && !alone { // the batch was too large
 			c.mu.Lock()
 			c.most = max(1, min(c.most, len(batch)/2))
 			c.mu.Unlock()

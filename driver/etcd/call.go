@@ -20,35 +20,35 @@ const (
 	// lastTry.
 	firstTry = 500 * time.Millisecond
 	lastTry  = 4 * time.Second
-	// patience is for a call that nobody answers. Package dlock has 10 s at most.
+	// patience bounds a call that no server answers. Package dlock's own bound is 10 s.
 	patience = 8 * time.Second
 )
 
-// callOptions let answers be as large as the server makes them.
+// callOptions allow answers of any size.
 var callOptions = []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 
-// repeat calls f until it is answered, ctx ends, or patience is over. Attempts get longer: a slow
-// server is not a dead one.
+// repeat calls f until it is answered, ctx ends, or patience has passed. Attempts get longer: a
+// slow server is not a dead one.
 func (c *cluster) repeat(ctx context.Context, f func(ctx context.Context) error) error {
 	return c.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
 		return 0, c.attempt(ctx, bound, f)
 	})
 }
 
-// again is repeat for a call that bounds its attempts itself. It says how long each attempt was
-// queued in this client before it was sent: the server was not silent then.
+// again is repeat for a function that bounds its attempts itself. f returns how long the attempt
+// was queued in this client before it was sent; that time does not count as silence of the server.
 func (c *cluster) again(ctx context.Context, f func(ctx context.Context, bound time.Duration) (queued time.Duration, err error)) error {
 	end := time.Now().Add(patience)
 	wait := 2 * time.Millisecond
-	var why error // nobody answered, in words
+	var why error // why there was no answer, as text
 	for bound := firstTry; ; bound = min(2*bound, lastTry) {
 		queued, err := f(ctx, min(bound, time.Until(end)))
-		// from now on a member without a leader refuses at once, so that the next attempt goes to
+		// from now on a member without a leader refuses at once, and the next attempt goes to
 		// another
 		if end = end.Add(queued); bound == firstTry {
 			ctx = clientv3.WithRequireLeader(ctx)
 		}
-		// that an attempt was cut short says nothing
+		// an attempt that was merely cut short explains nothing
 		if last := plain(err); why == nil || last != errNoAnswer {
 			why = last
 		}
@@ -73,9 +73,9 @@ func (c *cluster) again(ctx context.Context, f func(ctx context.Context, bound t
 	}
 }
 
-// skipMember sends a call within a time that changes whose turn it is. Calls go to the members in
-// turn; what takes two (a stream asks for a token first) meets a member that refuses it each time,
-// where there is one other and nothing else is under way.
+// skipMember sends one extra call within a time, so that another member has the next turn. Calls go
+// to the members in turn. An operation of two calls (a stream asks for an auth token first) would
+// otherwise reach the same refusing member each time, if there are two members and no other calls.
 func (c *cluster) skipMember(within time.Duration) {
 	c.life.Go(func() {
 		if kit.Pause(c.life.Context(), nil, rand.N(within)) == nil {
@@ -87,15 +87,15 @@ func (c *cluster) skipMember(within time.Duration) {
 	})
 }
 
-// attempt calls f with a bound, which Close cuts short. A call that is not answered in time makes
+// attempt calls f with a bound; Close ends it earlier. A call that is not answered in time makes
 // its connection suspect.
 func (c *cluster) attempt(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
 	return attempt(ctx, c.life.Context(), &c.alarms, bound, c.suspect, f)
 }
 
-// attempt calls f with a bound, which the end of the second context cuts short. It calls late if
-// the bound was exceeded. The bound is an alarm, not a deadline, and the caller's deadline is
-// hidden: gRPC would tell a deadline to the server, where it costs more than here.
+// attempt calls f with a bound; the end of the second context ends it earlier. It calls late if the
+// bound was exceeded. The bound is an alarm, not a deadline, and the caller's deadline is hidden:
+// gRPC would send a deadline to the server, where it costs more than here.
 func attempt(parent, closed context.Context, alarms *alarm.Clock, bound time.Duration, late func(), f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(untimed{parent})
 	defer cancel()
@@ -109,14 +109,14 @@ func attempt(parent, closed context.Context, alarms *alarm.Clock, bound time.Dur
 	return err
 }
 
-// untimed is a context without the deadline at which it ends.
+// untimed is a context that hides its deadline.
 type untimed struct{ context.Context }
 
 func (untimed) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// takeTurn waits until it can put the token into a channel: what all callers need is asked for by
-// one of them. It waits no longer than for an answer: if nobody answers, all callers learn that at
-// once, and not one after the other.
+// takeTurn waits until it can put the token into a channel, so that one caller makes the call that
+// all callers need. It waits for at most patience, as for an answer: if no server answers, all
+// callers learn that at the same time, and not one after the other.
 func (c *cluster) takeTurn(ctx context.Context, turn chan struct{}) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -132,15 +132,15 @@ func (c *cluster) takeTurn(ctx context.Context, turn chan struct{}) error {
 	}
 }
 
-// hedged asks for something until it is answered or ctx ends. If an answer takes long it asks
-// again, which may reach another member, and still takes the first answer that comes: so neither a
-// dead member nor a slow connection is in the way.
+// hedged calls ask until there is an answer or ctx ends. If an answer takes long it calls ask
+// again, which may reach another member, and takes the first answer that comes: so neither a dead
+// member nor a slow connection delays it.
 func hedged[T any](c *cluster, ctx context.Context, ttl time.Duration, ask func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
 		err error
 	}
-	const most = 4 // questions at a time
+	const most = 4 // calls at a time
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	answers := make(chan answer, most)
@@ -199,17 +199,17 @@ func hedged[T any](c *cluster, ctx context.Context, ttl time.Duration, ask func(
 	}
 }
 
-// unanswered is the error of a call that nobody answered for as long as patience lasts: it may
-// succeed if it is sent again.
+// unanswered is the error of a call that no server answered within patience. The call may succeed
+// if it is sent again.
 type unanswered struct{ error }
 
 func (u *unanswered) Unwrap() error { return u.error }
 
-// ended is the error of a call whose context ended. Its text says what kept the call from ending
-// sooner; whoever made the context says the rest.
+// ended is the error of a call whose context ended. Its text says what delayed the call; the code
+// that made the context adds the rest.
 type ended struct{ err, why error }
 
 func (e *ended) Error() string { return e.why.Error() }
 
-// Unwrap returns the context's error alone: the other is for people.
+// Unwrap returns the context's error alone: the other one is only text.
 func (e *ended) Unwrap() error { return e.err }

@@ -40,7 +40,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	if found = append(found, f); f.State == driver.Wrong {
 		return found, nil
 	}
-	set := driver.Finding{About: "set-up", Found: "watches and format are as they should be"}
+	set := driver.Finding{About: "set-up", Found: "watches and format are supported"}
 	if err := b.checkCluster(ctx); errors.Is(err, driver.ErrUnsupported) {
 		set.State, set.Found, set.Advice = driver.Wrong, err.Error(), "docs/etcd.md says what dlock needs"
 	} else if err != nil {
@@ -49,12 +49,12 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return append(found, set), nil
 }
 
-// members says how many there are.
+// members reports how many members there are.
 func (b *Backend) members(ctx context.Context) driver.Finding {
 	f := driver.Finding{About: "members"}
 	res, err := b.client.MemberList(ctx)
 	if err != nil {
-		f.State, f.Found, f.Advice = driver.Unseen, plain(err).Error(), `look at "etcdctl member list" yourself`
+		f.State, f.Found, f.Advice = driver.Unseen, plain(err).Error(), `check "etcdctl member list" yourself`
 		return f
 	}
 	voters := 0
@@ -63,25 +63,25 @@ func (b *Backend) members(ctx context.Context) driver.Finding {
 			voters++
 		}
 	}
-	f.Found = fmt.Sprintf("%d that vote", voters)
+	f.Found = fmt.Sprintf("%d voting", voters)
 	switch {
 	case voters == 1:
-		f.State, f.Advice = driver.Risky, "have three: nobody can lock while the one is down, and its disk is the only copy"
+		f.State, f.Advice = driver.Risky, "have three: no lock is granted while the one member is down, and its disk is the only copy"
 	case voters%2 == 0:
-		f.State, f.Advice = driver.Risky, "have an odd number: an even one outlasts no more failures than one less"
+		f.State, f.Advice = driver.Risky, "have an odd number: an even number tolerates no more failures than one member less"
 	}
 	return f
 }
 
-// member looks at the server at an address.
+// member examines the server at an address.
 func (b *Backend) member(ctx context.Context, endpoint string) driver.Finding {
 	f := driver.Finding{About: "server " + endpoint}
 	res, err := b.client.Status(ctx, endpoint)
 	switch {
 	case errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied):
-		f.State, f.Found, f.Advice = driver.Unseen, "the user may not ask for its status", `look at "etcdctl endpoint status" yourself`
+		f.State, f.Found, f.Advice = driver.Unseen, "the user may not read its status", `check "etcdctl endpoint status" yourself`
 	case err != nil:
-		f.State, f.Found, f.Advice = driver.Risky, plain(err).Error(), "bring it back: with one more that is down there may be no majority"
+		f.State, f.Found, f.Advice = driver.Risky, plain(err).Error(), "start it again: if another member fails there may be no majority"
 	default:
 		f.Found = "etcd " + res.Version
 		switch {
@@ -100,7 +100,7 @@ func (b *Backend) member(ctx context.Context, endpoint string) driver.Finding {
 	return f
 }
 
-// leastTTL asks for a lease with the least TTL that the driver allows, and gives it back.
+// leastTTL requests a lease with the least TTL that the driver allows, and revokes it.
 func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
 	least := int64(minTTL.Seconds())
 	f := driver.Finding{About: "least TTL", Found: minTTL.String()}
@@ -110,18 +110,18 @@ func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
 	}
 	if res.TTL > least {
 		f.State, f.Found = driver.Risky, fmt.Sprintf("%d s", res.TTL)
-		f.Advice = "lower --election-timeout: a holder that died keeps its lock for that long at least, whatever its TTL is"
+		f.Advice = "lower --election-timeout: a holder that died blocks its lock for at least that long, whatever its TTL is"
 	}
 	_, err = b.lessor.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: res.ID}, callOptions...)
 	return f, err
 }
 
-// rights asks for what locks read and write. The write is in the part of a transaction that is not
-// taken: etcd asks for the right nevertheless.
+// rights tests whether the user may read and write the keys of locks. The write is in the branch of
+// a transaction that is not executed: etcd checks the right nevertheless.
 func (b *Backend) rights(ctx context.Context) (driver.Finding, error) {
-	f := driver.Finding{About: "rights", Found: "the user may read and write all keys with " + b.base}
+	f := driver.Finding{About: "rights", Found: "the user may read and write all keys with the prefix " + b.base}
 	_, read := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1, KeysOnly: true}, callOptions...)
-	// of the first and the last of the keys that there may be
+	// to the first and the last possible key
 	_, write := b.kv.Txn(ctx, &pb.TxnRequest{Failure: []*pb.RequestOp{putOp(b.base, "", 0), putOp(b.base+"\U0010ffff", "", 0)}}, callOptions...)
 	var missing []string
 	for _, try := range []struct {
@@ -136,7 +136,7 @@ func (b *Backend) rights(ctx context.Context) (driver.Finding, error) {
 		}
 	}
 	if len(missing) > 0 {
-		f.State, f.Found = driver.Wrong, fmt.Sprintf("missing: %s on all keys with %s", strings.Join(missing, " and "), b.base)
+		f.State, f.Found = driver.Wrong, fmt.Sprintf("missing: %s on all keys with the prefix %s", strings.Join(missing, " and "), b.base)
 		f.Advice = fmt.Sprintf("etcdctl role grant-permission ROLE --prefix=true readwrite %s", b.base)
 	}
 	return f, nil

@@ -19,9 +19,9 @@ import (
 	"github.com/dlock-go/dlock/internal/alarm"
 )
 
-// cluster is the service: how it is reached, whether the driver can lock there, and what its keys
-// begin with. Its methods are calls, each until it is answered. It is safe for concurrent use, and
-// knows nothing of requests.
+// cluster is the service: its connection, the check of whether the driver can lock there, and the
+// prefix of all keys. Its methods repeat their calls until they are answered. It is safe for
+// concurrent use, and knows nothing of requests.
 type cluster struct {
 	client *clientv3.Client
 	owned  bool // Close closes the client
@@ -29,21 +29,21 @@ type cluster struct {
 	lessor pb.LeaseClient
 	watch  pb.WatchClient
 	status pb.MaintenanceClient
-	conns  *connections // nil: the client is the user's, and dials by itself
+	conns  *connections // nil: the caller owns the client, which dials by itself
 	txns   *batcher
-	// what all keys begin with: root/prefix, both escaped, so that no root is within another
+	// the prefix of all keys: root/prefix, both escaped, so that no root contains another
 	base string
 
 	life    *kit.Life
-	alarms  alarm.Clock // end what takes too long
+	alarms  alarm.Clock // end calls that take too long
 	probing atomic.Bool // the connections are being probed
 
 	checking  chan struct{}           // holds a token while the cluster is checked
-	verdict   atomic.Pointer[verdict] // of that check; nil: none yet
+	verdict   atomic.Pointer[verdict] // the result of that check; nil: none yet
 	formatted atomic.Bool             // the format is written down
 }
 
-// connect makes the cluster's calls go over a connection of the client.
+// connect directs the cluster's calls to a connection of the client.
 func (c *cluster) connect(client *clientv3.Client, conn grpc.ClientConnInterface, base string) {
 	c.client, c.base = client, base
 	c.kv, c.lessor, c.watch, c.status = pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn), pb.NewMaintenanceClient(conn)
@@ -54,13 +54,13 @@ func (c *cluster) connect(client *clientv3.Client, conn grpc.ClientConnInterface
 // verdict is the result of the cluster check: whether the driver can lock there.
 type verdict struct{ err error }
 
-// errProxy: who answers is etcd's grpc-proxy. It gives watches IDs of its own, answers no questions
-// for progress, and keeps leases alive in its own time: with an answer that it already had, so that
-// nobody knows what it proves, and for up to a TTL after their client died.
-var errProxy = fmt.Errorf("%w: this is an etcd grpc-proxy, which keeps leases alive in its own time; give the addresses of the members", driver.ErrUnsupported)
+// errProxy: the server is etcd's grpc-proxy. It gives watches IDs of its own, answers no progress
+// requests, and keeps leases alive on its own schedule: it repeats an answer that it already had,
+// which proves nothing, and goes on for up to a TTL after the client died.
+var errProxy = fmt.Errorf("%w: the server is an etcd grpc-proxy, which keeps leases alive on its own schedule; give the addresses of the members", driver.ErrUnsupported)
 
-// checkWatchID is the ID of the watch that shows whether watches have the IDs that they are given.
-// No other watch has it.
+// checkWatchID is the ID of the watch that shows whether the server keeps the IDs that clients give
+// to watches. No other watch has it.
 const checkWatchID = 1 << 40
 
 // checkCluster finds out, once, whether the driver can lock with the cluster.
@@ -82,8 +82,8 @@ func (c *cluster) checkCluster(ctx context.Context) error {
 	return err
 }
 
-// examine asks for the server's version, reads the format with the rights that will be needed, and
-// watches. Each is asked for until it is answered, since calls go to the members in turn.
+// examine queries the server's version, reads the format with the rights that will be needed, and
+// watches. Each call is repeated until it is answered, since calls go to the members in turn.
 func (c *cluster) examine(ctx context.Context) error {
 	if err := c.repeat(ctx, c.checkVersion); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (c *cluster) examine(ctx context.Context) error {
 	return c.repeat(ctx, c.checkWatches)
 }
 
-// checkVersion refuses servers that are too old, but not one that does not tell its version.
+// checkVersion refuses servers that are too old, but not a server that does not report its version.
 func (c *cluster) checkVersion(ctx context.Context) error {
 	res, err := c.status.Status(ctx, &pb.StatusRequest{}, callOptions...)
 	if err != nil && outcomeOf(err) != kit.Answered {
@@ -113,7 +113,7 @@ func (c *cluster) checkVersion(ctx context.Context) error {
 	}
 	var major, minor int
 	if n, _ := fmt.Sscanf(res.GetVersion(), "%d.%d.", &major, &minor); n == 2 && (major < 3 || major == 3 && minor < 5) {
-		return fmt.Errorf("%w: the server is etcd %s, and has to be 3.5 or newer", driver.ErrUnsupported, res.GetVersion())
+		return fmt.Errorf("%w: the server is etcd %s; 3.5 or newer is required", driver.ErrUnsupported, res.GetVersion())
 	}
 	return nil
 }
@@ -126,10 +126,10 @@ func (c *cluster) checkWatches(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// (A proxy says nothing of a watch on a key that is not a range.)
+	// (A proxy does not answer a watch of a single key: it has to be a range.)
 	create := &pb.WatchCreateRequest{Key: []byte(c.base), RangeEnd: []byte(c.base + "\x00"), WatchId: checkWatchID}
 	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
-		_, err = stream.Recv() // which knows why
+		_, err = stream.Recv() // which returns the reason
 		return err
 	}
 	switch res, err := stream.Recv(); {
@@ -143,7 +143,7 @@ func (c *cluster) checkWatches(ctx context.Context) error {
 	return nil
 }
 
-// refusalOf is the error that a stream of watches tells as a text.
+// refusalOf returns the error whose text a stream of watches has sent.
 func refusalOf(reason string) error {
 	if _, text, ok := strings.Cut(reason, "desc = "); ok {
 		reason = text

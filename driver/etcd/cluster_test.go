@@ -42,7 +42,7 @@ func TestOpenRefusesOldServers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err = open(ctx, driver.Config{URL: &url.URL{Scheme: "etcd", Host: host}, Hosts: []string{host}})
-		if err == nil || errors.Is(err, driver.ErrUnsupported) != old || old != strings.Contains(err.Error(), "has to be 3.5") {
+		if err == nil || errors.Is(err, driver.ErrUnsupported) != old || old != strings.Contains(err.Error(), "3.5 or newer is required") {
 			t.Errorf("version %q: %v", version, err)
 		}
 	}

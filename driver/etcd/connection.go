@@ -14,22 +14,24 @@ import (
 )
 
 const (
-	// a packet that opens a connection may be lost: there is another attempt
+	// time after which another attempt to dial begins: the packet that opens a connection may be
+	// lost
 	redial = 500 * time.Millisecond
-	// a member that is there answers what needs no other within this
+	// within this time a live member answers a call that involves no other member
 	probeTimeout = time.Second
 )
 
-// connections are those of a client that is opened by URL. gRPC dials again what broke. But it
-// takes a connection that died in silence for alive until its own ping fails, which is after 13 s,
-// and between attempts to dial it waits for longer and longer, up to two minutes.
+// connections are the connections of a client that is opened by URL. gRPC itself dials again when a
+// connection breaks. But it takes a connection that died silently for alive until its own ping
+// fails, which is after 13 s, and between attempts to dial it waits for longer and longer, up to
+// two minutes.
 //
 // So the driver dials by itself ("a connection that dies in silence", "connections that are refused
 // for long" of TestEtcdField). A member that listens again is found within a second. When a call is
-// not answered in time, each member is asked for what it knows without the others. A connection on
-// which that was sent, and nothing at all came back within a second, is closed, and gRPC dials
-// again at once. A member that is merely slow, or has no leader, answers that question. A new
-// connection on which the member says nothing is closed too, each time after twice as long: the
+// not answered in time, each member is probed with a call that it can answer without the others. A
+// connection on which the probe was sent, and nothing at all came back within a second, is closed,
+// and gRPC dials again at once. A member that is merely slow, or has no leader, answers the probe.
+// A new connection on which nothing is received is closed too, each time after twice as long: the
 // member may be busy.
 type connections struct {
 	patience time.Duration // for a dial, with its handshakes
@@ -38,14 +40,14 @@ type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}
 	heard  bool // something was received on one of them
-	silent int  // new ones in a row on which nothing was
+	silent int  // new connections in a row on which nothing was received
 }
 
 func newConnections(patience time.Duration, members int) *connections {
 	return &connections{patience: patience, members: members, open: map[*connection]struct{}{}}
 }
 
-// options are for the client's connection.
+// options returns the dial options of the client's connection.
 func (cs *connections) options() []grpc.DialOption {
 	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: redial}
 	return []grpc.DialOption{
@@ -54,7 +56,7 @@ func (cs *connections) options() []grpc.DialOption {
 	}
 }
 
-// connection knows when bytes passed last.
+// connection records when bytes were last sent and received.
 type connection struct {
 	net.Conn
 	of             *connections
@@ -77,7 +79,7 @@ func (c *connection) Read(p []byte) (int, error) {
 		c.firstByte.Stop()
 		c.of.receivedFirst()
 	}
-	if errors.Is(err, net.ErrClosed) { // by this side, which waited in vain
+	if errors.Is(err, net.ErrClosed) { // closed by this side, since no answer came
 		err = errNoAnswer
 	}
 	return n, err
@@ -123,8 +125,9 @@ func (cs *connections) receivedFirst() {
 	cs.heard, cs.silent = true, 0
 }
 
-// dialAgain dials an address until it is answered. The system sends what opens a connection again
-// after 1, 3, 7 … seconds; a new attempt each half second finds a network that is back sooner.
+// dialAgain dials an address until it is answered. The system repeats the packet that opens a
+// connection after 1, 3, 7 … seconds; a new attempt each half second succeeds sooner when the
+// network is back.
 func dialAgain(ctx context.Context, addr string, patience time.Duration) (net.Conn, error) {
 	type attempt struct {
 		conn net.Conn
@@ -159,7 +162,8 @@ func dialAgain(ctx context.Context, addr string, patience time.Duration) (net.Co
 	}
 }
 
-// closeSilent closes the connections on which something was sent since then, and nothing came back.
+// closeSilent closes the connections on which something was sent after since, and nothing was
+// received.
 func (cs *connections) closeSilent(since int64) {
 	cs.mu.Lock()
 	var dead []*connection
@@ -174,7 +178,7 @@ func (cs *connections) closeSilent(since int64) {
 	}
 }
 
-// suspect finds out, after a call was not answered in time, whether a connection is dead.
+// suspect probes the connections, after a call was not answered in time.
 func (c *cluster) suspect() {
 	if c.conns == nil || !c.probing.CompareAndSwap(false, true) {
 		return
@@ -184,8 +188,8 @@ func (c *cluster) suspect() {
 	}
 }
 
-// probe asks all members whether they are there. Calls go to the members in turn, among those of
-// others; so it asks twice as often as there are members.
+// probe calls all members, and closes dead connections. Calls go to the members in turn, and other
+// calls take turns too; so it makes twice as many calls as there are members.
 func (c *cluster) probe() {
 	defer c.probing.Store(false)
 	since := stamp()

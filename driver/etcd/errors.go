@@ -15,42 +15,44 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// errNoAnswer: nobody knows what became of a call.
+// errNoAnswer: the outcome of a call is not known.
 var errNoAnswer = errors.New("the server did not answer")
 
-// noAnswer is the error of a call that nobody answered in a time.
+// noAnswer is the error of a call that no server answered within a time.
 func noAnswer(within time.Duration) error { return fmt.Errorf("%w within %s", errNoAnswer, within) }
 
-// handling is what is done about an error of a call.
+// handling is the reaction to an error of a call.
 type handling uint8
 
 const (
-	// answer: the server refuses this call, and its caller knows what that means.
+	// answer: the server refuses this call, and the caller handles the refusal.
 	answer handling = iota
-	// again: wait a little, and send it again.
+	// again: wait a little, and send the call again.
 	again
-	// another: this member does not take it, and another one may. The next attempt goes there.
+	// another: this member refuses the call, and another one may take it. The next attempt goes
+	// there.
 	another
-	// later: no member takes it until an operator has done something. A call returns that at once;
-	// a Lock that waits goes on, as in an outage.
+	// later: no member takes the call until an operator acts. A call returns the error at once; a
+	// Lock that waits goes on, as in an outage.
 	later
-	// never: no member takes it, and it is for the user to do something. Waits end too.
+	// never: no member takes the call, and the user has to act. Waits end too.
 	never
 )
 
-// String names it, for tests and logs.
+// String returns the name, for tests and logs.
 func (h handling) String() string {
 	return [...]string{"answer", "again", "another", "later", "never"}[h]
 }
 
-// reading is what an error says: what to do, and whether the call may have been executed.
+// reading is the classification of an error: what to do, and whether the call may have been
+// executed.
 type reading struct {
 	handling
 	outcome kit.Outcome
 }
 
-// The readings of errors. What comes too late, or from a member that did not know, may have been
-// executed; what the server looked at and refused was not.
+// The readings of errors. A call that timed out, or failed at a member without a leader, may have
+// been executed; a call that the server examined and refused was not.
 var (
 	refused    = reading{answer, kit.Answered}
 	notNow     = reading{again, kit.NotDone}
@@ -61,8 +63,8 @@ var (
 	notAllowed = reading{never, kit.Answered}
 )
 
-// readings has what etcd's servers say, by their words: their codes differ between versions. A test
-// compares it with the library's list.
+// readings classifies the errors of etcd's servers by their texts: their codes differ between
+// versions. A test compares it with the library's list.
 var readings = map[string]reading{}
 
 func init() {
@@ -104,7 +106,7 @@ func init() {
 	}
 }
 
-// codeReadings has what gRPC says by itself, or whatever stands between client and server.
+// codeReadings classifies errors of gRPC itself, or of a proxy between client and server.
 var codeReadings = [...]reading{
 	codes.OK:                 refused,
 	codes.Canceled:           unknown,
@@ -125,7 +127,7 @@ var codeReadings = [...]reading{
 	codes.Unauthenticated:    notAllowed,
 }
 
-// read reads an error of a call.
+// read classifies an error of a call.
 func read(err error) reading {
 	switch {
 	case err == nil, errors.Is(err, driver.ErrUnsupported):
@@ -150,26 +152,26 @@ func read(err error) reading {
 	return codeReadings[min(int(s.Code()), len(codeReadings)-1)]
 }
 
-// outcomeOf says what an error tells about a call.
+// outcomeOf returns the outcome of a call that returned an error.
 func outcomeOf(err error) kit.Outcome { return read(err).outcome }
 
-// isGone reports whether the server says that a lease does not exist.
+// isGone reports whether the server's error says that a lease does not exist.
 func isGone(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) }
 
-// isFull reports whether the server says that it has no space. It also says so of the transaction
-// that takes the last of it, and executes that.
+// isFull reports whether the server's error says that it has no space. The transaction that takes
+// the last of the space returns it too, although it is executed.
 func isFull(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) }
 
-// isTooLarge reports whether the server, or what stands before it, allows fewer operations or bytes
-// than a call has. It executed nothing.
+// isTooLarge reports whether the server, or a proxy before it, allows fewer operations or bytes
+// than a call has. Such a call was not executed.
 func isTooLarge(err error) bool {
 	e := rpctypes.Error(err)
 	return errors.Is(e, rpctypes.ErrTooManyOps) || errors.Is(e, rpctypes.ErrRequestTooLarge) ||
 		status.Code(err) == codes.ResourceExhausted && strings.Contains(status.Convert(err).Message(), "larger than max")
 }
 
-// plain says why a server could not be reached, without what gRPC puts around it. It matches no
-// error of a context: those are for the caller's context.
+// plain returns the error of a server that could not be reached, without the text that gRPC puts
+// around it. It matches no error of a context: only the end of the caller's context does.
 func plain(err error) error {
 	switch {
 	case err == nil, errors.Is(err, errNoAnswer):
@@ -196,7 +198,7 @@ func plain(err error) error {
 	return &unreached{text, rpctypes.Error(err)}
 }
 
-// unreached is an error of the connection, in fewer words.
+// unreached is an error of the connection, with a shorter text.
 type unreached struct {
 	text string
 	err  error
@@ -205,35 +207,35 @@ type unreached struct {
 func (u *unreached) Error() string { return u.text }
 func (u *unreached) Unwrap() error { return u.err }
 
-// explain says what a user can do about an error of the server.
+// explain adds advice to an error of the server.
 func explain(err error) error {
 	e := rpctypes.Error(err)
 	switch {
 	case errors.Is(e, rpctypes.ErrPermissionDenied):
-		return &Error{"the user lacks a right: it needs readwrite on all keys with dlock's prefix (docs/etcd.md has the role)", e}
+		return &Error{"the user lacks a right: it needs readwrite on all keys with dlock's prefix (see the role in docs/etcd.md)", e}
 	case errors.Is(e, rpctypes.ErrUserEmpty), errors.Is(e, rpctypes.ErrAuthFailed):
-		return &Error{"the server wants a user and a password, and did not take these", e}
+		return &Error{"the server requires a user and a password, and refused these", e}
 	case isTooLarge(err):
-		return &Error{"the server takes less in one request than a lock needs: raise --max-request-bytes and --max-txn-ops to their defaults, or shorten root, prefix, name and label", e}
+		return &Error{"the server's limits are below what one lock needs: raise --max-request-bytes and --max-txn-ops to their defaults, or shorten root, prefix, name and label", e}
 	case errors.Is(e, rpctypes.ErrCorrupt):
-		return &Error{"a member's data differ from the others', and the cluster refuses everything: replace that member, and disarm its alarm", e}
+		return &Error{"the data of one member differ from the others', and the cluster refuses all calls: replace that member, and disarm its alarm", e}
 	case errors.Is(e, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)):
-		return &Error{"only learners were reached, which serve no locks: give the addresses of members that vote", e}
+		return &Error{"only learners were reached, which cannot serve locks: give the addresses of members that vote", e}
 	case status.Code(err) == codes.Unimplemented:
-		return &Error{"what answers there is no etcd 3, or a proxy that does not pass all of it on: give the addresses of the members", e}
+		return &Error{"the server is no etcd 3, or a proxy that does not forward all of its calls: give the addresses of the members", e}
 	case errors.Is(e, rpctypes.ErrNoSpace):
 		return &Error{"the server's database is full: compact it, defragment it, and disarm its alarm", e}
 	}
 	return e
 }
 
-// Error is an error of the server with what to do about it.
+// Error is an error of the server, with advice.
 type Error struct {
 	Advice string
-	Err    error // as the client of etcd returns it
+	Err    error // as etcd's client library returns it
 }
 
-// Error returns the advice and the server's words.
+// Error returns the advice and the server's text.
 func (e *Error) Error() string { return e.Advice + ": " + e.Err.Error() }
 
 // Unwrap returns the server's error.

@@ -9,21 +9,21 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// format is the version of what is kept in etcd: of the keys, of their values, and of what clients
-// conclude from them. It is written down twice:
+// format is the version of the data in etcd: of the keys, of their values, and of what clients
+// conclude from them. It is stored in two places:
 //
-//   - The key <root>/<prefix> says it, under no lease. A client reads it when it checks the
-//     cluster, and refuses any other format; the first one that locks writes it. Keys of requests
-//     without it were written before there was such a key, and have format 1. It is the first key
-//     of the range that the check reads anyway, and it is in no name's range, since nothing follows
-//     it.
-//   - The value of each request begins with it. So a client also notices one that runs beside it
-//     with another format, although both were right when they checked.
+//   - The key <root>/<prefix> has it, under no lease. A client reads the key when it checks the
+//     cluster, and refuses any other format; the first client that locks writes the key. Where it
+//     is absent, existing keys of requests have format 1, which is older than this key. It is the
+//     first key of the range that the check reads anyway, and it is in no name's range, since
+//     nothing follows the prefix.
+//   - The value of each request begins with it. So a client also detects a client with another
+//     format that runs at the same time, although both passed the check.
 //
-// Whoever changes the format raises the number, and says in docs/etcd.md how a fleet gets there.
+// A change of the format raises the number, and describes the upgrade in docs/etcd.md.
 const format = "1"
 
-// formatText is the value of the key that says the format.
+// formatText is the value of the key that has the format.
 const formatText = "dlock format " + format
 
 // checkFormat refuses another format.
@@ -31,17 +31,18 @@ func (c *cluster) checkFormat(found []byte) error {
 	if string(found) == formatText {
 		return nil
 	}
-	return fmt.Errorf("%w: the key %q says %.60q, and this version of dlock locks with %q: let all programs that share locks have one format (docs/etcd.md, Operating it)",
+	return fmt.Errorf("%w: the key %q says %.60q, and this version of dlock locks with %q: all programs that share locks need the same format (docs/etcd.md, Operating it)",
 		driver.ErrUnsupported, c.base, found, formatText)
 }
 
-// errForeign is the error of a request that would stand behind what this version cannot read.
+// errForeign is the error of a request that would stand behind a key which this version cannot
+// read.
 func errForeign(r *record) error {
-	return fmt.Errorf("%w: the key %q is not in format %s: another version of dlock wrote it, or somebody else (docs/etcd.md, Operating it)",
+	return fmt.Errorf("%w: the key %q is not in format %s: another version of dlock or another program wrote it (docs/etcd.md, Operating it)",
 		driver.ErrUnsupported, r.key, format)
 }
 
-// ready checks the cluster, and makes sure that the format is written down: each once for a client.
+// ready checks the cluster, and makes sure that the format is stored: each once for a client.
 func (c *cluster) ready(ctx context.Context) error {
 	if err := c.checkCluster(ctx); err != nil || c.formatted.Load() {
 		return err
@@ -56,7 +57,7 @@ func (c *cluster) ready(ctx context.Context) error {
 	return c.writeFormat(ctx)
 }
 
-// writeFormat writes the format down, unless somebody did since the cluster was checked.
+// writeFormat stores the format, unless another client did since the cluster was checked.
 func (c *cluster) writeFormat(ctx context.Context) error {
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{absent(c.base)},

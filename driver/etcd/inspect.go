@@ -16,8 +16,9 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// Inspect implements [driver.Backend]. What is left of a lease comes from the server, which tells
-// whole seconds: it is the greatest that may be. Ages come from the clocks of those who wrote them.
+// Inspect implements [driver.Backend]. The time left of a lease comes from the server, which
+// reports whole seconds: Left is the upper bound. Ages are measured by the clocks of the clients
+// that wrote the keys.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Queue{}, err
@@ -41,7 +42,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	return q.rule, nil
 }
 
-// remaining asks how much time the leases of a queue have left.
+// remaining queries how much time the leases of a queue have left.
 func (b *Backend) remaining(ctx context.Context, q *queue) (map[int64]time.Duration, error) {
 	left := map[int64]time.Duration{}
 	for _, r := range q.records {
@@ -75,8 +76,8 @@ func (b *Backend) remaining(ctx context.Context, q *queue) (map[int64]time.Durat
 	return left, failed
 }
 
-// listPage is how many keys an answer to List has at most: below 20 MB, and far below that with
-// names as people give them. Each page costs the server a walk over the keys behind it.
+// listPage is the greatest number of keys in an answer to List: below 20 MB, and far below that
+// with usual names. Each page costs the server a walk over all keys behind it.
 const listPage = 10 * page
 
 // List implements [driver.Lister].
@@ -97,21 +98,21 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// maxBroken is how many requests a transaction breaks: with a notice for each, and a comparison, it
-// is within the bounds of a batch.
+// maxBroken is the greatest number of requests that one transaction breaks: with a notice for each,
+// and a comparison, it is within the bounds of a batch.
 const maxBroken = maxBatch/2 - 1
 
-// Break implements [driver.Breaker]. It puts the keys of the hold again, marked, under a lease that
-// nobody keeps alive: so their owner finds them missing under its own. A hold of very many requests
-// takes several transactions: it has ended once this returns. Without force its keys outlive the
-// trust of their owner: see outlive.
+// Break implements [driver.Breaker]. It puts the keys of the hold again, marked as broken, under a
+// lease that is not kept alive: so their owner finds them missing under its own lease. A hold of
+// very many requests takes several transactions: it has ended when Break returns. Without force the
+// broken keys live longer than their owner trusts the hold: see outlive.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
 	most := maxBroken
-	sent := false      // a transaction whose answer is not known, or that ended a part of the hold
-	var under []*lease // that what was broken stands under
+	sent := false      // a transaction ended a part of the hold, or its outcome is unknown
+	var under []*lease // the leases of the broken keys
 	for {
 		res, err := b.get(ctx, b.prefixOf(name))
 		if err != nil {
@@ -121,7 +122,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		hold := q.hold(t)
 		if len(hold) == 0 {
 			if sent && force {
-				return nil // by a copy
+				return nil // a copy of the transaction ended the hold
 			}
 			return driver.ErrNotHeld
 		}
@@ -140,7 +141,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			return err
 		}
 		lost := false
-		// nobody joined since
+		// no join was put since
 		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", res.Header.Revision))
 		out, _, err := b.txn(ctx, name, false, req, func(err error) { lost = lost || outcomeOf(err) == kit.Unknown })
 		if isTooLarge(err) && most > 1 {
@@ -163,8 +164,8 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	}
 }
 
-// breaking is the transaction that ends a part of a hold, if that is still as it was read, and the
-// lease for what it puts. The clients that hold get notices.
+// breaking returns the transaction that ends a part of a hold, if the part is still as it was read,
+// and the lease for the keys that it puts. The clients that hold get notices.
 func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb.TxnRequest, *lease, error) {
 	ttl := time.Duration(0)
 	for _, r := range part {
@@ -191,18 +192,18 @@ func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb
 	return req, l, nil
 }
 
-// outlive makes sure that what was broken stands for longer than its owner trusts it. Until the
-// transaction was executed the owner may have renewed, and it trusts that for a TTL less a margin:
-// TTL/20, or a second if that is less (see package dlock). The time of the break's lease counts
-// from its grant. While no more than a fifth of the margin lies between the sending of the grant
-// and now the lease has enough time left, and the rest of the margin is for clocks of different
-// rates; otherwise it gets its whole TTL again.
+// outlive makes sure that broken keys stand for longer than their owner trusts the hold. The owner
+// may have renewed until the transaction was executed, and trusts a renewal for a TTL less a
+// margin: TTL/20, or a second if that is less (see package dlock). The break's lease counts from
+// its grant. If at most a fifth of the margin has passed since the grant was sent, the lease has
+// enough time left, and the rest of the margin covers clocks of different rates. Otherwise the
+// lease gets its full TTL again.
 func (b *Backend) outlive(ctx context.Context, ls []*lease) error {
 	for _, l := range ls {
 		if since, _ := l.trust(); time.Since(since) <= min(l.ttl/100, 200*time.Millisecond) {
 			continue
 		}
-		// lost: nothing is left of the hold
+		// ErrLost: nothing is left of the hold
 		if err := b.leases.refresh(ctx, l); err != nil && !errors.Is(err, driver.ErrLost) {
 			return err
 		}

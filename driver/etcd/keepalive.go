@@ -11,9 +11,9 @@ import (
 )
 
 // keepAlives is the one stream of keep-alives. It is opened when it is needed, and again after any
-// fault. The client library's own keeps a lease alive at times of its own, and says neither when it
-// sent what was answered nor which term answered: a proof needs both (TestProofNeedsOneTerm, and "a
-// leader that slept" of TestEtcdCluster).
+// fault. The client library's own keep-alive has a schedule of its own, and reports neither when an
+// answered keep-alive was sent nor in which term it was answered: a proof needs both
+// (TestProofNeedsOneTerm, and "a leader that slept" of TestEtcdCluster).
 type keepAlives struct {
 	c  *cluster
 	mu sync.Mutex
@@ -23,20 +23,20 @@ type keepAlives struct {
 type keepStream struct {
 	out    *outbox[*pb.LeaseKeepAliveRequest]
 	cancel context.CancelFunc
-	broken chan struct{} // closed when it has ended
-	err    error         // why
+	broken chan struct{} // closed when the stream has ended
+	err    error         // why it ended
 	asking int           // callers that wait for an answer
-	// the server answers those of one lease in the order in which they came
+	// by lease; the server answers the keep-alives of one lease in order
 	pending map[int64][]chan *pb.LeaseKeepAliveResponse
 }
 
-// send sends a keep-alive and returns the answer. It uses a stream that was not tried for it
-// before: a new one may reach another member. k.mu guards tried.
+// send sends a keep-alive and returns the answer. It uses a stream that is not in tried: a new
+// stream may reach another member. k.mu guards tried.
 func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]bool) (*pb.LeaseKeepAliveResponse, error) {
 	answer := make(chan *pb.LeaseKeepAliveResponse, 1)
 	k.mu.Lock()
 	s := k.s
-	if s == nil || tried[s] { // the last caller that waits for that one ends it
+	if s == nil || tried[s] { // the last caller that waits on that stream ends it
 		s = k.open()
 	}
 	tried[s] = true
@@ -47,7 +47,7 @@ func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]b
 	defer func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if s.asking--; k.s != s && s.asking == 0 { // nobody will use it again
+		if s.asking--; k.s != s && s.asking == 0 { // it is not used again
 			s.cancel()
 		}
 	}()
@@ -56,7 +56,7 @@ func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]b
 		return res, nil
 	case <-s.broken:
 		return nil, s.err
-	case <-ctx.Done(): // others may still be answered; who comes next gets another stream
+	case <-ctx.Done(): // other callers may still get an answer; the next call opens another stream
 		k.mu.Lock()
 		if k.s == s {
 			k.s = nil

@@ -7,9 +7,9 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// The keeper is the one goroutine that keeps order in the background. It keeps the leases alive
-// under which somebody waits, or a request may soon be put; it ends holds that nobody renewed; it
-// gives back leases that are not used, forgets what is over, and checks the stream of watches.
+// The keeper is the one background goroutine. It keeps leases alive under which requests wait or
+// may soon be put, ends holds that were not renewed, revokes leases that are not used, forgets what
+// has ended, and checks the stream of watches.
 
 // startKeeper starts the keeper, unless it runs. b.mu is held.
 func (b *Backend) startKeeper() {
@@ -19,7 +19,7 @@ func (b *Backend) startKeeper() {
 	}
 }
 
-// keep is the keeper. It ends when there is nothing to do.
+// keep runs the keeper. It returns when there is nothing left to do.
 func (b *Backend) keep() {
 	for {
 		b.mu.Lock()
@@ -44,7 +44,7 @@ func (b *Backend) keep() {
 	}
 }
 
-// chores does what takes no call, and returns the rest. b.mu is held.
+// chores does the work that needs no call, and returns the rest. b.mu is held.
 func (b *Backend) chores(now time.Time) work {
 	w := b.leases.chores(now)
 	b.endNotices(now, w.used)
@@ -54,7 +54,7 @@ func (b *Backend) chores(now time.Time) work {
 		b.tombstones.Purge(now)
 		b.purgeNames(now)
 	}
-	var notices *watch // a lost one is made up for by the next renewal, but not for a fixed hold
+	var notices *watch // the next renewal makes up for a lost notice, but a fixed hold has none
 	if !b.leases.haveFixed() {
 		notices = b.notices.watch
 	}
@@ -68,17 +68,17 @@ func (b *Backend) chores(now time.Time) work {
 	return w
 }
 
-// work is what the keeper has to do.
+// work is the work of the keeper that needs calls.
 type work struct {
-	// leases to prove, by TTL, so that none waits for the answers to one that has more time
+	// leases to prove, by TTL, so that none waits for the proof of a lease with more time
 	due  map[time.Duration][]*lease
 	idle []*lease      // to be revoked
-	next time.Duration // when to come again; 0: never
+	next time.Duration // until the next chores; 0: the keeper ends
 	used bool          // there are leases for requests
 	any  bool          // there are leases
 }
 
-// chores says which leases need something. Those that are idle are not the client's any more.
+// chores returns the leases that need work. Idle leases are no longer the client's.
 func (ls *leases) chores(now time.Time) work {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -9,17 +9,17 @@ type lease struct {
 	of    *leases
 	id    int64
 	ttl   time.Duration // as the server granted it
-	fixed bool          // of one request, and kept alive only while that waits
+	fixed bool          // it belongs to one request, and is kept alive only while that waits
 
 	// guarded by of.mu
-	since    time.Time       // before the last proof that it exists was sent
+	since    time.Time       // when the last proof of it was sent, or before
 	used     time.Time       // when it was last given to a request
-	requests int             // that have it
-	waiting  int             // those of them that wait
-	gone     bool            // the server does not have it any more, or will not for long
-	proving  bool            // by the keeper
+	requests int             // requests that have it
+	waiting  int             // how many of them wait
+	gone     bool            // the server does not have it any more, or soon will not
+	proving  bool            // the keeper is proving it
 	retry    time.Time       // when the keeper tries again
-	orphans  map[string]bool // those that the last audit found
+	orphans  map[string]bool // orphans that the last audit found
 }
 
 // class is a TTL in whole seconds, as the server counts.
@@ -28,7 +28,7 @@ func class(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / tim
 // fresh reports whether at least half of the lease's time is left for sure. of.mu is held.
 func (l *lease) fresh() bool { return time.Since(l.since) < l.ttl/2 }
 
-// trust returns since when the lease is trusted, and whether it is fresh.
+// trust returns the time from which trust in the lease counts, and whether it is fresh.
 func (l *lease) trust() (since time.Time, fresh bool) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -42,14 +42,14 @@ func (l *lease) isGone() bool {
 	return l.gone
 }
 
-// leave records that one request less has the lease.
+// leave records that a request does not use the lease any more.
 func (l *lease) leave() {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	l.requests--
 }
 
-// wait records that one request more waits under the lease, or one less.
+// wait records that one more request waits under the lease, or one less.
 func (l *lease) wait(more int) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()

@@ -15,24 +15,25 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// maxRequests is how many requests share a lease. A put costs the server a little for each key of
-// its lease.
+// maxRequests is the greatest number of requests that share a lease. A put costs the server a
+// little work for each key of its lease.
 const maxRequests = 1000
 
 // leases are the leases of a client: those that requests of one TTL share, those of one fixed
-// request each, and those of tombstones. Of requests it knows how many have a lease. It is safe for
-// concurrent use.
+// request each, and those of tombstones. It knows only how many requests use a lease, not which. It
+// is safe for concurrent use.
 type leases struct {
 	*cluster
 	keepAlives keepAlives
 
-	// What follows is called without mu, and set before the first call.
+	// The following functions are set before the first call, and called without mu.
 
-	// expect is called before an audit of a lease, and what it returns with the keys that the audit
-	// found, and the orphans that the one before it found: it returns those that this one found.
+	// expect is called before an audit of a lease. The function that it returns is called with the
+	// keys that the audit found, and the orphans of the audit before; it returns the orphans of
+	// this audit.
 	expect func(*lease) (found func(keys, orphans map[string]bool) map[string]bool)
 	ended  func(*lease) // the server does not have a lease any more
-	began  func()       // there is a lease, which has to be looked after
+	began  func()       // there is a lease, and the keeper has to run
 
 	mu         sync.Mutex
 	pools      map[int64]*pool  // shared leases by class
@@ -46,7 +47,8 @@ func newLeases(c *cluster) *leases {
 	return ls
 }
 
-// pool is the shared leases of one class. What grants or proves one of them has its turn.
+// pool has the shared leases of one class. A caller that grants or proves one of them holds its
+// turn.
 type pool struct {
 	leases []*lease
 	turn   chan struct{}
@@ -76,7 +78,7 @@ func (ls *leases) poolOf(c int64) *pool {
 	return p
 }
 
-// pick returns a lease of a pool that has room, or nil. If the lease is fresh the caller has it.
+// pick returns a lease of a pool that has room, or nil. A fresh lease is assigned to the caller.
 func (ls *leases) pick(p *pool) (l *lease, fresh bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -88,7 +90,7 @@ func (ls *leases) pick(p *pool) (l *lease, fresh bool) {
 	return l, true
 }
 
-// take gives a request a lease, of which at least half of the time is left.
+// take returns a lease for a request, of which at least half of the time is left.
 func (ls *leases) take(ctx context.Context, ttl time.Duration, fixed bool) (*lease, error) {
 	if fixed {
 		l, err := ls.grant(ctx, ttl)
@@ -130,7 +132,8 @@ func (ls *leases) take(ctx context.Context, ttl time.Duration, fixed bool) (*lea
 	}
 }
 
-// forTombstone returns a lease for a tombstone that has to stand for the TTL, and when it ends.
+// forTombstone returns a lease for a tombstone that has to stand for the TTL, and the time when the
+// lease ends.
 func (ls *leases) forTombstone(ctx context.Context, ttl time.Duration) (id int64, until time.Time, err error) {
 	c := class(ttl)
 	ls.mu.Lock()
@@ -160,7 +163,7 @@ func (ls *leases) dropTombstones(ttl time.Duration) {
 	delete(ls.tombstones, class(ttl))
 }
 
-// grant asks the server for a lease. If the answer is lost the lease expires by itself.
+// grant requests a lease from the server. If the answer is lost the lease expires by itself.
 func (ls *leases) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
 	l := &lease{of: ls}
 	err := ls.repeat(ctx, func(ctx context.Context) error {
@@ -195,7 +198,7 @@ func (ls *leases) refresh(ctx context.Context, l *lease) error {
 			switch {
 			case p.err == nil:
 				p.err = errNoAnswer
-			case ctx.Err() == nil && errors.As(p.err, &e): // by the bound of the attempt
+			case ctx.Err() == nil && errors.As(p.err, &e): // the bound of the attempt ended it
 				p.err = e.why
 			}
 			return &unanswered{fmt.Errorf("the lease could not be renewed: %w", p.err)}
@@ -250,7 +253,7 @@ func (ls *leases) haveFixed() bool {
 	return len(ls.fixed) > 0
 }
 
-// revoke ends a lease, and with it whatever may still stand or arrive under it.
+// revoke ends a lease, and with it all keys that stand or may still arrive under it.
 func (ls *leases) revoke(ctx context.Context, l *lease) error {
 	_, err := ls.lessor.LeaseRevoke(clientv3.WithRequireLeader(ctx), &pb.LeaseRevokeRequest{ID: l.id}, callOptions...)
 	if isGone(err) {
@@ -259,8 +262,8 @@ func (ls *leases) revoke(ctx context.Context, l *lease) error {
 	return err
 }
 
-// revokeFixed revokes the lease of a fixed request that does not stand any more, in the background,
-// until that is answered or it must have expired.
+// revokeFixed revokes the lease of a fixed request that has ended, in the background, until the
+// call is answered or the lease must have expired.
 func (ls *leases) revokeFixed(l *lease) {
 	ls.mu.Lock()
 	already := l.gone
@@ -285,7 +288,7 @@ func (ls *leases) revokeUntilOver(l *lease) {
 	ls.forget(l)
 }
 
-// revokeAll revokes leases for Close, as far as it can within two seconds.
+// revokeAll revokes leases for Close, as many as it can within two seconds.
 func (ls *leases) revokeAll(all []*lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -6,9 +6,10 @@ import (
 )
 
 const (
-	// a name is watched for so long after its last waiter left: the next may come soon
+	// how long a name is watched after its last waiter left: the next one may come soon
 	linger = 2 * time.Second
-	// a queue that is no longer is read by whoever arrives, since it may be granted at once
+	// a request reads a queue of at most this length when it arrives, since it may be granted at
+	// once
 	shortQueue = 4
 )
 
@@ -16,18 +17,18 @@ const (
 // mu guards it.
 type nameState struct {
 	name, prefix string
-	// keys of this client in use; a time: until then, by a tombstone
+	// slots of this client's keys in use; a time: a tombstone uses the slot until then
 	slots   map[int]time.Time
 	waiting map[string]*ownRequest // by key
-	// those of them that were not admitted to what stands ahead yet
+	// waiters for which admit was not called yet
 	unchecked []*ownRequest
-	contended bool      // others were seen there lately
+	contended bool      // other requests were seen there lately
 	arriving  int       // requests of this client whose transactions are under way
 	idleSince time.Time // when the last waiter left
 
 	watch *watch // nil: none
-	queue *queue // what stands; nil: not known
-	rev   int64  // as of this revision
+	queue *queue // the keys under the name; nil: not known
+	rev   int64  // of the queue
 }
 
 // nameOf returns the state of a name. b.mu is held.
@@ -41,8 +42,8 @@ func (b *Backend) nameOf(name string) *nameState {
 }
 
 // assignKey gives a request a key that this client does not use now. Keys are used again and again:
-// the server's index keeps each that ever was until it is compacted, and a read of a range walks
-// over all of them. b.mu is held.
+// the server's index keeps every key that ever existed until it is compacted, and a read of a range
+// walks over all of them. b.mu is held.
 func (b *Backend) assignKey(rq *ownRequest) {
 	n := b.nameOf(rq.Name)
 	for i := 0; ; i++ {
@@ -62,13 +63,13 @@ func (b *Backend) assignKey(rq *ownRequest) {
 func (b *Backend) freeKey(name string, slot int, at time.Time) {
 	n := b.nameOf(name)
 	if at.IsZero() {
-		delete(n.slots, slot) // the name's state is kept for a moment: it may be wanted again
+		delete(n.slots, slot) // the name's state is kept for a moment: it may be needed again
 	} else {
 		n.slots[slot] = at
 	}
 }
 
-// purgeNames frees the keys of tombstones whose time is over, ends watches that nobody needs, and
+// purgeNames frees the keys of tombstones that have expired, ends watches that are not needed, and
 // forgets names. b.mu is held.
 func (b *Backend) purgeNames(now time.Time) {
 	for _, n := range b.names {
@@ -90,7 +91,7 @@ func (b *Backend) endWatch(n *nameState) {
 	n.watch, n.queue = nil, nil
 }
 
-// forgetName forgets a name of which nothing is left. b.mu is held.
+// forgetName forgets a name that is not in use. b.mu is held.
 func (b *Backend) forgetName(n *nameState) {
 	if b.names[n.name] == n && len(n.slots) == 0 && n.watch == nil && n.arriving == 0 {
 		delete(b.names, n.name)

@@ -8,14 +8,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ofName is the listener of a name's watch. It keeps the name's queue as it stands, and wakes the
-// waiters of this client for whom there is news.
+// ofName is the listener of a name's watch. It keeps the name's queue up to date, and wakes the
+// waiters of this client for which there is news.
 type ofName struct {
 	b *Backend
 	n *nameState
 }
 
-// under does something under the backend's mu, unless the watch is not the name's any more.
+// under calls do with the backend's mu held, unless the name has another watch by now.
 func (l ofName) under(w *watch, do func()) {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
@@ -51,16 +51,16 @@ func (l ofName) unknown(w *watch) {
 
 func (l ofName) refused(w *watch, err error) { l.under(w, func() { l.n.refuse(err) }) }
 
-// checkStands sends a request that does not stand any more back to the end of the queue. b.mu is
-// held.
+// checkStands sends a request whose key does not stand any more back to the end of the queue. b.mu
+// is held.
 func (b *Backend) checkStands(n *nameState, rq *ownRequest) {
 	if r := n.queue.records[rq.key]; rq.rev <= n.rev && (r == nil || r.tombstone || r.rev != rq.rev) {
 		b.vanished(rq)
 	}
 }
 
-// wakeGranted wakes the waiters of this client that are granted or refused. The others have nothing
-// to do. The backend's mu is held.
+// wakeGranted wakes the waiters of this client that are granted or refused, and no others. The
+// backend's mu is held.
 func (n *nameState) wakeGranted() {
 	if n.queue == nil || len(n.waiting) == 0 {
 		return

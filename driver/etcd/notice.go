@@ -10,25 +10,25 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// A notice tells a client that holds of it were broken, long before its next renewal finds that
-// out. It is a key that the transaction of a break puts beside what it breaks, under the same
-// lease, with the IDs of the requests in it:
+// A notice informs a client that holds of it were broken, long before its next renewal detects
+// that. It is a key that the transaction of a break puts beside the broken keys, under the same
+// lease, with the IDs of the requests as its value:
 //
 //	<root>/<prefix of the holder>%broken-<backend of the holder>-<lease>
 //
-// Nothing that begins so is a name, in which each % is escaped, and no name's range has it. A
-// client watches the range of its own notices while it has leases: one watch, however many locks
-// it holds, of which it hears nothing unless one is broken.
+// No key of a name begins like this, since each % in a name is escaped, so a notice is in no name's
+// range. A client watches the range of its own notices while it has leases: one watch, however many
+// locks it holds, which has no events until a hold is broken.
 //
 // A notice that is lost (its watch ended, or its stream's member lags) is read when the watch is
-// there again; and the next renewal finds the key missing. One that comes twice, or late, names a
-// request that is over, and changes nothing.
+// renewed, and the next renewal of the hold finds the key missing. A notice that comes twice, or
+// late, names a request that has ended, and changes nothing.
 //
-// The holder's prefix may be shorter than the breaking client's, whose rights may end there. Then
-// no notice is put.
+// If the holder's prefix is shorter than the breaking client's, no notice is put, since the
+// breaking client may lack the right to write there.
 
-// newBackendID returns the backend's part of its keys: random, with the length of the prefix behind
-// it, by which others find where its notices go.
+// newBackendID returns the backend's part of its keys: random digits, and the length of the prefix,
+// from which other clients compute the keys of its notices.
 func newBackendID(prefix string) string {
 	id := driver.NewID().String()[:16]
 	if prefix != "" {
@@ -39,8 +39,8 @@ func newBackendID(prefix string) string {
 
 func noticesUnder(base, id string) string { return base + "%broken-" + id + "-" }
 
-// noticesOf returns what the notices to the backend begin with that put a key; "": there may be no
-// right to put them.
+// noticesOf returns the prefix of the notices to the backend that put a key. It is "" if this
+// client may lack the right to put them.
 func (b *Backend) noticesOf(key string) string {
 	root, slash := strings.IndexByte(key, '/'), strings.LastIndexByte(key, '/')
 	id, _, _ := strings.Cut(key[slash+1:], "-")
@@ -59,7 +59,7 @@ func (b *Backend) noticesOf(key string) string {
 	return noticesUnder(base, id[1:])
 }
 
-// awaitNotices watches the client's notices, unless it does. b.mu is held.
+// awaitNotices begins the watch of the client's notices, unless there is one. b.mu is held.
 func (b *Backend) awaitNotices() {
 	if b.notices.watch == nil && !b.life.Over() {
 		b.notices.watch = b.watches.add(noticesUnder(b.base, b.id), ofNotices{b})
@@ -76,8 +76,8 @@ func (b *Backend) endNotices(now time.Time, leases bool) {
 	}
 }
 
-// ofNotices is the listener of the watch of the client's notices. One that comes after the watch
-// was cancelled does no harm.
+// ofNotices is the listener of the watch of the client's notices. A notice that comes after the
+// watch was cancelled does no harm.
 type ofNotices struct{ b *Backend }
 
 func (l ofNotices) found(_ *watch, kvs []*mvccpb.KeyValue, _ int64) {
@@ -96,7 +96,7 @@ func (l ofNotices) changed(_ *watch, events []*mvccpb.Event) {
 	}
 }
 
-// What was missed is found by the watch that is next, or by the next renewal.
+// Missed notices are read when the next watch begins, or the next renewal detects the break.
 func (ofNotices) unknown(*watch)        {}
 func (ofNotices) refused(*watch, error) {}
 
@@ -111,7 +111,7 @@ func (b *Backend) heed(kv *mvccpb.KeyValue) {
 		if rq == nil {
 			continue
 		}
-		if rq.until.IsZero() && b.lost != nil { // its grant is under way to the caller
+		if rq.until.IsZero() && b.lost != nil { // its grant is on the way to the caller
 			go b.lost(id)
 		}
 		rq.broken = true

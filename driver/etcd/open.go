@@ -22,7 +22,7 @@ func init() {
 	}
 }
 
-// settings are what a URL says.
+// settings are the contents of a URL.
 type settings struct {
 	config clientv3.Config
 	tls    *driver.TLS // nil: no TLS
@@ -41,7 +41,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	return b, nil
 }
 
-// dial makes the client, if the cluster can be reached and is one that the driver can lock with.
+// dial makes the client, if the cluster can be reached and the driver can lock with it.
 func (s *settings) dial(parent context.Context) (*Backend, error) {
 	bound := 2 * s.config.DialTimeout
 	ctx, cancel := context.WithTimeout(parent, bound)
@@ -65,8 +65,9 @@ func (s *settings) dial(parent context.Context) (*Backend, error) {
 	return nil, err
 }
 
-// connect makes the client. If there is a user the library's client asks for a token first, and
-// does not say why nobody answers; so one without a user finds out whether somebody does.
+// connect makes the client. If there is a user, the library's client requests an auth token first,
+// and does not report why no server answers. So a client without a user first checks that a server
+// answers.
 func (s *settings) connect(ctx context.Context) (*Backend, error) {
 	b, err := s.client(s.anonymous())
 	if err != nil {
@@ -101,7 +102,7 @@ func (s *settings) connect(ctx context.Context) (*Backend, error) {
 	case m := <-done:
 		return m.b, m.err
 	case <-ctx.Done():
-		go func() { // it ends after the dial timeout
+		go func() { // the attempt ends after the dial timeout
 			if m := <-done; m.err == nil {
 				m.b.Close()
 			}
@@ -117,7 +118,7 @@ func (s *settings) anonymous() clientv3.Config {
 	return c
 }
 
-// client makes a backend with a client of its own. It does not reach the cluster yet.
+// client makes a backend with a client of its own. It does not contact the cluster.
 func (s *settings) client(c clientv3.Config) (*Backend, error) {
 	cs := newConnections(c.DialTimeout, len(c.Endpoints))
 	c.DialOptions = append(c.DialOptions[:len(c.DialOptions):len(c.DialOptions)], cs.options()...)
@@ -158,11 +159,11 @@ func parse(c driver.Config) (*settings, error) {
 	}
 	switch {
 	case len(addrs) == 0 || slices.Contains(addrs, ":2379"):
-		return nil, bad("want hosts: %s://h1:2379,h2:2379", u.Scheme)
+		return nil, bad("a host is missing: want %s://h1:2379,h2:2379", u.Scheme)
 	case s.config.DialTimeout <= 0:
-		return nil, bad("dial_timeout is positive")
+		return nil, bad("dial_timeout must be positive")
 	case (s.config.Username == "") != (s.config.Password == ""):
-		return nil, bad("a user and a password go together")
+		return nil, bad("it must have both a user and a password, or neither")
 	}
 	if s.tls != nil {
 		var err error

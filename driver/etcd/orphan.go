@@ -14,12 +14,12 @@ import (
 // An orphan is a key of this client that none of its requests has: a late copy of an acquire put
 // it, under a lease that the client keeps alive. Audits find orphans.
 
-// expect notes which requests have a key under a lease. What it returns compares that with the keys
-// that an audit found there: a key of a request that is missing is lost. An orphan that two audits
-// in a row found is removed; found once, it may be a key whose request has not learned yet that it
-// was put.
+// expect records which requests have a key under a lease. The function that it returns compares
+// them with the keys that an audit found there: a request whose key is missing has lost it. An
+// orphan is removed when two audits in a row found it; found once, it may be the key of a request
+// for which the answer to the put is still under way.
 func (b *Backend) expect(l *lease) (found func(keys, orphans map[string]bool) map[string]bool) {
-	expected := map[*ownRequest]int64{} // and the revisions that put their keys
+	expected := map[*ownRequest]int64{} // with the revisions that put their keys
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, rq := range b.requests {
@@ -59,8 +59,8 @@ func (b *Backend) splitKey(key string) (name string, slot int, ok bool) {
 	return name, slot, ok && found && err == nil && len(id) > 1 && id[1:] == b.id
 }
 
-// isOrphan reports whether a key under a lease of ours is one of our own that is not in use. b.mu
-// is held.
+// isOrphan reports whether a key under a lease of ours is one of our own keys that is not in use.
+// b.mu is held.
 func (b *Backend) isOrphan(key string) bool {
 	name, slot, ok := b.splitKey(key)
 	if !ok || b.names[name] == nil {

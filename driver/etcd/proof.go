@@ -13,22 +13,22 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// errTerm: the answers to the parts of a proof come from different terms of the cluster.
+// errTerm: the parts of a proof were answered in different terms of the cluster.
 var errTerm = errors.New("the cluster's leader changed meanwhile")
 
-// proof is what became of a lease's renewal.
+// proof is the result of a lease's renewal.
 type proof struct {
-	since time.Time // before any of it was sent
+	since time.Time // a time before any part of it was sent
 	err   error     // ErrLost: the lease is gone
 }
 
-// prove renews leases, and audits their keys: a key of ours that is missing is lost, and one that
-// none of our requests has is an orphan, and goes.
+// prove renews leases, and audits their keys: a request whose key is missing has lost it, and a key
+// that belongs to none of our requests is an orphan, which is deleted.
 //
 // A leader that was replaced without its knowledge could answer the keep-alive and the audit. So a
-// linearizable read, which only a leader with a majority behind it can answer, is sent at the same
-// time, and all three have to be answered in the same term: that leader was the leader after all of
-// it had been sent.
+// linearizable read, which only a leader with a majority can answer, is sent at the same time, and
+// all three have to be answered in the same term: then that leader was still the leader after all
+// of them had been sent.
 func (ls *leases) prove(ctx context.Context, all []*lease) []proof {
 	ps := make([]proof, len(all))
 	if len(all) == 0 {
@@ -67,7 +67,7 @@ func (ls *leases) prove(ctx context.Context, all []*lease) []proof {
 	return ps
 }
 
-// audit is what a keep-alive and a list of a lease's keys found.
+// audit is the result of a keep-alive and a list of a lease's keys.
 type audit struct {
 	term uint64
 	gone bool
@@ -86,8 +86,8 @@ func (ls *leases) audit(ctx context.Context, l *lease) (a audit) {
 		})
 		return err
 	}
-	// What this client sends may arrive although it receives nothing. So it asks first, and does
-	// not keep alive what it cannot use.
+	// Calls of this client may arrive although it receives no answers. So it first queries a lease
+	// that may have expired, and does not keep alive a lease that it cannot use.
 	if lapsed {
 		if a.err = list(); a.err != nil {
 			return a
@@ -124,8 +124,8 @@ func (ls *leases) audit(ctx context.Context, l *lease) (a audit) {
 	return a
 }
 
-// conclude draws the conclusions of an audit, and those of found before the lease is trusted: a
-// request that was found missing becomes no hold by it.
+// conclude acts on an audit. It calls found before the lease is trusted, so that a request whose
+// key is missing does not become a hold by this proof.
 func (ls *leases) conclude(l *lease, since time.Time, a audit, found func(keys, orphans map[string]bool) map[string]bool) proof {
 	ls.mu.Lock()
 	gone, orphans := l.gone, l.orphans

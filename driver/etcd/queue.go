@@ -9,13 +9,13 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// queue is what stands under one name.
+// queue has the records under one name.
 type queue struct {
 	records  map[string]*record // by key, tombstones too
 	arrivals []*record          // all but the joins, by create revision
 	joins    []*record
-	rule     driver.Queue // the same, as the rule sees it
-	foreign  int          // those among the arrivals that cannot be read
+	rule     driver.Queue // the same, for the rule
+	foreign  int          // the number of arrivals that cannot be read
 }
 
 // newQueue makes a queue of the keys under a name.
@@ -44,7 +44,7 @@ func (q *queue) put(r *record) {
 	}
 }
 
-// drop removes what stands under a key.
+// drop removes the record under a key.
 func (q *queue) drop(key string) {
 	r := q.records[key]
 	if r == nil {
@@ -62,7 +62,7 @@ func (q *queue) drop(key string) {
 	}
 }
 
-// place returns how many arrivals stand ahead of that revision.
+// place returns the number of arrivals ahead of that revision.
 func (q *queue) place(rev int64) int {
 	i := len(q.arrivals)
 	for i > 0 && q.arrivals[i-1].rev >= rev {
@@ -71,7 +71,7 @@ func (q *queue) place(rev int64) int {
 	return i
 }
 
-// ahead returns what arrived before that revision.
+// ahead returns the requests that arrived before that revision.
 func (q *queue) ahead(rev int64) driver.Queue {
 	var d driver.Queue
 	for _, r := range q.joins {
@@ -83,8 +83,9 @@ func (q *queue) ahead(rev int64) driver.Queue {
 	return d
 }
 
-// admit is the rule's [driver.Queue.Admit] of a request, by what arrived before that revision (0:
-// by all). Nothing is admitted behind what cannot be read: the error says so.
+// admit calls the rule's [driver.Queue.Admit] for a request, on the requests that arrived before
+// that revision (0: on all). No request is admitted behind a record that cannot be read: the error
+// says so.
 func (q *queue) admit(r driver.Request, rev int64) (driver.Request, error) {
 	if q.foreign > 0 {
 		for _, x := range q.arrivals {
@@ -99,7 +100,7 @@ func (q *queue) admit(r driver.Request, rev int64) (driver.Request, error) {
 	return q.ahead(rev).Admit(r)
 }
 
-// grants reports whether a request that is no join would be granted if it arrived now.
+// grants reports whether an arrival would be granted if it were put now.
 func (q *queue) grants(r driver.Request) bool {
 	d := q.rule
 	d.Arrivals = append(d.Arrivals[:len(d.Arrivals):len(d.Arrivals)], &driver.Entry{Request: r})
@@ -112,8 +113,9 @@ func (q *queue) holders() []*record {
 	return append(q.arrivals[:g:g], q.joins...)
 }
 
-// held is ErrHeld with what stands there of a holder. The age goes by the clock of its client. The
-// request with that ID is not taken for one: its grant came too late for it.
+// held returns ErrHeld with the label and the age of a holder. The age is measured by the clock of
+// the holder's client. The request with the given ID does not count as a holder: its grant came too
+// late.
 func (q *queue) held(id driver.ID) error {
 	for _, r := range q.holders() {
 		if r.ID != id && !r.foreign {
@@ -134,8 +136,8 @@ func (q *queue) hold(t driver.Token) []*record {
 	return hold
 }
 
-// covering returns a request of the hold that a join was admitted to, in a mode that covers its
-// own.
+// covering returns a request of the hold to which a join was admitted, in a mode that covers the
+// join's.
 func (q *queue) covering(r driver.Request) *record {
 	for _, x := range q.holders() {
 		if x.Owner == r.Owner && x.Mode.Covers(r.Mode) {

@@ -12,26 +12,26 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// flags of a request, as written.
+// The flags of a request in its value.
 const (
 	flagFixed     = "f"
 	flagBroken    = "b" // an operator ended it
-	flagTombstone = "g" // it is gone; a late copy of its acquire finds the key in use
+	flagTombstone = "g" // it has ended; a late copy of its acquire finds the key in use
 )
 
 // record is a request as it stands under a key.
 type record struct {
 	driver.Entry
 	key       string
-	rev       int64 // create revision: its place in the queue, and the token unless it is a join
-	mod       int64 // mod revision: the same, unless an operator broke the hold
+	rev       int64 // create revision: the place in the queue, and the token unless it is a join
+	mod       int64 // mod revision: equal to rev, unless an operator broke the hold
 	lease     int64
 	arrived   time.Time // by its client's clock: for people
 	tombstone bool
-	foreign   bool // it cannot be read: another version of dlock wrote it, or somebody else
+	foreign   bool // it cannot be read: another version of dlock or another program wrote it
 }
 
-// valueOf is what is written under the key of a request, or as its tombstone.
+// valueOf returns the value of a request's key, or of its tombstone.
 func valueOf(r driver.Request, tombstone bool) string {
 	return (&record{Entry: driver.Entry{Request: r}, arrived: time.Now(), tombstone: tombstone}).encode()
 }
@@ -75,8 +75,8 @@ func (r *record) encode() string {
 // foreignLabel is the label of a key that cannot be read.
 const foreignLabel = "(not readable: written by another version of dlock, or not by dlock)"
 
-// decode reads a key and its value. What cannot be read excludes everybody: it may be the hold of
-// another version.
+// decode reads a key and its value. A key that cannot be read counts as an exclusive hold, since it
+// may be one of another version.
 func decode(name string, kv *mvccpb.KeyValue) *record {
 	r, err := parseValue(string(kv.Value))
 	if err != nil {

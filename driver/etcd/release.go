@@ -36,7 +36,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return driver.ErrLost
 	}
-	// after an Acquire that failed, what is known here counts
+	// after an Acquire that failed, rq.uncertain is known here
 	rq.uncertain, rq.releasing = rq.uncertain || r.Uncertain && !rq.failed, true
 	if !rq.until.IsZero() && time.Now().After(rq.until) {
 		b.lose(rq, false)
@@ -77,10 +77,10 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 
 // remove removes a request's key, and reports whether it was there as it had been put.
 //
-// Where a copy of the acquire may be under way it leaves a tombstone, which expires by itself. A
-// server without space takes none: then the key is deleted, and what a copy puts when there is
-// space again is an orphan. A copy of what remove sends does nothing to whoever has the key by
-// then.
+// If a copy of the acquire may be under way it leaves a tombstone, which expires by itself. A
+// server without space accepts no tombstone: then the key is deleted, and a key that a copy puts
+// when there is space again is an orphan. A late copy of remove's transaction does not change a
+// later owner of the key.
 func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err error) {
 	b.mu.Lock()
 	key, rev, l := rq.key, rq.rev, rq.lease
@@ -91,7 +91,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 		b.mu.Unlock()
 		return false, nil
 	}
-	// whoever waits for this hold waits for nobody who arrives
+	// a release that others wait for is not delayed by arrivals
 	urgent := !rq.until.IsZero() && b.nameOf(rq.Name).contended
 	b.mu.Unlock()
 	var until time.Time
@@ -135,7 +135,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 		next := int64(0) // it is not there: a tombstone can be put
 		if kvs := rangeIn(res).Kvs; len(kvs) > 0 {
 			r := decode(rq.Name, kvs[0])
-			if r.ID != rq.ID || r.tombstone { // not ours to remove
+			if r.ID != rq.ID || r.tombstone { // the key belongs to another request, or is a tombstone
 				until = time.Now().Add(time.Minute)
 				break
 			}
@@ -154,8 +154,8 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 	return removed, nil
 }
 
-// mayRemoveBroken reports whether what an operator broke may be removed: its holder has given it
-// back, or does not trust it any more. Otherwise it stands until its Release, or expires.
+// mayRemoveBroken reports whether a broken key may be removed: its holder has released it, or does
+// not trust it any more. Otherwise the key stands until its Release, or expires.
 func (b *Backend) mayRemoveBroken(rq *ownRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,8 +167,8 @@ func (b *Backend) mayRemoveBroken(rq *ownRequest) bool {
 	return false
 }
 
-// removed records that a request's key was removed, with a tombstone until then. If it was released
-// that is its end. b.mu is held.
+// removed records that a request's key was removed; a tombstone stands there until the time, if it
+// is not zero. A request that was released ends. b.mu is held.
 func (b *Backend) removed(rq *ownRequest, until time.Time) {
 	if rq.key != "" {
 		b.stopWaiting(rq)

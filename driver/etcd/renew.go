@@ -54,7 +54,7 @@ func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	return res
 }
 
-// renewalOf is what a proof of its lease says of a request. The backend's mu is held.
+// renewalOf returns the renewal of a request after a proof of its lease. The backend's mu is held.
 func renewalOf(rq *ownRequest, l *lease, p proof) driver.Renewal {
 	switch {
 	case rq == nil, rq.ended, rq.missing, rq.lease != l, !time.Now().Before(rq.until):

@@ -8,8 +8,8 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// ownRequest is a request of this client that may stand in a queue. The backend's mu guards what
-// changes.
+// ownRequest is a request of this client that may stand in a queue. The backend's mu guards the
+// fields that change.
 type ownRequest struct {
 	driver.Request
 	busy chan struct{} // holds a token while an Acquire or a Release works on it
@@ -17,40 +17,40 @@ type ownRequest struct {
 
 	standing
 	turn
-	until           time.Time // the end of trust; zero: Acquire has not returned its grant
-	failed          bool      // its last Acquire did
+	until           time.Time // the end of trust; zero: Acquire has not returned a grant
+	failed          bool      // its last Acquire failed
 	broken          bool      // an operator broke it
-	releasing       bool      // a release of it was asked for
-	missing         bool      // and its key is not there any more
-	unknownReleases int       // releases that were sent, and whose answers are not known
+	releasing       bool      // Release was called for it
+	missing         bool      // it is being released, and its key is gone
+	unknownReleases int       // releases that were sent, and whose outcome is unknown
 	ended           bool      // it was refused, released or lost
 }
 
 // standing is what is known of the key of a request.
 type standing struct {
-	slot      int    // of the key, among this client's of the name
+	slot      int    // of the key, among this client's keys of the name
 	key       string // "": none yet
 	lease     *lease // nil: none
-	rev       int64  // the revision that put the key; 0: it is not known to stand
+	rev       int64  // the revision that put the key; 0: the key is not known to stand
 	uncertain bool   // a copy of its acquire may be under way
 }
 
 // turn is what is known of a request's turn, as long as its key stands where it was put.
 type turn struct {
-	checked bool  // the rule admitted it to what stood ahead of it
+	checked bool  // admit was called with the requests ahead of it
 	waiting bool  // it waits in the queue, and the keeper keeps its lease alive
 	granted bool  // the rule grants it
 	refusal error // why it will never be granted
 }
 
-// moved records that the key was put, or removed: what was known of its turn is over.
+// moved records that the key was put, or removed: its turn is not known any more.
 func (t *turn) moved() { t.checked, t.granted = false, false }
 
 func newOwnRequest(r driver.Request) *ownRequest {
 	return &ownRequest{Request: r, busy: make(chan struct{}, 1), wake: kit.NewSignal()}
 }
 
-// stopped reports whether nothing may be put for the request any more. The backend's mu is held.
+// stopped reports whether no key may be put for the request any more. The backend's mu is held.
 func (rq *ownRequest) stopped() bool { return rq.ended || rq.releasing }
 
 // token returns the fencing token of a request that stands.
@@ -62,7 +62,7 @@ func (rq *ownRequest) token() driver.Token {
 }
 
 // stands records the revision that put the request's key. If the lease was found dead meanwhile,
-// the key went with it, and nothing is recorded. The backend's mu is held.
+// the key is gone with it, and nothing is recorded. The backend's mu is held.
 func (rq *ownRequest) stands(rev int64) {
 	if rq.lease != nil {
 		rq.rev = rev
@@ -77,11 +77,11 @@ func (b *Backend) stands(rq *ownRequest, rev int64) {
 	rq.stands(rev)
 }
 
-// vanished records that a request's key is gone, although nobody here removed it. A request that
-// waits goes back to the end of the queue. b.mu is held.
+// vanished records that a request's key is gone, although this client did not remove it. A request
+// that waits goes back to the end of the queue. b.mu is held.
 func (b *Backend) vanished(rq *ownRequest) {
 	switch {
-	case rq.releasing: // which may have removed it
+	case rq.releasing: // the release may have removed it
 		rq.missing = true
 		return
 	case !rq.until.IsZero():
@@ -117,20 +117,19 @@ func (rq *ownRequest) setWaiting(waiting bool) {
 	}
 }
 
-// nowhere reports whether there is no key of the request, nor will there be. The backend's mu is
-// held.
+// nowhere reports whether the request has no key, and will not get one by a late copy. The
+// backend's mu is held.
 func (rq *ownRequest) nowhere() bool {
 	return rq.key == "" || rq.rev == 0 && !rq.uncertain || rq.lease != nil && rq.lease.isGone() && !rq.broken
 }
 
-// failed ends an Acquire that failed, and returns the error as its caller has to see it. A request
-// that was refused and stands nowhere is forgotten; any other stays until its release. b.mu is
-// held.
+// failed ends an Acquire that failed, and returns the error for its caller. A request that was
+// refused and has no key is forgotten; any other stays until its release. b.mu is held.
 func (b *Backend) failed(rq *ownRequest, err error) error {
 	b.stopWaiting(rq)
 	rq.failed = true
 	switch {
-	case b.losses[rq.ID] == rq: // what was broken stands until its release
+	case b.losses[rq.ID] == rq: // its broken key stands until its release
 		return driver.Unsettled(err)
 	case rq.stopped() || !driver.Refused(err): // a release that is under way removes it
 		return err
@@ -142,7 +141,7 @@ func (b *Backend) failed(rq *ownRequest, err error) error {
 	return err
 }
 
-// finish removes a request from the client's own. b.mu is held.
+// finish removes a request from the client's requests. b.mu is held.
 func (b *Backend) finish(rq *ownRequest) {
 	rq.ended = true
 	b.stopWaiting(rq)
@@ -150,8 +149,8 @@ func (b *Backend) finish(rq *ownRequest) {
 	rq.wake.Set()
 }
 
-// lose ends a hold that was not released, and removes what may be left of it. What an operator
-// broke is left until it is released: its holder may not know of the loss yet. B.mu is held.
+// lose ends a hold that was not released, and removes its key, if that may be left. A broken key
+// stands until its release: the holder may not know of the loss yet. b.mu is held.
 func (b *Backend) lose(rq *ownRequest, notify bool) {
 	b.addTombstone(rq.ID, rq.TTL)
 	b.losses[rq.ID] = rq
@@ -167,10 +166,10 @@ func (b *Backend) lose(rq *ownRequest, notify bool) {
 	}
 }
 
-// purgeExpired ends the holds that were not renewed in time. The server does not: they stand under
-// a shared lease, which lives while other requests under it are renewed. b.mu is held.
+// purgeExpired ends the holds that were not renewed in time. The server does not end them: they
+// stand under a shared lease, which lives while other requests under it are renewed. b.mu is held.
 func (b *Backend) purgeExpired(now time.Time) {
-	for _, rq := range b.losses { // what was broken has expired by now; the rest is being removed
+	for _, rq := range b.losses { // broken keys have expired by now; the others are being removed
 		if rq.broken && now.After(rq.until.Add(2*rq.TTL+time.Second)) {
 			b.removed(rq, time.Time{})
 		}

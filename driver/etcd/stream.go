@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// outbox feeds a stream, so that nobody waits for a server that does not read.
+// outbox feeds a stream, so that no caller blocks on a server that does not read.
 type outbox[T any] struct {
 	mu    sync.Mutex
 	items []T
@@ -23,7 +23,7 @@ func (o *outbox[T]) add(item T) {
 	o.wake.Set()
 }
 
-// run sends what is added until ctx or the stream ends.
+// run sends the added items until ctx or the stream ends.
 func (o *outbox[T]) run(ctx context.Context, send func(T) error) {
 	for {
 		o.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// withTLS makes each connection have the certificates of the moment, and ask for the server name
-// that the URL gives: the client of etcd puts the host's in its place.
+// withTLS makes each connection use the current certificates, and verify the server name of the
+// URL: etcd's client library would replace that with the host's.
 func withTLS(t *driver.TLS) ([]grpc.DialOption, error) {
 	c, err := t.Config("")
 	if err != nil {
@@ -30,7 +30,8 @@ type fresh struct {
 	t *driver.TLS
 }
 
-// ClientHandshake shakes hands with a server of that name.
+// ClientHandshake implements [credentials.TransportCredentials]: it reads the files, and makes the
+// handshake.
 func (f *fresh) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, err := f.t.Config(name)
 	if err != nil {
@@ -46,8 +47,8 @@ func (f *fresh) Clone() credentials.TransportCredentials {
 }
 
 // checkCertificates finds out, after no member could be reached, whether a certificate is the
-// reason, theirs or ours. What gRPC says of a server that refuses ours depends on which message was
-// there first.
+// reason, a member's or ours. The error of gRPC does not always say so: if a server refuses our
+// certificate, it depends on which message arrived first.
 func (s *settings) checkCertificates(ctx context.Context) error {
 	if s.tls == nil {
 		return nil
@@ -62,7 +63,7 @@ func (s *settings) checkCertificates(ctx context.Context) error {
 
 var errCertificate = errors.New("the certificate was not accepted")
 
-// handshake dials a host and returns what is wrong with its certificate or ours, or nil.
+// handshake dials a host, and returns an error if its certificate or ours is not accepted.
 func handshake(ctx context.Context, secure *driver.TLS, addr string) error {
 	t, err := secure.Config(addr)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// A request that was given up must not come to life again. Two kinds of tombstones prevent it: in
-// the client one of its ID, which refuses an Acquire; in the server one under its key, which a late
-// copy of the acquire finds in use.
+// An abandoned request must not be revived. Two kinds of tombstones prevent it: one of its ID in
+// the client, which refuses an Acquire, and one under its key in the server, so that a late copy of
+// the acquire finds the key in use.
 
 // addTombstone makes the client refuse an ID. b.mu is held.
 func (b *Backend) addTombstone(id driver.ID, ttl time.Duration) {

@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// txn sends a transaction on a name until it is answered, and calls failed with each error. Nothing
-// that is on its way keeps one that is urgent.
+// txn sends a transaction on a name until it is answered, and calls failed with each error. An
+// urgent transaction does not wait for others.
 func (c *cluster) txn(ctx context.Context, name string, urgent bool, req *pb.TxnRequest, failed func(error)) (res *pb.TxnResponse, rev int64, err error) {
 	err = c.again(ctx, func(ctx context.Context, bound time.Duration) (queued time.Duration, err error) {
 		if res, rev, queued, err = c.txns.send(ctx, bound, name, urgent, req); err != nil {
@@ -23,8 +23,8 @@ func (c *cluster) txn(ctx context.Context, name string, urgent bool, req *pb.Txn
 	return res, rev, err
 }
 
-// page is how many keys an answer has at most. With names and labels of 255 bytes, each '/' of them
-// three, it is below 2 MB.
+// page is the greatest number of keys in an answer. With names and labels of 255 bytes, and three
+// bytes for each '/', an answer is below 2 MB.
 const page = 1000
 
 // get reads the keys with a prefix, linearizably, and all as of one revision, in pages.
@@ -46,8 +46,8 @@ func (c *cluster) get(ctx context.Context, prefix string) (*pb.RangeResponse, er
 	}
 }
 
-// pages reads the keys with a prefix, so many at a time. Each gets the pages, and returns the
-// revision that the next one is to be of; 0: the newest.
+// pages reads the keys with a prefix, at most limit at a time. It calls each with every page; each
+// returns the revision at which the next page is read (0: the newest).
 func (c *cluster) pages(ctx context.Context, prefix string, limit int64, each func(*pb.RangeResponse) (rev int64)) error {
 	rev := int64(0)
 	for from := []byte(prefix); ; {
@@ -67,8 +67,8 @@ func (c *cluster) pages(ctx context.Context, prefix string, limit int64, each fu
 	}
 }
 
-// whole returns the keys with a prefix that a transaction read, and the revision that they are of.
-// If they were too many for its answer it reads them once more.
+// whole returns the keys with a prefix that a transaction read, and their revision. If they were
+// too many for its answer it reads them again.
 func (c *cluster) whole(ctx context.Context, prefix string, read *pb.RangeResponse, rev int64) ([]*mvccpb.KeyValue, int64, error) {
 	if !read.More {
 		return read.Kvs, rev, nil
@@ -95,7 +95,7 @@ func keyOp(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(key)}}}
 }
 
-// rangeOp reads the keys with a prefix, a page at most.
+// rangeOp reads the keys with a prefix, at most a page.
 func rangeOp(prefix string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end(prefix), Limit: page}}}
 }
@@ -113,7 +113,7 @@ func unchanged(prefix string, rev int64) *pb.Compare {
 	return &pb.Compare{Result: pb.Compare_LESS, Target: pb.Compare_MOD, Key: []byte(prefix), RangeEnd: end(prefix), TargetUnion: &pb.Compare_ModRevision{ModRevision: rev + 1}}
 }
 
-// rangeIn returns the last read of a transaction's answer.
+// rangeIn returns the result of the last read in a transaction's answer.
 func rangeIn(res *pb.TxnResponse) *pb.RangeResponse {
 	for i := len(res.Responses) - 1; i >= 0; i-- {
 		if r := res.Responses[i].GetResponseRange(); r != nil {

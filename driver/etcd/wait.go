@@ -9,10 +9,10 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// throughOutage calls f for a request. If the request may wait and no answer comes, or the servers
-// refuse everybody until an operator has done something, it calls f again until it is answered, ctx
-// ends, or a TTL is over: a shorter outage ends no wait, whether the request stands in the queue or
-// is on the way there. All other requests get one call; package dlock bounds those.
+// throughOutage calls f for a request. If the request may wait, and no answer comes, or the servers
+// refuse all requests until an operator acts, it calls f again until it is answered, ctx ends, or a
+// TTL has passed: a shorter outage ends no wait, whether the request stands in the queue or is on
+// the way there. For all other requests it calls f once; package dlock bounds those.
 func (b *Backend) throughOutage(ctx context.Context, r driver.Request, f func() error) error {
 	end := time.Now().Add(r.TTL)
 	for {
@@ -28,7 +28,7 @@ func (b *Backend) throughOutage(ctx context.Context, r driver.Request, f func() 
 	}
 }
 
-// enqueue puts a request at the end of the queue, and returns when it is granted.
+// enqueue puts a request at the end of the queue, and blocks until it is granted.
 func (b *Backend) enqueue(ctx context.Context, rq *ownRequest) error {
 	for {
 		var granted bool
@@ -65,7 +65,7 @@ func (b *Backend) enqueue(ctx context.Context, rq *ownRequest) error {
 	}
 }
 
-// awaitNews returns when a request that waits is granted, refused, or does not stand any more.
+// awaitNews blocks until a waiting request is granted, refused, or has lost its key.
 func (b *Backend) awaitNews(ctx context.Context, rq *ownRequest) error {
 	for {
 		b.mu.Lock()
@@ -84,7 +84,7 @@ func (b *Backend) awaitNews(ctx context.Context, rq *ownRequest) error {
 	}
 }
 
-// heldBy is what the end of a wait says of the holder, by what the watch has said.
+// heldBy returns the error for the end of a wait, with the holder that the watch has reported.
 func (b *Backend) heldBy(rq *ownRequest) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,8 +94,8 @@ func (b *Backend) heldBy(rq *ownRequest) error {
 	return driver.ErrHeld
 }
 
-// startWaiting has the keeper keep the lease of a request alive, and watches its name.
-// b.mu is held.
+// startWaiting makes the keeper keep the lease of a request alive, and watches its name. b.mu is
+// held.
 func (b *Backend) startWaiting(rq *ownRequest) {
 	n := b.nameOf(rq.Name)
 	n.waiting[rq.key] = rq
@@ -116,7 +116,7 @@ func (b *Backend) startWaiting(rq *ownRequest) {
 	}
 }
 
-// stopWaiting is the end of startWaiting. B.mu is held.
+// stopWaiting undoes startWaiting. b.mu is held.
 func (b *Backend) stopWaiting(rq *ownRequest) {
 	n := b.names[rq.Name]
 	if n == nil || n.waiting[rq.key] != rq {

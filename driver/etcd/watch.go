@@ -15,68 +15,67 @@ import (
 )
 
 const (
-	// the stream is asked for its progress this often; its connection is suspect if it does not
-	// answer within that,
+	// interval of the requests for the stream's progress; its connection is suspect if it does not
+	// answer within the interval
 	progressInterval = time.Second
-	// and the stream is given up if it does not answer within this
+	// a stream that does not answer within this time is closed
 	streamTimeout = 5 * time.Second
-	// a member that does not know what the cluster knew so long ago lags
+	// a member lags if it is behind the revision that the cluster had this long ago
 	maxLag = 3 * time.Second
 )
 
-// watches are those of a client, over one stream. It is opened for the first of them, and again
-// after any fault. The client library's own does not say which stream a watch is on, and resumes a
-// watch in silence: so it cannot show that its member lags (TestEtcdLag), that an answer comes from
-// a proxy, or that the stream is dead ("grpc-proxy", "a connection that dies in silence" of
-// TestEtcdField). Of requests it knows nothing. It is safe for concurrent use.
+// watches are the watches of a client, over one stream. The stream is opened for the first watch,
+// and again after any fault. The client library's own watcher does not report which stream a watch
+// is on, and resumes a watch silently: so it cannot show that its member lags (TestEtcdLag), that
+// an answer comes from a proxy, or that the stream is dead ("grpc-proxy", "a connection that dies
+// in silence" of TestEtcdField). watches knows nothing of requests. It is safe for concurrent use.
 type watches struct {
 	*cluster
 
 	notifying sync.Mutex // held while a listener is called; taken before mu, and never by listeners
 
-	mu      sync.Mutex                // guards what follows; nothing else is taken under it
+	mu      sync.Mutex                // guards the following; no other mutex is taken under it
 	out     *outbox[*pb.WatchRequest] // nil: no stream
-	firstID int64                     // the first ID of this stream, or of the next one
-	lastID  int64                     // the last one
+	firstID int64                     // the first ID of a watch on this stream, or on the next one
+	lastID  int64                     // the last ID that was used
 	byID    map[int64]*watch
 	stop    context.CancelFunc // ends the stream
-	asked   time.Time          // when the stream was asked for its progress; zero: it has answered
-	checked time.Time          // when it was last asked
-	faults  int                // streams in a row that brought nothing
+	asked   time.Time          // when the pending request for progress was sent; zero: it was answered
+	checked time.Time          // when the last one was sent
+	faults  int                // streams in a row without a message
 
-	revisionRead time.Time // when the cluster's revision was last asked for
+	revisionRead time.Time // when the cluster's revision was last read
 	revision     int64     // that revision
-	required     int64     // the revision that the stream's member has to know by now; 0: any
+	required     int64     // the revision that the stream's member must have reached; 0: any
 }
 
-// watch is what is asked for and known of the keys with one prefix. The mu of its watches guards
-// it.
+// watch is a watch of the keys with one prefix. The mu of its watches guards it.
 type watch struct {
 	prefix   string
 	listener listener
-	id       int64           // on the stream; 0: none, and unless it was cancelled it will have one
-	over     bool            // it was cancelled
-	found    bool            // the listener has what stands
-	early    []*mvccpb.Event // those that came before that
+	id       int64           // on the stream; 0: none now, and none later if it was cancelled
+	over     bool            // the watch was cancelled
+	found    bool            // the listener was notified of the present keys
+	early    []*mvccpb.Event // events that came before that
 }
 
-// listener is notified of the keys of a watch, by one call after the other: of what is there, and
-// then of all that changes. A call may repeat what is known, and may be of a watch that was just
-// cancelled, since no lock is held that would prevent that.
+// listener is notified of the keys of a watch, by one call after the other: first of the present
+// keys, and then of all changes. A call may repeat what is known, and may come from a watch that
+// was just cancelled, since no lock prevents that.
 type listener interface {
-	// found: this stands as of the revision.
+	// found: these are the keys as of the revision.
 	found(w *watch, kvs []*mvccpb.KeyValue, rev int64)
-	// changed: events, in order, after those of the calls before.
+	// changed: events, in order, after those of earlier calls.
 	changed(w *watch, events []*mvccpb.Event)
-	// unknown: events may be missing. found comes next.
+	// unknown: events may have been missed. found comes next.
 	unknown(w *watch)
-	// refused: the cluster refuses it for good.
+	// refused: the cluster refuses the watch for good.
 	refused(w *watch, err error)
 }
 
 func newWatches(c *cluster) *watches { return &watches{cluster: c, byID: map[int64]*watch{}} }
 
-// add watches the keys with a prefix, from now.
+// add begins a watch of the keys with a prefix, from now.
 func (ws *watches) add(prefix string, to listener) *watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -96,8 +95,9 @@ func (ws *watches) cancel(w *watch) {
 	delete(ws.byID, w.id)
 }
 
-// check finds out whether the stream is still there, and its member does not lag. It reports
-// whether that matters to any watch but that one.
+// check checks that the stream is alive, and that its member does not lag. It returns false if
+// there is no watch except the given one: then nothing is checked, and a stream without watches is
+// closed.
 func (ws *watches) check(now time.Time, but *watch) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -129,9 +129,9 @@ func (ws *watches) check(now time.Time, but *watch) bool {
 	return true
 }
 
-// readRevision finds out how far the cluster is. The stream's member has to be that far when it is
-// asked after the next reading. A member that lags learns of nothing in time, and nothing else
-// tells: it has a leader, and answers.
+// readRevision reads the cluster's revision. From the next reading on, the stream's member must
+// have reached it. There is no other way to detect a member that lags: it has a leader, and
+// answers, but its events are late.
 func (ws *watches) readRevision() {
 	ctx, cancel := context.WithTimeout(ws.life.Context(), maxLag)
 	defer cancel()
@@ -148,15 +148,15 @@ func (ws *watches) readRevision() {
 	ws.revision = res.Header.Revision
 }
 
-// ask asks for a watch under an ID that none had, so that nothing of an earlier one is taken for
-// this one's. mu is held.
+// ask requests a watch under a new ID, so that no message of an earlier watch is taken for this
+// one's. mu is held.
 func (ws *watches) ask(w *watch) {
 	ws.lastID++
 	w.id, w.found, w.early = ws.lastID, false, nil
 	ws.byID[w.id] = w
 	if ws.out == nil {
 		ws.open()
-		return // which asks for all
+		return // which requests all watches
 	}
 	ws.out.add(createRequest(w))
 }
@@ -167,7 +167,7 @@ func createRequest(w *watch) *pb.WatchRequest {
 	}}}
 }
 
-// open starts a stream with all the watches that there are, under new IDs. mu is held.
+// open starts a stream with all present watches, under new IDs. mu is held.
 func (ws *watches) open() {
 	out := newOutbox[*pb.WatchRequest]()
 	ws.out = out
@@ -191,7 +191,7 @@ func (ws *watches) reopen(why error) {
 		ws.checkRights()
 	}
 	ws.mu.Lock()
-	ws.firstID = ws.lastID + 1 // what is read for those of that stream does not count any more
+	ws.firstID = ws.lastID + 1 // reads for watches of that stream do not count any more
 	ws.mu.Unlock()
 	ws.notifyAll(listener.unknown)
 	ws.mu.Lock()
@@ -231,7 +231,7 @@ func (ws *watches) run(ctx context.Context, out *outbox[*pb.WatchRequest]) error
 	}
 }
 
-// receive acts on a message of the stream.
+// receive handles a message of the stream.
 func (ws *watches) receive(res *pb.WatchResponse) {
 	ws.notifying.Lock()
 	defer ws.notifying.Unlock()
@@ -244,30 +244,30 @@ func (ws *watches) receive(res *pb.WatchResponse) {
 	}
 }
 
-// take records what a message says. It returns what its listener has to know.
+// take records a message, and returns the events of which the listener has to be notified.
 func (ws *watches) take(res *pb.WatchResponse) (w *watch, news []*mvccpb.Event) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.asked, ws.faults = time.Time{}, 0
 	if progress := res.WatchId == -1 && !res.Created && !res.Canceled; progress && res.Header.GetRevision() < ws.required {
-		ws.stop() // another may reach another member, and begins with what the cluster knows
+		ws.stop() // the next one may reach another member, and begins with a read from the cluster
 		return nil, nil
 	}
 	switch w = ws.byID[res.WatchId]; {
-	case w == nil: // it was cancelled
+	case w == nil: // the watch was cancelled
 		if res.Created && res.WatchId != -1 && (res.WatchId < ws.firstID || res.WatchId > ws.lastID) {
-			ws.verdict.Store(&verdict{errProxy}) // no watch has that ID
+			ws.verdict.Store(&verdict{errProxy}) // no watch of this client has that ID
 			ws.life.Go(func() { ws.refuse(errProxy) })
 		}
 		return nil, nil
-	case res.Canceled: // the server cannot go on: compacted, or it lacks a right
+	case res.Canceled: // the server ended it: a compaction, or a missing right
 		delete(ws.byID, w.id)
 		w.id = 0
 		ws.life.Go(func() { ws.askAgain(w) })
 	case res.Created:
 		id := w.id
 		ws.life.Go(func() { ws.load(w, id) })
-	case !w.found: // what it says is in what will be read, or comes after it
+	case !w.found: // these events precede the read, or follow it
 		w.early = append(w.early, res.Events...)
 	default:
 		return w, res.Events
@@ -275,7 +275,7 @@ func (ws *watches) take(res *pb.WatchResponse) (w *watch, news []*mvccpb.Event) 
 	return w, nil
 }
 
-// askAgain asks for a watch that the server has cancelled, in a moment.
+// askAgain requests a watch that the server has cancelled, after a moment.
 func (ws *watches) askAgain(w *watch) {
 	_ = kit.Pause(ws.life.Context(), nil, 50*time.Millisecond)
 	ws.mu.Lock()
@@ -285,8 +285,8 @@ func (ws *watches) askAgain(w *watch) {
 	}
 }
 
-// load reads what stands under the prefix of a watch, once that is there: events tell what changes
-// from then on.
+// load reads the keys with the prefix of a watch, once the server has confirmed it: from then on
+// events report all changes.
 func (ws *watches) load(w *watch, id int64) {
 	for {
 		res, err := ws.get(ws.life.Context(), w.prefix)
@@ -296,9 +296,9 @@ func (ws *watches) load(w *watch, id int64) {
 	}
 }
 
-// loaded passes on what was read for a watch, if that still has the ID which it had then. It
-// reports whether it has to be read again: also after a refusal, since the user may be given the
-// right.
+// loaded notifies the listener of the keys that were read for a watch, if the watch still has the
+// same ID. It reports whether they have to be read again: also after a refusal, since the user may
+// be given the right.
 func (ws *watches) loaded(w *watch, id int64, res *pb.RangeResponse, err error) (again bool) {
 	ws.notifying.Lock()
 	defer ws.notifying.Unlock()
@@ -321,9 +321,9 @@ func (ws *watches) loaded(w *watch, id int64, res *pb.RangeResponse, err error) 
 	return err != nil
 }
 
-// checkRights notifies the listeners if the servers refuse for good what a watch needs. A watch is
-// refused also because its token is too old, which servers before 3.5.9 say in the same words; a
-// call would get a new one.
+// checkRights notifies the listeners if the user lacks a right that watches need. A watch is also
+// refused because its auth token is too old, for which servers before 3.5.9 return the same text; a
+// call gets a new token.
 func (ws *watches) checkRights() {
 	err := ws.repeat(ws.life.Context(), func(ctx context.Context) error {
 		_, err := ws.kv.Range(ctx, &pb.RangeRequest{Key: []byte(ws.base), RangeEnd: end(ws.base), Limit: 1}, callOptions...)

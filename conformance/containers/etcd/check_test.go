@@ -22,14 +22,14 @@ func TestEtcdCheck(t *testing.T) {
 	server := "server " + s.Addr
 	user(t, root, "both", right(etcdBoth))
 	check.Wants("a member alone", urlAs(s, "both", etcdPassword), map[string][2]string{
-		"laws": steps.Holds, "members": {"risky", "1 that vote"}, "rights": {"fine", ""}, "least TTL": {"fine", "2s"}, server: {"fine", "leader"},
+		"laws": steps.Holds, "members": {"risky", "1 voting"}, "rights": {"fine", ""}, "least TTL": {"fine", "2s"}, server: {"fine", "leader"},
 	})
 	// what there is no time for is not wrong: no law of etcd's is over before a TTL is
 	for _, within := range []string{"1ms", "300ms", "3s"} {
 		check.Wants("a member alone, in "+within, urlAs(s, "both", etcdPassword), map[string][2]string{"laws": {"untried", "are over (--for)"}, "rights": {"fine", ""}}, "--for", within)
 	}
 	user(t, root, "reads", right(etcdRead))
-	check.Wants("one who reads", urlAs(s, "reads", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: write on all keys with dlock/"}}, "--no-laws")
+	check.Wants("one who reads", urlAs(s, "reads", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: write on all keys with the prefix dlock/"}}, "--no-laws")
 	user(t, root, "writes", right(etcdWrite))
 	check.Wants("one who writes", urlAs(s, "writes", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: read on"}}, "--no-laws")
 	part := right(etcdBoth)
