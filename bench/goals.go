@@ -18,7 +18,7 @@ type goal struct {
 
 // measure computes a figure of dlock's.
 type measure struct {
-	of    func(sc scenario, rows []Row) (x float64, refused string) // refused: why there is no figure
+	of    func(sc scenario, rows []Row) (x float64, refused string) // refused: why there is none
 	ratio bool                                                      // comparable between machines
 	unit  string
 }

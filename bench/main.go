@@ -58,7 +58,7 @@ func run() int {
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // a second interrupt ends a program that does not react to the first
+	context.AfterFunc(ctx, cancel) // a second interrupt ends the program at once
 	if err := o.choose(*on, *what, *cases, *who); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2

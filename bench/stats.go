@@ -19,7 +19,7 @@ var busiest = 0.15
 type Round struct {
 	Values map[string]float64 // by metric
 	Turns  []int              `json:",omitempty"` // of each waiter
-	Others float64            // the share of the machine that other programs used; negative: not known
+	Others float64            // the machine's share of other programs; negative: not known
 }
 
 // quiet reports whether the round counts in ratios.

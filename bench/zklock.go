@@ -60,7 +60,7 @@ func (c zkClient) locker(_ context.Context, name string) (locker, error) {
 		path := "/zk-lock/" + name
 		return zkLocker{lk: zk.NewLock(c.conn, path, zk.WorldACL(zk.PermAll))}, nil
 	}
-	path := "/zk-lock-conn/" + name // another name: both contenders may hold their locks at the same time
+	path := "/zk-lock-conn/" + name // a name of its own: both contenders may hold at the same time
 	own, err := session(c.addr)
 	if err != nil {
 		return nil, err

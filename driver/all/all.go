@@ -2,7 +2,8 @@
 //
 //	import _ "github.com/dlock-go/dlock/driver/all"
 //
-// A program that knows its backend imports that driver alone, and none of the other clients.
+// A program that knows its backend imports that driver alone, and so none of the other client
+// libraries.
 package all
 
 import (

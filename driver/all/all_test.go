@@ -53,7 +53,7 @@ func TestNoClientStandsOnAZeroBackend(t *testing.T) {
 	}
 }
 
-// TestAZeroBackendRefuses: what is called without New is refused as after Close.
+// TestAZeroBackendRefuses: calls of a backend that New did not make are refused, as after Close.
 func TestAZeroBackendRefuses(t *testing.T) {
 	id := driver.NewID()
 	r := driver.Request{Name: "a", ID: id, Owner: id, Client: driver.NewID(), TTL: 10 * time.Second}

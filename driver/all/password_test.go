@@ -19,7 +19,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// urls are one of each scheme of a service, with the password and the address in them.
+// urls returns a URL for each scheme of a service, with the password and the address in it.
 func urls(password, addr string) map[string]string {
 	at := map[string]string{}
 	for _, scheme := range driver.Schemes() {
@@ -39,14 +39,14 @@ func urls(password, addr string) map[string]string {
 	return at
 }
 
-// services are listeners that are not what a driver looks for.
+// services returns the addresses of listeners that are not the services which drivers expect.
 func services(t *testing.T) map[string]string {
 	t.Helper()
 	at := map[string]string{"nothing": "127.0.0.1:1"}
 	for what, serve := range map[string]func(net.Conn){
 		"an echo":           func(c net.Conn) { io.Copy(c, c) },
 		"a web server":      func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") },
-		"one that hangs up": func(net.Conn) {},
+		"a server that hangs up": func(net.Conn) {},
 		"a Redis without AUTH and HELLO": func(c net.Conn) {
 			for in := bufio.NewReader(c); ; {
 				var args []string
@@ -87,8 +87,8 @@ func services(t *testing.T) map[string]string {
 	return at
 }
 
-// TestNoDriverShowsThePassword opens and checks URLs that fail in every way, and looks for the
-// password in all that is said of it: errors in every form, the chain of them, findings, the log.
+// TestNoDriverShowsThePassword opens and checks URLs that fail in every way, and searches for the
+// password in all output: errors in every form, their chains, findings, the log.
 func TestNoDriverShowsThePassword(t *testing.T) {
 	const canary = `c4n@ry/p%ss?#"'`
 	forms := []string{canary, url.QueryEscape(canary), url.PathEscape(canary), "c4n", "ry/p", "p%ss", "p%25ss", "c4n@ry"}
@@ -138,7 +138,7 @@ func TestNoDriverShowsThePassword(t *testing.T) {
 	}
 }
 
-// all calls f with err and all that it wraps.
+// all calls f with err and all errors that it wraps.
 func all(err error, f func(error)) {
 	if err == nil {
 		return
@@ -154,14 +154,14 @@ func all(err error, f func(error)) {
 	}
 }
 
-// TestAPasswordThatIsAWordChangesNoError: what is hidden in texts tells what it was, and breaks
-// their chain.
+// TestAPasswordThatIsAWordChangesNoError: hiding a password that is a common word would reveal it,
+// and break the chain of errors.
 func TestAPasswordThatIsAWordChangesNoError(t *testing.T) {
 	schemes := driver.Schemes()
 	for _, password := range []string{"con", "1", "refused", "dial"} {
 		for scheme, raw := range urls(password, "127.0.0.1:1") {
 			if i := slices.Index(schemes, scheme); i%2 == len(password)%2 {
-				continue // half of them with each is enough
+				continue // half of the schemes with each password is enough
 			}
 			t.Run(scheme+" "+password, func(t *testing.T) {
 				t.Parallel()

@@ -22,7 +22,8 @@ func readBy(rev int64, succeeded bool, kvs ...*mvccpb.KeyValue) *pb.TxnResponse 
 	}}
 }
 
-// watching returns a backend that watches a name with others, and a request that may wait there.
+// watching returns a backend that watches a name with other requests, and a request that may wait
+// there.
 func watching(c *fakeCluster) (b *Backend, l *lease, r driver.Request, n *nameState) {
 	b, l, _ = holding(c)
 	b.leases.pools[6] = newPool(l)
@@ -32,7 +33,7 @@ func watching(c *fakeCluster) (b *Backend, l *lease, r driver.Request, n *nameSt
 	return b, l, driver.Request{Name: "n", ID: id, Owner: id, TTL: l.ttl, Wait: true}, n
 }
 
-// acquiring begins an Acquire, and returns where its grant comes.
+// acquiring begins an Acquire, and returns the channel of its grant.
 func acquiring(t *testing.T, b *Backend, r driver.Request) chan driver.Grant {
 	done := make(chan driver.Grant, 1)
 	go func() {
@@ -46,7 +47,7 @@ func acquiring(t *testing.T, b *Backend, r driver.Request) chan driver.Grant {
 }
 
 // TestLeaseDiesBesideItsPut: a put is executed, and its lease is found dead before the answer
-// comes. What the client saw of the queue until then does not let the request in behind another.
+// comes. The client's earlier view of the queue does not grant the request behind another one.
 func TestLeaseDiesBesideItsPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -66,7 +67,7 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 			key := b.requests[r.ID].key
 			if puts++; puts == 1 {
 				own := kv(r, key, 9)
-				n.queue.put(decode("n", own)) // who was ahead has left
+				n.queue.put(decode("n", own)) // the request ahead has left
 				n.rev = 10
 				b.mu.Unlock()
 				b.leases.end(l)
@@ -97,7 +98,7 @@ func TestLeaseDiesBesideItsPut(t *testing.T) {
 }
 
 // TestResentBesideOthers: of many requests that arrive together, one whose answer was lost is sent
-// again. It finds its own key, and does not read the queue, which has thousands of keys then.
+// again. It finds its own key, and does not read the queue, which then has thousands of keys.
 func TestResentBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -126,7 +127,7 @@ func TestResentBesideOthers(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if len(done) != 0 {
-			t.Fatalf("granted %+v before anybody knows what stands ahead", <-done)
+			t.Fatalf("granted %+v before the queue ahead is known", <-done)
 		}
 		b.mu.Lock()
 		n.queue.put(decode("n", own))
@@ -139,8 +140,8 @@ func TestResentBesideOthers(t *testing.T) {
 	})
 }
 
-// TestARefusalNamesTheHolder: what refuses a request, or the watch by the time that its wait ends,
-// names the holder, and no further call asks for it.
+// TestARefusalNamesTheHolder: the answer that refuses a request, or the watch when its wait ends,
+// names the holder, without a further call.
 func TestARefusalNamesTheHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -167,9 +168,9 @@ func TestARefusalNamesTheHolder(t *testing.T) {
 				asks++
 				puts := req.Success[0].GetRequestPut()
 				switch {
-				case puts == nil: // what waited is removed
+				case puts == nil: // the waiting request is removed
 					return readBy(11, true), nil
-				case len(req.Success) == 1: // only if it is free
+				case len(req.Success) == 1: // put only if the name is free
 					return readBy(10, false, c.there...), nil
 				}
 				own := &mvccpb.KeyValue{Key: puts.Key, Value: puts.Value, CreateRevision: 10, ModRevision: 10}
@@ -193,7 +194,7 @@ func TestARefusalNamesTheHolder(t *testing.T) {
 					t.Errorf("%s, wait %t: %v", c.what, wait, err)
 				}
 				if !wait && asks != 1 {
-					t.Errorf("%s: %d transactions were sent to be refused", c.what, asks)
+					t.Errorf("%s: the refusal took %d transactions", c.what, asks)
 				}
 				synctest.Wait()
 			}
@@ -201,8 +202,8 @@ func TestARefusalNamesTheHolder(t *testing.T) {
 	})
 }
 
-// TestARefusalNamesNoOther: neither the request itself, whose grant is too late for the end of its
-// wait, nor what cannot be read.
+// TestARefusalNamesNoOther: a refusal names neither the request itself, if its grant came too late
+// for its wait, nor a key that cannot be read.
 func TestARefusalNamesNoOther(t *testing.T) {
 	id := driver.NewID()
 	own := &record{Entry: driver.Entry{Request: driver.Request{ID: id, Owner: id}}, key: "s", rev: 1}

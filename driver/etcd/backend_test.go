@@ -24,7 +24,7 @@ func TestNewRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// what was not said is not guessed
+	// an identity that was not given is not guessed
 	for said, want := range map[string]string{"": "", "main": "main/dlock/p%2F"} {
 		b, err := New(c, Options{Identity: said, Prefix: "p/"})
 		if err != nil {

@@ -103,7 +103,7 @@ func (c *batcher) send(ctx context.Context, bound time.Duration, name string, ur
 	c.mu.Lock()
 	t.left = true
 	t.stop()
-	if !t.sent.IsZero() { // zero: it may be about to be sent, if its caller stopped waiting just then
+	if !t.sent.IsZero() { // zero: not sent yet, though perhaps about to be
 		wait = t.sent.Sub(t.came)
 	}
 	c.mu.Unlock()
@@ -207,7 +207,7 @@ func (c *batcher) sendBatch(batch []*txn) {
 	c.over(err)
 	if isFull(err) {
 		c.mu.Lock()
-		c.aloneUntil = time.Now().Add(patience) // for as long as the refused transactions may be sent again
+		c.aloneUntil = time.Now().Add(patience) // while the refused ones may be sent again
 		c.mu.Unlock()
 		err = errFullBatch
 	}

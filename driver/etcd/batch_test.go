@@ -19,7 +19,7 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// txnServer answers transactions when it may.
+// txnServer answers transactions when the test allows it.
 type txnServer struct {
 	pb.KVClient
 	mu    sync.Mutex
@@ -56,8 +56,8 @@ func (s *txnServer) count() int {
 	return len(s.calls)
 }
 
-// TestBatch: what comes while others are under way travels together, one of each name, and is sent
-// alone if the server refuses it together.
+// TestBatch: transactions that come while others are under way travel together, one of each name.
+// If the server refuses a batch they are sent alone.
 func TestBatch(t *testing.T) {
 	for _, refuses := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestBatch(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if _, _, _, err := c.send(ctx, time.Minute, "left", false, nil); !errors.Is(err, errNotSent) || outcomeOf(err) != kit.NotDone {
-				t.Errorf("who left before it was sent got %v", err)
+				t.Errorf("a caller that stopped waiting before its transaction was sent got %v", err)
 			}
 			s.may <- struct{}{}
 			sends(inFlight + 1)
@@ -103,7 +103,7 @@ func TestBatch(t *testing.T) {
 				t.Errorf("%d went together", n)
 			}
 			s.mu.Unlock()
-			time.Sleep(slowAnswer + slowAnswer/2) // the second a has waited for long
+			time.Sleep(slowAnswer + slowAnswer/2) // the second a has waited for long enough
 			sends(inFlight + 2)
 			close(s.may)
 			want := inFlight + 2
@@ -115,9 +115,9 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBatchUrgent: what is urgent is sent at once beside what is under way, and ahead of what is
-// queued if too much is. When slow calls have made them many, the next ones wait to travel
-// together.
+// TestBatchUrgent: an urgent transaction is sent at once, beside those that are under way; if too
+// many are, it goes ahead of the queue. If calls are slow and many are under way, further ones wait
+// to travel together.
 func TestBatchUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &txnServer{may: make(chan struct{})}
@@ -152,21 +152,22 @@ func TestBatchUrgent(t *testing.T) {
 		time.Sleep(2 * slowAnswer)
 		sent(maxInFlight)
 		s.may <- struct{}{}
-		sent(maxInFlight + 1) // one name's do not travel together anyway
+		sent(maxInFlight + 1) // those on one name never travel together
 		s.may <- struct{}{}
 		sent(maxInFlight + 1)
 		time.Sleep(2 * slowAnswer)
 		sent(maxInFlight + 2)
 		if last := s.calls[maxInFlight].Success; len(last) == 0 || !strings.Contains(last[len(last)-1].String(), "c release") {
-			t.Errorf("after what is urgent came %v", last)
+			t.Errorf("after the urgent ones came %v", last)
 		}
 		close(s.may)
 		synctest.Wait()
 	})
 }
 
-// TestBatchPatience: what is queued stays for longer than a call may take, as long as the server
-// answers others, and leaves if it answers none. The time of a call begins when it is sent.
+// TestBatchPatience: a transaction stays queued for longer than a call may take while the server
+// answers others, and is abandoned if the server answers none. The time of a call begins when it is
+// sent.
 func TestBatchPatience(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -200,20 +201,20 @@ func TestBatchPatience(t *testing.T) {
 				t.Errorf("the last was queued for %s, and %d were late", time.Duration(longest.Load()), late.Load())
 			}
 			if !answers && (left.Load() == 0 || left.Load()+late.Load() != n) {
-				t.Errorf("of %d transactions %d left before they were sent, and %d were late", n, left.Load(), late.Load())
+				t.Errorf("of %d transactions %d were abandoned before they were sent, and %d were late", n, left.Load(), late.Load())
 			}
 		})
 	}
 }
 
-// TestBatchStandstill: after a standstill of the process an attempt may have no time left. It ends
-// when it was sent, and until then is looked at as rarely as any other: else this hangs.
+// TestBatchStandstill: after a pause of the process an attempt may have no time left. It ends when
+// it was sent, and until then its alarm rings as rarely as any other: otherwise this test hangs.
 func TestBatchStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &txnServer{may: make(chan struct{})}
 		c := newBatcher(t.Context(), s, func() {})
 		req := &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp("one")}}
-		for range maxInFlight { // which are more and more, since none is answered
+		for range maxInFlight { // the limit rises, since none is answered
 			go c.send(t.Context(), time.Minute, "one", false, req)
 			time.Sleep(2 * slowAnswer)
 		}
@@ -226,8 +227,8 @@ func TestBatchStandstill(t *testing.T) {
 	})
 }
 
-// TestBatchLeftAtDeparture: who leaves when a batch has just been made was queued for no time, and
-// not for less than none.
+// TestBatchLeftAtDeparture: a transaction that is abandoned just before its batch is sent was
+// queued for no time, not for a negative one.
 func TestBatchLeftAtDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &txnServer{may: make(chan struct{})}
@@ -249,7 +250,8 @@ func TestBatchLeftAtDeparture(t *testing.T) {
 	})
 }
 
-// TestBatchClosed: what is queued when the client is closed is not sent, and ends at once.
+// TestBatchClosed: transactions that are queued when the client is closed are not sent, and end at
+// once.
 func TestBatchClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &txnServer{may: make(chan struct{})}
@@ -279,8 +281,8 @@ func TestBatchClosed(t *testing.T) {
 	})
 }
 
-// TestBatchTooLarge: where a server allows less, batches get smaller; but not because of a
-// transaction that is too large alone.
+// TestBatchTooLarge: if a server allows less, batches get smaller, but not because of a transaction
+// that is too large by itself.
 func TestBatchTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const allowed = 5
@@ -327,8 +329,7 @@ func TestBatchTooLarge(t *testing.T) {
 	})
 }
 
-// TestBatchWithoutSpace: what was sent together may have been executed, and who asks again is
-// sent alone.
+// TestBatchWithoutSpace: a batch may have been executed, and its transactions are sent again alone.
 func TestBatchWithoutSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &txnServer{may: make(chan struct{})}
@@ -361,7 +362,7 @@ func TestBatchWithoutSpace(t *testing.T) {
 		close(s.may)
 		time.Sleep(time.Second)
 		if n := unsure.Load(); n != 6 || s.count() != inFlight+1+6 {
-			t.Errorf("%d of 6 do not know what became of theirs; %d transactions were sent", n, s.count())
+			t.Errorf("%d of 6 have an unknown outcome; %d transactions were sent", n, s.count())
 		}
 	})
 }

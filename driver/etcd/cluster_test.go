@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// aged is a server that tells its version, and can do nothing else.
+// aged is a server that reports its version, and supports no other call.
 type aged struct {
 	pb.UnimplementedMaintenanceServer
 	version string
@@ -25,7 +25,7 @@ func (a *aged) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, e
 	return &pb.StatusResponse{Version: a.version}, nil
 }
 
-// TestOpenRefusesOldServers: by the version that the server says, on the wire.
+// TestOpenRefusesOldServers: Open refuses a server by the version that it reports on the wire.
 func TestOpenRefusesOldServers(t *testing.T) {
 	for version, old := range map[string]bool{
 		"3.4.37": true, "3.3.0-rc.1": true, "2.3.8": true, "3.5.0": false, "3.10.1": false, "4.0.0": false, "": false, "x": false,

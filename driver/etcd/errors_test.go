@@ -32,7 +32,7 @@ func TestReadings(t *testing.T) {
 		{rpctypes.ErrTimeout, unknown}, {rpctypes.ErrGRPCLeaderChanged, unknown}, {context.DeadlineExceeded, unknown}, {context.Canceled, unknown},
 		{status.Error(codes.Canceled, "x"), unknown}, {errors.New("x"), unknown}, {status.Error(codes.Unknown, "raft proposal dropped"), unknown}, {status.Error(99, "x"), notAllowed},
 		{rpctypes.ErrGRPCNotSupportedForLearner, notHere},
-		// as other versions say it
+		// as other versions return it
 		{status.Error(codes.Unavailable, "etcdserver: rpc not supported for learner"), notHere},
 		{rpctypes.ErrGRPCNoLeader, lostThere}, {rpctypes.ErrStopped, lostThere}, {status.Error(codes.Unavailable, "connection refused"), lostThere},
 		{rpctypes.ErrGRPCNoSpace, noMore}, {fmt.Errorf("of a call: %w", explain(rpctypes.ErrGRPCNoSpace)), noMore},
@@ -45,8 +45,8 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestReadingsAreComplete: each error that the library knows of the servers has been sorted, and
-// each code of gRPC.
+// TestReadingsAreComplete: each server error that the library knows is classified, and each code of
+// gRPC.
 func TestReadingsAreComplete(t *testing.T) {
 	found := libraryErrors(t)
 	if len(found) < 50 {
@@ -67,8 +67,7 @@ func TestReadingsAreComplete(t *testing.T) {
 	}
 }
 
-// libraryErrors returns what etcd's library says that servers answer, by the names that it has for
-// that.
+// libraryErrors returns the texts of the server errors in etcd's library, by their names there.
 func libraryErrors(t *testing.T) map[string]string {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/api/v3/v3rpc/rpctypes").Output()
@@ -95,14 +94,14 @@ func libraryErrors(t *testing.T) map[string]string {
 	return found
 }
 
-// TestAdvice: what a user can do something about comes with a sentence that says what.
+// TestAdvice: an error that a user can fix comes with advice.
 func TestAdvice(t *testing.T) {
 	tooLarge := status.Error(codes.ResourceExhausted, "trying to send message larger than max (3 vs. 2)")
 	for err, want := range map[error]string{
 		rpctypes.ErrGRPCPermissionDenied: "docs/etcd.md", rpctypes.ErrGRPCUserEmpty: "a user and a password", rpctypes.ErrGRPCAuthFailed: "a user and a password",
 		rpctypes.ErrGRPCNoSpace: "defragment", rpctypes.ErrGRPCRequestTooLarge: "--max-request-bytes", rpctypes.ErrGRPCTooManyOps: "--max-txn-ops", tooLarge: "--max-request-bytes",
 		rpctypes.ErrGRPCCorrupt: "replace that member", rpctypes.ErrGRPCNotSupportedForLearner: "members that vote", status.Error(codes.Unimplemented, "unknown service"): "no etcd 3",
-		// as a server of 3.5 says it
+		// as a server of 3.5 returns it
 		status.Error(codes.Unavailable, "etcdserver: rpc not supported for learner"): "members that vote",
 	} {
 		got := plain(err)

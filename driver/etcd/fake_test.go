@@ -19,23 +19,23 @@ type fakeCluster struct {
 	txn func(*pb.TxnRequest) (*pb.TxnResponse, error) // nil: no transaction is answered
 
 	mu               sync.Mutex
-	read, keep, list uint64 // the terms that each part is answered in
-	// of the lease, as it was granted, 0: gone; and what is left of it, in whole seconds
+	read, keep, list uint64 // the terms in which the parts are answered
+	// the lease's granted TTL (0: it is gone), and the time left, in whole seconds
 	ttl, left int64
-	hung      int64 // a lease of which nothing is said
+	hung      int64 // a lease for which calls are not answered
 	keys      []string
 	granted   int64           // leases
-	full      error           // the answer to who asks for one
+	full      error           // the answer to a call that grants one
 	kept      int             // keep-alives
-	mute      bool            // nothing but keep-alives is received, and nothing answered
+	mute      bool            // only keep-alives are received, and nothing is answered
 	slow      time.Duration   // before each answer
-	dead      map[string]bool // parts of which the next call, or stream, is never answered
+	dead      map[string]bool // parts whose next call, or stream, is never answered
 }
 
-// oneTerm is a cluster that answers everything in one term.
+// oneTerm is a cluster that answers all calls in one term.
 func oneTerm() *fakeCluster { return &fakeCluster{read: 1, keep: 1, list: 1} }
 
-// hangs reports whether a call reaches a dead member. The next reaches another.
+// hangs reports whether a call reaches a dead member. The next call reaches another one.
 func (c *fakeCluster) hangs(part string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,14 +109,14 @@ func (c *fakeCluster) Watch(ctx context.Context, _ ...grpc.CallOption) (pb.Watch
 	return &silentWatches{ctx: ctx}, nil
 }
 
-// healthy is a member that says so.
+// healthy is a member that answers Status.
 type healthy struct{ pb.MaintenanceClient }
 
 func (healthy) Status(context.Context, *pb.StatusRequest, ...grpc.CallOption) (*pb.StatusResponse, error) {
 	return &pb.StatusResponse{}, nil
 }
 
-// silentWatches is a stream on which the server says nothing.
+// silentWatches is a stream on which the server sends nothing.
 type silentWatches struct {
 	grpc.ClientStream
 	ctx context.Context
@@ -162,7 +162,8 @@ func (s *fakeKeepAlives) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	}
 }
 
-// holding returns a backend of the cluster, which it knows, with one hold under one lease of 6 s.
+// holding returns a backend of the cluster, which it has checked, with one hold under one lease of
+// 6 s.
 func holding(c *fakeCluster) (*Backend, *lease, *ownRequest) {
 	b := &Backend{
 		cluster: cluster{kv: c, lessor: c, watch: c, status: healthy{}, base: "dlock/", life: kit.NewLife()}, id: "0123456789abcdef",

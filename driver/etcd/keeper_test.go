@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestLeasesOfOtherTTLs: one of which nothing is said, and that has time, keeps no other from being
-// renewed.
+// TestLeasesOfOtherTTLs: a lease whose calls are not answered, and that has time left, does not
+// delay the renewal of another one.
 func TestLeasesOfOtherTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()

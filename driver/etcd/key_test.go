@@ -9,7 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestNamesNeverMeet: no name's keys are in the range of another, and each key can be read back.
+// TestNamesNeverMeet: no name's keys are in the range of another name, and each key can be read
+// back.
 func TestNamesNeverMeet(t *testing.T) {
 	b := &Backend{cluster: cluster{base: "dlock/"}, id: "0123456789abcdef"}
 	hostile := []string{"a", "a/", "a/b", "a0", "a%", "a%2F", "a%25", "a%252F", "%2f", ".", "a.", "ä", "a b"}
@@ -36,8 +37,8 @@ func TestNamesNeverMeet(t *testing.T) {
 	}
 }
 
-// TestRootsNeverMeet: no backend's keys are in the range of one with another root, nor have they
-// one identity, wherever the slashes are.
+// TestRootsNeverMeet: no backend's keys are in the range of a backend with another root, nor do the
+// two have the same identity, wherever the slashes are.
 func TestRootsNeverMeet(t *testing.T) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
 	if err != nil {

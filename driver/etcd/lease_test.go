@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// slowGrants is a cluster that takes its time to grant a lease.
+// slowGrants is a cluster that is slow to grant a lease.
 type slowGrants struct{ *fakeCluster }
 
 func (c slowGrants) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, o ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
@@ -22,7 +22,7 @@ func (c slowGrants) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, o .
 	return c.fakeCluster.LeaseGrant(ctx, r, o...)
 }
 
-// TestLeaseIsTrustedFromBeforeItWasAskedFor: the server counts from when it granted it.
+// TestLeaseIsTrustedFromBeforeItWasAskedFor: the server counts a lease's time from its grant.
 func TestLeaseIsTrustedFromBeforeItWasAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()

@@ -48,8 +48,8 @@ func TestQueueFollowsEvents(t *testing.T) {
 	}
 }
 
-// lateReads is a cluster whose answers to reads are held until answer is closed. They show what was
-// there as of the revision.
+// lateReads is a cluster whose answers to reads are held until answer is closed. They show the keys
+// as of the revision.
 type lateReads struct {
 	*fakeCluster
 	answer chan struct{}
@@ -66,8 +66,9 @@ func (c *lateReads) Range(ctx context.Context, _ *pb.RangeRequest, _ ...grpc.Cal
 	}
 }
 
-// TestEventsBeforeTheReadCount: the watch is there, and the answer to the read that follows is on
-// its way, when the holder goes. Only the event tells, and it comes before the answer.
+// TestEventsBeforeTheReadCount: the holder releases when the watch is confirmed, and the answer to
+// the read that follows is on its way. Only the event reports the release, and it comes before the
+// answer.
 func TestEventsBeforeTheReadCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -96,14 +97,14 @@ func TestEventsBeforeTheReadCount(t *testing.T) {
 			{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(holder.key), ModRevision: 11}},
 		}})
 		if len(waiter.wake) > 0 {
-			t.Error("a waiter is woken by a part of what there is to know")
+			t.Error("a waiter is woken before the read was answered")
 		}
 		close(reads.answer)
 		synctest.Wait()
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !waiter.granted || len(waiter.wake) == 0 {
-			t.Errorf("the holder went between the watch and the read; who is next is granted: %t, woken: %t", waiter.granted, len(waiter.wake) > 0)
+			t.Errorf("the holder released between the watch and the read; the next waiter is granted: %t, woken: %t", waiter.granted, len(waiter.wake) > 0)
 		}
 	})
 }

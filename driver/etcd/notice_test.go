@@ -12,8 +12,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestNoticesOf: the key of a hold says where the notices to its client go, if they are
-// within its own prefix; and they are under no name.
+// TestNoticesOf: the keys of the notices to a client follow from the key of its hold, if they are
+// within the prefix of the breaking client; and they are under no name.
 func TestNoticesOf(t *testing.T) {
 	backend := func(root, prefix string) *Backend {
 		base := escape.Replace(root) + "/" + escape.Replace(prefix)
@@ -22,7 +22,7 @@ func TestNoticesOf(t *testing.T) {
 	}
 	for _, c := range []struct {
 		root                     string
-		holder, holds, who, name string // prefix and name, of either
+		holder, holds, breaker, name string // prefix and name, of the holder and of the breaking client
 		reaches                  bool
 	}{
 		{"dlock", "", "a", "", "a", true},
@@ -30,24 +30,24 @@ func TestNoticesOf(t *testing.T) {
 		{"dlock", "p", "a", "p", "a", true},
 		{"dlock", "p/%/", "a", "p/%/", "a", true},
 		{"dlock", "p/", "a", "", "p/a", true},
-		{"dlock", "pa", "", "", "pa", true}, // (an empty name is none)
+		{"dlock", "pa", "", "", "pa", true}, // (an empty name is not a valid one)
 		{"dlock", "", "p/a", "p/", "a", false},
 		{"dlock", "p", "qa", "pq", "a", false},
 	} {
-		holder, who := backend(c.root, c.holder), backend(c.root, c.who)
+		holder, breaker := backend(c.root, c.holder), backend(c.root, c.breaker)
 		rq := newOwnRequest(driver.Request{Name: c.holds, ID: driver.NewID()})
 		holder.assignKey(rq)
-		if !strings.HasPrefix(rq.key, who.prefixOf(c.name)) {
+		if !strings.HasPrefix(rq.key, breaker.prefixOf(c.name)) {
 			t.Fatalf("%+v: these are two names", c)
 		}
 		want := ""
 		if c.reaches {
 			want = noticesUnder(holder.base, holder.id)
 		}
-		if got := who.noticesOf(rq.key); got != want {
+		if got := breaker.noticesOf(rq.key); got != want {
 			t.Errorf("%+v: the notices of %s are %q, want %q", c, rq.key, got, want)
 		}
-		for _, b := range []*Backend{holder, who, backend(c.root, "")} {
+		for _, b := range []*Backend{holder, breaker, backend(c.root, "")} {
 			if name, ok := b.keyName(noticesUnder(holder.base, holder.id) + "1f"); ok {
 				t.Errorf("%+v: a notice is taken for a request under %q", c, name)
 			}
@@ -61,7 +61,7 @@ func TestNoticesOf(t *testing.T) {
 	}
 }
 
-// TestHeed: a notice ends the hold that it names, and nothing else, whatever else it says.
+// TestHeed: a notice ends the hold that it names, and no other, whatever else it contains.
 func TestHeed(t *testing.T) {
 	b, _, rq := holding(oneTerm())
 	defer b.life.End()
@@ -87,7 +87,7 @@ func TestHeed(t *testing.T) {
 		t.Fatalf("%s was lost", id)
 	case <-time.After(10 * time.Millisecond):
 	}
-	for range 2 { // it may come twice
+	for range 2 { // a notice may come twice
 		heed(rq.ID.String())
 	}
 	if id := <-lost; id != rq.ID || b.requests[id] != nil || b.losses[id] == nil {
@@ -98,7 +98,7 @@ func TestHeed(t *testing.T) {
 		t.Errorf("%s and %s were lost", a, c)
 	}
 	if waits.rev != 0 || b.requests[other.ID] == nil {
-		t.Error("one whose grant is under way does not look again, or another hold was lost too")
+		t.Error("a waiter was not sent back to the queue, or another hold was lost too")
 	}
 	select {
 	case id := <-lost:
@@ -108,7 +108,7 @@ func TestHeed(t *testing.T) {
 }
 
 // TestNoticesAfterTheirWatchWasCancelled: the server cancels the watch of a client that fell behind
-// a compaction. What was broken meanwhile is read when the watch is there again.
+// a compaction. A notice that was put meanwhile is read when the watch is renewed.
 func TestNoticesAfterTheirWatchWasCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -123,7 +123,7 @@ func TestNoticesAfterTheirWatchWasCancelled(t *testing.T) {
 		first := b.notices.watch.id
 		b.mu.Unlock()
 		b.watches.receive(&pb.WatchResponse{WatchId: first, Created: true})
-		synctest.Wait() // its read is under way, and of no use when the watch is gone
+		synctest.Wait() // its read is under way, and does not count once the watch is cancelled
 		b.watches.receive(&pb.WatchResponse{WatchId: first, Canceled: true, CompactRevision: 9})
 		close(reads.answer)
 		time.Sleep(time.Second)
@@ -138,12 +138,12 @@ func TestNoticesAfterTheirWatchWasCancelled(t *testing.T) {
 		b.watches.receive(&pb.WatchResponse{WatchId: first, Events: []*mvccpb.Event{{Kv: reads.kvs[0]}}})
 		synctest.Wait()
 		if len(lost) != 0 {
-			t.Error("a watch that is over is listened to")
+			t.Error("a notice of a cancelled watch is acted on")
 		}
 		b.watches.receive(&pb.WatchResponse{WatchId: again, Created: true})
 		synctest.Wait()
 		if len(lost) != 1 || <-lost != rq.ID {
-			t.Error("what was broken while the watch was away is not known")
+			t.Error("a break while there was no watch is not known")
 		}
 	})
 }

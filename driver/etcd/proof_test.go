@@ -46,7 +46,8 @@ func TestProofNeedsOneTerm(t *testing.T) {
 	}
 }
 
-// TestAudit: what is missing is lost; an orphan goes when it is found for the second time.
+// TestAudit: a hold whose key is missing is lost; an orphan is removed when it is found for the
+// second time.
 func TestAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -68,8 +69,8 @@ func TestAudit(t *testing.T) {
 	})
 }
 
-// TestWhatIsMissingIsRecordedFirst: a lease is trusted for longer only when the requests that were
-// found missing under it know that. Else one of them could become a hold in between.
+// TestWhatIsMissingIsRecordedFirst: missing keys are recorded before the trust in their lease is
+// extended. Otherwise one of their requests could become a hold in between.
 func TestWhatIsMissingIsRecordedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, l, _ := holding(oneTerm())
@@ -91,8 +92,8 @@ func TestWhatIsMissingIsRecordedFirst(t *testing.T) {
 	})
 }
 
-// TestLapsedLeaseIsAskedForFirst: a client that receives nothing must not keep alive what it cannot
-// use.
+// TestLapsedLeaseIsAskedForFirst: a client that receives no answers must not keep alive a lease
+// that it cannot use.
 func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -110,7 +111,7 @@ func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
 			return s.kept
 		}
 		if err := round(); err == nil || kept() == 0 {
-			t.Errorf("within its time a lease is kept alive, come what may: %d keep-alives, %v", kept(), err)
+			t.Errorf("a lease that has not expired is kept alive in any case: %d keep-alives, %v", kept(), err)
 		}
 		time.Sleep(6 * time.Second)
 		before := kept()
@@ -121,12 +122,12 @@ func TestLapsedLeaseIsAskedForFirst(t *testing.T) {
 		s.mute = false
 		s.mu.Unlock()
 		if err := round(); err != nil || kept() == before {
-			t.Errorf("a lapsed lease that is still there: %v", err)
+			t.Errorf("a lapsed lease that still exists: %v", err)
 		}
 	})
 }
 
-// TestSlowAnswersAreWaitedFor: asking again does not give up what was asked first.
+// TestSlowAnswersAreWaitedFor: a second attempt does not cancel the first one.
 func TestSlowAnswersAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
@@ -141,7 +142,7 @@ func TestSlowAnswersAreWaitedFor(t *testing.T) {
 	})
 }
 
-// TestDeadMemberIsPassedOver: the second attempt, which reaches another, is in time for the
+// TestDeadMemberIsPassedOver: the second attempt, which reaches another member, is in time for the
 // renewal.
 func TestDeadMemberIsPassedOver(t *testing.T) {
 	for _, part := range []string{"read", "list", "stream"} {

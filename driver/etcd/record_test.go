@@ -12,7 +12,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestValuesComeBack: what is written can be read. What cannot be read excludes those behind it.
+// TestValuesComeBack: a written value can be read. A key that cannot be read excludes the requests
+// behind it.
 func TestValuesComeBack(t *testing.T) {
 	id, owner := driver.NewID(), driver.NewID()
 	for _, r := range []record{
@@ -33,16 +34,16 @@ func TestValuesComeBack(t *testing.T) {
 	for _, v := range []string{"", "2 a b c d e f g h i j", "1 x", strings.Repeat("1 ", 11), "1 " + id.String() + " - 0 0 x " + id.String() + " - 0 0 l"} {
 		q := newQueue("n", []*mvccpb.KeyValue{{Key: []byte("k"), Value: []byte(v), CreateRevision: 1}})
 		if q.grants(driver.Request{ID: id, Owner: id, Mode: driver.Shared}) || q.arrivals[0].Label != foreignLabel {
-			t.Errorf("what cannot be read, %q, stands in nobody's way", v)
+			t.Errorf("a key that cannot be read, %q, blocks no request", v)
 		}
 		if _, err := q.admit(driver.Request{ID: id, Owner: id}, 0); !errors.Is(err, driver.ErrUnsupported) {
-			t.Errorf("behind what cannot be read, %q: %v", v, err)
+			t.Errorf("behind a key that cannot be read, %q: %v", v, err)
 		}
 		if _, err := q.admit(driver.Request{ID: id, Owner: id}, 1); err != nil {
-			t.Errorf("ahead of what cannot be read, %q: %v", v, err)
+			t.Errorf("ahead of a key that cannot be read, %q: %v", v, err)
 		}
 		if q.drop("k"); q.foreign != 0 {
-			t.Errorf("%d of what cannot be read are left", q.foreign)
+			t.Errorf("%d keys that cannot be read are left", q.foreign)
 		}
 	}
 }

@@ -135,7 +135,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 		next := int64(0) // it is not there: a tombstone can be put
 		if kvs := rangeIn(res).Kvs; len(kvs) > 0 {
 			r := decode(rq.Name, kvs[0])
-			if r.ID != rq.ID || r.tombstone { // the key belongs to another request, or is a tombstone
+			if r.ID != rq.ID || r.tombstone { // another request's key, or a tombstone
 				until = time.Now().Add(time.Minute)
 				break
 			}

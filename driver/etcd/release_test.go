@@ -9,11 +9,11 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// TestRemoveWithoutSpace: where no tombstone can be put the key is deleted.
+// TestRemoveWithoutSpace: if no tombstone can be put the key is deleted.
 func TestRemoveWithoutSpace(t *testing.T) {
 	for _, c := range []struct {
 		what       string
-		grant, put bool // there is space for that; a put that takes the last of it is executed
+		grant, put bool // there is space for it; a put that takes the last of the space is executed
 		removed    bool
 		txns       int
 	}{
@@ -45,7 +45,7 @@ func TestRemoveWithoutSpace(t *testing.T) {
 				t.Errorf("no space %s: it was there: %t, %v; %d transactions; it has the key %q", c.what, removed, err, txns, rq.key)
 			}
 			if !c.removed && rq.unknownReleases == 0 {
-				t.Errorf("no space %s: nobody knows that it may have been removed", c.what)
+				t.Errorf("no space %s: it is not recorded that the key may have been removed", c.what)
 			}
 		})
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestRenewBesideRelease: what was removed is lost, although nobody has said so yet.
+// TestRenewBesideRelease: a request whose key was removed is lost, although the release has not
+// returned yet.
 func TestRenewBesideRelease(t *testing.T) {
 	for _, releasing := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestHoldThatNobodyRenews: it ends at its time, although another hold under the same lease is
-// renewed all the time.
-func TestHoldThatNobodyRenews(t *testing.T) {
+// TestHoldThatIsNotRenewed: it ends at its TTL, although another hold under the same lease is
+// renewed.
+func TestHoldThatIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := oneTerm()
 		b, l, forgotten := holding(s)
@@ -43,11 +43,11 @@ func TestHoldThatNobodyRenews(t *testing.T) {
 	})
 }
 
-// TestAcquireOfALostHold: as long as something of it may stand it is to be released, whether it is
-// lost before the call or meanwhile.
+// TestAcquireOfALostHold: as long as its key may stand it has to be released, whether it was lost
+// before the call or meanwhile.
 func TestAcquireOfALostHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, _, rq := holding(oneTerm()) // where nothing is removed
+		b, _, rq := holding(oneTerm()) // a cluster on which no key can be removed
 		b.mu.Lock()
 		b.lose(rq, false)
 		meanwhile := b.failed(rq, driver.ErrLost)
@@ -69,8 +69,8 @@ func TestAcquireOfALostHold(t *testing.T) {
 	})
 }
 
-// TestAnAcquireThatWasRefused: it is forgotten at once if it stands nowhere. Else it is to be
-// released, and what is known here says whether that leaves a tombstone.
+// TestAnAcquireThatWasRefused: it is forgotten at once if it has no key. Otherwise it has to be
+// released, and whether that leaves a tombstone depends on what the client knows of it.
 func TestAnAcquireThatWasRefused(t *testing.T) {
 	for _, c := range []struct {
 		what              string

@@ -7,8 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestWhoIsGrantedIsWoken: nobody else.
-func TestWhoIsGrantedIsWoken(t *testing.T) {
+// TestGrantedWaitersAreWoken: no others are.
+func TestGrantedWaitersAreWoken(t *testing.T) {
 	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*ownRequest{}}
 	var rqs []*ownRequest
 	for i := range 128 {
@@ -33,9 +33,9 @@ func TestWhoIsGrantedIsWoken(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsIsChecked: a request that went back to the end of the queue is not checked by the
-// place that it had.
-func TestWhoWaitsIsChecked(t *testing.T) {
+// TestOnlyWaitersAreChecked: a request that went back to the end of the queue is not admitted at
+// its old place.
+func TestOnlyWaitersAreChecked(t *testing.T) {
 	rq := newOwnRequest(driver.Request{ID: driver.ID{1}, Owner: driver.ID{1}})
 	rq.key = "1"
 	n := &nameState{name: "n", queue: newQueue("n", nil), waiting: map[string]*ownRequest{"2": {standing: standing{key: "2"}}}, unchecked: []*ownRequest{rq}}

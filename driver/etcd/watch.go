@@ -40,8 +40,8 @@ type watches struct {
 	lastID  int64                     // the last ID that was used
 	byID    map[int64]*watch
 	stop    context.CancelFunc // ends the stream
-	asked   time.Time          // when the pending request for progress was sent; zero: it was answered
-	checked time.Time          // when the last one was sent
+	asked   time.Time          // when progress was requested; zero: it was answered
+	checked time.Time          // when progress was last requested
 	faults  int                // streams in a row without a message
 
 	revisionRead time.Time // when the cluster's revision was last read

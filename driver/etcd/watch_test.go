@@ -17,8 +17,8 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// watchServer is a cluster whose one stream of watches at a time a test speaks on. A read shows its
-// own number.
+// watchServer is a cluster with one stream of watches at a time, on which the test sends. The
+// result of a read is the number of the read.
 type watchServer struct {
 	pb.KVClient
 	mu     sync.Mutex
@@ -27,7 +27,7 @@ type watchServer struct {
 	say    chan *pb.WatchResponse
 	fail   chan error
 	reads  int64
-	answer chan struct{} // read: each read waits for one; nil: none waits
+	answer chan struct{} // each read receives from it first; nil: reads do not wait
 }
 
 func newWatchServer() *watchServer {
@@ -60,7 +60,7 @@ func (s *watchServer) Watch(ctx context.Context, _ ...grpc.CallOption) (pb.Watch
 	return &watchStream{s: s, ctx: ctx}, nil
 }
 
-// said returns what the client sent since the last time.
+// said returns what the client sent since the last call of said.
 func (s *watchServer) said() string {
 	synctest.Wait()
 	s.mu.Lock()
@@ -130,14 +130,14 @@ func (l *recorder) changed(_ *watch, events []*mvccpb.Event) {
 func (l *recorder) unknown(*watch)              { l.add("unknown") }
 func (l *recorder) refused(_ *watch, err error) { l.add("refused: %v", err) }
 
-// calls returns the calls since the last time that all was called.
+// calls returns the calls since the last call of all.
 func (l *recorder) calls() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.what)
 }
 
-// all returns the calls since the last time.
+// all returns the calls since its last call.
 func (l *recorder) all() string {
 	synctest.Wait()
 	all := l.calls()
@@ -178,8 +178,8 @@ func expect(t *testing.T, what, is, want string) {
 	}
 }
 
-// TestNewsComesInOrder: what is there comes first, then what changed since the watch was there,
-// though that came before the answer, and then what changes.
+// TestNewsComesInOrder: the present keys come first, then changes since the watch was confirmed,
+// although they arrived before the answer to the read, and then later changes.
 func TestNewsComesInOrder(t *testing.T) {
 	watchTest(t, func(t *testing.T, s *watchServer, _ *watches, _ *watch, l *recorder) {
 		s.answer = make(chan struct{})
@@ -194,8 +194,9 @@ func TestNewsComesInOrder(t *testing.T) {
 	})
 }
 
-// TestNewsWaitsForAListener: what changes while the listener is busy with what is there comes after
-// that. (In real time: who waits for a lock is not idle for synctest.)
+// TestNewsWaitsForAListener: a change that arrives while the listener handles the present keys is
+// notified after that. (In real time: a goroutine that waits for a mutex does not count as idle for
+// synctest.)
 func TestNewsWaitsForAListener(t *testing.T) {
 	s, l := newWatchServer(), &recorder{block: make(chan struct{}), busy: make(chan struct{})}
 	ws := watchesOf(s)
@@ -205,7 +206,7 @@ func TestNewsWaitsForAListener(t *testing.T) {
 	s.say <- &pb.WatchResponse{WatchId: 2, Created: true}
 	<-l.busy
 	s.say <- changes(2, "1")
-	time.Sleep(10 * time.Millisecond) // the change would be there by now
+	time.Sleep(10 * time.Millisecond) // otherwise the change would have been notified by now
 	close(l.block)
 	s.say <- changes(2, "2")
 	for end := time.Now().Add(10 * time.Second); len(l.calls()) < 3 && time.Now().Before(end); {
@@ -214,8 +215,8 @@ func TestNewsWaitsForAListener(t *testing.T) {
 	expect(t, "in the end", strings.Join(l.calls(), ", "), "found 1, changed 1, changed 2")
 }
 
-// TestAStreamThatEnds: its watches are asked for on the next one, under other IDs, and what is
-// there is read again.
+// TestAStreamThatEnds: its watches are requested on the next stream, under new IDs, and the keys
+// are read again.
 func TestAStreamThatEnds(t *testing.T) {
 	watchTest(t, func(t *testing.T, s *watchServer, ws *watches, _ *watch, l *recorder) {
 		other := &recorder{}
@@ -249,8 +250,8 @@ func TestAStreamThatEnds(t *testing.T) {
 	})
 }
 
-// TestAWatchThatTheServerCancels is asked for again, unless the client has cancelled it by then. A
-// read for the cancelled one says nothing.
+// TestAWatchThatTheServerCancels: it is requested again, unless the client has cancelled it by
+// then. A read for the cancelled watch does not count.
 func TestAWatchThatTheServerCancels(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		watchTest(t, func(t *testing.T, s *watchServer, ws *watches, w *watch, l *recorder) {
@@ -270,7 +271,7 @@ func TestAWatchThatTheServerCancels(t *testing.T) {
 	}
 }
 
-// TestAWatchThatIsCancelled says nothing any more, and the last one ends the stream at the next
+// TestAWatchThatIsCancelled: it notifies no more, and the last one ends the stream at the next
 // check.
 func TestAWatchThatIsCancelled(t *testing.T) {
 	watchTest(t, func(t *testing.T, s *watchServer, ws *watches, w *watch, l *recorder) {
@@ -295,8 +296,9 @@ func TestAWatchThatIsCancelled(t *testing.T) {
 	})
 }
 
-// TestAWatchWithAStrangeID is a proxy's: the driver refuses to lock, and says so to all.
-func TestAWatchWithAStrangeID(t *testing.T) {
+// TestAWatchWithAnUnknownID: it comes from a proxy; the driver refuses to lock, and all listeners
+// are notified.
+func TestAWatchWithAnUnknownID(t *testing.T) {
 	watchTest(t, func(t *testing.T, s *watchServer, ws *watches, _ *watch, l *recorder) {
 		s.say <- &pb.WatchResponse{WatchId: 7, Created: true}
 		expect(t, "the listener", l.all(), "refused: "+errProxy.Error())
