@@ -26,7 +26,7 @@ const (
 // fails, which is after 13 s, and between attempts to dial it waits for longer and longer, up to
 // two minutes.
 //
-// So the driver dials by itself ("a connection that dies in silence", "connections that are refused
+// So the driver dials by itself ("a connection that dies silently", "connections that are refused
 // for long" of TestEtcdField). A member that listens again is found within a second. When a call is
 // not answered in time, each member is probed with a call that it can answer without the others. A
 // connection on which the probe was sent, and nothing at all came back within a second, is closed,
@@ -37,10 +37,10 @@ type connections struct {
 	patience time.Duration // for a dial, with its handshakes
 	members  int
 
-	mu     sync.Mutex
-	open   map[*connection]struct{}
-	heard  bool // something was received on one of them
-	silent int  // new connections in a row on which nothing was received
+	mu       sync.Mutex
+	open     map[*connection]struct{}
+	answered bool // something was received on one of them
+	silent   int  // new connections in a row on which nothing was received
 }
 
 func newConnections(patience time.Duration, members int) *connections {
@@ -104,7 +104,7 @@ func (cs *connections) dial(ctx context.Context, addr string) (net.Conn, error) 
 	defer cs.mu.Unlock()
 	cs.open[c] = struct{}{}
 	wait := cs.patience
-	if cs.heard {
+	if cs.answered {
 		wait = min(wait, probeTimeout<<min(cs.silent, 10))
 	}
 	c.firstByte = time.AfterFunc(wait, func() {
@@ -122,7 +122,7 @@ func (cs *connections) dial(ctx context.Context, addr string) (net.Conn, error) 
 func (cs *connections) receivedFirst() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	cs.heard, cs.silent = true, 0
+	cs.answered, cs.silent = true, 0
 }
 
 // dialAgain dials an address until it is answered. The system repeats the packet that opens a

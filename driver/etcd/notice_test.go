@@ -21,9 +21,9 @@ func TestNoticesOf(t *testing.T) {
 		return b
 	}
 	for _, c := range []struct {
-		root                     string
-		holder, holds, breaker, name string // prefix and name, of the holder and of the breaking client
-		reaches                  bool
+		root                         string
+		holder, holds, breaker, name string // prefix and name, of both clients
+		reaches                      bool
 	}{
 		{"dlock", "", "a", "", "a", true},
 		{"team/app", "", "x/y%z", "", "x/y%z", true},

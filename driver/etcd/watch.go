@@ -28,7 +28,7 @@ const (
 // and again after any fault. The client library's own watcher does not report which stream a watch
 // is on, and resumes a watch silently: so it cannot show that its member lags (TestEtcdLag), that
 // an answer comes from a proxy, or that the stream is dead ("grpc-proxy", "a connection that dies
-// in silence" of TestEtcdField). watches knows nothing of requests. It is safe for concurrent use.
+// silently" of TestEtcdField). watches knows nothing of requests. It is safe for concurrent use.
 type watches struct {
 	*cluster
 

@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// TestEtcdAround: what stands around the lock works between processes.
+// TestEtcdAround: the features around the lock work between processes.
 func TestEtcdAround(t *testing.T) {
 	s := service.Start(t, Etcd)
 	url := s.URL

@@ -16,11 +16,11 @@ import (
 	"github.com/dlock-go/dlock/driver/etcd"
 )
 
-// locker is one of several that want a lock: it locks, and returns what unlocks.
+// locker is one of several contenders for a lock: it locks, and returns the function that unlocks.
 type locker func(ctx context.Context) (unlock func() error, err error)
 
-// etcdLockers are n of dlock's and n of the recipe that etcd's client brings, which needs a session
-// for each, spread over so many clients of either.
+// etcdLockers returns n lockers of dlock and n of the recipe in etcd's client library, which needs
+// a session for each, spread over the given number of clients of either kind.
 func etcdLockers(b *testing.B, s *service.Server, clients, n int, name string) (ours, theirs []locker) {
 	b.Helper()
 	for range clients {
@@ -66,8 +66,8 @@ func ofRecipe(b *testing.B, c *clientv3.Client, name string) locker {
 	}
 }
 
-// relay has the lockers take turns for a while, and returns the times from the call of unlock to
-// the return of the next lock, and how many there were in a second.
+// relay lets the lockers take turns for a while, and returns the times from the call of unlock to
+// the return of the next lock, and the number of hand-offs per second.
 func relay(b *testing.B, lockers []locker, hold time.Duration) (took []time.Duration, rate float64) {
 	ctx, stop := context.WithTimeout(b.Context(), 2*steps.TurnTime)
 	defer stop()
@@ -108,7 +108,7 @@ func relay(b *testing.B, lockers []locker, hold time.Duration) (took []time.Dura
 	return took[:n], rate
 }
 
-// writes has others write to the server until stop.
+// writes lets other clients write to the server until stop.
 func writes(b *testing.B, s *service.Server) (stop func()) {
 	ctx, cancel := context.WithCancel(b.Context())
 	c := etcdOf(b, s)
@@ -124,7 +124,8 @@ func writes(b *testing.B, s *service.Server) (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// BenchmarkEtcdHandOff passes a lock on among few while others write, and among many.
+// BenchmarkEtcdHandOff passes a lock on among few lockers while other clients write, and among
+// many.
 func BenchmarkEtcdHandOff(b *testing.B) {
 	s := service.StartOwn(b, Etcd)
 	for _, clients := range []int{1, 2} {
@@ -163,7 +164,7 @@ func BenchmarkEtcdHandOff(b *testing.B) {
 	}
 }
 
-// BenchmarkEtcdPairs measures Lock and Unlock of names that nobody else wants.
+// BenchmarkEtcdPairs measures Lock and Unlock of uncontended names.
 func BenchmarkEtcdPairs(b *testing.B) {
 	s := service.StartOwn(b, Etcd)
 	for _, g := range []int{1, 16, 256} {

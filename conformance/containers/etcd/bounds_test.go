@@ -22,11 +22,11 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// TestEtcdBounds: what a client sends, receives or leaves in one piece is bounded, however many
-// locks, waiters and names there are. The bounds are on docs/etcd.md.
+// TestEtcdBounds: a client never sends, receives or leaves more in one piece than the bounds of
+// docs/etcd.md, however many locks, waiters and names there are.
 func TestEtcdBounds(t *testing.T) {
 	t.Parallel()
-	t.Run("a server that takes little", etcdTakesLittle)
+	t.Run("a server with low limits", etcdTakesLittle)
 	s := service.StartOwn(t, Etcd)
 	for _, f := range []struct {
 		name string
@@ -47,7 +47,7 @@ func TestEtcdBounds(t *testing.T) {
 // The bounds of docs/etcd.md, in bytes.
 const mostSent, mostReceived, mostListed = 1 << 19, 2 << 20, 20 << 20
 
-// sizes sees how large messages are.
+// sizes records the sizes of messages.
 type sizes struct {
 	sent, received atomic.Int64
 	refused        atomic.Int64 // calls with an error
@@ -108,7 +108,7 @@ func (z *sizes) within(t *testing.T, what string, sent, received int64) {
 	}
 }
 
-// longest is a name that is as long as one can be, and three times as long in a key.
+// longest is a name of the greatest length, which is three times as long in a key.
 func longest(i int) string {
 	s := fmt.Sprint(i)
 	return strings.Repeat("/", 255-len(s)) + s
@@ -132,8 +132,8 @@ func lockMany(t *testing.T, c *dlock.Client, many int) {
 	await.All(t, &wg)
 }
 
-// etcdTakesLittle: where the operator allows fewer operations or bytes, less travels together, and
-// the client remembers that.
+// etcdTakesLittle: if the operator allows fewer operations or bytes, batches are smaller, and the
+// client remembers the limit.
 func etcdTakesLittle(t *testing.T) {
 	for _, args := range [][]string{{"--max-txn-ops=8"}, {"--max-request-bytes=16384"}} {
 		t.Run(args[0], func(t *testing.T) {
@@ -141,8 +141,8 @@ func etcdTakesLittle(t *testing.T) {
 			var z sizes
 			b := etcdSideOf(t, s, z.options)
 			lockMany(t, steps.ClientOf(t, b, dlock.Label(strings.Repeat("l", 255))), 200)
-			if n := z.refused.Load(); n > 60 { // those under way together, five times
-				t.Errorf("%d calls were refused: the client does not learn what the server takes", n)
+			if n := z.refused.Load(); n > 60 { // the transactions under way together, five times
+				t.Errorf("%d calls were refused: the client does not learn the limits of the server", n)
 			}
 			hold := steps.Asked(b, longest(0), time.Minute)
 			hold.Label = strings.Repeat("l", 255)
@@ -173,8 +173,8 @@ func etcdLargestRequest(t *testing.T, s *service.Server) {
 	z.within(t, "500 locks at once", mostSent, mostReceived)
 }
 
-// etcdEndOfMany: the locks of a client stand under leases of a thousand each, and its end is as
-// many events of the server. A request behind all of them is granted.
+// etcdEndOfMany: the locks of a client stand under leases of a thousand each, and the end of the
+// client is one event of the server for each lease. A request behind all of them is granted.
 func etcdEndOfMany(t *testing.T, s *service.Server) {
 	const many = 2500
 	name := longest(1 << 20)
@@ -195,7 +195,7 @@ func etcdEndOfMany(t *testing.T, s *service.Server) {
 	}
 	await.That(t, "all wait", func() bool { return count() == many+1 })
 	got := steps.Acquiring(b, steps.Waiting(b, name, time.Minute))
-	await.That(t, "one more waits", func() bool { return count() == many+2 && b.rpcs.watches() > 0 })
+	await.That(t, "one more request waits", func() bool { return count() == many+2 && b.rpcs.watches() > 0 })
 	leases, err := root.Leases(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func etcdEndOfMany(t *testing.T, s *service.Server) {
 	z.within(t, fmt.Sprintf("behind %d", many), mostSent, mostReceived)
 }
 
-// queueUp puts so many waiting requests, by copies of the one that stands under a key.
+// queueUp puts a number of waiting requests, as copies of the one under a key.
 func queueUp(t *testing.T, root *clientv3.Client, value string, many int, key func(i int) string) {
 	t.Helper()
 	fields := strings.SplitN(value, " ", 3)
@@ -235,8 +235,8 @@ func queueUp(t *testing.T, root *clientv3.Client, value string, many int, key fu
 	}
 }
 
-// etcdLongQueue: a queue of very many is read in pages, and a request that arrives reads a page of
-// it at most in the transaction that puts its key.
+// etcdLongQueue: a very long queue is read in pages, and a request that arrives reads at most one
+// page of it in the transaction that puts its key.
 func etcdLongQueue(t *testing.T, s *service.Server) {
 	many := size.Longer(12000)
 	var z sizes
@@ -275,7 +275,7 @@ func etcdLongQueue(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdManyNames: List reads pages.
+// etcdManyNames: List reads in pages.
 func etcdManyNames(t *testing.T, s *service.Server) {
 	many := 60000
 	if size.Long() {

@@ -12,10 +12,10 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// Cluster is three members of one cluster.
+// Cluster is a cluster of three members.
 type Cluster struct {
 	Members []*service.Server // in no order
-	network *peerNetwork      // nil: they reach each other as they are
+	network *peerNetwork      // nil: they reach each other directly
 }
 
 // StartCluster starts three members for one test. Any of them may be their leader.
@@ -50,7 +50,7 @@ func startCluster(t service.T, divisible bool) *Cluster {
 	for i := range members {
 		names = append(names, fmt.Sprintf("m%d=%s", i, urls[i]))
 	}
-	var wg sync.WaitGroup // a member serves nobody before there are two
+	var wg sync.WaitGroup // a member answers no call before there are two
 	for i := range members {
 		k := Etcd
 		k.Ports = 1
@@ -82,7 +82,7 @@ func startCluster(t service.T, divisible bool) *Cluster {
 	return c
 }
 
-// URL is what clients open.
+// URL returns the URL for clients.
 func (c *Cluster) URL() string { return "etcd://" + strings.Join(c.addrs(), ",") }
 
 func (c *Cluster) addrs() (addrs []string) {
@@ -92,7 +92,7 @@ func (c *Cluster) addrs() (addrs []string) {
 	return addrs
 }
 
-// Leader waits until two members agree on a leader, and returns which it is.
+// Leader waits until two members agree on a leader, and returns its index.
 func (c *Cluster) Leader(t service.T) int {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
@@ -114,7 +114,7 @@ func (c *Cluster) Leader(t service.T) int {
 	panic("unreachable")
 }
 
-// Restart kills all members, and starts them on their data.
+// Restart kills all members, and starts them again on their data.
 func (c *Cluster) Restart(t service.T) {
 	t.Helper()
 	for _, m := range c.Members {
@@ -127,10 +127,10 @@ func (c *Cluster) Restart(t service.T) {
 	await.All(t, &wg)
 }
 
-// Lag keeps all changes from a follower of a divisible cluster, until heal: it has its leader, and
-// knows nothing new.
+// Lag withholds all changes from a follower of a divisible cluster, until heal: it has its leader,
+// but receives nothing new.
 func (c *Cluster) Lag(member int) (heal func()) { return c.network.lag(member) }
 
-// Cut takes a member of a divisible cluster off the network of its peers, until heal. Its clients
-// still reach it.
+// Cut takes a member of a divisible cluster off the network of its peers, until heal. Clients still
+// reach it.
 func (c *Cluster) Cut(member int) (heal func()) { return c.network.cut(member) }

@@ -23,15 +23,15 @@ import (
 	"github.com/dlock-go/dlock/driver/etcd"
 )
 
-// etcdTTL is the least that etcd keeps: election timeouts do not get below it.
+// etcdTTL is the least TTL that etcd keeps, which follows from the least election timeout.
 const etcdTTL = 2 * time.Second
 
-// etcdSide is a client of the driver, with a proxy before its servers.
+// etcdSide is a backend, with a proxy before its servers.
 type etcdSide struct {
 	*etcd.Backend
 	client *clientv3.Client // nil: the driver's own
 	proxy  *netfault.Proxy
-	rpcs   *rpcs // nil: its calls are not seen
+	rpcs   *rpcs // nil: its calls are not recorded
 	once   sync.Once
 }
 
@@ -47,7 +47,8 @@ func (s *etcdSide) Close() error {
 	return err
 }
 
-// etcdOver opens the driver over a client of the test's. Change may change how that is configured.
+// etcdOver opens the driver over a client of the test. change may change the configuration of that
+// client.
 func etcdOver(t service.T, p *netfault.Proxy, addrs []string, change ...func(*clientv3.Config)) *etcdSide {
 	t.Helper()
 	r := newRPCs()
@@ -75,7 +76,7 @@ func etcdOver(t service.T, p *netfault.Proxy, addrs []string, change ...func(*cl
 	return s
 }
 
-// etcdByURL opens the driver as its URL says, but through the proxy.
+// etcdByURL opens the driver by a URL, but through the proxy.
 func etcdByURL(t service.T, p *netfault.Proxy, text string) *etcdSide {
 	t.Helper()
 	u, err := url.Parse(text)
@@ -91,7 +92,7 @@ func etcdByURL(t service.T, p *netfault.Proxy, text string) *etcdSide {
 		hosts = append(hosts, through)
 	}
 	u.Host = strings.Join(hosts, ",")
-	if q := u.Query(); !q.Has("dial_timeout") { // a machine that stands still is no reason
+	if q := u.Query(); !q.Has("dial_timeout") { // a machine that stalls is no reason to fail
 		q.Set("dial_timeout", "10s")
 		u.RawQuery = q.Encode()
 	}
@@ -112,12 +113,12 @@ func etcdSideOf(t service.T, s *service.Server, change ...func(*clientv3.Config)
 	return etcdOver(t, netfault.NewProxy(), []string{s.Addr}, change...)
 }
 
-// etcdHarness is [service.Harness] without what a proxy cannot see of HTTP/2.
+// etcdHarness is [service.Harness] without the powers for which a proxy would have to read HTTP/2.
 func etcdHarness(name string, open func(conformance.T, *netfault.Proxy) *etcdSide, servers ...*service.Server) conformance.Harness {
 	h := service.Harness(name, func(t conformance.T, p *netfault.Proxy) driver.Backend { return open(t, p) }, servers...)
 	h.TTL = etcdTTL
 	h.Record = nil // a stream means nothing on another connection
-	h.Calls = nil  // the windows of streams are updated by what looks like calls
+	h.Calls = nil  // updates of stream windows look like calls
 	h.OpenPrefixed = func(t conformance.T, prefix string) driver.Backend {
 		client := etcdOf(t, servers[0])
 		b, err := etcd.New(client, etcd.Options{Prefix: prefix})
@@ -129,7 +130,7 @@ func etcdHarness(name string, open func(conformance.T, *netfault.Proxy) *etcdSid
 	return h
 }
 
-// stored is the harness of clients of a server that the test may look into.
+// stored is the harness of clients of a server whose keys the test may read.
 func stored(h conformance.Harness, s *service.Server) conformance.Harness {
 	if s.Own() {
 		h.Stored = func(t conformance.T, _ driver.Backend, name string) int {
@@ -142,8 +143,8 @@ func stored(h conformance.Harness, s *service.Server) conformance.Harness {
 	return h
 }
 
-// seen is the harness of clients whose calls are seen: they are counted, and transactions can be
-// sent again.
+// seen is the harness of clients whose calls are recorded: they are counted, and transactions can
+// be sent again.
 func seen(h conformance.Harness, s *service.Server) conformance.Harness {
 	h = stored(h, s)
 	h.Calls = func(b driver.Backend) int64 { return total(b.(*etcdSide).rpcs.counts()) }
@@ -157,14 +158,15 @@ func seen(h conformance.Harness, s *service.Server) conformance.Harness {
 	return h
 }
 
-// replayTxns has the server execute transactions once more, as it does if the network kept a copy.
+// replayTxns lets the server execute transactions once more, as it does if the network delivers a
+// late copy.
 func replayTxns(t service.T, s *service.Server, txns []*pb.TxnRequest) {
 	t.Helper()
 	kv := pb.NewKVClient(etcdOf(t, s).ActiveConnection())
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, txn := range txns {
-		kv.Txn(ctx, txn) // which may be refused: its lease may be gone
+		kv.Txn(ctx, txn) // it may be refused: its lease may be gone
 	}
 }
 
@@ -183,8 +185,8 @@ func TestEtcdConformance(t *testing.T) {
 	})
 }
 
-// TestEtcdClientConformance is for a client of the user's: one whose calls are seen, so that laws
-// have all powers.
+// TestEtcdClientConformance runs the laws over a client of the caller's, whose calls are recorded,
+// so that laws have all powers.
 func TestEtcdClientConformance(t *testing.T) {
 	s := service.StartOwn(t, Etcd)
 	conformance.Run(t, seen(etcdHarness("etcd, a client of the user's", func(t conformance.T, p *netfault.Proxy) *etcdSide { return etcdOver(t, p, []string{s.Addr}) }, s), s))

@@ -18,7 +18,7 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// TestEtcdCosts counts what clients send.
+// TestEtcdCosts counts the calls of clients.
 func TestEtcdCosts(t *testing.T) {
 	s := service.StartOwn(t, Etcd)
 	for _, f := range []struct {
@@ -38,9 +38,9 @@ func TestEtcdCosts(t *testing.T) {
 	}
 }
 
-// prompted runs rounds of what goes as it should only if each call is sent once, until one goes so.
-// F gets the number of the round, and returns what is wrong with it, and whether the calls were
-// answered promptly: only then it counts.
+// prompted runs rounds of a test that can pass only if each call is sent once, until one passes. f
+// gets the number of the round, and returns an error, and whether the calls were answered promptly:
+// an error counts only then.
 func prompted(t *testing.T, f func(round int) (prompt bool, wrong error)) {
 	t.Helper()
 	const most = 5
@@ -57,8 +57,8 @@ func prompted(t *testing.T, f func(round int) (prompt bool, wrong error)) {
 	}
 }
 
-// etcdRoundTrips: Lock is one, Unlock is one, re-entry none; of a fixed lease they are two each,
-// since it has a lease of its own.
+// etcdRoundTrips: Lock is one, Unlock is one, re-entry none. Lock and Unlock of a fixed lease are
+// two each, since it has an etcd lease of its own.
 func etcdRoundTrips(t *testing.T, s *service.Server) {
 	prompted(t, func(round int) (bool, error) {
 		b := etcdSideOf(t, s)
@@ -67,8 +67,8 @@ func etcdRoundTrips(t *testing.T, s *service.Server) {
 	})
 }
 
-// etcdTripsOf counts the round trips of a client, on names with the prefix, and returns what is
-// wrong with their number.
+// etcdTripsOf counts the round trips of a client, on names with the prefix, and returns an error if
+// their number is wrong.
 func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) error {
 	const rounds = 50
 	c := steps.ClientOf(t, b, dlock.TTL(10*time.Minute))
@@ -92,8 +92,8 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 			t.Fatal(err)
 		}
 	}
-	unlocked(m.Lock(await.Context(t))) // which asks for a lease, and for the notices of breaks
-	await.That(t, "it listens to notices", func() bool { return b.rpcs.counts()["Notices"] == 2 })
+	unlocked(m.Lock(await.Context(t))) // grants a lease, and watches for notices of breaks
+	await.That(t, "it watches for notices", func() bool { return b.rpcs.counts()["Notices"] == 2 })
 	const slack = 2
 	costs := func(what string, txns, others int64, f func()) {
 		t.Helper()
@@ -106,7 +106,7 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 		if n := sent["Txn"]; n < txns*rounds || n > txns*rounds+slack {
 			wrong = append(wrong, fmt.Errorf("%s made %d transactions in %d rounds; want %d", what, n, rounds, txns*rounds))
 		}
-		// the last may be sent in the background
+		// the last call may be sent in the background
 		if n := total(sent) - sent["Txn"]; n < others*rounds-slack || n > others*rounds+slack {
 			wrong = append(wrong, fmt.Errorf("%s made %d other calls in %d rounds; want %d", what, n, rounds, others*rounds))
 		}
@@ -129,7 +129,7 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 			t.Fatal(err)
 		}
 	})
-	costs("TryLock of what is held", 1, 0, func() {
+	costs("TryLock of a held lock", 1, 0, func() {
 		if _, err := r.Write().TryLock(t.Context()); err == nil {
 			t.Fatal("it is held")
 		}
@@ -157,8 +157,8 @@ func etcdTripsOf(t *testing.T, s *service.Server, b *etcdSide, name string) erro
 	return errors.Join(wrong...)
 }
 
-// etcdHandOffs: a hand-off is the transaction of who gives the lock back, and no call of the one
-// who gets it, however many wait.
+// etcdHandOffs: a hand-off is one transaction of the client that releases the lock, and no call of
+// the client that gets it, however many wait.
 func etcdHandOffs(t *testing.T, s *service.Server) {
 	probe := etcdSideOf(t, s)
 	for _, waiters := range []int{2, 16, 128} {
@@ -170,10 +170,10 @@ func etcdHandOffs(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdHandsOf has clients hand a lock on, with so many more that wait, and returns what is wrong
-// with the number of their calls.
+// etcdHandsOf lets clients hand a lock on while a number of waiters wait, and returns an error if
+// the number of their calls is wrong.
 func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, waiters, clients int) (prompt bool, wrong error) {
-	const hands, abreast = 20, 16 // so few come at a time that none waits for long until it is sent
+	const hands, abreast = 20, 16 // few at a time, so that no transaction is queued for long
 	var sides []*etcdSide
 	var cs []*dlock.Client
 	for range clients {
@@ -201,7 +201,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 			await.That(t, "all wait", func() bool { return steps.Queue(t, probe, name).Len() == 1+n })
 		}
 	}
-	await.That(t, "all clients listen", func() bool {
+	await.That(t, "all clients watch the name", func() bool {
 		return !slices.ContainsFunc(sides, func(b *etcdSide) bool { return b.rpcs.watches() == 0 || b.rpcs.counts()["Range"] == 0 })
 	})
 	start := time.Now()
@@ -226,7 +226,8 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 	if n := sent["Txn"]; n < hands || n > hands+2 {
 		wrong = fmt.Errorf("%d waiters: %d hand-offs made %d transactions", waiters, hands, n)
 	}
-	// a client asks each second whether its stream is there, each 3 s whether its member lags
+	// each second a client requests progress on its stream, each 3 s it checks whether the member
+	// lags
 	took := time.Since(start)
 	streams, reads := int64(clients)*int64(took/time.Second+1), int64(clients)*int64(took/(3*time.Second)+1)
 	if sent["Watch"] > streams || sent["Range"] > reads || total(sent) > sent["Txn"]+sent["Watch"]+sent["Range"] {
@@ -250,8 +251,7 @@ func etcdHandsOf(t *testing.T, s *service.Server, probe *etcdSide, name string, 
 	return prompt, wrong
 }
 
-// fewer waits until there are at most so many: calls that are just under way have some of their
-// own.
+// fewer waits until there are at most that many: calls under way have some of their own.
 func fewer(t *testing.T, what string, most int, count func() int) {
 	t.Helper()
 	n := count()
@@ -263,8 +263,8 @@ func fewer(t *testing.T, what string, most int, count func() int) {
 	}
 }
 
-// etcdIdleWait: those who wait cost a client what keeps its leases alive, and nothing else; no
-// goroutine and no connection each.
+// etcdIdleWait: waiters cost a client only the calls that keep its leases alive; none has a
+// goroutine or a connection of its own.
 func etcdIdleWait(t *testing.T, s *service.Server) {
 	const names, each, ttl, span = 8, 16, 12 * time.Second, 10 * time.Second
 	holder, b := etcdSideOf(t, s), etcdSideOf(t, s)
@@ -283,26 +283,26 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 		for range each {
 			wg.Go(func() {
 				if _, err := c.Mutex(name).Lock(ctx); err == nil {
-					t.Error("one of those who wait was granted")
+					t.Error("a waiter was granted")
 				}
 			})
 		}
 		await.That(t, "all wait", func() bool { return steps.Queue(t, holder, name).Len() == 1+each })
 	}
-	await.That(t, "it listens to all names", func() bool { return b.rpcs.watches() >= names })
+	await.That(t, "it watches all names", func() bool { return b.rpcs.watches() >= names })
 	before, start := b.rpcs.counts(), time.Now()
 	<-time.After(span)
 	took, sent := time.Since(start), b.rpcs.since(before)
 	t.Logf("%d waiters for %d names, for %s: %v, %d connections", names*each, names, took, sent, b.proxy.Counts().Open)
 	periods := int64(took/(ttl/3)) + 2
-	if !b.rpcs.prompted() { // an answer that takes long is asked for again
+	if !b.rpcs.prompted() { // a call whose answer takes long is sent again
 		periods *= 2
 	}
 	for method, n := range sent {
 		switch method {
 		case "LeaseKeepAlive", "LeaseTimeToLive", "Range": // the proofs of one lease
 			most := periods
-			if method == "Range" { // and how far the cluster is
+			if method == "Range" { // and the reads of the cluster's revision
 				most += int64(took/(3*time.Second)) + 1
 			}
 			if n > most {
@@ -327,7 +327,7 @@ func etcdIdleWait(t *testing.T, s *service.Server) {
 	await.All(t, &wg)
 }
 
-// etcdHolding: many leases of dlock are a few of etcd's, each kept alive once in TTL/3, by no
+// etcdHolding: many leases of dlock share a few of etcd's, each kept alive once in TTL/3, without a
 // goroutine of its own.
 func etcdHolding(t *testing.T, s *service.Server) {
 	many, ttl := size.Longer(1000), 15*time.Second
@@ -338,12 +338,12 @@ func etcdHolding(t *testing.T, s *service.Server) {
 	}
 	goroutines := runtime.NumGoroutine()
 	leases := steps.HoldMany(t, c, many)
-	<-time.After(ttl / 3) // those that are younger come into step
+	<-time.After(ttl / 3) // until newer leases are renewed together with the others
 	before, start := b.rpcs.counts(), time.Now()
 	<-time.After(2 * ttl / 3)
 	took, sent := time.Since(start), b.rpcs.since(before)
 	t.Logf("%d leases: %v in %s; %d goroutines more", many, sent, took, runtime.NumGoroutine()-goroutines)
-	// a few of etcd's leases, and an answer that takes long is asked for again
+	// a few etcd leases; a call whose answer takes long is sent again
 	most := 20 * (int64(took/(ttl/3)) + 1)
 	if n := sent["LeaseKeepAlive"]; n < int64(many/1000) || n > most {
 		t.Errorf("%d leases made %d keep-alives in %s", many, n, took)
@@ -352,9 +352,9 @@ func etcdHolding(t *testing.T, s *service.Server) {
 		t.Errorf("%d leases made the calls %v in %s", many, sent, took)
 	}
 	fewer(t, fmt.Sprintf("goroutines of %d leases", many), 100, func() int { return runtime.NumGoroutine() - goroutines })
-	// one watch and one read for all of them, and nothing each
+	// one watch and one read for all leases together
 	if n := b.rpcs.counts()["Notices"]; n != 2 {
-		t.Errorf("%d leases asked %d times for notices of breaks", many, n)
+		t.Errorf("%d leases made %d calls for notices of breaks", many, n)
 	}
 	if n := sent["Watch"]; n > 0 {
 		t.Errorf("%d leases, without a waiter, have sent %d messages on the stream of watches", many, n)
@@ -373,10 +373,9 @@ func etcdHolding(t *testing.T, s *service.Server) {
 	await.All(t, &wg)
 }
 
-// etcdRaisedTTL: a server may give more time than it was asked for, and then that is what a grant
-// says.
+// etcdRaisedTTL: a server may grant a longer TTL than requested, which the grant then reports.
 func etcdRaisedTTL(t *testing.T, _ *service.Server) {
-	const least = 6 * time.Second // three elections of eighty heartbeats, by half
+	const least = 6 * time.Second // half of three election timeouts of eighty heartbeats
 	s := service.StartOwn(t, Etcd.With("--election-timeout=4000"))
 	b := etcdSideOf(t, s)
 	for _, fixed := range []bool{false, true} {

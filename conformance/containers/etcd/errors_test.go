@@ -21,10 +21,10 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// refusals answer calls in the servers' place.
+// refusals answers calls in place of the servers.
 type refusals struct {
 	err   error
-	times int // of each method, the first calls and streams
+	times int // how many first calls and streams of each method it refuses
 
 	mu   sync.Mutex
 	seen map[string]int
@@ -79,8 +79,8 @@ func (s *refusedStream) RecvMsg(m any) error {
 	return s.ClientStream.RecvMsg(m)
 }
 
-// etcdErrors: what a member refuses for a moment, or another one takes, ends no call and no wait;
-// what no member takes ends both at once.
+// etcdErrors: an error that is temporary, or that another member may not return, ends no call and
+// no wait; an error that every member returns ends both at once.
 func etcdErrors(t *testing.T, s *service.Server) {
 	other := etcdSideOf(t, s)
 	for _, err := range []error{
@@ -112,7 +112,7 @@ func etcdErrors(t *testing.T, s *service.Server) {
 			steps.Released(t, b, waits)
 			for _, method := range []string{"Txn", "Range", "LeaseGrant", "LeaseTimeToLive", "LeaseKeepAlive", "Watch"} {
 				if n := r.calls(method); n < 4 {
-					t.Errorf("%s was refused %d times: too few to see what becomes of it", method, n)
+					t.Errorf("%s was refused %d times: too few to test anything", method, n)
 				}
 			}
 		})
@@ -129,7 +129,7 @@ func etcdErrors(t *testing.T, s *service.Server) {
 				start, stood := time.Now(), steps.MeasureStalls()
 				_, got := steps.Acquire(await.Bounded(t, time.Minute), b, steps.Waiting(b, name, time.Minute))
 				if took, still := time.Since(start), stood(); took > 3*time.Second+still {
-					t.Errorf("it took %s to say: %v", took, got)
+					t.Errorf("the error came after %s: %v", took, got)
 				}
 				var e rpctypes.EtcdError
 				if errors.As(rpctypes.Error(err), &e) && !errors.Is(got, e) || got == nil && times > 1 || got != nil && errors.Is(got, driver.ErrHeld) {

@@ -21,7 +21,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// TestEtcdCluster runs, on three members, what a cluster goes through.
+// TestEtcdCluster runs the faults of a cluster, on three members.
 func TestEtcdCluster(t *testing.T) {
 	c := StartDivisibleCluster(t)
 	for _, f := range []struct {
@@ -33,7 +33,7 @@ func TestEtcdCluster(t *testing.T) {
 		{"a follower is cut off", func(t *testing.T, c *Cluster) { etcdMinority(t, c, (c.Leader(t)+1)%3) }},
 		{"a leader that slept", etcdLeaderSleeps},
 		{"compaction and defragmentation under load", etcdCompaction},
-		{"a break is heard of", etcdBreakHeardInCluster},
+		{"a break is notified", etcdBreakNotifiedInCluster},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			service.Watch(t, c.Members...)
@@ -42,9 +42,9 @@ func TestEtcdCluster(t *testing.T) {
 	}
 }
 
-// etcdLeaderKilled: nobody loses what it holds, nor its place, and nobody notices.
+// etcdLeaderKilled: no holder loses its hold, no waiter loses its place, and no call fails.
 func etcdLeaderKilled(t *testing.T, c *Cluster) {
-	const ttl = 30 * time.Second // more than members and machine together may stand still
+	const ttl = 30 * time.Second // longer than members and machine together may stall
 	probe := c.side(t)
 	a, b := steps.ClientOf(t, c.side(t), dlock.TTL(ttl)), steps.ClientOf(t, c.side(t), dlock.TTL(ttl))
 	held, err := a.Mutex("leader/held").Lock(await.Context(t))
@@ -70,13 +70,13 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 			t.Fatal("the leader is the same")
 		}
 		steps.Further(t, done, 50)
-		await.That(t, "what is held is renewed", func() bool { return held.Renew(t.Context()) == nil })
+		await.That(t, "the hold is renewed", func() bool { return held.Renew(t.Context()) == nil })
 		c.Members[old].Restart(t)
 		steps.Further(t, done, 20)
 	}
 	stop()
 	if err := held.Err(); err != nil {
-		t.Errorf("what was held: %v", err)
+		t.Errorf("the hold: %v", err)
 	}
 	if q := steps.Queue(t, probe, "leader/held"); len(q.Holders()) != 1 || len(q.Waiters()) != 1 || q.Waiters()[0].ID != place {
 		t.Errorf("there is %+v", q)
@@ -85,14 +85,14 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 		t.Error(err)
 	}
 	if err := await.From(t, waits); err != nil {
-		t.Errorf("who waited: %v", err)
+		t.Errorf("the waiter: %v", err)
 	}
 }
 
-// etcdMinority: a client that reaches only a member without a majority knows that its hold is over
-// before the next is in.
+// etcdMinority: a client that reaches only a member without a majority loses its hold before the
+// next request is granted.
 func etcdMinority(t *testing.T, c *Cluster, member int) {
-	// of those who are to lose what they have, and of the others
+	// of the holds that are to be lost, and of the others
 	const ttl, most = 2 * etcdTTL, time.Minute
 	near := etcdOver(t, netfault.NewProxy(), []string{c.Members[member].Addr})
 	var others []string
@@ -129,7 +129,7 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 		t.Fatal(err)
 	}
 	if held.Until().After(at) {
-		t.Errorf("the next was in %s before the time of the one without a majority was over", held.Until().Sub(at))
+		t.Errorf("the next request was granted %s before the hold without a majority had expired", held.Until().Sub(at))
 	}
 	if !closes(held.Lost(), time.Second) {
 		t.Error("the hold without a majority is not lost")
@@ -137,28 +137,29 @@ func etcdMinority(t *testing.T, c *Cluster, member int) {
 	if next.Token() <= held.Token() {
 		t.Errorf("token %d after %d", next.Token(), held.Token())
 	}
-	// Who can reach the others goes on; who waits without a majority learns nothing of it.
-	await.That(t, "what is held is renewed", func() bool { return also.Renew(t.Context()) == nil })
+	// A client that can reach the others goes on; a waiter without a majority does not learn of
+	// that.
+	await.That(t, "the hold is renewed", func() bool { return also.Renew(t.Context()) == nil })
 	if err := also.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
 	}
 	heal()
 	if err := await.From(t, waits); err != nil {
-		t.Errorf("who waited without a majority: %v", err)
+		t.Errorf("the waiter without a majority: %v", err)
 	}
 	if err := next.Unlock(t.Context()); err != nil {
 		t.Errorf("Unlock: %v", err)
 	}
 	if err := passes(t.Context(), inside.Mutex("minority")); err != nil {
-		t.Errorf("who is back: %v", err)
+		t.Errorf("the client that is back: %v", err)
 	}
 	for _, name := range []string{"minority", "minority/also", "minority/new"} {
-		await.That(t, "nothing is left of "+name, func() bool { return steps.Queue(t, far, name).Len() == 0 })
+		await.That(t, "no request is left of "+name, func() bool { return steps.Queue(t, far, name).Len() == 0 })
 	}
 }
 
-// passes locks and unlocks. What was over before it was given back, on a machine that stood still,
-// is locked once more.
+// passes locks and unlocks. A hold that expired before its release, on a machine that stalled, is
+// tried once more.
 func passes(ctx context.Context, m dlock.Mutex) error {
 	const most = 5
 	for i := 1; ; i++ {
@@ -173,8 +174,8 @@ func passes(ctx context.Context, m dlock.Mutex) error {
 	}
 }
 
-// etcdLeaderSleeps: a leader is stopped, and goes on when it has long been replaced. It may still
-// believe, and say, that all is as it was.
+// etcdLeaderSleeps: a leader is stopped, and goes on long after it was replaced. It may still act
+// as the leader.
 func etcdLeaderSleeps(t *testing.T, c *Cluster) {
 	m := c.Members[c.Leader(t)]
 	near := etcdOver(t, netfault.NewProxy(), []string{m.Addr})
@@ -190,13 +191,13 @@ func etcdLeaderSleeps(t *testing.T, c *Cluster) {
 	at := time.Now()
 	m.Continue(t)
 	if held.Until().After(at) {
-		t.Errorf("the next was in %s before the time of the first was over", held.Until().Sub(at))
+		t.Errorf("the next request was granted %s before the first hold had expired", held.Until().Sub(at))
 	}
 	if err := held.Renew(t.Context()); !errors.Is(err, dlock.ErrLost) {
-		t.Errorf("Renew of what was lost: %v", err)
+		t.Errorf("Renew of the lost hold: %v", err)
 	}
 	if err := held.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
-		t.Errorf("Unlock of what was lost: %v", err)
+		t.Errorf("Unlock of the lost hold: %v", err)
 	}
 	if q := steps.Queue(t, far, "sleeps"); len(q.Holders()) != 1 || q.Holders()[0].Token != g.Token {
 		t.Errorf("there is %+v", q)
@@ -204,10 +205,10 @@ func etcdLeaderSleeps(t *testing.T, c *Cluster) {
 	steps.Released(t, far, next)
 }
 
-// etcdCompaction: history is compacted all the time, and the members are defragmented in turn,
+// etcdCompaction: the history is compacted all the time, and the members are defragmented in turn,
 // which stops each for a moment.
 func etcdCompaction(t *testing.T, c *Cluster) {
-	const ttl = 30 * time.Second // more than members and machine together may stand still
+	const ttl = 30 * time.Second // longer than members and machine together may stall
 	probe, root := c.side(t), etcdOf(t, c.Members[0])
 	a, b := steps.ClientOf(t, c.side(t), dlock.TTL(ttl)), steps.ClientOf(t, c.side(t), dlock.TTL(ttl))
 	done, stop := steps.TakeTurns(t, "compaction", 8, probe, a, b)
@@ -225,7 +226,7 @@ func etcdCompaction(t *testing.T, c *Cluster) {
 		case err == nil:
 			compacted++
 		case !errors.As(err, &e) || e.Code() != codes.Unavailable:
-			// else there was an election, and nobody knows whether it was executed
+			// otherwise there was an election, and the outcome is unknown
 			t.Fatal(err)
 		}
 		m := c.Members[i%len(c.Members)]
@@ -240,7 +241,7 @@ func etcdCompaction(t *testing.T, c *Cluster) {
 	}
 }
 
-// TestPeerNetworkCut: what a member says after it was cut off is not received.
+// TestPeerNetworkCut: messages that a member sends after it was cut off are not received.
 func TestPeerNetworkCut(t *testing.T) {
 	say := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -264,7 +265,7 @@ func TestPeerNetworkCut(t *testing.T) {
 		select {
 		case say <- struct{}{}:
 		case <-time.After(await.Patience):
-			t.Fatalf("the member was not asked: %s", res.Status)
+			t.Fatalf("the request did not reach the member: %s", res.Status)
 		}
 		received, _ := io.ReadAll(res.Body)
 		res.Body.Close()

@@ -27,7 +27,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestEtcdFaults runs, on one member, what goes wrong with locks under leases.
+// TestEtcdFaults runs the faults of locks under leases, on one member.
 func TestEtcdFaults(t *testing.T) {
 	s := service.StartOwn(t, Etcd)
 	for _, f := range []struct {
@@ -47,14 +47,14 @@ func TestEtcdFaults(t *testing.T) {
 		{"a join beside a break", etcdJoinBesideBreak},
 		{"a break of a large hold", etcdBreakLarge},
 		{"a break that takes long", etcdBreakSlow},
-		{"a broken hold that is given back", etcdBreakReleased},
+		{"a broken hold that is released", etcdBreakReleased},
 		{"no space", etcdNoSpace},
 		{"a lease that an operator revokes", etcdRevoked},
 		{"a key that an operator deletes", etcdDeleted},
-		{"a hold that nobody renews", etcdNotRenewed},
+		{"a hold that is not renewed", etcdNotRenewed},
 		{"joins that race with the end", etcdJoins},
 		{"watches that end", etcdWatches},
-		{"compaction behind the back of a waiter", etcdCompactedWaiter},
+		{"compaction during the outage of a waiter", etcdCompactedWaiter},
 		{"a server that hangs", etcdHangs},
 		{"a restart in the middle", etcdRestart},
 	} {
@@ -65,7 +65,7 @@ func TestEtcdFaults(t *testing.T) {
 	}
 }
 
-// keysOf returns what stands in the server under a name.
+// keysOf returns the keys under a name in the server.
 func keysOf(t service.T, c *clientv3.Client, name string) []*mvccpb.KeyValue {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -92,7 +92,8 @@ func keyOf(t service.T, c *clientv3.Client, r driver.Request) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// etcdNames: no lock sees the keys of another, whatever separates keys and begins ranges.
+// etcdNames: no lock sees the keys of another one, whatever separators and range ends are in the
+// names.
 func etcdNames(t *testing.T, s *service.Server) {
 	names := []string{"a", "A", "a ", " a", "a/b", "a0", "a/", "/a", "a//b", "a.", "a-", "a%", "a%2F", "a%2Fb", "a%25", "%", "%%", "/", "//", "0", ".", "..",
 		"s", "j", "a\u00a0", "é", "e\u0301", "🔒", strings.Repeat("x", 255), strings.Repeat("/", 255), strings.Repeat("%", 254)}
@@ -109,7 +110,7 @@ func etcdNames(t *testing.T, s *service.Server) {
 		}
 		took := time.Since(start)
 		listed, err := other.List(t.Context())
-		// after that Close leaves the rest to the server
+		// after two seconds Close leaves the rest to the server
 		if err != nil || len(listed) == 0 || took < 2*time.Second || try == 2 {
 			if err != nil || len(listed) != 0 {
 				t.Errorf("List after Close, which took %s: %q, %v", took, listed, err)
@@ -122,7 +123,8 @@ func etcdNames(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdRacers: so many of one client come at a time that what they send goes together.
+// etcdRacers: so many requests of one client arrive at a time that their transactions travel
+// together.
 func etcdRacers(t *testing.T, s *service.Server) {
 	b := etcdSideOf(t, s)
 	done, stop := steps.TakeTurns(t, "racers", 128, b, steps.ClientOf(t, b))
@@ -152,8 +154,8 @@ func etcdRacers(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdRefused: nobody listens for a while, and a call that began meanwhile succeeds when somebody
-// does.
+// etcdRefused: for a while no server listens, and a call that began meanwhile succeeds when a
+// server listens again.
 func etcdRefused(t *testing.T, s *service.Server) {
 	b := etcdSideOf(t, s)
 	r := steps.Asked(b, "refused", time.Minute)
@@ -162,7 +164,7 @@ func etcdRefused(t *testing.T, s *service.Server) {
 	b.proxy.Cut()
 	renewal, next := make(chan error, 1), steps.Acquiring(b, steps.Asked(b, r.Name+"/next", time.Minute))
 	go func() { renewal <- steps.Renewed(b, r) }()
-	<-time.After(1500 * time.Millisecond) // in which each attempt fails at once
+	<-time.After(1500 * time.Millisecond) // meanwhile each attempt fails at once
 	heal()
 	if err := await.From(t, renewal); err != nil {
 		t.Errorf("Renew: %v", err)
@@ -173,7 +175,7 @@ func etcdRefused(t *testing.T, s *service.Server) {
 	steps.Released(t, b, r)
 }
 
-// etcdLostReplies: the server did what was asked, and the answer never came.
+// etcdLostReplies: the server executed a call, and the answer was lost.
 func etcdLostReplies(t *testing.T, s *service.Server) {
 	probe := etcdSideOf(t, s)
 	for _, fixed := range []bool{false, true} {
@@ -218,7 +220,7 @@ func etcdLostReplies(t *testing.T, s *service.Server) {
 			join.Owner, join.Token = first.ID, g.Token
 			lost = b.rpcs.loseReply("Txn")
 			if again := steps.Acquired(t, b, join); again.Token != g.Token {
-				t.Fatalf("a join has token %d, what it joined %d", again.Token, g.Token)
+				t.Fatalf("a join has token %d, and the hold that it joined %d", again.Token, g.Token)
 			}
 			await.Closed(t, "the reply to the transaction of a join", lost)
 			steps.Released(t, probe, first)
@@ -233,8 +235,8 @@ func etcdLostReplies(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdLateCopies: a client's keys are used again, and copies of all that it ever sent do nothing to
-// who has one now.
+// etcdLateCopies: a client's keys are used again, and copies of all of its earlier transactions do
+// not change the present owner of a key.
 func etcdLateCopies(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	copied := func(name string, lossy bool) (prompt bool, wrong error) {
@@ -257,7 +259,7 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 		for range 2 {
 			r := steps.Asked(b, name, time.Minute)
 			g := steps.Acquired(t, b, r)
-			// or its tombstone has it
+			// or its tombstone stands there
 			if again := string(keyOf(t, root, r).Key) == string(keys[0].Key); again == lossy {
 				return b.rpcs.prompted(), fmt.Errorf("used again: %t", again)
 			}
@@ -265,10 +267,10 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 			slices.Reverse(copies)
 			replayTxns(t, s, copies)
 			if q := steps.Queue(t, b, name); q.Len() != 1 || q.Arrivals[0].ID != r.ID || q.Arrivals[0].Token != g.Token {
-				t.Fatalf("after copies of what ended there is %+v", q)
+				t.Fatalf("after copies of transactions of ended requests there is %+v", q)
 			}
 			if err := steps.Renewed(b, r); err != nil {
-				t.Fatalf("Renew after copies of what ended: %v", err)
+				t.Fatalf("Renew after copies of transactions of ended requests: %v", err)
 			}
 			steps.Released(t, b, r)
 		}
@@ -282,13 +284,13 @@ func etcdLateCopies(t *testing.T, s *service.Server) {
 // etcdOrphan: a copy of an acquire that arrives after the release puts a key that its client keeps
 // alive. The client finds it, and deletes it.
 func etcdOrphan(t *testing.T, s *service.Server) {
-	const ttl = 6 * time.Second // it is found by the second renewal
+	const ttl = 6 * time.Second // the orphan is found by the second renewal
 	other, root := etcdSideOf(t, s), etcdOf(t, s)
 	prompted(t, func(round int) (prompt bool, wrong error) {
 		name := fmt.Sprint("orphan/", round)
 		b := etcdSideOf(t, s)
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
-		// its lease is that of the orphan too
+		// the orphan is under the same lease
 		kept, err := c.Mutex(name + "/kept").Lock(await.Context(t))
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +317,7 @@ func etcdOrphan(t *testing.T, s *service.Server) {
 			wrong = fmt.Errorf("an orphan blocked others for %s", took)
 		}
 		if err := kept.Err(); err != nil {
-			wrong = errors.Join(wrong, fmt.Errorf("what was held meanwhile: %w", err))
+			wrong = errors.Join(wrong, fmt.Errorf("the hold during that: %w", err))
 		}
 		if err := kept.Unlock(t.Context()); err != nil {
 			wrong = errors.Join(wrong, err)
@@ -324,8 +326,8 @@ func etcdOrphan(t *testing.T, s *service.Server) {
 	})
 }
 
-// etcdOrphanAgain: who finds an orphan under the key that it was to have removes it, and does not
-// wait for an audit.
+// etcdOrphanAgain: a request that finds an orphan under the key that it was given removes the
+// orphan, and does not wait for an audit.
 func etcdOrphanAgain(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	prompted(t, func(round int) (prompt bool, wrong error) {
@@ -352,14 +354,14 @@ func etcdOrphanAgain(t *testing.T, s *service.Server) {
 		steps.Released(t, b, r)
 		for end := time.Now().Add(15 * time.Second); len(keysOf(t, root, name)) > 0; <-time.After(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				return b.rpcs.prompted(), errors.New("something is left")
+				return b.rpcs.prompted(), errors.New("a key is left")
 			}
 		}
 		return true, nil
 	})
 }
 
-// before has f run before the next call of a unary method is sent.
+// before runs f before the next call of a unary method is sent.
 func before(method string, f func()) func(*clientv3.Config) {
 	var once sync.Once
 	return func(c *clientv3.Config) {
@@ -419,7 +421,7 @@ func etcdJoinBesideBreak(t *testing.T, s *service.Server) {
 		if err := operator.Break(t.Context(), name, g.Token, force); err != nil {
 			t.Fatalf("Break: %v", err)
 		}
-		for what, r := range map[string]driver.Request{"what was broken": hold, "a join of it": join} {
+		for what, r := range map[string]driver.Request{"the broken hold": hold, "a join of it": join} {
 			if err := steps.Renewed(a, r); !errors.Is(err, driver.ErrLost) {
 				t.Errorf("force %t: Renew of %s: %v", force, what, err)
 			}
@@ -464,8 +466,8 @@ func etcdBreakLarge(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdBreakSlow: between the grant of its lease and its transaction the holder may renew. What is
-// broken stands for a TTL from then.
+// etcdBreakSlow: between the grant of a break's lease and its transaction the holder may renew. The
+// broken key stands for a TTL from then.
 func etcdBreakSlow(t *testing.T, s *service.Server) {
 	for _, f := range []struct {
 		name       string
@@ -476,7 +478,7 @@ func etcdBreakSlow(t *testing.T, s *service.Server) {
 			a := etcdSideOf(t, s)
 			operator := etcdSideOf(t, s, before("Txn", func() {
 				if f.slow {
-					<-time.After(300 * time.Millisecond) // more than is left to chance
+					<-time.After(300 * time.Millisecond) // so long that the lease has to be renewed
 				}
 			}))
 			hold := steps.Asked(a, name, time.Minute)
@@ -493,14 +495,14 @@ func etcdBreakSlow(t *testing.T, s *service.Server) {
 				t.Errorf("there is %+v", q)
 			}
 			if n := operator.rpcs.counts()["LeaseKeepAlive"]; n > 0 != f.slow && (f.slow || took < 200*time.Millisecond) {
-				t.Errorf("after %s the lease of what is broken was given its time again %d times", took, n)
+				t.Errorf("after %s the lease of the broken key was renewed %d times", took, n)
 			}
 		})
 	}
 }
 
-// etcdUnknownOwner: a join of an owner that the cluster has never seen is lost, and leaves nothing:
-// by that package dlock asks whether a hold is of this cluster.
+// etcdUnknownOwner: a join of an owner that the cluster has never seen is lost, and leaves no key:
+// package dlock uses such joins to find out whether a hold is of this cluster.
 func etcdUnknownOwner(t *testing.T, s *service.Server) {
 	b, other, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
 	const name = "join/unknown"
@@ -518,7 +520,7 @@ func etcdUnknownOwner(t *testing.T, s *service.Server) {
 			r := join()
 			r.Wait = wait
 			if _, err := steps.Acquire(t.Context(), b, r); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("a join of an unknown owner, of what is held %t: %v", held, err)
+				t.Errorf("a join of an unknown owner, with a hold there %t: %v", held, err)
 			}
 		}
 		if after := keysOf(t, root, name); len(after) != len(before) {
@@ -526,12 +528,12 @@ func etcdUnknownOwner(t *testing.T, s *service.Server) {
 		}
 	}
 	if sent := b.rpcs.counts(); sent["Txn"]+sent["LeaseGrant"] > 0 {
-		t.Errorf("joins that came to nothing made the calls %v", sent)
+		t.Errorf("joins that were refused made the calls %v", sent)
 	}
 }
 
-// etcdBreakReleased: what is left of a broken hold keeps others out until its holder has heard
-// of the break and gives it back; then it is gone, and does not stand until its time is over.
+// etcdBreakReleased: a broken hold blocks others until its holder has learned of the break and
+// releases it. Then it is removed, and does not stand until its TTL.
 func etcdBreakReleased(t *testing.T, s *service.Server) {
 	a, b, operator := etcdSideOf(t, s), etcdSideOf(t, s), etcdSideOf(t, s)
 	for _, fixed := range []bool{false, true} {
@@ -550,15 +552,15 @@ func etcdBreakReleased(t *testing.T, s *service.Server) {
 		rs := []driver.Request{hold, join}
 		for _, r := range rs {
 			if err := steps.Renewed(a, r); !errors.Is(err, driver.ErrLost) && !fixed {
-				t.Errorf("Renew of what was broken: %v", err)
+				t.Errorf("Renew of the broken hold: %v", err)
 			}
 		}
-		for i, r := range rs { // the next waits for the last of them
+		for i, r := range rs { // the next request waits for the last of them
 			if q := steps.Queue(t, operator, name); q.Len() != 3-i || len(q.Holders()) != 2-i {
-				t.Fatalf("before %d of 2 were given back there is %+v", i+1, q)
+				t.Fatalf("before %d of 2 were released there is %+v", i+1, q)
 			}
 			if err := a.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("Release of what was broken: %v", err)
+				t.Errorf("Release of the broken hold: %v", err)
 			}
 		}
 		select {
@@ -567,11 +569,11 @@ func etcdBreakReleased(t *testing.T, s *service.Server) {
 				t.Fatalf("Acquire of the next: %v", err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatal("what was broken and given back keeps the next out")
+			t.Fatal("a broken hold that was released blocks the next request")
 		}
 		steps.Released(t, b, next)
 	}
-	// the same by a client, which gives back what it learns to have lost
+	// the same by a client of dlock, which releases a hold when it learns of the loss
 	c, d := steps.ClientOf(t, a), steps.ClientOf(t, b)
 	held := steps.MustLock(t, c.Mutex("break/released"))
 	next := steps.Try(t, d.Mutex("break/released"))
@@ -580,13 +582,13 @@ func etcdBreakReleased(t *testing.T, s *service.Server) {
 		t.Fatalf("Break: %v", err)
 	}
 	if err := held.Renew(t.Context()); !errors.Is(err, dlock.ErrLost) {
-		t.Errorf("Renew of what was broken: %v", err)
+		t.Errorf("Renew of the broken hold: %v", err)
 	}
 	next.Got("the waiter behind a hold that is broken, and known to be", time.Now(), 15*time.Second)
 }
 
-// etcdNoSpace: without space locks can be given back, whatever became of their acquires; nothing is
-// left, and the error of who comes says what to do.
+// etcdNoSpace: without space locks can be released, whatever the outcome of their acquires; no key
+// is left, and the error of a new request says what to do.
 func etcdNoSpace(t *testing.T, s *service.Server) {
 	const name = "full"
 	b, other, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
@@ -614,7 +616,7 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	t.Cleanup(disarm)
 	steps.Released(t, b, r)
 	if err := await.From(t, got); err != nil {
-		t.Fatalf("Acquire of one who waited: %v", err)
+		t.Fatalf("Acquire of the waiter: %v", err)
 	}
 	steps.Released(t, other, next)
 	if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, name, time.Minute)); !errors.Is(err, rpctypes.ErrNoSpace) || !strings.Contains(err.Error(), "defragment") {
@@ -623,7 +625,7 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	if n := len(keysOf(t, root, name)); n != 0 {
 		t.Errorf("%d keys are left", n)
 	}
-	// one that may wait waits until there is space, and for no longer than its context says
+	// a request that may wait waits until there is space, and no longer than its context allows
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	_, err = steps.Acquire(ctx, b, steps.Waiting(b, name, time.Minute))
 	cancel()
@@ -648,7 +650,7 @@ func etcdNoSpace(t *testing.T, s *service.Server) {
 	steps.Released(t, b, r)
 }
 
-// etcdRevoked: the end of a lease is the end of a hold, and of a wait's place, but never a grant.
+// etcdRevoked: the end of a lease ends a hold, or costs a waiter its place, but never grants it.
 func etcdRevoked(t *testing.T, s *service.Server) {
 	a, b, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
 	const name = "revoked"
@@ -665,8 +667,8 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	got := steps.Acquiring(b, next)
 	await.That(t, "one waits", func() bool { return steps.Queue(t, a, name).Len() == 2 })
 	old := keyOf(t, root, next).CreateRevision
-	revoke(next) // of who waits
-	await.That(t, "who waited is back in the queue", func() bool {
+	revoke(next) // the waiter's lease
+	await.That(t, "the waiter is back in the queue", func() bool {
 		q := steps.Queue(t, a, name)
 		return q.Len() == 2 && len(q.Waiters()) == 1 && q.Waiters()[0].ID == next.ID
 	})
@@ -675,10 +677,10 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	}
 	select {
 	case err := <-got:
-		t.Fatalf("Acquire returned %v while another holds", err)
+		t.Fatalf("Acquire returned %v while another request holds", err)
 	default:
 	}
-	revoke(hold) // of who holds
+	revoke(hold) // the holder's lease
 	if err := await.From(t, got); err != nil {
 		t.Fatalf("Acquire of the next: %v", err)
 	}
@@ -696,7 +698,7 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 		t.Fatalf("there is %+v", q)
 	}
 	steps.Released(t, b, next)
-	r := steps.Asked(a, name, time.Minute) // with another lease
+	r := steps.Asked(a, name, time.Minute) // under another lease
 	steps.Acquired(t, a, r)
 	if err := steps.Renewed(a, r); err != nil {
 		t.Errorf("Renew of the next hold: %v", err)
@@ -704,7 +706,7 @@ func etcdRevoked(t *testing.T, s *service.Server) {
 	steps.Released(t, a, r)
 }
 
-// etcdDeleted: the next renewal at the latest tells that a key is gone, although its lease lives.
+// etcdDeleted: the next renewal at the latest detects that a key is gone, although its lease lives.
 func etcdDeleted(t *testing.T, s *service.Server) {
 	a, b, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
 	const name = "deleted"
@@ -722,7 +724,7 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 	await.That(t, "one waits", func() bool { return steps.Queue(t, a, name).Len() == 2 })
 	old := keyOf(t, root, next).CreateRevision
 	remove(next)
-	await.That(t, "who waited is back in the queue", func() bool { return steps.Queue(t, a, name).Len() == 2 })
+	await.That(t, "the waiter is back in the queue", func() bool { return steps.Queue(t, a, name).Len() == 2 })
 	if now := keyOf(t, root, next).CreateRevision; now <= old {
 		t.Errorf("its place is %d, and was %d", now, old)
 	}
@@ -732,22 +734,22 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 	}
 	rs := a.Renew(t.Context(), []driver.Request{hold, beside})
 	if !errors.Is(rs[0].Err, driver.ErrLost) || rs[1].Err != nil {
-		t.Errorf("Renew of what was deleted: %v; of what was not: %v", rs[0].Err, rs[1].Err)
+		t.Errorf("Renew with a deleted key: %v; of the other hold: %v", rs[0].Err, rs[1].Err)
 	}
 	if err := a.Release(t.Context(), hold); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Release of what was deleted: %v", err)
+		t.Errorf("Release with a deleted key: %v", err)
 	}
 	steps.Released(t, a, beside)
 	steps.Released(t, b, next)
-	// A release that comes before any renewal finds out too. (One that is sent again takes it for
-	// what the first did.)
+	// A release that comes before any renewal detects it too. (A release that is sent again takes
+	// the missing key for the work of the first copy.)
 	prompted(t, func(int) (prompt bool, wrong error) {
 		a := etcdSideOf(t, s)
 		r := steps.Asked(a, name, time.Minute)
 		steps.Acquired(t, a, r)
 		remove(r)
 		if err := a.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
-			wrong = fmt.Errorf("Release of what was deleted: %v", err)
+			wrong = fmt.Errorf("Release with a deleted key: %v", err)
 		}
 		return a.rpcs.prompted(), wrong
 	})
@@ -762,14 +764,14 @@ func etcdDeleted(t *testing.T, s *service.Server) {
 		t.Fatal(err)
 	}
 	calls := side.rpcs.counts()
-	// two renewals, asked for again
+	// two renewals, each sent again
 	if await.Closed(t, "the loss of a lease whose key was deleted", l.Lost()); side.rpcs.since(calls)["LeaseTimeToLive"] > 6 {
 		t.Errorf("a lease whose key was deleted was lost after the calls %v", side.rpcs.since(calls))
 	}
 }
 
-// etcdNotRenewed: a hold that nobody renews ends at its time, although another hold of its client,
-// under the same lease, is renewed all the time.
+// etcdNotRenewed: a hold that is not renewed ends at its TTL, although another hold of its client,
+// under the same lease, is renewed.
 func etcdNotRenewed(t *testing.T, s *service.Server) {
 	const ttl, late = 2 * etcdTTL, 5 * time.Second
 	other, root := etcdSideOf(t, s), etcdOf(t, s)
@@ -793,25 +795,25 @@ func etcdNotRenewed(t *testing.T, s *service.Server) {
 				waits = false
 			case <-time.After(ttl / 8):
 			case <-end:
-				t.Fatalf("%s after it was granted a hold stands that nobody renewed", time.Since(held.SentAt))
+				t.Fatalf("%s after its grant a hold that was not renewed still stands", time.Since(held.SentAt))
 			}
 			if err := steps.Renewed(b, kept); err != nil {
 				wrong = errors.Join(wrong, fmt.Errorf("Renew of the other: %w", err))
 			}
 		}
 		if took := time.Since(held.SentAt); took < ttl {
-			t.Errorf("the next was in %s after a grant for %s was asked for", took, held.TTL)
+			t.Errorf("the next request was granted %s after the request of a grant for %s", took, held.TTL)
 		}
 		if err := steps.Renewed(b, forgotten); !errors.Is(err, driver.ErrLost) {
-			t.Errorf("Renew of what ended: %v", err)
+			t.Errorf("Renew of the ended hold: %v", err)
 		}
 		steps.Released(t, other, next)
 		return b.rpcs.prompted(), wrong
 	})
 }
 
-// etcdJoins: a join and the end of the hold that it joins come at the same time; the join is in, or
-// it is too late, and then the next is in.
+// etcdJoins: a join races with the end of the hold that it joins. Either the join is granted, or it
+// is too late, and the next request is granted.
 func etcdJoins(t *testing.T, s *service.Server) {
 	a, b, c := etcdSideOf(t, s), etcdSideOf(t, s), etcdSideOf(t, s)
 	joined := 0
@@ -839,7 +841,7 @@ func etcdJoins(t *testing.T, s *service.Server) {
 			}
 			select {
 			case err := <-got:
-				t.Fatalf("the next is in beside a join, error %v", err)
+				t.Fatalf("the next request is granted beside a join, error %v", err)
 			default:
 			}
 			steps.Released(t, b, join)
@@ -854,7 +856,7 @@ func etcdJoins(t *testing.T, s *service.Server) {
 	t.Logf("%d of 60 joins came in time", joined)
 }
 
-// etcdWatches: the event that would have ended a wait gets lost, with its watch or with the stream.
+// etcdWatches: the event that would have ended a wait is lost, with its watch or with the stream.
 func etcdWatches(t *testing.T, s *service.Server) {
 	a, b := etcdSideOf(t, s), etcdSideOf(t, s)
 	for what, spoil := range map[string]func(*pb.WatchResponse) error{
@@ -884,7 +886,7 @@ func etcdWatches(t *testing.T, s *service.Server) {
 				waits = append(waits, steps.Acquiring(b, rs[i]))
 				await.That(t, "it waits", func() bool { return steps.Queue(t, a, name).Len() == i+2 })
 			}
-			await.That(t, "they listen", func() bool { return b.rpcs.watches() > listened })
+			await.That(t, "they are watched", func() bool { return b.rpcs.watches() > listened })
 			places := steps.Queue(t, a, name).Arrivals
 			slow := 0
 			for i, r := range rs {
@@ -907,16 +909,16 @@ func etcdWatches(t *testing.T, s *service.Server) {
 					t.Errorf("%d lost their places: %+v", i, q)
 				}
 			}
-			if slow > 1 { // the machine may stand still
-				t.Errorf("it took more than 5s until it looked again, %d times of %d", slow, len(rs))
+			if slow > 1 { // the machine may stall
+				t.Errorf("it took more than 5s until the keys were read again, %d times of %d", slow, len(rs))
 			}
 			steps.Released(t, b, rs[2])
 		})
 	}
 }
 
-// etcdCompactedWaiter: what happened while a waiter's connection was dead was compacted before it
-// learned of it.
+// etcdCompactedWaiter: the events of the time in which a waiter's connection was dead are compacted
+// before it learns of them.
 func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 	a, b, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
 	const name = "compacted"
@@ -947,7 +949,7 @@ func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 			t.Fatal(err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("who waits was not woken")
+		t.Fatal("the waiter was not woken")
 	}
 	if q := steps.Queue(t, a, name); len(q.Holders()) != 1 || q.Holders()[0].ID != next.ID {
 		t.Errorf("there is %+v", q)
@@ -955,8 +957,7 @@ func etcdCompactedWaiter(t *testing.T, s *service.Server) {
 	steps.Released(t, b, next)
 }
 
-// closes reports whether c is closed within d. A time in which this process stands still counts
-// little.
+// closes reports whether c is closed within d. A time in which this process stalls counts little.
 func closes(c <-chan struct{}, d time.Duration) bool {
 	const step = 10 * time.Millisecond
 	for range d / step {
@@ -969,10 +970,10 @@ func closes(c <-chan struct{}, d time.Duration) bool {
 	return false
 }
 
-// etcdHangs: a server that says nothing, or a network that swallows everything, keeps no call
-// longer than its context.
+// etcdHangs: no call takes longer than its context if the server does not answer, or the network
+// drops everything.
 func etcdHangs(t *testing.T, s *service.Server) {
-	const ttl = 2 * etcdTTL // so that it is not over while calls hang
+	const ttl = 2 * etcdTTL // so that it does not expire while calls hang
 	hang := func(t *testing.T, b *etcdSide, hangs func() (heal func())) {
 		c := steps.ClientOf(t, b, dlock.TTL(ttl))
 		held, err := c.Mutex("hangs/held").Lock(await.Context(t))
@@ -1004,7 +1005,7 @@ func etcdHangs(t *testing.T, s *service.Server) {
 				t.Errorf("%s: %v", what, err)
 			}
 			if took-still > 2*time.Second {
-				t.Errorf("%s returned after %s, of which the process stood still for %s", what, took, still)
+				t.Errorf("%s returned after %s, of which the process stalled for %s", what, took, still)
 			}
 		}
 		bounded("Renew", held.Renew)
@@ -1016,7 +1017,7 @@ func etcdHangs(t *testing.T, s *service.Server) {
 		cancel()
 		err = await.From(t, waits)
 		if took, still := time.Since(start), stood(); !errors.Is(err, context.Canceled) || took-still > time.Second {
-			t.Errorf("who waits returned %v after %s, of which the process stood still for %s", err, took, still)
+			t.Errorf("the waiter returned %v after %s, of which the process stalled for %s", err, took, still)
 		}
 		if !closes(held.Lost(), 2*ttl) {
 			t.Errorf("the lease is not lost")
@@ -1025,16 +1026,16 @@ func etcdHangs(t *testing.T, s *service.Server) {
 			t.Errorf("lost %s too early", held.Until().Sub(now))
 		}
 		start, stood = time.Now(), steps.MeasureStalls()
-		c.Close() // which can give nothing back
+		c.Close() // which cannot release anything
 		if took, still := time.Since(start), stood(); took-still > 10*time.Second {
-			t.Errorf("Close returned after %s, of which the process stood still for %s", took, still)
+			t.Errorf("Close returned after %s, of which the process stalled for %s", took, still)
 		}
 		heal()
 		if err := other.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
 		for _, name := range []string{"hangs/held", "hangs/asked", "hangs/waits"} {
-			await.That(t, "nothing is left of "+name, func() bool { return steps.Queue(t, probe, name).Len() == 0 })
+			await.That(t, "no request is left of "+name, func() bool { return steps.Queue(t, probe, name).Len() == 0 })
 		}
 	}
 	t.Run("server", func(t *testing.T) {
@@ -1055,8 +1056,8 @@ func etcdRestart(t *testing.T, s *service.Server) {
 	steps.AcrossRestart(t, s, etcdSideOf(t, s), c, other)
 }
 
-// TestEtcdSlowReplies: the longer replies take, the less time a holder has, since it counts from
-// when it asked.
+// TestEtcdSlowReplies: the longer replies take, the less time a holder has, since trust counts from
+// when the call was sent.
 func TestEtcdSlowReplies(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Etcd)
@@ -1070,7 +1071,7 @@ func slowReplies(t *service.Trial, s *service.Server, name string) {
 	const ttl, late = 6 * time.Second, 800 * time.Millisecond
 	b, other := etcdSideOf(t, s), etcdSideOf(t, s)
 	c := steps.ClientOf(t, b, dlock.TTL(ttl))
-	steps.Queue(t, b, name) // it is connected
+	steps.Queue(t, b, name) // so that it is connected
 	b.proxy.Delay(netfault.ToClient, late)
 	l, err := c.Mutex(name).Lock(await.Context(t))
 	if err != nil {
@@ -1079,9 +1080,9 @@ func slowReplies(t *service.Trial, s *service.Server, name string) {
 	b.proxy.Isolate()
 	steps.Acquired(t, other, steps.Waiting(other, name, time.Minute))
 	if at := time.Now(); l.Until().After(at) {
-		service.Strict(t).Errorf("the next was in %s before the time of the first was over", l.Until().Sub(at))
+		service.Strict(t).Errorf("the next request was granted %s before the first hold had expired", l.Until().Sub(at))
 	}
 	if !closes(l.Lost(), time.Second) {
-		t.Error("the first does not know")
+		t.Error("the first holder did not learn of its loss")
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// TestEtcdField runs, on one member, what was found where programs and operators use it.
+// TestEtcdField runs, on one member, problems that were found in use by programs and operators.
 func TestEtcdField(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Etcd)
@@ -36,13 +36,13 @@ func TestEtcdField(t *testing.T) {
 		{"grpc-proxy", etcdProxied},
 		{"thousands at once", etcdBurst},
 		{"connections that are refused for long", etcdRefusedLong},
-		{"a connection that dies in silence", etcdSilence},
-		{"why nobody answers", etcdCauses},
-		{"a fixed lease stands over Close", etcdFixed},
+		{"a connection that dies silently", etcdSilence},
+		{"why no server answers", etcdCauses},
+		{"a fixed lease stands after Close", etcdFixed},
 		{"a TTL that cannot be kept", etcdNeverKept},
 		{"how a wait ends", etcdWaited},
-		{"a break is heard of", etcdBreakHeard},
-		// the last: it stops the server
+		{"a break is notified", etcdBreakNotified},
+		// the last one: it stops the server
 		{"a server that hangs, and calls without a deadline", etcdHangsUnbounded},
 	} {
 		t.Run(f.name, func(t *testing.T) {
@@ -76,8 +76,8 @@ func etcdProxy(member string) service.Kind {
 	return k
 }
 
-// etcdProxied: behind a proxy that changes what the protocol needs nobody waits for ever: it is
-// refused.
+// etcdProxied: a proxy that changes what the protocol needs is refused, and no request waits behind
+// it for ever.
 func etcdProxied(t *testing.T, s *service.Server) {
 	p := service.StartOwn(t, etcdProxy(s.Addr))
 	refused := func(what string, err error) {
@@ -91,7 +91,7 @@ func etcdProxied(t *testing.T, s *service.Server) {
 		c.Close()
 	}
 	refused("Open", err)
-	// A client of the user's is refused when it is first used.
+	// A client of the caller's is refused when it is first used.
 	probe := etcdSideOf(t, s)
 	held := steps.Asked(probe, "proxied", time.Minute)
 	steps.Acquired(t, probe, held)
@@ -101,24 +101,24 @@ func etcdProxied(t *testing.T, s *service.Server) {
 	_, err = steps.Acquire(ctx, b, steps.Waiting(b, "proxied", time.Minute))
 	refused("Acquire", err)
 	steps.Released(t, probe, held)
-	// One whose streams led to a member first, and then to a proxy.
+	// A client whose streams led first to a member, and then to a proxy.
 	moved := etcdSideOf(t, s)
 	held = steps.Asked(probe, "proxied/moved", time.Minute)
 	steps.Acquired(t, probe, held)
 	got := steps.Acquiring(moved, steps.Waiting(moved, "proxied/moved", time.Minute))
-	await.That(t, "one waits", func() bool { return steps.Queue(t, probe, "proxied/moved").Len() == 2 })
+	await.That(t, "a request waits", func() bool { return steps.Queue(t, probe, "proxied/moved").Len() == 2 })
 	moved.client.SetEndpoints(p.Addr)
 	moved.proxy.Cut()
 	select {
 	case err := <-got:
-		refused("a wait that came to be", err)
+		refused("a wait that moved", err)
 	case <-time.After(20 * time.Second):
-		t.Error("a wait that came to be behind a grpc-proxy goes on for ever")
+		t.Error("a wait that moved behind a grpc-proxy goes on for ever")
 	}
 	steps.Released(t, probe, held)
 }
 
-// brought counts the keys that answers bring to a client.
+// brought counts the keys in answers to a client.
 func brought(keys, puts *atomic.Int64) func(*clientv3.Config) {
 	return func(c *clientv3.Config) {
 		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
@@ -138,9 +138,9 @@ func brought(keys, puts *atomic.Int64) func(*clientv3.Config) {
 	}
 }
 
-// etcdBurst: so many requests of one client come to one name at once that they are queued in it for
-// longer than a call may take. All get their places, with a transaction each, and few read the
-// queue.
+// etcdBurst: so many requests of one client arrive under one name at once that they are queued in
+// the client for longer than a call may take. All get their places, with a transaction each, and
+// few read the queue.
 func etcdBurst(t *testing.T, s *service.Server) {
 	m := service.NewMonitor(s)
 	defer m.Stop()
@@ -176,11 +176,11 @@ func burst(t *service.Trial, s *service.Server, name string) {
 			t.Fatalf("%d of %d stand after a minute", stand(), many)
 		}
 	}
-	t.Logf("%d stand after %s: %d transactions, which brought %d keys; %d failed", stand()-1, time.Since(start), puts.Load(), keys.Load(), failed.Load())
+	t.Logf("%d stand after %s: %d transactions, with %d keys in their answers; %d failed", stand()-1, time.Since(start), puts.Load(), keys.Load(), failed.Load())
 	if n := puts.Load(); n > many+many/10 {
 		t.Errorf("%d requests took %d transactions", many, n)
 	}
-	// each second one read of all, on a machine that is slow
+	// at most one read of the whole queue per second, on a slow machine
 	most := many * int64(10+time.Since(start)/time.Second)
 	if n := keys.Load(); n > most {
 		t.Errorf("for %d requests the server read %d keys; %d are allowed", many, n, most)
@@ -189,15 +189,15 @@ func burst(t *service.Trial, s *service.Server, name string) {
 	await.All(t, &wg)
 }
 
-// etcdRefusedLong: nobody listens for a while. Once somebody does the client is back at once,
-// however long that was, also over a client of the user's that dials as docs/etcd.md says, and a
-// Lock that began meanwhile succeeds: the outage is longer than a call waits for an answer, and
-// shorter than the TTL. The error of a call whose context ends meanwhile says why.
+// etcdRefusedLong: for a while no server listens. Then the client recovers at once, however long
+// that was, also over a client of the caller's that dials as docs/etcd.md says, and a Lock that
+// began meanwhile succeeds: the outage is longer than a call waits for an answer, and shorter than
+// the TTL. The error of a call whose context ends meanwhile says why.
 func etcdRefusedLong(t *testing.T, s *service.Server) {
 	var ways sync.WaitGroup
 	for way, open := range map[string]func(tp *tcpProxy) driver.Backend{
-		"by URL":                  func(tp *tcpProxy) driver.Backend { return tp.side(t) },
-		"over a client of a user": func(tp *tcpProxy) driver.Backend { return etcdOver(t, netfault.NewProxy(), []string{tp.addr}) },
+		"by URL":                        func(tp *tcpProxy) driver.Backend { return tp.side(t) },
+		"over a client of the caller's": func(tp *tcpProxy) driver.Backend { return etcdOver(t, netfault.NewProxy(), []string{tp.addr}) },
 	} {
 		tp := newTCPProxy(t, s.Addr)
 		b := open(tp)
@@ -208,7 +208,7 @@ func etcdRefusedLong(t *testing.T, s *service.Server) {
 }
 
 func refusedLong(t *testing.T, tp *tcpProxy, b driver.Backend, way string) {
-	// gRPC by itself would have dialled some 9 s after the cut, and would after 16
+	// gRPC by itself would have dialled some 9 s after the cut, and again after 16
 	const away, back = 11 * time.Second, 1500 * time.Millisecond
 	for try := 0; ; try++ {
 		tp.set(false, true)
@@ -220,7 +220,7 @@ func refusedLong(t *testing.T, tp *tcpProxy, b driver.Backend, way string) {
 		_, ended := steps.Acquire(ctx, b, steps.Waiting(b, fmt.Sprint("long/bounded/", way, try), time.Minute))
 		cancel()
 		if !errors.Is(ended, context.DeadlineExceeded) || errors.Is(ended, driver.ErrHeld) || strings.Contains(ended.Error(), "did not answer") {
-			t.Errorf("%s: Lock, of which the context ended in the outage: %v", way, ended)
+			t.Errorf("%s: a Lock whose context ended during the outage: %v", way, ended)
 		}
 		<-over
 		tp.set(false, false)
@@ -228,21 +228,21 @@ func refusedLong(t *testing.T, tp *tcpProxy, b driver.Backend, way string) {
 		err := <-got
 		took, still := time.Since(start), stood()
 		if err != nil {
-			t.Errorf("%s: Lock, that began in the outage: %v", way, err)
+			t.Errorf("%s: a Lock that began during the outage: %v", way, err)
 		}
 		if took <= back+still {
 			return
 		}
 		if try == 2 {
-			t.Errorf("%s: the client was back %s after the network, in each of %d rounds", way, took, try+1)
+			t.Errorf("%s: the client recovered %s after the network, in each of %d rounds", way, took, try+1)
 			return
 		}
 	}
 }
 
-// etcdSilence: what is held over a connection that died in silence is kept, a newcomer gets in, and
-// who waits learns of it, since the driver closes it and dials again. That succeeds when the
-// network is back.
+// etcdSilence: after a connection died silently a hold over it is kept, a new request is granted,
+// and a waiter learns of its grant, since the driver closes the connection and dials again. That
+// succeeds when the network is back.
 func etcdSilence(t *testing.T, s *service.Server) {
 	const ttl, outage = 6 * time.Second, 2500 * time.Millisecond
 	for try := 0; ; try++ {
@@ -257,7 +257,7 @@ func etcdSilence(t *testing.T, s *service.Server) {
 			_, err := c.Mutex(name("waits")).Lock(await.Context(t))
 			waits <- err
 		}()
-		await.That(t, "one waits", func() bool { return steps.Queue(t, other, name("waits")).Len() == 2 })
+		await.That(t, "a request waits", func() bool { return steps.Queue(t, other, name("waits")).Len() == 2 })
 		held := steps.MustLock(t, c.Mutex(name("held")))
 		if err := held.Renew(t.Context()); err != nil {
 			t.Fatal(err)
@@ -275,30 +275,30 @@ func etcdSilence(t *testing.T, s *service.Server) {
 		errHeld := held.Err()
 		still := stood()
 		back.Stop()
-		t.Logf("in an outage of %s the next got in after %s, who waited after %s; the hold: %v; the process stood still for %s", outage, tookNew, tookWaits, errHeld, still)
+		t.Logf("in an outage of %s the new request was granted after %s, the waiter after %s; the hold: %v; the process stalled for %s", outage, tookNew, tookWaits, errHeld, still)
 		const most = outage + 3*time.Second
 		if errNew == nil && errWaits == nil && errHeld == nil && tookNew < most+still && tookWaits < most+still {
 			return
 		}
 		if try == 2 || still < 200*time.Millisecond {
-			t.Errorf("the newcomer: %v after %s; who waited: %v after %s; the hold: %v", errNew, tookNew, errWaits, tookWaits, errHeld)
+			t.Errorf("the new request: %v after %s; the waiter: %v after %s; the hold: %v", errNew, tookNew, errWaits, tookWaits, errHeld)
 			return
 		}
 	}
 }
 
-// etcdCauses: Open says soon what is wrong.
+// etcdCauses: Open soon reports the cause.
 func etcdCauses(t *testing.T, s *service.Server) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and never says anything
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and never sends anything
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { silent.Close() })
-	nobody, err := service.FreePorts(1)
+	unused, err := service.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := fmt.Sprint("127.0.0.1:", nobody[0])
+	refused := fmt.Sprint("127.0.0.1:", unused[0])
 	for _, c := range []struct {
 		what, url, want string
 		most            time.Duration
@@ -323,14 +323,14 @@ func etcdCauses(t *testing.T, s *service.Server) {
 				t.Errorf("want %q, and got after %s: %v", c.want, took, err)
 			}
 			if took > c.most+still {
-				t.Errorf("it took %s to say: %v", took, err)
+				t.Errorf("the error came after %s: %v", took, err)
 			}
 		})
 	}
 }
 
-// etcdFixed: what was granted to a fixed request stands until its time, whatever becomes of its
-// client, and no longer.
+// etcdFixed: the hold of a fixed request stands until its time, whatever becomes of its client, and
+// no longer.
 func etcdFixed(t *testing.T, s *service.Server) {
 	const ttl = 4 * time.Second
 	b, probe, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)
@@ -340,14 +340,14 @@ func etcdFixed(t *testing.T, s *service.Server) {
 	steps.Acquired(t, probe, held)
 	steps.Acquired(t, b, kept)
 	got := steps.Acquiring(b, waits)
-	await.That(t, "one waits", func() bool { return steps.Queue(t, probe, waits.Name).Len() == 2 })
+	await.That(t, "a request waits", func() bool { return steps.Queue(t, probe, waits.Name).Len() == 2 })
 	steps.Acquired(t, b, fixed)
 	lease := keyOf(t, root, fixed).Lease
 	if err := b.Backend.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := await.From(t, got); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("Acquire of one who waited: %v", err)
+		t.Errorf("Acquire of the waiter: %v", err)
 	}
 	asked := time.Now()
 	res, err := root.TimeToLive(t.Context(), clientv3.LeaseID(lease))
@@ -358,17 +358,17 @@ func etcdFixed(t *testing.T, s *service.Server) {
 		t.Errorf("%d requests stand after Close, with %ds left", n, res.TTL)
 	}
 	if q, w := steps.Queue(t, probe, kept.Name).Len(), steps.Queue(t, probe, waits.Name).Len(); q != 0 || w != 1 {
-		t.Errorf("%d requests that are not fixed, and %d where one waited, stand after Close", q, w)
+		t.Errorf("%d requests that are not fixed, and %d where a request waited, stand after Close", q, w)
 	}
 	steps.Acquired(t, probe, steps.Waiting(probe, fixed.Name, time.Minute))
-	left := time.Duration(res.TTL) * time.Second // by the server, which rounds down
+	left := time.Duration(res.TTL) * time.Second // as the server reports it, rounded down
 	if took := time.Since(asked); took < left || took > 4*ttl {
-		t.Errorf("the next was in after %s, when there were %s left after Close", took, left)
+		t.Errorf("the next request was granted after %s, with %s left after Close", took, left)
 	}
 	steps.Released(t, probe, held)
 }
 
-// etcdNeverKept: nothing is cut in silence.
+// etcdNeverKept: no TTL is shortened silently.
 func etcdNeverKept(t *testing.T, s *service.Server) {
 	b := etcdSideOf(t, s)
 	most := b.Capabilities().MaxTTL
@@ -380,13 +380,13 @@ func etcdNeverKept(t *testing.T, s *service.Server) {
 	r := steps.Asked(b, "always", most)
 	r.Fixed = true
 	if g := steps.Acquired(t, b, r); g.TTL < most {
-		t.Errorf("asked for %s it gave %s", most, g.TTL)
+		t.Errorf("a request for %s was granted %s", most, g.TTL)
 	}
 	steps.Released(t, b, r)
 }
 
-// etcdWaited: the error of who waited in the queue says that it was held; of who was not answered
-// it does not. A refusal names the holder.
+// etcdWaited: the error of a request that waited in the queue says that the lock was held; the
+// error of a request that got no answer does not. A refusal names the holder.
 func etcdWaited(t *testing.T, s *service.Server) {
 	a, b := etcdSideOf(t, s), etcdSideOf(t, s)
 	held := steps.Asked(a, "waited", time.Minute)
@@ -394,7 +394,7 @@ func etcdWaited(t *testing.T, s *service.Server) {
 	steps.Acquired(t, a, held)
 	by := (*driver.HeldError)(nil)
 	if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "waited", time.Minute)); !errors.Is(err, driver.ErrHeld) || !errors.As(err, &by) || by.Label != held.Label {
-		t.Errorf("who does not wait: %v, by %+v", err, by)
+		t.Errorf("a request that does not wait: %v, by %+v", err, by)
 	}
 	ends := func(r driver.Request, when func()) error {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -407,20 +407,22 @@ func etcdWaited(t *testing.T, s *service.Server) {
 		cancel()
 		return await.From(t, done)
 	}
-	stands := func() { await.That(t, "one waits", func() bool { return steps.Queue(t, a, "waited").Len() == 2 }) }
+	stands := func() {
+		await.That(t, "a request waits", func() bool { return steps.Queue(t, a, "waited").Len() == 2 })
+	}
 	listens := func() { await.That(t, "it listens", func() bool { return b.rpcs.watches() > 0 }) }
 	if err := ends(steps.Waiting(b, "waited", time.Minute), func() { stands(); listens() }); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("who waited: %v", err)
+		t.Errorf("the waiter: %v", err)
 	}
 	await.That(t, "it is gone", func() bool { return steps.Queue(t, a, "waited").Len() == 1 })
 	heal := b.proxy.Isolate()
 	defer heal()
 	if err := ends(steps.Waiting(b, "waited", time.Minute), func() { <-time.After(100 * time.Millisecond) }); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrHeld) {
-		t.Errorf("who was not answered: %v", err)
+		t.Errorf("a request without an answer: %v", err)
 	}
 }
 
-// etcdHangsUnbounded: a server says nothing, and calls of which the context never ends do; those
+// etcdHangsUnbounded: if a server does not answer, calls whose context never ends do end, and calls
 // that need the same lease do not end one after the other.
 func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 	b := etcdSideOf(t, s)
@@ -434,7 +436,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 			start, stood := time.Now(), steps.MeasureStalls()
 			_, err := steps.Acquire(t.Context(), b, steps.Waiting(b, fmt.Sprint("unbounded/lease/", i), 5*time.Second))
 			if took, still := time.Since(start), stood(); err == nil || took-still > 20*time.Second {
-				t.Errorf("Acquire, which needs a lease that others ask for, after %s: %v", took, err)
+				t.Errorf("Acquire, which needs a lease that other calls request too, after %s: %v", took, err)
 			}
 		})
 	}
@@ -462,7 +464,7 @@ func etcdHangsUnbounded(t *testing.T, s *service.Server) {
 	await.All(t, &wg)
 }
 
-// served finds out which member a client's stream of watches leads to.
+// served finds out to which member a client's stream of watches leads.
 func served(by *atomic.Value) func(*clientv3.Config) {
 	return func(c *clientv3.Config) {
 		c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(
@@ -489,15 +491,15 @@ func (s *servedStream) RecvMsg(m any) error {
 	return err
 }
 
-// TestEtcdLag: a waiter uses a member that has a leader and answers, but learns of everything
-// too late. It gets in nevertheless.
+// TestEtcdLag: a waiter whose member has a leader and answers, but receives all changes too late,
+// is granted nevertheless.
 func TestEtcdLag(t *testing.T) {
 	t.Parallel()
 	c := StartDivisibleCluster(t)
 	probe := c.side(t)
 	for round := 0; ; round++ {
 		if round == 20 {
-			t.Fatal("no stream led to a member that follows")
+			t.Fatal("no stream led to a follower")
 		}
 		var by atomic.Value
 		b := c.side(t, served(&by))
@@ -507,7 +509,7 @@ func TestEtcdLag(t *testing.T) {
 		held := steps.Asked(near, name, time.Minute)
 		steps.Acquired(t, near, held)
 		got := steps.Acquiring(b, steps.Waiting(b, name, time.Minute))
-		await.That(t, "one waits", func() bool { return steps.Queue(t, probe, name).Len() == 2 && b.rpcs.watches() > 0 })
+		await.That(t, "a request waits", func() bool { return steps.Queue(t, probe, name).Len() == 2 && b.rpcs.watches() > 0 })
 		member := -1
 		for i, m := range c.Members {
 			if addr, err := b.proxy.Addr(m.Addr); err == nil && addr == by.Load() {
@@ -526,12 +528,12 @@ func TestEtcdLag(t *testing.T) {
 		start := time.Now()
 		select {
 		case err := <-got:
-			t.Logf("behind a member that lags the next was in after %s, error %v", time.Since(start), err)
+			t.Logf("behind a member that lags the waiter returned after %s, error %v", time.Since(start), err)
 			if err != nil {
 				t.Error(err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Error("behind a member that lags nobody learns that it is next")
+			t.Error("behind a member that lags a waiter does not learn of its turn")
 		}
 		return
 	}

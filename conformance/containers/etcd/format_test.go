@@ -19,10 +19,11 @@ import (
 	"github.com/dlock-go/dlock/driver/etcd"
 )
 
-// format1 is what the key of the format says.
+// format1 is the value of the format's key.
 const format1 = "dlock format 1"
 
-// TestEtcdFormat: what is kept has a format. Clients of another one refuse to lock, and say why.
+// TestEtcdFormat: the stored keys have a format. Clients with another format refuse to lock, and
+// the error says why.
 func TestEtcdFormat(t *testing.T) {
 	s := service.StartOwn(t, Etcd)
 	for _, f := range []struct {
@@ -31,9 +32,9 @@ func TestEtcdFormat(t *testing.T) {
 	}{
 		{"the first client writes it", etcdFormatWritten},
 		{"keys without it are of format 1", etcdFormatMissing},
-		{"another one is refused", etcdFormatOther},
-		{"another one comes while a client starts", etcdFormatRace},
-		{"another one comes while a client runs", etcdFormatBeside},
+		{"another format is refused", etcdFormatOther},
+		{"another format while a client starts", etcdFormatRace},
+		{"another format while a client runs", etcdFormatBeside},
 		{"the rights of a prefix suffice", etcdFormatRights},
 	} {
 		t.Run(f.name, func(t *testing.T) {
@@ -43,7 +44,7 @@ func TestEtcdFormat(t *testing.T) {
 	}
 }
 
-// rooted opens a backend over a client of the test's.
+// rooted opens a backend over a client of the test.
 func rooted(t *testing.T, s *service.Server, o etcd.Options, change ...func(*clientv3.Config)) *etcd.Backend {
 	t.Helper()
 	c := clientv3.Config{Endpoints: []string{s.Addr}}
@@ -63,8 +64,7 @@ func rooted(t *testing.T, s *service.Server, o etcd.Options, change ...func(*cli
 	return b
 }
 
-// formatIs requires that a key says this format, under no lease; "": that it does not
-// exist.
+// formatIs requires that a key has this format, under no lease; "": that the key does not exist.
 func formatIs(t *testing.T, root *clientv3.Client, key, want string) {
 	t.Helper()
 	res, err := root.Get(t.Context(), key)
@@ -72,7 +72,7 @@ func formatIs(t *testing.T, root *clientv3.Client, key, want string) {
 	case err != nil:
 		t.Fatal(err)
 	case want == "" && len(res.Kvs) > 0:
-		t.Errorf("the key %s is there: %q", key, res.Kvs[0].Value)
+		t.Errorf("the key %s exists: %q", key, res.Kvs[0].Value)
 	case want != "" && (len(res.Kvs) != 1 || string(res.Kvs[0].Value) != want || res.Kvs[0].Lease != 0):
 		t.Errorf("the key %s is %v; want %s", key, res.Kvs, want)
 	}
@@ -85,7 +85,7 @@ func put(t *testing.T, root *clientv3.Client, key, value string) {
 	}
 }
 
-// otherFormat requires the error of a client that met another format.
+// otherFormat requires the error of a client that found another format.
 func otherFormat(t *testing.T, what string, err error, says ...string) {
 	t.Helper()
 	if !errors.Is(err, driver.ErrUnsupported) {
@@ -99,7 +99,8 @@ func otherFormat(t *testing.T, what string, err error, says ...string) {
 	}
 }
 
-// etcdFormatWritten: many come at once to a root that nobody used. To open a client writes nothing.
+// etcdFormatWritten: many requests arrive at once under a new root. Opening a client writes
+// nothing.
 func etcdFormatWritten(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	c, err := dlock.Open(t.Context(), s.URL+"/written?prefix=app.", dlock.Logger(nil))
@@ -129,7 +130,7 @@ func etcdFormatWritten(t *testing.T, s *service.Server) {
 	}
 	await.All(t, &wg)
 	formatIs(t, root, "written/app.", format1)
-	formatIs(t, root, "written/", "") // which is another prefix's
+	formatIs(t, root, "written/", "") // the key of another prefix
 	steps.Acquired(t, rooted(t, s, etcd.Options{Root: "written"}), steps.Request("app.a/0"))
 	formatIs(t, root, "written/", format1)
 	lister := rooted(t, s, etcd.Options{Root: "written"})
@@ -138,8 +139,8 @@ func etcdFormatWritten(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdFormatMissing: a client that does not know of formats left requests. One that does waits for
-// its turn behind them.
+// etcdFormatMissing: a client without formats left requests. A client with formats waits for its
+// turn behind them.
 func etcdFormatMissing(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	old, b := rooted(t, s, etcd.Options{Root: "missing"}), rooted(t, s, etcd.Options{Root: "missing"})
@@ -158,8 +159,8 @@ func etcdFormatMissing(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdFormatOther: a root with another format is refused, with or without requests under it, and
-// nothing is put there.
+// etcdFormatOther: a root with another format is refused, with or without requests under it, and no
+// key is put there.
 func etcdFormatOther(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	for _, text := range []string{"dlock format 2", "dlock format 10", "1", "", format1 + " or so", strings.Repeat("x", 1000)} {
@@ -178,12 +179,12 @@ func etcdFormatOther(t *testing.T, s *service.Server) {
 	if res, err := root.Get(t.Context(), "other/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
 		t.Errorf("there is %v, %v", res, err)
 	}
-	// Another root or prefix is another matter.
+	// Other roots and prefixes are not affected.
 	b := rooted(t, s, etcd.Options{Root: "other", Prefix: "p"})
 	steps.Acquired(t, b, steps.Asked(b, "o", time.Minute))
 }
 
-// etcdFormatRace: between the check and the first lock somebody writes another format.
+// etcdFormatRace: between the check and the first lock another client writes another format.
 func etcdFormatRace(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	b := rooted(t, s, etcd.Options{Root: "race"}, before("Format", func() { put(t, root, "race/", "dlock format 2") }))
@@ -194,7 +195,7 @@ func etcdFormatRace(t *testing.T, s *service.Server) {
 	if res, err := root.Get(t.Context(), "race/", clientv3.WithPrefix()); err != nil || len(res.Kvs) != 1 {
 		t.Errorf("there is %v, %v", res, err)
 	}
-	// The reply to the write is lost: it is sent again, and finds what it wrote.
+	// The reply to the write is lost: the write is sent again, and finds the key that it wrote.
 	r := newRPCs()
 	lost := r.loseReply("Format")
 	c := rooted(t, s, etcd.Options{Root: "race/lost"}, func(c *clientv3.Config) { c.DialOptions = append(c.DialOptions, r.options()...) })
@@ -203,8 +204,8 @@ func etcdFormatRace(t *testing.T, s *service.Server) {
 	formatIs(t, root, "race%2Flost/", format1)
 }
 
-// etcdFormatBeside: a client of another version puts a request while clients of this one run. Those
-// ahead of it go on; nobody stands behind it, and nobody breaks it.
+// etcdFormatBeside: a client of another version puts a request while clients of this version run.
+// Requests ahead of it go on; no request is put behind it, and it cannot be broken.
 func etcdFormatBeside(t *testing.T, s *service.Server) {
 	root := etcdOf(t, s)
 	b := rooted(t, s, etcd.Options{Root: "beside"})
@@ -215,7 +216,7 @@ func etcdFormatBeside(t *testing.T, s *service.Server) {
 	put(t, root, "beside/b/s0123456789abcdef-0", "2 of another version")
 	join := steps.Asked(b, "b", time.Minute)
 	join.Owner, join.Token = held.ID, g.Token
-	for what, r := range map[string]driver.Request{"who would wait": steps.Waiting(b, "b", time.Minute), "who would not": steps.Asked(b, "b", time.Minute), "a join": join} {
+	for what, r := range map[string]driver.Request{"a request that may wait": steps.Waiting(b, "b", time.Minute), "a request that may not wait": steps.Asked(b, "b", time.Minute), "a join": join} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, err := steps.Acquire(ctx, b, r)
 		cancel()
@@ -226,10 +227,10 @@ func etcdFormatBeside(t *testing.T, s *service.Server) {
 	}
 	steps.Released(t, b, held)
 	if err := await.From(t, got); err != nil {
-		t.Errorf("Acquire of who was ahead: %v", err)
+		t.Errorf("Acquire of the request ahead: %v", err)
 	}
 	steps.Released(t, b, next)
-	await.That(t, "the other one is alone", func() bool { return steps.Queue(t, b, "b").Len() == 1 })
+	await.That(t, "the other request is alone", func() bool { return steps.Queue(t, b, "b").Len() == 1 })
 	other := steps.Queue(t, b, "b").Arrivals[0]
 	for _, force := range []bool{false, true} {
 		otherFormat(t, "Break", b.Break(t.Context(), "b", other.Token, force), `"beside/b/s0123456789abcdef-0"`)
@@ -240,7 +241,8 @@ func etcdFormatBeside(t *testing.T, s *service.Server) {
 	steps.Acquired(t, b, steps.Asked(b, "b", time.Minute))
 }
 
-// etcdFormatRights: a user with the rights of one prefix locks there, whatever is beside it.
+// etcdFormatRights: a user with the rights of one prefix can lock there, whatever other prefixes
+// have.
 func etcdFormatRights(t *testing.T, _ *service.Server) {
 	s, root := guardedEtcd(t)
 	const base = "dlock/app."

@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// StartLearner adds a member that does not vote to the cluster that root is a client of.
+// StartLearner adds a learner, which does not vote, to the cluster of which root is a client.
 func StartLearner(t *testing.T, root *clientv3.Client) *service.Server {
 	t.Helper()
 	listen, err := service.FreePorts(1)
@@ -26,7 +26,7 @@ func StartLearner(t *testing.T, root *clientv3.Client) *service.Server {
 	}
 	reached := loopback(listen[0])
 	var added *clientv3.MemberAddResponse
-	await.That(t, "the cluster takes a learner", func() bool { // when its members know each other
+	await.That(t, "the cluster takes a learner", func() bool { // once its members know each other
 		added, err = root.MemberAddAsLearner(t.Context(), []string{reached})
 		return err == nil
 	})
@@ -46,15 +46,15 @@ func StartLearner(t *testing.T, root *clientv3.Client) *service.Server {
 	return learner
 }
 
-// TestEtcdLearner: a learner among the endpoints, which refuses all that locks need, stands in no
-// way: calls, streams and waits go to the others.
+// TestEtcdLearner: a learner among the endpoints, which refuses all calls that locks need, does no
+// harm: calls, streams and waits go to the other members.
 func TestEtcdLearner(t *testing.T) {
 	t.Parallel()
 	t.Run("beside one member", func(t *testing.T) {
 		s := service.StartOwn(t, Etcd)
 		learns(t, []string{s.Addr, StartLearner(t, etcdOf(t, s)).Addr})
 	})
-	// each stream asks for a token first, so that it takes two calls
+	// each stream requests an auth token first, so it takes two calls
 	t.Run("with a user", func(t *testing.T) {
 		s, root := guardedEtcd(t)
 		user(t, root, "app", documentedRole(t))
@@ -125,8 +125,8 @@ func learns(t *testing.T, addrs []string, user ...string) {
 	}
 }
 
-// overLearner is [etcdOver] of a client that asks the first member for its token when it is made:
-// the library does so once, and would not ask another after a learner.
+// overLearner is [etcdOver] of a client that requests its auth token from the first member when it
+// is made: the library does so once, and would not try another member after a learner.
 func overLearner(t *testing.T, addrs []string, as func(*clientv3.Config)) *etcdSide {
 	t.Helper()
 	s := etcdOver(t, netfault.NewProxy(), addrs[:1], as)

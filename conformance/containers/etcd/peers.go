@@ -15,28 +15,28 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// peerNetwork is what the members of an etcd cluster talk through: one HTTP proxy before each of
-// them. A member says in each request who it is.
+// peerNetwork is the network between the members of an etcd cluster: one HTTP proxy before each
+// member. Each request has the ID of the member that sends it.
 type peerNetwork struct {
-	urls []string // by which each is reached
+	urls []string // of the proxies, by member
 
 	mu      sync.Mutex
-	ids     map[string]int        // members by what they call themselves
+	ids     map[string]int        // members by their IDs
 	off     map[int]int           // how many faults cut a member off
-	late    map[int]chan struct{} // members that receive no change until it is closed
+	late    map[int]chan struct{} // members that receive no changes until it is closed
 	passing map[*passage]struct{}
 }
 
-// passage is a request on its way; most are streams, which last.
+// passage is a request under way; most are streams, which last.
 type passage struct {
 	from   string
 	to     int
 	cancel context.CancelFunc
-	over   chan struct{} // closed when nothing passes any more
+	over   chan struct{} // closed when no more bytes pass
 }
 
-// newPeerNetwork returns the network of members that listen on these ports of 127.0.0.1. It ends
-// with the test.
+// newPeerNetwork returns the network of members that listen on these ports of 127.0.0.1. It is
+// closed with the test.
 func newPeerNetwork(t service.T, listen []int) *peerNetwork {
 	t.Helper()
 	n := &peerNetwork{ids: map[string]int{}, off: map[int]int{}, late: map[int]chan struct{}{}, passing: map[*passage]struct{}{}}
@@ -61,7 +61,7 @@ func newPeerNetwork(t service.T, listen []int) *peerNetwork {
 	return n
 }
 
-// know says which member has an ID.
+// know records the ID of a member.
 func (n *peerNetwork) know(member int, id uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,8 +91,8 @@ func (n *peerNetwork) pass(w http.ResponseWriter, r *http.Request, to int, proxy
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// lateWriter passes on the changes that a leader sends to a member, unless that is to lag. What
-// else they tell each other, that there is a leader and how far it is, goes another way.
+// lateWriter passes on the changes that a leader sends to a member, unless the member is to lag.
+// Other messages, such as heartbeats with the leader's progress, use another stream.
 type lateWriter struct {
 	http.ResponseWriter
 	n *peerNetwork
@@ -113,7 +113,7 @@ func (w *lateWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// lag keeps all changes from a member until heal.
+// lag withholds all changes from a member until heal.
 func (n *peerNetwork) lag(member int) (heal func()) {
 	late := make(chan struct{})
 	n.mu.Lock()
@@ -133,7 +133,7 @@ func (n *peerNetwork) barred(p *passage) bool {
 	return n.off[p.to] > 0 || known && n.off[from] > 0
 }
 
-// cut takes a member off the network until heal. When it returns nothing passes any more.
+// cut takes a member off the network until heal. When it returns no more bytes pass.
 func (n *peerNetwork) cut(member int) (heal func()) {
 	n.mu.Lock()
 	n.off[member]++

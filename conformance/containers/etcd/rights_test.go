@@ -28,14 +28,14 @@ import (
 
 const etcdPassword = "canary"
 
-// patiently is what the URL says of one that is to be opened, or refused for another reason than
-// the time.
+// patiently are URL parameters with so long a timeout that Open succeeds, or fails for another
+// reason.
 const patiently = "?dial_timeout=30s"
 
-// guardedEtcd is a member that wants a user and a password. Its root is a client.
+// guardedEtcd is a member that requires a user and a password. root is a client of the user root.
 func guardedEtcd(t *testing.T, args ...string) (*service.Server, *clientv3.Client) {
 	t.Helper()
-	// a cost that a hundred clients can pay
+	// a low cost of passwords, for a hundred clients
 	s := service.StartOwn(t, Etcd.With(append(args, "--bcrypt-cost=4")...))
 	guard(t, etcdOf(t, s))
 	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "root", Password: etcdPassword, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
@@ -46,7 +46,7 @@ func guardedEtcd(t *testing.T, args ...string) (*service.Server, *clientv3.Clien
 	return s, root
 }
 
-// guard has a server want users, of whom root may do everything.
+// guard makes a server require a user, and gives all rights to root.
 func guard(t *testing.T, open *clientv3.Client) {
 	t.Helper()
 	must := func(what string, err error) {
@@ -63,7 +63,7 @@ func guard(t *testing.T, open *clientv3.Client) {
 	must("enable", err)
 }
 
-// user adds one with a role of the name that has the rights, each a type and a range.
+// user adds a user, with a role of the same name that has the rights, each a type and a range.
 func user(t *testing.T, root *clientv3.Client, name string, rights ...etcdRight) {
 	t.Helper()
 	_, err := root.RoleAdd(t.Context(), name)
@@ -118,8 +118,8 @@ func urlAs(s *service.Server, name, password string) string {
 	return "etcd://" + url.UserPassword(name, password).String() + "@" + s.Addr
 }
 
-// TestEtcdRights: the role of the documentation suffices, and nothing less does; what is missing is
-// said.
+// TestEtcdRights: the role of the documentation suffices, and no smaller one does; the error says
+// what is missing.
 func TestEtcdRights(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t)
@@ -149,7 +149,7 @@ func TestEtcdRights(t *testing.T) {
 			})
 			switch {
 			case name == "documented" && err != nil:
-				t.Errorf("with the role that is documented: %v", err)
+				t.Errorf("with the documented role: %v", err)
 			case name == "documented":
 			case err == nil:
 				t.Errorf("the role %q suffices too", name)
@@ -163,14 +163,14 @@ func TestEtcdRights(t *testing.T) {
 	}
 }
 
-// TestEtcdRightsEveryWay: the role that the page gives is enough, and is all that the user has,
-// however the client is opened: over a client of the user's, with a prefix or a root of its own, by
-// a certificate in place of a password, on a cluster.
+// TestEtcdRightsEveryWay: the role of the page is enough, and the user has no other, however the
+// client is opened: over a client of the caller's, with a prefix or a root of its own, with a
+// certificate in place of a password, on a cluster.
 func TestEtcdRightsEveryWay(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t)
 	role := documentedRole(t)
-	under := func(prefix string) etcdRight { // as the page says of roots and prefixes
+	under := func(prefix string) etcdRight { // the role of the page for roots and prefixes
 		return etcdRight{prefix, clientv3.GetPrefixRangeEnd(prefix), role.kind}
 	}
 	user(t, root, "new", role)
@@ -207,7 +207,7 @@ func TestEtcdRightsEveryWay(t *testing.T) {
 	} {
 		all.Go(func() {
 			if err := steps.Everything(t, "every way", open); err != nil {
-				t.Errorf("%s, with the role that is documented: %v", what, err)
+				t.Errorf("%s, with the documented role: %v", what, err)
 			}
 		})
 	}
@@ -226,8 +226,8 @@ func guardedCluster(t *testing.T) (*Cluster, *clientv3.Client) {
 	return c, root
 }
 
-// guardByCertificate lets a member know its users by the names in their certificates. The one of
-// the name has the role.
+// guardByCertificate makes a member identify its users by the names in their certificates. The user
+// of the given name has the role.
 func guardByCertificate(t *testing.T, a *service.Authority, s *service.Server, name string, role etcdRight) {
 	t.Helper()
 	cert, key := a.Issue("root")
@@ -247,8 +247,8 @@ func guardByCertificate(t *testing.T, a *service.Authority, s *service.Server, n
 	user(t, root, name, role)
 }
 
-// TestEtcdRightsTaken: a wait ends when its client may not do any more what that needs, which it
-// learns when its streams break. It does not go on for ever.
+// TestEtcdRightsTaken: a wait ends when its client has lost the rights that it needs, which the
+// client learns when its streams break.
 func TestEtcdRightsTaken(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t)
@@ -269,14 +269,14 @@ func TestEtcdRightsTaken(t *testing.T) {
 	select {
 	case err := <-got:
 		if !errors.Is(err, rpctypes.ErrPermissionDenied) || !strings.Contains(err.Error(), "docs/etcd.md") {
-			t.Errorf("Acquire of one whose rights were taken: %v", err)
+			t.Errorf("Acquire of a client without rights: %v", err)
 		}
 	case <-time.After(30 * time.Second): // its context ends after a minute
-		t.Error("one whose rights were taken waits for ever")
+		t.Error("a client without rights waits for ever")
 	}
 }
 
-// TestEtcdSecrets looks for a password in whatever is printed.
+// TestEtcdSecrets searches for a password in all texts.
 func TestEtcdSecrets(t *testing.T) {
 	s, root := guardedEtcd(t)
 	user(t, root, "app", etcdRight{"dlock/", "dlock0", etcdBoth})
@@ -304,7 +304,7 @@ func TestEtcdSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, held := c.Mutex("secret").TryLock(t.Context())
-	hidden("what is used", c, c.Capabilities(), l, held)
+	hidden("values in use", c, c.Capabilities(), l, held)
 	if err := l.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestEtcdSecrets(t *testing.T) {
 	}
 	defer b.Close()
 	hidden("a backend", b, struct{ b *etcd.Backend }{b}, b.Capabilities())
-	nobody, err := service.FreePorts(1)
+	unused, err := service.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestEtcdSecrets(t *testing.T) {
 	for _, text := range []string{
 		urlAs(s, "app", secret+"x"),
 		urlAs(s, "other", secret),
-		strings.Replace(urlAs(s, "app", secret), s.Addr, fmt.Sprint("127.0.0.1:", nobody[0]), 1) + "?dial_timeout=500ms",
+		strings.Replace(urlAs(s, "app", secret), s.Addr, fmt.Sprint("127.0.0.1:", unused[0]), 1) + "?dial_timeout=500ms",
 		urlAs(s, "app", secret) + "/?" + secret + "=1",
 		urlAs(s, "app", secret) + "/?dial_timeout=" + secret,
 		"etcds" + strings.TrimPrefix(urlAs(s, "app", secret), "etcd") + "?dial_timeout=500ms",
@@ -337,7 +337,7 @@ func TestEtcdSecrets(t *testing.T) {
 		c, err := dlock.Open(t.Context(), text, dlock.Logger(nil))
 		if err == nil {
 			c.Close()
-			t.Error("a URL that is wrong was opened")
+			t.Error("a wrong URL was opened")
 			continue
 		}
 		wrong++
@@ -356,14 +356,14 @@ func TestEtcdSecrets(t *testing.T) {
 	}
 }
 
-// TestEtcdTokens: tokens of the authentication expire within a second or two that nothing is asked.
-// Nobody notices, and no wait ends.
+// TestEtcdTokens: auth tokens expire after a second or two without a call. No call fails, and no
+// wait ends.
 func TestEtcdTokens(t *testing.T) {
 	t.Parallel()
 	s, root := guardedEtcd(t, "--auth-token=simple", "--auth-token-ttl=1")
 	user(t, root, "app", etcdRight{"dlock/", "dlock0", etcdBoth})
-	// renewed each ten seconds: each time with a token that has expired
-	const ttl = 30 * time.Second // more than a machine that checks passwords may stand still
+	// renewed each ten seconds, each time with an expired token
+	const ttl = 30 * time.Second // longer than a machine that checks passwords may stall
 	var clients []*dlock.Client
 	for range 3 {
 		c, err := dlock.Open(t.Context(), urlAs(s, "app", etcdPassword)+patiently, dlock.Logger(nil), dlock.TTL(ttl))
@@ -393,11 +393,11 @@ func TestEtcdTokens(t *testing.T) {
 	first := wait(clients[1])
 	for range 2 {
 		until := held.Until()
-		await.That(t, "it is renewed", func() bool { return held.Until().After(until) })
+		await.That(t, "the hold is renewed", func() bool { return held.Until().After(until) })
 	}
-	late := wait(clients[2]) // whose first watch is asked for with a token that has expired
+	late := wait(clients[2]) // its first watch is requested with an expired token
 	if err := held.Err(); err != nil {
-		t.Errorf("what was held: %v", err)
+		t.Errorf("the hold: %v", err)
 	}
 	await.That(t, "two wait", func() bool {
 		q, err := clients[0].Inspect(t.Context(), "tokens")
@@ -408,7 +408,7 @@ func TestEtcdTokens(t *testing.T) {
 	}
 	for _, done := range []<-chan error{first, late} {
 		if err := await.From(t, done); err != nil {
-			t.Errorf("Lock of one who waited: %v", err)
+			t.Errorf("Lock of the waiter: %v", err)
 		}
 	}
 }

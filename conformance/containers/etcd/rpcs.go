@@ -14,42 +14,42 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rpcs sees what a client of etcd calls, since HTTP/2 shows none of it to a proxy: it counts, loses
+// rpcs records the calls of a client of etcd, which a proxy cannot read in HTTP/2: it counts, loses
 // replies, and can repeat transactions. Methods are named without their service: "Txn", "Range",
-// "LeaseGrant"; of the streams "Watch" and "LeaseKeepAlive" each message of the client is one. The
-// transaction that writes the format down is "Format", and what watches and reads the notices of
-// breaks "Notices".
+// "LeaseGrant". On the streams "Watch" and "LeaseKeepAlive" each message of the client counts. The
+// transaction that stores the format is "Format", and the watch and the reads of the notices of
+// breaks are "Notices".
 type rpcs struct {
 	mu        sync.Mutex
 	calls     map[string]int64
 	lose      map[string]chan struct{} // closed when a reply was lost
 	recording bool
 	txns      []*pb.TxnRequest
-	// of what the server says on watches; an error breaks the stream
+	// called for messages of watches; an error breaks the stream
 	spoil     func(*pb.WatchResponse) error
-	watching  int64          // watches of names that the server said are there
-	cancelled int64          // watches that were given up
+	watching  int64          // watches of names that the server confirmed
+	cancelled int64          // watches that were cancelled
 	notices   map[int64]bool // the IDs of watches of notices
-	longest   time.Duration  // that a unary call took
+	longest   time.Duration  // the longest time of a unary call
 }
 
 func newRPCs() *rpcs {
 	return &rpcs{calls: map[string]int64{}, lose: map[string]chan struct{}{}, notices: map[int64]bool{}}
 }
 
-// options are for the client's connection.
+// options returns the dial options of the client's connection.
 func (r *rpcs) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(r.unary), grpc.WithChainStreamInterceptor(r.stream)}
 }
 
-// counts returns how many of each were sent so far.
+// counts returns the number of calls so far, by method.
 func (r *rpcs) counts() map[string]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.calls)
 }
 
-// since returns how many of each were sent after those.
+// since returns the number of calls after the earlier counts, by method.
 func (r *rpcs) since(before map[string]int64) map[string]int64 {
 	now := r.counts()
 	for method, n := range before {
@@ -60,7 +60,7 @@ func (r *rpcs) since(before map[string]int64) map[string]int64 {
 	return now
 }
 
-// total returns how many messages a client sent.
+// total returns the number of messages that a client sent.
 func total(calls map[string]int64) (n int64) {
 	for _, c := range calls {
 		n += c
@@ -68,34 +68,34 @@ func total(calls map[string]int64) (n int64) {
 	return n
 }
 
-// promptly is less than the time after which the driver gives up the first attempt of a call.
+// promptly is less than the bound of the first attempt of a call in the driver.
 const promptly = 400 * time.Millisecond
 
 // prompted reports whether each unary call so far was answered so soon that the driver cannot have
-// sent it again. (Of one that it sent again it leaves a tombstone, for a copy may be under way; and
-// it takes what it finds undone for its own work.)
+// sent it again. (After a call that it sent again the driver leaves a tombstone, since a copy may
+// be under way, and takes a missing key for its own deletion.)
 func (r *rpcs) prompted() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.longest < promptly
 }
 
-// watches returns how many watches of names the server said are there, so far.
+// watches returns the number of watches of names that the server confirmed so far.
 func (r *rpcs) watches() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.watching
 }
 
-// cancels returns how many watches were given up, so far.
+// cancels returns the number of watches that were cancelled so far.
 func (r *rpcs) cancels() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cancelled
 }
 
-// loseReply loses the next reply to a unary method: the server executed it, and the client cannot
-// know. The result is closed when that happened.
+// loseReply loses the next reply to a unary method: the server executed the call, and the client
+// does not learn the outcome. The result is closed when that has happened.
 func (r *rpcs) loseReply(method string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,8 +104,8 @@ func (r *rpcs) loseReply(method string) <-chan struct{} {
 	return lost
 }
 
-// record keeps copies of the transactions that are sent from now on; the result returns them, and
-// ends that.
+// record keeps copies of the transactions that are sent from now on. The result ends the recording,
+// and returns them.
 func (r *rpcs) record() (sent func() []*pb.TxnRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +125,7 @@ func methodOf(name string, req any) string {
 		return "Notices"
 	}
 	if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Success) > 0 {
-		// all others have one
+		// all other transactions have one
 		if put := txn.Success[0].GetRequestPut(); put != nil && put.Lease == 0 {
 			return "Format"
 		}
@@ -155,7 +155,7 @@ func (r *rpcs) unary(ctx context.Context, name string, req, res any, c *grpc.Cli
 	err := invoke(ctx, name, req, res, c, opts...)
 	r.mu.Lock()
 	if r.longest = max(r.longest, time.Since(start)); ctx.Err() != nil {
-		r.longest = max(r.longest, promptly) // it was given up, perhaps before it was sent
+		r.longest = max(r.longest, promptly) // it was abandoned, perhaps before it was sent
 	}
 	r.mu.Unlock()
 	if lost != nil {
@@ -198,8 +198,8 @@ func (s *seenStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// spoilEvents has f change the next message of a watch that has events. If it returns an error that
-// is what the client gets, and its stream is over.
+// spoilEvents calls f with the next message of a watch that has events, which f may change. If f
+// returns an error, the client gets it, and its stream ends.
 func (r *rpcs) spoilEvents(f func(*pb.WatchResponse) error) (done <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +211,7 @@ func (r *rpcs) spoilEvents(f func(*pb.WatchResponse) error) (done <-chan struct{
 	return spoilt
 }
 
-// examined is the ID of the watch by which the driver finds out, once, with whom it talks.
+// examined is the ID of the watch by which the driver checks the server, once.
 const examined = 1 << 40
 
 func (s *seenStream) RecvMsg(m any) error {

@@ -1,4 +1,4 @@
-// Package etcd runs the driver on etcd: on a member that is alone, and on a cluster of three.
+// Package etcd tests the driver on etcd: on a single member, and on a cluster of three.
 package etcd
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// Etcd is a cluster of one member of etcd 3.5. One that is killed leaves all that it ever
-// acknowledged. (In tests no machine crashes: nothing has to reach the disk.)
+// Etcd is a cluster of one member of etcd 3.5. A member that is killed keeps everything that it
+// acknowledged. (In tests no machine crashes: data need not reach the disk.)
 var Etcd = service.Kind{
 	Name:    "etcd",
 	Image:   "quay.io/coreos/etcd:v3.5.21",
@@ -42,7 +42,7 @@ func etcdCommand(dir, name string, client, peer int, reached, cluster string) []
 		"--unsafe-no-fsync", "--log-level=error", "--heartbeat-interval=50", "--election-timeout=500", "--auto-compaction-retention=0"}
 }
 
-// askEtcd asks a member for its version, which it says once its cluster has a leader.
+// askEtcd queries the version of a member, which answers once its cluster has a leader.
 func askEtcd(ctx context.Context, c *http.Client, text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -66,7 +66,7 @@ func askEtcd(ctx context.Context, c *http.Client, text string) (string, error) {
 	return "etcd " + v.Etcdserver, nil
 }
 
-// statusOf returns what a member says of itself, or nil.
+// statusOf returns the status of a member, or nil.
 func statusOf(s *service.Server) *clientv3.StatusResponse {
 	c, err := dialEtcd([]string{s.Addr})
 	if err != nil {
@@ -82,7 +82,7 @@ func statusOf(s *service.Server) *clientv3.StatusResponse {
 	return res
 }
 
-// dialEtcd returns a client that says nothing that it is not asked for.
+// dialEtcd returns a client that makes no calls by itself.
 func dialEtcd(addrs []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: addrs, Logger: zap.NewNop()})
 }

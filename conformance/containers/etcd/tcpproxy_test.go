@@ -11,14 +11,14 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// tcpProxy has TCP connections to a server which can die in silence: nothing passes any more on
-// those that are open, and neither end notices. New ones work, unless they are dead from the start.
+// tcpProxy has TCP connections to a server that can die silently: no more bytes pass on open ones,
+// and neither end detects it. New connections work, unless they are dead from the start.
 type tcpProxy struct {
-	addr string // that clients dial
+	addr string // the address that clients dial
 
 	mu   sync.Mutex
-	dead bool // those that are opened now
-	shut bool // those that are opened now are reset
+	dead bool // new connections are dead
+	shut bool // new connections are reset
 	open []*tcpLink
 }
 
@@ -100,7 +100,7 @@ func (tp *tcpProxy) accept(wg *sync.WaitGroup, client *net.TCPConn, server strin
 	wg.Go(func() { pass(client, c) })
 }
 
-// kill lets all that are open die in silence.
+// kill lets all open connections die silently.
 func (tp *tcpProxy) kill() {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
@@ -113,7 +113,7 @@ func (tp *tcpProxy) kill() {
 	}
 }
 
-// cut resets all that are open.
+// cut resets all open connections.
 func (tp *tcpProxy) cut() {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
@@ -124,7 +124,7 @@ func (tp *tcpProxy) cut() {
 	}
 }
 
-// set says what becomes of those that are opened from now on.
+// set sets the fate of new connections.
 func (tp *tcpProxy) set(dead, shut bool) {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()

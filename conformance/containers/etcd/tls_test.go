@@ -18,8 +18,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
-// secureEtcd is a member that shows a certificate and wants, if client is set, one of its clients
-// that the authority signed.
+// secureEtcd is a member with a certificate. If client is set, it requires client certificates that
+// the authority signed.
 func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client bool) *service.Server {
 	t.Helper()
 	k := Etcd
@@ -56,7 +56,7 @@ func secureEtcd(t *testing.T, a *service.Authority, cert, key string, client boo
 	return service.StartOwn(t, k)
 }
 
-// watched asks a server until stop, which reports whether it, or this process, stood still
+// watched queries a server until stop, which reports whether the server or this process stalled
 // meanwhile.
 func watched(s *service.Server) (stop func() bool) {
 	const least = 600 * time.Millisecond
@@ -71,7 +71,7 @@ func watched(s *service.Server) (stop func() bool) {
 	}
 }
 
-// TestEtcdTLS: the server is verified, always; nothing falls back to plain text.
+// TestEtcdTLS: the server is always verified; nothing falls back to plain text.
 func TestEtcdTLS(t *testing.T) {
 	t.Parallel()
 	ours, theirs := service.NewAuthority(t), service.NewAuthority(t)
@@ -99,7 +99,7 @@ func TestEtcdTLS(t *testing.T) {
 		}
 		return l.Unlock(t.Context())
 	}
-	t.Run("a break is heard of", func(t *testing.T) {
+	t.Run("a break is notified", func(t *testing.T) {
 		t.Parallel()
 		client := func() *dlock.Client {
 			c, err := dlock.Open(t.Context(), "etcds://"+strict.Addr+"?"+url.Values{
@@ -111,21 +111,21 @@ func TestEtcdTLS(t *testing.T) {
 			t.Cleanup(func() { c.Close() })
 			return c
 		}
-		hearsOfBreak(t, client(), client(), "heard", "heard")
+		seesBreak(t, client(), client(), "notified", "notified")
 	})
 	for _, c := range []struct {
 		what   string
 		server *service.Server
 		scheme string
 		params []string
-		want   string // in the error; empty: there is none
+		want   string // in the error; empty: no error
 	}{
 		{"verified by address", byIP, "etcds", []string{"tls_ca", ca}, ""},
 		{"verified by name", byName, "etcds", []string{"tls_ca", ca, "tls_server_name", "db.example"}, ""},
 		{"with a certificate of the client", strict, "etcds", []string{"tls_ca", ca, "tls_cert", clientCert, "tls_key", clientKey}, ""},
 		{"without one", strict, "etcds", []string{"tls_ca", ca}, "certificate"},
 		{"with one of another authority", strict, "etcds", []string{"tls_ca", ca, "tls_cert", strangeCert, "tls_key", strangeCertKey}, "certificate"},
-		{"an authority that nobody knows", byIP, "etcds", nil, "certificate"},
+		{"an unknown authority", byIP, "etcds", nil, "certificate"},
 		{"another authority", byIP, "etcds", []string{"tls_ca", wrong}, "certificate"},
 		{"another name", byName, "etcds", []string{"tls_ca", ca}, "certificate"},
 		{"another name again", byIP, "etcds", []string{"tls_ca", ca, "tls_server_name", "other.example"}, "certificate"},
@@ -150,13 +150,14 @@ func TestEtcdTLS(t *testing.T) {
 					t.Errorf("%v; want %q", err, c.want)
 					return
 				}
-				t.Logf("the machine stood still, and nothing could be found out: %v", err)
+				t.Logf("the machine stalled, and the test shows nothing: %v", err)
 			}
 		})
 	}
 }
 
-// TestEtcdCertificatesAreReplaced on disk, and the next connection has the new ones.
+// TestEtcdCertificatesAreReplaced: certificates are replaced on disk, and the next connection has
+// the new ones.
 func TestEtcdCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	a, p := service.NewAuthority(t), netfault.NewProxy()
