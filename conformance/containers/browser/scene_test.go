@@ -11,13 +11,13 @@ import (
 	_ "github.com/dlock-go/dlock/driver/file" // file:
 )
 
-// scene is what is locked while a test views the page.
+// scene has the locks that are held while a test views the page.
 type scene struct {
 	t   *testing.T
 	url string
 }
 
-// by is a client with a label.
+// by opens a client with a label.
 func (s scene) by(label string) *dlock.Client {
 	s.t.Helper()
 	c, err := dlock.Open(s.t.Context(), s.url, dlock.Label(label), dlock.Logger(nil))
@@ -38,7 +38,7 @@ func (s scene) holds(m dlock.Mutex) *dlock.Lease {
 	return l
 }
 
-// waits has a client wait for a lock until the end of the test, at its place in the queue.
+// waits lets a client wait for a lock until the end of the test, at its place in the queue.
 func (s scene) waits(c *dlock.Client, name string, lock func() dlock.Mutex) {
 	s.t.Helper()
 	before, err := c.Inspect(s.t.Context(), name)
@@ -57,10 +57,10 @@ func (s scene) waits(c *dlock.Client, name string, lock func() dlock.Mutex) {
 			return
 		}
 	}
-	s.t.Fatalf("nobody waits for %s", name)
+	s.t.Fatalf("no request waits for %s", name)
 }
 
-// shop is the scene of a shop: locks of all kinds, a queue that is long, and two who wait for each
+// shop is the scene of a shop: locks of all kinds, a long queue, and two clients that wait for each
 // other.
 func (s scene) shop() {
 	deploy := s.by("web1/4711/ann/roll-out")
@@ -88,7 +88,7 @@ func (s scene) shop() {
 	s.holds(s.by("mail1/52/mailer/mailer").Mutex("mailer"))
 }
 
-// hostile is a scene of names and labels that are as long, and as strange, as they may be.
+// hostile is a scene with the longest and most unusual names and labels.
 func (s scene) hostile() {
 	for _, name := range []string{
 		strings.Repeat("long/", 51),

@@ -1,4 +1,4 @@
-// Package browser views the page of "dlock ui" in a browser.
+// Package browser tests the page of "dlock ui" in a browser.
 package browser
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// Chromium is a browser without a screen, which is told what to do through its port for debuggers.
-// Its own sandbox needs rights that containers do not have; it views nothing but our page.
+// Chromium is a headless browser that is controlled through its debugging port. Its own sandbox
+// needs rights that containers do not have; it opens only our page.
 var Chromium = service.Kind{
 	Name:    "chromium",
 	Image:   "chromedp/headless-shell:stable",

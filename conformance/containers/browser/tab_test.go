@@ -28,11 +28,11 @@ type tab struct {
 	ctx context.Context
 
 	mu         sync.Mutex
-	complaints []string // of the browser
+	complaints []string // errors that the browser reported
 }
 
-// open opens the address in a tab of its own. What the browser complains of fails the test: an
-// error of a script, and what the content security policy has refused.
+// open opens the address in a tab of its own. Errors that the browser reports fail the test: those
+// of scripts, and violations of the content security policy.
 func open(t *testing.T, address string) *tab {
 	t.Helper()
 	b := service.Start(t, Chromium)
@@ -41,7 +41,7 @@ func open(t *testing.T, address string) *tab {
 	ctx, closes := chromedp.NewContext(all)
 	t.Cleanup(closes)
 	p := &tab{t: t, ctx: ctx}
-	if err := chromedp.Listen(ctx, p.listen); err != nil { // which opens the tab
+	if err := chromedp.Listen(ctx, p.listen); err != nil { // this opens the tab
 		t.Fatalf("a tab of the browser: %v", err)
 	}
 	p.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
@@ -52,13 +52,13 @@ func open(t *testing.T, address string) *tab {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, text := range p.complaints {
-			t.Errorf("the browser complains: %s", text)
+			t.Errorf("the browser reports: %s", text)
 		}
 	})
 	return p
 }
 
-// listen is told what happens in the tab.
+// listen receives the events of the tab.
 func (p *tab) listen(e any) {
 	complaint := ""
 	switch e := e.(type) {
@@ -68,7 +68,7 @@ func (p *tab) listen(e any) {
 			complaint += " " + x.Description
 		}
 	case *log.EventEntryAdded:
-		// tests stop servers, and are refused
+		// tests stop servers, whose connections are then refused
 		if e.Entry.Level != log.EntryLevelError || strings.HasPrefix(e.Entry.Text, "Failed to load resource") {
 			return
 		}
@@ -90,7 +90,7 @@ func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// eval returns what the JavaScript is.
+// eval returns the value of the JavaScript.
 func eval[V any](p *tab, js string) V {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, await.Patience)
@@ -130,14 +130,14 @@ func (f fatal) Fatalf(format string, args ...any) {
 	f.p.t.Fatalf(format+"; the page:\n%s", append(args, f.p.text())...)
 }
 
-// text is what the page shows.
+// text returns the text of the page.
 func (p *tab) text() string {
 	p.t.Helper()
 	return eval[string](p, "document.body.innerText")
 }
 
-// press presses keys, one after the other; "Tab", "Enter" and "Escape" are words. A letter is typed
-// unless the page takes the key for something else, as with a keyboard.
+// press presses keys, one after the other, such as "Tab", "Enter", "Escape" or a letter. A letter
+// is typed unless the page handles the key in another way, as with a keyboard.
 func (p *tab) press(keys ...string) {
 	p.t.Helper()
 	named := map[string]string{"Tab": "\t", "Enter": "\r", "Escape": "\x1b"}
@@ -156,13 +156,13 @@ func (p *tab) press(keys ...string) {
 	}
 }
 
-// size makes the window that large.
+// size sets the size of the window.
 func (p *tab) size(width, height int64) {
 	p.t.Helper()
 	p.do(chromedp.EmulateViewport(width, height))
 }
 
-// scheme makes the user one who prefers "dark" or "light".
+// scheme sets the user's preference, "dark" or "light".
 func (p *tab) scheme(prefers string) {
 	p.t.Helper()
 	p.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
@@ -173,7 +173,7 @@ func (p *tab) scheme(prefers string) {
 	}))
 }
 
-// picture is what the window shows, as a PNG.
+// picture returns a screenshot of the window, as a PNG.
 func (p *tab) picture() []byte {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, await.Patience)
@@ -185,7 +185,7 @@ func (p *tab) picture() []byte {
 	return png
 }
 
-// quote is a text in JavaScript.
+// quote returns a text as JavaScript.
 func quote(text string) string {
 	b, err := json.Marshal(text)
 	if err != nil {
@@ -194,13 +194,13 @@ func quote(text string) string {
 	return string(b)
 }
 
-// row is the JavaScript of the row of a request, by the name's text and the label's.
+// row returns the JavaScript of the row of a request, with the texts of the name and the label.
 func row(name, label string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll("article.name")].filter(c => c.querySelector("h4").textContent === %s)
 		.flatMap(c => [...c.querySelectorAll(".entry")]).find(e => e.querySelector(".who").textContent === %s)`, quote(name), quote(label))
 }
 
-// median of durations.
+// median returns the median of durations.
 func median(ds []time.Duration) time.Duration {
 	ds = slices.Sorted(slices.Values(ds))
 	return ds[len(ds)/2]

@@ -15,11 +15,11 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
-// command is dlock, and the environment in which it runs.
+// command is the dlock command, and its environment.
 type command struct {
 	t   *testing.T
 	bin string
-	url string // where locks are taken
+	url string // of the backend
 }
 
 func newCommand(t *testing.T) command {
@@ -27,7 +27,7 @@ func newCommand(t *testing.T) command {
 	return command{t, steps.BuildCommand(t), "file://" + filepath.Join(t.TempDir(), "locks")}
 }
 
-// served is a "dlock ui" that runs.
+// served is a running "dlock ui".
 type served struct {
 	*exec.Cmd
 	address string // of the page
@@ -35,7 +35,7 @@ type served struct {
 	said    *said
 }
 
-// said is what a process has written.
+// said is the output of a process.
 type said struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -53,7 +53,7 @@ func (s *said) String() string {
 	return s.text.String()
 }
 
-// serve starts "dlock ui" with arguments, and returns when it serves. DLOCK_URL is d's.
+// serve starts "dlock ui" with arguments, and returns when it serves. DLOCK_URL is the URL of d.
 func (d command) serve(args ...string) *served {
 	d.t.Helper()
 	s := &served{Cmd: exec.Command(d.bin, append([]string{"ui"}, args...)...), said: &said{}}
@@ -142,14 +142,14 @@ func (d command) lock(name, label string, flags ...string) *holder {
 	return h
 }
 
-// held waits until the holder has the lock, and returns when that was.
+// held waits until the holder has the lock, and returns the time of that.
 func (h *holder) held() time.Time {
 	h.t.Helper()
 	select {
 	case at := <-h.up:
 		return at
 	case <-time.After(time.Minute):
-		h.t.Fatal("it does not get the lock")
+		h.t.Fatal("the holder does not get the lock")
 		panic("unreachable")
 	}
 }
@@ -161,17 +161,17 @@ func (h *holder) lost() int {
 	case <-h.ended:
 		return h.ProcessState.ExitCode()
 	case <-time.After(time.Minute):
-		h.t.Fatal("it does not end")
+		h.t.Fatal("the holder does not end")
 		panic("unreachable")
 	}
 }
 
-// give gives the lock back.
-func (h *holder) give() { io.WriteString(h.in, "\n") }
+// release releases the lock.
+func (h *holder) release() { io.WriteString(h.in, "\n") }
 
-var pictures = flag.String("pictures", "", "a folder into which pictures of the page are written")
+var pictures = flag.String("pictures", "", "write pictures of the page into this folder")
 
-// keep keeps a picture of the page, if that was asked for.
+// keep saves a picture of the page, if the flag is set.
 func (p *tab) keep(name string) {
 	p.t.Helper()
 	if *pictures == "" {

@@ -1,2 +1,2 @@
-// Package fence runs fencing in the resource, of packages fence and fenceredis, on real databases.
+// Package fence tests the packages fence and fenceredis on real databases.
 package fence

@@ -18,17 +18,17 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// place is where a holder is stopped.
+// place is a point at which a holder is stopped.
 type place int
 
 const (
-	locked    place = iota // it holds, and has done nothing
+	locked    place = iota // it holds the lock, and has done nothing yet
 	hasRead                // it has read, in a step of its own
-	checked                // it has looked at its lease for the last time
+	checked                // it has checked its lease for the last time
 	begun                  // its transaction has begun
-	admitted               // and was admitted
-	read                   // and has read
-	written                // and has written
+	admitted               // it was admitted in the transaction
+	read                   // it has read in the transaction
+	written                // it has written in the transaction
 	allPlaces = int(written) + 1
 )
 
@@ -39,10 +39,10 @@ type plan struct {
 	apart [2]bool
 }
 
-// outcome is what became of schedules.
+// outcome counts the outcomes of schedules.
 type outcome struct{ commits, stale, failed, lost, waited atomic.Int64 }
 
-// TestRace stops a holder between its last look at its lease and its write, for longer than its
+// TestRace stops a holder between the last check of its lease and its write, for longer than its
 // TTL, and lets it go on when its successor has committed. With the fence no write is lost in any
 // schedule. Without it some are.
 func TestRace(t *testing.T) {
@@ -53,8 +53,8 @@ func TestRace(t *testing.T) {
 	for name, open := range databases {
 		sites[name] = func(t *testing.T) []site { return []site{open(t)} }
 	}
-	// One transaction at a time writes to a file, so a holder that is stopped in one would stop
-	// all.
+	// Only one transaction at a time writes to a file, so a holder that is stopped in its
+	// transaction would stop all others.
 	sites["sqlite"] = func(t *testing.T) (files []site) {
 		for range workers {
 			files = append(files, onSQLite(t))
@@ -74,14 +74,14 @@ func TestRace(t *testing.T) {
 			}
 			t.Logf("DLOCK_SEED=%d", seed)
 			var with, without outcome
-			// On a busy machine leases may be over before anything begins: then they last longer.
+			// On a busy machine leases may expire before anything begins: then the TTL is raised.
 			for ttl := 30 * time.Millisecond; with.stale.Load() == 0 && ttl < 5*time.Second; ttl *= 4 {
 				race(t, at, seed, ttl, size.Longer(200), true, &with)
 			}
 			for ttl := 30 * time.Millisecond; without.lost.Load() == 0 && ttl < 5*time.Second; ttl *= 4 {
 				race(t, at, seed, ttl, 50, false, &without)
 			}
-			t.Logf("fenced: %d writes, %d refused, %d failed, %d waited for one that was stopped in its transaction; %d lost",
+			t.Logf("fenced: %d writes, %d refused, %d failed, %d waited for a holder that was stopped in its transaction; %d lost",
 				with.commits.Load(), with.stale.Load(), with.failed.Load(), with.waited.Load(), with.lost.Load())
 			t.Logf("not fenced: %d writes; %d lost", without.commits.Load(), without.lost.Load())
 			if n := with.lost.Load(); n > 0 {
@@ -137,7 +137,7 @@ type schedule struct {
 	name   string
 	*outcome
 
-	writes, done chan struct{} // the second one: it begins to write; it has ended
+	writes, done chan struct{} // closed when the second holder begins to write, and when it ends
 }
 
 func (s *schedule) run(ctx context.Context) {
@@ -183,8 +183,8 @@ func (s *schedule) run(ctx context.Context) {
 }
 
 // stop stops the first holder, if that is the place, for longer than its TTL: until the second one
-// has ended. In a transaction that was admitted it is stopped until the second one stands in front
-// of the row, which it holds.
+// has ended. In a transaction that was admitted it is stopped until the second one waits for the
+// row that the first one has locked.
 func (s *schedule) stop(p place) {
 	if p != s.plan.at {
 		return
@@ -202,14 +202,14 @@ func (s *schedule) stop(p place) {
 		case <-time.After(5 * time.Millisecond):
 			s.waited.Add(1)
 		}
-	case <-time.After(2 * s.ttl): // it stands in front of the row where it reads
+	case <-time.After(2 * s.ttl): // it waits for the row in its read
 		s.waited.Add(1)
 	}
 }
 
-// hold is what a holder does: it adds 1 to the counter. It reports whether it did.
-func (s *schedule) hold(ctx context.Context, who int, has func(), stop func(place)) (wrote bool) {
-	// Nobody renews it, as if its process was stopped as a whole.
+// hold runs a holder, which adds 1 to the counter. It reports whether the holder did.
+func (s *schedule) hold(ctx context.Context, holder int, has func(), stop func(place)) (wrote bool) {
+	// It is not renewed, as if its whole process was stopped.
 	lease, err := s.client.Mutex(s.name, dlock.FixedLease(s.ttl)).Lock(ctx)
 	has()
 	if err != nil {
@@ -225,7 +225,7 @@ func (s *schedule) hold(ctx context.Context, who int, has func(), stop func(plac
 	}
 	stop(locked)
 	from := -1
-	if s.plan.apart[who] {
+	if s.plan.apart[holder] {
 		if from, err = s.site.read(ctx, s.name, mark); err != nil {
 			s.count(err)
 			return false

@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// TestRedis is what package fenceredis promises.
+// TestRedis tests the promises of package fenceredis.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	rdb, ctx := newRedis(t).rdb, t.Context()
@@ -42,16 +42,16 @@ func TestRedis(t *testing.T) {
 	run(mark(5, "y"), false, "c", fence.ErrStale)
 	run(mark(4, "x"), false, "c", fence.ErrStale)
 	run(mark(7, "r"), true, "s2", nil)
-	run(mark(6, "x"), false, "d", nil) // the shared one raised nothing
+	run(mark(6, "x"), false, "d", nil) // the shared mark did not raise the token
 	run(mark(5, "r"), true, "e", fence.ErrStale)
-	run(mark(10, "x"), false, "f", nil) // as numbers are compared, not as their digits
+	run(mark(10, "x"), false, "f", nil) // tokens are compared as numbers, not as texts
 	run(mark(9, "x"), false, "g", fence.ErrStale)
 	run(mark(1<<53+1, "x"), false, "h", nil)
 	run(mark(1<<53, "x"), false, "i", fence.ErrStale)
 	run(mark(math.MaxUint64, "x"), false, "j", nil)
 	run(mark(math.MaxUint64-1, "x"), false, "k", fence.ErrStale)
 	if text := rdb.Get(ctx, "x:fence").Val(); text != "18446744073709551615 x" {
-		t.Errorf("what is kept is %q", text)
+		t.Errorf("the stored mark is %q", text)
 	}
 	if ttl := rdb.TTL(ctx, "x:fence").Val(); ttl != -1 {
 		t.Errorf("it expires after %s", ttl)
@@ -84,13 +84,13 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// TestRedisProtectsOrSaysNo holds that nothing is written where the check would not protect it.
+// TestRedisProtectsOrSaysNo: nothing is written where the check would not protect it.
 func TestRedisProtectsOrSaysNo(t *testing.T) {
 	t.Parallel()
 	rdb, ctx := newRedis(t).rdb, t.Context()
 	set := fenceredis.NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
 	if err := set.Run(ctx, rdb, "own", mark(9, "x"), []string{"own"}, "0").Err(); !errors.Is(err, dlock.ErrInvalid) {
-		t.Errorf("the data's key is that of the mark: %v", err)
+		t.Errorf("the key of the data is the key of the mark: %v", err)
 	}
 	for _, other := range []string{"", "0", "paid", "00000000000000000009", "00000000000000000009 ", "x00000000000000000009 x", "00000000000000000009 x y"} {
 		if err := rdb.Set(ctx, "other", other, 0).Err(); err != nil {
@@ -98,7 +98,7 @@ func TestRedisProtectsOrSaysNo(t *testing.T) {
 		}
 		err := set.Run(ctx, rdb, "other", mark(9, "x"), []string{"data"}, "new").Err()
 		if kept := rdb.Get(ctx, "other").Val(); !errors.Is(err, dlock.ErrInvalid) || errors.Is(err, fence.ErrStale) || kept != other {
-			t.Errorf("a key that has %q: %v, and then it has %q", other, err, kept)
+			t.Errorf("a key with the value %q: %v, and then the value is %q", other, err, kept)
 		}
 	}
 	_, err := rdb.TxPipelined(ctx, func(p goredis.Pipeliner) error {

@@ -21,13 +21,13 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// database is a database that the tests have, with the tables dlock_fences and counters.
+// database is a database of the tests, with the tables dlock_fences and counters.
 type database struct {
 	fences *fence.SQL
 	db     *sql.DB
 }
 
-// databases are those of the tests, by name.
+// databases opens the databases of the tests, by name.
 var databases = map[string]func(t *testing.T) database{
 	"mysql": func(t *testing.T) database { return onMySQL(t, mysql.MySQL, "") },
 	"mariadb": func(t *testing.T) database {
@@ -66,7 +66,7 @@ func newDatabase(t *testing.T, d fence.Dialect, driver, dsn string) database {
 	}
 	t.Cleanup(func() { db.Close() })
 	s := database{&fence.SQL{Dialect: d}, db}
-	for range 2 { // it may be there
+	for range 2 { // the table may exist
 		if err := s.fences.CreateTable(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func (s database) exec(t testing.TB, text string, args ...any) {
 	}
 }
 
-// numbered has $1 in place of the first ? where that is how it is written.
+// numbered replaces the placeholders ? by $1, $2 … for databases that write them so.
 func (s database) numbered(text string) string {
 	if s.fences.Dialect != fence.PostgreSQL {
 		return text
@@ -103,16 +103,16 @@ func (s database) begin(ctx context.Context, t testing.TB, level sql.IsolationLe
 	return tx
 }
 
-// site is where the schedules of the race keep a counter.
+// site keeps a counter for the schedules of the race.
 type site interface {
-	// create makes a counter that is 0.
+	// create makes a counter with the value 0.
 	create(ctx context.Context, name string) error
-	// read returns what it is; unless the mark is zero it has to be admitted.
+	// read returns the value; unless the mark is zero it has to be admitted.
 	read(ctx context.Context, name string, m fence.Mark) (int, error)
-	// write sets it, admitted likewise. It calls stop at places in which its process may be
-	// stopped. write may read, too, if from is negative, and writes one more than that.
+	// write sets the counter to from+1; the mark is admitted as in read. It calls stop at places in
+	// which its process may be stopped. If from is negative, write reads the value itself.
 	write(ctx context.Context, name string, m fence.Mark, from int, stop func(place)) error
-	// value returns what it is in the end.
+	// value returns the final value.
 	value(ctx context.Context, name string) (int, error)
 }
 
@@ -216,5 +216,5 @@ func (s onRedis) write(ctx context.Context, name string, m fence.Mark, from int,
 	return fencedWrite.Run(ctx, s.rdb, name+":fence", m, []string{name}, from+1).Err()
 }
 
-// refused reports whether an error is a refusal of this library, and not one of the database.
+// refused reports whether an error is a refusal of this library, and not an error of the database.
 func refused(err error) bool { return errors.Is(err, fence.ErrStale) }

@@ -20,7 +20,7 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// TestSQL is what Admit, AdmitShared and Claim promise, on each database.
+// TestSQL tests the promises of Admit, AdmitShared and Claim on each database.
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	for name, open := range databases {
@@ -38,11 +38,11 @@ func TestSQL(t *testing.T) {
 				{"claim", claim, nil},
 				{"waits", waits, nil},
 				{"serialization", serialization, nil},
-				// one transaction at a time writes to a file of SQLite
+				// only one transaction at a time writes to a file of SQLite
 				{"shared side by side", sharedSideBySide, []fence.Dialect{fence.MySQL, fence.PostgreSQL}},
 				{"new ones side by side", newSideBySide, []fence.Dialect{fence.MySQL, fence.PostgreSQL}},
-				// the others have a snapshot before they wait, and fail (see serialization), or
-				// none
+				// the other databases take their snapshot before they wait, and fail (see
+				// serialization), or have none
 				{"snapshot", snapshot, []fence.Dialect{fence.MySQL}},
 				{"old snapshot", oldSnapshot, []fence.Dialect{fence.MySQL}},
 				{"read before", readBefore, []fence.Dialect{fence.MySQL}},
@@ -55,7 +55,7 @@ func TestSQL(t *testing.T) {
 	}
 }
 
-// admit admits in a transaction of its own.
+// admit calls Admit in a transaction of its own.
 func (s database) admit(t testing.TB, resource string, m fence.Mark) error {
 	return s.alone(t, func(tx *sql.Tx) error { return s.fences.Admit(t.Context(), tx, resource, m) })
 }
@@ -91,7 +91,7 @@ func order(t *testing.T, s database) {
 	s.want(t, "order", mark(4, "x"), fence.ErrStale)
 	s.want(t, "order", mark(7, "y"), nil)
 	s.want(t, "order", mark(5, "x"), fence.ErrStale)
-	// Beyond what floating point can tell apart, to the greatest that there is.
+	// Tokens that floating point cannot distinguish, up to the greatest.
 	s.want(t, "order", mark(1<<60+1, "x"), nil)
 	s.want(t, "order", mark(1<<60, "x"), fence.ErrStale)
 	s.want(t, "order", mark(math.MaxInt64, "z"), nil)
@@ -99,9 +99,9 @@ func order(t *testing.T, s database) {
 	var writes int
 	row := s.db.QueryRowContext(t.Context(), s.numbered("SELECT writes FROM dlock_fences WHERE resource = ?"), "order")
 	if err := row.Scan(&writes); err != nil || writes != 5 {
-		t.Errorf("%d were admitted (%v), want 5", writes, err)
+		t.Errorf("%d writes were admitted (%v), want 5", writes, err)
 	}
-	// What was rolled back was not.
+	// An admission that was rolled back does not count.
 	tx := s.begin(t.Context(), t, sql.LevelDefault)
 	if err := s.fences.Admit(t.Context(), tx, "back", mark(9, "x")); err != nil {
 		t.Fatal(err)
@@ -124,19 +124,19 @@ func shared(t *testing.T, s database) {
 			t.Errorf("shared %d: %v, want %v", token, err, want)
 		}
 	}
-	m(9, nil) // before any exclusive one
+	m(9, nil) // before any exclusive mark
 	m(8, nil)
-	s.want(t, "shared", mark(5, "x"), nil) // nobody raised the bar
+	s.want(t, "shared", mark(5, "x"), nil) // shared marks did not raise the token
 	m(6, nil)
-	m(5, fence.ErrStale) // equal, of another hold
+	m(5, fence.ErrStale) // the same token, of another hold
 	m(4, fence.ErrStale)
 	if err := s.admitShared(t, "shared", mark(5, "x")); err != nil {
-		t.Errorf("the same hold, as a shared one: %v", err)
+		t.Errorf("the same hold with AdmitShared: %v", err)
 	}
 	s.want(t, "shared", mark(5, "x"), nil)
 }
 
-// sharedSideBySide holds that shared holders are in together, and an exclusive one is not.
+// sharedSideBySide: shared holders are admitted at the same time, and an exclusive holder is not.
 func sharedSideBySide(t *testing.T, s database) {
 	s.want(t, "together", mark(1, "w"), nil)
 	a, b := s.begin(t.Context(), t, sql.LevelDefault), s.begin(t.Context(), t, sql.LevelDefault)
@@ -152,7 +152,7 @@ func sharedSideBySide(t *testing.T, s database) {
 	}, nil)
 }
 
-// waitsFor holds that an Admit waits until release, and then ends in that way.
+// waitsFor asserts that an Admit waits until release, and then returns want.
 func (s database) waitsFor(t *testing.T, resource string, m fence.Mark, release func(), want error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -175,8 +175,8 @@ func (s database) waitsFor(t *testing.T, resource string, m fence.Mark, release 
 	}
 }
 
-// waits holds that whoever was admitted keeps others out until its transaction ends, also at the
-// first time, and that they are judged by what it left.
+// waits: an admitted transaction blocks others until it ends, also for a new resource, and the
+// others are then compared with the mark that it left.
 func waits(t *testing.T, s database) {
 	for _, known := range []bool{true, false} {
 		name := fmt.Sprint("waits ", known)
@@ -200,15 +200,15 @@ func waits(t *testing.T, s database) {
 	}
 }
 
-// serialization holds that a transaction which has to be tried again says so in the database's own
-// words, and is no refusal: its mark is the greatest.
+// serialization: a transaction that has to be tried again fails with the database's own error,
+// which is not a refusal: its mark is the greatest.
 func serialization(t *testing.T, s database) {
 	var failed func(error) bool
 	ctx := t.Context()
 	s.want(t, "serial", mark(1, "x"), nil)
 	var stands *sql.Tx
 	switch s.fences.Dialect {
-	case fence.PostgreSQL: // its snapshot is older than the row
+	case fence.PostgreSQL: // the snapshot is older than the row
 		stands = s.begin(ctx, t, sql.LevelRepeatableRead)
 		if _, err := stands.ExecContext(ctx, "SELECT 1 FROM counters LIMIT 1"); err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func serialization(t *testing.T, s database) {
 			var own *pgconn.PgError
 			return errors.As(err, &own) && own.Code == "40001"
 		}
-	case fence.SQLite: // it has read
+	case fence.SQLite: // the transaction has read
 		stands = s.begin(ctx, t, sql.LevelDefault)
 		if err := stands.QueryRowContext(ctx, "SELECT writes FROM dlock_fences WHERE resource = 'serial'").Scan(new(int)); err != nil {
 			t.Fatal(err)
@@ -228,7 +228,7 @@ func serialization(t *testing.T, s database) {
 			var own *sqlite.Error
 			return errors.As(err, &own) && own.Code()&0xff == 5 // SQLITE_BUSY
 		}
-	case fence.MySQL: // it waits for the row for too long
+	case fence.MySQL: // the wait for the row takes too long
 		other := s.begin(ctx, t, sql.LevelDefault)
 		if err := s.fences.Admit(ctx, other, "serial", mark(2, "x")); err != nil {
 			t.Fatal(err)
@@ -247,12 +247,12 @@ func serialization(t *testing.T, s database) {
 		t.Errorf("%v, want the database's own error", err)
 	}
 	if e := (*dlock.Error)(nil); !errors.As(err, &e) || e.Name != "serial" {
-		t.Errorf("%#v is no *dlock.Error of the resource", err)
+		t.Errorf("%#v is not a *dlock.Error of the resource", err)
 	}
 }
 
-// newSideBySide meets new resources in transactions that are open at once, on every level of
-// isolation: they neither wait for each other nor are they a deadlock.
+// newSideBySide: transactions that are open at the same time admit new resources, on every level of
+// isolation. They neither wait for each other nor deadlock.
 func newSideBySide(t *testing.T, s database) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		for _, known := range []string{"0", "9"} {
@@ -272,7 +272,7 @@ func newSideBySide(t *testing.T, s database) {
 	}
 }
 
-// snapshot holds that a transaction which begins with Admit sees what others committed while it
+// snapshot: a transaction that begins with Admit sees the changes that others committed while it
 // waited there.
 func snapshot(t *testing.T, s database) {
 	ctx := t.Context()
@@ -299,11 +299,11 @@ func snapshot(t *testing.T, s database) {
 	}
 	var n int
 	if err := second.QueryRowContext(ctx, "SELECT n FROM counters WHERE name = ?", name).Scan(&n); err != nil || n != 7 {
-		t.Errorf("it reads %d, %v, want what was committed while it waited", n, err)
+		t.Errorf("it reads %d, %v, want the value that was committed while it waited", n, err)
 	}
 }
 
-// oldSnapshot holds that a transaction is judged by what is there, not by what it saw before.
+// oldSnapshot: a transaction is compared with the present mark, not with the one in its snapshot.
 func oldSnapshot(t *testing.T, s database) {
 	s.want(t, "old", mark(1, "x"), nil)
 	tx := s.begin(t.Context(), t, sql.LevelRepeatableRead)
@@ -315,13 +315,13 @@ func oldSnapshot(t *testing.T, s database) {
 		err := admit(t.Context(), tx, "old", mark(5, "r"))
 		var own *gomysql.MySQLError
 		if changed := errors.As(err, &own) && own.Number == 1020; !changed && !errors.Is(err, fence.ErrStale) {
-			t.Errorf("%s: %v, want ErrStale, or MariaDB's own that the row has changed", what, err)
+			t.Errorf("%s: %v, want ErrStale, or MariaDB's error that the row has changed", what, err)
 		}
 	}
 }
 
-// readBefore holds what the page says of a transaction that read anything before Admit: its plain
-// reads show the past for good (or MariaDB refuses it), and those that lock show what is there.
+// readBefore tests the page's statement on a transaction that read anything before Admit: its plain
+// reads keep showing the past (or MariaDB refuses it), and its locking reads show the present.
 func readBefore(t *testing.T, s database) {
 	ctx := t.Context()
 	const name = "read before"
@@ -350,11 +350,11 @@ func readBefore(t *testing.T, s database) {
 		err = tx.QueryRowContext(ctx, "SELECT n FROM counters WHERE name = ? FOR UPDATE", name).Scan(&n)
 	}
 	if err != nil || n != 7 {
-		t.Errorf("it reads %d, %v, want what the older holder committed", n, err)
+		t.Errorf("it reads %d, %v, want the value that the older holder committed", n, err)
 	}
 }
 
-// claim holds that a resource counts by itself, and who is refused.
+// claim: a resource counts its tokens by itself, and refuses older claims.
 func claim(t *testing.T, s database) {
 	c, err := dlock.Open(t.Context(), "memory:?ttl=1h")
 	if err != nil {
@@ -387,11 +387,11 @@ func claim(t *testing.T, s database) {
 	s.want(t, "claim", a, nil)
 	b := claimed(second)
 	if b.Token != 2 || b.Owner == a.Owner {
-		t.Errorf("the second has %+v", b)
+		t.Errorf("the second holder has %+v", b)
 	}
 	s.want(t, "claim", a, fence.ErrStale)
 	s.want(t, "claim", b, nil)
-	late := claimed(first) // it was stopped before it claimed
+	late := claimed(first) // the holder was stopped before its claim
 	if late.Token != 3 {
 		t.Errorf("a late claim is %+v", late)
 	}

@@ -1,4 +1,4 @@
-// Package postgres has the servers of PostgreSQL, for what is tested on them.
+// Package postgres has the servers of PostgreSQL for tests.
 package postgres
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// PostgreSQL is PostgreSQL 17. Its user postgres has no password. It does not run as root, and
-// finds its programs where Debian and the published image have them.
+// PostgreSQL is PostgreSQL 17. Its user postgres has no password. It does not run as root. Its
+// programs are found where Debian and the published image install them.
 var PostgreSQL = service.Kind{
 	Name:    "postgres",
 	Image:   "postgres:17",
@@ -31,8 +31,8 @@ var PostgreSQL = service.Kind{
 	Ask: askPostgreSQL,
 }
 
-// asPostgres runs a program in the folder of the data, as the user postgres if this one is root,
-// who lets it in there.
+// asPostgres runs a program in the folder of the data. If the current user is root, it runs as the
+// user postgres, to whom root gives access to the folder.
 func asPostgres(argv ...string) []string {
 	const script = `PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"
 if [ "$(id -u)" = 0 ]; then
