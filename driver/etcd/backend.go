@@ -14,8 +14,8 @@ import (
 	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
-// The TTLs that a cluster keeps. A server raises a TTL that is below its own least, so 2 s are kept
-// in any case. It refuses more than 285 years, and the lease of a tombstone takes two TTLs.
+// The TTLs that a cluster keeps. A server raises a TTL that is below its own minimum, so 2 s are
+// always kept. It refuses more than 285 years, and the lease of a tombstone takes two TTLs.
 const minTTL, maxTTL = 2 * time.Second, 100 * 365 * 24 * time.Hour
 
 // Options configure [New]. The zero value is useful.
@@ -45,7 +45,7 @@ type Backend struct {
 	mu         sync.Mutex
 	requests   map[driver.ID]*ownRequest // of this client; they may stand in the queues
 	losses     map[driver.ID]*ownRequest // lost holds, of which broken keys may be left
-	tombstones kit.Tombstones            // IDs that must not come to life again
+	tombstones kit.Tombstones            // IDs of requests that must not be revived
 	names      map[string]*nameState
 	notices    struct { // notices of breaks, to this client
 		watch     *watch    // nil: none

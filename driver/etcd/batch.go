@@ -47,7 +47,7 @@ type batcher struct {
 	line   kit.Line[*txn]
 
 	mu         sync.Mutex
-	most       int       // the greatest size of a batch that the server has accepted
+	most       int       // the greatest size of a batch; refusals lower it
 	aloneUntil time.Time // nothing is batched until then
 	answered   time.Time // when the server last answered
 }

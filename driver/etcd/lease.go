@@ -12,7 +12,7 @@ type lease struct {
 	fixed bool          // it belongs to one request, and is kept alive only while that waits
 
 	// guarded by of.mu
-	since    time.Time       // when the last proof of it was sent, or before
+	since    time.Time       // a time before the last proof of it was sent
 	used     time.Time       // when it was last given to a request
 	requests int             // requests that have it
 	waiting  int             // how many of them wait
@@ -22,7 +22,7 @@ type lease struct {
 	orphans  map[string]bool // orphans that the last audit found
 }
 
-// class is a TTL in whole seconds, as the server counts.
+// class returns a TTL in whole seconds, as the server counts.
 func class(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
 // fresh reports whether at least half of the lease's time is left for sure. of.mu is held.

@@ -36,7 +36,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return driver.ErrLost
 	}
-	// after an Acquire that failed, rq.uncertain is known here
+	// after a failed Acquire rq.uncertain is exact, and r.Uncertain adds nothing
 	rq.uncertain, rq.releasing = rq.uncertain || r.Uncertain && !rq.failed, true
 	if !rq.until.IsZero() && time.Now().After(rq.until) {
 		b.lose(rq, false)
@@ -45,7 +45,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	}
 	acquiring := rq.until.IsZero()
 	b.mu.Unlock()
-	if acquiring { // its Acquire ends first, so that nothing is put after it was removed
+	if acquiring { // its Acquire ends first, so that no key is put after the removal
 		rq.wake.Set()
 		select {
 		case rq.busy <- struct{}{}:
@@ -68,7 +68,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// in the second case an earlier copy removed it, since nothing else can have
+	// in the second case only an earlier copy can have removed it
 	if removed || rq.unknownReleases > 0 && !rq.broken && time.Now().Before(rq.until) {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err error) {
 	b.mu.Lock()
 	key, rev, l := rq.key, rq.rev, rq.lease
-	// a fixed lease is revoked, and then no copy can put anything under it
+	// a fixed lease is revoked, and then no copy can put a key under it
 	uncertain := rq.uncertain && !(l != nil && l.fixed)
 	if rq.nowhere() {
 		b.removed(rq, time.Time{})
