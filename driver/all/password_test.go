@@ -44,8 +44,8 @@ func services(t *testing.T) map[string]string {
 	t.Helper()
 	at := map[string]string{"nothing": "127.0.0.1:1"}
 	for what, serve := range map[string]func(net.Conn){
-		"an echo":           func(c net.Conn) { io.Copy(c, c) },
-		"a web server":      func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") },
+		"an echo":                func(c net.Conn) { io.Copy(c, c) },
+		"a web server":           func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") },
 		"a server that hangs up": func(net.Conn) {},
 		"a Redis without AUTH and HELLO": func(c net.Conn) {
 			for in := bufio.NewReader(c); ; {
