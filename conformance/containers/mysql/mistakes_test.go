@@ -38,7 +38,7 @@ func TestMySQLMistakes(t *testing.T) {
 		pool := d.open()
 		defer pool.Close()
 		pool.SetMaxOpenConns(2)
-		b, err := mysql.New(t.Context(), pool, mysql.Options{})
+		b, err := mysql.New(pool, mysql.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
