@@ -219,6 +219,10 @@ func explain(err error) error {
 		return fmt.Errorf("the server is read-only: %w", err)
 	case 1047:
 		return fmt.Errorf("the node is not part of its Galera cluster at the moment: %w", err)
+	case 1045:
+		return fmt.Errorf("the server does not accept the user or the password: %w", err)
+	case 1049:
+		return fmt.Errorf("create the database first, and let the user use it (docs/mysql.md): %w", err)
 	case 1040, 1203, 1226:
 		return fmt.Errorf("the server accepts no more connections or statements at the moment: %w", err)
 	}
