@@ -17,12 +17,12 @@ quick: ## within a minute: vet, staticcheck, unit tests and laws of the library,
 	@exec scripts/check.sh quick
 
 .PHONY: test
-test: ## in some twenty minutes, twice that on a slow machine, and all that CI runs: every module with the race detector, every service on its real servers
-	@exec scripts/check.sh test
+test: ## in some twenty minutes, twice that on a slow machine, and all that CI runs: every module with the race detector, every service on its real servers; ONLY=etcd chooses a service, ONLY=units all without servers
+	@exec scripts/check.sh test $(ONLY)
 
 .PHONY: long
 long: ## before a release, and after a change to a protocol: all laws on all set-ups, long histories, long storms
-	@exec scripts/check.sh long
+	@exec scripts/check.sh long $(ONLY)
 
 .PHONY: bench
 bench: ## in some minutes, on a quiet machine: dlock and its peers side by side; ARGS="-on redis -what handoffs" chooses

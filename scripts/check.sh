@@ -6,20 +6,36 @@
 #   scripts/check.sh long    the same, with all laws on all set-ups and longer histories
 #   scripts/check.sh lint    what reads the code only
 #
+# After test and long a second argument chooses one part of the tests: units (all that need no
+# servers), a folder of conformance/containers, or others (the folders there that $parts does not
+# name). All of $parts, and lint, are what test runs.
+#
 # It says each half minute what is going on, shows what fails when it fails and again at the end,
 # and ends with one verdict.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 size=${1:-}
+part=${2:-}  # of the tests; empty: all, and lint
 race=-race   # for vet and staticcheck too: what they and the tests import is then built once
 patience=25m # for the tests of a package: what hangs is shown before a run of CI is over
 case $size in
 quick | lint) race=-race=false ;; # needs no C compiler
 test) ;;
 long) patience=60m && export DLOCK_TEST_LONG=1 ;;
-*) echo "usage: scripts/check.sh quick|test|long|lint" >&2 && exit 2 ;;
+*) size= ;;
 esac
+readonly large='mysql zookeeper redis etcd redlock' # services; those that take longest begin
+readonly parts="units $large others"
+case $part in
+'') ;;
+units | others) [[ $size == @(test|long) ]] || size= ;;
+*) [[ $size == @(test|long) && -d conformance/containers/$part ]] || size= ;;
+esac
+if [[ -z $size ]]; then
+  echo "usage: scripts/check.sh quick|lint, or test|long, of which one part may be chosen: $parts" >&2
+  exit 2
+fi
 
 modules=$(go work edit -json go.work | awk -F'"' '/"DiskPath"/ { print $4 }')
 out=$(mktemp -d "${TMPDIR:-/tmp}/dlock-check-XXXXXX") # all output, in whole
@@ -169,6 +185,15 @@ least() {
     go_test "$services" -race -count=1 -p=4 -run=Conformance -modfile="$out/least.mod" ./...
 }
 
+# served: the packages of the part that need servers, in the order in which they begin.
+served() {
+  case $part in
+  '') printf './%s ' $large ... ;;
+  others) go list -C "$services" ./... | grep -Ev "/(${large// /|})$" ;;
+  *) echo "./$part/..." ;;
+  esac
+}
+
 run() {
   # where nobody reads any more (the terminal is closed, and its shell told only make) the run ends
   (trap '' PIPE && while sleep 30; do
@@ -185,19 +210,22 @@ run() {
     ;;
   *)
     # The command comes before all that shares libraries with it, and is built once for all tests
-    # that run it. Servers come from other sources.
-    step 'images of the servers' images &
+    # that run it. Servers come from other sources. The tests of a part get its images themselves.
+    if [[ -z $part ]]; then step 'images of the servers' images & fi
     step 'the command' go build -C cmd/dlock -race -o "$bin/dlock" .
-    wait $!
+    if [[ -z $part ]]; then wait $!; fi
     # What computes comes first: servers that have no core to themselves stand still for seconds,
     # and promises that have a time are not kept. Two services keep two cores busy. Those that take
     # longest begin, so that no core waits for them at the end.
-    lint
-    step 'tests' shown unit
-    step 'tests without the race detector' shown plain
-    step 'services' shown go_test "$services" -race -count=1 -p=2 -parallel=4 \
-      ./mysql ./zookeeper ./redis ./etcd ./redlock ./...
-    if [[ $size == test ]]; then return; fi
+    if [[ -z $part ]]; then lint; fi
+    if [[ -z $part || $part == units ]]; then
+      step 'tests' shown unit
+      step 'tests without the race detector' shown plain
+    fi
+    if [[ $part != units ]]; then
+      step 'services' shown go_test "$services" -race -count=1 -p=2 -parallel=4 $(served)
+    fi
+    if [[ $size == test || -n $part ]]; then return; fi
     step 'laws with the least client libraries' shown least
     step 'bench' shown go_test "$bench" -count=1 ./... # it has the machine for itself
     ;;
@@ -231,7 +259,7 @@ running() {
 # of the goroutines of a package whose time was over, those that run code of this repository and are
 # no test that waits for its turn, each place once.
 report() {
-  local file verdict="ok, in $(since 0)"
+  local file verdict="ok, ${part:+$part alone, }in $(since 0)"
   for file in "$out"/*.events; do
     if [[ -s $file ]]; then "$bin/gotestsum" --format none --raw-command -- cat "$file" || true; fi
   done >"$out/summary"
