@@ -9,15 +9,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## the flash sale, without a lock and under dlock; ARGS="--url …" adds flags
+demo: ## the flash sale, without a lock and with dlock; ARGS="--url …" adds flags
 	@go build -C cmd/dlock -o "$(CURDIR)/.bin/dlock" . && exec .bin/dlock demo $(ARGS)
 
 .PHONY: quick
-quick: ## within a minute: vet, staticcheck, unit tests and laws of the library, memory and file
+quick: ## in a minute: vet, staticcheck, unit tests and laws of the library, memory and file
 	@exec scripts/check.sh quick
 
 .PHONY: test
-test: ## in some twenty minutes, twice that on a slow machine, and all that CI runs: every module with the race detector, every service on its real servers; ONLY=etcd chooses a service, ONLY=units all without servers
+test: ## in some twenty minutes, twice that on a slow machine, all that CI runs: every module with the race detector, every service on its real servers; ONLY=etcd runs one service, ONLY=units what needs none
 	@exec scripts/check.sh test $(ONLY)
 
 .PHONY: long

@@ -6,7 +6,7 @@
 #   scripts/check.sh long    the same, with all laws on all set-ups and longer histories
 #   scripts/check.sh lint    what reads the code only
 #
-# After test and long a second argument chooses one part of the tests: units (all that need no
+# With test and long a second argument chooses one part of the tests: units (all that need no
 # servers), a folder of conformance/containers, or others (the folders there that $parts does not
 # name). All of $parts, and lint, are what test runs.
 #
@@ -195,7 +195,8 @@ served() {
 }
 
 run() {
-  # where nobody reads any more (the terminal is closed, and its shell told only make) the run ends
+  # where its output has no reader any more (the terminal is closed, and only make got the signal)
+  # the run ends
   (trap '' PIPE && while sleep 30; do
     echo "... $(since 0): $(running)" >&3 || kill -HUP $$
   done) &
