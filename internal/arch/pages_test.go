@@ -292,3 +292,22 @@ func TestLogIsOnItsPage(t *testing.T) {
 		t.Errorf("found %d messages", n)
 	}
 }
+
+// TestScriptsAreNarrow holds that lines with a comment in SQL and Lua have at most 100 columns, as
+// those of Go have.
+func TestScriptsAreNarrow(t *testing.T) {
+	n := 0
+	walk(t, func(path string, text []byte) {
+		for i, line := range strings.Split(string(text), "\n") {
+			if !strings.Contains(line, "--") {
+				continue
+			}
+			if n++; columns(line) > widest {
+				t.Errorf("%s:%d: %d columns, want at most %d", path, i+1, columns(line), widest)
+			}
+		}
+	}, ".sql", ".lua")
+	if n == 0 {
+		t.Error("no comment was found")
+	}
+}
