@@ -65,7 +65,7 @@
 //	  table               a head, and 65,536 words of 64 bits, one for each slot: shared memory
 //	  states/SLOT-WORD    the queues of all names in the slot: a record of text
 //	  cells               the time of the last renewal of each request: shared memory
-//	  bells/CLIENT        the named pipe that wakes the client
+//	  pipes/CLIENT        the named pipe that wakes the client
 //
 // The folder of a boot is made under another name and renamed into place. Times are of the
 // monotonic clock that all processes of a machine share and that stands still while it sleeps:

@@ -23,7 +23,7 @@ const (
 	// clock of the file table. A record has the number of its format too.
 	format = 3
 
-	pipesFolder = "bells" // of the clients' pipes; the name is part of the format
+	pipesFolder = "pipes" // of the clients' pipes; the name is part of the format
 
 	slots     = 1 << 16
 	headWords = 512 // the first page

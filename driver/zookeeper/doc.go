@@ -75,7 +75,7 @@
 //
 //	locks/<name>/<request><number>      a request: ephemeral, sequential
 //	sessions/<session>-<client>         the own node of a client's session: ephemeral
-//	sessions/<session>-<client>:bell    the notice node of that session: ephemeral
+//	sessions/<session>-<client>:notice  the notice node of that session: ephemeral
 //	locks/:kept/<2 digits>/<id>:<n>:<end> the index entry of a kept node: persistent
 //
 // The name is percent-encoded, injectively. The directory of a name is a container: the server

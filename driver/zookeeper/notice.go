@@ -24,7 +24,7 @@ type notice struct {
 
 // noticeSuffix follows the name of a session's own node in that of its notice node. Other clients
 // write to it, so it is part of the format.
-const noticeSuffix = ":bell"
+const noticeSuffix = ":notice"
 
 // noticeNode returns the path of a session's notice node.
 func (b *Backend) noticeNode(session string) string {

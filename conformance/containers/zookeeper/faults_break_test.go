@@ -112,7 +112,7 @@ func TestZooKeeperBrokenInDoubt(t *testing.T) {
 }
 
 // noticeSuffix follows the name of a session's own node in that of its notice node.
-const noticeSuffix = ":bell"
+const noticeSuffix = ":notice"
 
 // TestZooKeeperBrokenAtOnce: a holder learns within a second of a break, however long its TTL is
 // and however much it holds: from the beginning, after its connection broke, and after its notice
