@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Acquire implements [driver.Backend].
@@ -15,7 +14,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	if r.TTL < minTTL {
-		return driver.Grant{}, kit.CheckTTL(r.TTL, b.Capabilities())
+		return driver.Grant{}, fmt.Errorf("%w TTL of %s; the least is %s", driver.ErrInvalid, r.TTL, minTTL)
 	}
 	grant, w, err := b.enqueue(r)
 	if w == nil {
@@ -40,7 +39,7 @@ func (b *Backend) enqueue(r driver.Request) (driver.Grant, *wait, error) {
 	}
 	e := s.requests[r.ID]
 	switch {
-	case e == nil && s.tombstones.Has(r.ID, now):
+	case e == nil && s.tombstones.has(r.ID, now):
 		return driver.Grant{}, nil, driver.ErrLost
 	case e == nil:
 		admitted, err := q.Admit(r)

@@ -16,7 +16,7 @@ func (b *Backend) Release(_ context.Context, r driver.Request) error {
 	defer s.mu.Unlock()
 	now := time.Now()
 	if r.Uncertain {
-		s.tombstones.Add(r.ID, now.Add(r.TTL))
+		s.tombstones.add(r.ID, now.Add(r.TTL))
 	}
 	q, e := b.find(&r, now)
 	if e == nil {

@@ -31,11 +31,11 @@ func TestTombstonesArePurged(t *testing.T) {
 			r.Uncertain = true
 			a.Release(t.Context(), r)
 			time.Sleep(ttl / 100)
-			if n := a.space.tombstones.Len(); n > 2*102+64 {
+			if n := len(a.space.tombstones.until); n > 2*102+64 {
 				t.Fatalf("%d tombstones after %d releases, 100 of them valid", n, i)
 			}
 		}
-		if n := a.space.tombstones.Len(); n < 100 {
+		if n := len(a.space.tombstones.until); n < 100 {
 			t.Fatalf("%d tombstones of 100 valid ones", n)
 		}
 	})

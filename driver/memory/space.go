@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
-	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // Space is a set of queues that its clients share: the service of this driver. The zero value is an
@@ -17,7 +16,7 @@ type Space struct {
 	serial     uint64     // distinguishes spaces; 0 until the first client
 	queues     map[string]*queue
 	requests   map[driver.ID]*entry
-	tombstones kit.Tombstones
+	tombstones tombstones
 }
 
 // Both outlive every space, so the tokens of a name grow even if its space was removed and made
@@ -123,7 +122,7 @@ func without(es []*driver.Entry, i int) []*driver.Entry {
 // keeps late copies of the request out.
 func (s *Space) lose(q *queue, r *entry, now time.Time) {
 	s.remove(q, r, driver.ErrLost)
-	s.tombstones.Add(r.ID, now.Add(r.TTL))
+	s.tombstones.add(r.ID, now.Add(r.TTL))
 	if r.client.lost != nil {
 		go r.client.lost(r.ID)
 	}

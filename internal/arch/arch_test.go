@@ -148,6 +148,8 @@ func imports(t *testing.T, dir string) {
 				t.Errorf("%s depends on %s: the contract depends on nothing here", p.ImportPath, i)
 			case ours && p.ImportPath == module+"/internal/hold" && i != module+"/driver" && i != module+"/internal/background":
 				t.Errorf("%s depends on %s: what is trusted depends on the contract alone, and knows of no client", p.ImportPath, i)
+			case ours && p.ImportPath == module+"/driver/memory" && i != module+"/driver":
+				t.Errorf("%s depends on %s: it is the driver to copy, by those who cannot import what is internal", p.ImportPath, i)
 			case p.ImportPath == module+"/driver/redis/fenceredis" && ours && driverOf(i) == "":
 				// no part of the driver: it has only the client library in common with it
 			case ours && d != "" && !contract(i) && driverOf(i) != d && !(d == "mysql" && i == module+"/migrations"):
