@@ -1,13 +1,13 @@
-// Package dlocktest is for the tests of programs that use dlock: a client that locks within the
-// process, and that a test can make meet what happens elsewhere: a lock that another one holds, a
+// Package dlocktest is for tests of programs that use dlock. Its client locks within the process,
+// and a test can make it meet what happens in production: a lock that another process holds, a
 // lease that is lost in the middle of the work, a service that is slow or down.
 //
 //	c := dlocktest.New(t)
-//	shop := NewShop(c.Client) // what is tested
-//	c.Hold("orders/42")       // by somebody else
+//	shop := NewShop(c.Client) // the code under test
+//	c.Hold("orders/42")       // by another process
 //
-// It is made for testing/synctest, where a wait of an hour takes no time; made in a bubble, it has
-// to be used there.
+// It is made for testing/synctest, where a wait of an hour takes no time. A client that was made in
+// a bubble must be used in that bubble.
 package dlocktest
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// Client is a client for a test, with a service of its own behind it. What is tested gets the
-// [dlock.Client]. It is safe for concurrent use. [New] makes one; the zero Client refuses, and its
-// methods of tests panic.
+// Client is a client for a test, with a service of its own behind it. The code under test gets the
+// embedded [dlock.Client]. It is safe for concurrent use. [New] makes one; the methods of the
+// dlock.Client of a zero Client fail with [dlock.ErrInvalid], and those defined here panic.
 type Client struct {
 	*dlock.Client
 
@@ -30,8 +30,8 @@ type Client struct {
 	other   *dlock.Client // of the same service, without its faults
 }
 
-// New returns a client, which is closed at the end of the test. What the client logs goes to the
-// log of the test, unless the options say otherwise.
+// New returns a client, which is closed at the end of the test. The client logs to the log of the
+// test, unless the options set another logger.
 func New(t testing.TB, opts ...dlock.Option) *Client {
 	t.Helper()
 	log := &testLog{t: t}
@@ -48,26 +48,47 @@ func New(t testing.TB, opts ...dlock.Option) *Client {
 	c := &Client{t: t, service: newService(space)}
 	c.other = open(newService(space), dlock.Logger(nil), dlock.Label("another process"))
 	c.Client = open(c.service, append([]dlock.Option{dlock.Logger(log.logger())}, opts...)...)
-	t.Cleanup(c.service.heal) // first: so that Close gives back what the test left
+	t.Cleanup(c.service.heal) // runs first, so that Close can release what the test left behind
 	return c
 }
 
-// Hold has another process hold the exclusive lock of that name, until release, the end of the
-// test, or a [dlock.Client.Break] of it: after these release does nothing. It fails the test if
-// somebody holds the lock already.
+// Hold makes another process hold the lock of that name exclusively, until release is called, the
+// test ends, or the hold is broken with [dlock.Client.Break]. After the first of these release does
+// nothing. Hold fails the test if it does not get the lock at once.
 func (c *Client) Hold(name string) (release func()) {
 	c.made()
 	c.t.Helper()
-	l, err := c.other.Mutex(name).TryLock(context.Background())
-	if err != nil {
-		c.t.Fatalf("dlocktest: Hold(%q): %v", name, err)
-	}
-	return func() { l.Unlock(context.Background()) } // an error says that the hold is over already
+	return c.hold(fmt.Sprintf("Hold(%q)", name), c.other.Mutex(name))
 }
 
-// Lose has the client lose all that it holds of that name: the contexts of its leases end a moment
-// later (in a bubble, by the next synctest.Wait), and the next waiter is in. It fails the test if
-// the client holds nothing there.
+// HoldShared is Hold for a reader of the [dlock.RWMutex] of that name: other readers get in, and a
+// writer waits. Each call adds a reader.
+func (c *Client) HoldShared(name string) (release func()) {
+	c.made()
+	c.t.Helper()
+	return c.hold(fmt.Sprintf("HoldShared(%q)", name), c.other.RWMutex(name).Read())
+}
+
+// HoldPermit is Hold for one permit of the [dlock.Semaphore] of that name and limit, which must be
+// the limit that the code under test uses. Each call takes another permit.
+func (c *Client) HoldPermit(name string, limit int) (release func()) {
+	c.made()
+	c.t.Helper()
+	return c.hold(fmt.Sprintf("HoldPermit(%q, %d)", name, limit), c.other.Semaphore(name, limit))
+}
+
+func (c *Client) hold(call string, m dlock.Mutex) (release func()) {
+	c.t.Helper()
+	l, err := m.TryLock(context.Background())
+	if err != nil {
+		c.t.Fatalf("dlocktest: %s: %v", call, err)
+	}
+	return func() { l.Unlock(context.Background()) } // it fails if the hold has ended already
+}
+
+// Lose makes the client lose all its holds of that name. The contexts of its leases end a moment
+// later (in a bubble, by the next synctest.Wait), and the next waiter is granted the lock. Lose
+// fails the test if the client holds nothing of that name.
 func (c *Client) Lose(name string) {
 	c.made()
 	c.t.Helper()
@@ -86,18 +107,18 @@ func (c *Client) Lose(name string) {
 		}
 	}
 	if !lost {
-		c.t.Fatalf("dlocktest: Lose(%q): the client holds nothing there; the queue is %s", name, show(q))
+		c.t.Fatalf("dlocktest: Lose(%q): the client does not hold this lock; its queue: %s", name, show(q))
 	}
 }
 
-// made stops a test that uses a Client which New did not make.
+// made panics if New did not make the Client.
 func (c *Client) made() {
 	if c == nil || c.t == nil {
 		panic("dlocktest: the Client is nil or its zero value; New makes one")
 	}
 }
 
-// show names those who stand in a queue.
+// show lists the requests of a queue.
 func show(q dlock.Queue) string {
 	if q.Len() == 0 {
 		return "empty"

@@ -28,7 +28,53 @@ func TestHoldUntilRelease(t *testing.T) {
 	})
 }
 
-// A loss leaves other names alone, and the next waiter is in.
+func TestHoldShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dlocktest.New(t)
+		releases := []func(){c.HoldShared("a"), c.HoldShared("a")}
+		orders := c.RWMutex("a", dlock.Wait(time.Second))
+		l, err := orders.Read().Lock(t.Context())
+		if err != nil {
+			t.Fatalf("a reader beside readers: %v", err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, release := range releases {
+			if _, err := orders.Write().Lock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
+				t.Errorf("a writer beside a reader: %v, want ErrHeld", err)
+			}
+			release()
+		}
+		if _, err := orders.Write().Lock(t.Context()); err != nil {
+			t.Errorf("after the readers were released: %v", err)
+		}
+	})
+}
+
+func TestHoldPermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dlocktest.New(t)
+		release := c.HoldPermit("a", 2)
+		permits := c.Semaphore("a", 2, dlock.Wait(time.Second))
+		l, err := permits.Lock(t.Context())
+		if err != nil {
+			t.Fatalf("the second permit: %v", err)
+		}
+		if _, err := permits.Lock(t.Context()); !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("a third permit of two: %v, want ErrHeld", err)
+		}
+		release()
+		if _, err := permits.Lock(t.Context()); err != nil {
+			t.Errorf("after the release: %v", err)
+		}
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A loss leaves other names alone, and the next waiter is granted the lock.
 func TestLose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dlocktest.New(t)
@@ -46,7 +92,7 @@ func TestLose(t *testing.T) {
 			t.Errorf("a: %v, b: %v", a.Err(), b.Err())
 		}
 		if l := <-next; l.Err() != nil || l.Token() <= a.Token() {
-			t.Error("the next has it not")
+			t.Error("the next waiter does not hold it")
 		}
 	})
 }
@@ -82,9 +128,9 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// A release of what is over already does nothing: a tool under test broke the hold, or the test has
-// ended, as for a timer that comes too late.
-func TestReleaseOfWhatIsOver(t *testing.T) {
+// A release does nothing once the hold has ended: the code under test broke the hold, or the test
+// has ended and a timer calls release too late.
+func TestReleaseOfAnEndedHold(t *testing.T) {
 	c := dlocktest.New(t)
 	release := c.Hold("a")
 	q, err := c.Inspect(t.Context(), "a")
@@ -101,7 +147,7 @@ func TestReleaseOfWhatIsOver(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A delay is one of the way to the service: a call takes that long, and trust begins before it.
+// A delay is on the way to the service: a call takes that long, and trust counts from before it.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dlocktest.New(t, dlock.TTL(10*time.Second))
@@ -121,7 +167,7 @@ func TestDelay(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if q, err := c.Inspect(t.Context(), "a"); err != nil || q.Len() != 0 {
-			t.Errorf("%d stand there, %v", q.Len(), err)
+			t.Errorf("the queue has %d requests, %v", q.Len(), err)
 		}
 	})
 }
@@ -135,15 +181,18 @@ type failures struct {
 func (f *failures) Helper()               {}
 func (f *failures) Fatalf(string, ...any) { f.failed = true; panic(f) }
 
-// What a test asks for and cannot be fails it.
-func TestWhatCannotBeFails(t *testing.T) {
+// A call that cannot do what it promises fails the test.
+func TestImpossibleCallsFailTheTest(t *testing.T) {
 	f := &failures{TB: t}
 	c := dlocktest.New(f)
 	c.Hold("held")
 	for what, call := range map[string]func(){
-		"Hold of what is held": func() { c.Hold("held") },
-		"Lose of nothing":      func() { c.Lose("free") },
-		"Lose of another's":    func() { c.Lose("held") },
+		"Hold of a held lock":             func() { c.Hold("held") },
+		"HoldShared of a held lock":       func() { c.HoldShared("held") },
+		"HoldPermit of a held lock":       func() { c.HoldPermit("held", 2) },
+		"HoldPermit with the limit 0":     func() { c.HoldPermit("free", 0) },
+		"Lose of a free lock":             func() { c.Lose("free") },
+		"Lose of another client's holder": func() { c.Lose("held") },
 	} {
 		f.failed = false
 		func() {

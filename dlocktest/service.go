@@ -12,24 +12,26 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// Delay makes each call of the client to its service take d longer from now on: those of its
-// renewals too, so that leases are lost if d is too long for their TTL. 0 ends it.
+// Delay makes each call of the client to its service take d longer from now on. Renewals are
+// delayed too, so leases are lost if d is too long for their TTL. 0 ends the delay.
 func (c *Client) Delay(d time.Duration) {
 	c.made()
 	c.service.set(func(s *service) { s.delay = d })
 }
 
 // Fail makes each call of the client to its service fail with err from now on, as if the service
-// was down: Lock and Unlock return an error that matches err, leases are not renewed and lost when
-// the trust in them is over. Who waits already goes on waiting. nil ends it. (An err of package
-// context shows only in the text: no error of dlock matches those while the caller's context lives.
-// One of dlock's own sentinels is taken for that answer of the service.)
+// was down: Lock and Unlock return an error that matches err, and leases are not renewed and are
+// lost when trust in them ends. A call that waits already goes on waiting. nil ends the failure.
+//
+// An err of package context appears in the text only, since no error of dlock matches those errors
+// while the caller's context has not ended. A sentinel error of dlock is taken for that answer of
+// the service.
 func (c *Client) Fail(err error) {
 	c.made()
 	c.service.set(func(s *service) { s.err = err })
 }
 
-// service is the client's way to the service, which can be slow, or broken.
+// service is the client's connection to the service, which can be slow or broken.
 type service struct {
 	*memory.Backend
 
@@ -42,7 +44,7 @@ type service struct {
 func newService(space *memory.Space) *service {
 	b, err := memory.New(memory.Options{Space: space})
 	if err != nil {
-		panic(err) // it returns none
+		panic(err) // New returns none for these options
 	}
 	return &service{Backend: b}
 }
@@ -62,7 +64,8 @@ func (s *service) client() driver.ID {
 	return s.id
 }
 
-// pass is the way of a call to the service.
+// pass takes as long as a call to the service is delayed, and returns the error that it is to fail
+// with.
 func (s *service) pass(ctx context.Context) error {
 	s.mu.Lock()
 	delay, err := s.delay, s.err

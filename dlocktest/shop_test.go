@@ -14,7 +14,7 @@ import (
 	"github.com/dlock-go/dlock/dlocktest"
 )
 
-// Charge is what is tested: it charges an order, which takes a minute.
+// Charge is the code under test: it charges an order, which takes a minute.
 func Charge(ctx context.Context, client *dlock.Client, order string) error {
 	orders := client.Mutex("orders/"+order, dlock.Wait(5*time.Second))
 	return dlock.Do(ctx, orders, func(ctx context.Context) error {
@@ -74,7 +74,7 @@ func TestAChargeFailsWhileTheServiceIsDown(t *testing.T) {
 	})
 }
 
-// The page shows just these tests, and each has less than 15 lines.
+// The page shows exactly these tests, and each has less than 15 lines.
 func TestThePageShowsTheseTests(t *testing.T) {
 	page, err := os.ReadFile("../docs/testing.md")
 	if err != nil {
