@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// counted is a database that counts statements. Each changes as many rows as it is told, and each
-// question is answered with yes, or 1.
+// counted is a database that counts statements. Each statement changes the given number of rows,
+// and each query returns 1, which is true as well.
 type counted struct {
 	rows int64
 	n    *int
@@ -35,15 +35,15 @@ func (c counted) QueryContext(context.Context, string, []driver.NamedValue) (dri
 }
 
 // one is one row with the value 1.
-type one struct{ over bool }
+type one struct{ read bool }
 
 func (o *one) Columns() []string { return []string{"v"} }
 func (o *one) Close() error      { return nil }
 func (o *one) Next(dest []driver.Value) error {
-	if o.over {
+	if o.read {
 		return io.EOF
 	}
-	o.over, dest[0] = true, int64(1)
+	o.read, dest[0] = true, int64(1)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func ExampleLocal_Admit() {
 		return nil // the write
 	}
 	first := hold()
-	second := hold() // gets in when the time of the first is over
+	second := hold() // is granted when the first has expired
 	fmt.Println("the second:", write(second))
 	fmt.Println("the first is too late:", errors.Is(write(first), fence.ErrStale))
 	// Output:

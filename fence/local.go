@@ -8,25 +8,25 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Local admits to resources that this process keeps to itself: in its memory, or as the only one
-// that writes to them. It remembers the greatest mark of each resource, for as long as the process
-// runs, which takes some hundred bytes for each. After a restart an older holder is admitted until
-// a later one comes. The zero Local is ready; it must not be copied. It is safe for concurrent use.
+// Local admits to resources that only this process writes, in its memory or elsewhere. It remembers
+// the greatest mark of each resource for as long as the process runs, which takes some hundred
+// bytes for each. After a restart an older holder is admitted until a later one comes. The zero
+// Local is ready to use. It must not be copied. It is safe for concurrent use.
 type Local struct {
 	mu   sync.Mutex
 	bars map[string]*bar
 }
 
-// bar is what is remembered of a resource. Whoever has taken turn may change last.
+// bar is what is remembered of a resource. The goroutine that has taken turn may change last.
 type bar struct {
 	turn chan struct{}
 	last Mark
 }
 
-// Admit waits until nobody else is admitted to the resource, and goes on only if m is not older
-// than any mark that was. Nobody else is admitted until done is called, which must be called once
-// the write is done, and may be called again. Errors: [ErrStale], [dlock.ErrInvalid] (a mark or a
-// name that is not valid), the context's. On an error done is nil.
+// Admit blocks until no other holder is admitted to the resource, and succeeds only if m is not
+// older than any mark that was admitted. No other holder is admitted until done is called. Call
+// done when the write is finished; further calls do nothing. Errors: [ErrStale], [dlock.ErrInvalid]
+// (a mark or a name that is not valid), the context's. On an error done is nil.
 func (l *Local) Admit(ctx context.Context, resource string, m Mark) (done func(), err error) {
 	if l == nil {
 		return nil, wrap("admit", resource, fmt.Errorf("%w: the Local is nil", dlock.ErrInvalid))

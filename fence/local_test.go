@@ -39,7 +39,7 @@ func TestLocal(t *testing.T) {
 		refused(Mark{4, "x"})
 		done = admit("a", Mark{7, "z"})
 
-		// Who waits is judged when it is its turn.
+		// A waiter is judged when it is its turn.
 		var order []string
 		var all sync.WaitGroup
 		all.Go(func() {

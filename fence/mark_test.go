@@ -63,12 +63,12 @@ func TestOf(t *testing.T) {
 			t.Errorf("another lease of the hold: %+v, %v, want %+v", n, err, m)
 		}
 		if strings.Contains(l.Owner().String(), m.Owner) {
-			t.Error("whoever has the mark can join the hold")
+			t.Error("the mark allows joining the hold")
 		}
 		again.Unlock(t.Context())
 		l.Unlock(t.Context())
 		if _, err := Of(l); !errors.Is(err, dlock.ErrNotHeld) {
-			t.Errorf("given back: %v", err)
+			t.Errorf("released: %v", err)
 		}
 		next := lock(t, c.Mutex("a", dlock.FixedLease(time.Second)))
 		n, err := Of(next)

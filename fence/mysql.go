@@ -7,9 +7,9 @@ import (
 
 // mysql is for MySQL and MariaDB.
 //
-// It begins with an INSERT, not with an UPDATE: on REPEATABLE READ an UPDATE of a row that is
-// missing locks the gap in which it would stand, and two transactions that meet new resources side
-// by side would be a deadlock.
+// admit begins with an INSERT, not with an UPDATE: on REPEATABLE READ an UPDATE of a missing row
+// locks the gap where the row would be, and two concurrent transactions with new resources would
+// deadlock.
 type mysql struct{ table string }
 
 func (d mysql) schema() string {
@@ -22,9 +22,9 @@ func (d mysql) schema() string {
 }
 
 func (d mysql) admit(ctx context.Context, tx *sql.Tx, resource string, m Mark) (bool, error) {
-	// MySQL counts rows that it changes, so an admitted mark always changes writes. The columns are
-	// set from left to right, each with the values that those before it have got: token is the
-	// last.
+	// MySQL counts changed rows, so an admitted mark always changes the column writes. Columns are
+	// set from left to right, and an expression sees the new values of those already set: token is
+	// the last.
 	token := int64(m.Token)
 	n, err := changed(ctx, tx, `INSERT INTO `+d.table+` (resource, token, owner, writes) VALUES (?, ?, ?, 1)
 ON DUPLICATE KEY UPDATE writes = writes + (token < ? OR token = ? AND owner = ?), owner = IF(token < ?, ?, owner), token = GREATEST(token, ?)`,
@@ -32,7 +32,7 @@ ON DUPLICATE KEY UPDATE writes = writes + (token < ? OR token = ? AND owner = ?)
 	if err != nil || n != 1 {
 		return n == 2, err // 2: a row was changed; 0: none
 	}
-	// 1: a row was inserted, or, with clientFoundRows, left as it was.
+	// 1: a row was inserted or, with clientFoundRows, left unchanged
 	ok, there, err := ask[bool](ctx, tx, `SELECT token = ? AND owner = ? FROM `+d.table+` WHERE resource = ? FOR UPDATE`, token, m.Owner, resource)
 	if err == nil && !there {
 		err = errNoRow
@@ -41,7 +41,7 @@ ON DUPLICATE KEY UPDATE writes = writes + (token < ? OR token = ? AND owner = ?)
 }
 
 func (d mysql) admitShared(ctx context.Context, tx *sql.Tx, resource string, m Mark) (bool, error) {
-	// If the row is there the INSERT locks it as a shared one, like the SELECT.
+	// if the row exists, the INSERT takes a shared lock on it, like the SELECT
 	if _, err := changed(ctx, tx, `INSERT IGNORE INTO `+d.table+` (resource, token, owner, writes) VALUES (?, 0, '', 0)`, resource); err != nil {
 		return false, err
 	}

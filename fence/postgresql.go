@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// postgreSQL locks a row also where the condition of DO UPDATE refuses it. On REPEATABLE READ and
-// above a row that changed since the snapshot is a failure to serialize, never a refusal.
+// postgreSQL locks the row even if the condition of DO UPDATE does not hold. On REPEATABLE READ and
+// above, a row that changed after the snapshot is a serialization failure, never a refusal.
 type postgreSQL struct{ table string }
 
 func (d postgreSQL) schema() string {

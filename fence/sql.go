@@ -12,30 +12,30 @@ import (
 )
 
 // SQL admits to resources of a database, within the transactions that write to them. It keeps a row
-// for each resource in a table of that database, see [SQL.Schema]. It has no state of its own, and
-// is safe for concurrent use.
+// for each resource in a table of that database, which [SQL.CreateTable] creates. It has no state
+// of its own, and is safe for concurrent use.
 //
-// Call Admit first in a transaction, for all of its resources, before it reads anything. Then what
-// it reads is what others have committed before, on every level of isolation. On MySQL's REPEATABLE
-// READ, the default there, a transaction that read before is admitted and goes on reading the past:
-// a write based on that is lost, and nothing says so.
+// In a transaction, call Admit first, for all its resources, before anything is read. Then it reads
+// what others committed before, on every isolation level. On REPEATABLE READ, the default of MySQL,
+// a transaction that read something first is admitted and goes on reading old data there: a write
+// based on it is lost without an error.
 //
-// A transaction can fail for reasons that have nothing to do with the mark: a deadlock, a failure
-// to serialize, a busy database. Such an error is the driver's own, in an [*dlock.Error]. It never
-// matches [ErrStale], and the transaction may be tried again.
+// A transaction can fail for reasons that have nothing to do with the mark: a deadlock, a
+// serialization failure, a busy database. Such an error is that of the database driver, in an
+// [*dlock.Error]. It never matches [ErrStale], and the transaction may be retried.
 type SQL struct {
-	Dialect Dialect // which database it is; there is no default
-	Table   string  // the name of the table, perhaps behind that of a schema; empty: dlock_fences
+	Dialect Dialect // the database; there is no default
+	Table   string  // name of the table, or schema.table; empty: dlock_fences
 }
 
-// Admit goes on only if m is not older than any mark that the resource has seen, and keeps others
-// out of the resource until tx ends. One that comes meanwhile waits, for as long as the database
-// lets it wait for a row.
+// Admit succeeds only if m is not older than any mark that the resource has seen, and keeps others
+// out of the resource until tx ends. An Admit that comes meanwhile waits for as long as the
+// database lets it wait for a row.
 //
-// It takes one statement; on MySQL and MariaDB two when a resource is met for the first time. It
-// writes, and so does AdmitShared: a transaction that is only for reading cannot be admitted.
-// Errors: [ErrStale]; [dlock.ErrInvalid] for what is wrong with the call (a token over 2^63-1,
-// too); the database's own. After an error roll tx back.
+// Admit takes one statement; on MySQL and MariaDB two at the first use of a resource. Both Admit
+// and AdmitShared write, so a read-only transaction cannot be admitted. Errors: [ErrStale];
+// [dlock.ErrInvalid] for a mistake in the call, such as a token over 2^63-1; the database's own. If
+// the table does not exist the error says so. After an error roll tx back.
 func (s *SQL) Admit(ctx context.Context, tx *sql.Tx, resource string, m Mark) error {
 	return wrap("admit", resource, s.admit(ctx, tx, resource, m, func(d dialect) (bool, error) {
 		return d.admit(ctx, tx, resource, m)
@@ -43,8 +43,8 @@ func (s *SQL) Admit(ctx context.Context, tx *sql.Tx, resource string, m Mark) er
 }
 
 // AdmitShared is Admit for a holder of a shared lock: m is compared and not remembered, so that
-// other shared holders are admitted with smaller tokens. Those with Admit are kept out until tx
-// ends; other shared ones are not, but on SQLite, where one transaction writes at a time. It takes
+// other shared holders are admitted with smaller tokens. It keeps out callers of Admit until tx
+// ends, and other shared holders only on SQLite, where one transaction writes at a time. It takes
 // two statements, on SQLite one.
 func (s *SQL) AdmitShared(ctx context.Context, tx *sql.Tx, resource string, m Mark) error {
 	return wrap("admit", resource, s.admit(ctx, tx, resource, m, func(d dialect) (bool, error) {
@@ -58,7 +58,7 @@ func (s *SQL) admit(ctx context.Context, tx *sql.Tx, resource string, m Mark, ad
 		err = m.check()
 	}
 	if err == nil && m.Token > math.MaxInt64 {
-		err = fmt.Errorf("%w: a token over 2^63-1, which a BIGINT cannot keep", dlock.ErrInvalid)
+		err = fmt.Errorf("%w: the token is over 2^63-1, which a BIGINT cannot store", dlock.ErrInvalid)
 	}
 	if err != nil {
 		return err
@@ -67,21 +67,21 @@ func (s *SQL) admit(ctx context.Context, tx *sql.Tx, resource string, m Mark, ad
 	if err == nil && !ok {
 		err = ErrStale
 	}
-	return err
+	return s.explain(err)
 }
 
-// Claim makes l the last holder that the resource knows, and returns its mark: the resource counts
-// by itself. It is for locks without tokens (Redlock). Claim in a transaction of its own, before
-// anything of the resource is read, and show the mark to Admit from then on. Again from the same
-// hold it returns the same mark, unless another one claimed meanwhile.
+// Claim makes l the last holder that the resource knows, and returns its mark, whose token the
+// resource counts itself. It is for locks without tokens (Redlock). Call Claim in a transaction of
+// its own, before anything of the resource is read, and pass the mark to Admit from then on. A
+// further Claim from the same hold returns the same mark, unless another hold claimed in between.
 //
-// Whoever claims last, writes. A holder that is stopped right before its Claim still gets in when
-// it wakes up; then those who claimed before are refused, and it reads what they committed. So
-// nothing is lost, whichever of them goes on. A resource has marks of Claim or those of [Of], not
-// both.
+// The last hold to claim may write. A holder that is stopped right before its Claim still claims
+// when it resumes. Then holders that claimed earlier are refused, and it reads what they committed.
+// So nothing is lost, whichever of them goes on. A resource uses marks from Claim or marks from
+// [Of], not both.
 //
-// Errors: why the lease is over; [dlock.ErrInvalid]; the database's own. The mark counts once tx is
-// committed.
+// Errors: that of [dlock.Lease.Err] if the lease has ended; [dlock.ErrInvalid]; the database's own,
+// as of Admit. The mark is valid once tx is committed.
 func (s *SQL) Claim(ctx context.Context, tx *sql.Tx, resource string, l *dlock.Lease) (Mark, error) {
 	m, err := s.claim(ctx, tx, resource, l)
 	return m, wrap("claim", resource, err)
@@ -98,10 +98,10 @@ func (s *SQL) claim(ctx context.Context, tx *sql.Tx, resource string, l *dlock.L
 	}
 	token, err := d.claim(ctx, tx, resource, owner)
 	if err == nil {
-		err = l.Err() // the row may have been waited for
+		err = l.Err() // the statement may have waited for the row
 	}
 	if err != nil {
-		return Mark{}, err
+		return Mark{}, s.explain(err)
 	}
 	return Mark{dlock.Token(token), owner}, nil
 }
@@ -122,12 +122,9 @@ func (s *SQL) statements() (dialect, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: the SQL is nil", dlock.ErrInvalid)
 	}
-	table := s.Table
-	if table == "" {
-		table = "dlock_fences"
-	}
+	table := s.table()
 	if !tableName.MatchString(table) {
-		return nil, fmt.Errorf("%w: the name of the table has letters, digits and _ only, and perhaps a schema before it", dlock.ErrInvalid)
+		return nil, fmt.Errorf("%w: the name of the table must have letters, digits and _ only; schema.table is allowed", dlock.ErrInvalid)
 	}
 	switch s.Dialect {
 	case MySQL:
@@ -137,11 +134,18 @@ func (s *SQL) statements() (dialect, error) {
 	case SQLite:
 		return sqlite{table}, nil
 	}
-	return nil, fmt.Errorf("%w: the dialect is not set", dlock.ErrInvalid)
+	return nil, fmt.Errorf("%w: the Dialect is not set, or is not one of this package", dlock.ErrInvalid)
 }
 
-// Schema returns the statement that creates the table if it is missing, for a tool that migrates
-// databases. Errors: [dlock.ErrInvalid], for a dialect or a table's name that is not valid.
+func (s *SQL) table() string {
+	if s.Table == "" {
+		return "dlock_fences"
+	}
+	return s.Table
+}
+
+// Schema returns the statement that creates the table if it is missing, for a migration tool. It
+// fails with [dlock.ErrInvalid] for a dialect or a table name that is not valid.
 func (s *SQL) Schema() (string, error) {
 	d, err := s.statements()
 	if err != nil {
@@ -150,7 +154,7 @@ func (s *SQL) Schema() (string, error) {
 	return d.schema(), nil
 }
 
-// CreateTable creates the table if it is missing. Errors: as of Schema, or the database's own.
+// CreateTable creates the table if it is missing. Errors: those of Schema, and the database's own.
 func (s *SQL) CreateTable(ctx context.Context, db *sql.DB) error {
 	text, err := s.Schema()
 	if err == nil && db == nil {
@@ -163,7 +167,7 @@ func (s *SQL) CreateTable(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// changed runs a statement and returns how many rows it changed, as the database counts.
+// changed runs a statement and returns how many rows it changed, as the database counts them.
 func changed(ctx context.Context, tx *sql.Tx, text string, args ...any) (int64, error) {
 	res, err := tx.ExecContext(ctx, text, args...)
 	if err != nil {
@@ -172,7 +176,7 @@ func changed(ctx context.Context, tx *sql.Tx, text string, args ...any) (int64, 
 	return res.RowsAffected()
 }
 
-// ask reads the one value of a row. It reports whether there is the row.
+// ask reads the one value of a row, and reports whether the row exists.
 func ask[T any](ctx context.Context, tx *sql.Tx, text string, args ...any) (v T, there bool, err error) {
 	err = tx.QueryRowContext(ctx, text, args...).Scan(&v)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -24,7 +24,7 @@ func (f failing) Begin() (driver.Tx, error)                    { return f, nil }
 func (f failing) Commit() error                                { return nil }
 func (f failing) Rollback() error                              { return nil }
 
-// serialization is what a driver says of a transaction that has to be tried again.
+// serialization is the error of a database driver for a transaction that has to be retried.
 type serialization struct{ code string }
 
 func (s *serialization) Error() string { return "could not serialize access: " + s.code }
@@ -58,6 +58,58 @@ func TestErrorsOfTheDatabaseStayWhatTheyAre(t *testing.T) {
 	}
 }
 
+// coded is an error with the code of an SQL state, as those of the drivers for PostgreSQL are.
+type coded struct{ text, state string }
+
+func (c *coded) Error() string    { return c.text }
+func (c *coded) SQLState() string { return c.state }
+
+// TestMissingTable holds that the error says which table is missing and how to create it, and that
+// it keeps its cause. An error that merely looks similar stays as it is.
+func TestMissingTable(t *testing.T) {
+	l := lock(t, open(t).Mutex("a"))
+	for _, c := range []struct {
+		dialect Dialect
+		cause   error
+		missing bool
+	}{
+		{MySQL, errors.New("Error 1146 (42S02): Table 'shop.fences' doesn't exist"), true},
+		{MySQL, errors.New("Error 1146: Table 'shop.fences' doesn't exist"), true},
+		{MySQL, errors.New("Error 1142 (42000): INSERT command denied to user 'a'@'b' for table 'fences'"), false},
+		{PostgreSQL, errors.New(`ERROR: relation "app.fences" does not exist (SQLSTATE 42P01)`), true},
+		{PostgreSQL, errors.New(`pq: relation "app.fences" does not exist`), true},
+		{PostgreSQL, &coded{"FEHLER: Relation »app.fences« existiert nicht", "42P01"}, true},
+		{PostgreSQL, errors.New(`ERROR: column "token" of relation "fences" does not exist (SQLSTATE 42703)`), false},
+		{PostgreSQL, &coded{`ERROR: column "token" of relation "fences" does not exist`, "42703"}, false},
+		{SQLite, errors.New("SQL logic error: no such table: app.fences (1)"), true},
+		{SQLite, errors.New("no such table: app.fences"), true},
+		{SQLite, errors.New("no such column: token"), false},
+	} {
+		db := sql.OpenDB(failing{c.cause})
+		defer db.Close()
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &SQL{Dialect: c.dialect, Table: "app.fences"}
+		_, claimed := s.Claim(t.Context(), tx, "a", l)
+		for what, err := range map[string]error{
+			"admit":  s.Admit(t.Context(), tx, "a", Mark{1, "a"}),
+			"shared": s.AdmitShared(t.Context(), tx, "a", Mark{1, "a"}),
+			"claim":  claimed,
+		} {
+			text := err.Error()
+			if said := strings.Contains(text, "the table app.fences does not exist") && strings.Contains(text, "CreateTable"); said != c.missing {
+				t.Errorf("%s: %v, want it to name CreateTable: %v", what, err, c.missing)
+			}
+			if !errors.Is(err, c.cause) || errors.Is(err, ErrStale) || errors.Is(err, dlock.ErrInvalid) {
+				t.Errorf("%s: %#v does not keep its cause", what, err)
+			}
+		}
+		tx.Rollback()
+	}
+}
+
 func TestBadCalls(t *testing.T) {
 	db := sql.OpenDB(failing{errors.New("it was sent to the database")})
 	defer db.Close()
@@ -68,8 +120,8 @@ func TestBadCalls(t *testing.T) {
 	defer tx.Rollback()
 	c := open(t)
 	l := lock(t, c.Mutex("a"))
-	over := lock(t, c.Mutex("b"))
-	over.Unlock(t.Context())
+	released := lock(t, c.Mutex("b"))
+	released.Unlock(t.Context())
 	good, s := Mark{1, "a"}, &SQL{Dialect: MySQL}
 	calls := map[string]func() error{
 		"no SQL":     func() error { return (*SQL)(nil).Admit(t.Context(), tx, "a", good) },
@@ -82,11 +134,11 @@ func TestBadCalls(t *testing.T) {
 		"long name": func() error { return s.AdmitShared(t.Context(), tx, strings.Repeat("x", 256), good) },
 		"no mark":   func() error { return s.Admit(t.Context(), tx, "a", Mark{}) },
 		"great":     func() error { return s.Admit(t.Context(), tx, "a", Mark{math.MaxInt64 + 1, "a"}) },
-		"claim of nothing": func() error {
+		"claim of no lease": func() error {
 			_, err := s.Claim(t.Context(), tx, "a", nil)
 			return err
 		},
-		"claim of no name": func() error {
+		"claim with no name": func() error {
 			_, err := s.Claim(t.Context(), tx, "", l)
 			return err
 		},
@@ -105,8 +157,8 @@ func TestBadCalls(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := s.Claim(t.Context(), tx, "a", over); !errors.Is(err, dlock.ErrNotHeld) {
-		t.Errorf("the claim of a lease that is over: %v", err)
+	if _, err := s.Claim(t.Context(), tx, "a", released); !errors.Is(err, dlock.ErrNotHeld) {
+		t.Errorf("the claim of a released lease: %v", err)
 	}
 	for _, d := range []Dialect{MySQL, PostgreSQL, SQLite} {
 		text, err := (&SQL{Dialect: d, Table: "app.fences"}).Schema()

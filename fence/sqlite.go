@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// sqlite locks the whole database with the first write of a transaction, so all of its statements
-// are writes. One after a read fails as busy if somebody wrote meanwhile.
+// sqlite locks the whole database with the first write of a transaction, so all its statements
+// write. A write after a read fails as busy if another transaction wrote in between.
 type sqlite struct{ table string }
 
 func (d sqlite) schema() string {

@@ -38,6 +38,7 @@ func TestSQL(t *testing.T) {
 				{"claim", claim, nil},
 				{"waits", waits, nil},
 				{"serialization", serialization, nil},
+				{"missing table", missingTable, nil},
 				// only one transaction at a time writes to a file of SQLite
 				{"shared side by side", sharedSideBySide, []fence.Dialect{fence.MySQL, fence.PostgreSQL}},
 				{"new ones side by side", newSideBySide, []fence.Dialect{fence.MySQL, fence.PostgreSQL}},
@@ -248,6 +249,36 @@ func serialization(t *testing.T, s database) {
 	}
 	if e := (*dlock.Error)(nil); !errors.As(err, &e) || e.Name != "serial" {
 		t.Errorf("%#v is not a *dlock.Error of the resource", err)
+	}
+}
+
+// missingTable holds that the error of a missing table says how to create it, and keeps the cause.
+func missingTable(t *testing.T, s database) {
+	c, err := dlock.Open(t.Context(), "memory:?ttl=1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Mutex("missing").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cause := map[fence.Dialect]any{fence.MySQL: new(*gomysql.MySQLError), fence.PostgreSQL: new(*pgconn.PgError), fence.SQLite: new(*sqlite.Error)}
+	s.fences = &fence.SQL{Dialect: s.fences.Dialect, Table: "dlock_no_fences"}
+	for what, err := range map[string]error{
+		"admit":  s.admit(t, "missing", mark(1, "x")),
+		"shared": s.admitShared(t, "missing", mark(1, "x")),
+		"claim": s.alone(t, func(tx *sql.Tx) error {
+			_, err := s.fences.Claim(t.Context(), tx, "missing", l)
+			return err
+		}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "the table dlock_no_fences does not exist") || !strings.Contains(err.Error(), "CreateTable") {
+			t.Errorf("%s: %v, want it to name the table and CreateTable", what, err)
+		}
+		if !errors.As(err, cause[s.fences.Dialect]) {
+			t.Errorf("%s: %#v does not keep the database's own error", what, err)
+		}
 	}
 }
 
