@@ -1,20 +1,20 @@
 // Package dlockgrpc puts a lock around the handlers of a gRPC server, as package dlockhttp does for
 // HTTP.
 //
-// If the lock is not got the handler does not run, and the status is
+// If the lock is not granted, the handler does not run, and the status is
 //
-//	ABORTED            somebody else has the lock
-//	UNAVAILABLE        with RetryInfo: the service of the locks failed, or this server stops
-//	DEADLINE_EXCEEDED  the call's own deadline was over while it waited
-//	CANCELLED          the caller went away
-//	INVALID_ARGUMENT   the name is not valid: the client sent what it was made of
-//	INTERNAL           a mistake of this program
+//	ABORTED            the lock is held
+//	UNAVAILABLE        with RetryInfo: the lock service failed, or this server is shutting down
+//	DEADLINE_EXCEEDED  the call's deadline passed during the wait
+//	CANCELLED          the caller canceled the call
+//	INVALID_ARGUMENT   the name, which comes from the request, is not valid
+//	INTERNAL           a mistake in this program
 //
-// ABORTED is the code of conflicts: the client may begin again with what it does as a whole, having
-// looked what the other one changed. FAILED_PRECONDITION would tell it not to try again at all,
-// ALREADY_EXISTS speaks of what it wanted to create, and UNAVAILABLE asks it to send the same call
-// again, which clients do by themselves: right where the service failed, a storm where a lock is
-// merely held.
+// ABORTED is the code for conflicts: the client may restart its whole operation and read first what
+// the other one changed. FAILED_PRECONDITION would mean not to retry at all, ALREADY_EXISTS is for
+// entities to be created, and UNAVAILABLE asks for the same call again, which clients send by
+// themselves. That is right when the service failed, and a storm of calls when a lock is merely
+// held.
 package dlockgrpc
 
 import (
@@ -34,27 +34,27 @@ import (
 	"github.com/dlock-go/dlock/internal/refusal"
 )
 
-// Options configure interceptors. The zero value is useful.
+// Options configure interceptors. The zero value is ready to use.
 type Options struct {
-	// RetryAfter is what RetryInfo says; 0: one second. A negative one is a mistake: every call is
-	// INTERNAL.
+	// RetryAfter is the delay in RetryInfo; 0: one second. If it is negative, which is a mistake,
+	// every call is INTERNAL.
 	RetryAfter time.Duration
 
-	// Refused is told why a call did not get to its handler. nil: the reason of UNAVAILABLE and
-	// INTERNAL goes to slog.Default. The client never sees it.
+	// Refused is called with the error when a call does not get to its handler. nil: the errors
+	// behind UNAVAILABLE and INTERNAL are logged to slog.Default. The client never sees them.
 	Refused func(ctx context.Context, method string, err error)
 }
 
 // UnaryServerInterceptor returns an interceptor that runs the handler under the lock that pick
-// returns for the call, and gives it back before the call is over. If pick returns nil, the handler
-// runs without a lock.
+// returns for the call, and releases the lock before the call ends. If pick returns nil, the
+// handler runs without a lock.
 //
-// The context of the handler ends with the lease: with cause [dlock.ErrLost] if it is lost, and
-// what the handler returns then is its own affair. A Lock of the same name under it re-enters. It
-// carries the lease's mark ([fence.FromContext]), if it has one.
+// The context of the handler ends with the lease, with cause [dlock.ErrLost] if the lease is lost;
+// what the handler returns is up to the handler in that case. A Lock of the same name under the
+// context re-enters. The context carries the lease's mark ([fence.FromContext]), if it has one.
 //
 // Calls wait for the lock in the order of their arrival, until their deadlines, unless the lock was
-// made with [dlock.Wait]. The package says what they get if they do not get the lock.
+// made with [dlock.Wait]. The package comment lists the statuses of calls that do not get the lock.
 func UnaryServerInterceptor(pick func(ctx context.Context, req any, info *grpc.UnaryServerInfo) dlock.Mutex, o Options) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if pick == nil {
@@ -95,7 +95,7 @@ type lockedStream struct {
 // Context returns the context that ends with the lease.
 func (s lockedStream) Context() context.Context { return s.ctx }
 
-var errNil = &dlock.Error{Op: "intercept", Err: fmt.Errorf("%w: the function that picks the lock is nil, or RetryAfter is negative", dlock.ErrInvalid)}
+var errNil = &dlock.Error{Op: "intercept", Err: fmt.Errorf("%w: the pick function is nil, or RetryAfter is negative", dlock.ErrInvalid)}
 
 // lock takes the lock. Its error is the status of the call.
 func (o Options) lock(ctx context.Context, method string, m dlock.Mutex) (under context.Context, unlock func(), err error) {
@@ -113,7 +113,7 @@ func (o Options) lock(ctx context.Context, method string, m dlock.Mutex) (under 
 	if mark, err := fence.Of(lease); err == nil {
 		under = fence.NewContext(under, mark)
 	}
-	// The log of dlock says what became of a lease that could not be given back.
+	// if the release fails, dlock logs it and sends it again
 	return under, func() { lease.Unlock(ctx) }, nil
 }
 
@@ -124,7 +124,7 @@ func (o Options) refuse(ctx context.Context, method string, err error) error {
 	case o.Refused != nil:
 		o.Refused(ctx, method, err)
 	case s.Code() == codes.Unavailable || s.Code() == codes.Internal:
-		slog.WarnContext(ctx, "dlockgrpc: a call was refused", "method", method, "code", s.Code().String(), "error", err)
+		slog.WarnContext(ctx, "dlockgrpc: call refused", "method", method, "code", s.Code().String(), "error", err)
 	}
 	return s.Err()
 }
@@ -134,17 +134,17 @@ func (o Options) statusOf(ctx context.Context, err error) *status.Status {
 	case refusal.Held:
 		return status.New(codes.Aborted, "the lock is held")
 	case refusal.WaitedOut:
-		return status.New(status.FromContextError(ctx.Err()).Code(), "the call ended while it waited for a lock")
+		return status.New(status.FromContextError(ctx.Err()).Code(), "the call ended while it waited for the lock")
 	case refusal.BadRequest:
-		return status.New(codes.InvalidArgument, "this is no name of a lock")
+		return status.New(codes.InvalidArgument, "the name of the lock is not valid")
 	case refusal.Mistake:
-		return status.New(codes.Internal, "the lock cannot be had")
+		return status.New(codes.Internal, "the lock cannot be taken because of a mistake in the server")
 	}
 	after := o.RetryAfter
 	if after == 0 {
 		after = time.Second
 	}
-	s := status.New(codes.Unavailable, "the service of the locks does not answer")
+	s := status.New(codes.Unavailable, "the lock service is not available")
 	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
 		return with
 	}

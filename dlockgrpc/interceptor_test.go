@@ -25,7 +25,7 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// service is a backend that a test makes fail.
+// service is a backend that a test can make fail.
 type service struct {
 	*memory.Backend
 	fail error
@@ -90,9 +90,9 @@ func TestStatuses(t *testing.T) {
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		var told error
+		var refused error
 		o := Options{Refused: func(_ context.Context, method string, err error) {
-			if told = err; method != "/x/y" {
+			if refused = err; method != "/x/y" {
 				t.Errorf("the method is %s", method)
 			}
 		}}
@@ -121,14 +121,14 @@ func TestStatuses(t *testing.T) {
 			{"no function", t.Context(), nil, "a", o, codes.Internal, dlock.ErrInvalid},
 			{"a negative time", t.Context(), named(c), "a", Options{RetryAfter: -1, Refused: o.Refused}, codes.Internal, dlock.ErrInvalid},
 		} {
-			told = nil
+			refused = nil
 			ctx := a.ctx
 			if ctx == nil {
 				ctx = short()
 			}
 			err := unary(ctx, a.pick, a.o, a.name, nothing)
-			if status.Code(err) != a.code || !errors.Is(told, a.why) || (told == nil) != (a.why == nil) {
-				t.Errorf("%s: %v, told %v, want %s and %v", a.what, err, told, a.code, a.why)
+			if status.Code(err) != a.code || !errors.Is(refused, a.why) || (refused == nil) != (a.why == nil) {
+				t.Errorf("%s: %v, and Refused got %v, want %s and %v", a.what, err, refused, a.code, a.why)
 			}
 			if err != nil && strings.Contains(err.Error(), "memory") {
 				t.Errorf("%s: the client reads %v", a.what, err)
@@ -142,7 +142,7 @@ func TestStatuses(t *testing.T) {
 	})
 }
 
-// unavailable fails the test unless the status is UNAVAILABLE and says when to come again.
+// unavailable fails the test unless the status is UNAVAILABLE and says when to retry.
 func unavailable(t *testing.T, err error, after time.Duration) {
 	t.Helper()
 	s := status.Convert(err)
@@ -179,8 +179,8 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
-// underLock checks what a handler sees: it re-enters, has the mark, and its context ends with the
-// lease.
+// underLock checks the context of a handler: a Lock under it re-enters, it carries the mark, and it
+// ends with the lease.
 func underLock(t *testing.T, c *dlock.Client, ctx context.Context) {
 	l, err := c.Mutex("a").TryLock(ctx)
 	if err != nil {
@@ -225,7 +225,7 @@ func TestHandlerUnderTheLock(t *testing.T) {
 		call := func(pick func(context.Context, *grpc.StreamServerInfo) dlock.Mutex, handler grpc.StreamHandler) error {
 			return StreamServerInterceptor(pick, Options{})("srv", stream{ctx: t.Context()}, info, handler)
 		}
-		time.Sleep(time.Minute) // what was broken has run out
+		time.Sleep(time.Minute) // the broken hold has expired
 		fails := errors.New("of the handler")
 		err := call(pick, func(srv any, in grpc.ServerStream) error {
 			if err := call(pick, func(any, grpc.ServerStream) error { return nil }); status.Code(err) != codes.Aborted {

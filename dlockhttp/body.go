@@ -7,20 +7,20 @@ import (
 	"net/http"
 )
 
-// smallBody is the greatest body that is read before the lock is waited for. HTTP/1 shows that a
-// client has gone only when the body of its request was read: package net/http looks at the
-// connection from then on.
+// smallBody is the size of the largest body that is read before the wait for the lock. Over HTTP/1
+// package net/http watches the connection, and so detects a disconnect, only after the body was
+// read.
 const smallBody = 64 << 10
 
 // hasSmallBody reports whether the request has a body that may be small, and that its client sends
-// without being asked for it.
+// without waiting for 100 Continue.
 func hasSmallBody(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody && r.ContentLength <= smallBody && r.Header.Get("Expect") == ""
 }
 
-// bufferBody returns the request with its body in memory, if that is small, so that its context
-// ends when the client goes away. A greater one is left to the handler, with what was read of it
-// first. The error says that the client did not send what it announced.
+// bufferBody returns the request with its body in memory if the body is small, so that the context
+// of the request ends when the client disconnects. A larger body is left to the handler, including
+// the part that was read. An error means that the client did not send what it announced.
 func bufferBody(r *http.Request) (*http.Request, error) {
 	var start bytes.Buffer
 	if r.ContentLength > 0 {
@@ -39,13 +39,13 @@ func bufferBody(r *http.Request) (*http.Request, error) {
 	return &with, nil
 }
 
-// readBody is a body of which a part was read.
+// readBody is a body of which a part was read already.
 type readBody struct {
 	io.Reader
 	io.Closer
 }
 
-// statusOfBody returns the answer to a request whose body could not be read.
+// statusOfBody returns the status for a request whose body could not be read.
 func statusOfBody(err error) int {
 	if errors.As(err, new(*http.MaxBytesError)) {
 		return http.StatusRequestEntityTooLarge

@@ -20,7 +20,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// waiters waits until so many requests wait for the name.
+// waiters blocks until that many requests wait for the name.
 func waiters(t *testing.T, c *dlock.Client, name string, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -38,8 +38,8 @@ func waiters(t *testing.T, c *dlock.Client, name string, want int) {
 	}
 }
 
-// TestClientsThatGoAway: clients that go away while their requests wait leave the queue, and what
-// they asked for does not happen afterwards.
+// TestClientsThatGoAway: requests whose clients disconnect while they wait leave the queue, and
+// their handlers do not run afterwards.
 func TestClientsThatGoAway(t *testing.T) {
 	const many = 20
 	long := strings.Repeat("x", smallBody)
@@ -87,11 +87,11 @@ func TestClientsThatGoAway(t *testing.T) {
 	}
 }
 
-// TestClientsOfSerialThatGoAway: clients that go away while their requests wait for another one of
-// the resource are refused, and what they asked for does not happen afterwards.
+// TestClientsOfSerialThatGoAway: requests whose clients disconnect while they wait for another one
+// of the resource are refused, and their handlers do not run afterwards.
 func TestClientsOfSerialThatGoAway(t *testing.T) {
 	const many = 20
-	var asked, ran atomic.Int64
+	var came, ran atomic.Int64
 	refused, admitted, done := make(chan int, many), make(chan bool, many+1), make(chan bool)
 	s := httptest.NewServer(Serial(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		ran.Add(1)
@@ -100,7 +100,7 @@ func TestClientsOfSerialThatGoAway(t *testing.T) {
 		}
 		admitted <- true
 		<-done
-	}), func(*http.Request) string { asked.Add(1); return "a" }, Options{
+	}), func(*http.Request) string { came.Add(1); return "a" }, Options{
 		Refuse: func(_ http.ResponseWriter, _ *http.Request, status int, _ error) { refused <- status },
 	}))
 	defer s.Close()
@@ -130,9 +130,9 @@ func TestClientsOfSerialThatGoAway(t *testing.T) {
 	for range many {
 		conns = append(conns, dial())
 	}
-	for deadline := time.Now().Add(time.Minute); asked.Load() != many+1; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); came.Load() != many+1; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d requests came, want %d", asked.Load(), many+1)
+			t.Fatalf("%d requests came, want %d", came.Load(), many+1)
 		}
 	}
 	for _, conn := range conns {
@@ -145,7 +145,7 @@ func TestClientsOfSerialThatGoAway(t *testing.T) {
 				t.Errorf("%d to a client that has gone, want 503", status)
 			}
 		case <-time.After(time.Minute):
-			t.Fatalf("%d of %d clients that have gone were noticed", i, many)
+			t.Fatalf("%d of %d disconnects were detected", i, many)
 		}
 	}
 	done <- true
@@ -156,12 +156,12 @@ func TestClientsOfSerialThatGoAway(t *testing.T) {
 	}
 }
 
-// byURL picks the lock by the URL alone: what reads the body is another matter.
+// byURL picks the lock by the URL alone, without reading the body.
 func byURL(c *dlock.Client, opts ...dlock.LockOption) func(*http.Request) dlock.Mutex {
 	return func(r *http.Request) dlock.Mutex { return c.Mutex(r.URL.Query().Get("id"), opts...) }
 }
 
-// TestClientsOfHTTP2ThatGoAway: HTTP/2 tells the server by itself, whatever the size of the body.
+// TestClientsOfHTTP2ThatGoAway: HTTP/2 reports a disconnect whatever the size of the body.
 func TestClientsOfHTTP2ThatGoAway(t *testing.T) {
 	c, _ := open(t, dlock.TTL(time.Minute))
 	var ran atomic.Int64
@@ -192,7 +192,7 @@ func TestClientsOfHTTP2ThatGoAway(t *testing.T) {
 	}
 }
 
-// TestABodyThatComesLater: where the lock is free the handler answers while the body still comes.
+// TestABodyThatComesLater: if the lock is free the handler responds while the body arrives.
 func TestABodyThatComesLater(t *testing.T) {
 	c, _ := open(t)
 	s := httptest.NewServer(Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -236,7 +236,7 @@ func TestABodyThatComesLater(t *testing.T) {
 	send.Close()
 }
 
-// TestTheBodyIsWhole: what is read before the wait is there for the handler, whatever the size.
+// TestTheBodyIsWhole: the handler reads the whole body, including what was read before the wait.
 func TestTheBodyIsWhole(t *testing.T) {
 	c, _ := open(t)
 	s := httptest.NewServer(Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -278,7 +278,7 @@ func TestTheBodyIsWhole(t *testing.T) {
 	}
 }
 
-// TestBodiesThatDoNotCome: a request whose body is not what it announced takes no lock.
+// TestBodiesThatDoNotCome: a request whose body does not arrive as announced takes no lock.
 func TestBodiesThatDoNotCome(t *testing.T) {
 	c, _ := open(t)
 	never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") })
@@ -307,7 +307,8 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// TestABodyBeforeAServiceThatHangs: a request with a body waits hardly longer than one without.
+// TestABodyBeforeAServiceThatHangs: a request with a body waits for at most one try longer than one
+// without.
 func TestABodyBeforeAServiceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := open(t)

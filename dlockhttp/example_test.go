@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// One request of an order at a time; who comes meanwhile is told so.
+// One request per order at a time. Another one meanwhile is answered with 409.
 func ExampleHandler() {
 	client, err := dlock.Open(context.Background(), "memory:")
 	if err != nil {
@@ -50,7 +50,7 @@ func ExampleSerial() {
 		func(r *http.Request) string { return r.URL.Path }, dlockhttp.Options{}))
 	defer resource.Close()
 	client := &http.Client{Transport: &dlockhttp.Transport{}}
-	write := func(m fence.Mark) int { // a holder has its mark from fence.Of
+	write := func(m fence.Mark) int { // a holder gets its mark from fence.Of
 		req, err := http.NewRequestWithContext(fence.NewContext(context.Background(), m), "PUT", resource.URL+"/42", nil)
 		if err != nil {
 			return 0

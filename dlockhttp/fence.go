@@ -9,14 +9,14 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// Header is the name of the header that carries the text of a [fence.Mark].
+// Header is the name of the header with the text of a [fence.Mark].
 const Header = "Dlock-Fence"
 
-// Transport sends the mark that a request's context carries ([fence.NewContext], or [Handler]) in a
-// header of the request, and requests without one as they are. It replaces a header that the
-// request has. A mark that is not valid, such as the zero one, is [dlock.ErrInvalid], and the
-// request is not sent. It sends the mark wherever the client's requests go: use it for the resource
-// alone. The zero Transport is ready.
+// Transport sends the mark that a request's context carries ([fence.NewContext], or [Handler]) in
+// the header [Header] of the request, replacing one that the request has. Requests without a mark
+// are sent unchanged. A mark that is not valid, such as the zero Mark, is [dlock.ErrInvalid], and
+// the request is not sent. The mark goes wherever the client's requests go, so use a Transport for
+// the resource only. The zero Transport is ready to use.
 type Transport struct {
 	Base http.RoundTripper // sends the requests; nil: http.DefaultTransport
 }
@@ -36,11 +36,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m, ok := fence.FromContext(r.Context()); ok {
 		if _, err := fence.ParseMark(m.String()); err != nil {
 			if r.Body != nil {
-				r.Body.Close() // as every RoundTripper has to
+				r.Body.Close() // as required of every RoundTripper
 			}
 			return nil, &dlock.Error{Op: "send", Err: fmt.Errorf("%w: the mark in the request's context is not valid", dlock.ErrInvalid)}
 		}
-		r = r.Clone(r.Context()) // the caller's is not to be changed
+		r = r.Clone(r.Context()) // a RoundTripper must not change the caller's request
 		if r.Header == nil {
 			r.Header = http.Header{}
 		}
@@ -49,13 +49,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return base.RoundTrip(r)
 }
 
-// Marked returns a handler that reads the mark which a request brings, and hands it to next in the
-// request's context ([fence.FromContext]). It compares nothing: next calls Admit in the transaction
-// that writes. A middleware that compared, and let next write afterwards, would let a request write
-// late that was stopped in between.
+// Marked returns a handler that reads the mark of a request and passes it to next in the request's
+// context ([fence.FromContext]). It compares nothing: next calls Admit in the transaction that
+// writes. If a middleware compared the mark and next wrote afterwards, a request that was stopped
+// in between would write late.
 //
-// The answer is 428 to a request without a mark, 400 if the header cannot be read or there are
-// several, and 500 if next is nil.
+// The response is 428 to a request without a mark, 400 if the header is not the text of a mark or
+// occurs more than once, and 500 if next is nil.
 func Marked(next http.Handler, o Options) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if m, ok := o.mark(w, r, next != nil); ok {
@@ -64,18 +64,19 @@ func Marked(next http.Handler, o Options) http.Handler {
 	})
 }
 
-// Serial returns a handler that admits requests to a resource by their marks, one at a time, and
-// runs next while it keeps others out: for resources that are written by this process alone, see
-// [fence.Local]. resource returns the resource's name. A request that waits for another one is
-// admitted in any order; an older one than the last that was admitted is refused. What next starts
-// and does not wait for is not kept apart: put an [http.TimeoutHandler] around it, not into it.
+// Serial returns a handler that admits requests to a resource by their marks and runs next for one
+// request of a resource at a time. It is for resources that only this process writes, see
+// [fence.Local]. resource returns the resource's name. Waiting requests are admitted in any order;
+// a request older than the last that was admitted is refused. Work that next starts and does not
+// wait for may overlap with the next request: put an [http.TimeoutHandler] around Serial, not
+// inside.
 //
-// A request whose client goes away while it waits is not admitted. For that, over HTTP/1, a body
-// that is announced with at most 64 KiB is read before, as by [Handler]; one in chunks is left to
-// next, and until next reads it its client goes away unnoticed.
+// If a client disconnects while its request waits, the request is not admitted. For that, over
+// HTTP/1, a body announced with at most 64 KiB is read before the wait, as by [Handler]. A chunked
+// body is left to next, and the disconnect is not detected until next reads it.
 //
-// The answer is 412 to an older mark; 503 if the request's context ends while it waits; 428, 400
-// and 500 as of Marked; 400 too for a name that is not valid, or a body that did not come as it was
+// The response is 412 to an older mark; 503 if the request's context ends during the wait; 428, 400
+// and 500 as of Marked; 400 also for a name that is not valid or a body that did not arrive as
 // announced (413 if that is the limit of an [http.MaxBytesReader]).
 func Serial(next http.Handler, resource func(*http.Request) string, o Options) http.Handler {
 	var local fence.Local
@@ -113,7 +114,7 @@ func (o Options) mark(w http.ResponseWriter, r *http.Request, ready bool) (fence
 	texts := r.Header.Values(Header)
 	switch {
 	case !ready || o.RetryAfter < 0:
-		o.refuse(w, r, http.StatusInternalServerError, invalid("the handler or the function that names the resource is nil, or RetryAfter is negative"))
+		o.refuse(w, r, http.StatusInternalServerError, invalid("the handler or the resource function is nil, or RetryAfter is negative"))
 	case len(texts) == 0:
 		o.refuse(w, r, http.StatusPreconditionRequired, invalid("the request has no header "+Header))
 	case len(texts) > 1:

@@ -73,13 +73,13 @@ func TestMarkTravels(t *testing.T) {
 	expect(t, "no handler", send(t, t.Context(), direct{Marked(nil, Options{})}, "1.a"), 500)
 }
 
-// body is one that knows whether it was closed.
+// body is an empty body that records whether it was closed.
 type body struct{ closed bool }
 
 func (b *body) Read([]byte) (int, error) { return 0, io.EOF }
 func (b *body) Close() error             { b.closed = true; return nil }
 
-// TestTransportSendsNoBadMark holds that a resource never sees a mark which no holder has.
+// TestTransportSendsNoBadMark holds that a mark that is not valid is never sent.
 func TestTransportSendsNoBadMark(t *testing.T) {
 	sent := 0
 	rt := &Transport{Base: direct{http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent++ })}}
@@ -157,12 +157,12 @@ func TestSerial(t *testing.T) {
 		expect(t, "no handler", send(t, t.Context(), direct{Serial(nil, func(*http.Request) string { return "a" }, Options{})}, "1.a"), 500)
 		expect(t, "no function", send(t, t.Context(), direct{Serial(ok, nil, Options{})}, "1.a"), 500)
 		var why error
-		told := Serial(ok, func(*http.Request) string { return "a" }, Options{Refuse: func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+		reports := Serial(ok, func(*http.Request) string { return "a" }, Options{Refuse: func(w http.ResponseWriter, _ *http.Request, status int, err error) {
 			why = err
 			w.WriteHeader(status)
 		}})
-		send(t, t.Context(), direct{told}, "2.a")
-		send(t, t.Context(), direct{told}, "1.a")
+		send(t, t.Context(), direct{reports}, "2.a")
+		send(t, t.Context(), direct{reports}, "1.a")
 		if !errors.Is(why, fence.ErrStale) || errors.Is(why, dlock.ErrInvalid) {
 			t.Errorf("an older mark: %v", why)
 		}

@@ -13,8 +13,8 @@ import (
 	_ "github.com/dlock-go/dlock/driver/file"
 )
 
-// TestHandlersOfTwoServers sends a hundred requests of one key to two servers at once, which have
-// nothing in common but a directory of locks.
+// TestHandlersOfTwoServers sends a hundred requests for one key at once to two servers that share
+// only a directory of locks.
 func TestHandlersOfTwoServers(t *testing.T) {
 	dir := t.TempDir()
 	var in, most, ran atomic.Int64

@@ -2,8 +2,8 @@
 // another.
 //
 // [Handler] runs a handler under the lock that is picked for each request. [Transport] sends the
-// [fence.Mark] of the holder with its requests; [Marked] and [Serial] are how a resource behind
-// HTTP takes it.
+// [fence.Mark] of the holder with its requests, and [Marked] and [Serial] receive it for a resource
+// behind HTTP.
 package dlockhttp
 
 import (
@@ -21,45 +21,47 @@ import (
 	"github.com/dlock-go/dlock/internal/refusal"
 )
 
-// Options configure handlers. The zero value is useful.
+// Options configure handlers. The zero value is ready to use.
 type Options struct {
-	// RetryAfter is what a client is told to wait after 503, rounded up to seconds; 0: one second.
-	// A negative one is a mistake: every request is 500.
+	// RetryAfter is the header Retry-After of a 503, rounded up to seconds; 0: one second. If it is
+	// negative, which is a mistake, every request is answered with 500.
 	RetryAfter time.Duration
 
-	// Refuse writes the answer to a request that does not get to the handler. Headers of this
-	// package are set. nil: the status and its text, and err goes to slog.Default if that is 500
-	// or more and the client has not gone. err says more than strangers should read.
+	// Refuse writes the response to a request that does not get to the handler. The headers of this
+	// package are set already. nil: the response is the status and its text; if the status is 500
+	// or more and the client has not gone away, err is logged to slog.Default with the method and
+	// the path of the request. err may contain internals that a client must not see.
 	Refuse func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
 // Handler returns a handler that runs next under the lock that pick returns for the request, and
-// gives it back before the request is over. If pick returns nil, next runs without a lock.
+// releases the lock before the request ends. If pick returns nil, next runs without a lock.
 //
-// The context of next's request ends with the lease: with cause [dlock.ErrLost] if it is lost, and
-// what next answers then is its own affair. A Lock of the same name under it re-enters. It carries
-// the lease's mark ([fence.FromContext]), if it has one.
+// The context of next's request ends with the lease, with cause [dlock.ErrLost] if the lease is
+// lost; the response is up to next in that case. A Lock of the same name under the context
+// re-enters. The context carries the lease's mark ([fence.FromContext]), if it has one.
 //
-// Requests wait for the lock in the order of their arrival, as long as their contexts live, unless
-// the lock was made with [dlock.Wait]; with Wait(0) they do not wait at all. A request whose client
-// goes away while it waits leaves the queue. For that its body is read before it waits, into
-// memory, if it has at most 64 KiB; HTTP/1 does not show sooner that a client has gone. (If the
-// lock is free next gets the body as it comes. Otherwise the lock is tried once more than without a
-// body, for a second at most.) That of a client with a greater body, that waits to be asked for it
-// (Expect: 100-continue), or that has sent more than its request, is not noticed until next reads
-// from the connection: bound the wait of such requests with Wait.
+// Requests wait for the lock in the order of their arrival, until their contexts end, unless the
+// lock was made with [dlock.Wait]; with Wait(0) they do not wait at all. If a client disconnects
+// while its request waits, the request leaves the queue. HTTP/1 detects that only after the body
+// was read, so a body of at most 64 KiB is read into memory before the wait. (If the lock is free,
+// next gets the body as it arrives. A request with a body tries the lock once more than one
+// without, for at most a second.) The disconnect is not detected until next reads from the
+// connection if the body is larger, if the client waits for 100 Continue before it sends the body
+// (Expect: 100-continue), or if it has sent more than its request: limit the wait of such requests
+// with Wait.
 //
-// If the lock is not got next does not run, and the answer is
+// If the lock is not granted, next does not run, and the response is
 //
-//	409  somebody else has it
-//	503  with Retry-After: the request's context ended while it waited, or the service failed
-//	400  the name is not valid: the client sent what it was made of; or the body did not come as
-//	     it was announced (413 if that is the limit of an [http.MaxBytesReader])
-//	500  a mistake of this program, as of [dlock.IsPermanent], or next or pick is nil
+//	409  the lock is held
+//	503  with Retry-After: the request's context ended during the wait, or the service failed
+//	400  the name, which comes from the request, is not valid; or the body did not arrive as
+//	     announced (413 if that is the limit of an [http.MaxBytesReader])
+//	500  a mistake in this program, as reported by [dlock.IsPermanent], or next or pick is nil
 func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if next == nil || pick == nil || o.RetryAfter < 0 {
-			o.refuse(w, r, http.StatusInternalServerError, invalid("the handler or the function that picks the lock is nil, or RetryAfter is negative"))
+			o.refuse(w, r, http.StatusInternalServerError, invalid("the handler or the pick function is nil, or RetryAfter is negative"))
 			return
 		}
 		m := pick(r)
@@ -69,7 +71,7 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 		}
 		ctx := r.Context()
 		lease, err := (*dlock.Lease)(nil), error(nil)
-		if hasSmallBody(r) { // which is left alone if the lock is free: next may answer as it comes
+		if hasSmallBody(r) { // if the lock is free, next may respond while the body arrives
 			lease, err = try(ctx, m)
 			if err != nil && !dlock.IsPermanent(err) && ctx.Err() == nil {
 				if r, err = bufferBody(r); err != nil {
@@ -85,14 +87,14 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 			o.refuse(w, r, statusOf(ctx, err), err)
 			return
 		}
-		// The log of dlock says what became of a lease that could not be given back.
+		// if the release fails, dlock logs it and sends it again
 		defer lease.Unlock(ctx)
 		ctx = lease.Context(ctx)
 		if mark, err := fence.Of(lease); err == nil {
 			ctx = fence.NewContext(ctx, mark)
 		}
 		r = r.WithContext(ctx)
-		defer func() { // package net/http does it for the request that it made
+		defer func() { // package net/http does this only for its own *http.Request
 			if r.MultipartForm != nil {
 				_ = r.MultipartForm.RemoveAll()
 			}
@@ -101,8 +103,8 @@ func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options)
 	})
 }
 
-// firstTry is how long the answer to the first try may take. A service that is slower than that, or
-// down, is asked again by a Lock, whose time dlock.Wait bounds.
+// firstTry limits the first attempt. If the service is slower than that, or down, a Lock follows,
+// which dlock.Wait limits.
 const firstTry = time.Second
 
 func try(ctx context.Context, m dlock.Mutex) (*dlock.Lease, error) {
@@ -136,7 +138,8 @@ func (o Options) refuse(w http.ResponseWriter, r *http.Request, status int, err 
 		return
 	}
 	if status >= http.StatusInternalServerError && !errors.Is(err, context.Canceled) {
-		slog.WarnContext(r.Context(), "dlockhttp: a request was refused", "status", status, "error", err)
+		// the path alone: a query may contain secrets
+		slog.WarnContext(r.Context(), "dlockhttp: request refused", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)
 	}
 	http.Error(w, http.StatusText(status), status)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// service is a backend that a test makes fail.
+// service is a backend that a test can make fail.
 type service struct {
 	driver.Backend
 	acquire func(ctx context.Context, r driver.Request) (driver.Grant, error)
@@ -78,8 +78,8 @@ func get(ctx context.Context, h http.Handler, target string) *http.Response {
 	return w.Result()
 }
 
-// expect fails the test unless the answer has the status, Retry-After with 503 alone, and a text
-// that says nothing of the inside.
+// expect fails the test unless the response has the status, Retry-After with 503 only, and a text
+// that reveals nothing but the status.
 func expect(t *testing.T, what string, r *http.Response, status int) {
 	t.Helper()
 	text, _ := io.ReadAll(r.Body)
@@ -96,8 +96,8 @@ func expect(t *testing.T, what string, r *http.Response, status int) {
 
 var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})
 
-// TestHandlerRunsOneAtATime sends a hundred requests of one key and of another one at once: one
-// handler of a key runs at a time, and all run. Two keys run side by side.
+// TestHandlerRunsOneAtATime sends a hundred requests for each of two keys at once: the handlers of a
+// key run one at a time, and all run. Those of two keys run concurrently.
 func TestHandlerRunsOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := open(t)
@@ -122,12 +122,12 @@ func TestHandlerRunsOneAtATime(t *testing.T) {
 		}
 		all.Wait()
 		if most != 1 || ran != 200 || !side {
-			t.Errorf("%d ran, %d of one key at once, two keys side by side: %v", ran, most, side)
+			t.Errorf("%d ran, %d of one key at once, two keys concurrently: %v", ran, most, side)
 		}
 	})
 }
 
-// TestHandlerThatDoesNotWait is the same with a lock that is tried: one runs, the others are told.
+// TestHandlerThatDoesNotWait is the same with a lock that is tried: one runs, the others get 409.
 func TestHandlerThatDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := open(t)
@@ -147,7 +147,7 @@ func TestHandlerThatDoesNotWait(t *testing.T) {
 		all.Wait()
 		held, _ := statuses.Load(409)
 		if ran.Load() != 1 || held == nil || held.(*atomic.Int64).Load() != 99 {
-			t.Errorf("%d ran, and %v were told 409", ran.Load(), held)
+			t.Errorf("%d ran, and %v got 409", ran.Load(), held)
 		}
 	})
 }
@@ -229,7 +229,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreLogged holds that who runs the server learns why it answers 5xx.
+// TestRefusalsAreLogged holds that the log says which request was answered with 5xx and why, and
+// nothing of its query.
 func TestRefusalsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
@@ -244,14 +245,19 @@ func TestRefusalsAreLogged(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("what the client did wrong is logged: %s", &log)
 	}
-	get(t.Context(), h, "/?id=a")
-	if !strings.Contains(log.String(), "no route") || !strings.Contains(log.String(), "status=503") {
-		t.Errorf("the log says %s", &log)
+	get(t.Context(), h, "/orders/42?id=a&key=secret")
+	for _, part := range []string{"no route", "status=503", "method=GET", "path=/orders/42 "} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("the log does not have %q: %s", part, &log)
+		}
+	}
+	if strings.Contains(log.String(), "secret") {
+		t.Errorf("the log has the query: %s", &log)
 	}
 }
 
-// TestContextOfTheHandler holds that a handler whose lease is lost sees its context end, with the
-// cause, and what else its context has.
+// TestContextOfTheHandler holds that a handler whose lease is lost sees its context end with the
+// cause, that a Lock under the context re-enters, and that the context carries the mark.
 func TestContextOfTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := open(t)
@@ -284,9 +290,9 @@ func TestContextOfTheHandler(t *testing.T) {
 	})
 }
 
-// TestHandlerGivesTheLockBack holds it of handlers that panic and of clients that went away, and
-// before the answer is over.
-func TestHandlerGivesTheLockBack(t *testing.T) {
+// TestHandlerReleasesTheLock holds that the lock is free when the handler has returned, also if it
+// panicked or if the client has gone away.
+func TestHandlerReleasesTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := open(t)
 		free := func(what string) {

@@ -1,5 +1,5 @@
-// Package refusal says what a server tells its client when a lock was not got: one meaning, which
-// dlockhttp and dlockgrpc put into the words of their protocols.
+// Package refusal classifies the errors of Lock for a server that has to answer a request. Packages
+// dlockhttp and dlockgrpc map the kinds to the codes of their protocols.
 package refusal
 
 import (
@@ -9,28 +9,28 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Kind is what the error of a Lock means to whoever asked the server for something.
+// Kind is the meaning of an error of Lock for the client of a server.
 type Kind int
 
 const (
-	Held        Kind = iota + 1 // somebody else has the lock: a conflict
-	WaitedOut                   // the request's own context ended first, whatever it waited for
-	Unavailable                 // the service of the locks did not say; trying again may help
-	BadRequest                  // what the client sent makes no lock: a name that is not valid
-	Mistake                     // of the server's program: trying again does not help
+	Held        Kind = iota + 1 // the lock is held: a conflict
+	WaitedOut                   // the request's context ended first
+	Unavailable                 // the lock service failed or did not answer; retrying may help
+	BadRequest                  // the name, which comes from the request, is not valid
+	Mistake                     // in the server's program: retrying does not help
 )
 
-// Of returns the kind of an error of Lock under that context, which is not nil.
+// Of returns the kind of a non-nil error of Lock, which was called with ctx.
 func Of(ctx context.Context, err error) Kind {
 	ended := ctx.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
 	switch {
 	case ended:
 		return WaitedOut
-	case errors.Is(err, dlock.ErrHeld), errors.Is(err, dlock.ErrConflict): // or as another kind
+	case errors.Is(err, dlock.ErrHeld), errors.Is(err, dlock.ErrConflict): // held, perhaps as another kind of lock
 		return Held
 	case errors.Is(err, dlock.ErrInvalidName):
 		return BadRequest
-	case errors.Is(err, dlock.ErrClosed): // the server is on its way down
+	case errors.Is(err, dlock.ErrClosed): // the server is shutting down
 		return Unavailable
 	case dlock.IsPermanent(err):
 		return Mistake
