@@ -1,4 +1,4 @@
-// Package dlockotel has the traces and metrics of dlock's clients for OpenTelemetry:
+// Package dlockotel provides OpenTelemetry traces and metrics of dlock clients:
 //
 //	hooks, err := dlockotel.Hooks(dlockotel.Options{})
 //	if err != nil { … }
@@ -6,29 +6,29 @@
 //
 // # Spans
 //
-// "dlock.wait" is a Lock or TryLock, under the span of its caller. "dlock.hold" is the hold that it
-// began, under that one, from the grant to the end; it is reported when the hold has ended. Their
-// attributes: dlock.name, dlock.backend, dlock.token; of a wait dlock.try, dlock.shared and
-// dlock.outcome; of a hold dlock.end and dlock.reason. A re-entry has none.
+// The span "dlock.wait" is a Lock or TryLock, under the span of its caller. Below it, "dlock.hold"
+// is the hold that it began, from the grant to the end; it is reported when the hold has ended.
+// Both have the attributes dlock.name, dlock.backend and dlock.token; a wait also has dlock.try,
+// dlock.shared and dlock.outcome, and a hold dlock.end and dlock.reason. A re-entry has no span.
 //
 // # Metrics
 //
 // Each has the attribute dlock.backend, and dlock.class if [Options] have a Class:
 //
 //   - dlock.wait.duration, a histogram in seconds: how long Lock and TryLock took; dlock.outcome is
-//     granted, held (it was told that somebody else has the lock), canceled (the caller's context
-//     ended while nobody had answered) or error.
+//     granted, held (the error says that the lock is held), canceled (the caller's context ended
+//     before there was an answer) or error.
 //   - dlock.hold.duration, a histogram in seconds: how long holds lasted; dlock.end is released,
 //     lost or closed.
-//   - dlock.holds: the holds of now.
-//   - dlock.losses: holds that were lost; dlock.reason is not_renewed, denied, reported or time_up
-//     (a fixed lease that ended as planned).
-//   - dlock.renewal.duration, a histogram in seconds: how long a call that renews took.
-//   - dlock.renewed.holds: holds that such calls were for; dlock.outcome is renewed, unknown or
-//     lost.
+//   - dlock.holds: current holds.
+//   - dlock.losses: holds that were lost; dlock.reason is not_renewed, denied, reported or time_up (a
+//     fixed lease that ended as planned).
+//   - dlock.renewal.duration, a histogram in seconds: how long a renewal call took.
+//   - dlock.renewed.holds: holds that these calls were to renew; dlock.outcome is renewed, unknown
+//     or lost.
 //
-// The name of a lock is an attribute of spans and never of metrics, where each would be a time
-// series for good.
+// The name of a lock is an attribute of spans and never of metrics, where each name would be a time
+// series that never goes away.
 package dlockotel
 
 import (
@@ -45,25 +45,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options are the options of [Hooks]. The zero value is useful.
+// Options are the options of [Hooks]. The zero value is ready to use.
 type Options struct {
-	// TracerProvider has the spans; nil: the global one.
+	// TracerProvider receives the spans; nil: the global one.
 	TracerProvider trace.TracerProvider
 
-	// MeterProvider has the metrics; nil: the global one.
+	// MeterProvider receives the metrics; nil: the global one.
 	MeterProvider metric.MeterProvider
 
-	// Class returns the value of the attribute dlock.class for the name of a lock, and has to
-	// return few of them: "orders" for "orders/42". It must be safe for concurrent use, and quick.
+	// Class returns the value of the attribute dlock.class for the name of a lock: "orders" for
+	// "orders/42". It must return few different values, be fast, and be safe for concurrent use.
 	// nil: there is no such attribute.
 	Class func(name string) string
 }
 
-// scope names this package to the providers.
+// scope identifies this package to the providers.
 const scope = "github.com/dlock-go/dlock/otel"
 
-// Hooks returns what [dlock.Observe] takes. They may be given to several clients. An error is that
-// of a MeterProvider that refuses a metric.
+// Hooks returns hooks for [dlock.Observe], which several clients may share. It fails if the
+// MeterProvider refuses a metric.
 func Hooks(o Options) (dlock.Hooks, error) {
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
@@ -78,7 +78,7 @@ func Hooks(o Options) (dlock.Hooks, error) {
 	return dlock.Hooks{Lock: w.lock, Ended: w.ended, Renewed: w.renewed}, nil
 }
 
-// watcher makes spans and metrics of what hooks are told.
+// watcher makes spans and metrics from the calls of the hooks.
 type watcher struct {
 	tracer trace.Tracer
 	class  func(name string) string
@@ -94,10 +94,10 @@ func (w *watcher) instruments(m metric.Meter) error {
 	buckets := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 	w.wait, errs[0] = m.Float64Histogram("dlock.wait.duration", seconds, buckets, metric.WithDescription("How long Lock and TryLock took."))
 	w.hold, errs[1] = m.Float64Histogram("dlock.hold.duration", seconds, buckets, metric.WithDescription("How long holds lasted."))
-	w.renewal, errs[2] = m.Float64Histogram("dlock.renewal.duration", seconds, buckets, metric.WithDescription("How long calls that renew holds took."))
-	w.holds, errs[3] = m.Int64UpDownCounter("dlock.holds", metric.WithDescription("Holds of now."))
+	w.renewal, errs[2] = m.Float64Histogram("dlock.renewal.duration", seconds, buckets, metric.WithDescription("How long renewal calls took."))
+	w.holds, errs[3] = m.Int64UpDownCounter("dlock.holds", metric.WithDescription("Current holds."))
 	w.losses, errs[4] = m.Int64Counter("dlock.losses", metric.WithDescription("Holds that were lost."))
-	w.renewedHolds, errs[5] = m.Int64Counter("dlock.renewed.holds", metric.WithDescription("Holds that calls which renew were for."))
+	w.renewedHolds, errs[5] = m.Int64Counter("dlock.renewed.holds", metric.WithDescription("Holds that renewal calls were to renew."))
 	return errors.Join(errs[:]...)
 }
 
@@ -133,17 +133,17 @@ func (w *watcher) lock(ctx context.Context, op dlock.LockOp) (context.Context, f
 	}
 }
 
-// valid returns the text as UTF-8: an exporter would drop all that it sends along with another one.
-// A Lock of a name that is not UTF-8 is refused, and told of all the same.
+// valid returns the text as UTF-8: an exporter would drop a whole batch because of one text that is
+// not. A Lock of a name that is not UTF-8 fails, and the hooks are called with that name.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// text is an attribute whose text comes from elsewhere.
+// text is an attribute whose value is not under the control of this package.
 func text(key, value string) attribute.KeyValue { return attribute.String(key, valid(value)) }
 
 // token is the attribute of a fencing token.
 func token(t dlock.Token) attribute.KeyValue { return attribute.Int64("dlock.token", int64(t)) }
 
-// outcome is what became of a Lock.
+// outcome is the result of a Lock.
 func outcome(err error) string {
 	switch {
 	case err == nil:

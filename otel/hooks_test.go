@@ -21,8 +21,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// run does what is known: waits of 0, 5 and 2 s (of which the last is in vain), holds of 5 and 6 s,
-// of which the second is lost, and one of a minute that Close ends after five renewals.
+// run has known waits and holds: waits of 0, 5 and 2 s, the last of which fails; holds of 5 and 6 s,
+// the second of which is lost; and one of a minute that Close ends after five renewals.
 func run(t *testing.T, o Options) {
 	t.Helper()
 	hooks, err := Hooks(o)
@@ -47,7 +47,7 @@ func run(t *testing.T, o Options) {
 		return l
 	}
 	first := lock("orders/1")
-	c.Mutex("orders/1").Lock(first.Context(ctx)) // a re-entry, which is not told of
+	c.Mutex("orders/1").Lock(first.Context(ctx)) // a re-entry, which has no span
 	first.Unlock(ctx)
 	again, _ := c.Mutex("orders/2").Lock(ctx)
 	time.AfterFunc(5*time.Second, func() { again.Unlock(context.Background()) })

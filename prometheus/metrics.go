@@ -1,4 +1,4 @@
-// Package dlockprometheus has the metrics of dlock's clients for Prometheus:
+// Package dlockprometheus provides Prometheus metrics of dlock clients:
 //
 //	m := dlockprometheus.New(dlockprometheus.Options{})
 //	prometheus.MustRegister(m)
@@ -7,18 +7,18 @@
 // The metrics, each with the label backend (the scheme of the URL):
 //
 //   - dlock_wait_seconds, a histogram: how long Lock and TryLock took; outcome is granted, held
-//     (it was told that somebody else has the lock), canceled (the caller's context ended while
-//     nobody had answered) or error. Re-entries are not counted.
+//     (the error says that the lock is held), canceled (the caller's context ended before there
+//     was an answer) or error. Re-entries are not counted.
 //   - dlock_hold_seconds, a histogram: how long holds lasted; end is released, lost or closed.
-//   - dlock_holds, a gauge: the holds of now.
-//   - dlock_losses_total: holds that were lost; reason is not_renewed, denied, reported or time_up
-//     (a fixed lease that ended as planned).
-//   - dlock_renewal_seconds, a histogram: how long a call that renews took.
-//   - dlock_renewed_holds_total: holds that such calls were for; outcome is renewed, unknown or
-//     lost.
+//   - dlock_holds, a gauge: current holds.
+//   - dlock_losses_total: holds that were lost; reason is not_renewed, denied, reported or time_up (a
+//     fixed lease that ended as planned).
+//   - dlock_renewal_seconds, a histogram: how long a renewal call took.
+//   - dlock_renewed_holds_total: holds that these calls were to renew; outcome is renewed, unknown
+//     or lost.
 //
-// The name of a lock is no label: names are made of what a program works on, and each would be a
-// time series for good. [Options].Class maps names to the few kinds that they are of.
+// The name of a lock is not a label: names contain keys of a program's data, and each name would be
+// a time series that never goes away. [Options].Class maps names to a few classes.
 package dlockprometheus
 
 import (
@@ -31,20 +31,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options are the options of [New]. The zero value is useful.
+// Options are the options of [New]. The zero value is ready to use.
 type Options struct {
-	// Class returns the value of the label class for the name of a lock, and has to return few of
-	// them: "orders" for "orders/42". It must be safe for concurrent use, and quick. nil: the label
+	// Class returns the value of the label class for the name of a lock: "orders" for "orders/42".
+	// It must return few different values, be fast, and be safe for concurrent use. nil: the label
 	// is empty.
 	Class func(name string) string
 
-	// Buckets are the upper bounds, in seconds, of the histograms of waits and holds; each is above
-	// the one before. None: 1 ms to 5 minutes.
+	// Buckets are the upper bounds, in seconds, of the histograms of waits and holds, in increasing
+	// order. Empty: 1 ms to 5 minutes.
 	Buckets []float64
 }
 
-// Metrics collects what the hooks are told. One is enough for all clients of a program. It
-// implements [prometheus.Collector], and is safe for concurrent use. [New] makes one.
+// Metrics collects metrics from the calls of its hooks. One is enough for all clients of a program.
+// It implements [prometheus.Collector], and is safe for concurrent use. [New] makes one.
 type Metrics struct {
 	class func(name string) string
 
@@ -56,18 +56,19 @@ type Metrics struct {
 
 var defaultBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
-// New returns metrics that nobody has registered yet. It panics if the buckets do not grow.
+// New returns metrics, which the caller has to register. It panics if the buckets are not in
+// increasing order.
 func New(o Options) *Metrics {
 	m := &Metrics{class: func(string) string { return "" }}
 	if o.Class != nil {
-		// a label is UTF-8; a name that is not is refused, and counted all the same
+		// labels have to be UTF-8; a Lock of a name that is not fails, and is counted
 		m.class = func(name string) string { return strings.ToValidUTF8(o.Class(name), "\uFFFD") }
 	}
 	buckets := o.Buckets
 	if len(buckets) == 0 {
 		buckets = defaultBuckets
 	}
-	// it panics here, and not in the hook of each Lock
+	// bad buckets panic here, and not in the hook of each Lock
 	prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: buckets})
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
@@ -77,10 +78,10 @@ func New(o Options) *Metrics {
 	}
 	m.wait = histogram("dlock_wait_seconds", "How long Lock and TryLock took.", buckets, "backend", "class", "outcome")
 	m.hold = histogram("dlock_hold_seconds", "How long holds lasted.", buckets, "backend", "class", "end")
-	m.renewal = histogram("dlock_renewal_seconds", "How long calls that renew holds took.", defaultBuckets, "backend")
-	m.holds = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dlock_holds", Help: "Holds of now."}, []string{"backend", "class"})
+	m.renewal = histogram("dlock_renewal_seconds", "How long renewal calls took.", defaultBuckets, "backend")
+	m.holds = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dlock_holds", Help: "Current holds."}, []string{"backend", "class"})
 	m.losses = counter("dlock_losses_total", "Holds that were lost.", "backend", "class", "reason")
-	m.proof = counter("dlock_renewed_holds_total", "Holds that calls which renew were for.", "backend", "outcome")
+	m.proof = counter("dlock_renewed_holds_total", "Holds that renewal calls were to renew.", "backend", "outcome")
 	return m
 }
 
@@ -102,7 +103,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Hooks returns what [dlock.Observe] takes. They may be given to several clients.
+// Hooks returns hooks for [dlock.Observe], which several clients may share.
 func (m *Metrics) Hooks() dlock.Hooks {
 	return dlock.Hooks{Lock: m.lock, Ended: m.ended, Renewed: m.renewed}
 }
@@ -120,7 +121,7 @@ func (m *Metrics) lock(ctx context.Context, op dlock.LockOp) (context.Context, f
 	}
 }
 
-// outcome is what became of a Lock.
+// outcome is the result of a Lock.
 func outcome(err error) string {
 	switch {
 	case err == nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// slow is a backend whose renewals take a second and fail when they are told to.
+// slow is a backend whose renewals take a second, and fail with an error from the channel.
 type slow struct {
 	*memory.Backend
 	fail chan error
@@ -36,7 +36,7 @@ func (b slow) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	return res
 }
 
-// A run with known waits and holds has just those metrics.
+// A run with known waits and holds has exactly these metrics.
 func TestMetricsOfAKnownRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Options{
@@ -92,7 +92,7 @@ func TestMetricsOfAKnownRun(t *testing.T) {
 		synctest.Wait()
 
 		fixed := lock("mail/daily", dlock.FixedLease(20*time.Second))
-		<-fixed.Lost() // after 19 s, and a renewal has nothing to do
+		<-fixed.Lost() // after 19 s; there is nothing to renew
 		kept := lock("mail/weekly")
 		time.Sleep(12 * time.Second) // renewed once
 		b.fail <- errors.New("no answer")
@@ -119,7 +119,7 @@ dlock_hold_seconds_bucket{backend="memory",class="orders",end="lost",le="10"} 1
 dlock_hold_seconds_bucket{backend="memory",class="orders",end="lost",le="+Inf"} 1
 dlock_hold_seconds_sum{backend="memory",class="orders",end="lost"} 6
 dlock_hold_seconds_count{backend="memory",class="orders",end="lost"} 1
-# HELP dlock_holds Holds of now.
+# HELP dlock_holds Current holds.
 # TYPE dlock_holds gauge
 dlock_holds{backend="memory",class="mail"} 0
 dlock_holds{backend="memory",class="orders"} 0
@@ -127,7 +127,7 @@ dlock_holds{backend="memory",class="orders"} 0
 # TYPE dlock_losses_total counter
 dlock_losses_total{backend="memory",class="mail",reason="time_up"} 1
 dlock_losses_total{backend="memory",class="orders",reason="reported"} 1
-# HELP dlock_renewed_holds_total Holds that calls which renew were for.
+# HELP dlock_renewed_holds_total Holds that renewal calls were to renew.
 # TYPE dlock_renewed_holds_total counter
 dlock_renewed_holds_total{backend="memory",outcome="renewed"} 1
 dlock_renewed_holds_total{backend="memory",outcome="unknown"} 1
@@ -169,7 +169,7 @@ dlock_wait_seconds_count{backend="memory",class="orders",outcome="held"} 2
 	})
 }
 
-// A Lock of a name that is not UTF-8 is refused, and counted like others: no hook panics for it.
+// A Lock of a name that is not UTF-8 fails and is counted like others, and no hook panics.
 func TestANameThatIsNoText(t *testing.T) {
 	m := New(Options{Class: func(name string) string { return name }, Buckets: []float64{}})
 	var log bytes.Buffer
@@ -186,8 +186,8 @@ func TestANameThatIsNoText(t *testing.T) {
 	}
 }
 
-// Buckets that do not grow are told where they are given, and not by a hook at each Lock.
-func TestBucketsThatDoNotGrow(t *testing.T) {
+// Buckets that are not in increasing order make New panic, and not the hook of each Lock.
+func TestBucketsThatDoNotIncrease(t *testing.T) {
 	for _, b := range [][]float64{{10, 1}, {1, 1}} {
 		func() {
 			defer func() {
@@ -200,11 +200,11 @@ func TestBucketsThatDoNotGrow(t *testing.T) {
 	}
 }
 
-// The rules are valid, each alert fires on what it is for, and none of them when all is well.
+// The rules are valid, each alert fires in its case, and none fires when all is well.
 func TestAlertRules(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skipf("no way to start promtool, which is in Debian's package prometheus: %v", err)
+		t.Skipf("promtool, which is in Debian's package prometheus, cannot be started: %v", err)
 	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "testdata/alerts_test.yml"}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
