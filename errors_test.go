@@ -17,7 +17,7 @@ import (
 // Every wait that ends behind a hold of the client's own says so, however it ends and whatever the
 // backend says of it.
 func TestEndedWaitsSayWhoseTheHoldIs(t *testing.T) {
-	const own, read = "pass lease.Context", "give the read lease back first"
+	const own, read = "pass lease.Context", "release the read lease first"
 	queueless := func(b *hooked) {
 		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 			r.Wait = false

@@ -639,7 +639,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 			s := log.String()
 			advice := says
 			if what == "a writer" {
-				advice = "give the read lease back first"
+				advice = "release the read lease first"
 			}
 			if strings.Count(s, advice) != tt.warns || tt.warns > 0 && (!strings.Contains(s, "level=WARN") || !strings.Contains(s, "name=a") || !strings.Contains(s, "till 3") || !strings.Contains(s, "held=1m10s")) {
 				t.Errorf("%s: want %d warnings: %s", what, tt.warns, s)

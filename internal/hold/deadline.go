@@ -7,16 +7,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// deadlines has the holds by the end of trust in them, and the requests that wait by the time at
-// which to check what they wait for. One timer fires at the earliest, independently of any call, so
-// that no call that hangs delays the news of a loss.
+// deadlines orders the holds by the end of trust in them, and the waiting requests by the time at
+// which to check what they wait for. One timer fires at the earliest of them, independently of any
+// call, so that a call that hangs does not delay the notice of a loss.
 //
-// A deadline may be earlier than the end of trust, which a renewal moved on: it is put right when
-// it comes. So a renewal of ten thousand holds touches none of them here.
+// After a renewal a deadline is earlier than the end of trust: it is corrected when it comes. So a
+// renewal of ten thousand holds touches none of them here.
 type deadlines struct {
 	heap  []*Hold
 	timer *time.Timer
-	armed time.Time // when the timer fires; zero: it does not
+	armed time.Time // when the timer fires; zero: it is not running
 }
 
 // setDeadline sets the deadline of h. s.mu is locked.
@@ -30,15 +30,15 @@ func (s *Set) setDeadline(h *Hold, at time.Time) {
 	s.arm()
 }
 
-// remove takes h out, if it is there.
+// remove removes h, if it is there.
 func (d *deadlines) remove(h *Hold) {
 	if h.place >= 0 {
 		heap.Remove(d, int(h.place))
 	}
 }
 
-// arm makes the timer fire by the earliest deadline. It may fire earlier for nothing. s.mu is
-// locked.
+// arm makes the timer fire by the earliest deadline. It may fire earlier, which does no harm. s.mu
+// is locked.
 func (s *Set) arm() {
 	d := &s.deadlines
 	if len(d.heap) == 0 {
@@ -56,7 +56,7 @@ func (s *Set) arm() {
 	d.armed = at
 }
 
-// stop empties it and stops the timer.
+// stop removes all deadlines and stops the timer.
 func (d *deadlines) stop() {
 	for _, h := range d.heap {
 		h.place = -1
@@ -67,9 +67,9 @@ func (d *deadlines) stop() {
 	}
 }
 
-// expire handles the deadlines that have come. A hold whose trust is over is lost. A request that
-// waits for a hold of this same client is reported, once for each hold, if both have lasted for a
-// TTL: its caller may be waiting for itself.
+// expire handles the deadlines that have come. A hold is lost if trust in it has ended. If a request
+// waits for a hold of the same client and both have lasted for a TTL, that is logged once for each
+// hold: the caller may be waiting for itself.
 func (s *Set) expire() {
 	var (
 		losses []loss
@@ -92,7 +92,7 @@ func (s *Set) expire() {
 			heap.Fix(d, 0)
 		case h.late(now):
 			losses = append(losses, s.lost(h, h.overdue()))
-		default: // it was proved since
+		default: // it was renewed in the meantime
 			h.deadline = h.until
 			heap.Fix(d, 0)
 		}
@@ -103,12 +103,12 @@ func (s *Set) expire() {
 	s.mu.Unlock()
 	s.tell(losses...)
 	for _, w := range waits {
-		s.log.Warn("dlock: Lock waits for a hold of this same client", "advice", "if this code holds it, "+w.advice, "name", w.req.Name,
+		s.log.Warn("dlock: Lock waits for a hold of the same client", "advice", "if this code holds it, "+w.advice, "name", w.req.Name,
 			"backend", s.name, "holder", w.holder, "held", w.held, "waits", w.waits)
 	}
 }
 
-// wait is that of a request for a hold of the same client.
+// wait describes a request that waits for a hold of the same client.
 type wait struct {
 	req         driver.Request
 	holder      string // its label
@@ -116,26 +116,26 @@ type wait struct {
 	waits, held time.Duration
 }
 
-// Len is heap.Interface's.
+// Len implements heap.Interface.
 func (d *deadlines) Len() int { return len(d.heap) }
 
-// Less is heap.Interface's.
+// Less implements heap.Interface.
 func (d *deadlines) Less(i, j int) bool { return d.heap[i].deadline.Before(d.heap[j].deadline) }
 
-// Swap is heap.Interface's.
+// Swap implements heap.Interface.
 func (d *deadlines) Swap(i, j int) {
 	d.heap[i], d.heap[j] = d.heap[j], d.heap[i]
 	d.heap[i].place, d.heap[j].place = int32(i), int32(j)
 }
 
-// Push is heap.Interface's.
+// Push implements heap.Interface.
 func (d *deadlines) Push(x any) {
 	h := x.(*Hold)
 	h.place = int32(len(d.heap))
 	d.heap = append(d.heap, h)
 }
 
-// Pop is heap.Interface's.
+// Pop implements heap.Interface.
 func (d *deadlines) Pop() any {
 	last := len(d.heap) - 1
 	h := d.heap[last]

@@ -9,33 +9,33 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// group is the holds of one TTL. They share a timer, which renews all of them with one call each
-// TTL/3. There is no goroutine but for the time of that call.
+// group has the holds of one TTL. They share a timer, and one call renews all of them every TTL/3.
+// There is a goroutine only during that call.
 type group struct {
 	ttl   time.Duration
 	holds []*Hold
 	timer *time.Timer
-	// when the timer fires; while a renewal is under way, what was asked for since; zero: nothing
+	// when the timer fires; during a renewal, the time requested since it began; zero: none
 	due     time.Time
 	busy    bool // a renewal is under way
-	failing bool // the last renewal left something unknown
+	failing bool // the last renewal left the outcome of some holds unknown
 }
 
-// retryShare is the part of a TTL after which a renewal that failed is tried again. One that
-// succeeded is repeated after a third.
+// retryShare: a failed renewal is retried after TTL/retryShare. A successful one is repeated after
+// TTL/3.
 const retryShare = 12
 
-// soon is how long after a grant of much less than was asked for its renewal begins. So the TTL
-// that was asked for begins behind the back of who waited for the grant, and a hold that is given
-// back at once costs no renewal.
+// soon is the delay of the first renewal after a grant with much less than the requested TTL. It
+// gives the hold the requested TTL in the background, and a hold that is released at once costs no
+// renewal.
 const soon = 10 * time.Millisecond
 
-// groupTTL is the TTL of the group that the hold belongs to: the one that was asked for if most of
-// that was granted. What grants of some backends leave of it differs from hold to hold. s.mu is
+// groupTTL is the TTL of the group that the hold belongs to: the requested one, if most of it was
+// granted. On some backends the rest of it that a grant leaves differs from hold to hold. s.mu is
 // locked.
 func (h *Hold) groupTTL() time.Duration {
-	if asked := h.req.TTL; h.ttl <= asked && h.ttl >= asked/3*2 {
-		return asked
+	if requested := h.req.TTL; h.ttl <= requested && h.ttl >= requested/3*2 {
+		return requested
 	}
 	return h.ttl
 }
@@ -53,9 +53,8 @@ func (s *Set) schedule(h *Hold) {
 	g.holds = append(g.holds, h)
 }
 
-// reschedule moves the hold to another group after a proof, if its TTL has changed. One that is a
-// little longer or shorter than before is no reason to leave the others, unless it has become what
-// was asked for. s.mu is locked.
+// reschedule moves the hold to another group after a proof, if its TTL has changed. A small change
+// does not move it, unless the TTL has become the requested one. s.mu is locked.
 func (s *Set) reschedule(h *Hold) {
 	g, ttl := h.group, h.groupTTL()
 	if g != nil && g.ttl != ttl && (ttl == h.req.TTL || h.ttl < g.ttl/3*2 || h.ttl > g.ttl*2) {
@@ -88,10 +87,10 @@ func (s *Set) renewBy(g *group, by time.Time) {
 	}
 }
 
-// batch returns the holds of a renewal that starts now, the oldest proof first, and the time that
-// it has. It ends before the trust in one of them does, unless that leaves it less than TTL/12. So
-// a renewal of more holds than the service can do in its time goes on where the last one ended, and
-// what it proved before it was held up is known in time.
+// batch returns the holds of a renewal that starts now, the oldest proof first, and the time limit
+// of the call. The limit is before the end of trust in any of them, unless that leaves less than
+// TTL/12. So if the service cannot renew all holds in that time, the next renewal goes on where the
+// last one ended, and what was proved before a delay is recorded in time.
 func (g *group) batch(now time.Time) ([]*Hold, time.Duration) {
 	hs, left := slices.Clone(g.holds), g.ttl/3
 	for _, h := range hs {
@@ -130,10 +129,10 @@ func (s *Set) renew(g *group) {
 	var (
 		unknown error
 		losses  []loss
-		told    = Renewal{TTL: g.ttl, Holds: len(hs), Took: s.now().Sub(start)}
+		renewal = Renewal{TTL: g.ttl, Holds: len(hs), Took: s.now().Sub(start)}
 	)
 	for i, h := range hs {
-		p := driver.Renewal{Err: errors.New("the driver did not answer")}
+		p := driver.Renewal{Err: errors.New("the driver returned no result for this hold")}
 		if i < len(res) {
 			p = res[i]
 		}
@@ -141,22 +140,22 @@ func (s *Set) renew(g *group) {
 			losses = append(losses, l)
 		} else if p.Err != nil && !errors.Is(p.Err, driver.ErrLost) {
 			unknown = p.Err
-			told.Unknown++
+			renewal.Unknown++
 		}
 	}
 	s.tellHolders(losses)
-	// the log and what observes are the program's own and may hang: they come when the next renewal
-	// is set
+	// the logger and the observers belong to the program and may block: they are called after the
+	// next renewal is scheduled
 	if s.renewAgain(g, start, unknown != nil) {
 		s.log.Warn("dlock: renewal failed; trying again", "backend", s.name, "ttl", g.ttl, "err", unknown)
 	}
 	s.report(losses)
-	told.Lost = len(losses)
-	s.tellRenewal(told)
+	renewal.Lost = len(losses)
+	s.tellRenewal(renewal)
 }
 
-// renewAgain sets the timer for the next renewal after one that began at start. It reports whether
-// this was the first in a row to fail.
+// renewAgain schedules the next renewal after one that began at start. It reports whether this was
+// the first failure in a row.
 func (s *Set) renewAgain(g *group, start time.Time, failed bool) (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +170,7 @@ func (s *Set) renewAgain(g *group, start time.Time, failed bool) (first bool) {
 	}
 	due := start.Add(next)
 	if soonest := s.now().Add(g.ttl / retryShare / 2); due.Before(soonest) {
-		due = soonest // after a slow renewal, not at once again
+		due = soonest // not at once after a slow renewal
 	}
 	if !g.due.IsZero() && g.due.Before(due) {
 		due = g.due

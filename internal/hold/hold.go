@@ -1,16 +1,16 @@
-// Package hold is what stands between a grant and the trust in it: it keeps all that a client
-// holds, renews it, and says when it is over.
+// Package hold keeps the holds of a client: it renews them, decides how long the client may trust
+// each of them, and reports when one ends.
 //
 // A [Hold] is one granted request. Trust in it ends at SentAt + TTL − [Margin] by the monotonic
-// clock, and only a proof by the backend moves that on. A hold ends once, in one of three ways:
+// clock, and only a proof by the backend extends it. A hold ends once, in one of three ways:
 //
 //   - released ([driver.ErrNotHeld]): its last holder was detached;
 //   - lost ([driver.ErrLost]): the backend does not have it, or it could not be proved in time;
 //   - closed ([driver.ErrClosed]): its [Set] was closed.
 //
-// Whoever is attached to a hold then hears of it by one callback, [Holder.Ended]. What was lost is
-// released in the background until the backend has said that it is gone, so that a client which
-// gave up wrongly blocks nobody.
+// Each holder that is attached to the hold is notified by one callback, [Holder.Ended]. The release
+// of a lost hold is sent in the background until the backend confirms that the hold is gone, so
+// that a client which was wrong about the loss does not block others.
 //
 // One mutex, that of the Set, guards everything here. No call to the backend, to a Holder or to the
 // log is made while it is locked.
@@ -26,15 +26,15 @@ import (
 
 // Holder has a share in a hold: the hold is released when the last of its holders is detached.
 type Holder interface {
-	// Ended is called once, when the share is over: with [driver.ErrNotHeld] when the holder was
-	// detached, with [driver.ErrLost] or [driver.ErrClosed] when the hold ended so. If it is the
-	// hold that ended, the backend's Release comes after it, and whoever observes the hold hears of
-	// it last.
+	// Ended is called once, when the holder's share ends: with [driver.ErrNotHeld] when the holder
+	// was detached, with [driver.ErrLost] or [driver.ErrClosed] when the hold ended that way. If
+	// the hold ended, the backend's Release is called after Ended, and the observer of the hold
+	// last.
 	Ended(end error)
 }
 
 // Hold is a request of a client: first under way, perhaps waiting in the queue; then, if it was
-// granted, held; then ended for good. [Set.Expect] makes one of the zero value. It is safe for
+// granted, held; then ended for good. The zero value is made ready by [Set.Expect]. It is safe for
 // concurrent use.
 type Hold struct {
 	set   *Set
@@ -42,15 +42,15 @@ type Hold struct {
 	token driver.Token
 
 	granted bool
-	warned  bool // the log has it that a request of this client waits for it
-	// nil, ErrNotHeld (released), ErrLost or ErrClosed; of an Expect, nil or ErrLost
-	// ErrLost may be wrapped in what the backend said of the loss
+	warned  bool // it was logged that a request of this client waits for it
+	// nil, ErrNotHeld (released), ErrLost or ErrClosed; before the grant, nil or ErrLost
+	// ErrLost may be wrapped in the backend's error for the loss
 	end     error
-	began   time.Time // when it was first asked for; then, when it was granted
+	began   time.Time // when it was first requested; after the grant, when it was granted
 	holders []Holder  // those attached; when the hold has ended, those attached until then
-	first   [1]Holder // the place of the first of them
+	first   [1]Holder // backs holders while there is one
 
-	sentAt time.Time // before the call that proved it was sent
+	sentAt time.Time // just before the call that proved it was sent
 	ttl    time.Duration
 	until  time.Time // the end of trust
 
@@ -63,14 +63,14 @@ type Hold struct {
 	next, prev *Hold // of the same name
 }
 
-// ErrLate says that a grant was over, or may have been, before it was seen.
+// ErrLate means that a grant had expired, or may have, before it was seen here.
 var ErrLate = errors.New("late grant")
 
 // Expect makes h the request r, which is about to be sent. Until [Hold.Granted] or [Hold.Forget], a
-// loss of r that the backend reports is remembered. If r waits in the queue, the log says when it
-// seems to wait for a hold of this same client.
+// loss of r that the backend reports is remembered. If r waits in the queue and seems to wait for a
+// hold of the same client, that is logged.
 //
-// Expect again replaces r by one with another ID; the wait goes on.
+// A further Expect replaces r by a request with another ID; the wait goes on.
 func (s *Set) Expect(h *Hold, r driver.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Set) Expect(h *Hold, r driver.Request) {
 	}
 }
 
-// Forget ends what Expect began, if no grant came.
+// Forget ends what Expect began, if there was no grant.
 func (h *Hold) Forget() {
 	s := h.set
 	s.mu.Lock()
@@ -101,9 +101,9 @@ func (h *Hold) Forget() {
 	}
 }
 
-// Granted makes the request a hold, with one holder. It fails with ErrClosed if the Set is closed,
-// which then releases the request; and with [ErrLate] if trust in the grant is over already, or the
-// backend reported it lost: then the caller releases it.
+// Granted makes the request a hold with one holder. It fails with ErrClosed if the Set is closed;
+// the Set then releases the request. It fails with [ErrLate] if trust in the grant has ended
+// already or the backend reported it lost; the caller then releases it.
 func (h *Hold) Granted(g driver.Grant, by Holder) error {
 	s := h.set
 	s.mu.Lock()
@@ -143,9 +143,9 @@ func (h *Hold) Attach(by Holder) error {
 	return nil
 }
 
-// Detach takes a holder away. If it was the last, the hold has ended as released, and the caller
-// has to send its release with [Set.Release] and then to call [Set.Done]. Detach fails with what
-// [Hold.End] says if the holder's share was over before.
+// Detach removes a holder. If it was the last, the hold has ended as released, and the caller has to
+// send its release with [Set.Release] and then call [Set.Done]. If the holder's share had ended
+// before, Detach fails with the error of [Hold.End].
 func (h *Hold) Detach(by Holder) (last bool, err error) {
 	s := h.set
 	s.mu.Lock()
@@ -170,16 +170,16 @@ func (h *Hold) Detach(by Holder) (last bool, err error) {
 	return last, nil
 }
 
-// End returns why the holder's share is over, for good: ErrNotHeld if it was detached, ErrLost or
-// ErrClosed; nil if it is not. It does not look at the clock: see [Hold.Judge].
+// End returns why the holder's share ended: ErrNotHeld if it was detached, ErrLost or ErrClosed; nil
+// if it has not ended. It does not check the clock: see [Hold.Judge].
 func (h *Hold) End(by Holder) error {
 	h.set.mu.Lock()
 	defer h.set.mu.Unlock()
 	return h.endOf(by)
 }
 
-// Cause returns err, or, if that is the bare ErrLost, what the backend said of the loss, which
-// matches it.
+// Cause returns err or, if that is the bare ErrLost, the backend's error for the loss, which matches
+// ErrLost.
 func (h *Hold) Cause(err error) error {
 	if err != driver.ErrLost {
 		return err
@@ -192,7 +192,7 @@ func (h *Hold) Cause(err error) error {
 	return err
 }
 
-// bareEnd is end without what the backend said of a loss. The set is locked, or the hold has ended.
+// bareEnd is end without the backend's error for a loss. The set is locked, or the hold has ended.
 func (h *Hold) bareEnd() error {
 	if errors.Is(h.end, driver.ErrLost) {
 		return driver.ErrLost
@@ -208,8 +208,8 @@ func (h *Hold) endOf(by Holder) error {
 	return h.bareEnd()
 }
 
-// over returns what a hold that has ended is for those who were never attached to it. The set is
-// locked.
+// over returns the error of a hold that has ended for a holder that was never attached to it. The
+// set is locked.
 func (h *Hold) over() error {
 	if h.set.closed {
 		return driver.ErrClosed
@@ -217,13 +217,13 @@ func (h *Hold) over() error {
 	return driver.ErrLost
 }
 
-// Request returns what was asked for.
+// Request returns the request.
 func (h *Hold) Request() *driver.Request { return &h.req }
 
 // Token returns the fencing token.
 func (h *Hold) Token() driver.Token { return h.token }
 
-// Until returns the end of trust. When the hold has ended it stays where it was.
+// Until returns the end of trust. It does not change any more when the hold has ended.
 func (h *Hold) Until() time.Time {
 	h.set.mu.Lock()
 	defer h.set.mu.Unlock()

@@ -17,14 +17,14 @@ import (
 
 const ttl = 12 * time.Second
 
-// backend answers as a test tells it: by default that it has everything.
+// backend answers as a test sets it up: by default, that it has every hold.
 type backend struct {
 	renew   func(ctx context.Context, rs []driver.Request) []driver.Renewal
 	release func(ctx context.Context, r driver.Request) error
 	acquire func(ctx context.Context, r driver.Request) (driver.Grant, error)
 
 	mu       sync.Mutex
-	says     error // of each request, unless there is renew
+	says     error // for each request, unless renew is set
 	released []driver.Request
 }
 
@@ -74,7 +74,7 @@ func answer(rs []driver.Request, err error) []driver.Renewal {
 	return res
 }
 
-// holder remembers the ends that it was told.
+// holder records the ends that it was notified of.
 type holder struct {
 	mu    sync.Mutex
 	ends  []error
@@ -90,7 +90,7 @@ func (h *holder) Ended(end error) {
 	}
 }
 
-func (h *holder) told() []error {
+func (h *holder) notified() []error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.ends)
@@ -124,7 +124,7 @@ func keep(t *testing.T, s *Set, r driver.Request, by Holder) *Hold {
 	return h
 }
 
-// remembered returns how much the Set still knows.
+// remembered returns how many things the Set still has.
 func (s *Set) remembered() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,25 +160,25 @@ func TestATickerRenewsOnceAtATime(t *testing.T) {
 	select {
 	case <-second:
 	case <-entered:
-		t.Error("two renewals at a time")
+		t.Error("two renewals at once")
 	}
 	close(goOn)
 	<-first
 	<-second
 }
 
-// Each way in which a hold ends is told to all of its holders, once, and before the backend lets
-// somebody else in.
-func TestEveryHolderIsToldOnceHowItEnded(t *testing.T) {
+// Each way in which a hold ends is reported to all its holders, once, and before the hold is
+// released.
+func TestEveryHolderIsNotifiedOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  func(s *Set, h *Hold, b *backend)
 		want error
 	}{
-		"lost: the backend says so":        {func(s *Set, h *Hold, _ *backend) { s.Report(h.req.ID) }, driver.ErrLost},
-		"lost: a renewal says so":          {func(_ *Set, _ *Hold, b *backend) { b.say(driver.ErrLost) }, driver.ErrLost},
-		"lost: one that was asked says so": {func(_ *Set, h *Hold, b *backend) { b.say(driver.ErrLost); h.Prove(context.Background()) }, driver.ErrLost},
-		"lost: it could not be proved":     {func(_ *Set, _ *Hold, b *backend) { b.say(errNoAnswer) }, driver.ErrLost},
-		"closed":                           {func(s *Set, _ *Hold, _ *backend) { s.Close(); s.Wait(); s.ReleaseAll() }, driver.ErrClosed},
+		"lost: the backend says so":    {func(s *Set, h *Hold, _ *backend) { s.Report(h.req.ID) }, driver.ErrLost},
+		"lost: a renewal says so":      {func(_ *Set, _ *Hold, b *backend) { b.say(driver.ErrLost) }, driver.ErrLost},
+		"lost: Prove says so":          {func(_ *Set, h *Hold, b *backend) { b.say(driver.ErrLost); h.Prove(context.Background()) }, driver.ErrLost},
+		"lost: it could not be proved": {func(_ *Set, _ *Hold, b *backend) { b.say(errNoAnswer) }, driver.ErrLost},
+		"closed":                       {func(s *Set, _ *Hold, _ *backend) { s.Close(); s.Wait(); s.ReleaseAll() }, driver.ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestEveryHolderIsToldOnceHowItEnded(t *testing.T) {
 				s := newSet(t, b, nil)
 				early := func() {
 					if b.releases() > 0 {
-						t.Error("released before all were told")
+						t.Error("released before all were notified")
 					}
 				}
 				first, second, gone := &holder{ended: early}, &holder{ended: early}, new(holder)
@@ -197,15 +197,15 @@ func TestEveryHolderIsToldOnceHowItEnded(t *testing.T) {
 				tt.end(s, h, b)
 				time.Sleep(ttl)
 				for _, by := range []*holder{first, second} {
-					if got := by.told(); len(got) != 1 || got[0] != tt.want || h.End(by) != tt.want {
-						t.Errorf("told %v; want %v, once", got, tt.want)
+					if got := by.notified(); len(got) != 1 || got[0] != tt.want || h.End(by) != tt.want {
+						t.Errorf("notified of %v; want %v, once", got, tt.want)
 					}
 					if last, err := h.Detach(by); last || err != tt.want {
 						t.Errorf("detached afterwards: %t, %v; want %v", last, err, tt.want)
 					}
 				}
-				if got := gone.told(); len(got) != 1 || got[0] != driver.ErrNotHeld || h.End(gone) != driver.ErrNotHeld {
-					t.Errorf("one that was detached before was told %v", got)
+				if got := gone.notified(); len(got) != 1 || got[0] != driver.ErrNotHeld || h.End(gone) != driver.ErrNotHeld {
+					t.Errorf("a holder that was detached before was notified of %v", got)
 				}
 				if err := h.Attach(new(holder)); err != tt.want {
 					t.Errorf("attached afterwards: %v", err)
@@ -257,12 +257,12 @@ func TestTheLastHolderReleases(t *testing.T) {
 	})
 }
 
-// Whoever asks finds out that trust is over, although the timer has not fired.
+// A caller learns that trust has ended, even if the timer has not fired.
 func TestALateTimerHidesNoLoss(t *testing.T) {
 	var ahead atomic.Int64
 	b := new(backend)
 	s := newSet(t, b, func() time.Duration { return time.Duration(ahead.Load()) })
-	for what, ask := range map[string]func(h *Hold, by Holder) error{
+	for what, call := range map[string]func(h *Hold, by Holder) error{
 		"Judge":  func(h *Hold, _ Holder) error { _, err := h.Judge(); return err },
 		"Detach": func(h *Hold, by Holder) error { _, err := h.Detach(by); return err },
 		"Lost": func(h *Hold, _ Holder) error {
@@ -276,14 +276,14 @@ func TestALateTimerHidesNoLoss(t *testing.T) {
 		h := keep(t, s, request("a"), by)
 		ahead.Store(int64(ttl - Margin(ttl) - time.Second))
 		if _, err := h.Judge(); err != nil {
-			t.Errorf("%s: over too early: %v", what, err)
+			t.Errorf("%s: ended too early: %v", what, err)
 		}
 		ahead.Store(int64(ttl))
-		if err := ask(h, by); err != driver.ErrLost {
+		if err := call(h, by); err != driver.ErrLost {
 			t.Errorf("%s: %v", what, err)
 		}
-		if got := by.told(); len(got) != 1 || got[0] != driver.ErrLost {
-			t.Errorf("%s: told %v", what, got)
+		if got := by.notified(); len(got) != 1 || got[0] != driver.ErrLost {
+			t.Errorf("%s: notified of %v", what, got)
 		}
 		ahead.Store(0)
 	}
@@ -309,7 +309,7 @@ func TestALossReportedBeforeItsGrantIsNoLease(t *testing.T) {
 	}
 }
 
-// An owner is remembered as lost until the backend has said that it is gone.
+// An owner is remembered as lost until the backend has confirmed that the hold is gone.
 func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
@@ -335,9 +335,9 @@ func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 	})
 }
 
-// The backend has a fixed hold until its time, when its holder does not trust it any more: what is
-// left is released then, and its owner remembered until that.
-func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
+// The backend has a fixed hold until its time, a little longer than its holder trusts it. Until then
+// its owner is remembered; then it is released.
+func TestAFixedLeaseBlocksUntilItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
 		s := newSet(t, b, nil)
@@ -345,8 +345,8 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 		r.Fixed = true
 		h := keep(t, s, r, by)
 		time.Sleep(ttl - 1)
-		if len(by.told()) != 1 || !s.Lost("a", h.req.Owner) || b.releases() != 0 {
-			t.Errorf("told %v, %d releases before its time", by.told(), b.releases())
+		if len(by.notified()) != 1 || !s.Lost("a", h.req.Owner) || b.releases() != 0 {
+			t.Errorf("notified of %v, %d releases before its time", by.notified(), b.releases())
 		}
 		time.Sleep(time.Second)
 		if b.releases() != 1 || s.remembered() != 0 {
@@ -355,8 +355,8 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 	})
 }
 
-// A grant of less than was asked for is renewed soon, once, and then like any other; one that is
-// given back before costs no renewal.
+// A grant with less than the requested TTL is renewed soon, once, and then like any other. If it is
+// released before that, it costs no renewal.
 func TestAShortGrantIsRenewedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var renewed []time.Duration
@@ -395,8 +395,8 @@ func TestAShortGrantIsRenewedSoon(t *testing.T) {
 	})
 }
 
-// Holds of one TTL are renewed by one call, whatever their grants have left of it: from the first
-// renewal on if that is most of it, and from the second on if it is less.
+// Holds of one TTL are renewed by one call, whatever part of it their grants had left: from the
+// first renewal on if that is most of it, and from the second on if it is less.
 func TestGrantsThatDifferALittleAreRenewedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []int
@@ -424,7 +424,7 @@ func TestGrantsThatDifferALittleAreRenewedTogether(t *testing.T) {
 	})
 }
 
-func TestAWaitForOneselfIsTold(t *testing.T) {
+func TestAWaitForTheSameClientIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, new(backend), nil)
 		by := new(holder)
@@ -446,15 +446,15 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(ttl - 1)
 		if warned() {
-			t.Error("told too early")
+			t.Error("logged too early")
 		}
 		time.Sleep(ttl)
 		if !warned() {
-			t.Error("not told")
+			t.Error("not logged")
 		}
 		r := request("a")
 		if by, is := s.Blocks(&r); !is || by.Held != 2*ttl-1 || by.Advice != "pass lease.Context" {
-			t.Errorf("what stands against the request is %+v, %t", by, is)
+			t.Errorf("the request is blocked by %+v, %t", by, is)
 		}
 		w.Forget()
 		join.Forget()
@@ -463,7 +463,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 			t.Errorf("%d remembered for ever", n)
 		}
 		if by, is := s.Blocks(&r); is {
-			t.Errorf("%+v stands against the request, and was given back", by)
+			t.Errorf("%+v blocks the request, and was released", by)
 		}
 	})
 }
@@ -486,10 +486,10 @@ func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
 		if outlives {
 			want = 1
 		}
-		if n := b.releases(); n != want || len(by.told()) != 2 {
-			t.Errorf("FixedOutlives %t: %d released, told %v", outlives, n, by.told())
+		if n := b.releases(); n != want || len(by.notified()) != 2 {
+			t.Errorf("FixedOutlives %t: %d released, notified of %v", outlives, n, by.notified())
 		}
-		// what was under way finds it closed, and is released by the next ReleaseAll
+		// a grant after Close fails with ErrClosed, and is released by the next ReleaseAll
 		if err := waits.Granted(driver.Grant{SentAt: time.Now()}, by); err != driver.ErrClosed {
 			t.Errorf("a grant that comes after Close: %v", err)
 		}
@@ -500,8 +500,8 @@ func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
 	}
 }
 
-// TestCloseOfThousands: where each release has its answer as late as those that travel with it,
-// Close gives thousands back in the time that it has.
+// TestCloseOfThousands: Close releases thousands of holds in its time, even if each release takes as
+// long as the others that are sent with it.
 func TestCloseOfThousands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{release: func(ctx context.Context, _ driver.Request) error {
@@ -524,8 +524,8 @@ func TestCloseOfThousands(t *testing.T) {
 	})
 }
 
-// TestProofThatCameTooLate: an answer that proves less than the time that has passed meanwhile,
-// which the clock tells before the timer does, is no proof.
+// TestProofThatCameTooLate: an answer is no proof if trust has ended by the clock when it arrives,
+// even if the timer has not fired.
 func TestProofThatCameTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late time.Duration
@@ -541,8 +541,8 @@ func TestProofThatCameTooLate(t *testing.T) {
 	})
 }
 
-// TestOwnerIsRememberedForEachLostHold: as long as one release of an owner's lost holds is not
-// answered, the service may still have that hold.
+// TestOwnerIsRememberedForEachLostHold: an owner is remembered until the releases of all its lost
+// holds are answered, since the service may still have the hold.
 func TestOwnerIsRememberedForEachLostHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refuses atomic.Bool

@@ -7,29 +7,30 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// loss is a hold that has just ended as lost, and why. Whoever has one tells of it.
+// loss is a hold that has just ended as lost, and the reason. The function that gets one has to pass
+// it to tell.
 type loss struct {
 	h   *Hold
-	why string // a key of why
+	why string // a key of reasonText
 }
 
 // Why a hold was lost.
 const (
 	NotRenewed = "not_renewed" // trust in it ended before a renewal succeeded
-	Denied     = "denied"      // the backend does not have it any more
+	Denied     = "denied"      // the backend no longer has it
 	Reported   = "reported"    // the backend reported it lost
-	TimeUp     = "time_up"     // its fixed time is over
+	TimeUp     = "time_up"     // it was a fixed lease, and its time is up
 )
 
-// why is what the log says of them.
-var why = map[string]string{
+// reasonText is the attribute "reason" in the log.
+var reasonText = map[string]string{
 	NotRenewed: "no renewal succeeded in time",
-	Denied:     "the backend does not have it any more",
+	Denied:     "the backend no longer has it",
 	Reported:   "the backend reported it lost",
-	TimeUp:     "its fixed time is over",
+	TimeUp:     "it was a fixed lease, and its time is up",
 }
 
-// overdue says why trust in the hold is over.
+// overdue returns why trust in the hold has ended.
 func (h *Hold) overdue() string {
 	if h.req.Fixed {
 		return TimeUp
@@ -37,8 +38,8 @@ func (h *Hold) overdue() string {
 	return NotRenewed
 }
 
-// lost ends the hold as lost, and remembers its owner before anybody hears of it. s.mu is locked;
-// tell comes after.
+// lost ends the hold as lost, and remembers its owner before any holder is notified. s.mu is locked;
+// the caller then calls tell without it.
 func (s *Set) lost(h *Hold, why string) loss {
 	s.end(h, driver.ErrLost)
 	if h.observer != nil {
@@ -48,15 +49,15 @@ func (s *Set) lost(h *Hold, why string) loss {
 	return loss{h, why}
 }
 
-// tell tells all holders of the losses, then the log and who observes, which are the program's own
-// and may take their time.
+// tell notifies the holders of the losses, and then the log and the observers, which belong to the
+// program and may be slow.
 func (s *Set) tell(ls ...loss) {
 	s.tellHolders(ls)
 	s.report(ls)
 }
 
-// tellHolders tells all holders; then it has the holds released, since somebody else is in after
-// that.
+// tellHolders notifies all holders before it has the holds released, since a release lets another
+// holder in.
 func (s *Set) tellHolders(ls []loss) {
 	if len(ls) == 0 {
 		return
@@ -68,7 +69,7 @@ func (s *Set) tellHolders(ls []loss) {
 	defer s.mu.Unlock()
 	for _, l := range ls {
 		r := release{l.h.req, true}
-		if l.why == TimeUp { // for its holder; it stands against others until its time
+		if l.why == TimeUp { // its holder has ended; it blocks others until its time
 			s.releaseAt(l.h.sentAt.Add(l.h.ttl), r)
 		} else {
 			s.releaseLater(r)
@@ -76,25 +77,25 @@ func (s *Set) tellHolders(ls []loss) {
 	}
 }
 
-// report tells the log of losses, and then who observes.
+// report logs losses, and then notifies the observers.
 func (s *Set) report(ls []loss) {
 	for _, l := range ls {
 		level := slog.LevelWarn
 		if l.why == TimeUp { // as planned
 			level = slog.LevelDebug
 		}
-		said := []any{"name", l.h.req.Name, "backend", s.name, "token", l.h.token, "reason", why[l.why]}
+		attrs := []any{"name", l.h.req.Name, "backend", s.name, "token", l.h.token, "reason", reasonText[l.why]}
 		if err := l.h.Cause(driver.ErrLost); err != driver.ErrLost {
-			said = append(said, "err", err)
+			attrs = append(attrs, "err", err)
 		}
-		s.log.Log(context.Background(), level, "dlock: lease lost", said...)
+		s.log.Log(context.Background(), level, "dlock: lease lost", attrs...)
 	}
 	for _, l := range ls {
 		l.h.tellObserver()
 	}
 }
 
-// Report says that the backend noticed a loss, perhaps before the grant was seen here.
+// Report records that the backend reported a loss, perhaps before the grant was seen here.
 func (s *Set) Report(id driver.ID) {
 	var cause error
 	if e, ok := s.backend.(driver.Explainer); ok {
@@ -126,7 +127,7 @@ func (s *Set) Lost(name string, owner driver.ID) bool {
 		s.mu.Unlock()
 		return true
 	}
-	h := s.requests[owner] // trust in it may be over, and the timer late
+	h := s.requests[owner] // trust in it may have ended while the timer is late
 	if h == nil || !h.granted || h.req.Name != name || !h.late(s.now()) {
 		s.mu.Unlock()
 		return false

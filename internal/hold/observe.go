@@ -9,7 +9,7 @@ import (
 
 // End is how a hold ended.
 type End struct {
-	Err  error         // ErrNotHeld (given back), ErrLost or ErrClosed
+	Err  error         // ErrNotHeld (released), ErrLost or ErrClosed
 	Why  string        // of a loss: NotRenewed, Denied, Reported or TimeUp
 	Held time.Duration // from its grant until it ended
 	At   time.Time     // when it ended
@@ -18,31 +18,31 @@ type End struct {
 // Renewal is one call that renewed holds.
 type Renewal struct {
 	TTL                  time.Duration // of the holds
-	Holds, Unknown, Lost int           // how many; of those, how many with which outcome
+	Holds, Unknown, Lost int           // how many in all, and how many with that outcome
 	Took                 time.Duration
 }
 
-// observer is told when a hold has ended. The Set's mutex guards end until the hold has ended; then
-// it belongs to who ended it.
+// observer is notified when a hold has ended. The Set's mutex guards end until the hold has ended;
+// then end belongs to the function that ended it.
 type observer struct {
-	told func(*Hold, End)
-	end  End
+	ended func(*Hold, End)
+	end   End
 }
 
-// Observe has f told once, when the hold has ended and its holders know. It is called before
-// [Hold.Granted]; what is never granted is not told of. f is called synchronously, with no mutex
-// locked.
-func (h *Hold) Observe(f func(*Hold, End)) { h.observer = &observer{told: f} }
+// Observe makes f be called once, when the hold has ended and its holders were notified. Observe
+// must be called before [Hold.Granted]; f is not called for a request that is never granted. f is
+// called synchronously, with no mutex locked.
+func (h *Hold) Observe(f func(*Hold, End)) { h.observer = &observer{ended: f} }
 
-// tellObserver is called once, by whoever ended the hold, after the holders were told.
+// tellObserver is called once, by the function that ended the hold, after the holders were notified.
 func (h *Hold) tellObserver() {
 	if o := h.observer; o != nil {
-		o.told(h, o.end)
+		o.ended(h, o.end)
 	}
 }
 
-// Released is called when the release has returned which followed on the last [Hold.Detach]. The
-// backend may have said that the hold was lost.
+// Released is called when the release after the last [Hold.Detach] has returned. The backend may
+// have answered that the hold was lost.
 func (h *Hold) Released(err error) {
 	if o := h.observer; o != nil && errors.Is(err, driver.ErrLost) {
 		o.end.Err, o.end.Why = driver.ErrLost, Denied
@@ -50,7 +50,7 @@ func (h *Hold) Released(err error) {
 	h.tellObserver()
 }
 
-// tellRenewal tells of a renewal.
+// tellRenewal reports a renewal to the observer of renewals.
 func (s *Set) tellRenewal(r Renewal) {
 	if s.renewed != nil {
 		s.renewed(r)

@@ -9,16 +9,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// A driver that reports one loss after the other is not held up by who observes the first.
+// The observer of one loss does not delay a driver that reports the next one.
 func TestReportDoesNotWaitForObservers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, heal, told := newSet(t, new(backend), nil), make(chan struct{}), make(chan End, 2)
+		s, heal, ends := newSet(t, new(backend), nil), make(chan struct{}), make(chan End, 2)
 		holders := []*holder{{}, {}}
 		for _, by := range holders {
 			h, r := new(Hold), request("a")
 			h.Observe(func(_ *Hold, e End) {
 				<-heal
-				told <- e
+				ends <- e
 			})
 			s.Expect(h, r)
 			if err := h.Granted(driver.Grant{SentAt: time.Now()}, by); err != nil {
@@ -33,27 +33,27 @@ func TestReportDoesNotWaitForObservers(t *testing.T) {
 			select {
 			case <-reported:
 			case <-time.After(time.Second):
-				t.Error("Report waits for who observes")
+				t.Error("Report waits for the observer")
 			}
-			if len(by.told()) != 1 {
-				t.Error("the holder was not told")
+			if len(by.notified()) != 1 {
+				t.Error("the holder was not notified")
 			}
 		}
 		close(heal)
 		want := End{Err: driver.ErrLost, Why: Reported, Held: time.Millisecond}
 		for range holders {
-			if e := <-told; e.Err != want.Err || e.Why != want.Why || e.Held != want.Held || e.At.IsZero() {
-				t.Errorf("told %+v; want %+v", e, want)
+			if e := <-ends; e.Err != want.Err || e.Why != want.Why || e.Held != want.Held || e.At.IsZero() {
+				t.Errorf("the observer got %+v; want %+v", e, want)
 			}
 		}
 	})
 }
 
-// What was never granted has no end to be told of.
-func TestObserversHearOfGrantsOnly(t *testing.T) {
+// The observer of a request that is never granted is not called.
+func TestObserversAreForGrantsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, new(backend), nil)
-		never := func(*Hold, End) { t.Error("told of an end") }
+		never := func(*Hold, End) { t.Error("the observer was called") }
 		forgotten, late := new(Hold), new(Hold)
 		forgotten.Observe(never)
 		s.Expect(forgotten, request("a"))

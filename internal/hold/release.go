@@ -12,37 +12,38 @@ import (
 	"github.com/dlock-go/dlock/internal/background"
 )
 
-// Grace bounds each call that releases in the background, and [Set.ReleaseAll].
+// Grace limits each release call in the background, and [Set.ReleaseAll].
 const Grace = 3 * time.Second
 
-// releases are requests that may still stand in the backend although nothing here counts on them:
+// releases has requests that the backend may still have although the client no longer uses them:
 // acquires and releases whose outcome is unknown, waits that ended, lost holds, grants that came
-// too late. They are sent until each has an answer or the Set is closed. The Set's mutex guards it.
+// too late. Their releases are sent until each has an answer or the Set is closed. The Set's mutex
+// guards it.
 //
-// Each is sent at once, up to abreast of them at a time. What fails is tried again one at a time,
-// with pauses that grow; when one of those is answered, more follow at once, twice as many with
-// each answer until one fails. So a backend that is down is asked seldom, also while its driver
-// answers for what has expired meanwhile; and one release that always fails holds up no other.
+// Each release is sent at once, at most maxReleases at a time. Failed ones are retried one at a
+// time, with growing pauses. When a retry is answered, more follow at once, twice as many with each
+// answer until one fails. So a backend that is down gets few calls, even while its driver answers
+// for requests that have expired, and a release that always fails does not delay others.
 type releases struct {
 	queue   []release // to be sent
-	failed  []release // sent in vain
+	failed  []release // sent without an answer
 	senders int       // goroutines that send the queue
-	trying  bool      // a goroutine tries what failed
-	follow  int       // how many of those followed on the last answer
+	trying  bool      // a goroutine retries failed
+	follow  int       // how many of failed were sent again after the last answer
 	// owners of lost holds that the backend may still have: this client must not join them
 	owners map[driver.ID]int
 }
 
-// abreast is how many releases are under way at a time: a driver sends those of many names
+// maxReleases is how many releases are under way at a time: a driver sends those of many names
 // together.
-const abreast = 128
+const maxReleases = 128
 
 type release struct {
 	driver.Request
 	lost bool // it was a hold, and its owner is remembered
 }
 
-// remember adds an owner, for each hold of it that was lost.
+// remember counts a lost hold of the owner.
 func (rs *releases) remember(owner driver.ID) {
 	if rs.owners == nil {
 		rs.owners = map[driver.ID]int{}
@@ -50,7 +51,7 @@ func (rs *releases) remember(owner driver.ID) {
 	rs.owners[owner]++
 }
 
-// answered takes back what remember did.
+// answered reverts remember when the release has its answer.
 func (rs *releases) answered(r release) {
 	if !r.lost {
 		return
@@ -60,11 +61,11 @@ func (rs *releases) answered(r release) {
 	}
 }
 
-// gone reports whether the answer to a release says that the request does not stand any more.
+// gone reports whether the answer to a release means that the backend no longer has the request.
 func gone(err error) bool { return err == nil || errors.Is(err, driver.ErrLost) }
 
-// Release releases the request with one call, and again in the background if that leaves the
-// outcome unknown.
+// Release releases the request with one call, and again in the background if the outcome of that is
+// unknown.
 func (s *Set) Release(ctx context.Context, r driver.Request) error {
 	err := s.backend.Release(ctx, r)
 	if !gone(err) {
@@ -73,11 +74,11 @@ func (s *Set) Release(ctx context.Context, r driver.Request) error {
 	return err
 }
 
-// Done says that the release has returned which followed on the last [Hold.Detach] of a hold.
+// Done must be called when the release after the last [Hold.Detach] of a hold has returned.
 func (s *Set) Done() { s.calls.Done() }
 
-// Acquire asks the backend for the request. If it fails and the request may stand all the same, the
-// request is released in the background.
+// Acquire sends the request to the backend. If that fails and the backend may still have the
+// request, the request is released in the background.
 func (s *Set) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := s.backend.Acquire(ctx, r)
 	if err != nil && !driver.Refused(err) {
@@ -89,7 +90,7 @@ func (s *Set) Acquire(ctx context.Context, r driver.Request) (driver.Grant, erro
 	return g, err
 }
 
-// ReleaseLater has the request released in the background.
+// ReleaseLater releases the request in the background.
 func (s *Set) ReleaseLater(r driver.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,23 +109,23 @@ func (s *Set) add(r release) {
 	s.send()
 }
 
-// send starts what sends the queue. s.mu is locked.
+// send starts goroutines that send the queue. s.mu is locked.
 func (s *Set) send() {
 	q := &s.releases
 	if s.closed {
 		return
 	}
-	for range min(len(q.queue), abreast-q.senders) {
+	for range min(len(q.queue), maxReleases-q.senders) {
 		q.senders++
 		s.calls.Go(s.sendQueue)
 	}
 }
 
-// ReleaseAt has the request, which is no hold, released in the background at that time. If the Set
-// is closed before, it is left to the backend.
+// ReleaseAt releases the request, which is not a hold, in the background at that time. If the Set is
+// closed before, the request is left to expire.
 func (s *Set) ReleaseAt(at time.Time, r driver.Request) { s.releaseAt(at, release{Request: r}) }
 
-// releaseAt is releaseLater at that time. If the Set is closed before, it is left to the backend.
+// releaseAt is releaseLater at that time. If the Set is closed before, the request is left to expire.
 func (s *Set) releaseAt(at time.Time, r release) {
 	time.AfterFunc(time.Until(at), func() {
 		s.mu.Lock()
@@ -135,8 +136,8 @@ func (s *Set) releaseAt(at time.Time, r release) {
 	})
 }
 
-// inBackground tries again soon, since a release holds up those who wait, and then ever more
-// seldom.
+// inBackground retries soon at first, since waiters wait for a release, and then with growing
+// pauses.
 var inBackground = background.Loop{Min: 20 * time.Millisecond, Max: 5 * time.Second}
 
 // sendQueue sends releases until the queue is empty.
@@ -154,7 +155,7 @@ func (s *Set) sendQueue() {
 	q.senders--
 }
 
-// tryFailed tries the first of what failed again.
+// tryFailed retries the first failed release.
 func (s *Set) tryFailed(context.Context) background.Step {
 	q := &s.releases
 	s.mu.Lock()
@@ -173,8 +174,8 @@ func (s *Set) tryFailed(context.Context) background.Step {
 	return background.Next
 }
 
-// sendFirst takes the first of the releases and sends it. It reports whether there was an answer.
-// s.mu is locked before and after.
+// sendFirst removes the first of the releases and sends it. It reports whether there was an answer.
+// s.mu is locked before and after, and not during the call.
 func (s *Set) sendFirst(from *[]release) bool {
 	r := (*from)[0]
 	(*from)[0] = release{}
@@ -184,7 +185,7 @@ func (s *Set) sendFirst(from *[]release) bool {
 	err := s.backend.Release(call, r.Request)
 	cancel()
 	if !gone(err) {
-		s.log.Debug("dlock: a release failed; it is sent again", "name", r.Name, "backend", s.name, "err", err)
+		s.log.Debug("dlock: release failed; trying again", "name", r.Name, "backend", s.name, "err", err)
 	}
 	s.mu.Lock()
 	if !gone(err) {
@@ -196,7 +197,7 @@ func (s *Set) sendFirst(from *[]release) bool {
 	return true
 }
 
-// ReleaseAll releases, after Close, what is left, several at a time, within [Grace].
+// ReleaseAll sends the releases that are left after Close, several at a time, within [Grace].
 func (s *Set) ReleaseAll() error {
 	s.mu.Lock()
 	rs := slices.Concat(s.releases.queue, s.releases.failed)
@@ -218,7 +219,7 @@ func (s *Set) ReleaseAll() error {
 		last  error
 		wg    sync.WaitGroup
 	)
-	for range min(len(rs), abreast) {
+	for range min(len(rs), maxReleases) {
 		wg.Go(func() {
 			for r := range work {
 				if err := s.backend.Release(ctx, r); !gone(err) {
@@ -238,8 +239,8 @@ func (s *Set) ReleaseAll() error {
 	if len(names) > namesShown {
 		names, more = names[:namesShown], " …"
 	}
-	return fmt.Errorf("what may not have been released expires within its TTL: %d, under %q%s: %w", total, names, more, last)
+	return fmt.Errorf("%d releases failed (names %q%s); what is left expires within its TTL: %w", total, names, more, last)
 }
 
-// namesShown is how many names the error of ReleaseAll has at most.
+// namesShown is the maximum number of names in the error of ReleaseAll.
 const namesShown = 8

@@ -23,7 +23,7 @@ func TestWhatAnAcquireMayHaveLeftIsReleased(t *testing.T) {
 	}{
 		{"a refusal", driver.ErrHeld, false, false},
 		{"a refusal with more to say", &driver.HeldError{Label: "x"}, false, false},
-		{"come again", &driver.RetryError{}, false, false},
+		{"a refusal that says when to retry", &driver.RetryError{}, false, false},
 		{"a closed backend", driver.ErrClosed, false, false},
 		{"the end of a wait", driver.Waited(ended), true, false},
 		{"the end of the context", context.Canceled, true, true},
@@ -52,9 +52,9 @@ func TestWhatAnAcquireMayHaveLeftIsReleased(t *testing.T) {
 	}
 }
 
-// TestReleasesGoAbreast lets 5,000 waits end while a call takes a second: their places must not
-// hold up others for an hour.
-func TestReleasesGoAbreast(t *testing.T) {
+// TestReleasesAreSentTogether lets 5,000 waits end while a call takes a second: their requests must
+// not block the queue for an hour.
+func TestReleasesAreSentTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var under, most atomic.Int32
 		b := &backend{release: func(context.Context, driver.Request) error {
@@ -72,15 +72,15 @@ func TestReleasesGoAbreast(t *testing.T) {
 		for s.remembered() > 0 {
 			time.Sleep(time.Second)
 		}
-		if took := time.Since(began); took > 5000/abreast*2*time.Second || most.Load() > abreast {
+		if took := time.Since(began); took > 5000/maxReleases*2*time.Second || most.Load() > maxReleases {
 			t.Errorf("%d releases took %s, up to %d at a time", b.releases(), took, most.Load())
 		}
 		s.Close()
 	})
 }
 
-// TestReleasesOfABackendThatIsDown counts what a backend gets that answers nothing for an hour, and
-// how soon it has everything then.
+// TestReleasesOfABackendThatIsDown counts the calls to a backend that fails for an hour, and holds
+// that it gets all releases soon afterwards.
 func TestReleasesOfABackendThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
@@ -109,20 +109,20 @@ func TestReleasesOfABackendThatIsDown(t *testing.T) {
 	})
 }
 
-// TestReleasesThatExpireWhileTheBackendIsDown: a driver answers for what has expired without asking
-// the backend. That is no sign that the backend answers.
+// TestReleasesThatExpireWhileTheBackendIsDown: a driver answers for expired requests without a call
+// to the backend. That does not mean that the backend answers again.
 func TestReleasesThatExpireWhileTheBackendIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, ttl = 3600, time.Minute
 		var mu sync.Mutex
-		added, asked := map[driver.ID]time.Time{}, 0
+		added, called := map[driver.ID]time.Time{}, 0
 		b := &backend{release: func(_ context.Context, r driver.Request) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if time.Since(added[r.ID]) > ttl {
 				return driver.ErrLost
 			}
-			asked++
+			called++
 			return errors.New("connection refused")
 		}}
 		s := newSet(t, b, nil)
@@ -135,12 +135,12 @@ func TestReleasesThatExpireWhileTheBackendIsDown(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		mu.Lock()
-		if asked > 4*n {
-			t.Errorf("the backend was asked %d times for %d releases", asked, n)
+		if called > 4*n {
+			t.Errorf("the backend was called %d times for %d releases", called, n)
 		}
 		mu.Unlock()
 		if left := s.remembered(); left > 3*int(ttl/time.Second) {
-			t.Errorf("%d are left, of which most have expired", left)
+			t.Errorf("%d are left, and most of them have expired", left)
 		}
 		s.Close()
 	})
@@ -161,12 +161,12 @@ func TestAReleaseThatAlwaysFailsHoldsUpNoOther(t *testing.T) {
 		}}
 		s := newSet(t, b, nil)
 		s.ReleaseLater(bad)
-		time.Sleep(time.Hour) // its pauses are as long as they get
+		time.Sleep(time.Hour) // its pauses have reached their maximum
 		s.ReleaseLater(request("a"))
 		synctest.Wait()
 		time.Sleep(15 * time.Second)
 		if other.Load() != 2 {
-			t.Errorf("what failed once was sent %d times", other.Load())
+			t.Errorf("the release that failed once was sent %d times", other.Load())
 		}
 		began := time.Now()
 		s.ReleaseLater(request("b"))
@@ -178,7 +178,7 @@ func TestAReleaseThatAlwaysFailsHoldsUpNoOther(t *testing.T) {
 		}
 		s.Close()
 		s.Wait()
-		if err := s.ReleaseAll(); err == nil || !strings.Contains(err.Error(), `what may not have been released expires within its TTL: 1, under ["bad"]: no rights`) {
+		if err := s.ReleaseAll(); err == nil || !strings.Contains(err.Error(), `1 releases failed (names ["bad"]); what is left expires within its TTL: no rights`) {
 			t.Error(err)
 		}
 	})
@@ -192,7 +192,7 @@ func TestCloseEndsTheReleasesInTime(t *testing.T) {
 			return ctx.Err()
 		}}
 		s := newSet(t, b, nil)
-		for range 3 * abreast {
+		for range 3 * maxReleases {
 			s.ReleaseLater(request("a"))
 		}
 		synctest.Wait()
@@ -203,14 +203,14 @@ func TestCloseEndsTheReleasesInTime(t *testing.T) {
 		if took := time.Since(began); err == nil || took > Grace {
 			t.Errorf("%v after %s", err, took)
 		}
-		if want := ": 384, under"; err != nil && !strings.Contains(err.Error(), want) {
+		if want := "384 releases failed"; err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	})
 }
 
-// TestAnAcquireThatCloseOvertakes fails, with unknown outcome, after Close: ReleaseAll sends its
-// release.
+// TestAnAcquireThatCloseOvertakes: an acquire fails with unknown outcome after Close, and ReleaseAll
+// sends its release.
 func TestAnAcquireThatCloseOvertakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}

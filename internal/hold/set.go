@@ -9,27 +9,27 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Backend is what a Set needs of a [driver.Backend].
+// Backend has the methods of a [driver.Backend] that a Set uses.
 type Backend interface {
 	Acquire(ctx context.Context, r driver.Request) (driver.Grant, error)
 	Renew(ctx context.Context, rs []driver.Request) []driver.Renewal
 	Release(ctx context.Context, r driver.Request) error
 }
 
-// Config is what a Set is made of. All fields but Renewed and Now are set.
+// Config configures a Set. All fields but Renewed and Now are required.
 type Config struct {
 	Backend       Backend
 	Name          string // of the backend, for the log
 	FixedOutlives bool   // a fixed hold is not released by Close
 	Logger        *slog.Logger
-	Renewed       func(Renewal) // is told of each renewal; nil: nobody is
+	Renewed       func(Renewal) // is called after each renewal; nil: no observer
 
-	// Now is the clock; nil is time.Now. Tests set it, as if timers were late or the machine had
-	// been suspended.
+	// Now is the clock; nil is time.Now. Tests set it to simulate late timers and a suspended
+	// machine.
 	Now func() time.Time
 }
 
-// Set is all that one client holds and waits for. It is safe for concurrent use.
+// Set has all holds and waiting requests of one client. It is safe for concurrent use.
 type Set struct {
 	backend       Backend
 	name          string
@@ -38,17 +38,17 @@ type Set struct {
 	renewed       func(Renewal)
 	now           func() time.Time
 
-	ctx   context.Context // of the calls that the Set makes by itself; ends with Close
+	ctx   context.Context // of calls in the background; ends with Close
 	stop  context.CancelFunc
 	calls sync.WaitGroup // releases under way
 
 	mu        sync.Mutex // guards what follows, and all of every Hold and group
 	closed    bool
-	observed  []*Hold             // that Close ended, until ReportClosed
+	observed  []*Hold             // ended by Close, until ReportClosed
 	requests  map[driver.ID]*Hold // all that are under way or held
-	names     map[string]*Hold    // what is held under each name, the newest first, linked by next
+	names     map[string]*Hold    // the holds of each name, the newest first, linked by next
 	deadlines deadlines
-	groups    map[time.Duration]*group // that renew
+	groups    map[time.Duration]*group // by TTL
 	releases  releases
 }
 
@@ -64,9 +64,9 @@ func New(c Config) *Set {
 	return s
 }
 
-// Close ends all holds as closed, and stops renewals and releases in the background. What it leaves
-// to be released is released by [Set.ReleaseAll], after [Set.Wait]; then [Set.ReportClosed] tells
-// who observes.
+// Close ends all holds as closed, and stops renewals and releases in the background. After it call
+// [Set.Wait], then [Set.ReleaseAll], which sends the remaining releases, then [Set.ReportClosed],
+// which notifies the observers.
 func (s *Set) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -94,7 +94,7 @@ func (s *Set) Close() {
 	}
 }
 
-// ReportClosed tells who observes the holds that Close ended.
+// ReportClosed notifies the observers of the holds that Close ended.
 func (s *Set) ReportClosed() {
 	s.mu.Lock()
 	ended := s.observed
@@ -108,7 +108,7 @@ func (s *Set) ReportClosed() {
 // Wait returns when the releases that were under way at Close have returned.
 func (s *Set) Wait() { s.calls.Wait() }
 
-// end ends a hold, whose end it remembers. s.mu is locked; h.tell comes after.
+// end ends a hold and records why. s.mu is locked; the caller then calls h.tell without it.
 func (s *Set) end(h *Hold, why error) {
 	h.end = why
 	if o := h.observer; o != nil {
@@ -123,8 +123,8 @@ func (s *Set) end(h *Hold, why error) {
 	}
 }
 
-// tell calls Ended for all holders of a hold that has ended. s.mu is not locked: what is attached
-// does not change any more.
+// tell calls Ended for all holders of a hold that has ended. s.mu is not locked: the holders do not
+// change any more.
 func (h *Hold) tell() {
 	for _, by := range h.holders {
 		by.Ended(h.bareEnd())
@@ -153,15 +153,15 @@ func (s *Set) unlink(h *Hold) {
 	h.prev, h.next = nil, nil
 }
 
-// Blocker is a hold that stands against a request of the same Set.
+// Blocker is a hold that blocks a request of the same Set.
 type Blocker struct {
 	Label  string
 	Held   time.Duration // since its grant
-	Advice string        // what the code does that asks under a hold of its own
+	Advice string        // what to do if the same code has the hold
 }
 
-// Blocks reports whether a hold of this Set stands against the request, which is no join, and
-// which.
+// Blocks returns a hold of this Set that blocks the request, which is not a join, and reports
+// whether there is one.
 func (s *Set) Blocks(r *driver.Request) (Blocker, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,18 +173,18 @@ func (s *Set) Blocks(r *driver.Request) (Blocker, bool) {
 	return Blocker{h.req.Label, now.Sub(h.began), h.advice(r)}, true
 }
 
-// advice says what the code does that holds h and asks for r.
+// advice says what code should do that has h and requests r.
 func (h *Hold) advice(r *driver.Request) string {
 	if !h.req.Mode.Covers(r.Mode) { // with the context it would be an upgrade
-		return "give the read lease back first"
+		return "release the read lease first"
 	}
 	return "pass lease.Context"
 }
 
-// against returns a hold, held since then at least, that stands against the request, which is no
-// join; nil if there is none among the newest of the name. That it looks at a bounded number costs
-// a warning where a client has very many readers or permits of one name, and keeps its calls cheap
-// there. s.mu is locked.
+// against returns a hold, granted at that time or earlier, that blocks the request, which is not a
+// join; nil if there is none among the newest holds of the name. It checks a limited number, which
+// keeps calls cheap for a client with very many readers or permits of one name, and may miss a
+// warning there. s.mu is locked.
 func (s *Set) against(r *driver.Request, since time.Time) *Hold {
 	const most = 128
 	limit, owners := r.Limit, 0
@@ -196,7 +196,7 @@ func (s *Set) against(r *driver.Request, since time.Time) *Hold {
 		if h.req.Mode == driver.Exclusive {
 			return h
 		}
-		// a reader that is refused stands behind a writer, which waits for the readers before
+		// a blocked reader is behind a writer, which waits for the readers before it
 		if r.Mode == driver.Exclusive || r.Limit == 0 && h.req.Limit == 0 {
 			if reader == nil {
 				reader = h

@@ -8,16 +8,16 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Margin is the last part of a TTL, in which the client does not trust a hold any more although the
-// backend's clock has not ended it: for the difference in the clocks' rates, and for the time that
-// it takes a holder to hear of the loss.
+// Margin is the last part of a TTL, in which the client no longer trusts a hold although the backend
+// still has it. It allows for different clock rates and for the time until a holder is notified of
+// a loss.
 func Margin(ttl time.Duration) time.Duration {
 	return min(ttl/20+2*time.Millisecond, time.Second, ttl/2)
 }
 
-// prove records a proof. Of two, the one that was sent later counts. The set is locked.
+// prove records a proof. Of two proofs the one that was sent later counts. The set is locked.
 func (h *Hold) prove(ttl time.Duration, sentAt time.Time) {
-	// a fixed lease ends on time, however long the service keeps it
+	// a fixed lease ends on time, even if the service keeps it longer
 	if ttl == 0 || h.req.Fixed && ttl > h.req.TTL {
 		ttl = h.req.TTL
 	}
@@ -27,17 +27,17 @@ func (h *Hold) prove(ttl time.Duration, sentAt time.Time) {
 	h.sentAt, h.ttl, h.until = sentAt, ttl, sentAt.Add(ttl-Margin(ttl))
 }
 
-// late reports whether trust in the hold is over by the monotonic clock. The set is locked.
+// late reports whether trust in the hold has ended by the monotonic clock. The set is locked.
 func (h *Hold) late(now time.Time) bool { return !now.Before(h.until) }
 
-// slept reports whether trust in the hold is over by the wall clock, which Round(0) leaves alone in
-// a time. If it is not by the monotonic clock, the machine was suspended, or its wall clock was
-// set: only the backend knows. The set is locked.
+// slept reports whether trust in the hold has ended by the wall clock, which is all that Round(0)
+// leaves in a time. If it has not ended by the monotonic clock, the machine was suspended or its
+// wall clock was set, and only the backend knows. The set is locked.
 func (h *Hold) slept(now time.Time) bool { return !now.Round(0).Before(h.until.Round(0)) }
 
-// Judge says whether the hold can be trusted now, as far as the clocks tell: err is nil, or ErrLost
-// or ErrClosed if it has ended. A hold whose trust is over is lost here, should its timer be late.
-// If known is false the clocks disagree, and [Hold.Prove] tells.
+// Judge returns whether the hold can be trusted now, by the clocks: err is nil, or ErrLost or
+// ErrClosed if the hold has ended. If trust has ended and its timer is late, Judge ends the hold as
+// lost. If known is false the clocks disagree, and [Hold.Prove] has to decide.
 func (h *Hold) Judge() (known bool, err error) {
 	s := h.set
 	s.mu.Lock()
@@ -56,25 +56,25 @@ func (h *Hold) Judge() (known bool, err error) {
 	return true, driver.ErrLost
 }
 
-// Prove asks the backend whether it has the hold, which renews it. The error is ErrLost if the hold
-// is over; any other leaves it as it was.
+// Prove renews the hold with one call, which shows whether the backend has it. The error is ErrLost
+// if the hold has ended; any other leaves the hold as it was.
 func (h *Hold) Prove(ctx context.Context) error {
 	s := h.set
 	start := s.now()
 	res := s.backend.Renew(ctx, []driver.Request{h.req})
 	if len(res) != 1 {
-		return errors.New("the driver did not answer the renewal")
+		return errors.New("the driver returned no result for the renewal")
 	}
-	told := Renewal{TTL: h.req.TTL, Holds: 1, Took: s.now().Sub(start)}
+	renewal := Renewal{TTL: h.req.TTL, Holds: 1, Took: s.now().Sub(start)}
 	l, lost := s.apply(h, res[0])
 	switch {
 	case lost:
 		s.tell(l)
-		told.Lost = 1
+		renewal.Lost = 1
 	case res[0].Err != nil && !errors.Is(res[0].Err, driver.ErrLost):
-		told.Unknown = 1
+		renewal.Unknown = 1
 	}
-	s.tellRenewal(told)
+	s.tellRenewal(renewal)
 	if res[0].Err != nil {
 		return res[0].Err
 	}
@@ -86,7 +86,7 @@ func (h *Hold) Prove(ctx context.Context) error {
 	return nil
 }
 
-// apply records what a renewal answered. If the hold was lost by that, the caller tells of it.
+// apply records the result of a renewal. If the hold was lost by that, the caller has to tell.
 func (s *Set) apply(h *Hold, p driver.Renewal) (l loss, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
