@@ -10,19 +10,19 @@ import (
 
 var breaking = []Law{
 	{Name: "break-wrong-token", run: breakWrongToken, needs: []need{breakable, fencing},
-		Sentence: "Break with a token that no holder has is ErrNotHeld and changes nothing"},
+		Sentence: "Break with a token that no holder has fails with ErrNotHeld and changes nothing"},
 	{Name: "break", run: breakPlain, stall: tenthOfRenewedTTL, needs: []need{breakable},
-		Sentence: "a broken hold is neither renewed nor joined, and its successor is in only after the holder knows, within a TTL"},
+		Sentence: "a broken hold can neither be renewed nor joined, and its successor is granted within a TTL, but only after the holder was notified"},
 	{Name: "break-release", run: breakRelease, needs: []need{breakable},
-		Sentence: "giving a broken hold back frees the lock and returns ErrLost, also if no renewal was refused yet"},
+		Sentence: "the release of a broken hold frees the lock and returns ErrLost, also if no renewal was refused yet"},
 	{Name: "break-release-again", run: breakReleaseAgain, needs: []need{breakable, holdingReplies},
-		Sentence: "a Release of a broken hold that got no answer and is sent again is ErrLost"},
+		Sentence: "a Release of a broken hold that got no reply and is sent again returns ErrLost"},
 	{Name: "break-release-known", run: breakReleaseKnown, stall: promptly, needs: []need{breakable},
-		Sentence: "what is left of a broken hold ends with its release, long before its TTL, also if its holder learned of the break at a renewal, or as it asked for the hold again"},
+		Sentence: "the release of a broken hold removes what is left of it, long before its TTL, also if its holder learned of the break from a renewal or from a repeated acquire"},
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
-		Sentence: "a hold broken by force ends at once, and its holder can neither renew nor release what follows"},
+		Sentence: "a hold broken by force ends at once, and its holder can neither renew it nor release its successor"},
 	{Name: "break-force-known", run: breakForceKnown, stall: promptly, needs: []need{breakable},
-		Sentence: "a break by force ends the holder's context within a second, however far its next renewal is: of a lock among many, of a fixed lease, of a reader, of a permit, and of those who joined, and of no other hold"},
+		Sentence: "a break by force ends the holder's context within a second, however far away its next renewal is, and no other hold: that of a lock among many, of a fixed lease, of a reader, of a permit, and of joins"},
 }
 
 // breakIt calls Break.
@@ -69,7 +69,7 @@ func breakPlain(e *env) {
 	}
 	successor := next.got(e)
 	if !l.Until().Before(next.at) && ctx.Err() == nil {
-		e.strict().Errorf("the holder did not know of the loss when its successor came in")
+		e.strict().Errorf("the holder was not notified of the loss when its successor was granted")
 	}
 	if took := next.at.Sub(broken); took > e.renewedTTL+2*time.Second {
 		e.Errorf("a broken hold with a TTL of %s ended after %s", e.renewedTTL, took)
@@ -84,7 +84,7 @@ func breakPlain(e *env) {
 	e.unlock(successor)
 }
 
-// breakRelease uses the long TTL: neither a renewal nor the end of the hold's time comes meanwhile.
+// breakRelease uses the long TTL, so that neither a renewal nor the expiry of the hold comes first.
 func breakRelease(e *env) {
 	a, b, d, name := e.client(), e.client(), e.direct(), e.name()
 	l := e.lock(a.Mutex(name))
@@ -133,7 +133,7 @@ func breakForce(e *env) {
 	if err := e.breakIt(op, name, l.Token(), dlock.Force()); err != nil {
 		e.Fatalf("Break: %v", err)
 	}
-	successor := next.got(e) // its first renewal would come after the patience
+	successor := next.got(e) // the first renewal of the broken hold would come too late for this
 	e.want("the old holder's Renew", call(e, "Renew", l.Renew), dlock.ErrLost)
 	e.want("the old holder's Unlock", e.unlockErr(l), dlock.ErrLost)
 	if e.caps.Fencing {
@@ -147,7 +147,7 @@ func breakForce(e *env) {
 	e.becomes(name, 0, 0)
 }
 
-// breakReleaseKnown uses the long TTL: what frees the lock is the release.
+// breakReleaseKnown uses the long TTL, so that only the release can free the lock.
 func breakReleaseKnown(e *env) {
 	a, b, op, d := e.client(), e.client(), e.client(), e.direct()
 	broken := func(name string, t dlock.Token) (next *attempt) {
@@ -159,11 +159,11 @@ func breakReleaseKnown(e *env) {
 		}
 		return next
 	}
-	freed := func(next *attempt, given time.Time) {
+	freed := func(next *attempt, released time.Time) {
 		e.Helper()
 		l := next.got(e)
-		if took := next.at.Sub(given); took > e.longTTL/8 {
-			e.Errorf("a broken hold with a TTL of %s stood for %s after its release", e.longTTL, took)
+		if took := next.at.Sub(released); took > e.longTTL/8 {
+			e.Errorf("a broken hold with a TTL of %s blocked the lock for %s after its release", e.longTTL, took)
 		}
 		e.unlock(l)
 		e.becomes(next.name, 0, 0)
@@ -173,33 +173,33 @@ func breakReleaseKnown(e *env) {
 	l := e.lock(a.Mutex(name))
 	ctx, next := l.Context(e.ctx), broken(name, l.Token())
 	e.want("Renew of a broken lease", call(e, "Renew", l.Renew), dlock.ErrLost)
-	given := time.Now()
+	released := time.Now()
 	e.until("its context ended", func() bool { return ctx.Err() != nil })
 	e.want("Unlock of a broken lease that a renewal lost", e.unlockErr(l), dlock.ErrLost)
-	freed(next, given)
+	freed(next, released)
 
 	name = e.name()
 	r := d.ask(name)
 	next = broken(name, d.get(r).Token)
-	for range 2 { // the one that is refused first may find out more than those after it
+	for range 2 { // the first refused renewal may learn more than later ones
 		e.want("Renew of a broken request", d.renew(r).Err, driver.ErrLost)
 	}
-	given = time.Now()
+	released = time.Now()
 	e.want("Release of a broken request that a renewal lost", d.release(r), driver.ErrLost)
-	freed(next, given)
+	freed(next, released)
 
 	name = e.name()
 	r = d.ask(name)
 	next = broken(name, d.get(r).Token)
-	given = time.Now()
-	_, err := d.acquire(r) // which is released, unless nothing of it is left
+	released = time.Now()
+	_, err := d.acquire(r) // the request is then released if anything of it is left
 	e.want("Acquire of a broken request", err, driver.ErrLost)
-	freed(next, given)
+	freed(next, released)
 }
 
 func breakForceKnown(e *env) {
 	a, op := e.client(), e.client()
-	for range 50 { // what is broken is one of many, and the others stay
+	for range 50 { // the broken hold is one of many, and the others stay
 		e.lock(a.Mutex(e.name()))
 	}
 	ends := func(what, name string, broken *dlock.Lease, with []*dlock.Lease, others ...*dlock.Lease) {
@@ -219,7 +219,7 @@ func breakForceKnown(e *env) {
 				e.Fatalf("%s was broken by force, and a holder's context has not ended after %s", what, e.patience)
 			}
 			if took := time.Since(start); took > time.Second {
-				e.Errorf("%s was broken by force, and a holder's context ended %s later; want a second at most", what, took)
+				e.Errorf("%s was broken by force, and a holder's context ended %s later; want at most a second", what, took)
 			}
 			e.want("the context's cause", context.Cause(ctx), dlock.ErrLost)
 		}
@@ -230,7 +230,7 @@ func breakForceKnown(e *env) {
 			e.unlock(l)
 		}
 		for _, l := range append(with, broken) {
-			e.want("Unlock of what was broken by force", e.unlockErr(l), dlock.ErrLost)
+			e.want("Unlock of a lease broken by force", e.unlockErr(l), dlock.ErrLost)
 		}
 		e.becomes(name, 0, 0)
 	}

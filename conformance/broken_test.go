@@ -9,7 +9,7 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// fault is what is wrong with a toy. The first three are sound.
+// fault is the defect of a toy. The first three are none: such toys are sound.
 type fault string
 
 const (
@@ -17,29 +17,29 @@ const (
 	powerless fault = "has a harness without powers"
 	poor      fault = "locks exclusively and nothing else: no queue, no tokens, no joins, no Inspect, no Capabilities"
 
-	everybodyIn   fault = "grants to everybody"
+	grantsAll     fault = "grants the lock to every request"
 	tryStays      fault = "leaves a refused TryLock in the queue"
-	ownerIsClient fault = "takes requests of one client for one owner (etcd's Session)"
+	ownerIsClient fault = "takes all requests of a client for one owner (etcd's Session)"
 	newestFirst   fault = "grants to the newest waiter first"
-	barges        fault = "frees the lock and tells the next to come for it"
+	barges        fault = "frees the lock and wakes the next waiter to compete for it"
 
-	readersAlone  fault = "lets readers in one by one"
+	readersAlone  fault = "admits readers one by one"
 	readersPass   fault = "lets readers pass a waiting writer"
 	limitOffByOne fault = "admits one owner too many"
-	largestLimit  fault = "compares each with its own limit only"
-	permitForAll  fault = "admits all waiters when one permit is given back"
+	largestLimit  fault = "compares each request with its own limit only"
+	permitForAll  fault = "admits all waiters when one permit is released"
 
-	joinQueues   fault = "lets a join wait like a first request"
+	joinQueues   fault = "lets a join wait in the queue"
 	joinToken    fault = "gives a join a token of its own"
-	freesJoins   fault = "frees an owner when its first request is given back"
+	freesJoins   fault = "frees an owner when its first request is released"
 	joinRevives  fault = "lets a join begin a hold"
-	upgradeWaits fault = "lets exclusive under shared wait"
-	noDowngrade  fault = "refuses shared under exclusive"
+	upgradeWaits fault = "lets an exclusive request under a shared hold wait"
+	noDowngrade  fault = "refuses a shared request under an exclusive hold"
 
 	twiceIsTwo      fault = "takes a granted request that is sent again for another one"
 	twiceWaitsTwice fault = "takes a waiting request that is sent again for another one"
-	releasesAnybody fault = "releases whoever holds, without comparing"
-	noTombstones    fault = "forgets what was released"
+	releasesAny     fault = "releases the current holder without comparing"
+	noTombstones    fault = "forgets released requests"
 	foldsCase       fault = "takes 'A' for 'a'"
 	trimsSpace      fault = "takes 'a ' for 'a'"
 	truncates       fault = "cuts long names"
@@ -49,88 +49,88 @@ const (
 	kindsMix        fault = "lets locks and semaphores share a name"
 
 	cancelStays         fault = "keeps a waiting request that is released"
-	cancelFreesNobody   fault = "does not decide again when a waiter goes"
+	cancelFreesNone     fault = "does not grant again when a waiter is removed"
 	swallowsWakeUp      fault = "lets a cancelled waiter keep the grant that raced with it (rueidislock)"
 	slowCancel          fault = "checks the context every 300 ms"
-	slowOffLine         fault = "waits for the network before the context"
+	slowOffLine         fault = "waits for the network before it checks the context"
 	forgetsFailed       fault = "forgets a request whose Acquire failed, and answers its release without a call"
 	unreadAnswer        fault = "takes a call whose answer it did not read for one that was never sent"
 	ignoresPreCancelled fault = "does not check the context before the call"
 	waitersExpire       fault = "does not keep waiters alive"
-	hasty               fault = "passes over who does not take a grant within 250 ms"
-	keepsBriefly        fault = "keeps waiters alive for one TTL after they came"
+	hasty               fault = "skips a waiter that does not confirm a grant within 250 ms"
+	keepsBriefly        fault = "keeps waiters alive for one TTL after their arrival"
 	deadWait            fault = "keeps waiters for ever"
 	waitsOnLine         fault = "ends a wait with an error when the connection breaks"
 
-	saysNothing    fault = "does not say that a wait stood in the queue"
-	saysHeld       fault = "says that the lock is held when nobody answered"
+	saysNothing    fault = "does not report that a wait stood in the queue"
+	saysHeld       fault = "reports that the lock is held when there was no answer"
 	ownDeadlines   fault = "ends its calls at a deadline of its own, with the error of a context"
-	noiseWakesLate fault = "wakes a waiter 2.5 s late while its client waits for other names too"
-	noiseDelays    fault = "keeps its waiters alive only when nobody new has come for a while"
-	keepsDead      fault = "removes waiters that died only at the head of the queue"
+	noiseWakesLate fault = "wakes a waiter 2.5 s late while its client also waits for other names"
+	noiseDelays    fault = "keeps its waiters alive only if there was no new request for a while"
+	keepsDead      fault = "removes dead waiters only at the head of the queue"
 
 	renewsNothing  fault = "answers a renewal without renewing"
 	renewsTogether fault = "keeps all holds of a client alive with one of them (a lease that they share)"
 	unknownIsLost  fault = "takes a renewal without a reply for a loss"
-	fixedForever   fault = "keeps fixed leases until they are given back"
-	fixedGoes      fault = "gives fixed leases back at Close and claims that they stand"
-	fixedStays     fault = "lets fixed leases stand over Close and denies it"
-	cutsTTL        fault = "cuts the TTL that it cannot keep"
+	fixedForever   fault = "keeps fixed leases until they are released"
+	fixedGoes      fault = "releases fixed leases at Close and claims that they outlive it"
+	fixedStays     fault = "keeps fixed leases after Close and denies it"
+	cutsTTL        fault = "shortens a TTL that it cannot keep"
 	extendOrSet    fault = "acquires on renewal if the name is free (redsync's SetNXOnExtend)"
-	renewsUnseen   fault = "renews what has expired if nobody has asked for the name since"
+	renewsUnseen   fault = "renews an expired request if the name was not used since"
 	shortTTL       fault = "keeps less than the TTL that it reports"
 	sinceReceipt   fault = "counts the TTL from the reply (etcd's Session)"
-	remembersLoss  fault = "stops renewing names that it lost once"
-	leavesLost     fault = "does not give back what is uncertain"
-	futureReceipt  fault = "counts the TTL from a moment that is still to come"
+	remembersLoss  fault = "no longer renews a name that it lost once"
+	leavesLost     fault = "does not release uncertain requests"
+	futureReceipt  fault = "counts the TTL from a time in the future"
 	renewedReceipt fault = "counts the TTL of a renewal from the reply"
-	untilOfGrant   fault = "does not remember that a hold was renewed, when a release of it that got no answer is sent again"
+	untilOfGrant   fault = "forgets that a hold was renewed when a release of it that got no reply is sent again"
 	forgetsExpired fault = "takes an expired request that is sent again for a new one"
-	releaseHopes   fault = "takes a release without a reply for done"
+	releaseHopes   fault = "takes a release without a reply for successful"
 
-	breaksAnybody   fault = "breaks without comparing the token"
-	brokenRenewable fault = "renews what is broken"
+	breaksAny       fault = "breaks without comparing the token"
+	brokenRenewable fault = "renews a broken hold"
 	brokenJoinable  fault = "lets a broken hold be joined"
-	brokenReleased  fault = "takes the release of a broken hold for one in good order"
-	brokenRefused   fault = "says of a broken hold that is asked for again that nothing of it is left"
-	forgetsBroken   fault = "takes the release of a broken hold that is sent again, after one that got no answer, for one in good order"
-	breaksNow       fault = "breaks by force always"
-	forceWaits      fault = "breaks by force never"
-	refusedStays    fault = "keeps what is left of a broken hold until its TTL, once a renewal of it was refused"
+	brokenReleased  fault = "takes the release of a broken hold for an ordinary one"
+	brokenRefused   fault = "reports that nothing is left of a broken hold whose request is sent again"
+	forgetsBroken   fault = "takes the repeated release of a broken hold, after one that got no reply, for an ordinary one"
+	breaksNow       fault = "always breaks by force"
+	forceWaits      fault = "never breaks by force"
+	refusedStays    fault = "keeps the rest of a broken hold until its TTL once a renewal was refused"
 
-	forceSilent      fault = "tells no holder that its hold was broken by force"
-	forceSilentFixed fault = "tells the holder of a fixed lease nothing, since that is never renewed"
-	forceSilentShare fault = "tells no holder of a shared lock that its hold was broken by force"
-	forceSilentJoin  fault = "tells only the client that began a hold that it was broken by force"
-	forceLoud        fault = "tells all holders of the name that their holds were broken by force"
-	forceSlow        fault = "takes two seconds to tell a holder that its hold was broken by force"
+	forceSilent      fault = "notifies no holder of a break by force"
+	forceSilentFixed fault = "does not notify the holder of a fixed lease, which is never renewed"
+	forceSilentShare fault = "notifies no holder of a shared lock of a break by force"
+	forceSilentJoin  fault = "notifies only the client that began a hold of a break by force"
+	forceLoud        fault = "notifies all holders of the name of a break by force"
+	forceSlow        fault = "takes two seconds to notify a holder of a break by force"
 
-	tokensRestart0   fault = "starts tokens again when nobody is left"
+	tokensRestart0   fault = "starts tokens again when the queue is empty"
 	readersKeepToken fault = "gives readers the last writer's token"
 	clockTokens      fault = "takes tokens from the wall clock alone"
 	forgetsTokens    fault = "loses tokens in a restart"
 	forgetsHolds     fault = "claims to be durable and is not"
 
-	noPrefix  fault = "puts no prefix before names"
+	noPrefix  fault = "does not prefix names"
 	listsAll  fault = "lists the names of all prefixes"
 	listsKeys fault = "lists names with their prefix"
 	listsFree fault = "lists names that were in use once"
 	listsOne  fault = "lists one name of those in use"
 
-	closeLeaves      fault = "leaves what it holds when it is closed"
-	closeWakesNobody fault = "lets calls wait on when it is closed"
-	closeHangs       fault = "waits for the network when it is closed"
-	leaksGoroutine   fault = "leaves a goroutine behind a cancelled wait"
+	closeLeaves    fault = "leaves its holds when it is closed"
+	closeWakesNone fault = "does not end waiting calls when it is closed"
+	closeHangs     fault = "waits for the network when it is closed"
+	leaksGoroutine fault = "leaves a goroutine after a cancelled wait"
 
-	chatty              fault = "asks twenty times for each lock"
+	chatty              fault = "makes twenty calls for each lock"
 	pollsEach           fault = "polls for each waiter"
 	goroutinePerWaiter  fault = "has a goroutine for each waiter"
 	connectionPerWaiter fault = "has a connection for each waiter"
-	connectionPerDozen  fault = "has a connection for each dozen of leases"
+	connectionPerDozen  fault = "has a connection for each dozen leases"
 	renewsOneByOne      fault = "renews each lease by itself"
-	herd                fault = "wakes everybody at each hand-off"
+	herd                fault = "wakes all waiters at each hand-off"
 
-	claimsQueue      fault = "claims to queue and tells waiters to come again"
+	claimsQueue      fault = "claims to queue and makes waiters try again"
 	deniesTokens     fault = "denies its tokens"
 	deniesShared     fault = "denies read-write locks"
 	deniesSemaphores fault = "denies semaphores"
@@ -138,17 +138,16 @@ const (
 	deniesInspect    fault = "denies Inspect"
 )
 
-// everything is declared of drivers that exclude nobody: there is hardly a law that does not
-// notice.
+// everything is declared for drivers that do not exclude at all: nearly every law detects that.
 const everything = "everything"
 
-// broken are the faults: the laws that are there to find each, and all others that may find it too.
-// The law "storm" does everything at random, so any fault may show there.
+// broken lists for each fault the laws that have to find it, and the others that may find it too.
+// The law "storm" does everything at random, so it may find any fault.
 var broken = []struct {
 	fault     fault
 	must, may string
 }{
-	{everybodyIn, "one-holder reenter election storm", everything},
+	{grantsAll, "one-holder reenter election storm", everything},
 	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why once"},
 	{ownerIsClient, "owner-not-client own-name-only", "slow-service arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after"},
 	{newestFirst, "arrival-order", "slow-service cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
@@ -166,7 +165,7 @@ var broken = []struct {
 	{noDowngrade, "downgrade", ""},
 	{twiceIsTwo, "same-request", "break-release-known proof-before trust-within-ttl"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
-	{releasesAnybody, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow"},
+	{releasesAny, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow"},
 	{noTombstones, "late-duplicate late-copy", "cancel-cut-off expired-resume wait-says-why"},
 	{foldsCase, "names", ""},
 	{trimsSpace, "names", ""},
@@ -176,7 +175,7 @@ var broken = []struct {
 	{ownerIsLabel, "labels", everything},
 	{kindsMix, "conflict", ""},
 	{cancelStays, "cancelled-wait unknown-acquire", "cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
-	{cancelFreesNobody, "cancelled-wait", ""},
+	{cancelFreesNone, "cancelled-wait", ""},
 	{swallowsWakeUp, "swallowed-wake-up unknown-acquire", "release-again cancel-answered cancel-cut-off capabilities late-copy"},
 	{slowCancel, "cancel-prompt", ""},
 	{slowOffLine, "cancel-cut-off bounded-calls", "release-again close-cut-off"},
@@ -212,7 +211,7 @@ var broken = []struct {
 	{remembersLoss, "after-loss", "election"},
 	{leavesLost, "late-duplicate release-again", "break-release-known late-copy wait-says-why cancel-cut-off unknown-acquire cancel-answered"},
 	{releaseHopes, "unlock-cut-off close-cut-off", "cancel-cut-off bounded-calls release-again break-release-again"},
-	{breaksAnybody, "break-wrong-token", "break break-force break-force-known"},
+	{breaksAny, "break-wrong-token", "break break-force break-force-known"},
 	{brokenRenewable, "break", "break-release-known"},
 	{brokenJoinable, "break", ""},
 	{brokenReleased, "break-release", "break-release-again break-release-known"},
@@ -238,7 +237,7 @@ var broken = []struct {
 	{listsFree, "list", "list-prefix"},
 	{listsOne, "list list-prefix names", ""},
 	{closeLeaves, "close-frees", "close-wakes"},
-	{closeWakesNobody, "close-wakes", "close-frees"},
+	{closeWakesNone, "close-wakes", "close-frees"},
 	{closeHangs, "close-cut-off", ""},
 	{leaksGoroutine, "close-leaks-nothing", ""},
 	{chatty, "cost-lock", "late-grant"},
@@ -256,26 +255,26 @@ var broken = []struct {
 	{deniesInspect, "capabilities", ""},
 }
 
-// A law that finds fault with a sound driver is worth nothing.
+// No law fails on a sound driver.
 func TestSoundDriversPass(t *testing.T) {
 	for _, f := range []fault{none, powerless, poor} {
 		for _, l := range Laws() {
 			t.Run(string(f)+"/"+l.Name, func(t *testing.T) {
 				r := try(t, l, f)
 				if r.failed {
-					t.Errorf("law %q finds fault with a sound driver, that %s:\n%s", l.Name, f, r)
+					t.Errorf("law %q fails on a sound driver that %s:\n%s", l.Name, f, r)
 				}
 				if f == none && r.skipped {
-					t.Errorf("skipped on a toy that can do all: %s", r)
+					t.Errorf("skipped on a toy that can do everything: %s", r)
 				}
 			})
 		}
 	}
 }
 
-// Each broken driver goes through all laws. With the race detector, which makes that six times as
-// long, it goes through those that are there to find its fault: every law is among them, and all
-// laws run on the sound drivers too. What is left has no code that did not run there.
+// Each broken driver goes through all laws. With the race detector, which takes six times as long,
+// it goes only through those that have to find its fault: every law is one of these for some fault,
+// and all laws run on the sound drivers too, so all code runs under the race detector.
 func TestBrokenDriversFail(t *testing.T) {
 	few := race.Enabled && !size.Long()
 	for _, b := range broken {
@@ -289,9 +288,9 @@ func TestBrokenDriversFail(t *testing.T) {
 				may := b.may == everything || l.Name == "storm" || slices.Contains(strings.Fields(b.may), l.Name)
 				switch {
 				case must && !r.failed:
-					t.Errorf("law %q passes a driver that %s", l.Name, b.fault)
+					t.Errorf("law %q passes on a driver that %s", l.Name, b.fault)
 				case r.failed && !must && !may:
-					t.Errorf("law %q fails a driver that %s, which is not declared:\n%s", l.Name, b.fault, r)
+					t.Errorf("law %q fails on a driver that %s, which is not declared:\n%s", l.Name, b.fault, r)
 				}
 			}
 		}
@@ -310,7 +309,7 @@ func TestEveryLawFindsAFault(t *testing.T) {
 	}
 	for _, l := range Laws() {
 		if !slices.Contains(found, l.Name) {
-			t.Errorf("no broken driver is there for law %q", l.Name)
+			t.Errorf("no broken driver is declared for law %q", l.Name)
 		}
 	}
 }

@@ -11,18 +11,17 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// What the suite does where the harness cannot delay replies: it keeps the process so busy that a
-// driver reads each reply late, while the service, or its stand-in in this process, is on time. So
-// a driver that reads the clock after the reply promises more than the service keeps, which Inspect
-// shows.
+// If the harness cannot delay replies, the suite keeps the process so busy that a driver reads each
+// reply late, while the service, or its stand-in in this process, is on time. A driver that reads
+// the clock after the reply then promises more than the service does, which Inspect shows.
 
-// slice is for how long the runtime lets a goroutine compute before it is another's turn.
+// slice is how long the runtime lets a goroutine compute before another one runs.
 const slice = 10 * time.Millisecond
 
-// busily runs f while a few goroutines compute on the process's one processor: a goroutine that
-// waits for a reply, or for its turn, comes last.
+// busily runs f while a few goroutines compute on the process's only processor, so that a goroutine
+// which waits for a reply runs last.
 func busily(f func()) {
-	const spinners, most = 3, 5 * time.Second // should f not return
+	const spinners, most = 3, 5 * time.Second // in case f does not return
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -37,16 +36,16 @@ func busily(f func()) {
 	f()
 }
 
-// untilKept repeats f busily, until a call took so long that it was kept waiting, or for a while. A
-// call that waits for nothing is too short to be interrupted each time.
-func (e *env) untilKept(what string, f func(ctx context.Context) error) {
+// untilDelayed repeats f busily until a call took so long that it was interrupted, or for a while.
+// A call that does not wait is too short to be interrupted each time.
+func (e *env) untilDelayed(what string, f func(ctx context.Context) error) {
 	e.Helper()
-	const kept, most = slice * 8 / 10, 5 * slice
+	const delayed, most = slice * 8 / 10, 5 * slice
 	err := call(e, what, func(ctx context.Context) (err error) {
 		busily(func() {
-			for began := time.Now(); ; { // once at least, however late this begins
+			for began := time.Now(); ; { // at least once, however late this begins
 				start := time.Now()
-				if err = f(ctx); err != nil || time.Since(start) > kept || time.Since(began) > most {
+				if err = f(ctx); err != nil || time.Since(start) > delayed || time.Since(began) > most {
 					return
 				}
 			}
@@ -58,7 +57,7 @@ func (e *env) untilKept(what string, f func(ctx context.Context) error) {
 	}
 }
 
-// compute returns after d, in which it has not waited for anything.
+// compute returns after d without having waited for anything.
 func compute(d time.Duration) {
 	for start := time.Now(); time.Since(start) < d; {
 	}
@@ -77,7 +76,7 @@ func timeIsVirtual() bool {
 
 // proofBeforeBusy is proof-before on a busy process.
 func proofBeforeBusy(e *env) {
-	const rounds, rounding = 20, slice / 2 // Inspect may round what is left
+	const rounds, rounding = 20, slice / 2 // Inspect may round the remaining time
 	d, other, name := e.direct(), e.direct(), e.name()
 	within := func(what string, r driver.Request, sentAt time.Time, ttl time.Duration) {
 		e.Helper()
@@ -86,7 +85,7 @@ func proofBeforeBusy(e *env) {
 		}
 		for _, h := range e.inspect(name).Holders() {
 			if over := sentAt.Add(ttl).Sub(time.Now().Add(h.Left)); h.ID == r.ID && over > rounding {
-				e.strict().Fatalf("what %s promises, whose reply was read late, outlasts the service's by %s: SentAt is not from before the call", what, over)
+				e.strict().Fatalf("the promise of %s, whose reply was read late, outlasts the service's by %s: SentAt is not from before the call", what, over)
 			}
 		}
 	}
@@ -100,7 +99,7 @@ func proofBeforeBusy(e *env) {
 		var r driver.Request
 		var g driver.Grant
 		held := false
-		e.untilKept("Acquire", func(ctx context.Context) (err error) {
+		e.untilDelayed("Acquire", func(ctx context.Context) (err error) {
 			if held {
 				if err := d.Release(ctx, r); err != nil {
 					return err
@@ -113,16 +112,16 @@ func proofBeforeBusy(e *env) {
 		})
 		within("a grant", r, g.SentAt, g.TTL)
 
-		e.untilKept("Acquire, sent again,", func(ctx context.Context) (err error) {
+		e.untilDelayed("Acquire, sent again,", func(ctx context.Context) (err error) {
 			g, err = d.Acquire(ctx, r)
 			return err
 		})
 		within("a grant sent again", r, g.SentAt, g.TTL)
 
 		rs, ps := []driver.Request{r}, []driver.Renewal(nil)
-		e.untilKept("Renew", func(ctx context.Context) error {
+		e.untilDelayed("Renew", func(ctx context.Context) error {
 			if ps = d.Renew(ctx, rs); len(ps) != 1 {
-				return fmt.Errorf("of 1 request has %d results", len(ps))
+				return fmt.Errorf("1 request, but %d results", len(ps))
 			}
 			return ps[0].Err
 		})

@@ -18,7 +18,7 @@ type lateClock struct {
 	network                        time.Duration
 	grants, again, waits, renewals bool
 
-	granted *sync.Map // the requests that were
+	granted *sync.Map // the granted requests
 }
 
 func (l lateClock) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -42,8 +42,8 @@ func (l lateClock) Renew(ctx context.Context, rs []driver.Request) []driver.Rene
 	return res
 }
 
-// A harness that gives no power lets no driver pass that counts from its replies: neither one of a
-// service behind a network, nor one whose service is in the process.
+// Even if the harness has no powers, a driver that counts from its replies fails, whether its
+// service is behind a network or in the process.
 func TestProofBeforeNeedsNoPower(t *testing.T) {
 	for _, network := range []time.Duration{0, 100 * time.Microsecond} {
 		for _, c := range []struct {
@@ -51,10 +51,10 @@ func TestProofBeforeNeedsNoPower(t *testing.T) {
 			want   string
 		}{
 			{lateClock{}, ""},
-			{lateClock{grants: true}, "what a grant promises"},
-			{lateClock{again: true}, "what a grant sent again promises"},
-			{lateClock{renewals: true}, "what a renewal promises"},
-			{lateClock{waits: true}, "what a grant after a wait promises"},
+			{lateClock{grants: true}, "the promise of a grant,"},
+			{lateClock{again: true}, "the promise of a grant sent again"},
+			{lateClock{renewals: true}, "the promise of a renewal"},
+			{lateClock{waits: true}, "the promise of a grant after a wait"},
 		} {
 			space := new(memory.Space)
 			h := conformance.Harness{Open: func(t conformance.T) driver.Backend {

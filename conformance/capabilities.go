@@ -11,14 +11,14 @@ import (
 
 var capabilities = []Law{
 	{Name: "capabilities", run: capabilitiesTrue, stall: tenthOfShortTTL,
-		Sentence: "what Capabilities claim works, and what they deny is ErrUnsupported and leaves nothing behind"},
+		Sentence: "what Capabilities claim works; what they deny fails with ErrUnsupported and leaves nothing behind"},
 	{Name: "inspect", run: inspectTrue, stall: tenthOfRenewedTTL, needs: []need{inspecting, queueing},
-		Sentence: "Inspect shows holders and waiters in order, with their IDs, owners, clients, modes, limits, tokens, labels and the time that is left"},
+		Sentence: "Inspect shows holders and waiters in order, with their IDs, owners, clients, modes, limits, tokens, labels and remaining time"},
 }
 
 func capabilitiesTrue(e *env) {
 	d, caps := e.direct(), e.caps
-	// who says nothing can do nothing more
+	// a backend without the interface has the zero Capabilities
 	if c, ok := d.Backend.(driver.Capable); ok && c.Capabilities() != caps {
 		e.Errorf("two clients of one service have different Capabilities: %+v and %+v", caps, c.Capabilities())
 	}
@@ -78,7 +78,7 @@ func capabilitiesTrue(e *env) {
 	if err := d.release(held); err != nil {
 		e.Fatalf("Release: %v", err)
 	}
-	e.becomes(name, 0, 0) // the wait that ended may go a little later
+	e.becomes(name, 0, 0) // the request of the cancelled wait may go a little later
 
 	client := e.client()
 	l, err := e.tryIn(e.ctx, client.RWMutex(name).Read())
@@ -92,11 +92,11 @@ func capabilitiesTrue(e *env) {
 		e.unlock(l)
 	}
 	if client.Capabilities() != caps {
-		e.Errorf("the client's Capabilities are not the backend's")
+		e.Errorf("the client's Capabilities differ from the backend's")
 	}
 	if b, ok := d.Backend.(driver.Breaker); ok {
 		err := call(e, "Break", func(ctx context.Context) error { return b.Break(ctx, name, 1, false) })
-		e.want("Break of a name that nobody holds", err, driver.ErrNotHeld)
+		e.want("Break of a name that is not held", err, driver.ErrNotHeld)
 	} else {
 		e.want("Break", e.breakIt(client, name, 1), dlock.ErrUnsupported)
 	}
@@ -108,7 +108,7 @@ func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	if e.caps.Queue { // it waits until then; a *driver.RetryError comes at once
+	if e.caps.Queue { // the request waits until then; a *driver.RetryError comes at once
 		defer time.AfterFunc(e.shortTTL/2, cancel).Stop()
 	}
 	r := d.ask(name)
@@ -138,7 +138,7 @@ func inspectTrue(e *env) {
 	name := e.name()
 	d, f := e.direct(), e.direct()
 	holder, waiter := d.ask(name), f.ask(name)
-	holder.Label, waiter.Label, waiter.Wait = "who holds", "who waits ✓", true
+	holder.Label, waiter.Label, waiter.Wait = "the holder", "the waiter ✓", true
 	if e.caps.Semaphores {
 		holder.Mode, holder.Limit = driver.Shared, 1
 		waiter.Mode, waiter.Limit = driver.Shared, 3
@@ -150,7 +150,7 @@ func inspectTrue(e *env) {
 	pause(e.shortTTL / 4)
 	q := e.inspect(name)
 	if len(q.Holders()) != 1 || len(q.Waiters()) != 1 {
-		e.Fatalf("Inspect shows %s; one holds and one waits", show(q))
+		e.Fatalf("Inspect shows %s; want one holder and one waiter", show(q))
 	}
 	for i, want := range []driver.Request{holder, waiter} {
 		got := append(q.Holders(), q.Waiters()...)[i]
@@ -163,11 +163,11 @@ func inspectTrue(e *env) {
 			e.Errorf("Inspect shows %s left of a TTL of %s", got.Left, want.TTL)
 		}
 		if most := time.Since(began) + time.Second; got.Age < 0 || got.Age > most {
-			e.Errorf("Inspect shows an age of %s; it is at most %s", got.Age, most)
+			e.Errorf("Inspect shows an age of %s; want at most %s", got.Age, most)
 		}
 	}
 	if t := q.Holders()[0].Token; t != g.Token {
-		e.Errorf("Inspect shows token %d; it was granted with %d", t, g.Token)
+		e.Errorf("Inspect shows token %d; the grant had token %d", t, g.Token)
 	}
 	if err := d.release(holder); err != nil {
 		e.Fatalf("Release: %v", err)

@@ -14,18 +14,19 @@ var core = []string{
 }
 
 // Core returns the laws without which locks are of no use. Together they take some seconds, and
-// need no power of the harness: they are for a service that others use.
+// they need no power of the harness, so they are suited to a service in production.
 func Core() []Law {
 	return slices.DeleteFunc(Laws(), func(l Law) bool { return !slices.Contains(core, l.Name) })
 }
 
-// Try checks the law outside of a test, until ctx ends. It returns why the law was skipped, or an
-// error that says how it was broken, or neither if it is kept. If ctx ended before the law did, and
-// nothing had been found wrong until then, nothing is known: the error matches the cause of ctx,
-// and no other error does. The harness may call Fatalf and Cleanup of its T as in a test.
+// Try checks the law outside of a test, until ctx ends. It returns the reason if the law was
+// skipped, an error that describes the violation if the law was broken, and neither if the law
+// holds. If ctx ended before the law and no violation had been found, the result is unknown: the
+// error matches the cause of ctx, which no other error does. The harness may call Fatalf and
+// Cleanup of its T as in a test.
 //
-// What sees the deadline of ctx may fail ahead of it, and so would the law: give it a context that
-// is cancelled in time, and has no deadline.
+// Give Try a context without a deadline that is cancelled in time: a driver that sees a deadline
+// may fail ahead of it, and then the law would fail.
 func (l Law) Try(ctx context.Context, h Harness) (skipped string, err error) {
 	var v Verdict
 	done := h.Done
@@ -39,7 +40,7 @@ func (l Law) Try(ctx context.Context, h Harness) (skipped string, err error) {
 	r.record(l, h)
 	switch {
 	case ctx.Err() != nil && (r.late || !r.failed):
-		return "", fmt.Errorf("it did not come to an end: %w", context.Cause(ctx))
+		return "", fmt.Errorf("the law did not finish: %w", context.Cause(ctx))
 	case r.failed:
 		return "", errors.New(r.String())
 	}

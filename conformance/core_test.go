@@ -22,7 +22,7 @@ func inMemory(t conformance.T, space *memory.Space) *memory.Backend {
 	return b
 }
 
-// named notes the names that are locked.
+// named records the names that are locked.
 type named struct {
 	*memory.Backend
 	names *sync.Map
@@ -33,7 +33,7 @@ func (n named) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 	return n.Backend.Acquire(ctx, r)
 }
 
-// wrong is memory that gives each request a name of its own, so that nobody excludes anybody.
+// wrong is memory that gives each request a name of its own, so that there is no exclusion.
 type wrong struct{ *memory.Backend }
 
 func (w wrong) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -68,7 +68,7 @@ func TestCoreOutsideOfATest(t *testing.T) {
 
 func TestTrySaysWhatIsWrong(t *testing.T) {
 	h := conformance.Harness{Open: func(t conformance.T) driver.Backend { return wrong{inMemory(t, nil)} }}
-	if _, err := law(t, "one-holder").Try(t.Context(), h); err == nil || !strings.Contains(err.Error(), "holders are in") {
+	if _, err := law(t, "one-holder").Try(t.Context(), h); err == nil || !strings.Contains(err.Error(), "owners hold the lock at once") {
 		t.Error(err)
 	}
 	h.Open = func(t conformance.T) driver.Backend { t.Fatalf("no server"); return nil }
@@ -82,27 +82,27 @@ func TestTrySaysWhatIsWrong(t *testing.T) {
 }
 
 func TestTryEndsWithItsContext(t *testing.T) {
-	over := errors.New("time is over")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, over)
+	late := errors.New("time is up")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, late)
 	defer cancel()
 	h := conformance.Harness{Open: func(t conformance.T) driver.Backend {
 		<-ctx.Done()
 		return inMemory(t, nil)
 	}}
-	if _, err := law(t, "one-holder").Try(ctx, h); !errors.Is(err, over) {
+	if _, err := law(t, "one-holder").Try(ctx, h); !errors.Is(err, late) {
 		t.Error(err)
 	}
 }
 
-// TestTryAfterAFailure: what was found wrong before the context ended is wrong; what goes wrong
-// only then says nothing.
+// TestTryAfterAFailure: a violation that was found before the context ended counts; a failure after
+// that proves nothing.
 func TestTryAfterAFailure(t *testing.T) {
-	over := errors.New("time is over")
+	late := errors.New("time is up")
 	for _, early := range []bool{true, false} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		h := conformance.Harness{Open: func(t conformance.T) driver.Backend {
 			t.Cleanup(func() {
-				cancel(over)
+				cancel(late)
 				if early { // once more, too late
 					t.Errorf("the clean-up failed")
 				}
@@ -110,12 +110,12 @@ func TestTryAfterAFailure(t *testing.T) {
 			if early {
 				return wrong{inMemory(t, nil)}
 			}
-			cancel(over)
+			cancel(late)
 			return wrong{inMemory(t, nil)}
 		}}
 		_, err := law(t, "one-holder").Try(ctx, h)
 		cancel(nil)
-		if errors.Is(err, over) == early || err == nil || early && !strings.Contains(err.Error(), "holders are in") {
+		if errors.Is(err, late) == early || err == nil || early && !strings.Contains(err.Error(), "owners hold the lock at once") {
 			t.Errorf("failed before the end %t: %v", early, err)
 		}
 	}

@@ -10,17 +10,17 @@ import (
 
 var costs = []Law{
 	{Name: "cost-lock", run: costLock,
-		Sentence: "an uncontended Lock and Unlock make a few calls, and an idle client hardly any"},
+		Sentence: "an uncontended Lock and Unlock make a few calls, and an idle client makes hardly any"},
 	{Name: "cost-wait", run: costWait, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting}, alone: true,
-		Sentence: "waiting costs a client no calls, goroutines or connections for each waiter"},
+		Sentence: "a client needs no additional calls, goroutines or connections for each of its waiters"},
 	{Name: "cost-hold", run: costHold, stall: tenthOfRenewedTTL, alone: true,
-		Sentence: "holding costs a client no calls, goroutines or connections for each lease: all are renewed together, once each TTL/3"},
+		Sentence: "a client needs no additional calls, goroutines or connections for each of its leases: all are renewed together, every TTL/3"},
 	{Name: "cost-hand-off", run: costHandOff, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting}, alone: true,
-		Sentence: "a hand-off wakes one waiter: its calls do not grow with the number of those who wait"},
+		Sentence: "a hand-off wakes one waiter: its calls do not grow with the number of waiters"},
 }
 
 func costLock(e *env) {
-	// Acquire and Release of two trips each, and something for the driver's own
+	// Acquire and Release of two round trips each, and some calls of the driver's own
 	const rounds, each = 50, 6
 	p, name := e.peer(), e.name()
 	e.pass(p.Mutex(name))
@@ -29,19 +29,19 @@ func costLock(e *env) {
 		e.pass(p.Mutex(name))
 	}
 	if n := p.calls() - before; n > rounds*each {
-		e.Errorf("%d times Lock and Unlock made %d round trips; want %d at most", rounds, n, rounds*each)
+		e.Errorf("%d times Lock and Unlock made %d round trips; want at most %d", rounds, n, rounds*each)
 	}
 	const idle = 10
 	if s := p.spends(e.shortTTL); float64(s.calls) > idle*max(1, s.took.Seconds()/e.shortTTL.Seconds()) {
-		e.Errorf("an idle client made %d round trips in %s; want %d at most in %s", s.calls, s.took, idle, e.shortTTL)
+		e.Errorf("an idle client made %d round trips in %s; want at most %d in %s", s.calls, s.took, idle, e.shortTTL)
 	}
 }
 
-// spent is what a client uses in a stretch of time.
+// spent is what a client uses in a period of time.
 type spent struct {
 	calls                   int64
 	goroutines, connections int
-	took                    time.Duration // the stretch as it was: a loaded machine is late
+	took                    time.Duration // the real period: a loaded machine is late
 }
 
 // goroutines returns how many the process has. It counts stacks, since runtime.NumGoroutine may be
@@ -57,17 +57,17 @@ func goroutines() int {
 
 // spends measures the client over d.
 func (p *peer) spends(d time.Duration) spent {
-	pause(d / 4) // let what has just begun come to rest
+	pause(d / 4) // let recent calls finish
 	before, start := p.calls(), time.Now()
 	pause(d)
 	return spent{calls: p.calls() - before, took: time.Since(start), goroutines: goroutines(), connections: p.connections()}
 }
 
-// atMost fails the law if more of something costs more. Each of the n that came is allowed
-// goroutines of its own.
+// atMost fails the law if n more waiters or leases cost more. Each of them is allowed own
+// goroutines.
 func (e *env) atMost(what string, n int, own int, few, many spent) {
 	e.Helper()
-	// a few connections may come, and goroutines of the client library and of the harness with each
+	// a few connections may be opened, each with goroutines of the client library and the harness
 	const slack, each = 10, 8
 	foreign := each * max(0, many.connections-few.connections)
 	if e.h.Connections == nil {
@@ -79,7 +79,7 @@ func (e *env) atMost(what string, n int, own int, few, many spent) {
 	if many.goroutines > few.goroutines+own*n+foreign+slack {
 		e.Errorf("with %d more %s the goroutines went from %d to %d", n, what, few.goroutines, many.goroutines)
 	}
-	const pool = 3 // whoever was alone may need one only, and a pool may have opened another
+	const pool = 3 // a single waiter may need only one, and a pool may open others
 	if many.connections > few.connections+pool {
 		e.Errorf("with %d more %s the connections went from %d to %d", n, what, few.connections, many.connections)
 	}
@@ -95,7 +95,7 @@ func costWait(e *env) {
 			line = append(line, e.begin(p.Mutex(name)))
 		}
 		e.becomes(name, 1, to)
-		return p.spends(e.renewedTTL / 2) // there is a renewal in it
+		return p.spends(e.renewedTTL / 2) // it contains a renewal
 	}
 	// the goroutine of the law, and that of the fault injector in the driver's Acquire
 	const own = 2
@@ -114,7 +114,7 @@ func costHold(e *env) {
 		for len(held) < to {
 			held = append(held, e.lock(p.Mutex(e.name())))
 		}
-		return p.spends(e.renewedTTL / 2) // there is a renewal in it
+		return p.spends(e.renewedTTL / 2) // it contains a renewal
 	}
 	e.atMost("leases", many-few, 0, grow(few), grow(many))
 	for _, l := range held {
@@ -165,16 +165,16 @@ func costHandOff(e *env) {
 			case a := <-granted:
 				held = a.got(e)
 			case <-time.After(e.patience):
-				e.Fatalf("after a release nobody came in")
+				e.Fatalf("after a release no waiter was granted the lock")
 			}
 		}
 		e.becomes(name, 1, waiters)
-		// A driver that polls often at first has polled less often since: then too much is taken
-		// off. Each release is a call at least.
+		// a driver that polls often at first has polled less often since: then too much is
+		// subtracted; each release is at least one call
 		return max(hands, total()-before-int64(idle*time.Since(start).Seconds()))
 	}
-	// What waiting costs in the time that hand-offs take is none of their cost. A machine that
-	// stalls now and then may make them cost more all the same; never less.
+	// The cost of waiting during the hand-offs is not theirs and is subtracted. On a machine that
+	// stalls at times they may cost more, and never less.
 	least := func(waiters int, most int64) int64 {
 		n := cost(waiters)
 		for range 2 {
@@ -191,6 +191,6 @@ func costHandOff(e *env) {
 		e.Errorf("%d hand-offs made %d calls with %d waiters and %d with %d", hands, a, few, b, many)
 	}
 	if a > most {
-		e.Errorf("%d hand-offs made %d calls; want %d at most", hands, a, most)
+		e.Errorf("%d hand-offs made %d calls; want at most %d", hands, a, most)
 	}
 }

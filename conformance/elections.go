@@ -13,34 +13,34 @@ import (
 
 var elections = []Law{
 	{Name: "election", run: election, stall: tenthOfRenewedTTL,
-		Sentence: "whether the leader is cut off, broken by an operator or closed, no second one leads while there is trust in the first, terms grow, and an observer sees vacancy and successor"},
+		Sentence: "if the leader is cut off, broken by an operator or closed, no other client leads while the first leader's lease is trusted, terms grow, and an observer sees the vacancy and the successor"},
 }
 
-// office records who leads, and holds every lead to the law.
+// office records the terms of an election, and checks each of them.
 type office struct {
 	e *env
 
 	mu   sync.Mutex
-	last *lead // the one that began last; nil: none did
+	last *term // the one that began last; nil: none yet
 }
 
-// lead is one term.
-type lead struct {
-	who   string
+// term is one term of a leader.
+type term struct {
+	label string
 	ctx   context.Context
-	term  dlock.Token
-	lease *dlock.Lease // a share of the hold, which tells until when it is trusted
+	token dlock.Token
+	lease *dlock.Lease // a share of the hold, which shows until when it is trusted
 	began time.Time
 }
 
-// run has the client campaign until the law ends.
-func (o *office) run(c *dlock.Client, who, name string) (resign func(), done <-chan error) {
+// run makes the client campaign until the law ends.
+func (o *office) run(c *dlock.Client, label, name string) (resign func(), done <-chan error) {
 	ended, resigned := make(chan error, 1), make(chan struct{})
 	ctx, stop := context.WithCancel(o.e.ctx)
 	o.e.Cleanup(stop)
 	go func() {
-		ended <- o.e.election(c, who, name).Run(ctx, func(ctx context.Context, term dlock.Token) error {
-			l := &lead{who: who, ctx: ctx, term: term, began: time.Now()}
+		ended <- o.e.election(c, label, name).Run(ctx, func(ctx context.Context, token dlock.Token) error {
+			l := &term{label: label, ctx: ctx, token: token, began: time.Now()}
 			l.lease, _ = c.Mutex(name).Lock(ctx) // it may be lost already
 			if l.lease != nil {
 				defer l.lease.Unlock(ctx)
@@ -56,32 +56,32 @@ func (o *office) run(c *dlock.Client, who, name string) (resign func(), done <-c
 	return func() { close(resigned) }, ended
 }
 
-func (e *env) election(c *dlock.Client, who, name string) *dlock.Election {
-	return c.Election(name, dlock.TTL(e.renewedTTL), dlock.Label(who))
+func (e *env) election(c *dlock.Client, label, name string) *dlock.Election {
+	return c.Election(name, dlock.TTL(e.renewedTTL), dlock.Label(label))
 }
 
-func (o *office) begins(l *lead) {
+func (o *office) begins(l *term) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if p := o.last; p != nil {
 		if p.lease != nil && p.ctx.Err() == nil && l.began.Before(p.lease.Until()) {
-			o.e.strict().Errorf("%s leads while there is trust in the term of %s for %s more", l.who, p.who, p.lease.Until().Sub(l.began))
+			o.e.strict().Errorf("%s leads while the term of %s is trusted for another %s", l.label, p.label, p.lease.Until().Sub(l.began))
 		}
-		if o.e.caps.Fencing && l.term <= p.term {
-			o.e.strict().Errorf("the term of %s is %d, and that of %s before was %d", l.who, l.term, p.who, p.term)
+		if o.e.caps.Fencing && l.token <= p.token {
+			o.e.strict().Errorf("the term of %s is %d, and the term of %s before it was %d", l.label, l.token, p.label, p.token)
 		}
 	}
 	o.last = l
 }
 
-// leads waits until that one leads in a term other than the one before.
-func (o *office) leads(who string, before *lead) (now *lead) {
+// leads blocks until the client with that label leads in a term other than before.
+func (o *office) leads(label string, before *term) (now *term) {
 	o.e.Helper()
-	o.e.until(who+" leads", func() bool {
+	o.e.until(label+" leads", func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		now = o.last
-		return now != nil && now != before && now.who == who && now.ctx.Err() == nil
+		return now != nil && now != before && now.label == label && now.ctx.Err() == nil
 	})
 	return now
 }
@@ -90,11 +90,11 @@ func election(e *env) {
 	p, b, name := e.peer(), e.client(), e.name()
 	o := &office{e: e}
 	w := e.watch(name)
-	w.sees("nobody, at first", "", 0)
+	w.sees("no leader at first", "", 0)
 
 	_, endedP := o.run(p.Client, "p", name)
 	first := o.leads("p", nil)
-	w.sees("the first leader", "p", first.term)
+	w.sees("the first leader", "p", first.token)
 	resign, endedB := o.run(b, "b", name)
 	if e.caps.Queue {
 		e.becomes(name, 1, 1)
@@ -104,20 +104,20 @@ func election(e *env) {
 	second := o.leads("b", first)
 	e.until("the context of a leader that was cut off ended", func() bool { return first.ctx.Err() != nil })
 	e.want("its cause", context.Cause(first.ctx), dlock.ErrLost)
-	w.sees("the successor of a leader that was cut off", "b", second.term)
+	w.sees("the successor of a leader that was cut off", "b", second.token)
 	heal()
 
 	resign()
-	// one whose term a stall ended waits for the next
+	// if a stall ended its term, it campaigns for the next one
 	e.until("Run of a leader that resigned returned", func() bool { return len(endedB) > 0 })
 	if err := <-endedB; err != nil {
 		e.Fatalf("Run of a leader that resigned: %v", err)
 	}
 	third := o.leads("p", second)
-	w.sees("who was cut off, in a term of its own", "p", third.term)
+	w.sees("the client that was cut off, in a new term", "p", third.token)
 
 	if _, ok := e.probe.(driver.Breaker); ok && e.caps.Fencing {
-		err := call(e, "Break", func(ctx context.Context) error { return b.Break(ctx, name, third.term, dlock.Force()) })
+		err := call(e, "Break", func(ctx context.Context) error { return b.Break(ctx, name, third.token, dlock.Force()) })
 		if err != nil {
 			e.Fatalf("Break: %v", err)
 		}
@@ -129,10 +129,10 @@ func election(e *env) {
 	e.close(p)
 	e.until("the term ended with its client", func() bool { return third.ctx.Err() != nil })
 	e.want("Run of a client that was closed", call(e, "Run of a client that was closed", func(context.Context) error { return <-endedP }), dlock.ErrClosed)
-	w.sees("nobody, after Close", "", 0)
+	w.sees("no leader after Close", "", 0)
 }
 
-// watcher is an observer of an election, which is no candidate.
+// watcher observes an election without being a candidate.
 type watcher struct {
 	e  *env
 	mu sync.Mutex
@@ -170,8 +170,8 @@ func (e *env) watch(name string) *watcher {
 	return w
 }
 
-// sees waits until the observer sees that one lead.
-func (w *watcher) sees(what, who string, term dlock.Token) {
+// sees blocks until the observer sees the client with that label lead in that term.
+func (w *watcher) sees(what, label string, term dlock.Token) {
 	w.e.Helper()
 	if !w.e.caps.Inspect {
 		return
@@ -184,6 +184,6 @@ func (w *watcher) sees(what, who string, term dlock.Token) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		at = w.at
-		return w.n > 0 && at.Label == who && at.Term == term
+		return w.n > 0 && at.Label == label && at.Term == term
 	})
 }

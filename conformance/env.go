@@ -16,20 +16,20 @@ import (
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
-// env is one run of one law: its test, its names, its clients. Every wait in it has an end,
+// env is one run of one law: its test, its names, its clients. Every wait in it has a limit,
 // whatever the driver does.
 type env struct {
 	T
 	h     Harness
 	caps  driver.Capabilities
-	probe driver.Backend // observes; holds nothing that a law asks for
+	probe driver.Backend // it observes, and holds no lock of a law
 	ctx   context.Context
 
-	shortTTL   time.Duration // for what has to expire
-	renewedTTL time.Duration // for what has to be renewed: a loaded machine keeps it
-	// for what must not expire: not even its first renewal comes within the patience
+	shortTTL   time.Duration // for leases that have to expire
+	renewedTTL time.Duration // for leases that have to be renewed, also on a loaded machine
+	// for leases that must not expire: not even the first renewal comes within the patience
 	longTTL  time.Duration
-	patience time.Duration // how long the law waits for what has to happen
+	patience time.Duration // how long the law waits for an event
 }
 
 func newEnv(t T, h Harness) *env {
@@ -54,7 +54,7 @@ func newEnv(t T, h Harness) *env {
 	return e
 }
 
-// name returns one that nobody uses.
+// name returns a name that is not in use.
 func (e *env) name() string { return e.h.Prefix + "law-" + driver.NewID().String() }
 
 func (e *env) open() driver.Backend {
@@ -83,7 +83,7 @@ func (e *env) clientOn(b driver.Backend, opts ...dlock.Option) *dlock.Client {
 	return c
 }
 
-// ends runs f, and reports it if it does not end within the patience.
+// ends runs f, and fails the law if f does not return in time.
 func (e *env) ends(what string, f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -109,11 +109,11 @@ func call[R any](e *env, what string, f func(ctx context.Context) R) R {
 		return r
 	case <-time.After(e.patience + 5*time.Second):
 	}
-	select { // a machine that stalled until now has not let it return yet
+	select { // if the machine stalled until now, f had no time to return yet
 	case r := <-done:
 		return r
 	case <-time.After(time.Second):
-		e.strict().Fatalf("%s does not return, although its context ended", what)
+		e.strict().Fatalf("%s does not return although its context ended", what)
 		panic("unreachable")
 	}
 }
@@ -123,10 +123,10 @@ type attempt struct {
 	name   string
 	what   string
 	cancel context.CancelFunc
-	done   chan struct{} // closed when it returned; then the rest is set
+	done   chan struct{} // closed when it has returned; then the rest is set
 	lease  *dlock.Lease
 	err    error
-	at     time.Time // when it returned
+	at     time.Time // of its return
 }
 
 // begin calls Lock, which may wait for as long as the law runs.
@@ -156,7 +156,7 @@ func (a *attempt) pending() bool {
 	}
 }
 
-// wait waits until Lock returned.
+// wait blocks until Lock has returned.
 func (a *attempt) wait(e *env) error {
 	e.Helper()
 	select {
@@ -190,14 +190,14 @@ func (a *attempt) got(e *env) *dlock.Lease {
 	return a.lease
 }
 
-// gotBefore waits for the lease, and fails the law as soon as one of those who arrived later has
-// returned: it will not give the lock back.
+// gotBefore waits for the lease, and fails the law as soon as one of the later attempts has
+// returned: that one will not release the lock.
 func (a *attempt) gotBefore(e *env, later []*attempt) *dlock.Lease {
 	e.Helper()
 	for start := time.Now(); a.pending(); pauseSince(start) {
 		for i, o := range later {
 			if !o.pending() && a.pending() {
-				e.Fatalf("%s of who arrived %d places later returned (error %v), and who is next still waits", o.what, i+1, o.err)
+				e.Fatalf("%s, which arrived %d places later, returned (error %v), and the next in the queue still waits", o.what, i+1, o.err)
 			}
 		}
 		if time.Since(start) > e.patience {
@@ -226,8 +226,8 @@ func (e *env) lockIn(ctx context.Context, m dlock.Mutex) *dlock.Lease {
 	return e.beginIn(ctx, m).got(e)
 }
 
-// served takes the lock, and asks again within the patience: the service may leave a call without
-// an answer, the first on new connections above all, where many others ask it too.
+// served takes the lock, and retries within the patience: a busy service may leave a call without
+// an answer, in particular the first on new connections.
 func (e *env) served(m dlock.Mutex) *dlock.Lease {
 	e.Helper()
 	for end := time.Now().Add(e.patience); ; {
@@ -239,8 +239,8 @@ func (e *env) served(m dlock.Mutex) *dlock.Lease {
 	}
 }
 
-// visit takes the lock and gives it back, whatever its TTL: a lease that was over by then, on a
-// machine that stalled, is none.
+// visit locks and unlocks, whatever the TTL. It tries again if the lease expired first because the
+// machine stalled.
 func (e *env) visit(m dlock.Mutex) {
 	e.Helper()
 	const most = 5
@@ -283,8 +283,8 @@ func (e *env) try(m dlock.Mutex) *dlock.Lease {
 	return l
 }
 
-// mustBeHeld fails the law unless TryLock is ErrHeld. A lock that is had while there is trust in
-// all leases of short TTLs by which it is held is excused by nothing.
+// mustBeHeld fails the law unless TryLock fails with ErrHeld. If TryLock succeeds while all leases
+// in by, which have short TTLs, are still trusted, no stall excuses that.
 func (e *env) mustBeHeld(m dlock.Mutex, why string, by ...*dlock.Lease) {
 	e.Helper()
 	_, err := e.tryIn(e.ctx, m)
@@ -292,11 +292,11 @@ func (e *env) mustBeHeld(m dlock.Mutex, why string, by ...*dlock.Lease) {
 		e = e.strict()
 	}
 	if !errors.Is(err, dlock.ErrHeld) {
-		e.Fatalf("TryLock returned error %v, want ErrHeld: %s", err, why)
+		e.Fatalf("TryLock returned error %v; want ErrHeld, because %s", err, why)
 	}
 }
 
-// unlock gives the lease back, and fails the law if that is not nil.
+// unlock releases the lease, and fails the law on an error.
 func (e *env) unlock(l *dlock.Lease) {
 	e.Helper()
 	if err := e.unlockErr(l); err != nil {
@@ -322,26 +322,26 @@ func (e *env) until(what string, cond func() bool) {
 	e.Helper()
 	for start := time.Now(); !cond(); pauseSince(start) {
 		if time.Since(start) > e.patience {
-			e.Fatalf("after %s it is still not so that %s", e.patience, what)
+			e.Fatalf("after %s this is still not true: %s", e.patience, what)
 		}
 	}
 }
 
-// stays fails the law if the condition does not last for a while. For where nothing tells that what
-// must not happen is over.
+// stays fails the law if the condition does not hold for a while. It is for events that must not
+// happen, where nothing shows that they can no longer happen.
 func (e *env) stays(what string, cond func() bool) {
 	e.Helper()
 	for end := time.Now().Add(e.shortTTL / 4); time.Now().Before(end); pause(5 * time.Millisecond) {
 		if !cond() {
-			e.Fatalf("it did not stay so that %s", what)
+			e.Fatalf("this did not stay true: %s", what)
 		}
 	}
 }
 
 func pause(d time.Duration) { <-time.After(d) }
 
-// moment returns a context that ends after many short moments, one after the other: on a machine
-// that stalls, what was begun in it is under way by then all the same.
+// moment returns a context that ends after many short pauses, one after the other. So a call under
+// it has begun before the context ends, even if the machine stalls.
 func (e *env) moment() context.Context {
 	ctx, cancel := context.WithCancel(e.ctx)
 	go func() {
@@ -353,8 +353,7 @@ func (e *env) moment() context.Context {
 	return ctx
 }
 
-// pauseSince is the pause between two checks of a condition. It grows with the time that was waited
-// already: what takes long is checked less often.
+// pauseSince is the pause between two checks of a condition. It grows with the time waited so far.
 func pauseSince(start time.Time) { pause(max(2*time.Millisecond, time.Since(start)/50)) }
 
 // inspect returns the queue of the name.
@@ -381,7 +380,7 @@ type queueOrError struct {
 	err error
 }
 
-// close closes a client or a backend, and fails the law if that is not nil.
+// close closes a client or a backend, and fails the law on an error.
 func (e *env) close(c io.Closer) {
 	e.Helper()
 	if err := call(e, "Close", func(context.Context) error { return c.Close() }); err != nil {
@@ -389,8 +388,8 @@ func (e *env) close(c io.Closer) {
 	}
 }
 
-// becomes waits until as many hold and wait. A backend that does not queue shows no waiters; one
-// without Inspect shows nothing, and is given a moment.
+// becomes blocks until the queue has that many holders and waiters. Waiters are not counted if the
+// backend does not queue. If it has no Inspect, becomes only pauses for a moment.
 func (e *env) becomes(name string, holders, waiters int) {
 	e.Helper()
 	if !e.caps.Inspect {
@@ -403,19 +402,19 @@ func (e *env) becomes(name string, holders, waiters int) {
 			return
 		}
 		if time.Since(start) > e.patience {
-			e.Fatalf("after %s there are not %d holders and %d waiters but %s", e.patience, holders, waiters, show(q))
+			e.Fatalf("after %s the queue has %[4]s; want %[2]d holders and %[3]d waiters", e.patience, holders, waiters, show(q))
 		}
 	}
 }
 
-// stands fails the law unless as many hold and wait now.
+// stands fails the law unless the queue has that many holders and waiters now.
 func (e *env) stands(name string, holders, waiters int) {
 	e.Helper()
 	if !e.caps.Inspect {
 		return
 	}
 	if q := e.inspect(name); !e.counts(q, holders, waiters) {
-		e.Fatalf("there are not %d holders and %d waiters but %s", holders, waiters, show(q))
+		e.Fatalf("the queue has %[3]s; want %[1]d holders and %[2]d waiters", holders, waiters, show(q))
 	}
 }
 
@@ -432,13 +431,13 @@ func show(q driver.Queue) string {
 	return s.String()
 }
 
-// together runs f n times at once, and reports the first error, which also ends the context of the
-// others.
+// together runs f n times concurrently, and reports the first error, which also ends the context of
+// the others.
 func (e *env) together(n int, f func(ctx context.Context, i int) error) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.ctx, 2*e.patience)
 	defer cancel()
-	e.ends("what ran together", func() {
+	e.ends("a group of concurrent calls", func() {
 		var wg sync.WaitGroup
 		var first sync.Once
 		for i := range n {
@@ -453,8 +452,8 @@ func (e *env) together(n int, f func(ctx context.Context, i int) error) {
 	})
 }
 
-// direct is a driver's client without the portable layer, but for what that does after an Acquire
-// that failed.
+// direct is a driver's client without the portable layer, except that a failed Acquire is followed
+// by a release.
 type direct struct {
 	e *env
 	driver.Backend
@@ -474,7 +473,7 @@ func (e *env) directOn(b driver.Backend) *direct {
 	return d
 }
 
-// Acquire is that of the driver. What may stand after an error is released in the background.
+// Acquire calls the driver. After an error the request is released in the background if need be.
 func (d *direct) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	return d.set.Acquire(ctx, r)
 }
@@ -497,7 +496,7 @@ type grantOrError struct {
 	err error
 }
 
-// acquire calls Acquire, and does not wait for ever.
+// acquire calls Acquire with a time limit.
 func (d *direct) acquire(r driver.Request) (driver.Grant, error) {
 	d.e.Helper()
 	g := call(d.e, "Acquire", func(ctx context.Context) grantOrError {
@@ -510,7 +509,7 @@ func (d *direct) acquire(r driver.Request) (driver.Grant, error) {
 	return g.Grant, g.err
 }
 
-// past fails the law if the call that proved a hold was sent after it returned.
+// past fails the law if a SentAt is in the future.
 func (e *env) past(what string, sentAt time.Time) {
 	e.Helper()
 	if ahead := time.Until(sentAt); ahead > 0 {
@@ -518,7 +517,7 @@ func (e *env) past(what string, sentAt time.Time) {
 	}
 }
 
-// get is acquire of what has to be granted.
+// get is acquire of a request that has to be granted.
 func (d *direct) get(r driver.Request) driver.Grant {
 	d.e.Helper()
 	g, err := d.acquire(r)
@@ -528,7 +527,7 @@ func (d *direct) get(r driver.Request) driver.Grant {
 	return g
 }
 
-// begin calls Acquire and returns where its result will be.
+// begin calls Acquire and returns a channel for its result.
 func (d *direct) begin(r driver.Request) <-chan grantOrError {
 	done := make(chan grantOrError, 1)
 	ctx, cancel := context.WithTimeout(d.e.ctx, 2*d.e.patience)
@@ -540,7 +539,7 @@ func (d *direct) begin(r driver.Request) <-chan grantOrError {
 	return done
 }
 
-// receive waits for what begin will have.
+// receive waits for the result of begin.
 func (d *direct) receive(done <-chan grantOrError) grantOrError {
 	d.e.Helper()
 	select {
@@ -557,7 +556,7 @@ func (d *direct) release(r driver.Request) error {
 	return call(d.e, "Release", func(ctx context.Context) error { return d.Release(ctx, r) })
 }
 
-// known repeats a call until its outcome is known, for a few seconds: an unknown one, as of a
+// known repeats a call for a few seconds until its outcome is known. An unknown outcome, as of a
 // service that stalls, proves nothing.
 func known(call func() error) error {
 	const most = 3 * time.Second
@@ -569,7 +568,7 @@ func known(call func() error) error {
 	}
 }
 
-// isLost has a renewal say that the request is lost for good.
+// isLost fails the law unless a renewal reports the request as lost.
 func (d *direct) isLost(what string, r driver.Request) {
 	d.e.Helper()
 	if err := known(func() error { return d.renew(r).Err }); err == nil {

@@ -11,9 +11,9 @@ import (
 
 var exclusion = []Law{
 	{Name: "one-holder", run: oneHolder, stall: tenthOfRenewedTTL,
-		Sentence: "an exclusive lock has one holder at a time: a counter that it guards, and nothing else does, counts right"},
+		Sentence: "an exclusive lock has one holder at a time: a counter that only the lock guards is right"},
 	{Name: "try-held", run: tryHeld,
-		Sentence: "a second owner's TryLock is ErrHeld at once, leaves nothing in the queue, and spoils nothing for the next"},
+		Sentence: "a second owner's TryLock fails with ErrHeld at once, leaves nothing in the queue, and does not disturb later requests"},
 	{Name: "owner-not-client", run: ownerNotClient,
 		Sentence: "a lock is held by an owner, not by a client: two owners of one client exclude each other"},
 }
@@ -23,7 +23,7 @@ func oneHolder(e *env) {
 	name := e.name()
 	clients := []*dlock.Client{e.client(), e.client(), e.client()}
 	var inside, entered, count, unknown atomic.Int64
-	// excused: a call that a busy service did not answer says nothing of who holds.
+	// excused: a call that a busy service did not answer says nothing about the holder.
 	excused := func(ctx context.Context, err error) bool {
 		for _, no := range []error{dlock.ErrHeld, dlock.ErrLost, dlock.ErrNotHeld, dlock.ErrClosed, dlock.ErrInvalid, dlock.ErrUnsupported} {
 			if errors.Is(err, no) {
@@ -44,7 +44,7 @@ func oneHolder(e *env) {
 			}
 			entered.Add(1)
 			if n := inside.Add(1); n != 1 {
-				e.strict().Errorf("%d holders are in", n)
+				e.strict().Errorf("%d owners hold the lock at once", n)
 			}
 			n := count.Load()
 			pause(time.Millisecond)
@@ -57,7 +57,7 @@ func oneHolder(e *env) {
 		return nil
 	})
 	if n, want := count.Load(), entered.Load(); n != want {
-		e.strict().Errorf("counted to %d; want %d", n, want)
+		e.strict().Errorf("the counter is %d; want %d", n, want)
 	}
 }
 

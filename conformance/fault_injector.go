@@ -10,13 +10,13 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// FaultInjector is a backend in front of another one that behaves as a bad network would, for
-// harnesses that have no real one. Without a fault it changes nothing. It forwards the optional
-// interfaces too, and returns ErrUnsupported where the backend does not have them.
+// FaultInjector is a backend in front of another one that simulates a bad network, for harnesses
+// that cannot have a real one. Without a fault it changes nothing. It forwards the optional
+// interfaces too, and returns ErrUnsupported if the backend does not have them.
 //
-// It cannot cut the backend's own traffic: calls that the driver makes by itself still get through.
-// So it does one thing for the service: a request that waits as the caller is cut off is removed
-// after its TTL, also if it was granted meanwhile.
+// It cannot block the backend's own traffic: calls that the driver makes in the background still
+// get through. So it does one thing in place of the service: if a request waits when its caller is
+// cut off, it is removed after its TTL, even if it was granted meanwhile.
 //
 // A FaultInjector is safe for concurrent use. Close closes the backend behind it; during a
 // Partition only after heal.
@@ -27,7 +27,7 @@ type FaultInjector struct {
 	mu        sync.Mutex
 	partition chan struct{} // closed at heal; nil: calls get through
 	held      chan struct{} // closed at heal; nil: replies get through
-	drop      bool          // the next reply
+	drop      bool          // the next reply is dropped
 	recording bool
 	recorded  []driver.Request
 	pending   map[*pendingAcquire]struct{}
@@ -93,16 +93,16 @@ func (f *FaultInjector) heal(fault *chan struct{}, began chan struct{}) {
 	close(began)
 }
 
-// DropReply lets the next call of Acquire, Renew or Release be executed, and its caller gets
-// [ErrDropped].
+// DropReply makes the next call of Acquire, Renew or Release fail with [ErrDropped] after it was
+// executed.
 func (f *FaultInjector) DropReply() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop = true
 }
 
-// Record keeps the requests that Acquire is called with from now on; replay sends them all to the
-// backend again, and drops the replies.
+// Record keeps the requests of all calls of Acquire from now on. replay sends them to the backend
+// again, and drops the replies.
 func (f *FaultInjector) Record() (replay func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +133,7 @@ func (f *FaultInjector) fault(reply bool) chan struct{} {
 	return f.partition
 }
 
-// pass waits until a call (or a reply) gets through.
+// pass blocks until a call (or a reply) gets through.
 func (f *FaultInjector) pass(ctx context.Context, reply bool) error {
 	for {
 		fault := f.fault(reply)
@@ -158,8 +158,8 @@ func (f *FaultInjector) dropped() bool {
 	return was
 }
 
-// through makes a call of the backend. On an error the caller has no result,
-// although there may be one.
+// through makes a call of the backend. After an error the caller has no result, although the call
+// may have been executed.
 func through[R any](f *FaultInjector, ctx context.Context, call func() R) (R, error) {
 	var none R
 	f.calls.Add(1)
@@ -177,7 +177,7 @@ func through[R any](f *FaultInjector, ctx context.Context, call func() R) (R, er
 			if f.fault(true) != nil {
 				return none, ctx.Err()
 			}
-			// the call has the context too: how soon it minds is the driver's
+			// the call has the context too; how soon it returns is up to the driver
 			r, waiting = <-done, false
 		}
 	}
@@ -189,8 +189,8 @@ func through[R any](f *FaultInjector, ctx context.Context, call func() R) (R, er
 
 // Acquire implements [driver.Backend].
 func (f *FaultInjector) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	// While the caller is cut off, the backend must not learn that the caller gave up. So its call
-	// has a context of its own.
+	// while the caller is cut off, the backend must not learn that the caller abandoned the call,
+	// so the call has a context of its own
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() {
 		if f.fault(false) == nil {
@@ -215,7 +215,7 @@ func (f *FaultInjector) Acquire(ctx context.Context, r driver.Request) (driver.G
 	}
 	stop()
 	switch {
-	case expired: // also if it was granted meanwhile: it has been released
+	case expired: // even if it was granted meanwhile: it has been released
 		return driver.Grant{}, driver.ErrLost
 	case a.err == nil:
 	case ctx.Err() != nil && errors.Is(a.err, inner.Err()):
@@ -357,7 +357,7 @@ func (f *FaultInjector) Explain(id driver.ID) error {
 	return nil
 }
 
-// Notify implements [driver.Notifier]. While the client is cut off it learns of no loss.
+// Notify implements [driver.Notifier]. A client that is cut off is not notified.
 func (f *FaultInjector) Notify(lost func(driver.ID)) {
 	if n, ok := f.b.(driver.Notifier); ok {
 		n.Notify(func(id driver.ID) {

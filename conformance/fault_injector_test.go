@@ -43,11 +43,11 @@ func standing(t *testing.T, b driver.Backend, want int) {
 	synctest.Wait()
 	q, err := b.Inspect(t.Context(), "name")
 	if err != nil || q.Len() != want {
-		t.Fatalf("%d requests stand there (error %v); want %d", q.Len(), err, want)
+		t.Fatalf("the queue has %d requests (error %v); want %d", q.Len(), err, want)
 	}
 }
 
-// behind begins the Acquire of a request that waits behind another one. Its error comes.
+// behind begins the Acquire of a request that waits behind another one, and returns its error.
 func behind(t *testing.T, f *FaultInjector, other driver.Backend) (driver.Request, <-chan error) {
 	t.Helper()
 	r := request()
@@ -87,7 +87,7 @@ func TestFaultInjectorPartition(t *testing.T) {
 }
 
 // A request that waits while its client is cut off ends at its TTL, as in a service that its client
-// does not reach.
+// cannot reach.
 func TestFaultInjectorPartitionExpiresWaiters(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		held := request()
@@ -113,9 +113,8 @@ func TestFaultInjectorPartitionExpiresWaiters(t *testing.T) {
 	})
 }
 
-// A request that is granted while its client is cut off ends with its TTL too. The client does not
-// learn of the grant, which the backend gave later than the partition began, and whose time is not
-// over yet.
+// A request that is granted while its client is cut off ends at its TTL too. The client does not
+// learn of the grant, which came after the partition began and has not expired yet.
 func TestFaultInjectorPartitionExpiresWhatIsGranted(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
 		held := request()
@@ -151,7 +150,7 @@ func (l lateCopies) Acquire(ctx context.Context, r driver.Request) (driver.Grant
 	return g, err
 }
 
-// What has expired is removed for good: a late copy of its Acquire creates nothing.
+// An expired request is removed for good: a late copy of its Acquire creates nothing.
 func TestFaultInjectorPartitionExpiresLateCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		space := new(memory.Space)
@@ -179,7 +178,7 @@ func TestFaultInjectorPartitionExpiresLateCopies(t *testing.T) {
 	})
 }
 
-// What has expired stays so when further partitions begin, whose own time is not over or that were
+// An expired request stays expired when further partitions begin, whether they last or were
 // replaced.
 func TestFaultInjectorPartitionsExpireOnce(t *testing.T) {
 	withInjector(t, func(t *testing.T, f *FaultInjector, other driver.Backend) {
@@ -257,7 +256,7 @@ func TestFaultInjectorDropReply(t *testing.T) {
 		}
 		standing(t, other, 0)
 		if _, err := f.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
-			t.Fatalf("Acquire of what was given back returned %v", err)
+			t.Fatalf("Acquire of a released request returned %v", err)
 		}
 		r = request()
 		if _, err := f.Acquire(t.Context(), r); err != nil {

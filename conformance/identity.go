@@ -14,21 +14,21 @@ var identity = []Law{
 	{Name: "same-request", run: sameRequest,
 		Sentence: "a request sent twice is one request: one entry, one token, one release"},
 	{Name: "same-request-waiting", run: sameRequestWaiting, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "a request that waits and is sent again keeps its one place, and both copies get its one grant"},
+		Sentence: "a waiting request that is sent again keeps its one place in the queue, and both copies get its one grant"},
 	{Name: "same-release", run: sameRelease,
-		Sentence: "a copy of a release that arrives late touches no other request"},
+		Sentence: "a late copy of a release does not affect any other request"},
 	{Name: "release-again", run: releaseAgain, stall: tenthOfRenewedTTL, needs: []need{holdingReplies},
-		Sentence: "a Release that got no answer and is sent again is nil, also after the first TTL of a hold that was renewed"},
+		Sentence: "a Release that got no reply and is sent again returns nil, also after the first TTL of a hold that was renewed"},
 	{Name: "late-duplicate", run: lateDuplicate,
-		Sentence: "a copy of an acquire that arrives after its release (Uncertain) is ErrLost and creates nothing, for a TTL, also if the release overtook it"},
+		Sentence: "a copy of an acquire that arrives within a TTL after its release (Uncertain) fails with ErrLost and creates nothing, also if the release overtook the acquire"},
 	{Name: "late-copy", run: lateCopy,
-		Sentence: "what a client asked for while it was cut off, and gave up, does not come to life, neither when the connection is back nor when the network delivers it again"},
+		Sentence: "a request that was sent while the client was cut off, and was abandoned, never takes the lock: neither when the connection is back nor when the network delivers it again"},
 	{Name: "names", run: namesDistinct, stall: tenthOfLongTTL,
-		Sentence: "names that differ in any byte are different locks, and come back from Inspect and List as they were given"},
+		Sentence: "names that differ in any byte are different locks, and Inspect and List return them unchanged"},
 	{Name: "labels", run: labels,
-		Sentence: "a label is for people: owners with equal labels exclude each other"},
+		Sentence: "a label identifies nothing: owners with equal labels exclude each other"},
 	{Name: "conflict", run: conflict, needs: []need{semaphores},
-		Sentence: "a name in use as a lock is ErrConflict for semaphores, and the other way round, at once; who came first keeps it undisturbed"},
+		Sentence: "a Semaphore of a name in use as a lock fails with ErrConflict at once, and the other way round; the holder is not disturbed"},
 }
 
 func sameRequest(e *env) {
@@ -80,14 +80,14 @@ func sameRequestWaiting(e *env) {
 	}
 	g1, g2 := b.receive(one), b.receive(two)
 	if g1.err != nil || g2.err != nil || g1.Token != g2.Token {
-		e.Fatalf("two copies of one request were answered token %d, %v and token %d, %v", g1.Token, g1.err, g2.Token, g2.err)
+		e.Fatalf("two copies of one request were answered with token %d, %v and token %d, %v", g1.Token, g1.err, g2.Token, g2.err)
 	}
 	e.stands(name, 1, 1)
 	if err := b.release(r); err != nil {
 		e.Fatalf("Release of a request that was sent twice: %v", err)
 	}
 	if g := a.receive(three); g.err != nil {
-		e.Fatalf("the next: %v", g.err)
+		e.Fatalf("the next request: %v", g.err)
 	}
 	if err := a.release(last); err != nil {
 		e.Fatalf("Release: %v", err)
@@ -95,7 +95,7 @@ func sameRequestWaiting(e *env) {
 	e.stands(name, 0, 0)
 }
 
-// lostOrNil fails the law unless a release that came again says what it may.
+// lostOrNil fails the law unless a repeated release returned nil or ErrLost.
 func (e *env) lostOrNil(what string, err error) {
 	e.Helper()
 	if err != nil {
@@ -112,7 +112,7 @@ func sameRelease(e *env) {
 	}
 	e.lostOrNil("Release again", a.release(r))
 	b.get(next)
-	e.lostOrNil("Release again, from the past", a.release(r))
+	e.lostOrNil("Release again, after the next grant", a.release(r))
 	if _, err := a.acquire(a.ask(name)); err == nil {
 		e.Fatalf("a second release of the predecessor freed the lock of its successor")
 	}
@@ -144,19 +144,19 @@ func releaseAgain(e *env) {
 	}
 	heal()
 	if err := d.release(r); err != nil {
-		e.Errorf("Release sent again, after one that got no answer: %v", err)
+		e.Errorf("Release sent again, after one that got no reply: %v", err)
 	}
 	next := b.ask(name)
 	b.get(next)
 	if err := b.release(next); err != nil {
 		e.Fatalf("Release: %v", err)
 	}
-	e.releaseGivenUp(p, d, name)
+	e.releaseAbandoned(p, d, name)
 }
 
-// releaseGivenUp releases what an Acquire that got no answer may have left, while the driver, which
-// gave it up too, removes it.
-func (e *env) releaseGivenUp(p *peer, d *direct, name string) {
+// releaseAbandoned releases what an Acquire that got no reply may have left, while the driver,
+// which abandoned the call too, removes it.
+func (e *env) releaseAbandoned(p *peer, d *direct, name string) {
 	e.Helper()
 	r := d.ask(name)
 	heal := p.holdReplies()
@@ -204,34 +204,34 @@ func lateCopy(e *env) {
 	p, other, name := e.peer(), e.client(), e.name()
 	replay := p.record()
 	heal := p.partition()
-	e.giveUp(p, name)
+	e.abandon(p, name)
 	heal()
 	e.clears(name)
 	replay()
 	e.staysFree(other, name)
 
-	heal = p.holdReplies() // now it arrives for sure
-	e.giveUp(p, name)
+	heal = p.holdReplies() // now the request does arrive
+	e.abandon(p, name)
 	heal()
 	e.clears(name)
 	replay()
 	e.staysFree(other, name)
 }
 
-// giveUp locks on a bad connection until a moment has passed.
-func (e *env) giveUp(p *peer, name string) {
+// abandon calls Lock on a bad connection, and abandons it after a moment.
+func (e *env) abandon(p *peer, name string) {
 	e.Helper()
 	if err := e.beginIn(e.moment(), p.Mutex(name)).wait(e); err == nil {
-		e.Fatalf("Lock succeeded cut off")
+		e.Fatalf("Lock succeeded although its client is cut off")
 	}
 }
 
-// clears waits until the name is free and stays so: what was given up cut off may arrive when
-// that is back, just before what removes it.
+// clears blocks until the name is free and stays so: when the connection is back, an abandoned
+// request may still arrive just before its release.
 func (e *env) clears(name string) {
 	e.Helper()
-	e.until("nothing comes to stand in the queue any more", func() bool {
-		// So many checks, too: on a machine that stalls nothing arrives.
+	e.until("no request appears in the queue any more", func() bool {
+		// at least ten checks as well: while the machine stalls nothing arrives
 		for i, end := 0, time.Now().Add(e.shortTTL/4); i < 10 || time.Now().Before(end); i++ {
 			pause(5 * time.Millisecond)
 			if e.caps.Inspect && e.inspect(name).Len() > 0 {
@@ -242,15 +242,15 @@ func (e *env) clears(name string) {
 	})
 }
 
-// staysFree waits until the name is free, and fails the law unless it stays so.
+// staysFree blocks until the name is free, and fails the law unless it stays so.
 func (e *env) staysFree(c *dlock.Client, name string) {
 	e.Helper()
 	e.becomes(name, 0, 0)
-	e.stays("nothing stands in the queue", func() bool { return !e.caps.Inspect || e.inspect(name).Len() == 0 })
+	e.stays("the queue is empty", func() bool { return !e.caps.Inspect || e.inspect(name).Len() == 0 })
 	e.unlock(e.lock(c.Mutex(name)))
 }
 
-// hostile returns names that a careless encoding would take for one another or could not store.
+// hostile returns names that a careless encoding would confuse with one another or could not store.
 func (e *env) hostile() []string {
 	x := e.name()
 	ns := []string{".", "..", "/", "//", "*", "?", "\\", " ", "zookeeper", "0", "%00", "{}", "-", "'; DROP TABLE locks; --"}
@@ -270,8 +270,8 @@ func (e *env) hostile() []string {
 
 func namesDistinct(e *env) {
 	c, ns := e.client(), e.hostile()
-	defer c.Close()        // some of the names are the same when the law runs again
-	for _, n := range ns { // all held at once: where two fold, the second waits for the first
+	defer c.Close()        // some of the names are used again if the law is repeated
+	for _, n := range ns { // all held at once: if two are one lock, the second waits for the first
 		e.lock(c.Mutex(n))
 	}
 	for _, n := range ns {
@@ -312,7 +312,7 @@ func labels(e *env) {
 			}
 		}
 	}
-	second.mustWait(e, "another owner with the same label holds")
+	second.mustWait(e, "another owner with the same label holds it")
 	e.unlock(first)
 	e.unlock(second.got(e))
 	e.becomes(name, 0, 0)

@@ -10,12 +10,12 @@ import (
 
 var keeping = []Law{
 	{Name: "unlock-after", run: unlockAfter, stall: tenthOfRenewedTTL,
-		Sentence: "UnlockAfter leaves the lock held until its time, also over Close, and not much longer, or is ErrUnsupported and changes nothing"},
+		Sentence: "UnlockAfter keeps the lock held until its time, also after Close, and not much longer; or it fails with ErrUnsupported and changes nothing"},
 	{Name: "once", run: once, stall: tenthOfRenewedTTL,
-		Sentence: "Once runs what it is given once in a period, whoever asks, or is ErrUnsupported before it runs anything"},
+		Sentence: "Once calls its function once in a period, whichever client calls Once; or it fails with ErrUnsupported without calling the function"},
 }
 
-// keeps reports whether the backend can keep a lock held by itself.
+// keeps reports whether the backend can keep a lock held without its client.
 func (e *env) keeps() bool { return e.caps.FixedOutlives }
 
 func unlockAfter(e *env) {
@@ -40,7 +40,7 @@ func unlockAfter(e *env) {
 		}
 		kept := time.Now()
 		e.want("Err after UnlockAfter", l.Err(), dlock.ErrNotHeld)
-		e.want("UnlockAfter of what was given up", e.unlockAfter(l, d), dlock.ErrNotHeld)
+		e.want("UnlockAfter of a released lease", e.unlockAfter(l, d), dlock.ErrNotHeld)
 		if closes {
 			e.close(a)
 		} else if _, err := e.tryIn(e.ctx, a.Mutex(name)); !errors.Is(err, dlock.ErrHeld) && time.Since(kept) < d/2 {
@@ -48,10 +48,10 @@ func unlockAfter(e *env) {
 		}
 		successor := next.got(e)
 		if early := sent.Add(d).Sub(next.at); early > 5*time.Millisecond {
-			e.strict().Errorf("closed: %v: the next was in %s before the time of UnlockAfter was over", closes, early)
+			e.strict().Errorf("closed: %v: the next waiter was granted %s before the time of UnlockAfter", closes, early)
 		}
 		if late := next.at.Sub(kept.Add(d)); late > e.renewedTTL+2*time.Second {
-			e.Errorf("closed: %v: the next was in %s after the time of UnlockAfter", closes, late)
+			e.Errorf("closed: %v: the next waiter was granted %s after the time of UnlockAfter", closes, late)
 		}
 		if successor.Token() <= l.Token() && e.caps.Fencing {
 			e.strict().Errorf("token %d came after %d", successor.Token(), l.Token())
@@ -88,7 +88,7 @@ func once(e *env) {
 		ran, err := try(a)
 		e.want("Once", err, dlock.ErrUnsupported)
 		if ran || runs != 0 {
-			e.Errorf("Once, which is not supported, ran what it was given")
+			e.Errorf("Once, which is not supported, called its function")
 		}
 		e.stands(name, 0, 0)
 		return
@@ -102,7 +102,7 @@ func once(e *env) {
 			return ran
 		})
 		done := time.Now()
-		e.close(a) // it exits in good order
+		e.close(a) // a clean exit of the client
 		a = e.client()
 		for _, c := range []*dlock.Client{a, b} {
 			if ran, err := try(c); ran && time.Since(done) < period/2 || err != nil {

@@ -11,33 +11,33 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Law is one promise that every driver keeps.
+// Law is one promise that every driver has to keep.
 type Law struct {
-	Name     string // short; the subtest's name
-	Sentence string // what is promised, in one sentence
+	Name     string // a short name, which is that of the subtest
+	Sentence string // the promise, in one sentence
 
 	run   func(*env)
 	needs []need
-	alone bool // it counts or restarts what all laws share
+	alone bool // it counts or restarts something that all laws share
 
-	longest bool // it waits for longer than any other
-	// for how long the machine or the service may stall before the leases that the law keeps may be
-	// lost: a law that fails after that is run again; nil: no stall excuses a failure
+	longest bool // it waits longer than any other
+	// how long the machine or the service may stall before leases that the law keeps may be lost: a
+	// law that fails after a longer stall is run again; nil: no stall excuses a failure
 	stall stallTolerance
 }
 
-// Laws returns all laws, by subject. The slice is the caller's.
+// Laws returns all laws, by subject. The caller may change the slice.
 func Laws() []Law {
 	return slices.Concat(exclusion, order, shared, reentry, identity, waiting, leases, breaking, tokens, lifecycle,
 		elections, keeping, costs, capabilities, lists, stress)
 }
 
-// Run checks the law in t. It is skipped, with the reason, if the backend's Capabilities deny what
-// it needs. It works in a testing/synctest bubble if the backend does.
+// Run checks the law in t. The test is skipped, with the reason, if the backend or the harness does
+// not have what the law needs. Run works in a testing/synctest bubble if the backend does.
 func (l Law) Run(t T, h Harness) {
 	t.Helper()
 	v := Verdict{Law: l, Began: time.Now()}
-	t.Cleanup(func() { // the first in is the last to run: after the law and all that it opened
+	t.Cleanup(func() { // it runs last, after the law and after all that it opened is closed
 		if v.Failed = t.Failed(); v.Failed {
 			t.Logf("%s: law %q: %s", l.where(), l.Name, l.Sentence)
 		}
@@ -48,7 +48,7 @@ func (l Law) Run(t T, h Harness) {
 	e := newEnv(t, h)
 	for _, n := range l.needs {
 		if !n.met(e) {
-			v.Skipped, v.Power = fmt.Sprintf("needs %s, which %s has not", n.what, e.caps.Backend), n.power
+			v.Skipped, v.Power = fmt.Sprintf("needs %s, which %s does not have", n.what, e.caps.Backend), n.power
 			t.Skipf("%s", v.Skipped)
 		}
 	}
@@ -66,7 +66,7 @@ func (l Law) where() string {
 	return fmt.Sprintf("conformance/%s:%d", filepath.Base(file), line)
 }
 
-// need is a condition of a law: a capability, an optional interface or a power of the harness.
+// need is a requirement of a law: a capability, an optional interface or a power of the harness.
 type need struct {
 	what  string
 	met   func(*env) bool
@@ -88,8 +88,8 @@ func power(name string) need {
 	return need{what: "the power Harness." + name, met: func(e *env) bool { return e.h.gives(name) }, power: name}
 }
 
-// What laws need. Capabilities and interfaces come before powers where a law needs both: a power
-// that would be of no use is not asked for.
+// What laws need. If a law needs both, capabilities and interfaces come before powers, so that the
+// suite never asks for a power that would be of no use.
 var (
 	queueing   = capable("Queue", func(c driver.Capabilities) bool { return c.Queue })
 	fencing    = capable("Fencing", func(c driver.Capabilities) bool { return c.Fencing })

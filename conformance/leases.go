@@ -11,35 +11,35 @@ import (
 
 var leases = []Law{
 	{Name: "renewed", run: renewed, stall: tenthOfRenewedTTL,
-		Sentence: "a lease outlives its TTL, until it is given back"},
+		Sentence: "a lease is kept for longer than its TTL, until it is released"},
 	{Name: "not-renewed", run: notRenewed, stall: tenthOfRenewedTTL,
-		Sentence: "a hold that nobody renews ends on time, although other holds of its client are renewed"},
+		Sentence: "a hold that is not renewed ends on time, although other holds of its client are renewed"},
 	{Name: "outage", run: outage, stall: tenthOfRenewedTTL,
-		Sentence: "a connection that is back before the TTL is over costs nothing: an unknown outcome is not a loss"},
+		Sentence: "if the connection is back before the TTL has passed, the lease is kept: an unknown outcome is not a loss"},
 	{Name: "fixed", run: fixed, stall: tenthOfShortTTL,
-		Sentence: "a fixed lease ends on time, and not before: its holder knows, then the next is in, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
+		Sentence: "a fixed lease ends on time, and not before: its holder is notified, then the next waiter is granted the lock, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
 	{Name: "fixed-close", run: fixedClose, stall: tenthOfRenewedTTL,
-		Sentence: "a fixed lease stands until its time over the Close of its client where Capabilities say FixedOutlives, and else Close frees it"},
+		Sentence: "a fixed lease outlives the Close of its client until its time where Capabilities say FixedOutlives; otherwise Close releases it"},
 	{Name: "ttl-bounds", run: ttlBounds, stall: tenthOfShortTTL,
-		Sentence: "a TTL that Capabilities allow is kept in full, and any other is ErrInvalid and leaves nothing behind: none is cut in silence"},
+		Sentence: "a TTL that Capabilities allow is granted in full; any other fails with ErrInvalid and leaves nothing behind: no TTL is shortened silently"},
 	{Name: "expired-powerless", run: expiredPowerless,
-		Sentence: "an expired holder can neither renew, nor resume, nor release its successor"},
+		Sentence: "an expired request can neither be renewed nor resumed, and its release does not affect its successor"},
 	{Name: "expired-resume", run: expiredResume, stall: tenthOfShortTTL,
-		Sentence: "an expired request that is sent again is ErrLost and stands nowhere, also if the name is free, or was used meanwhile"},
+		Sentence: "an expired request that is sent again fails with ErrLost and is not queued, also if the name is free or was used meanwhile"},
 	{Name: "renew-never-acquires", run: renewNeverAcquires,
-		Sentence: "a renewal never revives what expired or was released, not even if the name is free or was used meanwhile"},
+		Sentence: "a renewal never revives a request that expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
-		Sentence: "what a grant or a renewal promises (SentAt + TTL) ends no later than the service keeps it"},
+		Sentence: "the end that a grant or a renewal promises (SentAt + TTL) is not later than the service's own"},
 	{Name: "proof-before", run: proofBefore, stall: besideLateReplies, needs: []need{delayingOrBusy}, alone: true,
-		Sentence: "what a grant or a renewal promises counts from before the call was sent (SentAt), however late its reply comes"},
+		Sentence: "the time that a grant or a renewal promises counts from before the call was sent (SentAt), however late its reply comes"},
 	{Name: "loss-first", run: lossFirst, stall: inMargin,
-		Sentence: "a holder that is cut off learns of the loss before a successor can be in"},
+		Sentence: "a holder that is cut off is notified of the loss before a successor can be granted the lock"},
 	{Name: "after-loss", run: afterLoss, stall: tenthOfRenewedTTL, needs: []need{inspecting},
-		Sentence: "when the connection is back, nothing of a lost lease stays, and the next lease of that name is renewed again"},
+		Sentence: "when the connection is back, nothing of a lost lease is left, and the next lease of that name is renewed as usual"},
 	{Name: "late-grant", run: lateGrant, stall: tenthOfShortTTL, needs: []need{inspecting},
-		Sentence: "a grant that reaches its client after its time is not believed"},
+		Sentence: "a client does not accept a grant that arrives after its time"},
 	{Name: "unlock-cut-off", run: unlockCutOff,
-		Sentence: "the outcome of an Unlock that got no answer is found out when the connection is back, long before the TTL, and touches no successor"},
+		Sentence: "an Unlock that got no reply is completed when the connection is back, long before the TTL, and does not affect a successor"},
 }
 
 func renewed(e *env) {
@@ -59,31 +59,31 @@ func renewed(e *env) {
 	e.unlock(e.lock(b.Mutex(name)))
 }
 
-// notRenewed asks the driver: the portable layer renews all that it holds.
+// notRenewed calls the driver directly: the portable layer renews all its holds.
 func notRenewed(e *env) {
 	d, b := e.direct(), e.client()
 	kept, left := d.ask(e.name()), d.ask(e.name())
 	kept.TTL, left.TTL = e.renewedTTL, e.renewedTTL
 	d.get(kept)
 	g := d.get(left)
-	granted, ttl := time.Now(), max(g.TTL, left.TTL)
+	grantedAt, ttl := time.Now(), max(g.TTL, left.TTL)
 	next := e.begin(b.Mutex(left.Name))
-	for next.pending() && time.Since(granted) < ttl+2*time.Second {
+	for next.pending() && time.Since(grantedAt) < ttl+2*time.Second {
 		if p := d.renew(kept); p.Err != nil {
 			e.Fatalf("Renew: %v", p.Err)
 		}
 		pause(e.renewedTTL / 10)
 	}
 	if next.pending() {
-		e.Fatalf("a hold with a TTL of %s, which nobody renews, is not over after %s", ttl, time.Since(granted))
+		e.Fatalf("a hold with a TTL of %s, which is not renewed, has not ended after %s", ttl, time.Since(grantedAt))
 	}
 	e.unlock(next.got(e))
-	given := left.TTL
-	if g.TTL > 0 { // a service that stalled may have given less
-		given = min(given, g.TTL)
+	granted := left.TTL
+	if g.TTL > 0 { // a service that stalled may have granted less
+		granted = min(granted, g.TTL)
 	}
-	if early := g.SentAt.Add(given).Sub(next.at); early > 5*time.Millisecond {
-		e.strict().Errorf("a hold with a TTL of %s was over %s too early", given, early)
+	if early := g.SentAt.Add(granted).Sub(next.at); early > 5*time.Millisecond {
+		e.strict().Errorf("a hold with a TTL of %s ended %s too early", granted, early)
 	}
 	d.isLost("the hold that was not renewed", left)
 	if err := d.release(kept); err != nil {
@@ -92,11 +92,11 @@ func notRenewed(e *env) {
 }
 
 func outage(e *env) {
-	ttl := e.bounded(5 * e.renewedTTL) // long enough to be proved again in what remains of it
+	ttl := e.bounded(5 * e.renewedTTL) // long enough for a renewal in the rest of it
 	p, b, name := e.peer(dlock.TTL(ttl)), e.client(), e.name()
 	start := time.Now()
 	l := e.lock(p.Mutex(name))
-	ttl = min(ttl, l.Until().Sub(start)) // what the service really gave
+	ttl = min(ttl, l.Until().Sub(start)) // what the service really granted
 	start = time.Now()
 	heal := p.partition()
 	pause(ttl * 3 / 4) // a renewal has failed by now, and another is under way
@@ -126,14 +126,14 @@ func fixed(e *env) {
 	}
 	e.unlock(after.got(e))
 	if early := sent.Add(e.shortTTL).Sub(after.at); early > 5*time.Millisecond {
-		e.strict().Errorf("the next was in %s before the time of a fixed lease was over, whose client lives", early)
+		e.strict().Errorf("the next waiter was granted %s before the end of a fixed lease whose client is alive", early)
 	}
 	successor := next.got(e)
 	if next.at.Before(l.Until()) {
-		e.strict().Errorf("the next was in %s before the lease's time was over", l.Until().Sub(next.at))
+		e.strict().Errorf("the next waiter was granted %s before the end of the lease", l.Until().Sub(next.at))
 	}
 	if late := next.at.Sub(l.Until()); late > e.shortTTL+2*time.Second {
-		e.Errorf("the next was in %s after the lease's time was over", late)
+		e.Errorf("the next waiter was granted %s after the end of the lease", late)
 	}
 	e.want("Err of the lease", l.Err(), dlock.ErrLost)
 	e.until("its context ended", func() bool { return ctx.Err() != nil })
@@ -149,7 +149,7 @@ func fixedClose(e *env) {
 		ttl = e.bounded(2 * e.renewedTTL)
 	}
 	a, d, b := e.client(), e.direct(), e.client()
-	// what the portable layer does not know is the driver's to leave or to remove
+	// requests that the portable layer does not know are left or removed by the driver
 	through, alone := e.name(), e.name()
 	sent := time.Now()
 	l := e.lock(a.Mutex(through, dlock.FixedLease(ttl)))
@@ -164,17 +164,17 @@ func fixedClose(e *env) {
 		next := e.begin(b.Mutex(name))
 		successor := next.got(e)
 		if early := sent.Add(ttl).Sub(next.at); e.caps.FixedOutlives && early > 5*time.Millisecond {
-			e.strict().Errorf("Capabilities claim FixedOutlives, and after Close the next was in %s before the time of a fixed lease was over", early)
+			e.strict().Errorf("Capabilities claim FixedOutlives, and after Close the next waiter was granted %s before the end of a fixed lease", early)
 		}
 		if late := next.at.Sub(granted.Add(ttl)); e.caps.FixedOutlives && late > e.renewedTTL+2*time.Second {
-			e.Errorf("the next was in %s after the time of a fixed lease whose client was closed", late)
+			e.Errorf("the next waiter was granted %s after the end of a fixed lease whose client was closed", late)
 		}
 		e.unlock(successor)
 	}
 }
 
 func ttlBounds(e *env) {
-	const most = 24 * time.Hour // of package dlock
+	const most = 24 * time.Hour // the greatest of package dlock
 	d, name := e.direct(), e.name()
 	for _, fixed := range []bool{false, true} {
 		greatest := e.caps.MaxTTL
@@ -197,7 +197,7 @@ func ttlBounds(e *env) {
 			sent := time.Now()
 			g := d.get(r)
 			if g.TTL < ttl || sent.Sub(g.SentAt) > ttl/2 {
-				e.Errorf("of a TTL of %s (fixed: %v), which Capabilities allow, %s were given, from %s before the call", ttl, fixed, g.TTL, sent.Sub(g.SentAt))
+				e.Errorf("of a TTL of %s (fixed: %v), which Capabilities allow, %s were granted, counted from %s before the call", ttl, fixed, g.TTL, sent.Sub(g.SentAt))
 			}
 			if err := d.release(r); err != nil && !(errors.Is(err, driver.ErrLost) && time.Since(sent) > ttl) {
 				e.Fatalf("Release: %v", err)
@@ -215,7 +215,7 @@ func ttlBounds(e *env) {
 	}
 }
 
-// expire has a request expire: acquired, never renewed.
+// expire acquires a request that is never renewed, so that it expires.
 func (d *direct) expire(name string) (driver.Request, driver.Grant) {
 	d.e.Helper()
 	const most = 5
@@ -227,7 +227,7 @@ func (d *direct) expire(name string) (driver.Request, driver.Grant) {
 		if err == nil {
 			return r, g
 		}
-		// a service that stalls answers no driver in time
+		// a service that stalls does not answer in time
 		if took := time.Since(start); i == most || took < r.TTL/10 {
 			d.e.Fatalf("Acquire: %v", err)
 		}
@@ -246,7 +246,7 @@ func expiredPowerless(e *env) {
 	}
 	r.TTL = e.longTTL
 	if _, err := a.acquire(r); err == nil {
-		e.Errorf("an expired request was resumed while its successor holds")
+		e.Errorf("an expired request was granted again while its successor holds")
 	}
 	if p := b.renew(next); p.Err != nil {
 		e.Fatalf("the successor's Renew: %v", p.Err)
@@ -259,7 +259,7 @@ func expiredPowerless(e *env) {
 	}
 }
 
-// take waits for the lock; a driver that cannot queue is asked again.
+// take acquires the lock, waiting for it; if the driver cannot queue, it tries again.
 func (d *direct) take(name string) (driver.Request, driver.Grant) {
 	d.e.Helper()
 	r := d.ask(name)
@@ -281,8 +281,8 @@ func (d *direct) take(name string) (driver.Request, driver.Grant) {
 	return r, g
 }
 
-// expiredResume sends the request again before the client has heard of the loss: only what the
-// driver remembers of the grant tells that this is not the first copy.
+// expiredResume sends the request again before the client was notified of the loss: only the
+// driver's memory of the grant shows that this is not the first copy.
 func expiredResume(e *env) {
 	a, b := e.direct(), e.direct()
 	for _, used := range []bool{true, false} {
@@ -329,7 +329,7 @@ func renewNeverAcquires(e *env) {
 		b.isLost("a request that was released", next)
 		e.stands(name, 0, 0)
 	}
-	// nobody asks for that name meanwhile, so nobody has found out that it is over
+	// the name is not used meanwhile, so no call has detected that the request has expired
 	pause(time.Until(over))
 	a.isLost("a request that had expired, and whose name was not used since", old)
 	e.stands(unseen, 0, 0)
@@ -337,14 +337,14 @@ func renewNeverAcquires(e *env) {
 
 func trustWithinTTL(e *env) {
 	a, b, name := e.direct(), e.direct(), e.name()
-	// bounded fails the law if the promise outlasts what the service says is left. Rounding may add
-	// a little. A grant may rest on an older proof, as of a lease that several requests share,
-	// while half of its time is left; a renewal proves again.
+	// bounded fails the law if the promise outlasts the remaining time that the service shows.
+	// Rounding may add a little. A grant may rest on an older proof, as that of a lease which
+	// several requests share, while half of its time is left; a renewal is a new proof.
 	bounded := func(what string, r driver.Request, sent, since time.Time, ttl time.Duration) {
 		e.Helper()
 		for _, h := range e.inspect(name).Holders() {
 			if over := since.Add(ttl).Sub(time.Now().Add(h.Left)); h.ID == r.ID && over > 5*time.Millisecond {
-				e.Errorf("what %s promises outlasts the service's by %s", what, over)
+				e.Errorf("the promise of %s outlasts the service's by %s", what, over)
 			}
 		}
 		if old := sent.Sub(since); ttl <= 0 || old > 0 && (what == "a renewal" || old > ttl/2) {
@@ -387,11 +387,11 @@ func trustWithinTTL(e *env) {
 	}
 }
 
-// late is by how much proof-before delays each reply.
+// late is the delay of each reply in proof-before.
 const late = 100 * time.Millisecond
 
-// besideLateReplies is what they leave of the time in which servers have to answer, or half of it:
-// a stall need not be whole within one call.
+// besideLateReplies is half of the time that the late replies leave for an answer: a stall need not
+// fall into one call as a whole.
 func besideLateReplies(e *env) time.Duration {
 	return max((tenthOfRenewedTTL(e)-late)/2, minStall)
 }
@@ -416,10 +416,10 @@ func proofBefore(e *env) {
 	before := func(what string, since time.Time) {
 		e.Helper()
 		if after := time.Until(since.Add(late)); after > 0 {
-			e.strict().Errorf("%s, whose reply took %s at least, counts from %s after the call", what, late, after)
+			e.strict().Errorf("%s, whose reply took at least %s, counts from %s after the call", what, late, after)
 		}
 	}
-	r := ask() // that name, and that TTL, are in use from now on
+	r := ask() // the name and the TTL are in use from now on
 	d.get(r)
 	give(d, r)
 	e.h.DelayReplies(e.T, d.Backend, late)
@@ -457,7 +457,7 @@ func proofBefore(e *env) {
 }
 
 func lossFirst(e *env) {
-	const rounds = 3 // a loaded machine may be late now and then, for less than a stall
+	const rounds = 3 // a loaded machine may be late at times, without a stall
 	b, knew := e.client(), 0
 	for range rounds {
 		p, name := e.peer(dlock.TTL(e.renewedTTL)), e.name()
@@ -470,9 +470,9 @@ func lossFirst(e *env) {
 			knew++
 		}
 		if !l.Until().Before(next.at) {
-			e.strict().Errorf("the lease was trusted until %s after its successor was in", l.Until().Sub(next.at))
+			e.strict().Errorf("the lease was trusted until %s after its successor was granted", l.Until().Sub(next.at))
 		}
-		e.strict().want("Err of a lease whose successor is in", l.Err(), dlock.ErrLost)
+		e.strict().want("Err of a lease whose successor holds", l.Err(), dlock.ErrLost)
 		e.strict().until("its context ended", func() bool { return ctx.Err() != nil })
 		e.strict().want("its context's cause", context.Cause(ctx), dlock.ErrLost)
 		e.strict().until("Lost is closed", func() bool {
@@ -486,14 +486,14 @@ func lossFirst(e *env) {
 		e.unlock(successor)
 	}
 	if knew == 0 {
-		e.Errorf("in none of the rounds had the context ended when the successor came in")
+		e.Errorf("in no round had the context ended when the successor was granted")
 	}
 }
 
 func afterLoss(e *env) {
 	p, b, name := e.peer(dlock.TTL(e.renewedTTL)), e.client(), e.name()
 	old := e.lock(p.Mutex(name))
-	heal := p.holdReplies() // renewals are executed; the client does not know, and gives up
+	heal := p.holdReplies() // renewals are executed, but the client does not know
 	e.until("the lease is lost", func() bool { return old.Err() != nil })
 	heal()
 	l := e.lock(p.Mutex(name))
@@ -513,14 +513,14 @@ func afterLoss(e *env) {
 
 func lateGrant(e *env) {
 	p, b, name := e.peer(dlock.TTL(e.shortTTL)), e.client(), e.name()
-	e.unlock(e.lock(p.Mutex(name))) // the connection to where this name stands is open
+	e.unlock(e.lock(p.Mutex(name))) // the connection to the server of this name is open
 	heal := p.holdReplies()
 	late := e.begin(p.Mutex(name))
-	e.becomes(name, 1, 0) // it holds, and does not know
+	e.becomes(name, 1, 0) // it holds, and its client does not know
 	next := e.begin(b.Mutex(name))
 	successor := next.got(e)
 	heal()
-	e.strict().stays("the late one is not in while its successor holds", func() bool { return late.pending() || late.err != nil })
+	e.strict().stays("the late request is not granted while its successor holds", func() bool { return late.pending() || late.err != nil })
 	e.mustBeHeld(b.Mutex(name), "the successor holds it")
 	e.unlock(successor)
 	late.cancel()
@@ -550,7 +550,7 @@ func unlockCutOff(e *env) {
 		})
 		e.unlock(next)
 	}
-	if e.h.Partition == nil || e.h.HoldReplies == nil { // a real line would need luck for this one
+	if e.h.Partition == nil || e.h.HoldReplies == nil { // a real network would need luck
 		name := e.name()
 		l := e.lock(p.Mutex(name))
 		p.injector.DropReply()

@@ -12,15 +12,15 @@ import (
 
 var lifecycle = []Law{
 	{Name: "close-frees", run: closeFrees,
-		Sentence: "Close gives back what the client holds and takes back what it waits for, long before the TTL"},
+		Sentence: "Close releases the client's holds and removes its waiting requests, long before the TTL"},
 	{Name: "close-wakes", run: closeWakes,
-		Sentence: "Close makes calls under way return ErrClosed, ends the leases' contexts with that cause, and is final"},
+		Sentence: "Close makes calls under way return ErrClosed, ends the leases' contexts with that cause, and every later call fails with it"},
 	{Name: "close-cut-off", run: closeCutOff, stall: tenthOfShortTTL,
-		Sentence: "Close cut off takes a few seconds at most, and its error names what may be left"},
+		Sentence: "Close of a client that is cut off takes at most a few seconds, and its error names what may be left"},
 	{Name: "close-leaks-nothing", run: closeLeaksNothing, stall: tenthOfShortTTL, alone: true,
-		Sentence: "after Close no goroutine of the client is left, whatever was locked, cancelled and lost"},
+		Sentence: "after Close no goroutine of the client is left, whatever was locked, cancelled or lost"},
 	{Name: "durable", run: durableHolds, needs: []need{durable, restarting}, alone: true,
-		Sentence: "where Capabilities say Durable, a hold outlives a restart of the service"},
+		Sentence: "a hold survives a restart of the service where Capabilities say Durable"},
 }
 
 func closeFrees(e *env) {
@@ -42,7 +42,7 @@ func closeFrees(e *env) {
 	e.becomes(held, 0, 0)
 	e.becomes(wanted, 0, 0)
 
-	d, name := e.direct(), e.name() // what the portable layer does not know, the driver removes
+	d, name := e.direct(), e.name() // the driver removes what dlock does not know
 	d.get(d.ask(name))
 	waits := d.ask(held)
 	waits.Wait = true
@@ -80,7 +80,7 @@ func closeWakes(e *env) {
 		e.want("Acquire that waited at Close", d.receive(done).err, driver.ErrClosed)
 	}
 	if ctx.Err() == nil {
-		e.Errorf("Close left the context of a lease alive")
+		e.Errorf("Close did not end the context of a lease")
 	} else {
 		e.want("its cause", context.Cause(ctx), dlock.ErrClosed)
 	}
@@ -116,9 +116,9 @@ func closeCutOff(e *env) {
 	}
 	e.want("Lock that waited at Close", waits.wait(e), dlock.ErrClosed)
 	e.want("the lease", l.Err(), dlock.ErrClosed)
-	e.unlock(e.lock(b.Mutex(held))) // at its TTL
+	e.unlock(e.lock(b.Mutex(held))) // when its TTL has passed
 
-	o, left := e.peer(), e.name() // until its TTL is over
+	o, left := e.peer(), e.name() // left until its TTL has passed
 	e.lock(o.Mutex(left))
 	o.partition()
 	err := call(e, "Close cut off", func(context.Context) error { return o.Close() })
@@ -126,7 +126,7 @@ func closeCutOff(e *env) {
 		e.Errorf("Close of a client that was cut off while it held %s: %v", left, err)
 	}
 
-	q := e.peer() // the driver alone
+	q := e.peer() // for the driver without dlock
 	e.lock(q.Mutex(e.name()))
 	q.partition()
 	start = time.Now()
@@ -137,7 +137,7 @@ func closeCutOff(e *env) {
 }
 
 func closeLeaksNothing(e *env) {
-	const waits, clients, slack = 20, 10, 6 // a process has a few goroutines that come and go
+	const waits, clients, slack = 20, 10, 6 // a few goroutines of a process come and go
 	other, name := e.client(), e.name()
 	l := e.lock(other.Mutex(name))
 	comeAndGo := func() {
@@ -162,8 +162,8 @@ func closeLeaksNothing(e *env) {
 			e.close(p.b)
 		}
 	}
-	// Clients that stay open new connections at times, up to a bound. A leak grows whenever clients
-	// come and go.
+	// open clients open new connections at times, up to a bound; a leak grows whenever clients come
+	// and go
 	var counts []int
 	for range 3 {
 		before := goroutines()
@@ -184,7 +184,7 @@ func durableHolds(e *env) {
 	a, b, name := e.client(), e.client(), e.name()
 	l := e.lock(a.Mutex(name))
 	e.h.Restart(e.T)
-	e.mustBeHeld(b.Mutex(name), "its hold outlives the restart")
+	e.mustBeHeld(b.Mutex(name), "its hold survives the restart")
 	if err := call(e, "Renew", l.Renew); err != nil {
 		e.Errorf("Renew after the restart: %v", err)
 	}

@@ -11,9 +11,9 @@ import (
 
 var lists = []Law{
 	{Name: "list", run: listInUse, needs: []need{listing, inspecting},
-		Sentence: "List returns the names that have requests, as the client's own calls take them, and Inspect shows the queue of each"},
+		Sentence: "List returns the names that have requests, in the form that the client's other calls take, and Inspect shows the queue of each"},
 	{Name: "list-prefix", run: listPrefix, needs: []need{listing, prefixing},
-		Sentence: "clients with different prefixes have different locks of one name, and List returns the names of the client's own, without the prefix, and no others"},
+		Sentence: "for clients with different prefixes one name is different locks, and List returns only the names of the client's own prefix, without it"},
 }
 
 // list returns what List returns, sorted.
@@ -51,7 +51,7 @@ func listInUse(e *env) {
 	e.lists(e.probe, held, true)
 	e.lists(e.probe, waited, true)
 
-	const most = 50 // others may use the service, and many names
+	const most = 50 // the service may have many other names in use
 	names := e.list(e.probe)
 	for _, n := range names[:min(len(names), most)] {
 		e.until("Inspect shows a queue under each name that List returns", func() bool {
@@ -101,7 +101,7 @@ func listPrefix(e *env) {
 			e.Errorf("Inspect by a client with the prefix %q: %s, %v; want one holder of %q", prefixes[i], show(q), err, both)
 		}
 	}
-	for _, n := range e.list(e.probe) { // which may know them by their whole names, or not at all
+	for _, n := range e.list(e.probe) { // which may list them with their prefixes, or not at all
 		if strings.Contains(n, own) && e.caps.Inspect && e.inspect(n).Len() == 0 {
 			e.Errorf("List of a client with another prefix returns %q, under which it has no queue", n)
 		}

@@ -9,11 +9,11 @@ import (
 
 var order = []Law{
 	{Name: "arrival-order", run: arrivalOrder, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "waiters are granted one by one in the order in which the service saw them, whatever their clients"},
+		Sentence: "waiters are granted one by one in the order in which their requests reached the service, whatever their clients"},
 	{Name: "no-overtaking", run: noOvertaking, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "nobody who arrives at the moment of a release overtakes those who wait already"},
+		Sentence: "a request that arrives at the moment of a release does not overtake the waiters"},
 	{Name: "slow-service", run: slowService, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting, delaying},
-		Sentence: "where each answer takes 400 ms nobody who waits loses the place"},
+		Sentence: "if each reply takes 400 ms, no waiter loses its place"},
 }
 
 func arrivalOrder(e *env) {
@@ -30,21 +30,21 @@ func arrivalOrder(e *env) {
 	e.becomes(name, 0, 0)
 }
 
-// passOn hands the lock over to each of those who wait, who must be granted in that order.
+// passOn hands the lock over to each of the waiters, which must be granted in that order.
 func (e *env) passOn(held *dlock.Lease, line []*attempt) {
 	e.Helper()
 	for i, a := range line {
 		e.unlock(held)
 		held = a.gotBefore(e, line[i+1:])
 		for _, later := range line[i+1:] {
-			later.mustWait(e.strict(), "those who arrived before it wait or hold")
+			later.mustWait(e.strict(), "earlier requests wait or hold")
 		}
 	}
 	e.unlock(held)
 }
 
-// slowService is about those who wait for longer than a service remembers that they live: when
-// their turn comes they have to be quick, and are not.
+// slowService has waiters that wait longer than their TTL, and whose confirmations are slow: a
+// service must not take such a waiter for dead when its turn comes.
 func slowService(e *env) {
 	const waiters, late = 7, 400 * time.Millisecond
 	name := e.name()
@@ -74,12 +74,12 @@ func noOvertaking(e *env) {
 		next := e.begin(b.Mutex(name))
 		e.becomes(name, 1, 1)
 		e.unlock(held)
-		e.mustBeHeld(a.Mutex(name), "somebody waited when it was released")
-		e.mustBeHeld(c.Mutex(name), "somebody waited when it was released")
+		e.mustBeHeld(a.Mutex(name), "another request waited when it was released")
+		e.mustBeHeld(c.Mutex(name), "another request waited when it was released")
 		late := e.begin(c.Mutex(name))
 		held = next.got(e)
 		e.becomes(name, 1, 1)
-		late.mustWait(e.strict(), "it came after one who holds")
+		late.mustWait(e.strict(), "it arrived after the request that holds")
 		e.unlock(held)
 		held = late.got(e)
 	}

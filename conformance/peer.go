@@ -7,8 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// peer is a client whose connection the law can break: with the harness's powers, or with a fault
-// injector where it has none.
+// peer is a client whose connection the law can break, with the powers of the harness or, if it
+// does not have them, with a fault injector.
 type peer struct {
 	*dlock.Client
 	e        *env
@@ -21,7 +21,7 @@ func (e *env) peer(opts ...dlock.Option) *peer {
 	b := e.open()
 	f := NewFaultInjector(b)
 	p := &peer{Client: e.clientOn(f, opts...), e: e, b: b, injector: f}
-	// the faults are those of a connection that was open before
+	// the connection has to be open before a fault begins
 	if e.h.Partition != nil || e.h.HoldReplies != nil {
 		e.visit(p.Mutex(e.name()))
 	}
@@ -37,7 +37,7 @@ func (p *peer) partition() (heal func()) {
 	return p.healed(p.e.h.Partition(p.e.T, p.b))
 }
 
-// holdReplies keeps replies from the client until heal, or the end of the law.
+// holdReplies holds back replies to the client until heal, or the end of the law.
 func (p *peer) holdReplies() (heal func()) {
 	p.e.Helper()
 	if p.e.h.HoldReplies == nil {
@@ -52,7 +52,7 @@ func (p *peer) healed(heal func()) func() {
 	return heal
 }
 
-// record keeps copies of the client's acquires; replay delivers them once more.
+// record keeps copies of the client's acquires; replay sends them once more.
 func (p *peer) record() (replay func()) {
 	if p.e.h.Record == nil {
 		return p.injector.Record()
@@ -68,7 +68,8 @@ func (p *peer) calls() int64 {
 	return p.e.h.Calls(p.b)
 }
 
-// connections returns how many connections the client has; 0 if the harness cannot tell.
+// connections returns how many connections the client has; 0 if the harness does not have that
+// power.
 func (p *peer) connections() int {
 	if p.e.h.Connections == nil {
 		return 0

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// powers are the fields of [Harness] that let laws see more.
+// powers are the fields of [Harness] that let laws detect more.
 var powers = []string{
 	"Partition", "HoldReplies", "DelayReplies", "Record", "Calls", "Connections", "Restart", "Stored", "StepClock", "OpenPrefixed",
 }
@@ -16,23 +16,23 @@ var powers = []string{
 // gives reports whether the harness has the power.
 func (h Harness) gives(power string) bool { return !reflect.ValueOf(h).FieldByName(power).IsNil() }
 
-// checkWithout says what is wrong with the harness' Without.
+// checkWithout returns an error if the harness's Without has a mistake.
 func (h Harness) checkWithout() error {
 	for _, p := range h.Without {
 		switch {
 		case !slices.Contains(powers, p):
-			return fmt.Errorf("Harness.Without has %q, which is no power; the powers are %s", p, strings.Join(powers, ", "))
+			return fmt.Errorf("Harness.Without has %q, which is not a power; the powers are %s", p, strings.Join(powers, ", "))
 		case h.gives(p):
-			return fmt.Errorf("Harness.Without has %q, a power that the harness gives", p)
+			return fmt.Errorf("Harness.Without has %q, but the harness has that power", p)
 		}
 	}
 	return nil
 }
 
-// tellUntried says which laws were skipped, and what each of them needs. It fails the test if a law
-// was skipped for want of a power that the harness does not declare to be without: the output of a
-// test that passes does not show what was skipped.
-func (h Harness) tellUntried(t T, verdicts []Verdict) {
+// reportSkipped reports which laws were skipped, and what each of them needs. It fails the test if
+// a law was skipped because of a power that is missing and not in Without, since the output of a
+// test that passes does not show skipped laws.
+func (h Harness) reportSkipped(t T, verdicts []Verdict) {
 	t.Helper()
 	byPower, denied := map[string][]string{}, []string(nil)
 	for _, v := range verdicts {
@@ -47,13 +47,13 @@ func (h Harness) tellUntried(t T, verdicts []Verdict) {
 	for _, p := range slices.Sorted(maps.Keys(byPower)) {
 		laws := strings.Join(slices.Sorted(slices.Values(byPower[p])), ", ")
 		if slices.Contains(h.Without, p) {
-			t.Logf("not tried, since the harness is without the power %s: %s", p, laws)
+			t.Logf("skipped because the harness does not have the power %s: %s", p, laws)
 			continue
 		}
-		t.Errorf("not tried: %s. They need the power Harness.%s. Give the harness that power, or, where there is none on this service, "+
-			"say so: Without: []string{%q}", laws, p, p)
+		t.Errorf("skipped: %s. They need the power Harness.%s. Give the harness that power or, if this service cannot have it, "+
+			"declare that: Without: []string{%q}", laws, p, p)
 	}
 	if len(denied) > 0 {
-		t.Logf("not tried, since the backend does not claim what they are about: %s", strings.Join(slices.Sorted(slices.Values(denied)), ", "))
+		t.Logf("skipped because the backend does not have the capability: %s", strings.Join(slices.Sorted(slices.Values(denied)), ", "))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// recorder is a T that records what a law says.
+// recorder is a T that records the output of a law.
 type recorder struct {
 	name   string
 	ctx    context.Context
@@ -16,9 +16,8 @@ type recorder struct {
 
 	mu              sync.Mutex
 	failed, skipped bool
-	// it did not fail before that ended; nil: it never does
-	limit context.Context
-	late  bool
+	limit           context.Context // a first failure after its end sets late; nil: none does
+	late            bool
 	// by Fatalf or Skipf; package testing panics if a test ends in another way without returning
 	ended    bool
 	log      []string
@@ -73,8 +72,8 @@ func (r *recorder) end() {
 
 func (r *recorder) String() string { return strings.Join(r.log, "\n") }
 
-// record runs the law, then ends its context, then cleans up, the last first, as package testing
-// does.
+// record runs the law, then ends its context, then runs the clean-ups in reverse order, as package
+// testing does.
 func (r *recorder) record(l Law, h Harness) {
 	alone(func() { l.Run(r, h) })
 	r.cancel()
@@ -85,7 +84,7 @@ func (r *recorder) record(l Law, h Harness) {
 	}
 }
 
-// alone runs f in a goroutine that it may end.
+// alone runs f in a goroutine of its own, which f may end.
 func alone(f func()) {
 	done := make(chan struct{})
 	go func() {

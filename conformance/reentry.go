@@ -9,17 +9,17 @@ import (
 
 var reentry = []Law{
 	{Name: "reenter", run: reenter,
-		Sentence: "a lease's context re-enters its name without a call, with the same token, and the lock is free only after the last give-back"},
+		Sentence: "a Lock under a lease's context re-enters the same name without a call, with the same token, and the lock is free only after the last Unlock"},
 	{Name: "own-name-only", run: ownNameOnly,
-		Sentence: "a lease's context re-enters its own name and no other: two goroutines under it exclude each other on a second name"},
+		Sentence: "a Lock under a lease's context re-enters that name and no other: two goroutines under the context exclude each other on a second name"},
 	{Name: "join", run: join, needs: []need{joining},
-		Sentence: "an owner handed to another client joins at once, ahead of waiters, with the same token, and the lock is free only after the last give-back"},
+		Sentence: "a client that was passed the owner joins the hold at once, ahead of waiters, with the same token, and the lock is free only after the last Unlock"},
 	{Name: "join-over", run: joinOver, needs: []need{joining, inspecting},
-		Sentence: "a join to a hold that is over, or never began, is ErrLost, queues nothing and harms no successor"},
+		Sentence: "a join to a hold that has ended, or never began, fails with ErrLost, adds nothing to the queue and does not affect a successor"},
 	{Name: "downgrade", run: downgrade, needs: []need{joining, sharing},
-		Sentence: "who holds exclusively may join as a reader and give the exclusive lease back: then readers may enter, and no writer was in between"},
+		Sentence: "an exclusive holder may join its hold as a reader and release the exclusive lease: then readers are admitted, and no writer was admitted in between"},
 	{Name: "upgrade", run: upgrade, needs: []need{joining, sharing},
-		Sentence: "exclusive asked under a shared hold is ErrUpgrade at once, and harms nobody"},
+		Sentence: "an exclusive request under a shared hold fails with ErrUpgrade at once, and affects no other request"},
 }
 
 func reenter(e *env) {
@@ -28,7 +28,7 @@ func reenter(e *env) {
 	other := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 1)
 	ctx := outer.Context(e.ctx)
-	before := a.injector.Calls() // at the interface: the driver may have work of its own
+	before := a.injector.Calls() // at the interface: the driver may make calls of its own
 	inner := e.lockIn(ctx, a.Mutex(name))
 	for range 10 {
 		e.unlock(e.lockIn(ctx, a.Mutex(name)))
@@ -37,16 +37,16 @@ func reenter(e *env) {
 		e.Errorf("re-entry made %d calls", n)
 	}
 	if inner.Token() != outer.Token() {
-		e.Errorf("token %d re-entered as %d", outer.Token(), inner.Token())
+		e.Errorf("the hold has token %d, its re-entry %d", outer.Token(), inner.Token())
 	}
 	e.stands(name, 1, 1)
 	e.unlock(outer)
-	e.mustBeHeld(b.Mutex(name), "one of two leases of the hold was not given back")
-	e.stays("the other waits while one of two leases is out", other.pending)
+	e.mustBeHeld(b.Mutex(name), "one of two leases of the hold was not released")
+	e.stays("the other waits while one of two leases is held", other.pending)
 	e.unlock(inner)
 	e.unlock(other.got(e))
 	_, err := e.tryIn(context.WithoutCancel(ctx), a.Mutex(name))
-	e.want("re-entering a hold that was given back", err, dlock.ErrLost)
+	e.want("re-entering a hold that was released", err, dlock.ErrLost)
 	e.becomes(name, 0, 0)
 }
 
@@ -56,7 +56,7 @@ func ownNameOnly(e *env) {
 	ctx := l.Context(e.ctx)
 	first := e.lockIn(ctx, c.Mutex(second))
 	if _, err := e.tryIn(ctx, c.Mutex(second)); err == nil {
-		e.Fatalf("two goroutines under one lease's context are both in on a second name")
+		e.Fatalf("two goroutines under one lease's context both hold a second name")
 	} else {
 		e.want("TryLock of the second name", err, dlock.ErrHeld)
 	}
@@ -68,7 +68,7 @@ func ownNameOnly(e *env) {
 	e.unlock(l)
 }
 
-// handed returns a context that carries the lease's owner as another process gets it: as text.
+// handed returns a context with the lease's owner as another process gets it: parsed from text.
 func (e *env) handed(l *dlock.Lease) context.Context {
 	e.Helper()
 	o, err := dlock.ParseOwner(l.Owner().String())
@@ -89,16 +89,16 @@ func join(e *env) {
 		e.Errorf("a hold with token %d was joined with token %d", first.Token(), second.Token())
 	}
 	e.unlock(first)
-	e.mustBeHeld(c.Mutex(name), "a join holds on")
-	third, err := e.tryIn(e.handed(second), a.Mutex(name)) // the owner lives on in its join
+	e.mustBeHeld(c.Mutex(name), "a join still holds it")
+	third, err := e.tryIn(e.handed(second), a.Mutex(name)) // a join keeps the hold of the owner
 	if err != nil {
-		e.Fatalf("join to what a join holds: %v", err)
+		e.Fatalf("join to a hold that only a join keeps: %v", err)
 	}
 	if third.Token() != first.Token() {
 		e.Errorf("a hold with token %d was joined with token %d", first.Token(), third.Token())
 	}
 	e.unlock(second)
-	e.stays("another owner waits while a join holds on", other.pending)
+	e.stays("another owner waits while a join holds", other.pending)
 	e.unlock(third)
 	l := other.got(e)
 	e.unlock(l)
@@ -111,12 +111,12 @@ func joinOver(e *env) {
 	ctx := e.handed(gone)
 	e.unlock(gone)
 	_, err := e.tryIn(ctx, b.Mutex(name))
-	e.want("a join to a hold that was given back", err, dlock.ErrLost)
+	e.want("a join to a hold that was released", err, dlock.ErrLost)
 	e.stands(name, 0, 0)
 
 	l := e.lock(a.Mutex(name))
 	err = e.beginIn(ctx, b.Mutex(name)).wait(e)
-	e.want("a join to the predecessor of the holder", err, dlock.ErrLost)
+	e.want("a join to the predecessor of the current hold", err, dlock.ErrLost)
 	e.stands(name, 1, 0)
 
 	if e.caps.Queue {
@@ -172,7 +172,7 @@ func upgrade(e *env) {
 	e.want("Lock from another client", e.beginIn(e.handed(r), b.RWMutex(name).Write()).wait(e), dlock.ErrUpgrade)
 	e.stands(name, 1, 0)
 	if err := r.Err(); err != nil {
-		e.Errorf("the shared hold was harmed: %v", err)
+		e.Errorf("the shared hold was affected: %v", err)
 	}
 	other := e.try(b.RWMutex(name).Read())
 	e.unlock(r)

@@ -10,15 +10,15 @@ import (
 
 var shared = []Law{
 	{Name: "readers-together", run: readersTogether, needs: []need{sharing},
-		Sentence: "readers hold together, a writer holds alone"},
+		Sentence: "several readers may hold at once; a writer holds alone"},
 	{Name: "neither-starves", run: neitherStarves, stall: tenthOfRenewedTTL, needs: []need{sharing, queueing, inspecting},
-		Sentence: "readers who come after a waiting writer wait behind it, and writers who come after waiting readers wait behind those"},
+		Sentence: "readers that arrive after a waiting writer wait behind it, and writers that arrive after waiting readers wait behind those"},
 	{Name: "semaphore-limit", run: semaphoreLimit, stall: tenthOfRenewedTTL, needs: []need{semaphores},
-		Sentence: "a semaphore of n admits n owners, and never more"},
+		Sentence: "a semaphore of n admits n owners at once, and never more"},
 	{Name: "semaphore-smallest", run: semaphoreSmallest, stall: tenthOfRenewedTTL, needs: []need{semaphores},
-		Sentence: "where clients name different limits, the smallest of those in use counts, and no longer than it is in use"},
+		Sentence: "if clients use different limits, the smallest of those in use counts, for as long as it is in use"},
 	{Name: "semaphore-order", run: semaphoreOrder, stall: tenthOfRenewedTTL, needs: []need{semaphores, queueing, inspecting},
-		Sentence: "each permit given back admits one waiter, the one who came first"},
+		Sentence: "each released permit admits one waiter, the one that arrived first"},
 }
 
 func readersTogether(e *env) {
@@ -77,8 +77,8 @@ func semaphoreLimit(e *env) {
 	sa, sb := a.Semaphore(name, limit), b.Semaphore(name, limit)
 	held := []*dlock.Lease{e.lock(sa), e.lock(sa), e.lock(sb)}
 	e.stands(name, limit, 0)
-	e.mustBeHeld(sa, "all permits are out")
-	e.mustBeHeld(sb, "all permits are out")
+	e.mustBeHeld(sa, "all permits are held")
+	e.mustBeHeld(sb, "all permits are held")
 	for _, l := range held {
 		e.unlock(l)
 	}
@@ -117,7 +117,7 @@ func semaphoreSmallest(e *env) {
 	l2, l3 := e.try(large), e.try(large)
 	e.mustBeHeld(large, "three owners with limit 3 hold")
 	e.unlock(l1)
-	e.mustBeHeld(small, "two others hold, and it asks for limit 2")
+	e.mustBeHeld(small, "two others hold, and its limit is 2")
 	e.unlock(l2)
 	e.unlock(e.try(small))
 	e.unlock(l3)
@@ -137,7 +137,7 @@ func semaphoreOrder(e *env) {
 		e.unlock(held[i])
 		held = append(held, next.got(e))
 		for _, later := range line[i+1:] {
-			later.mustWait(e, "one permit was given back, for the one before it")
+			later.mustWait(e, "one permit was released, for the waiter before it")
 		}
 		e.becomes(name, limit, len(line)-i-1)
 	}

@@ -11,36 +11,36 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/stall"
 )
 
-// No driver keeps a lease of a short TTL, or is prompt, while the machine or the service stalls:
-// the machine does not serve the test's process, or the service does not answer. So a law of such
-// leases, or of times, has a stall tolerance, and a failure after a longer stall proves nothing.
-// There is no other excuse: no law adds to its bounds what a stall took.
+// While the machine or the service stalls, no driver can keep a lease of a short TTL or be prompt.
+// The machine stalls if it does not run the test's process; the service, if it does not answer. So
+// a law about such leases, or about times, has a stall tolerance, and a failure after a longer
+// stall proves nothing. There is no other excuse: no law adds the time of a stall to its bounds.
 
-// stallTolerance returns the shortest stall after which a failure of a law proves nothing. Where
-// leases may be lost it is a tenth of their TTL, which is all that a driver of several servers may
-// leave each of them.
+// stallTolerance returns the shortest stall after which a failure of a law proves nothing. If
+// leases may be lost it is a tenth of their TTL, because a driver of several servers may leave no
+// more to each of them.
 type stallTolerance func(*env) time.Duration
 
 var (
 	tenthOfShortTTL   stallTolerance = func(e *env) time.Duration { return max(e.shortTTL/10, minStall) }
 	tenthOfRenewedTTL stallTolerance = func(e *env) time.Duration { return max(e.renewedTTL/10, minStall) }
-	tenthOfLongTTL    stallTolerance = func(e *env) time.Duration { return max(e.longTTL/10, minStall) } // which the backend may bound
+	tenthOfLongTTL    stallTolerance = func(e *env) time.Duration { return max(e.longTTL/10, minStall) } // which the backend may limit
 )
 
-// Where something has to happen in time: within a second or more, within 100 ms, and in the last
-// part of a TTL, in which it is not trusted.
+// The tolerances of laws about times: within a second or more, within 100 ms, and within the last
+// part of a TTL, in which a lease is not trusted.
 var (
 	promptly stallTolerance = func(*env) time.Duration { return 2 * minStall }
 	atOnce   stallTolerance = func(*env) time.Duration { return minStall }
 	inMargin stallTolerance = func(e *env) time.Duration { return max(e.renewedTTL/20, minStall) }
 )
 
-// minStall is the least that counts as a stall: less is the usual noise of a machine.
+// minStall is the shortest stall that counts: less is the usual noise of a machine.
 const minStall = 50 * time.Millisecond
 
-// repeatAfterStalls runs a law until a run has a verdict: a run that failed after a stall has none,
-// and the law is run again with other names and twice the TTLs. A failure in the last run counts in
-// any case, and so does a failure without a stall.
+// repeatAfterStalls runs a law until a run has a verdict. A run that failed after a stall has none:
+// the law is run again with other names and twice the TTLs. A failure in the last run always
+// counts, and so does a failure without a stall.
 func (e *env) repeatAfterStalls(tolerance stallTolerance, law func(*env)) {
 	e.Helper()
 	const runs = 4
@@ -73,15 +73,15 @@ type lawRun struct {
 	T
 	stall.Run
 	e    *env
-	over atomic.Bool // what fails from then on, as a clean-up, counts
+	over atomic.Bool // the run has ended: a failure after that, as in a clean-up, counts
 }
 
 // run calls f, and reports whether the run has a verdict.
 func (r *lawRun) run(f func()) bool {
 	done, whole, panicked := make(chan struct{}), false, ""
-	go func() { // Fatalf ends this goroutine, and not the law
+	go func() { // Fatalf ends this goroutine and not the law
 		defer close(done)
-		defer func() { // it would end the tests of all others too
+		defer func() { // a panic would end all other tests too
 			if p := recover(); p != nil {
 				panicked = fmt.Sprintf("the law panics: %v\n%s", p, debug.Stack())
 			}
@@ -101,11 +101,11 @@ func (r *lawRun) run(f func()) bool {
 		return false
 	}
 	if !whole {
-		// an excused Fatalf ended f, but the test has failed otherwise and has not ended yet
+		// an excused Fatalf ended f, but another failure counts, and the test has to end
 		if r.Void() {
-			r.T.Fatalf("the law ended there")
+			r.T.Fatalf("the law ended at the failure above")
 		}
-		runtime.Goexit() // the test has said why
+		runtime.Goexit() // the failure is reported already
 	}
 	return true
 }
@@ -133,7 +133,7 @@ func (r *lawRun) Fatalf(format string, args ...any) {
 	r.T.Fatalf(format, args...)
 }
 
-// strict is for what no stall excuses: its Errorf and Fatalf fail the law in any run.
+// strict returns an env for failures that no stall excuses: its Errorf and Fatalf always count.
 func (e *env) strict() *env {
 	s := *e
 	if r, ok := e.T.(*lawRun); ok {
@@ -142,7 +142,7 @@ func (e *env) strict() *env {
 	return &s
 }
 
-// monitorStalls measures how the machine serves the process, and the service a client of its own.
+// monitorStalls measures stalls of the machine, and those of the service with a client of its own.
 func (e *env) monitorStalls(tolerance time.Duration) *stall.Monitor {
 	m := stall.NewMonitor(e.ctx, tolerance)
 	d := e.directOn(e.probe)
@@ -153,7 +153,7 @@ func (e *env) monitorStalls(tolerance time.Duration) *stall.Monitor {
 			answered()
 			err = d.Release(ctx, r)
 		}
-		if err != nil && ctx.Err() == nil { // a service that fails serves no client either
+		if err != nil && ctx.Err() == nil { // a failing service is as bad as one that stalls
 			m.Failed()
 		}
 		answered()

@@ -43,10 +43,10 @@ func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 		{"a failure after a stall", ttl / 2, []func(*env){fatal, sound}, 2, false},
 		{"an error after a stall", ttl / 2, []func(*env){fails, sound}, 2, false},
 		{"a broken driver on a service that stalls", ttl / 2, []func(*env){fatal}, 4, true},
-		{"what no stall excuses", ttl / 2, []func(*env){strict, sound}, 1, true},
-		{"what no stall excuses, and what one does", ttl / 2, []func(*env){both, sound}, 1, true},
+		{"a failure that no stall excuses", ttl / 2, []func(*env){strict, sound}, 1, true},
+		{"a failure that no stall excuses, and one that is excused", ttl / 2, []func(*env){both, sound}, 1, true},
 		{"a law that panics", ttl / 2, []func(*env){panics, sound}, 1, true},
-		{"what no stall excuses, in the second run", ttl / 2, []func(*env){fails, strict, sound}, 2, true},
+		{"a failure that no stall excuses, in the second run", ttl / 2, []func(*env){fails, strict, sound}, 2, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 				returned := false
 				alone(func() { l.Run(r, h); returned = true })
 				if !returned && !r.ended {
-					t.Errorf("the law ended in no way that package testing knows:\n%s", r)
+					t.Errorf("the law ended in a way that package testing does not allow:\n%s", r)
 				}
 				r.cancel()
 				for _, f := range r.cleanups {
@@ -85,7 +85,7 @@ func TestALawRunsAgainOnlyAfterAStall(t *testing.T) {
 	}
 }
 
-// stuck is a service that answers nobody while a law says so.
+// stuck is a service that answers no call while a law says so.
 type stuck struct {
 	driver.Backend
 	now *atomic.Bool
@@ -98,9 +98,9 @@ func (s stuck) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 	return s.Backend.Acquire(ctx, r)
 }
 
-// TestAStallBetweenTwoLooks: a law that fails after a stall as long as the tolerance runs again,
+// TestAStallBetweenTwoChecks: a law that fails after a stall as long as the tolerance runs again,
 // whenever the stall began.
-func TestAStallBetweenTwoLooks(t *testing.T) {
+func TestAStallBetweenTwoChecks(t *testing.T) {
 	const ttl, phases = 10 * time.Second, 20
 	for phase := range phases {
 		synctest.Test(t, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestAStallBetweenTwoLooks(t *testing.T) {
 	}
 }
 
-// TestNoStallExcusesAFaultForEver: beside a service that stalls all the time a law of times still
-// finds its fault, in the run that counts in any case.
+// TestNoStallExcusesAFaultForEver: if the service stalls all the time, a law about times still finds
+// its fault, in the last run, which always counts.
 func TestNoStallExcusesAFaultForEver(t *testing.T) {
 	for name, f := range map[string]fault{
 		"cancel-prompt": slowCancel, "cancel-cut-off": slowOffLine, "noise": noiseDelays, "break-force-known": forceSlow,
@@ -149,7 +149,7 @@ func TestNoStallExcusesAFaultForEver(t *testing.T) {
 					h := s.harness()
 					open := h.Open
 					h.Open = func(t T) driver.Backend {
-						if opened++; opened == 1 { // the one that measures
+						if opened++; opened == 1 { // the client that measures stalls
 							return toyThatStalls{open(t).(*toyClient)}
 						}
 						return open(t)
@@ -166,7 +166,7 @@ func TestNoStallExcusesAFaultForEver(t *testing.T) {
 	}
 }
 
-// toyThatStalls is a client that has its answers a second late.
+// toyThatStalls is a client whose answers are a second late.
 type toyThatStalls struct{ *toyClient }
 
 func (s toyThatStalls) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {

@@ -17,7 +17,7 @@ import (
 type stopped struct {
 	*memory.Backend
 	t     *testing.T
-	stops *atomic.Int64 // how often
+	stops *atomic.Int64 // how often it will
 }
 
 func (s stopped) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -30,8 +30,8 @@ func (s stopped) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	return g, err
 }
 
-// TestAStoppedMachineIsExcused: a sound driver passes although every call of the first run was
-// late, since the process stood still, and says why it ran again.
+// TestAStoppedMachineIsExcused: a sound driver passes although every call of the first run was late
+// because the process was stopped, and the log says why the law ran again.
 func TestAStoppedMachineIsExcused(t *testing.T) {
 	space, stops := new(memory.Space), new(atomic.Int64)
 	stops.Store(5) // all rounds of a call

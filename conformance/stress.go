@@ -17,7 +17,7 @@ import (
 
 var stress = []Law{
 	{Name: "storm", run: storm, stall: tenthOfShortTTL,
-		Sentence: "whatever clients do at random, holds that exclude each other do not overlap, tokens grow, those seen waiting are granted in order, and hooks are told of each Lock and each hold once"},
+		Sentence: "under random load, holds that exclude each other do not overlap, tokens grow, waiters that were seen in the queue are granted in order, and the hooks are called once for each Lock and each hold"},
 }
 
 // seed returns DLOCK_SEED, or a new one, and prints it.
@@ -34,38 +34,38 @@ func (e *env) seed() uint64 {
 	return s
 }
 
-// oracle knows who holds, and who was seen waiting before whom.
+// oracle records the current leases, and the order in which requests were seen waiting.
 type oracle struct {
 	mu     sync.Mutex
 	in     map[*dlock.Lease]want
 	before map[string]map[string]bool // by label: those seen waiting ahead of it
 	tokens map[string]dlock.Token     // by label: of exclusive holds
-	last   dlock.Token                // of the exclusive hold that came in last
+	last   dlock.Token                // of the last exclusive hold
 }
 
-// want is what was asked for.
+// want is the mode and limit of a request.
 type want struct {
 	mode  driver.Mode
 	limit int
 }
 
-// granted records that a lease was granted. A lease whose trust is over does not count as held.
-// placed: it cannot have lost its place while it waited.
-func (o *oracle) granted(l *dlock.Lease, asked want, label string, placed bool) error {
+// granted records that a lease was granted. A lease that is no longer trusted does not count as
+// held. placed: the request cannot have lost its place while it waited.
+func (o *oracle) granted(l *dlock.Lease, request want, label string, placed bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	if !now.Before(l.Until()) { // a short one, on a machine that stalled since Lock returned
+	if !now.Before(l.Until()) { // it was short, and the machine has stalled since Lock returned
 		return nil
 	}
-	limit, others := asked.limit, 0
+	limit, others := request.limit, 0
 	for other, a := range o.in {
 		if !now.Before(other.Until()) {
 			continue
 		}
 		others++
-		if asked.mode == driver.Exclusive || a.mode == driver.Exclusive {
-			return fmt.Errorf("%s lease %d is in together with %s lease %d", asked.mode, l.Token(), a.mode, other.Token())
+		if request.mode == driver.Exclusive || a.mode == driver.Exclusive {
+			return fmt.Errorf("%s lease %d is held together with %s lease %d", request.mode, l.Token(), a.mode, other.Token())
 		}
 		if a.limit > 0 && (limit == 0 || a.limit < limit) {
 			limit = a.limit
@@ -74,8 +74,8 @@ func (o *oracle) granted(l *dlock.Lease, asked want, label string, placed bool) 
 	if limit > 0 && others >= limit {
 		return fmt.Errorf("%d owners hold a semaphore of %d", others+1, limit)
 	}
-	o.in[l] = asked
-	if asked.mode == driver.Exclusive && l.Token() != 0 {
+	o.in[l] = request
+	if request.mode == driver.Exclusive && l.Token() != 0 {
 		if l.Token() <= o.last {
 			return fmt.Errorf("token %d came after %d", l.Token(), o.last)
 		}
@@ -87,14 +87,14 @@ func (o *oracle) granted(l *dlock.Lease, asked want, label string, placed bool) 
 	return nil
 }
 
-// released records that a lease is given back.
+// released records that a lease is released.
 func (o *oracle) released(l *dlock.Lease) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.in, l)
 }
 
-// waiting records the order of those who wait.
+// waiting records the order of the waiters.
 func (o *oracle) waiting(q driver.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,7 +109,7 @@ func (o *oracle) waiting(q driver.Queue) {
 	}
 }
 
-// inOrder returns an error if two that waited exclusively were granted in the wrong order.
+// inOrder returns an error if two exclusive requests that waited were granted in the wrong order.
 func (o *oracle) inOrder() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,8 +132,8 @@ func storm(e *env) {
 func oneStorm(e *env) {
 	const goroutines, steps = 12, 20
 	seed := e.seed()
-	var told hooksTally
-	observe := dlock.Observe(told.hooks())
+	var tally hooksTally
+	observe := dlock.Observe(tally.hooks())
 	clients := []*dlock.Client{e.client(observe), e.client(observe), e.client(observe)}
 	names, oracles := make([]string, 3), make([]*oracle, 3)
 	for i := range names {
@@ -170,40 +170,40 @@ func oneStorm(e *env) {
 	observer.Wait()
 	for i, o := range oracles {
 		if err := o.inOrder(); err != nil {
-			// who stalls when its turn comes loses its place: then the run proves nothing
+			// a waiter that stalls when its turn comes loses its place: then the run proves nothing
 			e.Errorf("%v", err)
 		}
 		e.strict().becomes(names[i], 0, 0)
 	}
-	e.strict().until("hooks are told of the end of each hold", told.allEnded)
-	if err := told.check(); err != nil {
+	e.strict().until("the hook Ended was called for each hold", tally.allEnded)
+	if err := tally.check(); err != nil {
 		e.strict().Errorf("%v", err)
 	}
 }
 
-// hooksTally counts what hooks are told.
+// hooksTally counts the calls of hooks.
 type hooksTally struct {
 	mu    sync.Mutex
-	locks []*lockTold
+	locks []*lockTally
 }
 
-// lockTold is what was told of one Lock.
-type lockTold struct {
+// lockTally counts the calls for one Lock.
+type lockTally struct {
 	op          dlock.LockOp
 	done, ended int
 	granted     bool
 }
 
-type lockToldKey struct{}
+type lockTallyKey struct{}
 
 func (h *hooksTally) hooks() dlock.Hooks {
 	return dlock.Hooks{
 		Lock: func(ctx context.Context, op dlock.LockOp) (context.Context, func(*dlock.Lease, error)) {
-			l := &lockTold{op: op}
+			l := &lockTally{op: op}
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.locks = append(h.locks, l)
-			return context.WithValue(ctx, lockToldKey{}, l), func(lease *dlock.Lease, _ error) {
+			return context.WithValue(ctx, lockTallyKey{}, l), func(lease *dlock.Lease, _ error) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				l.done++
@@ -213,7 +213,7 @@ func (h *hooksTally) hooks() dlock.Hooks {
 		Ended: func(ctx context.Context, end dlock.HoldEnd) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if l, ok := ctx.Value(lockToldKey{}).(*lockTold); ok {
+			if l, ok := ctx.Value(lockTallyKey{}).(*lockTally); ok {
 				l.ended++
 			}
 		},
@@ -232,8 +232,7 @@ func (h *hooksTally) allEnded() bool {
 	return true
 }
 
-// check returns an error unless each Lock was told to be done once, and each hold to have ended
-// once.
+// check returns an error unless done was called once for each Lock and Ended once for each hold.
 func (h *hooksTally) check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -243,25 +242,25 @@ func (h *hooksTally) check() error {
 			ends = 1
 		}
 		if l.done != 1 || l.ended != ends {
-			return fmt.Errorf("of a Lock (%+v, granted: %v) hooks were told %d times that it is done and %d times that its hold has ended", l.op, l.granted, l.done, l.ended)
+			return fmt.Errorf("for a Lock (%+v, granted: %v) done was called %d times and Ended %d times", l.op, l.granted, l.done, l.ended)
 		}
 	}
 	if len(h.locks) == 0 {
-		return errors.New("hooks were told of no Lock")
+		return errors.New("the hook Lock was never called")
 	}
 	return nil
 }
 
-// visitor is one who locks once.
+// visitor locks once.
 type visitor struct {
 	dlock.Mutex
 	want
-	label string // nobody else's
+	label string // unique
 	fixed bool
-	ttl   time.Duration // of a fixed one
+	ttl   time.Duration // if it is fixed
 }
 
-// draw makes a visitor. The last name is a semaphore's, the others are read-write locks.
+// draw makes a random visitor. The last name is a semaphore, the others are read-write locks.
 func (e *env) draw(lots *rand.Rand, c *dlock.Client, name string, semaphore bool, label string) visitor {
 	v := visitor{label: label, fixed: lots.IntN(30) == 0, ttl: e.shortTTL}
 	opts := []dlock.LockOption{dlock.Label(label)}
@@ -281,8 +280,8 @@ func (e *env) draw(lots *rand.Rand, c *dlock.Client, name string, semaphore bool
 	return v
 }
 
-// visit locks in one way or another, stays for a moment, and gives the lock back, or lets it expire
-// if it is a fixed one.
+// visit locks in a random way, holds the lock for a moment, and releases it or, if it is fixed,
+// lets it expire.
 func (v visitor) visit(ctx context.Context, lots *rand.Rand, o *oracle) error {
 	moment := func() time.Duration { return time.Duration(lots.IntN(2000)) * time.Microsecond }
 	lock := v.Lock
@@ -301,7 +300,7 @@ func (v visitor) visit(ctx context.Context, lots *rand.Rand, o *oracle) error {
 		if errors.Is(err, dlock.ErrHeld) || waiting.Err() != nil && ctx.Err() == nil {
 			return nil
 		}
-		// the service stalled for too long for so short a TTL
+		// the service stalled for too long for such a short TTL
 		if v.fixed && (errors.Is(err, dlock.ErrLost) || took >= max(v.ttl/10, minStall)) {
 			return nil
 		}

@@ -9,13 +9,13 @@ import (
 
 var tokens = []Law{
 	{Name: "tokens-grow", run: tokensGrow, needs: []need{fencing},
-		Sentence: "the tokens of exclusive holders grow strictly: over release, hand-off, expiry, break, and after everybody left"},
+		Sentence: "the tokens of exclusive holders grow strictly: over releases, hand-offs, expiry and breaks, and after all clients left"},
 	{Name: "tokens-shared", run: tokensShared, needs: []need{fencing, sharing},
-		Sentence: "a reader's token lies above those of earlier writers and below those of later ones"},
+		Sentence: "a reader's token is greater than those of earlier writers and smaller than those of later ones"},
 	{Name: "tokens-clock", run: tokensClock, needs: []need{fencing, stepping}, alone: true,
-		Sentence: "tokens grow also where the service's clock was set back"},
+		Sentence: "tokens grow even if the service's clock is set back"},
 	{Name: "tokens-restart", run: tokensRestart, needs: []need{fencing, restarting}, alone: true,
-		Sentence: "tokens grow over a restart of the service"},
+		Sentence: "tokens grow across a restart of the service"},
 }
 
 // grows fails the law unless the token is greater than the one before, and returns it.
@@ -27,7 +27,7 @@ func (e *env) grows(since string, before, token dlock.Token) dlock.Token {
 	return token
 }
 
-// pass takes the lock and gives it back, and returns its token.
+// pass locks and unlocks, and returns the token.
 func (e *env) pass(m dlock.Mutex) dlock.Token {
 	e.Helper()
 	l := e.lock(m)
@@ -64,7 +64,7 @@ func tokensGrow(e *env) {
 	e.close(b)
 	e.becomes(name, 0, 0)
 	pause(e.shortTTL / 4)
-	e.grows("everybody left", t, e.pass(e.client().Mutex(name)))
+	e.grows("all clients left", t, e.pass(e.client().Mutex(name)))
 }
 
 func tokensShared(e *env) {

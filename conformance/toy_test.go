@@ -14,9 +14,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// toy is a small service behind a network, in one process and in virtual time, that has at most one
-// fault. The code asks for each fault where it matters, so this file reads as a list of the ways to
-// write a wrong driver.
+// toy is a small service behind a network, in one process and in virtual time, with at most one
+// fault. The code checks for each fault where it matters, so this file shows the ways to write a
+// wrong driver.
 type toy struct {
 	fault fault
 
@@ -24,10 +24,10 @@ type toy struct {
 	queues     map[string]*toyQueue
 	all        map[driver.ID]*toyRequest
 	tombstones map[driver.ID]time.Time
-	broken     map[driver.ID]bool      // released after an operator had broken it
+	broken     map[driver.ID]bool      // released after an operator broke it
 	last       map[string]driver.Token // by key
 	step       time.Duration
-	end        chan struct{} // closed: the test is over
+	end        chan struct{} // closed: the test has ended
 }
 
 type toyQueue struct {
@@ -40,7 +40,7 @@ type toyRequest struct {
 	q       *toyQueue
 	c       *toyClient
 	granted bool
-	refused bool // its renewal was, since it is broken
+	refused bool // a renewal was refused, because the hold is broken
 	arrived time.Time
 	expires time.Time
 	timer   *time.Timer
@@ -60,7 +60,7 @@ func (s *toy) forget() {
 
 func (s *toy) is(f fault) bool { return s.fault == f }
 
-// key is where a name's queue stands.
+// key is the key of a name's queue.
 func (s *toy) key(name string) string {
 	switch s.fault {
 	case foldsCase:
@@ -80,7 +80,7 @@ type answer struct {
 	err     error
 }
 
-// enter adds a request or, if it came before, resumes it. again: its client knows that it stood
+// enter adds a request or, if it is here already, resumes it. again: its client knows that it was
 // here.
 func (s *toy) enter(c *toyClient, r driver.Request, again bool) answer {
 	now := time.Now()
@@ -196,7 +196,7 @@ func (s *toy) admit(c *toyClient, r driver.Request, key string, now time.Time) (
 	return e, nil
 }
 
-// fits reports whether a request is compatible with those that hold, whoever waits.
+// fits reports whether a request is compatible with the holders, without regard to waiters.
 func (s *toy) fits(e *toyRequest) bool {
 	var q driver.Queue
 	for _, o := range e.q.Arrivals {
@@ -208,10 +208,10 @@ func (s *toy) fits(e *toyRequest) bool {
 	return q.Granted() == len(q.Arrivals)
 }
 
-// grantNext grants what is to be granted now.
+// grantNext grants all requests that can be granted now.
 func (s *toy) grantNext(q *toyQueue) {
 	n := q.Granted()
-	if s.is(everybodyIn) {
+	if s.is(grantsAll) {
 		n = len(q.Arrivals)
 	}
 	if s.is(largestLimit) {
@@ -273,7 +273,7 @@ func (s *toy) next(e *toyRequest) driver.Token {
 	return s.last[e.q.key]
 }
 
-// push tells the client that its request was granted. Cut off, the message is lost.
+// push notifies the client that its request was granted. If it is cut off, the message is lost.
 func (s *toy) push(e *toyRequest) {
 	delay := toyLatency
 	if s.is(barges) {
@@ -287,7 +287,7 @@ func (s *toy) push(e *toyRequest) {
 	}
 }
 
-// pushLoss tells the client that its hold was ended by force. Cut off, the message is lost.
+// pushLoss notifies the client of a break by force. If it is cut off, the message is lost.
 func (s *toy) pushLoss(e *toyRequest) {
 	silent := s.is(forceSilent) || s.is(forceSilentFixed) && e.Fixed ||
 		s.is(forceSilentShare) && e.Mode == driver.Shared || s.is(forceSilentJoin) && e.Join()
@@ -308,7 +308,7 @@ func (s *toy) pushLoss(e *toyRequest) {
 	})
 }
 
-// arm lets the request expire ttl from now.
+// arm makes the request expire ttl from now.
 func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 	e.TTL = ttl
 	switch {
@@ -325,13 +325,13 @@ func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 	e.timer = time.AfterFunc(ttl, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.is(renewsUnseen) || e.q.Granted() < len(e.q.Arrivals) { // somebody waits
+		if !s.is(renewsUnseen) || e.q.Granted() < len(e.q.Arrivals) { // a request waits
 			s.purge(e.q.key)
 		}
 	})
 }
 
-// purge removes what has expired under the key.
+// purge removes the expired requests of the key.
 func (s *toy) purge(key string) {
 	q := s.queues[key]
 	if q == nil {
@@ -358,7 +358,7 @@ func (s *toy) remove(e *toyRequest) {
 	is := func(o *driver.Entry) bool { return o == &e.Entry }
 	e.q.Joins = slices.DeleteFunc(e.q.Joins, is)
 	e.q.Arrivals = slices.DeleteFunc(e.q.Arrivals, is)
-	if s.is(cancelFreesNobody) && !e.granted {
+	if s.is(cancelFreesNone) && !e.granted {
 		return
 	}
 	if s.is(permitForAll) && e.Semaphore() && e.granted {
@@ -400,7 +400,7 @@ func (s *toy) renew(c *toyClient, r driver.Request) (time.Duration, error) {
 	return r.TTL, nil
 }
 
-// errBroken is what release returns for a hold that an operator had broken.
+// errBroken is the error of the release of a broken hold.
 var errBroken = fmt.Errorf("broken: %w", driver.ErrLost)
 
 func (s *toy) release(r driver.Request) error {
@@ -409,7 +409,7 @@ func (s *toy) release(r driver.Request) error {
 		s.tombstones[r.ID] = time.Now().Add(r.TTL)
 	}
 	e := s.all[r.ID]
-	if e == nil && s.is(releasesAnybody) {
+	if e == nil && s.is(releasesAny) {
 		if q := s.queues[s.key(r.Name)]; q != nil {
 			if hs := q.Holders(); len(hs) > 0 {
 				e = s.all[hs[0].ID]
@@ -475,7 +475,7 @@ func (s *toy) breakHold(name string, t driver.Token, force bool) error {
 	err := driver.ErrNotHeld
 	holders := q.Holders()
 	for _, h := range holders {
-		if h.Token == t || s.is(breaksAnybody) {
+		if h.Token == t || s.is(breaksAny) {
 			err = nil
 			e := s.all[h.ID]
 			e.Broken = true
@@ -495,10 +495,10 @@ func (s *toy) breakHold(name string, t driver.Token, force bool) error {
 	return err
 }
 
-// The TTLs that the toy keeps.
+// The TTLs that the toy allows.
 const toyMinTTL, toyMaxTTL = time.Millisecond, time.Hour
 
-// toyLatency is how long a message travels.
+// toyLatency is the latency of a message.
 const toyLatency = time.Millisecond
 
 // toyClient is a driver of the toy.
@@ -506,7 +506,7 @@ type toyClient struct {
 	s       *toy
 	calls   atomic.Int64
 	closing chan struct{} // closed: calls return
-	dead    chan struct{} // closed: nothing of it goes on
+	dead    chan struct{} // closed: all its goroutines end
 	left    bool          // the service knows that it closed; guarded by s.mu
 
 	mu                sync.Mutex
@@ -514,9 +514,9 @@ type toyClient struct {
 	delay             time.Duration // of replies
 	waits             map[chan struct{}]driver.Request
 	keeps             bool
-	more              chan struct{} // a waiter came
+	more              chan struct{} // there is a new waiter
 	sent              []driver.Request
-	gaveUp            map[string]bool // names
+	ignored           map[string]bool // names
 	forgotten         map[driver.ID]bool
 	holds             map[driver.ID]toyHold
 	lost              func(driver.ID)
@@ -524,10 +524,10 @@ type toyClient struct {
 	prefix string
 }
 
-// toyHold is what a client remembers of a request that was granted.
+// toyHold is what a client remembers of a granted request.
 type toyHold struct {
-	until time.Time // it cannot have expired before
-	given bool      // a release of it got no answer
+	until      time.Time // it cannot have expired before
+	unanswered bool      // a release of it got no answer
 }
 
 func (s *toy) open() *toyClient {
@@ -537,7 +537,7 @@ func (s *toy) open() *toyClient {
 		dead:      make(chan struct{}),
 		waits:     map[chan struct{}]driver.Request{},
 		more:      make(chan struct{}, 1),
-		gaveUp:    map[string]bool{},
+		ignored:   map[string]bool{},
 		forgotten: map[driver.ID]bool{},
 		holds:     map[driver.ID]toyHold{},
 	}
@@ -591,7 +591,7 @@ func (c *toyClient) travel(reply bool) bool {
 	}
 }
 
-// send has f executed by the service. After an error nobody knows whether it was, or will be.
+// send lets the service execute f. After an error it is unknown whether f was or will be executed.
 func (c *toyClient) send(ctx context.Context, stop <-chan struct{}, f func()) error {
 	c.calls.Add(1)
 	if c.s.is(ownDeadlines) {
@@ -614,7 +614,7 @@ func (c *toyClient) send(ctx context.Context, stop <-chan struct{}, f func()) er
 	select {
 	case <-done:
 		if c.s.is(unreadAnswer) {
-			pause(toyLatency / 4) // until it comes to reading
+			pause(toyLatency / 4) // until the answer is read
 			if ctx.Err() != nil {
 				return errUnread
 			}
@@ -715,19 +715,19 @@ func (s *toy) times(f fault, n int) int {
 }
 
 var (
-	errLine   = errors.New("the line is broken")
-	errUnread = errors.New("the answer is there, and nobody reads it")
+	errLine   = errors.New("the connection is broken")
+	errUnread = errors.New("the answer has arrived and was not read")
 )
 
-// wait waits until the request may have been granted.
+// wait blocks until the request may have been granted.
 func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
-	over := make(chan struct{})
-	defer close(over)
+	ended := make(chan struct{})
+	defer close(ended)
 	if c.s.is(goroutinePerWaiter) {
-		go func() { <-over }()
+		go func() { <-ended }()
 	}
 	closing, done, poll := c.closing, ctx.Done(), (<-chan time.Time)(nil)
-	if c.s.is(closeWakesNobody) {
+	if c.s.is(closeWakesNone) {
 		closing = c.s.end
 	}
 	if c.s.is(pollsEach) {
@@ -771,7 +771,7 @@ func (c *toyClient) wait(ctx context.Context, woken <-chan struct{}) error {
 	}
 }
 
-// await registers a waiter, and returns where it is woken.
+// await registers a waiter, and returns the channel that wakes it.
 func (c *toyClient) await(r driver.Request) chan struct{} {
 	woken := make(chan struct{}, 1)
 	c.mu.Lock()
@@ -789,7 +789,7 @@ func (c *toyClient) await(r driver.Request) chan struct{} {
 	return woken
 }
 
-// waitsElsewhere proves the request of the waiter, and reports whether the client waits for others.
+// waitsElsewhere renews the request of the waiter, and reports whether its client waits for others.
 func (c *toyClient) waitsElsewhere(woken <-chan struct{}) (elsewhere bool) {
 	c.mu.Lock()
 	var own driver.Request
@@ -829,8 +829,8 @@ func (c *toyClient) wake(id driver.ID) {
 	}
 }
 
-// keepAlive proves all that waits with one call each third of a TTL, and wakes those whose wake-up
-// was lost.
+// keepAlive renews all waiting requests with one call every third of a TTL, and wakes those whose
+// wake-up was lost.
 func (c *toyClient) keepAlive() {
 	for last := time.Now(); ; {
 		c.mu.Lock()
@@ -877,7 +877,7 @@ func (c *toyClient) keepAlive() {
 	}
 }
 
-// forget has the request's release answered without a call.
+// forget makes the request's release return without a call.
 func (c *toyClient) forget(id driver.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -911,7 +911,7 @@ func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Ren
 		for i, r := range rs {
 			r.Name = c.prefix + r.Name
 			now[i] = driver.Renewal{TTL: r.TTL, SentAt: since}
-			if !c.gaveUpOn(r.Name) {
+			if !c.ignores(r.Name) {
 				now[i].TTL, now[i].Err = c.s.renew(c, r)
 			}
 		}
@@ -934,7 +934,7 @@ func (c *toyClient) Renew(ctx context.Context, rs []driver.Request) []driver.Ren
 	return res
 }
 
-// remember records until when a request holds for sure.
+// remember records until when a request is certainly held.
 func (c *toyClient) remember(id driver.ID, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -944,7 +944,7 @@ func (c *toyClient) remember(id driver.ID, until time.Time) {
 }
 
 // removedBefore records that a release was sent, and whether it was answered. It reports whether an
-// earlier one, which was not, must have removed the request if this one did not find it.
+// earlier, unanswered release must have removed the request if this one did not find it.
 func (c *toyClient) removedBefore(id driver.ID, answered bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -955,14 +955,14 @@ func (c *toyClient) removedBefore(id driver.ID, answered bool) bool {
 	case is:
 		c.holds[id] = toyHold{h.until, true}
 	}
-	return h.given && time.Now().Before(h.until)
+	return h.unanswered && time.Now().Before(h.until)
 }
 
-// gaveUpOn is the fault of a client that remembers a loss by name.
-func (c *toyClient) gaveUpOn(name string) bool {
+// ignores reports whether the client has the fault of remembering losses by name, and lost this one.
+func (c *toyClient) ignores(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.s.is(remembersLoss) && c.gaveUp[name]
+	return c.s.is(remembersLoss) && c.ignored[name]
 }
 
 func (c *toyClient) Release(ctx context.Context, r driver.Request) error {
@@ -972,7 +972,7 @@ func (c *toyClient) Release(ctx context.Context, r driver.Request) error {
 	}
 	c.mu.Lock()
 	_, held := c.holds[r.ID]
-	c.gaveUp[r.Name] = c.gaveUp[r.Name] || held && r.Uncertain
+	c.ignored[r.Name] = c.ignored[r.Name] || held && r.Uncertain
 	forgotten := c.forgotten[r.ID]
 	c.mu.Unlock()
 	switch {
@@ -1044,7 +1044,7 @@ func (c *toyClient) List(ctx context.Context) ([]string, error) {
 			}
 		}
 		if c.s.is(listsOne) {
-			slices.Sort(names) // one and the same each time
+			slices.Sort(names) // the same one each time
 			names = names[:min(len(names), 1)]
 		}
 		for name := range c.s.last {

@@ -12,33 +12,33 @@ import (
 
 var waiting = []Law{
 	{Name: "cancelled-wait", run: cancelledWait, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "a cancelled wait ends with the context's error, leaves no trace, and wakes nobody but those whom it alone held up"},
+		Sentence: "a cancelled wait ends with the context's error, leaves nothing behind, and wakes only the waiters that it alone blocked"},
 	{Name: "wait-says-why", run: waitSaysWhy, stall: tenthOfRenewedTTL,
-		Sentence: "the error of a wait that ended matches ErrHeld if the request stood in the queue and not if the service did not answer, and the context's only if that ended"},
+		Sentence: "the error of a wait that ended matches ErrHeld if the request stood in the queue and not if the service did not answer, and matches the context's error only if the context ended"},
 	{Name: "noise", run: noiseElsewhere, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "contention inside a client on other names neither delays its waiters nor costs them their places"},
+		Sentence: "contention among a client's own requests on other names neither delays its waiters nor costs them their places"},
 	{Name: "swallowed-wake-up", run: swallowedWakeUp, stall: tenthOfRenewedTTL,
-		Sentence: "a wait that is cancelled while it is being granted passes the grant on"},
+		Sentence: "if a wait is cancelled while it is being granted, the next waiter gets the grant"},
 	{Name: "cancel-prompt", run: cancelPrompt, stall: atOnce,
 		Sentence: "Lock returns within 100 ms of the end of its context"},
 	{Name: "cancel-cut-off", run: cancelCutOff, stall: atOnce,
-		Sentence: "every call returns within 100 ms of the end of its context, also cut off, and nothing of it stays when the connection is back"},
+		Sentence: "every call returns within 100 ms of the end of its context, even if the client is cut off, and nothing of the call stays when the connection is back"},
 	{Name: "unknown-acquire", run: unknownAcquire, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "what an Acquire of unknown outcome has made, granted or waiting, goes when the service answers again"},
+		Sentence: "what an Acquire of unknown outcome has created, granted or waiting, is removed when the service answers again"},
 	{Name: "cancel-answered", run: cancelAnswered,
-		Sentence: "a Lock whose context ends as the answer arrives has the lock or leaves nothing, whichever of both it saw first"},
+		Sentence: "a Lock whose context ends as the reply arrives either returns the lock or leaves nothing behind"},
 	{Name: "pre-cancelled", run: preCancelled,
 		Sentence: "a context that ended before the call never acquires"},
 	{Name: "patient-wait", run: patientWait, stall: tenthOfRenewedTTL, needs: []need{queueing, inspecting},
-		Sentence: "a waiter keeps its place for longer than its TTL"},
+		Sentence: "a waiter keeps its place in the queue for longer than its TTL"},
 	{Name: "wait-outage", run: waitOutage, needs: []need{queueing},
-		Sentence: "a wait outlasts a connection that is back before the TTL is over, and gets in"},
+		Sentence: "a waiter whose connection is back before its TTL has passed goes on waiting and is granted the lock"},
 	{Name: "bounded-calls", run: boundedCalls, stall: promptly, longest: true,
-		Sentence: "cut off every call but a wait ends within 10 s, and no error matches those of a context while the caller's lives"},
+		Sentence: "if the client is cut off, every call but a wait returns within 10 s, and its error matches that of a context only if the caller's context ended"},
 	{Name: "dead-waiters", run: deadWaiters, stall: tenthOfShortTTL, needs: []need{queueing, inspecting, storing},
-		Sentence: "waiters that died behind one that lives do not pile up in the service"},
+		Sentence: "requests of crashed waiters behind a live one do not accumulate in the service"},
 	{Name: "dead-waiter", run: deadWaiter, stall: tenthOfShortTTL, needs: []need{queueing, inspecting},
-		Sentence: "a waiter whose client is cut off blocks those behind it for no longer than its TTL, and believes in no grant that is over"},
+		Sentence: "a waiter whose client is cut off blocks those behind it for at most its TTL, and does not accept a grant that has expired"},
 }
 
 func cancelledWait(e *env) {
@@ -83,7 +83,7 @@ func (e *env) waits(c *dlock.Client, name string, d time.Duration, byContext boo
 	a := e.beginIn(ctx, c.Mutex(name, opts...))
 	err := a.wait(e)
 	if err == nil {
-		e.Fatalf("Lock of what cannot be had returned nil")
+		e.Fatalf("Lock of a held lock returned nil")
 	}
 	return err
 }
@@ -145,17 +145,17 @@ func noiseElsewhere(e *env) {
 			hush()
 			<-ended
 		}
-		defer stop() // a run that is to be repeated ends here, and its contention with it
+		defer stop() // a run that is to be repeated ends here, and so must its contention
 		others := []string{e.name(), e.name(), e.name()}
-		// of each pair one finds its name held by the other: a wait begins every few milliseconds,
-		// and ends
+		// in each pair one finds the name held by the other: a wait begins and ends every few
+		// milliseconds
 		go func() {
 			defer close(ended)
 			e.together(2*pairs, func(ctx context.Context, i int) error {
 				for ctx.Err() == nil && quiet.Err() == nil {
 					l, err := p.Mutex(others[i%pairs]).Lock(ctx)
 					if err != nil && ctx.Err() != nil {
-						return nil // another one has said why
+						return nil // another goroutine has reported the error
 					}
 					if err != nil {
 						return err
@@ -192,13 +192,13 @@ func noiseElsewhere(e *env) {
 			return
 		}
 	}
-	e.Errorf("with its client busy on other names a waiter was in more than %s after the release in %d of %d rounds; at worst %s", prompt, rounds-mostly, rounds, worst)
+	e.Errorf("with its client busy on other names a waiter was granted the lock more than %s after the release in %d of %d rounds; at worst %s", prompt, rounds-mostly, rounds, worst)
 }
 
 func swallowedWakeUp(e *env) {
 	const offsets = 40
 	a, b, c := e.client(), e.client(), e.client()
-	start := time.Now() // what a hand-off takes here, or a little more
+	start := time.Now() // to measure about how long a hand-off takes here
 	for range 3 {
 		e.unlock(e.lock(a.Mutex(e.name())))
 	}
@@ -220,8 +220,8 @@ func swallowedWakeUp(e *env) {
 	}
 }
 
-// prompt fails the law if in most of the rounds the call returns too late after the end of its
-// context. One late round proves nothing on a loaded machine. A stall excuses the times alone.
+// prompt fails the law if in most rounds the call returns too late after the end of its context.
+// One late round proves nothing on a loaded machine. A stall excuses only late returns.
 func (e *env) prompt(what string, f func(ctx context.Context) error) {
 	e.Helper()
 	const rounds, limit = 5, 100 * time.Millisecond
@@ -331,7 +331,7 @@ func unknownAcquire(e *env) {
 }
 
 func cancelAnswered(e *env) {
-	const rounds, abreast = 240, 4
+	const rounds, parallel = 240, 4
 	c, other := e.client(), e.client()
 	start := time.Now()
 	e.unlock(e.lock(c.Mutex(e.name())))
@@ -340,9 +340,9 @@ func cancelAnswered(e *env) {
 	for i := range names {
 		names[i] = e.name()
 	}
-	e.together(abreast, func(ctx context.Context, g int) error {
-		when := took // comes near to where answers arrive, and stays there
-		for i := g; i < rounds; i += abreast {
+	e.together(parallel, func(ctx context.Context, g int) error {
+		when := took // approaches the time at which replies arrive, and stays there
+		for i := g; i < rounds; i += parallel {
 			waiting, cancel := context.WithCancel(ctx)
 			timer := time.AfterFunc(when, cancel)
 			l, err := c.Mutex(names[i]).Lock(waiting)
@@ -381,7 +381,7 @@ func preCancelled(e *env) {
 			return err
 		})
 		if err == nil {
-			e.Fatalf("Acquire succeeded although its context had ended before")
+			e.Fatalf("Acquire succeeded although its context had ended before the call")
 		}
 		e.becomes(name, 0, 0)
 		e.unlock(e.lock(b.Mutex(name)))
@@ -393,16 +393,16 @@ func patientWait(e *env) {
 	held := e.lock(a.Mutex(name))
 	first := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 1)
-	// shorter than that of the one whom the client keeps alive already
+	// shorter than the TTL of the waiter that the client keeps alive already
 	second := e.begin(b.Mutex(name, dlock.TTL(e.renewedTTL)))
 	e.becomes(name, 1, 2)
-	// a place that is lost and taken again is seen by who stands behind
+	// the third shows if the second loses its place and takes another
 	third := e.begin(b.Mutex(name))
 	e.becomes(name, 1, 3)
 	want := e.inspect(name).Waiters()
-	// What keeps it alive may have done so once, as its TTL ended: that is seen only after two. A
-	// service may keep a waiter for longer than its TTL, by seconds. Then the end of its time moves
-	// all the same.
+	// The client may keep the waiter alive for the first time only when its TTL ends, so two TTLs
+	// have to pass. A service may keep a waiter some seconds longer than its TTL; even then the end
+	// of its time has to move.
 	began, moved := time.Now(), time.Duration(0)
 	for lasts := max(3*e.renewedTTL, 5*time.Second); time.Since(began) < lasts; pause(e.renewedTTL / 10) {
 		for i, w := range e.inspect(name).Waiters() {
@@ -416,7 +416,7 @@ func patientWait(e *env) {
 		e.stands(name, 1, 3)
 	}
 	if moved < time.Second {
-		e.Errorf("in %s the end of the second waiter's time has moved by %s: nobody keeps it alive", time.Since(began), moved)
+		e.Errorf("in %s the end of the second waiter's time has moved by %s: it is not kept alive", time.Since(began), moved)
 	}
 	e.unlock(held)
 	l := first.got(e)
@@ -438,7 +438,7 @@ func deadWaiter(e *env) {
 	held = next.got(e)
 	e.becomes(name, 1, 0)
 	heal()
-	e.strict().stays("the late waiter is not in while its successor holds", func() bool { return dead.pending() || dead.err != nil })
+	e.strict().stays("the late waiter is not granted while its successor holds", func() bool { return dead.pending() || dead.err != nil })
 	dead.cancel()
 	dead.wait(e)
 	e.becomes(name, 1, 0)
@@ -446,7 +446,7 @@ func deadWaiter(e *env) {
 	e.begin(p.Mutex(name))
 	e.becomes(name, 1, 1)
 	p.partition()
-	e.becomes(name, 1, 0) // its time is over before its turn comes
+	e.becomes(name, 1, 0) // it expires before its turn comes
 	e.unlock(held)
 	e.unlock(e.lock(c.Mutex(name)))
 }
@@ -458,7 +458,7 @@ func waitOutage(e *env) {
 	e.becomes(name, 1, 1)
 	pause(time.Millisecond) // the client knows that it waits
 	heal := p.partition()
-	// whatever keeps the waiter alive has found the connection bad by now
+	// by now the client has tried to keep the waiter alive, and failed
 	pause(max(e.shortTTL, 2*time.Second))
 	w.mustWait(e, "the lock is held, and its TTL is long")
 	heal()
@@ -467,10 +467,10 @@ func waitOutage(e *env) {
 	e.becomes(name, 0, 0)
 }
 
-// answerTime is how long a call waits for its answer at most, as package dlock promises.
+// answerTime is how long a call waits for its reply at most, as package dlock promises.
 const answerTime = 10 * time.Second
 
-// boundedCalls has all calls hang side by side, so that they take their time once.
+// boundedCalls lets all calls hang concurrently, so that the law takes their time only once.
 func boundedCalls(e *env) {
 	timed := e
 	e = e.strict()
@@ -489,9 +489,9 @@ func boundedCalls(e *env) {
 		}()
 	}
 	for _, cut := range []bool{true, false} {
-		p, d := e.peer(), e.peer() // through dlock, and the driver alone
+		p, d := e.peer(), e.peer() // for calls of dlock, and of the driver
 		free, one, two, own := e.name(), e.name(), e.name(), e.name()
-		renewed, given := e.lock(p.Mutex(one)), e.lock(p.Mutex(two))
+		renewed, released := e.lock(p.Mutex(one)), e.lock(p.Mutex(two))
 		to := e.directOn(d.injector)
 		held := to.ask(own)
 		g := to.get(held)
@@ -500,7 +500,7 @@ func boundedCalls(e *env) {
 			p.partition()
 			d.partition()
 		} else {
-			state = "on a connection that brings no reply"
+			state = "on a connection without replies"
 			p.holdReplies()
 			d.holdReplies()
 		}
@@ -515,9 +515,8 @@ func boundedCalls(e *env) {
 		})
 		through("Break", func(ctx context.Context) error { return p.Break(ctx, free, 1) })
 		through("Renew", renewed.Renew)
-		through("Unlock", given.Unlock)
-		// A driver may leave it to the caller to end these: it has no deadlines then, or deadlines
-		// that nobody sees.
+		through("Unlock", released.Unlock)
+		// a driver may leave the end of these to the caller's context: it need not have deadlines
 		alone := func(what string, f func(context.Context) error) {
 			hang(what+" "+state, f)
 			calls[len(calls)-1].direct = true
@@ -550,10 +549,10 @@ func boundedCalls(e *env) {
 	}
 }
 
-// bounded is a call cut off.
+// bounded is a call of a client that is cut off.
 type bounded struct {
 	what   string
-	direct bool          // the driver's, whose context the law ends when those of dlock have ended
+	direct bool          // of the driver: its context ends when the calls of dlock have returned
 	done   chan struct{} // closed when it returned; then the rest is set
 	err    error
 	over   bool // its context had ended by then
@@ -570,14 +569,13 @@ func (b *bounded) ends(e *env) {
 	own := errors.Is(b.err, context.DeadlineExceeded) || errors.Is(b.err, context.Canceled)
 	switch {
 	case !b.over && own:
-		e.Errorf("%s returned %v, which matches the error of a context, and the caller's lives", b.what, b.err)
+		e.Errorf("%s returned %v, which matches the error of a context, although the caller's has not ended", b.what, b.err)
 	case !b.over && b.err == nil:
 		e.Errorf("%s returned nil", b.what)
 	}
 }
 
-// deadWaiters lets clients die with many waiters each, one after the other, behind a waiter that
-// lives.
+// deadWaiters cuts off clients with many waiters each, one after the other, behind a live waiter.
 func deadWaiters(e *env) {
 	const clients, each, most = 4, 40, 50
 	a, b, name := e.client(), e.client(), e.name()
@@ -592,22 +590,22 @@ func deadWaiters(e *env) {
 			r.TTL, r.Wait = e.shortTTL, true
 			go d.Acquire(e.ctx, r)
 		}
-		e.until("the waiters stand", func() bool {
-			stand := 0
+		e.until("the waiters are in the queue", func() bool {
+			queued := 0
 			for _, w := range e.inspect(name).Waiters() {
 				if w.Client == d.id {
-					stand++
+					queued++
 				}
 			}
-			return stand == each
+			return queued == each
 		})
 		p.partition()
 	}
 	e.becomes(name, 1, 1)
 	var stored int
-	e.until(fmt.Sprintf("of %d waiters that died at most %d are stored", clients*each, most), func() bool {
+	e.until(fmt.Sprintf("of %d dead waiters at most %d are stored", clients*each, most), func() bool {
 		pause(10 * time.Millisecond)
-		e.mustBeHeld(b.Mutex(name), "another holds it") // whoever comes may find them
+		e.mustBeHeld(b.Mutex(name), "another holds it") // a new request may remove them
 		stored = e.h.Stored(e.T, e.probe, name)
 		return stored <= 2+most
 	})

@@ -96,8 +96,8 @@ func expect(t *testing.T, what string, r *http.Response, status int) {
 
 var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})
 
-// TestHandlerRunsOneAtATime sends a hundred requests for each of two keys at once: the handlers of a
-// key run one at a time, and all run. Those of two keys run concurrently.
+// TestHandlerRunsOneAtATime sends a hundred requests for each of two keys at once: the handlers of
+// a key run one at a time, and all run. Those of two keys run concurrently.
 func TestHandlerRunsOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := open(t)

@@ -23,8 +23,8 @@ var ErrStale = errors.New("a later holder was here")
 type Mark struct {
 	Token dlock.Token // at least 1; for one resource, all from one lock or all from Claim
 
-	// Owner identifies the hold, so that an equal token of another hold is refused: 1 to 64 letters,
-	// digits and "-" or "_". It reveals nothing else, and does not allow joining the hold.
+	// Owner identifies the hold, so that an equal token of another hold is refused: 1 to 64
+	// letters, digits and "-" or "_". It reveals nothing else, and does not allow joining the hold.
 	Owner string
 }
 

@@ -21,8 +21,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// run has known waits and holds: waits of 0, 5 and 2 s, the last of which fails; holds of 5 and 6 s,
-// the second of which is lost; and one of a minute that Close ends after five renewals.
+// run has known waits and holds: waits of 0, 5 and 2 s, the last of which fails; holds of 5 and 6
+// s, the second of which is lost; and one of a minute that Close ends after five renewals.
 func run(t *testing.T, o Options) {
 	t.Helper()
 	hooks, err := Hooks(o)

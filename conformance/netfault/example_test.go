@@ -11,12 +11,12 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// dial opens a client of a service, which connects by the dialer.
+// dial opens a client of a service, which connects with the dialer.
 func dial(func(ctx context.Context, network, addr string) (net.Conn, error)) (driver.Backend, error) {
 	return nil, nil
 }
 
-// The harness of a driver whose service is reached by TCP: each client has a proxy of its own.
+// A harness for a driver whose service is reached by TCP: each client has a proxy of its own.
 func Example() {
 	var proxies sync.Map // by backend
 	of := func(b driver.Backend) *netfault.Proxy {

@@ -16,32 +16,32 @@ import (
 type link struct {
 	p      *Proxy
 	server string
-	// who receives what goes ToServer, ToClient; the server is nil until it is dialled
+	// the receivers in the two directions; the server is nil until it is dialled
 	ends   [2]*net.TCPConn
 	pipes  [2]pipe
 	over   bool
-	asked  bool            // the server was sent something that it has not answered
-	asking strings.Builder // what
+	asked  bool            // the server was sent a request that it has not answered
+	asking strings.Builder // that request
 }
 
 // pipe is a direction of a link.
 type pipe struct {
 	queue   []parcel
 	size    int       // bytes in the queue
-	changed sync.Cond // the queue, or what may pass
-	lost    bool      // some of it vanished
+	changed sync.Cond // the queue has changed, or a fault
+	lost    bool      // some bytes vanished
 	ended   bool      // the end has passed, or the receiver is gone
 }
 
-// parcel is what was read at once.
+// parcel is the result of one read.
 type parcel struct {
 	data []byte
-	end  error // instead of data: why there is no more; io.EOF if the sender ended in good order
-	dial bool  // instead of data: that a connection was opened
+	end  error // instead of data: the end; io.EOF if the sender closed the connection cleanly
+	dial bool  // instead of data: a connection was opened
 	due  time.Time
 }
 
-// window is how many bytes may be on their way before the sender is made to wait.
+// window is how many bytes may be on their way before the sender has to wait.
 const window = 1 << 20
 
 func (p *Proxy) accept(client *net.TCPConn, server string) {
@@ -63,7 +63,7 @@ func (p *Proxy) accept(client *net.TCPConn, server string) {
 	p.work.Go(func() { l.write(ToServer) })
 }
 
-// read takes what comes from one end and queues it for the other.
+// read reads from one end and queues the data for the other.
 func (l *link) read(d Direction, from *net.TCPConn) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -87,7 +87,7 @@ func (l *link) read(d Direction, from *net.TCPConn) {
 	}
 }
 
-// seen notes what was read, and reports whether it is to be delivered.
+// seen records data that was read, and reports whether it is to be delivered.
 func (l *link) seen(d Direction, data []byte) bool {
 	if d == ToServer {
 		for r := range l.p.records {
@@ -127,7 +127,7 @@ func (l *link) push(d Direction, x parcel) {
 	q.changed.Broadcast()
 }
 
-// write delivers what is queued.
+// write delivers the queued parcels.
 func (l *link) write(d Direction) {
 	for {
 		x, ok := l.next(d)
@@ -150,7 +150,7 @@ func (l *link) write(d Direction) {
 	}
 }
 
-// next waits for what may be delivered in the direction.
+// next waits for a parcel that may be delivered in the direction.
 func (l *link) next(d Direction) (parcel, bool) {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -162,7 +162,7 @@ func (l *link) next(d Direction) (parcel, bool) {
 		x := q.queue[0]
 		switch wait := time.Until(x.due); {
 		case l.p.vanish[d] > 0 && x.dial:
-			// whoever opens a connection tries again, but loses what it sends meanwhile
+			// the attempt to connect is repeated until heal; data sent meanwhile is lost
 			if len(q.queue) > 1 {
 				q.queue, q.size, q.lost = q.queue[:1], 0, true
 			}
@@ -238,7 +238,7 @@ func (l *link) dial() error {
 	return nil
 }
 
-// end passes on that there is no more in the direction.
+// end passes on the end of the data in the direction.
 func (l *link) end(d Direction, why error) {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -258,8 +258,9 @@ func (l *link) end(d Direction, why error) {
 	}
 }
 
-// gone notes that the receiver in the direction takes no more. The goroutine that reads from it
-// finds that too, and tells the sender, unless the receiver was never there, or has said all.
+// gone records that the receiver in the direction is gone. The goroutine that reads from it detects
+// that too, and closes the connection to the sender, unless the receiver was never connected or has
+// ended its data.
 func (l *link) gone(d Direction, never bool) {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -272,7 +273,7 @@ func (l *link) gone(d Direction, never bool) {
 	}
 }
 
-// finish takes the link out of the proxy.
+// finish removes the link from the proxy.
 func (l *link) finish() {
 	l.over = true
 	delete(l.p.links, l)
@@ -302,7 +303,7 @@ func (l *link) sever(d Direction) {
 	receiver := l.ends[d]
 	abort(l.ends[1-d])
 	receiver.CloseWrite()
-	// Closed with bytes that it has not read, the receiver's connection would be reset too.
+	// a close with unread bytes would reset the receiver's connection too
 	l.p.work.Go(func() {
 		defer receiver.Close()
 		receiver.SetReadDeadline(time.Now().Add(30 * time.Second)) // it may be slow, or stall

@@ -1,9 +1,9 @@
-// Package netfault is the network between a client and its servers, made to misbehave: it cuts,
-// holds, loses, delays and repeats. It knows nothing of what is sent, so it serves any protocol on
-// TCP, an encrypted one too.
+// Package netfault simulates a bad network between a client and its servers: it cuts connections,
+// and holds, loses, delays and repeats data. It works for any protocol on TCP, including encrypted
+// ones, since it does not interpret the data.
 //
-// A [Proxy] for each client gives the harness of a driver, a Harness of package conformance, most
-// of its powers: the example has all of them.
+// With a [Proxy] for each client, a driver's Harness of package conformance has most of its powers.
+// The example shows all of them.
 package netfault
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Direction is one of the two in which bytes pass a [Proxy].
+// Direction is one of the two directions of a [Proxy].
 type Direction int
 
 const (
@@ -24,31 +24,31 @@ const (
 	ToClient                  // of replies
 )
 
-// Proxy is the network between one client and its servers: a TCP proxy with faults on demand. The
-// zero value is of no use, and most of its methods panic; [NewProxy] makes a proxy, which forwards
-// all at once. All methods are safe for concurrent use. After Close no connection can be opened,
-// and a fault changes nothing.
+// Proxy is the network between one client and its servers: a TCP proxy with faults on demand.
+// [NewProxy] makes a proxy, which forwards everything without delay; most methods of the zero value
+// panic. All methods are safe for concurrent use. After Close no connection can be opened, and a
+// fault changes nothing.
 //
-// A client reaches its servers through it in one of two ways. [Proxy.Dial] has the signature of the
-// dialers that client libraries take, so servers that clients learn of later (a master that
-// Sentinel names, the nodes of a cluster) are reached through it too. [Proxy.Addr] is for what
-// cannot be given a dialer.
+// A client reaches its servers through the proxy in one of two ways. [Proxy.Dial] has the signature
+// of the dialers that client libraries accept, so it also serves connections to servers that the
+// client discovers later (a master named by Sentinel, the nodes of a cluster). [Proxy.Addr] is for
+// clients that accept no dialer.
 //
-// A fault lasts until its heal function is called; a second call of heal does nothing. Faults that
-// overlap are independent: what two faults hold passes when both are healed.
+// A fault lasts until its heal function is called; further calls of heal do nothing. Faults that
+// overlap are independent: data that two faults hold passes when both are healed.
 type Proxy struct {
 	ctx   context.Context // ends with Close
 	close context.CancelFunc
 	work  sync.WaitGroup // the proxy's goroutines
 
 	mu        sync.Mutex
-	healed    sync.Cond               // for those that Dial
+	healed    sync.Cond               // for calls of Dial
 	listeners map[string]net.Listener // by the server's address
 	links     map[*link]struct{}
 	hold      [2]int // how many faults hold the direction
 	vanish    [2]int
 	refuse    int
-	forbidden map[string]int // what must not be sent, and how many faults say so
+	forbidden map[string]int // texts that must not be sent, and how many faults forbid each
 	delay     [2]time.Duration
 	limits    [2]*limit
 	drop      *drop
@@ -56,31 +56,30 @@ type Proxy struct {
 	counts    Counts
 }
 
-// limit is a cut that will come.
+// limit is a cut after a number of bytes.
 type limit struct {
 	left int // bytes until then
 	done chan struct{}
 }
 
-// drop is a reply that will be lost.
+// drop is the loss of a future reply.
 type drop struct {
 	request string // what the request contains
 	done    chan struct{}
 }
 
-// Counts are what a [Proxy] has seen since it was made. The zero value is that of a proxy that no
-// client has used.
+// Counts are the counters of a [Proxy] since it was made. They are zero if no client has used it.
 type Counts struct {
-	// RoundTrips is how often a connection had a reply to what its client had sent: bytes of the
-	// server that follow bytes of the client. Requests that were sent in one go count once; what a
-	// server sends unasked does not count.
+	// RoundTrips is how often bytes of the server followed bytes of the client on a connection.
+	// Requests that were sent together count once; data that a server sends without a request does
+	// not count.
 	RoundTrips int64
 	Dialled    int64 // connections that were opened
 	Open       int   // connections that are open now
 	Bytes      int64 // that were sent, in both directions
 }
 
-// NewProxy returns a proxy without faults, which listens nowhere yet. The caller closes it.
+// NewProxy returns a proxy without faults. The caller has to close it.
 func NewProxy() *Proxy {
 	p := &Proxy{
 		listeners: map[string]net.Listener{},
@@ -93,7 +92,7 @@ func NewProxy() *Proxy {
 	return p
 }
 
-// Close resets all connections and waits until no goroutine of the proxy is left. Close again does
+// Close resets all connections and blocks until no goroutine of the proxy is left. Further calls do
 // nothing.
 func (p *Proxy) Close() {
 	p.close()
@@ -107,9 +106,10 @@ func (p *Proxy) Close() {
 	p.work.Wait()
 }
 
-// Addr returns an address of this machine, host:port, whose connections end at the server, which is
-// given as host:port too. It is the same each time. A connection is reset if the server cannot be
-// reached. The error is [net.ErrClosed] after Close, or that of listening.
+// Addr returns an address of this machine, host:port, whose connections are forwarded to the
+// server, which is a host:port too. Each call for a server returns the same address. A connection
+// is reset if the server cannot be reached. The error is [net.ErrClosed] after Close, or that of
+// listening.
 func (p *Proxy) Addr(server string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,10 +136,10 @@ func (p *Proxy) Addr(server string) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// Dial connects to the server at addr through the proxy. The network is TCP, whatever is asked for.
-// While what is sent to the server is held or vanishes, Dial waits for heal or the end of ctx, as
-// if the packets that open a connection had that fate too. A server that cannot be reached shows as
-// a connection that is reset, not as an error of Dial. After Close the error is [net.ErrClosed].
+// Dial connects to the server at addr through the proxy. The network is TCP, whatever the second
+// argument. While data to the server is held or vanishes, Dial blocks until heal or the end of ctx,
+// as if the packets that open a connection were lost too. If the server cannot be reached, the
+// connection is reset and Dial does not fail. After Close the error is [net.ErrClosed].
 func (p *Proxy) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	local, err := p.Addr(addr)
 	if err != nil {
@@ -179,12 +179,12 @@ func (p *Proxy) cut() {
 	}
 }
 
-// Refuse resets every new connection until heal, as when nothing listens at the servers. Open ones
-// live on.
+// Refuse resets every new connection until heal, as if no process listened at the servers. Open
+// connections stay.
 func (p *Proxy) Refuse() (heal func()) { return p.fault(&p.refuse, nil) }
 
-// Forbid resets, until heal, every connection on which the client sends the text in one write; the
-// server does not see it. Other connections live on, and new ones can be opened.
+// Forbid resets, until heal, every connection on which the client sends the text in one write,
+// which is not forwarded. Other connections stay, and new ones can be opened.
 func (p *Proxy) Forbid(text string) (heal func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,10 +198,9 @@ func (p *Proxy) Forbid(text string) (heal func()) {
 	})
 }
 
-// Hold keeps back what is sent in a direction, the end of a connection included, and delivers it at
-// heal. Held in both directions the client is cut off and nothing of it reaches the server, new
-// connections included. Held only on its way to the client, everything is executed and no reply
-// arrives.
+// Hold holds back data in a direction, including the end of a connection, and delivers it at heal.
+// With both directions held, the client is cut off and nothing reaches the server, not even a new
+// connection. With ToClient held alone, requests are executed and no reply arrives.
 func (p *Proxy) Hold(d Direction) (heal func()) { return p.fault(&p.hold[d], nil) }
 
 // Isolate is Hold in both directions. Its heal lets requests pass first.
@@ -210,8 +209,8 @@ func (p *Proxy) Isolate() (heal func()) {
 	return func() { there(); back() }
 }
 
-// Vanish loses what is sent in a direction, the end of a connection included, while connections
-// seem to live. At heal those that lost something are reset, since a stream with a hole is none.
+// Vanish loses data in a direction, including the end of a connection, while connections seem to be
+// open. At heal connections that lost data are reset, since a stream cannot have a gap.
 func (p *Proxy) Vanish(d Direction) (heal func()) {
 	return p.fault(&p.vanish[d], func() {
 		for l := range p.links {
@@ -238,7 +237,7 @@ func (p *Proxy) fault(n *int, healed func()) (heal func()) {
 	})
 }
 
-// wake makes all that waits check again. The caller holds mu.
+// wake makes all waiting goroutines check again. The caller holds mu.
 func (p *Proxy) wake() {
 	p.healed.Broadcast()
 	for l := range p.links {
@@ -247,17 +246,17 @@ func (p *Proxy) wake() {
 }
 
 // Delay makes each byte in the direction take d longer from now on; 0 ends that. Bytes stay in
-// order, and follow each other as closely as they were sent. Delay again replaces the first; what
-// is on its way arrives when it was due.
+// order and at the intervals in which they were sent. A further call replaces the delay, but not
+// for data that is on its way.
 func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay[dir] = d
 }
 
-// CutAfter lets n more bytes pass in the direction (none, if n is negative), on all connections
-// together, and then ends the connection on which the next one would follow: who receives sees its
-// end, who sends a reset. The result is closed when that happened. CutAfter again replaces the
+// CutAfter lets n more bytes pass in the direction (none if n is negative), counted over all
+// connections, and then ends the connection of the next byte: the receiver sees the end of the
+// data, the sender a reset. The result is closed when that happened. A further call replaces the
 // first.
 func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 	p.mu.Lock()
@@ -266,9 +265,9 @@ func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 	return p.limits[d].done
 }
 
-// DropReply loses the next reply to a request that contains the text (any, if it is empty), and
-// resets its connection: the server has executed what the client cannot know of. The result is
-// closed when that happened. DropReply again replaces the first.
+// DropReply loses the next reply to a request that contains the text (any request if the text is
+// empty), and resets its connection: the server has executed the request and the client does not
+// know. The result is closed when that happened. A further call replaces the first.
 func (p *Proxy) DropReply(request string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -276,8 +275,8 @@ func (p *Proxy) DropReply(request string) <-chan struct{} {
 	return p.drop.done
 }
 
-// Counts returns what the proxy has seen so far, faults included: a reply that is held counts as
-// soon as the server has sent it.
+// Counts returns the counters so far. A reply that is held counts as soon as the server has sent
+// it.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,8 +285,8 @@ func (p *Proxy) Counts() Counts {
 	return c
 }
 
-// Record begins to copy what the client sends, until End or a replay of the recording. Several
-// recordings may be under way.
+// Record starts to copy the data that the client sends, until End or a replay of the recording.
+// Several recordings may be active.
 func (p *Proxy) Record() *Recording {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -296,15 +295,15 @@ func (p *Proxy) Record() *Recording {
 	return r
 }
 
-// Recording is a copy of what a client sends, connection by connection. [Proxy.Record] makes one;
-// the zero value is of no use. All methods are safe for concurrent use, and work after the Close of
+// Recording is a copy of the data that a client sends, by connection. [Proxy.Record] makes one; the
+// zero value is not usable. All methods are safe for concurrent use, and work after the Close of
 // the proxy.
 type Recording struct {
 	p    *Proxy
 	sent map[*link][]byte // guarded by p.mu
 }
 
-// Contains reports whether the text was sent so far, on one connection. What is held counts.
+// Contains reports whether the text was sent so far, on one connection. Data that is held counts.
 func (r *Recording) Contains(text string) bool {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
@@ -316,19 +315,19 @@ func (r *Recording) Contains(text string) bool {
 	return false
 }
 
-// Replay ends the recording and sends all of it to the servers once more, each connection's part on
-// a new connection past the faults of the proxy, as a network may that kept the packets. The
-// replies are dropped. It returns once the servers have executed it, which a server shows by
-// closing a connection whose client said all that it had to say. The error is that of a server that
-// cannot be reached, or has not done so after 30 s.
+// Replay ends the recording and sends all of it to the servers once more, the data of each
+// connection on a new one that the faults of the proxy do not affect, as a network may that kept
+// the packets. The replies are dropped. Replay returns when the servers have executed the data,
+// which a server shows by closing the connection after the client's end of data. It fails if a
+// server cannot be reached, or has not closed the connection after 30 s.
 //
-// On each connection hello goes first: what a server wants to hear on a new one (a password, say)
-// before requests that were recorded in the middle of an old one.
+// On each connection hello is sent first. It is for data that a server requires at the beginning of
+// a connection, such as a password, if the recording began in the middle of one.
 func (r *Recording) Replay(hello string) error {
 	return r.ReplayAfter(func([]byte) string { return hello })
 }
 
-// ReplayAfter is Replay with a hello for each connection, given what is sent on it after that.
+// ReplayAfter is Replay with a hello for each connection; sent is the data that follows it.
 func (r *Recording) ReplayAfter(hello func(sent []byte) string) error {
 	for server, sent := range r.End() {
 		if err := say(server, hello(sent)+string(sent)); err != nil {
@@ -338,8 +337,8 @@ func (r *Recording) ReplayAfter(hello func(sent []byte) string) error {
 	return nil
 }
 
-// End ends the recording and returns what was sent on each connection, by server. It can be called
-// again.
+// End ends the recording and returns the data of each connection, with the server as key. It may be
+// called again.
 func (r *Recording) End() iter.Seq2[string, []byte] {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
@@ -379,8 +378,8 @@ func say(server, what string) error {
 	return <-answered
 }
 
-// Abandon resets what clients have open, as when their process dies. The servers learn of it unless
-// the proxy holds what is sent to them.
+// Abandon resets the clients' ends of all connections, as if their process had crashed. The servers
+// see that unless the proxy holds data to them.
 func (p *Proxy) Abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -36,7 +36,7 @@ func TestProxyForwards(t *testing.T) {
 	e.Awaits(t, "EOF", 1)
 	await.That(t, "one connection is open", func() bool { return p.Counts().Open == 1 })
 
-	// A great deal, both ways, with an end in good order behind it.
+	// much data in both directions, and a clean end
 	data := strings.Repeat("0123456789abcde", 100_000)
 	go func() {
 		io.WriteString(b, data+"\n")
@@ -66,7 +66,7 @@ func TestProxyAddr(t *testing.T) {
 	echo.Over(t, c).Asks("hello")
 }
 
-// A server that goes on speaking to a client that has ended in good order learns that nobody hears.
+// A server that goes on sending to a client that has closed its connection sees that it is gone.
 func TestProxyEndsWhatNobodyHears(t *testing.T) {
 	p, _ := setup(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -185,7 +185,7 @@ func TestProxyIsolate(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Quiet)
 	defer cancel()
 	if c, err := p.Dial(ctx, "tcp", e.Addr().String()); !await.IsTimeout(err) {
-		t.Fatalf("Dial returned %v, %v while the client was off the line", c, err)
+		t.Fatalf("Dial returned %v, %v while the client was cut off", c, err)
 	}
 	a.HearsNothing()
 	if e.Has("late")+e.Has("new")+e.Has("EOF")+e.Has("broken") > 0 || e.Has("open") != 2 {
@@ -306,7 +306,7 @@ func TestProxyDelay(t *testing.T) {
 	p, e := setup(t)
 	c := echo.Dial(t, p, e)
 	c.Asks("one")
-	// so many that a machine that stalls is not taken for delays that add up
+	// enough that a stall of the machine cannot be confused with delays that add up
 	const each, requests = 100 * time.Millisecond, 100
 	p.Delay(ToServer, each)
 	p.Delay(ToClient, each)
@@ -422,7 +422,7 @@ func TestProxyReplayToADeadServer(t *testing.T) {
 	echo.Dial(t, p, e).Asks("one")
 	e.Close()
 	if err := r.Replay(""); err == nil {
-		t.Fatal("replayed to nobody")
+		t.Fatal("the replay to a server that is gone did not fail")
 	}
 }
 

@@ -67,9 +67,9 @@ func (d *deadlines) stop() {
 	}
 }
 
-// expire handles the deadlines that have come. A hold is lost if trust in it has ended. If a request
-// waits for a hold of the same client and both have lasted for a TTL, that is logged once for each
-// hold: the caller may be waiting for itself.
+// expire handles the deadlines that have come. A hold is lost if trust in it has ended. If a
+// request waits for a hold of the same client and both have lasted for a TTL, that is logged once
+// for each hold: the caller may be waiting for itself.
 func (s *Set) expire() {
 	var (
 		losses []loss

@@ -143,8 +143,8 @@ func (h *Hold) Attach(by Holder) error {
 	return nil
 }
 
-// Detach removes a holder. If it was the last, the hold has ended as released, and the caller has to
-// send its release with [Set.Release] and then call [Set.Done]. If the holder's share had ended
+// Detach removes a holder. If it was the last, the hold has ended as released, and the caller has
+// to send its release with [Set.Release] and then call [Set.Done]. If the holder's share had ended
 // before, Detach fails with the error of [Hold.End].
 func (h *Hold) Detach(by Holder) (last bool, err error) {
 	s := h.set
@@ -170,16 +170,16 @@ func (h *Hold) Detach(by Holder) (last bool, err error) {
 	return last, nil
 }
 
-// End returns why the holder's share ended: ErrNotHeld if it was detached, ErrLost or ErrClosed; nil
-// if it has not ended. It does not check the clock: see [Hold.Judge].
+// End returns why the holder's share ended: ErrNotHeld if it was detached, ErrLost or ErrClosed;
+// nil if it has not ended. It does not check the clock: see [Hold.Judge].
 func (h *Hold) End(by Holder) error {
 	h.set.mu.Lock()
 	defer h.set.mu.Unlock()
 	return h.endOf(by)
 }
 
-// Cause returns err or, if that is the bare ErrLost, the backend's error for the loss, which matches
-// ErrLost.
+// Cause returns err or, if that is the bare ErrLost, the backend's error for the loss, which
+// matches ErrLost.
 func (h *Hold) Cause(err error) error {
 	if err != driver.ErrLost {
 		return err

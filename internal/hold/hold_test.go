@@ -335,8 +335,8 @@ func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 	})
 }
 
-// The backend has a fixed hold until its time, a little longer than its holder trusts it. Until then
-// its owner is remembered; then it is released.
+// The backend has a fixed hold until its time, a little longer than its holder trusts it. Until
+// then its owner is remembered; then it is released.
 func TestAFixedLeaseBlocksUntilItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
@@ -500,8 +500,8 @@ func TestCloseLeavesFixedLeasesThatOutliveIt(t *testing.T) {
 	}
 }
 
-// TestCloseOfThousands: Close releases thousands of holds in its time, even if each release takes as
-// long as the others that are sent with it.
+// TestCloseOfThousands: Close releases thousands of holds in its time, even if each release takes
+// as long as the others that are sent with it.
 func TestCloseOfThousands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{release: func(ctx context.Context, _ driver.Request) error {

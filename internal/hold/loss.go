@@ -7,8 +7,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// loss is a hold that has just ended as lost, and the reason. The function that gets one has to pass
-// it to tell.
+// loss is a hold that has just ended as lost, and the reason. The function that gets one has to
+// pass it to tell.
 type loss struct {
 	h   *Hold
 	why string // a key of reasonText
@@ -38,8 +38,8 @@ func (h *Hold) overdue() string {
 	return NotRenewed
 }
 
-// lost ends the hold as lost, and remembers its owner before any holder is notified. s.mu is locked;
-// the caller then calls tell without it.
+// lost ends the hold as lost, and remembers its owner before any holder is notified. s.mu is
+// locked; the caller then calls tell without it.
 func (s *Set) lost(h *Hold, why string) loss {
 	s.end(h, driver.ErrLost)
 	if h.observer != nil {

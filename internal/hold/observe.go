@@ -34,7 +34,8 @@ type observer struct {
 // called synchronously, with no mutex locked.
 func (h *Hold) Observe(f func(*Hold, End)) { h.observer = &observer{ended: f} }
 
-// tellObserver is called once, by the function that ended the hold, after the holders were notified.
+// tellObserver is called once, by the function that ended the hold, after the holders were
+// notified.
 func (h *Hold) tellObserver() {
 	if o := h.observer; o != nil {
 		o.ended(h, o.end)

@@ -121,11 +121,12 @@ func (s *Set) send() {
 	}
 }
 
-// ReleaseAt releases the request, which is not a hold, in the background at that time. If the Set is
-// closed before, the request is left to expire.
+// ReleaseAt releases the request, which is not a hold, in the background at that time. If the Set
+// is closed before, the request is left to expire.
 func (s *Set) ReleaseAt(at time.Time, r driver.Request) { s.releaseAt(at, release{Request: r}) }
 
-// releaseAt is releaseLater at that time. If the Set is closed before, the request is left to expire.
+// releaseAt is releaseLater at that time. If the Set is closed before, the request is left to
+// expire.
 func (s *Set) releaseAt(at time.Time, r release) {
 	time.AfterFunc(time.Until(at), func() {
 		s.mu.Lock()

@@ -209,8 +209,8 @@ func TestCloseEndsTheReleasesInTime(t *testing.T) {
 	})
 }
 
-// TestAnAcquireThatCloseOvertakes: an acquire fails with unknown outcome after Close, and ReleaseAll
-// sends its release.
+// TestAnAcquireThatCloseOvertakes: an acquire fails with unknown outcome after Close, and
+// ReleaseAll sends its release.
 func TestAnAcquireThatCloseOvertakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}

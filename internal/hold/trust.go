@@ -8,9 +8,9 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Margin is the last part of a TTL, in which the client no longer trusts a hold although the backend
-// still has it. It allows for different clock rates and for the time until a holder is notified of
-// a loss.
+// Margin is the last part of a TTL, in which the client no longer trusts a hold although the
+// backend still has it. It allows for different clock rates and for the time until a holder is
+// notified of a loss.
 func Margin(ttl time.Duration) time.Duration {
 	return min(ttl/20+2*time.Millisecond, time.Second, ttl/2)
 }

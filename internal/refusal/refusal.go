@@ -26,7 +26,7 @@ func Of(ctx context.Context, err error) Kind {
 	switch {
 	case ended:
 		return WaitedOut
-	case errors.Is(err, dlock.ErrHeld), errors.Is(err, dlock.ErrConflict): // held, perhaps as another kind of lock
+	case errors.Is(err, dlock.ErrHeld), errors.Is(err, dlock.ErrConflict): // or as another kind
 		return Held
 	case errors.Is(err, dlock.ErrInvalidName):
 		return BadRequest

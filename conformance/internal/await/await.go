@@ -1,5 +1,5 @@
-// Package await waits for conditions, so that no test sleeps: for as long as a slow machine needs,
-// and no longer than it has to.
+// Package await waits for conditions, so that tests need not sleep. It waits as long as a slow
+// machine needs, and returns as soon as the condition holds.
 package await
 
 import (
@@ -16,44 +16,44 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// T is what this package needs of a test.
+// T has the methods of a test that this package uses.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// That waits until cond holds, for at most [Patience]: then the test fails, and says that what is
-// still not so.
+// That blocks until cond holds, for at most [Patience]. Then it fails the test with what, a
+// sentence that says what was awaited.
 func That(t T, what string, cond func() bool) {
 	t.Helper()
 	Within(t, Patience, what, cond)
 }
 
-// Within is That with another patience.
+// Within is That with another time limit.
 func Within(t T, d time.Duration, what string, cond func() bool) {
 	t.Helper()
 	pause := time.Millisecond
 	for end := time.Now().Add(d); !cond(); <-time.After(pause) {
 		if pause = min(2*pause, 20*time.Millisecond); time.Now().After(end) {
-			t.Fatalf("after %s it is still not so that %s", d, what)
+			t.Fatalf("after %s this is still not true: %s", d, what)
 		}
 	}
 }
 
-// Patience is for how long a test waits for what has to happen: nothing that is right waits it out.
+// Patience is how long a test waits for an event. A test that passes never waits that long.
 const Patience = time.Minute
 
-// Quiet is how long nothing has to happen for a test to believe that it will not. Too short, it
-// misses a defect now and then; it never fails what is right.
+// Quiet is how long a test watches for an event that must not happen. If it is too short, a test
+// may miss a defect; it never makes a correct program fail.
 const Quiet = 50 * time.Millisecond
 
-// IsTimeout reports whether an error says that somebody's patience ended.
+// IsTimeout reports whether an error is that of a deadline.
 func IsTimeout(err error) bool {
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
 }
 
-// Closed waits until a channel is closed, which is what happened.
+// Closed blocks until a channel is closed; what names the event that closes it.
 func Closed(t T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
@@ -63,9 +63,9 @@ func Closed(t T, what string, c <-chan struct{}) {
 	}
 }
 
-// work is for how long a test waits for the goroutines that it has started, whose calls have no
-// bounds of their own, or long ones: for longer than any of them works, and for less than the tests
-// of a package have.
+// work is how long a test waits for the goroutines that it has started, whose calls have no time
+// limits, or long ones. It is longer than any of them works, and shorter than the time limit of a
+// package's tests.
 var work = func() time.Duration {
 	if size.Long() {
 		return 40 * time.Minute
@@ -73,9 +73,8 @@ var work = func() time.Duration {
 	return 6 * time.Minute
 }()
 
-// From returns what comes from a channel. It is for what one of the test's goroutines sends, or
-// closes, when it has done what it is for. If nothing comes for long the test fails, and says where
-// the goroutines stand.
+// From receives from a channel to which one of the test's goroutines sends, or which it closes,
+// when it is done. If that takes too long the test fails and prints the stacks of the goroutines.
 func From[V any](t T, c <-chan V) V {
 	t.Helper()
 	d := work
@@ -85,13 +84,13 @@ func From[V any](t T, c <-chan V) V {
 	case v := <-c:
 		return v
 	case <-timer.C:
-		t.Fatalf("nothing has come for %s; where the goroutines stand:\n%s", d, stacks())
+		t.Fatalf("nothing was received for %s; the stacks of the goroutines:\n%s", d, stacks())
 		panic("unreachable")
 	}
 }
 
-// All waits until all goroutines of a group have ended. If they do not for long the test fails, and
-// says where the goroutines stand.
+// All blocks until all goroutines of a group have ended. If that takes too long the test fails and
+// prints the stacks of the goroutines.
 func All(t T, wg *sync.WaitGroup) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -105,13 +104,12 @@ func All(t T, wg *sync.WaitGroup) {
 	select {
 	case <-ended:
 	case <-timer.C:
-		t.Fatalf("what was begun side by side goes on after %s; where the goroutines stand:\n%s", d, stacks())
+		t.Fatalf("the goroutines of a group still run after %s; the stacks of the goroutines:\n%s", d, stacks())
 	}
 }
 
-// Each gives all values to n goroutines of the test, which call do for them, and waits until they
-// have ended. If a Fatalf of do ends one of them the others go on; if it ends all of them, what
-// remains is not done.
+// Each calls do for all values from n goroutines, and blocks until they have ended. If a Fatalf of
+// do ends one of them the others go on; if it ends all of them, the remaining values are skipped.
 func Each[V any](t T, n int, values []V, do func(V)) {
 	t.Helper()
 	var next atomic.Int64
@@ -126,8 +124,8 @@ func Each[V any](t T, n int, values []V, do func(V)) {
 	All(t, &all)
 }
 
-// stacks returns where the goroutines stand that run code of this repository: the first of them, if
-// there are very many.
+// stacks returns the stacks of goroutines that run code of this repository, or of the first of them
+// if there are very many.
 func stacks() string {
 	const most = 64 << 10
 	text := make([]byte, 16<<20)
@@ -146,7 +144,7 @@ func stacks() string {
 	return strings.Join(ours, "\n\n")
 }
 
-// Running lets the process run for so long: the time for which it stalls hardly counts.
+// Running blocks for d of running time: stalls of the process hardly count.
 func Running(d time.Duration) {
 	const step = 20 * time.Millisecond
 	for ; d > 0; d -= step {
@@ -154,7 +152,7 @@ func Running(d time.Duration) {
 	}
 }
 
-// Context is a context for a call of a test that may wait for others for as long as they work.
+// Context is a context for a call of a test that may wait until other goroutines are done.
 func Context(t testing.TB) context.Context { return Bounded(t, work) }
 
 // Bounded is a context for the calls of a test.

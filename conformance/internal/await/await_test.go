@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// failing is a test that ends the goroutine of each Fatalf, and remembers what it said.
+// failing is a test whose Fatalf ends its goroutine, and which records the texts.
 type failing struct {
 	mu   sync.Mutex
 	said []string
@@ -24,15 +24,15 @@ func (f *failing) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// ends runs what may fail, and reports what it said.
+// ends runs f, which may fail, and returns the texts of the failures.
 func ends(t *testing.T, f func(T)) []string {
 	t.Helper()
-	to, over := &failing{}, make(chan struct{})
+	to, ended := &failing{}, make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(ended)
 		f(to)
 	}()
-	Closed(t, "the end of it", over)
+	Closed(t, "the end of the goroutine", ended)
 	return to.said
 }
 
@@ -42,7 +42,7 @@ func briefly(t *testing.T) {
 	t.Cleanup(func() { work = before })
 }
 
-// What never comes is a failure, which says where the goroutines stand.
+// If nothing comes the test fails, and prints the stacks of the goroutines.
 func TestWhatNeverComes(t *testing.T) {
 	briefly(t)
 	never := make(chan int)
@@ -78,7 +78,7 @@ func TestWhatComes(t *testing.T) {
 	}
 }
 
-// Goroutines that end with a failure are no reason to wait for ever.
+// Each returns even if all its goroutines end with a failure.
 func TestEach(t *testing.T) {
 	values := make([]int, 1000)
 	for i := range values {

@@ -1,4 +1,4 @@
-// Package echo is a server of lines, and clients that speak with it, for tests of what lies between
+// Package echo has a server that answers lines, and clients for it, for tests of a network between
 // the two.
 package echo
 
@@ -16,12 +16,12 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// Server is a server that answers each line with "re " and the line, and remembers what it saw.
-// "push" makes it say something more, later.
+// Server answers each line with "re " and the line, and records what it receives. The line "push"
+// makes it send another line afterwards.
 type Server struct {
 	net.Listener
 	mu   sync.Mutex
-	Seen []string // lines; "EOF" and "broken" for ends
+	Seen []string // lines, "open" for a new connection, and "EOF" or "broken" for its end
 	raw  strings.Builder
 }
 
@@ -82,8 +82,7 @@ func (e *Server) saw(s string) {
 	e.Seen = append(e.Seen, s)
 }
 
-// Has returns how often the server saw a line, or "open", "EOF" or "broken": what became of a
-// connection.
+// Has returns how often the server saw a line, or "open", "EOF" or "broken".
 func (e *Server) Has(s string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,20 +95,20 @@ func (e *Server) Has(s string) int {
 	return n
 }
 
-// Awaits waits until Has is n.
+// Awaits blocks until Has is n.
 func (e *Server) Awaits(t *testing.T, s string, n int) {
 	t.Helper()
 	await.That(t, fmt.Sprintf("the server saw %q %d times", s, n), func() bool { return e.Has(s) == n })
 }
 
-// Heard returns every byte that the server received.
+// Heard returns all bytes that the server received.
 func (e *Server) Heard() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.raw.String()
 }
 
-// Dialer is what clients reach the server through.
+// Dialer opens connections to the server.
 type Dialer interface {
 	Dial(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -134,10 +133,10 @@ func Dial(t *testing.T, p Dialer, e *Server) *Talk {
 	return Over(t, c)
 }
 
-// Over speaks over a connection that somebody else opened.
+// Over returns a Talk on a connection that is open already.
 func Over(t *testing.T, c net.Conn) *Talk { return &Talk{t, c, bufio.NewReader(c)} }
 
-// Say says a line.
+// Say sends a line.
 func (c *Talk) Say(s string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c, s+"\n"); err != nil {
@@ -145,47 +144,47 @@ func (c *Talk) Say(s string) {
 	}
 }
 
-// Hear returns the next line that the server says.
+// Hear returns the next line of the server.
 func (c *Talk) Hear() (string, error) {
 	c.SetReadDeadline(time.Now().Add(await.Patience))
 	s, err := c.r.ReadString('\n')
 	return strings.TrimSuffix(s, "\n"), err
 }
 
-// Hears wants the next line to be the given one.
+// Hears fails the test unless the next line is want.
 func (c *Talk) Hears(want string) {
 	c.t.Helper()
 	if got, err := c.Hear(); err != nil || got != want {
-		c.t.Fatalf("heard %q, %v; want %q", got, err, want)
+		c.t.Fatalf("received %q, %v; want %q", got, err, want)
 	}
 }
 
-// Asks says a line and hears its answer.
+// Asks sends a line and reads its answer.
 func (c *Talk) Asks(s string) {
 	c.t.Helper()
 	c.Say(s)
 	c.Hears("re " + s)
 }
 
-// HearsNothing wants the server to say nothing for a while.
+// HearsNothing fails the test if the server sends something within a while.
 func (c *Talk) HearsNothing() {
 	c.t.Helper()
 	c.SetReadDeadline(time.Now().Add(await.Quiet))
 	if b, err := c.r.ReadByte(); !await.IsTimeout(err) {
-		c.t.Fatalf("heard %q, %v; want nothing", b, err)
+		c.t.Fatalf("received %q, %v; want nothing", b, err)
 	}
 }
 
-// IsBroken wants the connection to be dead, and not by anybody's patience.
+// IsBroken fails the test unless the connection is broken, and not by a deadline.
 func (c *Talk) IsBroken() {
 	c.t.Helper()
 	got, err := c.Hear()
 	if err == nil || await.IsTimeout(err) || err == io.EOF {
-		c.t.Fatalf("heard %q, %v; want a reset connection", got, err)
+		c.t.Fatalf("received %q, %v; want a reset connection", got, err)
 	}
 }
 
-// IsRefused wants a new connection to be reset, perhaps before its client knows that it has it.
+// IsRefused fails the test unless a new connection is reset, perhaps before Dial returns.
 func IsRefused(t *testing.T, p Dialer, e *Server) {
 	t.Helper()
 	c, err := p.Dial(t.Context(), "tcp", e.Addr().String())

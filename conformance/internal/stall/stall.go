@@ -1,6 +1,6 @@
-// Package stall excuses what fails after a stall: the machine did not serve the process of the
-// tests, or a service did not answer. No driver keeps a lease of a short TTL then, or answers in
-// time, so such a failure proves nothing, and what failed is run again. The last run has no excuse.
+// Package stall excuses failures of tests after a stall: the machine did not run the process of the
+// tests, or a service did not answer. No driver can keep a lease of a short TTL then, or be prompt,
+// so such a failure proves nothing, and the test is run again. The last run has no excuse.
 package stall
 
 import (
@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Monitor measures for how long the machine does not serve this process, or a service does not
-// answer: from the last answer on, since a stall may begin between two looks.
+// Monitor measures how long the machine does not run this process, or a service does not answer. It
+// counts from the last answer, since a stall may begin between two checks.
 type Monitor struct {
-	least  time.Duration // what is shorter is no stall
+	least  time.Duration // the shortest stall
 	ctx    context.Context
 	cancel context.CancelFunc
-	looks  sync.WaitGroup
+	checks sync.WaitGroup
 
 	mu       sync.Mutex
-	answered []time.Time // when each of those that are watched answered last
-	over     []stall
+	answered []time.Time // for each Watch, the time of the last answer
+	ended    []stall
 }
 
-// stall is one that is over.
+// stall is one that has ended.
 type stall struct{ from, to time.Time }
 
-// NewMonitor watches the machine until Stop, or the end of ctx. What is shorter than least is no
-// stall.
+// NewMonitor watches the machine until Stop or the end of ctx. Pauses shorter than least are not
+// stalls.
 func NewMonitor(ctx context.Context, least time.Duration) *Monitor {
 	m := &Monitor{least: least}
 	m.ctx, m.cancel = context.WithCancel(ctx)
@@ -35,9 +35,9 @@ func NewMonitor(ctx context.Context, least time.Duration) *Monitor {
 	return m
 }
 
-// Watch has ask called again and again, with a pause after each call, until Stop: ask asks a
-// service, and calls answered with each answer. The pause is shorter than a stall, since each is
-// part of what is measured.
+// Watch calls ask repeatedly until Stop, with a pause after each call. ask calls a service, and
+// calls answered after each answer. The pause must be shorter than a stall, since it is part of the
+// measured time.
 func (m *Monitor) Watch(pause time.Duration, ask func(ctx context.Context, answered func())) {
 	m.mu.Lock()
 	i := len(m.answered)
@@ -48,11 +48,11 @@ func (m *Monitor) Watch(pause time.Duration, ask func(ctx context.Context, answe
 		defer m.mu.Unlock()
 		now := time.Now()
 		if from := m.answered[i]; now.Sub(from) >= m.least {
-			m.over = append(m.over, stall{from, now})
+			m.ended = append(m.ended, stall{from, now})
 		}
 		m.answered[i] = now
 	}
-	m.looks.Go(func() {
+	m.checks.Go(func() {
 		for m.ctx.Err() == nil {
 			ask(m.ctx, answered)
 			select {
@@ -63,20 +63,20 @@ func (m *Monitor) Watch(pause time.Duration, ask func(ctx context.Context, answe
 	})
 }
 
-// Failed records that a service answered with an error, where that is as bad as a stall.
+// Failed records that a service answered with an error, which counts as a stall.
 func (m *Monitor) Failed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	m.over = append(m.over, stall{now.Add(-m.least), now})
+	m.ended = append(m.ended, stall{now.Add(-m.least), now})
 }
 
-// Longest returns the longest stall that was not over at that time, one that lasts included. It may
-// be shorter than what counts as one.
+// Longest returns the longest stall that had not ended at that time, including a current one. It
+// may be shorter than what counts as a stall.
 func (m *Monitor) Longest(since time.Time) (d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.over {
+	for _, s := range m.ended {
 		if s.to.After(since) {
 			d = max(d, s.to.Sub(s.from))
 		}
@@ -90,11 +90,11 @@ func (m *Monitor) Longest(since time.Time) (d time.Duration) {
 // Stop ends the measurement, and waits for the calls under way.
 func (m *Monitor) Stop() {
 	m.cancel()
-	m.looks.Wait()
+	m.checks.Wait()
 }
 
-// Run is one run of what a stall may spoil. The zero value, and nil, excuse nothing: that is the
-// last run.
+// Run is one run of a test that a stall may spoil. The zero value and nil, for the last run, excuse
+// nothing.
 type Run struct {
 	Monitor *Monitor
 	Began   time.Time
@@ -102,14 +102,14 @@ type Run struct {
 	void atomic.Bool
 }
 
-// T is where a [Run] says what it excuses.
+// T is where a [Run] logs what it excuses.
 type T interface {
 	Helper()
 	Logf(format string, args ...any)
 }
 
-// Excuses reports whether a failure proves nothing: it came after a stall, or after a failure that
-// did. If so it says so in t, and the caller does not pass the failure on.
+// Excuses reports whether a failure proves nothing, because it came after a stall or after a
+// failure that did. If so it is logged to t, and the caller must not report the failure.
 func (r *Run) Excuses(t T, failure string) bool {
 	t.Helper()
 	if r == nil || r.Monitor == nil {
@@ -117,7 +117,7 @@ func (r *Run) Excuses(t T, failure string) bool {
 	}
 	if d := r.Monitor.Longest(r.Began); d >= r.Monitor.least {
 		r.void.Store(true)
-		t.Logf("the machine or the service stalled for %s, so that this proves nothing; once more: %s", d.Round(time.Millisecond), failure)
+		t.Logf("the machine or the service stalled for %s, so this failure proves nothing; once more: %s", d.Round(time.Millisecond), failure)
 	}
 	return r.void.Load()
 }
