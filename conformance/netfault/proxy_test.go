@@ -67,7 +67,7 @@ func TestProxyAddr(t *testing.T) {
 }
 
 // A server that goes on sending to a client that has closed its connection sees that it is gone.
-func TestProxyEndsWhatNobodyHears(t *testing.T) {
+func TestProxyEndsTheServersSide(t *testing.T) {
 	p, _ := setup(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

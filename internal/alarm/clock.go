@@ -1,4 +1,4 @@
-// Package alarm bounds calls.
+// Package alarm calls functions at set times, to limit the time of calls.
 package alarm
 
 import (
@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// Clock calls functions when their times have come, with one timer for all. A timer for each call
-// that is soon answered costs more than it seems: a time that comes before all others wakes the
-// thread that waits for the network. The zero value has no alarms. Its methods are safe for
-// concurrent use.
+// Clock calls functions at their times, with one timer for all. A timer for each short call costs
+// more than it seems: setting a timer that is earlier than all others wakes the thread that waits
+// for the network. The zero value has no alarms. The methods are safe for concurrent use.
 type Clock struct {
 	mu    sync.Mutex
 	all   map[*alarm]struct{}
 	timer *time.Timer
-	armed time.Time // when the timer fires, maybe for nothing; zero: it does not
+	armed time.Time // when the timer fires, perhaps too early; zero: it is not running
 }
 
 type alarm struct {
@@ -22,8 +21,8 @@ type alarm struct {
 	f  func()
 }
 
-// After has f called after d, in a goroutine of its own, unless stop is called first. Stop reports
-// whether it was.
+// After calls f after d, in a goroutine of its own, unless stop is called first. stop reports
+// whether it came first.
 func (a *Clock) After(d time.Duration, f func()) (stop func() bool) {
 	one := &alarm{time.Now().Add(d), f}
 	a.mu.Lock()
@@ -42,7 +41,7 @@ func (a *Clock) After(d time.Duration, f func()) (stop func() bool) {
 	}
 }
 
-// arm makes the timer fire by then. a.mu is held.
+// arm makes the timer fire by that time. a.mu is held.
 func (a *Clock) arm(by time.Time) {
 	switch {
 	case a.timer == nil:
@@ -55,7 +54,7 @@ func (a *Clock) arm(by time.Time) {
 	a.armed = by
 }
 
-// ring calls what is due.
+// ring calls the functions that are due.
 func (a *Clock) ring() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// TestClock: each function is called at its time, in whatever order they were set, and not if it
-// was stopped before.
+// TestClock: each function is called at its time, in whatever order the alarms were set, and not if
+// it was stopped before.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a Clock
-		for range 3 { // also when all are over, and a timer has fired for nothing
+		for range 3 { // also after all have been called, and a timer has fired without an alarm
 			start := time.Now()
 			rang := make(chan time.Duration, 100)
 			for _, i := range rand.Perm(50) {
 				at := time.Duration(1+i/2) * time.Second // two at a time
 				stop := a.After(at, func() {
 					if now := time.Since(start); now != at {
-						t.Errorf("what was to be called after %s was called after %s", at, now)
+						t.Errorf("the alarm after %s was called after %s", at, now)
 					}
 					rang <- at
 				})
@@ -41,8 +41,8 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// TestClockOfShortCalls: calls one after the other, each answered soon, set the timer once in as
-// long as one might have taken.
+// TestClockOfShortCalls: short calls, one after the other, set the timer only once per time limit
+// of a call.
 func TestClockOfShortCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a Clock

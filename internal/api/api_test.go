@@ -1,5 +1,5 @@
-// Package api holds the public names of each module against a list in the folder api: what a
-// release promises to keep, and what a change adds to it or takes away.
+// Package api compares the public names of each module with a list in the folder api. The list is
+// what a release promises to keep, and shows what a change adds or removes.
 package api
 
 import (
@@ -29,8 +29,9 @@ const (
 	root   = "../.."
 )
 
-// TestPublicNames compares the exported names of each module with its list. A line that goes
-// breaks a user, before version 1 too: the changelog says so. Run with -update to take a change.
+// TestPublicNames compares the exported names of each module with its list. A line that is removed
+// breaks users, also before version 1, so the changelog has to say it. Run with -update to accept a
+// change.
 func TestPublicNames(t *testing.T) {
 	lists := map[string]bool{}
 	for _, dir := range modules(t) {
@@ -104,13 +105,13 @@ func modules(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// pkg is what go list says of a package.
+// pkg is the output of go list for a package.
 type pkg struct {
 	ImportPath, Name, Dir string
 	GoFiles               []string
 }
 
-// packages are those of a module, as they are built for Linux.
+// packages are the packages of a module, as they are built for Linux.
 func packages(t *testing.T, dir string) (ps []pkg) {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Name,Dir,GoFiles", "./...")
@@ -132,7 +133,7 @@ func packages(t *testing.T, dir string) (ps []pkg) {
 	}
 }
 
-// names are the exported names of a module: of the packages that users can import.
+// names are the exported names of a module: those of the packages that users can import.
 func names(t *testing.T, dir string) (lines []string) {
 	t.Helper()
 	for _, p := range packages(t, dir) {
@@ -144,7 +145,7 @@ func names(t *testing.T, dir string) (lines []string) {
 	return slices.Compact(lines)
 }
 
-// exported are the exported names of a package, a line for each.
+// exported are the exported names of a package, one line each.
 func exported(t *testing.T, p pkg) (lines []string) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -189,7 +190,7 @@ func exported(t *testing.T, p pkg) (lines []string) {
 	return lines
 }
 
-// unnamed takes the names of parameters and receivers away, which bind nobody.
+// unnamed removes the names of parameters and receivers, which are not part of the promise.
 func unnamed(n ast.Node) bool {
 	without := func(list *ast.FieldList) {
 		if list == nil {
@@ -213,7 +214,7 @@ func unnamed(n ast.Node) bool {
 	return true
 }
 
-// spec adds what a declaration exports. Values are no part of it, but for their types.
+// spec adds the names that a declaration exports, with the types of values.
 func spec(tok token.Token, s ast.Spec, add func(parts ...any)) {
 	switch s := s.(type) {
 	case *ast.ValueSpec:
@@ -278,7 +279,7 @@ func receiver(typ ast.Expr) string {
 	return ""
 }
 
-// TestListsOfNames holds what the lists are made of.
+// TestListsOfNames holds the form of the lists.
 func TestListsOfNames(t *testing.T) {
 	dir := t.TempDir()
 	src := `package p

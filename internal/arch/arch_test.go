@@ -1,5 +1,5 @@
-// Package arch holds the rules of the code base that a compiler does not: who may import what, what
-// every driver must have, and that every exported name says what it promises.
+// Package arch tests the rules of the code base that the compiler does not check: which imports are
+// allowed, what every driver must have, and that every exported name has a comment.
 package arch
 
 import (
@@ -23,7 +23,7 @@ const (
 	root   = "../.."
 )
 
-// pkg is what go list says of a package.
+// pkg is the output of go list for a package.
 type pkg struct {
 	ImportPath string
 	Dir        string
@@ -53,7 +53,7 @@ func modules(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// TestTheWorkspaceHasAllModules: what go.work lists is what make test runs.
+// TestTheWorkspaceHasAllModules: make test runs the modules that go.work lists.
 func TestTheWorkspaceHasAllModules(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "work", "edit", "-json", "go.work")
 	cmd.Dir = root
@@ -100,8 +100,8 @@ func list(t *testing.T, dir string, args ...string) []pkg {
 	}
 }
 
-// clients are the modules that each driver may depend on; what is not listed has the standard
-// library only.
+// clients are the modules that each driver may depend on; a driver that is not listed may depend on
+// the standard library only.
 var clients = map[string][]string{
 	"etcd": {
 		"go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/client/pkg/v3", "go.etcd.io/etcd/api/v3", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto",
@@ -113,9 +113,10 @@ var clients = map[string][]string{
 	"zookeeper": {"github.com/go-zookeeper/zk"},
 }
 
-// TestImports holds who may import what: the contract nothing, a driver the contract and its own
-// client library, the library and its trust engine (internal/hold) the contract alone, and nobody a
-// driver that its user did not choose.
+// TestImports holds which imports are allowed. The contract imports nothing of this repository; a
+// driver imports the contract and its own client library; the library and its trust engine
+// (internal/hold) import the contract alone; and no package imports a driver, which the user
+// chooses.
 func TestImports(t *testing.T) {
 	for _, m := range modules(t) {
 		if m == "." || strings.HasPrefix(m, "driver/") {
@@ -143,13 +144,13 @@ func imports(t *testing.T, dir string) {
 			switch {
 			case standard[i] || d == "all":
 			case !ours && !slices.ContainsFunc(clients[d], func(m string) bool { return under(i, m) }):
-				t.Errorf("%s depends on %s: only the driver of a service may depend on its client, and says so in the list of this test", p.ImportPath, i)
+				t.Errorf("%s depends on %s: only the driver of a service may depend on its client library; the list is in this test", p.ImportPath, i)
 			case ours && contract(p.ImportPath) && !contract(i):
 				t.Errorf("%s depends on %s: the contract depends on nothing here", p.ImportPath, i)
 			case ours && p.ImportPath == module+"/internal/hold" && i != module+"/driver" && i != module+"/internal/background":
-				t.Errorf("%s depends on %s: what is trusted depends on the contract alone, and knows of no client", p.ImportPath, i)
+				t.Errorf("%s depends on %s: the trust engine depends on the contract alone", p.ImportPath, i)
 			case ours && p.ImportPath == module+"/driver/memory" && i != module+"/driver":
-				t.Errorf("%s depends on %s: it is the driver to copy, by those who cannot import what is internal", p.ImportPath, i)
+				t.Errorf("%s depends on %s: it is an example for authors of drivers, which cannot import internal packages", p.ImportPath, i)
 			case p.ImportPath == module+"/driver/redis/fenceredis" && ours && driverOf(i) == "":
 				// no part of the driver: it has only the client library in common with it
 			case ours && d != "" && !contract(i) && driverOf(i) != d && !(d == "mysql" && i == module+"/migrations"):
@@ -164,7 +165,7 @@ func imports(t *testing.T, dir string) {
 }
 
 // TestProgramsDoNotLinkTesting holds that the laws, which the command runs too, do not make it link
-// package testing: that is for tests, and so are the flags of what imports it.
+// package testing, which is for tests and registers flags.
 func TestProgramsDoNotLinkTesting(t *testing.T) {
 	for dir, packages := range map[string][]string{".": {"./conformance", "./conformance/netfault"}, "cmd/dlock": {"."}} {
 		for _, p := range list(t, dir, append([]string{"-deps"}, packages...)...) {
@@ -177,12 +178,12 @@ func TestProgramsDoNotLinkTesting(t *testing.T) {
 	}
 }
 
-// under says whether a package is the given one or in its folder.
+// under reports whether a package is that one or in its folder.
 func under(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+"/")
 }
 
-// driverOf is the driver that a package belongs to, or nothing.
+// driverOf is the driver that a package belongs to, or "".
 func driverOf(path string) string {
 	rest, ok := strings.CutPrefix(path, module+"/driver/")
 	d, _, _ := strings.Cut(rest, "/")
@@ -264,8 +265,8 @@ func TestEveryDriverHasItsParts(t *testing.T) {
 	}
 }
 
-// TestExportedNamesSayWhatTheyPromise wants a comment on every exported name and package outside
-// tests and commands.
+// TestExportedNamesSayWhatTheyPromise holds that every exported name and package outside tests and
+// commands has a comment.
 func TestExportedNamesSayWhatTheyPromise(t *testing.T) {
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {

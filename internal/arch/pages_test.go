@@ -53,14 +53,14 @@ func columns(line string) int {
 	return utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    "))
 }
 
-// directive is a comment for a tool, and link one that is an address alone: neither can be broken.
+// directive is a comment for a tool, and link one that is only an address: neither can be broken.
 var (
 	directive = regexp.MustCompile(`^//(go:|line |nolint|export )`)
 	link      = regexp.MustCompile(`^\S*https?://\S+$`)
 )
 
 // TestCommentsAreNarrow holds that comments have at most 100 columns. A trailing comment counts
-// with what stands before it, unless the code alone is wider.
+// with the code before it, unless the code alone is wider.
 func TestCommentsAreNarrow(t *testing.T) {
 	walk(t, func(path string, text []byte) {
 		lines := strings.Split(string(text), "\n")
@@ -111,7 +111,7 @@ func TestPagesAreNarrow(t *testing.T) {
 	}, ".md")
 }
 
-// imports are where the names of packages come from that pages use.
+// importPaths are the paths of the packages that pages use, by name.
 var importPaths = map[string]string{
 	"dlock": module, "driver": module + "/driver", "conformance": module + "/conformance", "migrations": module + "/migrations",
 	"memory": module + "/driver/memory", "file": module + "/driver/file", "mysql": module + "/driver/mysql",
@@ -168,7 +168,7 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 	bad := false
 	for line := range strings.Lines(string(out)) {
-		// a page may show how something is got, and leave its use to the reader
+		// a page may declare a variable and leave its use to the reader
 		if strings.Contains(line, "declared and not used") || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "go: downloading ") {
 			continue
 		}
@@ -180,7 +180,7 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 }
 
-// everyDriver is a go.mod that has all modules of this checkout that pages use.
+// everyDriver returns a go.mod with all modules of this checkout that pages use.
 func everyDriver(t *testing.T) string {
 	t.Helper()
 	text := "module example.com/pages\n\ngo 1.26.0\n"
@@ -261,7 +261,7 @@ func snippet(t *testing.T, place, block string) string {
 	return src + body
 }
 
-// message is what the library says in the log.
+// message matches a log message of the library.
 var message = regexp.MustCompile(`\.(?:Debug|Info|Warn|Error|Log)\([^"\n]*"(dlock: [^"]+)"`)
 
 // TestLogIsOnItsPage holds that the page on observing has each message of the log.

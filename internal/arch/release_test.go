@@ -11,14 +11,14 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// TestRelease runs scripts/release.sh in a clone: what it refuses, and in a long run all of it.
+// TestRelease runs scripts/release.sh in a clone: what it refuses, and in a long run a release.
 func TestRelease(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
 		t.Skip("needs the repository: this is a copy of its files")
 	}
-	for _, who := range []string{"AUTHOR", "COMMITTER"} {
-		t.Setenv("GIT_"+who+"_NAME", "dlock")
-		t.Setenv("GIT_"+who+"_EMAIL", "dlock@example.com")
+	for _, role := range []string{"AUTHOR", "COMMITTER"} {
+		t.Setenv("GIT_"+role+"_NAME", "dlock")
+		t.Setenv("GIT_"+role+"_EMAIL", "dlock@example.com")
 	}
 	script, err := filepath.Abs(filepath.Join(root, "scripts/release.sh"))
 	if err != nil {
@@ -94,7 +94,7 @@ func TestRelease(t *testing.T) {
 	}
 	for _, tag := range want {
 		if mod := git("show", tag+":"+strings.TrimSuffix(tag, version)+"go.mod"); strings.Contains(mod, "replace") || strings.Contains(mod, " v0.0.0\n") {
-			t.Errorf("%s asks for what is not released:\n%s", tag, mod)
+			t.Errorf("%s requires a version that is not released:\n%s", tag, mod)
 		}
 	}
 	if log := git("log", "--format=%s", head+"..HEAD"); log != "Changelog of "+version {

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// places are the files in which every driver has its parts: who knows one driver finds his way in
-// all.
+// places are the files in which every driver has its parts, so that all drivers have one layout.
 var places = map[string]string{
 	"Acquire": "acquire.go", "Renew": "renew.go", "Release": "release.go",
 	"Inspect": "inspect.go", "Break": "inspect.go", "List": "inspect.go",
@@ -19,11 +18,11 @@ var places = map[string]string{
 	"Register": "open.go", "package": "doc.go",
 }
 
-// required are the parts that no driver can lack.
+// required are the parts that every driver must have.
 var required = []string{"Acquire", "Renew", "Release", "Inspect", "New", "Backend", "Options", "Capabilities", "Close", "Register", "package"}
 
-// TestSkeleton holds that all drivers are cut alike: each part in its file, a file for waiting, and
-// one shape of constructor.
+// TestSkeleton holds that all drivers have one layout: each part in its file, a file for waiting,
+// and the same form of constructor.
 func TestSkeleton(t *testing.T) {
 	for _, d := range driverDirs(t) {
 		found := map[string]string{}
@@ -60,7 +59,7 @@ func TestSkeleton(t *testing.T) {
 				t.Errorf("driver/%s has no %s in %s", d, part, places[part])
 			}
 		}
-		if !waits && d != "redis/redlock" { // which has no queue: its Acquire tries again
+		if !waits && d != "redis/redlock" { // which has no queue: its Acquire retries
 			t.Errorf("driver/%s has no wait.go", d)
 		}
 	}

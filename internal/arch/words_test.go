@@ -9,24 +9,24 @@ import (
 	"testing"
 )
 
-// glossary has what names of types mean, in whatever case, and the packages that have one. In all
-// other packages something else has to be found: one word for two things is read wrongly.
+// glossary has the meanings of type names, in any case, and the packages that may have such a type.
+// Other packages need another name: one word with two meanings is misread.
 var glossary = map[string]struct {
 	meaning  string
 	packages []string
 }{
-	"request":    {"what a client asks of a queue", []string{"driver", "dlock"}},
+	"request":    {"what a client sends to a queue", []string{"driver", "dlock"}},
 	"entry":      {"a request as it stands in a queue", []string{"driver", "memory", "file", "watch", "ui"}},
-	"ownRequest": {"what a driver knows of a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "zookeeper", "etcd"}},
-	"queue":      {"what stands under one name", []string{"driver", "dlock", "memory", "file", "etcd", "watch"}},
-	"nameState":  {"what a client knows of a name while requests of it stand there", []string{"mysql", "etcd"}},
+	"ownRequest": {"what a driver knows about a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "zookeeper", "etcd"}},
+	"queue":      {"the requests of one name", []string{"driver", "dlock", "memory", "file", "etcd", "watch"}},
+	"nameState":  {"what a client knows about a name while it has requests there", []string{"mysql", "etcd"}},
 }
 
-// settling has the names that may have "settle" in them. It means one thing: to find out what
-// became of a call whose outcome is not known.
+// settling has the names that may contain "settle". It has one meaning: to determine the outcome of
+// a call that is not known.
 var settling = []string{"Unsettled", "unsettled"}
 
-// TestWords holds that types are called what the glossary in CONTRIBUTING.md says.
+// TestWords holds that types are named as the glossary in CONTRIBUTING.md says.
 func TestWords(t *testing.T) {
 	seen := map[string]bool{}
 	walk(t, func(path string, text []byte) {
@@ -49,7 +49,7 @@ func TestWords(t *testing.T) {
 				}
 			case *ast.Ident:
 				if strings.Contains(strings.ToLower(n.Name), "settle") && !slices.Contains(settling, n.Name) && !strings.HasPrefix(n.Name, "Test") {
-					t.Errorf("%s: %s: to settle is to find out what became of a call", fset.Position(n.Pos()), n.Name)
+					t.Errorf("%s: %s: to settle is to determine the outcome of a call", fset.Position(n.Pos()), n.Name)
 				}
 			}
 			return true
@@ -58,7 +58,7 @@ func TestWords(t *testing.T) {
 	for word, g := range glossary {
 		for _, p := range g.packages {
 			if !seen[word+" in "+p] {
-				t.Errorf("package %s has no %s: the glossary need not say so", p, word)
+				t.Errorf("package %s has no %s: the glossary need not list it", p, word)
 			}
 		}
 	}

@@ -1,5 +1,6 @@
-// Package background has the loop that finishes in the background what its caller could not wait
-// for: above all a release whose outcome is unknown. The portable layer and the drivers share it.
+// Package background has a loop for work that is finished in the background because the caller
+// could not wait for it, above all a release whose outcome is unknown. The portable layer and the
+// drivers share it.
 package background
 
 import (
@@ -23,12 +24,11 @@ const (
 // Loop repeats a step until nothing is left to do.
 type Loop struct {
 	// Min is the pause after a failure, Max the longest one. Each further failure in a row doubles
-	// the pause. The pauses vary by half, so that clients that failed together do not come together
-	// again.
+	// the pause. The pauses vary by half, so that clients that failed together do not retry
+	// together.
 	Min, Max time.Duration
 
-	// Wake ends a pause when it is received from: something changed that makes a try worthwhile.
-	// It may be nil.
+	// A value from Wake ends a pause: a change makes a retry worthwhile. Wake may be nil.
 	Wake <-chan struct{}
 }
 

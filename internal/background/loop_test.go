@@ -19,7 +19,7 @@ func TestFailuresMakeThePausesLonger(t *testing.T) {
 			return Failed
 		})
 		if !done {
-			t.Error("the loop ended before its work")
+			t.Error("the loop ended before its work was done")
 		}
 		pause := loop.Min
 		for i, later := range at[1:] {

@@ -1,5 +1,5 @@
-// Package consumer holds what a program takes on with each driver: the modules in its list, and
-// that none of them is moved which the driver does not need.
+// Package consumer tests the effect of each driver on the module list of a program: which modules
+// it adds, and that it upgrades only modules that the driver needs.
 package consumer
 
 import (
@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the lists in testdata")
 
 const module = "github.com/dlock-go/dlock"
 
-// kinds are the programs: what each one imports, and the modules that it asks for.
+// kinds are the programs: the packages that each one imports, and the modules that it requires.
 var kinds = []struct {
 	name     string
 	packages []string
@@ -49,8 +49,9 @@ var old = map[string]string{
 	"go.uber.org/zap":                "v1.17.0",
 }
 
-// TestModulesOfAProgram holds the list of modules of a program that uses one driver. Whatever
-// enters a list enters the builds of users: a change is a decision. Run with -update to take it.
+// TestModulesOfAProgram holds the list of modules of a program that uses one driver. A module that
+// is added to a list is added to the builds of users, so a change has to be a decision. Run with
+// -update to accept it.
 func TestModulesOfAProgram(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -75,8 +76,8 @@ func TestModulesOfAProgram(t *testing.T) {
 	}
 }
 
-// TestNothingIsMoved holds that a program keeps the client libraries that it has: those of other
-// drivers at any version, and that of the driver which it imports from the least on.
+// TestNothingIsMoved holds that a program keeps the versions of its client libraries: those of
+// other drivers at any version, and that of the imported driver from its minimum on.
 func TestNothingIsMoved(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -94,7 +95,7 @@ func TestNothingIsMoved(t *testing.T) {
 			for _, line := range list(t, dir) {
 				lib, version, _ := strings.Cut(line, " ")
 				if want, ok := asked[lib]; ok && version != want {
-					t.Errorf("with %v, %s is moved from %s to %s", k.packages, lib, want, version)
+					t.Errorf("with %v, %s is upgraded from %s to %s", k.packages, lib, want, version)
 				}
 			}
 		})
@@ -119,14 +120,14 @@ func TestNoClientOfAnotherDriver(t *testing.T) {
 		for line := range strings.Lines(string(golden)) {
 			lib, _, _ := strings.Cut(line, " ")
 			if _, client := old[lib]; client && own[lib] == "" {
-				t.Errorf("whoever imports %v has %s", k.packages, lib)
+				t.Errorf("a program that imports %v gets %s", k.packages, lib)
 			}
 		}
 	}
 }
 
-// requirements are the modules that a module of this repository asks for directly, without those
-// of this repository.
+// requirements are the modules that a module of this repository requires directly, without those of
+// this repository.
 func requirements(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	var mod struct {
@@ -154,7 +155,7 @@ func program(t *testing.T, packages, modules []string, libs map[string]string) s
 	dir := t.TempDir()
 	mod := "module example.com/program\n\ngo 1.26.0\n"
 	for _, m := range append([]string{""}, modules...) {
-		// go test is to know of it
+		// so that the cache of go test knows the file
 		if _, err := os.ReadFile(filepath.Join(root(t), m, "go.mod")); err != nil {
 			t.Fatal(err)
 		}
@@ -196,8 +197,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// run runs a program in a folder. The module that stands there has no go.sum: none is needed, and
-// none is asked.
+// run runs a program in a folder. The module there has no go.sum, and GOSUMDB=off because none is
+// needed.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

@@ -1,5 +1,4 @@
-// Package gauge measures locks: how many are taken in a second, and how long each takes. It does
-// not know whose locks they are.
+// Package gauge measures the throughput and the latency of locks, of any implementation.
 package gauge
 
 import (
@@ -11,14 +10,14 @@ import (
 	"time"
 )
 
-// Locker is what one goroutine locks one name with.
+// Locker locks one name for one goroutine.
 type Locker struct {
-	Lock   func(ctx context.Context) error // waits until it has the lock
+	Lock   func(ctx context.Context) error // blocks until it has the lock
 	Unlock func() error
 }
 
-// Pairs has each locker lock and unlock in a goroutine of its own, again and again for that long,
-// and returns how long each pair took, and all together.
+// Pairs makes each locker lock and unlock repeatedly for that long, in a goroutine of its own. It
+// returns the times of all pairs, and the time of the whole run.
 func Pairs(ctx context.Context, lockers []Locker, length time.Duration) (took []time.Duration, elapsed time.Duration, err error) {
 	each := make([][]time.Duration, len(lockers))
 	errs := make([]error, len(lockers))
@@ -44,7 +43,7 @@ func Pairs(ctx context.Context, lockers []Locker, length time.Duration) (took []
 	return slices.Concat(each...), time.Since(start), errors.Join(errs...)
 }
 
-// Percentile returns the value below which so many percent are, of values that it sorts.
+// Percentile returns that percentile of the values, and sorts them.
 func Percentile[E cmp.Ordered](v []E, percent int) (zero E) {
 	if len(v) == 0 {
 		return zero

@@ -45,8 +45,8 @@ func TestPairs(t *testing.T) {
 	})
 }
 
-// TestHandOffsCountsFromUnlockToTheNextLock: not the time for which the lock is held, and everybody
-// has turns.
+// TestHandOffsCountsFromUnlockToTheNextLock: the time for which the lock is held does not count,
+// and all lockers have turns.
 func TestHandOffsCountsFromUnlockToTheNextLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := HandOffs(t.Context(), fair(4), time.Second, time.Millisecond)
@@ -70,7 +70,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// TestHandOffsAreStrict: who takes its own lock again at once, before another can, does not count.
+// TestHandOffsAreStrict: a lock that its holder could take again at once does not look fast.
 func TestHandOffsAreStrict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var held atomic.Bool

@@ -9,40 +9,41 @@ import (
 	"time"
 )
 
-// Relay is what became of [HandOffs].
+// Relay is the result of [HandOffs].
 type Relay struct {
 	Took    []time.Duration // from the call of Unlock to the return of the next Lock
-	Turns   []int           // of each locker
+	Turns   []int           // how many each locker had
 	Elapsed time.Duration
 }
 
-// coming is how long it takes one of them to come, at most.
+// coming is the longest time that one locker needs to queue.
 const coming = 4 * time.Millisecond
 
-// HandOffs has the lockers, all of one name, take turns for that long, and hold it for a while each
-// time. It is strict: who gives the lock back asks for it again only when another has had it. So
-// nobody looks fast by taking it again at once. The first one holds it for a quarter of the length,
-// or longer if they are many, while the others come. Then it counts. At its end whoever gets the
-// lock passes it on at once and goes; who still waits then is cancelled, where that can be.
+// HandOffs makes the lockers, all of one name, take turns for that long, and hold the lock for a
+// while each time. It is strict: a locker that has released the lock requests it again only after
+// another one has had it, so no lock looks fast by taking it again at once. The first locker holds
+// the lock for a quarter of the length, or longer if there are many, while the others queue.
+// Counting starts after that. At the end each locker that gets the lock releases it at once and
+// stops; the waits of the rest are cancelled, if the lock supports that.
 func HandOffs(parent context.Context, lockers []Locker, length, hold time.Duration) (Relay, error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	warm := max(length/4, time.Duration(len(lockers))*coming)
 	b := &baton{from: time.Now().Add(warm), turns: make([]int, len(lockers)), had: make(chan struct{})}
-	var over atomic.Bool
+	var ended atomic.Bool
 	end := make(chan struct{})
 	errs := make([]error, len(lockers))
 	var wg sync.WaitGroup
 	for i, l := range lockers {
 		wg.Go(func() {
-			for !over.Load() {
+			for !ended.Load() {
 				if err := l.Lock(ctx); err != nil {
 					if ctx.Err() == nil {
 						errs[i] = err
 					}
 					return
 				}
-				if over.Load() {
+				if ended.Load() {
 					errs[i] = l.Unlock()
 					return
 				}
@@ -62,7 +63,7 @@ func HandOffs(parent context.Context, lockers []Locker, length, hold time.Durati
 	}
 	pause(ctx, warm+length)
 	b.mu.Lock()
-	over.Store(true)
+	ended.Store(true)
 	r := Relay{Took: slices.Clone(b.took), Turns: slices.Clone(b.turns), Elapsed: time.Since(b.from)}
 	b.mu.Unlock()
 	close(end)
@@ -72,18 +73,18 @@ func HandOffs(parent context.Context, lockers []Locker, length, hold time.Durati
 	return r, errors.Join(errs...)
 }
 
-// baton is what the lockers share.
+// baton is the state that the lockers share.
 type baton struct {
-	from time.Time // before this nothing counts
+	from time.Time // when counting starts
 
 	mu    sync.Mutex
 	left  time.Time // when Unlock was called
 	took  []time.Duration
 	turns []int
-	had   chan struct{} // closed when somebody has had it since
+	had   chan struct{} // closed when another locker gets the lock
 }
 
-// taken notes that locker i has it, and returns what tells that another has had it.
+// taken records that locker i has the lock. The channel is closed when another locker gets it.
 func (b *baton) taken(i int) <-chan struct{} {
 	now := time.Now()
 	b.mu.Lock()
@@ -105,7 +106,7 @@ func (b *baton) leave() {
 	b.left = time.Now()
 }
 
-// pause waits for a time, or for the end of ctx.
+// pause waits for d or the end of ctx.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

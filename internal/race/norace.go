@@ -2,8 +2,8 @@
 
 package race
 
-// Enabled reports whether the race detector watches.
+// Enabled reports whether the race detector is on.
 const Enabled = false
 
-// Flag is what the go command is given by tests that build programs.
+// Flag is the flag for the go command in tests that build programs.
 const Flag = "-race=false"

@@ -1,12 +1,12 @@
 //go:build race
 
-// Package race says whether the race detector watches. Tests that compute for long with it, and in
-// which it has nothing to find, do less then; make test runs those once without it.
+// Package race reports whether the race detector is on. Tests that take long with it, and in which
+// it has nothing to find, do less then; make test also runs those once without it.
 package race
 
-// Enabled reports whether the race detector watches.
+// Enabled reports whether the race detector is on.
 const Enabled = true
 
-// Flag is what the go command is given by tests that build programs: the libraries are in the build
-// cache as the tests' own are.
+// Flag is the flag for the go command in tests that build programs, so that they find the libraries
+// of the test itself in the build cache.
 const Flag = "-race"
