@@ -133,8 +133,8 @@ func TestAStallBetweenTwoChecks(t *testing.T) {
 	}
 }
 
-// TestNoStallExcusesAFaultForEver: if the service stalls all the time, a law about times still finds
-// its fault, in the last run, which always counts.
+// TestNoStallExcusesAFaultForEver: if the service stalls all the time, a law about times still
+// finds its fault, in the last run, which always counts.
 func TestNoStallExcusesAFaultForEver(t *testing.T) {
 	for name, f := range map[string]fault{
 		"cancel-prompt": slowCancel, "cancel-cut-off": slowOffLine, "noise": noiseDelays, "break-force-known": forceSlow,

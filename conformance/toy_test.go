@@ -958,7 +958,8 @@ func (c *toyClient) removedBefore(id driver.ID, answered bool) bool {
 	return h.unanswered && time.Now().Before(h.until)
 }
 
-// ignores reports whether the client has the fault of remembering losses by name, and lost this one.
+// ignores reports whether the client has the fault of remembering losses by name, and lost this
+// one.
 func (c *toyClient) ignores(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

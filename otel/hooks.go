@@ -21,8 +21,8 @@
 //   - dlock.hold.duration, a histogram in seconds: how long holds lasted; dlock.end is released,
 //     lost or closed.
 //   - dlock.holds: current holds.
-//   - dlock.losses: holds that were lost; dlock.reason is not_renewed, denied, reported or time_up (a
-//     fixed lease that ended as planned).
+//   - dlock.losses: holds that were lost; dlock.reason is not_renewed, denied, reported or time_up
+//     (a fixed lease that ended as planned).
 //   - dlock.renewal.duration, a histogram in seconds: how long a renewal call took.
 //   - dlock.renewed.holds: holds that these calls were to renew; dlock.outcome is renewed, unknown
 //     or lost.

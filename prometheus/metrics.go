@@ -11,8 +11,8 @@
 //     was an answer) or error. Re-entries are not counted.
 //   - dlock_hold_seconds, a histogram: how long holds lasted; end is released, lost or closed.
 //   - dlock_holds, a gauge: current holds.
-//   - dlock_losses_total: holds that were lost; reason is not_renewed, denied, reported or time_up (a
-//     fixed lease that ended as planned).
+//   - dlock_losses_total: holds that were lost; reason is not_renewed, denied, reported or time_up
+//     (a fixed lease that ended as planned).
 //   - dlock_renewal_seconds, a histogram: how long a renewal call took.
 //   - dlock_renewed_holds_total: holds that these calls were to renew; outcome is renewed, unknown
 //     or lost.
