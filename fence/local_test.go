@@ -88,7 +88,7 @@ func TestLocalLosesNothing(t *testing.T) {
 			}
 			defer done()
 			if in.Add(1) != 1 {
-				t.Error("two are in")
+				t.Error("two are admitted at once")
 			}
 			n := count.Load()
 			admitted.Add(1)

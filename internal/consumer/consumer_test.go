@@ -37,8 +37,8 @@ var kinds = []struct {
 	{"all", []string{"driver/all"}, []string{"driver/all", "driver/etcd", "driver/mysql", "driver/redis", "driver/zookeeper"}},
 }
 
-// old are the client libraries of a program that has not moved for years. Each is older than the
-// least that its driver asks for, or as old.
+// old are the client libraries of a program that was not upgraded for years. Each is at most as new
+// as the minimum of its driver.
 var old = map[string]string{
 	"github.com/go-sql-driver/mysql": "v1.5.0",
 	"github.com/go-zookeeper/zk":     "v1.0.2",
