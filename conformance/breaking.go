@@ -22,7 +22,7 @@ var breaking = []Law{
 	{Name: "break-force", run: breakForce, needs: []need{breakable},
 		Sentence: "a hold broken by force ends at once, and its holder can neither renew it nor release its successor"},
 	{Name: "break-force-known", run: breakForceKnown, stall: promptly, needs: []need{breakable},
-		Sentence: "a break by force ends the holder's context within a second, however far away its next renewal is, and no other hold: that of a lock among many, of a fixed lease, of a reader, of a permit, and of joins"},
+		Sentence: "a break by force ends the holder's context within a second, however far away its next renewal is, and ends no other hold: this holds for a lock among many, a fixed lease, a reader, a permit and joins"},
 }
 
 // breakIt calls Break.

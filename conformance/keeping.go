@@ -12,7 +12,7 @@ var keeping = []Law{
 	{Name: "unlock-after", run: unlockAfter, stall: tenthOfRenewedTTL,
 		Sentence: "UnlockAfter keeps the lock held until its time, also after Close, and not much longer; or it fails with ErrUnsupported and changes nothing"},
 	{Name: "once", run: once, stall: tenthOfRenewedTTL,
-		Sentence: "Once calls its function once in a period, whichever client calls Once; or it fails with ErrUnsupported without calling the function"},
+		Sentence: "OncePer calls its function once in a period, whichever client calls OncePer; or it fails with ErrUnsupported without calling the function"},
 }
 
 // keeps reports whether the backend can keep a lock held without its client.
@@ -75,7 +75,7 @@ func once(e *env) {
 			ran bool
 			err error
 		}
-		r := call(e, "Once", func(ctx context.Context) result {
+		r := call(e, "OncePer", func(ctx context.Context) result {
 			ran, err := dlock.OncePer(ctx, c.Mutex(name), period, func(context.Context) error {
 				runs++
 				return nil
@@ -86,9 +86,9 @@ func once(e *env) {
 	}
 	if !e.keeps() {
 		ran, err := try(a)
-		e.want("Once", err, dlock.ErrUnsupported)
+		e.want("OncePer", err, dlock.ErrUnsupported)
 		if ran || runs != 0 {
-			e.Errorf("Once, which is not supported, called its function")
+			e.Errorf("OncePer, which is not supported, called its function")
 		}
 		e.stands(name, 0, 0)
 		return
@@ -97,7 +97,7 @@ func once(e *env) {
 		e.until("it is time to run", func() bool {
 			ran, err := try(a)
 			if err != nil {
-				e.Fatalf("Once: %v", err)
+				e.Fatalf("OncePer: %v", err)
 			}
 			return ran
 		})
@@ -106,7 +106,7 @@ func once(e *env) {
 		a = e.client()
 		for _, c := range []*dlock.Client{a, b} {
 			if ran, err := try(c); ran && time.Since(done) < period/2 || err != nil {
-				e.Errorf("Once, a second time in a period of %s, after %s: ran %v, %v", period, time.Since(done), ran, err)
+				e.Errorf("OncePer, a second time in a period of %s, after %s: ran %v, %v", period, time.Since(done), ran, err)
 			}
 		}
 		if runs != round && time.Since(done) < period/2 {

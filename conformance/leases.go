@@ -25,7 +25,7 @@ var leases = []Law{
 	{Name: "expired-powerless", run: expiredPowerless,
 		Sentence: "an expired request can neither be renewed nor resumed, and its release does not affect its successor"},
 	{Name: "expired-resume", run: expiredResume, stall: tenthOfShortTTL,
-		Sentence: "an expired request that is sent again fails with ErrLost and is not queued, also if the name is free or was used meanwhile"},
+		Sentence: "an expired request that is sent again fails with ErrLost and adds nothing to the queue, also if the name is free or was used meanwhile"},
 	{Name: "renew-never-acquires", run: renewNeverAcquires,
 		Sentence: "a renewal never revives a request that expired or was released, not even if the name is free or was used meanwhile"},
 	{Name: "trust-within-ttl", run: trustWithinTTL, needs: []need{inspecting},
