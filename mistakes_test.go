@@ -2,6 +2,10 @@ package dlock_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,5 +110,30 @@ func TestMistakes(t *testing.T) {
 	_ = orders
 	if made < 20 {
 		t.Errorf("%d mistakes", made)
+	}
+}
+
+// TestEveryMistakeIsMade holds that each row of the page is in a test.
+func TestEveryMistakeIsMade(t *testing.T) {
+	table, err := mistakes.Read("docs/mistakes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("conformance/containers/*/mistakes_test.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	made := ""
+	for _, f := range append(files, "mistakes_test.go") {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made += string(text)
+	}
+	for title := range table {
+		if !strings.Contains(made, strconv.Quote(title)) {
+			t.Errorf("no test makes the mistake %q", title)
+		}
 	}
 }
