@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// All returns a Mutex that locks all of ms or none, of any kind and any clients. Parts are locked
-// one after the other, in the order of their names, then of their backends' schemes, then of their
-// clients' [Identity] keys, whatever the order given, so that two callers of All cannot deadlock. A
-// lease of All is lost if any part is; Unlock still gives the others back. Under an outer hold, All
-// can deadlock with another caller that took the same locks in another order.
+// All returns a Mutex that locks all of ms or none. The parts can be of any kind and of any
+// clients. They are locked one after another in the order of their names, then of their backends'
+// schemes, then of their clients' [Identity] keys, whatever the order given, so that two callers of
+// All cannot deadlock. A lease of All is lost if any part is; Unlock still releases the others.
+// Under an outer hold, All can deadlock with another caller that took the same locks in another
+// order.
 //
-// A nil mutex, none at all, the same name twice on one backend, and equal names on two backends
-// that nothing tells apart (give their clients different identities, see [Identity]) are
-// [ErrInvalid], from its Lock.
+// Its Lock fails with [ErrInvalid] for a nil mutex, for no mutex, for the same name twice on one
+// backend, and for equal names on two backends that nothing distinguishes (give their clients
+// different [Identity] keys).
 func All(ms ...Mutex) Mutex {
 	a := &all{}
 	for _, m := range ms {
@@ -49,7 +50,7 @@ type all struct {
 
 func (a *all) sort() error {
 	if len(a.parts) == 0 {
-		return invalid("All of no mutex; at least one is needed")
+		return invalid("All has no mutex; give it at least one")
 	}
 	order := func(x, y *lock) int {
 		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.c.caps.Backend, y.c.caps.Backend), cmp.Compare(x.c.set.identity, y.c.set.identity))
@@ -60,7 +61,7 @@ func (a *all) sort() error {
 			if x.c.kinship(y.c) == same {
 				return invalid("the name %q is given to All twice; once is enough", x.name)
 			}
-			return invalid("the name %q is given to All for two %s backends; give each client an Identity of its own", x.name, x.c.caps.Backend)
+			return invalid("the name %q is given to All for two %s backends that nothing distinguishes; give each client an Identity of its own", x.name, x.c.caps.Backend)
 		}
 	}
 	return nil
@@ -118,9 +119,8 @@ func (a *all) take(ctx context.Context, wait bool) (*Lease, error) {
 	return whole, nil
 }
 
-// abandon gives the parts back that Lock has so far; what that says of holds that nobody has had is
-// not the caller's. It returns soon after ctx ended, since Lock has to; the rest is then done in
-// the background.
+// abandon releases the parts that Lock has so far. Errors about holds that no caller has seen are
+// not reported. It returns soon after ctx has ended, as Lock must, and continues in the background.
 func (l *Lease) abandon(ctx context.Context) {
 	if len(l.shares) == 0 {
 		return

@@ -21,30 +21,30 @@ type timeLimit struct{ d time.Duration }
 
 var noAnswer = &timeLimit{answerTime}
 
-// Error says what a call that ended so has to say.
+// Error is the text of a call that ended in this way.
 func (l *timeLimit) Error() string { return fmt.Sprintf("the backend did not answer within %s", l.d) }
 
-// bound is the context of one call. It ends with the caller's; with cause limit when that time is
-// over; and with cause ErrClosed when the client is closed. It is made of contexts of package
-// context when somebody asks it for its end. A backend that answers at once never does.
+// bound is the context of one call. It ends with the caller's; with cause limit when that time has
+// passed; and with cause ErrClosed when the client is closed. The contexts of package context behind
+// it are made only when its end is requested, which a backend that answers at once never does.
 //
 // The time is an alarm, not a timer of its own: see package alarm. So a context made of this one
-// says Canceled when that time is over, with the cause, where this one says DeadlineExceeded.
+// says Canceled when that time has passed, with the cause, where this one says DeadlineExceeded.
 type bound struct {
 	caller context.Context
 	client context.Context // nil: Close does not end it
 	limit  *timeLimit      // nil: it has no time
-	until  time.Time       // when that is over
+	until  time.Time       // when that time has passed
 	alarms *alarm.Clock
 
 	mu    sync.Mutex
-	ctx   context.Context // nil until somebody asks
+	ctx   context.Context // nil until its end is requested
 	stop  func()
 	ended bool
 }
 
-// bounded returns a context that ends with the caller's, and with cause limit when that time is
-// over. A nil limit sets no time. The context has to be ended.
+// bounded returns a context that ends with the caller's, and with cause limit when that time has
+// passed. A nil limit sets no time. The caller must end the context.
 func bounded(caller context.Context, limit *timeLimit, alarms *alarm.Clock) *bound {
 	b := &bound{caller: caller, limit: limit, alarms: alarms}
 	if limit != nil {
@@ -63,7 +63,7 @@ func (b *bound) end() {
 	}
 }
 
-// asked returns the context that tells.
+// asked returns the context of package context, which is made now if there is none.
 func (b *bound) asked() context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +99,7 @@ func (b *bound) make() {
 	}
 }
 
-// lives reports whether nobody has asked yet, and nothing has ended the context.
+// lives reports whether its end has not been requested yet, and nothing has ended the context.
 func (b *bound) lives() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,5 +133,5 @@ func (b *bound) Deadline() (time.Time, bool) {
 	return at, ok
 }
 
-// Value implements context.Context. Package context asks it for the cause, too.
+// Value implements context.Context. Package context also gets the cause from it.
 func (b *bound) Value(key any) any { return b.asked().Value(key) }

@@ -14,10 +14,11 @@ import (
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
-// grace bounds clean-up that goes on after its context ended, and each part of Close.
+// grace bounds clean-up that continues after its context ended, and each part of Close.
 const grace = hold.Grace
 
-// Client locks on one backend. It is safe for concurrent use. Close it when done.
+// Client makes locks on one backend. [Open] and [New] make a Client; the zero Client fails with
+// [ErrInvalid]. It is safe for concurrent use. Call Close when done.
 type Client struct {
 	b     driver.Backend
 	caps  Capabilities
@@ -34,18 +35,18 @@ type Client struct {
 
 	mu     sync.Mutex
 	closed chan struct{}          // nil until Close begins, closed when it is done
-	kin    map[driver.ID]relation // what it found out about other clients; nil: nothing
+	kin    map[driver.ID]relation // what is known about other clients; nil: nothing
 }
 
-// New returns a client on a backend that the caller opened with its driver's own constructor, and
-// that the client's Close closes. A backend serves one client: make another one for each. On an
-// error the backend stays open.
+// New returns a client on a backend that the caller opened with the constructor of its driver. The
+// client's Close closes the backend. A backend serves one client: open another backend for each. If
+// New fails, the backend stays open.
 func New(b driver.Backend, opts ...Option) (*Client, error) {
 	if isNil(b) {
 		return nil, wrap("open", "", "", invalid("the backend is nil"))
 	}
 	if isZero(b) {
-		return nil, wrap("open", "", "", invalid("the backend is the zero %T; its driver's New makes one", b))
+		return nil, wrap("open", "", "", invalid("the backend is the zero %T; make one with its driver's New", b))
 	}
 	set := newSettings()
 	err := set.apply(opts)
@@ -56,7 +57,7 @@ func New(b driver.Backend, opts ...Option) (*Client, error) {
 	return c, wrap("open", "", capabilities(b).Backend, err)
 }
 
-// isNil reports whether there is no backend, or a nil one in an interface that is not.
+// isNil reports whether there is no backend, or a nil one in an interface that is not nil.
 func isNil(b driver.Backend) bool {
 	v := reflect.ValueOf(b)
 	switch v.Kind() {
@@ -68,8 +69,8 @@ func isNil(b driver.Backend) bool {
 	return false
 }
 
-// isZero reports whether the backend is the zero value of a driver's, which says that it can do
-// nothing at all.
+// isZero reports whether the backend is the zero value of a driver's type, which claims no
+// capability at all.
 func isZero(b driver.Backend) bool {
 	cb, ok := b.(driver.Capable)
 	v := reflect.Indirect(reflect.ValueOf(b))
@@ -87,7 +88,7 @@ func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
 	c.set.ttl = set.lease(c.caps)
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.hooks = newObservers(set.hooks, c.caps.Backend, set.logger)
-	c.holds = hold.New(hold.Config{Backend: b, Name: c.caps.Backend, FixedOutlives: c.caps.FixedOutlives, Logger: set.logger, Renewed: c.hooks.tellRenewal, Now: set.now})
+	c.holds = hold.New(hold.Config{Backend: b, Name: c.caps.Backend, FixedOutlives: c.caps.FixedOutlives, Logger: set.logger, Renewed: c.hooks.callRenewed, Now: set.now})
 	if n, ok := b.(driver.Notifier); ok {
 		n.Notify(c.holds.Report)
 	}
@@ -105,10 +106,10 @@ func capabilities(b driver.Backend) Capabilities {
 	return caps
 }
 
-// opened returns what is wrong with a client that neither Open nor New made.
+// opened returns the error for a client that neither Open nor New made.
 func (c *Client) opened() error {
 	if c == nil || c.b == nil {
-		return invalid("the client is nil or its zero value; Open and New make one")
+		return invalid("the client is nil or its zero value; make one with Open or New")
 	}
 	return nil
 }
@@ -121,7 +122,7 @@ func (c *Client) backend() string {
 	return c.caps.Backend
 }
 
-// Capabilities say what the backend can do. They do not change, and hold after Close.
+// Capabilities returns what the backend can do. It never changes, and is available after Close.
 func (c *Client) Capabilities() Capabilities {
 	if c == nil {
 		return Capabilities{}
@@ -129,16 +130,18 @@ func (c *Client) Capabilities() Capabilities {
 	return c.caps
 }
 
-// String names the backend and nothing else.
+// String returns a text that names the backend and nothing else.
 func (c *Client) String() string { return "dlock.Client(" + c.backend() + ")" }
 
-// GoString is String, so that no formatting shows what the client is connected with.
+// GoString returns the same text as String, so that no formatting shows the parameters of the
+// connection.
 func (c *Client) GoString() string { return c.String() }
 
 // List returns the names that have requests now, granted or waiting, sorted; nil if there are none.
-// Of names with a prefix ([Open]) it returns those of the client's own, without it. It is for
-// people and tools: it reads all that the backend has, so its cost grows with that, and by the time
-// that it returns, it is history. Errors: as of Inspect, but for the name.
+// If the client has a prefix ([Open]), List returns the names with that prefix only, without it.
+// List is for people and tools: it reads everything that the backend has, so its cost grows with
+// that, and the result may be out of date when it returns. Errors: those of [Client.Inspect],
+// except ErrInvalidName.
 func (c *Client) List(ctx context.Context) ([]string, error) {
 	names, err := ask(c, ctx, func(ctx context.Context) ([]string, error) {
 		l, ok := c.b.(driver.Lister)
@@ -154,10 +157,12 @@ func (c *Client) List(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Break ends the hold with that token, which [Client.Inspect] showed (0 where Capabilities say no
-// fencing), so that it never ends a successor's. The hold can be neither renewed nor joined any
-// more and runs out within its TTL, by which time its holder knows; [Force] ends it now. If no hold
-// has the token any more, that is [ErrNotHeld]. Other errors: as of Inspect.
+// Break ends the hold of that name with the token t, which [Client.Inspect] shows. So it never ends
+// the hold of a successor by mistake. Where Capabilities.Fencing is false, t is 0 and means the one
+// holder. The hold can no longer be renewed or joined and expires within its TTL; its holder learns
+// of that by then. With [Force] it ends now.
+//
+// Errors: [ErrNotHeld] if no hold has the token any more; otherwise those of Inspect.
 func (c *Client) Break(ctx context.Context, name string, t Token, opts ...BreakOption) error {
 	var set breaking
 	for _, o := range opts {
@@ -185,7 +190,7 @@ func call[T any](c *Client, ctx context.Context, name string, f func(context.Con
 	return ask(c, ctx, f)
 }
 
-// ask runs f, for as long as an answer may take, unless the client is closed.
+// ask runs f, for at most the time that an answer may take, unless the client is closed.
 func ask[T any](c *Client, ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	var zero T
 	b, err := c.begin(ctx, noAnswer)
@@ -197,7 +202,8 @@ func ask[T any](c *Client, ctx context.Context, f func(context.Context) (T, erro
 	return v, explain(b, err)
 }
 
-// begin starts a call that ends with the client, and with the time of limit, unless that is nil.
+// begin starts a call that ends with the client, and when the time of limit, unless limit is nil,
+// has passed.
 func (c *Client) begin(caller context.Context, limit *timeLimit) (*bound, error) {
 	if err := c.opened(); err != nil {
 		return nil, err
@@ -216,16 +222,17 @@ func (c *Client) begin(caller context.Context, limit *timeLimit) (*bound, error)
 	return b, nil
 }
 
-// done is the end of a call.
+// done ends a call.
 func (c *Client) done(b *bound) {
 	b.end()
 	c.calls.Done()
 }
 
-// graceLimit bounds what goes on after its caller's context ended.
+// graceLimit bounds a call that continues after its caller's context ended.
 var graceLimit = &timeLimit{grace}
 
-// release releases a request now, or in the background if that leaves the outcome unknown.
+// release releases a request now. If that leaves the outcome unknown, it continues in the
+// background.
 func (c *Client) release(ctx context.Context, r driver.Request) error {
 	ended, limit := contextErr(ctx), noAnswer
 	if ended != nil {
@@ -243,10 +250,12 @@ func (c *Client) release(ctx context.Context, r driver.Request) error {
 	return err
 }
 
-// Close ends the contexts of the client's leases, gives back what it holds (but fixed leases where
-// Capabilities say FixedOutlives: those stand until their time), makes its calls under way return
-// [ErrClosed], and closes the backend. It takes a few seconds at most; what may not have been given
-// back by then is the error, and expires. After it, every call is ErrClosed. Close again waits for
+// Close ends the contexts of the client's leases, releases its holds, makes calls under way return
+// [ErrClosed], and closes the backend. Fixed leases are not released where
+// Capabilities.FixedOutlives is set: they stand until their time.
+//
+// Close takes a few seconds at most. If some holds may not have been released by then, it returns
+// an error, and they expire. After Close, every call fails with ErrClosed. A second Close waits for
 // the first and returns nil.
 func (c *Client) Close() error {
 	if err := c.opened(); err != nil {
@@ -275,7 +284,7 @@ func (c *Client) Close() error {
 	}
 	ok, err := within(grace+grace/2, c.holds.ReleaseAll)
 	if !ok {
-		err = errors.New("the releases did not end in time; what may not have been released expires within its TTL")
+		err = errors.New("the releases did not end in time; holds that may not have been released expire within their TTL")
 	}
 	within(grace, func() error { c.holds.ReportClosed(); return nil })
 	ok, end := within(2*grace, c.b.Close)
@@ -285,7 +294,8 @@ func (c *Client) Close() error {
 	return wrap("close", "", c.caps.Backend, hide(errors.Join(err, end)))
 }
 
-// within runs f. It reports whether f returned in time, and what; if not, f goes on alone.
+// within runs f. It reports whether f returned within d, and its error. If not, f continues on its
+// own.
 func within(d time.Duration, f func() error) (ok bool, err error) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

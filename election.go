@@ -10,34 +10,35 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Election is the election of one leader among all who campaign under one name: the leader holds
+// Election elects one leader among the candidates that campaign under one name. The leader holds
 // the exclusive lock of that name, and the candidates wait for it in the order of arrival. It has
-// no state of its own: two values of one name are one election. It is safe for concurrent use.
-// [Client.Election] makes one; the zero Election refuses with [ErrInvalid].
+// no state of its own: two values with one name are the same election. It is safe for concurrent
+// use. [Client.Election] makes one; the zero Election fails with [ErrInvalid].
 type Election struct{ lock *lock }
 
-// of returns the lock of the election; of a zero Election one that refuses.
+// of returns the lock of the election; for a zero Election, one that fails.
 func (e *Election) of() *lock {
 	if e == nil || e.lock == nil {
-		return &lock{c: &Client{}, err: invalid("the election is nil or its zero value; Client.Election makes one")}
+		return &lock{c: &Client{}, err: invalid("the election is nil or its zero value; make one with Client.Election")}
 	}
 	return e.lock
 }
 
-// Election returns the election of that name. [TTL] bounds for how long there may be no leader
-// after one died, and [Label] is what observers see of a candidate, such as the address at which it
-// serves. [Wait] means nothing here: a candidate waits until it leads. With [FixedLease] a term
-// ends when that time is over, and a leader that dies or is closed may leave the lock held until
-// then. What is wrong with the name or the options is the error of what is called.
+// Election returns the election of that name. [TTL] bounds how long there is no leader after one
+// died. [Label] is what observers see of a candidate, such as the address at which it serves.
+// [Wait] has no effect: a candidate waits until it leads. With [FixedLease] a term ends when that
+// time has passed, and a leader that dies, or whose client is closed, may leave the lock held until
+// then. A name or option that is not valid is reported by the methods.
 func (c *Client) Election(name string, opts ...LockOption) *Election {
 	l := c.newLock(name, driver.Exclusive, 0, opts)
 	l.wait = nil
 	return &Election{lock: l}
 }
 
-// Leader is who leads, as the backend saw it a moment ago. The zero Leader is nobody.
+// Leader is the leader, as the backend saw it a moment ago. The zero Leader means that there is
+// none.
 type Leader struct {
-	Label string        // the candidate's
+	Label string        // of the candidate
 	Term  Token         // its fencing token; 0 where Capabilities say no fencing
 	Age   time.Duration // since it became a candidate
 	Left  time.Duration // until its term ends, unless it is renewed
@@ -49,38 +50,38 @@ const (
 	firstRetry   = 200 * time.Millisecond
 	longestRetry = 8 * time.Second
 
-	// between two looks of Watch
+	// between two queries of Watch
 	leastWatch   = 50 * time.Millisecond
 	longestWatch = 5 * time.Second
 )
 
 // Run campaigns until it leads, calls lead, and waits for lead to return. The context of lead ends
-// when the term does: it is lost, the client is closed, or ctx ends. Its cause says which. term is
-// the fencing token: it grows from each leader to the next, and a resource that refuses a smaller
-// one refuses who led before. No two leads have contexts that live at the same time, but for a
-// process that was paused and has not looked yet, and after [Force].
+// with the term: it is lost, the client is closed, or ctx ends. Its cause says which. term is the
+// fencing token. It grows from each leader to the next, so a resource that refuses a smaller token
+// refuses former leaders. At any time at most one leader has a context that has not ended, except
+// after [Force], and except for a process that was paused and has not checked its context yet.
 //
-// After a loss, when lead has returned, Run campaigns again, and so it does after an error of the
-// backend. Before that it pauses: for some tenths of a second at first, and for up to 12 s if that
-// goes on.
+// After a loss, once lead has returned, Run campaigns again. It also does so after an error of the
+// backend. Before that it pauses: for some tenths of a second at first, and for up to 12 s if the
+// errors go on.
 //
 // Run returns when
-//   - lead returns while it leads, which resigns: what lead returned, joined with the error of
-//     giving the lock back;
-//   - ctx ends: its error, joined with that of lead if it says more than that its context ended;
-//   - trying again cannot mend the error ([IsPermanent]): that error, at once, or when lead has
-//     returned, joined in the same way. A nil lead is one ([ErrInvalid]), and so is a context that
-//     has a hold of the election's lock: ErrInvalid, or [ErrLost] if that hold is over.
+//   - lead returns while it leads, which resigns: what lead returned, joined with the error of the
+//     release;
+//   - ctx ends: its error, joined with that of lead, if that says more than that its context ended;
+//   - an error is permanent ([IsPermanent]): that error, at once or when lead has returned, joined
+//     in the same way. A nil lead is such an error ([ErrInvalid]). So is a context that carries a
+//     hold of the election's lock: ErrInvalid, or [ErrLost] if that hold has ended.
 //
-// What lead returns after its term was lost is reported in the log, if it says more than that. If
-// lead panics, the lock is given back.
+// What lead returns after its term was lost is logged, if it says more than that. If lead panics,
+// the lock is released.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term Token) error) error {
 	l := e.of()
 	switch {
 	case l.err != nil:
 		return e.wrap(l.err)
 	case lead == nil:
-		return e.wrap(invalid("the function that leads is nil"))
+		return e.wrap(invalid("the lead function is nil"))
 	case ctx == nil:
 		return e.wrap(contextErr(ctx))
 	}
@@ -100,20 +101,20 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 		}
 		switch lasted := time.Since(began); {
 		case lasted > l.ttl && errors.Is(t.end, ErrLost), lasted > 2*longestRetry:
-			wait = firstRetry // what was before has nothing to do with it
+			wait = firstRetry // earlier failures have nothing to do with it
 		}
-		l.c.set.logger.Debug("dlock: campaigns again", "name", l.name, "backend", l.c.caps.Backend, "err", t.end)
+		l.c.set.logger.Debug("dlock: campaigning again", "name", l.name, "backend", l.c.caps.Backend, "err", t.end)
 		pause(ctx, wait)
 	}
 }
 
-var errLeads = invalid("this context has a hold of the lock of the election: who leads cannot stand against itself; see WithoutOwner")
+var errLeads = invalid("the context carries a hold of the election's lock, so this candidate would wait for itself; campaign under dlock.WithoutOwner")
 
 // term is what became of one campaign.
 type term struct {
 	resigned bool
-	own      error // of one that resigned: of lead, joined with that of Unlock
-	failure  error // of lead, if it says more than that its context has ended
+	own      error // if it resigned: that of lead, joined with that of Unlock
+	failure  error // that of lead, if it says more than that its context has ended
 	end      error // why there was no term, or how it was lost
 }
 
@@ -159,7 +160,7 @@ func (e *Election) serve(ctx context.Context, lead func(context.Context, Token) 
 	return t
 }
 
-// also returns err, joined with more if there is any.
+// also returns err and more, joined if both are not nil.
 func also(err, more error) error {
 	switch {
 	case more == nil:
@@ -170,11 +171,11 @@ func also(err, more error) error {
 	return errors.Join(err, more)
 }
 
-// ofEnd reports whether err says no more than that ctx has ended: all that it is made of is of the
-// context's error or cause.
+// ofEnd reports whether err says no more than that ctx has ended: all its parts are the context's
+// error or cause.
 func ofEnd(ctx context.Context, err error) bool {
 	if e, ok := err.(*Error); ok && errors.Is(e, ctx.Err()) {
-		return true // a call of this package that ended with its context, and how far it had come
+		return true // a call of this package that ended with its context
 	}
 	switch u := err.(type) {
 	case interface{ Unwrap() []error }:
@@ -192,15 +193,15 @@ func ofEnd(ctx context.Context, err error) bool {
 	return errors.Is(err, ctx.Err()) || errors.Is(context.Cause(ctx), err)
 }
 
-// Leader returns who leads now; the zero Leader if nobody does. Errors: as of [Client.Inspect]. Who
-// asks need not be a candidate, and whatever is done with the answer, only Term protects it: by
-// then somebody else may lead.
+// Leader returns the current leader, or the zero Leader if there is none. The caller need not be a
+// candidate. By the time the caller acts on the answer another candidate may lead, and only Term
+// protects the resource. Errors: those of [Client.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	l, _, err := e.leader(ctx)
 	return l, err
 }
 
-// leader also returns what tells this leader from others where there are no tokens.
+// leader also returns an ID that distinguishes leaders where there are no tokens.
 func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
 	l := e.of()
 	if l.err != nil {
@@ -218,13 +219,14 @@ func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
 	return Leader{}, driver.ID{}, nil
 }
 
-// Watch returns who leads: first the leader of now, then each change within a tenth of the TTL of
-// this Election (50 ms at least, 5 s at most) and the time of one call, which is an Inspect.
-// Vacancy, the zero Leader, is a change too; what lasts for a shorter time may be passed over.
+// Watch returns a sequence of leaders: first the current one, then each change. A change appears
+// within a tenth of the TTL of this Election (at least 50 ms, at most 5 s) plus the time of one
+// call, an Inspect. A vacancy, the zero Leader, is a change too. A state that lasts for a shorter
+// time may be missed.
 //
-// An error comes once for each outage, with the zero Leader, and says that nobody knows who leads;
-// then, when the backend answers again, the leader comes again. The sequence ends when ctx ends,
-// without an error, and after an error that trying again cannot mend ([IsPermanent]).
+// Each outage yields one error, with the zero Leader, which means that the leader is unknown. When
+// the backend answers again, the leader is yielded again. The sequence ends without an error when
+// ctx ends, and after a permanent error ([IsPermanent]).
 func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
 	every := min(max(e.of().ttl/10, leastWatch), longestWatch)
 	return func(yield func(Leader, error) bool) {

@@ -10,42 +10,43 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// The sentinels. Each licenses one conclusion; find them with [errors.Is]. An error that matches
-// none of them, nor the context's, is the backend's own: the call's outcome is unknown, and dlock
-// settles it in the background. No error matches [context.DeadlineExceeded] or [context.Canceled]
-// while the caller's context lives.
+// The sentinel errors. Each allows one conclusion; find them with [errors.Is]. An error that
+// matches none of them, nor the context's error, is the backend's own: the outcome of the call is
+// unknown, and dlock settles it in the background. No error matches [context.DeadlineExceeded] or
+// [context.Canceled] while the caller's context lives.
 var (
-	// ErrHeld: TryLock found the lock held, or somebody waiting for it; or the wait of Lock ended,
-	// by its context or by [Wait], while the request stood in the queue (the error matches the
-	// context's then, too, if it was that). Nothing was left behind. A [*HeldError] says more.
+	// ErrHeld: TryLock found the lock held, or another request waiting for it. Or the wait of Lock
+	// ended, by its context or by [Wait], while the request stood in the queue; if its context
+	// ended, the error matches the context's error too. No request was left behind. A [*HeldError]
+	// has more.
 	ErrHeld = driver.ErrHeld
-	// ErrLost: the lease is over although it was not given back: it expired, was broken, or could
-	// not be proved in time. Somebody else may hold the lock. It never comes back; stop what it
-	// guarded. Of Lock: what it had was over each time before this process saw it; the caller holds
-	// nothing.
+	// ErrLost: the lease ended although it was not released. It expired, was broken, or could not
+	// be renewed in time. Another owner may hold the lock. A lost lease never comes back: stop the
+	// work that it guarded. From Lock: the hold in the context has ended, or each grant or place in
+	// the queue expired before this process saw it. The caller holds nothing.
 	ErrLost = driver.ErrLost
-	// ErrNotHeld: there is nothing to give back or break: Unlock was called before, or no hold has
-	// the token of Break.
+	// ErrNotHeld: there is nothing to release or to break. Unlock was called before, or no hold has
+	// the token given to Break.
 	ErrNotHeld = driver.ErrNotHeld
-	// ErrUpgrade: an exclusive lock was asked under a shared hold of the same name. Waiting could
-	// deadlock, so it was refused at once; the shared hold is unharmed.
+	// ErrUpgrade: an exclusive lock was requested under a shared hold of the same name. Waiting
+	// could deadlock, so it was refused at once. The shared hold is unharmed.
 	ErrUpgrade = driver.ErrUpgrade
 	// ErrClosed: the client was closed, which ended its leases.
 	ErrClosed = driver.ErrClosed
-	// ErrConflict: the name is in use as a semaphore where a lock was asked, or the other way
+	// ErrConflict: the name is in use as a semaphore where a lock was requested, or the other way
 	// round.
 	ErrConflict = driver.ErrConflict
-	// ErrUnsupported: this backend cannot do that; [Client.Capabilities] tell.
+	// ErrUnsupported: this backend cannot do that; see [Client.Capabilities].
 	ErrUnsupported = driver.ErrUnsupported
-	// ErrInvalid: the call or the configuration is wrong; nothing was sent. The text says what is
-	// allowed.
+	// ErrInvalid: the call or the configuration is wrong, and nothing was sent. The text says what
+	// is allowed.
 	ErrInvalid = driver.ErrInvalid
 	// ErrInvalidName: the name is not valid. It matches ErrInvalid too.
 	ErrInvalidName = fmt.Errorf("%w name", ErrInvalid)
 )
 
-// Error is what every function of this package returns when it fails: what was tried, on what, and
-// why not.
+// Error is the error that the functions of this package return: the operation, the lock, and the
+// reason.
 type Error struct {
 	// "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "list", "break", "close" …
 	Op      string
@@ -54,7 +55,7 @@ type Error struct {
 	Err     error  // matches a sentinel, the context's error, or the backend's own
 }
 
-// Error returns the text of Err behind what was tried. It never holds a password.
+// Error returns the operation, the lock and the text of Err. It never contains a password.
 func (e *Error) Error() string {
 	var s strings.Builder
 	s.WriteString("dlock: ")
@@ -73,7 +74,7 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// wrap makes err an *Error, once.
+// wrap makes err an *Error, unless it is one.
 func wrap(op, name, backend string, err error) error {
 	if err == nil {
 		return nil
@@ -99,7 +100,7 @@ func contextErr(ctx context.Context) error {
 		return nil
 	}
 	if cause := context.Cause(ctx); cause != nil && cause != err {
-		if errors.Is(cause, ErrNotHeld) { // of the context's lease, and not of this call's
+		if errors.Is(cause, ErrNotHeld) { // it is about the context's lease, not about this call
 			return fmt.Errorf("%w: %v", err, cause)
 		}
 		return fmt.Errorf("%w: %w", err, cause)
@@ -107,9 +108,10 @@ func contextErr(ctx context.Context) error {
 	return err
 }
 
-// outcome returns the error of a function that ran under during, a context of a lease, itself made
-// of ctx, and whose end is that of Unlock. A loss comes first, and is one fact: what the function
-// says of the end of its context adds a text at most, and is not taken for the end of ctx.
+// outcome returns the error of a function that ran under during, the context of a lease derived
+// from ctx. own is the error of the function, and end that of Unlock. A loss comes first, and is
+// one fact: what the function reports about the end of its context adds at most a text, and is not
+// mistaken for the end of ctx.
 func outcome(ctx, during context.Context, own, end error) error {
 	switch {
 	case own == nil || end == nil:
@@ -129,10 +131,10 @@ func outcome(ctx, during context.Context, own, end error) error {
 	return errors.Join(end, own)
 }
 
-// IsPermanent reports whether trying again cannot mend err: a mistake in the call or the
-// configuration ([ErrInvalid]), what the backend cannot do ([ErrUnsupported]), a client that was
-// closed ([ErrClosed]), an upgrade ([ErrUpgrade]). A loop around Lock or [Do] ends on those, and
-// pauses after any other error before it goes on. It is false of nil.
+// IsPermanent reports whether to repeat the call cannot help: a mistake in the call or the
+// configuration ([ErrInvalid]), an operation that the backend does not support ([ErrUnsupported]),
+// a closed client ([ErrClosed]), or an upgrade ([ErrUpgrade]). A loop around Lock or [Do] ends on
+// such an error, and pauses after any other before it repeats the call. It is false for nil.
 func IsPermanent(err error) bool {
 	for _, s := range []error{ErrInvalid, ErrUnsupported, ErrClosed, ErrUpgrade} {
 		if errors.Is(err, s) {
@@ -154,15 +156,15 @@ func answered(err error) bool {
 	return false
 }
 
-// explain makes what a call returned match why its context ended, if it did. While the caller's
-// context lives it hides the errors of package context: they are of deadlines that are not the
-// caller's.
+// explain returns the error of a call so that it matches why the call's context ended, if it did.
+// While the caller's context lives, errors of package context are hidden: they come from deadlines
+// that are not the caller's.
 func explain(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return hide(err)
 	}
 	cause := context.Cause(ctx)
-	own := ofContext(err) // the driver says that a context ended, and not what the service says
+	own := ofContext(err) // the driver reports the end of a context, not an answer of the service
 	answer := !own && answered(err) && !errors.Is(err, ErrClosed)
 	stood := own && errors.Is(err, ErrHeld)
 	limit, timeUp := cause.(*timeLimit)
@@ -172,7 +174,7 @@ func explain(ctx context.Context, err error) error {
 	case cause == ErrClosed:
 		return ErrClosed
 	case timeUp && stood:
-		return fmt.Errorf("all of the %s that Lock was to wait are over: %w", limit.d, heldOf(err))
+		return fmt.Errorf("not granted within %s: %w", limit.d, heldOf(err))
 	case timeUp && err == ctx.Err():
 		return limit
 	case timeUp:
@@ -186,7 +188,7 @@ func explain(ctx context.Context, err error) error {
 	}
 }
 
-// heldOf returns what an error says of who holds the lock, which is ErrHeld at least.
+// heldOf returns the part of err that describes the holder, or else ErrHeld.
 func heldOf(err error) error {
 	if own := (*ownHold)(nil); errors.As(err, &own) {
 		return own
@@ -197,13 +199,13 @@ func heldOf(err error) error {
 	return ErrHeld
 }
 
-// ofContext reports whether err matches an error of package context. Those of package net do, too,
-// when a time of their own is over.
+// ofContext reports whether err matches an error of package context. Errors of package net match
+// too, after a timeout of their own.
 func ofContext(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// hide keeps err, if it matches an error of package context, from doing so.
+// hide returns err, or an error that does not match those of package context if err does.
 func hide(err error) error {
 	if err == nil || !ofContext(err) {
 		return err
@@ -211,13 +213,13 @@ func hide(err error) error {
 	return hidden{err}
 }
 
-// hidden is an error that matches all that it matched but the errors of package context.
+// hidden matches all that its error matches, except the errors of package context.
 type hidden struct{ error }
 
-// Is matches what is hidden does.
+// Is reports whether the hidden error matches target.
 func (h hidden) Is(target error) bool {
 	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(h.error, target)
 }
 
-// As finds what is hidden.
+// As finds target in the hidden error.
 func (h hidden) As(target any) bool { return errors.As(h.error, target) }

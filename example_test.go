@@ -10,8 +10,8 @@ import (
 	_ "github.com/dlock-go/dlock/driver/memory"
 )
 
-// open is what a program does once; a program of several processes would name redis://…, mysql://…
-// or file:///….
+// open opens the client that a program opens once. A program of several processes would use
+// redis://…, mysql://… or file:///….
 func open() *dlock.Client {
 	client, err := dlock.Open(context.Background(), "memory:?ttl=10s")
 	if err != nil {
@@ -75,9 +75,9 @@ func ExampleMutex_tryLock() {
 	}
 	defer lease.Unlock(ctx)
 	if _, err := report.TryLock(ctx); errors.Is(err, dlock.ErrHeld) {
-		fmt.Println("another one makes the report")
+		fmt.Println("another process makes the report")
 	}
-	// Output: another one makes the report
+	// Output: another process makes the report
 }
 
 func ExampleClient_RWMutex() {
@@ -86,7 +86,7 @@ func ExampleClient_RWMutex() {
 	prices := client.RWMutex("prices")
 
 	write, _ := prices.Write().Lock(ctx)
-	// Downgrade: nobody can write between the update and the read.
+	// Downgrade: no other owner can write between the update and the read.
 	read, _ := prices.Read().Lock(write.Context(ctx))
 	write.Unlock(ctx)
 
@@ -146,7 +146,7 @@ func ExampleDo() {
 	// <nil>
 }
 
-// Leader election: whoever is in the function leads, until its context ends.
+// Leader election: a candidate leads while it is in the function, until its context ends.
 func ExampleClient_Election() {
 	client := open()
 	defer client.Close()
@@ -154,9 +154,9 @@ func ExampleClient_Election() {
 	defer stop()
 	election := client.Election("scheduler", dlock.Label("10.0.0.5:8080"))
 	err := election.Run(ctx, func(ctx context.Context, term dlock.Token) error {
-		leader, err := election.Leader(ctx) // an observer would do the same
+		leader, err := election.Leader(ctx) // observers can do the same
 		fmt.Println("leading:", leader.Label, leader.Term == term, err)
-		stop() // a real leader works until ctx ends: lost, or told to stop
+		stop() // a real leader works until ctx ends: the term is lost, or the program stops
 		<-ctx.Done()
 		return nil
 	})
@@ -166,7 +166,7 @@ func ExampleClient_Election() {
 	// true
 }
 
-// Three replicas come to run a job; one does, and the others are late until the minute is over.
+// Three replicas try to run a job. One does; for the others it has been run in this minute.
 func ExampleOncePer() {
 	client, ctx := open(), context.Background()
 	defer client.Close()
@@ -191,7 +191,7 @@ func ExampleFixedLease() {
 		fmt.Println("here the lease would end with its client")
 		return
 	}
-	// At most one mail in a day, by whichever process, also if it ends meanwhile; nobody unlocks.
+	// At most one mail in a day, from any process, even if that ends meanwhile. It is not unlocked.
 	once := client.Mutex("mail/daily", dlock.FixedLease(24*time.Hour))
 	for range 3 {
 		if _, err := once.TryLock(ctx); err == nil {
@@ -201,7 +201,7 @@ func ExampleFixedLease() {
 	// Output: sending the mail
 }
 
-// A web handler tells a lock that is held from a service that does not answer.
+// A web handler distinguishes a lock that is held from a service that does not answer.
 func ExampleWait() {
 	client, ctx := open(), context.Background()
 	defer client.Close()
@@ -297,8 +297,7 @@ func ExampleClient_Break() {
 	// true
 }
 
-// What is locked follows from the argument: from a flag of the business, and from a parameter, a
-// field or a map.
+// The argument decides what is locked: a business flag, a parameter, a field or a map.
 func ExampleGuard() {
 	client, ctx := open(), context.Background()
 	defer client.Close()

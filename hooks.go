@@ -12,17 +12,17 @@ import (
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
-// Hooks are told what a client does, for metrics and traces. Each is called synchronously, from
-// whatever goroutine has the news, with no mutex of dlock held, and must not block: a hook that
-// does delays the caller of Lock, or the news that other hooks get, but never what leases are told,
-// their renewal or their release. A hook that panics is reported in the log, and changes nothing.
+// Hooks observe what a client does, for metrics and traces. Each is called synchronously, from any
+// goroutine, with no mutex of dlock held, and must not block. A hook that blocks delays the caller
+// of Lock, or the calls of other hooks, but never the notification of leases, their renewal or
+// their release. A hook that panics is logged, and has no other effect.
 //
-// Fields that are nil cost nothing, and so does a client without hooks. Fields may be added: write
-// literals with field names.
+// Fields that are nil cost nothing, and neither does a client without hooks. Fields may be added:
+// write literals with field names.
 type Hooks struct {
-	// Lock is called at the beginning of each Lock and TryLock that is sent to this client; of one
-	// of [All] for each of its parts. The context that it returns, if not nil, takes the place of
-	// the caller's for this call. done, if not nil, is called once, with what Lock returns.
+	// Lock is called at the beginning of each Lock and TryLock of this client's locks; for [All],
+	// once for each part of this client. The context that it returns, if not nil, replaces the
+	// caller's for this call. done, if not nil, is called once, with what Lock returns.
 	Lock func(ctx context.Context, op LockOp) (_ context.Context, done func(*Lease, error))
 
 	// Ended is called once for each hold of this client, when it has ended and all of its leases
@@ -31,12 +31,12 @@ type Hooks struct {
 	// end of its own.
 	Ended func(ctx context.Context, end HoldEnd)
 
-	// Renewed is called after each renewal, which is one batch of the holds of one TTL, or the one
-	// hold that [Lease.Renew] proves.
+	// Renewed is called after each renewal: of one batch of holds with one TTL, or of the one hold
+	// that [Lease.Renew] renews.
 	Renewed func(Renewal)
 }
 
-// LockOp is a Lock or TryLock that begins.
+// LockOp describes a Lock or TryLock that begins.
 type LockOp struct {
 	Name    string // of the lock
 	Backend string // the scheme
@@ -48,7 +48,7 @@ type LockOp struct {
 	Reenters bool
 }
 
-// HoldEnd is a hold that has ended.
+// HoldEnd describes a hold that has ended.
 type HoldEnd struct {
 	Name    string // of the lock
 	Backend string // the scheme
@@ -75,9 +75,9 @@ const (
 type Renewal struct {
 	Backend string        // the scheme
 	TTL     time.Duration // of the holds
-	Holds   int           // how many the call renewed
-	Unknown int           // of those: whose outcome is unknown; they are tried again
-	Lost    int           // of those: which were lost
+	Holds   int           // in the call
+	Unknown int           // of those: the outcome is unknown, and they are tried again
+	Lost    int           // of those: lost
 	Took    time.Duration
 }
 
@@ -85,8 +85,8 @@ type hooksOption Hooks
 
 func (h hooksOption) client(s *settings) { s.hooks = append(s.hooks, Hooks(h)) }
 
-// Observe has the client call the hooks. Given several times, all are called, in that order; done
-// and Ended in the reverse order.
+// Observe makes the client call the hooks. If it is given several times, all hooks are called, in
+// that order; done and Ended in reverse order.
 func Observe(h Hooks) Option { return hooksOption(h) }
 
 // observers are the hooks of a client, without those that are nil.
@@ -115,7 +115,7 @@ func newObservers(hooks []Hooks, backend string, log *slog.Logger) observers {
 	return o
 }
 
-// guard calls a hook, and reports a panic of it.
+// guard calls a hook, and logs its panic.
 func (o *observers) guard(hook string, f func()) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -125,8 +125,9 @@ func (o *observers) guard(hook string, f func()) {
 	f()
 }
 
-// tellLock tells of a Lock that begins. It returns the context for it, and what to call at its end.
-func (o *observers) tellLock(ctx context.Context, op LockOp) (context.Context, func(*Lease, error)) {
+// callLock calls the hooks for a Lock that begins. It returns the context for it, and a function to
+// call at its end.
+func (o *observers) callLock(ctx context.Context, op LockOp) (context.Context, func(*Lease, error)) {
 	var dones []func(*Lease, error)
 	for _, f := range o.lock {
 		o.guard("Lock", func() {
@@ -146,8 +147,9 @@ func (o *observers) tellLock(ctx context.Context, op LockOp) (context.Context, f
 	}
 }
 
-// tellEnded returns what tells of the end of a hold that a Lock under ctx began.
-func (o *observers) tellEnded(ctx context.Context) func(*hold.Hold, hold.End) {
+// onEnded returns a function that calls the hooks when a hold that a Lock under ctx began has
+// ended.
+func (o *observers) onEnded(ctx context.Context) func(*hold.Hold, hold.End) {
 	return func(h *hold.Hold, e hold.End) {
 		end := HoldEnd{Name: h.Request().Name, Backend: o.backend, Token: h.Token(), Held: e.Held, At: e.At}
 		if e.Err != driver.ErrNotHeld {
@@ -159,8 +161,8 @@ func (o *observers) tellEnded(ctx context.Context) func(*hold.Hold, hold.End) {
 	}
 }
 
-// tellRenewal tells of a renewal.
-func (o *observers) tellRenewal(r hold.Renewal) {
+// callRenewed calls the hooks for a renewal.
+func (o *observers) callRenewed(r hold.Renewal) {
 	for _, f := range o.renewed {
 		o.guard("Renewed", func() {
 			f(Renewal{Backend: o.backend, TTL: r.TTL, Holds: r.Holds, Unknown: r.Unknown, Lost: r.Lost, Took: r.Took})

@@ -13,18 +13,18 @@ import (
 // kinship is whether the holds of one client stand in the queues of another. A hold in a context is
 // joined if they do, and is no concern of the lock if they do not.
 //
-// What the users say decides, where they say something: [Identity], or the driver's own option.
-// Nothing is guessed from an address: one service has many, and two services behind two tunnels
-// have one. Where nothing is said the services are asked, once for each two clients. The owner in
-// the context is 128 random bits, so it holds in no other service:
+// What the users configured decides, if they did: [Identity], or the driver's own option. Nothing
+// is guessed from an address: one service has many, and two services behind two tunnels have one.
+// Otherwise the services are queried, once for each two clients. The owner in the context is 128
+// random bits, so it holds in no other service:
 //
-//  1. The second client sends a join of that owner. Granted, or refused as an upgrade: the queues
-//     are the same.
-//  2. If the owner does not hold there, the first client proves its hold, after that. It has it:
-//     the queues are others, since one service would have granted the join (that is asked again
-//     after otherTime). It does not: the hold is over, and the lock is [ErrLost].
+//  1. The second client sends a join of that owner. If it is granted, or refused as an upgrade, the
+//     queues are the same.
+//  2. If the owner does not hold there, the first client then renews its hold. If it still has it,
+//     the queues are others, since one service would have granted the join. (This is checked again
+//     after otherTime.) If it does not, the hold has ended, and the lock is [ErrLost].
 //  3. Anything else is unknown: it is the error of the lock, nothing is remembered, and the next
-//     one asks again.
+//     lock queries again.
 type kinship uint8
 
 const (
@@ -33,10 +33,11 @@ const (
 	other
 )
 
-// mostKin bounds how many other clients a client remembers: more of them are asked about again.
+// mostKin bounds how many other clients a client remembers. If there are more, services are queried
+// again.
 const mostKin = 256
 
-// otherTime bounds for how long two services are taken for two: while a service fails over, one may
+// otherTime bounds for how long two services are taken for two. While a service fails over, it may
 // look like two.
 const otherTime = time.Minute
 
@@ -82,7 +83,7 @@ func (c *Client) remember(d *Client, k kinship) {
 	c.kin[d.id] = relation{k, time.Now()}
 }
 
-// differ reports whether both say something, and not the same.
+// differ reports whether both are set, and not to the same.
 func differ(a, b string) bool { return a != "" && b != "" && a != b }
 
 var imports = driver.Imports()
@@ -97,11 +98,11 @@ func family(scheme string) string {
 	return scheme
 }
 
-// errOther says that a hold is known now to stand in other queues.
+// errOther says that a hold is now known to stand in other queues.
 var errOther = errors.New("the hold is of another service")
 
-// askApart finds out what refused means, the refusal of a join by l's client: errOther, if the
-// other client still has the hold, and otherwise that the hold is over.
+// askApart finds out what refused means, the refusal of a join by l's client. The result is
+// errOther if the other client still has the hold. Otherwise the hold has ended.
 func (l *lock) askApart(ctx context.Context, in *carried, refused error) error {
 	if in.held == nil || l.c.kinship(in.held.c) == same {
 		return in.over(refused)
@@ -116,14 +117,14 @@ func (l *lock) askApart(ctx context.Context, in *carried, refused error) error {
 	return errOther
 }
 
-// without does for a backend without joins what get does for the others. It looks for the owner in
-// the queue.
+// without does for a backend without joins what get does for the others. It searches the queue for
+// the owner.
 func (l *lock) without(ctx context.Context, in *carried) error {
 	if in.held == nil || l.c.kinship(in.held.c) == same {
 		return fmt.Errorf("%w: joining the hold of another client or mode", ErrUnsupported)
 	}
 	if !l.c.caps.Inspect {
-		return fmt.Errorf("%w: to find out whether the hold in the context is of this service; give both clients an Identity", ErrUnsupported)
+		return fmt.Errorf("%w: finding out whether the hold in the context is of this service; give both clients an Identity", ErrUnsupported)
 	}
 	q, err := l.c.inspect(ctx, l.name)
 	if err != nil {
@@ -136,8 +137,8 @@ func (l *lock) without(ctx context.Context, in *carried) error {
 	return l.askApart(ctx, in, ErrLost)
 }
 
-// stands reports whether the service still has the hold. A fixed lease is looked for in the queue:
-// a proof would begin its time again.
+// stands reports whether the service still has the hold. A fixed lease is searched for in the
+// queue, since a renewal would begin its time again.
 func (h *held) stands(ctx context.Context) (bool, error) {
 	r := h.Request()
 	if !r.Fixed {
@@ -148,7 +149,7 @@ func (h *held) stands(ctx context.Context) (bool, error) {
 		return err == nil, err
 	}
 	if !h.c.caps.Inspect {
-		return false, fmt.Errorf("%w: to find out whether the fixed lease in the context is of this service; give both clients an Identity", ErrUnsupported)
+		return false, fmt.Errorf("%w: finding out whether the fixed lease in the context is of this service; give both clients an Identity", ErrUnsupported)
 	}
 	q, err := h.c.inspect(ctx, r.Name)
 	if errors.Is(err, ErrClosed) {

@@ -263,7 +263,7 @@ func TestOwnerOfAnotherService(t *testing.T) {
 	// where the text does not tell, the service does
 	_, err := some.Mutex("a").Lock(text)
 	wantErr(t, err, ErrLost)
-	if !strings.Contains(err.Error(), "or of another service") {
+	if !strings.Contains(err.Error(), "or belongs to another service") {
 		t.Error(err)
 	}
 	mustUnlock(t, l)
@@ -287,7 +287,7 @@ func TestWithoutOwner(t *testing.T) {
 		for _, m := range []Mutex{c.Mutex("a"), c.RWMutex("a").Read()} {
 			_, err = m.Lock(ctx)
 			wantErr(t, err, ErrLost)
-			for _, says := range []string{"is over", "dlock.WithoutOwner", "(token "} {
+			for _, says := range []string{"has ended", "dlock.WithoutOwner", "(token "} {
 				if !strings.Contains(err.Error(), says) {
 					t.Errorf("%s: %v", what, err)
 				}

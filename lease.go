@@ -11,25 +11,25 @@ import (
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
-// Lease is one lock held: what Lock returned, until Unlock. It renews itself (unless it is a
-// [FixedLease]) until it is given back, the client is closed, or it is lost. It is safe for
-// concurrent use. A nil or zero Lease is not held: what returns an error returns [ErrInvalid], and
+// Lease is a held lock: what Lock returned, until Unlock. It renews itself (unless it is a
+// [FixedLease]) until it is released or lost, or the client is closed. It is safe for concurrent
+// use. A nil or zero Lease is not held: its methods that return an error return [ErrInvalid], and
 // its Context has ended.
 type Lease struct {
-	shares []*share      // one; of a lease of All those of its parts, in the order of their locking
-	all    *Lease        // the lease of All that this is a part of
-	lost   chan struct{} // made when asked for
+	shares []*share      // one; for a lease of All those of its parts, in the order of locking
+	all    *Lease        // the lease of All that has this one as a part
+	lost   chan struct{} // made by the first call of Lost
 	// the mutex of the first share guards all and lost
 }
 
-// share is what a lease has of a hold: the last one given back frees the lock. It is the
-// [hold.Holder] there, and the hold knows how it ended.
+// share is the part that a lease has in a hold. The lock is released with the last share. A share
+// is the [hold.Holder] of its lease, and the hold knows how it ended.
 type share struct {
-	lease *Lease // whose only one it is; that of All has it too
+	lease *Lease // it is the only share of this lease; a lease of All has it too
 	held  *held
 
 	mu       sync.Mutex
-	contexts map[*derived]struct{} // those that end with it
+	contexts map[*derived]struct{} // the contexts that end with it
 }
 
 // held is a hold of a client.
@@ -44,7 +44,7 @@ type derived struct {
 	detach func() bool
 }
 
-// newLease returns a lease with a share in the hold, to which nobody has attached it yet.
+// newLease returns a lease with a share in the hold, which is not attached yet.
 func newLease(h *held) *Lease {
 	v := &struct { // one allocation
 		lease Lease
@@ -57,16 +57,19 @@ func newLease(h *held) *Lease {
 	return &v.lease
 }
 
-// Unlock gives the lease back. The lock is free when the last lease of the hold is given back; then
-// the next waiter is granted.
+// Unlock releases the lease. The lock becomes free when the last lease of the hold is released;
+// then the next waiter is granted. If ctx has ended already, the lease is released all the same,
+// which takes a few seconds at most.
 //
-// A context that ended already does not keep it from being given back: that takes a few seconds at
-// most. [ErrNotHeld]: it was given back before. [ErrLost]: it was lost; nothing was touched.
-// [ErrClosed]: the client's Close gave it back. Any other error leaves the outcome unknown: the
-// lease is over for the caller, and is given back in the background or expires within its TTL.
+// Errors:
+//   - [ErrNotHeld]: the lease was released before.
+//   - [ErrLost]: the lease was lost; nothing was changed.
+//   - [ErrClosed]: the client's Close released the lease.
+//   - Any other error leaves the outcome unknown. The lease has ended for the caller. It is
+//     released in the background or expires within its TTL.
 //
-// An Unlock that is the first to learn of the loss tells its caller alone: the lease ends as one
-// that was given back, so Lost stays open, and Err is ErrNotHeld.
+// If Unlock is the first to learn of a loss, it reports it to its caller alone. The lease then ends
+// as one that was released: Lost stays open, and Err returns ErrNotHeld.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if err := l.had("unlock", ctx); err != nil {
 		return err
@@ -80,11 +83,11 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	return join(errs)
 }
 
-// had returns what is wrong with a lease that no lock returned, or with a nil context.
+// had returns the error for a lease that no lock returned, or for a nil context.
 func (l *Lease) had(op string, ctx context.Context) error {
 	switch {
 	case l == nil || len(l.shares) == 0:
-		return wrap(op, "", "", invalid("the lease is nil or its zero value; the error of Lock says why there is none"))
+		return wrap(op, "", "", invalid("the lease is nil or its zero value; check the error of Lock"))
 	case ctx == nil:
 		return wrap(op, l.Name(), "", contextErr(ctx))
 	}
@@ -100,7 +103,7 @@ func (s *share) unlock(ctx context.Context) error {
 	return s.wrap("unlock", err)
 }
 
-// release gives back a hold whose last share was.
+// release releases a hold whose last share has been detached.
 func (h *held) release(ctx context.Context) error {
 	defer h.c.holds.Done()
 	return h.c.release(ctx, *h.Request())
@@ -114,7 +117,7 @@ func join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// Ended is what the hold calls when the share is over.
+// Ended is called by the hold when the share has ended.
 func (s *share) Ended(end error) {
 	s.mu.Lock()
 	contexts, all := s.contexts, s.lease.all
@@ -126,27 +129,27 @@ func (s *share) Ended(end error) {
 			all.closeLost()
 		}
 	}
-	for d := range contexts { // without the mutex: what they wake may come back here
+	for d := range contexts { // without the mutex: what they wake may call back
 		d.detach()
 		d.cancel(s.cause(end))
 	}
 }
 
-// end returns why the share is over, for good; nil if it is not.
+// end returns why the share has ended, for good; nil if it has not.
 func (s *share) end() error { return s.held.End(s) }
 
-// cause is that of a context which ends with the share.
+// cause returns the cause of a context that ends with the share.
 func (s *share) cause(end error) error { return s.wrap("lease", end) }
 
-// wrap wraps what went wrong with the share.
+// wrap wraps an error of the share.
 func (s *share) wrap(op string, err error) error {
 	return wrap(op, s.held.Request().Name, s.held.c.caps.Backend, s.held.Cause(err))
 }
 
 // Context returns a context that carries the hold: a Lock of the same name under it re-enters. It
-// ends with parent; and when the lease is over, with a cause ([context.Cause]) that says why: it
-// matches ErrNotHeld if the lease was given back, ErrLost or ErrClosed. Until one of them ends it
-// takes some memory: derive one where the work begins, not one in each turn of a loop.
+// ends with parent. It also ends when the lease does, with a cause ([context.Cause]) that matches
+// ErrNotHeld if the lease was released, or else ErrLost or ErrClosed. Until one of the two ends it
+// uses some memory: derive one context where the work begins, not one in each iteration of a loop.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if err := l.had("lease", parent); err != nil && parent != nil {
 		ctx, cancel := context.WithCancelCause(parent)
@@ -161,14 +164,14 @@ func (l *Lease) Context(parent context.Context) context.Context {
 
 func (s *share) context(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
-	s.held.Judge() // it may be over since a moment
+	s.held.Judge() // it may have ended a moment ago
 	s.mu.Lock()
 	if end := s.end(); end != nil {
 		s.mu.Unlock()
 		cancel(s.cause(end))
 	} else {
 		d := &derived{cancel: cancel}
-		d.detach = context.AfterFunc(ctx, func() { // it ended with its parent: forget it
+		d.detach = context.AfterFunc(ctx, func() { // it ended with its parent
 			s.mu.Lock()
 			delete(s.contexts, d)
 			s.mu.Unlock()
@@ -182,8 +185,7 @@ func (s *share) context(parent context.Context) context.Context {
 	return carry(ctx, &carried{owner: s.held.owner(), held: s.held})
 }
 
-// Lost returns a channel that is closed if the lease is lost, and never otherwise: not by Unlock,
-// not by Close.
+// Lost returns a channel that is closed if the lease is lost. Neither Unlock nor Close closes it.
 func (l *Lease) Lost() <-chan struct{} {
 	if l.had("lease", context.Background()) != nil {
 		over := make(chan struct{})
@@ -217,10 +219,11 @@ func (l *Lease) closeLost() {
 	}
 }
 
-// Err returns nil while the lease is held and trusted, and afterwards, for good, why it is over: an
-// error that matches [ErrLost], [ErrNotHeld] (given back) or [ErrClosed]. It does no I/O but for
-// one case: if the wall clock ran ahead of the monotonic one (the machine was suspended), it asks
-// the backend, for up to TTL/3, and any other error says that there was no answer yet.
+// Err returns nil while the lease is held and trusted. After the lease has ended it always returns
+// why: an error that matches [ErrLost], [ErrNotHeld] (released) or [ErrClosed]. It does no I/O,
+// with one exception: if the wall clock ran ahead of the monotonic clock (the machine was
+// suspended), it queries the backend for up to TTL/3. Any other error then means that there was no
+// answer yet.
 func (l *Lease) Err() error {
 	if err := l.had("lease", context.Background()); err != nil {
 		return err
@@ -246,8 +249,8 @@ func (s *share) err() error {
 	return s.wrap("lease", s.orEnd(err))
 }
 
-// orEnd returns err, or why the share is over: the hold is lost to a call that an Unlock of the
-// share overtook.
+// orEnd returns err, or why the share has ended: a call reports the hold as lost if an Unlock of
+// the share overtook it.
 func (s *share) orEnd(err error) error {
 	if err != nil {
 		if end := s.end(); end != nil {
@@ -257,9 +260,12 @@ func (s *share) orEnd(err error) error {
 	return err
 }
 
-// Renew proves the lease now, with a call to the backend, and starts the time of a [FixedLease]
-// again. [ErrLost]: it is lost. [ErrNotHeld], [ErrClosed]: it was over before. Any other error
-// (after 10 s at most) left it as it was; it is trusted until Until.
+// Renew renews the lease now, with a call to the backend. The time of a [FixedLease] starts again.
+//
+// Errors:
+//   - [ErrLost]: the lease is lost.
+//   - [ErrNotHeld], [ErrClosed]: the lease had ended before.
+//   - Any other error (after 10 s at most) leaves the lease as it was. It is trusted until Until.
 func (l *Lease) Renew(ctx context.Context) error {
 	if err := l.had("renew", ctx); err != nil {
 		return err
@@ -274,7 +280,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 }
 
 func (s *share) renew(ctx context.Context) error {
-	s.held.Judge() // it may be over since a moment
+	s.held.Judge() // it may have ended a moment ago
 	err := s.end()
 	if err == nil {
 		err = s.orEnd(s.held.prove(ctx))
@@ -282,7 +288,7 @@ func (s *share) renew(ctx context.Context) error {
 	return s.wrap("renew", err)
 }
 
-// prove proves the hold with a call of its own.
+// prove renews the hold with a call of its own.
 func (h *held) prove(caller context.Context) error {
 	ctx, err := h.c.begin(caller, noAnswer)
 	if err != nil {
@@ -292,7 +298,7 @@ func (h *held) prove(caller context.Context) error {
 	return explain(ctx, h.Prove(ctx))
 }
 
-// check reports whether the hold can be trusted now. It asks the backend if the clocks disagree.
+// check reports whether the hold can be trusted now. It queries the backend if the clocks disagree.
 func (h *held) check(ctx context.Context) error {
 	if known, err := h.Judge(); known {
 		return err
@@ -317,8 +323,9 @@ func (h *held) owner() Owner {
 	return Owner{backend: h.c.caps.Backend, identity: h.c.set.identity, name: r.Name, id: r.Owner, token: h.Token()}
 }
 
-// Until returns the end of trust, with a monotonic reading: unless it is proved again before, the
-// lease is lost then. Renewals move it on. After the end of the lease it stays where it was.
+// Until returns the time until which the lease is trusted, with a monotonic reading. If the lease
+// is not renewed before, it is lost then. Each renewal moves the time on. After the lease has ended
+// it does not change. For a lease of [All] it is the earliest time of the parts.
 func (l *Lease) Until() time.Time {
 	if l == nil || len(l.shares) == 0 {
 		return time.Time{}
@@ -332,9 +339,9 @@ func (l *Lease) Until() time.Time {
 	return least
 }
 
-// Token returns the fencing token: the same for all leases of a hold, and greater than those of
-// earlier exclusive holds of the name. It is 0 where Capabilities say no fencing, and for a lease
-// of [All], whose parts have their own.
+// Token returns the fencing token. All leases of a hold have the same token, which is greater than
+// the tokens of earlier exclusive holds of the name. It is 0 where Capabilities.Fencing is false,
+// and for a lease of [All], whose parts have their own.
 func (l *Lease) Token() Token {
 	if l.ofAll() {
 		return 0
@@ -357,8 +364,8 @@ func (l *Lease) Name() string {
 	return strings.Join(names, ", ")
 }
 
-// Owner returns the hold's owner, for [WithOwner] in another client or process; of a lease of
-// [All], the zero Owner: its parts have their own.
+// Owner returns the owner of the hold, for [WithOwner] in another client or process. For a lease of
+// [All] it is the zero Owner: the parts have their own.
 func (l *Lease) Owner() Owner {
 	if l.ofAll() {
 		return Owner{}
@@ -366,8 +373,8 @@ func (l *Lease) Owner() Owner {
 	return l.shares[0].held.owner()
 }
 
-// Leases returns the parts of a lease of [All], in the order in which they were locked; of any
-// other lease, itself.
+// Leases returns the parts of a lease of [All], in the order in which they were locked. For any
+// other lease it returns the lease itself.
 func (l *Lease) Leases() []*Lease {
 	if l == nil {
 		return nil
@@ -379,6 +386,6 @@ func (l *Lease) Leases() []*Lease {
 	return ls
 }
 
-// ofAll reports whether the lease has no hold of its own: All made it, whose shares, even if it is
-// one, are those of others, or it is a zero one.
+// ofAll reports whether the lease has no hold of its own. It is a zero lease, or All made it: its
+// shares, even a single one, belong to other leases.
 func (l *Lease) ofAll() bool { return l == nil || len(l.shares) == 0 || l.shares[0].lease != l }

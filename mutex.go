@@ -20,9 +20,9 @@ type lock struct {
 	ttl    time.Duration
 	fixed  bool
 	hasTTL bool       // an option of the lock chose the TTL
-	wait   *timeLimit // how long Lock waits at most; nil: as long as its context
+	wait   *timeLimit // bounds the wait of Lock; nil: only its context does
 	label  string
-	err    error // what is wrong with all that
+	err    error // what is not valid in these
 }
 
 func (c *Client) newLock(name string, mode driver.Mode, limit int, opts []LockOption) *lock {
@@ -50,7 +50,7 @@ func (l *lock) check() error {
 	}
 	switch {
 	case l.fixed && l.hasTTL:
-		return invalid("TTL and FixedLease; a lease is either renewed or fixed: give one of them")
+		return invalid("both TTL and FixedLease are set; a lease is either renewed or fixed: set one of them")
 	case l.fixed:
 		if err := checkFixed("FixedLease", l.ttl, l.c.caps); err != nil {
 			return err
@@ -61,7 +61,7 @@ func (l *lock) check() error {
 		}
 	}
 	if l.wait != nil && l.wait.d < 0 {
-		return invalid("Wait of %s; it can be 0, which is TryLock, or more", l.wait.d)
+		return invalid("Wait of %s; it must be 0, which makes Lock a TryLock, or more", l.wait.d)
 	}
 	switch {
 	case l.mode == driver.Shared && l.limit > 0 && !l.c.caps.Semaphores:
@@ -84,7 +84,7 @@ func (l *lock) TryLock(ctx context.Context) (*Lease, error) {
 	return lease, wrap("trylock", l.name, l.c.caps.Backend, err)
 }
 
-// take is Lock, or TryLock if wait is not set, and tells the client's hooks of it.
+// take is Lock, or TryLock if wait is not set, and calls the client's hooks.
 func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 	if ctx == nil {
 		return nil, contextErr(ctx)
@@ -93,7 +93,7 @@ func (l *lock) take(ctx context.Context, wait bool) (*Lease, error) {
 		return l.get(ctx, wait)
 	}
 	op := LockOp{Name: l.name, Backend: l.c.caps.Backend, Try: !l.waits(wait), Shared: l.mode == driver.Shared, Limit: l.limit, TTL: l.ttl, Reenters: l.reenters(ctx)}
-	ctx, done := l.c.hooks.tellLock(ctx, op)
+	ctx, done := l.c.hooks.callLock(ctx, op)
 	lease, err := l.get(ctx, wait)
 	what := "lock"
 	if !wait {
@@ -113,7 +113,7 @@ func (l *lock) reenters(ctx context.Context) bool {
 	return err == nil && in != nil && l.counts(in)
 }
 
-// counts reports whether the lock, taken under the hold, is another lease of that.
+// counts reports whether the lock, taken under the hold, is another lease of it.
 func (l *lock) counts(in *carried) bool {
 	if in.held == nil || in.held.c != l.c {
 		return false
@@ -145,8 +145,8 @@ func (l *lock) get(ctx context.Context, wait bool) (*Lease, error) {
 	}
 }
 
-// under takes the lock under a hold: as another lease of it, or by a join. The error is errOther if
-// it turns out that the hold stands in other queues.
+// under takes the lock under a hold, as another lease of it or by a join. The error is errOther if
+// the hold turns out to stand in other queues.
 func (l *lock) under(ctx context.Context, in *carried, k kinship, r driver.Request) (*Lease, error) {
 	if h := in.held; h != nil {
 		if l.counts(in) {
@@ -173,8 +173,8 @@ func (l *lock) under(ctx context.Context, in *carried, k kinship, r driver.Reque
 	return lease, err
 }
 
-// trusts returns why a hold of this process is over, if it is. The service may still have what its
-// client does not trust any more, or has closed.
+// trusts returns why a hold of this process has ended; nil if it has not. The service may still
+// have a hold that its client no longer trusts or has closed.
 func (l *lock) trusts(ctx context.Context, in *carried) error {
 	err := in.held.check(ctx)
 	if errors.Is(err, ErrClosed) && in.held.c != l.c {
@@ -186,10 +186,10 @@ func (l *lock) trusts(ctx context.Context, in *carried) error {
 // notThere is the refusal of a join: its owner does not hold the lock.
 type notThere struct{ error }
 
-// Unwrap returns what the service said.
+// Unwrap returns the answer of the service.
 func (e *notThere) Unwrap() error { return e.error }
 
-// within returns the time that a request has. One that does not wait in the queue is answered
+// within returns the time limit of a request. A request that does not wait in the queue is answered
 // within the time of any call.
 func (l *lock) within(r driver.Request) *timeLimit {
 	if !r.Wait || r.Owner != (driver.ID{}) && (l.wait == nil || l.wait.d > answerTime) {
@@ -198,12 +198,12 @@ func (l *lock) within(r driver.Request) *timeLimit {
 	return l.wait
 }
 
-// lateGrants is how often a request may be over, waiting or when its grant arrives, before Lock
-// gives up.
+// lateGrants is how often a request may expire, in the queue or before its grant arrives, until
+// Lock fails.
 const lateGrants = 3
 
-// acquire sends the request, whose ID (and owner, if it is no join) it chooses, and makes a lease
-// of the grant.
+// acquire sends the request and makes a lease of the grant. It chooses the ID of the request, and
+// its owner if it is no join.
 func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLimit) (*Lease, error) {
 	ctx, err := c.begin(caller, limit)
 	if err != nil {
@@ -212,7 +212,7 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLi
 	defer c.done(ctx)
 	h := &held{c: c}
 	if len(c.hooks.ended) > 0 {
-		h.Observe(c.hooks.tellEnded(caller))
+		h.Observe(c.hooks.onEnded(caller))
 	}
 	l, err := h.acquire(ctx, r)
 	if err != nil {
@@ -221,11 +221,11 @@ func (c *Client) acquire(caller context.Context, r driver.Request, limit *timeLi
 	return l, err
 }
 
-// acquire makes h the hold of r, and returns its first lease. What was over before it was seen
-// here, waiting or granted, is never resumed: a new request is sent instead.
+// acquire makes h the hold of r and returns its first lease. A request that expired before this
+// client saw that, waiting or granted, is never resumed: a new one is sent instead.
 func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 	c, join := h.c, !r.Owner.IsZero()
-	held := false // the service said so, and to come again
+	held := false // the service said so, and to try again later
 	for late := 0; ; {
 		r.ID = driver.NewID()
 		if !join {
@@ -243,12 +243,12 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 		if held && ctx.Err() != nil && ofContext(err) && !errors.Is(err, ErrHeld) {
 			err = driver.Waited(ctx)
 		}
-		// it expired while it waited, since its client was not heard of: it takes a new place
+		// it expired while it waited, since its client showed no sign of life: it takes a new place
 		if !join && r.Wait && errors.Is(err, ErrLost) && ctx.Err() == nil {
 			if late++; late < lateGrants {
 				continue
 			}
-			err = fmt.Errorf("%w: %d places in the queue were over before its client was heard of again; its TTL of %s may be too short", ErrLost, late, r.TTL)
+			err = fmt.Errorf("%w: the request expired in the queue %d times, because its process was paused or cut off; the TTL of %s may be too short", ErrLost, late, r.TTL)
 		}
 		if join && errors.Is(err, ErrLost) {
 			return nil, &notThere{err}
@@ -262,7 +262,7 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 			return l, nil
 		case err != hold.ErrLate:
 			return nil, err
-		case ctx.Err() != nil: // nobody waits for it any more
+		case ctx.Err() != nil: // the caller does not wait any more
 			c.holds.ReleaseLater(r)
 			return nil, explain(ctx, ctx.Err())
 		}
@@ -270,19 +270,19 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 		c.release(ctx, r)
 		r.Uncertain = false
 		if late++; late == lateGrants {
-			return nil, fmt.Errorf("%w: %d grants were over when they arrived; their TTL of %s may be too short", ErrLost, late, r.TTL)
+			return nil, fmt.Errorf("%w: %d grants had expired when they arrived; the TTL of %s may be too short", ErrLost, late, r.TTL)
 		}
 	}
 }
 
-// ownHold is ErrHeld by a hold of this same client.
+// ownHold is an ErrHeld that is caused by a hold of this same client.
 type ownHold struct {
 	by     HeldError
 	advice string
 }
 
-// heldHere makes a refusal, or the end of a wait, say that it is a hold of this same client which
-// stands against the request, if it is.
+// heldHere returns err, a refusal or the end of a wait, in a form that says so if a hold of this
+// same client stands against the request.
 func (c *Client) heldHere(ctx context.Context, r driver.Request, err error) error {
 	if r.Join() || !errors.Is(err, ErrHeld) {
 		return err
@@ -298,15 +298,15 @@ func (c *Client) heldHere(ctx context.Context, r driver.Request, err error) erro
 	return own
 }
 
-// Error gives the advice that those need who forgot the context.
+// Error gives the advice that helps if the context was forgotten.
 func (e *ownHold) Error() string {
 	return fmt.Sprintf("held by this client (%q, for %s); if this code holds it, %s", e.by.Label, e.by.Age.Round(time.Millisecond), e.advice)
 }
 
-// Unwrap returns what it says of the holder, which matches ErrHeld.
+// Unwrap returns the description of the holder, which matches ErrHeld.
 func (e *ownHold) Unwrap() error { return &e.by }
 
-// pause waits d, give or take half of it, so that those who wait do not come back together.
+// pause waits for d, more or less by up to half of it, so that waiters do not retry together.
 func pause(ctx context.Context, d time.Duration) error {
 	d = max(d, time.Millisecond)
 	t := time.NewTimer(d/2 + rand.N(d))

@@ -336,7 +336,7 @@ func TestAGrantThatArrivesAfterItsTTLIsNoLease(t *testing.T) {
 		n := b.releases.Load()
 		_, err := c.Mutex("a").Lock(t.Context())
 		wantErr(t, err, ErrLost)
-		if !strings.Contains(err.Error(), "3 grants were over when they arrived; their TTL of 1s may be too short") {
+		if !strings.Contains(err.Error(), "3 grants had expired when they arrived; the TTL of 1s may be too short") {
 			t.Error("it does not say why:", err)
 		}
 		if n = b.releases.Load() - n; n != lateGrants {
@@ -362,7 +362,7 @@ func TestARequestLostWhileItWaitsTakesANewPlace(t *testing.T) {
 	lose = 100
 	_, err := c.Mutex("a").Lock(t.Context())
 	wantErr(t, err, ErrLost)
-	if !strings.Contains(err.Error(), "3 places in the queue were over") {
+	if !strings.Contains(err.Error(), "expired in the queue 3 times") {
 		t.Error("it does not say why:", err)
 	}
 	if lose != 100-lateGrants {

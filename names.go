@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// Name joins parts to the name of a lock: Name("orders", "42") is "orders/42". Different parts make
-// different names: a "/" in a part becomes "%2F", so that ("a/b", "c") and ("a", "b/c") are two
-// locks.
+// Name joins parts into the name of a lock: Name("orders", "42") is "orders/42". Different parts
+// make different names: a "/" in a part becomes "%2F", so that ("a/b", "c") and ("a", "b/c") are
+// two locks.
 //
-// Any text can be a part. What is not allowed in names is escaped in the same way. A name over 255
-// bytes is cut there, and ends in a hash of all of it (SHA-256). No parts, and one empty part, make
-// the empty name, which no lock can have: its error is [ErrInvalidName].
+// Any text can be a part: what is not allowed in names is escaped in the same way. A name of more
+// than 255 bytes is cut to that length and ends in a hash of the whole name (SHA-256). No parts, or
+// one empty part, make the empty name, which no lock can have: it fails with [ErrInvalidName].
 func Name(parts ...string) string {
 	var s strings.Builder
 	for i, part := range parts {
@@ -37,8 +37,8 @@ func Name(parts ...string) string {
 	return name[:cut] + end
 }
 
-// escape writes a part with a % and two digits for each byte that would end it, that is not valid
-// in a name, or that begins an escape.
+// escape writes a part with a % and two digits for each byte that would end the part, is not valid
+// in a name, or begins an escape.
 func escape(s *strings.Builder, part string) {
 	const digits = "0123456789ABCDEF"
 	for len(part) > 0 {

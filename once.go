@@ -9,19 +9,22 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// UnlockAfter gives the lease up and leaves the lock held for d more, counted from the call. The
-// backend ends that by itself: the client may be closed, and its process die, before or after.
-// Until then the lock is held as before, with the same token, for all but those who join the owner;
-// only Break ends it sooner.
+// UnlockAfter ends the lease and leaves the lock held for d more, counted from the call. The
+// backend then frees the lock by itself, even if the client is closed or its process dies, before
+// or after. Until then the lock is held as before, with the same token, except for requests that
+// join the owner. Only Break ends it sooner. d is at least the backend's MinTTL, and at most its
+// MaxFixed (its MaxTTL if that is 0) and 24h.
 //
-// d is at least the backend's MinTTL, at most its MaxFixed (its MaxTTL, if that is 0), and 24h; any
-// other is [ErrInvalid]. [ErrUnsupported]: the backend cannot, since Capabilities say not
-// FixedOutlives. After these the lease is held as before, and so it is after an error of the
-// backend or the context: then UnlockAfter can be called again. [ErrLost], [ErrNotHeld]: the lease
-// was over, or another call gave it back meanwhile, and nothing is left held of this one.
-// [ErrClosed]: the client's Close ended it; if that was meanwhile, the lock may stay held for d.
-// Any other error of giving the lease itself back is that of [Lease.Unlock], and the lock stays
-// held for d all the same.
+// Errors:
+//   - [ErrInvalid]: d is out of range. [ErrUnsupported]: Capabilities.FixedOutlives is not set.
+//     After these, and after an error of the backend or the context, the lease is held as before,
+//     and UnlockAfter can be called again.
+//   - [ErrLost], [ErrNotHeld]: the lease had ended, or another call released it meanwhile. This
+//     call leaves nothing held.
+//   - [ErrClosed]: the client's Close ended the lease. If that was meanwhile, the lock may stay
+//     held for d.
+//   - Any other error of the release itself is that of [Lease.Unlock]. The lock stays held for d
+//     all the same.
 func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 	if err := l.had("unlock after", ctx); err != nil {
 		return err
@@ -32,26 +35,28 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 	}
 	err = l.Unlock(ctx)
 	if errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLost) {
-		undo() // this call has given nothing back, and so it keeps nothing
+		undo() // this call released nothing, so it keeps nothing held
 	}
 	return err
 }
 
-// OncePer runs fn at most once per period on one of many replicas, each of which calls OncePer when
-// its own schedule says so. It takes m, without waiting, and keeps it held until the period is
-// almost over, counted from the start, even if fn was short and this process has ended meanwhile.
-// ran says whether fn was called: it is false, and the error nil, if m was held, since another
-// replica ran fn in this period or still does.
+// OncePer runs fn at most once per period on one of many replicas, each of which calls OncePer on
+// its own schedule. It takes m without waiting and keeps it held until the period is almost over,
+// counted from the start, even if fn was short and this process has ended meanwhile. ran reports
+// whether fn was called. If m is held, ran is false and the error is nil: another replica ran fn in
+// this period, or still does.
 //
-// m is free a tenth of the period before its end, at most a minute before, so that the next call
-// finds it free although schedules and clocks differ a little: two runs begin at least nine tenths
-// of a period apart. fn may take longer than the period: m stays held while it runs.
+// m becomes free a tenth of the period before its end, at most a minute before, so that the next
+// call finds it free although schedules and clocks differ a little. Two runs begin at least nine
+// tenths of a period apart. fn may take longer than the period: m stays held while it runs.
 //
-// The backend has agreed to keep m held before fn is called, so a process that is killed in fn
-// keeps the others out as well. fn runs under the lease's context, which ends if the lease is lost.
+// The backend agrees to keep m held before fn is called, so a process that is killed in fn keeps
+// the other replicas out as well. fn runs under the lease's context, which ends if the lease is
+// lost.
 //
-// The error is that of TryLock, of arranging the time (as of [Lease.UnlockAfter]; [ErrInvalid] and
-// [ErrUnsupported] are returned before anything is sent), or those of fn and of Unlock, as of [Do].
+// The error is that of TryLock; that of keeping m held, as for [Lease.UnlockAfter] ([ErrInvalid]
+// and [ErrUnsupported] are returned before anything is sent); or those of fn and of Unlock, as for
+// [Do].
 func OncePer(ctx context.Context, m Mutex, period time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {
 	if m == nil || fn == nil {
 		return false, wrap("once per", "", "", invalid("the mutex or the function is nil"))
@@ -74,18 +79,18 @@ func OncePer(ctx context.Context, m Mutex, period time.Duration, fn func(ctx con
 	return true, fn(during)
 }
 
-// kept is for how long a lock is to stay held, whatever becomes of its client.
+// kept is how long a lock is to stay held, whatever becomes of its client.
 type kept struct {
 	d        time.Duration
-	period   time.Duration // what OncePer was given
-	periodic bool          // it was OncePer
+	period   time.Duration // the argument of OncePer
+	periodic bool          // OncePer is the caller
 }
 
 func periodic(period time.Duration) kept {
 	return kept{period - min(period/10, time.Minute), period, true}
 }
 
-// check refuses a time that the backend cannot keep, in terms of what the caller gave.
+// check refuses a time that the backend does not support, in terms of what the caller gave.
 func (k kept) check(caps Capabilities) error {
 	if !k.periodic {
 		return checkFixed("UnlockAfter", k.d, caps)
@@ -97,10 +102,10 @@ func (k kept) check(caps Capabilities) error {
 	return nil
 }
 
-// whole returns the period of which d is kept.
+// whole returns the period for which a lock is kept held for d.
 func whole(d time.Duration) time.Duration { return d + min(d/9, time.Minute) }
 
-// keeps returns why a lease of the lock could not be kept for that time.
+// keeps returns why a lease of the lock could not be kept for that time; nil if it could.
 func (l *lock) keeps(k kept) error {
 	if l.err != nil {
 		return l.err
@@ -119,7 +124,7 @@ func (a *all) keeps(k kept) error {
 
 func (c *Client) keeps(k kept) error {
 	if !c.caps.FixedOutlives {
-		return fmt.Errorf("%w: a lock that stays held when its client is gone", ErrUnsupported)
+		return fmt.Errorf("%w: keeping a lock held after its client has gone", ErrUnsupported)
 	}
 	return k.check(c.caps)
 }
@@ -149,11 +154,12 @@ func (l *Lease) keep(ctx context.Context, k kept) (undo func(), err error) {
 	return undo, nil
 }
 
-// keep has a fixed request join the hold, which nobody counts on here. So it stands until its time
-// like any fixed request, and the lock with it. Only the client's own record of it has to go then.
+// keep has a fixed request join the hold. No lease counts on that request, so it stands until its
+// time like any fixed request, and the lock with it. Only the client's own record of it has to be
+// removed then.
 func (s *share) keep(ctx context.Context, d time.Duration) (undo func(), err error) {
 	h, c := s.held, s.held.c
-	h.Judge() // it may be over since a moment
+	h.Judge() // it may have ended a moment ago
 	if end := s.end(); end != nil {
 		return nil, end
 	}

@@ -14,13 +14,13 @@ import (
 	"github.com/dlock-go/dlock/internal/alarm"
 )
 
-// Open opens a client on the backend that the URL names, and reaches it or says why it cannot,
-// within 10 s. The context bounds that only. Parameters of every URL: ttl (see [TTL]), prefix
-// (before every name in the service's key space), label (see [Label]), identity (see [Identity]).
-// What else is allowed depends on the scheme; an error lists it.
+// Open returns a client on the backend that the URL names. It connects to the backend, or fails
+// with the reason, within 10 s. ctx bounds Open only. Every URL can have the parameters ttl (see
+// [TTL]), prefix (put before every name in the service's key space), label (see [Label]) and
+// identity (see [Identity]). Other parameters depend on the scheme; an error lists them.
 //
-// No error, log line or String ever shows a password of the URL. What is special in a URL has to be
-// percent-encoded in a password, and an @ in the path, too.
+// No error, log line or String contains a password of the URL. Percent-encode the characters of a
+// password that are special in a URL, and an @ in the path.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
 	var c *Client
 	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, set settings) error {
@@ -36,8 +36,8 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
 	return c, wrap("open", "", schemeOf(rawURL), err)
 }
 
-// OpenBackend opens what a client of the URL stands on, without the client: for [New], and for the
-// suite of package conformance. The caller closes it. Otherwise it does as Open.
+// OpenBackend opens the backend of the URL without a client, for [New] and for the suite of package
+// conformance. The caller closes it. Otherwise OpenBackend behaves as Open.
 func OpenBackend(ctx context.Context, rawURL string, opts ...Option) (driver.Backend, error) {
 	var b driver.Backend
 	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, _ settings) (err error) {
@@ -47,7 +47,8 @@ func OpenBackend(ctx context.Context, rawURL string, opts ...Option) (driver.Bac
 	return b, wrap("open", "", schemeOf(rawURL), err)
 }
 
-// reach reads a URL and runs f with what its driver is given, for as long as an answer may take.
+// reach parses a URL and runs f with the configuration of its driver, for at most the time that an
+// answer may take.
 func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Context, driver.Config, settings) error) error {
 	if err := contextErr(ctx); err != nil {
 		return err
@@ -89,8 +90,8 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 	return nil
 }
 
-// parseURL parses a URL whose authority may name several hosts, with commas between, which net/url
-// does not know. The URL has the first.
+// parseURL parses a URL whose authority may name several hosts, separated by commas, which net/url
+// does not support. The returned URL has the first.
 func parseURL(raw string) (*url.URL, []string, error) {
 	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
 	scheme, rest, ok := strings.Cut(raw, "://")
@@ -132,11 +133,11 @@ func parseURL(raw string) (*url.URL, []string, error) {
 	return u, hosts, nil
 }
 
-// ports are the schemes of the services that listen on these ports by default.
+// ports has the schemes of the services that listen on these ports by default.
 var ports = map[string]string{"6379": "redis", "3306": "mysql", "2181": "zookeeper", "2379": "etcd"}
 
-// withScheme returns the URL that is meant by an address or a path without a scheme; "" if raw is
-// neither. Of raw it repeats no more than the address: the rest may have a password.
+// withScheme returns the URL that an address or a path without a scheme probably means; "" if raw
+// is neither. It repeats no more of raw than the address: the rest may have a password.
 func withScheme(raw string) string {
 	if strings.HasPrefix(raw, "/") && !strings.Contains(raw, "@") {
 		path, _, _ := strings.Cut(raw, "?")
@@ -160,8 +161,8 @@ func withScheme(raw string) string {
 	return scheme + "://" + raw[:end]
 }
 
-// strayAt reports whether what follows the hosts has an @ where none belongs: it is that of a
-// password with a "/" or "?" in it, which is no part of the place then.
+// strayAt reports whether the text after the hosts has an @ where none belongs. Then it is the @
+// after a password with a "/" or "?" in it, and that text is no path.
 func strayAt(after string) bool {
 	path, query, _ := strings.Cut(after, "?")
 	name, _, _ := strings.Cut(query, "=")
@@ -191,8 +192,8 @@ func (s settings) fromURL(values url.Values) (settings, string, error) {
 	return s, prefix, err
 }
 
-// unknownScheme says what to change in a program whose URL has a scheme that no driver is
-// registered for: the import, or the scheme.
+// unknownScheme says what to change in a program whose URL has a scheme without a registered
+// driver: the import, or the scheme.
 func unknownScheme(scheme string) error {
 	known, imports := driver.Schemes(), driver.Imports()
 	if path := imports[scheme]; path != "" {
@@ -206,7 +207,7 @@ func unknownScheme(scheme string) error {
 	case near != "":
 		also = fmt.Sprintf("; did you mean %q? Its driver is not imported; import _ %q", near, imports[near])
 	case missing:
-		also = "; import _ \"github.com/dlock-go/dlock/driver/all\" brings the rest"
+		also = "; import _ \"github.com/dlock-go/dlock/driver/all\" for the others"
 	}
 	if len(known) == 0 {
 		known = []string{"none"}
@@ -214,7 +215,7 @@ func unknownScheme(scheme string) error {
 	return invalid("unknown scheme %q; known here: %s%s", scheme, strings.Join(known, ", "), also)
 }
 
-// nearest returns the candidate that scheme is a slip of the hand away from, or "".
+// nearest returns the candidate that scheme is probably a misspelling of, or "".
 func nearest(scheme string, candidates []string) (near string) {
 	least := 3
 	if len(scheme) < 5 {
@@ -228,8 +229,8 @@ func nearest(scheme string, candidates []string) (near string) {
 	return near
 }
 
-// distance counts the letters to insert, drop, change or swap with their neighbours that make b of
-// a.
+// distance counts the letters to insert, drop, change or swap with their neighbours to turn a into
+// b.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

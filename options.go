@@ -17,8 +17,8 @@ const (
 	maxText    = 255 // bytes, of names and labels
 )
 
-// Option configures a client. Of options that say the same thing the last one counts, and any of
-// them counts more than the URL.
+// Option configures a client. If several options set the same thing, the last one applies. Options
+// take precedence over the URL.
 type Option interface{ client(*settings) }
 
 // LockOption configures one lock.
@@ -30,13 +30,13 @@ type CommonOption interface {
 	LockOption
 }
 
-// BreakOption configures Break.
+// BreakOption configures [Client.Break].
 type BreakOption interface{ breaks(*breaking) }
 
 // settings are what the locks of a client have in common.
 type settings struct {
 	ttl      time.Duration
-	chosen   bool // the TTL was
+	chosen   bool // an option or the URL set the TTL
 	label    string
 	identity string
 	logger   *slog.Logger
@@ -49,7 +49,7 @@ func newSettings() settings {
 	return settings{label: defaultLabel(), logger: slog.Default()}
 }
 
-// apply takes the options.
+// apply applies the options.
 func (s *settings) apply(opts []Option) error {
 	for _, o := range opts {
 		if o == nil {
@@ -62,7 +62,7 @@ func (s *settings) apply(opts []Option) error {
 
 var errNilOption = invalid("an option is nil")
 
-// check refuses settings that the backend cannot keep.
+// check refuses settings that the backend does not support.
 func (s settings) check(caps Capabilities) error {
 	for what, text := range map[string]string{"label": s.label, "identity": s.identity} {
 		if err := checkText(text); err != nil {
@@ -72,8 +72,8 @@ func (s settings) check(caps Capabilities) error {
 	return checkTTL(s.lease(caps), caps)
 }
 
-// lease returns the TTL of locks for which nobody chose one: the client's, or the nearest to the
-// default that the backend keeps.
+// lease returns the TTL of locks that set none: the client's, or the nearest to the default that
+// the backend supports.
 func (s settings) lease(caps Capabilities) time.Duration {
 	if s.chosen {
 		return s.ttl
@@ -84,8 +84,8 @@ func (s settings) lease(caps Capabilities) time.Duration {
 	return max(defaultTTL, caps.MinTTL)
 }
 
-// defaultLabel is host/pid/program, as far as that is a valid label: nobody chose those names for
-// it.
+// defaultLabel is host/pid/program, changed so far that it is a valid label: no user chose it, so
+// it must not be refused.
 func defaultLabel() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -109,10 +109,10 @@ type ttlOption time.Duration
 func (d ttlOption) client(s *settings) { s.ttl, s.chosen = time.Duration(d), true }
 func (d ttlOption) lock(l *lock)       { l.ttl, l.hasTTL = time.Duration(d), true }
 
-// TTL sets how long the backend keeps a hold without hearing from its client: the longest that a
-// crashed holder blocks others. The lease renews itself every third of it. The default is 30s, or
-// the nearest to it that the backend keeps; the least is the backend's MinTTL, the most its MaxTTL,
-// and 24h. Any other is [ErrInvalid]: none is cut.
+// TTL sets how long the backend keeps a hold that is not renewed: the longest that a crashed holder
+// blocks others. The lease renews itself every third of it. The default is 30s, or the nearest to
+// it that the backend supports. The least is the backend's MinTTL; the most is its MaxTTL, and 24h.
+// Any other value fails with [ErrInvalid]; none is adjusted.
 func TTL(d time.Duration) CommonOption {
 	return ttlOption(d)
 }
@@ -122,9 +122,9 @@ type labelOption string
 func (t labelOption) client(s *settings) { s.label = string(t) }
 func (t labelOption) lock(l *lock)       { l.label = string(t) }
 
-// Label sets what people see of a request in [Client.Inspect]; by default host/pid/program. It
-// means nothing to the lock: two owners with one label are two owners. At most 255 bytes of UTF-8
-// without control characters.
+// Label sets the text that [Client.Inspect] shows for a request. The default is host/pid/program.
+// It has no effect on the lock: two owners with one label are two owners. A label has at most 255
+// bytes of UTF-8 without control characters.
 func Label(text string) CommonOption {
 	return labelOption(text)
 }
@@ -133,51 +133,54 @@ type fixedOption time.Duration
 
 func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 
-// FixedLease asks for leases that are not renewed: each ends d after its grant, as lost if it was
-// not given back by then (which is the plan: the log has it at level Debug). [Lease.Renew] starts
-// it again. Where Capabilities say ServerEndsFixed it ends even if the client is stopped.
+// FixedLease makes leases that are not renewed. Each ends d after its grant. If it was not released
+// by then it ends as lost, which is the plan and so is logged at level Debug. [Lease.Renew] starts
+// the time again. Where Capabilities.ServerEndsFixed is set, the lease ends even if the client is
+// stopped.
 //
-// Where Capabilities say FixedOutlives it stands until its time also over the client's Close and
-// the death of its process, so that what must not be done twice in d is not; only Unlock gives it
-// back before. Elsewhere both free it, or the death does within the backend's time.
+// Where Capabilities.FixedOutlives is set, the lease stands until its time even if the client is
+// closed or its process dies, so that what must not be done twice within d is not. Only Unlock
+// releases it before. Elsewhere Close releases it, and so does the death of the process, within the
+// backend's time.
 //
-// At least the backend's MinTTL, at most its MaxFixed (its MaxTTL, if that is 0), and 24h; any
-// other d is [ErrInvalid].
+// d is at least the backend's MinTTL, and at most its MaxFixed (its MaxTTL if that is 0) and 24h.
+// Any other d fails with [ErrInvalid].
 func FixedLease(d time.Duration) LockOption { return fixedOption(d) }
 
 type waitOption time.Duration
 
 func (d waitOption) lock(l *lock) { l.wait = &timeLimit{time.Duration(d)} }
 
-// Wait bounds how long Lock waits, besides its context, so that [Do] can bound the wait and not the
-// work. When d is over Lock returns [ErrHeld] if the request stood in the queue, and otherwise an
-// error that says that the backend did not answer; neither matches [context.DeadlineExceeded].
-// Wait(0) makes Lock do what TryLock does. Each part of [All] has its own. A negative d is
-// [ErrInvalid].
+// Wait bounds how long Lock waits, in addition to its context, so that [Do] can bound the wait and
+// not the work. After d, Lock fails with [ErrHeld] if the request stood in the queue, and otherwise
+// with an error that says that the backend did not answer. Neither matches
+// [context.DeadlineExceeded]. Wait(0) makes Lock behave as TryLock. Each part of [All] has its own
+// Wait. A negative d fails with [ErrInvalid].
 func Wait(d time.Duration) LockOption { return waitOption(d) }
 
 type identityOption string
 
 func (k identityOption) client(s *settings) { s.identity = string(k) }
 
-// Identity gives the service a key that tells it from others of the same driver: for [All], and for
-// the contexts and the [Owner]s that carry a hold from one client to another. Clients with
-// different keys are of different services. Where two clients have one key, or one of them has
-// none, the services are asked when it matters, once for each two clients: a lock that finds a hold
-// of its name in its context, of another client of the same driver, tries to join it first. Where
-// that is refused and the hold is not over, the lock is one of another service, and for a minute it
-// is not asked again.
+// Identity gives the service a key that distinguishes it from other services of the same driver.
+// The key matters for [All], and for contexts and [Owner]s that carry a hold from one client to
+// another. Clients with different keys use different services.
+//
+// If two clients have one key, or one of them has none, the services are queried when it matters,
+// once for each two clients. A lock that finds in its context a hold of its name, of another client
+// of the same driver, first tries to join it. If the join is refused and the hold has not ended,
+// the lock is of another service, which is then not queried again for a minute.
 func Identity(key string) Option { return identityOption(key) }
 
 type loggerOption struct{ *slog.Logger }
 
 func (o loggerOption) client(s *settings) { s.logger = o.Logger }
 
-// Logger sets where the client reports what no caller is told in a return value: a lease lost
-// (Warn; of a fixed lease whose time is over Debug), renewals that fail (Warn), a Lock that has
-// waited for a TTL behind a hold of this same client (Warn, once for each hold: the Lock may be
-// waiting for itself), clean-up that goes on in the background (Debug). The default is
-// slog.Default(); nil discards.
+// Logger sets the log for what no return value reports: a lease lost (Warn; Debug for a fixed lease
+// whose time has passed), renewals that fail (Warn), a Lock that has waited for a TTL behind a hold
+// of this same client (Warn, once for each hold: the Lock may be waiting for itself), and clean-up
+// that continues in the background (Debug). The default is slog.Default(). A nil logger discards
+// all messages.
 func Logger(l *slog.Logger) Option {
 	if l == nil {
 		l = slog.New(slog.DiscardHandler)
@@ -191,12 +194,13 @@ type forceOption struct{}
 
 func (forceOption) breaks(b *breaking) { b.force = true }
 
-// Force makes [Client.Break] end the hold now. The holder may be in the middle of its work and
-// learns of it within a second, or, where no news of the service reaches it, with its next renewal,
-// up to TTL/3 later: until then two can be in, and only fencing tokens protect the resource.
+// Force makes [Client.Break] end the hold now. The holder may be in the middle of its work. It is
+// notified within a second or, where no notification from the service reaches it, learns of the
+// loss with its next renewal, up to TTL/3 later. Until then two holders can be at work, and only
+// fencing tokens protect the resource.
 func Force() BreakOption { return forceOption{} }
 
-// checkText refuses what cannot be a name or a label.
+// checkText refuses a text that cannot be a name or a label.
 func checkText(s string) error {
 	switch {
 	case len(s) > maxText:
@@ -222,7 +226,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// fixedCaps are the capabilities whose bounds of the TTL are those of fixed leases.
+// fixedCaps returns the capabilities with the TTL bounds of fixed leases.
 func fixedCaps(caps Capabilities) Capabilities {
 	if caps.MaxFixed > 0 {
 		caps.MaxTTL = caps.MaxFixed
@@ -230,12 +234,13 @@ func fixedCaps(caps Capabilities) Capabilities {
 	return caps
 }
 
-// checkFixed refuses a time of a fixed lease that the backend cannot keep. what names it.
+// checkFixed refuses a time of a fixed lease that the backend does not support. what names the
+// option.
 func checkFixed(what string, d time.Duration, caps Capabilities) error {
 	return checkTime(what, d, fixedCaps(caps))
 }
 
-// checkTTL refuses a TTL that the backend cannot keep.
+// checkTTL refuses a TTL that the backend does not support.
 func checkTTL(d time.Duration, caps Capabilities) error { return checkTime("TTL", d, caps) }
 
 func checkTime(what string, d time.Duration, caps Capabilities) error {
@@ -255,7 +260,7 @@ func bounds(caps Capabilities) (least, most time.Duration) {
 	return least, most
 }
 
-// roundUp spares readers the nanoseconds; what it returns is allowed if d is.
+// roundUp rounds up to milliseconds, for readers. The result is allowed if d is.
 func roundUp(d time.Duration) time.Duration {
 	const tick = time.Millisecond
 	return (d + tick - 1).Truncate(tick)

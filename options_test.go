@@ -35,7 +35,7 @@ func TestTTLBesideFixedLease(t *testing.T) {
 	for _, opts := range [][]dlock.LockOption{
 		{dlock.TTL(time.Second), dlock.FixedLease(time.Second)}, {dlock.FixedLease(time.Second), dlock.TTL(time.Second)},
 	} {
-		if _, err := c.Mutex("a", opts...).Lock(t.Context()); !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), "TTL and FixedLease") {
+		if _, err := c.Mutex("a", opts...).Lock(t.Context()); !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), "both TTL and FixedLease") {
 			t.Errorf("%v", err)
 		}
 	}

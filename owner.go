@@ -10,12 +10,13 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Owner names a hold, so that another client or process can join it: a request of the same owner is
-// granted at once, and the lock is free only when the last of them was given back. It belongs to
-// one name of one backend and dies with the hold.
+// Owner identifies a hold, so that another client or process can join it. A request of the same
+// owner is granted at once, and the lock becomes free only when the last of these requests is
+// released. An Owner belongs to one name of one backend and ends with the hold.
 //
 // Its text form has only letters, digits and the characters "._-", and fits into an environment
-// variable or a header. Whoever has it can join the hold. The zero Owner names nothing.
+// variable or a header. Any process that has the text can join the hold. The zero Owner identifies
+// nothing.
 type Owner struct {
 	backend  string // scheme
 	identity string // the client's identity
@@ -26,13 +27,13 @@ type Owner struct {
 
 const ownerText = "dlock1" // the version of the text form
 
-// IsZero reports whether o names nothing.
+// IsZero reports whether o is the zero Owner.
 func (o Owner) IsZero() bool { return o.id.IsZero() }
 
 // Name returns the name of the lock.
 func (o Owner) Name() string { return o.name }
 
-// String returns the text form; of the zero Owner "".
+// String returns the text form, which is "" for the zero Owner.
 func (o Owner) String() string {
 	if o.IsZero() {
 		return ""
@@ -45,11 +46,10 @@ func (o Owner) String() string {
 // MarshalText returns the text form.
 func (o Owner) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// UnmarshalText reads the text form, and refuses anything else with an error that matches
-// [ErrInvalid].
+// UnmarshalText reads the text form. Any other text fails with [ErrInvalid].
 func (o *Owner) UnmarshalText(text []byte) error {
 	if o == nil {
-		return wrap("parse owner", "", "", invalid("the owner to read into is nil"))
+		return wrap("parse owner", "", "", invalid("UnmarshalText of a nil Owner"))
 	}
 	v, err := ParseOwner(string(text))
 	if err == nil {
@@ -58,8 +58,8 @@ func (o *Owner) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseOwner reads the text form. The empty string is the zero Owner; anything that String did not
-// write is an error that matches [ErrInvalid].
+// ParseOwner reads the text form. The empty string is the zero Owner. A text that String did not
+// return fails with [ErrInvalid].
 func ParseOwner(text string) (Owner, error) {
 	if text == "" {
 		return Owner{}, nil
@@ -85,14 +85,14 @@ func ParseOwner(text string) (Owner, error) {
 	return o, nil
 }
 
-// WithOwner returns a context under which a lock of the owner's name joins its hold, and is
-// [ErrLost] if that hold is over, or if this client lost it and the service may still have it. A
-// client of another service refuses: with [ErrInvalid] where the text tells (the driver, or an
-// [Identity]), and with ErrLost where the service does not have the hold. Locks of other names are
-// not concerned. The zero Owner changes nothing.
+// WithOwner returns a context under which a lock of the owner's name joins its hold. The lock fails
+// with [ErrLost] if that hold has ended, or if this client lost it, even if the service may still
+// have it. A client of another service refuses: with [ErrInvalid] where the Owner shows that (by
+// the driver, or an [Identity]), and with ErrLost where the service does not have the hold. Locks
+// of other names are not affected. The zero Owner changes nothing.
 //
-// The joining lease has the same token, is renewed by its own client, and is lost and given back on
-// its own.
+// The joining lease has the same token. It is renewed by its own client, and is lost and released
+// on its own.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	if o.IsZero() {
 		return ctx
@@ -100,15 +100,15 @@ func WithOwner(ctx context.Context, o Owner) context.Context {
 	return carry(ctx, &carried{owner: o})
 }
 
-// WithoutOwner returns a context under which a lock of that name is a request like any other,
-// whatever holds of the name ctx carries, by [Lease.Context] or [WithOwner]: for work that goes on
-// when the hold is over, under [context.WithoutCancel]. Such a lock waits for the hold if that is
-// not over. The context ends with ctx, and carries what else ctx does.
+// WithoutOwner returns a context under which a lock of that name is an ordinary request, whatever
+// holds of the name ctx carries, by [Lease.Context] or [WithOwner]. It is for work that continues
+// after the hold has ended, under [context.WithoutCancel]. If the hold has not ended, such a lock
+// waits for it. The context ends with ctx, and carries everything else that ctx carries.
 func WithoutOwner(ctx context.Context, name string) context.Context {
 	return carry(ctx, &carried{owner: Owner{name: name}})
 }
 
-// carried is one hold in a context: a chain, the innermost first. One whose owner has a name alone
+// carried is one hold in a context: a chain, the innermost first. An owner that has only a name
 // ends the chain for that name.
 type carried struct {
 	owner Owner
@@ -124,9 +124,9 @@ func carry(ctx context.Context, c *carried) context.Context {
 }
 
 // carriedFor returns the hold in ctx that a lock of that name at c re-enters or joins: the
-// innermost that stands in its queues, or else the innermost that may; nil if there is none. An
-// owner that came as text, that belongs elsewhere, and whose hold nothing in ctx has taken up, is
-// an error: it was handed over on purpose.
+// innermost that stands in the queues of c, or else the innermost that may; nil if there is none.
+// It fails if the context has an owner, given as text, that belongs elsewhere and whose hold no
+// lease in ctx has joined: it was passed on purpose.
 func carriedFor(ctx context.Context, c *Client, name string) (in *carried, k kinship, err error) {
 	var foreign []*carried
 	h, _ := ctx.Value(carriedKey{}).(*carried)
@@ -148,7 +148,7 @@ func carriedFor(ctx context.Context, c *Client, name string) (in *carried, k kin
 	}
 	if in == nil && len(foreign) > 0 {
 		o := foreign[0].owner
-		return nil, other, invalid("the context has an Owner of this name that is of another service (%s%s); WithoutOwner takes it out", o.backend, identified(o.identity))
+		return nil, other, invalid("the Owner of this name in the context belongs to another service (%s%s); dlock.WithoutOwner removes it", o.backend, identified(o.identity))
 	}
 	return in, unknown, nil
 }
@@ -170,7 +170,7 @@ func (h *carried) takenUp(text *carried) bool {
 	return false
 }
 
-// at returns whether the hold stands in the queues of c's backend, as far as is known.
+// at returns whether the hold stands in the queues of c's backend, as far as that is known.
 func (h *carried) at(c *Client) kinship {
 	switch {
 	case h.held != nil:
@@ -181,7 +181,7 @@ func (h *carried) at(c *Client) kinship {
 	return unknown
 }
 
-// over returns the error of a lock under a hold that is over, or that its service does not have.
+// over returns the error of a lock under a hold that has ended, or that its service does not have.
 func (h *carried) over(err error) error {
 	if !errors.Is(err, ErrLost) {
 		return err
@@ -189,13 +189,13 @@ func (h *carried) over(err error) error {
 	return &overError{h.owner, h.held == nil}
 }
 
-// overError is ErrLost by the hold that a context carries.
+// overError is an ErrLost about the hold that a context carries.
 type overError struct {
 	owner Owner
 	text  bool
 }
 
-// Error says which hold that is, and how to go on without it.
+// Error says which hold it is, and how to continue without it.
 func (e *overError) Error() string {
 	which := "the hold of this name that the context carries"
 	if e.text {
@@ -204,11 +204,11 @@ func (e *overError) Error() string {
 	if e.owner.token != 0 {
 		which += " (token " + strconv.FormatUint(uint64(e.owner.token), 10) + ")"
 	}
-	which += " is over"
+	which += " has ended"
 	if e.text {
-		which += ", or of another service"
+		which += ", or belongs to another service"
 	}
-	return ErrLost.Error() + ": " + which + "; what does not depend on it locks under dlock.WithoutOwner"
+	return ErrLost.Error() + ": " + which + "; for work that does not depend on it, lock under dlock.WithoutOwner"
 }
 
 // Is matches ErrLost.

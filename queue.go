@@ -10,7 +10,7 @@ import (
 // Queue is the queue of one name at one moment, as [Client.Inspect] returns it. The zero Queue is
 // that of a lock that is free.
 type Queue struct {
-	// the granted requests: in order of arrival, then those that joined a hold, from another client
+	// the granted requests in order of arrival, then those that joined a hold, from another client
 	// or in another mode
 	Holders []Request
 	Waiters []Request // in order of arrival
@@ -19,26 +19,27 @@ type Queue struct {
 // Len returns how many requests the queue has, granted and waiting.
 func (q Queue) Len() int { return len(q.Holders) + len(q.Waiters) }
 
-// Request is one request in a [Queue]. ID, Owner and Client are 32 hexadecimal digits each.
+// Request is one request in a [Queue]. ID, Owner and Client have 32 hexadecimal digits each.
 type Request struct {
-	ID     string // one for each acquisition
+	ID     string // unique to each acquisition
 	Owner  string // requests with the same owner share a hold
-	Client string // all requests of one client have the same
+	Client string // the same in all requests of one client
 	Label  string // see [Label]
-	Shared bool   // of a reader, or for a permit of a semaphore
+	Shared bool   // a reader, or a permit of a semaphore
 	Limit  int    // of a semaphore; 0: no semaphore
-	Token  Token  // of a holder, where Capabilities say Fencing; otherwise 0
+	Token  Token  // of a holder, where Capabilities.Fencing is set; otherwise 0
 	TTL    time.Duration
 	Fixed  bool          // see [FixedLease]
-	Broken bool          // by [Client.Break]: it runs out, and can be neither renewed nor joined
+	Broken bool          // by [Client.Break]: it expires, and can be neither renewed nor joined
 	Age    time.Duration // since it arrived, by the clock of the backend
 	Left   time.Duration // until it expires, by the clock of the backend, unless it is renewed
 }
 
 // Inspect returns the holders and the waiters of a name, as the backend has them now. It is meant
-// for people and tests: the queue may have changed by the time Inspect returns. Errors:
-// [ErrInvalidName], [ErrClosed], [ErrUnsupported], the context's, the backend's, or that the
-// backend did not answer within 10 s.
+// for people and tests: the queue may have changed by the time Inspect returns.
+//
+// Errors: [ErrInvalidName], [ErrClosed], [ErrUnsupported], the context's error, the backend's own,
+// or that the backend did not answer within 10 s.
 func (c *Client) Inspect(ctx context.Context, name string) (Queue, error) {
 	q, err := c.inspect(ctx, name)
 	if err != nil {
