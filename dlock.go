@@ -138,10 +138,10 @@ func (c *Client) RWMutex(name string, opts ...LockOption) RWMutex {
 }
 
 // Semaphore returns a lock that up to n owners hold together. n is 1 to 2147483647. If clients name
-// different limits, the smallest limit of a request, the holders and the waiters ahead of it
-// applies, so a limit can be changed while clients with the old and the new value run. A name is
-// either a lock or a semaphore: while it is in use as one, the other fails with [ErrConflict]. A
-// name, n or option that is not valid is reported by its Lock.
+// different limits, the smallest among the limits of a request, of the holders and of the waiters
+// ahead of it applies to that request. So a limit can be changed while clients with both values
+// run. A name is either a lock or a semaphore: while it is in use as one, the other fails with
+// [ErrConflict]. A name, n or option that is not valid is reported by its Lock.
 func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
 	l := c.newLock(name, driver.Shared, n, opts)
 	if (n < 1 || n > math.MaxInt32) && l.err == nil {

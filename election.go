@@ -39,7 +39,7 @@ func (c *Client) Election(name string, opts ...LockOption) *Election {
 // none.
 type Leader struct {
 	Label string        // of the candidate
-	Term  Token         // its fencing token; 0 where Capabilities say no fencing
+	Term  Token         // its fencing token; 0 where Capabilities.Fencing is false
 	Age   time.Duration // since it became a candidate
 	Left  time.Duration // until its term ends, unless it is renewed
 }

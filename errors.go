@@ -131,10 +131,11 @@ func outcome(ctx, during context.Context, own, end error) error {
 	return errors.Join(end, own)
 }
 
-// IsPermanent reports whether to repeat the call cannot help: a mistake in the call or the
-// configuration ([ErrInvalid]), an operation that the backend does not support ([ErrUnsupported]),
-// a closed client ([ErrClosed]), or an upgrade ([ErrUpgrade]). A loop around Lock or [Do] ends on
-// such an error, and pauses after any other before it repeats the call. It is false for nil.
+// IsPermanent reports whether err would persist if the call were repeated: it is a mistake in the
+// call or the configuration ([ErrInvalid]), an operation that the backend does not support
+// ([ErrUnsupported]), a closed client ([ErrClosed]), or an upgrade ([ErrUpgrade]). A loop around
+// Lock or [Do] should end on such an error, and pause after any other before it repeats the call.
+// IsPermanent is false for nil.
 func IsPermanent(err error) bool {
 	for _, s := range []error{ErrInvalid, ErrUnsupported, ErrClosed, ErrUpgrade} {
 		if errors.Is(err, s) {

@@ -2,12 +2,13 @@ package dlock
 
 import "context"
 
-// Guard returns a function that runs fn under the lock that pick returns for its argument, as an
-// annotation on a method does elsewhere. If pick returns nil, fn runs without a lock.
+// Guard returns a function that runs fn under the lock that pick returns for its argument. It does
+// what a lock annotation on a method does in other languages. If pick returns nil, fn runs without
+// a lock.
 //
-// It locks as [Do] does. The context of fn ends with the lease, fn re-enters under it, and a loss
-// is an error whatever fn returned. If Lock fails, fn is not run and the result is the zero R.
-// Otherwise the result is that of fn, even beside an error.
+// The function locks as [Do] does. The context of fn ends with the lease, fn re-enters under it,
+// and a loss is an error whatever fn returned. If Lock fails, fn is not run and the result is the
+// zero R. Otherwise the result is that of fn, even beside an error.
 //
 // A nil pick or fn fails with [ErrInvalid] at each call. The function is safe for concurrent use if
 // pick and fn are.

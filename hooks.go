@@ -42,9 +42,9 @@ type LockOp struct {
 	Backend string // the scheme
 	Try     bool   // it does not wait: TryLock, or Wait(0)
 	Shared  bool   // a reader, or a permit of a semaphore
-	Limit   int    // of a semaphore
+	Limit   int    // of a semaphore; 0: no semaphore
 	TTL     time.Duration
-	// it re-enters a hold that this client has, without a call to the backend: no new hold
+	// it re-enters a hold of this client, without a call to the backend; there is no new hold
 	Reenters bool
 }
 

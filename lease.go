@@ -13,8 +13,8 @@ import (
 
 // Lease is a held lock: what Lock returned, until Unlock. It renews itself (unless it is a
 // [FixedLease]) until it is released or lost, or the client is closed. It is safe for concurrent
-// use. A nil or zero Lease is not held: its methods that return an error return [ErrInvalid], and
-// its Context has ended.
+// use. A nil or zero Lease is not held: its methods that return an error return [ErrInvalid], its
+// Context has ended, and its Lost is closed.
 type Lease struct {
 	shares []*share      // one; for a lease of All those of its parts, in the order of locking
 	all    *Lease        // the lease of All that has this one as a part

@@ -11,14 +11,13 @@ import (
 
 // UnlockAfter ends the lease and leaves the lock held for d more, counted from the call. The
 // backend then frees the lock by itself, even if the client is closed or its process dies, before
-// or after. Until then the lock is held as before, with the same token, except for requests that
-// join the owner. Only Break ends it sooner. d is at least the backend's MinTTL, and at most its
-// MaxFixed (its MaxTTL if that is 0) and 24h.
+// or after. Until then the lock is held as before, with the same token, against all requests except
+// joins of the owner. Only Break ends it sooner. d is at least the backend's MinTTL, and at most
+// its MaxFixed (its MaxTTL if that is 0) and 24h.
 //
-// Errors:
-//   - [ErrInvalid]: d is out of range. [ErrUnsupported]: Capabilities.FixedOutlives is not set.
-//     After these, and after an error of the backend or the context, the lease is held as before,
-//     and UnlockAfter can be called again.
+// After [ErrInvalid] (d is out of range), [ErrUnsupported] (Capabilities.FixedOutlives is not set),
+// and an error of the backend or the context, the lease is held as before, and UnlockAfter can be
+// called again. Other errors:
 //   - [ErrLost], [ErrNotHeld]: the lease had ended, or another call released it meanwhile. This
 //     call leaves nothing held.
 //   - [ErrClosed]: the client's Close ended the lease. If that was meanwhile, the lock may stay
