@@ -72,7 +72,7 @@ func TestAllOrNothing(t *testing.T) {
 	mustUnlock(t, held)
 }
 
-func TestLosingOnePartLosesTheWholeAndTheRestIsGivenBack(t *testing.T) {
+func TestLosingOnePartLosesTheWholeAndTheRestIsReleased(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(30*time.Second))
 		l := mustLock(t, All(c.Mutex("a"), c.Mutex("b")), t.Context())
@@ -90,13 +90,13 @@ func TestLosingOnePartLosesTheWholeAndTheRestIsGivenBack(t *testing.T) {
 		wantErr(t, l.Unlock(t.Context()), ErrLost)
 		synctest.Wait()
 		if !free(t, c, "a") || !free(t, c, "b") {
-			t.Error("not given back")
+			t.Error("not released")
 		}
 		_ = b
 	})
 }
 
-func TestAPartGivenBackAloneIsNoLossAnotherIs(t *testing.T) {
+func TestReleasingOnePartIsNoLossLosingAnotherIs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, _ := newHooked(t)
 		l := mustLock(t, All(c.Mutex("a"), c.Mutex("b")), t.Context())
@@ -189,7 +189,7 @@ func TestACancelledAllReturnsInTimeWhateverReleaseDoes(t *testing.T) {
 		cut.Store(false)
 		time.Sleep(2*grace + 2*longestPause)
 		if !free(t, c, "a") || !free(t, c, "b") {
-			t.Error("not given back when the backend came back")
+			t.Error("not released when the backend came back")
 		}
 		mustUnlock(t, held)
 	})
@@ -204,7 +204,7 @@ func TestAllNamesWhatWasTried(t *testing.T) {
 	}
 }
 
-func TestAllTellsALossFromTheEndOfAContext(t *testing.T) {
+func TestAllDistinguishesALossFromTheEndOfAContext(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, _ := newHooked(t)
 		mustLock(t, c.Mutex("b"), t.Context())

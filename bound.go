@@ -11,11 +11,11 @@ import (
 
 // answerTime is how long a call of this package waits for the backend's answer, whatever its
 // context allows: Open, TryLock, a Lock that joins a hold, Inspect, Break, Renew and Unlock. Only a
-// Lock that stands in the queue waits for as long as its context.
+// Lock that stands in the queue waits as long as its context.
 const answerTime = 10 * time.Second
 
-// timeLimit is a time that this package sets, and the cause of a context that ended with it. It
-// does not match the errors of package context, so that it is not taken for the end of the
+// timeLimit is a time limit that this package sets, and the cause of a context that it ended. It
+// does not match the errors of package context, so that it is not mistaken for the end of the
 // caller's.
 type timeLimit struct{ d time.Duration }
 
@@ -25,11 +25,13 @@ var noAnswer = &timeLimit{answerTime}
 func (l *timeLimit) Error() string { return fmt.Sprintf("the backend did not answer within %s", l.d) }
 
 // bound is the context of one call. It ends with the caller's; with cause limit when that time has
-// passed; and with cause ErrClosed when the client is closed. The contexts of package context behind
-// it are made only when its end is requested, which a backend that answers at once never does.
+// passed; and with cause ErrClosed when the client is closed. The contexts of package context
+// behind it are made only when its end is requested, which a backend that answers at once never
+// does.
 //
-// The time is an alarm, not a timer of its own: see package alarm. So a context made of this one
-// says Canceled when that time has passed, with the cause, where this one says DeadlineExceeded.
+// The time is an alarm, not a timer of its own: see package alarm. So a context derived from this
+// one reports Canceled when that time has passed, with the cause, where this one reports
+// DeadlineExceeded.
 type bound struct {
 	caller context.Context
 	client context.Context // nil: Close does not end it

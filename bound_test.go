@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/internal/alarm"
 )
 
-// ends are the ways in which the context of a call ends, and what it says then.
+// ends has the ways in which the context of a call ends, and what it reports then.
 var ends = []struct {
 	name       string
 	end        func(call *bound, cancel context.CancelCauseFunc, close context.CancelFunc)
@@ -27,8 +27,8 @@ var ends = []struct {
 
 var errMine = errors.New("mine")
 
-// withBound runs f with a context of a call whose caller has the value 1 for the key 1, and what
-// ends that caller and the client.
+// withBound runs f with the context of a call, and with functions that end its caller and its
+// client. The caller's context has the value 1 for the key 1.
 func withBound(t *testing.T, f func(call *bound, cancel context.CancelCauseFunc, close context.CancelFunc)) {
 	bubble(t, func(t *testing.T) {
 		type key int
@@ -50,8 +50,8 @@ func withBound(t *testing.T, f func(call *bound, cancel context.CancelCauseFunc,
 	})
 }
 
-// The context of a call says the same whether somebody asked before its end, or only after it.
-func TestBoundTells(t *testing.T) {
+// The context of a call reports the same whether it was queried before its end, or only after it.
+func TestBoundReportsItsEnd(t *testing.T) {
 	for _, c := range ends {
 		for name, ask := range map[string]func(*bound){
 			"unasked":         func(*bound) {},
@@ -80,7 +80,7 @@ func TestBoundTells(t *testing.T) {
 	}
 }
 
-// Whoever waits for the end of the context of a call, or of one made of it, hears of it.
+// The end of the context of a call, or of a context derived from it, wakes every waiter.
 func TestBoundWakes(t *testing.T) {
 	for _, c := range ends {
 		t.Run(c.name, func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestBoundWakes(t *testing.T) {
 	}
 }
 
-// Whatever the backend does, a call ends in time, and never with the error of a context that the
-// caller did not give.
+// Whatever the backend does, a call ends in time, and never with the error of a context that is not
+// the caller's.
 func TestEveryCallIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(time.Hour))
@@ -122,18 +122,18 @@ func TestEveryCallIsBounded(t *testing.T) {
 				t.Errorf("%s: %v after %s", what, err, took)
 			}
 			if what == "Unlock" && !strings.Contains(err.Error(), "refused") {
-				t.Error("the cause is not told:", err)
+				t.Error("the cause is not reported:", err)
 			}
 		}
 	})
 }
 
-var errNobody = errors.New("nobody listens")
+var errSilent = errors.New("no listener")
 
 func init() {
 	driver.Register("stuck", func(ctx context.Context, _ driver.Config) (driver.Backend, error) {
 		<-ctx.Done()
-		return nil, fmt.Errorf("dial: %w: %w", errNobody, ctx.Err())
+		return nil, fmt.Errorf("dial: %w: %w", errSilent, ctx.Err())
 	})
 }
 
@@ -141,7 +141,7 @@ func TestOpenIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		start := time.Now()
 		_, err := Open(context.Background(), "stuck://u:secret@h")
-		if took := time.Since(start); took != answerTime || !errors.Is(err, errNobody) || isContext(err) {
+		if took := time.Since(start); took != answerTime || !errors.Is(err, errSilent) || isContext(err) {
 			t.Errorf("%v after %s", err, took)
 		}
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-func TestCloseSettlesWhatWasBeingGivenBack(t *testing.T) {
+func TestCloseSettlesReleasesUnderWay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t)
 		var cut atomic.Bool
@@ -68,7 +68,7 @@ func TestCloseWaitsForAnUnlockUnderWay(t *testing.T) {
 	})
 }
 
-func TestAGrantThatRacesWithCloseIsGivenBack(t *testing.T) {
+func TestAGrantThatRacesWithCloseIsReleased(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t)
 		granted, goOn := make(chan struct{}), make(chan struct{})
@@ -114,12 +114,12 @@ func TestCloseIsBoundedWhateverTheBackendDoes(t *testing.T) {
 			t.Errorf("Close took %s", d)
 		}
 		if err == nil {
-			t.Error("holds could not be given back, and Close says nothing")
+			t.Error("holds could not be released, and Close returned no error")
 		}
 	})
 }
 
-func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
+func TestCloseReleasesWakesAndLeaksNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		before := runtime.NumGoroutine()
 		c, b := newHooked(t)
@@ -157,7 +157,7 @@ func TestCloseGivesBackWakesAndLeaksNothing(t *testing.T) {
 		wantErr(t, c.Break(t.Context(), "a", 1), ErrClosed)
 		// the driver removes the waiter itself
 		if n := b.acquires.Load() - b.releases.Load(); n != 0 && n != 1 {
-			t.Errorf("%d requests not given back", n)
+			t.Errorf("%d requests not released", n)
 		}
 		synctest.Wait()
 		if n := goroutinesLeft(before) - before; n > 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/internal/hold"
 )
 
-// terms knows who leads, and holds every lead to the promise.
+// terms records the leaders, and checks the promise for each.
 type terms struct {
 	t *testing.T
 
@@ -80,8 +80,8 @@ func candidates(t *testing.T, n int, opts ...Option) (cs []*Client, bs []*hooked
 	return cs, bs
 }
 
-// Candidates are cut off, broken and told to resign at random for a day: there is never a second
-// leader, terms grow, and in the end there is one again.
+// Candidates are cut off, broken and made to resign at random for a day. There is never a second
+// leader, terms grow, and in the end there is a leader.
 func TestElectionHasOneLeaderWhateverHappens(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n = 5
@@ -234,7 +234,8 @@ func TestElectionEndsOnWhatCannotBeMended(t *testing.T) {
 	})
 }
 
-// The client is closed while it leads: lead's context says so, and Run returns as soon as lead has.
+// The client is closed while it leads: the context of lead says so, and Run returns as soon as lead
+// has.
 func TestElectionEndsWithItsClient(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		cs, _ := candidates(t, 1)
@@ -282,13 +283,13 @@ func TestElectionPausesInAnOutage(t *testing.T) {
 		time.Sleep(longestRetry * 3 / 2)
 		synctest.Wait()
 		if leads, _, _ := s.now(); leads != 1 {
-			t.Error("nobody leads after the outage")
+			t.Error("there is no leader after the outage")
 		}
 	})
 }
 
-// A leader whose lead does not mind its context keeps nobody from leading, and campaigns again only
-// when it has returned.
+// A leader whose lead ignores its context does not keep others from leading, and campaigns again
+// only when lead has returned.
 func TestElectionWaitsForLead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		cs, bs := candidates(t, 2)
@@ -327,7 +328,7 @@ func TestElectionWaitsForLead(t *testing.T) {
 	})
 }
 
-func TestElectionGivesBackWhenLeadPanics(t *testing.T) {
+func TestElectionReleasesWhenLeadPanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		cs, _ := candidates(t, 1)
 		func() {
@@ -344,8 +345,8 @@ func TestElectionGivesBackWhenLeadPanics(t *testing.T) {
 	})
 }
 
-// What lead returns when its context has ended comes back, and only that context's end does not,
-// whatever becomes of giving the lock back.
+// An error that lead returns after its context has ended is returned, unless it is just the end of
+// that context, whatever becomes of the release.
 func TestElectionReturnsWhatLeadFailedWith(t *testing.T) {
 	full, why := errors.New("disk full"), errors.New("the program ends")
 	for what, f := range map[string]struct {
@@ -392,7 +393,7 @@ func TestElectionReturnsWhatLeadFailedWith(t *testing.T) {
 	}
 }
 
-// Failures that have hours between them are no long outage: each is followed by a short pause.
+// Failures that are hours apart are no long outage: each is followed by a short pause.
 func TestElectionPausesAreOfOneOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		cs, bs := candidates(t, 1)
@@ -419,7 +420,7 @@ func TestElectionPausesAreOfOneOutage(t *testing.T) {
 	})
 }
 
-// Who lost a term and fails is heard of in the log, and who returns because of the loss is not.
+// A leader that lost its term and fails is logged, and one that returns because of the loss is not.
 func TestElectionReportsAFailureAfterALoss(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		testLossOfALead(t, fails)
@@ -514,7 +515,7 @@ func TestWatchSeesVacancyAndSuccessor(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if got := seen[before:]; len(got) != 2 || got[0].err == nil {
-			t.Errorf("of an outage it sees %+v; want one error, and then who leads", got)
+			t.Errorf("of an outage it sees %+v; want one error, and then the leader", got)
 		}
 		n := len(seen)
 		mu.Unlock()
@@ -527,7 +528,7 @@ func TestWatchSeesVacancyAndSuccessor(t *testing.T) {
 	})
 }
 
-// Watch ends when its reader stops, and costs one call for each look.
+// Watch ends when its reader stops, and costs one call for each query.
 func TestWatchCosts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		cs, bs := candidates(t, 1)

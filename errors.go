@@ -48,7 +48,7 @@ var (
 // Error is the error that the functions of this package return: the operation, the lock, and the
 // reason.
 type Error struct {
-	// "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "list", "break", "close" …
+	// the operation: "open", "lock", "trylock", "unlock", "renew", "lease", "inspect", "list", …
 	Op      string
 	Name    string // of the lock; empty if the operation has none
 	Backend string // the scheme; empty if there is none yet

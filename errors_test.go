@@ -14,8 +14,8 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// Every wait that ends behind a hold of the client's own says so, however it ends and whatever the
-// backend says of it.
+// Every wait that ends behind a hold of the same client says so, however it ends and whatever the
+// backend reports.
 func TestEndedWaitsSayWhoseTheHoldIs(t *testing.T) {
 	const own, read = "pass lease.Context", "release the read lease first"
 	queueless := func(b *hooked) {
@@ -28,7 +28,7 @@ func TestEndedWaitsSayWhoseTheHoldIs(t *testing.T) {
 			return g, err
 		}
 	}
-	silent := func(b *hooked) { // it says no more than its contract wants
+	silent := func(b *hooked) { // it reports no more than its contract demands
 		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 			g, err := b.Backend.Acquire(ctx, r)
 			switch {
@@ -46,7 +46,7 @@ func TestEndedWaitsSayWhoseTheHoldIs(t *testing.T) {
 			defer cancel()
 			return m.Lock(ctx)
 		},
-		"a caller who left": func(ctx context.Context, m Mutex) (*Lease, error) {
+		"a caller that left": func(ctx context.Context, m Mutex) (*Lease, error) {
 			ctx, cancel := context.WithCancelCause(ctx)
 			time.AfterFunc(2*time.Second, func() { cancel(io.ErrClosedPipe) })
 			return m.Lock(ctx)
@@ -108,8 +108,8 @@ func TestEndedWaitsSayWhoseTheHoldIs(t *testing.T) {
 	}
 }
 
-// TestAReaderBehindAWriter: who forgot the context of a read lease waits for itself as soon as a
-// writer stands between, and the error says so.
+// TestAReaderBehindAWriter: code that forgot the context of a read lease waits for itself as soon
+// as a writer stands between, and the error says so.
 func TestAReaderBehindAWriter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		space := new(memory.Space)
@@ -189,7 +189,7 @@ func TestOneErrorOfALoss(t *testing.T) {
 			}
 		}
 	}
-	// the end of the client is one, too
+	// the end of the client is one fact, too
 	c, _ := newHooked(t)
 	err := Do(t.Context(), c.Mutex("a"), func(ctx context.Context) error {
 		go c.Close()
@@ -207,11 +207,11 @@ func TestOneErrorOfALoss(t *testing.T) {
 		return ctx.Err()
 	})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) {
-		t.Errorf("a caller who left: %v", err)
+		t.Errorf("a caller that left: %v", err)
 	}
 }
 
-func TestTheContextOfALeaseThatWasGivenBack(t *testing.T) {
+func TestTheContextOfAReleasedLease(t *testing.T) {
 	c, _ := newHooked(t)
 	l := mustLock(t, c.Mutex("a"), t.Context())
 	ctx := l.Context(t.Context())
@@ -220,7 +220,7 @@ func TestTheContextOfALeaseThatWasGivenBack(t *testing.T) {
 		if cause := context.Cause(ctx); !errors.Is(ctx.Err(), context.Canceled) || !errors.Is(cause, ErrNotHeld) || errors.Is(cause, ErrLost) {
 			t.Errorf("derived %s Unlock: %v, with cause %v; want ErrNotHeld", what, ctx.Err(), cause)
 		}
-		// what is called under it says why it ended, and not that the call found nothing
+		// calls under it report why it ended, not that they found no hold
 		b := mustLock(t, c.Mutex("b"), t.Context())
 		for call, err := range map[string]error{"Break": c.Break(ctx, "b", b.Token()), "Renew": b.Renew(ctx)} {
 			if !errors.Is(err, context.Canceled) || errors.Is(err, ErrNotHeld) || !strings.Contains(err.Error(), "not held") {

@@ -53,7 +53,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-func TestGuardTellsOfLoss(t *testing.T) {
+func TestGuardReportsALoss(t *testing.T) {
 	c, _ := newHooked(t)
 	run := Guard(func(name string) Mutex { return c.Mutex(name) }, func(ctx context.Context, name string) (int, error) {
 		q, err := c.Inspect(ctx, name)

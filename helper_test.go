@@ -138,7 +138,7 @@ func isLost(l *Lease) bool {
 	}
 }
 
-// free reports that nobody holds or waits for the name.
+// free reports that the name has neither holders nor waiters.
 func free(t testing.TB, c *Client, name string) bool {
 	t.Helper()
 	q, err := c.Inspect(context.Background(), name)
@@ -204,7 +204,7 @@ func mustBeLost(t *testing.T, l *Lease) {
 	select {
 	case <-l.Lost():
 	case <-time.After(time.Hour):
-		t.Fatal("nobody told of the loss")
+		t.Fatal("the loss was not reported")
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/dlock-go/dlock/internal/race"
 )
 
-// heard is what hooks were told.
-type heard struct {
+// recorded has the calls of hooks.
+type recorded struct {
 	mu       sync.Mutex
 	ops      []LockOp
 	done     []error
@@ -41,7 +41,7 @@ type notifying struct{ *hooked }
 
 func (b notifying) Notify(lost func(driver.ID)) { b.Backend.(driver.Notifier).Notify(lost) }
 
-func (h *heard) hooks() Hooks {
+func (h *recorded) hooks() Hooks {
 	note := func(f func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -63,20 +63,20 @@ func (h *heard) hooks() Hooks {
 }
 
 // last returns the last end, of so many.
-func (h *heard) last(t *testing.T, of int) ended {
+func (h *recorded) last(t *testing.T, of int) ended {
 	t.Helper()
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.ends) != of {
-		t.Fatalf("%d ends were told; want %d: %+v", len(h.ends), of, h.ends)
+		t.Fatalf("%d calls of Ended; want %d: %+v", len(h.ends), of, h.ends)
 	}
 	return h.ends[of-1]
 }
 
 func TestHooksOfLock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var h heard
+		var h recorded
 		c, _ := newHooked(t, Observe(h.hooks()), TTL(10*time.Second))
 		l := mustLock(t, c.Mutex("a"), t.Context())
 		ctx := l.Context(t.Context())
@@ -112,7 +112,7 @@ func TestHooksOfLock(t *testing.T) {
 			"a try=true shared=false limit=0 reenters=false",
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("told of\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Errorf("calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		wantDone := []error{nil, nil, nil, held, nil, never, nil, nil, tried, zero}
 		if len(h.done) != len(wantDone) {
@@ -127,7 +127,8 @@ func TestHooksOfLock(t *testing.T) {
 	})
 }
 
-// Several hooks are called in order, and undone in reverse; each sees the context of those before.
+// Several hooks are called in order, and done in reverse order. Each sees the context of those
+// before it.
 func TestHooksAddUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var said []string
@@ -152,9 +153,9 @@ func TestHooksAddUp(t *testing.T) {
 	})
 }
 
-func TestEndedIsToldOnceWithTheReason(t *testing.T) {
+func TestEndedIsCalledOnceWithTheReason(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var h heard
+		var h recorded
 		b := &hooked{Backend: newMemory(nil)}
 		c := newOn(t, notifying{b}, Observe(h.hooks()), TTL(10*time.Second))
 		var down atomic.Bool
@@ -184,10 +185,10 @@ func TestEndedIsToldOnceWithTheReason(t *testing.T) {
 		mustUnlock(t, l)
 		synctest.Wait()
 		if len(h.ends) != 0 {
-			t.Errorf("told of an end while a lease is left: %+v", h.ends)
+			t.Errorf("Ended was called while a lease is left: %+v", h.ends)
 		}
 		mustUnlock(t, again)
-		check("given back", l, time.Minute, nil, "")
+		check("released", l, time.Minute, nil, "")
 		wantErr(t, l.Unlock(t.Context()), ErrNotHeld)
 
 		l = lock()
@@ -231,9 +232,9 @@ func TestEndedIsToldOnceWithTheReason(t *testing.T) {
 	})
 }
 
-func TestRenewedIsToldOfEachBatch(t *testing.T) {
+func TestRenewedIsCalledForEachBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var h heard
+		var h recorded
 		c, b := newHooked(t, Observe(h.hooks()), TTL(9*time.Second))
 		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 			time.Sleep(100 * time.Millisecond)
@@ -251,7 +252,7 @@ func TestRenewedIsToldOfEachBatch(t *testing.T) {
 		synctest.Wait()
 		want := Renewal{Backend: "memory", TTL: 9 * time.Second, Holds: 3, Unknown: 1, Lost: 1, Took: 100 * time.Millisecond}
 		if len(h.renewals) == 0 || h.renewals[0] != want {
-			t.Fatalf("told of %+v; want first %+v", h.renewals, want)
+			t.Fatalf("calls of Renewed: %+v; want first %+v", h.renewals, want)
 		}
 		n := len(h.renewals)
 		for _, l := range ls {
@@ -259,12 +260,12 @@ func TestRenewedIsToldOfEachBatch(t *testing.T) {
 		}
 		want.Holds, want.Unknown, want.Lost = 1, 0, 0
 		if got := h.renewals[n:]; len(got) != 2 || got[0] != want || got[1] != want {
-			t.Errorf("two proofs are told as %+v; want each %+v", got, want)
+			t.Errorf("two calls of Renew are reported as %+v; want each %+v", got, want)
 		}
 	})
 }
 
-// Hooks that panic change nothing, and the log has it.
+// Hooks that panic change nothing and are logged.
 func TestHooksThatPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var log syncBuffer
@@ -306,7 +307,7 @@ func TestHooksThatPanic(t *testing.T) {
 	})
 }
 
-// Hooks that hang delay nobody: leases are renewed, told of a loss on time, and given back.
+// Hooks that hang delay no lease: leases are renewed, learn of a loss in time, and are released.
 func TestHooksThatHang(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		heal := make(chan struct{})
@@ -334,7 +335,7 @@ func TestHooksThatHang(t *testing.T) {
 			}
 			synctest.Wait()
 			if !isLost(l) {
-				t.Errorf("%s: nobody told of the loss", l.Name())
+				t.Errorf("%s: the loss was not reported", l.Name())
 			}
 		}
 		go ls[2].Unlock(t.Context())
@@ -349,7 +350,7 @@ func TestHooksThatHang(t *testing.T) {
 		<-ls[3].Lost()
 		<-ls[4].Lost()
 		if took := time.Since(start); took > 9*time.Second || !down.Load() || time.Now().Before(until) {
-			t.Errorf("the loss was told after %s", took)
+			t.Errorf("the loss was reported after %s", took)
 		}
 		mustUnlock(t, mustLock(t, other.Mutex("4"), t.Context()))
 		last := mustLock(t, c.Mutex("5"), t.Context())
@@ -360,7 +361,7 @@ func TestHooksThatHang(t *testing.T) {
 		start = time.Now()
 		mustUnlock(t, mustLock(t, other.Mutex("5"), t.Context()))
 		if time.Since(start) != 0 {
-			t.Error("a hook held up what Close gives back")
+			t.Error("a hook delayed the releases of Close")
 		}
 		if err := <-closed; err != nil || time.Since(start) > 2*grace {
 			t.Errorf("Close took %s: %v", time.Since(start), err)
@@ -369,7 +370,7 @@ func TestHooksThatHang(t *testing.T) {
 	})
 }
 
-// Whoever does not use hooks pays nothing: the figures are those from before there were any.
+// A client without hooks pays nothing for them: the figures are those from before hooks existed.
 func TestNilHooksCostNothing(t *testing.T) {
 	if size := unsafe.Sizeof(held{}); unsafe.Sizeof(uintptr(0)) == 8 && size > 352 {
 		t.Errorf("a hold takes %d bytes; 352 are a size of the allocator, and the next is 384", size)
@@ -384,7 +385,7 @@ func TestNilHooksCostNothing(t *testing.T) {
 	}
 	lock := 8.0
 	if race.Enabled {
-		lock++ // which the detector makes
+		lock++ // made by the race detector
 	}
 	allocates("Lock and Unlock", lock, func() {
 		l, _ := m.Lock(ctx)

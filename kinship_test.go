@@ -11,15 +11,15 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// nameless returns a client of the space whose driver cannot tell its queues from others, as those
-// of services are, and what it calls.
+// nameless returns a client of the space, and its backend, which cannot distinguish its queues from
+// others, as the drivers of services cannot.
 func nameless(t *testing.T, space *memory.Space, scheme string, opts ...Option) (*Client, *hooked) {
 	t.Helper()
 	b := &hooked{Backend: newMemory(space), caps: func(c *driver.Capabilities) { c.Identity, c.Backend = "", scheme }}
 	return newOn(t, b, opts...), b
 }
 
-// calls are what two clients have called.
+// calls returns how many calls of Acquire and Renew two clients have made.
 func calls(a, b *hooked) [4]int64 {
 	return [4]int64{a.acquires.Load(), a.renews.Load(), b.acquires.Load(), b.renews.Load()}
 }
@@ -40,7 +40,7 @@ func TestTwoWaysToOneService(t *testing.T) {
 	if got := calls(b1, b2); got != [4]int64{1, 0, 2, 0} {
 		t.Errorf("%v calls to Acquire and Renew of both; want one each for a lock, and nothing to find out", got)
 	}
-	// refused, and granted, too: an upgrade under a shared hold is no lock of another service
+	// a refusal shows it too: an upgrade under a shared hold is no lock of another service
 	r := mustLock(t, one.RWMutex("r").Read(), t.Context())
 	three, _ := nameless(t, space, "redis")
 	for range 2 {
@@ -53,7 +53,7 @@ func TestTwoWaysToOneService(t *testing.T) {
 	mustUnlock(t, r)
 	mustUnlock(t, l)
 	if _, err := two.Mutex("a").Lock(context.WithoutCancel(ctx)); !errors.Is(err, ErrLost) {
-		t.Errorf("under a hold that is over: %v, want ErrLost", err)
+		t.Errorf("under a hold that has ended: %v, want ErrLost", err)
 	}
 }
 
@@ -70,14 +70,14 @@ func TestTwoServicesThatLookAlike(t *testing.T) {
 			t.Error("it joined the hold of another service")
 		}
 		if got := calls(b1, b2); got != [4]int64{1, 1, 2, 0} {
-			t.Errorf("%v calls to Acquire and Renew of both; want a join and a proof to find out", got)
+			t.Errorf("%v calls to Acquire and Renew of both; want a join and a renewal to find out", got)
 		}
 		mustUnlock(t, m)
 		mustUnlock(t, mustLock(t, two.Mutex("a"), ctx))
 		if got := calls(b1, b2); got != [4]int64{1, 1, 3, 0} {
 			t.Errorf("%v calls to Acquire and Renew of both; want nothing to find out a second time", got)
 		}
-		// it is a request like any other
+		// it is an ordinary request
 		h := mustLock(t, holder.Mutex("a"), t.Context())
 		_, err := two.Mutex("a").TryLock(ctx)
 		wantErr(t, err, ErrHeld)
@@ -89,7 +89,7 @@ func TestTwoServicesThatLookAlike(t *testing.T) {
 	})
 }
 
-func TestAHoldThatIsOverIsNotOfAnotherService(t *testing.T) {
+func TestAHoldThatHasEndedIsNotOfAnotherService(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for what, end := range map[string]func(*Client, *Lease) error{
 			"broken by force": func(op *Client, l *Lease) error { return op.Break(t.Context(), "a", l.Token(), Force()) },
@@ -98,7 +98,7 @@ func TestAHoldThatIsOverIsNotOfAnotherService(t *testing.T) {
 			for _, opts := range [][]LockOption{nil, {FixedLease(time.Minute)}} {
 				space := new(memory.Space)
 				one, _ := nameless(t, space, "redis")
-				// it does not hear of the break
+				// it is not notified of the break
 				one.b.(*hooked).Backend.(*memory.Backend).Notify(func(driver.ID) {})
 				two, _ := nameless(t, space, "redis")
 				operator := newOn(t, newMemory(space))
@@ -180,7 +180,7 @@ func TestWhatIsSaidIsNotAsked(t *testing.T) {
 			t.Errorf("%s: %v calls to Acquire and Renew of both; want one lock each", what, got)
 		}
 	}
-	// One name is one service, which is not asked when it refuses.
+	// One identity is one service, which is not queried when it refuses.
 	one, b1 := nameless(t, nil, "redis")
 	two, b2 := nameless(t, nil, "redis")
 	one.caps.Identity, two.caps.Identity = "main/", "main/"
@@ -229,7 +229,7 @@ func TestWhatIsKnownOfOtherClientsIsBounded(t *testing.T) {
 	}
 }
 
-// An Owner is handed over on purpose: a lock that has nothing to do with it is refused.
+// An Owner is passed on purpose: a lock that has nothing to do with it is refused.
 func TestOwnerOfAnotherService(t *testing.T) {
 	one, _ := nameless(t, nil, "redis", Identity("eu"))
 	us, _ := nameless(t, nil, "redis", Identity("us"))
@@ -254,13 +254,13 @@ func TestOwnerOfAnotherService(t *testing.T) {
 		own := mustLock(t, c.Mutex("a"), t.Context())
 		mustUnlock(t, mustLock(t, c.Mutex("a"), WithOwner(own.Context(t.Context()), l.Owner())))
 		mustUnlock(t, own)
-		// a hold of the name that the owner led to: nothing is left to take up
+		// a hold of the name that has joined the owner: nothing is left to join
 		in := mustLock(t, one.Mutex("a"), text)
 		mustUnlock(t, mustLock(t, c.Mutex("a"), in.Context(text)))
 		mustUnlock(t, mustLock(t, All(c.Mutex("a"), one.Mutex("a")), in.Context(text)))
 		mustUnlock(t, in)
 	}
-	// where the text does not tell, the service does
+	// where the text does not show it, the service does
 	_, err := some.Mutex("a").Lock(text)
 	wantErr(t, err, ErrLost)
 	if !strings.Contains(err.Error(), "or belongs to another service") {
@@ -281,7 +281,7 @@ func TestWithoutOwner(t *testing.T) {
 		l, b := mustLock(t, c.Mutex("a"), t.Context()), mustLock(t, c.Mutex("b"), t.Context())
 		ctx := b.Context(carry(l))
 		_, err := c.Mutex("a").TryLock(WithoutOwner(ctx, "a"))
-		wantErr(t, err, ErrHeld) // while the hold stands it stands against this one, too
+		wantErr(t, err, ErrHeld) // the hold still stands against this request
 		mustUnlock(t, mustLock(t, c.Mutex("b"), WithoutOwner(ctx, "a")))
 		mustUnlock(t, l)
 		for _, m := range []Mutex{c.Mutex("a"), c.RWMutex("a").Read()} {
@@ -325,7 +325,7 @@ func TestAnElectionUnderItsOwnLock(t *testing.T) {
 				_, lock := c.Mutex("a").Lock(ctx)
 				wantErr(t, lock, ErrLost)
 				if !errors.Is(err, ErrLost) || errors.Is(err, ErrInvalid) || errors.Unwrap(err).Error() != errors.Unwrap(lock).Error() {
-					t.Errorf("under a hold that is over Run says %v, and Lock %v", err, lock)
+					t.Errorf("under a hold that has ended Run returns %v, and Lock %v", err, lock)
 				}
 			}
 		}

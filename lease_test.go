@@ -34,18 +34,18 @@ func TestUnlockTwice(t *testing.T) {
 	}
 }
 
-func TestUnlockUnderAContextThatIsOver(t *testing.T) {
+func TestUnlockUnderAContextThatHasEnded(t *testing.T) {
 	c, _ := newHooked(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	l := mustLock(t, c.Mutex("a"), ctx)
 	cancel()
 	mustUnlock(t, l)
 	if !free(t, c, "a") {
-		t.Error("not given back")
+		t.Error("not released")
 	}
 	l = mustLock(t, c.Mutex("a"), t.Context())
 	if err := l.Unlock(ctx); err != nil || !free(t, c, "a") {
-		t.Errorf("%v, or not given back", err)
+		t.Errorf("%v, or not released", err)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestUnlockIsBoundedAndGoesOnInTheBackground(t *testing.T) {
 		cut.Store(false)
 		time.Sleep(grace + 2*longestPause)
 		if !free(t, c, "a") {
-			t.Error("not given back when the backend came back")
+			t.Error("not released when the backend came back")
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestAReleaseWithUnknownOutcomeIsSettled(t *testing.T) {
 	})
 }
 
-func TestABadGiveBackHoldsUpNoOther(t *testing.T) {
+func TestABadReleaseHoldsUpNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t)
 		var fail atomic.Bool
@@ -194,7 +194,7 @@ func TestContextEndsAsItSays(t *testing.T) {
 			t.Error("after Unlock:", ctx.Err(), context.Cause(ctx))
 		}
 		if l.Context(t.Context()).Err() == nil {
-			t.Error("a context of a lease that is over is alive")
+			t.Error("a context of a lease that has ended is alive")
 		}
 
 		b.renew = hungRenew
@@ -209,7 +209,7 @@ func TestContextEndsAsItSays(t *testing.T) {
 	})
 }
 
-func TestLossNeverClosesALeaseThatWasGivenBack(t *testing.T) {
+func TestLossNeverClosesAReleasedLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(time.Second))
 		b.renew = hungRenew
@@ -219,12 +219,12 @@ func TestLossNeverClosesALeaseThatWasGivenBack(t *testing.T) {
 		<-outer.Lost()
 		synctest.Wait()
 		if isLost(inner) {
-			t.Error("the inner lease was given back before the loss")
+			t.Error("the inner lease was released before the loss")
 		}
 	})
 }
 
-func TestALeaseGivenBackMeanwhileIsNotLost(t *testing.T) {
+func TestALeaseReleasedMeanwhileIsNotLost(t *testing.T) {
 	for what, ask := range map[string]func(*Lease) error{
 		"Renew": func(l *Lease) error { return l.Renew(context.Background()) },
 		"Err":   (*Lease).Err,
@@ -236,7 +236,7 @@ func TestALeaseGivenBackMeanwhileIsNotLost(t *testing.T) {
 			mustUnlock(t, l)
 			return b.Backend.Renew(ctx, rs)
 		}
-		ahead = time.Hour // lets Err ask the backend
+		ahead = time.Hour // makes Err query the backend
 		err := ask(l)
 		if wantErr(t, err, ErrNotHeld); errors.Is(err, ErrLost) {
 			t.Errorf("%s: %v", what, err)
@@ -261,7 +261,7 @@ func TestAFixedLeaseEndsOnTimeAlsoIfTheBackendKeepsItLonger(t *testing.T) {
 	})
 }
 
-// A fixed lease is over for its holder a margin before its time, and for others when its time is.
+// A fixed lease ends for its holder a margin before its time, and for others at its time.
 func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const d = time.Minute
@@ -271,14 +271,14 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 		start := time.Now()
 		l := mustLock(t, c.Mutex("a", FixedLease(d)), t.Context())
 		<-l.Lost()
-		if told := time.Since(start); told != d-hold.Margin(d) {
-			t.Errorf("its holder is told after %s", told)
+		if learned := time.Since(start); learned != d-hold.Margin(d) {
+			t.Errorf("its holder learns of the end after %s", learned)
 		}
 		if _, err := c.Mutex("a").Lock(WithOwner(t.Context(), mustParse(t, l.Owner().String()))); !errors.Is(err, ErrLost) {
-			t.Errorf("a join by the client that was told: %v", err)
+			t.Errorf("a join by the client that was notified: %v", err)
 		}
 		if n := b.releases.Load(); n != 0 {
-			t.Errorf("%d releases before its time is over", n)
+			t.Errorf("%d releases before its time has passed", n)
 		}
 		next := mustLock(t, other.Mutex("a"), t.Context())
 		if in := time.Since(start); in != d {
@@ -286,7 +286,7 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if n := b.releases.Load(); n != 1 {
-			t.Errorf("%d releases when its time is over", n)
+			t.Errorf("%d releases when its time has passed", n)
 		}
 		mustUnlock(t, next)
 	})
@@ -326,7 +326,7 @@ func (slowToLeave) AfterFunc(func()) (stop func() bool) {
 	}
 }
 
-func TestAllHearOfALossBeforeTheHoldIsGivenBack(t *testing.T) {
+func TestAllLeasesLearnOfALossBeforeTheHoldIsReleased(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t)
 		var second atomic.Pointer[Lease]
@@ -340,10 +340,10 @@ func TestAllHearOfALossBeforeTheHoldIsGivenBack(t *testing.T) {
 		second.Store(mustLock(t, m, first.Context(slowToLeave{context.Background()})))
 		time.Sleep(2 * time.Minute)
 		if b.releases.Load() == 0 {
-			t.Fatal("it was not given back")
+			t.Fatal("it was not released")
 		}
 		if early.Load() {
-			t.Error("the hold was given back before one of its leases had heard of the loss")
+			t.Error("the hold was released before one of its leases had learned of the loss")
 		}
 	})
 }

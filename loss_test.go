@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// explaining is a backend that loses all at the first renewal, or when it is told to, and says why.
+// explaining is a backend that loses all at the first renewal, or on request, and says why.
 type explaining struct {
 	*memory.Backend
 	lost func(driver.ID)

@@ -15,7 +15,7 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-func TestReentryCallsNobodyAndIsCounted(t *testing.T) {
+func TestReentryMakesNoCallAndIsCounted(t *testing.T) {
 	c, b := newHooked(t)
 	outer := mustLock(t, c.Mutex("a"), t.Context())
 	ctx := outer.Context(t.Context())
@@ -44,7 +44,7 @@ func TestReentryCallsNobodyAndIsCounted(t *testing.T) {
 	}
 }
 
-func TestReentryUnderAHoldThatIsOverIsLost(t *testing.T) {
+func TestReentryUnderAHoldThatHasEndedIsLost(t *testing.T) {
 	c, _ := newHooked(t)
 	l := mustLock(t, c.Mutex("a"), t.Context())
 	ctx := l.Context(t.Context())
@@ -98,9 +98,9 @@ func TestJoinFromAnotherClient(t *testing.T) {
 		mustUnlock(t, j)
 	}
 	if _, err := two.Mutex("a").TryLock(t.Context()); !errors.Is(err, ErrHeld) {
-		t.Error("a stranger:", err)
+		t.Error("an arrival:", err)
 	}
-	// A backend that is known to be another one is not concerned by a context.
+	// A context does not affect a backend that is known to be another one.
 	mustUnlock(t, mustLock(t, other.Mutex("a"), l.Context(t.Context())))
 
 	j := mustLock(t, two.Mutex("a"), WithOwner(t.Context(), l.Owner()))
@@ -140,7 +140,7 @@ func TestUpgradeIsRefusedDowngradeWorks(t *testing.T) {
 		t.Error("writer beside the downgraded reader:", err)
 	}
 	mustUnlock(t, mustLock(t, rw.Read(), t.Context()))
-	// the owner lives on, that lease of it does not
+	// the owner still holds, but that lease of it has ended
 	_, err = rw.Read().Lock(context.WithoutCancel(w.Context(t.Context())))
 	wantErr(t, err, ErrLost)
 	mustUnlock(t, d)
@@ -217,7 +217,7 @@ func TestConflictLeavesTheFirst(t *testing.T) {
 	p := mustLock(t, c.Semaphore("a", 3), t.Context())
 	_, err = c.RWMutex("a").Read().Lock(t.Context())
 	wantErr(t, err, ErrConflict)
-	// Both are shared, and still of another kind.
+	// Both are shared, but of different kinds.
 	_, err = c.RWMutex("a").Read().Lock(p.Context(t.Context()))
 	wantErr(t, err, ErrConflict)
 	mustUnlock(t, p)
@@ -228,7 +228,7 @@ func TestConflictLeavesTheFirst(t *testing.T) {
 }
 
 func TestErrorsOfTheContext(t *testing.T) {
-	bubble(t, func(t *testing.T) { // the short contexts last until the backend has them
+	bubble(t, func(t *testing.T) { // so that the short contexts live until the backend gets them
 		c, b := newHooked(t)
 		held := mustLock(t, c.Mutex("a"), t.Context())
 
@@ -239,11 +239,11 @@ func TestErrorsOfTheContext(t *testing.T) {
 			_, err := m.Lock(done)
 			wantErr(t, err, context.Canceled)
 			if !strings.Contains(err.Error(), "the shop closed") {
-				t.Errorf("%v does not tell the cause", err)
+				t.Errorf("%v does not have the cause", err)
 			}
 		}
 		if b.acquires.Load() != n {
-			t.Error("a context that was over reached the backend")
+			t.Error("a context that had ended reached the backend")
 		}
 
 		late := errors.New("the shop closes")
@@ -270,7 +270,7 @@ func TestErrorsOfTheContext(t *testing.T) {
 		wantErr(t, err, context.DeadlineExceeded)
 		wantErr(t, err, own)
 		if errors.Is(err, ErrHeld) {
-			t.Error("nobody answered, and the error says that the lock is held:", err)
+			t.Error("there was no answer, and the error says that the lock is held:", err)
 		}
 		mustUnlock(t, held)
 	})
@@ -340,7 +340,7 @@ func TestAGrantThatArrivesAfterItsTTLIsNoLease(t *testing.T) {
 			t.Error("it does not say why:", err)
 		}
 		if n = b.releases.Load() - n; n != lateGrants {
-			t.Errorf("%d late grants given back; want %d", n, lateGrants)
+			t.Errorf("%d late grants released; want %d", n, lateGrants)
 		}
 		if !free(t, c, "a") {
 			t.Error("a late grant was left behind")
@@ -401,7 +401,7 @@ func TestDo(t *testing.T) {
 			Do(t.Context(), m, func(context.Context) error { panic("boom") })
 		}()
 		if !free(t, c, "a") {
-			t.Error("not given back after a panic")
+			t.Error("not released after a panic")
 		}
 		b.renew = hungRenew
 		err := Do(t.Context(), m, func(ctx context.Context) error {
@@ -457,7 +457,7 @@ func mustParse(t testing.TB, s string) Owner {
 }
 
 func TestNothingJoinsAHoldThatItsClientDoesNotTrust(t *testing.T) {
-	// The service may have it for some time yet: that is no reason to get in.
+	// The service may keep the hold for some time, but it must not be joined.
 	space := new(memory.Space)
 	late := time.Duration(0)
 	one := newOn(t, newMemory(space), TTL(time.Hour), clock(func() time.Time { return time.Now().Add(late) }))
@@ -507,7 +507,7 @@ func TestALateGrantDoesNotHoldUpACancelledLock(t *testing.T) {
 		}
 		synctest.Wait()
 		if b.releases.Load() == 0 {
-			t.Error("the service may keep the grant for its TTL, and is not told that nobody wants it")
+			t.Error("the service may keep the grant for its TTL, and there is no release")
 		}
 	})
 }
@@ -571,7 +571,7 @@ func TestWaitBoundsTheWait(t *testing.T) {
 			}
 		}
 		if !free(t, c, "b") {
-			t.Error("the part that All had is not given back")
+			t.Error("the part that All had is not released")
 		}
 
 		time.AfterFunc(time.Second, func() { mustUnlock(t, held) })
@@ -591,7 +591,7 @@ func TestWaitBoundsTheWait(t *testing.T) {
 	})
 }
 
-// The end of a wait because an outer lease was lost is not the loss of what was waited for.
+// A wait that ends because an outer lease was lost does not report the loss of its own lock.
 func TestAWaitThatEndsWithAnOuterLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		space := new(memory.Space)
@@ -609,7 +609,7 @@ func TestAWaitThatEndsWithAnOuterLease(t *testing.T) {
 	})
 }
 
-func TestAWaitForOneselfIsTold(t *testing.T) {
+func TestAWaitForOneselfIsReported(t *testing.T) {
 	const ttl = 10 * time.Second
 	const says = "pass lease.Context"
 	for what, tt := range map[string]struct {
@@ -628,7 +628,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 			space := new(memory.Space)
 			c, other := newOn(t, newMemory(space), TTL(ttl), Logger(textLogger(&log))), newOn(t, newMemory(space), TTL(ttl))
 			l := mustLock(t, tt.hold(c, other), t.Context())
-			time.Sleep(time.Minute) // however old the hold is
+			time.Sleep(time.Minute) // the age of the hold does not matter
 			got := make(chan *Lease)
 			go func() { got <- mustLock(t, tt.wait(c, other), t.Context()) }()
 			time.Sleep(ttl - time.Second)
@@ -665,7 +665,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 			t.Error(s)
 		}
 	})
-	// However many wait, each hold is told of once.
+	// However many requests wait, each hold is logged once.
 	bubble(t, func(t *testing.T) {
 		var log syncBuffer
 		c := newOn(t, newMemory(nil), TTL(time.Second), Logger(textLogger(&log)))
@@ -691,7 +691,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 			t.Errorf("after the second hold: %s", s)
 		}
 	})
-	// TryLock says it at once, and only if it is so.
+	// TryLock reports it at once, and only if it is true.
 	space := new(memory.Space)
 	c, other := newOn(t, newMemory(space)), newOn(t, newMemory(space))
 	mustLock(t, c.Mutex("mine"), t.Context())
@@ -708,7 +708,7 @@ func TestAWaitForOneselfIsTold(t *testing.T) {
 }
 
 // A driver that says that nothing of the TTL is left is believed.
-func TestAGrantThatIsOverIsNotTrusted(t *testing.T) {
+func TestAGrantThatHasExpiredIsNotTrusted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t)
 		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -729,7 +729,7 @@ func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 		var cut atomic.Bool
 		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 			if cut.Load() {
-				b.Backend.Renew(ctx, rs) // the service hears it, and the client does not know
+				b.Backend.Renew(ctx, rs) // the service gets the renewal, and the client does not know
 				return hungRenew(ctx, rs)
 			}
 			return b.Backend.Renew(ctx, rs)
@@ -742,13 +742,13 @@ func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 		}
 		l := mustLock(t, c.Mutex("a"), t.Context())
 		text := WithOwner(t.Context(), mustParse(t, l.Owner().String()))
-		mustUnlock(t, mustLock(t, c.Mutex("a"), text)) // while it is trusted
+		mustUnlock(t, mustLock(t, c.Mutex("a"), text)) // it is still trusted
 		cut.Store(true)
-		for range 100 { // whoever is told first asks at once
+		for range 100 { // the first to be notified asks at once
 			ctx := l.Context(t.Context())
 			context.AfterFunc(ctx, func() {
 				if _, err := c.RWMutex("a").Read().TryLock(text); !errors.Is(err, ErrLost) {
-					t.Errorf("a join by one who was told of the loss: %v", err)
+					t.Errorf("a join by a client that was notified of the loss: %v", err)
 				}
 			})
 		}
@@ -762,7 +762,7 @@ func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 		cut.Store(false)
 		time.Sleep(grace + 2*longestPause)
 		if !free(t, other, "a") {
-			t.Error("not given back")
+			t.Error("not released")
 		}
 		_, err = c.Mutex("a").Lock(text)
 		wantErr(t, err, ErrLost)

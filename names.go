@@ -28,7 +28,7 @@ func Name(parts ...string) string {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	// No name that was not cut has this mark: two digits follow each % there.
+	// No uncut name contains "%~": two digits follow each % there.
 	end := "%~" + base64.RawURLEncoding.EncodeToString(sum[:])
 	cut := maxText - len(end)
 	for !utf8.RuneStart(name[cut]) {

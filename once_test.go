@@ -42,12 +42,12 @@ func TestUnlockAfterKeepsTheLockHeld(t *testing.T) {
 				t.Errorf("closed: %v: the next was in after %s, with token %d after %d", closes, took, next.Token(), l.Token())
 			}
 			if h.renews.Load() != renews {
-				t.Error("what nobody holds was renewed")
+				t.Error("a hold without a lease was renewed")
 			}
 			mustUnlock(t, next)
 			time.Sleep(time.Minute)
 			if got := h.releases.Load(); !closes && got != 2 {
-				t.Errorf("%d releases; want that of the lease and that of what was kept, when its time was over", got)
+				t.Errorf("%d releases; want that of the lease, and that of the kept request when its time had passed", got)
 			}
 		})
 	}
@@ -83,7 +83,8 @@ func TestUnlockAfterOfEachKind(t *testing.T) {
 	})
 }
 
-// After an error that is not the end of the lease, it is held as before, and nothing stays of All.
+// After an error that is not the end of the lease, it is held as before, and no part of All stays
+// held for longer.
 func TestUnlockAfterThatFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b, h := twoOf(t)
@@ -246,7 +247,7 @@ func TestOncePer(t *testing.T) {
 	})
 }
 
-// What a backend cannot do is told before anything is.
+// What a backend cannot do is reported before anything is sent.
 func TestOncePerWhereItCannotBe(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &hooked{Backend: newMemory(new(memory.Space)), caps: func(c *Capabilities) { c.FixedOutlives = false }}
@@ -255,7 +256,7 @@ func TestOncePerWhereItCannotBe(t *testing.T) {
 		before := b.acquires.Load()
 		wantErr(t, l.UnlockAfter(t.Context(), time.Minute), ErrUnsupported)
 		if err := l.Err(); err != nil {
-			t.Errorf("the lease is over: %v", err)
+			t.Errorf("the lease has ended: %v", err)
 		}
 		ran, err := OncePer(t.Context(), c.Mutex("job"), time.Minute, func(context.Context) error { t.Error("it ran"); return nil })
 		wantErr(t, err, ErrUnsupported)
@@ -265,7 +266,7 @@ func TestOncePerWhereItCannotBe(t *testing.T) {
 	})
 }
 
-// The time of what is fixed has a bound of its own, where the backend says so.
+// The time of a fixed lease has a bound of its own, where the backend says so.
 func TestFixedHasItsOwnBound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &hooked{Backend: newMemory(new(memory.Space)), caps: func(c *Capabilities) { c.MaxTTL, c.MaxFixed = time.Minute, 2*time.Hour }}
@@ -285,7 +286,7 @@ func TestFixedHasItsOwnBound(t *testing.T) {
 	})
 }
 
-// A call that gives the lease back while UnlockAfter arranges the time wins: UnlockAfter returns
+// A call that releases the lease while UnlockAfter arranges the time wins: UnlockAfter returns
 // ErrNotHeld, and has left nothing held.
 func TestUnlockAfterIsOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T) {

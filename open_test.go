@@ -89,7 +89,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("Open(%q): %v; want ErrInvalid that says %q", tt.url, err, tt.says)
 		}
 	}
-	if c, err := dlock.Open(t.Context(), "memory:6379"); err != nil { // a name, and no port
+	if c, err := dlock.Open(t.Context(), "memory:6379"); err != nil { // a name, not a port
 		t.Error(err)
 	} else {
 		c.Close()
@@ -281,7 +281,7 @@ func TestErrorIsWrappedOnce(t *testing.T) {
 
 func TestOpenThatTimedOutSaysSo(t *testing.T) {
 	for url, also := range map[string]error{"slow://h": errRefused, "slow://u:secret@h": context.DeadlineExceeded} {
-		synctest.Test(t, func(t *testing.T) { // the context lasts until the driver has it
+		synctest.Test(t, func(t *testing.T) { // so that the context lives until the driver gets it
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			_, err := dlock.Open(ctx, url)
 			cancel()
@@ -292,7 +292,7 @@ func TestOpenThatTimedOutSaysSo(t *testing.T) {
 	}
 }
 
-// A password that is part of every text changes none, and no error: to hide it would tell it.
+// A password that is part of every text changes none, and no error: hiding it would reveal it.
 func TestAPasswordThatIsAWordIsNotHiddenInTexts(t *testing.T) {
 	want, err := dlock.Open(t.Context(), "leaky://u@con.example:1/x")
 	for _, password := range []string{"con", "1", "a", "refused", "leaky", ":"} {

@@ -32,7 +32,7 @@ func TestOwnerText(t *testing.T) {
 		if err != nil || got != o || got.Name() != name {
 			t.Errorf("ParseOwner(%q) = %v, %v", text, got, err)
 		}
-		for i := range text { // every damage is noticed, or is the name's own business
+		for i := range text { // a truncated text is refused, or names another owner
 			if bad, err := dlock.ParseOwner(text[:i]); i > 0 && err == nil && bad == o {
 				t.Errorf("%q was read as the whole", text[:i])
 			}

@@ -99,7 +99,7 @@ func TestARenewalThatFailsIsTriedAgainBeforeTheDeadline(t *testing.T) {
 	})
 }
 
-func TestALostHoldIsGivenBackAndTheNextIsRenewed(t *testing.T) {
+func TestALostHoldIsReleasedAndTheNextIsRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t, TTL(30*time.Second))
 		var cut atomic.Bool
@@ -130,7 +130,7 @@ func TestALostHoldIsGivenBackAndTheNextIsRenewed(t *testing.T) {
 			t.Fatal("the next lease was not renewed:", err)
 		}
 		if len(late) != 1 || late[0].ID != l.Owner().id || !late[0].Uncertain {
-			t.Errorf("given back in the background: %+v; want the lost request, marked as uncertain", late)
+			t.Errorf("released in the background: %+v; want the lost request, marked as uncertain", late)
 		}
 		mustUnlock(t, l2)
 	})
@@ -169,7 +169,7 @@ func TestGrantsOfAnOldInstantAreRenewedInTime(t *testing.T) {
 }
 
 // Not in a bubble, where times have no monotonic reading.
-func TestASuspendedMachineProvesItsHoldsBeforeItTrustsThem(t *testing.T) {
+func TestASuspendedMachineRenewsItsHoldsBeforeItTrustsThem(t *testing.T) {
 	ahead := time.Duration(0)
 	now := func() time.Time { return asleep(-ahead) }
 	c, b := newHooked(t, TTL(30*time.Second), clock(now))
@@ -193,9 +193,9 @@ func TestASuspendedMachineProvesItsHoldsBeforeItTrustsThem(t *testing.T) {
 		t.Fatalf("re-entry after a suspension: %v, %d renewals; want one", err, b.renews.Load())
 	}
 	if _, err := c.Mutex("a").Lock(ctx); err != nil || b.renews.Load() != 1 {
-		t.Fatalf("re-entry after the proof: %v, %d renewals; want no other", err, b.renews.Load())
+		t.Fatalf("re-entry after the renewal: %v, %d renewals; want no other", err, b.renews.Load())
 	}
-	ahead = 2 * time.Minute // now the backend has ended it
+	ahead = 2 * time.Minute // by now the backend has ended it
 	if err := b.Break(t.Context(), "a", l.Token(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +224,9 @@ func TestTrust(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		renew(2*time.Hour, time.Minute) // the reply to a call that was sent before the last proof
+		renew(2*time.Hour, time.Minute) // the reply to a call that was sent before the last renewal
 		if l.Until() != until {
-			t.Error("an older proof counted")
+			t.Error("an older renewal counted")
 		}
 		start := time.Now()
 		renew(10*time.Second, 0) // the backend keeps it for less than before
@@ -291,7 +291,7 @@ func TestTenThousandLeasesAreCheap(t *testing.T) {
 			<-l.Lost()
 		}
 		if d := time.Since(start); d > 30*time.Second {
-			t.Errorf("all were told of the loss after %s", d)
+			t.Errorf("all learned of the loss after %s", d)
 		}
 		synctest.Wait()
 	})
@@ -309,7 +309,7 @@ func heapOf(f func() any) int64 {
 }
 
 func TestAPausedClientFindsOutByItself(t *testing.T) {
-	// The timer that tells of a loss has not run yet when the process wakes up: every method judges
+	// The timer that reports a loss has not run yet when the process wakes up: every method judges
 	// by the clock.
 	late := time.Duration(0)
 	c, _ := newHooked(t, TTL(time.Hour), clock(func() time.Time { return time.Now().Add(late) }))
@@ -330,7 +330,7 @@ func TestAPausedClientFindsOutByItself(t *testing.T) {
 	}
 }
 
-func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
+func TestLogsReportALossWithoutSecrets(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var out strings.Builder
 		c, b := newHooked(t, TTL(time.Second), Logger(textLogger(&out)))
@@ -340,7 +340,7 @@ func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if s := out.String(); strings.Count(s, "renewal failed") != 1 {
-			t.Errorf("want the failing renewals told once; log: %s", s)
+			t.Errorf("want the failing renewals logged once; log: %s", s)
 		}
 		if s := out.String(); !strings.Contains(s, "lease lost") || !strings.Contains(s, "name=a") || strings.Contains(s, l.Owner().id.String()) {
 			t.Errorf("log: %s", s)
@@ -348,7 +348,7 @@ func TestLogsTellOfLossWithoutSecrets(t *testing.T) {
 	})
 }
 
-// stuckHandler is a log whose reader went away.
+// stuckHandler is a log handler whose reader has gone.
 type stuckHandler struct {
 	slog.Handler
 	heal chan struct{}
@@ -374,7 +374,7 @@ func TestALogThatHangsDelaysNoNewsOfALoss(t *testing.T) {
 		synctest.Wait()
 		for i, l := range ls {
 			if !isLost(l) {
-				t.Fatalf("lease %d was not told", i)
+				t.Fatalf("lease %d was not notified", i)
 			}
 		}
 	})
@@ -390,7 +390,7 @@ func TestALogThatHangsKeepsNoLeaseFromBeingRenewed(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if !isLost(lost) || l.Err() != nil {
-			t.Errorf("told of the loss: %t; the other lease: %v", isLost(lost), l.Err())
+			t.Errorf("notified of the loss: %t; the other lease: %v", isLost(lost), l.Err())
 		}
 	})
 }
@@ -442,7 +442,7 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 	}
 	l := mustLock(t, c.Mutex("a"), t.Context())
 	if a, r := b.acquires.Load(), b.releases.Load(); a != 2 || r != 1 {
-		t.Errorf("%d requests, %d given back; want the first, which may be over, given back", a, r)
+		t.Errorf("%d requests, %d released; want the first, which may have expired, released", a, r)
 	}
 	b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 		res := b.Backend.Renew(ctx, rs)
@@ -455,12 +455,12 @@ func TestAMachineSuspendedBeforeTheReplyArrived(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Err(); err != nil || b.renews.Load() != 2 {
-		t.Errorf("%v after %d renewals; want a proof of after the suspension", err, b.renews.Load())
+		t.Errorf("%v after %d renewals; want a renewal after the suspension", err, b.renews.Load())
 	}
 }
 
-// A backend that needs longer for all holds than the renewal has does not leave the same ones to
-// the end each time.
+// If the backend needs more time for all holds than one renewal has, it is not always the same
+// holds that come last.
 func TestASlowRenewalReachesEveryHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const ttl, holds = 12 * time.Second, 100
@@ -481,8 +481,8 @@ func TestASlowRenewalReachesEveryHold(t *testing.T) {
 	})
 }
 
-// A hold of which nothing can be learnt keeps the others from nothing, whether its error comes at
-// once or never, and however old its proof is.
+// A hold whose renewal stays unknown does not delay the others, whether its error comes at once or
+// never, and however long ago it was last renewed.
 func TestAHoldThatStaysUnknownCostsTheOthersNothing(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		for age := range 48 {

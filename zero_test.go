@@ -24,9 +24,9 @@ import (
 	"github.com/dlock-go/dlock/fence"
 )
 
-// zeroes has every exported type of this module, as api/dlock.txt names it. Of those that refuse a
-// zero value and a nil pointer are given, whose methods are all called; of the others it says why
-// their zero value is no danger.
+// zeroes has every exported type of this module, as api/dlock.txt names it. A type that refuses its
+// zero value is given with a zero value and a nil pointer, whose methods are all called. For any
+// other type it says why the zero value is no danger.
 var zeroes = map[string]any{
 	"dlock.Client":   new(dlock.Client),
 	"dlock.Election": new(dlock.Election),
@@ -161,7 +161,7 @@ func refusesZero(t *testing.T, v any) {
 	default:
 		unexpected := func(m string, p any) { t.Errorf("%s panicked: %v", m, p) }
 		callAll(t, reflect.ValueOf(v), unexpected)
-		if typ := reflect.TypeOf(v); typ != reflect.TypeFor[*dlock.RWMutex]() { // which is a value
+		if typ := reflect.TypeOf(v); typ != reflect.TypeFor[*dlock.RWMutex]() { // its methods are those of a value
 			callAll(t, reflect.Zero(typ), unexpected)
 		}
 	}
@@ -204,7 +204,8 @@ func arguments(f reflect.Type) []reflect.Value {
 	return args
 }
 
-// checkRefusal wants no result that stands for a lock that is held, or need not be.
+// checkRefusal fails the test if a result could be taken for a lock that is held, or that is not
+// needed.
 func checkRefusal(t *testing.T, name string, results []reflect.Value) {
 	for i, r := range results {
 		switch v := r.Interface().(type) {
@@ -245,8 +246,8 @@ func checkRefusal(t *testing.T, name string, results []reflect.Value) {
 	}
 }
 
-// refusesLock wants the mutex to refuse, and whatever takes a mutex to take that for no leave to go
-// on without.
+// refusesLock fails the test if the mutex does not refuse, or if a function that takes a mutex goes
+// on without the lock.
 func refusesLock(t *testing.T, name string, m dlock.Mutex) {
 	t.Helper()
 	if m == nil {
