@@ -21,7 +21,7 @@ type State uint8
 // The states of a finding, the best first.
 const (
 	StateFine   = State(driver.Fine)   // as it should be
-	StateUnseen = State(driver.Unseen) // the user may not read it, or the service does not report it
+	StateUnseen = State(driver.Unseen) // the user may not read it, or the service does not show it
 	StateRisky  = State(driver.Risky)  // locks work, but may fail in the case that the advice names
 	StateWrong  = State(driver.Wrong)  // locks do not work, or not as promised
 )

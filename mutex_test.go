@@ -729,7 +729,7 @@ func TestALostHoldIsNotJoinedByItsText(t *testing.T) {
 		var cut atomic.Bool
 		b.renew = func(ctx context.Context, rs []driver.Request) []driver.Renewal {
 			if cut.Load() {
-				b.Backend.Renew(ctx, rs) // the service gets the renewal, and the client does not know
+				b.Backend.Renew(ctx, rs) // the service renews, and the client does not know
 				return hungRenew(ctx, rs)
 			}
 			return b.Backend.Renew(ctx, rs)

@@ -161,7 +161,7 @@ func refusesZero(t *testing.T, v any) {
 	default:
 		unexpected := func(m string, p any) { t.Errorf("%s panicked: %v", m, p) }
 		callAll(t, reflect.ValueOf(v), unexpected)
-		if typ := reflect.TypeOf(v); typ != reflect.TypeFor[*dlock.RWMutex]() { // its methods are those of a value
+		if typ := reflect.TypeOf(v); typ != reflect.TypeFor[*dlock.RWMutex]() { // it is a value
 			callAll(t, reflect.Zero(typ), unexpected)
 		}
 	}
