@@ -210,7 +210,7 @@ func checkText(s string) error {
 	}
 	for _, r := range s {
 		if unicode.IsControl(r) {
-			return fmt.Errorf("has the control character %U", r)
+			return fmt.Errorf("the control character %U is not allowed", r)
 		}
 	}
 	return nil
