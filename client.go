@@ -157,10 +157,10 @@ func (c *Client) List(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Break ends the hold of that name with the token t, which [Client.Inspect] shows. So it never ends
-// the hold of a successor by mistake. Where Capabilities.Fencing is false, t is 0 and means the one
-// holder. The hold can no longer be renewed or joined and expires within its TTL; its holder learns
-// of that by then. With [Force] it ends now.
+// Break ends the hold of that name with the token t, which [Client.Inspect] shows, and never the
+// hold of a successor. Where Capabilities.Fencing is false, t is 0 and means the present holder.
+// The hold can no longer be renewed or joined and expires within its TTL; its holder learns of that
+// by then. With [Force] it ends now.
 //
 // Errors: [ErrNotHeld] if no hold has the token any more; otherwise those of Inspect.
 func (c *Client) Break(ctx context.Context, name string, t Token, opts ...BreakOption) error {

@@ -108,7 +108,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 	}
 }
 
-var errLeads = invalid("the context carries a hold of the election's lock, so this candidate would wait for itself; campaign under dlock.WithoutOwner")
+var errLeads = invalid("the context carries a hold of the election's lock, and a holder cannot campaign against itself; see dlock.WithoutOwner")
 
 // term is what became of one campaign.
 type term struct {
@@ -175,7 +175,7 @@ func also(err, more error) error {
 // error or cause.
 func ofEnd(ctx context.Context, err error) bool {
 	if e, ok := err.(*Error); ok && errors.Is(e, ctx.Err()) {
-		return true // a call of this package that ended with its context
+		return true // a call of this package that ended with its context, and how far it got
 	}
 	switch u := err.(type) {
 	case interface{ Unwrap() []error }:

@@ -248,7 +248,7 @@ func (h *held) acquire(ctx context.Context, r driver.Request) (*Lease, error) {
 			if late++; late < lateGrants {
 				continue
 			}
-			err = fmt.Errorf("%w: the request expired in the queue %d times, because its process was paused or cut off; the TTL of %s may be too short", ErrLost, late, r.TTL)
+			err = fmt.Errorf("%w: the request expired in the queue %d times before its client showed a sign of life; the TTL of %s may be too short", ErrLost, late, r.TTL)
 		}
 		if join && errors.Is(err, ErrLost) {
 			return nil, &notThere{err}
