@@ -327,7 +327,7 @@ var (
 	// deadlock.
 	ErrUpgrade = errors.New("cannot upgrade a shared hold to exclusive: release the shared lease first")
 	// ErrConflict: the name is already in use as the other kind, a lock or a semaphore.
-	ErrConflict = errors.New("the name is in use as another kind of lock")
+	ErrConflict = errors.New("the name is in use as another kind of lock; one name is either a lock or a semaphore")
 	// ErrUnsupported: this backend cannot do it; see its Capabilities.
 	ErrUnsupported = errors.New("not supported by this backend")
 	// ErrClosed: the client was closed.

@@ -189,7 +189,7 @@ func (h *Hold) Cause(err error) error {
 	if errors.Is(h.end, driver.ErrLost) {
 		return h.end
 	}
-	return err
+	return lossErrors[Denied]
 }
 
 // bareEnd is end without the backend's error for a loss. The set is locked, or the hold has ended.

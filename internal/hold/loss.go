@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/dlock-go/dlock/driver"
@@ -30,6 +31,18 @@ var reasonText = map[string]string{
 	TimeUp:     "it was a fixed lease, and its time is up",
 }
 
+// lossErrors are the errors of a loss, by its reason, where the backend did not say more.
+var lossErrors = map[string]error{
+	NotRenewed: lossError(NotRenewed, "; another client may hold the lock now"),
+	Denied:     lossError(Denied, "; another client may hold the lock now"),
+	Reported:   lossError(Reported, "; another client may hold the lock now"),
+	TimeUp:     lossError(TimeUp, ""),
+}
+
+func lossError(why, more string) error {
+	return fmt.Errorf("%w: %s%s", driver.ErrLost, reasonText[why], more)
+}
+
 // overdue returns why trust in the hold has ended.
 func (h *Hold) overdue() string {
 	if h.req.Fixed {
@@ -42,6 +55,7 @@ func (h *Hold) overdue() string {
 // locked; the caller then calls tell without it.
 func (s *Set) lost(h *Hold, why string) loss {
 	s.end(h, driver.ErrLost)
+	h.end = lossErrors[why]
 	if h.observer != nil {
 		h.observer.end.Why = why
 	}
@@ -85,7 +99,7 @@ func (s *Set) report(ls []loss) {
 			level = slog.LevelDebug
 		}
 		attrs := []any{"name", l.h.req.Name, "backend", s.name, "token", l.h.token, "reason", reasonText[l.why]}
-		if err := l.h.Cause(driver.ErrLost); err != driver.ErrLost {
+		if err := l.h.Cause(driver.ErrLost); err != lossErrors[l.why] {
 			attrs = append(attrs, "err", err)
 		}
 		s.log.Log(context.Background(), level, "dlock: lease lost", attrs...)
