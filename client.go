@@ -178,6 +178,9 @@ func (c *Client) Break(ctx context.Context, name string, t Token, opts ...BreakO
 		}
 		return struct{}{}, b.Break(ctx, name, t, set.force)
 	})
+	if err == ErrNotHeld {
+		err = errNoHold
+	}
 	return wrap("break", name, c.backend(), err)
 }
 

@@ -85,6 +85,12 @@ func wrap(op, name, backend string, err error) error {
 	return &Error{Op: op, Name: name, Backend: backend, Err: err}
 }
 
+// Where ErrNotHeld comes from, for people.
+var (
+	errReleased = fmt.Errorf("%w: the lease was released before", ErrNotHeld)
+	errNoHold   = fmt.Errorf("%w: no hold of the name has this token", ErrNotHeld)
+)
+
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }

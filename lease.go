@@ -143,6 +143,9 @@ func (s *share) cause(end error) error { return s.wrap("lease", end) }
 
 // wrap wraps an error of the share.
 func (s *share) wrap(op string, err error) error {
+	if err == ErrNotHeld {
+		err = errReleased
+	}
 	return wrap(op, s.held.Request().Name, s.held.c.caps.Backend, s.held.Cause(err))
 }
 
