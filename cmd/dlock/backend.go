@@ -18,18 +18,18 @@ import (
 
 const envURL = "DLOCK_URL"
 
-// backend says where the locks are, and how much is told about it.
+// backend says where the locks are, and whether dlock logs what it does.
 type backend struct {
-	url     string // as --url has it
+	url     string // the argument of --url
 	verbose bool
 }
 
 func (b *backend) flags(f *pflag.FlagSet) {
-	f.StringVar(&b.url, "url", "", "the backend (default $DLOCK_URL, or else a folder of this user)")
+	f.StringVar(&b.url, "url", "", "the backend (default: $DLOCK_URL, or else a folder of this user)")
 	f.BoolVarP(&b.verbose, "verbose", "v", false, "log to standard error what dlock does")
 }
 
-// where returns the URL: that of --url, of the environment, or the folder of the user's state.
+// where returns the URL: that of --url or of the environment, or the folder for the user's state.
 func (b *backend) where() (string, error) {
 	if b.url != "" {
 		return b.url, nil
@@ -37,19 +37,19 @@ func (b *backend) where() (string, error) {
 	if u := os.Getenv(envURL); u != "" {
 		return u, nil
 	}
-	// which has to be absolute, or is to be ignored; the driver makes it, if it may
+	// a relative one is ignored, as XDG says; the driver creates the folder, if it may
 	dir := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(dir) {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "", usage("no --url, no %s, and no home directory for a default: %w", envURL, err)
+			return "", usage("no backend: there is no --url, no %s, and no home directory for the default: %w", envURL, err)
 		}
 		dir = filepath.Join(home, ".local", "state")
 	}
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(dir, "dlock"))}).String(), nil
 }
 
-// open opens a client on the URL; it takes no longer than within, if that is not 0.
+// open opens a client on the URL. It takes at most within, if that is not 0.
 func (b *backend) open(ctx context.Context, rawURL string, within time.Duration, log io.Writer, opts ...dlock.Option) (*dlock.Client, error) {
 	if within > 0 {
 		var cancel context.CancelFunc
@@ -61,17 +61,17 @@ func (b *backend) open(ctx context.Context, rawURL string, within time.Duration,
 	return dial(ctx, rawURL, logger, opts...)
 }
 
-// dial opens a client on a URL, of which other processes can know.
+// dial opens a client on a URL that works between processes.
 func dial(ctx context.Context, rawURL string, logger *slog.Logger, opts ...dlock.Option) (*dlock.Client, error) {
 	c, err := dlock.Open(ctx, rawURL, append(opts, dlock.Logger(logger))...)
 	if err == nil && c.Capabilities().Backend == "memory" {
 		c.Close()
-		return nil, usage("the URL memory: lives within one process, and nobody else would see the lock; leave it out, or give file:///dir or a server")
+		return nil, usage("memory: works within one process only, so no other process would see the lock; give file:///dir or a server, or no URL")
 	}
 	return c, err
 }
 
-// logger is where the client logs to; nil discards it.
+// logger is the logger of the client; nil discards.
 func (b *backend) logger(log io.Writer) *slog.Logger {
 	if !b.verbose {
 		return nil
@@ -79,7 +79,7 @@ func (b *backend) logger(log io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// given returns the URL that is the argument, or else that of where.
+// given returns the URL in the arguments, or else that of where.
 func (b *backend) given(args []string) (string, error) {
 	if len(args) == 0 {
 		return b.where()
@@ -90,7 +90,7 @@ func (b *backend) given(args []string) (string, error) {
 	return args[0], nil
 }
 
-// with runs f with a client, until a signal.
+// with runs f with a client. A signal ends the context of f.
 func (b *backend) with(log io.Writer, f func(ctx context.Context, c *dlock.Client) error) error {
 	rawURL, err := b.where()
 	if err != nil {

@@ -15,30 +15,31 @@ import (
 )
 
 const (
-	benchClients = 8                // between whom a lock is handed on
-	benchHold    = time.Millisecond // for which each has it
-	benchPrefix  = "dlock-bench/"   // of all names that it locks
+	benchClients = 8                // between which a lock is handed off
+	benchHold    = time.Millisecond // of each hold in a measurement of hand-offs
+	benchPrefix  = "dlock-bench/"   // of all names that are locked
 )
 
 func newBench() *cobra.Command {
 	b, inJSON, length := backend{}, false, 10*time.Second
 	cmd := &cobra.Command{
 		Use:   "bench [flags] [URL]",
-		Short: "Measure how fast a backend locks, and hands locks on",
-		Long: `Measure, from this machine, how many times in a second Lock and Unlock of names that nobody else
-wants succeed, by goroutines of one client; and how long it takes from the call of Unlock until the
-next who waits has the lock, by the number of waiters, in one client and in eight. A lock is held
-for 1 ms, and who gives it back asks again when another has had it.
+		Short: "Measure how fast a backend locks and hands locks off",
+		Long: `Measure, from this machine, how many pairs of Lock and Unlock of uncontended names succeed per
+second, by the number of goroutines of one client; and how long it takes from the call of Unlock
+until the next waiter has the lock, by the number of waiters, in one client and in eight. In the
+second measurement a lock is held for 1 ms, and a holder that has released it requests it again
+after another one has had it.
 
-It locks names of its own ("dlock-bench/…") and leaves none locked. What a backend keeps of a name
-that was used (MySQL a row, until clean-up) it keeps of these too: 65 in each run. The figures are of this
-moment, this machine and this network; compare what was measured side by side.
+The command locks names of its own ("dlock-bench/…") and leaves none locked. What a backend keeps of
+a name that was used (on MySQL a row, until clean-up), it keeps of these too: 65 in each run. The
+figures depend on the moment, the machine and the network; compare those measured side by side.
 
 Exit status: 0; 1 if something failed; 2 for wrong flags or a wrong URL.`,
 		Example: `  dlock bench
   dlock bench --for 1m redis://cache:6379/0
   DLOCK_URL=mysql://app:secret@db/app dlock bench --json | jq .handoffs`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: maybeArg("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if length < 100*time.Millisecond || length > time.Hour {
 				return usage("--for %s: 100ms to 1h are allowed", length)
@@ -63,11 +64,11 @@ Exit status: 0; 1 if something failed; 2 for wrong flags or a wrong URL.`,
 	f := cmd.Flags()
 	b.flags(f)
 	f.BoolVar(&inJSON, "json", false, "write an object with the figures, times in milliseconds")
-	f.DurationVar(&length, "for", length, "how long to measure, all together")
+	f.DurationVar(&length, "for", length, "how long to measure in all")
 	return cmd
 }
 
-// figures are those of one case.
+// figures are the results of one case.
 type figures struct {
 	Rate float64 `json:"per_second"`
 	P50  float64 `json:"p50_ms"`
@@ -97,7 +98,7 @@ type measured struct {
 	HandOffs []handOffCase `json:"handoffs"`
 }
 
-// cases are what there is to measure, without figures.
+// cases are the cases to measure, without figures.
 func cases() *measured {
 	m := &measured{}
 	for _, n := range []int{1, 16, 64} {
@@ -111,9 +112,9 @@ func cases() *measured {
 	return m
 }
 
-// bench measures all cases within that time, and some seconds if the backend does not answer.
+// bench measures all cases within that time, or 30 s more if the backend does not answer.
 func (b *backend) bench(ctx context.Context, errOut io.Writer, rawURL string, length time.Duration) (*measured, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, length+30*time.Second, fmt.Errorf("the backend is too slow: 30s after the end (--for %s) not all is measured", length))
+	ctx, cancel := context.WithTimeoutCause(ctx, length+30*time.Second, fmt.Errorf("the backend is too slow: 30s after the end of --for (%s) the measurement was not finished", length))
 	defer cancel()
 	m := cases()
 	p := newProgress(errOut)
@@ -164,7 +165,7 @@ func (b *backend) bench(ctx context.Context, errOut io.Writer, rawURL string, le
 	return m, nil
 }
 
-// why is the cause of the context's end, if it ended, and else the error.
+// why is the cause of the context's end if it has ended, and err otherwise.
 func why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -172,7 +173,7 @@ func why(ctx context.Context, err error) error {
 	return err
 }
 
-// lockerOf is a lock as it is measured.
+// lockerOf makes a lock measurable.
 func lockerOf(m dlock.Mutex) gauge.Locker {
 	var held *dlock.Lease
 	return gauge.Locker{
@@ -189,7 +190,7 @@ func (m *measured) show(w io.Writer) {
 		}
 		return []string{fmt.Sprintf("%.0f", f.Rate), digits(f.P50), digits(f.P99)}
 	}
-	fmt.Fprintf(w, "%s: Lock and Unlock of names that nobody else wants, by goroutines of one client\n", m.Backend)
+	fmt.Fprintf(w, "%s: Lock and Unlock of uncontended names, by goroutines of one client\n", m.Backend)
 	rows := [][]string{{"GOROUTINES", "PAIRS/S", "P50 MS", "P99 MS"}}
 	for _, c := range m.Pairs {
 		rows = append(rows, append([]string{strconv.Itoa(c.Goroutines)}, cells(c.figures)...))
@@ -203,7 +204,7 @@ func (m *measured) show(w io.Writer) {
 	table(w, rows)
 }
 
-// digits is a figure with as many digits as it deserves.
+// digits formats a figure with about three digits.
 func digits(x float64) string {
 	switch {
 	case x < 10:

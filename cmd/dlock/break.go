@@ -16,22 +16,22 @@ func newBreak() *cobra.Command {
 	b, tokenFlag, force, yes := backend{}, "", false, false
 	cmd := &cobra.Command{
 		Use:   "break [flags] NAME",
-		Short: "End a hold that is not given back",
-		Long: `End the hold of NAME: it can be neither renewed nor joined any more, and runs out within its TTL, by
-which time its holder knows. With --force it ends now, while the holder may still be at work.
+		Short: "End a hold that is not released",
+		Long: `End the hold of NAME. It can no longer be renewed or joined, and expires within its TTL; its holder
+knows before that. With --force the hold ends now, while its holder may still be working.
 
-It shows the holder and asks first; where there is no terminal to ask at, --yes is needed. It ends
-the hold that it has shown, and never that of a successor. If several hold the lock, --token says
-which.
+The command shows the holder and asks for confirmation; without a terminal it needs --yes. It ends
+the hold that it has shown, and never that of a successor. If there are several holders, --token
+selects one.
 
-Exit status: 0 if the hold was ended; 1 if nobody holds it, if the answer was no, or if something
-failed; 2 for wrong flags.`,
+Exit status: 0 if the hold was ended; 1 if the lock has no holder, if the answer was no, or if
+something failed; 2 for wrong flags.`,
 		Example: `  dlock break deploy/shop
   dlock break --token 42 --force --yes deploy/shop`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: oneArg("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes && !askable(cmd.InOrStdin()) {
-				return usage("there is no terminal to ask at; --yes breaks it without a question")
+				return usage("no terminal to ask for confirmation; --yes breaks the hold without asking")
 			}
 			return b.with(cmd.ErrOrStderr(), func(ctx context.Context, c *dlock.Client) error {
 				q, err := c.Inspect(ctx, args[0])
@@ -55,14 +55,14 @@ failed; 2 for wrong flags.`,
 	}
 	f := cmd.Flags()
 	b.flags(f)
-	f.StringVar(&tokenFlag, "token", "", "the token of the hold; needed if there are several")
-	f.BoolVar(&force, "force", false, "end it now: until its holder knows, two can be in")
-	f.BoolVar(&yes, "yes", false, "do not ask")
+	f.StringVar(&tokenFlag, "token", "", "the fencing token of the hold; needed if there are several holders")
+	f.BoolVar(&force, "force", false, "end it now: until its holder knows, two clients can be in the critical section")
+	f.BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 
-// which returns the token of the hold to end: the given one, which has to be there, or the only
-// one.
+// which returns the token of the hold to end: the given one, which must be the token of a holder,
+// or the only one.
 func which(q watch.Queue, given string) (dlock.Token, error) {
 	tokens := map[string]bool{}
 	for _, h := range q.Holders {
@@ -71,11 +71,11 @@ func which(q watch.Queue, given string) (dlock.Token, error) {
 	if given == "" {
 		switch len(tokens) {
 		case 0:
-			return 0, fmt.Errorf("%w: nobody holds %q", dlock.ErrNotHeld, q.Name)
+			return 0, fmt.Errorf("%w: lock %q has no holder", dlock.ErrNotHeld, q.Name)
 		case 1:
 			given = q.Holders[0].Token
 		default:
-			return 0, usage("%d hold %q; --token says which, and \"dlock inspect\" shows them", len(tokens), q.Name)
+			return 0, usage("lock %q has %d holders; choose one with --token: \"dlock inspect\" shows the tokens", q.Name, len(tokens))
 		}
 	} else if _, err := strconv.ParseUint(given, 10, 64); err != nil {
 		return 0, usage("--token %q: want a number, as \"dlock inspect\" shows it", given)
@@ -94,12 +94,12 @@ func which(q watch.Queue, given string) (dlock.Token, error) {
 func confirm(ctx context.Context, in io.Reader, out io.Writer, t dlock.Token, force bool) error {
 	what := "within its TTL"
 	if force {
-		what = "now, while its holder may be at work"
+		what = "now, while its holder may still be working"
 	}
-	return ask(ctx, in, out, fmt.Sprintf("End it (token %d) %s?", t, what))
+	return ask(ctx, in, out, fmt.Sprintf("End the hold (token %d) %s?", t, what))
 }
 
-// end ends the hold, and says what follows.
+// end ends the hold, and reports what follows.
 func end(ctx context.Context, c *dlock.Client, out io.Writer, name string, t dlock.Token, force bool) error {
 	var opts []dlock.BreakOption
 	if force {
@@ -109,9 +109,9 @@ func end(ctx context.Context, c *dlock.Client, out io.Writer, name string, t dlo
 		return err
 	}
 	if force {
-		fmt.Fprintln(out, "ended; its holder learns of it within a second")
+		fmt.Fprintln(out, "ended; the holder learns of it within a second")
 	} else {
-		fmt.Fprintln(out, "broken; it is free when the time LEFT is over, or when its holder gives it back")
+		fmt.Fprintln(out, "broken; the lock is free when the time LEFT has passed, or when the holder releases it")
 	}
 	return nil
 }

@@ -19,24 +19,24 @@ func newCheck() *cobra.Command {
 	b, inJSON, noLaws, within := backend{}, false, false, time.Minute
 	cmd := &cobra.Command{
 		Use:   "check [flags] [URL]",
-		Short: "Look whether a backend is fit for locks, and say what to do if it is not",
-		Long: `Look whether the backend is reached, is set up, lets this user do what has to be done, and is
-configured so that locks are safe; then see whether the core laws of locks hold there, on names of
-its own ("dlock-check/…"), which go by themselves.
+		Short: "Check whether a backend is fit for locks, and what to do if it is not",
+		Long: `Check whether the backend can be reached, is set up, gives this user the rights that dlock needs,
+and is configured so that locks are safe. Then try the core laws of locks there, on names of the
+check's own ("dlock-check/…"), which disappear by themselves.
 
   fine    as it should be
-  risky   locks work, but in the case that is named they can break: your decision
+  risky   locks work, but can break in the case that is named: you decide
   unseen  this user may not look
-  untried the time was over before (--for): nothing is known
+  untried the time (--for) ended before: nothing is known
   wrong   locks do not work, or not as promised
 
-Exit status: 0 if all was tried and nothing is wrong; 1 if something is wrong, or if the backend
-cannot be reached; 2 for wrong flags or a wrong URL; 3 if nothing was found wrong, and not all laws
-were tried in the time.`,
+Exit status: 0 if everything was tried and nothing is wrong; 1 if something is wrong, or if the
+backend cannot be reached; 2 for wrong flags or a wrong URL; 3 if nothing was found wrong, but not
+all laws were tried in time.`,
 		Example: `  dlock check
   DLOCK_URL=redis://:secret@cache:6379/0 dlock check
   dlock check --json etcd://e1:2379,e2:2379,e3:2379 | jq '.[] | select(.state == "wrong")'`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: maybeArg("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if within <= 0 {
 				return usage("--for %s: more than 0s is allowed", within)
@@ -61,13 +61,13 @@ were tried in the time.`,
 	}
 	f := cmd.Flags()
 	b.flags(f)
-	f.BoolVar(&inJSON, "json", false, "write an array of what was found")
-	f.BoolVar(&noLaws, "no-laws", false, "look only, and take no lock")
-	f.DurationVar(&within, "for", within, "how long the laws may take, together")
+	f.BoolVar(&inJSON, "json", false, "write the findings as an array")
+	f.BoolVar(&noLaws, "no-laws", false, "check the configuration only, and take no lock")
+	f.DurationVar(&within, "for", within, "how long all laws together may take")
 	return cmd
 }
 
-// findingJSON is a finding as --json has it.
+// findingJSON is a finding as --json writes it.
 type findingJSON struct {
 	About  string `json:"about"`
 	State  string `json:"state"`
@@ -75,24 +75,24 @@ type findingJSON struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-// The states on which the exit status depends. Nothing is known of what was not tried.
+// The states on which the exit status depends. Nothing is known about what was not tried.
 var wrong, untried = dlock.StateWrong.String(), "untried"
 
 func asJSON(f dlock.Finding) findingJSON {
 	return findingJSON{f.About, f.State.String(), f.Found, f.Advice}
 }
 
-// check returns what was found. An error means that nothing was looked at.
+// check returns the findings. An error means that nothing was checked.
 func (b *backend) check(ctx context.Context, errOut io.Writer, rawURL string, laws bool, within time.Duration) ([]findingJSON, error) {
 	setClientLog(b.logger(errOut))
 	if strings.HasPrefix(rawURL, "memory:") {
-		return nil, usage("memory: lives within one process: there is nothing to check; give file:///dir or a server")
+		return nil, usage("memory: works within one process only, so there is nothing to check; give file:///dir or a server")
 	}
 	found, err := dlock.Check(ctx, rawURL)
 	switch {
 	case errors.Is(err, dlock.ErrInvalid) || ctx.Err() != nil:
 		return nil, err
-	case errors.Is(err, dlock.ErrUnsupported): // the driver has nothing to look at
+	case errors.Is(err, dlock.ErrUnsupported): // the driver has nothing to check
 	case err != nil:
 		found = append(found, dlock.Finding{About: "reachable", State: dlock.StateWrong, Found: err.Error(),
 			Advice: "is the address right, does the service run, and does it accept this user?"})
@@ -116,8 +116,8 @@ func (b *backend) check(ctx context.Context, errOut io.Writer, rawURL string, la
 
 // tryLaws runs the core of the conformance suite.
 func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within time.Duration) ([]findingJSON, error) {
-	over := fmt.Errorf("%s are over (--for)", within)
-	// not a deadline: what sees one fails ahead of it, and that would look like a fault
+	over := fmt.Errorf("the time of --for (%s) ended", within)
+	// not a deadline: calls that see one fail ahead of it, and that would look like a fault
 	ctx, cancel := context.WithCancelCause(parent)
 	defer time.AfterFunc(within, func() { cancel(over) }).Stop()
 	defer cancel(nil)
@@ -127,11 +127,11 @@ func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within tim
 	sum := func() []findingJSON {
 		s := findingJSON{About: "laws", State: dlock.StateFine.String(), Found: fmt.Sprintf("%d of %d core laws hold", kept, len(laws))}
 		if len(skipped) > 0 {
-			s.Found += "; what this backend cannot do: " + strings.Join(skipped, ", ")
+			s.Found += "; not supported by this backend: " + strings.Join(skipped, ", ")
 		}
 		if len(left) > 0 {
-			s.State, s.Found = untried, fmt.Sprintf("%s; not tried, since %s: %s", s.Found, over, strings.Join(left, ", "))
-			s.Advice = "give them more time (--for): nothing is known of these laws, neither good nor bad"
+			s.State, s.Found = untried, fmt.Sprintf("%s; not tried, because %s: %s", s.Found, over, strings.Join(left, ", "))
+			s.Advice = "give them more time (--for): nothing is known about these laws"
 		}
 		return append(found, s)
 	}
@@ -145,10 +145,10 @@ func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within tim
 		}
 		return sum(), nil
 	case err != nil:
-		return []findingJSON{{About: "laws", State: wrong, Found: err.Error(), Advice: "mend that first; no law was tried"}}, nil
+		return []findingJSON{{About: "laws", State: wrong, Found: err.Error(), Advice: "fix this first; no law was tried"}}, nil
 	}
 	h := conformance.Harness{
-		// so that no pause of the network is taken for a fault
+		// so that a pause of the network is not taken for a fault
 		TTL:    max(least, time.Second),
 		Prefix: "dlock-check/",
 		Open: func(t conformance.T) driver.Backend {
@@ -175,7 +175,7 @@ func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within tim
 			left = append(left, l.Name)
 		case err != nil:
 			found = append(found, findingJSON{About: "law " + l.Name, State: wrong, Found: l.Sentence + ": " + err.Error(),
-				Advice: "do not trust locks there; if the network and the machine are well, report it with this text"})
+				Advice: "do not trust locks there; if the network and the machine are healthy, report this text"})
 		case skip != "":
 			skipped = append(skipped, l.Name)
 		default:
@@ -185,7 +185,7 @@ func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within tim
 	return sum(), nil
 }
 
-// leastTTL opens the backend once, and returns the least TTL that it keeps.
+// leastTTL opens the backend once, and returns its least TTL.
 func leastTTL(ctx context.Context, rawURL string) (time.Duration, error) {
 	c, err := dlock.Open(ctx, rawURL, dlock.Logger(nil))
 	if err != nil {
@@ -195,7 +195,7 @@ func leastTTL(ctx context.Context, rawURL string) (time.Duration, error) {
 	return c.Capabilities().MinTTL, nil
 }
 
-// showFindings writes the findings for people, with what to do below each.
+// showFindings writes the findings for people, each with its advice below.
 func showFindings(w io.Writer, found []findingJSON) {
 	const indent = 8
 	for _, f := range found {
@@ -206,7 +206,7 @@ func showFindings(w io.Writer, found []findingJSON) {
 	}
 }
 
-// wrapped breaks text between words, so that it ends at the width of a table with that indent.
+// wrapped breaks text between words, so that lines with that indent are no wider than a table.
 func wrapped(text string, indent int) string {
 	var b strings.Builder
 	at := indent

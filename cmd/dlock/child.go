@@ -12,7 +12,7 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// noCommand says why a command cannot be started, with the exit status for that.
+// noCommand gives the error of a command that cannot be started its exit status.
 func noCommand(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		return &exit{statusNoCommand, err}
@@ -23,19 +23,19 @@ func noCommand(err error) error {
 // outcome is how a command ended.
 type outcome struct {
 	code int       // its exit status
-	by   os.Signal // that ended it; nil: none
+	by   os.Signal // the signal that ended it; nil: none
 }
 
-// beforeAlone is how long a command has to be stopped to be stopped alone: what stopped and
-// continued both is over then.
+// beforeAlone is how long a command has to be stopped to count as stopped alone: if both were
+// stopped and continued, that is over by then.
 const beforeAlone = 100 * time.Millisecond
 
-// supervise runs the command until it has ended. Signals are passed on to it, and what it may do
-// without this process is up to its guard. If the lease is lost, the command and what it started
-// are ended, and lost is true. If a signal to dlock has ended the command, what it started has to
-// be gone too, and is killed after grace.
+// supervise runs the command until it has ended, and passes signals on to it. The guard decides
+// whether the command may run while this process is stopped. If the lease is lost, the command and
+// all it started are ended, and lost is true. If a signal to dlock has ended the command, supervise
+// waits until all it started has ended too, and kills what is left after grace.
 func supervise(ctx context.Context, cmd *exec.Cmd, lease *dlock.Lease, grace time.Duration, r *relay) (how outcome, lost bool, err error) {
-	// of the death signal
+	// the death signal belongs to the thread
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var g *group
@@ -63,7 +63,7 @@ func supervise(ctx context.Context, cmd *exec.Cmd, lease *dlock.Lease, grace tim
 		return outcome{}, false, err
 	}
 	proof := make(chan error, 1)
-	proving, waits := false, false // the command waits for a proof
+	proving, waits := false, false // waits: the command is stopped until the lock is proved
 	var alone <-chan time.Time
 	var seen time.Time
 	prove := func() {
@@ -73,7 +73,7 @@ func supervise(ctx context.Context, cmd *exec.Cmd, lease *dlock.Lease, grace tim
 		}
 	}
 	commandEnded := g.ended
-	var look, late <-chan time.Time // at what it has left
+	var look, late <-chan time.Time // for processes that the command has left
 	for ended := false; !ended; {
 		select {
 		case <-commandEnded:
@@ -100,7 +100,7 @@ func supervise(ctx context.Context, cmd *exec.Cmd, lease *dlock.Lease, grace tim
 		case <-g.stopped:
 			g.askGuard()
 		case byGuard := <-g.guardSays():
-			// a stop of this process may be over, of which its signal comes in a moment
+			// a stop of this process may be over, and its SIGCONT comes in a moment
 			if byGuard {
 				prove()
 			} else {
@@ -125,7 +125,7 @@ func supervise(ctx context.Context, cmd *exec.Cmd, lease *dlock.Lease, grace tim
 			}
 		case <-g.guardEnded():
 			g.guardAgain(lease.Until())
-			prove() // the command may stand still, and goes on then
+			prove() // the command may be stopped, and goes on after the proof
 		}
 	}
 	r.hand(func() func(os.Signal) { return func(os.Signal) {} })

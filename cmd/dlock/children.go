@@ -11,8 +11,8 @@ import (
 )
 
 // children are the processes whose parent is this one: those that it started, and those that it
-// was given because their own parent ended (as process 1 of a container, and see adopt). What has
-// ended of them all is collected here, and nowhere else.
+// inherited because their own parent ended (as process 1 of a container, and see adopt). They are
+// reaped here, and nowhere else.
 var children = &nursery{started: map[int]*child{}}
 
 type nursery struct {
@@ -32,7 +32,7 @@ type child struct {
 	still bool // it is stopped
 }
 
-// watch collects children from now on.
+// watch reaps children from now on.
 func (n *nursery) watch() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -49,7 +49,7 @@ func (n *nursery) watch() {
 	}()
 }
 
-// start starts a process. Its Wait is not to be called.
+// start starts a process. Do not call its Wait.
 func (n *nursery) start(cmd *exec.Cmd) (*child, error) {
 	n.watch()
 	n.mu.Lock()
@@ -62,7 +62,7 @@ func (n *nursery) start(cmd *exec.Cmd) (*child, error) {
 	return c, nil
 }
 
-// collect takes what the kernel has to say of children.
+// collect takes the changes of state that the kernel reports of children.
 func (n *nursery) collect() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// clientLog is what the client library of Redis logs to, which is global, and standard error unless
-// the program says something else. What concerns the user is in the errors of dlock.
+// clientLog is the logger of the client library of Redis, which is global and standard error by
+// default. What the user has to know is in the errors of dlock.
 type clientLog struct{ to *slog.Logger }
 
 func (l clientLog) Printf(_ context.Context, format string, args ...any) {

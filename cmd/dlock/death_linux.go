@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deathSignal makes the kernel kill the command if this process, which renews the lock, is killed:
-// also when its guard was killed too. It goes by the thread that started the command.
+// deathSignal makes the kernel kill the command if this process, which renews the lock, is killed,
+// even if the guard was killed too. It is sent when the thread that started the command ends.
 func deathSignal(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
-// adopt makes this process the parent of what the command's descendants leave behind, so that they
-// stay its descendants.
+// adopt makes this process the parent of orphaned descendants of the command, so that they stay its
+// descendants.
 func adopt() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

@@ -4,9 +4,9 @@ package main
 
 import "syscall"
 
-// deathSignal does nothing: this kernel does not tell a command that its parent was killed. The
-// guard does it.
+// deathSignal does nothing: this kernel does not kill a command whose parent was killed. The guard
+// does.
 func deathSignal(*syscall.SysProcAttr) {}
 
-// adopt does nothing: what has lost its parent is a child of process 1 here.
+// adopt does nothing: an orphaned process becomes a child of process 1 here.
 func adopt() {}

@@ -17,30 +17,30 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "A flash sale: several shops sell one stock, first without a lock, then under dlock",
-		Long: `A flash sale: several shops, which are processes, sell one stock to more buyers than it has items. Each sale
-reads the stock, thinks, and writes it back.
+		Long: `A flash sale: several shops, which are processes, sell one stock to more buyers than it has items.
+Each sale reads the stock, thinks, and writes it back.
 
-Without a lock that oversells. Under dlock exactly the stock is sold, although one shop is killed (SIGKILL) in the
-middle of a sale.
+Without a lock the shops oversell. Under dlock they sell exactly the stock, although one shop is
+killed (SIGKILL) in the middle of a sale.
 
-Exit status: 0 if exactly the stock was sold under the lock, 1 if not or if something failed, 2 for wrong flags,
-130 if interrupted.`,
+Exit status: 0 if exactly the stock was sold under the lock; 1 if not, or if something failed; 2 for
+wrong flags; 130 if interrupted.`,
 		Example: `  dlock demo
   dlock demo --shops 8 --buyers 1000 --stock 200 --think 2ms
   dlock demo --url "file:///var/lib/shop/locks?ttl=5s"`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return untilSignal(func(ctx context.Context) error { return demo.Run(ctx, o, cmd.OutOrStdout()) })
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.URL, "url", "", "the backend (default file: in a temporary folder); its ttl is 2s, or the least, unless it says another")
-	f.IntVar(&o.Shops, "shops", 4, "processes that sell")
-	f.IntVar(&o.Buyers, "buyers", 300, "buyers of all shops together, who come faster than they are served")
-	f.IntVar(&o.Stock, "stock", 50, "items to sell")
-	f.DurationVar(&o.Think, "think", 5*time.Millisecond, "between reading the stock and writing it")
-	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "of the whole demo")
+	f.StringVar(&o.URL, "url", "", "the backend (default: file: in a temporary folder); without a ttl in it, the TTL is 2s, or the nearest that the backend keeps")
+	f.IntVar(&o.Shops, "shops", 4, "number of processes that sell")
+	f.IntVar(&o.Buyers, "buyers", 300, "number of buyers in all shops; they come faster than they are served")
+	f.IntVar(&o.Stock, "stock", 50, "number of items to sell")
+	f.DurationVar(&o.Think, "think", 5*time.Millisecond, "time between reading the stock and writing it")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "limit for the whole demo")
 	return cmd
 }
 
@@ -50,9 +50,9 @@ func newShop() *cobra.Command {
 		Use:    demo.ShopCommand,
 		Short:  "One shop of the demo, which starts it",
 		Hidden: true,
-		Args:   usageArgs(cobra.NoArgs),
+		Args:   noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// which a terminal sends to all: the demo ends its shops
+			// a terminal sends these to all processes: the demo ends its shops
 			signal.Ignore(os.Interrupt, syscall.SIGHUP)
 			return demo.Shop(cmd.InOrStdin(), cmd.OutOrStdout())
 		},

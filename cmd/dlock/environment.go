@@ -13,19 +13,19 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// What the command finds in its environment, beside DLOCK_URL.
+// The variables in the command's environment, besides DLOCK_URL.
 const (
 	envName  = "DLOCK_NAME"
 	envToken = "DLOCK_TOKEN"
 	envOwner = "DLOCK_OWNER"
 	// the holds around the one of DLOCK_OWNER, the innermost first: "place:owner,place:owner"
 	envOuter = "DLOCK_OUTER"
-	// host/pid of the outermost run, with which the labels of all begin: they are one party to
-	// whoever looks for deadlocks
+	// host/pid of the outermost run, with which the labels of all of them begin: the search for
+	// deadlocks takes them for one party
 	envRun = "DLOCK_RUN"
 )
 
-// environment is that of a command under the lease, with the URL as the command is to see it.
+// environment is that of a command under the lease. rawURL is the URL that the command sees.
 func environment(lease *dlock.Lease, name, rawURL string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -74,7 +74,7 @@ func holdsAround() (holds []string) {
 }
 
 // withHoldsAround returns a context with the holds of the environment that are at that URL: a lock
-// of one of their names re-enters. The text of an owner does not say on which server it is.
+// of one of their names re-enters its hold. The text of an owner does not name its server.
 func withHoldsAround(ctx context.Context, rawURL string) (context.Context, error) {
 	holds, here := holdsAround(), placeKey(rawURL)
 	for i := len(holds) - 1; i >= 0; i-- {
@@ -88,7 +88,7 @@ func withHoldsAround(ctx context.Context, rawURL string) (context.Context, error
 			if i == 0 && os.Getenv(envOwner) != "" {
 				variable = envOwner
 			}
-			return nil, fmt.Errorf("%s in the environment: %w; to lock without the hold that it should name, drop it: env -u %s dlock run …",
+			return nil, fmt.Errorf("%s in the environment: %w; to lock without joining a hold, unset it: env -u %s dlock run …",
 				variable, err, variable)
 		}
 		ctx = dlock.WithOwner(ctx, owner)
@@ -96,9 +96,9 @@ func withHoldsAround(ctx context.Context, rawURL string) (context.Context, error
 	return ctx, nil
 }
 
-// holdOver says of the loss of a lock before its command was started which hold of the environment
-// is over, and how to drop it: what has the environment has outlived the run that it is from, as a
-// server of tmux can.
+// holdOver explains the loss of a lock before its command was started: it names the hold of the
+// environment that has ended, and how to unset it. The process that passed the environment on, such
+// as a server of tmux, has outlived the run that set it.
 func holdOver(err error, rawURL, name string) error {
 	var in []string
 	which, here := "", placeKey(rawURL)
@@ -112,7 +112,7 @@ func holdOver(err error, rawURL, name string) error {
 		if i == 0 && os.Getenv(envOwner) != "" {
 			variable = envOwner
 			if t := os.Getenv(envToken); t != "" {
-				which = " (token " + printable(t) + ")"
+				which = "token " + printable(t) + ", "
 			}
 		}
 		if !slices.Contains(in, variable) {
@@ -122,11 +122,11 @@ func holdOver(err error, rawURL, name string) error {
 	if len(in) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w; the command was not started: the hold%s of the dlock run around (%s), which %s in the environment names, is over; "+
-		"to lock %q anew, drop it: env -u %s dlock run …", err, which, outermost(), strings.Join(in, " and "), name, strings.Join(in, " -u "))
+	return fmt.Errorf("%w; the command was not started: the hold in the environment (%sof dlock run %s, in %s) has ended; "+
+		"to lock %q anew, unset it: env -u %s dlock run …", err, which, outermost(), strings.Join(in, " and "), name, strings.Join(in, " -u "))
 }
 
-// placeKey stands for the place of a URL in the environment, where commas and colons divide.
+// placeKey stands for a URL's place in the environment, where commas and colons are separators.
 func placeKey(rawURL string) string {
 	sum := sha256.Sum256([]byte(place(rawURL)))
 	return hex.EncodeToString(sum[:8])

@@ -17,20 +17,21 @@ func newGraph() *cobra.Command {
 	b, inJSON := backend{}, false
 	cmd := &cobra.Command{
 		Use:   "graph [flags] [PREFIX]",
-		Short: "Show who waits for whom",
-		Long: `Show who waits for whom under the names that begin with PREFIX, as a tree: who holds, the names, and
-under each name those who wait for it, in order. Whoever is waited for by most comes first.
+		Short: "Show which holders block which waiters",
+		Long: `Show which holders block which waiters, for the names that begin with PREFIX, as a tree: below each
+holder the names it holds, and below each name its waiters in order. The holder that most others
+wait for comes first.
 
-Who is who is told by the labels: those that begin with host/pid, as they do by default, stand for a
-process; else each client is one of its own. A cycle is a deadlock if in each process of it the
-goroutine that waits is the one that holds. Nobody outside can tell, so it is called possible. A
-deadlock does not go by: end a hold of it with "dlock break", or one of the processes. A process
-that waits for itself, and a cycle within one name, are not shown.
+Requests are grouped by label: those whose labels begin with the same host/pid, as default labels
+do, count as one process; all others are grouped by client. A cycle is a deadlock if in each of its
+processes the goroutine that waits is also the one that holds. That cannot be seen from outside, so
+a cycle is called possible. A deadlock stays: end one of its holds with "dlock break", or one of its
+processes. A process that waits for itself, and a cycle within one name, are not shown.
 
-Exit status: 0, also if nobody waits; 1 if something failed; 2 for wrong flags.`,
+Exit status: 0, also if there are no waiters; 1 if something failed; 2 for wrong flags.`,
 		Example: `  dlock graph
   dlock graph --json | jq '.possible_cycles[].steps[].label'`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: maybeArg("PREFIX"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix := strings.Join(args, "")
 			return b.with(cmd.ErrOrStderr(), func(ctx context.Context, c *dlock.Client) error {
@@ -43,7 +44,7 @@ Exit status: 0, also if nobody waits; 1 if something failed; 2 for wrong flags.`
 				case len(look.Names) == 0:
 					sayNone(cmd.OutOrStdout(), prefix, look)
 				case len(look.Graph.Parties) == 0:
-					fmt.Fprintf(cmd.OutOrStdout(), "nobody waits; names that are held: %d\n", len(look.Names))
+					fmt.Fprintf(cmd.OutOrStdout(), "no waiters; names held: %d\n", len(look.Names))
 				default:
 					newForest(look).write(cmd.OutOrStdout())
 				}
@@ -56,7 +57,7 @@ Exit status: 0, also if nobody waits; 1 if something failed; 2 for wrong flags.`
 	return cmd
 }
 
-// waitersShown is how many of those who wait for a name are shown although nobody waits for them.
+// waitersShown is how many waiters of a name are shown even if nothing waits for them.
 const waitersShown = 10
 
 // forest is the graph as trees.
@@ -82,14 +83,14 @@ func newForest(look *watch.Look) *forest {
 func (f *forest) write(w io.Writer) {
 	f.w = w
 	for _, c := range f.look.Graph.Cycles {
-		f.line("", fmt.Sprintf("possible cycle, %s old at most:", span(seconds(c.For))))
+		f.line("", fmt.Sprintf("possible cycle, at most %s old:", span(seconds(c.For))))
 		for i, s := range c.Steps {
 			next := c.Steps[(i+1)%len(c.Steps)]
 			f.line("  ", fmt.Sprintf("%s waits for %s, held by %s", name(s.Label, s.Party), printable(s.Waits), name(next.Label, next.Party)))
 		}
 		fmt.Fprintln(w)
 	}
-	// who waits stands below whom it waits for, unless they wait for each other
+	// a waiter stands below the holder that it waits for, unless they wait for each other
 	for _, waits := range []bool{false, true} {
 		for _, p := range f.look.Graph.Parties {
 			if len(p.Holds) > 0 && !f.shown[p.ID] && (len(p.Waits) > 0) == waits {
@@ -103,11 +104,11 @@ func (f *forest) write(w io.Writer) {
 		}
 	}
 	if len(f.shown) == 0 {
-		f.line("", "those who wait have nobody ahead just now; look again")
+		f.line("", "no holder was seen ahead of the waiters; run it again")
 	}
 }
 
-// below writes what the party holds, and who waits for that.
+// below writes the names that the party holds, and their waiters.
 func (f *forest) below(p watch.Party, indent string) {
 	f.shown[p.ID] = true
 	for i, held := range p.Holds {
@@ -121,7 +122,7 @@ func (f *forest) below(p watch.Party, indent string) {
 	}
 }
 
-// waiters writes who waits for a name: the first of them, and those that are waited for.
+// waiters writes the waiters of a name: the first ones, and those that others wait for.
 func (f *forest) waiters(of, indent string) {
 	type waiter struct {
 		place int
@@ -161,12 +162,12 @@ func branches(last bool) (branch, deeper string) {
 	return "├─ ", "│  "
 }
 
-// line writes a line that is no wider than a terminal.
+// line writes a line, cut to the width of a table.
 func (f *forest) line(indent, text string) {
 	fmt.Fprintln(f.w, short(indent+text, columns))
 }
 
-// name is how a party is called: by its label, or else by the first digits of its ID.
+// name is what a party is called: its label, or else the first digits of its ID.
 func name(label, id string) string {
 	if label == "" {
 		return short(id, 9)

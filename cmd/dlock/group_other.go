@@ -28,7 +28,7 @@ func number(os.Signal) int { return statusInterrupted - statusSignal }
 // dieOf returns: a process cannot be ended by Ctrl-C alone here.
 func dieOf(os.Signal) {}
 
-// children are collected by those who started them.
+// children are reaped where they were started.
 var children nursery
 
 type nursery struct{}
@@ -69,10 +69,10 @@ func (g *group) stoppedAlone() {}
 
 func (g *group) goOn() {}
 
-// signal does nothing: Ctrl-C goes to all that have the console.
+// signal does nothing: Ctrl-C goes to all processes of the console.
 func (g *group) signal(os.Signal) {}
 
-// kill ends the command, which cannot be asked.
+// kill kills the command, which cannot be asked to end.
 func (g *group) kill(time.Duration) {
 	g.cmd.Process.Kill()
 	<-g.ended
@@ -87,5 +87,5 @@ func (g *group) killLeft() {}
 
 func (g *group) exitStatus() (int, os.Signal) { return g.cmd.ProcessState.ExitCode(), nil }
 
-// newGuard is not needed here: what stops dlock alone there is none.
+// newGuard is not needed here: nothing stops dlock alone.
 func newGuard() *cobra.Command { return &cobra.Command{Use: "run-guard", Hidden: true} }

@@ -16,12 +16,12 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// passedOn are the signals that a command gets which are sent to "dlock run".
+// passedOn are the signals to "dlock run" that are passed on to the command.
 var passedOn = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT,
 }
 
-// outputClosed reports whether nobody reads any more what is written to standard output or error.
+// outputClosed reports whether the reader of standard output or error has gone.
 func outputClosed() bool {
 	fds := []unix.PollFd{{Fd: 1, Events: unix.POLLOUT}, {Fd: 2, Events: unix.POLLOUT}}
 	if n, err := unix.Poll(fds, 0); n == 0 || err != nil {
@@ -47,9 +47,9 @@ func number(s os.Signal) int {
 	return int(n)
 }
 
-// dieOf ends this process by the signal, which its parent has to see: a shell ends its script after
-// Ctrl-C if the signal has ended the command too, and goes on if the command chose a status. It
-// returns where the signal does not end the process: if it was started to ignore it, and as
+// dieOf ends this process by the signal, so that its parent sees it: a shell ends its script after
+// Ctrl-C if the signal has ended the command too, and goes on if the command exited by itself. It
+// returns if the signal does not end the process: if the process was started to ignore it, and as
 // process 1.
 func dieOf(s os.Signal) {
 	n, ok := s.(syscall.Signal)
@@ -62,33 +62,34 @@ func dieOf(s os.Signal) {
 	}
 }
 
-// group is a command at work, with what it starts.
+// group is a running command with all that it started.
 //
-// Where a terminal controls dlock, and others may be in its process group (a script around, the
-// rest of a pipe), the command is in that group too. So it has the terminal whenever dlock would
-// have it, and what the keys of the terminal and the job control of the shell do to one they do to
-// both: all is as without dlock. What the command starts is then found by parents.
+// If dlock has a controlling terminal, and its process group may have other processes (a script
+// around it, the rest of a pipe), the command is in that group too. So it has the terminal whenever
+// dlock would have it, and the keys of the terminal and the job control of the shell act on both,
+// as without dlock. What the command starts is then found by parents.
 //
 // Elsewhere (cron, systemd, ssh without -t, a container) the command has a group of its own, since
-// signals that dlock passes on are for all that it started. So it has where dlock leads the session
-// of a terminal (ssh -t, docker run -t, a new window): then no other process is in its group, and
-// the command's is put in front. No shell could continue it there, so Ctrl-Z is ignored.
+// signals that dlock passes on are for all that it started. The same holds if dlock leads the
+// session of a terminal (ssh -t, docker run -t, a new window): then no other process is in its
+// group, and the command's group gets the foreground. No shell could continue it there, so Ctrl-Z
+// is ignored.
 //
 //	dlock is started           Ctrl-C goes to  Ctrl-Z, and what    what stops dlock alone
 //	                                           stops a group
-//	by a shell: in front,      dlock and the   stops both; the     the guard stops the command,
-//	behind, in a pipe, in a    command, each   shell sees it, and  at once on Linux, elsewhere at
+//	by a shell: foreground,    dlock and the   stops both; the     the guard stops the command,
+//	background, in a pipe or   command, each   shell sees it, and  at once on Linux, elsewhere at
 //	script, nested, in tmux    once            continues both      the end of trust
 //	by ssh -t, docker -t       the command     does nothing        as above
 //	by cron, systemd, ssh,     –               a stop of dlock's   as above
 //	as process 1                               group is one of
 //	                                           dlock alone
 //
-// If the command alone is stopped, dlock stops too where a shell is to see it, and else keeps the
-// lock. Whatever continues dlock has it prove the lock first, and then what the guard stopped goes
-// on. What continues the command together with dlock, or before it, has it end itself if trust is
-// over (guard). What stops all processes at once (a freezer, the sleep of the machine) stops the
-// guard too.
+// If the command alone is stopped, dlock stops too if a shell should see it, and keeps the lock
+// otherwise. When dlock is continued it proves the lock first, and then what the guard stopped goes
+// on. A command that is continued together with dlock, or before it, ends if trust has ended
+// (guard). What stops all processes at once (a freezer, the sleep of the machine) stops the guard
+// too.
 type group struct {
 	*child
 	tree
@@ -97,7 +98,7 @@ type group struct {
 	cmd      *exec.Cmd
 
 	mu   sync.Mutex
-	said map[string]bool // what was said of processes that no signal reaches
+	said map[string]bool // warnings about processes that no signal reaches
 	// a signal that asks to end was passed on: any, and SIGTERM
 	asked, askedBySIGTERM bool
 }
@@ -137,9 +138,9 @@ func startGroup(cmd *exec.Cmd, lease *dlock.Lease, renewed <-chan struct{}) (*gr
 	return g, nil
 }
 
-// whileProved starts the command. This takes a moment. If this process is stopped in it, the guard
-// stops the command before it is started: then the start does not return before the guard hears
-// that the lock is proved, or lost.
+// whileProved starts the command. This takes a moment. If this process is stopped meanwhile, the
+// guard stops the command before it has started: then start does not return before the guard is
+// notified that the lock is proved, or lost.
 func (g *group) whileProved(lease *dlock.Lease, renewed <-chan struct{}, start func() error) error {
 	started, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -163,7 +164,7 @@ func (g *group) whileProved(lease *dlock.Lease, renewed <-chan struct{}, start f
 	return err
 }
 
-// proved says to the guard that the lease is, or starts one if there is none.
+// proved notifies the guard that the lease is proved, or starts a guard if there is none.
 func (g *group) proved(until time.Time) {
 	if g.guard.ended == nil {
 		g.guardAgain(until)
@@ -181,7 +182,7 @@ func (g *group) guardAgain(until time.Time) {
 	again, err := startGuard(g.tree, until)
 	if err != nil {
 		if g.guard.ended != nil {
-			g.warn("the guard of the command was killed, and no other one can be started yet: %v", err)
+			g.warn("the guard of the command was killed, and no other one can be started yet; dlock tries again after the next renewal: %v", err)
 		}
 		g.guard.ended = nil
 		return
@@ -202,12 +203,12 @@ func (g *group) finish(killed bool) {
 // askGuard asks whether the guard has stopped the command.
 func (g *group) askGuard() { g.guard.say("whose") }
 
-// guardSays has true after askGuard if it was the guard.
+// guardSays has the answers to askGuard: true if the guard has stopped the command.
 func (g *group) guardSays() <-chan bool { return g.guard.answers }
 
-// stoppedAlone is what dlock does when the command was stopped: if a shell is to see it, dlock
-// stops itself as the terminal would have it. Where no shell could continue it, the kernel ignores
-// that signal, and the lock is kept.
+// stoppedAlone handles a stop of the command alone: if a shell should see it, dlock stops itself as
+// the terminal would have done. Where no shell could continue it, the kernel ignores that signal,
+// and the lock is kept.
 func (g *group) stoppedAlone() {
 	if g.group != 0 {
 		return
@@ -217,7 +218,7 @@ func (g *group) stoppedAlone() {
 	}
 }
 
-// goOn continues the command after dlock was continued, and the lock was proved since.
+// goOn continues the command after dlock was continued and has proved the lock.
 func (g *group) goOn() {
 	g.terminal.look()
 	if g.guard.ended == nil { // it may have stopped the command before it was killed
@@ -227,8 +228,8 @@ func (g *group) goOn() {
 	g.guard.say("continue")
 }
 
-// signal passes on what dlock was sent. What keys of the terminal send goes to the whole group in
-// front: a process in there has it already, unless it would not be here any more.
+// signal passes on a signal to dlock. The keys of the terminal signal the whole group in the
+// foreground: a process that is still there has that signal already, unless it would have ended it.
 func (g *group) signal(s os.Signal) {
 	n, ok := s.(syscall.Signal)
 	if !ok {
@@ -258,7 +259,7 @@ func (g *group) signal(s os.Signal) {
 	}
 }
 
-// warnOutOfReach warns of each process of another user once that this is so.
+// warnOutOfReach warns once about each process of another user; what says what cannot be done.
 func (g *group) warnOutOfReach(what string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -270,8 +271,8 @@ func (g *group) warnOutOfReach(what string) {
 	}
 }
 
-// kill ends the tree: it asks (SIGTERM), and kills what is there after grace. It returns when the
-// command has ended, and what it started too, but for what no signal reaches.
+// kill ends the tree: it sends SIGTERM, and SIGKILL to what is left after grace. It returns when
+// the command and all it started have ended, except processes that no signal reaches.
 func (g *group) kill(grace time.Duration) {
 	g.guard.say("lost")
 	g.ask(syscall.SIGTERM, true)
@@ -283,7 +284,7 @@ func (g *group) kill(grace time.Duration) {
 	for ended := g.ended; ; {
 		select {
 		case <-ended:
-			ended = nil // and now what it started
+			ended = nil // now wait for what it started
 		case <-late:
 			g.force(syscall.SIGKILL)
 			<-g.ended
@@ -296,23 +297,23 @@ func (g *group) kill(grace time.Duration) {
 	}
 }
 
-// wantsGone reports, after the end of the command, whether what it started has to be gone too
-// before the lock is given back: that is so if a signal to dlock has ended it. SIGTERM is taken to
-// have done so; after another one a command may live on, and choose its end.
+// wantsGone reports, after the end of the command, whether all it started has to end before the
+// lock is released: that is so if a signal to dlock has ended the command. SIGTERM is assumed to
+// have ended it; after another signal a command may go on, and end by itself.
 func (g *group) wantsGone() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.askedBySIGTERM || g.asked && g.status.Signaled()
 }
 
-// killLeft kills what the command has left.
+// killLeft kills the processes that the command has left.
 func (g *group) killLeft() { g.force(syscall.SIGKILL) }
 
-// gone reports whether nothing is left that a signal could end.
+// gone reports whether no process is left that a signal could end.
 func (g *group) gone() bool { return len(g.members()) == len(g.outOfReach()) }
 
-// status is the exit status of a command that ended, as a shell says it, and the signal that ended
-// it.
+// exitStatus is the exit status of a command that has ended, as a shell reports it, and the signal
+// that ended it.
 func (g *group) exitStatus() (int, os.Signal) {
 	if g.status.Signaled() {
 		return statusSignal + int(g.status.Signal()), g.status.Signal()

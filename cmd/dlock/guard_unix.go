@@ -20,49 +20,49 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// The guard is a process beside each "dlock run": it keeps the command from running while dlock
-// cannot renew the lock. Nothing that stops dlock stops it too: it has a session of its own, and
+// The guard is a process beside each "dlock run". It keeps the command from running while dlock
+// cannot renew the lock. What stops dlock does not stop the guard: it has a session of its own, and
 // no terminal. dlock writes lines to it:
 //
-//	keeper PID SESSION  whose descendants in that session are guarded; the first line
+//	keeper PID SESSION  the process whose descendants in that session are guarded; the first line
 //	outside PID START   a process that descends from dlock, and is not guarded
 //	command PID GROUP   the process of the command, and its group, 0 if it has none of its own
 //	until STOP END      the lock is proved: what was stopped goes on. It is trusted until shortly
 //	                    before STOP; both are nanoseconds of the monotonic clock of the system
-//	continue            dlock was continued, so all that is guarded is too, before STOP
-//	whose               the command is stopped; "mine" is the answer if it was the guard, and
-//	                    else "not mine"
+//	continue            dlock was continued: before STOP, all that is guarded is continued too
+//	whose               the command is stopped; the guard answers "mine" if it has stopped it, and
+//	                    "not mine" otherwise
 //	lost                dlock itself ends the command now: what was stopped goes on
 //	bye                 the command has ended
 //
 // What it does:
 //
-//	dlock is stopped     the tree is stopped (Linux; looked at four times a second)
-//	STOP is over         dlock is stopped, or it would have said something: the tree is stopped
-//	END is over          the tree gets SIGTERM, which waits for its SIGCONT: if that comes before
-//	                     dlock goes on (fg continues both at once), the tree ends itself, as on
-//	                     a loss
+//	dlock is stopped     the tree is stopped (Linux; checked four times a second)
+//	STOP has passed      dlock is stopped, or it would have written a line: the tree is stopped
+//	END has passed       the tree gets SIGTERM, which is pending until a SIGCONT: if that comes
+//	                     before dlock goes on (fg continues both at once), the tree ends, as
+//	                     after a loss
 //	the lines end        dlock was killed: the tree is killed, as far as it can still be found
 //
-// STOP and END lie between the end of trust and that of the TTL, when others can be in. A line that
-// comes late is no harm: the tree is stopped for that time, and a proof of before a stop of dlock
-// that it sends afterwards continues nothing. dlock says "until" after each renewal, and after its
-// own SIGCONT only when the lock was proved again. If the guard itself is killed, dlock starts
-// another one. If it is stopped, dlock goes on as without it.
+// STOP and END lie between the end of trust and the end of the TTL, after which others can get the
+// lock. A line that comes late does no harm: the tree is stopped for that time, and a proof from
+// before a stop of dlock that is sent after it continues nothing. dlock writes "until" after each
+// renewal, and after its own SIGCONT only when the lock was proved again. If the guard itself is
+// killed, dlock starts another one. If it is stopped, dlock goes on without it.
 type guard struct {
 	*child
 	in      *os.File
-	answers chan bool     // to "whose": whether it was the guard
+	answers chan bool     // to "whose": true if the guard has stopped the command
 	gap     time.Duration // between the end of trust, STOP and END
 }
 
 // guardCommand is the hidden command that is the guard.
 const guardCommand = "run-guard"
 
-// startGuard starts the guard of a command that is not there yet, for a lease that is trusted until
-// then.
+// startGuard starts a guard for the tree, with a lease that is trusted until then. Its command may
+// not have started yet.
 func startGuard(t tree, until time.Time) (*guard, error) {
-	program := "/proc/self/exe" // which is there also after an upgrade
+	program := "/proc/self/exe" // it exists after an upgrade too
 	if _, err := os.Stat(program); err != nil {
 		if program, err = os.Executable(); err != nil {
 			return nil, err
@@ -84,9 +84,9 @@ func startGuard(t tree, until time.Time) (*guard, error) {
 	cmd.Stdin, cmd.Stdout = r, out
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// a margin is a twentieth of the TTL, and a second at most
+	// a margin is a twentieth of the TTL, and at most a second
 	g := &guard{in: w, answers: make(chan bool, 1), gap: max(min(time.Until(until)/60, 300*time.Millisecond), time.Millisecond)}
-	// before the guard is there, as this process may be stopped at any time; what fits into a pipe
+	// before the guard runs, since this process may be stopped at any time: as much as a pipe holds
 	hello := fmt.Appendf(nil, "keeper %d %d\n", t.keeper, t.session)
 	if t.command != 0 {
 		hello = fmt.Appendf(hello, "command %d %d\n", t.command, t.group)
@@ -120,10 +120,10 @@ func (g *guard) say(format string, args ...any) {
 	fmt.Fprintf(g.in, format+"\n", args...)
 }
 
-// until says that the lock is proved, and trusted until then.
+// until notifies the guard that the lock is proved, and trusted until then.
 func (g *guard) until(end time.Time) { g.say("%s", g.proof(end)) }
 
-// proof is the line that says so.
+// proof is the line of until.
 func (g *guard) proof(end time.Time) string {
 	now := monotonic()
 	stop := now + time.Until(end) + g.gap
@@ -157,9 +157,9 @@ func newGuard() *cobra.Command {
 		Use:    guardCommand,
 		Short:  "Keeps a command from running without its dlock run, which starts it",
 		Hidden: true,
-		Args:   usageArgs(cobra.NoArgs),
+		Args:   noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// what is meant for dlock, and ends or stops it, is not for its guard
+			// signals that end or stop dlock are not for its guard
 			signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 			return watchOver(cmd.InOrStdin(), cmd.OutOrStdout())
 		},
@@ -169,18 +169,18 @@ func newGuard() *cobra.Command {
 // guarded is what the guard knows.
 type guarded struct {
 	tree
-	until, end time.Duration // STOP and END; 0: not any more
-	silent     bool          // STOP is over, and dlock has said nothing
+	until, end time.Duration // STOP and END; 0: none
+	silent     bool          // STOP has passed, and dlock has written nothing since
 	stopped    []process     // by the guard
 }
 
-// watchOver guards the tree of which the lines speak, until they end.
+// watchOver guards the tree that the lines describe, until they end.
 func watchOver(lines io.Reader, answers io.Writer) error {
-	heard := make(chan string)
+	received := make(chan string)
 	go func() {
-		defer close(heard)
+		defer close(received)
 		for s := bufio.NewScanner(lines); s.Scan(); {
-			heard <- s.Text()
+			received <- s.Text()
 		}
 	}()
 	g := guarded{tree: tree{outside: map[int]uint64{}}}
@@ -196,7 +196,7 @@ func watchOver(lines io.Reader, answers io.Writer) error {
 			due = time.After(max(next-monotonic(), 0))
 		}
 		select {
-		case line, ok := <-heard:
+		case line, ok := <-received:
 			switch {
 			case !ok:
 				if g.keeper != 0 {
@@ -223,7 +223,7 @@ func watchOver(lines io.Reader, answers io.Writer) error {
 	}
 }
 
-// hear does what a line says.
+// hear acts on a line.
 func (g *guarded) hear(line string) (err error) {
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {
@@ -242,11 +242,11 @@ func (g *guarded) hear(line string) (err error) {
 		}
 		g.silent = false
 	case "continue":
-		if !g.trusted() { // dlock was stopped since, and finds out itself
+		if !g.trusted() { // dlock was stopped since, and proves the lock again
 			break
 		}
 		g.goOn()
-		// and what another guard has stopped, which was killed
+		// and what an earlier guard had stopped before it was killed
 		for _, p := range slices.Backward(g.members()) {
 			if p.stopped {
 				syscall.Kill(p.pid, syscall.SIGCONT)
@@ -266,7 +266,7 @@ func (g *guarded) hear(line string) (err error) {
 	return err
 }
 
-// next is when to be late; 0: never.
+// next is when to call late; 0: never.
 func (g *guarded) next() time.Duration {
 	if g.silent {
 		return g.end
@@ -274,13 +274,13 @@ func (g *guarded) next() time.Duration {
 	return g.until
 }
 
-// late: dlock has not said in time that the lock is proved.
+// late is called when dlock has not reported in time that the lock is proved.
 func (g *guarded) late() {
 	if g.hold(); !g.silent {
 		g.silent = true
 		return
 	}
-	g.ask(syscall.SIGTERM, false) // before it does anything else
+	g.ask(syscall.SIGTERM, false) // it takes effect before the tree does anything else
 	g.end = 0
 }
 
@@ -296,8 +296,8 @@ func (g *guarded) keeperStopped() bool {
 // hold stops the tree.
 func (g *guarded) hold() { g.stopped = append(g.stopped, g.stop()...) }
 
-// goOn continues what the guard has stopped: children first, as they were stopped last. So a shell
-// does not see that its job stood still.
+// goOn continues what the guard has stopped: children first, since they were stopped last. So a
+// shell does not see that its job was stopped.
 func (g *guarded) goOn() {
 	if len(g.stopped) == 0 {
 		return

@@ -17,15 +17,16 @@ func newInspect() *cobra.Command {
 	b, inJSON := backend{}, false
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] NAME",
-		Short: "Show who holds a lock and who waits for it",
-		Long: `Show who holds the lock NAME and who waits for it, in order of arrival: the owner (the first eight
-digits of its ID; requests of one owner share a hold), mode, age, the time left if it is not
-renewed, the fencing token, which "dlock break" takes, and the label.
+		Short: "Show the holders and waiters of a lock",
+		Long: `Show the holders and waiters of the lock NAME in order of arrival: the owner (the first eight digits
+of its ID; requests of one owner share a hold), the mode, the age, the time left if the request is
+not renewed, the fencing token (the one for "dlock break --token"), and the label.
 
-Exit status: 0, also if nobody holds it; 1 if something failed; 2 for wrong flags or a wrong name.`,
+Exit status: 0, also if the lock is not held; 1 if something failed; 2 for wrong flags or a wrong
+name.`,
 		Example: `  dlock inspect deploy/shop
   dlock inspect --json deploy/shop | jq -r '.holders[].label'`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: oneArg("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return b.with(cmd.ErrOrStderr(), func(ctx context.Context, c *dlock.Client) error {
 				q, err := c.Inspect(ctx, args[0])
@@ -47,9 +48,9 @@ Exit status: 0, also if nobody holds it; 1 if something failed; 2 for wrong flag
 	return cmd
 }
 
-// sayFree says that nobody has the name, and if nobody has any, that the URL may be wrong.
+// sayFree says that the name is free, and if no name is in use at all, that the URL may be wrong.
 func sayFree(ctx context.Context, c *dlock.Client, name string, w io.Writer) error {
-	fmt.Fprintf(w, "%s: nobody holds it or waits for it\n", printable(name))
+	fmt.Fprintf(w, "%s: free, no waiters\n", printable(name))
 	names, err := c.List(ctx)
 	if err == nil && len(names) == 0 {
 		fmt.Fprintln(w, nothing)
@@ -62,7 +63,7 @@ func sayFree(ctx context.Context, c *dlock.Client, name string, w io.Writer) err
 
 // show writes the queue for people.
 func show(w io.Writer, q watch.Queue) {
-	fmt.Fprintf(w, "%s: held by %d, waited for by %d\n", short(printable(q.Name), columns-40), q.Owners(), len(q.Waiters))
+	fmt.Fprintf(w, "%s: holders %d, waiters %d\n", short(printable(q.Name), columns-40), q.Owners(), len(q.Waiters))
 	rows := [][]string{{"", "OWNER", "MODE", "AGE", "LEFT", "TOKEN", "LABEL"}}
 	add := func(state string, e watch.Entry) {
 		m := e.Mode

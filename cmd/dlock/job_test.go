@@ -482,12 +482,12 @@ func TestAStaleProofContinuesNothing(t *testing.T) {
 func TestOnlyARenewalIsAProof(t *testing.T) {
 	r := newRelay(func(os.Signal) {})
 	defer r.stop()
-	r.tellRenewed(dlock.Renewal{Holds: 1, Unknown: 1})
-	r.tellRenewed(dlock.Renewal{Holds: 1, Lost: 1})
+	r.noteRenewal(dlock.Renewal{Holds: 1, Unknown: 1})
+	r.noteRenewal(dlock.Renewal{Holds: 1, Lost: 1})
 	if len(r.renewed) != 0 {
 		t.Error("what is not renewed is taken for a proof")
 	}
-	if r.tellRenewed(dlock.Renewal{Holds: 1}); len(r.renewed) != 1 {
+	if r.noteRenewal(dlock.Renewal{Holds: 1}); len(r.renewed) != 1 {
 		t.Error("a renewal is not said")
 	}
 }

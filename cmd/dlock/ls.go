@@ -18,16 +18,17 @@ func newLs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [flags] [PREFIX]",
 		Short: "List the locks that are held or waited for",
-		Long: `List the names that begin with PREFIX and are held or waited for now: how many owners hold each and
-how many requests wait, and of the first holder how long ago it asked for the lock, how long its
-hold stands if it is not renewed, and its label. A name that nobody holds or waits for is not there.
+		Long: `List the names that begin with PREFIX and are held or waited for now: the number of owners that hold
+each name (HOLD) and of requests that wait (WAIT); and for the first holder the time since it
+requested the lock (AGE), the time left if its hold is not renewed (LEFT), and its label. A name
+that is neither held nor waited for is not listed.
 
-It reads all that the backend has. Exit status: 0, also if there is nothing; 1 if something failed;
-2 for wrong flags.`,
+The command reads all that the backend has. Exit status: 0, also if there is nothing; 1 if something
+failed; 2 for wrong flags.`,
 		Example: `  dlock ls
   dlock ls deploy/
   dlock ls --json | jq -r '.[] | select(.waiters | length > 0) | .name'`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: maybeArg("PREFIX"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix := strings.Join(args, "")
 			return b.with(cmd.ErrOrStderr(), func(ctx context.Context, c *dlock.Client) error {
@@ -53,16 +54,19 @@ It reads all that the backend has. Exit status: 0, also if there is nothing; 1 i
 	return cmd
 }
 
-// nothing is what is said of a backend without any name: it may be another than was meant.
-const nothing = "no name is held or waited for under this URL at all; is it the right one, with the right prefix?"
+// nothing is the text for a backend where no name is in use: it may not be the one that was meant.
+const nothing = "no name is held or waited for under this URL; is it the right URL, with the right prefix?"
 
-// sayNone says that no name with the prefix is in use, and if none is at all, that the URL may be
-// wrong.
+// sayNone says that no name with the prefix is in use, and if no name is in use at all, that the
+// URL may be wrong.
 func sayNone(w io.Writer, prefix string, look *watch.Look) {
 	if look.InUse == 0 {
 		fmt.Fprintln(w, nothing)
 	} else {
-		fmt.Fprintf(w, "none of the names in use begins with %q; all of them: %d\n", prefix, look.InUse)
+		fmt.Fprintf(w, "no name in use begins with %q; names in use: %d\n", withoutPassword(prefix), look.InUse)
+	}
+	if strings.Contains(prefix, "://") {
+		fmt.Fprintln(w, "the argument is a prefix of names; --url and DLOCK_URL name the backend")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command dlock operates locks: it runs commands under a lock, shows what is locked, by whom and
-// who waits, ends holds, and checks and measures backends. dlock demo is the flash sale.
+// Command dlock operates locks: it runs commands under a lock, shows holders and waiters, ends
+// holds, and checks and measures backends. dlock demo is the flash sale.
 package main
 
 import (
@@ -15,19 +15,19 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// The exit statuses. Those of "dlock run" are beside those that commands have themselves, as in
+// The exit statuses. Those of "dlock run" are outside the range that commands use themselves, as in
 // timeout(1) and env(1).
 const (
 	statusFailed      = 1
 	statusUsage       = 2
-	statusUntried     = 3   // "dlock check" found nothing wrong, and had no time for all of it
+	statusUntried     = 3   // "dlock check" found nothing wrong, but did not try everything in time
 	statusLost        = 123 // the lock was lost while the command ran
 	statusHeld        = 124 // the lock was not obtained
 	statusRunFailed   = 125 // the backend failed, or another error of "dlock run" itself
-	statusCannotStart = 126 // the command is there and cannot be started
+	statusCannotStart = 126 // the command exists but cannot be started
 	statusNoCommand   = 127 // there is no such command
 	statusSignal      = 128 // and the signal's number: the command was ended by it
-	statusInterrupted = 130 // as a shell says it of a program that Ctrl-C ended
+	statusInterrupted = 130 // what a shell reports for a program that Ctrl-C ended
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -50,7 +50,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// bySignal is the error of a command that is to end by a signal, if it can.
+// bySignal is the error of a command that should end by a signal, if it can.
 type bySignal struct {
 	error
 	os.Signal
@@ -96,8 +96,8 @@ func status(err error) int {
 	}
 }
 
-// untilSignal runs f with a context that ends when somebody wants the command to end: by Ctrl-C, by
-// closing the terminal, or by closing the pipe that it writes to. f cleans up in bounded time.
+// untilSignal runs f with a context that ends when the command should end: after Ctrl-C, or when
+// the terminal or the pipe that it writes to is closed. f cleans up in bounded time.
 func untilSignal(f func(ctx context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -109,7 +109,7 @@ func untilSignal(f func(ctx context.Context) error) error {
 	go func() {
 		for {
 			select {
-			case <-pipe: // or a viewer or a backend has closed a connection, which ends nothing
+			case <-pipe: // also if a viewer or a backend closes a connection, which ends nothing
 				if outputClosed() {
 					cancel()
 				}

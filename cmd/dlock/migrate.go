@@ -21,24 +21,24 @@ func newMigrate() *cobra.Command {
 	b, m := backend{}, migration{}
 	cmd := &cobra.Command{
 		Use:   "migrate [flags] [URL]",
-		Short: "Make, remove or print the tables that MySQL needs",
-		Long: `Make the two tables that dlock needs in a database of MySQL or MariaDB, as far as they are missing;
-other backends need nothing of the kind. Tables of another version are refused. Several at once do
-no harm. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK TABLES; programs
-that lock need SELECT, INSERT, UPDATE and DELETE.
+		Short: "Create, remove or print the tables that MySQL needs",
+		Long: `Create the two tables that dlock needs in a database of MySQL or MariaDB, if they are missing. Other
+backends need no tables. Tables of another version are refused. Several migrations at once do no
+harm. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK TABLES; programs that
+lock need SELECT, INSERT, UPDATE and DELETE.
 
---down removes them. It asks first; where there is no terminal to ask at, --yes is needed. While
-something is held or waits it refuses, unless --force is given: then those locks are lost. The
-last fencing tokens go too; later ones are greater as long as the server's clock is not set back.
+--down removes the tables. It asks for confirmation; without a terminal it needs --yes. It refuses
+while a lock is held or waited for, unless --force is given: then those locks are lost. The last
+fencing tokens are removed too; later ones are greater unless the server's clock is set back.
 
---print writes the statements for another tool, and reaches no server.
+--print writes the statements for another tool, and contacts no server.
 
 Exit status: 0; 1 if something failed, if the answer was no, or if --down refused; 2 for wrong flags
 or a wrong URL.`,
 		Example: `  DLOCK_URL=mysql://admin:secret@db/app dlock migrate
   dlock migrate --print | mysql app
   dlock migrate --down mysql://admin@db/app`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: maybeArg("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if m.print {
 				return m.write(cmd.OutOrStdout())
@@ -51,11 +51,11 @@ or a wrong URL.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&b.url, "url", "", "the backend (default $DLOCK_URL)")
-	f.BoolVar(&m.down, "down", false, "remove them")
-	f.BoolVar(&m.print, "print", false, "write the statements, and do nothing")
-	f.BoolVar(&m.force, "force", false, "with --down: also while locks are held, which are lost then")
-	f.BoolVar(&m.yes, "yes", false, "with --down: do not ask")
+	f.StringVar(&b.url, "url", "", "the backend (default: $DLOCK_URL)")
+	f.BoolVar(&m.down, "down", false, "remove the tables")
+	f.BoolVar(&m.print, "print", false, "write the statements, and change nothing")
+	f.BoolVar(&m.force, "force", false, "with --down: even while locks are held, which are then lost")
+	f.BoolVar(&m.yes, "yes", false, "with --down: do not ask for confirmation")
 	return cmd
 }
 
@@ -64,14 +64,14 @@ type migration struct{ down, print, force, yes bool }
 
 func (m migration) run(ctx context.Context, rawURL string, in io.Reader, out io.Writer) error {
 	if (m.force || m.yes) && !m.down {
-		return usage("--force and --yes are for --down")
+		return usage("--force and --yes are allowed with --down only")
 	}
 	scheme, _, _ := strings.Cut(rawURL, ":")
 	if !strings.HasPrefix(scheme, "mysql") && !strings.HasPrefix(scheme, "mariadb") {
 		if driver.Lookup(scheme) == nil {
 			return usage("unknown scheme %q; known here: %s", printable(scheme), strings.Join(driver.Schemes(), ", "))
 		}
-		fmt.Fprintf(out, "%s: has no tables: there is nothing to migrate\n", scheme)
+		fmt.Fprintf(out, "%s needs no tables: there is nothing to migrate\n", scheme)
 		return nil
 	}
 	db, err := mysql.OpenDB(rawURL)
@@ -85,27 +85,27 @@ func (m migration) run(ctx context.Context, rawURL string, in io.Reader, out io.
 	if err := mysql.Migrate(ctx, db); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "the tables are there")
+	fmt.Fprintln(out, "the tables exist")
 	return nil
 }
 
 func (m migration) remove(ctx context.Context, db *sql.DB, in io.Reader, out io.Writer) error {
 	if !m.yes {
 		if !askable(in) {
-			return usage("there is no terminal to ask at; --yes removes them without a question")
+			return usage("no terminal to ask for confirmation; --yes removes the tables without asking")
 		}
-		if err := ask(ctx, in, out, "Remove the tables of dlock, and all that they know?"); err != nil {
+		if err := ask(ctx, in, out, "Remove the tables of dlock, and all their content?"); err != nil {
 			return err
 		}
 	}
 	if err := mysql.Revert(ctx, db, m.force); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "the tables are gone")
+	fmt.Fprintln(out, "the tables are removed")
 	return nil
 }
 
-// write writes the statements in the order in which they are to be run.
+// write writes the statements in the order in which they have to be run.
 func (m migration) write(out io.Writer) error {
 	pattern := "mysql/*.up.sql"
 	if m.down {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// processes are all processes that this one can see; none if /proc is missing, or that of another
+// processes are all processes that this one can see; none if /proc is missing or belongs to another
 // namespace.
 func processes() (ps []process) {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
@@ -31,10 +31,10 @@ func processes() (ps []process) {
 	return ps
 }
 
-// processOf reads what the kernel says of a process. ok is false if it is gone.
+// processOf reads what the kernel reports about a process. ok is false if it does not exist.
 func processOf(pid int) (p process, ok bool) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	// the name stands in brackets, and may have any character
+	// the name is in parentheses, and may have any character
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if err != nil || open < 0 || end < open {
 		return p, false
@@ -53,8 +53,8 @@ func processOf(pid int) (p process, ok bool) {
 	return p, true
 }
 
-// relaysOf are those among the processes that are a "dlock run", which passes signals on: the guard
-// beside it shows that.
+// relaysOf are those among the processes that are a "dlock run", which passes signals on. They are
+// recognized by their guards.
 func relaysOf(among []process) map[int]bool {
 	there := map[int]bool{}
 	for _, p := range among {
@@ -73,10 +73,10 @@ func relaysOf(among []process) map[int]bool {
 	return found
 }
 
-// canSeeStops: the kernel says whether a process is stopped, at the price of reading a file.
+// canSeeStops: one read of a file shows whether a process is stopped.
 const canSeeStops = true
 
-// endsBy reports whether the signal would end the process, which neither ignores nor catches it.
+// endsBy reports whether the signal would end the process: it neither ignores nor catches it.
 func endsBy(pid int, s syscall.Signal) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // processes are all processes that ps(1) lists.
 func processes() (ps []process) {
-	// the error may be that the end of ps was noticed elsewhere (children)
+	// the error may be that ps was reaped elsewhere (children)
 	out, _ := exec.Command("ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat=", "-o", "comm=").Output()
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
@@ -30,13 +30,13 @@ func processes() (ps []process) {
 	return ps
 }
 
-// relaysOf would be those that are a "dlock run", which cannot be seen here.
+// relaysOf would be those that are a "dlock run", which cannot be recognized here.
 func relaysOf([]process) map[int]bool { return nil }
 
 func processOf(int) (process, bool) { return process{}, false }
 
-// canSeeStops: to look whether a process is stopped would take another process each time.
+// canSeeStops: each check whether a process is stopped would start another process.
 const canSeeStops = false
 
-// endsBy would say whether the signal ends the process, which cannot be seen here.
+// endsBy would report whether the signal ends the process, which cannot be seen here.
 func endsBy(int, syscall.Signal) bool { return false }

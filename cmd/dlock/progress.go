@@ -23,7 +23,7 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w: w}
 }
 
-// show says that so many of all are done, and what is at work.
+// show shows that so many of all are done, and what is under way.
 func (p *progress) show(done, all int, what string) {
 	if p.w == nil {
 		return

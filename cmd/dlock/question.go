@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 )
 
-// askable reports whether there is somebody to ask.
+// askable reports whether a question can be asked: whether in is a terminal.
 func askable(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -31,42 +31,44 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME -- COMMAND [ARG...]",
 		Short: "Run a command under a lock",
-		Long: `Run a command under the lock NAME, which is renewed until the command ends. Without --wait and
---try it waits for its turn without end.
+		Long: `Run a command under the lock NAME, and renew the lock until the command ends. Without --wait or
+--try, dlock waits for its turn without limit.
 
 If the lock is lost, the command and all that it started get SIGTERM, and SIGKILL after --grace.
-Signals that dlock gets are passed on. If dlock itself is killed, so is the command, and the lock is
-free at once in a folder, and at the end of its TTL on a service. If dlock is stopped, so is the
-command, which goes on when dlock does and has proved the lock again.
+Signals that dlock gets are passed on. If dlock itself is killed, so is the command; the lock is
+then free at once in a folder, and at the end of its TTL on a service. If dlock is stopped, so is
+the command. It goes on when dlock has been continued and has verified that it still has the lock.
 
-The command finds in its environment: DLOCK_NAME, DLOCK_TOKEN (the fencing token, a number),
-DLOCK_OWNER (whoever has it can join the hold), DLOCK_URL (without its passwords, unless
---pass-password is given). A dlock run of the same name in it re-enters the lock, and does not wait
-for itself.
+The command's environment has DLOCK_NAME, DLOCK_TOKEN (the fencing token, a number), DLOCK_OWNER
+(a process that has it can join the hold) and DLOCK_URL (without passwords, unless --pass-password
+is given). A dlock run of the same name inside the command re-enters the lock, and does not wait
+for it.
 
 Exit status: that of the command (128 + n if signal n ended it), or
     2  wrong flags or arguments
-  123  the lock was lost while the command ran, which was ended
-  124  the lock was not obtained: it was held for all of --wait, or at the first --try
+  123  the lock was lost while the command ran, and the command was ended
+  124  the lock was not obtained: it stayed held for all of --wait, or was held with --try
   125  the backend failed, the name is in use as another kind of lock, or the hold
-       of the environment is over; the command was not started
+       in the environment has ended; the command was not started
   126  the command cannot be started
   127  there is no such command
   128 + n  signal n came before the command was started`,
 		Example: `  dlock run backup -- pg_dump -f /backup/shop.sql shop
   dlock run --try --ttl 10s import -- ./import.sh
   dlock run --wait 5m deploy/shop -- sh -c './migrate && ./roll-out --fence "$DLOCK_TOKEN"'
-  dlock run -q --once-per 1m report -- ./report     # in a crontab, on each of many machines
-  dlock run --limit 3 encoders -- ffmpeg -i in.mov out.mp4`,
+  dlock run --limit 3 encoders -- ffmpeg -i in.mov out.mp4
+
+  # in the crontab of many machines: once a minute, when it begins, on one of them
+  * * * * *  dlock run -q --once-per 1m report -- /usr/local/bin/report`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
 			switch {
 			case dash < 0:
-				return usage("no -- before the command; want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
+				return usage("no -- before the command: want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
 			case dash != 1:
-				return usage("%d names before --; want one: NAME -- COMMAND [ARG...]; see %s --help", dash, cmd.CommandPath())
+				return usage("%d names before --: want NAME -- COMMAND [ARG...]; see %s --help", dash, cmd.CommandPath())
 			case len(args) < 2:
-				return usage("no command after --; want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
+				return usage("no command after --: want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -89,25 +91,25 @@ Exit status: that of the command (128 + n if signal n ended it), or
 	f := cmd.Flags()
 	f.SortFlags = false
 	o.backend.flags(f)
-	f.DurationVar(&o.wait, "wait", 0, "wait for so long at most (default: without end)")
+	f.DurationVar(&o.wait, "wait", 0, "wait at most so long (default: without limit)")
 	f.BoolVar(&o.try, "try", false, "do not wait at all")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "say nothing if the lock is not obtained; the exit status does")
-	f.DurationVar(&o.ttl, "ttl", 0, "how long the lock stays if dlock is gone (default: that of the URL, or 30s)")
-	f.BoolVar(&o.shared, "shared", false, "hold it together with others who say --shared")
-	f.IntVar(&o.limit, "limit", 0, "hold it together with others, so many at most")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print nothing if the lock is not obtained; the exit status says it")
+	f.DurationVar(&o.ttl, "ttl", 0, "how long the lock stays held after dlock dies (default: that of the URL, or 30s)")
+	f.BoolVar(&o.shared, "shared", false, "share the lock with other runs that have --shared")
+	f.IntVar(&o.limit, "limit", 0, "share the lock with other runs: at most so many hold it")
 	f.DurationVar(&o.oncePer, "once-per", 0, "run the command at most once per period, on one of many machines; implies --try, unless --wait is given")
-	f.DurationVar(&o.grace, "grace", 5*time.Second, "between SIGTERM and SIGKILL, if the lock is lost")
-	f.BoolVar(&o.passPassword, "pass-password", false, "leave the passwords in the DLOCK_URL of the command")
+	f.DurationVar(&o.grace, "grace", 5*time.Second, "time between SIGTERM and SIGKILL after a loss of the lock")
+	f.BoolVar(&o.passPassword, "pass-password", false, "leave passwords in the DLOCK_URL of the command")
 	return cmd
 }
 
-// check refuses flags that contradict each other, before anything is reached.
+// check refuses flags that are wrong on any backend, before anything is reached.
 func (o *runner) check() error {
 	switch {
 	case o.try && o.waits:
-		return usage("--try and --wait: one of them is allowed")
+		return usage("--try and --wait: only one of them is allowed")
 	case o.shared && o.hasLimit:
-		return usage("--shared and --limit: one of them is allowed")
+		return usage("--shared and --limit: only one of them is allowed")
 	case o.wait < 0:
 		return usage("--wait %s: 0s or more is allowed", o.wait)
 	case o.grace < 0:
@@ -124,7 +126,7 @@ type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return "ended by a signal: " + s.String() }
 
-// run takes the lock, runs the command, and gives the lock back.
+// run takes the lock, runs the command, and releases the lock.
 func (o *runner) run(name string, child *exec.Cmd) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -134,7 +136,7 @@ func (o *runner) run(name string, child *exec.Cmd) error {
 		}
 	})
 	defer r.stop()
-	children.watch() // as process 1 it is given some
+	children.watch() // as process 1 it inherits some
 	how, err := o.locked(ctx, name, child, r)
 	if s := (signalled{}); errors.As(context.Cause(ctx), &s) && err != nil {
 		return endBy(s.Signal, &exit{statusSignal + number(s.Signal), s})
@@ -149,7 +151,7 @@ func (o *runner) run(name string, child *exec.Cmd) error {
 }
 
 // endBy makes this process end by the signal that has ended the command, if it is that of Ctrl-C: a
-// shell then ends its script too. Of other signals the exit status speaks.
+// shell then ends its script too. Other signals are in the exit status only.
 func endBy(s os.Signal, e *exit) error {
 	if s == interrupt {
 		return &bySignal{e, s}
@@ -157,7 +159,7 @@ func endBy(s os.Signal, e *exit) error {
 	return e
 }
 
-// ofRun gives what went wrong the exit status that the help lists.
+// ofRun gives an error the exit status that the help lists.
 func ofRun(err error) error {
 	e := (*exit)(nil)
 	switch {
@@ -180,7 +182,7 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 		return how, err
 	}
 	began := time.Now()
-	client, err := o.open(ctx, rawURL, o.wait, child.Stderr, dlock.Observe(dlock.Hooks{Renewed: r.tellRenewed}))
+	client, err := o.open(ctx, rawURL, o.wait, child.Stderr, dlock.Observe(dlock.Hooks{Renewed: r.noteRenewal}))
 	if err != nil {
 		return how, err
 	}
@@ -215,10 +217,10 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 	case !ran:
 		return how, err
 	case lost || errors.Is(err, dlock.ErrLost) || errors.Is(unlocked, dlock.ErrLost):
-		return how, &exit{statusLost, fmt.Errorf("%w: %q, while the command ran", dlock.ErrLost, name)}
+		return how, &exit{statusLost, fmt.Errorf("%w while the command ran: lock %q", dlock.ErrLost, name)}
 	case err != nil || unlocked != nil:
-		// what the command did is done, and the lock goes by itself
-		fmt.Fprintf(child.Stderr, "warning: the lock is given back at the end of its TTL: %v\n", errors.Join(err, unlocked))
+		// what the command did is done, and the lock expires
+		fmt.Fprintf(child.Stderr, "warning: lock %q could not be released, and expires at the end of its TTL: %v\n", name, errors.Join(err, unlocked))
 	}
 	return how, nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// relay hands on what this process hears while it runs: signals, to whom, changes with the time;
-// and that its lock was renewed.
+// relay passes on events of this process: signals, whose receiver changes over time, and renewals
+// of its lock.
 type relay struct {
 	signals chan os.Signal
 	done    chan struct{}
@@ -19,7 +19,7 @@ type relay struct {
 	to func(os.Signal)
 }
 
-// newRelay catches signals from now on, but those that this process was started to ignore.
+// newRelay catches signals from now on, except those that this process was started to ignore.
 func newRelay(to func(os.Signal)) *relay {
 	r := &relay{signals: make(chan os.Signal, 16), done: make(chan struct{}), renewed: make(chan struct{}, 1), to: to}
 	for _, s := range passedOn {
@@ -42,8 +42,8 @@ func newRelay(to func(os.Signal)) *relay {
 	return r
 }
 
-// hand runs f, and then hands signals to what f returned, if it is not nil. Those that come
-// meanwhile wait for it.
+// hand runs f, and passes signals from then on to the function that f returned, if it is not nil.
+// Signals that come meanwhile wait.
 func (r *relay) hand(f func() func(os.Signal)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +52,8 @@ func (r *relay) hand(f func() func(os.Signal)) {
 	}
 }
 
-// tellRenewed says that the lock was renewed, unless the outcome is unknown, or it was lost.
-func (r *relay) tellRenewed(n dlock.Renewal) {
+// noteRenewal notes that the lock was renewed, unless the outcome is unknown, or it was lost.
+func (r *relay) noteRenewal(n dlock.Renewal) {
 	if n.Unknown+n.Lost == n.Holds {
 		return
 	}
@@ -63,7 +63,7 @@ func (r *relay) tellRenewed(n dlock.Renewal) {
 	}
 }
 
-// stop lets signals do what they do by default.
+// stop gives signals their default effect again.
 func (r *relay) stop() {
 	signal.Stop(r.signals)
 	close(r.done)

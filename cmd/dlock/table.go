@@ -11,17 +11,17 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// columns is how wide a table for people is at most.
+// columns is the greatest width of a table for people.
 const columns = 80
 
-// table writes rows, of which the first is the heading, in columns.
+// table writes rows in columns. The first row is the heading.
 func table(w io.Writer, rows [][]string) {
 	for _, line := range tableLines(rows, columns) {
 		fmt.Fprintln(w, line)
 	}
 }
 
-// tableLines are the rows in columns. The last column is cut to what is left of the width.
+// tableLines are the rows in columns. The last column is cut to the rest of the width.
 func tableLines(rows [][]string, width int) (lines []string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -45,13 +45,13 @@ func tableLines(rows [][]string, width int) (lines []string) {
 	return lines
 }
 
-// short cuts text to n columns, and says so. A character of Chinese, Japanese or Korean takes two,
-// and so do most emoji; a combining mark takes none.
+// short cuts text to n columns, and marks the cut. A character of Chinese, Japanese or Korean takes
+// two columns, and so do most emoji; a combining mark takes none.
 func short(text string, n int) string {
 	if uniseg.StringWidth(text) <= n {
 		return text
 	}
-	end, used, state := 0, 1, -1 // for the sign of the cut
+	end, used, state := 0, 1, -1 // used: one for the ellipsis
 	for rest := text; ; {
 		character, after, width, next := uniseg.FirstGraphemeClusterInString(rest, state)
 		if used += width; used > n || character == "" {
@@ -61,7 +61,7 @@ func short(text string, n int) string {
 	}
 }
 
-// printable replaces what a terminal would not show but obey.
+// printable replaces characters that a terminal would obey and not show.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -71,7 +71,7 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// span is a duration in at most six characters or so.
+// span is a duration in about six characters at most.
 func span(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:

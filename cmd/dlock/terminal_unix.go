@@ -12,15 +12,15 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the one that controls this process.
+// terminal is the controlling terminal of this process.
 type terminal struct {
 	fd     int
-	before *term.State // at the start; nil: not to be restored
-	taken  bool        // this process's group was in front when it was started or continued
-	given  bool        // to the command's group
+	before *term.State // at the start; nil: it is not restored
+	taken  bool        // this process's group had the foreground when it was started or continued
+	given  bool        // the command's group got the foreground
 }
 
-// controllingTerminal opens it, wherever standard input comes from; nil: there is none.
+// controllingTerminal opens it, whatever standard input is; nil: there is none.
 func controllingTerminal(in, out any) *terminal {
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -28,7 +28,7 @@ func controllingTerminal(in, out any) *terminal {
 	}
 	t := &terminal{fd: fd}
 	t.taken = t.front()
-	// in a pipeline others may have changed it: a pager, say
+	// in a pipeline others, such as a pager, may have changed it
 	inFile, _ := in.(*os.File)
 	outFile, _ := out.(*os.File)
 	if t.taken && isTerminal(inFile) && isTerminal(outFile) {
@@ -37,8 +37,8 @@ func controllingTerminal(in, out any) *terminal {
 	return t
 }
 
-// front reports whether this process is in the group in front, which gets what Ctrl-C and Ctrl-Z
-// send.
+// front reports whether this process is in the group in the foreground, which gets the signals of
+// Ctrl-C and Ctrl-Z.
 func (t *terminal) front() bool {
 	if t == nil {
 		return false
@@ -47,16 +47,16 @@ func (t *terminal) front() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// look sees whether this process's group is in front after it was stopped and continued.
+// look checks, after a stop, whether this process's group has the foreground.
 func (t *terminal) look() {
 	if t != nil && !t.given {
 		t.taken = t.front()
 	}
 }
 
-// takeBack puts this process's group in front again if what was there is gone. After a command that
-// was killed the terminal is made as it was before: an editor that could not clean up leaves it
-// without echo.
+// takeBack gives this process's group the foreground again if the group that had it is gone. After
+// a command that was killed, the terminal's state is restored: an editor that could not clean up
+// leaves it without echo.
 func (t *terminal) takeBack(killed bool) {
 	if t == nil {
 		return
@@ -65,7 +65,7 @@ func (t *terminal) takeBack(killed bool) {
 	if !t.taken {
 		return
 	}
-	// to change the group in front stops a process that is not in that
+	// changing the foreground group stops a process that is not in it
 	signal.Ignore(syscall.SIGTTOU)
 	front, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	if err == nil && front != unix.Getpgrp() && (t.given || errors.Is(syscall.Kill(-front, 0), syscall.ESRCH)) {

@@ -30,23 +30,24 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [flags] [PREFIX]",
 		Short: "Watch the locks: queues, ages, hand-offs per second",
-		Long: `Watch the names that begin with PREFIX, those first for which most wait: how many wait, and for how
-long the first of them; hand-offs per second; how long ago the first holder asked, how long its hold
-stands if it is not renewed, and its label. Below it stands what happened last. q ends it.
+		Long: `Watch the names that begin with PREFIX, those with most waiters first: the number of waiters (WAIT),
+how long the first of them has waited (OLDEST), hand-offs per second (PER S), the number of holders
+(HOLD), and for the first holder the time since it requested the lock (AGE), the time left if its
+hold is not renewed (LEFT), and its label. Below are the latest events. q quits.
 
-If standard output or input is no terminal, or with --once, it looks twice, an interval apart,
-writes the table and ends.
+If standard output or input is not a terminal, or with --once, the command takes two snapshots, an
+interval apart, writes one table and ends.
 
-It knows what it sees: two looks are compared. A break with --force, and on file: the end of a
-process, look like a lock that was given back. Where a queue turns over between two looks, hand-offs
-per second are an estimate. Each look lists all names of the backend; if that takes long, it looks
-less often, so that at most a fifth of the time is spent on it.
+Everything comes from comparing two snapshots. A break with --force looks like a release, and so
+does the end of a process on file:. If a whole queue is replaced between two snapshots, hand-offs
+per second are an estimate. Each snapshot lists all names of the backend. If that takes long, there
+are fewer snapshots, so that at most a fifth of the time is spent on them.
 
 Exit status: 0; 1 if something failed; 2 for wrong flags; 130 if interrupted.`,
 		Example: `  dlock top
   dlock top --interval 5s deploy/
   dlock top --json | jq .total`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: maybeArg("PREFIX"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(); err != nil {
 				return err
@@ -74,10 +75,10 @@ Exit status: 0; 1 if something failed; 2 for wrong flags; 130 if interrupted.`,
 	}
 	f := cmd.Flags()
 	o.backend.flags(f)
-	f.DurationVar(&o.interval, "interval", time.Second, "between two looks")
-	f.IntVar(&o.most, "most", 1000, "read so many queues at most with each look, those with waiters first")
-	f.BoolVar(&o.once, "once", false, "write one table, after two looks")
-	f.BoolVar(&o.inJSON, "json", false, "write a line with an object for each look; with --once one")
+	f.DurationVar(&o.interval, "interval", time.Second, "time between two snapshots")
+	f.IntVar(&o.most, "most", 1000, "the most queues to read for each snapshot, those with waiters first")
+	f.BoolVar(&o.once, "once", false, "write one table, after two snapshots")
+	f.BoolVar(&o.inJSON, "json", false, "write a line with an object for each snapshot; with --once a single line")
 	return cmd
 }
 
@@ -93,10 +94,10 @@ func (o *topper) check() error {
 	return nil
 }
 
-// errEnough ends a series of looks.
+// errEnough ends a series of snapshots.
 var errEnough = errors.New("enough")
 
-// looks calls f with each look until it returns an error, which may be errEnough.
+// looks calls f with each snapshot until it returns an error, which may be errEnough.
 func (o *topper) looks(ctx context.Context, w *watch.Watcher, f func(*watch.Look) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -114,7 +115,7 @@ func (o *topper) looks(ctx context.Context, w *watch.Watcher, f func(*watch.Look
 	return nil
 }
 
-// stream writes a line for each look; with --once only the second.
+// stream writes a line for each snapshot; with --once only for the second.
 func (o *topper) stream(ctx context.Context, w *watch.Watcher, out io.Writer) error {
 	first := true
 	return o.looks(ctx, w, func(look *watch.Look) error {
@@ -129,7 +130,7 @@ func (o *topper) stream(ctx context.Context, w *watch.Watcher, out io.Writer) er
 	})
 }
 
-// print writes the table once, after two looks.
+// print writes the table once, after two snapshots.
 func (o *topper) print(ctx context.Context, w *watch.Watcher, p *topPage, out io.Writer) error {
 	return o.looks(ctx, w, func(look *watch.Look) error {
 		first := p.look == nil
@@ -143,7 +144,7 @@ func (o *topper) print(ctx context.Context, w *watch.Watcher, p *topPage, out io
 	})
 }
 
-// live draws each look on the terminal, until somebody has had enough.
+// live draws each snapshot on the terminal, until a key or a signal ends it.
 func (o *topper) live(ctx context.Context, w *watch.Watcher, p *topPage, in, out *os.File) error {
 	type answer struct {
 		look *watch.Look
@@ -166,7 +167,7 @@ func (o *topper) live(ctx context.Context, w *watch.Watcher, p *topPage, in, out
 	if err != nil {
 		return err
 	}
-	defer screen.giveBack()
+	defer screen.restore()
 	screen.draw(p.lines)
 	size := time.NewTicker(200 * time.Millisecond)
 	defer size.Stop()

@@ -18,8 +18,8 @@ const eventsKept = 50
 type topPage struct {
 	where, prefix string
 	interval      time.Duration
-	look          *watch.Look // the last one that was no error
-	err           error       // why there was none since
+	look          *watch.Look // the last snapshot
+	err           error       // why there has been none since; nil: there is no error
 	events        []watch.Event
 }
 
@@ -28,7 +28,7 @@ func newTopPage(rawURL, prefix string, interval time.Duration) *topPage {
 	return &topPage{where: where, prefix: prefix, interval: interval}
 }
 
-// see takes what the watcher tells.
+// see takes a snapshot of the watcher, or its error.
 func (p *topPage) see(look *watch.Look, err error) {
 	if p.err = err; err != nil {
 		return
@@ -47,7 +47,7 @@ func (p *topPage) lines(width, height int) []string {
 	table := tableLines(p.rows(width), width)
 	happened := p.happened()
 	if height > 0 {
-		// of what is left the events have a third at most, and what the table does not need
+		// events get at most a third of the rest, or what the table does not need
 		room := max(height-len(head)-1, 2)
 		events := min(len(happened), max(room/3, room-len(table)-1))
 		rows := room
@@ -78,7 +78,7 @@ func (p *topPage) lines(width, height int) []string {
 	return lines
 }
 
-// head says where it looks, and what there is in all.
+// head shows the backend and the totals.
 func (p *topPage) head() []string {
 	l := p.look
 	held, waiting, perSecond := 0, 0, 0.0
@@ -97,13 +97,13 @@ func (p *topPage) head() []string {
 			len(l.Names), held, waiting, l.Total.Handoffs, perSec(perSecond), l.Total.Losses, l.Total.Breaks),
 	}
 	if l.Unseen > 0 {
-		lines = append(lines, fmt.Sprintf("%d names were not read yet", l.Unseen))
+		lines = append(lines, fmt.Sprintf("names not read yet: %d", l.Unseen))
 	}
 	if n := len(l.Graph.Cycles); n > 0 {
-		lines = append(lines, fmt.Sprintf("possible cycles: %d; dlock graph shows them", n))
+		lines = append(lines, fmt.Sprintf("possible cycles: %d; see dlock graph", n))
 	}
 	if p.err != nil {
-		lines = append(lines, "no answer since then: "+printable(p.err.Error()))
+		lines = append(lines, "no answer since: "+printable(p.err.Error()))
 	}
 	return lines
 }
@@ -154,7 +154,7 @@ func (p *topPage) happened() []string {
 	return lines
 }
 
-// perSec is a rate in at most six characters or so.
+// perSec is a rate in about six characters at most.
 func perSec(r float64) string {
 	switch {
 	case r >= 10:

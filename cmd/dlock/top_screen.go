@@ -18,15 +18,15 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// fullScreen is a terminal that shows a page of its own until it is given back.
+// fullScreen is a terminal that shows a page of its own until it is restored.
 type fullScreen struct {
 	in, out       *os.File
 	before        *term.State
-	keys          chan byte // closed when nobody is there any more
-	width, height int       // as it was drawn last
+	keys          chan byte // closed when the terminal has no more input
+	width, height int       // when it was last drawn
 }
 
-// takeScreen takes the terminal. Keys come one by one, Ctrl-C too.
+// takeScreen takes over the terminal. Keys come one by one, Ctrl-C too.
 func takeScreen(in, out *os.File) (*fullScreen, error) {
 	before, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
@@ -46,8 +46,8 @@ func takeScreen(in, out *os.File) (*fullScreen, error) {
 	return s, nil
 }
 
-// giveBack shows what was there before.
-func (s *fullScreen) giveBack() {
+// restore shows what was there before.
+func (s *fullScreen) restore() {
 	s.out.WriteString(firstScreen)
 	term.Restore(int(s.in.Fd()), s.before)
 }
@@ -75,7 +75,7 @@ func (s *fullScreen) size() (width, height int) {
 	return width, height
 }
 
-// resized reports whether the terminal has another size than when it was drawn. Not all systems
+// resized reports whether the size of the terminal has changed since it was drawn. Not all systems
 // have a signal for that.
 func (s *fullScreen) resized() bool {
 	w, h := s.size()

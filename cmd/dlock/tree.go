@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// process is what the system says of a process.
+// process is what the system reports about a process.
 type process struct {
 	pid, parent, group, session int
-	start                       uint64 // when it was started, if the system says it
+	start                       uint64 // when it was started; 0 if the system does not say
 	stopped, dead               bool
 	name                        string
 }
 
-// tree is a command and all that it started: what may not run without the lock. A process that has
-// left the session (a daemon, the server of tmux) has left the tree.
+// tree is a command and all that it started: the processes that must not run without the lock. A
+// process that has left the session (a daemon, the server of tmux) has left the tree.
 type tree struct {
 	keeper  int // the "dlock run" whose descendants they are
 	session int // that of the keeper
 	command int // the process of the command; 0: not known yet
 	group   int // the process group of the command, if it has one of its own; else 0
-	// what descended from the keeper before the command, by pid and start: no part of the tree
+	// descendants of the keeper from before the command, by pid and start: not part of the tree
 	outside map[int]uint64
 }
 
@@ -47,7 +47,7 @@ func (t tree) descendants() (ps []process) {
 	return ps
 }
 
-// leaveOut remembers what descends from the keeper now: it is no part of the tree.
+// leaveOut notes the descendants that the keeper has now: they are not part of the tree.
 func (t *tree) leaveOut() {
 	t.outside = map[int]uint64{}
 	for _, p := range t.descendants() {
@@ -62,8 +62,8 @@ func (t tree) members() (ms []process) {
 	if len(all) == 0 && t.command != 0 && syscall.Kill(t.command, 0) == nil {
 		return []process{{pid: t.command, group: t.group}}
 	}
-	// the command has another parent then; else that number may be the one of another process, once
-	// the command has ended
+	// then the command has another parent; otherwise that number may be another process's, once the
+	// command has ended
 	keeperGone := !slices.ContainsFunc(all, func(p process) bool { return p.pid == t.keeper && !p.dead })
 	for _, p := range all {
 		below[p.parent] = append(below[p.parent], p)
@@ -106,10 +106,10 @@ func (t tree) members() (ms []process) {
 	return ms
 }
 
-// ask sends a signal that a process may handle to all of the tree, once each; if it is relayed,
-// what is below another "dlock run" gets it from that.
+// ask sends a signal that a process may handle to all of the tree, once each. If it is relayed, a
+// process below another "dlock run" gets it from that.
 func (t tree) ask(s syscall.Signal, relayed bool) {
-	members := t.members() // before a parent of them is gone
+	members := t.members() // before the signal ends a parent
 	parents := map[int]int{}
 	for _, p := range members {
 		parents[p.pid] = p.parent
@@ -138,12 +138,12 @@ func (t tree) ask(s syscall.Signal, relayed bool) {
 
 // force sends SIGKILL or SIGCONT to all of the tree, and to what it starts meanwhile.
 func (t tree) force(s syscall.Signal) {
-	members := t.members() // before a parent of them is gone
+	members := t.members() // before the signal ends a parent
 	if t.group != 0 {
 		syscall.Kill(-t.group, s)
 	}
 	sent := map[int]bool{}
-	// what is killed starts nothing: this ends
+	// a killed process starts nothing, so this ends
 	for more := true; more && len(sent) < 1<<16; members = t.members() {
 		more = false
 		for _, p := range members {
@@ -155,9 +155,8 @@ func (t tree) force(s syscall.Signal) {
 	}
 }
 
-// stop stops the tree, and returns those that it has stopped, which were not before. A parent
-// stands still before its child does: a shell would take it for a stop of its job, and go on with
-// its script.
+// stop stops the tree, and returns the processes that it has stopped. A parent is stopped before
+// its child: otherwise a shell would see that its job was stopped, and go on with its script.
 func (t tree) stop() (stopped []process) {
 	if !canSeeStops && t.group != 0 {
 		syscall.Kill(-t.group, syscall.SIGSTOP)
@@ -173,7 +172,7 @@ func (t tree) stop() (stopped []process) {
 		for _, p := range members {
 			switch {
 			case p.stopped || sent[p.pid] && runs[p.pid] && round > patience:
-			case sent[p.pid]: // it stands still in a moment
+			case sent[p.pid]: // it is stopped in a moment
 				left = true
 			case runs[p.parent] && round <= patience:
 				left = true
@@ -192,11 +191,11 @@ func (t tree) stop() (stopped []process) {
 	}
 }
 
-// patience is how many times stop looks for a process to stand still (one that waits for a disk
-// cannot) before it stops its children all the same.
+// patience is how many times stop checks whether a process is stopped (one that waits for a disk
+// cannot be) before it stops its children all the same.
 const patience = 20
 
-// outOfReach are those that belong to another user, whom no signal of this process reaches.
+// outOfReach are the processes that belong to another user: no signal of this process reaches them.
 func (t tree) outOfReach() (ms []process) {
 	for _, p := range t.members() {
 		if errors.Is(syscall.Kill(p.pid, 0), syscall.EPERM) {

@@ -23,21 +23,21 @@ func newUI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui [flags] [URL…]",
 		Short: "Serve a page that shows the locks as they change",
-		Long: `Serve a page that shows what is locked, by whom and who waits, as it changes: the names with their
-holders and queues, who waits for whom, and what was handed off, lost and broken since the page was
-opened. Several URLs stand side by side. env:NAME is the URL in the environment variable NAME: one
-with a password belongs there. Without any URL it is the backend of the other commands.
+		Long: `Serve a page that shows holders and waiters as they change: the names with their holders and queues,
+who waits for whom, and what was handed off, lost and broken since the page was opened. Several URLs
+are shown side by side. env:NAME is the URL in the environment variable NAME: use it for a URL with
+a password. Without a URL the page shows the backend of the other commands.
 
-The backends are looked at while somebody views the page, as often as --interval says, however many
-view it; while nobody does, not at all.
+While a page is open, the backends are read as often as --interval says, however many pages are
+open. While none is, they are not read at all.
 
-Whoever reaches the page sees it: it has no log-in. So it listens on the loopback only; --host, which
-says under which names browsers reach it, lets --listen take another address. With --allow-break
-holds can be ended, by whoever has the token that is printed.
+The page has no log-in: any client that reaches it can see it. So it listens on the loopback only.
+--host says under which names browsers reach it, and lets --listen take another address. With
+--allow-break the page can end holds, for users that have the printed token.
 
-GET /api/locks has what the page shows as JSON, GET /healthz says whether it is served.
+GET /api/locks returns what the page shows as JSON; GET /healthz returns ok while it is served.
 
-Exit status: 0 when it is interrupted; 1 if something failed; 2 for wrong flags or arguments.`,
+Exit status: 0 when interrupted; 1 if something failed; 2 for wrong flags or arguments.`,
 		Example: `  dlock ui
   dlock ui --allow-break redis://cache:6379/0 etcd://e1,e2,e3
   SHOP=mysql://dlock:secret@db/shop dlock ui --listen 10.0.0.5:8399 --host locks.internal env:SHOP`,
@@ -66,18 +66,18 @@ Exit status: 0 when it is interrupted; 1 if something failed; 2 for wrong flags 
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&listen, "listen", "127.0.0.1:8399", "the address of the page")
-	f.StringArrayVar(&o.Hosts, "host", nil, "a name or address under which browsers reach it, beside those of the loopback; may be repeated")
+	f.StringVar(&listen, "listen", "127.0.0.1:8399", "the address to listen on")
+	f.StringArrayVar(&o.Hosts, "host", nil, "a name or address under which browsers reach the page, besides those of the loopback; may be repeated")
 	f.BoolVar(&mayBreak, "allow-break", false, "let the page end holds, with a token that is printed")
-	f.StringVar(&o.Prefix, "prefix", "", "look only at names that begin with it")
-	f.DurationVar(&o.Interval, "interval", 300*time.Millisecond, "between two looks")
-	f.IntVar(&o.Most, "most", 200, "names whose queues are read with one look; if there are more, they take turns")
+	f.StringVar(&o.Prefix, "prefix", "", "show only names that begin with it")
+	f.DurationVar(&o.Interval, "interval", 300*time.Millisecond, "time between two snapshots")
+	f.IntVar(&o.Most, "most", 200, "the most queues to read for each snapshot; if there are more names, they take turns")
 	f.BoolVarP(&b.verbose, "verbose", "v", false, "log to standard error what dlock does")
 	return cmd
 }
 
-// mayListen refuses an address that others can reach, unless the names were said under which they
-// do.
+// mayListen refuses an address that other machines can reach, unless hosts says under which names
+// they reach it.
 func mayListen(listen string, hosts []string) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -86,7 +86,7 @@ func mayListen(listen string, hosts []string) error {
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() || len(hosts) > 0 {
 		return nil
 	}
-	return usage("--listen %s: others can reach that, and the page has no log-in; if they may see it, --host says under which name or address they reach it", listen)
+	return usage("--listen %s: other machines can reach this address, and the page has no log-in; if that is intended, say with --host under which name or address browsers reach it", listen)
 }
 
 // several are the backends of the arguments.
@@ -101,7 +101,7 @@ func (b *backend) several(args []string, logger *slog.Logger) (backends []ui.Bac
 	for _, arg := range args {
 		if variable, ok := strings.CutPrefix(arg, "env:"); ok {
 			if arg = os.Getenv(variable); arg == "" {
-				return nil, usage("env:%s: the environment has no such variable, or it is empty", variable)
+				return nil, usage("env:%s: the environment variable %s is not set, or empty", variable, variable)
 			}
 		}
 		backends = append(backends, ui.Backend{Title: title(arg), Open: func(ctx context.Context) (*dlock.Client, error) { return dial(ctx, arg, logger) }})
@@ -109,7 +109,7 @@ func (b *backend) several(args []string, logger *slog.Logger) (backends []ui.Bac
 	return backends, nil
 }
 
-// reach opens the backends, and does not wait for one that does not answer.
+// reach opens the backends, and waits at most three seconds for one that does not answer.
 func reach(ctx context.Context, page *ui.Server) []error {
 	const within = 3 * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("it did not answer within %s", within))
@@ -128,8 +128,8 @@ func serve(ctx context.Context, listen string, o ui.Options, out, errOut io.Writ
 		case err == nil:
 		case status(err) == statusUsage:
 			return err
-		default: // it may come, and the others are there
-			fmt.Fprintf(errOut, "%s: %v; it is tried again while the page is viewed\n", o.Backends[i].Title, err)
+		default: // it may recover, and the others can be shown
+			fmt.Fprintf(errOut, "%s: %v; dlock tries again while the page is open\n", o.Backends[i].Title, err)
 		}
 	}
 	l, err := net.Listen("tcp", listen)

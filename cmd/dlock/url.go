@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// withoutPassword is the URL without the passwords in it: that of the user, and those that are
-// parameters. It works on the text, since a URL with several hosts is none of package net/url.
+// withoutPassword is the URL without its passwords: that of the user, and those in parameters. It
+// works on the text, because package net/url does not parse a URL with several hosts.
 func withoutPassword(raw string) string {
 	scheme, user, rest := cut(raw)
 	if name, _, ok := strings.Cut(user, ":"); ok {
@@ -40,7 +40,8 @@ func hasParameter(raw, name string) bool {
 	return values.Has(name)
 }
 
-// place is what a URL says of where its locks are: no user, and of the parameters the prefix.
+// place is the part of a URL that says where its locks are: no user, and only the prefix of the
+// parameters.
 func place(raw string) string {
 	scheme, _, rest := cut(raw)
 	at, query, _ := strings.Cut(rest, "?")
@@ -53,7 +54,7 @@ func title(raw string) string {
 	return strings.TrimSuffix(strings.Replace(place(raw), "?", " ", 1), " ")
 }
 
-// cut returns the scheme with what follows it, the user with the password, and what is left.
+// cut returns the scheme with its "://", the user with the password, and the rest.
 func cut(raw string) (scheme, user, rest string) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {

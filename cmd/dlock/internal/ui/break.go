@@ -14,7 +14,7 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// breaking is what the page asks for.
+// breaking is the request of the page to end a hold.
 type breaking struct {
 	Backend int    `json:"backend"`
 	Name    string `json:"name"`
@@ -29,25 +29,25 @@ func (s *Server) breakHold(w http.ResponseWriter, r *http.Request) {
 		answer(w, status, map[string]string{"error": fmt.Sprintf(format, args...)})
 	}
 	if s.options.Secret == "" {
-		refuse(http.StatusForbidden, "this page only shows; \"dlock ui --allow-break\" lets it end holds")
+		refuse(http.StatusForbidden, "this page is read-only; start it with \"dlock ui --allow-break\" to end holds")
 		return
 	}
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || !same(given, s.options.Secret) {
-		s.options.Log.Warn("refused to end a hold: the token was wrong", "for", r.RemoteAddr)
-		refuse(http.StatusUnauthorized, "that is not the token that dlock ui has printed when it was started")
+		s.options.Log.Warn("refused to end a hold: wrong token", "client", r.RemoteAddr)
+		refuse(http.StatusUnauthorized, "that is not the token that dlock ui printed when it was started")
 		return
 	}
-	http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // not all have one
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // not all writers have one
 	var b breaking
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&b); err != nil {
-		refuse(http.StatusBadRequest, "want an object with backend, name, token and force: %v", err)
+		refuse(http.StatusBadRequest, "want a JSON object with backend, name, token and force: %v", err)
 		return
 	}
 	if b.Backend < 0 || b.Backend >= len(s.stations) {
-		refuse(http.StatusBadRequest, "there is no backend %d; 0 to %d are allowed", b.Backend, len(s.stations)-1)
+		refuse(http.StatusBadRequest, "backend %d does not exist; 0 to %d are allowed", b.Backend, len(s.stations)-1)
 		return
 	}
 	token, err := strconv.ParseUint(b.Token, 10, 64)
@@ -64,9 +64,9 @@ func (s *Server) breakHold(w http.ResponseWriter, r *http.Request) {
 		}
 		err = st.breaks.Break(r.Context(), c, b.Name, dlock.Token(token), opts...)
 	}
-	log := s.options.Log.With("name", b.Name, "token", token, "force", b.Force, "backend", st.Title, "for", r.RemoteAddr)
+	log := s.options.Log.With("name", b.Name, "token", token, "force", b.Force, "backend", st.Title, "client", r.RemoteAddr)
 	if err != nil {
-		log.Warn("a hold was not ended", "error", err)
+		log.Warn("ending a hold failed", "error", err)
 		refuse(failure(err), "%v", err)
 		return
 	}
@@ -74,7 +74,7 @@ func (s *Server) breakHold(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, struct{}{})
 }
 
-// same compares in a time that tells nothing of where the two differ.
+// same compares in constant time, so the time does not show where the two differ.
 func same(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1

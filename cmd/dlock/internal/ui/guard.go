@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// guard answers only requests under a name of this server: a page of another site may have its own
-// name point here, and would then be of one origin with this one. A request that changes something
+// guard answers only requests under a name of this server: another site may point its own name
+// here, and its pages would then have the same origin as this one. A request that changes something
 // must come from the page itself.
 func guard(hosts []string, next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
@@ -23,19 +23,19 @@ func guard(hosts []string, next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if !allowed(hosts, r.Host) {
-			http.Error(w, fmt.Sprintf("this page is not served under the name %q; localhost and addresses of the loopback are allowed, and what \"dlock ui --host\" names", name(r.Host)), http.StatusForbidden)
+			http.Error(w, fmt.Sprintf("this page is not served under the name %q; allowed are localhost, addresses of the loopback, and the names given with \"dlock ui --host\"", name(r.Host)), http.StatusForbidden)
 			return
 		}
 		if strings.HasPrefix(r.URL.Path, "/api/") && foreign(r) {
-			http.Error(w, "a page of another site asked for this", http.StatusForbidden)
+			http.Error(w, "this request came from a page of another site", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// foreign reports whether a page of another site asks: it could not read the answer, but it would
-// keep the backends looked at, and take the place of a viewer.
+// foreign reports whether the request comes from a page of another site. Such a page could not read
+// the answer, but it would keep the backends watched, and take the place of a viewer.
 func foreign(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
 		return site != "same-origin" && site != "none"
@@ -48,8 +48,7 @@ func foreign(r *http.Request) bool {
 	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }
 
-// allowed reports whether a Host header names this server. Ports are not looked at: a tunnel has
-// its own.
+// allowed reports whether a Host header names this server. Ports are ignored: a tunnel has its own.
 func allowed(hosts []string, header string) bool {
 	host := name(header)
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() || host == "localhost" {
@@ -58,7 +57,7 @@ func allowed(hosts []string, header string) bool {
 	return slices.ContainsFunc(hosts, func(h string) bool { return name(h) == host })
 }
 
-// name is a host without its port, in the form in which names are compared.
+// name is a host without its port, normalized for comparison.
 func name(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

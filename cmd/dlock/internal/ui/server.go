@@ -1,14 +1,13 @@
-// Package ui serves a page that shows what is locked, by whom and who waits, as it changes.
+// Package ui serves a page that shows holders and waiters as they change.
 //
-// What it costs: while somebody views the page, or has in the last seconds, each backend is looked
-// at by one [watch.Watcher], however many view it; while nobody does, not at all. So what happens
-// then is not in the history, which says so.
+// Cost: while a page is open, or was in the last seconds, each backend is read by one
+// [watch.Watcher], however many pages are open. While none is open, the backends are not read. What
+// happens then is not in the history, which says so.
 //
-// What it guards: whoever can reach it can see labels and fencing tokens, but no password, and no
-// ID by which a hold could be joined. Requests under a host name that was not allowed are refused
-// (a page of another site may have pointed its own name at this address), and so are those that
-// another site's page sends. It ends holds only if that was allowed, for requests that have the
-// secret.
+// Security: every client that can reach the page sees labels and fencing tokens, but no password,
+// and no ID by which a hold could be joined. A request under a host name that was not allowed is
+// refused (another site may have pointed its own name at this address), and so is a request from
+// another site's page. Holds are ended only if that was allowed, for requests that have the secret.
 package ui
 
 import (
@@ -30,15 +29,15 @@ import (
 //go:embed page
 var files embed.FS
 
-// Options say what the page shows. All but those that say so are needed.
+// Options say what the page shows. All are required unless they say otherwise.
 type Options struct {
 	Backends []Backend
 	Prefix   string        // of the names; empty: all
-	Interval time.Duration // between two looks
-	Most     int           // names whose queues are read with one look
-	Hosts    []string      // names of this server beside those of the loopback; may be empty
-	Secret   string        // whoever has it may end holds; empty: nobody may
-	Log      *slog.Logger  // what was ended, and for whom
+	Interval time.Duration // between two snapshots
+	Most     int           // the most queues that are read for a snapshot
+	Hosts    []string      // names of this server besides those of the loopback; may be empty
+	Secret   string        // required to end holds; empty: holds cannot be ended
+	Log      *slog.Logger  // for holds that were ended, with the address of the client
 }
 
 // Backend is one backend of the page.
@@ -52,15 +51,15 @@ type Server struct {
 	http.Handler
 	options  Options
 	stations []*station
-	streams  chan struct{} // has a place for each stream
+	streams  chan struct{} // has an element for each open stream
 	ended    context.Context
 	end      context.CancelFunc
 }
 
 const (
 	maxStreams = 64               // pages that are open at once
-	keepAlive  = 5 * time.Second  // a stream says something at least so often
-	patience   = 20 * time.Second // for a viewer who does not read
+	keepAlive  = 5 * time.Second  // a stream sends something at least so often
+	patience   = 20 * time.Second // for a viewer that does not read
 )
 
 // New returns the server. Close it when done.
@@ -84,8 +83,8 @@ func New(o Options) *Server {
 	return s
 }
 
-// Reach opens the backends, which the server else does when somebody views them. The result has an
-// element for each.
+// Reach opens the backends, which the server otherwise does when a page is opened. The result has
+// an element for each.
 func (s *Server) Reach(ctx context.Context) []error {
 	var all sync.WaitGroup
 	errs := make([]error, len(s.stations))
@@ -96,7 +95,7 @@ func (s *Server) Reach(ctx context.Context) []error {
 	return errs
 }
 
-// Close ends the streams and the looking, and closes the clients.
+// Close ends the streams and the watching, and closes the clients.
 func (s *Server) Close() error {
 	s.end()
 	var all sync.WaitGroup
@@ -108,14 +107,15 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// health says that the page is served. It asks no backend: to start the page again would mend none.
+// health says that the page is served. It does not query the backends: a restart of the page would
+// not repair them.
 func health(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	fmt.Fprintln(w, "ok")
 }
 
-// locks writes what the page shows, as of a look that is no older than an interval or so.
+// locks writes what the page shows, from a snapshot that is about one interval old at most.
 func (s *Server) locks(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -145,7 +145,7 @@ func (s *Server) locks(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, out)
 }
 
-// hello is what a stream begins with.
+// hello is the first event of a stream.
 type hello struct {
 	Backends  []string `json:"backends"` // titles
 	Prefix    string   `json:"prefix"`
@@ -154,16 +154,16 @@ type hello struct {
 	KeepAlive float64  `json:"keep_alive_seconds"`
 }
 
-// events is a stream of server-sent events: "hello" once, and then for each backend "look" with
-// what it shows now, and "history" with what happened since the last one. A viewer who is slow
-// misses looks, and nothing of the history that is still there.
+// events is a stream of server-sent events: "hello" once, and then for each backend "look" with its
+// present state, and "history" with the events since the last one. A slow viewer misses states, but
+// no event that is still in the history.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
 	default:
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, fmt.Sprintf("%d pages are open, which is all that there may be; close one", maxStreams), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d pages are open, which is the limit; close one", maxStreams), http.StatusServiceUnavailable)
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -202,18 +202,18 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	all.Wait()
 }
 
-// follow sends what a station shows until ctx ends or nobody reads.
+// follow sends the states of a station until ctx ends or the viewer is gone.
 func (st *station) follow(ctx context.Context, out *stream) {
 	v := st.view()
 	defer v.leave()
-	told := int64(0)
+	sent := int64(0) // number of the last event
 	for last := (*state)(nil); ; {
 		last = v.next(ctx, last)
 		if last == nil || out.send("look", last.body) != nil {
 			return
 		}
-		if news := last.since(told); len(news) > 0 {
-			told = news[len(news)-1].Number
+		if news := last.since(sent); len(news) > 0 {
+			sent = news[len(news)-1].Number
 			if out.send("history", encode(chapter{st.index, news})) != nil {
 				return
 			}

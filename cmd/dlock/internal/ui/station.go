@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	linger = 10 * time.Second // for so long a station looks on when the last viewer has left
-	again  = 2 * time.Second  // after a backend that could not be opened
+	linger = 10 * time.Second // how long a station goes on watching after the last viewer has left
+	again  = 2 * time.Second  // wait after a failure to open the backend
 )
 
-// station looks at one backend for all who view it, and keeps what happened.
+// station watches one backend for all of its viewers, and keeps the history.
 type station struct {
 	Backend
 	index    int
@@ -23,18 +23,18 @@ type station struct {
 	most     int
 	breaks   watch.Breaks
 
-	opening chan struct{} // has a place: one opens at a time
+	opening chan struct{} // of capacity 1: one call opens at a time
 	opened  *dlock.Client // guarded by opening
 
 	mu      sync.Mutex
 	viewers int
-	leaving *time.Timer        // ends the looking; nil: somebody views, or nobody looks
-	stop    context.CancelFunc // nil: nobody looks
-	done    chan struct{}      // closed when the looking has ended
-	now     *state             // nil: nothing since the looking began
-	changed chan struct{}      // closed when now is another one
+	leaving *time.Timer        // ends the watching; nil: there are viewers, or it is not watched
+	stop    context.CancelFunc // nil: it is not watched
+	done    chan struct{}      // closed when the watching has ended
+	now     *state             // nil: nothing since the watching began
+	changed chan struct{}      // closed when now is replaced
 	numbers int64              // of events
-	history []event            // the last ones; what was given away is not changed
+	history []event            // the last ones; slices that were passed on are not changed
 	closed  bool
 }
 
@@ -69,7 +69,7 @@ func (st *station) client(ctx context.Context) (*dlock.Client, error) {
 	return c, err
 }
 
-// close ends the looking, and closes the client.
+// close ends the watching, and closes the client.
 func (st *station) close() error {
 	st.mu.Lock()
 	st.closed = true
@@ -89,10 +89,10 @@ func (st *station) close() error {
 	return st.opened.Close()
 }
 
-// viewer is somebody who views a station.
+// viewer is a viewer of a station.
 type viewer struct{ *station }
 
-// view is the beginning of a viewing, and leave the end. The first viewer begins the looking.
+// view adds a viewer, and leave removes it. The first viewer starts the watching.
 func (st *station) view() viewer {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -115,7 +115,7 @@ func (v viewer) leave() {
 	}
 }
 
-// idle ends the looking if nobody has come.
+// idle ends the watching if no viewer has come.
 func (st *station) idle() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -127,7 +127,7 @@ func (st *station) idle() {
 	st.note(watch.Event{At: time.Now(), Kind: unwatched})
 }
 
-// begin begins the looking. The caller holds st.mu.
+// begin starts the watching. The caller holds st.mu.
 func (st *station) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	before, done := st.done, make(chan struct{})
@@ -141,17 +141,17 @@ func (st *station) begin() {
 	}()
 }
 
-// look looks until ctx ends. A new watcher compares with nothing that is from before a gap.
+// look watches until ctx ends. A new watcher compares nothing with snapshots from before a gap.
 func (st *station) look(ctx context.Context) {
 	for ctx.Err() == nil {
 		c, err := st.client(ctx)
 		if err == nil {
 			w := watch.New(c, st.prefix, st.most)
 			w.Breaks = &st.breaks
-			w.Run(ctx, st.interval, func(l *watch.Look, err error) { st.tell(ctx, l, err) })
+			w.Run(ctx, st.interval, func(l *watch.Look, err error) { st.publish(ctx, l, err) })
 			return
 		}
-		st.tell(ctx, nil, err)
+		st.publish(ctx, nil, err)
 		select {
 		case <-time.After(again):
 		case <-ctx.Done():
@@ -159,11 +159,11 @@ func (st *station) look(ctx context.Context) {
 	}
 }
 
-// tell takes a look, or why there was none, in as the newest.
-func (st *station) tell(ctx context.Context, l *watch.Look, err error) {
+// publish makes a snapshot, or its error, the newest state.
+func (st *station) publish(ctx context.Context, l *watch.Look, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if ctx.Err() != nil { // the looking was ended meanwhile
+	if ctx.Err() != nil { // the watching was ended meanwhile
 		return
 	}
 	v := view{Backend: st.index, Title: st.Title}
@@ -195,8 +195,7 @@ func (st *station) note(events ...watch.Event) {
 	st.history = history[max(0, len(history)-mostEvents):]
 }
 
-// next returns what the station shows, as soon as that is another state than last, or nil when ctx
-// has ended.
+// next returns the state of the station as soon as it is not last, or nil when ctx has ended.
 func (v viewer) next(ctx context.Context, last *state) *state {
 	for {
 		v.mu.Lock()

@@ -10,30 +10,30 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/watch"
 )
 
-// What the page shows is bounded, however much there is.
+// The page shows at most so much.
 const (
 	mostNames    = 200 // of a backend: those with most waiters
 	mostRequests = 20  // of a name, holders and waiters each: the first ones
-	mostParties  = 40  // of the drawing: those most waited for, and those who wait for them
+	mostParties  = 40  // of the drawing: those that most others wait for, and their waiters
 	mostEvents   = 300 // of the history of a backend
 )
 
-// unwatched is a gap in the history: nobody viewed the page, so nobody looked.
+// unwatched is a gap in the history: no page was open, so the backend was not watched.
 const unwatched watch.Kind = "not watched"
 
-// view is what the page shows of a backend, and an element of GET /api/locks. Programs rely on its
-// fields.
+// view is the state of a backend on the page, and an element of GET /api/locks. Programs rely on
+// its fields.
 type view struct {
 	Backend int          `json:"backend"` // its number
 	Title   string       `json:"title"`
-	Error   string       `json:"error,omitempty"` // of the last look; the rest is from before
-	At      *time.Time   `json:"at"`              // of the look; null: there was none yet
+	Error   string       `json:"error,omitempty"` // of the last snapshot; the rest is older
+	At      *time.Time   `json:"at"`              // of the snapshot; null: there is none yet
 	InUse   int          `json:"in_use"`          // names, with any prefix
 	LeftOut int          `json:"left_out"`        // names with the prefix that are not shown
 	Names   []lock       `json:"names"`           // sorted
 	Graph   watch.Graph  `json:"graph"`           // the part that is drawn
 	Undrawn int          `json:"undrawn"`         // parties that are not in it
-	Total   watch.Counts `json:"total"`           // since the looking began
+	Total   watch.Counts `json:"total"`           // since the watching began
 	History []event      `json:"history,omitempty"`
 }
 
@@ -47,9 +47,9 @@ type lock struct {
 	PerSecond float64      `json:"handoffs_per_second"`
 }
 
-// entry is one in a queue. It has no ID by which its hold could be joined.
+// entry is a request in a queue. It has no ID by which its hold could be joined.
 type entry struct {
-	Key    string  `json:"key"`   // the same in each look
+	Key    string  `json:"key"`   // the same in each snapshot
 	Owner  string  `json:"owner"` // the same for all requests of a hold
 	Mode   string  `json:"mode"`
 	Limit  int     `json:"limit,omitempty"`
@@ -62,13 +62,13 @@ type entry struct {
 	Broken bool    `json:"broken,omitempty"`
 }
 
-// event is a part of the history.
+// event is an event of the history.
 type event struct {
 	Number int64 `json:"number"`
 	watch.Event
 }
 
-// take takes in a look.
+// take takes over a snapshot.
 func (v *view) take(l *watch.Look) {
 	at := l.At
 	v.At, v.InUse, v.Total = &at, l.InUse, l.Total
@@ -126,7 +126,7 @@ func hash(id string) string {
 // state is a view that does not change, with the history at that time.
 type state struct {
 	view    view
-	body    []byte // the view in JSON, for all who view it
+	body    []byte // the view in JSON, for all viewers
 	history []event
 }
 
@@ -134,7 +134,7 @@ func newState(v view, history []event) *state {
 	return &state{view: v, body: encode(v), history: history}
 }
 
-// since returns what happened after the event of that number.
+// since returns the events after the one of that number.
 func (s *state) since(number int64) []event {
 	i, _ := slices.BinarySearchFunc(s.history, number+1, func(e event, n int64) int { return cmp.Compare(e.Number, n) })
 	return s.history[i:]

@@ -11,8 +11,8 @@ import (
 
 const mostBreaks = 300 // are kept, the last ones
 
-// Breaks ends holds, and keeps what it has ended for the looks of a [Watcher]: a holder may give a
-// broken hold back before a look can see it. The zero value is ready.
+// Breaks ends holds, and records the holds it has ended for a [Watcher]: a holder may release a
+// broken hold before a snapshot can show it. The zero value is ready.
 type Breaks struct {
 	mu    sync.Mutex
 	tried []*ending
@@ -21,15 +21,15 @@ type Breaks struct {
 // ending is a break that was tried.
 type ending struct {
 	name, owner, label string
-	at                 time.Time // when it was made; zero: it is under way, or has failed
-	recorded           bool      // the hold's end has its event, of this break or another
+	at                 time.Time // when it was done; zero: it is under way, or has failed
+	recorded           bool      // the hold's end has its event, from this break or another
 }
 
-// Break is [dlock.Client.Break]. Its success is an event of the next look, unless the hold was
-// broken before, or a look has seen it broken meanwhile. After an error there is an event only if a
-// look sees that the hold is broken all the same.
+// Break is [dlock.Client.Break]. Its success is an event of the next snapshot, unless the hold was
+// broken before, or a snapshot has shown it as broken meanwhile. After an error there is an event
+// only if a snapshot shows the hold as broken all the same.
 func (b *Breaks) Break(ctx context.Context, c *dlock.Client, name string, t dlock.Token, opts ...dlock.BreakOption) error {
-	q, err := c.Inspect(ctx, name) // the looks may not have seen the hold yet
+	q, err := c.Inspect(ctx, name) // no snapshot may have the hold yet
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (b *Breaks) Break(ctx context.Context, c *dlock.Client, name string, t dloc
 	}
 	b.mu.Lock()
 	for _, o := range b.tried {
-		if o.ends(name, e.owner) { // it knows whether there is an event of what broke the hold
+		if o.ends(name, e.owner) { // it knows whether the end of the hold has its event
 			e.recorded = o.recorded
 		}
 	}
@@ -59,17 +59,17 @@ func (b *Breaks) Break(ctx context.Context, c *dlock.Client, name string, t dloc
 
 func (e *ending) ends(name, owner string) bool { return e.name == name && e.owner == owner }
 
-// record notes that there is an event of the end of a hold. The caller holds b.mu.
+// record notes that the end of a hold has its event. The caller holds b.mu.
 func (b *Breaks) record(name, owner string) {
 	for _, e := range b.tried {
 		e.recorded = e.recorded || e.ends(name, owner)
 	}
 }
 
-// unseen returns the events of the breaks that were made, of names with the prefix, and that no
-// look has recorded. In the queues, those of the look before and the given ones, it marks the holds
-// as broken: they may have been read before the break, and a later look is not to record it again.
-// The caller holds w.Breaks.mu.
+// unseen returns the events of successful breaks, of names with the prefix, that are not recorded
+// yet. It marks their holds as broken in the queues of the last snapshot and in the given ones:
+// these may have been read before the break, and a later snapshot must not record it again. The
+// caller holds w.Breaks.mu.
 func (w *Watcher) unseen(queues map[string]Queue) (events []Event) {
 	for _, e := range w.Breaks.tried {
 		if e.recorded || e.at.IsZero() || !strings.HasPrefix(e.name, w.prefix) {

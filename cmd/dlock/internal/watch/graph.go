@@ -9,39 +9,40 @@ import (
 	"strings"
 )
 
-// mostCycles is how many possible cycles are looked for.
+// mostCycles is the greatest number of possible cycles in a graph.
 const mostCycles = 20
 
-// Graph is who waits for whom: each party waits for those that hold the names in its Waits. A party
-// that neither waits nor is waited for is not in it.
+// Graph shows which parties wait for which: each party waits for the holders of the names in its
+// Waits. A party that neither waits nor is waited for is not in it.
 type Graph struct {
 	Parties []Party `json:"parties"` // most waited-for first
 	Cycles  []Cycle `json:"possible_cycles"`
 }
 
-// Party is a process, as far as its label tells (it begins with host/pid, as labels do by default),
-// or else a client. What its goroutines do with a lock is not known outside.
+// Party is a process, if its labels begin with host/pid, as default labels do, or else a client.
+// What its goroutines do with a lock cannot be seen from outside.
 type Party struct {
 	ID        string   `json:"id"`            // host/pid, or the client's ID
 	Label     string   `json:"label"`         // of its first request
-	Holds     []string `json:"holds"`         // names that somebody waits for
+	Holds     []string `json:"holds"`         // names with waiters
 	Waits     []string `json:"waits"`         // names
-	WaitedFor int      `json:"waited_for_by"` // so many parties, also through others
+	WaitedFor int      `json:"waited_for_by"` // how many parties wait for it, directly or through others
 }
 
 // Cycle is a possible deadlock: each party waits for a name that the next one holds, and the last
-// for one of the first. If the goroutine that waits is not the one that has the hold, it is none. A
-// deadlock stands until something is ended; what does not goes by.
+// for a name that the first one holds. It is not a deadlock if the goroutine that waits is not the
+// one that has the hold. A deadlock stays until a hold or a process is ended; any other cycle goes
+// away.
 type Cycle struct {
 	Steps []Step  `json:"steps"`
-	For   float64 `json:"for_seconds"` // it stands for so long at most
+	For   float64 `json:"for_seconds"` // it has existed for at most so long
 }
 
 // Step is a party of a cycle.
 type Step struct {
 	Party string `json:"party"` // ID
 	Label string `json:"label"`
-	Waits string `json:"waits"` // the name that it waits for, and the next one holds
+	Waits string `json:"waits"` // the name that it waits for and the next party holds
 }
 
 // links are the parties and names while the graph is made.
@@ -52,7 +53,7 @@ type links struct {
 	age     map[claim]float64   // of the oldest request
 }
 
-// claim is what a party has of a name.
+// claim says that a party holds a name or waits for it.
 type claim struct {
 	party *Party
 	name  string
@@ -113,7 +114,7 @@ func PartyOf(e Entry) string {
 	return e.Client
 }
 
-// waitedFor is how many parties wait for p, directly or through others.
+// waitedFor is the number of parties that wait for p, directly or through others.
 func (l *links) waitedFor(p *Party) int {
 	seen, todo, names := map[*Party]bool{p: true}, []*Party{p}, map[string]bool{}
 	for ; len(todo) > 0; todo = todo[1:] {
@@ -133,7 +134,7 @@ func (l *links) waitedFor(p *Party) int {
 	return len(seen) - 1
 }
 
-// cycles returns possible cycles of at least two names, those that stand for longest first.
+// cycles returns possible cycles of at least two names, the oldest first.
 func (l *links) cycles(parties []*Party) []Cycle {
 	found, known := []Cycle{}, map[string]bool{}
 	for _, p := range parties {
@@ -149,8 +150,8 @@ func (l *links) cycles(parties []*Party) []Cycle {
 	return found
 }
 
-// shortest returns a cycle through p, or nil. A party that waits for what it holds itself is none:
-// its goroutines may take turns. Nor are two that share a name and wait for more of it.
+// shortest returns a cycle through p, or nil. A party that waits for a name it holds itself is not a
+// cycle: its goroutines may take turns. Nor are two parties that share a name and wait for it again.
 func (l *links) shortest(p *Party) *Cycle {
 	if len(p.Holds) == 0 {
 		return nil
@@ -184,15 +185,15 @@ func (l *links) shortest(p *Party) *Cycle {
 	return nil
 }
 
-// wait is what a party waits for.
+// wait says that a party waits for a name.
 type wait struct {
 	party *Party
 	name  string
 	by    *wait // of the party that waits for this one
 }
 
-// cycle returns the cycle that ends with a wait for the party with which it begins, or nil if a
-// name is twice in it.
+// cycle returns the cycle whose last wait is for the party with which it begins, or nil if a name
+// is in it twice.
 func (l *links) cycle(last *wait) *Cycle {
 	c, names := Cycle{For: math.Inf(1)}, map[string]bool{}
 	first := last

@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Queue is what stands under a name, as --json shows it. Programs rely on its fields.
+// Queue is the queue of a name, as --json shows it. Programs rely on its fields.
 type Queue struct {
 	Name    string  `json:"name"`
 	Holders []Entry `json:"holders"` // in order of arrival
@@ -24,7 +24,7 @@ type Entry struct {
 	Token   string  `json:"token,omitempty"` // decimal; too long for numbers in some languages
 	Label   string  `json:"label"`
 	Age     float64 `json:"age_seconds"`  // since it arrived
-	Left    float64 `json:"left_seconds"` // until it is over, unless it is renewed
+	Left    float64 `json:"left_seconds"` // until it expires, unless it is renewed
 	TTL     float64 `json:"ttl_seconds"`
 	Fixed   bool    `json:"fixed,omitempty"`
 	Broken  bool    `json:"broken,omitempty"`
@@ -53,21 +53,21 @@ func entries(rs []dlock.Request) []Entry {
 	return out
 }
 
-// Owners is how many hold the name.
+// Owners is the number of owners that hold the name.
 func (q Queue) Owners() int { return len(owners(q.Holders)) }
 
 func (q Queue) free() bool { return len(q.Holders)+len(q.Waiters) == 0 }
 
 // broken returns the queue with the owner's hold marked as broken.
 func (q Queue) broken(owner string) Queue {
-	q.Holders = slices.Clone(q.Holders) // earlier looks have them too
+	q.Holders = slices.Clone(q.Holders) // earlier snapshots have them too
 	for i := range q.Holders {
 		q.Holders[i].Broken = q.Holders[i].Broken || q.Holders[i].Owner == owner
 	}
 	return q
 }
 
-// byOwner leaves out the requests that join a hold of another one.
+// byOwner leaves out requests that join the hold of another one.
 func byOwner(es []Entry) (first []Entry) {
 	seen := map[string]bool{}
 	for _, e := range es {

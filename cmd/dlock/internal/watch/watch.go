@@ -1,5 +1,5 @@
-// Package watch looks at the locks of a backend, again and again, and says what happened between
-// two looks. All that the command shows of locks comes from here.
+// Package watch takes snapshots of the locks of a backend, again and again, and reports the changes
+// between two of them. All that the command shows of locks comes from here.
 package watch
 
 import (
@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// All looks at all names each time.
+	// All reads the queues of all names for each snapshot.
 	All = math.MaxInt
 
-	atOnce = 8                // queues are read side by side
-	share  = 5                // of the time, one part at most is spent on looking
-	linger = 10 * time.Second // for so long a free name stays of which something was counted
+	atOnce = 8                // how many queues are read side by side
+	share  = 5                // at most one part in so many of the time is spent on snapshots
+	linger = 10 * time.Second // how long a free name stays if something was counted for it
 	smooth = 5 * time.Second  // over which hand-offs per second are averaged
 )
 
-// Look is what stood under the names of a prefix, and what happened since the look before.
+// Look is a snapshot of the names with a prefix, and the changes since the snapshot before.
 type Look struct {
 	At     time.Time `json:"at"`
 	InUse  int       `json:"in_use"` // names under the URL, with any prefix
@@ -32,23 +32,24 @@ type Look struct {
 	Names  []Name    `json:"names"`  // sorted
 	Graph  Graph     `json:"graph"`
 	Events []Event   `json:"events"`
-	Total  Counts    `json:"total"` // since the first look
+	Total  Counts    `json:"total"` // since the first snapshot
 }
 
-// Name is a name with its queue. One that is free stays for some seconds if something was counted.
+// Name is a name with its queue. A free name stays for some seconds if something was counted for
+// it.
 type Name struct {
 	Queue
 	Counts
-	Seen time.Time `json:"seen"` // when its queue was read: maybe not in this look
-	// an estimate, of the last seconds
+	Seen time.Time `json:"seen"` // when its queue was read: perhaps for an earlier snapshot
+	// an estimate, over the last seconds
 	PerSecond float64 `json:"handoffs_per_second"`
 
 	first time.Time // when it was first seen
-	rates float64   // of hand-offs, weighted by how long they are ago
+	rates float64   // of hand-offs, weighted by their age
 }
 
-// Counts are of what was seen since the first look: what began and ended between two looks is not
-// in it.
+// Counts count events since the first snapshot. A hold that began and ended between two snapshots
+// is not in them.
 type Counts struct {
 	Handoffs int `json:"handoffs"`
 	Losses   int `json:"losses"`
@@ -61,9 +62,10 @@ func (c *Counts) add(d Counts) {
 	c.Breaks += d.Breaks
 }
 
-// Watcher looks at the names of a client that begin with a prefix. It is for one goroutine.
+// Watcher takes snapshots of the names of a client that begin with a prefix. It is not safe for
+// concurrent use.
 type Watcher struct {
-	Breaks *Breaks // whose breaks the looks record; never nil
+	Breaks *Breaks // its breaks are recorded as events; never nil
 
 	client *dlock.Client
 	prefix string
@@ -72,15 +74,15 @@ type Watcher struct {
 	total  Counts
 }
 
-// New returns a watcher that reads the queues of so many names at most with each look. If there are
-// more, those with waiters are read first, and then those that were not read for longest.
+// New returns a watcher that reads at most so many queues for each snapshot. If there are more
+// names, those with waiters are read first, and then those that were not read for longest.
 func New(c *dlock.Client, prefix string, most int) *Watcher {
 	return &Watcher{Breaks: new(Breaks), client: c, prefix: prefix, most: most, names: map[string]*Name{}}
 }
 
-// Run looks each interval, or less often if a look takes long: at most a fifth of the time is spent
-// on it. It tells each look, or why there was none, and returns when ctx ends.
-func (w *Watcher) Run(ctx context.Context, interval time.Duration, tell func(*Look, error)) {
+// Run takes a snapshot each interval, or less often if that takes long: at most a fifth of the time
+// is spent on it. It passes each snapshot, or its error, to report, and returns when ctx ends.
+func (w *Watcher) Run(ctx context.Context, interval time.Duration, report func(*Look, error)) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		look, err := w.Look(ctx)
@@ -88,7 +90,7 @@ func (w *Watcher) Run(ctx context.Context, interval time.Duration, tell func(*Lo
 			return
 		}
 		took := time.Since(began)
-		tell(look, err)
+		report(look, err)
 		wait := time.NewTimer(max(interval, share*took) - took)
 		select {
 		case <-wait.C:
@@ -98,8 +100,9 @@ func (w *Watcher) Run(ctx context.Context, interval time.Duration, tell func(*Lo
 	}
 }
 
-// Look reads the queues once, and compares them with those of the look before. After an error the
-// next look is compared with the last one that was none. Errors: as of Client.List.
+// Look takes a snapshot: it reads the queues once, and compares them with those of the snapshot
+// before. After an error the next snapshot is compared with the last successful one. Errors are
+// those of Client.List and Client.Inspect.
 func (w *Watcher) Look(ctx context.Context) (*Look, error) {
 	all, err := w.client.List(ctx)
 	if err != nil {
@@ -128,7 +131,7 @@ func (w *Watcher) Look(ctx context.Context) (*Look, error) {
 			queues[name] = NewQueue(name, dlock.Queue{})
 		}
 	}
-	w.Breaks.mu.Lock() // a break is answered before all of this or after
+	w.Breaks.mu.Lock() // a break returns before all of this or after it
 	look.Events = append(look.Events, w.unseen(queues)...)
 	for _, name := range slices.Sorted(maps.Keys(queues)) {
 		look.Events = append(look.Events, w.enter(queues[name], look.At)...)
@@ -170,7 +173,7 @@ func (w *Watcher) choose(names []string) []string {
 	}
 	longest(busy)
 	longest(rest)
-	// half of them, so that the others have their turn
+	// at most half of them, so that the others get their turn
 	first := max(min(len(busy), w.most/2), w.most-len(rest))
 	return append(slices.Clone(busy[:first]), rest[:w.most-first]...)
 }
@@ -207,11 +210,11 @@ func (w *Watcher) read(ctx context.Context, names []string) (map[string]Queue, e
 	return queues, context.Cause(ctx)
 }
 
-// enter takes a queue as the newest one of its name, and returns what happened to it.
+// enter stores a queue as the newest one of its name, and returns the changes.
 func (w *Watcher) enter(q Queue, now time.Time) (events []Event) {
 	was := w.names[q.Name]
 	if was == nil {
-		if !q.free() { // else since List it has become free
+		if !q.free() { // otherwise it has become free since List
 			w.names[q.Name] = &Name{Queue: q, Seen: now, first: now}
 		}
 		return nil
@@ -245,8 +248,8 @@ func (w *Watcher) enter(q Queue, now time.Time) (events []Event) {
 	return events
 }
 
-// average enters the rate of the time between two looks. Of a name that is new the average is that
-// of the time since it was first seen, but not of less than a second.
+// average adds the rate of the time between two snapshots. For a new name the average is over the
+// time since it was first seen, but at least a second.
 func (n *Name) average(rate float64, between time.Duration, now time.Time) {
 	old := math.Exp(-between.Seconds() / smooth.Seconds())
 	n.rates = n.rates*old + rate*(1-old)
