@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// atURL runs the command on the URL in its environment, and returns what it wrote.
+// atURL runs the command with the URL in its environment, and returns what it wrote.
 func atURL(t *testing.T, url string, status int, args ...string) (out, errOut string) {
 	t.Helper()
 	cmd, stdout, stderr, dir := command(t, args...)
@@ -35,7 +35,7 @@ func wantText(t *testing.T, got string, want ...string) {
 	}
 }
 
-// wantNothing sees to it that no name is in use.
+// wantNothing checks that no name is in use.
 func wantNothing(t *testing.T, url string) {
 	t.Helper()
 	out, _ := atURL(t, url, 0, "ls")
@@ -79,7 +79,7 @@ func TestCheckOnAFolder(t *testing.T) {
 	}
 }
 
-// foundJSON is a finding as programs read it.
+// foundJSON is a finding as programs read it from --json.
 type foundJSON struct{ About, State, Found, Advice string }
 
 func TestCheckOfWhatIsNotThere(t *testing.T) {
@@ -106,7 +106,7 @@ func TestCheckOfWhatIsNotThere(t *testing.T) {
 	wantText(t, errOut, "given twice")
 }
 
-// TestCheckIsBounded: a server that takes connections and never answers does not keep it.
+// TestCheckIsBounded: a server that accepts connections and never answers does not block it.
 func TestCheckIsBounded(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,8 +122,8 @@ func TestCheckIsBounded(t *testing.T) {
 	}
 }
 
-// TestLawsEndInTime: whenever the time is over, nothing is called wrong that was not tried to its
-// end, and the exit status says that something is left.
+// TestLawsEndInTime: whenever the time ends, no law is called wrong that was not tried to its end,
+// and the exit status says that laws are left.
 func TestLawsEndInTime(t *testing.T) {
 	url := "file://" + t.TempDir()
 	for _, within := range []string{"1ms", "30ms", "100ms", "300ms", "700ms", "1500ms"} {
@@ -131,7 +131,7 @@ func TestLawsEndInTime(t *testing.T) {
 			t.Parallel()
 			out, _ := atURL(t, url, statusUntried, "check", "--for", within)
 			unwrapped := strings.Join(strings.Fields(out), " ")
-			wantText(t, unwrapped, "untried laws: ", "of 13 core laws hold; not tried, since", "are over (--for): ", "close-frees > give them more time")
+			wantText(t, unwrapped, "untried laws: ", "of 13 core laws hold; not tried, because the time of --for (", ") ended: ", "close-frees > give them more time")
 			if strings.Contains(out, "wrong") {
 				t.Error(out)
 			}
@@ -147,7 +147,7 @@ func TestLawsEndInTime(t *testing.T) {
 	}
 }
 
-// TestWrongIsWorseThanUntried: of the exit statuses.
+// TestWrongIsWorseThanUntried: wrong decides the exit status.
 func TestWrongIsWorseThanUntried(t *testing.T) {
 	for want, states := range map[int][]string{
 		0: {"fine", "risky", "unseen"}, statusUntried: {"fine", "untried", "risky"}, statusFailed: {"untried", "wrong", "untried"},
@@ -178,8 +178,8 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 	}
 	for _, c := range []struct{ url, args, want string }{
 		{"nosuch://u:canary@h", "migrate", "unknown scheme"},
-		{"mysql://u:canary@h/d", "migrate --down", "--yes removes them"},
-		{"mysql://u:canary@h/d", "migrate --force", "are for --down"},
+		{"mysql://u:canary@h/d", "migrate --down", "--yes removes the tables"},
+		{"mysql://u:canary@h/d", "migrate --force", "with --down only"},
 		{"mysql://u:canary@h", "migrate", "names the database"},
 		{"mysql://u:canary@h/d?nosuch=1", "migrate", "unknown parameter"},
 		{"mysql://u:canary@h:x/d", "migrate", "want mysql://"},

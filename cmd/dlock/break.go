@@ -94,9 +94,9 @@ func which(q watch.Queue, given string) (dlock.Token, error) {
 func confirm(ctx context.Context, in io.Reader, out io.Writer, t dlock.Token, force bool) error {
 	what := "within its TTL"
 	if force {
-		what = "now, while its holder may still be working"
+		what = "now, while its holder may be working"
 	}
-	return ask(ctx, in, out, fmt.Sprintf("End the hold (token %d) %s?", t, what))
+	return ask(ctx, in, out, fmt.Sprintf("End hold (token %d) %s?", t, what))
 }
 
 // end ends the hold, and reports what follows.
@@ -111,7 +111,7 @@ func end(ctx context.Context, c *dlock.Client, out io.Writer, name string, t dlo
 	if force {
 		fmt.Fprintln(out, "ended; the holder learns of it within a second")
 	} else {
-		fmt.Fprintln(out, "broken; the lock is free when the time LEFT has passed, or when the holder releases it")
+		fmt.Fprintln(out, "broken; the lock is free when LEFT has passed, or when the holder releases it")
 	}
 	return nil
 }

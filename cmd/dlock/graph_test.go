@@ -54,8 +54,8 @@ func TestGraph(t *testing.T) {
 	l.wantGraph(nothing + "\n")
 	ann, bob, carl := l.client(dlock.Label("web1/1/ann/roll-out")), l.client(dlock.Label("web2/2/bob/dump")), l.client(dlock.Label("carl"))
 	l.lock(ann.Mutex("shop"))
-	l.wantGraph("nobody waits; names that are held: 1\n")
-	l.wantGraph("none of the names in use begins with \"x\"; all of them: 1\n", "x")
+	l.wantGraph("no waiters; names held: 1\n")
+	l.wantGraph("no name in use begins with \"x\"; names in use: 1\n", "x")
 	l.lock(bob.Mutex("db"))
 	l.wait(bob, bob.Mutex("shop"))
 	l.wait(carl, carl.Mutex("shop"))
@@ -77,7 +77,7 @@ func TestGraph(t *testing.T) {
 	l.wantGraph("web2/2/bob/dump  waited for by 1\n└─ db\n   └─ 1. carl  0s\n", "db")
 
 	l.wait(ann, ann.Mutex("db"))
-	l.wantGraph(`possible cycle, 0s old at most:
+	l.wantGraph(`possible cycle, at most 0s old:
   web1/1/ann/roll-out waits for db, held by web2/2/bob/dump
   web2/2/bob/dump waits for shop, held by web1/1/ann/roll-out
 
@@ -100,7 +100,7 @@ web1/1/ann/roll-out  waited for by 2
 	l.want(statusUsage, "see dlock graph --help", "graph", "a", "b")
 }
 
-// TestGraphIsCutWhereManyWait: the first of them are shown, and those who are waited for.
+// TestGraphIsCutWhereManyWait: the first waiters are shown, and those that others wait for.
 func TestGraphIsCutWhereManyWait(t *testing.T) {
 	l := newLocks(t)
 	ann, last := l.client(dlock.Label("ann")), l.client(dlock.Label("last"))
@@ -129,7 +129,7 @@ func TestGraphIsCutWhereManyWait(t *testing.T) {
 	}
 }
 
-// TestNestedRunsAreOneParty: each of two scripts holds what the other one waits for.
+// TestNestedRunsAreOneParty: each of two scripts holds the lock that the other one waits for.
 func TestNestedRunsAreOneParty(t *testing.T) {
 	l := newLocks(t)
 	var hs []holder

@@ -236,8 +236,8 @@ func jobs(f log, flags string) map[string]string {
 	}
 }
 
-// TestCtrlZStopsBoth: while the job stands still, its time runs out, and another one gets in. When
-// the job goes on, the command ends, and does nothing else before.
+// TestCtrlZStopsBoth: while the job is stopped, its hold expires, and another run gets the lock.
+// When the job goes on, the command ends, and does nothing else before.
 func TestCtrlZStopsBoth(t *testing.T) {
 	eachShell(t, func(t *testing.T, _ locks, shell string) {
 		for name := range jobs(log{}, "") {
@@ -264,7 +264,7 @@ func TestCtrlZStopsBoth(t *testing.T) {
 	})
 }
 
-// TestFgInTimeGoesOn: a job that stood still for less than its time goes on, under the same hold.
+// TestFgInTimeGoesOn: a job that was stopped for less than its TTL goes on, under the same hold.
 func TestFgInTimeGoesOn(t *testing.T) {
 	eachShell(t, func(t *testing.T, l locks, shell string) {
 		f := newLog(t)
@@ -307,8 +307,8 @@ func keeper(t *testing.T, path string) int {
 	return 0
 }
 
-// started are the ways in which dlock is started: run starts the arguments of "dlock run", and
-// returns what waits for its exit status.
+// started are the ways in which dlock is started: each function starts "dlock run" with the
+// arguments, and returns a function that waits for its exit status.
 var started = map[string]func(l locks, args ...string) (status func() int){
 	"without a terminal": func(l locks, args ...string) func() int {
 		h := l.start(args...)
@@ -323,7 +323,7 @@ var started = map[string]func(l locks, args ...string) (status func() int){
 		d.key(`"$DLOCK" run ` + strings.Join(quoted, " ") + "\n")
 		d.until("\r\n")
 		return func() int {
-			// the shell says how a job ended that it saw stop
+			// the shell reports how a job ended if it saw the job stop
 			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
 				if strings.Contains(d.text(), strconv.Itoa(statusLost)) {
 					return statusLost
@@ -356,7 +356,7 @@ func TestAStopOfDlockAlone(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			l, f, pidFile := newLocks(t), newLog(t), filepath.Join(t.TempDir(), "pid")
-			// the command and what it starts do not mind SIGTERM, and live in groups of their own
+			// the command and what it starts ignore SIGTERM, and have groups of their own
 			own := "set -m; "
 			if how == "by a shell" {
 				own = "" // that would want the terminal, which it has no more
@@ -385,8 +385,8 @@ func TestAStopOfDlockAlone(t *testing.T) {
 	}
 }
 
-// TestAStopOfTheWholeGroup, by a signal: when that goes on after the time, the
-// command ends at once, although the signal reaches it before dlock can judge.
+// TestAStopOfTheWholeGroup by a signal: when the group goes on after the end of trust, the command
+// ends at once, although SIGCONT reaches it before dlock can verify the lock.
 func TestAStopOfTheWholeGroup(t *testing.T) {
 	eachShell(t, func(t *testing.T, l locks, shell string) {
 		f, pidFile := newLog(t), filepath.Join(t.TempDir(), "pid")
@@ -419,7 +419,7 @@ func TestACommandThatIsStoppedAlone(t *testing.T) {
 		d.until(prompt)
 		l.wantFree()
 	})
-	// where there is no shell, it has the lock, and dlock waits for it
+	// without a shell dlock keeps the lock, and waits for the command
 	l := newLocks(t)
 	h := l.hold("--ttl", "3s", "a", "--", "sh", "-c", `echo up; kill -STOP $$; echo went on`)
 	var stopped process
@@ -437,8 +437,8 @@ func TestACommandThatIsStoppedAlone(t *testing.T) {
 	}
 }
 
-// TestAStaleProofContinuesNothing: dlock proved the lock, was stopped before it said so, and says
-// it when it is continued.
+// TestAStaleProofContinuesNothing: dlock proved the lock, was stopped before it reported that, and
+// reports it when it is continued.
 func TestAStaleProofContinuesNothing(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "sleep 1000; true")
 	if err := cmd.Start(); err != nil {
@@ -466,11 +466,11 @@ func TestAStaleProofContinuesNothing(t *testing.T) {
 	}
 	say("until %d %d", monotonic()-1, monotonic()+time.Hour)
 	if !stands() {
-		t.Error("a proof that is over continues the command")
+		t.Error("an expired proof continues the command")
 	}
 	say("continue")
 	if !stands() {
-		t.Error("after a proof that is over the command is continued")
+		t.Error("after an expired proof the command is continued")
 	}
 	say("until %d %d", monotonic()+time.Hour, monotonic()+2*time.Hour)
 	if stands() {
@@ -478,22 +478,22 @@ func TestAStaleProofContinuesNothing(t *testing.T) {
 	}
 }
 
-// TestOnlyARenewalIsAProof: an outcome that is unknown is none.
+// TestOnlyARenewalIsAProof: an unknown outcome is not a proof.
 func TestOnlyARenewalIsAProof(t *testing.T) {
 	r := newRelay(func(os.Signal) {})
 	defer r.stop()
 	r.noteRenewal(dlock.Renewal{Holds: 1, Unknown: 1})
 	r.noteRenewal(dlock.Renewal{Holds: 1, Lost: 1})
 	if len(r.renewed) != 0 {
-		t.Error("what is not renewed is taken for a proof")
+		t.Error("a failed renewal is taken for a proof")
 	}
 	if r.noteRenewal(dlock.Renewal{Holds: 1}); len(r.renewed) != 1 {
-		t.Error("a renewal is not said")
+		t.Error("a renewal is not reported")
 	}
 }
 
-// TestAKilledGuardIsReplaced: the next one stops the command with dlock too, also if dlock is
-// stopped as soon as that is there.
+// TestAKilledGuardIsReplaced: the next guard stops the command with dlock too, even if dlock is
+// stopped as soon as that guard runs.
 func TestAKilledGuardIsReplaced(t *testing.T) {
 	l, f := newLocks(t), newLog(t)
 	h := l.start("--ttl", "3s", "a", "--", "sh", "-c", f.writer())
@@ -524,7 +524,7 @@ func TestAKilledGuardIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAKilledRunTakesAllAlong: the command, and what it started in turn.
+// TestAKilledRunTakesAllAlong: the command and all it started.
 func TestAKilledRunTakesAllAlong(t *testing.T) {
 	l, f := newLocks(t), newLog(t)
 	h := l.start("a", "--", "sh", "-c", `sh -c '`+f.writer()+`' & `+`wait`)

@@ -17,15 +17,15 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/demo"
 )
 
-// asCommand makes the test binary the command itself, and the shops that it starts too: so the race
-// detector sees them, and results of tests are not cached over changes of the command.
+// asCommand makes the test binary the command itself, and the shops that it starts too. So the race
+// detector watches them, and results of tests are not cached over changes of the command.
 const asCommand = "DLOCK_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
-	// Under nohup whatever the tests start would ignore it too, and so would what that starts.
+	// Under nohup all processes that the tests start would ignore it too.
 	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
@@ -43,7 +43,7 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, out, errOut *strings.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	cmd = exec.CommandContext(ctx, program, args...)
-	// instead of a second
+	// GORACE: the default is a second
 	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+dir, "TMP="+dir, "GORACE=atexit_sleep_ms=10", "DLOCK_URL=", "DLOCK_OWNER=", "DLOCK_OUTER=", "DLOCK_RUN=", "DLOCK="+program)
 	cmd.Stdout, cmd.Stderr = out, errOut
 	return cmd, out, errOut, dir

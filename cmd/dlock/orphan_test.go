@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// TestWhatLostItsParentIsCollected, while the command runs and while dlock waits for the lock: as
-// process 1 of a container dlock is the parent of all that lost theirs.
-func TestWhatLostItsParentIsCollected(t *testing.T) {
+// TestOrphansAreReaped while the command runs and while dlock waits for the lock: as process 1 of a
+// container dlock is the parent of all orphans.
+func TestOrphansAreReaped(t *testing.T) {
 	l := newLocks(t)
 	h := l.hold("a", "--", "sh", "-c", waitForLine)
 	for _, name := range []string{"free", "a"} {
 		cmd, _, _ := l.command("run", name, "--", "sh", "-c", "for i in 1 2 3 4 5; do (sleep 1000 &); done; exec tail -f /dev/null")
-		// the same shell leaves processes behind before it becomes dlock, and as the command
+		// a shell leaves processes behind before it becomes dlock, and so does the command
 		cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `for i in 1 2 3; do sleep 1000 & done; exec "$@"`, "sh", os.Args[0]}, cmd.Args[1:]...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -30,7 +30,7 @@ func TestWhatLostItsParentIsCollected(t *testing.T) {
 			l.until(`"waiters": [
       {`)
 		}
-		// children of the shell first, those left by the command later
+		// first the children of the shell, later those that the command has left
 		children := func() (all []int) {
 			for _, p := range processes() {
 				if p.parent == cmd.Process.Pid && p.name == "sleep" {
@@ -79,18 +79,18 @@ func init() {
 	os.Exit(0)
 }
 
-// TestACommandThatBecameRoot cannot be ended, which is said at once, of it by name. (The test needs
-// a user that is not root and a program that makes it root: it makes both, as root.)
+// TestACommandThatBecameRoot: it cannot be ended, and a warning that names it says so at once. (The
+// test needs a user that is not root, and a program that makes it root: it makes both, as root.)
 func TestACommandThatBecameRoot(t *testing.T) {
 	if os.Getuid() != 0 {
-		// what it stands on: a process of another user is found out
+		// the base of the test: a process of another user is recognized
 		g := tree{command: 1, keeper: 0}
 		if ms := g.outOfReach(); len(ms) == 0 {
 			t.Error("process 1 is not out of reach")
 		}
 		return
 	}
-	const nobody = 65534
+	const user = 65534
 	dir, err := os.MkdirTemp("/tmp", "dlock-root")
 	if err != nil {
 		t.Fatal(err)
@@ -115,14 +115,14 @@ func TestACommandThatBecameRoot(t *testing.T) {
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(state, nobody, nobody); err != nil {
+	if err := os.Chown(state, user, user); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) *exec.Cmd {
 		cmd, _, _, _ := command(t, args...)
 		cmd.Path, cmd.Dir = plain, "/"
 		cmd.Env = append(cmd.Env, "DLOCK_URL=file://"+state+"/locks", "TMPDIR=/tmp", "GOCOVERDIR=/tmp")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 		return cmd
 	}
 	cmd := run("run", "--ttl", "3s", "--grace", "100ms", "a", "--", "env", asRoot+"=1", root)

@@ -252,10 +252,10 @@ func (o *runner) mutex(c *dlock.Client, name, rawURL, command string, left time.
 
 // label is host/pid/user/command. The arguments of a command may be secret.
 func label(command string) string {
-	who := "?"
+	name := "?"
 	if u, err := user.Current(); err == nil {
-		who = u.Username
+		name = u.Username
 	}
-	text := printable(outermost() + "/" + who + "/" + filepath.Base(command))
+	text := printable(outermost() + "/" + name + "/" + filepath.Base(command))
 	return strings.ToValidUTF8(text[:min(len(text), 255)], "")
 }

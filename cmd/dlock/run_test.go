@@ -31,7 +31,7 @@ func newLocks(t *testing.T) locks {
 	return locks{t, "file://" + filepath.Join(t.TempDir(), "locks")}
 }
 
-// command is dlock with the folder as its backend, which the environment says.
+// command is dlock with the folder as its backend, by its environment.
 func (l locks) command(args ...string) (cmd *exec.Cmd, out, errOut *strings.Builder) {
 	cmd, out, errOut, _ = command(l.t, args...)
 	cmd.Env = append(cmd.Env, "DLOCK_URL="+l.url)
@@ -45,7 +45,7 @@ func (l locks) run(args ...string) (status int, out, errOut string) {
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
-// want runs dlock, which is to end with that status, and with those words in what it wrote.
+// want runs dlock, and wants that status, and those words in what it wrote.
 func (l locks) want(status int, words string, args ...string) string {
 	l.t.Helper()
 	got, out, errOut := l.run(args...)
@@ -133,7 +133,7 @@ func TestRunGivesTheCommandItsHold(t *testing.T) {
 	if !strings.Contains(out, "/sh\"") {
 		t.Errorf("the label has no command:\n%s", out)
 	}
-	// what looks like a label is none, and the label of another machine's run is not taken over
+	// a path is not taken for a label, and the label of another machine's run is not used
 	out = l.want(0, "", "run", "--url", strings.TrimSuffix(l.url, "?label=cron")+"/label=x", "a", "--", "sh", "-c", `DLOCK_RUN=elsewhere/1 "$DLOCK" run b -- "$DLOCK" ls --json`)
 	if !strings.Contains(out, "/sh\"") || strings.Contains(out, "elsewhere") {
 		t.Errorf("labels:\n%s", out)
@@ -142,21 +142,21 @@ func TestRunGivesTheCommandItsHold(t *testing.T) {
 
 func TestANestedRunReenters(t *testing.T) {
 	l := newLocks(t)
-	// of the same name, with another one between, and of one that is not around
+	// of the same name, with another one between, and of a name that is not held around it
 	l.want(0, "a b c in\n", "run", "a", "--", "sh", "-c",
 		`printf "a "; "$DLOCK" run b -- sh -c 'printf "b "; "$DLOCK" run --try a -- "$DLOCK" run --try b -- "$DLOCK" run --try c -- echo c in'`)
 	// elsewhere the same name is another lock, and free
 	other := newLocks(t)
 	l.want(0, "in\n", "run", "a", "--", "sh", "-c", `"$DLOCK" run --try --url "`+other.url+`" a -- echo in`)
 	other.want(0, "", "run", "--try", "a", "--", "sh", "-c", `DLOCK_URL="`+other.url+`" "$DLOCK" run --try a -- true`)
-	// what cannot be had under a shared hold is refused at once
+	// an exclusive lock under a shared hold of the same name is refused at once
 	l.want(statusRunFailed, "upgrade", "run", "--shared", "a", "--", "sh", "-c", `"$DLOCK" run a -- true`)
 	l.want(statusUsage, "DLOCK_OWNER in the environment", "run", "a", "--", "sh", "-c", `DLOCK_OWNER=x "$DLOCK" run a -- true`)
 	l.wantFree()
 }
 
-// TestAHoldThatWasCarriedTooFar: what runs in the environment of a run that is over, as a server of
-// tmux does, learns which variable to drop, and can lock then.
+// TestAHoldThatWasCarriedTooFar: a process in the environment of a run that has ended, such as a
+// server of tmux, learns which variable to unset, and can lock then.
 func TestAHoldThatWasCarriedTooFar(t *testing.T) {
 	l := newLocks(t)
 	for _, c := range []struct {
@@ -190,7 +190,7 @@ func TestAHoldThatWasCarriedTooFar(t *testing.T) {
 		if err := cmd.Run(); err != nil || out.String() != "in\n" {
 			t.Errorf("after %q: %v, %s%s", drop, err, out, errOut)
 		}
-		// another name is not concerned
+		// another name is not affected
 		cmd, out, errOut = l.command("run", "other", "--", "echo", "in")
 		cmd.Env = append(cmd.Env, carried...)
 		if err := cmd.Run(); err != nil || out.String() != "in\n" {
@@ -219,7 +219,7 @@ func TestRunOfAHeldLock(t *testing.T) {
 	}
 	io.WriteString(waits.in, "next\n")
 	if status, out := waits.rest(); status != 0 || out != "up\nnext\n" {
-		t.Errorf("who waited: %d, %q, %s", status, out, waits.errOut)
+		t.Errorf("the waiter: %d, %q, %s", status, out, waits.errOut)
 	}
 	l.wantFree()
 }
@@ -285,10 +285,11 @@ func TestRunKeepsOthersOutForAtLeastSoLong(t *testing.T) {
 	l.want(statusHeld, "held", "run", "--once-per", "1h", "killed", "--", "echo", "twice")
 	// which it can wait for
 	l.want(0, "", "run", "--once-per", "200ms", "--wait", "1m", "a", "--", "true")
-	l.want(statusUsage, "period", "run", "--once-per", "48h", "b", "--", "echo", "in")
+	l.want(statusUsage, "period of 48h0m0s; ", "run", "--once-per", "48h", "b", "--", "echo", "in")
+	l.want(statusUsage, "period of 0s; ", "run", "--once-per", "0", "b", "--", "echo", "in")
 }
 
-// TestALossEndsTheWholeGroup: another process breaks the hold; the command, and what it started,
+// TestALossEndsTheWholeGroup: another process breaks the hold; the command and all it started
 // ignore SIGTERM.
 func TestALossEndsTheWholeGroup(t *testing.T) {
 	l := newLocks(t)
@@ -297,12 +298,12 @@ func TestALossEndsTheWholeGroup(t *testing.T) {
 	if status, out := h.rest(); status != statusLost || !strings.Contains(out, "asked") {
 		t.Errorf("exit status %d, %q", status, out)
 	}
-	if got := h.errOut.String(); got != "error: lease lost: \"a\", while the command ran\n" {
+	if got := h.errOut.String(); got != "error: lease lost while the command ran: lock \"a\"\n" {
 		t.Errorf("%q", got)
 	}
 	l.wantFree()
 
-	// a command that ends when it is asked, and leaves somebody behind who does not
+	// a command that ends on SIGTERM, and leaves a process behind that does not
 	h = l.hold("--ttl", "3s", "--grace", "300ms", "a", "--", "sh", "-c", `sh -c 'trap "" TERM; echo up; sleep 20; echo survived' & wait`)
 	l.want(0, "ended", "break", "--yes", "--force", "a")
 	if status, out := h.rest(); status != statusLost || out != "" {
@@ -339,7 +340,7 @@ func TestABreakByForceEndsTheCommandAtOnce(t *testing.T) {
 	l.wantFree()
 }
 
-// TestALossEndsWhatStandsStill: who is stopped is asked too, and has the time to end.
+// TestALossEndsWhatStandsStill: a stopped process gets SIGTERM too, and time to end.
 func TestALossEndsWhatStandsStill(t *testing.T) {
 	l := newLocks(t)
 	h := l.hold("--ttl", "3s", "--grace", "20s", "a", "--", "sh", "-c", `trap "echo asked; exit 0" TERM; echo up; kill -STOP $$; while :; do sleep 0.01; done`)
@@ -353,13 +354,13 @@ func TestAKilledRunLeavesNothing(t *testing.T) {
 	l := newLocks(t)
 	h := l.hold("--ttl", "1h", "a", "--", "sh", "-c", "echo up; exec sleep 1000")
 	h.Process.Kill()
-	// the end of its output says that the command is gone too
+	// the end of its output shows that the command has ended too
 	h.rest()
 	l.want(0, "in\n", "run", "--wait", "20s", "a", "--", "echo", "in")
 }
 
-// TestAStoppedRunEndsItsCommand: while dlock stands still its hold runs out, and another one is in.
-// When it goes on it ends the command.
+// TestAStoppedRunEndsItsCommand: while dlock is stopped its hold expires, and another run gets the
+// lock. When dlock goes on it ends the command.
 func TestAStoppedRunEndsItsCommand(t *testing.T) {
 	l := newLocks(t)
 	h := l.hold("--ttl", "3s", "a", "--", "sh", "-c", "echo up; exec sleep 1000")
@@ -372,7 +373,7 @@ func TestAStoppedRunEndsItsCommand(t *testing.T) {
 	l.wantFree()
 }
 
-// TestABackendThatDoesNotAnswer is named within the time of --wait, with its host.
+// TestABackendThatDoesNotAnswer is reported within the time of --wait, with its host.
 func TestABackendThatDoesNotAnswer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -406,9 +407,9 @@ func TestSignalsArePassedOn(t *testing.T) {
       {`)
 	waits.Process.Signal(syscall.SIGTERM)
 	if status, out := waits.rest(); status != statusSignal+15 || out != "" || waits.errOut.String() != "error: ended by a signal: terminated\n" {
-		t.Errorf("who waited: %d, %q, %s", status, out, waits.errOut)
+		t.Errorf("the waiter: %d, %q, %s", status, out, waits.errOut)
 	}
-	// one that was started to ignore a signal does so
+	// a run that was started to ignore a signal ignores it
 	late, out, _ := l.command()
 	late.Path, late.Args = "/bin/sh", []string{"sh", "-c", `trap "" HUP; exec "$DLOCK" run a -- echo in`}
 	if err := late.Start(); err != nil {
@@ -422,12 +423,12 @@ func TestSignalsArePassedOn(t *testing.T) {
 		t.Errorf("%d, %q, %s", status, out, h.errOut)
 	}
 	if late.Wait(); late.ProcessState.ExitCode() != 0 || out.String() != "in\n" {
-		t.Errorf("who ignores SIGHUP: %s, %s", late.ProcessState, out)
+		t.Errorf("a run that ignores SIGHUP: %s, %s", late.ProcessState, out)
 	}
 	l.wantFree()
 }
 
-// TestASignalBeforeTheCommand: it came when the lock was there and the command was not.
+// TestASignalBeforeTheCommand: it came when the lock was held and the command not yet started.
 func TestASignalBeforeTheCommand(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(signalled{syscall.SIGTERM})
@@ -464,10 +465,14 @@ func TestRunRefusesBadInput(t *testing.T) {
 		{statusUsage, "--wait -1s", []string{"--wait", "-1s", "a", "--", "true"}},
 		{statusUsage, "--grace -1s", []string{"--grace", "-1s", "a", "--", "true"}},
 		{statusUsage, "--limit 0", []string{"--limit", "0", "a", "--", "true"}},
-		{statusUsage, "TTL of 1ns", []string{"--ttl", "1ns", "a", "--", "true"}},
+		{statusUsage, "TTL of 1ns; 100ms to 24h0m0s are allowed here", []string{"--ttl", "1ns", "a", "--", "true"}},
+		{statusUsage, `--ttl "": want a duration such as 30s or 5m; see dlock run --help`, []string{"--ttl", "", "a", "--", "true"}},
+		{statusUsage, `--ttl "--": want a duration`, []string{"--ttl", "--", "a", "--", "true"}},
+		{statusUsage, `--once-per "50": want a duration`, []string{"--once-per", "50", "a", "--", "true"}},
+		{statusUsage, `--limit "x": want a whole number`, []string{"--limit", "x", "a", "--", "true"}},
 		{statusUsage, "invalid name: empty", []string{"", "--", "true"}},
 		{statusUsage, "control character", []string{"a\nb", "--", "true"}},
-		{statusUsage, "lives within one process", []string{"--url", "memory:x", "a", "--", "true"}},
+		{statusUsage, "within one process only", []string{"--url", "memory:x", "a", "--", "true"}},
 		{statusUsage, `unknown scheme "nosuch"`, []string{"--url", "nosuch://u:canary@h", "a", "--", "true"}},
 		{statusRunFailed, "127.0.0.1:1: connect: connection refused", []string{"--wait", "1s", "--url", "redis://u:canary@127.0.0.1:1/0", "a", "--", "true"}},
 		{statusRunFailed, "127.0.0.1:1: connect: connection refused", []string{"--wait", "1s", "--url", "mysql://u:canary@127.0.0.1:1/x", "a", "--", "true"}},

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// drawing is what moves the cursor, and is not shown.
+// drawing matches what moves the cursor and is not shown.
 var drawing = regexp.MustCompile("\x1b\\[[?0-9]*[A-Za-z]")
 
 // wantNarrow wants what was shown to fit into 80 columns.
@@ -24,7 +24,7 @@ func wantNarrow(t *testing.T, shown string) {
 	}
 }
 
-// TestASessionOfTwoUsers, each at a terminal of 80 columns: what ann has hangs, and bob ends it.
+// TestASessionOfTwoUsers, each at a terminal of 80 columns: ann's command hangs, and bob ends it.
 func TestASessionOfTwoUsers(t *testing.T) {
 	l := newLocks(t)
 	type desk struct {
@@ -58,12 +58,12 @@ func TestASessionOfTwoUsers(t *testing.T) {
 	bob := sit("break", "--force", "deploy/shop")
 	asked := bob.out.until("? [y/N] ")
 	io.WriteString(bob.in, "y\n")
-	asked += bob.out.until("ended; its holder learns of it within a second\r\n")
+	asked += bob.out.until("ended; the holder learns of it within a second\r\n")
 	if status := bob.wait(); status != 0 {
 		t.Errorf("break: exit status %d", status)
 	}
 
-	// carl has it, which top shows; ann is told
+	// carl has it, which top shows; ann is notified
 	carl.out.until("mine\r\n")
 	after := top.out.until("handed off  " + host + "/")
 	io.WriteString(top.in, "q")
@@ -71,7 +71,7 @@ func TestASessionOfTwoUsers(t *testing.T) {
 	if status := top.wait(); status != 0 {
 		t.Errorf("top: exit status %d", status)
 	}
-	told := ann.out.until("error: lease lost: \"deploy/shop\", while the command ran\r\n")
+	loss := ann.out.until("error: lease lost while the command ran: lock \"deploy/shop\"\r\n")
 	if status := ann.wait(); status != statusLost {
 		t.Errorf("ann: exit status %d", status)
 	}
@@ -80,7 +80,7 @@ func TestASessionOfTwoUsers(t *testing.T) {
 		t.Errorf("carl: exit status %d", status)
 	}
 	l.wantFree()
-	for _, shown := range []string{first, listed, asked, after, told} {
+	for _, shown := range []string{first, listed, asked, after, loss} {
 		wantNarrow(t, shown)
 	}
 }

@@ -71,8 +71,7 @@ func shownWidth(text string) (n int) {
 	return n
 }
 
-// TestWideNames: columns stand one below the other, and lines fit, whatever characters names and
-// labels have.
+// TestWideNames: columns are aligned, and lines fit, whatever characters names and labels have.
 func TestWideNames(t *testing.T) {
 	l := newLocks(t)
 	names := []string{"ascii", "数据库/备份", "データベース", "한국어", "🔒🔑", "👍🏽/ok", "ｆｕｌｌ", "cafe\u0301", strings.Repeat("数据库备份", 10), strings.Repeat("a🔒", 30)}
@@ -119,7 +118,7 @@ func TestWideNames(t *testing.T) {
 	}
 }
 
-// cutAt returns what stands in the first n columns; ok is false if a character stands across.
+// cutAt returns the first n columns; ok is false if a character lies across the cut.
 func cutAt(line string, n int) (before string, ok bool) {
 	for i := range line {
 		if w := shownWidth(line[:i]); w >= n {
@@ -162,13 +161,17 @@ func TestLsAndInspect(t *testing.T) {
 	if len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "NAME MODE HOLD WAIT AGE LEFT HELD BY" || !strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "x/1 exclusive 1 1 ") || !strings.HasSuffix(lines[1], " first") {
 		t.Errorf("ls:\n%s", out)
 	}
-	l.want(0, `none of the names in use begins with "z"; all of them: 2`, "ls", "z")
-	out = l.want(0, "x/1: held by 1, waited for by 1\n", "inspect", "x/1")
+	l.want(0, `no name in use begins with "z"; names in use: 2`, "ls", "z")
+	out = l.want(0, "--url and DLOCK_URL name the backend", "ls", "redis://u:canary@h")
+	if strings.Contains(out, "canary") {
+		t.Errorf("the password is shown: %s", out)
+	}
+	out = l.want(0, "x/1: holders 1, waiters 1\n", "inspect", "x/1")
 	holds, wait := strings.Index(out, "\nholds "), strings.Index(out, "\nwaits ")
 	if holds < 0 || wait < holds {
 		t.Errorf("inspect:\n%s", out)
 	}
-	out = l.want(0, "z: nobody holds it", "inspect", "z")
+	out = l.want(0, "z: free, no waiters", "inspect", "z")
 	if strings.Contains(out, nothing) {
 		t.Errorf("there are names:\n%s", out)
 	}
@@ -190,7 +193,7 @@ func TestLsAndInspect(t *testing.T) {
 
 func TestBreak(t *testing.T) {
 	l := newLocks(t)
-	l.want(statusFailed, "nobody holds", "break", "--yes", "a")
+	l.want(statusFailed, `lock "a" has no holder`, "break", "--yes", "a")
 	c := l.client()
 	lease := l.lock(c.Mutex("a", dlock.TTL(time.Second)))
 	l.want(statusUsage, "--yes", "break", "a") // there is no terminal
@@ -203,7 +206,7 @@ func TestBreak(t *testing.T) {
 	<-lease.Lost()
 
 	one, two := l.lock(c.Semaphore("s", 2)), l.lock(c.Semaphore("s", 2))
-	l.want(statusUsage, "--token says which", "break", "--yes", "s")
+	l.want(statusUsage, "choose one with --token", "break", "--yes", "s")
 	var q watch.Queue
 	if err := json.Unmarshal([]byte(l.want(0, "", "inspect", "--json", "s")), &q); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func startSlow(t *testing.T) (cmd *exec.Cmd, out io.Closer, errOut *strings.Buil
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// what a failed test leaves
+	// processes that a failed test leaves
 	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	locked := false
 	for s := bufio.NewScanner(pipe); s.Scan(); {
@@ -95,8 +95,8 @@ func TestAClosedPipeLeavesNothingBehind(t *testing.T) {
 	wantEmpty(t, dir)
 }
 
-// TestShopsDoNotOutliveTheirCoordinator: nobody can clean up files after a SIGKILL, but the shops
-// notice.
+// TestShopsDoNotOutliveTheirCoordinator: after a SIGKILL files cannot be cleaned up, but the shops
+// notice the end of the coordinator.
 func TestShopsDoNotOutliveTheirCoordinator(t *testing.T) {
 	cmd, _, _, _ := startSlow(t)
 	cmd.Process.Kill()
@@ -104,8 +104,8 @@ func TestShopsDoNotOutliveTheirCoordinator(t *testing.T) {
 	wantNoProcess(t, cmd.Process.Pid)
 }
 
-// TestAShopIgnoresTheTerminal: a Ctrl-C reaches the shops too, and what becomes of them is up to
-// the coordinator.
+// TestAShopIgnoresTheTerminal: a Ctrl-C reaches the shops too, but the coordinator decides when they
+// end.
 func TestAShopIgnoresTheTerminal(t *testing.T) {
 	cmd, _, errOut, dir := command(t, demo.ShopCommand)
 	cmd.Stdout = nil
@@ -124,9 +124,9 @@ func TestAShopIgnoresTheTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(in, "{\"Dir\": %q, \"Shop\": 1, \"Buyers\": 1}", dir)
-	told := bufio.NewScanner(out)
-	if !told.Scan() || told.Text() != `{"Kind":"ready"}` {
-		t.Errorf("told %q", told.Text())
+	events := bufio.NewScanner(out)
+	if !events.Scan() || events.Text() != `{"Kind":"ready"}` {
+		t.Errorf("the first event is %q", events.Text())
 	}
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if err := cmd.Process.Signal(s); err != nil {
@@ -135,10 +135,10 @@ func TestAShopIgnoresTheTerminal(t *testing.T) {
 	}
 	fmt.Fprintln(in, `"start"`)
 	last := ""
-	for told.Scan() {
-		last = told.Text()
+	for events.Scan() {
+		last = events.Text()
 	}
 	if err := cmd.Wait(); err != nil || last != `{"Kind":"done"}` {
-		t.Errorf("%v, %s, told last %q", err, errOut, last)
+		t.Errorf("%v, %s, the last event is %q", err, errOut, last)
 	}
 }

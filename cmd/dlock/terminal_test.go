@@ -94,7 +94,7 @@ func (s *screen) until(want string) string {
 	}
 }
 
-// rest is what was shown until the end, and not looked at yet.
+// rest is the text that was shown until the end and not read yet.
 func (s *screen) rest() string {
 	for b := range s.bytes {
 		s.shown = append(s.shown, b)
@@ -102,8 +102,8 @@ func (s *screen) rest() string {
 	return string(s.shown)
 }
 
-// TestACommandHasTheTerminal: it reads from there, also in a run within a run; where no shell could
-// continue it Ctrl-Z does nothing; and what comes after it has the terminal again.
+// TestACommandHasTheTerminal: it reads the terminal, also in a run within a run; where no shell
+// could continue it, Ctrl-Z does nothing; and what comes after it has the terminal again.
 func TestACommandHasTheTerminal(t *testing.T) {
 	l := newLocks(t)
 	cmd, terminal := l.atTerminal("run", "outer", "--", "sh", "-c",
@@ -124,8 +124,8 @@ func TestACommandHasTheTerminal(t *testing.T) {
 	l.wantFree()
 }
 
-// TestTheTerminalIsReadInAPipe: standard input is something else, and another one in the pipe reads
-// the terminal too.
+// TestTheTerminalIsReadInAPipe: standard input is something else, and another process in the pipe
+// reads the terminal too.
 func TestTheTerminalIsReadInAPipe(t *testing.T) {
 	const reads = `echo x | "$DLOCK" run a -- sh -c 'echo up; read y </dev/tty; echo "got $y"' | sh -c 'read z </dev/tty; cat; echo "then $z"'`
 	for where, run := range map[string]func(l locks, shell string) desk{
@@ -201,8 +201,8 @@ func TestCtrlCEndsTheScriptToo(t *testing.T) {
 	}
 }
 
-// TestSignalsReachACommandOnce at a terminal: the keys go to all of the group, and what is sent to
-// dlock alone it passes on.
+// TestSignalsReachACommandOnce at a terminal: the keys go to all of the group, and dlock passes on
+// what is sent to dlock alone.
 func TestSignalsReachACommandOnce(t *testing.T) {
 	eachShell(t, func(t *testing.T, l locks, shell string) {
 		d, pidFile := l.shellAt(shell), filepath.Join(t.TempDir(), "pid")
@@ -251,7 +251,7 @@ func TestBreakAsksAtATerminal(t *testing.T) {
 		lease := l.lock(l.client().Mutex("a"))
 		cmd, terminal := l.atTerminal("break", "--force", "a")
 		if shown := newScreen(t, terminal).until("? [y/N] "); !strings.Contains(shown, "holds ") {
-			t.Errorf("it does not show whom it ends: %s", shown)
+			t.Errorf("it does not show the holder: %s", shown)
 		}
 		io.WriteString(terminal, answer)
 		cmd.Wait()
@@ -289,13 +289,13 @@ func TestProgressAtATerminal(t *testing.T) {
 	l.wantFree()
 }
 
-// TestMigrateAsks: who says no at the terminal keeps the tables. (No server is asked before.)
+// TestMigrateAsks: after a no at the terminal the tables stay. (No server is contacted before.)
 func TestMigrateAsks(t *testing.T) {
 	l := newLocks(t)
 	for answer, want := range map[string]string{"no": "nothing was done: the answer was no", "y": "127.0.0.1:1: connect: connection refused"} {
 		cmd, terminal := l.atTerminal("migrate", "--down", "mysql://u:canary@127.0.0.1:1/d")
 		shown := newScreen(t, terminal)
-		shown.until("and all that they know? [y/N] ")
+		shown.until("and all their content? [y/N] ")
 		io.WriteString(terminal, answer+"\n")
 		if text := shown.until(want); strings.Contains(text, "canary") {
 			t.Errorf("the password is shown: %s", text)

@@ -20,7 +20,7 @@ import (
 	"github.com/dlock-go/dlock/cmd/dlock/internal/watch"
 )
 
-// samplePage is a page of n names, of which the last one is the busiest, and n events.
+// samplePage is a page of n names, the last one the busiest, and n events.
 func samplePage(n int) *topPage {
 	p := newTopPage("redis://ann:canary@cache:6379/0?sentinel_password=canary&ttl=1s", "shop/", time.Second)
 	look := &watch.Look{At: time.Now(), Total: watch.Counts{Handoffs: n, Losses: 1}}
@@ -79,7 +79,7 @@ func TestTheTopPageShowsTheBusiestFirst(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	p.see(nil, errors.New("connection refused"))
-	if text := strings.Join(p.lines(80, 24), "\n"); !strings.Contains(text, "no answer since then: connection refused\n") || !strings.Contains(text, "shop/029") {
+	if text := strings.Join(p.lines(80, 24), "\n"); !strings.Contains(text, "no answer since: connection refused\n") || !strings.Contains(text, "shop/029") {
 		t.Error(text)
 	}
 }
@@ -148,7 +148,7 @@ func setSize(t *testing.T, terminal *os.File, width, height uint16) {
 	}
 }
 
-// TestTopFollowsTheSize between two looks.
+// TestTopFollowsTheSize between two snapshots.
 func TestTopFollowsTheSize(t *testing.T) {
 	l := newLocks(t)
 	cmd, terminal := l.atTerminal("top", "--interval", "1h")
@@ -161,7 +161,7 @@ func TestTopFollowsTheSize(t *testing.T) {
 	cmd.Wait()
 }
 
-// TestTopOnATerminal: it shows what happens, and every end gives the terminal back as it was.
+// TestTopOnATerminal: it shows events, and every way to end it restores the terminal.
 func TestTopOnATerminal(t *testing.T) {
 	for name, end := range map[string]struct {
 		status int

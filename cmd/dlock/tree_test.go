@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestASignalEndsWhatLeftTheGroup before the lock is given back: what timeout starts has a group of
-// its own. It is killed after grace if it does not mind the signal.
+// TestASignalEndsWhatLeftTheGroup before the lock is released: a process that timeout starts has a
+// group of its own. It is killed after grace if it ignores the signal.
 func TestASignalEndsWhatLeftTheGroup(t *testing.T) {
 	for _, ignores := range []string{"", `trap "" TERM; `} {
 		l, f := newLocks(t), newLog(t)
@@ -26,7 +26,7 @@ func TestASignalEndsWhatLeftTheGroup(t *testing.T) {
 		h.Process.Wait()
 		had := f.lines()
 		if time.Sleep(300 * time.Millisecond); f.lines() != had {
-			t.Error("the lock is given back, and what the command started runs on")
+			t.Error("the lock is released, and what the command started runs on")
 		}
 		if _, out := h.rest(); out != "" {
 			t.Errorf("%q", out)
@@ -35,7 +35,7 @@ func TestASignalEndsWhatLeftTheGroup(t *testing.T) {
 	}
 }
 
-// TestWhatACommandLeavesIsItsOwnAffair, if no signal has ended it.
+// TestWhatACommandLeavesIsItsOwnAffair if no signal has ended the command.
 func TestWhatACommandLeavesIsItsOwnAffair(t *testing.T) {
 	l, f := newLocks(t), newLog(t)
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -46,7 +46,7 @@ func TestWhatACommandLeavesIsItsOwnAffair(t *testing.T) {
 	l.wantFree()
 }
 
-// inGroups is a script of which two processes tell of SIGTERM, one of them in a group of its own.
+// inGroups is a script with two processes that report SIGTERM, one of them in a group of its own.
 func inGroups(t *testing.T) (shell, script string) {
 	t.Helper()
 	shell, err := exec.LookPath("bash")
@@ -104,8 +104,8 @@ func TestWhatAKilledGuardHeldGoesOn(t *testing.T) {
 	l.wantFree()
 }
 
-// TestAGuardThatCannotBeStarted, for want of files: what the one before held goes on, and there is
-// one again when there are files.
+// TestAGuardThatCannotBeStarted because there are no free files: what the killed guard had stopped
+// goes on, and another guard is started when there are files.
 func TestAGuardThatCannotBeStarted(t *testing.T) {
 	l, f := newLocks(t), newLog(t)
 	h := l.start("a", "--", "sh", "-c", f.writer())
@@ -125,7 +125,7 @@ func TestAGuardThatCannotBeStarted(t *testing.T) {
 	if err := unix.Prlimit(h.Process.Pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
 		t.Fatal(err)
 	}
-	// a guard needs two pipes, and a renewal less
+	// a guard needs two pipes, a renewal fewer files
 	few := before
 	few.Cur = uint64(firstFree(t, h.Process.Pid, 2))
 	if err := unix.Prlimit(h.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
@@ -155,7 +155,7 @@ func TestAGuardThatCannotBeStarted(t *testing.T) {
 	l.wantFree()
 }
 
-// firstFree is below how many the numbers of a process's files have to be so that n are free.
+// firstFree is the limit of file numbers with which n are free in the process.
 func firstFree(t *testing.T, pid, n int) (limit int) {
 	t.Helper()
 	for ; n > 0; limit++ {
@@ -173,7 +173,7 @@ func TestWhatWasThereBeforeTheCommand(t *testing.T) {
 	cmd, _, _ := l.command()
 	script := `sh -c '` + beside.writer() + `' & exec "$DLOCK" run --grace 100ms a -- sh -c '` + f.writer() + `'`
 	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", script}
-	cmd.Stdout, cmd.Stderr = nil, nil // which the shell's other child keeps open
+	cmd.Stdout, cmd.Stderr = nil, nil // the shell's other child would keep them open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -193,8 +193,8 @@ func TestWhatWasThereBeforeTheCommand(t *testing.T) {
 	f.rests()
 }
 
-// TestANumberThatIsUsedAgain: after the end of the command another process may get its number. It
-// is no part of the tree while dlock is there.
+// TestANumberThatIsUsedAgain: after the end of the command another process may get its number. That
+// process is not part of the tree while dlock runs.
 func TestANumberThatIsUsedAgain(t *testing.T) {
 	other := os.Getppid()
 	if ms := (tree{keeper: os.Getpid(), session: -1, command: other}).members(); len(ms) > 0 {
@@ -205,20 +205,20 @@ func TestANumberThatIsUsedAgain(t *testing.T) {
 	}
 }
 
-// TestRootMakesNothingInAnothersHome, which it could not use.
+// TestRootMakesNothingInAnothersHome: its owner could not use it.
 func TestRootMakesNothingInAnothersHome(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("not root")
 	}
 	home := t.TempDir()
-	const nobody = 65534
-	if err := os.Chown(home, nobody, nobody); err != nil {
+	const user = 65534
+	if err := os.Chown(home, user, user); err != nil {
 		t.Fatal(err)
 	}
 	cmd, _, errOut, _ := command(t, "run", "a", "--", "true")
 	cmd.Env = append(cmd.Env, "XDG_STATE_HOME=", "HOME="+home)
 	cmd.Run()
-	if cmd.ProcessState.ExitCode() != statusRunFailed || !strings.Contains(errOut.String(), "sudo -u '#"+strconv.Itoa(nobody)) {
+	if cmd.ProcessState.ExitCode() != statusRunFailed || !strings.Contains(errOut.String(), "sudo -u '#"+strconv.Itoa(user)) {
 		t.Errorf("%s, %s", cmd.ProcessState, errOut)
 	}
 	wantEmpty(t, home)

@@ -23,10 +23,10 @@ func newUI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui [flags] [URL…]",
 		Short: "Serve a page that shows the locks as they change",
-		Long: `Serve a page that shows holders and waiters as they change: the names with their holders and queues,
-who waits for whom, and what was handed off, lost and broken since the page was opened. Several URLs
-are shown side by side. env:NAME is the URL in the environment variable NAME: use it for a URL with
-a password. Without a URL the page shows the backend of the other commands.
+		Long: `Serve a page that shows holders and waiters as they change: the names with their queues, a drawing
+of the waits, and what was handed off, lost and broken since the page was opened. Several URLs are
+shown side by side. env:NAME is the URL in the environment variable NAME: use it for a URL with a
+password. Without a URL the page shows the backend of the other commands.
 
 While a page is open, the backends are read as often as --interval says, however many pages are
 open. While none is, they are not read at all.

@@ -72,7 +72,7 @@ func TestUI(t *testing.T) {
 	}
 }
 
-// TestUIEndsWithAnOpenPage: a page that is open does not keep it.
+// TestUIEndsWithAnOpenPage: an open page does not keep it running.
 func TestUIEndsWithAnOpenPage(t *testing.T) {
 	l := newLocks(t)
 	lines, errOut, end := l.serveUI()
@@ -90,7 +90,7 @@ func TestUIEndsWithAnOpenPage(t *testing.T) {
 	}
 }
 
-// TestUIOutlivesItsViewers: who goes away in the middle of the stream ends nothing.
+// TestUIOutlivesItsViewers: a viewer that leaves in the middle of the stream ends nothing.
 func TestUIOutlivesItsViewers(t *testing.T) {
 	l := newLocks(t)
 	lines, errOut, end := l.serveUI()
@@ -130,8 +130,7 @@ func TestUITokenIsAnotherEachTime(t *testing.T) {
 	}
 }
 
-// TestUIShowsNoPassword, also of a backend that does not answer, which does not keep the others
-// from being shown.
+// TestUIShowsNoPassword, also for a backend that does not answer. The others are shown all the same.
 func TestUIShowsNoPassword(t *testing.T) {
 	l := newLocks(t)
 	lines, errOut, end := l.serveUI("-v", "redis://operator:canary@127.0.0.1:1/0?prefix=p/", l.url)
@@ -168,7 +167,7 @@ func TestUIUsage(t *testing.T) {
 		"--most 0":                  {"--most", "0"},
 		"env:NOSUCH":                {"env:NOSUCH"},
 		`unknown scheme "nosuch"`:   {"nosuch://u:canary@h"},
-		"lives within one process":  {"memory:x"},
+		"within one process only":   {"memory:x"},
 		"unknown flag: --allow":     {"--allow"},
 	} {
 		got, out, errOut := l.run(append([]string{"ui"}, args...)...)

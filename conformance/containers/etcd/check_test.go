@@ -26,7 +26,7 @@ func TestEtcdCheck(t *testing.T) {
 	})
 	// a law for which there is no time is not a failure: every law of etcd takes at least a TTL
 	for _, within := range []string{"1ms", "300ms", "3s"} {
-		check.Wants("a member alone, in "+within, urlAs(s, "both", etcdPassword), map[string][2]string{"laws": {"untried", "are over (--for)"}, "rights": {"fine", ""}}, "--for", within)
+		check.Wants("a member alone, in "+within, urlAs(s, "both", etcdPassword), map[string][2]string{"laws": {"untried", "the time of --for ("}, "rights": {"fine", ""}}, "--for", within)
 	}
 	user(t, root, "reads", right(etcdRead))
 	check.Wants("a user with read only", urlAs(s, "reads", etcdPassword), map[string][2]string{"rights": {"wrong", "missing: write on all keys with the prefix dlock/"}}, "--no-laws")

@@ -23,16 +23,16 @@ type child struct {
 	in     io.WriteCloser
 	out    io.ReadCloser
 	stderr bytes.Buffer // read once it has ended
-	done   bool         // it said so
-	failed bool         // it said so
+	done   bool         // it has reported that
+	failed bool         // it has reported that
 	killed bool
 }
 
-// heard is an event, or the end of a shop.
-type heard struct {
+// news is an event, or the end of a shop.
+type news struct {
 	event
 	from *child
-	at   time.Time // when it was heard, on the coordinator's monotonic clock
+	at   time.Time // when it was received, on the coordinator's monotonic clock
 	over bool
 	exit error
 }
@@ -61,30 +61,30 @@ func startShop(ctx context.Context, c config) (*child, error) {
 	return s, nil
 }
 
-// say ignores errors: that a shop does not listen any more is told by its end.
+// say ignores errors: a shop that no longer reads has ended, which is reported separately.
 func (s *child) say(what any) { json.NewEncoder(s.in).Encode(what) }
 
-// listen passes on what the shop tells, and last its end.
-func (s *child) listen(to chan<- heard) {
+// listen passes on the shop's events, and last its end.
+func (s *child) listen(to chan<- news) {
 	for d := json.NewDecoder(s.out); ; {
 		var e event
 		if err := d.Decode(&e); err != nil {
 			break
 		}
-		to <- heard{event: e, from: s, at: time.Now()}
+		to <- news{event: e, from: s, at: time.Now()}
 	}
-	io.Copy(io.Discard, s.out) // should it not speak JSON, it must not hang on a full pipe
+	io.Copy(io.Discard, s.out) // if it does not write JSON, it must not hang on a full pipe
 	err := s.cmd.Wait()
-	to <- heard{from: s, at: time.Now(), over: true, exit: err}
+	to <- news{from: s, at: time.Now(), over: true, exit: err}
 }
 
-// sell starts the shops, lets them sell all at once, kills one when it asks for it, and waits until
-// the others have ended, as they do at the end of ctx at the latest. Progress goes to the screen.
+// sell starts the shops, lets them all sell at the same time, kills one when it asks for that, and
+// waits until the others have ended, at the latest at the end of ctx. Progress goes to the screen.
 func sell(ctx context.Context, o Options, c config, s *screen) (*result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &result{stock: o.Stock, shops: o.Shops, think: o.Think}
-	news := make(chan heard)
+	received := make(chan news)
 	var shops []*child
 	for i := range o.Shops {
 		c.Shop, c.Buyers = i+1, o.shopBuyers(i)
@@ -94,12 +94,12 @@ func sell(ctx context.Context, o Options, c config, s *screen) (*result, error) 
 			break
 		}
 		shops = append(shops, shop)
-		go shop.listen(news)
+		go shop.listen(received)
 	}
 
 	waiting, running, count := o.Shops, len(shops), 0
 	for running > 0 {
-		h := <-news
+		h := <-received
 		switch {
 		case h.over:
 			running--
@@ -141,7 +141,7 @@ func sell(ctx context.Context, o Options, c config, s *screen) (*result, error) 
 	return r, r.count(c)
 }
 
-// unexpected says how a shop ended that did not say why.
+// unexpected is the error of a shop that ended without an event that says why.
 func (s *child) unexpected(exit error) error {
 	status := "exit status 0"
 	if exit != nil {
@@ -152,5 +152,5 @@ func (s *child) unexpected(exit error) error {
 	if len(text) > most {
 		text = text[:most] + " …"
 	}
-	return fmt.Errorf("shop %d ended without a word: %s", s.shop, strings.TrimSpace(status+"\n"+text))
+	return fmt.Errorf("shop %d ended unexpectedly: %s", s.shop, strings.TrimSpace(status+"\n"+text))
 }

@@ -2,8 +2,8 @@
 // has items. Each sale is a slow read-modify-write of a file. Without a lock that oversells; under
 // dlock it sells exactly the stock, although one shop is killed in the middle of a sale.
 //
-// The coordinator (this process) starts the shops, kills one, and reports. The ledger, to which
-// every sale is appended, is the truth that it reports.
+// The coordinator (this process) starts the shops, kills one, and reports the sales in the ledger,
+// to which every sale is appended.
 package demo
 
 import (
@@ -22,14 +22,14 @@ import (
 	_ "github.com/dlock-go/dlock/driver/all" // --url takes every scheme
 )
 
-// ErrUsage is what errors match that come from wrong options. The text says what is allowed.
+// ErrUsage is matched by errors of wrong options. Their texts say what is allowed.
 var ErrUsage = errors.New("usage")
 
 const (
-	// if the URL has none: on a service that cannot see processes die, that is the takeover time
+	// if the URL has none: on a service that cannot see processes die, this is the takeover time
 	defaultTTL  = 2 * time.Second
 	openWithin  = 10 * time.Second // to reach the backend
-	closeWithin = 3 * time.Second  // for a shop to end by itself once it is told to
+	closeWithin = 3 * time.Second  // for a shop to end by itself once it has been asked to
 	allHere     = time.Second      // within which all buyers have come
 	mostShops   = 100
 	mostBuyers  = 100_000
@@ -45,20 +45,20 @@ type Options struct {
 	Timeout time.Duration // of the whole demo
 }
 
-// check refuses what cannot be shown: among others, too few buyers to sell the stock once a shop is
-// gone.
+// check refuses options that cannot be shown, such as too few buyers to sell the stock once a shop
+// is gone.
 func (o Options) check() error {
 	usage := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrUsage}, args...)...)
 	}
 	switch {
 	case o.Shops < 2 || o.Shops > mostShops:
-		return usage("--shops %d: 2 to %d are allowed; one is killed, and another has to be there to go on", o.Shops, mostShops)
+		return usage("--shops %d: 2 to %d are allowed; one is killed, and another one has to go on", o.Shops, mostShops)
 	case o.Stock < 1 || o.Stock > mostBuyers/2:
 		return usage("--stock %d: 1 to %d are allowed", o.Stock, mostBuyers/2)
 	case o.Buyers < leastBuyers(o.Shops, o.Stock) || o.Buyers > mostBuyers:
 		return usage("--buyers %d: with %d shops and a stock of %d, %d to %d are allowed; "+
-			"the buyers of the killed shop go home, and the others have to buy the rest",
+			"the buyers of the killed shop are gone, and the others have to buy the rest",
 			o.Buyers, o.Shops, o.Stock, leastBuyers(o.Shops, o.Stock), mostBuyers)
 	case o.Think < 0:
 		return usage("--think %s: 0s or more is allowed", o.Think)
@@ -71,11 +71,11 @@ func (o Options) check() error {
 	return nil
 }
 
-// leastBuyers is the least number of buyers of whom a whole stock's worth remains, whichever shop
-// goes: stock × shops / (shops − 1), rounded up.
+// leastBuyers is the least number of buyers that leaves enough for the whole stock, whichever shop
+// is killed: stock × shops / (shops − 1), rounded up.
 func leastBuyers(shops, stock int) int { return (stock*shops + shops - 2) / (shops - 1) }
 
-// shopBuyers is how many of the buyers are those of shop i, which counts from 0.
+// shopBuyers is the number of buyers of shop i, from 0.
 func (o Options) shopBuyers(i int) int {
 	n := o.Buyers / o.Shops
 	if i < o.Buyers%o.Shops {
@@ -84,19 +84,21 @@ func (o Options) shopBuyers(i int) int {
 	return n
 }
 
-// pause is the time from one buyer of a shop to the next: a sale's, so that buyers of all shops
-// come faster than they are served, and queue in a mixed order. Many come faster.
+// pause is the time from one buyer of a shop to the next: that of a sale, so that buyers of all
+// shops come faster than they are served, and queue in a mixed order. If there are many buyers it
+// is shorter.
 func (o Options) pause() time.Duration {
 	return min(o.Think, allHere/time.Duration(o.shopBuyers(0)))
 }
 
-// killAt is the number of items left in the middle of the sale: whoever reads it first is killed.
+// killAt is the number of items left in the middle of the sale: the first shop that reads it is
+// killed.
 func (o Options) killAt() int { return (o.Stock + 1) / 2 }
 
-// Run runs the sale twice, without and with a lock, and writes the page to w. It returns nil only
+// Run runs the sale twice, without and with a lock, and writes the report to w. It returns nil only
 // if exactly the stock was sold under the lock. Errors match [ErrUsage] or [dlock.ErrInvalid] if
-// the options are wrong, and the context's if that ended it. When it returns, the shops have ended
-// and the temporary folder is gone.
+// the options are wrong, and the context's error if that ended the sale. When Run returns, the
+// shops have ended and the temporary folder is removed.
 func Run(ctx context.Context, o Options, w io.Writer) (err error) {
 	if err := o.check(); err != nil {
 		return err
@@ -154,10 +156,10 @@ func phase(ctx context.Context, o Options, c config, dir string, s *screen) (*re
 	return r, err
 }
 
-// ttlOption is the TTL to ask for: that of the URL (0 here) if it has one, or else the default, as
-// far as the backend allows it.
+// ttlOption is the TTL to request: 0 if the URL has one, or else the default, or the nearest to it
+// that the backend allows.
 func ttlOption(rawURL string, caps dlock.Capabilities) time.Duration {
-	// of several hosts, which package net/url does not know, the parameters are what counts
+	// package net/url does not parse a URL with several hosts; only the parameters matter
 	_, query, _ := strings.Cut(rawURL, "?")
 	if values, err := url.ParseQuery(query); err == nil && values.Has("ttl") {
 		return 0
@@ -169,7 +171,7 @@ func ttlOption(rawURL string, caps dlock.Capabilities) time.Duration {
 	return ttl
 }
 
-// advise adds what to do to the error of a system that has no backend for the demo by itself.
+// advise adds what to do to the error of a system where the default backend does not work.
 func (o Options) advise(err error) error {
 	if o.URL == "" && errors.Is(err, dlock.ErrUnsupported) {
 		return fmt.Errorf("%w; give the demo a server, such as --url redis://localhost:6379", err)
@@ -187,8 +189,8 @@ func capabilities(ctx context.Context, c config) (dlock.Capabilities, error) {
 	defer client.Close()
 	caps := client.Capabilities()
 	if caps.Backend == "memory" {
-		return caps, fmt.Errorf("%w: --url memory: lives within one process, and the shops are separate processes; "+
-			"leave --url out, or give file:///dir or a server", ErrUsage)
+		return caps, fmt.Errorf("%w: memory: works within one process only, but the shops are separate processes; "+
+			"give --url file:///dir or a server, or no --url", ErrUsage)
 	}
 	return caps, nil
 }

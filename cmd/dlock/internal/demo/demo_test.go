@@ -51,8 +51,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestLeastBuyers holds the formula to what it is for: enough buyers, whichever shop is killed, and
-// not one more than that.
+// TestLeastBuyers checks the formula: enough buyers are left, whichever shop is killed, and one
+// buyer less would be too few.
 func TestLeastBuyers(t *testing.T) {
 	left := func(shops, buyers int) int { // after the shop with the most buyers is gone
 		o := Options{Shops: shops, Buyers: buyers}
@@ -93,8 +93,7 @@ func TestTTLOption(t *testing.T) {
 	}
 }
 
-// runDemo runs the demo with its temporary files in a folder of the test, and sees to it that none
-// stays.
+// runDemo runs the demo with its temporary files in a folder of the test, and wants none to stay.
 func runDemo(t *testing.T, ctx context.Context, o Options) (page string, err error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -144,8 +143,8 @@ func TestRunFailsWhereTheLockDoesNotLock(t *testing.T) {
 func TestRunReportsAShopThatFails(t *testing.T) {
 	for what, want := range map[string][]string{
 		"no backend": {"shop ", "no such backend"},
-		"panic":      {"shop ", "ended without a word", "exit status 2", "panic: out of order"},
-		"exit":       {"shop ", "ended without a word", "exit status 0"},
+		"panic":      {"shop ", "ended unexpectedly", "exit status 2", "panic: out of order"},
+		"exit":       {"shop ", "ended unexpectedly", "exit status 0"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Setenv(fault, what)
@@ -231,15 +230,14 @@ func TestRunTakesTheURL(t *testing.T) {
 	}
 }
 
-// TestAShopEndsWithItsInput: the end of its input is how a shop learns that its coordinator is
-// gone.
+// TestAShopEndsWithItsInput: a shop learns from the end of its input that its coordinator is gone.
 func TestAShopEndsWithItsInput(t *testing.T) {
 	c := config{Dir: t.TempDir(), Shop: 1, Buyers: 1, Think: time.Hour}
 	if err := c.stock().write(1); err != nil {
 		t.Fatal(err)
 	}
 	in, orders := io.Pipe()
-	told, out := io.Pipe()
+	events, out := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
 		defer out.Close()
@@ -251,11 +249,11 @@ func TestAShopEndsWithItsInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		var e event // ready; then held, when it begins to think
-		if err := json.NewDecoder(told).Decode(&e); err != nil {
+		if err := json.NewDecoder(events).Decode(&e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	go io.Copy(io.Discard, told)
+	go io.Copy(io.Discard, events)
 	orders.Close()
 	select {
 	case err := <-ended:
@@ -275,7 +273,7 @@ func TestShopByHand(t *testing.T) {
 	}
 }
 
-// Where the demo has no backend by itself it says what to do, in one line.
+// Where the default backend does not work, the demo says what to do, in one line.
 func TestSystemWithoutABackend(t *testing.T) {
 	refused := fmt.Errorf("open file: %w: needs another system", dlock.ErrUnsupported)
 	err := Options{}.advise(refused)

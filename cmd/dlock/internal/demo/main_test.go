@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// fault names what is wrong with the shops: the test binary is the program that the coordinator
-// starts again, so that tests have shops in which something is broken.
+// fault names the fault of the shops. The test binary is the program that the coordinator starts
+// again, so tests can have shops in which something is broken.
 const fault = "DLOCK_DEMO_FAULT"
 
 func TestMain(m *testing.M) {

@@ -10,18 +10,18 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// showBare shows what happened without a lock.
+// showBare shows the result without a lock.
 func (r *result) showBare(s *screen) {
 	n := len(r.sales)
 	if n <= r.stock {
-		s.printf("  sold %d of %d: nobody raced this time; longer thinking (--think) makes it likely\n", n, r.stock)
+		s.printf("  sold %d of %d: there was no race this time; longer thinking (--think) makes one likely\n", n, r.stock)
 		return
 	}
 	s.printf("  sold %d, the stock was %d: %s, and the stock says that %d are left\n", n, r.stock,
 		s.red(fmt.Sprintf("oversold by %d", n-r.stock)), r.left)
 }
 
-// showLocked shows what happened under dlock, and returns what should not have.
+// showLocked shows the result under dlock, and returns what was wrong with it, or nil.
 func (r *result) showLocked(s *screen, caps dlock.Capabilities) error {
 	wrong := r.wrong(caps.Fencing)
 	if wrong == nil {
@@ -34,14 +34,14 @@ func (r *result) showLocked(s *screen, caps dlock.Capabilities) error {
 		row("takeover", "%s from SIGKILL until shop %d held the lock", short(k.takeover), k.heir)
 	}
 	p50, p99 := percentile(r.waits, 0.50), percentile(r.waits, 0.99)
-	row("waits", "p50 %s, p99 %s; %d buyers got in", short(p50), short(p99), len(r.waits))
-	row("hand-offs", "%.0f sales per second, one after the other (each thinks for %s)", r.handOffs(), short(r.think))
+	row("waits", "p50 %s, p99 %s; %d buyers got the lock", short(p50), short(p99), len(r.waits))
+	row("hand-offs", "%.0f sales per second, one after the other (each takes %s of thinking)", r.handOffs(), short(r.think))
 	row("shares", "%s", r.sharesText())
 	switch {
 	case !caps.Fencing:
 		row("tokens", "none on this backend")
 	case wrong == nil:
-		row("tokens", "grew strictly, from each holder to the next (%d checked, the killed one among them)", len(r.sales)+1)
+		row("tokens", "grew strictly from each holder to the next (%d checked, including that of the killed shop)", len(r.sales)+1)
 	}
 	can, cannot := capsText(caps)
 	row("backend", "%s", can)
@@ -76,7 +76,7 @@ func (r *result) sharesText() string {
 // mostNotes is how many different notes are shown.
 const mostNotes = 3
 
-// noteLines are the notes, equal ones counted.
+// noteLines are the notes, with a count of equal ones.
 func (r *result) noteLines() []string {
 	count := map[string]int{}
 	for _, text := range r.notes {
@@ -92,7 +92,8 @@ func (r *result) noteLines() []string {
 	return lines
 }
 
-// capsText says in a line what a backend can do, and in another what not, if there is anything.
+// capsText lists in one line what a backend can do, and in another what it cannot, if there is
+// anything.
 func capsText(c dlock.Capabilities) (can, cannot string) {
 	var with, without []string
 	for _, p := range []struct {

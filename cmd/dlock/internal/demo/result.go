@@ -9,33 +9,33 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// result is what happened while the shops sold one stock.
+// result describes how the shops sold one stock.
 type result struct {
 	stock, shops int
 	think        time.Duration
 
-	waits       []time.Duration // of every buyer that got in, also of those who found nothing left
+	waits       []time.Duration // of every buyer that got the lock, even if nothing was left
 	buyers      int             // how many of them found something to buy
-	first, last time.Time       // when such a buyer got in
+	first, last time.Time       // when such a buyer got the lock
 	kill        *kill           // nil: no shop reached the sale at which it should have been killed
 	notes       []string
 
 	sales []oneSale // from the ledger
-	left  int       // what the stock says
+	left  int       // the content of the stock
 }
 
 // kill is the end of a shop.
 type kill struct {
 	shop, pid int
-	left      int         // the stock that it had read, and did not write
+	left      int         // the stock that it had read but not written
 	token     dlock.Token // of the lease that died with it
 	at        time.Time   // just before the signal
-	heir      int         // the shop that got in next; 0: none yet
+	heir      int         // the shop that got the lock next; 0: none yet
 	takeover  time.Duration
 }
 
-// hold counts a buyer that got in.
-func (r *result) hold(h heard) {
+// hold counts a buyer that got the lock.
+func (r *result) hold(h news) {
 	r.waits = append(r.waits, h.Waited)
 	if h.Left > 0 {
 		if r.buyers++; r.first.IsZero() {
@@ -43,13 +43,14 @@ func (r *result) hold(h heard) {
 		}
 		r.last = h.at
 	}
-	// Whoever got in before the killed shop did, and is heard of late, had read a greater number.
+	// A buyer that got the lock before the killed shop, but whose event comes later, had read a
+	// greater number.
 	if k := r.kill; k != nil && k.heir == 0 && h.from.shop != k.shop && h.Left <= k.left {
 		k.heir, k.takeover = h.from.shop, h.at.Sub(k.at)
 	}
 }
 
-// count takes the truth from the ledger.
+// count reads the sales from the ledger, and the stock.
 func (r *result) count(c config) (err error) {
 	if r.sales, err = c.ledger().read(); err != nil {
 		return err
@@ -75,7 +76,7 @@ func (r *result) wrong(fencing bool) error {
 	return nil
 }
 
-// tokens are those of all sales in order, with the one that its shop did not live to make.
+// tokens are those of all sales in order, including the sale that the killed shop did not finish.
 func (r *result) tokens() []dlock.Token {
 	var ts []dlock.Token
 	for _, e := range r.sales {
@@ -102,8 +103,8 @@ func (r *result) shares() []int {
 	return s
 }
 
-// handOffs is how often per second one sale followed another, without the takeover. Those who find
-// nothing left go at once, and would make it look faster than a sale is.
+// handOffs is how often per second one sale followed another, without the takeover. Buyers that
+// find nothing left are not counted: they leave at once, and would make sales look faster.
 func (r *result) handOffs() float64 {
 	n, d := r.buyers-1, r.last.Sub(r.first)
 	if r.kill != nil {
@@ -115,7 +116,8 @@ func (r *result) handOffs() float64 {
 	return float64(n) / d.Seconds()
 }
 
-// percentile returns the least of ds that is not smaller than the share p of them, and 0 of none.
+// percentile returns the least of ds that is not smaller than the share p of them; 0 if ds is
+// empty.
 func percentile(ds []time.Duration, p float64) time.Duration {
 	if len(ds) == 0 {
 		return 0

@@ -75,14 +75,14 @@ func TestTakeoverAndHandOffs(t *testing.T) {
 	begin := time.Now()
 	r := &result{stock: 4, shops: 2}
 	hold := func(shop, left int, at time.Duration) {
-		r.hold(heard{event: event{Kind: held, Left: left, Waited: at}, from: &child{shop: shop}, at: begin.Add(at)})
+		r.hold(news{event: event{Kind: held, Left: left, Waited: at}, from: &child{shop: shop}, at: begin.Add(at)})
 	}
 	hold(1, 4, 0)
 	hold(2, 2, time.Second)
 	r.kill = &kill{shop: 2, left: 2, at: begin.Add(time.Second)}
-	hold(1, 3, 1100*time.Millisecond) // got in before, heard of late
+	hold(1, 3, 1100*time.Millisecond) // got the lock before, and its event comes late
 	if r.kill.heir != 0 {
-		t.Error("one that was heard of late counts as the heir")
+		t.Error("a buyer whose event came late counts as the heir")
 	}
 	hold(1, 2, 3*time.Second)
 	hold(1, 1, 4*time.Second)
@@ -96,7 +96,7 @@ func TestTakeoverAndHandOffs(t *testing.T) {
 		hold(1, 0, 4001*time.Millisecond) // sold out
 	}
 	if got := r.handOffs(); got != 1.5 {
-		t.Errorf("with those who found nothing to buy: %g", got)
+		t.Errorf("with buyers that found nothing to buy: %g", got)
 	}
 	if got := (&result{}).handOffs(); got != 0 {
 		t.Error(got)

@@ -17,7 +17,7 @@ import (
 )
 
 // stock is a number in the file of that name, without any protection of its own. It is replaced by
-// rename, so that what shows is the race and not a torn write.
+// rename, so the demo shows the race and not a torn write.
 type stock string
 
 func (s stock) read() (int, error) {
@@ -41,10 +41,10 @@ func (s stock) write(n int) error {
 }
 
 // ledger is the file to which every sale is appended, one line each. Unlike the stock it cannot
-// lose any: it is the truth.
+// lose a sale, so it shows what was really sold.
 type ledger string
 
-// oneSale is what the ledger has of a sale.
+// oneSale is a sale in the ledger.
 type oneSale struct {
 	Shop  int         // from 1
 	Left  int         // items that the seller believed to be left after it
@@ -85,23 +85,23 @@ func (l ledger) read() ([]oneSale, error) {
 var errSoldOut = errors.New("sold out")
 
 // sale is what a buyer does while it holds the lease: the slow read-modify-write. The stock is
-// written only if the lease is still held right before. That check is as good as a lock can be; a
-// process that is paused between it and the write does not notice. The full answer is fencing: a
-// stock that remembered the greatest token it has seen would refuse the write of a smaller one.
-// This stock, being a plain file, remembers nothing.
+// written only if the lease is still held right before. A lock cannot do better than that check: a
+// process that is paused between it and the write does not notice a loss. The complete solution is
+// fencing: a stock that stored the greatest token it has seen would refuse the write of a smaller
+// one. This stock is a plain file, and stores no token.
 //
-// [dlock.ErrLost]: the lease was lost in time, and nothing was written.
+// It returns [dlock.ErrLost] if the lease was lost before the write; then nothing was written.
 func (s *shop) sale(ctx context.Context, l lease, waited time.Duration) error {
 	n, err := s.stock().read()
 	if err != nil {
 		return err
 	}
-	s.tell(event{Kind: held, Left: n, Token: l.Token(), Waited: waited})
+	s.report(event{Kind: held, Left: n, Token: l.Token(), Waited: waited})
 	if n <= 0 {
 		return errSoldOut
 	}
 	if n == s.KillAt && s.firstThere() {
-		s.tell(event{Kind: killMe, Left: n, Token: l.Token()})
+		s.report(event{Kind: killMe, Left: n, Token: l.Token()})
 		<-ctx.Done() // thinks until it is killed
 		return ctx.Err()
 	}
@@ -117,12 +117,12 @@ func (s *shop) sale(ctx context.Context, l lease, waited time.Duration) error {
 	if err := s.ledger().append(oneSale{Shop: s.Shop, Left: n - 1, Token: l.Token()}); err != nil {
 		return err
 	}
-	s.tell(event{Kind: sold})
+	s.report(event{Kind: sold})
 	return nil
 }
 
 // firstThere reports whether this is the first shop to reach the sale at which one is killed. The
-// next will find the same number, since the killed shop's sale did not happen.
+// next one finds the same number, since the sale of the killed shop did not happen.
 func (s *shop) firstThere() bool {
 	f, err := os.OpenFile(filepath.Join(s.Dir, "killed"), os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -48,7 +48,8 @@ func (s *screen) printf(format string, args ...any) {
 	}
 }
 
-// progress shows that count of the stock were sold: in a bar, or in a line for every fifth.
+// progress shows that count items of the stock were sold: in a bar, or in a line for every fifth of
+// the stock.
 func (s *screen) progress(count, stock int) {
 	before := s.count
 	s.count, s.of = count, stock

@@ -13,20 +13,20 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// patience is how long a buyer asks again for a lock of which the backend says neither yes nor no.
+// patience is how long a buyer retries while the outcome of its request is unknown.
 const patience = 30 * time.Second
 
 // Shop is the process of one shop, which talks with its coordinator over in and out. An error that
-// it returns was told already.
+// it returns was already reported to the coordinator.
 func Shop(in io.Reader, out io.Writer) error {
 	s := &shop{out: json.NewEncoder(out)}
 	orders := json.NewDecoder(in)
 	if err := orders.Decode(&s.config); err != nil {
-		return fmt.Errorf("a shop is started by dlock demo, which tells it what to do: %w", err)
+		return fmt.Errorf("read the configuration of the shop (dlock demo starts shops and passes it): %w", err)
 	}
 	err := s.run(orders, in)
 	if err != nil {
-		s.tell(event{Kind: failed, Text: err.Error()})
+		s.report(event{Kind: failed, Text: err.Error()})
 	}
 	return err
 }
@@ -40,8 +40,8 @@ type shop struct {
 	out *json.Encoder
 }
 
-// tell ignores errors: without its coordinator a shop is about to end.
-func (s *shop) tell(e event) {
+// report ignores errors: without its coordinator a shop is about to end.
+func (s *shop) report(e event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out.Encode(e)
@@ -56,7 +56,7 @@ func (s *shop) run(orders *json.Decoder, in io.Reader) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeLock()) }()
 	s.lock = lock
-	s.tell(event{Kind: ready})
+	s.report(event{Kind: ready})
 	if word := ""; orders.Decode(&word) != nil || word != start {
 		return errors.New("the coordinator is gone")
 	}
@@ -84,7 +84,7 @@ func (s *shop) run(orders *json.Decoder, in io.Reader) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	s.tell(event{Kind: done})
+	s.report(event{Kind: done})
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (s *shop) arrival(i int) time.Duration {
 	return time.Duration(i)*s.Pause + s.Pause*time.Duration(s.Shop-1)/time.Duration(max(s.Shops, 1))
 }
 
-// buy is one buyer: it queues, and goes home with an item or when there is none.
+// buy is one buyer: it queues, and goes home with an item, or when there is none left.
 func (s *shop) buy(ctx context.Context) error {
 	for {
 		begin := time.Now()
@@ -105,11 +105,11 @@ func (s *shop) buy(ctx context.Context) error {
 		err = s.sale(ctx, l, time.Since(begin))
 		unlock := l.Unlock(ctx)
 		if errors.Is(err, dlock.ErrLost) {
-			s.tell(event{Kind: note, Text: "no sale, the buyer queues again: " + err.Error()})
+			s.report(event{Kind: note, Text: "no sale, the buyer queues again: " + err.Error()})
 			continue
 		}
-		if unlock != nil && ctx.Err() == nil { // it is given back in the background, or expires
-			s.tell(event{Kind: note, Text: unlock.Error()})
+		if unlock != nil && ctx.Err() == nil { // it is released in the background, or expires
+			s.report(event{Kind: note, Text: unlock.Error()})
 		}
 		if errors.Is(err, errSoldOut) {
 			return nil
@@ -118,22 +118,22 @@ func (s *shop) buy(ctx context.Context) error {
 	}
 }
 
-// enter waits for the lock. An error that leaves the outcome unknown is the backend's trouble,
-// which may pass: dlock removes what may stand in the queue, and the buyer queues again.
+// enter waits for the lock. After an error that leaves the outcome unknown, the backend may
+// recover: dlock removes a request that may be in the queue, and the buyer queues again.
 func (s *shop) enter(ctx context.Context) (lease, error) {
-	var giveUp time.Time
+	var late time.Time
 	for {
 		l, err := s.lock(ctx)
 		if err == nil || ctx.Err() != nil || final(err) {
 			return l, err
 		}
-		if giveUp.IsZero() {
-			giveUp = time.Now().Add(patience)
+		if late.IsZero() {
+			late = time.Now().Add(patience)
 		}
-		if time.Now().After(giveUp) {
+		if time.Now().After(late) {
 			return nil, fmt.Errorf("tried for %s: %w", patience, err)
 		}
-		s.tell(event{Kind: note, Text: "the buyer queues again: " + err.Error()})
+		s.report(event{Kind: note, Text: "the buyer queues again: " + err.Error()})
 		if err := think(ctx, 50*time.Millisecond+rand.N(100*time.Millisecond)); err != nil {
 			return nil, err
 		}
@@ -160,8 +160,8 @@ type lease interface {
 // lock waits until the caller may sell.
 type lock func(ctx context.Context) (lease, error)
 
-// openLock opens the lock that the config names, and returns how to close it. Tests replace it by
-// one that is broken.
+// openLock opens the lock that the config names, and returns a function that closes it. Tests
+// replace it by a broken one.
 var openLock = func(ctx context.Context, c config) (lock, func() error, error) {
 	if c.URL == "" {
 		return unguarded, func() error { return nil }, nil
@@ -175,11 +175,11 @@ var openLock = func(ctx context.Context, c config) (lock, func() error, error) {
 }
 
 // unguarded is no lock at all.
-func unguarded(context.Context) (lease, error) { return nobodys{}, nil }
+func unguarded(context.Context) (lease, error) { return noLease{}, nil }
 
-// nobodys is the lease of who did not lock.
-type nobodys struct{}
+// noLease is the lease without a lock.
+type noLease struct{}
 
-func (nobodys) Err() error                   { return nil }
-func (nobodys) Token() dlock.Token           { return 0 }
-func (nobodys) Unlock(context.Context) error { return nil }
+func (noLease) Err() error                   { return nil }
+func (noLease) Token() dlock.Token           { return 0 }
+func (noLease) Unlock(context.Context) error { return nil }

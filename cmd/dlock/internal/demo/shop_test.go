@@ -15,15 +15,15 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// newShop returns a shop with a fresh stock, and what it tells.
+// newShop returns a shop with a fresh stock, and its events.
 func newShop(t *testing.T, stock int, l lock) (*shop, *strings.Builder) {
 	t.Helper()
-	var told strings.Builder
-	s := &shop{config: config{Dir: t.TempDir(), Shop: 1}, lock: l, out: json.NewEncoder(&told)}
+	var events strings.Builder
+	s := &shop{config: config{Dir: t.TempDir(), Shop: 1}, lock: l, out: json.NewEncoder(&events)}
 	if err := s.stock().write(stock); err != nil {
 		t.Fatal(err)
 	}
-	return s, &told
+	return s, &events
 }
 
 func wantState(t *testing.T, s *shop, sales, left int) {
@@ -42,18 +42,18 @@ func wantState(t *testing.T, s *shop, sales, left int) {
 }
 
 // lostLease is lost while its holder thinks.
-type lostLease struct{ nobodys }
+type lostLease struct{ noLease }
 
 func (lostLease) Err() error                   { return fmt.Errorf("lease: %w", dlock.ErrLost) }
 func (lostLease) Unlock(context.Context) error { return dlock.ErrLost }
 
 func TestALostLeaseSellsNothingAndTheBuyerQueuesAgain(t *testing.T) {
 	calls := 0
-	s, told := newShop(t, 3, func(context.Context) (lease, error) {
+	s, events := newShop(t, 3, func(context.Context) (lease, error) {
 		if calls++; calls < 3 {
 			return lostLease{}, nil
 		}
-		return nobodys{}, nil
+		return noLease{}, nil
 	})
 	if err := s.sale(t.Context(), lostLease{}, 0); !errors.Is(err, dlock.ErrLost) {
 		t.Error(err)
@@ -63,7 +63,7 @@ func TestALostLeaseSellsNothingAndTheBuyerQueuesAgain(t *testing.T) {
 		t.Error(err)
 	}
 	wantState(t, s, 1, 2)
-	if n := strings.Count(told.String(), `"note"`); calls != 3 || n != 2 {
+	if n := strings.Count(events.String(), `"note"`); calls != 3 || n != 2 {
 		t.Errorf("%d calls, %d notes", calls, n)
 	}
 }
@@ -75,7 +75,7 @@ func TestABuyerTriesAgainWhenTheBackendDoesNotAnswer(t *testing.T) {
 			if calls++; calls < 10 {
 				return nil, errors.New("connection refused")
 			}
-			return nobodys{}, nil
+			return noLease{}, nil
 		})
 		if err := s.buy(t.Context()); err != nil {
 			t.Error(err)
@@ -84,7 +84,7 @@ func TestABuyerTriesAgainWhenTheBackendDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestABuyerGivesUpInTheEnd(t *testing.T) {
+func TestABuyerStopsTrying(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("connection refused")
 		s, _ := newShop(t, 1, func(context.Context) (lease, error) { return nil, gone })
@@ -93,7 +93,7 @@ func TestABuyerGivesUpInTheEnd(t *testing.T) {
 			t.Error(err)
 		}
 		if d := time.Since(begin); d < patience || d > patience+time.Second {
-			t.Error("gave up after", d)
+			t.Error("stopped after", d)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func TestABuyerDoesNotRepeatWhatCannotSucceed(t *testing.T) {
 }
 
 func TestOnlyTheFirstToGetThereIsKilled(t *testing.T) {
-	s, told := newShop(t, 2, unguarded)
+	s, events := newShop(t, 2, unguarded)
 	s.KillAt = 2
 	synctest.Test(t, func(t *testing.T) { // the context lasts until it has asked
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -123,7 +123,7 @@ func TestOnlyTheFirstToGetThereIsKilled(t *testing.T) {
 		t.Error(err)
 	}
 	wantState(t, s, 1, 1)
-	if n := strings.Count(told.String(), `"kill me"`); n != 1 {
+	if n := strings.Count(events.String(), `"kill me"`); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// The coordinator writes to a shop's standard input: its config, and once every shop is ready, the
-// word start. The end of that input ends the shop, so that none outlives its coordinator. A shop
+// The coordinator writes to a shop's standard input: its config, and, once every shop is ready, the
+// word start. The end of that input ends the shop, so no shop outlives its coordinator. A shop
 // writes events to its standard output. Both are JSON.
 
 const start = "start"
 
-// config is a shop's part. It travels through a pipe and not in arguments, which everybody on the
-// machine can read: the URL may have a password.
+// config is a shop's part. It is passed through a pipe and not in arguments, which every user of
+// the machine can read: the URL may have a password.
 type config struct {
 	Dir   string        // of the stock and the ledger
 	URL   string        // of the backend; empty: sell without a lock
-	TTL   time.Duration // 0: the URL says it
+	TTL   time.Duration // 0: that of the URL
 	Name  string        // of the lock
 	Think time.Duration
 	Pause time.Duration // between its buyers
-	// the shop that is the first to read this number stops there, to be killed; 0: none
+	// the first shop that reads this number stops there and is killed; 0: none
 	KillAt int
 	Shop   int // from 1
 	Shops  int
@@ -37,14 +37,14 @@ func (c config) ledger() ledger { return ledger(filepath.Join(c.Dir, "ledger")) 
 func (c config) open(ctx context.Context) (*dlock.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
-	opts := []dlock.Option{dlock.Logger(nil)} // a loss is told by the error of the lease
+	opts := []dlock.Option{dlock.Logger(nil)} // the error of the lease reports a loss
 	if c.TTL > 0 {
 		opts = append(opts, dlock.TTL(c.TTL))
 	}
 	return dlock.Open(ctx, c.URL, opts...)
 }
 
-// event is what a shop tells.
+// event is a message of a shop.
 type event struct {
 	Kind   kind
 	Left   int           `json:",omitempty"` // held, killMe: the stock that was read
@@ -61,6 +61,6 @@ const (
 	killMe kind = "kill me" // the same buyer is now in the middle of a sale
 	sold   kind = "sold"    // written, and in the ledger
 	note   kind = "note"    // something went wrong and was dealt with
-	failed kind = "failed"  // the shop gives up
+	failed kind = "failed"  // the shop ends with an error
 	done   kind = "done"    // every buyer went home
 )

@@ -17,7 +17,7 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// counted is a backend in memory that counts how often it is looked at.
+// counted is a backend in memory that counts how often it is listed.
 type counted struct {
 	*memory.Backend
 	lists atomic.Int64
@@ -141,7 +141,7 @@ func (v *viewed) Write(b []byte) (int, error) {
 	return v.text.Write(b)
 }
 
-// got are the data of the events of a name, so far.
+// got are the data of the events of that name so far.
 func (v *viewed) got(name string) (data []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,7 +153,7 @@ func (v *viewed) got(name string) (data []string) {
 	return data
 }
 
-// history are the events that the viewer was told.
+// history are the history's events that the viewer has received.
 func (v *viewed) history(t *testing.T) (es []event) {
 	t.Helper()
 	for _, d := range v.got("history") {

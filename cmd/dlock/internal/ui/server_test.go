@@ -25,7 +25,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestNothingToJoinWith: who sees the page cannot join a hold, which takes the ID of its owner.
+// TestNothingToJoinWith: a viewer of the page cannot join a hold, which takes the ID of its owner.
 func TestNothingToJoinWith(t *testing.T) {
 	r := newRig(t)
 	c := r.client("a")
@@ -268,8 +268,8 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestOtherSitesSeeNothing: what a page of another site asks for is refused, also if it changes
-// nothing. A program asks without saying where from.
+// TestOtherSitesSeeNothing: a request from another site's page is refused, even if it changes
+// nothing. The requests of programs do not say where they come from.
 func TestOtherSitesSeeNothing(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {

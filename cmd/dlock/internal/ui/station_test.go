@@ -21,7 +21,7 @@ func TestOneLooksForAllWhoView(t *testing.T) {
 		r.server.Reach(t.Context())
 		time.Sleep(time.Minute)
 		if n := r.looked.lists.Load(); n != 0 {
-			t.Errorf("%d looks, and nobody views the page", n)
+			t.Errorf("%d looks, and no page is open", n)
 		}
 		var all []*viewed
 		for range 10 {
@@ -61,8 +61,8 @@ func TestAReloadIsNoGap(t *testing.T) {
 	})
 }
 
-// TestHistory: each viewer has all that happened while somebody looked, once, and what happened
-// meanwhile is not guessed.
+// TestHistory: each viewer gets every event from the time when a page was open, once; what happened
+// in between is not guessed.
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -104,7 +104,7 @@ func TestHistory(t *testing.T) {
 			t.Errorf("the history: %s, want %s", got, want)
 		}
 		if got := first.history(t); len(got) != 1 {
-			t.Errorf("the first viewer was told %+v", got)
+			t.Errorf("the first viewer got %+v", got)
 		}
 		if got := r.shown().History; len(got) != 3 {
 			t.Errorf("/api/locks has %+v", got)
@@ -112,8 +112,8 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestHistoryHasABreakThatNoLookSaw: a broken hold may be given back before the next look. Each
-// viewer has the break once, also one made while the page was not viewed.
+// TestHistoryHasABreakThatNoLookSaw: a broken hold may be released before the next snapshot. Each
+// viewer gets the break once, even if it was made while no page was open.
 func TestHistoryHasABreakThatNoLookSaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Secret = "sesame" })
@@ -177,7 +177,7 @@ func TestABackendThatComesLater(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if n := tries.Load(); n != 1 {
-			t.Errorf("%d tries, and nobody views the page", n)
+			t.Errorf("%d tries, and no page is open", n)
 		}
 		v := r.view()
 		time.Sleep(time.Second)
@@ -194,7 +194,7 @@ func TestABackendThatComesLater(t *testing.T) {
 	})
 }
 
-// TestABackendThatFails: what it showed last stays, beside the error.
+// TestABackendThatFails: its last state stays, beside the error.
 func TestABackendThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

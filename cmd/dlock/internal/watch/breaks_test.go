@@ -13,7 +13,7 @@ import (
 	"github.com/dlock-go/dlock/driver/memory"
 )
 
-// slow is a backend whose breaks are answered late, or with an error although they were made.
+// slow is a backend whose breaks are answered late, or with an error although they succeeded.
 type slow struct {
 	*memory.Backend
 	answer chan error
@@ -28,7 +28,7 @@ func (b *slow) Break(ctx context.Context, name string, t driver.Token, force boo
 
 func TestABreakOfOursIsRecordedOnce(t *testing.T) {
 	for what, f := range map[string]func(s scene, w *Watcher, r driver.Request, end func(...dlock.BreakOption), pass func()){
-		"it is given back before a look": func(s scene, w *Watcher, r driver.Request, end func(...dlock.BreakOption), pass func()) {
+		"it is released before a look": func(s scene, w *Watcher, r driver.Request, end func(...dlock.BreakOption), pass func()) {
 			end()
 			pass()
 			s.wantEvents(s.look(w), "x broken 1 dead-", "x handed off 1 dead-b")
@@ -85,7 +85,7 @@ func TestABreakOfOursIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// TestABreakOfAHoldThatNoLookSaw: the hold came and went between two looks.
+// TestABreakOfAHoldThatNoLookSaw: the hold began and ended between two snapshots.
 func TestABreakOfAHoldThatNoLookSaw(t *testing.T) {
 	play(t, func(s scene) {
 		c, raw, w := s.client(nil), s.backend(), s.watcher()
@@ -145,7 +145,8 @@ func (b *stale) Inspect(ctx context.Context, name string) (driver.Queue, error) 
 	return q, err
 }
 
-// TestABreakWhoseAnswerIsLate: looks may see the hold broken, and gone, before the answer.
+// TestABreakWhoseAnswerIsLate: snapshots may show the hold as broken, and then no longer, before
+// the answer.
 func TestABreakWhoseAnswerIsLate(t *testing.T) {
 	lost := errors.New("the answer was lost")
 	for _, a := range []struct {
@@ -211,7 +212,7 @@ func TestABreakThatIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestWhatIsNoBreakOfOurs: one that failed, and one by another that no look has seen.
+// TestWhatIsNoBreakOfOurs: a break that failed, and another client's that no snapshot has shown.
 func TestWhatIsNoBreakOfOurs(t *testing.T) {
 	play(t, func(s scene) {
 		c, raw, w := s.client(nil), s.backend(), s.watcher()
@@ -235,7 +236,7 @@ func TestWhatIsNoBreakOfOurs(t *testing.T) {
 	})
 }
 
-// TestABreakOfWhatOthersBroke is no second event.
+// TestABreakOfWhatOthersBroke adds no second event.
 func TestABreakOfWhatOthersBroke(t *testing.T) {
 	play(t, func(s scene) {
 		c, w := s.client(nil), s.watcher()
@@ -252,7 +253,7 @@ func TestABreakOfWhatOthersBroke(t *testing.T) {
 	})
 }
 
-// TestABreakElsewhere is no event of a watcher that looks at other names.
+// TestABreakElsewhere is no event of a watcher of other names.
 func TestABreakElsewhere(t *testing.T) {
 	play(t, func(s scene) {
 		c, raw := s.client(nil), s.backend()

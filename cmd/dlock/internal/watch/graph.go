@@ -150,8 +150,9 @@ func (l *links) cycles(parties []*Party) []Cycle {
 	return found
 }
 
-// shortest returns a cycle through p, or nil. A party that waits for a name it holds itself is not a
-// cycle: its goroutines may take turns. Nor are two parties that share a name and wait for it again.
+// shortest returns a cycle through p, or nil. A party that waits for a name it holds itself is no
+// cycle: its goroutines may take turns. Nor are two parties that share a name and wait for it
+// again.
 func (l *links) shortest(p *Party) *Cycle {
 	if len(p.Holds) == 0 {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// wantGraph wants the parties with how many wait for each, and the cycles, in short.
+// wantGraph wants the parties, with the number that wait for each, and the cycles, in short.
 func (s scene) wantGraph(parties, cycles string) Graph {
 	s.Helper()
 	g := s.look(s.watcher()).Graph
@@ -67,7 +67,7 @@ func TestPossibleCycles(t *testing.T) {
 	})
 }
 
-// TestWhatIsNoCycle: goroutines of a process that take turns, and those that share a name.
+// TestWhatIsNoCycle: goroutines of a process that take turns, and processes that share a name.
 func TestWhatIsNoCycle(t *testing.T) {
 	play(t, func(s scene) {
 		a, b := s.actor("a"), s.actor("b")
@@ -78,13 +78,13 @@ func TestWhatIsNoCycle(t *testing.T) {
 		a.wait(a.Semaphore("s", 2))
 		b.wait(b.Semaphore("s", 2))
 		s.wantGraph("a:1[s x][s x] b:1[s][s]", "")
-		// but what one waits for there may be in a cycle with something else
+		// but a wait there may be part of a cycle with another name
 		b.wait(b.Mutex("x"))
 		s.wantGraph("a:1[s x][s x] b:1[s][s x]", "a>s>b>x>")
 	})
 }
 
-// TestClientsOfAProcessAreOneParty, as far as their labels say where they are.
+// TestClientsOfAProcessAreOneParty if their labels name the process.
 func TestClientsOfAProcessAreOneParty(t *testing.T) {
 	play(t, func(s scene) {
 		a, b, other := s.actor("web1/12/shop"), s.actor("web1/12/ann/sh"), s.actor("web1/13/shop")

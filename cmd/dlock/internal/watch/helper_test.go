@@ -94,8 +94,8 @@ func (a actor) lock(m dlock.Mutex) *dlock.Lease {
 	return lease
 }
 
-// wait begins to wait for a lock, and gives it back when the function is called.
-func (a actor) wait(m dlock.Mutex) (giveBack func()) {
+// wait begins to wait for a lock, and releases it when the function is called.
+func (a actor) wait(m dlock.Mutex) (release func()) {
 	ctx, stop := context.WithCancel(a.Context())
 	granted := make(chan *dlock.Lease, 1)
 	go func() {
@@ -138,7 +138,7 @@ func (s scene) look(w *Watcher) *Look {
 	return look
 }
 
-// wantEvents wants the events of a look, in short.
+// wantEvents wants the events of a snapshot, in short.
 func (s scene) wantEvents(look *Look, want ...string) {
 	s.Helper()
 	got := []string{}
@@ -150,7 +150,7 @@ func (s scene) wantEvents(look *Look, want ...string) {
 	}
 }
 
-// dead makes a hold that nobody renews.
+// dead makes a hold that is not renewed.
 func (s scene) dead(b driver.Backend, name string, ttl time.Duration) (driver.Request, dlock.Token) {
 	s.Helper()
 	id := driver.NewID()

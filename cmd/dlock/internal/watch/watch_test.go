@@ -52,11 +52,11 @@ func TestHandOffsAreCounted(t *testing.T) {
 		}
 		s.wantEvents(s.look(w))
 		d.wait(d.Mutex("x"))
-		// two of those who waited, or who came meanwhile, have had it between two looks
+		// two waiters, or new requests, have had it between two snapshots
 		backB()
 		backC()
 		s.wantEvents(s.look(w), "x handed off 2 b-d")
-		// who gives up has had nothing
+		// an abandoned wait has had nothing
 		gone := e.wait(e.Mutex("x"))
 		s.look(w)
 		gone()
@@ -126,8 +126,8 @@ func TestABreakIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestHandOffsPerSecondOfAQuickQueue: ten workers hold for 5 ms each, so between two looks the
-// queue turns over twenty times.
+// TestHandOffsPerSecondOfAQuickQueue: ten workers hold for 5 ms each, so the queue is replaced
+// twenty times between two snapshots.
 func TestHandOffsPerSecondOfAQuickQueue(t *testing.T) {
 	for _, hold := range []time.Duration{5 * time.Millisecond, 700 * time.Millisecond} {
 		play(t, func(s scene) {
@@ -199,14 +199,14 @@ func TestTheCostOfALookIsBounded(t *testing.T) {
 		if got := backend.most.Load(); got != atOnce {
 			s.Errorf("%d at once, want %d", got, atOnce)
 		}
-		// what is waited for is read each time
+		// names with waiters are read each time
 		for range 3 {
 			look := s.look(w)
 			if last := look.Names[39]; len(last.Waiters) != 1 || time.Since(last.Seen) != 0 {
 				s.Errorf("%+v, %s ago", last, time.Since(last.Seen))
 			}
 		}
-		// if those are many, half of the looks are for the others, and all have their turn
+		// if there are many of them, half of the reads are for the others, and all get their turn
 		for i := range 15 {
 			b.wait(b.Mutex(fmt.Sprintf("n%02d", i)))
 		}

@@ -1,8 +1,8 @@
-// Asking whether to end a hold, and ending it.
+// The dialog that ends a hold.
 import { printable, say, show, span } from "./dom.js";
 
 const $ = (id) => document.getElementById(id);
-let secret = ""; // kept in this page only, and gone with it
+let secret = ""; // kept in this page only
 let wanted = null;
 
 /** ask shows the dialog. */
@@ -32,7 +32,7 @@ $("ask").addEventListener("submit", async (e) => {
     show($("ask-trouble"), true);
   };
   if (!given) {
-    trouble("Give the token that dlock ui has printed when it was started.");
+    trouble("Enter the token that dlock ui printed when it was started.");
     $("secret").focus();
     return;
   }

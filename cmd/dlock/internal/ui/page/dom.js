@@ -1,5 +1,5 @@
-// Small helpers that the parts of the page share. Text goes into the page as text only: names and
-// labels are anybody's.
+// Small helpers that the parts of the page share. Text is inserted as text only: names and labels
+// cannot be trusted.
 
 /** el makes an element with a class and children, which are elements or text. */
 export function el(tag, name, ...children) {
@@ -9,22 +9,22 @@ export function el(tag, name, ...children) {
   return e;
 }
 
-/** say sets an element's text, if that is another one. */
+/** say sets an element's text, if it differs. */
 export function say(e, text) {
   if (e.textContent !== text) e.textContent = text;
 }
 
-/** show hides an element, or does not. */
+/** show shows an element, or hides it. */
 export function show(e, yes) {
   if (e.hidden === !!yes) e.hidden = !yes;
 }
 
-/** printable replaces what would not show, or would turn around what stands beside it. */
+/** printable replaces characters that would be invisible, or would reverse the text beside them. */
 export function printable(text) {
   return text.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu, "\u25a1");
 }
 
-/** span is a duration in seconds, in at most six characters or so. */
+/** span formats a duration in seconds in about six characters at most. */
 export function span(s) {
   s = Math.max(s, 0);
   const two = (n) => String(Math.floor(n)).padStart(2, "0");
@@ -35,8 +35,8 @@ export function span(s) {
   return Math.floor(s / 86400) + "d";
 }
 
-/** keep makes the children of a list those of the items, in their order: one for each key, which
- *  stays the same element. One that stays in its place is not moved, so it keeps the focus. */
+/** keep gives a list one child for each item, in the order of the items. The element of a key stays
+ *  the same. An element that stays in its place is not moved, so it keeps the focus. */
 export function keep(list, items, key, make, update) {
   list.kept ??= new Map();
   const wanted = new Set(items.map(key));

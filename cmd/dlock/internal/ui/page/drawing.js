@@ -1,17 +1,17 @@
-// Who waits for whom, drawn: parties, and the names that they wait for and hold, from left to
-// right. An arrow points at what is waited for.
+// The drawing of holders and waiters: parties, and the names that they wait for and hold, from left
+// to right. An arrow points at what is waited for.
 import { el, printable, say, show } from "./dom.js";
 
 const svgns = "http://www.w3.org/2000/svg";
 const height = 30;
 const between = 10; // rows
-// The widths of boxes and of what is between columns: the first that fit are taken.
+// The widths of boxes and of the gaps between columns: the first that fit are used.
 const sizes = [
   { party: 190, name: 140, gap: 38 },
   { party: 150, name: 110, gap: 30 },
   { party: 108, name: 80, gap: 20 },
 ];
-const crowd = 5; // so many who only wait for one name are drawn one by one; of more, the first
+const crowd = 5; // at most so many parties that only wait for one name are drawn one by one
 
 function svg(tag, attributes, text) {
   const e = document.createElementNS(svgns, tag);
@@ -22,23 +22,23 @@ function svg(tag, attributes, text) {
 
 /** drawing makes the part of a page with the drawing. */
 export function drawing() {
-  const none = el("p", "none", "Nobody waits.");
+  const none = el("p", "none", "No waiters.");
   const canvas = el("div", "canvas");
   const left = el("p");
   const cycles = el("ul", "cycles");
   const panel = el("div", "panel drawing", none, canvas, left, cycles);
   panel.tabIndex = 0; // it may scroll
   panel.setAttribute("role", "group");
-  panel.setAttribute("aria-label", "Who waits for whom");
-  const part = el("section", "part", el("h3", "", "Who waits for whom"), panel);
+  panel.setAttribute("aria-label", "Holders and waiters");
+  const part = el("section", "part", el("h3", "", "Holders and waiters"), panel);
   let drawn = "";
 
-  /** update draws what concerns names with the prefix. */
+  /** update draws the part of the graph that concerns names with the prefix. */
   function update(graph, undrawn, prefix) {
     const g = model(graph, prefix);
     show(none, g.nodes.length === 0);
     show(left, undrawn > 0);
-    say(left, `${undrawn} more who wait or are waited for are not drawn`);
+    say(left, `${undrawn} more holders and waiters are not drawn`);
     const mine = (graph.possible_cycles ?? []).filter((c) => c.steps.some((s) => s.waits.startsWith(prefix)));
     cycles.replaceChildren(...mine.map((c) => el("li", "", "Possible deadlock: " + c.steps.map((s) => `${printable(s.label)} waits for ${printable(s.waits)}`).join("; "))));
     const key = JSON.stringify([g.nodes.map((n) => [n.id, n.text]), g.edges.map((e) => [e.from.id, e.to.id, e.cycle]), canvas.clientWidth]);
@@ -82,7 +82,7 @@ function model(graph, prefix) {
   return together({ nodes: [...nodes.values()], edges });
 }
 
-/** together draws many who only wait for the same name as one. */
+/** together draws many parties that only wait for the same name as one. */
 function together({ nodes, edges }) {
   const gone = new Set();
   for (const name of nodes.filter((n) => n.kind === "name")) {
@@ -96,11 +96,11 @@ function together({ nodes, edges }) {
   return { nodes: nodes.filter((n) => !gone.has(n)), edges: edges.filter((e) => !gone.has(e.from)) };
 }
 
-/** draw places the nodes in columns: one that is waited for stands right of all who wait for it,
- *  unless they wait in a circle. */
+/** draw places the nodes in columns: a node that is waited for is to the right of all that wait for
+ *  it, unless they wait in a cycle. */
 function draw({ nodes, edges }, room) {
   const state = new Map();
-  const back = new Set(); // edges that close a circle
+  const back = new Set(); // edges that close a cycle
   const visit = (n) => {
     state.set(n, "open");
     for (const e of n.out) {
@@ -110,13 +110,13 @@ function draw({ nodes, edges }, room) {
     state.set(n, "done");
   };
   nodes.forEach((n) => state.has(n) || visit(n));
-  // the distance from the right side: what nobody waits beyond stands there
+  // the distance from the right side, where the nodes are that do not wait
   const depth = (n) => (n.depth ??= Math.max(0, ...n.out.filter((e) => !back.has(e)).map((e) => depth(e.to) + 1)));
   nodes.forEach(depth);
   const deepest = Math.max(...nodes.map((n) => n.depth));
   const columns = Array.from({ length: deepest + 1 }, () => []);
   nodes.forEach((n) => columns[deepest - n.depth].push(n));
-  // what belongs together stands side by side: each by the middle of its neighbours on the right
+  // each node is placed by the middle of its neighbours on the right
   for (let c = columns.length - 2; c >= 0; c--) {
     columns[c + 1].forEach((n, i) => (n.row = i));
     const middle = (n) => {
@@ -175,7 +175,7 @@ function box(n) {
   return g;
 }
 
-/** fit cuts a text to so many characters. */
+/** fit cuts a text to at most so many characters. */
 function fit(text, most) {
   const all = [...text];
   return all.length <= most ? text : all.slice(0, most - 1).join("") + "\u2026";

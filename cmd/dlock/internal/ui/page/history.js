@@ -3,13 +3,6 @@ import { el, printable, say, show } from "./dom.js";
 
 const most = 300; // lines
 
-const words = {
-  "handed off": "handed off",
-  lost: "lost",
-  broken: "broken",
-  "not watched": "not seen",
-};
-
 export function history() {
   const list = el("ol");
   list.tabIndex = 0; // it scrolls
@@ -26,13 +19,13 @@ export function history() {
     const label = (text) => el("bdi", "label", text ? printable(text) : "no label");
     const name = el("b", "", el("bdi", "", printable(e.name)));
     if (e.kind === "not watched") {
-      what.append("nobody viewed this page, so nobody looked");
+      what.append("no page was open");
     } else if (e.kind === "handed off") {
       what.append(name, " ", label(e.from), " \u2192 ", label(e.to), e.count > 1 ? ` (${e.count} in a row)` : "");
     } else {
-      what.append(name, " ", label(e.from), e.kind === "broken" ? ": an operator ended its hold" : ": its time ran out");
+      what.append(name, " ", label(e.from), e.kind === "broken" ? ": an operator ended its hold" : ": its hold expired");
     }
-    const item = el("li", "event " + e.kind.split(" ")[0], time, el("span", "kind", words[e.kind] ?? e.kind), what);
+    const item = el("li", "event " + e.kind.split(" ")[0], time, el("span", "kind", e.kind), what);
     item.event = e;
     return item;
   }

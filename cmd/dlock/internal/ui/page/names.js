@@ -1,17 +1,17 @@
-// The names of a backend: who holds each, and its queue in order, with ages as bars.
+// The names of a backend: the holders of each, and its queue in order, with ages as bars.
 import { el, keep, printable, say, show, span } from "./dom.js";
 
-const few = 5; // so many of a queue are shown until all are asked for
+const few = 5; // how much of a queue is shown until all of it is wanted
 
 /** names makes the part of a page with the names. ask(lock, request) asks whether to end a hold;
- *  null: the page only shows. */
+ *  null: the page is read-only. */
 export function names(ask) {
   const list = el("div", "list");
   const none = el("p", "none");
   const part = el("section", "part names", el("h3", "", "Names"), none, list);
   if (ask) list.classList.add("breakable");
   let locks = [];
-  let came = 0; // when they came
+  let came = 0; // when they arrived
   let fresh = null; // the requests of the update before; null: there was none
 
   function card(lock) {
@@ -38,7 +38,7 @@ export function names(ask) {
     e.lock = lock;
     const first = lock.holders[0] ?? lock.waiters[0];
     say(e.querySelector(".kind"), !first ? "free" : first.limit ? "semaphore of " + first.limit : first.mode);
-    say(e.querySelector(".count"), lock.waiting === 0 ? "nobody waits" : lock.waiting === 1 ? "1 waits" : lock.waiting + " wait");
+    say(e.querySelector(".count"), lock.waiting === 0 ? "no waiters" : lock.waiting === 1 ? "1 waiter" : lock.waiting + " waiters");
     const rate = e.querySelector(".rate");
     show(rate, lock.handoffs_per_second >= 0.05);
     say(rate, lock.handoffs_per_second.toFixed(1) + " hand-offs/s");
@@ -94,7 +94,7 @@ export function names(ask) {
     }
   }
 
-  /** tick moves ages and bars on: the looks say them, and between two looks time goes by. */
+  /** tick advances ages and bars between two snapshots. */
   function tick(now) {
     const since = (now - came) / 1000;
     const rows = [...list.querySelectorAll(".entry")];
@@ -108,7 +108,7 @@ export function names(ask) {
     }
   }
 
-  /** update shows locks, in that order, which came at that time. */
+  /** update shows the locks in that order; they arrived at that time. */
   function update(all, nothing, at) {
     locks = all;
     came = at;

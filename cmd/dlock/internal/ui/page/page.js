@@ -1,4 +1,4 @@
-// The page: a stream of what the backends show, and what the person at it wants to see of it.
+// The page: a stream with the states of the backends, and the part of them that the user selects.
 import { ask } from "./ask.js";
 import { drawing } from "./drawing.js";
 import { el, say, show, span } from "./dom.js";
@@ -7,14 +7,14 @@ import { names } from "./names.js";
 
 const $ = (id) => document.getElementById(id);
 let backends = [];
-let about = null; // what the stream began with
-let heard = 0; // when the stream said something last
+let about = null; // the first event of the stream
+let received = 0; // when the last event came
 let stream = null;
 
 const prefix = () => $("prefix").value;
 
 const orders = {
-  name: () => 0, // as they come
+  name: () => 0, // as they arrive
   waiters: (a, b) => b.waiting - a.waiting,
   age: (a, b) => (b.holders[0]?.age_seconds ?? -1) - (a.holders[0]?.age_seconds ?? -1),
 };
@@ -42,20 +42,20 @@ function backend(number, title, breakable) {
     parts.history.filter(prefix());
     parts.history.total(v?.total);
     if (!v?.at) {
-      say(facts, v?.error ? "not reached" : "looking \u2026");
-      parts.names.update([], v?.error ? "Nothing is known of it yet." : "Looking \u2026", me.came);
+      say(facts, v?.error ? "not reached" : "loading \u2026");
+      parts.names.update([], v?.error ? "Nothing is known about this backend yet." : "Loading \u2026", me.came);
       return;
     }
     const mine = v.names.filter((l) => l.name.startsWith(prefix()));
     const shown = mine.toSorted(orders[$("order").value]);
     const sum = (f) => mine.reduce((n, l) => n + f(l), 0);
     const rate = sum((l) => l.handoffs_per_second);
-    say(facts, `${mine.length === 1 ? "1 name" : mine.length + " names"} \u00b7 ${sum((l) => l.held)} hold \u00b7 ${sum((l) => l.waiting)} wait` +
+    say(facts, `${mine.length === 1 ? "1 name" : mine.length + " names"} \u00b7 holders ${sum((l) => l.held)} \u00b7 waiters ${sum((l) => l.waiting)}` +
       (rate >= 0.05 ? ` \u00b7 ${rate.toFixed(1)} hand-offs/s` : "") +
-      (v.left_out > 0 ? ` \u00b7 ${v.left_out} names are not shown; dlock ui --prefix looks at fewer` : ""));
+      (v.left_out > 0 ? ` \u00b7 ${v.left_out} names are not shown; dlock ui --prefix shows fewer` : ""));
     const nothing = v.names.length > 0 ? `None of the ${v.names.length} names begins with this prefix.`
       : v.in_use > 0 ? `None of the ${v.in_use} names in use begins with ${about.prefix}.`
-      : "No name is held or waited for under this URL at all. Is it the right one, with the right prefix?";
+      : "No name is held or waited for under this URL. Is it the right URL, with the right prefix?";
     parts.names.update(shown, nothing, me.came);
     parts.drawing.update(v.graph, v.undrawn, prefix());
     parts.names.tick(performance.now());
@@ -84,10 +84,10 @@ function begin(hello) {
 
 function connect() {
   stream?.close();
-  heard = performance.now();
+  received = performance.now();
   stream = new EventSource("api/events");
   const on = (name, f) => stream.addEventListener(name, (e) => {
-    heard = performance.now();
+    received = performance.now();
     f(JSON.parse(e.data));
     status(true);
   });
@@ -107,15 +107,15 @@ function status(live) {
 
 setInterval(() => {
   const now = performance.now();
-  const silence = now - heard;
+  const silence = now - received;
   if (silence > 3000 + 1000 * (about?.keep_alive_seconds ?? 5)) {
     status(false);
-    connect(); // the browser gives some streams up for good
+    connect(); // the browser abandons some streams for good
   }
   if ($("status").classList.contains("live")) backends.forEach((b) => b.tick(now));
 }, 200);
 
-// What is chosen is in the address, so that it can be kept and handed on.
+// The address has what the user selected, so that it can be kept and passed on.
 const chosen = new URLSearchParams(location.hash.slice(1));
 $("prefix").value = chosen.get("prefix") ?? "";
 if (chosen.get("order") in orders) $("order").value = chosen.get("order");
@@ -137,7 +137,7 @@ document.addEventListener("keydown", (e) => {
   if (e.target.matches("input, select")) {
     if (e.key === "Escape") {
       e.target.blur();
-      e.preventDefault(); // what was chosen stays
+      e.preventDefault(); // the text stays
     }
     return;
   }
