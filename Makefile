@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 
-# Each module stands on its own, as for its users, and nothing that is run here changes the
-# checkout.
+# Each module is built on its own, as for its users. Targets other than fmt and bench do not change
+# the checkout.
 export GOWORK := off
 
 .PHONY: help
@@ -9,27 +9,27 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## the flash sale, without a lock and with dlock; ARGS="--url …" adds flags
+demo: ## run the flash sale, without a lock and under dlock; ARGS="--url …" adds flags
 	@go build -C cmd/dlock -o "$(CURDIR)/.bin/dlock" . && exec .bin/dlock demo $(ARGS)
 
 .PHONY: quick
-quick: ## in a minute: vet, staticcheck, unit tests and laws of the library, memory and file
+quick: ## in a minute: vet, staticcheck, unit tests and laws for the library, memory and file
 	@exec scripts/check.sh quick
 
 .PHONY: test
-test: ## in some twenty minutes, twice that on a slow machine, all that CI runs: every module with the race detector, every service on its real servers; ONLY=etcd runs one service, ONLY=units what needs none
+test: ## in about twenty minutes, twice that on a slow machine: all that CI runs, every module with the race detector, every service on real servers; ONLY=etcd runs one service, ONLY=units the tests that need none
 	@exec scripts/check.sh test $(ONLY)
 
 .PHONY: long
-long: ## before a release, and after a change to a protocol: all laws on all set-ups, long histories, long storms
+long: ## before a release and after a change to a protocol: all laws on all set-ups, long histories, long storms
 	@exec scripts/check.sh long $(ONLY)
 
 .PHONY: bench
-bench: ## in some minutes, on a quiet machine: dlock and its peers side by side; ARGS="-on redis -what handoffs" chooses
+bench: ## in some minutes, on a quiet machine: measure dlock and its peers side by side; ARGS="-on redis -what handoffs" selects
 	@go build -C bench -o "$(CURDIR)/.bin/bench" . && exec .bin/bench -page docs/performance.md $(ARGS)
 
 .PHONY: lint
-lint: ## formatting, go vet (also for macOS and Windows) and staticcheck, in every module
+lint: ## check formatting, go vet (also for macOS and Windows) and staticcheck, in every module
 	@exec scripts/check.sh lint
 
 .PHONY: fmt
@@ -37,5 +37,5 @@ fmt: ## format the code
 	@gofmt -w .
 
 .PHONY: images
-images: ## a fallback, where none can be pulled: build the images of the servers from Debian packages (make test does so by itself)
+images: ## a fallback where images cannot be pulled: build those of the servers from Debian packages (make test does that by itself)
 	@scripts/images.sh

@@ -1,31 +1,31 @@
 #!/usr/bin/env bash
-# What make runs: the checks and tests of the whole repository, in one of these sizes.
+# The checks and tests of the whole repository, in one of these sizes. make runs them.
 #
 #   scripts/check.sh quick   the library, memory and file
 #   scripts/check.sh test    all modules, and every service: what CI runs
 #   scripts/check.sh long    the same, with all laws on all set-ups and longer histories
-#   scripts/check.sh lint    what reads the code only
+#   scripts/check.sh lint    the checks that only read the code
 #
-# With test and long a second argument chooses one part of the tests: units (all that need no
-# servers), a folder of conformance/containers, or others (the folders there that $parts does not
-# name). All of $parts, and lint, are what test runs.
+# With test and long a second argument selects one part of the tests: units (all that need no
+# servers), a folder of conformance/containers, or others (the folders there that are not in
+# $parts). Without it test runs all of $parts, and lint.
 #
-# It says each half minute what is going on, shows what fails when it fails and again at the end,
-# and ends with one verdict.
+# The script reports every half minute what is running, shows each failure at once and again at the
+# end, and ends with one verdict.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 size=${1:-}
 part=${2:-}  # of the tests; empty: all, and lint
-race=-race   # for vet and staticcheck too: what they and the tests import is then built once
-patience=25m # for the tests of a package: what hangs is shown before a run of CI is over
+race=-race   # for vet and staticcheck too: their imports and those of the tests are then built once
+patience=25m # for the tests of a package: a test that hangs is shown before CI ends the run
 case $size in
 quick | lint) race=-race=false ;; # needs no C compiler
 test) ;;
 long) patience=60m && export DLOCK_TEST_LONG=1 ;;
 *) size= ;;
 esac
-readonly large='mysql zookeeper redis etcd redlock' # services; those that take longest begin
+readonly large='mysql zookeeper redis etcd redlock' # services, the slowest first
 readonly parts="units $large others"
 case $part in
 '') ;;
@@ -33,33 +33,34 @@ units | others) [[ $size == @(test|long) ]] || size= ;;
 *) [[ $size == @(test|long) && -d conformance/containers/$part ]] || size= ;;
 esac
 if [[ -z $size ]]; then
-  echo "usage: scripts/check.sh quick|lint, or test|long, of which one part may be chosen: $parts" >&2
+  echo "usage: scripts/check.sh quick|lint, or scripts/check.sh test|long [PART]; parts: $parts" >&2
   exit 2
 fi
 
 modules=$(go work edit -json go.work | awk -F'"' '/"DiskPath"/ { print $4 }')
-out=$(mktemp -d "${TMPDIR:-/tmp}/dlock-check-XXXXXX") # all output, in whole
+out=$(mktemp -d "${TMPDIR:-/tmp}/dlock-check-XXXXXX") # the complete output
 bin=$PWD/.bin
-# Each module stands on its own, as for its users, and nothing in the checkout changes. What is
-# built is the same wherever the checkout is: the next one finds it in the cache.
+# Each module is built on its own, as for its users, and nothing in the checkout changes. With
+# -trimpath the build does not depend on the place of the checkout, so the next one finds it in the
+# cache.
 export GOWORK=off GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
-# Without this a fourth of the processor's time, of compilers and of tests, collects garbage; and a
-# program that the race detector watches sleeps for a second when it exits. Its reports come between
-# the lines of any test, so they have a file of their own.
+# Without this, compilers and tests spend a fourth of the processor's time collecting garbage, and a
+# program under the race detector sleeps for a second when it exits. The detector's reports would
+# come between the lines of any test, so they have a file of their own.
 export GOGC="${GOGC:-800}" GORACE="${GORACE:-atexit_sleep_ms=0} log_path='$out/race'"
-# testcontainers' own helper cannot be pulled everywhere, and the tests remove what they start
-# themselves; published ports are on the loopback.
+# The helper of testcontainers cannot be pulled everywhere, and the tests remove their containers
+# themselves. Published ports are on the loopback.
 export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
 export TESTCONTAINERS_HOST_OVERRIDE="${TESTCONTAINERS_HOST_OVERRIDE:-127.0.0.1}"
 export DLOCK_TEST_LOGS="$out/servers" DLOCK_TEST_COMMAND="$bin/dlock"
 
 if [[ $size == quick ]]; then modules=. && unset DLOCK_TEST_COMMAND; fi
 readonly services=./conformance/containers bench=./bench # the modules that need servers
-exec 3>&1                                                # what is seen at once
+exec 3>&1                                                # for what is shown at once
 
 since() { echo "$(((SECONDS - $1) / 60))m$(((SECONDS - $1) % 60))s"; }
 
-# step NAME COMMAND…: a part of the run. If it fails its output is shown, and the next one runs.
+# step NAME COMMAND…: a part of the run. If it fails its output is shown, and the next step runs.
 step() {
   local name=$1 file="$out/${1//[^a-zA-Z]/-}" from=$SECONDS verdict='ok  '
   shift
@@ -73,7 +74,7 @@ step() {
   echo "$verdict  $name  $(since "$from")" | tee -a "$out/steps" >&3
 }
 
-# each COMMAND…: in all modules but those that $skip names; a file of the step says in which now.
+# each COMMAND…: in all modules except those in $skip. A file of the step names the present one.
 each() {
   local m status=0
   for m in $modules; do
@@ -106,15 +107,15 @@ formatted() {
   echo "$files" && echo "not formatted: make fmt" && return 1
 }
 
-# A test run skips it for bench, which no program imports: it would read all of the peers' code.
+# A test run skips bench, which no program imports: staticcheck would read the code of all peers.
 static() {
   local skip=
   if [[ $size == test ]]; then skip=$bench; fi
   GOFLAGS="$GOFLAGS $race" each "$bin/staticcheck" ./...
 }
 
-# system GOOS GOARCH: vets for users on another system. A test run reads only the packages that have
-# files for one, and builds what they import without optimizations, which takes half as long.
+# system GOOS GOARCH: vets for users of another system. A test run reads only packages that have
+# files for a system, and builds their imports without optimizations, which takes half as long.
 system() {
   local skip="$bench $services" fast='-gcflags=all=-N -l' status=0 os
   local of='{{range .IgnoredGoFiles}}{{$.ImportPath}} {{.}}{{"\n"}}{{end}}'
@@ -126,7 +127,7 @@ system() {
     fast=-gcflags=
     each go vet ./... || status=1
   fi
-  # only the linker finds out whether the driver can call the system's library
+  # only the linker shows whether the driver can call the system's library
   go test "$fast" -c -o /dev/null ./driver/file || status=1
   return $status
 }
@@ -142,19 +143,20 @@ lint() {
   if [[ $size != test ]]; then step 'vet for macOS on Intel' system darwin amd64; fi
 }
 
-# shown COMMAND…: runs what writes events, and shows packages that ended and tests that failed.
+# shown COMMAND…: runs a command that writes test events, and shows packages that ended and tests
+# that failed.
 shown() {
   "$@" | "$bin/gotestsum" --format pkgname-and-test-fails --format-icons text --hide-summary all \
     --format-hide-empty-pkg --jsonfile "$file.events" --raw-command -- cat >&3
 }
 
-# go_test MODULE ARGUMENT…: vet is a step of its own, and no debugger opens these programs.
+# go_test MODULE ARGUMENT…: without vet, which is a step of its own, and without debug information.
 go_test() {
   echo "$name: $1" >"$file.now"
   go test -C "$1" -json -vet=off -ldflags=-w -timeout="$patience" "${@:2}"
 }
 
-# unit: all that need no servers, two packages at once; in a long run those of bench need servers.
+# unit: all tests without servers, two packages at once. In a long run those of bench need servers.
 unit() {
   local m status=0
   for m in $modules; do
@@ -164,7 +166,7 @@ unit() {
   return $status
 }
 
-# plain: what computes for too long with the race detector, which finds nothing there.
+# plain: tests that compute for too long with the race detector, which finds nothing there.
 plain() {
   local status=0
   go_test . -count=1 ./driver ./conformance || status=1
@@ -172,8 +174,8 @@ plain() {
   return $status
 }
 
-# least: the laws with the least versions of the client libraries that the drivers ask for. The
-# modules of one repository go together, so etcd's that are asked for indirectly are replaced too.
+# least: the laws with the least versions of the client libraries that the drivers require. The
+# modules of one repository go together, so etcd's indirect requirements are replaced too.
 least() {
   cat "$services/go.sum" driver/*/go.sum >"$out/least.sum"
   awk 'FILENAME !~ /^driver\// { print; next }
@@ -185,7 +187,7 @@ least() {
     go_test "$services" -race -count=1 -p=4 -run=Conformance -modfile="$out/least.mod" ./...
 }
 
-# served: the packages of the part that need servers, in the order in which they begin.
+# served: the packages of the part that need servers, in their order of start.
 served() {
   case $part in
   '') printf './%s ' $large ... ;;
@@ -195,8 +197,7 @@ served() {
 }
 
 run() {
-  # where its output has no reader any more (the terminal is closed, and only make got the signal)
-  # the run ends
+  # the run ends when its output has no reader (the terminal was closed, and only make got SIGHUP)
   (trap '' PIPE && while sleep 30; do
     echo "... $(since 0): $(running)" >&3 || kill -HUP $$
   done) &
@@ -210,14 +211,15 @@ run() {
     step tests shown go_test . -p=8 ./...
     ;;
   *)
-    # The command comes before all that shares libraries with it, and is built once for all tests
-    # that run it. Servers come from other sources. The tests of a part get its images themselves.
+    # The command is built before everything that shares libraries with it, and once for all tests
+    # that run it. Images of servers share nothing with it. The tests of a part get their images
+    # themselves.
     if [[ -z $part ]]; then step 'images of the servers' images & fi
     step 'the command' go build -C cmd/dlock -race -o "$bin/dlock" .
     if [[ -z $part ]]; then wait $!; fi
-    # What computes comes first: servers that have no core to themselves stand still for seconds,
-    # and promises that have a time are not kept. Two services keep two cores busy. Those that take
-    # longest begin, so that no core waits for them at the end.
+    # Steps that compute come first: servers without a core of their own can stall for seconds, and
+    # then promises that have a time are not kept. Two services keep two cores busy. The slowest
+    # begin, so that no core waits for them at the end.
     if [[ -z $part ]]; then lint; fi
     if [[ -z $part || $part == units ]]; then
       step 'tests' shown unit
@@ -228,14 +230,14 @@ run() {
     fi
     if [[ $size == test || -n $part ]]; then return; fi
     step 'laws with the least client libraries' shown least
-    step 'bench' shown go_test "$bench" -count=1 ./... # it has the machine for itself
+    step 'bench' shown go_test "$bench" -count=1 ./... # with the machine to itself
     ;;
   esac
 }
 
 events() { cat /dev/null "$out"/*.events 2>/dev/null || true; }
 
-# running: the steps, and of each package the test that has run for longest.
+# running: the present steps, and the longest-running test of each package.
 running() {
   { cat "$out"/*.now 2>/dev/null || true; } | paste -s -d ';' -
   events | awk -F'"' '
@@ -256,15 +258,15 @@ running() {
     }'
 }
 
-# report: the end of a run. Where little of the output is kept it is this, so what failed is short:
-# of the goroutines of a package whose time was over, those that run code of this repository and are
-# no test that waits for its turn, each place once.
+# report: the end of a run. Where only the end of the output is kept, it is this, so failures are
+# short: of the goroutines of a package that timed out, it has those that run code of this
+# repository and are not a test that waits for its turn, each place once.
 report() {
   local file verdict="ok, ${part:+$part alone, }in $(since 0)"
   for file in "$out"/*.events; do
     if [[ -s $file ]]; then "$bin/gotestsum" --format none --raw-command -- cat "$file" || true; fi
   done >"$out/summary"
-  # also of a process that a test kills, so that its status shows nothing
+  # also of a process that a test kills: its exit status does not show the race
   if sed -n '1,60p' "$out"/race.* >>"$out/failures" 2>/dev/null; then
     echo 'data races' >>"$out/failed"
   fi
@@ -283,7 +285,7 @@ report() {
   awk '/^=== / { on = $2 == "Skipped" || on && $2 == "SKIP:" }
     on && sub(/^ +[^ :]+\.go:[0-9]+: /, "") { n[$0]++ }
     END { for (why in n) print "skipped: " why " (" n[why] ")" }' "$out/summary" | sort
-  sed -n 's/ (unknown)$/ (had no end)/; s/^=== FAIL: /FAILED: /p' "$out/summary"
+  sed -n 's/ (unknown)$/ (did not end)/; s/^=== FAIL: /FAILED: /p' "$out/summary"
   if [[ -e $out/failed ]]; then
     verdict="FAILED after $(since 0): $(paste -s -d , "$out/failed" | sed 's/,/, /g')"
     verdict+="; all output is in $out"
@@ -294,7 +296,7 @@ report() {
   [[ $verdict == ok* ]]
 }
 
-# laws: on what the laws ran (suites of services have a line of their own), and what ran again, or
+# laws: where the laws ran (suites of services have a line of their own), and what ran again or
 # could not run.
 laws() {
   awk -F'"' '
@@ -318,7 +320,7 @@ laws() {
     }'
 }
 
-# The steps have a group of processes of their own, which ends with this script, however that ends.
+# The steps have a process group of their own, which ends with this script, however it ends.
 status=0 interrupted=
 trap 'interrupted=1' INT TERM HUP
 set -m
@@ -326,7 +328,7 @@ run </dev/null &
 group=$!
 set +m
 wait $group || status=$?
-trap '' INT TERM HUP # the second interrupt is no other than the first: tests remove what they began
+trap '' INT TERM HUP # a second interrupt does nothing more: tests remove what they started
 kill -TERM -- -$group 2>/dev/null || true
 if [[ -n $interrupted ]]; then
   for ((i = 0; i < 50; i++)); do

@@ -5,17 +5,17 @@
 #   scripts/images.sh redis valkey     these
 #   scripts/images.sh                  all that the tests need
 #
-# They are built side by side. What is there already is not built again; two runs at once wait for
-# each other, image by image. Needs a container engine, and root for mmdebstrap (which is installed
-# if it is missing).
+# They are built side by side. An image that exists is not built again; two runs at once wait for
+# each other, image by image. The script needs a container engine, and root for mmdebstrap (which it
+# installs if it is missing).
 set -eu
 
 say() { echo "images: $*" >&2; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 present() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# This machine's apt knows how to reach Debian here: which mirror, through which proxy, whether
-# dates are to be believed.
+# The configuration of this machine's apt says how to reach Debian here: by which mirror and proxy,
+# and whether dates can be trusted.
 carry() {
   command -v apt-config >/dev/null || return 0
   apt-config dump Acquire | grep -Ei '^Acquire::(Check-|Max-ValidTime|(http|https|ftp)::(Proxy|Timeout|No-Cache))' || true
@@ -37,8 +37,8 @@ mmdebstrap_there() {
   as_root apt-get install -y --no-install-recommends mmdebstrap debian-archive-keyring >&2
 }
 
-# image TAG SUITE PACKAGES [COMMAND]: Debian with the packages and nothing more, and with what the
-# command leaves, which a shell runs in it. No entry point; the tests say which program runs.
+# image TAG SUITE PACKAGES [COMMAND]: Debian with the packages and nothing more, after a shell in it
+# has run the command. It has no entry point; the tests say which program runs.
 image() {
   present "$1" && return
   alone mmdebstrap mmdebstrap_there
@@ -48,8 +48,8 @@ image() {
   trap 'exit 1' INT TERM HUP
   through
   carry >"$dir/apt"
-  # Without a mirror (an empty word is dropped) mmdebstrap takes Debian's own. Each image is one
-  # layer that was written outside of the engine: with its own builds all took 361 s in place of 216.
+  # Without a mirror (an empty word is dropped) mmdebstrap uses Debian's own. Each image is one layer
+  # that is written outside of the engine: with the engine's builds all took 361 s instead of 216.
   # shellcheck disable=SC2046
   as_root env PATH="$PATH:/usr/sbin:/sbin" http_proxy="${http_proxy:-}" \
     mmdebstrap --mode=root --variant=minbase --include="$3" --aptopt="$dir/apt" --dpkgopt=force-unsafe-io \
@@ -60,7 +60,7 @@ image() {
   trap - EXIT INT TERM HUP
 }
 
-# alone NAME COMMAND: runs it while no other run does anything of that name.
+# alone NAME COMMAND: runs the command while no other run has that name.
 alone() (
   exec 9>"${TMPDIR:-/tmp}/dlock-images-$1.lock"
   flock 9
@@ -72,7 +72,7 @@ build() {
   case $1 in
   redis) image dlock-test/redis:8 trixie redis-server ;;
   valkey) image dlock-test/valkey:8 trixie valkey-server ;;
-  # in /ready/db, what the two below fill a folder with before the first start
+  # /ready/db has the data folder as it is before the first start
   mysql)
     image dlock-test/mysql:9-ready sid mysql-server-core "mkdir /ready
       mysqld --no-defaults --user=root --secure-file-priv=NULL --initialize-insecure --datadir=/ready/db"

@@ -59,6 +59,7 @@ Exit status: that of the command (128 + n if signal n ended it), or
   dlock run --limit 3 encoders -- ffmpeg -i in.mov out.mp4
 
   # in the crontab of many machines: once a minute, when it begins, on one of them
+  DLOCK_URL=redis://cache:6379/0
   * * * * *  dlock run -q --once-per 1m report -- /usr/local/bin/report`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
