@@ -48,8 +48,8 @@ image() {
   trap 'exit 1' INT TERM HUP
   through
   carry >"$dir/apt"
-  # Without a mirror (an empty word is dropped) mmdebstrap uses Debian's own. Each image is one layer
-  # that is written outside of the engine: with the engine's builds all took 361 s instead of 216.
+  # Without a mirror (an empty word is dropped) mmdebstrap uses Debian's own. Each image is one
+  # layer that is written outside of the engine: with its builds all took 361 s instead of 216.
   # shellcheck disable=SC2046
   as_root env PATH="$PATH:/usr/sbin:/sbin" http_proxy="${http_proxy:-}" \
     mmdebstrap --mode=root --variant=minbase --include="$3" --aptopt="$dir/apt" --dpkgopt=force-unsafe-io \
