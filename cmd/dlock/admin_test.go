@@ -180,7 +180,7 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 		{"nosuch://u:canary@h", "migrate", "unknown scheme"},
 		{"mysql://u:canary@h/d", "migrate --down", "--yes removes the tables"},
 		{"mysql://u:canary@h/d", "migrate --force", "with --down only"},
-		{"mysql://u:canary@h", "migrate", "names the database"},
+		{"mysql://u:canary@h", "migrate", "name the database"},
 		{"mysql://u:canary@h/d?nosuch=1", "migrate", "unknown parameter"},
 		{"mysql://u:canary@h:x/d", "migrate", "want mysql://"},
 	} {
