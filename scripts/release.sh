@@ -39,10 +39,10 @@ git clone -q "$repo" "$clone"
 cd "$clone"
 
 # As git sorts versions: one with a suffix comes before the one without it.
-git show-ref --quiet --verify "refs/tags/$version" && die "$version exists already"
+git show-ref --quiet --verify "refs/tags/$version" && die "$version is not newer: it exists already"
 git tag "$version"
 newest=$(git -c versionsort.suffix=- tag --list 'v[0-9]*' --sort=-version:refname | head -n 1)
-[[ $newest == "$version" ]] || die "$newest exists, and $version is not newer"
+[[ $newest == "$version" ]] || die "$version is not newer than $newest"
 git tag -d "$version" >/dev/null
 
 # The version gets the text under Unreleased. main gets this commit, and nothing else.

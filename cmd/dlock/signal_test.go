@@ -104,8 +104,8 @@ func TestShopsDoNotOutliveTheirCoordinator(t *testing.T) {
 	wantNoProcess(t, cmd.Process.Pid)
 }
 
-// TestAShopIgnoresTheTerminal: a Ctrl-C reaches the shops too, but the coordinator decides when they
-// end.
+// TestAShopIgnoresTheTerminal: a Ctrl-C reaches the shops too, but the coordinator decides when
+// they end.
 func TestAShopIgnoresTheTerminal(t *testing.T) {
 	cmd, _, errOut, dir := command(t, demo.ShopCommand)
 	cmd.Stdout = nil

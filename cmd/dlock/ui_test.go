@@ -130,7 +130,8 @@ func TestUITokenIsAnotherEachTime(t *testing.T) {
 	}
 }
 
-// TestUIShowsNoPassword, also for a backend that does not answer. The others are shown all the same.
+// TestUIShowsNoPassword, also for a backend that does not answer. The others are shown all the
+// same.
 func TestUIShowsNoPassword(t *testing.T) {
 	l := newLocks(t)
 	lines, errOut, end := l.serveUI("-v", "redis://operator:canary@127.0.0.1:1/0?prefix=p/", l.url)

@@ -52,7 +52,7 @@ func TestRelease(t *testing.T) {
 
 	refused("usage")
 	for _, version := range []string{"0.1.0", "v2.0.0", "v0.01.0", "v0.1.0-01", "v0.1.0-rc..1"} {
-		refused("is no version", "--dry-run", version)
+		refused("is not a version", "--dry-run", version)
 	}
 	for _, old := range []string{"v0.2.0-rc.1", "v0.2.0"} {
 		git("tag", old)
@@ -63,7 +63,7 @@ func TestRelease(t *testing.T) {
 	if err := os.WriteFile(news, []byte("## Unreleased\n\n## 0.2.0 - 2026-01-01\n\n- A.\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused("not committed", "v0.3.0")
+	refused("uncommitted changes", "v0.3.0")
 	git("commit", "-q", "-a", "-m", "no news")
 	refused("nothing under ## Unreleased", "v0.3.0")
 	git("reset", "-q", "--hard", head)

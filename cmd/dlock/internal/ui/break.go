@@ -38,7 +38,7 @@ func (s *Server) breakHold(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusUnauthorized, "that is not the token that dlock ui printed when it was started")
 		return
 	}
-	http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // not all writers have one
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // if the writer has one
 	var b breaking
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
 	d.DisallowUnknownFields()

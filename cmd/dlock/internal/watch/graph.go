@@ -26,7 +26,7 @@ type Party struct {
 	Label     string   `json:"label"`         // of its first request
 	Holds     []string `json:"holds"`         // names with waiters
 	Waits     []string `json:"waits"`         // names
-	WaitedFor int      `json:"waited_for_by"` // how many parties wait for it, directly or through others
+	WaitedFor int      `json:"waited_for_by"` // parties that wait for it, also through others
 }
 
 // Cycle is a possible deadlock: each party waits for a name that the next one holds, and the last
