@@ -91,7 +91,7 @@ type handOffCase struct {
 	figures
 }
 
-// measured is what was measured.
+// measured has the results of all cases.
 type measured struct {
 	Backend  string        `json:"backend"`
 	Pairs    []pairsCase   `json:"uncontended"`

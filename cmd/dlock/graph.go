@@ -90,7 +90,7 @@ func (f *forest) write(w io.Writer) {
 		}
 		fmt.Fprintln(w)
 	}
-	// a waiter stands below the holder that it waits for, unless they wait for each other
+	// a waiter is below the holder that it waits for, unless they wait for each other
 	for _, waits := range []bool{false, true} {
 		for _, p := range f.look.Graph.Parties {
 			if len(p.Holds) > 0 && !f.shown[p.ID] && (len(p.Waits) > 0) == waits {

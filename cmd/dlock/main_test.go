@@ -82,7 +82,7 @@ func TestUsage(t *testing.T) {
 		{"demo --url memory:x", "separate processes"},
 		{"demo --url nosuch://u:canary@h", `unknown scheme "nosuch"; known here: etcd, etcds, file, mariadb`},
 		{"demo --nosuch", "unknown flag: --nosuch; see dlock demo --help"},
-		{"demo extra", `unknown command "extra"`},
+		{"demo extra", `unexpected argument "extra"; see dlock demo --help`},
 		{"demo redis://u:canary@h", "--url and DLOCK_URL name the backend"},
 		{"redis://u:canary@h", "--url and DLOCK_URL name the backend"},
 		{"nosuch", `unknown command "nosuch"`},

@@ -59,7 +59,7 @@ or a wrong URL.`,
 	return cmd
 }
 
-// migration is what the flags say.
+// migration has the flags.
 type migration struct{ down, print, force, yes bool }
 
 func (m migration) run(ctx context.Context, rawURL string, in io.Reader, out io.Writer) error {

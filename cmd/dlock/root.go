@@ -57,7 +57,7 @@ func flagError(err error) error {
 	return fmt.Errorf("--%s %q: want %s", e.GetFlag().Name, withoutPassword(e.GetValue()), want)
 }
 
-// noArgs, oneArg and maybeArg refuse another number of arguments; what names the argument.
+// noArgs, oneArg and maybeArg refuse any other number of arguments; what names the argument.
 func noArgs() cobra.PositionalArgs { return usageArgs(cobra.NoArgs, "") }
 
 func oneArg(what string) cobra.PositionalArgs { return usageArgs(cobra.ExactArgs(1), "one "+what) }
@@ -78,6 +78,8 @@ func usageArgs(check cobra.PositionalArgs, want string) cobra.PositionalArgs {
 			err = errors.New("an argument looks like a URL, which is not allowed here: --url and DLOCK_URL name the backend")
 		case want != "":
 			err = fmt.Errorf("%d arguments: want %s", len(args), want)
+		case cmd.HasParent():
+			err = fmt.Errorf("unexpected argument %q", printable(args[0]))
 		}
 		return fmt.Errorf("%w: %w; see %s --help", demo.ErrUsage, err, cmd.CommandPath())
 	}

@@ -66,7 +66,9 @@ Exit status: that of the command (128 + n if signal n ended it), or
 			switch {
 			case dash < 0:
 				return usage("no -- before the command: want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
-			case dash != 1:
+			case dash == 0:
+				return usage("no name before --: want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())
+			case dash > 1:
 				return usage("%d names before --: want NAME -- COMMAND [ARG...]; see %s --help", dash, cmd.CommandPath())
 			case len(args) < 2:
 				return usage("no command after --: want NAME -- COMMAND [ARG...]; see %s --help", cmd.CommandPath())

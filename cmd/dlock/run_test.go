@@ -456,7 +456,7 @@ func TestRunRefusesBadInput(t *testing.T) {
 		args   []string
 	}{
 		{statusUsage, "no -- before the command", []string{"a", "true"}},
-		{statusUsage, "0 names before --", []string{"--", "true"}},
+		{statusUsage, "no name before --", []string{"--", "true"}},
 		{statusUsage, "2 names before --", []string{"a", "b", "--", "true"}},
 		{statusUsage, "no command after --", []string{"a", "--"}},
 		{statusUsage, "unknown flag: --nosuch; see dlock run --help", []string{"--nosuch", "a", "--", "true"}},

@@ -14,7 +14,7 @@ import (
 // eventsKept is how many of the last events "dlock top" can show.
 const eventsKept = 50
 
-// topPage is what "dlock top" shows.
+// topPage is the page of "dlock top".
 type topPage struct {
 	where, prefix string
 	interval      time.Duration
@@ -108,7 +108,7 @@ func (p *topPage) head() []string {
 	return lines
 }
 
-// rows are a line for each name, those first for which most wait.
+// rows are a line for each name, those with most waiters first.
 func (p *topPage) rows(width int) [][]string {
 	names := slices.Clone(p.look.Names)
 	oldest := func(n watch.Name) float64 {
