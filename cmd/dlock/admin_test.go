@@ -95,7 +95,7 @@ func TestCheckOfWhatIsNotThere(t *testing.T) {
 	out, _ = atURL(t, "file://"+file, 1, "check")
 	wantText(t, out, "wrong   reachable: ", "not a directory")
 	for url, want := range map[string]string{
-		"nosuch://u:canary@h": "unknown scheme", "memory:x": "nothing to check", "redis://u:canary@h/x": "a number", "redis://u:canary@h/0?nosuch=1": "unknown parameter",
+		"nosuch://u:canary@h": "unknown scheme", "memory:x": "nothing to check", "redis://u:canary@h/x": "the number of the database", "redis://u:canary@h/0?nosuch=1": "unknown parameter",
 	} {
 		_, errOut := atURL(t, url, 2, "check")
 		wantText(t, errOut, want)
