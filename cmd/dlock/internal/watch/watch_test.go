@@ -81,7 +81,7 @@ func TestWhoComesInBesideOthersIsNoHandOff(t *testing.T) {
 	})
 }
 
-func TestLossesAreToldFromWhatWasGivenBack(t *testing.T) {
+func TestLossesAreNoReleases(t *testing.T) {
 	play(t, func(s scene) {
 		a, raw, w := s.actor("a"), s.backend(), s.watcher()
 		given, fixed := a.lock(a.Mutex("given", dlock.TTL(3*time.Second))), a.Mutex("fixed", dlock.FixedLease(3*time.Second))
@@ -105,7 +105,7 @@ func TestLossesAreToldFromWhatWasGivenBack(t *testing.T) {
 	})
 }
 
-func TestABreakIsToldOnce(t *testing.T) {
+func TestABreakIsReportedOnce(t *testing.T) {
 	play(t, func(s scene) {
 		b, w := s.actor("b"), s.watcher()
 		_, token := s.dead(s.backend(), "x", 3*time.Second)
