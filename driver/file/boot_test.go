@@ -52,7 +52,7 @@ func TestRebootFreesEverythingAndTokensGoOn(t *testing.T) {
 }
 
 // A container with a boot ID of its own must not treat the state of live clients as left over.
-func TestAnotherBootIDIsRefusedWhileSomebodyLives(t *testing.T) {
+func TestAnotherBootIDIsRefusedWhileAClientLives(t *testing.T) {
 	dir := t.TempDir()
 	holder := startBoot(t, dir, boot1)
 	token := holder.do("acquire a 1h")

@@ -18,7 +18,7 @@ import (
 )
 
 // The poller itself may have to write to its pipe. A full pipe must not stop it.
-func TestRingingAFullBellDoesNotWait(t *testing.T) {
+func TestWritingToAFullPipeDoesNotWait(t *testing.T) {
 	b := openTest(t, t.TempDir())
 	for range 1 << 15 { // more than a pipe takes
 		b.table.wakeUp(b.session.id, 0)

@@ -112,7 +112,7 @@ func TestCancelledWaitPassesTheGrantOn(t *testing.T) {
 
 // A waiter learns of a grant by its own client directly, of a grant by another client through the
 // pipe, and without the pipe at the next check.
-func TestWaiterIsTold(t *testing.T) {
+func TestWaiterIsNotified(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		own, noPipe bool
@@ -146,7 +146,7 @@ func TestWaiterIsTold(t *testing.T) {
 }
 
 // If the runtime cannot wait for a pipe, the poller checks at every tick, and does not spin.
-func TestBellThatCannotBeWaitedFor(t *testing.T) {
+func TestPipeThatCannotBeWaitedFor(t *testing.T) {
 	const period = 300 * time.Millisecond
 	dir := t.TempDir()
 	var readings atomic.Int64

@@ -63,7 +63,7 @@ func run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// work charges an order while somebody else holds it for 50 ms.
+// work charges an order while another client holds it for 50 ms.
 func work(ctx context.Context, client *dlock.Client, traces *trace.TracerProvider) error {
 	order := client.Mutex("orders/42")
 	other, err := order.Lock(ctx)
