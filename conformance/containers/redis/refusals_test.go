@@ -36,7 +36,7 @@ func TestRedisRefusesForATime(t *testing.T) {
 			// nothing can be saved in that folder
 			s := service.StartOwn(t, kind.With("--dir", "/proc", "--busy-reply-threshold", "100"))
 			refuses(t, s, s.URL+"/0", []refusal{
-				{"MISCONF", "cannot", func(k *CLI) {
+				{"MISCONF", "takes no writes", func(k *CLI) {
 					k.Must("CONFIG", "SET", "save", "3600 1")
 					k.Must("BGSAVE")
 					await.That(t, "the snapshot has failed", func() bool {

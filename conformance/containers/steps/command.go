@@ -60,8 +60,8 @@ func Command(t *testing.T, rawURL string) {
 	}
 	want(7, "a in\n", "run", "--pass-password", "shop/a", "--", "sh", "-c",
 		`"$DLOCK" run --pass-password shop/b -- "$DLOCK" run --try shop/a -- echo a in && exit 7`)
-	want(0, "", "run", "--at-least", "1h", "shop/once", "--", "true")
-	want(124, "held", "run", "--at-least", "1h", "shop/once", "--", "true")
+	want(0, "", "run", "--once-per", "1h", "shop/once", "--", "true")
+	want(124, "held", "run", "--once-per", "1h", "shop/once", "--", "true")
 	want(0, "fixed", "inspect", "shop/once")
 	want(0, "ended", "break", "--yes", "--force", "shop/once")
 
