@@ -25,10 +25,10 @@
 // verifies the server. The default port is 6379, for Sentinel 26379; the default database is 0. The
 // parameters:
 //
-//   - grant_window (3s): if a waiter's client last asked for it longer ago than this, it has this
-//     long to confirm its grant, before it and its client's other waiters are passed over. At least
-//     10ms.
-//   - keep_tokens (10m): how long the last token of a name is remembered after its last use.
+//   - grant_window (3s): how long the client of a waiter may be silent before its next grant has to
+//     be confirmed, and how long it then has to confirm it. See Protocol. At least 10ms.
+//   - keep_tokens (10m): how long the last token of a name is remembered after the name's last use.
+//     It must be the same for all clients of a prefix.
 //   - wait_replicas (0): how many replicas must have a grant before it counts.
 //   - dial_timeout (5s), read_timeout (3s), write_timeout (3s): timeouts of a connection.
 //   - pool_size (the client library's): the maximum number of connections.
@@ -45,7 +45,7 @@
 //
 // On one server, all that package dlock promises: order of arrival, fencing tokens, read-write
 // locks, semaphores, joins, Break, Inspect, List. Requests expire by the server's clock. A fixed
-// lease, once granted, stands until its time, even after Close and the death of its process.
+// lease, once granted, lasts for its full time, even after Close and the death of its process.
 //
 // A token is max(last + 1, the server's clock in µs). It grows even after all data of the name is
 // gone, unless the clock is set back by more than the time for which the last token is remembered.
@@ -65,32 +65,32 @@
 // The lock of a name is a hash, dlock:PREFIX{NAME}. It has the request that holds alone, the last
 // token, and the time since when there is a second key. That key is a sorted set,
 // dlock:PREFIX{NAME}:queue. It exists only while there is more to record: waiters, holders that
-// share, joins, tombstones. Its scores are all 0, which makes it a map in the order of its members.
-// Some members are indexes, by order of arrival and by expiry. lua/begin.lua has the fields and
-// lua/queue.lua the members. In NAME and PREFIX only %, { and } are percent-encoded, so that they
-// stay readable.
+// share, joins, tombstones. Its scores are all 0, so its members are in the order of their bytes
+// and can be looked up by how they begin. Some members are indexes, by order of arrival and by
+// expiry. lua/begin.lua has the fields and lua/queue.lua the members. In NAME and PREFIX only %, {
+// and } are percent-encoded, so that they stay readable.
 //
-// No key is kept for ever. Both outlive the last TTL under the name by the time for which the last
-// token is remembered, and by up to a quarter more, since not every call sets the expiry anew. The
-// field kept has the time until which they are kept. If the only holder is released long before its
-// TTL ends, its release counts instead.
+// Both keys expire. They outlive the last TTL under the name by the time for which the last token
+// is remembered, and by up to a quarter more, since not every call sets the expiry anew. The field
+// kept has the time until which they are kept. If a request that was alone is released, and its TTL
+// is longer than the time for which tokens are remembered, its release counts instead.
 //
-// The hash decides: a set means nothing unless the hash has the time at which it was begun. A set
-// without that is removed by the next request that needs one. A holder that is alone, whatever its
+// The hash decides: a set counts only if the hash has the time at which the set was begun. Any
+// other set is removed by the next request that needs one. A holder that is alone, whatever its
 // mode, is in the hash; when a second one shares the lock with it, both are in the set.
 //
-// The field format is that of everything kept under the name, FORMAT in lua/clock.lua. Every script
-// that has the hash reads it first. If it differs, the call fails with an error that says so and
-// matches [driver.ErrUnsupported], and changes nothing.
+// The field format is the version of everything kept under the name, FORMAT in lua/clock.lua. Every
+// script that has the hash reads it first. If it is not the client's own, the call fails with an
+// error that says so and matches [driver.ErrUnsupported], and changes nothing.
 //
 // Calls that are waiting for a connection to a server are sent together. Those of one script become
 // one command, lua/many.lua, which runs the script for one name after the other. A single call does
 // not wait for others. In a Cluster, where names are in different slots, calls share pipelines.
 //
-// A script is atomic, and the server's clock stands still while it runs. Unless the request is
-// alone, or arrives at a free lock, the script removes the holders that have expired and up to a
-// hundred waiters that have. Then it grants the next requests by the rule of [driver.Queue]. A
-// request is in one of these states:
+// A script is atomic, and reads the server's clock once. Unless the request is alone, or arrives at
+// a free lock, the script removes the holders that have expired, and up to a hundred expired
+// waiters. Then it grants the next requests by the rule of [driver.Queue]. A request is in one of
+// these states:
 //
 //	unknown ─ acquire ─► holding ◄─ confirm ─ granted ◄─ its turn ─ waiting ◄─ acquire ─ unknown
 //	                        │                    │                    │
@@ -104,8 +104,8 @@
 //     arrives anew, at the end of the queue. If its client had seen a grant, it is lost instead.
 //   - its turn, in whichever script it comes: the server grants the waiter. It publishes the
 //     waiter's ID, its place, its token and the time for which it holds on the channel of its
-//     client. If the client asked for the waiter within the grant window (its arrival counts), the
-//     waiter holds for its TTL, like a request that arrives at a free name. If not, the client may
+//     client. If the client's last acquire for the waiter came within the grant window, the waiter
+//     holds for its TTL, like a request that arrives at a free name. If it is older, the client may
 //     have died, and the waiter holds for the window only. Once confirmed (by acquire or renew) it
 //     holds for its TTL. Unconfirmed, it is removed, and all other waiters of its client under that
 //     name are passed over, so that a silent client costs the queue one window. The set records up
@@ -114,14 +114,15 @@
 //     the request. The grant then came after that call was sent, so the hold ends no earlier than
 //     if it had begun with the call. If at least half of the TTL is left, Acquire returns the
 //     grant, even if a later call of its own was not answered. Otherwise Acquire confirms the grant
-//     first. It also does for a fixed lease, which is not renewed, and where replicas must have a
-//     grant.
+//     first. It always does so for a fixed lease, which is not renewed, and where replicas must
+//     have a grant.
 //   - renew: the TTL of a holder begins again. A hold that is broken or gone is lost.
-//   - release: removes the request wherever it is, and grants the next ones. The rest of a broken
-//     hold ends with it.
+//   - release: removes the request wherever it is, and grants the next ones. What is left of a
+//     broken hold ends with its release.
 //   - break by force: removes the hold, and publishes that on the channel of each of its clients. A
-//     client listens once it has held for a moment. Whenever its subscription begins, also after it
-//     was lost, the client checks all its holds, since it may have missed a message.
+//     client subscribes to its channel once it has held a lock for 0.3 s. Whenever its subscription
+//     begins, also after it was lost, the client checks all its holds, since it may have missed a
+//     message.
 //
 // What happens when something is lost, repeated or late:
 //
@@ -136,8 +137,8 @@
 //     only wakes the waiter.
 //   - A publication is lost: the first waiter of each client and name asks again every second. Each
 //     waiter asks every TTL/3 (every second, if that is longer), which also keeps it alive. After a
-//     new subscription all waiters ask. After a Shared grant for which no message came, all waiters
-//     of that client and name ask.
+//     new subscription all waiters ask. If a call finds a Shared grant for which no message came,
+//     all waiters of that client and name ask.
 //   - A client dies or is cut off while it waits, was last seen within the grant window, and is
 //     granted: that costs the queue its TTL, as if it had died a moment later. Once it has been
 //     silent for a window, its other requests cost one window together.
@@ -150,23 +151,23 @@
 //   - A call is abandoned before it was sent: it is not sent, and needs no clean-up.
 //   - The server forgets its scripts: they are sent in full.
 //   - The server restarts empty: holders are lost at their next renewal, and waiters arrive again.
-//     For data that a promoted replica did not have, see Limits. No lock on Redis survives that,
-//     which is why its tokens follow the server's clock.
+//     A promoted replica may lack data in the same way; see Limits. No lock on Redis survives that,
+//     which is why tokens follow the server's clock.
 //   - A script is refused half way, because a right is missing: it undoes what it wrote. Messages
-//     come last, when all else is done. For a user without the rights to undo it (zadd, zrem, hset,
-//     del, pexpire), what was written stays until it expires; without pexpire, a key without an
-//     expiry may stay. The client treats the outcome as unknown.
+//     come last, when all else is done. If the missing right is one that undoing needs (zadd, zrem,
+//     hset, del, pexpire), what was written may stay until it expires; without pexpire, a key
+//     without an expiry may stay. The client treats the outcome as unknown.
 //   - The server refuses calls for a time (package fault sorts all errors): a wait goes on, as
 //     after a lost connection.
 //   - A key has lost its expiry: a renewal, Inspect and List give it one that is long enough for
-//     all that stands there. Any other call does so when it has to set the field kept again. An
-//     expiry that was shortened by hand deletes the key at that time, unless a renewal or Inspect
-//     comes before.
-//   - The server's memory is full: only the arrival of a request needs memory to speak of, and is
-//     refused. All other scripts may run (allow-oom). So may the acquire that asks again for a
-//     request that stands, which has a copy of the script with that flag.
-//   - Too many dead waiters stand before a request that arrives: it has to ask again at once, and
-//     nothing of it is kept.
+//     all requests there. Any other call does so when it has to set the field kept again. An expiry
+//     that was shortened by hand deletes the key at that time, unless a renewal or Inspect comes
+//     before.
+//   - The server's memory is full: the arrival of a request is refused, since only that needs a
+//     notable amount of memory. All other scripts may run (allow-oom). So may an acquire for a
+//     request that is already there: a copy of the script has that flag.
+//   - Too many dead waiters (expired or passed over) are ahead of a request that arrives: the
+//     script stores nothing of the request, and the client sends it again at once.
 //   - More waiters are due than one call may grant, or more holders have expired than one may
 //     remove: a message makes the client of the next waiter ask, and that call continues. If the
 //     message is lost or the client is dead, the next call of any client does. A request that has
@@ -178,13 +179,14 @@
 //     call is sent with the set alone, which returns the time at which the set was begun, and then
 //     with the hash alone. The hash must have the same time, and is then kept for as long as the
 //     set. If it has another, or is gone, the lease is lost. Calls that need both keys at once
-//     wait: the first waiter, the second that shares, a join, and a release that leaves a tombstone
-//     or beside which others stand. Where replicas must have a grant, the driver follows redirects
-//     itself, as the call and its WAIT share a connection. If nodes contradict each other, the call
-//     is sent again for 3 s, since it was not executed anywhere.
-//   - A key has another type, or fields or members that dlock did not write: every call that reads
+//     wait: those of the first waiter, of the second holder that shares, of a join, and of a
+//     release that leaves a tombstone or whose name has other requests. Where replicas must have a
+//     grant, the driver follows redirects itself, as the call and its WAIT share a connection. If
+//     nodes contradict each other, the call is sent again for 3 s, since it was not executed
+//     anywhere.
+//   - A key has a wrong type, or fields or members that dlock did not write: every call that reads
 //     them fails with an error that names the key, and changes nothing.
 //   - The hash is deleted or evicted: the holders are lost as if the server had restarted empty,
-//     and the waiters arrive again, whatever the set has. If only the set is lost, so is what stood
-//     in it; a holder in the hash stays.
+//     and the waiters arrive again, whatever the set has. If only the set is lost, the requests in
+//     it are lost; a holder in the hash stays.
 package redis

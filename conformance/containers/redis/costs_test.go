@@ -170,7 +170,7 @@ func TestRedisCommandsOfAPair(t *testing.T) {
 		permits      int
 		lock, unlock int
 	}{
-		{"a new name", false, 1, 4, 2}, // HMGET, EXISTS, HSET, PEXPIRE; HMGET, HDEL
+		{"a new name", false, 1, 4, 2}, // HMGET, EXISTS, HSET, PEXPIRE; HMGET, HSET
 		{"a name that was used before", true, 1, 2, 2},
 		{"a semaphore that was used before", true, 3, 2, 2},
 	} {

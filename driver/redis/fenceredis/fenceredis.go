@@ -1,6 +1,6 @@
-// Package fenceredis refuses, in Redis and Valkey, writes of a holder that is no longer the last
-// one. The check of its mark runs before your script, in the same atomic step. Package fence has
-// the reasons and the rules.
+// Package fenceredis makes Redis and Valkey refuse the writes of a holder after a later one has
+// written. Each write is a script with the mark of its hold ([fence.Mark]). The check of the mark
+// runs before your script, in the same atomic step. Package fence has the reasons and the rules.
 //
 //	var pay = fenceredis.NewScript(`return redis.call('HSET', KEYS[1], 'state', ARGV[1])`)
 //
@@ -9,7 +9,8 @@
 //	err = pay.Run(ctx, rdb, "fence:{order:42}", mark, []string{"{order:42}"}, "paid").Err()
 //	// fence.ErrStale: too late
 //
-// Data on which a write is based must be read by a script too, which is admitted like the write.
+// Read the data on which a write is based with such a script too, so that the read is checked like
+// the write.
 //
 // The greatest mark of a resource is kept under a key that the caller names. Nothing else may be
 // kept under that key, least of all the data. The value is text: the token with 20 digits, a space,
