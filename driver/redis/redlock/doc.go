@@ -26,10 +26,10 @@
 //
 //   - node_timeout (250ms): how long one master has to answer. It is never more than a tenth of the
 //     TTL.
-//   - retry_delay (50ms): when a waiter retries, give or take half of it. It retries sooner if the
-//     holder expires before.
-//   - min_uptime (0): masters that have been up for less refuse new holds. 0: none does. See Limits
-//     on restarts.
+//   - retry_delay (50ms): the pause before a waiter retries, give or take half of it. It is shorter
+//     if the holder expires before.
+//   - min_uptime (0): masters that have been up for less refuse new holds. 0: no limit. See
+//     Restarts in Limits.
 //   - pool_size (the client library's): the maximum number of connections to each master.
 //   - tls_ca, tls_cert, tls_key, tls_server_name (redlocks only): files in PEM form with the
 //     certificates that are trusted in place of the system's, the client's own certificate and its
@@ -45,15 +45,16 @@
 // hang or be slow. Without a majority, calls fail in time, with an error that names the masters
 // that did not answer, and that is not ErrHeld.
 //
-// A hold is good for its TTL from the instant before the first master was asked. The time that the
-// majority took to answer is part of that, so it is judged after the quorum. The masters keep the
-// hold for CLOCK_DRIFT longer. This is MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT of the
-// description of the algorithm (redis.io, "Distributed Locks with Redis"), with the drift that its
-// implementations use: a hundredth for clocks that run at different rates, and 2 ms for expiry in
-// whole milliseconds. The portable layer takes its own margin off that.
+// A hold is good for its TTL from the instant before the first master was asked. So the time that
+// the majority took to answer counts against it. The description of the algorithm (redis.io,
+// "Distributed Locks with Redis") has MIN_VALIDITY = TTL − (T2 − T1) − CLOCK_DRIFT, and its
+// implementations use a drift of a hundredth, for clocks that run at different rates, and 2 ms, for
+// expiry in whole milliseconds. Here the client does not subtract the drift. Instead the masters
+// keep the hold for a hundredth and 3 ms longer. Package dlock subtracts its own margin from the
+// TTL, as for every driver.
 //
-// A fixed lease, once granted, stands until its time, even after Close and the death of its
-// process. So does a fixed request that joined a hold of its own client, on a majority (UnlockAfter
+// A fixed lease, once granted, lasts for its full time, even after Close and the death of its
+// process. So does a fixed request that joined a hold of its own client on a majority (UnlockAfter
 // and OncePer of package dlock).
 //
 // A holder learns at once that its hold was broken, if its user may subscribe and the operator's
@@ -66,13 +67,13 @@
 //   - Tokens: there are none, since masters that do not know of each other cannot count together.
 //   - Kinds: exclusive locks only. No other client can join a hold. Three majorities can overlap in
 //     pairs without a master that knows of all three, so no master could keep a limit.
-//   - Clocks: a master whose wall clock jumps expires too early or too late. Of a majority that
-//     stood for a hold, too few may then be left.
+//   - Clocks: a master whose wall clock jumps expires holds too early or too late. A hold may then
+//     be left on fewer masters than a majority, and a second holder is let in.
 //   - Restarts: a master that comes back without its data has forgotten its votes, and votes again.
 //     With a hold on A, B and C of five, C forgets, and C, D and E are a majority for another
 //     client. Keep a master that lost its data (or may have: anything but appendfsync always) down
-//     for longer than the longest TTL, or set min_uptime to that. The masters then refuse by
-//     themselves, by their clocks; this needs the right to run INFO.
+//     for longer than the longest TTL, or set min_uptime to that. The master itself then refuses
+//     new holds until it has been up for that long; this needs the right to run INFO.
 //   - Versions: clients whose formats differ cannot share a prefix. See Protocol.
 //   - Repair: a hold stays on the masters that granted it. One that was down then does not get it
 //     later, since a renewal never creates anything.
@@ -92,25 +93,26 @@
 //	absent ── join ──► beside ── the holder is released ──► the holder
 //	                      └── release, its time, a break ──► absent ◄──┘
 //
-// The key of the holder expires with the last of them. So if the client of the holder died and the
-// holder's own time has ended, the key stands for as long as what joined it, without any further
-// step.
+// The key of the holder expires with the last of these requests. So if the client of the holder
+// died and the holder's own time has ended, the key stays for as long as the requests that joined
+// it, without any further step.
 //
 // What the scripts do:
 //
-//   - acquire: creates the holder if there is none. If the same request stands there, its TTL
-//     begins again.
+//   - acquire: creates the holder if there is none. If the same request is the holder already, its
+//     TTL begins again.
 //   - join: a fixed request joins the holder of its own client. It is kept for its TTL to the
 //     millisecond: no client trusts it, so it needs no allowance for drift.
-//   - renew: the TTL of the request that stands begins again. Renew never creates anything, and
-//     shortens nothing that joined it.
-//   - release: deletes the request that stands, and leaves a tombstone if a copy of its acquire may
-//     be under way. If others joined it, the one that ends last takes its place.
-//   - break: marks the request that stands, so that it cannot be renewed; by force, deletes it and
-//     leaves a tombstone. What joined it ends. If what is broken has taken a holder's place on some
-//     masters only, that holder is broken on the others. First the master publishes the holder's ID
-//     on the channel of its client, which is subscribed on each master from its first request on.
-//     Once no majority can be left that has the request, the client knows that it is lost.
+//   - renew: the TTL of the request begins again, if it is there. Renew never creates anything, and
+//     shortens no request that joined the holder.
+//   - release: deletes the request, and leaves a tombstone if a copy of its acquire may be under
+//     way. If it was the holder and others joined it, the one that ends last takes its place.
+//   - break: marks the holder, so that it cannot be renewed; by force, deletes it and leaves a
+//     tombstone. The requests that joined it end. A request may have taken the holder's place on
+//     some masters only: a break of that request breaks the earlier holder on the others. Before
+//     all this, the master publishes the holder's ID on the channel of its client, which is
+//     subscribed on each master from its first request on. Once no majority can be left that has
+//     the request, the client knows that it is lost.
 //
 // The client asks all masters at once and returns when the outcome is certain: a majority granted,
 // none can grant any more, or the time is over. What happens when something is lost, repeated or
