@@ -20,7 +20,7 @@
 // the server. The parameters:
 //
 //   - migrate (false): make the tables that are missing, as [Migrate] does.
-//   - pool_size (32): the greatest number of connections of the client; at least 2.
+//   - pool_size (32): the maximum number of connections; at least 2.
 //   - dial_timeout (3s): for opening a connection.
 //   - tls_ca, tls_cert, tls_key, tls_server_name: mysqls and mariadbs only.
 //   - ttl, prefix, label, identity: those of every driver.
@@ -99,25 +99,27 @@
 //	B  give, pass ► no row: others is 2   B  read, swap  ► holder is none, head is 8
 //	C  poll  ► holds                      C  leave, read, swap ► others is 0
 //
-// With leave, let passes a permit on, in one commit and without a decision of its client. The first
-// look after arrive locks the lock's row for sharing, so it waits for a grant that is not committed
-// yet. A row does not count until others says that there are rows: a lock that is released may be
-// taken before it. A row that was committed after a later place was granted has missed its turn:
-// its client deletes it and arrives again. It does the same when a grant has expired before it was
-// found. The look or the poll that finds a grant is the proof of it: the time left counts from
-// before that was sent. If it is less than half of 10 s (of 1 s for a shared request), or of the
-// TTL if that is less, or if the lease is fixed, the hold is renewed first.
+// let is sent together with leave, and passes the permit on: the next waiter waits for one commit,
+// and no client has to decide. The first look after arrive locks the lock's row for sharing, so it
+// waits for a grant that is not committed yet. A row does not count while others is 0: if the lock
+// is released then, another request may take it first. A row that was committed after a later place
+// was granted has missed its turn: its client deletes it and arrives again. It does the same when a
+// grant has expired before the client found it. The look or the poll that finds a grant proves it,
+// and the time left counts from before that statement was sent. If that is less than 5 s (0.5 s for
+// a shared request), and less than half of the TTL, or if the lease is fixed, the hold is renewed
+// first.
 //
 // # Time
 //
-// The server's clock decides, in UTC and with microseconds. The time of a statement is that at
+// The server's clock decides, in UTC and with microseconds. The time of a statement is the time at
 // which it began: one that waited for a row gives less than it could, never more. A waiting request
-// lives for 10 s, a shared one for its TTL if that is less. keep is sent each 3 s, or three times
-// in such a TTL. An exclusive request that is granted from the queue holds for its TTL, and for 5 s
-// at least, if it showed a sign of life (arrive or keep) less than 5 s before. Otherwise, and if it
-// is fixed, it holds for the time that its row has left, at least 1 s and at most 5 s. That time
-// counts from the moment at which the server had locked the lock's row. So a client that died while
-// it waited delays the others by some seconds, or by its TTL if it had just died.
+// expires 10 s after its last sign of life (arrive or keep), a shared one after its TTL if that is
+// less. keep is sent every 3 s, or three times in such a TTL. An exclusive request that is granted
+// from the queue holds for its TTL, and for at least 5 s, if its last sign of life is less than 5 s
+// old. Otherwise, and if it is fixed, it holds for the time that its row has left, at least 1 s and
+// at most 5 s. This counts from the moment at which the server has locked the lock's row. So a
+// client that died while it waited delays the others by some seconds, or by its TTL if it had just
+// died.
 //
 // # Tokens
 //
@@ -129,58 +131,60 @@
 // # Lost, repeated, late and killed statements
 //
 // A statement is sent again until it is answered, for 10 s, each time over another connection. For
-// a request that stands in the queue this goes on for its TTL, if that is longer, and until its
-// context ends while the server answers and only refuses. errors.go sorts the errors.
+// a request that stands in the queue this goes on for its TTL, if that is longer; while the server
+// answers, and only refuses, it goes on until the context ends. errors.go sorts the errors.
 //
 //   - Repeated: take finds its own ID, and returns the token again; arrive, admit and join find
 //     their ID in use. give, pass, swap and leave name the hold that they end, and find nothing the
 //     second time: the release has succeeded then, if an earlier copy was sent and the hold cannot
 //     have expired. raise, bury, renew and keep may be repeated at any time.
 //   - Late: a release after an uncertain take, arrive, admit or join leaves a tombstone for a TTL,
-//     and others is 2. So a late copy of take finds others, and one of the other three finds the
-//     ID. A call that ends early with its context is not uncertain if the statement under way is
-//     answered later.
-//   - Killed, or without a connection: the statement is done completely or not at all. An UPDATE or
-//     a DELETE that MariaDB 11 cuts short without an error has changed fewer rows than it should:
-//     pass follows such a give, and a read follows such a renew.
-//   - In the way of another transaction, or 2 s behind it: sent again within milliseconds.
+//     and sets others to 2. So a late copy of take finds that others is not 0, and a late copy of
+//     the other three finds the ID in use. A call that ends early with its context is not uncertain
+//     if the statement under way is answered later.
+//   - Killed, or without a connection: the statement is executed completely or not at all. The
+//     exception is an UPDATE or a DELETE that MariaDB 11 cuts short without an error. It has
+//     changed fewer rows than it should: pass follows such a give, and a read follows such a renew.
+//   - Deadlocked with another transaction, or kept from a row by one for 2 s: sent again within
+//     milliseconds.
 //   - Broken by force: the request has a tombstone with broken set. A client that holds anything
 //     reads those twice a second.
 //
 // # Waiting
 //
 // A client that finds a request of another client ahead of one of its own takes a wake-up lock for
-// each of its requests there: a named lock (GET_LOCK), dlock.<id>, which one of its sessions has
-// until the request goes. In another session the client listens to the predecessor's: it tries to
-// take the wake-up lock of the request ahead, for a second at a time, and polls once it gets it. To
-// get a wake-up lock is a reason to poll, and proves nothing. One that was free although its
-// request still stands is not tried again until the queue has moved. After it, and after one that
-// was not free although its request had gone, the client listens to none for 10 ms, doubled each
-// time, 10 s at most. A client has 500 wake-up locks at most, and listens to one.
+// each of its requests there: a named lock (GET_LOCK), dlock.<id>, which one of its sessions holds
+// until the request goes. In another session the client listens: it tries to take the wake-up lock
+// of the request ahead, for a second at a time, and polls once it gets it. Getting a wake-up lock
+// is a reason to poll, and proves nothing. If a wake-up lock was free although its request still
+// stands, the client does not try it again until the queue has moved. After such a wake-up lock,
+// and after one that was not free although its request had gone, the client listens to none for a
+// while: 10 ms at first, doubled each time, 10 s at most. A client has at most 500 wake-up locks,
+// and listens to one.
 //
-// A poll is due after an eighth of the time since the queue last moved, but not before a sixth of a
-// turn (20 ms at most), or a whole turn if another waiter is ahead; a turn is the time that the
-// queue takes to move. The result is kept between 1 ms and 100 ms. It is 100 ms while the client
+// A poll is due after an eighth of the time since the queue last moved. The least is a sixth of a
+// turn (20 ms at most), where a turn is the time that the queue takes to move, or a whole turn if
+// another waiter is ahead. The result is bounded to 1 ms to 100 ms. It is 100 ms while the client
 // listens to a wake-up lock, while a request of its own is ahead, and after forty polls that found
 // nothing new. A release by the client itself makes a poll due at once. When a holder is about to
-// expire, and each second if others is 2, the first request looks.
+// expire, and every second if others is 2, the first request of the client looks.
 //
 // # Sessions and pools
 //
 // A connection is used for one statement, and closed after any error. Values are integers and
 // hexadecimal digits in the text, which mean the same in any mode and character set. Sessions of
-// the client's own pool are READ COMMITTED and wait 2 s for a row. A session of a caller's pool is
-// asked once for its settings. Those that would do harm (session.go) are set before each statement
-// and set back after it, and so is a longer wait before a statement that locks rows of several
+// the client's own pool are READ COMMITTED and wait 2 s for a row. The settings of a session of a
+// caller's pool are read once. Those that would do harm (session.go) are set before each statement
+// and set back after it, and so is a longer wait for rows if the statement locks rows of several
 // names. A client has at most 30 statements under way beside polls and wake-up locks, and leaves
 // two connections of its pool free, or four if it has wake-up locks. Releases, renewals and
 // requests that stand in the queue come first.
 //
 // # Batches
 //
-// take, give, arrive and look are sent up to 64 at a time while another one of their kind is under
-// way; those that were not done so are sent alone. Renewals are sent up to 5000 at a time; if
-// another transaction has locked a row of them, the others are sent without it. A poll is for up to
-// 200 names, a read returns up to 500 rows or 5000 names, and bury deletes up to 500 rows. Lists
-// fit max_allowed_packet, which has to be at least 16 kB.
+// While a take, give, arrive or look is under way, others of its kind are collected and sent
+// together, up to 64 at a time; those that fail in this way are sent alone. Renewals are sent up to
+// 5000 at a time; if another transaction has locked one of the rows, the others are sent without
+// it. A poll is for up to 200 names, a read returns up to 500 rows or 5000 names, and bury deletes
+// up to 500 rows. Each statement fits max_allowed_packet, which has to be at least 16 kB.
 package mysql
