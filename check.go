@@ -7,7 +7,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// Finding is the result of one check of [Check].
+// Finding is one result of [Check].
 type Finding struct {
 	About  string // what was checked, in a word or two: "eviction"
 	State  State
@@ -20,10 +20,10 @@ type State uint8
 
 // The states of a finding, the best first.
 const (
-	StateFine   = State(driver.Fine)   // as it should be
-	StateUnseen = State(driver.Unseen) // the user may not read it, or the service does not show it
-	StateRisky  = State(driver.Risky)  // locks work, but may fail in the case that the advice names
-	StateWrong  = State(driver.Wrong)  // locks do not work, or not as promised
+	StateFine   State = State(driver.Fine)   // as it should be
+	StateUnseen State = State(driver.Unseen) // not checked: the rights or the service do not allow it
+	StateRisky  State = State(driver.Risky)  // locks work, but may fail as the advice says
+	StateWrong  State = State(driver.Wrong)  // locks do not work, or not as promised
 )
 
 // String returns "fine", "unseen", "risky" or "wrong".

@@ -40,7 +40,7 @@ type Client struct {
 
 // New returns a client on a backend that the caller opened with the constructor of its driver. The
 // client's Close closes the backend. A backend serves one client: open another backend for each. If
-// New fails, the backend stays open.
+// New fails, the backend stays open. A nil or zero b fails with [ErrInvalid].
 func New(b driver.Backend, opts ...Option) (*Client, error) {
 	if isNil(b) {
 		return nil, wrap("open", "", "", invalid("the backend is nil"))

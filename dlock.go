@@ -1,5 +1,6 @@
 // Package dlock provides distributed locks with one API, [Mutex], over the service that a team
-// already runs.
+// already runs: Redis, MySQL, MariaDB, ZooKeeper or etcd; or in a directory or in memory, without a
+// service.
 //
 //	client, err := dlock.Open(ctx, "redis://localhost:6379/0?ttl=30s")
 //	if err != nil { … }
@@ -18,13 +19,14 @@
 // # What it promises
 //
 // Waiters are granted in the order of their arrival. A crashed holder blocks others for at most its
-// TTL.
+// TTL. [Client.Capabilities] reports what a backend cannot do: Redlock has neither an order nor
+// tokens.
 //
 // A lease renews itself. If it cannot be renewed in time it is lost, and its holder is notified
-// before the backend grants the lock to another owner: the client trusts a lease until TTL after it
-// sent the last successful call, less a margin. A process that is paused does not notice the loss,
-// and no lock service can stop what it writes when it resumes. Where that matters, pass
-// [Lease.Token] to the resource and have it refuse a smaller token.
+// before the backend grants the lock to another owner: the client trusts a lease for its TTL, less
+// a margin, from the moment at which it sent the last successful call. A process that is paused
+// does not notice the loss, and no lock service can stop what it writes when it resumes. Where that
+// matters, pass [Lease.Token] to the resource and have it refuse a smaller token.
 //
 // # Owners
 //
@@ -32,16 +34,16 @@
 // a lock of the same name under [Lease.Context] re-enters the hold and returns another lease of it.
 // The hold ends when its last lease is released.
 //
-// The first pitfall is to forget that context. Code that holds a lock and locks the same name under
-// a context without the hold waits for itself. The error of TryLock, or of the wait when it ends,
-// says so. A Lock that has waited for a TTL in this way is logged.
+// The most common mistake is to forget that context. Code that holds a lock and locks the same name
+// under a context without the hold waits for itself. The error of TryLock, or of Lock when its wait
+// ends, says so. A Lock that has waited in this way for one TTL is logged.
 //
 // # Fencing tokens
 //
 // The tokens of exclusive holds of a name grow strictly from one holder to the next. The resource
 // remembers the greatest token that it has seen from an exclusive holder and refuses a smaller one.
 // The token of a shared hold is compared with that greatest token but never raises it. The token of
-// a semaphore identifies the permit.
+// a semaphore identifies the permit and has no order.
 package dlock
 
 import (
@@ -55,8 +57,8 @@ import (
 type Token = driver.Token
 
 // HeldError is an [ErrHeld] with the label and the age of a holder. It is returned where both are
-// known without a further call: the backend's answer has them, or the hold is the client's own.
-// Find it with [errors.As].
+// known without a further call: the backend's answer has them, or the hold is the client's own,
+// whose age counts from its grant. Find it with [errors.As].
 type HeldError = driver.HeldError
 
 // Capabilities describes what a backend can do.
@@ -84,9 +86,9 @@ type Mutex interface {
 	// On every error the caller holds nothing:
 	//   - [ErrHeld]: the wait ended, by ctx or by [Wait], while the request stood in the queue.
 	//   - [ErrUpgrade]: an exclusive lock was requested under a shared hold.
-	//   - [ErrLost]: the hold in the context has ended. Or three times a grant, or a place in the
-	//     queue, expired before this process saw it: the process is paused for longer than the TTL
-	//     again and again, or is cut off.
+	//   - [ErrLost]: the hold in the context has ended. Or a grant, or a place in the queue,
+	//     expired three times before this process saw it: the process was paused for longer than
+	//     the TTL each time, or is cut off.
 	//   - [ErrInvalid]: the name or an option is not valid.
 	//   - [ErrConflict], [ErrUnsupported], [ErrClosed].
 	//   - The context's error, or the backend's own.
@@ -102,7 +104,8 @@ type Mutex interface {
 }
 
 // Mutex returns the exclusive lock of that name. It is the same lock as RWMutex(name).Write(). A
-// name or option that is not valid is reported by its Lock.
+// name or option that is not valid is reported by its Lock; [ErrInvalidName] describes names, and
+// [Name] makes one from any text.
 func (c *Client) Mutex(name string, opts ...LockOption) Mutex {
 	return c.newLock(name, driver.Exclusive, 0, opts)
 }
@@ -155,8 +158,8 @@ func (c *Client) Semaphore(name string, n int, opts ...LockOption) Mutex {
 // For leader election see [Client.Election].
 //
 // Do returns the error of Lock, or those of fn and of Unlock, joined. If the lease was lost while
-// fn ran, the error is [ErrLost] whatever fn returned. It does not match [context.Canceled] while
-// ctx lives, even if the error of fn does. A nil m or fn is [ErrInvalid].
+// fn ran, the error is [ErrLost] whatever fn returned. It does not match [context.Canceled] before
+// ctx has ended, even if the error of fn does. A nil m or fn fails with [ErrInvalid].
 func Do(ctx context.Context, m Mutex, fn func(ctx context.Context) error) (err error) {
 	if m == nil || fn == nil {
 		return wrap("do", "", "", invalid("the mutex or the function is nil"))

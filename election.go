@@ -68,13 +68,14 @@ const (
 // Run returns when
 //   - lead returns while it leads, which resigns: what lead returned, joined with the error of the
 //     release;
-//   - ctx ends: its error, joined with that of lead, if that says more than that its context ended;
+//   - ctx ends: its error, joined with that of lead, unless the latter only reports the end of the
+//     context;
 //   - an error is permanent ([IsPermanent]): that error, at once or when lead has returned, joined
 //     in the same way. A nil lead is such an error ([ErrInvalid]). So is a context that carries a
 //     hold of the election's lock: ErrInvalid, or [ErrLost] if that hold has ended.
 //
-// What lead returns after its term was lost is logged, if it says more than that. If lead panics,
-// the lock is released.
+// An error that lead returns after its term was lost is logged, unless it only reports the loss. If
+// lead panics, the lock is released.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term Token) error) error {
 	l := e.of()
 	switch {
@@ -221,7 +222,7 @@ func (e *Election) leader(ctx context.Context) (Leader, driver.ID, error) {
 
 // Watch returns a sequence of leaders: first the current one, then each change. A change appears
 // within a tenth of the TTL of this Election (at least 50 ms, at most 5 s) plus the time of one
-// call, an Inspect. A vacancy, the zero Leader, is a change too. A state that lasts for a shorter
+// [Client.Inspect]. A vacancy, the zero Leader, is a change too. A state that lasts for a shorter
 // time may be missed.
 //
 // Each outage yields one error, with the zero Leader, which means that the leader is unknown. When

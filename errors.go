@@ -13,35 +13,37 @@ import (
 // The sentinel errors. Each allows one conclusion; find them with [errors.Is]. An error that
 // matches none of them, nor the context's error, is the backend's own: the outcome of the call is
 // unknown, and dlock settles it in the background. No error matches [context.DeadlineExceeded] or
-// [context.Canceled] while the caller's context lives.
+// [context.Canceled] before the caller's context has ended.
 var (
-	// ErrHeld: TryLock found the lock held, or another request waiting for it. Or the wait of Lock
-	// ended, by its context or by [Wait], while the request stood in the queue; if its context
-	// ended, the error matches the context's error too. No request was left behind. A [*HeldError]
-	// has more.
+	// ErrHeld means that TryLock found the lock held, or another request waiting for it; or that
+	// the wait of Lock ended, by its context or by [Wait], while the request stood in the queue. If
+	// the context ended, the error matches the context's error too. No request was left behind. The
+	// error may be a [*HeldError], which describes a holder.
 	ErrHeld = driver.ErrHeld
-	// ErrLost: the lease ended although it was not released. It expired, was broken, or could not
-	// be renewed in time. Another owner may hold the lock. A lost lease never comes back: stop the
-	// work that it guarded. From Lock: the hold in the context has ended, or each grant or place in
-	// the queue expired before this process saw it. The caller holds nothing.
+	// ErrLost means that the lease ended although it was not released. It expired, was broken, or
+	// could not be renewed in time. Another owner may hold the lock. A lost lease never comes back:
+	// stop the work that it guarded. From Lock it means that the hold in the context has ended, or
+	// that its grants or places in the queue repeatedly expired before this process saw them. The
+	// caller holds nothing.
 	ErrLost = driver.ErrLost
-	// ErrNotHeld: there is nothing to release or to break. Unlock was called before, or no hold has
-	// the token given to Break.
+	// ErrNotHeld means that there is nothing to release or to break. Unlock was called before, or
+	// no hold has the token given to Break.
 	ErrNotHeld = driver.ErrNotHeld
-	// ErrUpgrade: an exclusive lock was requested under a shared hold of the same name. Waiting
-	// could deadlock, so it was refused at once. The shared hold is unharmed.
+	// ErrUpgrade means that an exclusive lock was requested under a shared hold of the same name.
+	// Waiting could deadlock, so it was refused at once. The shared hold is unharmed.
 	ErrUpgrade = driver.ErrUpgrade
-	// ErrClosed: the client was closed, which ended its leases.
+	// ErrClosed means that the client was closed, which ended its leases.
 	ErrClosed = driver.ErrClosed
-	// ErrConflict: the name is in use as a semaphore where a lock was requested, or the other way
-	// round.
+	// ErrConflict means that a lock was requested on a name that is in use as a semaphore, or the
+	// reverse.
 	ErrConflict = driver.ErrConflict
-	// ErrUnsupported: this backend cannot do that; see [Client.Capabilities].
+	// ErrUnsupported means that this backend cannot do that; see [Client.Capabilities].
 	ErrUnsupported = driver.ErrUnsupported
-	// ErrInvalid: the call or the configuration is wrong, and nothing was sent. The text says what
-	// is allowed.
+	// ErrInvalid means that the call or the configuration is wrong, and that nothing was sent. The
+	// text says what is allowed.
 	ErrInvalid = driver.ErrInvalid
-	// ErrInvalidName: the name is not valid. It matches ErrInvalid too.
+	// ErrInvalidName means that the name is not 1 to 255 bytes of UTF-8 without control characters.
+	// It matches ErrInvalid too.
 	ErrInvalidName = fmt.Errorf("%w name", ErrInvalid)
 )
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Hooks observe what a client does, for metrics and traces. Each is called synchronously, from any
-// goroutine, with no mutex of dlock held, and must not block. A hook that blocks delays the caller
+// goroutine, with no internal mutex held, and must not block. A hook that blocks delays the caller
 // of Lock, or the calls of other hooks, but never the notification of leases, their renewal or
 // their release. A hook that panics is logged, and has no other effect.
 //
@@ -71,7 +71,7 @@ const (
 	LossTimeUp     Loss = hold.TimeUp     // "time_up": the time of a fixed lease ended, as planned
 )
 
-// Renewal is one call that renewed holds.
+// Renewal describes one call that renewed holds.
 type Renewal struct {
 	Backend string        // the scheme
 	TTL     time.Duration // of the holds

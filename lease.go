@@ -64,12 +64,12 @@ func newLease(h *held) *Lease {
 // Errors:
 //   - [ErrNotHeld]: the lease was released before.
 //   - [ErrLost]: the lease was lost; nothing was changed.
-//   - [ErrClosed]: the client's Close released the lease.
+//   - [ErrClosed]: the client's Close ended the lease.
 //   - Any other error leaves the outcome unknown. The lease has ended for the caller. It is
 //     released in the background or expires within its TTL.
 //
-// If Unlock is the first to learn of a loss, it reports it to its caller alone. The lease then ends
-// as one that was released: Lost stays open, and Err returns ErrNotHeld.
+// If Unlock is the first call to learn of a loss, only its caller gets ErrLost. The lease itself
+// then ends as if it was released: Lost stays open, and Err returns ErrNotHeld.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if err := l.had("unlock", ctx); err != nil {
 		return err
@@ -268,7 +268,8 @@ func (s *share) orEnd(err error) error {
 // Errors:
 //   - [ErrLost]: the lease is lost.
 //   - [ErrNotHeld], [ErrClosed]: the lease had ended before.
-//   - Any other error (after 10 s at most) leaves the lease as it was. It is trusted until Until.
+//   - Any other error (after 10 s at most) leaves the lease as it was. It is trusted until the time
+//     that Until returns.
 func (l *Lease) Renew(ctx context.Context) error {
 	if err := l.had("renew", ctx); err != nil {
 		return err

@@ -10,20 +10,20 @@ import (
 )
 
 // UnlockAfter ends the lease and leaves the lock held for d more, counted from the call. The
-// backend then frees the lock by itself, even if the client is closed or its process dies, before
-// or after. Until then the lock is held as before, with the same token, against all requests except
-// joins of the owner. Only Break ends it sooner. d is at least the backend's MinTTL, and at most
-// its MaxFixed (its MaxTTL if that is 0) and 24h.
+// backend then frees the lock by itself, even if the client is closed or its process dies
+// meanwhile. Until then the lock is held as before, with the same token, against all requests
+// except joins of the owner. Only Break ends it sooner. d is at least the backend's MinTTL, and at
+// most its MaxFixed (its MaxTTL if that is 0) and 24h.
 //
 // After [ErrInvalid] (d is out of range), [ErrUnsupported] (Capabilities.FixedOutlives is not set),
-// and an error of the backend or the context, the lease is held as before, and UnlockAfter can be
-// called again. Other errors:
+// and an error of the backend or the context, the lease is held as before, Err returns nil, and
+// UnlockAfter can be called again. After other errors the lease has ended:
 //   - [ErrLost], [ErrNotHeld]: the lease had ended, or another call released it meanwhile. This
 //     call leaves nothing held.
-//   - [ErrClosed]: the client's Close ended the lease. If that was meanwhile, the lock may stay
-//     held for d.
-//   - Any other error of the release itself is that of [Lease.Unlock]. The lock stays held for d
-//     all the same.
+//   - [ErrClosed]: the client's Close ended the lease. If that was during this call, the lock may
+//     stay held for d.
+//   - Any other error is that of [Lease.Unlock], with which the call ends the lease. The lock stays
+//     held for d all the same.
 func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 	if err := l.had("unlock after", ctx); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 //
 // The error is that of TryLock; that of keeping m held, as for [Lease.UnlockAfter] ([ErrInvalid]
 // and [ErrUnsupported] are returned before anything is sent); or those of fn and of Unlock, as for
-// [Do].
+// [Do]. A nil m or fn fails with ErrInvalid.
 func OncePer(ctx context.Context, m Mutex, period time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {
 	if m == nil || fn == nil {
 		return false, wrap("once per", "", "", invalid("the mutex or the function is nil"))

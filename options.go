@@ -111,8 +111,8 @@ func (d ttlOption) lock(l *lock)       { l.ttl, l.hasTTL = time.Duration(d), tru
 
 // TTL sets how long the backend keeps a hold that is not renewed: the longest that a crashed holder
 // blocks others. The lease renews itself every third of it. The default is 30s, or the nearest to
-// it that the backend supports. The least is the backend's MinTTL; the most is its MaxTTL, and 24h.
-// Any other value fails with [ErrInvalid]; none is adjusted.
+// it that the backend supports. d is at least the backend's MinTTL, and at most its MaxTTL and 24h.
+// Any other d fails with [ErrInvalid]; none is adjusted.
 func TTL(d time.Duration) CommonOption {
 	return ttlOption(d)
 }
@@ -134,14 +134,14 @@ type fixedOption time.Duration
 func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 
 // FixedLease makes leases that are not renewed. Each ends d after its grant. If it was not released
-// by then it ends as lost, which is the plan and so is logged at level Debug. [Lease.Renew] starts
+// by then it ends as lost. That is as planned, so it is logged at level Debug. [Lease.Renew] starts
 // the time again. Where Capabilities.ServerEndsFixed is set, the lease ends even if the client is
 // stopped.
 //
 // Where Capabilities.FixedOutlives is set, the lease stands until its time even if the client is
-// closed or its process dies, so that what must not be done twice within d is not. Only Unlock
-// releases it before. Elsewhere Close releases it, and so does the death of the process, within the
-// backend's time.
+// closed or its process dies. So it suits work that must not be done twice within d. Only Unlock
+// and [Client.Break] end it before. Elsewhere Close releases it, and so does the death of the
+// process, within the backend's time.
 //
 // d is at least the backend's MinTTL, and at most its MaxFixed (its MaxTTL if that is 0) and 24h.
 // Any other d fails with [ErrInvalid].
@@ -164,12 +164,14 @@ func (k identityOption) client(s *settings) { s.identity = string(k) }
 
 // Identity gives the service a key that distinguishes it from other services of the same driver.
 // The key matters for [All], and for contexts and [Owner]s that carry a hold from one client to
-// another. Clients with different keys use different services.
+// another. Clients with different keys are taken to use different services, so clients of one
+// service must not have different keys.
 //
-// If two clients have one key, or one of them has none, the services are queried when it matters,
-// once for each two clients. A lock that finds in its context a hold of its name, of another client
-// of the same driver, first tries to join it. If the join is refused and the hold has not ended,
-// the lock is of another service, which is then not queried again for a minute.
+// If two clients have the same key, or one of them has none, the services are queried when it
+// matters, once for each pair of clients. A lock whose context carries a hold of its name by
+// another client of the same driver first tries to join that hold. If the join is refused although
+// the hold has not ended, the two clients use different services; they are not queried again for a
+// minute.
 func Identity(key string) Option { return identityOption(key) }
 
 type loggerOption struct{ *slog.Logger }

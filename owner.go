@@ -46,7 +46,7 @@ func (o Owner) String() string {
 // MarshalText returns the text form.
 func (o Owner) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// UnmarshalText reads the text form. Any other text fails with [ErrInvalid].
+// UnmarshalText parses the text as [ParseOwner] does.
 func (o *Owner) UnmarshalText(text []byte) error {
 	if o == nil {
 		return wrap("parse owner", "", "", invalid("UnmarshalText of a nil Owner"))
@@ -58,8 +58,8 @@ func (o *Owner) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseOwner reads the text form. The empty string is the zero Owner. A text that String did not
-// return fails with [ErrInvalid].
+// ParseOwner parses the text form of an Owner. The empty string is the zero Owner. A text that
+// [Owner.String] did not return fails with [ErrInvalid].
 func ParseOwner(text string) (Owner, error) {
 	if text == "" {
 		return Owner{}, nil
@@ -86,13 +86,14 @@ func ParseOwner(text string) (Owner, error) {
 }
 
 // WithOwner returns a context under which a lock of the owner's name joins its hold. The lock fails
-// with [ErrLost] if that hold has ended, or if this client lost it, even if the service may still
-// have it. A client of another service refuses: with [ErrInvalid] where the Owner shows that (by
-// the driver, or an [Identity]), and with ErrLost where the service does not have the hold. Locks
-// of other names are not affected. The zero Owner changes nothing.
+// with [ErrLost] if that hold has ended. It also does so if the hold is the locking client's own
+// and the client lost it, even if the service may still have it. A client of another service fails
+// with [ErrInvalid] if the Owner shows that it belongs elsewhere (by the driver, or by an
+// [Identity]), and otherwise with ErrLost, since the service does not have the hold. Locks of other
+// names are not affected. The zero Owner changes nothing.
 //
 // The joining lease has the same token. It is renewed by its own client, and is lost and released
-// on its own.
+// independently of the other leases.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	if o.IsZero() {
 		return ctx

@@ -10,8 +10,8 @@ import (
 // Queue is the queue of one name at one moment, as [Client.Inspect] returns it. The zero Queue is
 // that of a lock that is free.
 type Queue struct {
-	// the granted requests in order of arrival, then those that joined a hold, from another client
-	// or in another mode
+	// the granted requests in order of arrival, then those that joined a hold from another client,
+	// or in another mode than its own
 	Holders []Request
 	Waiters []Request // in order of arrival
 }
