@@ -7,7 +7,7 @@ import (
 
 // Checker checks the service that a URL names: whether it is set up for the driver, whether the
 // driver's user has the rights that the driver needs, and whether its configuration is safe for
-// locks. It leaves no trace: what it writes it removes, or it expires by itself within minutes. The
+// locks. It leaves no trace: everything that it writes is removed, or expires within minutes. The
 // error reports why the service could not be reached, or what is wrong with the URL. There may be
 // findings even then. No finding shows a password.
 type Checker func(ctx context.Context, c Config) ([]Finding, error)

@@ -65,8 +65,8 @@ type Backend interface {
 	//
 	// A resumed request begins its TTL again, or its grant reports the rest of the TTL. The token
 	// is the same each time. A request that has expired, was ended by force, or was released with
-	// Uncertain set is never resumed: the error is [ErrLost]. The caller does not send the ID of a
-	// request again that ended normally.
+	// Uncertain set is never resumed: the error is [ErrLost]. The caller does not reuse the ID of a
+	// request that ended normally.
 	//
 	// While a request waits, the driver keeps it alive. That costs the same however many wait: one
 	// push channel, watch stream or batched poll for the whole client. Waiters are granted in the
@@ -143,15 +143,15 @@ type Capable interface {
 	Capabilities() Capabilities
 }
 
-// Breaker is implemented by backends that let an operator end a hold. They implement [Notifier]
-// too.
+// Breaker is implemented by backends that let an operator end a hold. They must implement
+// [Notifier] too.
 type Breaker interface {
 	// Break ends the hold with token t: its requests can be neither renewed nor joined any more.
-	// What is left of it expires within its TTL, or is removed by its [Backend.Release], also one
-	// that follows a refused renewal. With force it is removed now, and the clients that held it
-	// are notified within a second, through [Notifier]. Break fails with [ErrNotHeld], and changes
-	// nothing, if no hold has that token (any more). Without fencing, t is 0 and means the one
-	// holder.
+	// What is left of it expires within its TTL, or is removed by a [Backend.Release] of its
+	// requests, even if their renewal was refused before. With force it is removed now, and the
+	// clients that held it are notified within a second, through [Notifier]. Break fails with
+	// [ErrNotHeld], and changes nothing, if no hold has that token (any more). Without fencing, t
+	// is 0 and means the one holder.
 	Break(ctx context.Context, name string, t Token, force bool) error
 }
 
@@ -166,8 +166,8 @@ type Notifier interface {
 
 // Explainer is implemented by a [Notifier] that knows why a request was lost.
 type Explainer interface {
-	// Explain returns why a request was lost that the backend has just reported through Notify, as
-	// an error that matches [ErrLost]. It returns nil if there is no more to say.
+	// Explain returns the reason of a loss that the backend has just reported through Notify, as an
+	// error that matches [ErrLost]. It returns nil if there is no more to say.
 	Explain(ID) error
 }
 
@@ -245,7 +245,7 @@ type Renewal struct {
 
 // Token is a fencing token, which also names its hold. The tokens of Exclusive holds of one name
 // grow strictly from each holder to the next. The token of a Shared hold is above those of earlier
-// Exclusive holds and below those of later ones.
+// Exclusive holds and below those of later ones. The tokens of semaphores have no order.
 type Token uint64
 
 // ID is 128 random bits. Each request and each client has its own.
@@ -258,7 +258,7 @@ func NewID() ID {
 	return id
 }
 
-// IsZero reports whether id was never set.
+// IsZero reports whether id is the zero ID.
 func (id ID) IsZero() bool { return id == ID{} }
 
 // String returns the ID as 32 hexadecimal digits.
@@ -283,14 +283,14 @@ func (id *ID) UnmarshalText(text []byte) error {
 // Capabilities report what a backend can do. Programs rely on them, and tests check that they are
 // true.
 type Capabilities struct {
-	// the scheme of its URLs, such as "redis"; clients that may share queues have the same, up to a
-	// "+"
+	// the scheme of its URLs. Outside this repository, backends that may share queues have the same
+	// scheme, at least up to a "+", as in "foo" and "foo+cluster"
 	Backend string
 	// Two backends of one process with the same Identity share their queues; with different ones
-	// they do not. A driver sets only what is certain. For a service that is the identity that the
-	// user configured, together with the prefix of the keys. It is never an address: one service
-	// may have several, and two services may share one. Empty: package dlock queries the services,
-	// by a join, when it matters.
+	// they do not. A driver sets it only if that is certain. The driver of a service combines the
+	// identity that the user configured with the prefix of the keys. An Identity is never an
+	// address: one service may have several, and two services may share one. If it is empty,
+	// package dlock queries the services, by a join, when it matters.
 	Identity string
 
 	Queue      bool // waiters are granted in strict order of arrival
@@ -317,26 +317,28 @@ type Capabilities struct {
 // The sentinel errors. Each has exactly one meaning. If an error matches none of them, the outcome
 // is unknown.
 var (
-	// ErrHeld: another owner holds the lock or waits ahead, and nothing of the request is left.
+	// ErrHeld means that another owner holds the lock or waits ahead, and that nothing of the
+	// request is left.
 	ErrHeld = errors.New("held by another owner")
-	// ErrLost: the request does not hold and never will again.
+	// ErrLost means that the request does not hold and never will again.
 	ErrLost = errors.New("lease lost")
-	// ErrNotHeld: there is no such hold (any more), and nothing was changed.
+	// ErrNotHeld means that there is no such hold (any more), and that nothing was changed.
 	ErrNotHeld = errors.New("not held")
-	// ErrUpgrade: an Exclusive request tried to join a hold that is only Shared. To wait could
-	// deadlock.
+	// ErrUpgrade means that an Exclusive request tried to join a hold that is only Shared. To wait
+	// could deadlock.
 	ErrUpgrade = errors.New("cannot upgrade a shared hold to exclusive: release the shared lease first")
-	// ErrConflict: the name is already in use as the other kind, a lock or a semaphore.
+	// ErrConflict means that the name is already in use as the other kind, a lock or a semaphore.
 	ErrConflict = errors.New("the name is in use as another kind of lock; one name is either a lock or a semaphore")
-	// ErrUnsupported: this backend cannot do it; see its Capabilities.
+	// ErrUnsupported means that this backend cannot do it; see its Capabilities.
 	ErrUnsupported = errors.New("not supported by this backend")
-	// ErrClosed: the client was closed.
+	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("client closed")
-	// ErrInvalid: the call itself is wrong, and nothing was sent. Repeating it does not help.
+	// ErrInvalid means that the call itself is wrong, and that nothing was sent. Repeating it does
+	// not help.
 	ErrInvalid = errors.New("invalid")
 )
 
-// Waited returns the error of an Acquire whose ctx ended after the service had confirmed that the
+// Waited returns the error for an Acquire whose ctx ended after the service had confirmed that the
 // request waits in the queue. The error matches [ErrHeld], the context's error and its cause. ctx
 // must have ended.
 func Waited(ctx context.Context) error { return WaitedFor(ctx, ErrHeld) }
@@ -347,7 +349,7 @@ func WaitedFor(ctx context.Context, held error) error {
 	return &waited{err: ctx.Err(), cause: context.Cause(ctx), held: held}
 }
 
-// HasWaited reports whether err is that of [Waited] or [WaitedFor].
+// HasWaited reports whether err is an error of [Waited] or [WaitedFor], or wraps one.
 func HasWaited(err error) bool { return errors.As(err, new(*waited)) }
 
 type waited struct{ err, cause, held error }
@@ -396,7 +398,7 @@ func Refused(err error) bool {
 	return slices.ContainsFunc(refusals, func(no error) bool { return errors.Is(err, no) })
 }
 
-// Unsettled returns the error of an Acquire that was refused with err although the request may
+// Unsettled returns the error for an Acquire that was refused with err although the request may
 // still stand in the queue: an earlier copy of the call may be under way, or the request could not
 // be withdrawn. The error matches all that err matches and has the same text, but [Refused] returns
 // false for it.

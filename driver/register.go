@@ -30,8 +30,7 @@ type Config struct {
 	Logger *slog.Logger // never nil
 }
 
-// String returns only the scheme, so that no log shows a password. GoString, LogValue and
-// MarshalText do the same.
+// String returns only the scheme, so that no log shows a password.
 func (c Config) String() string {
 	if c.URL == nil {
 		return "driver.Config{}"
@@ -39,13 +38,13 @@ func (c Config) String() string {
 	return "driver.Config{" + c.URL.Scheme + ":…}"
 }
 
-// GoString is String.
+// GoString returns the same text as String.
 func (c Config) GoString() string { return c.String() }
 
-// MarshalText is String.
+// MarshalText returns the same text as String.
 func (c Config) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// LogValue is String.
+// LogValue returns the same text as String.
 func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // shared are the parameters that every URL accepts; package dlock reads them.
@@ -140,7 +139,7 @@ type Params struct {
 // NewParams returns the parameters in values.
 func NewParams(values url.Values) *Params { return &Params{values: values} }
 
-// String returns the parameter, or def if the URL does not have it.
+// String returns the parameter, or def if the URL does not have it or repeats it.
 func (p *Params) String(name, def string) string {
 	p.asked = append(p.asked, name)
 	switch v := p.values[name]; {
@@ -154,17 +153,20 @@ func (p *Params) String(name, def string) string {
 	}
 }
 
-// Duration returns the parameter, a duration such as "30s" or "1m30s".
+// Duration returns the parameter, a duration such as "30s" or "1m30s". It returns def if the URL
+// does not have the parameter, repeats it, or has another text there; [Params.Err] reports the
+// latter two.
 func (p *Params) Duration(name string, def time.Duration) time.Duration {
 	return parse(p, name, def, time.ParseDuration, `a duration such as "30s"`)
 }
 
-// Int returns the parameter, a decimal number.
+// Int returns the parameter, a decimal number, or def as Duration does.
 func (p *Params) Int(name string, def int) int {
 	return parse(p, name, def, strconv.Atoi, `a whole number`)
 }
 
-// Bool returns the parameter, "true" or "false" as strconv.ParseBool reads it.
+// Bool returns the parameter, "true" or "false" as [strconv.ParseBool] reads it, or def as Duration
+// does.
 func (p *Params) Bool(name string, def bool) bool {
 	return parse(p, name, def, strconv.ParseBool, `true or false`)
 }

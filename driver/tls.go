@@ -35,9 +35,9 @@ type authorities struct {
 //   - tls_cert and tls_key: PEM files with the client's own certificate and its key.
 //   - tls_server_name: the name of the server, instead of the name of the host.
 //
-// The server is always verified. [Params.Err] returns an error if a file cannot be used. A driver
-// calls TLS only if the scheme of the URL means TLS, so that with other schemes the parameters are
-// unknown.
+// The result is never nil; [Params.Err] returns an error if a file cannot be used. The server is
+// always verified. A driver calls TLS only if the scheme of the URL means TLS, so that with other
+// schemes the parameters are unknown.
 func (p *Params) TLS() *TLS {
 	t := &TLS{
 		ca: p.String("tls_ca", ""), cert: p.String("tls_cert", ""), key: p.String("tls_key", ""),
