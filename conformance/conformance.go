@@ -41,12 +41,11 @@
 // service that is also used otherwise. A few laws count goroutines of the whole process, so call
 // Run from a test that is not parallel.
 //
-// If a law passes on a good network, that proves little about faults of a bad one. Give the
-// [Harness] powers: with a proxy in front of the service that can cut a client off, a dozen laws
-// become stricter. Package netfault, in a subdirectory of this one, has the proxy. Where a power is
-// missing, the suite puts a [FaultInjector] in front of the driver, or keeps the process busy so
-// that it reads replies late. A few laws need what only the harness can do, such as a restart of
-// the service.
+// A law that passes on a good network proves little about a bad one. Give the [Harness] powers:
+// with a proxy in front of the service that can cut a client off, a dozen laws become stricter.
+// Package netfault, in a subdirectory of this one, has the proxy. Where a power is missing, the
+// suite puts a [FaultInjector] in front of the driver, or keeps the process busy so that it reads
+// replies late. A few laws need what only the harness can do, such as a restart of the service.
 //
 // A law that uses random numbers prints its seed; DLOCK_SEED in the environment sets it.
 package conformance

@@ -18,8 +18,8 @@ import (
 // get through. So it does one thing in place of the service: if a request waits when its caller is
 // cut off, it is removed after its TTL, even if it was granted meanwhile.
 //
-// A FaultInjector is safe for concurrent use. Close closes the backend behind it; during a
-// Partition only after heal.
+// NewFaultInjector makes one; [dlock.New] refuses the zero FaultInjector. It is safe for concurrent
+// use. Close closes the backend behind it; during a Partition it does so only after heal.
 type FaultInjector struct {
 	b     driver.Backend
 	calls atomic.Int64

@@ -256,8 +256,8 @@ func (p *Proxy) Delay(dir Direction, d time.Duration) {
 
 // CutAfter lets n more bytes pass in the direction (none if n is negative), counted over all
 // connections, and then ends the connection of the next byte: the receiver sees the end of the
-// data, the sender a reset. The result is closed when that happened. A further call replaces the
-// first.
+// data, the sender a reset. The returned channel is closed when that has happened. A further call
+// replaces the first.
 func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -267,7 +267,7 @@ func (p *Proxy) CutAfter(d Direction, n int) <-chan struct{} {
 
 // DropReply loses the next reply to a request that contains the text (any request if the text is
 // empty), and resets its connection: the server has executed the request and the client does not
-// know. The result is closed when that happened. A further call replaces the first.
+// know. The returned channel is closed when that has happened. A further call replaces the first.
 func (p *Proxy) DropReply(request string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -316,8 +316,8 @@ func (r *Recording) Contains(text string) bool {
 }
 
 // Replay ends the recording and sends all of it to the servers once more, the data of each
-// connection on a new one that the faults of the proxy do not affect, as a network may that kept
-// the packets. The replies are dropped. Replay returns when the servers have executed the data,
+// connection on a new one that the faults of the proxy do not affect, as a network that kept the
+// packets may do. The replies are dropped. Replay returns when the servers have executed the data,
 // which a server shows by closing the connection after the client's end of data. It fails if a
 // server cannot be reached, or has not closed the connection after 30 s.
 //
