@@ -3,18 +3,18 @@
 //
 // If the lock is not granted, the handler does not run, and the status is
 //
-//	ABORTED            the lock is held
-//	UNAVAILABLE        with RetryInfo: the lock service failed, or this server is shutting down
+//	ABORTED            the lock is held, or its name is in use as another kind of lock
+//	UNAVAILABLE        with RetryInfo: the lock service failed, or the dlock client is closed
 //	DEADLINE_EXCEEDED  the call's deadline passed during the wait
 //	CANCELLED          the caller canceled the call
 //	INVALID_ARGUMENT   the name, which comes from the request, is not valid
 //	INTERNAL           a mistake in this program
 //
-// ABORTED is the code for conflicts: the client may restart its whole operation and read first what
-// the other one changed. FAILED_PRECONDITION would mean not to retry at all, ALREADY_EXISTS is for
-// entities to be created, and UNAVAILABLE asks for the same call again, which clients send by
-// themselves. That is right when the service failed, and a storm of calls when a lock is merely
-// held.
+// ABORTED is the code for conflicts: the client may restart its whole operation, which then reads
+// what the other client changed. FAILED_PRECONDITION would mean not to retry at all, ALREADY_EXISTS
+// is for entities to be created, and UNAVAILABLE asks for the same call again, which many clients
+// repeat automatically. That is right when the service has failed, but would cause a storm of calls
+// when a lock is merely held.
 package dlockgrpc
 
 import (
@@ -37,17 +37,18 @@ import (
 // Options configure interceptors. The zero value is ready to use.
 type Options struct {
 	// RetryAfter is the delay in RetryInfo; 0: one second. If it is negative, which is a mistake,
-	// every call is INTERNAL.
+	// every call fails with INTERNAL.
 	RetryAfter time.Duration
 
-	// Refused is called with the error when a call does not get to its handler. nil: the errors
-	// behind UNAVAILABLE and INTERNAL are logged to slog.Default. The client never sees them.
+	// Refused is called with the error when a call does not get to its handler. It must be safe for
+	// concurrent use. nil: the errors behind UNAVAILABLE and INTERNAL are logged to slog.Default.
+	// The client never sees them.
 	Refused func(ctx context.Context, method string, err error)
 }
 
 // UnaryServerInterceptor returns an interceptor that runs the handler under the lock that pick
 // returns for the call, and releases the lock before the call ends. If pick returns nil, the
-// handler runs without a lock.
+// handler runs without a lock. If pick is nil, every call fails with INTERNAL.
 //
 // The context of the handler ends with the lease, with cause [dlock.ErrLost] if the lease is lost;
 // what the handler returns is up to the handler in that case. A Lock of the same name under the

@@ -14,9 +14,10 @@ const Header = "Dlock-Fence"
 
 // Transport sends the mark that a request's context carries ([fence.NewContext], or [Handler]) in
 // the header [Header] of the request, replacing one that the request has. Requests without a mark
-// are sent unchanged. A mark that is not valid, such as the zero Mark, is [dlock.ErrInvalid], and
-// the request is not sent. The mark goes wherever the client's requests go, so use a Transport for
-// the resource only. The zero Transport is ready to use.
+// are sent unchanged. With a mark that is not valid, such as the zero Mark, RoundTrip fails with
+// [dlock.ErrInvalid], and the request is not sent. The mark goes wherever the client's requests go,
+// so use a Transport for the resource only. The zero Transport is ready to use. It is safe for
+// concurrent use if Base is.
 type Transport struct {
 	Base http.RoundTripper // sends the requests; nil: http.DefaultTransport
 }
@@ -76,7 +77,7 @@ func Marked(next http.Handler, o Options) http.Handler {
 // body is left to next, and the disconnect is not detected until next reads it.
 //
 // The response is 412 to an older mark; 503 if the request's context ends during the wait; 428, 400
-// and 500 as of Marked; 400 also for a name that is not valid or a body that did not arrive as
+// and 500 as for Marked; 400 also for a name that is not valid or a body that did not arrive as
 // announced (413 if that is the limit of an [http.MaxBytesReader]).
 func Serial(next http.Handler, resource func(*http.Request) string, o Options) http.Handler {
 	var local fence.Local

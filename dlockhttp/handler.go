@@ -23,14 +23,15 @@ import (
 
 // Options configure handlers. The zero value is ready to use.
 type Options struct {
-	// RetryAfter is the header Retry-After of a 503, rounded up to seconds; 0: one second. If it is
-	// negative, which is a mistake, every request is answered with 500.
+	// RetryAfter is the value of the header Retry-After of a 503, rounded up to seconds; 0: one
+	// second. If it is negative, which is a mistake, every request is answered with 500.
 	RetryAfter time.Duration
 
-	// Refuse writes the response to a request that does not get to the handler. The headers of this
-	// package are set already. nil: the response is the status and its text; if the status is 500
-	// or more and the client has not gone away, err is logged to slog.Default with the method and
-	// the path of the request. err may contain internals that a client must not see.
+	// Refuse writes the response to a request that does not get to the handler. The header
+	// Retry-After of a 503 is set already. Refuse must be safe for concurrent use. nil: the
+	// response is the status and its text; if the status is 500 or more and the client has not gone
+	// away, err is logged to slog.Default with the method and the path of the request. err may
+	// contain internals that a client must not see.
 	Refuse func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
@@ -44,20 +45,21 @@ type Options struct {
 // Requests wait for the lock in the order of their arrival, until their contexts end, unless the
 // lock was made with [dlock.Wait]; with Wait(0) they do not wait at all. If a client disconnects
 // while its request waits, the request leaves the queue. HTTP/1 detects that only after the body
-// was read, so a body of at most 64 KiB is read into memory before the wait. (If the lock is free,
-// next gets the body as it arrives. A request with a body tries the lock once more than one
-// without, for at most a second.) The disconnect is not detected until next reads from the
-// connection if the body is larger, if the client waits for 100 Continue before it sends the body
-// (Expect: 100-continue), or if it has sent more than its request: limit the wait of such requests
-// with Wait.
+// was read, so a body of at most 64 KiB is read into memory before the wait. (Before that, Handler
+// tries the lock once, for at most a second, so that next gets the body as it arrives if the lock
+// is free.) The disconnect is not detected until next reads from the connection if the body is
+// larger, if the client waits for 100 Continue before it sends the body (Expect: 100-continue), or
+// if it has sent more than its request: limit the wait of such requests with Wait.
 //
 // If the lock is not granted, next does not run, and the response is
 //
-//	409  the lock is held
-//	503  with Retry-After: the request's context ended during the wait, or the service failed
+//	409  the lock is held, or its name is in use as another kind of lock
+//	503  with Retry-After: the request's context ended during the wait, the service failed, or the
+//	     dlock client is closed
 //	400  the name, which comes from the request, is not valid; or the body did not arrive as
-//	     announced (413 if that is the limit of an [http.MaxBytesReader])
-//	500  a mistake in this program, as reported by [dlock.IsPermanent], or next or pick is nil
+//	     announced (413 if that is the limit of an http.MaxBytesReader)
+//	500  a mistake in this program: any other error that dlock.IsPermanent reports, a nil next or
+//	     pick, or a negative RetryAfter
 func Handler(next http.Handler, pick func(*http.Request) dlock.Mutex, o Options) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if next == nil || pick == nil || o.RetryAfter < 0 {
