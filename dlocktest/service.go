@@ -21,11 +21,12 @@ func (c *Client) Delay(d time.Duration) {
 
 // Fail makes each call of the client to its service fail with err from now on, as if the service
 // was down: Lock and Unlock return an error that matches err, and leases are not renewed and are
-// lost when trust in them ends. A call that waits already goes on waiting. nil ends the failure.
+// lost when trust in them ends. A call that is waiting already goes on waiting. nil ends the
+// failure.
 //
 // An err of package context appears in the text only, since no error of dlock matches those errors
-// while the caller's context has not ended. A sentinel error of dlock is taken for that answer of
-// the service.
+// while the caller's context has not ended. A sentinel error of dlock counts as that answer of the
+// service.
 func (c *Client) Fail(err error) {
 	c.made()
 	c.service.set(func(s *service) { s.err = err })

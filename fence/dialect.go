@@ -8,7 +8,7 @@ import (
 	"regexp"
 )
 
-// Dialect is the database that an [SQL] is for.
+// Dialect selects the kind of database that an [SQL] is for. The zero Dialect is not valid.
 type Dialect uint8
 
 const (

@@ -8,10 +8,10 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// Local admits to resources that only this process writes, in its memory or elsewhere. It remembers
-// the greatest mark of each resource for as long as the process runs, which takes some hundred
-// bytes for each. After a restart an older holder is admitted until a later one comes. The zero
-// Local is ready to use. It must not be copied. It is safe for concurrent use.
+// Local admits holders to resources that only this process writes, in its memory or elsewhere. It
+// remembers the greatest mark of each resource for as long as the process runs, which takes some
+// hundred bytes for each. After a restart an older holder is admitted until a later one comes. The
+// zero Local is ready to use. It must not be copied. It is safe for concurrent use.
 type Local struct {
 	mu   sync.Mutex
 	bars map[string]*bar

@@ -14,9 +14,9 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// ErrStale means that a later holder was here: the token is smaller than one that the resource has
-// seen, or equal to it and of another hold. Nothing was written. This mark will never be admitted
-// again: roll the transaction back, and stop.
+// ErrStale means that a later holder was here: the mark's token is smaller than the greatest that
+// the resource has seen, or is equal to that one but of another hold. Nothing was written. This
+// mark will never be admitted again: roll the transaction back, and stop.
 var ErrStale = errors.New("a later holder was here")
 
 // Mark identifies a hold to a resource. The zero Mark is not valid.

@@ -11,14 +11,14 @@ import (
 	"github.com/dlock-go/dlock"
 )
 
-// SQL admits to resources of a database, within the transactions that write to them. It keeps a row
-// for each resource in a table of that database, which [SQL.CreateTable] creates. It has no state
-// of its own, and is safe for concurrent use.
+// SQL admits holders to resources of a database, within the transactions that write to them. It
+// keeps a row for each resource in a table of that database, which [SQL.CreateTable] creates. It
+// has no state of its own, and is safe for concurrent use.
 //
-// In a transaction, call Admit first, for all its resources, before anything is read. Then it reads
-// what others committed before, on every isolation level. On REPEATABLE READ, the default of MySQL,
-// a transaction that read something first is admitted and goes on reading old data there: a write
-// based on it is lost without an error.
+// In a transaction, call Admit first, for all its resources, before anything is read. Then the
+// transaction reads what others committed before, on every isolation level. On REPEATABLE READ, the
+// default of MySQL, a transaction that read something first is admitted all the same and goes on
+// reading old data: a write based on it is lost without an error.
 //
 // A transaction can fail for reasons that have nothing to do with the mark: a deadlock, a
 // serialization failure, a busy database. Such an error is that of the database driver, in an
@@ -70,10 +70,11 @@ func (s *SQL) admit(ctx context.Context, tx *sql.Tx, resource string, m Mark, ad
 	return s.explain(err)
 }
 
-// Claim makes l the last holder that the resource knows, and returns its mark, whose token the
-// resource counts itself. It is for locks without tokens (Redlock). Call Claim in a transaction of
-// its own, before anything of the resource is read, and pass the mark to Admit from then on. A
-// further Claim from the same hold returns the same mark, unless another hold claimed in between.
+// Claim makes l the last holder that the resource knows, and returns its mark. It is for locks
+// without tokens (Redlock): the token comes from a counter that the resource's row keeps. Call
+// Claim in a transaction of its own, before anything of the resource is read, and pass the mark to
+// Admit from then on. A further Claim from the same hold returns the same mark, unless another hold
+// claimed in between.
 //
 // The last hold to claim may write. A holder that is stopped right before its Claim still claims
 // when it resumes. Then holders that claimed earlier are refused, and it reads what they committed.
@@ -81,7 +82,7 @@ func (s *SQL) admit(ctx context.Context, tx *sql.Tx, resource string, m Mark, ad
 // [Of], not both.
 //
 // Errors: that of [dlock.Lease.Err] if the lease has ended; [dlock.ErrInvalid]; the database's own,
-// as of Admit. The mark is valid once tx is committed.
+// as for Admit. The mark is valid once tx is committed.
 func (s *SQL) Claim(ctx context.Context, tx *sql.Tx, resource string, l *dlock.Lease) (Mark, error) {
 	m, err := s.claim(ctx, tx, resource, l)
 	return m, wrap("claim", resource, err)
