@@ -8,24 +8,26 @@
 //
 // The span "dlock.wait" is a Lock or TryLock, under the span of its caller. Below it, "dlock.hold"
 // is the hold that it began, from the grant to the end; it is reported when the hold has ended.
-// Both have the attributes dlock.name, dlock.backend and dlock.token; a wait also has dlock.try,
-// dlock.shared and dlock.outcome, and a hold dlock.end and dlock.reason. A re-entry has no span.
+// Both have the attributes dlock.name, dlock.backend and, if the lock was granted, dlock.token. A
+// wait also has dlock.try, dlock.shared and dlock.outcome; a hold has dlock.end and, if it was
+// lost, dlock.reason. A re-entry has no span.
 //
 // # Metrics
 //
-// Each has the attribute dlock.backend, and dlock.class if [Options] have a Class:
+// Each has the attribute dlock.backend. Those of waits, holds and losses also have dlock.class if
+// [Options] have a Class:
 //
 //   - dlock.wait.duration, a histogram in seconds: how long Lock and TryLock took; dlock.outcome is
 //     granted, held (the error says that the lock is held), canceled (the caller's context ended
 //     before there was an answer) or error.
 //   - dlock.hold.duration, a histogram in seconds: how long holds lasted; dlock.end is released,
 //     lost or closed.
-//   - dlock.holds: current holds.
-//   - dlock.losses: holds that were lost; dlock.reason is not_renewed, denied, reported or time_up
-//     (a fixed lease that ended as planned).
+//   - dlock.holds, an up-down counter: current holds.
+//   - dlock.losses, a counter: holds that were lost; dlock.reason is not_renewed, denied, reported
+//     or time_up (a fixed lease that ended as planned).
 //   - dlock.renewal.duration, a histogram in seconds: how long a renewal call took.
-//   - dlock.renewed.holds: holds that these calls were to renew; dlock.outcome is renewed, unknown
-//     or lost.
+//   - dlock.renewed.holds, a counter: holds that these calls were to renew; dlock.outcome is
+//     renewed, unknown or lost.
 //
 // The name of a lock is an attribute of spans and never of metrics, where each name would be a time
 // series that never goes away.
@@ -45,7 +47,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options are the options of [Hooks]. The zero value is ready to use.
+// Options configure [Hooks]. The zero value is ready to use.
 type Options struct {
 	// TracerProvider receives the spans; nil: the global one.
 	TracerProvider trace.TracerProvider

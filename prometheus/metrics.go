@@ -4,21 +4,22 @@
 //	prometheus.MustRegister(m)
 //	client, err := dlock.Open(ctx, url, dlock.Observe(m.Hooks()))
 //
-// The metrics, each with the label backend (the scheme of the URL):
+// The metrics, each with the label backend (the scheme of the URL), and those of waits, holds and
+// losses with the label class, which [Options].Class sets:
 //
 //   - dlock_wait_seconds, a histogram: how long Lock and TryLock took; outcome is granted, held
 //     (the error says that the lock is held), canceled (the caller's context ended before there
 //     was an answer) or error. Re-entries are not counted.
 //   - dlock_hold_seconds, a histogram: how long holds lasted; end is released, lost or closed.
 //   - dlock_holds, a gauge: current holds.
-//   - dlock_losses_total: holds that were lost; reason is not_renewed, denied, reported or time_up
-//     (a fixed lease that ended as planned).
+//   - dlock_losses_total, a counter: holds that were lost; reason is not_renewed, denied, reported
+//     or time_up (a fixed lease that ended as planned).
 //   - dlock_renewal_seconds, a histogram: how long a renewal call took.
-//   - dlock_renewed_holds_total: holds that these calls were to renew; outcome is renewed, unknown
-//     or lost.
+//   - dlock_renewed_holds_total, a counter: holds that these calls were to renew; outcome is
+//     renewed, unknown or lost.
 //
 // The name of a lock is not a label: names contain keys of a program's data, and each name would be
-// a time series that never goes away. [Options].Class maps names to a few classes.
+// a time series that never goes away. Class maps names to a few classes.
 package dlockprometheus
 
 import (
@@ -31,7 +32,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options are the options of [New]. The zero value is ready to use.
+// Options configure [New]. The zero value is ready to use.
 type Options struct {
 	// Class returns the value of the label class for the name of a lock: "orders" for "orders/42".
 	// It must return few different values, be fast, and be safe for concurrent use. nil: the label
@@ -44,7 +45,8 @@ type Options struct {
 }
 
 // Metrics collects metrics from the calls of its hooks. One is enough for all clients of a program.
-// It implements [prometheus.Collector], and is safe for concurrent use. [New] makes one.
+// It implements [prometheus.Collector], and is safe for concurrent use. [New] makes one; the zero
+// Metrics is not usable.
 type Metrics struct {
 	class func(name string) string
 
