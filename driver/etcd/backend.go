@@ -26,14 +26,15 @@ type Options struct {
 	Prefix string // put before every name, with nothing between
 
 	// Identity names the cluster, for contexts that carry holds between clients of one process.
-	// Clients of one cluster must have the same Identity. Empty: the cluster is asked when it
+	// Clients of one cluster must have the same Identity. Empty: the cluster is queried when it
 	// matters. Nothing else identifies a cluster: neither addresses nor etcd's own cluster ID,
 	// which is equal for all clusters that were started with the same names and URLs.
 	Identity string
 }
 
 // Backend is a client of one etcd cluster. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker], [driver.Lister] and [driver.Notifier], whose contracts it keeps.
+// [driver.Breaker], [driver.Lister] and [driver.Notifier], whose contracts it keeps. New makes one;
+// package dlock refuses the zero Backend.
 type Backend struct {
 	cluster // not a pointer: so a backend that New did not make has a nil life, which is over
 
@@ -124,7 +125,7 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 // password.
 func (b *Backend) String() string { return "etcd.Backend{" + b.base + "}" }
 
-// GoString returns the same as String.
+// GoString returns the same text as String.
 func (b *Backend) GoString() string { return b.String() }
 
 // begin refuses a call that cannot succeed: the backend is closed, or the context has ended.

@@ -229,10 +229,10 @@ func explain(err error) error {
 	return e
 }
 
-// Error is an error of the server, with advice.
+// Error is an error of the server, with its cause and advice.
 type Error struct {
-	Advice string
-	Err    error // as etcd's client library returns it
+	Advice string // the cause, and what to do
+	Err    error  // as etcd's client library returns it
 }
 
 // Error returns the advice and the server's text.

@@ -105,7 +105,7 @@ const maxBroken = maxBatch/2 - 1
 // Break implements [driver.Breaker]. It puts the keys of the hold again, marked as broken, under a
 // lease that is not kept alive: so their owner finds them missing under its own lease. A hold of
 // very many requests takes several transactions: it has ended when Break returns. Without force the
-// broken keys live longer than their owner trusts the hold: see outlive.
+// broken keys stand for longer than their owner trusts the hold.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	if err := b.begin(ctx); err != nil {
 		return err

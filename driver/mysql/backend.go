@@ -18,13 +18,14 @@ type Options struct {
 	Prefix string
 
 	// Identity names the database, for contexts that carry holds between clients of one process.
-	// Clients of one database have to have the same identity, clients of different databases
-	// different ones. If it is empty, package dlock asks the server when it matters.
+	// Clients of one database must have the same Identity, all others different ones. Empty:
+	// package dlock queries the server when it matters.
 	Identity string
 }
 
 // Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps.
+// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. New makes one;
+// package dlock refuses the zero Backend.
 type Backend struct {
 	pool     *pool
 	prefix   string // as in a statement
@@ -69,11 +70,11 @@ type ownRequest struct {
 // it. The caller owns the pool; Close leaves it open. New does not reach the server. Its errors
 // match [driver.ErrInvalid].
 //
-// A connection is used for one statement at a time, and has to come without an open transaction, as
-// package sql requires. Each session is asked once for its settings. If they are unfit (autocommit
-// is off, for example), a statement takes three more round trips, and so does one for many locks
-// where innodb_lock_wait_timeout is longer than 2 s. A program that holds the only connection of a
-// pool while it waits for a lock blocks itself.
+// A connection is used for one statement at a time. The pool must not hand out connections with an
+// open transaction, as package sql requires. The settings of each session are read once. If they
+// are unfit (autocommit is off, for example), a statement takes three more round trips, and so does
+// one for many locks where innodb_lock_wait_timeout is longer than 2 s. A program that holds the
+// only connection of a pool while it waits for a lock blocks itself.
 //
 // The tables have to exist: see [Migrate]. If they are another version's, calls fail with an error
 // that matches [driver.ErrUnsupported].
@@ -124,8 +125,8 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 
-// Notify implements [driver.Notifier]. A client that holds anything asks the server twice a second
-// which of its holds were ended by force.
+// Notify implements [driver.Notifier]. A client with holds reads twice a second which of them were
+// ended by force.
 func (b *Backend) Notify(lost func(driver.ID)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,10 +14,11 @@ import (
 	"github.com/dlock-go/dlock/migrations"
 )
 
-// Migrate makes the tables that this version of the driver needs, dlock_locks and dlock_requests.
+// Migrate creates the tables that this version of the driver needs, dlock_locks and dlock_requests.
 // It inspects the database itself: it does nothing if both tables exist, however they were made,
-// makes the ones that are missing, and refuses tables of another version with an error that matches
-// [driver.ErrUnsupported]. It may run several times at once. The user needs CREATE and SELECT.
+// creates the ones that are missing, and refuses tables of another version with an error that
+// matches [driver.ErrUnsupported]. It may run several times at once. The user needs CREATE and
+// SELECT.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errNoPool

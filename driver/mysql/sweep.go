@@ -38,9 +38,9 @@ func (b *Backend) sweepNow() {
 
 // Cleanup removes the rows of names, of any prefix, that are not in use and were not held for the
 // given time, and returns how many names it removed, also with an error. Run it now and then where
-// names are used once. Tokens grow across it as long as the server's clock is not set back by more
-// than that time. The user needs DELETE on dlock_locks too. A negative time, or a nil db, is an
-// error that matches [driver.ErrInvalid].
+// names are used once. The tokens of a removed name go on growing when it is used again, unless the
+// server's clock was set back by more than that time. The user needs DELETE on dlock_locks too. A
+// negative time, or a nil db, is an error that matches [driver.ErrInvalid].
 func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error) {
 	if unused < 0 {
 		return 0, fmt.Errorf("%w time for Cleanup: it is negative", driver.ErrInvalid)

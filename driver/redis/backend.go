@@ -26,27 +26,30 @@ const (
 type Options struct {
 	Prefix string // before every name in the key space
 
-	// GrantWindow is how long a waiter has to confirm its grant if its client last asked for it
-	// longer ago than that; 0: 3s. Each client asks for its first waiter of a name once a second.
+	// GrantWindow limits how long a waiter whose client may have died holds a lock. Each client
+	// asks for its first waiter of a name once a second. If it last asked longer ago than
+	// GrantWindow, the grant expires after GrantWindow unless the client confirms it. 0: 3s; at
+	// least 10ms.
 	GrantWindow time.Duration
 
-	// KeepTokens is how long the last token of a name is remembered after its last use; 0: 10
-	// minutes.
+	// KeepTokens is how long the last token of a name is remembered after its last use. 0: 10
+	// minutes; at least 1ms.
 	KeepTokens time.Duration
 
-	// Identity names the service, for contexts that carry holds between clients of one process. It
-	// is the same for all clients of one server and database, and different for all others. Empty:
-	// package dlock queries the servers when it matters.
+	// Identity names the service, for contexts that carry holds between clients of one process.
+	// Clients of one server and database must have the same Identity, all others different ones.
+	// Empty: package dlock queries the servers when it matters.
 	Identity string
 
-	// WaitReplicas is how many replicas must have a grant before Acquire returns it. Without them
-	// the grant is released, and Acquire fails. This narrows the window in which a failover loses a
-	// grant; it does not close it.
+	// WaitReplicas is how many replicas must have a grant before Acquire returns it; 0: none.
+	// Without them the grant is released, and Acquire fails. This narrows the window in which a
+	// failover loses a grant; it does not close it.
 	WaitReplicas int
 }
 
 // Backend is a client of one Redis, Sentinel group or Cluster. It implements [driver.Backend],
-// [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister].
+// [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it
+// keeps. New makes one; package dlock refuses the zero Backend.
 type Backend struct {
 	rdb    redis.UniversalClient
 	owned  bool // Close closes rdb
@@ -67,9 +70,9 @@ type Backend struct {
 }
 
 // New returns a backend over a client that the caller owns, and that Close leaves open. It does not
-// contact the server yet. From go-redis 9.19.0 on, the client's retry options have no effect. A
-// [*redis.Ring] is refused: it sends subscriptions to another server than scripts, and names to
-// other servers once one of them seems to be down.
+// contact the server yet. Its errors match [driver.ErrInvalid]. From go-redis 9.19.0 on, the
+// client's retry options have no effect. A [*redis.Ring] is refused: it sends subscriptions to
+// another server than scripts, and names to other servers once one of them seems to be down.
 func New(rdb redis.UniversalClient, o Options) (*Backend, error) {
 	if err := conn.RefuseRing(rdb); err != nil {
 		return nil, err

@@ -22,21 +22,23 @@ import (
 
 // Options configure [New]. The zero value is useful.
 type Options struct {
-	// Chroot is the path under which dlock keeps its nodes, clean and absolute, as "/teams/shop".
-	// It is created if it is missing. Empty: the root.
+	// Chroot is the path under which dlock keeps its nodes, clean and absolute, such as
+	// "/teams/shop". It is created if it is missing. Empty: the root.
 	Chroot string
-	// Prefix is the name of the node there, at most 255 bytes. It is encoded as the names of locks
-	// are. Empty: dlock.
+	// Prefix is the name of dlock's node under Chroot, at most 255 bytes. It is encoded as the
+	// names of locks are. Empty: dlock.
 	Prefix string
 	// ACL is the ACL of all nodes that are created. Empty: every client may do everything.
 	ACL []zk.ACL
-	// Identity names the servers, for contexts that carry holds between clients of one process:
-	// clients of the same servers have the same. Empty: the servers are queried when it matters.
+	// Identity names the servers, for contexts that carry holds between clients of one process.
+	// Clients of the same servers must have the same Identity, all others different ones. Empty:
+	// the servers are queried when it matters.
 	Identity string
 	// JuteMaxBuffer is the servers' jute.maxbuffer in bytes, at least 32 KiB. A client cannot read
 	// it. It bounds what one session owns, since the end of a session is one transaction. 0:
-	// 1,048,575, the servers' default. A value that is too small costs sessions, or room in the
-	// only one; a value that is too large endangers the servers.
+	// 1,048,575, the servers' default. With a value below the servers', dlock opens more sessions
+	// than it needs or, on the connection given to New, has room for fewer requests. A value above
+	// it endangers the servers.
 	JuteMaxBuffer int
 }
 
@@ -54,7 +56,8 @@ type options struct {
 }
 
 // Backend is a client of one ensemble. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps.
+// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. New makes one;
+// package dlock refuses the zero Backend.
 type Backend struct {
 	o        options
 	borrowed *conn.Conn // the user's connection; nil: the backend makes its own
@@ -83,7 +86,7 @@ type Backend struct {
 // seconds or until ctx ends. It returns an error if there is none, or if the session lacks a right
 // to create its nodes; driver.ErrUnsupported if the nodes on the servers have another format;
 // driver.ErrInvalid if the connection was not made by [Connect], if it serves a backend that is not
-// closed, or if an option is not as its comment says.
+// closed, or if an option is not valid.
 //
 // The greatest TTL is the one that the connection's session allows, 3/4 of its timeout (less of one
 // below 20 s), and the least is half of that: the lock of a dead holder becomes free at the
@@ -180,13 +183,13 @@ func (b *Backend) Notify(lost func(driver.ID)) {
 	b.notify = lost
 }
 
-// String names the driver, without the servers and the credentials.
+// String returns a text that names the driver, without the servers and the credentials.
 func (b *Backend) String() string { return "zookeeper.Backend{…}" }
 
-// GoString is String.
+// GoString returns the same text as String.
 func (b *Backend) GoString() string { return b.String() }
 
-// Format is String, for every verb.
+// Format writes the same text as String, for every verb.
 func (b *Backend) Format(f fmt.State, _ rune) { fmt.Fprint(f, b.String()) }
 
 // Close implements [driver.Backend].

@@ -30,7 +30,8 @@ type ConnectOptions struct {
 // neither the timeout that the server gave nor when a packet last came from it, and without both
 // the trust in a lease has no bound.
 //
-// The caller closes the connection, after the backend.
+// The caller closes the connection, after the backend. The errors of Connect match
+// [driver.ErrInvalid].
 func Connect(servers []string, sessionTimeout time.Duration, o ConnectOptions) (*Conn, error) {
 	c, err := conn.Open(conn.Config{
 		Servers: servers, Timeout: sessionTimeout, Dial: o.Dialer, Event: o.EventCallback, MaxPacket: o.MaxBufferSize,

@@ -373,12 +373,12 @@ func (s *session) noticeOps(ctx context.Context, session, name string, nodes []s
 }
 
 // List implements [driver.Lister].
-func (b *Backend) List(ctx context.Context) (in []string, err error) {
+func (b *Backend) List(ctx context.Context) (names []string, err error) {
 	err = b.read(ctx, func(s *session) (err error) {
-		in, err = s.namesInUse(ctx)
+		names, err = s.namesInUse(ctx)
 		return err
 	})
-	return in, err
+	return names, err
 }
 
 // namesInUse returns the names that have requests.

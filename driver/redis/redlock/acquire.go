@@ -37,9 +37,9 @@ const (
 	released             // it stood there, and a release removed it
 )
 
-// Acquire implements [driver.Backend]. It asks all masters at once, and returns when the outcome is
-// certain. A grant that arrives after that is released. Redlock has no queue: a request that would
-// have to wait gets a [driver.RetryError].
+// Acquire implements [driver.Backend]. It calls all masters at once, and returns when the outcome
+// is certain. A grant that arrives after that is released. Redlock has no queue: a request that
+// would have to wait gets a [driver.RetryError].
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err

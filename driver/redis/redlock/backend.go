@@ -23,21 +23,22 @@ const (
 type Options struct {
 	Prefix string // before every name in the key space
 
-	// NodeTimeout is how long one master has to answer; 0: 250ms. It is never more than a tenth of
-	// the TTL.
+	// NodeTimeout is how long one master has to answer, but never more than a tenth of the TTL. 0:
+	// 250ms; at least 1ms.
 	NodeTimeout time.Duration
 
-	// RetryDelay is when a waiter retries, give or take half of it; 0: 50ms. It retries sooner if
-	// the holder expires before.
+	// RetryDelay is how long a waiter pauses before it retries, give or take half of it. It retries
+	// sooner if the holder expires before. 0: 50ms; at least 1ms.
 	RetryDelay time.Duration
 
-	// MinUptime makes masters that have been up for less refuse new holds; 0: none does. The
-	// package comment has the reason, under Limits.
+	// MinUptime is how long a master must have been up before it accepts new holds; 0: no minimum.
+	// The package comment has the reason, under Limits.
 	MinUptime time.Duration
 }
 
 // Backend is a client of several independent masters. It implements [driver.Backend],
-// [driver.Capable], [driver.Breaker] and [driver.Notifier].
+// [driver.Capable], [driver.Breaker] and [driver.Notifier], whose contracts it keeps. New makes
+// one; package dlock refuses the zero Backend.
 type Backend struct {
 	masters  []*master
 	majority int  // how many masters are more than half
@@ -65,10 +66,10 @@ type master struct {
 }
 
 // New returns a backend over clients that the caller owns, one for each master, and that Close
-// leaves open. There must be at least three, all different. New does not contact them yet. Their
-// retry options have no effect. They should have ContextTimeoutEnabled: without it, a call to a
-// master that hangs takes as long as the client's own timeouts. A [*redis.Ring] is refused, since
-// it is not a single server.
+// leaves open. There must be at least three, all different. New does not contact the masters yet.
+// Its errors match [driver.ErrInvalid]. The clients' retry options have no effect. The clients
+// should have ContextTimeoutEnabled: without it, a call to a master that hangs takes as long as the
+// client's own timeouts. A [*redis.Ring] is refused, since it is not a single server.
 func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = defaultNodeTimeout

@@ -13,8 +13,8 @@ import (
 	"github.com/dlock-go/dlock/internal/background"
 )
 
-// Release implements [driver.Backend]. It returns when a majority has answered. To the other
-// masters the release is sent again in the background.
+// Release implements [driver.Backend]. It returns when a majority has answered. The release is sent
+// to the other masters again in the background.
 func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // renewMax is how many renewals go in one pipeline.
 const renewMax = 256
 
-// Renew implements [driver.Backend]. It asks all masters at once, each with pipelines of at most
+// Renew implements [driver.Backend]. It calls all masters at once, each with pipelines of at most
 // 256 scripts, one for each request.
 func (b *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	res := make([]driver.Renewal, 0, len(rs))
