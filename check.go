@@ -21,7 +21,7 @@ type State uint8
 // The states of a finding, the best first.
 const (
 	StateFine   State = State(driver.Fine)   // as it should be
-	StateUnseen State = State(driver.Unseen) // not checked: the rights or the service do not allow it
+	StateUnseen State = State(driver.Unseen) // not checked: the rights or the service forbid it
 	StateRisky  State = State(driver.Risky)  // locks work, but may fail as the advice says
 	StateWrong  State = State(driver.Wrong)  // locks do not work, or not as promised
 )
