@@ -24,16 +24,17 @@ func newBench() *cobra.Command {
 	b, inJSON, length := backend{}, false, 10*time.Second
 	cmd := &cobra.Command{
 		Use:   "bench [flags] [URL]",
-		Short: "Measure how fast a backend locks and hands locks off",
-		Long: `Measure, from this machine, how many pairs of Lock and Unlock of uncontended names succeed per
-second, by the number of goroutines of one client; and how long it takes from the call of Unlock
-until the next waiter has the lock, by the number of waiters, in one client and in eight. In the
-second measurement a lock is held for 1 ms, and a holder that has released it requests it again
-after another one has had it.
+		Short: "Measure how fast a backend locks and hands off locks",
+		Long: `Measure two things from this machine. The first is how many pairs of Lock and Unlock succeed per
+second without contention, for several numbers of goroutines of one client. The second is how long
+it takes from the call of Unlock until the next waiter has the lock, for several numbers of waiters,
+in one client and in eight. There each holder keeps the lock for 1 ms, and requests it again after
+another one has had it.
 
-The command locks names of its own ("dlock-bench/…") and leaves none locked. What a backend keeps of
-a name that was used (on MySQL a row, until clean-up), it keeps of these too: 65 in each run. The
-figures depend on the moment, the machine and the network; compare those measured side by side.
+The command locks 65 names of its own ("dlock-bench/…") and leaves none locked. If the backend keeps
+something of each used name (MySQL: a row, until clean-up), it keeps it of these too. The figures
+depend on the moment, the machine and the network, so compare only figures that were measured side
+by side.
 
 Exit status: 0; 1 if something failed; 2 for wrong flags or a wrong URL.`,
 		Example: `  dlock bench

@@ -18,14 +18,15 @@ func newBreak() *cobra.Command {
 		Use:   "break [flags] NAME",
 		Short: "End a hold that is not released",
 		Long: `End the hold of NAME. It can no longer be renewed or joined, and expires within its TTL; its holder
-knows before that. With --force the hold ends now, while its holder may still be working.
+learns of the break before that. With --force the hold ends now, while its holder may still be
+working.
 
 The command shows the holder and asks for confirmation; without a terminal it needs --yes. It ends
 the hold that it has shown, and never that of a successor. If there are several holders, --token
 selects one.
 
 Exit status: 0 if the hold was ended; 1 if the lock has no holder, if the answer was no, or if
-something failed; 2 for wrong flags.`,
+something failed; 2 for wrong flags, or if --yes or --token is needed and missing.`,
 		Example: `  dlock break deploy/shop
   dlock break --token 42 --force --yes deploy/shop`,
 		Args: oneArg("NAME"),
@@ -56,7 +57,7 @@ something failed; 2 for wrong flags.`,
 	f := cmd.Flags()
 	b.flags(f)
 	f.StringVar(&tokenFlag, "token", "", "the fencing token of the hold; needed if there are several holders")
-	f.BoolVar(&force, "force", false, "end it now: until its holder knows, two clients can be in the critical section")
+	f.BoolVar(&force, "force", false, "end it now: until its holder learns of that, two clients can be in the critical section")
 	f.BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }

@@ -21,13 +21,14 @@ func newCheck() *cobra.Command {
 		Use:   "check [flags] [URL]",
 		Short: "Check whether a backend is fit for locks, and what to do if it is not",
 		Long: `Check whether the backend can be reached, is set up, gives this user the rights that dlock needs,
-and is configured so that locks are safe. Then try the core laws of locks there, on names of the
-check's own ("dlock-check/…"), which disappear by themselves.
+and is configured so that locks are safe. Then try the core laws there, the promises without
+which locks are of no use. They use names of their own ("dlock-check/…"), which disappear by
+themselves.
 
   fine    as it should be
-  risky   locks work, but can break in the case that is named: you decide
-  unseen  this user may not look
-  untried the time (--for) ended before: nothing is known
+  risky   locks work, but can break in the case that the text describes: you decide
+  unseen  not checked: the rights of this user, or the service, do not allow it
+  untried nothing is known: the time of --for ended first
   wrong   locks do not work, or not as promised
 
 Exit status: 0 if everything was tried and nothing is wrong; 1 if something is wrong, or if the

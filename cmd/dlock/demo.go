@@ -18,7 +18,7 @@ func newDemo() *cobra.Command {
 		Use:   "demo",
 		Short: "A flash sale: several shops sell one stock, first without a lock, then under dlock",
 		Long: `A flash sale: several shops, which are processes, sell one stock to more buyers than it has items.
-Each sale reads the stock, thinks, and writes it back.
+Each sale reads the stock, pauses for the time of --think, and writes the stock back.
 
 Without a lock the shops oversell. Under dlock they sell exactly the stock, although one shop is
 killed (SIGKILL) in the middle of a sale.
@@ -35,12 +35,12 @@ wrong flags; 130 if interrupted.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.URL, "url", "", "the backend (default: file: in a temporary folder); without a ttl in it, the TTL is 2s, or the nearest that the backend keeps")
+	f.StringVar(&o.URL, "url", "", "the backend (default: file: in a temporary folder); without a ttl in it, the TTL is 2s, or the nearest that the backend allows")
 	f.IntVar(&o.Shops, "shops", 4, "number of processes that sell")
-	f.IntVar(&o.Buyers, "buyers", 300, "number of buyers in all shops; they come faster than they are served")
+	f.IntVar(&o.Buyers, "buyers", 300, "number of buyers in all shops; they arrive faster than they are served")
 	f.IntVar(&o.Stock, "stock", 50, "number of items to sell")
 	f.DurationVar(&o.Think, "think", 5*time.Millisecond, "time between reading the stock and writing it")
-	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "limit for the whole demo")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "time limit for the whole demo")
 	return cmd
 }
 

@@ -25,8 +25,9 @@ wait for comes first.
 Requests are grouped by label: those whose labels begin with the same host/pid, as default labels
 do, count as one process; all others are grouped by client. A cycle is a deadlock if in each of its
 processes the goroutine that waits is also the one that holds. That cannot be seen from outside, so
-a cycle is called possible. A deadlock stays: end one of its holds with "dlock break", or one of its
-processes. A process that waits for itself, and a cycle within one name, are not shown.
+a cycle is called possible. A deadlock does not end by itself: end one of its holds with "dlock
+break", or one of its processes. A process that waits for itself, and a cycle within one name, are
+not shown.
 
 Exit status: 0, also if there are no waiters; 1 if something failed; 2 for wrong flags.`,
 		Example: `  dlock graph
@@ -53,7 +54,7 @@ Exit status: 0, also if there are no waiters; 1 if something failed; 2 for wrong
 		},
 	}
 	b.flags(cmd.Flags())
-	cmd.Flags().BoolVar(&inJSON, "json", false, "write an object with the parties and the possible cycles")
+	cmd.Flags().BoolVar(&inJSON, "json", false, "write an object with the parties (processes or clients) and the possible cycles")
 	return cmd
 }
 

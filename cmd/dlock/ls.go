@@ -23,8 +23,9 @@ each name (HOLD) and of requests that wait (WAIT); and for the first holder the 
 requested the lock (AGE), the time left if its hold is not renewed (LEFT), and its label. A name
 that is neither held nor waited for is not listed.
 
-The command reads all that the backend has. Exit status: 0, also if there is nothing; 1 if something
-failed; 2 for wrong flags.`,
+The backend is asked for all of its names, whatever PREFIX is.
+
+Exit status: 0, also if no name is listed; 1 if something failed; 2 for wrong flags.`,
 		Example: `  dlock ls
   dlock ls deploy/
   dlock ls --json | jq -r '.[] | select(.waiters | length > 0) | .name'`,
@@ -50,7 +51,7 @@ failed; 2 for wrong flags.`,
 		},
 	}
 	b.flags(cmd.Flags())
-	cmd.Flags().BoolVar(&inJSON, "json", false, "write an array of what \"dlock inspect --json\" writes")
+	cmd.Flags().BoolVar(&inJSON, "json", false, "write an array of the objects that \"dlock inspect --json\" writes")
 	return cmd
 }
 

@@ -23,9 +23,9 @@ func newMigrate() *cobra.Command {
 		Use:   "migrate [flags] [URL]",
 		Short: "Create, remove or print the tables that MySQL needs",
 		Long: `Create the two tables that dlock needs in a database of MySQL or MariaDB, if they are missing. Other
-backends need no tables. Tables of another version are refused. Several migrations at once do no
-harm. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK TABLES; programs that
-lock need SELECT, INSERT, UPDATE and DELETE.
+backends need no tables. The command fails if there are tables of another version. Several
+migrations may run at once. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK
+TABLES; programs that lock need SELECT, INSERT, UPDATE and DELETE.
 
 --down removes the tables. It asks for confirmation; without a terminal it needs --yes. It refuses
 while a lock is held or waited for, unless --force is given: then those locks are lost. The last
@@ -33,8 +33,8 @@ fencing tokens are removed too; later ones are greater unless the server's clock
 
 --print writes the statements for another tool, and contacts no server.
 
-Exit status: 0; 1 if something failed, if the answer was no, or if --down refused; 2 for wrong flags
-or a wrong URL.`,
+Exit status: 0; 1 if something failed, if the answer was no, or if --down refused; 2 for wrong
+flags or a wrong URL, or if --yes is needed and missing.`,
 		Example: `  DLOCK_URL=mysql://admin:secret@db/app dlock migrate
   dlock migrate --print | mysql app
   dlock migrate --down mysql://admin@db/app`,

@@ -21,9 +21,9 @@ func newRoot() *cobra.Command {
 		Long: `Distributed locks over the service that you already run: run a command under a lock, see holders
 and waiters, end a hold, check whether a backend is fit for locks.
 
-The backend is the URL of --url, or else of the environment variable DLOCK_URL, or else a folder of
-this machine and user, $XDG_STATE_HOME/dlock (~/.local/state/dlock). Put a URL with a password into
-the environment: every user of the machine can read command lines.`,
+--url names the backend, or else the environment variable DLOCK_URL does. Without both it is a
+folder of this user, $XDG_STATE_HOME/dlock (~/.local/state/dlock), on Linux and macOS. Put a URL
+with a password into the environment: every user of the machine can read command lines.`,
 		Example: `  dlock run backup -- pg_dump shop
   dlock ls
   DLOCK_URL=redis://cache:6379/0 dlock inspect backup

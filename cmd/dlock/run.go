@@ -36,8 +36,9 @@ func newRun() *cobra.Command {
 
 If the lock is lost, the command and all that it started get SIGTERM, and SIGKILL after --grace.
 Signals that dlock gets are passed on. If dlock itself is killed, so is the command; the lock is
-then free at once in a folder, and at the end of its TTL on a service. If dlock is stopped, so is
-the command. It goes on when dlock has been continued and has verified that it still has the lock.
+then free at once on file:, and at the end of its TTL on a service. If dlock is stopped (SIGSTOP,
+Ctrl-Z), so is the command. It goes on when dlock has been continued and has verified that it still
+has the lock.
 
 The command's environment has DLOCK_NAME, DLOCK_TOKEN (the fencing token, a number), DLOCK_OWNER
 (a process that has it can join the hold) and DLOCK_URL (without passwords, unless --pass-password
@@ -49,7 +50,7 @@ Exit status: that of the command (128 + n if signal n ended it), or
   123  the lock was lost while the command ran, and the command was ended
   124  the lock was not obtained: it stayed held for all of --wait, or was held with --try
   125  the backend failed, the name is in use as another kind of lock, or the hold
-       in the environment has ended; the command was not started
+       of DLOCK_OWNER in the environment has ended; the command was not started
   126  the command cannot be started
   127  there is no such command
   128 + n  signal n came before the command was started`,
@@ -58,7 +59,7 @@ Exit status: that of the command (128 + n if signal n ended it), or
   dlock run --wait 5m deploy/shop -- sh -c './migrate && ./roll-out --fence "$DLOCK_TOKEN"'
   dlock run --limit 3 encoders -- ffmpeg -i in.mov out.mp4
 
-  # in the crontab of many machines: once a minute, when it begins, on one of them
+  # in the crontab of each machine: once a minute, on one of them
   DLOCK_URL=redis://cache:6379/0
   * * * * *  dlock run -q --once-per 1m report -- /usr/local/bin/report`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -94,12 +95,12 @@ Exit status: that of the command (128 + n if signal n ended it), or
 	f := cmd.Flags()
 	f.SortFlags = false
 	o.backend.flags(f)
-	f.DurationVar(&o.wait, "wait", 0, "wait at most so long (default: without limit)")
+	f.DurationVar(&o.wait, "wait", 0, "wait at most this long (default: without limit)")
 	f.BoolVar(&o.try, "try", false, "do not wait at all")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "print nothing if the lock is not obtained; the exit status says it")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print nothing if the lock is not obtained: the exit status is 124")
 	f.DurationVar(&o.ttl, "ttl", 0, "how long the lock stays held after dlock dies (default: that of the URL, or 30s)")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with other runs that have --shared")
-	f.IntVar(&o.limit, "limit", 0, "share the lock with other runs: at most so many hold it")
+	f.IntVar(&o.limit, "limit", 0, "share the lock with other runs: at most this many hold it at once")
 	f.DurationVar(&o.oncePer, "once-per", 0, "run the command at most once per period, on one of many machines; implies --try, unless --wait is given")
 	f.DurationVar(&o.grace, "grace", 5*time.Second, "time between SIGTERM and SIGKILL after a loss of the lock")
 	f.BoolVar(&o.passPassword, "pass-password", false, "leave passwords in the DLOCK_URL of the command")

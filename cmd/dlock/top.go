@@ -76,7 +76,7 @@ Exit status: 0; 1 if something failed; 2 for wrong flags; 130 if interrupted.`,
 	f := cmd.Flags()
 	o.backend.flags(f)
 	f.DurationVar(&o.interval, "interval", time.Second, "time between two snapshots")
-	f.IntVar(&o.most, "most", 1000, "the most queues to read for each snapshot, those with waiters first")
+	f.IntVar(&o.most, "most", 1000, "read at most this many queues for each snapshot, those with waiters first")
 	f.BoolVar(&o.once, "once", false, "write one table, after two snapshots")
 	f.BoolVar(&o.inJSON, "json", false, "write a line with an object for each snapshot; with --once a single line")
 	return cmd

@@ -26,14 +26,14 @@ func newUI() *cobra.Command {
 		Long: `Serve a page that shows holders and waiters as they change: the names with their queues, a drawing
 of the waits, and what was handed off, lost and broken since the page was opened. Several URLs are
 shown side by side. env:NAME is the URL in the environment variable NAME: use it for a URL with a
-password. Without a URL the page shows the backend of the other commands.
+password. Without a URL the page shows the backend that the other commands use.
 
 While a page is open, the backends are read as often as --interval says, however many pages are
 open. While none is, they are not read at all.
 
-The page has no log-in: any client that reaches it can see it. So it listens on the loopback only.
---host says under which names browsers reach it, and lets --listen take another address. With
---allow-break the page can end holds, for users that have the printed token.
+The page has no log-in: any client that reaches it can see it. So it listens on the loopback
+by default. Any other --listen address needs --host, the name or address under which browsers reach
+the page. With --allow-break the page can end holds, with a token that the command prints.
 
 GET /api/locks returns what the page shows as JSON; GET /healthz returns ok while it is served.
 
@@ -71,7 +71,7 @@ Exit status: 0 when interrupted; 1 if something failed; 2 for wrong flags or arg
 	f.BoolVar(&mayBreak, "allow-break", false, "let the page end holds, with a token that is printed")
 	f.StringVar(&o.Prefix, "prefix", "", "show only names that begin with it")
 	f.DurationVar(&o.Interval, "interval", 300*time.Millisecond, "time between two snapshots")
-	f.IntVar(&o.Most, "most", 200, "the most queues to read for each snapshot; if there are more names, they take turns")
+	f.IntVar(&o.Most, "most", 200, "read at most this many queues for each snapshot; if there are more names, they take turns")
 	f.BoolVarP(&b.verbose, "verbose", "v", false, "log to standard error what dlock does")
 	return cmd
 }
