@@ -49,7 +49,7 @@ func TestAChargeStopsWhenItsLeaseIsLost(t *testing.T) {
 	})
 }
 
-func TestAChargeBearsASlowService(t *testing.T) {
+func TestAChargeSurvivesASlowService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dlocktest.New(t)
 		c.Delay(2 * time.Second)
