@@ -2,8 +2,8 @@
 //
 //	import _ "github.com/dlock-go/dlock/driver/all"
 //
-// A program that knows its backend imports that driver alone, and so none of the other client
-// libraries.
+// A program that knows its backend imports that driver alone, and does not link the client
+// libraries of the others.
 package all
 
 import (

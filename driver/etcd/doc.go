@@ -1,5 +1,6 @@
 // Package etcd is the driver for etcd (3.5 or later). Locks are keys. They are granted in the order
-// of their create revisions, and stand under etcd leases that the locks of a client share.
+// of the keys' create revisions. Each key is attached to an etcd lease, which the locks of a client
+// share.
 //
 //	import _ "github.com/dlock-go/dlock/driver/etcd"
 //
@@ -35,12 +36,12 @@
 // # Guarantees
 //
 //   - Waiters are granted in the order in which their keys were created.
-//   - The token of a hold is the create revision of its key. It grows with every write to the
-//     cluster, and never repeats.
+//   - The token of a hold is the create revision of its key. Revisions grow with every write to the
+//     cluster, and never repeat.
 //   - A hold is trusted until its TTL, less a margin, after a proof of it was sent. A leader that
-//     was replaced and does not know it cannot prove anything.
-//   - Read-write locks, semaphores, joins, [driver.Breaker] and inspection are supported. Holds
-//     survive a restart of the cluster.
+//     was replaced and does not know it can prove nothing.
+//   - Read-write locks, semaphores, joins, break ([driver.Breaker]) and inspection are supported.
+//     Holds survive a restart of the cluster.
 //   - A fixed lease stands until its time, also after Close and after the death of its process.
 //
 // # Limits
@@ -164,10 +165,10 @@
 //   - An event is lost with its stream, or a watch is cancelled (compaction, a lost leader, an auth
 //     token that is too old): the watch is requested again, and the keys are read again. Requests
 //     keep their places.
-//   - The stream is silent: it is asked for its progress each second, and replaced if it does not
-//     answer within five.
+//   - The stream is silent: it is asked for its progress every second, and replaced if it does not
+//     answer within five seconds.
 //   - The stream's member lags: it has a leader and answers, but what it reports is old. The
-//     cluster's revision is read each three seconds, from any member. If the stream's answer is
+//     cluster's revision is read every three seconds, from any member. If the stream's answer is
 //     behind a revision that was read three seconds ago, the stream is replaced, and the next one
 //     begins with a read of the keys.
 //   - A connection is silent: it is closed (see connection.go), and its calls are sent again over

@@ -14,8 +14,8 @@
 //	}
 //	defer lease.Unlock(ctx)
 //
-// [New] opens a client without a URL. All processes that open the directory run as its owner, or as
-// members of its group. They may run in containers, as long as they share the kernel.
+// [New] opens a backend without a URL. All processes that open the directory run as its owner, or
+// as members of its group. They may run in containers, as long as they share the kernel.
 //
 // # URL
 //
@@ -50,12 +50,12 @@
 //   - A user that can write in the directory can break any promise. While programs use the
 //     directory nothing in it may be removed or changed, nor may it be moved: see "Where the
 //     directory is". The lock on it also makes systemd-tmpfiles leave it alone.
-//   - A slow disk can delay any call; on tmpfs there is none.
+//   - A slow disk can delay any call; on tmpfs there is no disk.
 //   - On a full disk holds are renewed as before. A call that has to write a state fails with the
 //     system's error and changes nothing. A waiter whose turn comes then gets the error after a
 //     second.
-//   - A process without a free file descriptor cannot read a state that has changed. So it can lose
-//     what it holds.
+//   - A process without a free file descriptor cannot read a state that has changed. So its holds
+//     can be lost.
 //
 // # Protocol
 //
@@ -74,7 +74,7 @@
 //
 // # Boots
 //
-// Each client holds a shared lock (flock) on the folder of its boot as long as it is open. A folder
+// Each client holds a shared lock (flock) on the folder of its boot until it is closed. A folder
 // that an earlier boot left has no such lock. But the folder of another boot ID need not be from an
 // earlier boot: LXC, Incus and systemd-nspawn give a container a boot ID of its own. If such a
 // container shared the directory with others there would be two tables, each of which grants. So a

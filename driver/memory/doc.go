@@ -14,7 +14,7 @@
 //	}
 //	defer lease.Unlock(ctx)
 //
-// [New] opens a client without a URL.
+// [New] opens a backend without a URL.
 //
 // It is also the driver to read first: each file is one part of what every driver does, with no
 // service in between.
@@ -54,8 +54,8 @@
 //     is applied after every arrival and departure.
 //   - A waiter sleeps on a channel that is closed when its request is granted or removed. So a
 //     hand-off wakes one waiter, however many wait.
-//   - A hold expires when its name is next used, or by a timer of the name while a request waits
-//     there. A waiting request does not expire: its Acquire keeps it alive.
+//   - An expired hold is removed when its name is next used, or by a timer of the name while a
+//     request waits there. A waiting request does not expire: its Acquire keeps it alive.
 //   - A request that is sent twice is one request, by its ID. A lost request, and one released with
 //     Uncertain set, leaves a tombstone for a TTL, so that a late copy creates nothing.
 //   - A name that is not in use leaves nothing behind.

@@ -23,8 +23,8 @@
 // creates are open to that user alone, without them to every client. The parameters:
 //
 //   - session_timeout (4/3 of the TTL): the timeout of every session, at most 24h. If it is set,
-//     all TTLs share one session: the greatest TTL is 3/4 of the timeout, a little less of a short
-//     one, and the least TTL is half of that.
+//     all TTLs share one session: the greatest TTL is 3/4 of the timeout that the server gives (a
+//     little less if that is below 20 s), and the least TTL is half of the greatest.
 //   - sessions (1): the number of sessions for each TTL, at most 64. The names are spread over
 //     them.
 //   - jute_maxbuffer (1048575): the servers' jute.maxbuffer, if it was changed.
@@ -40,12 +40,13 @@
 // # Guarantees
 //
 //   - Order: waiters are granted in order of arrival, whichever servers they are connected to.
-//   - Tokens are zxids, which grow across every failover, restart and clean-up.
+//   - Tokens are zxids (the servers' transaction IDs), which grow across every failover, restart
+//     and clean-up.
 //   - Kinds: locks, read-write locks and semaphores. Holds can be joined, broken and inspected.
 //   - Proof: a lease is proved by a write. A read proves nothing: a server that is cut off from its
 //     leader goes on answering reads after the others have expired the session.
-//   - Disconnected is not expired: while the connection is down a lease is trusted until its TTL,
-//     counted from the last proof, has passed. It continues if a server resumes the session in
+//   - Disconnected is not expired: while the connection is down a lease is still trusted, until its
+//     TTL, counted from the last proof, has passed. It continues if a server resumes the session in
 //     time.
 //   - A lost session is never mistaken for the next one: its leases are lost for good.
 //   - A request whose reply was lost is found again or removed.
@@ -60,10 +61,11 @@
 //     is not the client's own becomes free as if its TTL were longer, but less than twice as long.
 //   - Size: the paths that one session owns take at most half of the servers' jute.maxbuffer, since
 //     the end of a session is one transaction. A client opens as many sessions as it needs. On a
-//     user's connection there is one session, and requests for which it has no room are refused.
-//   - Fixed leases: while the client lives, it ends them, not the service. One that outlives its
-//     client is ended by any other client, by the leader's wall clock: early if that clock is set
-//     ahead, or if the next leader's clock is ahead, and late if it is behind.
+//     user's connection there is one session; when it has no room left, further requests are
+//     refused.
+//   - Fixed leases: while the client lives, it ends them, not the service. A fixed lease that
+//     outlives its client is ended by any other client, by the leader's wall clock: early if that
+//     clock is set ahead, or if the next leader's clock is ahead, and late if it is behind.
 //   - Deletion by hand: a node that was deleted by hand is detected when a proof checks it. A proof
 //     checks 32 holds in turn.
 //   - Outages: a waiter that outlasts its session arrives again, at the end of the queue.
@@ -79,9 +81,9 @@
 //	locks/:kept/<2 digits>/<id>:<n>:<end> the index entry of a kept node: persistent
 //
 // The name is percent-encoded, injectively. The directory of a name is a container: the server
-// removes it when it has been empty for a while. (Servers before 3.5.3 have no containers; there it
-// stays.) The name of a request's node has everything that the rule of driver.Queue needs, so one
-// listing decides:
+// removes it when it has been empty for a while. (A server older than 3.5.3 has no containers and
+// keeps it; such servers are not supported.) The name of a request's node has everything that the
+// rule of driver.Queue needs, so one listing decides:
 //
 //	w:<id>:0:0000000017                           exclusive
 //	r:<id>:<limit>:0000000018                     shared
@@ -94,9 +96,9 @@
 // no request. The data of a node is for people (client, TTL, label) and for Break (the name of the
 // session). A hold is sound while the version of that data is 0, and broken afterwards.
 //
-// From its grant on, a fixed request has a kept node beside its own, with the name and the rights
-// of a join of its hold. (The ID in the name is the request's; if the request is not a join, all
-// bits of it are inverted.) The kept node counts for the TTL from its creation, by the leader's
+// From its grant on, a fixed request has a kept node beside its own, which is named like a join of
+// its hold and counts like one. (The ID in the name is the request's; if the request is not a join,
+// all bits of it are inverted.) The kept node counts for the TTL from its creation, by the leader's
 // wall clock, which stamps every transaction. So a fixed hold stands as long as either of two nodes
 // counts: the request's own, until the session ends or the client releases it; and the kept node,
 // until its time. A kept node has expired once a write of some session is stamped no earlier than
@@ -144,16 +146,19 @@
 //
 // The proof of a session is one transaction in each TTL/3, however many leases there are. It writes
 // to the session's own node, on condition that the version is that of the last write, and checks
-// that some holds (32 in turn) are at version 0. The write needs the leader. The leader counts a
-// session's time from the last sign of life (a packet of the client) that a follower reported; a
-// follower reports once in half a tick (the lag). So a proof is good for the timeout, counted from
-// the sending of the last packet that was answered a lag before the proof. An idle session sends a
-// sign of life in each eighth of its timeout, so that a lease granted next gets its whole TTL.
-// While requests wait and no lease is renewed, the driver proves the session by itself, because a
-// waiter's grant is counted from the last proof.
+// that some holds (32 in turn) are at version 0. A proof that is refused is followed by an audit:
+// if the own node is not as the session's last write left it, the nodes of all its requests are
+// read, and those that are not as they were made are broken. The write needs the leader. The leader
+// counts a session's time from the last sign of life (a packet of the client) that a follower
+// reported; a follower reports once in half a tick (the lag). So a proof is good for the timeout,
+// counted from the sending of the last packet that was answered a lag before the proof. An idle
+// session sends a sign of life in each eighth of its timeout, so that a lease granted next gets its
+// whole TTL. While requests wait and no lease is renewed, the driver proves the session by itself,
+// because a waiter's grant is counted from the last proof.
 //
 // Each session watches its notice node, to which only a Break of its holds writes. The watch costs
-// nothing until then, and one is enough for all holds. The data names the nodes that were broken.
+// nothing until then, and one is enough for all holds. The node's data names the nodes that were
+// broken.
 //
 // The messages:
 //

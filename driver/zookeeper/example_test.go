@@ -12,7 +12,7 @@ import (
 // A connection that the rest of the program uses too. Close the client before it.
 func ExampleConnect() {
 	ctx := context.Background()
-	conn, err := zookeeper.Connect([]string{"h1:2181", "h2:2181", "h3:2181"}, 42*time.Second, zookeeper.ConnectOptions{})
+	conn, err := zookeeper.Connect([]string{"h1:2181", "h2:2181", "h3:2181"}, 40*time.Second, zookeeper.ConnectOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
