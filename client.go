@@ -255,7 +255,7 @@ func (c *Client) release(ctx context.Context, r driver.Request) error {
 
 // Close ends the contexts of the client's leases, releases its holds, makes calls under way return
 // [ErrClosed], and closes the backend. Fixed leases are not released where
-// Capabilities.FixedOutlives is set: they stand until their time.
+// Capabilities.FixedOutlives is set: they last for their full time.
 //
 // Close takes a few seconds at most. If some holds may not have been released by then, it returns
 // an error, and they expire. After Close, every call fails with ErrClosed. A second Close waits for

@@ -138,7 +138,7 @@ func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 // the time again. Where Capabilities.ServerEndsFixed is set, the lease ends even if the client is
 // stopped.
 //
-// Where Capabilities.FixedOutlives is set, the lease stands until its time even if the client is
+// Where Capabilities.FixedOutlives is set, the lease lasts for its full time even if the client is
 // closed or its process dies. So it suits work that must not be done twice within d. Only Unlock
 // and [Client.Break] end it before. Elsewhere Close releases it, and so does the death of the
 // process, within the backend's time.

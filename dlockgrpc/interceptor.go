@@ -40,10 +40,10 @@ type Options struct {
 	// every call fails with INTERNAL.
 	RetryAfter time.Duration
 
-	// Refused is called with the error when a call does not get to its handler. It must be safe for
-	// concurrent use. nil: the errors behind UNAVAILABLE and INTERNAL are logged to slog.Default.
-	// The client never sees them.
-	Refused func(ctx context.Context, method string, err error)
+	// OnRefused is called with the error when a call does not get to its handler. It must be safe
+	// for concurrent use. nil: the errors behind UNAVAILABLE and INTERNAL are logged to
+	// slog.Default. The client never sees them.
+	OnRefused func(ctx context.Context, method string, err error)
 }
 
 // UnaryServerInterceptor returns an interceptor that runs the handler under the lock that pick
@@ -122,10 +122,10 @@ func (o Options) lock(ctx context.Context, method string, m dlock.Mutex) (under 
 func (o Options) refuse(ctx context.Context, method string, err error) error {
 	s := o.statusOf(ctx, err)
 	switch {
-	case o.Refused != nil:
-		o.Refused(ctx, method, err)
+	case o.OnRefused != nil:
+		o.OnRefused(ctx, method, err)
 	case s.Code() == codes.Unavailable || s.Code() == codes.Internal:
-		slog.WarnContext(ctx, "dlockgrpc: call refused", "method", method, "code", s.Code().String(), "error", err)
+		slog.WarnContext(ctx, "dlockgrpc: call refused", "method", method, "code", s.Code().String(), "err", err)
 	}
 	return s.Err()
 }

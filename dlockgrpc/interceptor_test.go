@@ -91,7 +91,7 @@ func TestStatuses(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		var refused error
-		o := Options{Refused: func(_ context.Context, method string, err error) {
+		o := Options{OnRefused: func(_ context.Context, method string, err error) {
 			if refused = err; method != "/x/y" {
 				t.Errorf("the method is %s", method)
 			}
@@ -119,7 +119,7 @@ func TestStatuses(t *testing.T) {
 			{"a long name", t.Context(), named(c), strings.Repeat("x", 256), o, codes.InvalidArgument, dlock.ErrInvalidName},
 			{"a TTL that is not kept", t.Context(), named(c, dlock.TTL(-1)), "a", o, codes.Internal, dlock.ErrInvalid},
 			{"no function", t.Context(), nil, "a", o, codes.Internal, dlock.ErrInvalid},
-			{"a negative time", t.Context(), named(c), "a", Options{RetryAfter: -1, Refused: o.Refused}, codes.Internal, dlock.ErrInvalid},
+			{"a negative time", t.Context(), named(c), "a", Options{RetryAfter: -1, OnRefused: o.OnRefused}, codes.Internal, dlock.ErrInvalid},
 		} {
 			refused = nil
 			ctx := a.ctx
@@ -128,7 +128,7 @@ func TestStatuses(t *testing.T) {
 			}
 			err := unary(ctx, a.pick, a.o, a.name, nothing)
 			if status.Code(err) != a.code || !errors.Is(refused, a.why) || (refused == nil) != (a.why == nil) {
-				t.Errorf("%s: %v, and Refused got %v, want %s and %v", a.what, err, refused, a.code, a.why)
+				t.Errorf("%s: %v, and OnRefused got %v, want %s and %v", a.what, err, refused, a.code, a.why)
 			}
 			if err != nil && strings.Contains(err.Error(), "memory") {
 				t.Errorf("%s: the client reads %v", a.what, err)

@@ -141,7 +141,7 @@ func (o Options) refuse(w http.ResponseWriter, r *http.Request, status int, err 
 	}
 	if status >= http.StatusInternalServerError && !errors.Is(err, context.Canceled) {
 		// the path alone: a query may contain secrets
-		slog.WarnContext(r.Context(), "dlockhttp: request refused", "method", r.Method, "path", r.URL.Path, "status", status, "error", err)
+		slog.WarnContext(r.Context(), "dlockhttp: request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
 	}
 	http.Error(w, http.StatusText(status), status)
 }

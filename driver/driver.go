@@ -303,7 +303,7 @@ type Capabilities struct {
 
 	// the service ends a fixed lease even if the client is stopped; otherwise only the client does
 	ServerEndsFixed bool
-	// a granted Fixed request stands until its time even if its client is closed or its process
+	// a granted Fixed request lasts for its full time even if its client is closed or its process
 	// dies; otherwise either frees it. If set, a Fixed request may join a hold of its own client
 	// even without Joins
 	FixedOutlives bool

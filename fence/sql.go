@@ -18,7 +18,7 @@ import (
 // In a transaction, call Admit first, for all its resources, before anything is read. Then the
 // transaction reads what others committed before, on every isolation level. On REPEATABLE READ, the
 // default of MySQL, a transaction that read something first is admitted all the same and goes on
-// reading old data: a write based on it is lost without an error.
+// reading old data: what it writes from that overwrites the other transaction, without an error.
 //
 // A transaction can fail for reasons that have nothing to do with the mark: a deadlock, a
 // serialization failure, a busy database. Such an error is that of the database driver, in an

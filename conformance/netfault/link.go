@@ -57,7 +57,7 @@ func (p *Proxy) accept(client *net.TCPConn, server string) {
 		return
 	}
 	p.links[l] = struct{}{}
-	p.counts.Dialled++
+	p.counts.Dialed++
 	l.push(ToServer, parcel{dial: true})
 	p.work.Go(func() { l.read(ToServer, client) })
 	p.work.Go(func() { l.write(ToServer) })

@@ -74,7 +74,7 @@ type Counts struct {
 	// Requests that were sent together count once; data that a server sends without a request does
 	// not count.
 	RoundTrips int64
-	Dialled    int64 // connections that were opened
+	Dialed     int64 // connections that were opened
 	Open       int   // connections that are open now
 	Bytes      int64 // that were sent, in both directions
 }

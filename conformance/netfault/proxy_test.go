@@ -29,7 +29,7 @@ func TestProxyForwards(t *testing.T) {
 	b.Asks("two")
 	a.Asks("three")
 	// 14 bytes there, and each line 3 bytes longer back
-	if c := p.Counts(); c != (Counts{RoundTrips: 3, Dialled: 2, Open: 2, Bytes: 2*14 + 3*3}) {
+	if c := p.Counts(); c != (Counts{RoundTrips: 3, Dialed: 2, Open: 2, Bytes: 2*14 + 3*3}) {
 		t.Fatalf("counted %+v", c)
 	}
 	a.Close()

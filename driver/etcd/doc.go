@@ -42,7 +42,7 @@
 //     was replaced and does not know it can prove nothing.
 //   - Read-write locks, semaphores, joins, break ([driver.Breaker]) and inspection are supported.
 //     Holds survive a restart of the cluster.
-//   - A fixed lease stands until its time, also after Close and after the death of its process.
+//   - A fixed lease lasts for its full time, also after Close and after the death of its process.
 //
 // # Limits
 //

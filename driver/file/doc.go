@@ -207,7 +207,7 @@
 // been through all slots, nothing refers to the name any more. Then its blocks become free, the
 // home last.
 //
-// A granted Fixed request stands until its time, whichever clients are alive. When its client
+// A granted Fixed request lasts for its full time, whichever clients are alive. When its client
 // closes, or an update finds the client dead, the time from its cell is copied into the request,
 // which has no client any more.
 //

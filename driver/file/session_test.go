@@ -126,7 +126,7 @@ func TestStoppedHolderFreesAtItsTTL(t *testing.T) {
 	}
 }
 
-// A granted Fixed request stands until its time even if its process is killed. Other requests of
+// A granted Fixed request lasts for its full time even if its process is killed. Other requests of
 // the process end at once.
 func TestFixedOutlivesItsProcess(t *testing.T) {
 	const ttl = 700 * time.Millisecond

@@ -40,7 +40,7 @@ func (s sessionID) home() int { return int(s & (1<<homeBits - 1)) }
 // entry is a request in a queue. Times are of the monotonic clock, in nanoseconds.
 type entry struct {
 	driver.Entry // its Name has the prefix; Age and Left are not set
-	// the client whose end also ends the request; 0: it stands until its time in any case
+	// the client whose end also ends the request; 0: it lasts for its full time in any case
 	session sessionID
 	cell    int // the session's cell with the time of the last renewal
 	arrived int64
@@ -262,7 +262,7 @@ func (e *entry) expires(cell int64) int64 {
 	return max(e.armed, cell) + int64(e.TTL)
 }
 
-// outlives reports whether the request stands until its time even if its client is dead.
+// outlives reports whether the request lasts for its full time even if its client is dead.
 func (e *entry) outlives() bool { return e.Fixed && e.Token != 0 }
 
 // detached returns a copy that no longer depends on its client. cell is the time in its cell.

@@ -292,7 +292,7 @@ func TestSideBySide(t *testing.T) {
 	p := open(t, s.address)
 	p.until("both are shown", row("here", "a")+" && "+row("there", "b"))
 	h.Process.Kill() // its command ends too, and its lease expires
-	p.until("the loss is in the history of the second backend", `document.querySelectorAll(".backend")[1].querySelector(".event.lost .what")?.textContent === "there b: its time ran out"`)
+	p.until("the loss is in the history of the second backend", `document.querySelectorAll(".backend")[1].querySelector(".event.lost .what")?.textContent === "there b: its hold expired"`)
 	server.Kill(t)
 	p.until("the second backend shows its failure", `!document.querySelectorAll(".backend")[1].querySelector(".trouble").hidden`)
 	if !p.is(`document.querySelectorAll(".backend")[0].querySelector(".trouble").hidden && ` + row("here", "a")) {

@@ -329,8 +329,8 @@ func etcdCauses(t *testing.T, s *service.Server) {
 	}
 }
 
-// etcdFixed: the hold of a fixed request stands until its time, whatever becomes of its client, and
-// no longer.
+// etcdFixed: the hold of a fixed request lasts for its full time, whatever becomes of its client,
+// and no longer.
 func etcdFixed(t *testing.T, s *service.Server) {
 	const ttl = 4 * time.Second
 	b, probe, root := etcdSideOf(t, s), etcdSideOf(t, s), etcdOf(t, s)

@@ -49,7 +49,7 @@ func trips(p *netfault.Proxy, f func()) int64 {
 	before := p.Counts()
 	f()
 	after := p.Counts()
-	return after.RoundTrips - before.RoundTrips - greeting*(after.Dialled-before.Dialled)
+	return after.RoundTrips - before.RoundTrips - greeting*(after.Dialed-before.Dialed)
 }
 
 // ownSide opens the driver on connections of its own, behind a proxy.

@@ -54,7 +54,7 @@ func dropped(lines ...*netfault.Proxy) int64 {
 	var n int64
 	for _, p := range lines {
 		c := p.Counts()
-		n += c.Dialled - int64(c.Open)
+		n += c.Dialed - int64(c.Open)
 	}
 	return n
 }

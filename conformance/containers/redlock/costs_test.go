@@ -118,7 +118,7 @@ func roundTrips(t *testing.T, f fleet) {
 		f.everywhere(t, mark.Name)
 		for i, p := range a.proxies {
 			now := p.Counts()
-			wire := now.RoundTrips - before[i].RoundTrips - greeting*(now.Dialled-before[i].Dialled)
+			wire := now.RoundTrips - before[i].RoundTrips - greeting*(now.Dialed-before[i].Dialed)
 			if got := sent[i].Load() - 1; got > int64(n) || what != renewals && wire-1 > int64(n) {
 				t.Errorf("%s %d times sent %d pipelines to master %d, and made %d round trips", what, n, got, i, wire-1)
 			}

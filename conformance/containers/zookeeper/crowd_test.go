@@ -41,7 +41,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 	z, holder, c := treeOf(t, s), zkOpen(t, s.URL, "", ttl), zkOpen(t, s.URL, "", ttl)
 	held := steps.MustLock(t, holder.Mutex(name))
 	mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
-	dialled, sent := c.p.Counts().Dialled, c.p.Record()
+	dialled, sent := c.p.Counts().Dialed, c.p.Record()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	in := make(chan *dlock.Lease, waiters)
@@ -62,7 +62,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 	} else {
 		t.Logf("%d waiters listed the directory %d times", waiters, n)
 	}
-	if n := c.p.Counts().Dialled - dialled; n > 0 {
+	if n := c.p.Counts().Dialed - dialled; n > 0 {
 		t.Errorf("the client has hung up on a server that answers: %d connections more", n)
 	}
 
@@ -89,7 +89,7 @@ func TestZooKeeperCrowd(t *testing.T) {
 	if n := listings(sent); n > handOffs+20 {
 		t.Errorf("after a cut %d waiters listed the directory %d times for %d hand-offs", waiters, n, handOffs)
 	}
-	if n := c.p.Counts().Dialled - dialled; n > 2 {
+	if n := c.p.Counts().Dialed - dialled; n > 2 {
 		t.Errorf("one cut made %d connections", n)
 	}
 	cancel()

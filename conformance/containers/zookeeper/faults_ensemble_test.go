@@ -46,7 +46,7 @@ func TestZooKeeperEnsembleFaults(t *testing.T) {
 func only(s *service.Server) string { return "zookeeper://" + s.Addr }
 
 // zkLeaderKilled: holders go on holding, waiters go on waiting, and one request at a time holds.
-// A fixed lease that outlives its client stands until its time, by the clock of the next leader
+// A fixed lease that outlives its client lasts for its full time, by the clock of the next leader
 // (which is that of the last one here).
 func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	w := steps.StartWorkers(t, e.URL(), false)
@@ -263,9 +263,9 @@ func zkNoLeader(t *testing.T, e *Ensemble) {
 	e.Nodes[1].Kill(t)
 	e.Nodes[2].Kill(t)
 	await.That(t, "the remaining server stops serving", func() bool { return leads(left) == "" })
-	before := c.p.Counts().Dialled
+	before := c.p.Counts().Dialed
 	<-time.After(while)
-	if n := c.p.Counts().Dialled - before; n > most {
+	if n := c.p.Counts().Dialed - before; n > most {
 		t.Errorf("the client made %d connections in %s", n, while)
 	}
 	e.Nodes[1].Restart(t)

@@ -105,7 +105,7 @@ func zkSide(t *testing.T, s *service.Server) (driver.Backend, *netfault.Proxy) {
 }
 
 // zkKeptCrash: from a certain message on nothing of a client reaches the server any more. A request
-// that was kept by then stands until its time, any other goes with the session.
+// that was kept by then lasts for its full time, any other goes with the session.
 func zkKeptCrash(t *testing.T, s *service.Server) {
 	const d = 4 * time.Second
 	// die has the reply to the next keep, or to a packet with the text, lost, and all that follows

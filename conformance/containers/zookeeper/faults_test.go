@@ -256,14 +256,14 @@ func zkLateCreate(t *testing.T, s *service.Server) {
 		mustUnlock(t, steps.MustLock(t, c.Mutex("warm")))
 		heal := c.p.Hold(netfault.ToServer)
 		a := steps.Try(t, c.Mutex(name))
-		before := c.p.Counts().Dialled
+		before := c.p.Counts().Dialed
 		if up {
 			// a request that does not arrive leaves no trace
 			<-time.After(200 * time.Millisecond)
 			a.Cancel()
 			a.Within("abandoned Lock", time.Now(), zkPrompt)
 		} else {
-			await.That(t, "the client has hung up", func() bool { return c.p.Counts().Dialled > before || !a.Pending() })
+			await.That(t, "the client has hung up", func() bool { return c.p.Counts().Dialed > before || !a.Pending() })
 		}
 		heal()
 		if up {

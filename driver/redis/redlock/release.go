@@ -233,7 +233,7 @@ func (b *Backend) releaseAll() {
 		fixed := q.r.Fixed && !q.until.IsZero() && !q.ended
 		for i, v := range q.votes {
 			if fixed && v == granted {
-				continue // it stands until its time
+				continue // it lasts for its full time
 			}
 			if v == granted || v == unknown || v == sent {
 				b.queueRelease(i, q, v != granted, nil)

@@ -66,7 +66,7 @@ func (s *Server) breakHold(w http.ResponseWriter, r *http.Request) {
 	}
 	log := s.options.Log.With("name", b.Name, "token", token, "force", b.Force, "backend", st.Title, "client", r.RemoteAddr)
 	if err != nil {
-		log.Warn("ending a hold failed", "error", err)
+		log.Warn("ending a hold failed", "err", err)
 		refuse(failure(err), "%v", err)
 		return
 	}

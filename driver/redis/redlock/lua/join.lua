@@ -2,7 +2,7 @@
 -- ARGV[2]  ttl (ms)
 -- ARGV[3]  the holder's id
 --
--- Returns {1} if it stands until its time. If it already stood there, that begins again, even if
+-- Returns {1} if it lasts for its full time. If it already stood there, that begins again, even if
 -- another request has taken the holder's place. Returns {-1} if the holder is not there or was
 -- broken, or if the id was released. The request is kept for its TTL and a millisecond: no client
 -- trusts it, so the rates of the clocks do not matter.
