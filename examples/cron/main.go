@@ -1,4 +1,4 @@
-// Cron runs a job once per period of the wall clock, on one of all replicas that have the same URL.
+// Cron runs a job once per period of the wall clock, on one of the replicas that have the same URL.
 // Start three of them, each in a terminal of its own:
 //
 //	go run ./cron -period 10s file:///tmp/locks
@@ -52,5 +52,5 @@ func main() {
 	}
 }
 
-// report is the job. It has to stop when ctx ends, by a signal or since the lock is lost.
+// report is the job. It has to stop when ctx ends, by a signal or because the lock is lost.
 func report(ctx context.Context) error { return ctx.Err() }

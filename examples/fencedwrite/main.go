@@ -1,6 +1,7 @@
 // Fencedwrite pays an order in a SQL database, which refuses a holder of the lock that comes too
-// late. Start it twice: the second waits for the first. Stop the first with Ctrl-Z, and after the
-// TTL the second one pays. Resume the first with fg, press Enter, and it is refused.
+// late. Start it twice: the second waits for the first. Stop the first with Ctrl-Z. After the TTL
+// the second holds the lock; press Enter there, and it pays. Resume the first with fg, press Enter,
+// and it is refused.
 //
 //	go run ./fencedwrite 'file:///tmp/locks?ttl=5s' /tmp/shop.db
 //

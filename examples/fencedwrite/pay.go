@@ -28,7 +28,8 @@ func open(ctx context.Context, path string) (*sql.DB, error) {
 }
 
 // pay checks the token and writes in one transaction. It returns an error that matches
-// fence.ErrStale if a later holder was here. Whatever it decides on has to be read after Admit.
+// fence.ErrStale if a later holder has written. Data that a decision depends on must be read after
+// Admit.
 func pay(ctx context.Context, client *dlock.Client, db *sql.DB) error {
 	lease, err := client.Mutex("orders/42").Lock(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Handingon is a program whose child process works under its lock: it hands the hold on as text in
-// the environment, and the child joins it. Run it with
+// Handingon has a child process work under its lock: it hands its hold on, as text in the
+// environment, and the child joins it. Run it with
 //
 //	go run ./handingon file:///tmp/locks
 //

@@ -1,5 +1,5 @@
-// Observing is a program whose locks are seen: its metrics in a scrape of Prometheus, its waits and
-// holds in an OpenTelemetry trace. It does a little work, prints both, and ends.
+// Observing shows its locks: their metrics as Prometheus scrapes them, and their waits and holds as
+// spans of an OpenTelemetry trace. It does a little work, prints both, and ends.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	// names are for spans; of metrics the label class has what stands before the slash
+	// spans have the whole name; metrics have a label, class, with the part before the slash
 	class := func(name string) string { class, _, _ := strings.Cut(name, "/"); return class }
 
 	metrics := dlockprometheus.New(dlockprometheus.Options{Class: class})

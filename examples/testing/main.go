@@ -1,6 +1,6 @@
-// Testing is a program with work under a lock, for its tests. In main_test.go the lock is held by
-// another process, the lease is lost in the middle, and the service is slow. The tests need no
-// service and take no time. Run them, and the program, with
+// Testing shows how to test work under a lock. In the tests of main_test.go the lock is held by
+// another client, the lease is lost during the work, and the service is slow. They need no service
+// and run in virtual time. Run them, and the program, with
 //
 //	go test -v ./testing
 //	go run ./testing file:///tmp/locks
@@ -36,8 +36,8 @@ func main() {
 // errBusy is the error of restock while another process restocks the same item.
 var errBusy = errors.New("the item is being restocked")
 
-// restock has n crates of the item brought in, one after the other. It waits for the item for a
-// minute at most. It stops, with an error that matches [dlock.ErrLost], when its lease is lost.
+// restock has n crates of the item brought in, one after the other. It waits for the item's lock for
+// at most a minute. It stops, with an error that matches [dlock.ErrLost], when its lease is lost.
 func restock(ctx context.Context, client *dlock.Client, item string, n int, bring func(context.Context) error) error {
 	mutex := client.Mutex(dlock.Name("items", item), dlock.Wait(time.Minute))
 	err := dlock.Do(ctx, mutex, func(ctx context.Context) error {

@@ -1,5 +1,5 @@
-// Workers is a pool of workers that shares a semaphore with the pools of other processes: together
-// they do at most as many jobs at a time as -limit says. Start it twice:
+// Workers is a pool of workers that shares a semaphore with the pools of other processes: all
+// processes together do at most -limit jobs at a time. Start it twice:
 //
 //	go run ./workers -workers 4 -limit 3 -jobs 20 file:///tmp/locks
 //
@@ -23,7 +23,7 @@ import (
 
 func main() {
 	workers := flag.Int("workers", 4, "the workers of this process")
-	limit := flag.Int("limit", 3, "how many jobs are done at a time by all processes")
+	limit := flag.Int("limit", 3, "how many jobs all processes together do at a time")
 	jobs := flag.Int("jobs", 20, "the jobs of this process")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
