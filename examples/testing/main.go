@@ -36,8 +36,9 @@ func main() {
 // errBusy is the error of restock while another process restocks the same item.
 var errBusy = errors.New("the item is being restocked")
 
-// restock has n crates of the item brought in, one after the other. It waits for the item's lock for
-// at most a minute. It stops, with an error that matches [dlock.ErrLost], when its lease is lost.
+// restock has n crates of the item brought in, one after the other. It waits for at most a minute
+// for the lock of the item. It stops, with an error that matches [dlock.ErrLost], when its lease is
+// lost.
 func restock(ctx context.Context, client *dlock.Client, item string, n int, bring func(context.Context) error) error {
 	mutex := client.Mutex(dlock.Name("items", item), dlock.Wait(time.Minute))
 	err := dlock.Do(ctx, mutex, func(ctx context.Context) error {

@@ -1,5 +1,5 @@
-// Webhandler takes payments over HTTP, one at a time for each order. A second request meanwhile gets
-// 409, and any request gets 503 with Retry-After if the lock service does not answer. Run it with
+// Webhandler takes payments over HTTP, one at a time for each order. Another request meanwhile gets
+// 409; each gets 503 with Retry-After while the lock service does not answer. Run it with
 //
 //	go run ./webhandler -listen localhost:8080 file:///tmp/locks
 //	curl -i -X POST localhost:8080/orders/42/pay
