@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dlock-go/dlock/driver"
 )
@@ -57,14 +58,20 @@ type Error struct {
 	Err     error  // matches a sentinel, the context's error, or the backend's own
 }
 
+const prefix = "dlock: "
+
 // Error returns the operation, the lock and the text of Err. It never contains a password.
 func (e *Error) Error() string {
 	var s strings.Builder
-	s.WriteString("dlock: ")
+	s.WriteString(prefix)
 	s.WriteString(e.Op)
 	if e.Name != "" {
 		s.WriteByte(' ')
-		s.WriteString(strconv.Quote(e.Name))
+		name, more := e.Name, ""
+		if len(name) > maxText { // it was refused
+			name, more = name[:maxText/4], "…"
+		}
+		s.WriteString(strconv.Quote(name) + more)
 	}
 	if e.Backend != "" {
 		s.WriteString(" (" + e.Backend + ")")
@@ -109,12 +116,23 @@ func contextErr(ctx context.Context) error {
 	}
 	if cause := context.Cause(ctx); cause != nil && cause != err {
 		if errors.Is(cause, ErrNotHeld) { // it is about the context's lease, not about this call
-			return fmt.Errorf("%w: %v", err, cause)
+			return fmt.Errorf("%w: %s", err, unprefixed(cause))
 		}
-		return fmt.Errorf("%w: %w", err, cause)
+		return &endedBy{err, cause}
 	}
 	return err
 }
+
+// endedBy is the error of a context together with its cause.
+type endedBy struct{ err, cause error }
+
+func (e *endedBy) Error() string { return e.err.Error() + ": " + unprefixed(e.cause) }
+
+// Unwrap returns all that it matches.
+func (e *endedBy) Unwrap() []error { return []error{e.err, e.cause} }
+
+// unprefixed returns the text of an error for use within another one of this package.
+func unprefixed(err error) string { return strings.TrimPrefix(err.Error(), prefix) }
 
 // outcome returns the error of a function that ran under during, the context of a lease derived
 // from ctx. own is the error of the function, and end that of Unlock. A loss comes first, and is
@@ -183,7 +201,7 @@ func explain(ctx context.Context, err error) error {
 	case cause == ErrClosed:
 		return ErrClosed
 	case timeUp && stood:
-		return fmt.Errorf("not granted within %s: %w", limit.d, heldOf(err))
+		return fmt.Errorf("not granted within %s: %w", limit.d.Round(time.Millisecond), heldOf(err))
 	case timeUp && err == ctx.Err():
 		return limit
 	case timeUp:

@@ -56,7 +56,8 @@ func TestMistakes(t *testing.T) {
 	orders := must(c.Mutex("orders/42"), ctx)
 	reader := must(c.RWMutex("stock").Read(), ctx)
 	released := must(c.Mutex("released"), ctx)
-	kept := context.WithoutCancel(released.Context(ctx))
+	under := released.Context(ctx)
+	kept := context.WithoutCancel(under)
 	if err := released.Unlock(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -83,24 +84,31 @@ func TestMistakes(t *testing.T) {
 			_, err := dlock.OncePer(ctx, c.Mutex("a"), 0, func(context.Context) error { return nil })
 			return err
 		},
-		"no name":                                        lock(c.Mutex("")),
-		"a line break in the name":                       lock(c.Mutex("orders/42\n")),
-		"a semaphore of size 0":                          lock(c.Semaphore("a", 0)),
-		"a lock and a semaphore under one name":          lock(other.Semaphore("orders/42", 3)),
-		"a lock that another client holds":               func() error { _, err := other.Mutex("orders/42").TryLock(ctx); return err },
-		"a wait that is too short":                       lock(other.Mutex("orders/42", dlock.Wait(10*time.Millisecond))),
-		"the context of the lease is forgotten":          lock(c.Mutex("orders/42", dlock.Wait(10*time.Millisecond))),
-		"a write lock under one's own read lock":         func() error { _, err := c.RWMutex("stock").Write().Lock(reader.Context(ctx)); return err },
+		"no name":                               lock(c.Mutex("")),
+		"a line break in the name":              lock(c.Mutex("orders/42\n")),
+		"a semaphore of size 0":                 lock(c.Semaphore("a", 0)),
+		"a lock and a semaphore under one name": lock(other.Semaphore("orders/42", 3)),
+		"a lock that another client holds":      func() error { _, err := other.Mutex("orders/42").TryLock(ctx); return err },
+		"a wait that is too short":              lock(other.Mutex("orders/42", dlock.Wait(10*time.Millisecond))),
+		"the context of the lease is forgotten": func() error {
+			short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			defer cancel()
+			_, err := c.Mutex("orders/42").Lock(short)
+			return err
+		},
+		"the context of a lease that was released": func() error { _, err := c.Mutex("released").Lock(under); return err },
+		"no URL":                                 open(""),
+		"a write lock under one's own read lock": func() error { _, err := c.RWMutex("stock").Write().Lock(reader.Context(ctx)); return err },
 		"the context of the lease is used after its end": func() error { _, err := c.Mutex("released").Lock(kept); return err },
-		"unlocked twice":                                 func() error { return released.Unlock(ctx) },
-		"unlocked after the loss":                        func() error { return lost.Unlock(ctx) },
-		"a fixed lease that was too short":               func() error { return fixed.Unlock(ctx) },
-		"a break of a hold that has ended":               func() error { return other.Break(ctx, "lost", lost.Token()) },
-		"a client that is closed":                        lock(closed.Mutex("a")),
-		"a client that was never opened":                 lock(new(dlock.Client).Mutex("a")),
-		"a zero RWMutex":                                 lock(dlock.RWMutex{}.Read()),
-		"All without a lock":                             lock(dlock.All()),
-		"a text that is not an owner":                    func() error { _, err := dlock.ParseOwner("orders/42"); return err },
+		"unlocked twice":                   func() error { return released.Unlock(ctx) },
+		"unlocked after the loss":          func() error { return lost.Unlock(ctx) },
+		"a fixed lease that was too short": func() error { return fixed.Unlock(ctx) },
+		"a break of a hold that has ended": func() error { return other.Break(ctx, "lost", lost.Token()) },
+		"a client that is closed":          lock(closed.Mutex("a")),
+		"a client that was never opened":   lock(new(dlock.Client).Mutex("a")),
+		"a zero RWMutex":                   lock(dlock.RWMutex{}.Read()),
+		"All without a lock":               lock(dlock.All()),
+		"a text that is not an owner":      func() error { _, err := dlock.ParseOwner("orders/42"); return err },
 	} {
 		if err := table.Check(title, mistake()); err != nil {
 			t.Error(err)

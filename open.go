@@ -96,6 +96,14 @@ func parseURL(raw string) (*url.URL, []string, error) {
 	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.ContainsAny(scheme, "/?#") {
+		switch {
+		case raw == "":
+			return nil, nil, invalid("the URL is empty; is it that of an environment variable that is not set?")
+		case driver.Lookup(raw) != nil:
+			return nil, nil, invalid("the URL has a scheme only; did you mean %s:…?", raw)
+		case !strings.ContainsAny(raw, ":@?#") && strings.Contains(raw, "/"):
+			return nil, nil, invalid("the URL has no scheme; for a directory give file:///absolute/path")
+		}
 		if want := withScheme(raw); want != "" {
 			return nil, nil, invalid("the URL has no scheme; did you mean %s?", want)
 		}

@@ -45,8 +45,10 @@ func init() {
 
 func TestOpenRefuses(t *testing.T) {
 	for _, tt := range []struct{ url, says string }{
-		{"", "not a URL; want scheme://"},
-		{"memory", "not a URL; want scheme://"},
+		{"", "the URL is empty"},
+		{"memory", "did you mean memory:…?"},
+		{"nosuch", "not a URL; want scheme://"},
+		{"tmp/locks", "file:///absolute/path"},
 		{"nosuch://h", "driver/all"},
 		{"nosuch://h", "memory"}, // the known ones are listed
 		{"localhost:6379", "no scheme; did you mean redis://localhost:6379?"},

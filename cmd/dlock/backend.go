@@ -20,12 +20,14 @@ const envURL = "DLOCK_URL"
 
 // backend says where the locks are, and whether dlock logs what it does.
 type backend struct {
-	url     string // the argument of --url
-	verbose bool
+	url      string      // the argument of --url
+	urlGiven func() bool // --url was
+	verbose  bool
 }
 
 func (b *backend) flags(f *pflag.FlagSet) {
 	f.StringVar(&b.url, "url", "", "the backend (default: $DLOCK_URL, or else a folder of this user)")
+	b.urlGiven = func() bool { return f.Changed("url") }
 	f.BoolVarP(&b.verbose, "verbose", "v", false, "log to standard error what dlock does")
 }
 
@@ -34,7 +36,13 @@ func (b *backend) where() (string, error) {
 	if b.url != "" {
 		return b.url, nil
 	}
-	if u := os.Getenv(envURL); u != "" {
+	if b.urlGiven != nil && b.urlGiven() {
+		return "", usage("--url is empty; without it %s names the backend", envURL)
+	}
+	if u, ok := os.LookupEnv(envURL); ok {
+		if u == "" {
+			return "", usage("%s is empty; unset it to lock in a folder of this user, or give the URL of the backend", envURL)
+		}
 		return u, nil
 	}
 	// a relative one is ignored, as XDG says; the driver creates the folder, if it may

@@ -43,7 +43,7 @@ Exit status: 0, also if there are no waiters; 1 if something failed; 2 for wrong
 				case inJSON:
 					return writeJSON(cmd.OutOrStdout(), look.Graph)
 				case len(look.Names) == 0:
-					sayNone(cmd.OutOrStdout(), prefix, look)
+					sayNone(cmd.OutOrStdout(), &b, prefix, look)
 				case len(look.Graph.Parties) == 0:
 					fmt.Fprintf(cmd.OutOrStdout(), "no waiters; names held: %d\n", len(look.Names))
 				default:

@@ -51,7 +51,7 @@ func (l locks) wantGraph(want string, args ...string) {
 
 func TestGraph(t *testing.T) {
 	l := newLocks(t)
-	l.wantGraph(nothing + "\n")
+	l.wantGraph(nothingUnder + l.url + "; is it the right URL, with the right prefix?\n")
 	ann, bob, carl := l.client(dlock.Label("web1/1/ann/roll-out")), l.client(dlock.Label("web2/2/bob/dump")), l.client(dlock.Label("carl"))
 	l.lock(ann.Mutex("shop"))
 	l.wantGraph("no waiters; names held: 1\n")

@@ -39,7 +39,7 @@ name.`,
 					show(cmd.OutOrStdout(), watch.NewQueue(args[0], q))
 					return nil
 				}
-				return sayFree(ctx, c, args[0], cmd.OutOrStdout())
+				return sayFree(ctx, &b, c, args[0], cmd.OutOrStdout())
 			})
 		},
 	}
@@ -49,11 +49,11 @@ name.`,
 }
 
 // sayFree says that the name is free, and if no name is in use at all, that the URL may be wrong.
-func sayFree(ctx context.Context, c *dlock.Client, name string, w io.Writer) error {
+func sayFree(ctx context.Context, b *backend, c *dlock.Client, name string, w io.Writer) error {
 	fmt.Fprintf(w, "%s: free, no waiters\n", printable(name))
 	names, err := c.List(ctx)
 	if err == nil && len(names) == 0 {
-		fmt.Fprintln(w, nothing)
+		fmt.Fprintln(w, b.nothing())
 	}
 	if errors.Is(err, dlock.ErrUnsupported) {
 		return nil

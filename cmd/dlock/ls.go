@@ -42,7 +42,7 @@ Exit status: 0, also if no name is listed; 1 if something failed; 2 for wrong fl
 				case inJSON:
 					return writeJSON(cmd.OutOrStdout(), queues)
 				case len(queues) == 0:
-					sayNone(cmd.OutOrStdout(), prefix, look)
+					sayNone(cmd.OutOrStdout(), &b, prefix, look)
 				default:
 					table(cmd.OutOrStdout(), summary(queues))
 				}
@@ -56,13 +56,21 @@ Exit status: 0, also if no name is listed; 1 if something failed; 2 for wrong fl
 }
 
 // nothing is the text for a backend where no name is in use: it may not be the one that was meant.
-const nothing = "no name is held or waited for under this URL; is it the right URL, with the right prefix?"
+func (b *backend) nothing() string {
+	place := "this URL"
+	if rawURL, err := b.where(); err == nil {
+		place = withoutPassword(rawURL)
+	}
+	return nothingUnder + place + "; is it the right URL, with the right prefix?"
+}
+
+const nothingUnder = "no name is held or waited for under "
 
 // sayNone says that no name with the prefix is in use, and if no name is in use at all, that the
 // URL may be wrong.
-func sayNone(w io.Writer, prefix string, look *watch.Look) {
+func sayNone(w io.Writer, b *backend, prefix string, look *watch.Look) {
 	if look.InUse == 0 {
-		fmt.Fprintln(w, nothing)
+		fmt.Fprintln(w, b.nothing())
 	} else {
 		fmt.Fprintf(w, "no name in use begins with %q; names in use: %d\n", withoutPassword(prefix), look.InUse)
 	}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,7 +45,8 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, out, errOut *strings.
 	t.Cleanup(cancel)
 	cmd = exec.CommandContext(ctx, program, args...)
 	// GORACE: the default is a second
-	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+dir, "TMP="+dir, "GORACE=atexit_sleep_ms=10", "DLOCK_URL=", "DLOCK_OWNER=", "DLOCK_OUTER=", "DLOCK_RUN=", "DLOCK="+program)
+	environ := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DLOCK_URL=") })
+	cmd.Env = append(environ, asCommand+"=1", "TMPDIR="+dir, "TMP="+dir, "GORACE=atexit_sleep_ms=10", "DLOCK_OWNER=", "DLOCK_OUTER=", "DLOCK_RUN=", "DLOCK="+program)
 	cmd.Stdout, cmd.Stderr = out, errOut
 	return cmd, out, errOut, dir
 }
@@ -86,8 +88,11 @@ func TestUsage(t *testing.T) {
 		{"demo redis://u:canary@h", "--url and DLOCK_URL name the backend"},
 		{"redis://u:canary@h", "--url and DLOCK_URL name the backend"},
 		{"nosuch", `unknown command "nosuch"`},
+		{"ls --url=", "--url is empty; without it DLOCK_URL names the backend"},
+		{"run a -- true", "DLOCK_URL is empty; unset it to lock in a folder of this user"},
 	} {
 		cmd, out, errOut, dir := command(t, strings.Fields(c.args)...)
+		cmd.Env = append(cmd.Env, "DLOCK_URL=") // as of a variable of a script that is not set
 		cmd.Run()
 		if got := cmd.ProcessState.ExitCode(); got != statusUsage || out.Len() > 0 || !strings.Contains(errOut.String(), c.want) {
 			t.Errorf("dlock %s: exit status %d, %q, want %q on standard error:\n%s", c.args, got, out, c.want, errOut)

@@ -145,8 +145,8 @@ func TestShort(t *testing.T) {
 
 func TestLsAndInspect(t *testing.T) {
 	l := newLocks(t)
-	l.want(0, nothing, "ls")
-	l.want(0, nothing, "inspect", "x/1")
+	l.want(0, nothingUnder+l.url+";", "ls")
+	l.want(0, nothingUnder+l.url+";", "inspect", "x/1")
 	l.want(0, "[]\n", "ls", "--json")
 	c := l.client(dlock.Label("first"))
 	lease := l.lock(c.Mutex("x/1"))
@@ -172,7 +172,7 @@ func TestLsAndInspect(t *testing.T) {
 		t.Errorf("inspect:\n%s", out)
 	}
 	out = l.want(0, "z: free, no waiters", "inspect", "z")
-	if strings.Contains(out, nothing) {
+	if strings.Contains(out, nothingUnder) {
 		t.Errorf("there are names:\n%s", out)
 	}
 	var q watch.Queue

@@ -4,14 +4,12 @@ import (
 	"testing"
 
 	"github.com/dlock-go/dlock"
-	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 )
 
 // TestZooKeeperMistakes makes the mistakes of docs/mistakes.md that need a ZooKeeper.
 func TestZooKeeperMistakes(t *testing.T) {
 	t.Parallel()
-	s := service.Start(t, ZooKeeper)
 	open := func(url string) error {
 		c, err := dlock.Open(t.Context(), url)
 		if err == nil {
@@ -20,7 +18,6 @@ func TestZooKeeperMistakes(t *testing.T) {
 		return err
 	}
 	steps.Mistakes(t, map[string]error{
-		"no ZooKeeper at the address":  open("zookeeper://127.0.0.1:1"),
-		"a chroot that does not exist": open(s.URL + "/no/such"),
+		"no ZooKeeper at the address": open("zookeeper://127.0.0.1:1"),
 	})
 }
