@@ -72,8 +72,8 @@ func TestMySQLMigrateCommand(t *testing.T) {
 		left := func() int {
 			return one[int](t, root, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()")
 		}
-		run(0, "are there")
-		run(0, "are there")
+		run(0, "the tables exist")
+		run(0, "the tables exist")
 		whole := left()
 		if n := one[int](t, root, "SELECT COUNT(*) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = DATABASE()"); n != 0 || whole != 2 {
 			t.Errorf("%d tables and %d routines are there", whole, n)
@@ -92,14 +92,14 @@ func TestMySQLMigrateCommand(t *testing.T) {
 		if err := l.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		run(0, "are gone", "--down", "--yes")
+		run(0, "the tables are removed", "--down", "--yes")
 		if n := left(); n != 0 {
 			t.Errorf("%d tables are left", n)
 		}
-		run(0, "are gone", "--down", "--yes")
-		run(0, "are there")
+		run(0, "the tables are removed", "--down", "--yes")
+		run(0, "the tables exist")
 		steps.MustLock(t, c.Mutex("held"))
-		run(0, "are gone", "--down", "--yes", "--force")
+		run(0, "the tables are removed", "--down", "--yes", "--force")
 		if n := left(); n != 0 {
 			t.Errorf("%d tables are left by --force", n)
 		}
