@@ -19,21 +19,14 @@ func TestMySQLMistakes(t *testing.T) {
 		user := "mistakes_" + d.DBName
 		execute(t, root, "DROP USER IF EXISTS "+user, "CREATE USER "+user+" IDENTIFIED BY 'canary'", "CREATE TABLE another (k INT PRIMARY KEY)", "GRANT SELECT ON "+d.DBName+".another TO "+user)
 		defer execute(t, root, "DROP USER IF EXISTS "+user)
-		open := func(url string) error {
-			c, err := dlock.Open(t.Context(), url)
-			if err == nil {
-				c.Close()
-			}
-			return err
-		}
 		made := map[string]error{
-			"no MySQL at the address":        open("mysql://root@127.0.0.1:1/test"),
-			"a wrong password of MySQL":      open(strings.Replace(s.URL, "root@", user+":wrong@", 1)),
-			"a database that does not exist": open(strings.Replace(s.URL, "/"+d.DBName, "/nosuch", 1)),
-			"no tables yet":                  open(s.URL),
+			"no MySQL at the address":        steps.FirstLock(t, "mysql://root@127.0.0.1:1/test"),
+			"a wrong password of MySQL":      steps.FirstLock(t, strings.Replace(s.URL, "root@", user+":wrong@", 1)),
+			"a database that does not exist": steps.FirstLock(t, strings.Replace(s.URL, "/"+d.DBName, "/nosuch", 1)),
+			"no tables yet":                  steps.FirstLock(t, s.URL),
 		}
 		migrated(t, s)
-		made["a user without rights on MySQL"] = open(strings.Replace(s.URL, "root@", user+":canary@", 1))
+		made["a user without rights on MySQL"] = steps.FirstLock(t, strings.Replace(s.URL, "root@", user+":canary@", 1))
 
 		pool := d.open()
 		defer pool.Close()

@@ -3,6 +3,7 @@ package steps
 import (
 	"testing"
 
+	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/internal/mistakes"
 )
 
@@ -18,4 +19,15 @@ func Mistakes(t *testing.T, made map[string]error) {
 			t.Error(err)
 		}
 	}
+}
+
+// FirstLock opens a URL, tries a lock there, and returns the error of either.
+func FirstLock(t *testing.T, url string) error {
+	c, err := dlock.Open(t.Context(), url)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Mutex("orders/42").TryLock(t.Context())
+	return err
 }
