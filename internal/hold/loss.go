@@ -27,7 +27,7 @@ const (
 var reasonText = map[string]string{
 	NotRenewed: "no renewal succeeded in time",
 	Denied:     "the backend no longer has it",
-	Reported:   "the backend reported it lost (an operator may have broken it)",
+	Reported:   "the backend reported it lost (broken by an operator, or its data is gone)",
 	TimeUp:     "it was a fixed lease, and its time is up",
 }
 
