@@ -164,7 +164,7 @@ func withScheme(raw string) string {
 		return ""
 	}
 	if scheme == "" {
-		scheme = "scheme"
+		scheme = "something like redis"
 	}
 	return scheme + "://" + raw[:end]
 }

@@ -56,7 +56,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"10.0.0.5:2181,10.0.0.6:2181/locks", "no scheme; did you mean zookeeper://10.0.0.5:2181?"},
 		{"[::1]:2379", "no scheme; did you mean etcd://[::1]:2379?"},
 		{"redis:6379", "no scheme; did you mean redis://redis:6379?"},
-		{"locks.example.com:7000", "no scheme; did you mean scheme://locks.example.com:7000?"},
+		{"locks.example.com:7000", "no scheme; did you mean something like redis://locks.example.com:7000?"},
 		{"/var/lib/shop/locks?ttl=30s", "no scheme; did you mean file:///var/lib/shop/locks?"},
 		{"user:6379", "no scheme"},
 		{"/a:canary@b", "not a URL"},

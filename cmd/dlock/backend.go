@@ -57,6 +57,12 @@ func (b *backend) where() (string, error) {
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(dir, "dlock"))}).String(), nil
 }
 
+// isDefault reports whether the backend is the folder for the user's state, since there is no URL.
+func (b *backend) isDefault() bool {
+	_, ok := os.LookupEnv(envURL)
+	return b.url == "" && !ok
+}
+
 // open opens a client on the URL. It takes at most within, if that is not 0.
 func (b *backend) open(ctx context.Context, rawURL string, within time.Duration, log io.Writer, opts ...dlock.Option) (*dlock.Client, error) {
 	if within > 0 {

@@ -182,6 +182,9 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 	if err != nil {
 		return how, err
 	}
+	if o.isDefault() && !o.quiet {
+		fmt.Fprintf(child.Stderr, "dlock: there is no --url and no %s: the lock is for this machine and user only, in %s\n", envURL, rawURL)
+	}
 	if ctx, err = withHoldsAround(ctx, rawURL); err != nil {
 		return how, err
 	}
@@ -193,6 +196,9 @@ func (o *runner) locked(ctx context.Context, name string, child *exec.Cmd, r *re
 	defer client.Close()
 	m := o.mutex(client, name, rawURL, child.Args[0], o.wait-time.Since(began))
 	lease, err := m.Lock(ctx)
+	if o.periodic && errors.Is(err, dlock.ErrHeld) {
+		err = fmt.Errorf("%q runs now, or has run already in this period of %s: %w", name, o.oncePer, err)
+	}
 	if errors.Is(err, dlock.ErrLost) {
 		return how, holdOver(err, rawURL, name)
 	}

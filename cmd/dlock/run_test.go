@@ -274,7 +274,7 @@ func TestRunTogether(t *testing.T) {
 func TestRunKeepsOthersOutForAtLeastSoLong(t *testing.T) {
 	l := newLocks(t)
 	l.want(0, "", "run", "--once-per", "1h", "a", "--", "true")
-	l.want(statusHeld, "held", "run", "--once-per", "1h", "a", "--", "echo", "twice")
+	l.want(statusHeld, `"a" runs now, or has run already in this period of 1h0m0s`, "run", "--once-per", "1h", "a", "--", "echo", "twice")
 	l.want(0, "fixed", "inspect", "a")
 	l.want(0, "ended", "break", "--yes", "--force", "a")
 	l.want(7, "", "run", "--once-per", "200ms", "a", "--", "sh", "-c", "exit 7")
@@ -498,8 +498,13 @@ func TestTheDefaultIsAFolderOfTheUser(t *testing.T) {
 	state := t.TempDir()
 	cmd, out, errOut, _ := command(t, "run", "a", "--", "sh", "-c", `echo "$DLOCK_URL"`)
 	cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+state)
-	if err := cmd.Run(); err != nil || out.String() != "file://"+state+"/dlock\n" {
+	if err := cmd.Run(); err != nil || out.String() != "file://"+state+"/dlock\n" || !strings.Contains(errOut.String(), "for this machine and user only, in file://"+state+"/dlock\n") {
 		t.Errorf("%v, %s%s", err, out, errOut)
+	}
+	cmd, _, errOut, _ = command(t, "run", "-q", "a", "--", "true")
+	cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+state)
+	if err := cmd.Run(); err != nil || errOut.Len() > 0 {
+		t.Errorf("%v, %s", err, errOut)
 	}
 	home := t.TempDir()
 	cmd, out, errOut, _ = command(t, "run", "-v", "a", "--", "true")
