@@ -78,6 +78,9 @@ func isZero(b driver.Backend) bool {
 }
 
 func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
+	if isNil(b) {
+		return nil, errors.New("the driver returned no backend")
+	}
 	if err := checkBackend(b); err != nil {
 		return nil, err
 	}

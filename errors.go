@@ -132,7 +132,15 @@ func (e *endedBy) Error() string { return e.err.Error() + ": " + unprefixed(e.ca
 func (e *endedBy) Unwrap() []error { return []error{e.err, e.cause} }
 
 // unprefixed returns the text of an error for use within another one of this package.
-func unprefixed(err error) string { return strings.TrimPrefix(err.Error(), prefix) }
+func unprefixed(err error) string { return strings.TrimPrefix(fmt.Sprint(err), prefix) }
+
+// rounded spares readers the fractions of a millisecond.
+func rounded(d time.Duration) time.Duration {
+	if d < time.Millisecond {
+		return d
+	}
+	return d.Round(time.Millisecond)
+}
 
 // outcome returns the error of a function that ran under during, the context of a lease derived
 // from ctx. own is the error of the function, and end that of Unlock. A loss comes first, and is
@@ -201,7 +209,7 @@ func explain(ctx context.Context, err error) error {
 	case cause == ErrClosed:
 		return ErrClosed
 	case timeUp && stood:
-		return fmt.Errorf("not granted within %s: %w", limit.d.Round(time.Millisecond), heldOf(err))
+		return fmt.Errorf("not granted within %s: %w", rounded(limit.d), heldOf(err))
 	case timeUp && err == ctx.Err():
 		return limit
 	case timeUp:

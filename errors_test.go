@@ -230,3 +230,30 @@ func TestTheContextOfAReleasedLease(t *testing.T) {
 		mustUnlock(t, b)
 	}
 }
+
+type noText struct{ text string }
+
+func (e *noText) Error() string { return e.text }
+
+// TestACauseWithoutAText: a cause that cannot say its text ends no program.
+func TestACauseWithoutAText(t *testing.T) {
+	c := newOn(t, newMemory(nil))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel((*noText)(nil))
+	if _, err := c.Mutex("a").Lock(ctx); !errors.Is(err, context.Canceled) || err.Error() == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestShortWaitIsNamed: a wait of less than a millisecond is not said to be none.
+func TestShortWaitIsNamed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newOn(t, newMemory(nil))
+		mustLock(t, c.Mutex("a"), t.Context())
+		for wait, want := range map[time.Duration]string{300 * time.Microsecond: "within 300µs", 998848232: "within 999ms"} {
+			if _, err := c.Mutex("a", Wait(wait)).Lock(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v; want %q", err, want)
+			}
+		}
+	})
+}

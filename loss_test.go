@@ -83,3 +83,31 @@ func TestLossSaysWhy(t *testing.T) {
 		})
 	}
 }
+
+// TestLossSaysWhyByItself: where the backend says no more than that the hold is lost, the errors
+// have the reason all the same, and the log has it once.
+func TestLossSaysWhyByItself(t *testing.T) {
+	var log strings.Builder
+	c, err := dlock.Open(t.Context(), "memory:"+t.Name()+"?ttl=1s", dlock.Logger(slog.New(slog.NewTextHandler(&log, nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Mutex("a").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := l.Context(t.Context())
+	if err := c.Break(t.Context(), "a", l.Token()); err != nil {
+		t.Fatal(err)
+	}
+	const want = "the backend no longer has it; another client may hold the lock now"
+	for what, err := range map[string]error{"Renew": l.Renew(t.Context()), "Err": l.Err(), "cause": context.Cause(ctx), "Unlock": l.Unlock(t.Context())} {
+		if !errors.Is(err, dlock.ErrLost) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", what, err, want)
+		}
+	}
+	if strings.Contains(log.String(), " err=") || strings.Count(log.String(), "no longer has it") != 1 {
+		t.Errorf("the log: %s", log.String())
+	}
+}

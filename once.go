@@ -49,6 +49,9 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 // call finds it free although schedules and clocks differ a little. Two runs begin at least nine
 // tenths of a period apart. fn may take longer than the period: m stays held while it runs.
 //
+// Under a context that carries a hold of m, OncePer re-enters that hold and runs fn each time. With
+// readers or permits, fn runs once per period for each that can hold m together.
+//
 // The backend agrees to keep m held before fn is called, so a process that is killed in fn keeps
 // the other replicas out as well. fn runs under the lease's context, which ends if the lease is
 // lost.

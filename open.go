@@ -28,7 +28,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
 		if err != nil {
 			return err
 		}
-		if c, err = newClient(b, cfg.Client, set); err != nil {
+		if c, err = newClient(b, cfg.Client, set); err != nil && !isNil(b) {
 			b.Close()
 		}
 		return err
@@ -108,7 +108,8 @@ func parseURL(raw string) (*url.URL, []string, error) {
 			return nil, nil, invalid("the URL has no scheme; did you mean %s?", want)
 		}
 		u, err := url.Parse(raw)
-		if err != nil || u.Scheme == "" { // the error's text may show the password
+		// neither the error's text nor what seems to be the scheme is shown: it may have the password
+		if err != nil || u.Scheme == "" || strings.Contains(raw, "@") && driver.Lookup(u.Scheme) == nil {
 			return nil, nil, bad
 		}
 		return u, nil, nil
@@ -147,20 +148,29 @@ var ports = map[string]string{"6379": "redis", "3306": "mysql", "2181": "zookeep
 // withScheme returns the URL that an address or a path without a scheme probably means; "" if raw
 // is neither. It repeats no more of raw than the address: the rest may have a password.
 func withScheme(raw string) string {
-	if strings.HasPrefix(raw, "/") && !strings.Contains(raw, "@") {
-		path, _, _ := strings.Cut(raw, "?")
-		return "file://" + path
+	if strings.Contains(raw, "@") {
+		return "" // what seems to be the port may begin a password
+	}
+	if strings.HasPrefix(raw, "/") {
+		if i := strings.IndexAny(raw, "?#"); i >= 0 {
+			raw = raw[:i]
+		}
+		return "file://" + raw
 	}
 	end := len(raw)
 	if i := strings.IndexAny(raw, "/?#,"); i >= 0 {
 		end = i
 	}
 	host, port, err := net.SplitHostPort(raw[:end])
-	if err != nil || strings.Contains(host, "@") || host == "memory" {
+	if err != nil {
+		return ""
+	}
+	own := strings.ToLower(host) // perhaps the scheme of an opaque URL
+	if known := driver.Lookup(own) != nil; own == "memory" || known && (driver.Imports()[own] == "" || ports[port] == "") {
 		return ""
 	}
 	scheme := ports[port]
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil || scheme == "" && driver.Lookup(host) != nil {
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return ""
 	}
 	if scheme == "" {

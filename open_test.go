@@ -35,6 +35,7 @@ func init() {
 		<-ctx.Done()
 		return nil, fmt.Errorf("dial %s: %w", c.URL.Host, errRefused)
 	})
+	driver.Register("none", func(context.Context, driver.Config) (driver.Backend, error) { return nil, nil })
 	driver.Register("plain", func(_ context.Context, c driver.Config) (driver.Backend, error) {
 		p := c.Params()
 		p.Duration("session_timeout", time.Second)
@@ -60,6 +61,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"/var/lib/shop/locks?ttl=30s", "no scheme; did you mean file:///var/lib/shop/locks?"},
 		{"user:6379", "no scheme"},
 		{"/a:canary@b", "not a URL"},
+		{"app:6543,canary@db:3306", "not a URL"},
+		{"app:6543/canary@tcp(db:3306)/shop", "not a URL"},
 		{"redis://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"rediss+sentinel://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"mariadb://h", `import _ "github.com/dlock-go/dlock/driver/mysql"`},
@@ -91,10 +94,16 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("Open(%q): %v; want ErrInvalid that says %q", tt.url, err, tt.says)
 		}
 	}
-	if c, err := dlock.Open(t.Context(), "memory:6379"); err != nil { // a name, not a port
-		t.Error(err)
-	} else {
+	for _, opaque := range []string{"memory:6379", "MEMORY:1234", "plain:6379", "Plain:1234"} { // a name, and no port
+		c, err := dlock.Open(t.Context(), opaque)
+		if err != nil {
+			t.Errorf("Open(%q): %v", opaque, err)
+			continue
+		}
 		c.Close()
+	}
+	if c, err := dlock.Open(t.Context(), "none:"); err == nil || c != nil || !strings.Contains(err.Error(), "no backend") {
+		t.Errorf("a driver that returns nothing: %v, %v", c, err)
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

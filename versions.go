@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"reflect"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -34,11 +35,23 @@ func checkVersions(modules []*debug.Module, pkg string) error {
 			of = m
 		}
 	}
-	if library == nil || of == nil || unversioned(library) || unversioned(of) || library.Version == of.Version {
+	if library == nil || of == nil || unversioned(library) || unversioned(of) || release(library) == release(of) {
 		return nil
 	}
 	return invalid("this program has %s %s and %s %s, which work only in the same version: go get %s@%s %s@%s",
-		library.Path, library.Version, of.Path, of.Version, library.Path, library.Version, of.Path, library.Version)
+		library.Path, library.Version, of.Path, of.Version, library.Path, release(library), of.Path, release(library))
+}
+
+// untagged is the end of a version that names a commit. What stands before it depends on the tags
+// of the module.
+var untagged = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})$`)
+
+// release returns the version, or the commit that a version without a tag names.
+func release(m *debug.Module) string {
+	if commit := untagged.FindStringSubmatch(m.Version); commit != nil {
+		return commit[1]
+	}
+	return m.Version
 }
 
 func unversioned(m *debug.Module) bool {

@@ -28,6 +28,7 @@ func TestVersionsMatch(t *testing.T) {
 		"a replaced driver":   {[]*debug.Module{module(modulePath, "v0.4.0"), replaced}, redis, false},
 		"a working copy":      {[]*debug.Module{module(modulePath, "(devel)"), module(redis, "v0.3.0")}, redis, false},
 		"no build info":       {nil, redis, false},
+		"one commit":          {[]*debug.Module{module(modulePath, "v0.4.1-0.20261128200000-0123456789ab"), module(redis, "v0.0.0-20261128200000-0123456789ab")}, redis, false},
 		"the driver is first": {[]*debug.Module{module(redis, "v0.3.0"), module(modulePath, "v0.4.0")}, redis, true},
 	} {
 		err := checkVersions(c.modules, c.pkg)

@@ -26,9 +26,13 @@ type backend struct {
 }
 
 func (b *backend) flags(f *pflag.FlagSet) {
-	f.StringVar(&b.url, "url", "", "the backend (default: $DLOCK_URL, or else a folder of this user)")
-	b.urlGiven = func() bool { return f.Changed("url") }
+	b.urlFlag(f, "the backend (default: $DLOCK_URL, or else a folder of this user)")
 	f.BoolVarP(&b.verbose, "verbose", "v", false, "log to standard error what dlock does")
+}
+
+func (b *backend) urlFlag(f *pflag.FlagSet, help string) {
+	f.StringVar(&b.url, "url", "", help)
+	b.urlGiven = func() bool { return f.Changed("url") }
 }
 
 // where returns the URL: that of --url or of the environment, or the folder for the user's state.

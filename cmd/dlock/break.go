@@ -72,7 +72,7 @@ func which(q watch.Queue, given string) (dlock.Token, error) {
 	if given == "" {
 		switch len(tokens) {
 		case 0:
-			return 0, fmt.Errorf("%w: lock %q has no holder", dlock.ErrNotHeld, q.Name)
+			return 0, fmt.Errorf("%w: lock %q has no holder", dlock.ErrNotHeld, withoutPassword(q.Name))
 		case 1:
 			given = q.Holders[0].Token
 		default:

@@ -50,7 +50,7 @@ name.`,
 
 // sayFree says that the name is free, and if no name is in use at all, that the URL may be wrong.
 func sayFree(ctx context.Context, b *backend, c *dlock.Client, name string, w io.Writer) error {
-	fmt.Fprintf(w, "%s: free, no waiters\n", printable(name))
+	fmt.Fprintf(w, "%s: free, no waiters\n", printable(withoutPassword(name)))
 	names, err := c.List(ctx)
 	if err == nil && len(names) == 0 {
 		fmt.Fprintln(w, b.nothing())

@@ -89,6 +89,7 @@ func TestUsage(t *testing.T) {
 		{"redis://u:canary@h", "--url and DLOCK_URL name the backend"},
 		{"nosuch", `unknown command "nosuch"`},
 		{"ls --url=", "--url is empty; without it DLOCK_URL names the backend"},
+		{"migrate --url=", "--url is empty; without it DLOCK_URL names the backend"},
 		{"run a -- true", "DLOCK_URL is empty; unset it to lock in a folder of this user"},
 	} {
 		cmd, out, errOut, dir := command(t, strings.Fields(c.args)...)

@@ -51,7 +51,7 @@ flags or a wrong URL, or if --yes is needed and missing.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&b.url, "url", "", "the backend (default: $DLOCK_URL)")
+	b.urlFlag(f, "the backend (default: $DLOCK_URL)")
 	f.BoolVar(&m.down, "down", false, "remove the tables")
 	f.BoolVar(&m.print, "print", false, "write the statements, and change nothing")
 	f.BoolVar(&m.force, "force", false, "with --down: even while locks are held, which are then lost")

@@ -125,7 +125,7 @@ func (s *Set) Report(id driver.ID) {
 		return
 	}
 	l := s.lost(h, Reported)
-	if cause != nil {
+	if cause != nil && cause != driver.ErrLost { // the backend said more
 		h.end = cause
 	}
 	s.mu.Unlock()

@@ -94,7 +94,9 @@ func (s *Set) apply(h *Hold, p driver.Renewal) (l loss, lost bool) {
 	case h.end != nil:
 	case errors.Is(p.Err, driver.ErrLost):
 		l = s.lost(h, Denied)
-		h.end = p.Err
+		if p.Err != driver.ErrLost { // the backend said more
+			h.end = p.Err
+		}
 		return l, true
 	case p.Err == nil:
 		h.prove(p.TTL, p.SentAt)
