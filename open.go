@@ -108,7 +108,8 @@ func parseURL(raw string) (*url.URL, []string, error) {
 			return nil, nil, invalid("the URL has no scheme; did you mean %s?", want)
 		}
 		u, err := url.Parse(raw)
-		// neither the error's text nor what seems to be the scheme is shown: it may have the password
+		// neither the error's text nor what seems to be the scheme is shown: it may have the
+		// password
 		if err != nil || u.Scheme == "" || strings.Contains(raw, "@") && driver.Lookup(u.Scheme) == nil {
 			return nil, nil, bad
 		}

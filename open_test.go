@@ -94,7 +94,8 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("Open(%q): %v; want ErrInvalid that says %q", tt.url, err, tt.says)
 		}
 	}
-	for _, opaque := range []string{"memory:6379", "MEMORY:1234", "plain:6379", "Plain:1234"} { // a name, and no port
+	// names, and no ports
+	for _, opaque := range []string{"memory:6379", "MEMORY:1234", "plain:6379", "Plain:1234"} {
 		c, err := dlock.Open(t.Context(), opaque)
 		if err != nil {
 			t.Errorf("Open(%q): %v", opaque, err)
