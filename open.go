@@ -101,11 +101,12 @@ func parseURL(raw string) (*url.URL, []string, error) {
 			return nil, nil, invalid("the URL is empty; is it that of an environment variable that is not set?")
 		case driver.Lookup(raw) != nil:
 			return nil, nil, invalid("the URL has a scheme only; did you mean %s:…?", raw)
-		case !strings.ContainsAny(raw, ":@?#") && strings.Contains(raw, "/"):
-			return nil, nil, invalid("the URL has no scheme; for a directory give file:///absolute/path")
 		}
 		if want := withScheme(raw); want != "" {
 			return nil, nil, invalid("the URL has no scheme; did you mean %s?", want)
+		}
+		if !strings.ContainsAny(raw, ":@?#") && strings.Contains(raw, "/") {
+			return nil, nil, invalid("the URL has no scheme; for a directory give file:///absolute/path")
 		}
 		u, err := url.Parse(raw)
 		// neither the error's text nor what seems to be the scheme is shown: it may have the

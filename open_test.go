@@ -50,6 +50,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"memory", "did you mean memory:…?"},
 		{"nosuch", "not a URL; want scheme://"},
 		{"tmp/locks", "file:///absolute/path"},
+		{"/tmp/locks", "did you mean file:///tmp/locks?"},
 		{"nosuch://h", "driver/all"},
 		{"nosuch://h", "memory"}, // the known ones are listed
 		{"localhost:6379", "no scheme; did you mean redis://localhost:6379?"},
