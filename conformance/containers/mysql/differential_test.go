@@ -167,7 +167,7 @@ func (h *history) ask(r driver.Request, want string) error {
 	p := &pending{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.g, p.err = steps.Acquire(ctx, h.client(r), r)
+		p.g, p.err = steps.AcquireOrRelease(ctx, h.client(r), r)
 	}()
 	if want == "waits" {
 		h.waits[r.ID] = p

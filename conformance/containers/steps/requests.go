@@ -56,21 +56,33 @@ func Acquired(t service.T, b driver.Backend, r driver.Request) driver.Grant {
 // that may stand is released in the background, until the release is answered.
 func Acquire(ctx context.Context, b driver.Backend, r driver.Request) (driver.Grant, error) {
 	g, err := b.Acquire(ctx, r)
-	if err == nil || driver.Refused(err) {
-		return g, err
+	if err != nil && !driver.Refused(err) {
+		go releaseFailed(b, r, err)
 	}
-	r.Uncertain = !driver.HasWaited(err)
-	go func() {
-		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
-			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-			err := b.Release(ctx, r)
-			cancel()
-			if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
-				return
-			}
-		}
-	}()
 	return g, err
+}
+
+// AcquireOrRelease is Acquire that returns after that release: until then a driver may know of a
+// request that the service does not have any more.
+func AcquireOrRelease(ctx context.Context, b driver.Backend, r driver.Request) (driver.Grant, error) {
+	g, err := b.Acquire(ctx, r)
+	if err != nil && !driver.Refused(err) {
+		releaseFailed(b, r, err)
+	}
+	return g, err
+}
+
+// releaseFailed releases a request whose Acquire failed with err, until the release is answered.
+func releaseFailed(b driver.Backend, r driver.Request, err error) {
+	r.Uncertain = !driver.HasWaited(err)
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		err := b.Release(ctx, r)
+		cancel()
+		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
+			return
+		}
+	}
 }
 
 // Released releases a request that has to be there.
