@@ -58,6 +58,7 @@ func Check(ctx context.Context, rawURL string) ([]Finding, error) {
 // schemeOf returns the scheme of the URL if there is a driver for it.
 func schemeOf(rawURL string) string {
 	scheme, _, _ := strings.Cut(rawURL, ":")
+	scheme = strings.ToLower(scheme)
 	if driver.Lookup(scheme) == nil {
 		return ""
 	}

@@ -243,6 +243,26 @@ func TestACauseWithoutAText(t *testing.T) {
 	if _, err := c.Mutex("a").Lock(ctx); !errors.Is(err, context.Canceled) || err.Error() == "" {
 		t.Errorf("%v", err)
 	}
+	if err := driver.Waited(ctx); !errors.Is(err, ErrHeld) || err.Error() == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestOnePrefix: the end of a lease that ended a wait is named without a second "dlock: ".
+func TestOnePrefix(t *testing.T) {
+	c := newOn(t, newMemory(nil))
+	mustLock(t, c.Mutex("held"), t.Context())
+	outer := mustLock(t, c.Mutex("outer"), t.Context())
+	ctx := outer.Context(t.Context())
+	waits := make(chan error)
+	go func() {
+		_, err := c.Mutex("held").Lock(ctx)
+		waits <- err
+	}()
+	mustUnlock(t, outer)
+	if err := <-waits; err == nil || strings.Count(err.Error(), "dlock: ") != 1 {
+		t.Errorf("%v", err)
+	}
 }
 
 // TestShortWaitIsNamed: a wait of less than a millisecond is not said to be none.

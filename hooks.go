@@ -153,7 +153,7 @@ func (o *observers) onEnded(ctx context.Context) func(*hold.Hold, hold.End) {
 	return func(h *hold.Hold, e hold.End) {
 		end := HoldEnd{Name: h.Request().Name, Backend: o.backend, Token: h.Token(), Held: e.Held, At: e.At}
 		if e.Err != driver.ErrNotHeld {
-			end.Err, end.Loss = wrap("lease", end.Name, o.backend, e.Err), Loss(e.Why)
+			end.Err, end.Loss = wrap("lease", end.Name, o.backend, h.Cause(e.Err)), Loss(e.Why)
 		}
 		for _, f := range slices.Backward(o.ended) {
 			o.guard("Ended", func() { f(ctx, end) })

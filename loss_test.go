@@ -88,7 +88,9 @@ func TestLossSaysWhy(t *testing.T) {
 // have the reason all the same, and the log has it once.
 func TestLossSaysWhyByItself(t *testing.T) {
 	var log strings.Builder
-	c, err := dlock.Open(t.Context(), "memory:"+t.Name()+"?ttl=1s", dlock.Logger(slog.New(slog.NewTextHandler(&log, nil))))
+	ended := make(chan dlock.HoldEnd, 1)
+	c, err := dlock.Open(t.Context(), "memory:"+t.Name()+"?ttl=1s", dlock.Logger(slog.New(slog.NewTextHandler(&log, nil))),
+		dlock.Observe(dlock.Hooks{Ended: func(_ context.Context, e dlock.HoldEnd) { ended <- e }}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +108,9 @@ func TestLossSaysWhyByItself(t *testing.T) {
 		if !errors.Is(err, dlock.ErrLost) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", what, err, want)
 		}
+	}
+	if e := <-ended; e.Loss != dlock.LossDenied || !errors.Is(e.Err, dlock.ErrLost) || !strings.Contains(e.Err.Error(), want) {
+		t.Errorf("Ended: %+v; want %q", e, want)
 	}
 	if strings.Contains(log.String(), " err=") || strings.Count(log.String(), "no longer has it") != 1 {
 		t.Errorf("the log: %s", log.String())

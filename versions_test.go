@@ -40,3 +40,20 @@ func TestVersionsMatch(t *testing.T) {
 		}
 	}
 }
+
+// TestVersionsAreChecked: Open and New refuse such a driver, and Open before it calls the driver.
+func TestVersionsAreChecked(t *testing.T) {
+	was := dependencies
+	defer func() { dependencies = was }()
+	dependencies = func() []*debug.Module {
+		return []*debug.Module{{Path: modulePath, Version: "v0.4.0"}, {Path: modulePath + "/driver/memory", Version: "v0.3.0"}}
+	}
+	_, open := Open(t.Context(), "memory:")
+	_, backend := OpenBackend(t.Context(), "memory:")
+	_, of := New(newMemory(nil))
+	for what, err := range map[string]error{"Open": open, "OpenBackend": backend, "New": of} {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "only in the same version") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

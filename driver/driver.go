@@ -39,6 +39,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -357,7 +358,9 @@ type waited struct{ err, cause, held error }
 func (w *waited) Error() string {
 	text := w.err.Error()
 	if w.cause != nil && w.cause != w.err {
-		text += ": " + w.cause.Error()
+		// a cause of package dlock has that prefix, and the caller adds one; it may be a nil
+		// pointer
+		text += ": " + strings.TrimPrefix(fmt.Sprint(w.cause), "dlock: ")
 	}
 	return text + " while waiting: " + w.held.Error()
 }

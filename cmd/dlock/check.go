@@ -86,7 +86,7 @@ func asJSON(f dlock.Finding) findingJSON {
 // check returns the findings. An error means that nothing was checked.
 func (b *backend) check(ctx context.Context, errOut io.Writer, rawURL string, laws bool, within time.Duration) ([]findingJSON, error) {
 	setClientLog(b.logger(errOut))
-	if strings.HasPrefix(rawURL, "memory:") {
+	if strings.HasPrefix(strings.ToLower(rawURL), "memory:") {
 		return nil, usage("memory: works within one process only, so there is nothing to check; give file:///dir or a server")
 	}
 	found, err := dlock.Check(ctx, rawURL)

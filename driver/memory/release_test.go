@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -37,6 +38,23 @@ func TestTombstonesArePurged(t *testing.T) {
 		}
 		if n := len(a.space.tombstones.until); n < 100 {
 			t.Fatalf("%d tombstones of 100 valid ones", n)
+		}
+	})
+}
+
+// TestTombstoneOfALateRelease: a release with a shorter TTL does not end the tombstone of an
+// earlier one.
+func TestTombstoneOfALateRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, a, _ *Backend) {
+		r := ask("lock")
+		r.Uncertain = true
+		a.Release(t.Context(), r)
+		short := r
+		short.TTL = minTTL
+		a.Release(t.Context(), short)
+		time.Sleep(r.TTL / 2)
+		if _, err := a.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("a late copy of the Acquire: %v, want ErrLost", err)
 		}
 	})
 }

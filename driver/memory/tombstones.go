@@ -18,7 +18,9 @@ func (t *tombstones) add(id driver.ID, until time.Time) {
 	if t.until == nil {
 		t.until = map[driver.ID]time.Time{}
 	}
-	t.until[id] = until
+	if until.After(t.until[id]) { // one that lasts longer is kept
+		t.until[id] = until
+	}
 	if len(t.until) > t.limit {
 		now := time.Now()
 		maps.DeleteFunc(t.until, func(_ driver.ID, until time.Time) bool { return !now.Before(until) })

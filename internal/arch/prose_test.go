@@ -1,11 +1,14 @@
 package arch
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dlock-go/dlock/conformance"
 )
 
 // banned are words that this project does not use in texts and names, each with what to write
@@ -124,7 +127,8 @@ func TestREADMEOrder(t *testing.T) {
 	if n := strings.Count(string(text), "\n"); n > 130 {
 		t.Errorf("%d lines; want at most 130", n)
 	}
-	for _, s := range []string{"package main", "make demo", "make test", "driver/all"} {
+	laws := fmt.Sprintf("A suite of %d laws", len(conformance.Laws()))
+	for _, s := range []string{laws, "package main", "make demo", "make test", "driver/all"} {
 		if !strings.Contains(string(text), s) {
 			t.Errorf("it does not have %q", s)
 		}

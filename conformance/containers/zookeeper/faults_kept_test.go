@@ -25,7 +25,7 @@ import (
 const keptMark, keptIndex = `{"at":"`, "/dlock/locks/:kept/"
 
 // TestZooKeeperKept has the faults of requests that outlive their session: fixed requests, and what
-// UnlockAfter and Once leave.
+// UnlockAfter and OncePer leave.
 func TestZooKeeperKept(t *testing.T) {
 	s := service.StartOwn(t, ZooKeeper)
 	for _, f := range []struct {
