@@ -144,7 +144,7 @@ func (d fixedOption) lock(l *lock) { l.ttl, l.fixed = time.Duration(d), true }
 // process, within the backend's time.
 //
 // d is at least the backend's MinTTL, and at most its MaxFixed (its MaxTTL if that is 0) and 24h.
-// Any other d fails with [ErrInvalid].
+// Any other d fails with [ErrInvalid], and so does a lock with both FixedLease and [TTL].
 func FixedLease(d time.Duration) LockOption { return fixedOption(d) }
 
 type waitOption time.Duration
