@@ -88,7 +88,7 @@ func mysqlKilledQueries(t *service.Trial, s *service.Server) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				r := steps.Waiting(b, fmt.Sprint("traffic/", i%2), time.Minute)
-				if _, err := steps.Acquire(ctx, b, r); err != nil {
+				if _, err := steps.AcquireOrRelease(ctx, b, r); err != nil {
 					continue
 				}
 				b.Renew(ctx, []driver.Request{r})
