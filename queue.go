@@ -21,18 +21,19 @@ func (q Queue) Len() int { return len(q.Holders) + len(q.Waiters) }
 
 // Request is one request in a [Queue]. ID, Owner and Client have 32 hexadecimal digits each.
 type Request struct {
-	ID     string // unique to each acquisition
-	Owner  string // requests with the same owner share a hold
-	Client string // the same in all requests of one client
-	Label  string // see [Label]
-	Shared bool   // a reader, or a permit of a semaphore
-	Limit  int    // of a semaphore; 0: no semaphore
-	Token  Token  // of a holder, where Capabilities.Fencing is set; otherwise 0
-	TTL    time.Duration
-	Fixed  bool          // see [FixedLease]
-	Broken bool          // by [Client.Break]: it expires, and can be neither renewed nor joined
-	Age    time.Duration // since it arrived, by the clock of the backend
-	Left   time.Duration // until it expires, by the clock of the backend, unless it is renewed
+	ID      string // unique to each acquisition
+	Owner   string // requests with the same owner share a hold
+	Client  string // the same in all requests of one client
+	Label   string // see [Label]
+	Shared  bool   // a reader, or a permit of a semaphore
+	Limit   int    // of a semaphore; 0: no semaphore
+	Token   Token  // of a holder, where Capabilities.Fencing is set; otherwise 0
+	TTL     time.Duration
+	Fixed   bool          // see [FixedLease]
+	Broken  bool          // by [Client.Break]: it expires, and can be neither renewed nor joined
+	Foreign bool          // of other software that locks in the same format; its Label describes it
+	Age     time.Duration // since it arrived, by the clock of the backend
+	Left    time.Duration // until it expires, by the clock of the backend, unless it is renewed
 }
 
 // Inspect returns the holders and the waiters of a name, as the backend has them now. It is meant
@@ -59,7 +60,7 @@ func requests(es []*driver.Entry) []Request {
 	for _, e := range es {
 		rs = append(rs, Request{
 			ID: e.ID.String(), Owner: e.Owner.String(), Client: e.Client.String(), Label: e.Label,
-			Shared: e.Mode == driver.Shared, Limit: e.Limit, Token: e.Token, TTL: e.TTL, Fixed: e.Fixed, Broken: e.Broken, Age: e.Age, Left: e.Left,
+			Shared: e.Mode == driver.Shared, Limit: e.Limit, Token: e.Token, TTL: e.TTL, Fixed: e.Fixed, Broken: e.Broken, Foreign: e.Foreign, Age: e.Age, Left: e.Left,
 		})
 	}
 	return rs

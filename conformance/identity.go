@@ -270,10 +270,21 @@ func (e *env) hostile() []string {
 
 func namesDistinct(e *env) {
 	c, ns := e.client(), e.hostile()
-	defer c.Close()        // some of the names are used again if the law is repeated
-	for _, n := range ns { // all held at once: if two are one lock, the second waits for the first
-		e.lock(c.Mutex(n))
-	}
+	defer c.Close() // some of the names are used again if the law is repeated
+	// all are held at once: if two are one lock, the second waits for the first
+	ns = slices.DeleteFunc(ns, func(n string) bool {
+		if e.caps.Format == "" {
+			e.lock(c.Mutex(n))
+			return false
+		}
+		// the format of other software may not carry a name, which is refused then
+		_, err := c.Mutex(n).TryLock(e.Context())
+		if err != nil {
+			e.want("TryLock of a name that may be refused", err, dlock.ErrInvalid)
+		}
+		return err != nil
+	})
+	e.lock(c.Mutex(e.name())) // a plain name is never refused
 	for _, n := range ns {
 		if !e.caps.Inspect {
 			break

@@ -181,6 +181,13 @@ type Lister interface {
 	List(ctx context.Context) ([]string, error)
 }
 
+// Raiser is implemented by backends that can make the next tokens of a name greater.
+type Raiser interface {
+	// Raise makes every token of the name that is granted from now on greater than t. It never
+	// makes one smaller, and changes no token that was granted. It may be repeated.
+	Raise(ctx context.Context, name string, t Token) error
+}
+
 // Request asks for a lock on one name. The zero values of Mode, Limit, Fixed, Wait and Uncertain
 // are useful. Only a join has a Token. All other fields are always set.
 type Request struct {
@@ -287,6 +294,10 @@ type Capabilities struct {
 	// the scheme of its URLs. Outside this repository, backends that may share queues have the same
 	// scheme, at least up to a "+", as in "foo" and "foo+cluster"
 	Backend string
+	// the name of the format in which the locks are kept, if it is that of other software, which
+	// then locks the same names: "curator". Empty: dlock's own. Such a backend may refuse a name
+	// that the format cannot carry, with ErrInvalid; it never changes one
+	Format string
 	// Two backends of one process with the same Identity share their queues; with different ones
 	// they do not. A driver sets it only if that is certain. The driver of a service combines the
 	// identity that the user configured with the prefix of the keys. An Identity is never an

@@ -32,8 +32,12 @@ type Queue struct {
 // Entry is a request that stands in a queue. Its Token is set once it is granted.
 type Entry struct {
 	Request
-	Broken bool          // an operator ended the hold: it can be neither renewed nor joined
-	Age    time.Duration // since it arrived, by the service's clock; set by Inspect
+	Broken bool // an operator ended the hold: it can be neither renewed nor joined
+	// a request of other software, in a backend with [Capabilities.Format]. Its Label says what is
+	// known of it; fields that are not known are zero. It is never changed, and Break of it fails
+	// with ErrUnsupported
+	Foreign bool
+	Age     time.Duration // since it arrived, by the service's clock; set by Inspect
 	// until it expires, by the service's clock, unless it is renewed; set by Inspect
 	Left time.Duration
 }
