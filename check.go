@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/internal/pair"
 )
 
 // Finding is one result of [Check].
@@ -41,6 +42,9 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // contains a password of the URL.
 func Check(ctx context.Context, rawURL string) ([]Finding, error) {
 	var findings []Finding
+	if len(pair.URLs(rawURL)) > 1 {
+		return nil, wrap("check", "", "", invalid("it is several URLs; check each of them by itself"))
+	}
 	err := reach(ctx, rawURL, nil, func(ctx context.Context, c driver.Config, _ settings) error {
 		check := driver.LookupChecker(c.URL.Scheme)
 		if check == nil {

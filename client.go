@@ -7,11 +7,13 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/internal/alarm"
 	"github.com/dlock-go/dlock/internal/hold"
+	"github.com/dlock-go/dlock/internal/pair"
 )
 
 // grace bounds clean-up that continues after its context ended, and each part of Close.
@@ -33,8 +35,11 @@ type Client struct {
 
 	alarms alarm.Clock // the time of each call
 
+	report atomic.Pointer[func(driver.ID)] // gets the losses that the backend reports
+
 	mu     sync.Mutex
 	closed chan struct{}          // nil until Close begins, closed when it is done
+	lent   bool                   // it was given to Also
 	kin    map[driver.ID]relation // what is known about other clients; nil: nothing
 }
 
@@ -84,6 +89,13 @@ func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
 	if err := checkBackend(b); err != nil {
 		return nil, err
 	}
+	if set.also != nil {
+		var err error
+		if b, err = set.join(b); err != nil {
+			return nil, err
+		}
+		id = pair.ClientID()
+	}
 	c := &Client{b: b, id: id, set: set, caps: capabilities(b)}
 	if err := set.check(c.caps); err != nil {
 		return nil, err
@@ -92,8 +104,10 @@ func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.hooks = newObservers(set.hooks, c.caps.Backend, set.logger)
 	c.holds = hold.New(hold.Config{Backend: b, Name: c.caps.Backend, FixedOutlives: c.caps.FixedOutlives, Logger: set.logger, Renewed: c.hooks.callRenewed, Now: set.now})
+	report := c.holds.Report
+	c.report.Store(&report)
 	if n, ok := b.(driver.Notifier); ok {
-		n.Notify(c.holds.Report)
+		n.Notify(func(id driver.ID) { (*c.report.Load())(id) })
 	}
 	return c, nil
 }
@@ -219,8 +233,11 @@ func (c *Client) begin(caller context.Context, limit *timeLimit) (*bound, error)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed != nil {
+	switch {
+	case c.closed != nil:
 		return nil, ErrClosed
+	case c.lent:
+		return nil, errLent
 	}
 	c.calls.Add(1)
 	b := bounded(caller, limit, &c.alarms)
@@ -268,6 +285,10 @@ func (c *Client) Close() error {
 		return wrap("close", "", "", err)
 	}
 	c.mu.Lock()
+	if c.lent { // the client that it was given to closes its backend
+		c.mu.Unlock()
+		return nil
+	}
 	if c.closed != nil {
 		done := c.closed
 		c.mu.Unlock()

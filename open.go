@@ -12,6 +12,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/internal/alarm"
+	"github.com/dlock-go/dlock/internal/pair"
 )
 
 // Open returns a client on the backend that the URL names. It connects to the backend, or fails
@@ -19,9 +20,32 @@ import (
 // [TTL]), prefix (put before every name in the service's key space), label (see [Label]) and
 // identity (see [Identity]). Other parameters depend on the scheme; an error lists them.
 //
+// Two URLs with white space between, OLD and NEW, open a client that locks on both: Open of NEW
+// with [Also] of OLD. The options apply to both.
+//
 // No error, log line or String contains a password of the URL. Percent-encode the characters of a
 // password that are special in a URL, and an @ in the path.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
+	old, rawURL, err := twoURLs(rawURL)
+	if err != nil {
+		return nil, wrap("open", "", "", err)
+	}
+	if old == "" {
+		return open(ctx, rawURL, opts)
+	}
+	before, err := open(ctx, old, opts)
+	if err != nil {
+		return nil, err
+	}
+	c, err := open(ctx, rawURL, slices.Concat(opts, []Option{Also(before)}))
+	if err != nil {
+		before.Close()
+	}
+	return c, err
+}
+
+// open is Open of one URL.
+func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 	var c *Client
 	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, set settings) error {
 		b, err := driver.Lookup(cfg.URL.Scheme)(ctx, cfg)
@@ -36,15 +60,46 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Client, error) {
 	return c, wrap("open", "", schemeOf(rawURL), err)
 }
 
-// OpenBackend opens the backend of the URL without a client, for [New] and for the suite of package
-// conformance. The caller closes it. Otherwise OpenBackend behaves as Open.
+// OpenBackend opens the backend of the URL, or of two, without a client, for [New] and for the suite
+// of package conformance. The caller closes it. Otherwise OpenBackend behaves as Open.
 func OpenBackend(ctx context.Context, rawURL string, opts ...Option) (driver.Backend, error) {
-	var b driver.Backend
-	err := reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, _ settings) (err error) {
+	old, rawURL, err := twoURLs(rawURL)
+	if err != nil {
+		return nil, wrap("open", "", "", err)
+	}
+	if old == "" {
+		b, _, err := openBackend(ctx, rawURL, opts)
+		return b, err
+	}
+	before, oldSet, err := openBackend(ctx, old, opts)
+	if err != nil {
+		return nil, err
+	}
+	after, newSet, err := openBackend(ctx, rawURL, opts)
+	if err != nil {
+		before.Close()
+		return nil, err
+	}
+	both, err := pair.New(sideOf(after, newSet), sideOf(before, oldSet))
+	if err != nil {
+		after.Close()
+		before.Close()
+		return nil, wrap("open", "", schemeOf(rawURL), err)
+	}
+	return both, nil
+}
+
+// openBackend is OpenBackend of one URL.
+func openBackend(ctx context.Context, rawURL string, opts []Option) (b driver.Backend, set settings, err error) {
+	err = reach(ctx, rawURL, opts, func(ctx context.Context, cfg driver.Config, s settings) (err error) {
+		if s.also != nil {
+			return invalid("OpenBackend does not take Also; give it two URLs")
+		}
+		set = s
 		b, err = driver.Lookup(cfg.URL.Scheme)(ctx, cfg)
 		return err
 	})
-	return b, wrap("open", "", schemeOf(rawURL), err)
+	return b, set, wrap("open", "", schemeOf(rawURL), err)
 }
 
 // reach parses a URL and runs f with the configuration of its driver, for at most the time that an

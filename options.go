@@ -41,6 +41,8 @@ type settings struct {
 	identity string
 	logger   *slog.Logger
 	hooks    []Hooks
+	also     *Client // the old client; nil: none
+	err      error   // what is not valid in an option
 
 	now func() time.Time // the clock of holds; nil but in tests
 }
@@ -57,7 +59,7 @@ func (s *settings) apply(opts []Option) error {
 		}
 		o.client(s)
 	}
-	return nil
+	return s.err
 }
 
 var errNilOption = invalid("an option is nil")

@@ -90,6 +90,7 @@ var zeroes = map[string]any{
 	"driver.Explainer":    "is the driver's own",
 	"driver.Lister":       "is the driver's own",
 	"driver.Notifier":     "is the driver's own",
+	"driver.Raiser":       "is the driver's own",
 	"driver.Checker":      "cannot be registered",
 	"driver.Opener":       "cannot be registered",
 	"driver.Capabilities": "is an answer",

@@ -357,6 +357,19 @@ func (f *FaultInjector) Explain(id driver.ID) error {
 	return nil
 }
 
+// Raise implements [driver.Raiser].
+func (f *FaultInjector) Raise(ctx context.Context, r driver.Request, t driver.Token) error {
+	b, ok := f.b.(driver.Raiser)
+	if !ok {
+		return driver.ErrUnsupported
+	}
+	answer, err := through(f, ctx, func() error { return b.Raise(ctx, r, t) })
+	if err != nil {
+		return err
+	}
+	return answer
+}
+
 // Notify implements [driver.Notifier]. A client that is cut off is not notified.
 func (f *FaultInjector) Notify(lost func(driver.ID)) {
 	if n, ok := f.b.(driver.Notifier); ok {

@@ -181,11 +181,13 @@ type Lister interface {
 	List(ctx context.Context) ([]string, error)
 }
 
-// Raiser is implemented by backends that can make the next tokens of a name greater.
+// Raiser is implemented by backends that can raise the token of a hold.
 type Raiser interface {
-	// Raise makes every token of the name that is granted from now on greater than t. It never
-	// makes one smaller, and changes no token that was granted. It may be repeated.
-	Raise(ctx context.Context, name string, t Token) error
+	// Raise makes the token of r at least t; all tokens of the name that are granted afterwards are
+	// greater. r is a granted Exclusive request of this client that is no join. Raise never makes a
+	// token smaller, and may be repeated. It fails with [ErrLost], and changes nothing, if r does
+	// not hold.
+	Raise(ctx context.Context, r Request, t Token) error
 }
 
 // Request asks for a lock on one name. The zero values of Mode, Limit, Fixed, Wait and Uncertain
@@ -307,6 +309,7 @@ type Capabilities struct {
 
 	Queue      bool // waiters are granted in strict order of arrival
 	Fencing    bool // holds have tokens
+	Raises     bool // tokens can be raised: see [Raiser]
 	Shared     bool // read-write locks
 	Semaphores bool // Shared with a limit
 	Joins      bool // an owner can be handed to another client

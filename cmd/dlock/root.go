@@ -39,7 +39,7 @@ with a password into the environment: every user of the machine can read command
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w; see %s --help", demo.ErrUsage, flagError(err), cmd.CommandPath())
 	})
-	root.AddCommand(newRun(), newLs(), newInspect(), newGraph(), newTop(), newUI(), newBreak(), newMigrate(), newCheck(), newBench(), newDemo(), newShop(), newGuard())
+	root.AddCommand(newRun(), newLs(), newInspect(), newGraph(), newTop(), newUI(), newBreak(), newMigrate(), newMove(), newCheck(), newBench(), newDemo(), newShop(), newGuard())
 	return root
 }
 

@@ -3,11 +3,25 @@ package main
 import (
 	"net/url"
 	"strings"
+
+	"github.com/dlock-go/dlock/internal/pair"
 )
+
+// each applies f to the URL, or to each of several.
+func each(raw string, f func(string) string) string {
+	urls := pair.URLs(raw)
+	for i, u := range urls {
+		urls[i] = f(u)
+	}
+	return strings.Join(urls, " ")
+}
 
 // withoutPassword is the URL without its passwords: that of the user, and those in parameters. It
 // works on the text, because package net/url does not parse a URL with several hosts.
-func withoutPassword(raw string) string {
+func withoutPassword(raw string) string { return each(raw, plain) }
+
+// plain is withoutPassword of one URL.
+func plain(raw string) string {
 	scheme, user, rest := cut(raw)
 	if name, _, ok := strings.Cut(user, ":"); ok {
 		user = name
@@ -22,7 +36,7 @@ func withoutPassword(raw string) string {
 	var keep []string
 	for p := range strings.SplitSeq(query, "&") {
 		name, _, _ := strings.Cut(p, "=")
-		if plain, err := url.QueryUnescape(name); err == nil && !strings.Contains(strings.ToLower(plain), "password") {
+		if name, err := url.QueryUnescape(name); err == nil && !strings.Contains(strings.ToLower(name), "password") {
 			keep = append(keep, p)
 		}
 	}
@@ -34,15 +48,22 @@ func withoutPassword(raw string) string {
 
 // hasParameter reports whether a URL has the parameter.
 func hasParameter(raw, name string) bool {
-	_, _, rest := cut(raw)
-	_, query, _ := strings.Cut(rest, "?")
-	values, _ := url.ParseQuery(query)
-	return values.Has(name)
+	for _, u := range pair.URLs(raw) {
+		_, _, rest := cut(u)
+		_, query, _ := strings.Cut(rest, "?")
+		if values, _ := url.ParseQuery(query); values.Has(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // place is the part of a URL that says where its locks are: no user, and only the prefix of the
 // parameters.
-func place(raw string) string {
+func place(raw string) string { return each(raw, placeOf) }
+
+// placeOf is place of one URL.
+func placeOf(raw string) string {
 	scheme, _, rest := cut(raw)
 	at, query, _ := strings.Cut(rest, "?")
 	values, _ := url.ParseQuery(query)
@@ -51,7 +72,9 @@ func place(raw string) string {
 
 // title is place for people.
 func title(raw string) string {
-	return strings.TrimSuffix(strings.Replace(place(raw), "?", " ", 1), " ")
+	return each(raw, func(u string) string {
+		return strings.TrimSuffix(strings.Replace(placeOf(u), "?", " ", 1), " ")
+	})
 }
 
 // cut returns the scheme with its "://", the user with the password, and the rest.

@@ -57,6 +57,7 @@ func (b *Backend) Capabilities() driver.Capabilities {
 		Identity:        fmt.Sprintf("%d/%s", b.space.serial, b.prefix),
 		Queue:           true,
 		Fencing:         true,
+		Raises:          true,
 		Shared:          true,
 		Semaphores:      true,
 		Joins:           true,

@@ -1,0 +1,81 @@
+package pair
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dlock-go/dlock/driver"
+)
+
+// token returns the token of a hold that has those tokens at the two sides.
+func (p *Backend) token(r *driver.Request, first, second driver.Token) driver.Token {
+	ts := [2]driver.Token{first, second}
+	switch {
+	case p.raise && r.Mode == driver.Exclusive:
+		return max(first, second)
+	case p.raise && !r.Semaphore():
+		return min(first, second)
+	case p.raise: // any of the two; the same for all clients, whichever side is the old one for them
+		return first
+	case p.sides[p.old].Caps.Fencing:
+		return ts[p.old]
+	}
+	return ts[1-p.old]
+}
+
+// level raises the side whose token of this hold is smaller than the hold's.
+func (p *Backend) level(ctx context.Context, q *request) error {
+	p.mu.Lock()
+	parts := q.parts
+	p.mu.Unlock()
+	if q.r.Join() || q.r.Mode != driver.Exclusive {
+		return nil
+	}
+	t := p.token(&q.r, parts[0].token, parts[1].token)
+	for i, s := range p.sides {
+		b, ok := s.Backend.(driver.Raiser)
+		if !ok || !s.Caps.Raises || parts[i].token >= t {
+			continue
+		}
+		if err := b.Raise(ctx, parts[i].r, t); err != nil {
+			return fmt.Errorf("raise the token of %s: %w", s.Caps.Backend, err)
+		}
+		p.mu.Lock()
+		q.parts[i].token = t
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// findOwner finds the tokens that the sides gave to a hold of another client, which the request
+// joins: its token is that of only one of them.
+func (p *Backend) findOwner(ctx context.Context, q *request) error {
+	p.mu.Lock()
+	known := !q.r.Join() || p.requests[q.r.Owner] != nil || q.parts[0].sent
+	p.mu.Unlock()
+	if known || !p.caps.Joins || !p.caps.Inspect {
+		return nil
+	}
+	var tokens [2]driver.Token
+	var errs [2]error
+	p.each(func(i int, b driver.Backend) {
+		var queue driver.Queue
+		if queue, errs[i] = b.Inspect(ctx, q.r.Name); errs[i] != nil {
+			return
+		}
+		for _, e := range queue.Holders() {
+			if e.Owner == q.r.Owner {
+				tokens[i] = e.Token
+			}
+		}
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range tokens {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		q.parts[i].r.Token = tokens[i]
+	}
+	return nil
+}
