@@ -1,0 +1,224 @@
+package moving
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/internal/size"
+)
+
+// until waits until cond holds.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	await.That(t, what, cond)
+}
+
+// recorder records which processes are in. It is outside of all of them and of all locks: each
+// process reports through a connection before and after its work, and is out when the connection
+// ends, as that of a process that was killed.
+type recorder struct {
+	l net.Listener
+
+	mu         sync.Mutex
+	in         map[net.Conn]string // with what each reported
+	sections   int
+	violations []string
+}
+
+func newRecorder(t *testing.T) *recorder {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{l: l, in: map[net.Conn]string{}}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go r.serve(c)
+		}
+	}()
+	return r
+}
+
+// serve answers "in WHO" and "out" with "ok".
+func (r *recorder) serve(c net.Conn) {
+	defer c.Close()
+	defer r.leave(c)
+	for s := bufio.NewScanner(c); s.Scan(); {
+		if by, enters := strings.CutPrefix(s.Text(), "in "); enters {
+			r.enter(c, by)
+		} else {
+			r.leave(c)
+		}
+		if _, err := io.WriteString(c, "ok\n"); err != nil {
+			return
+		}
+	}
+}
+
+func (r *recorder) enter(c net.Conn, by string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, other := range r.in {
+		r.violations = append(r.violations, by+" is in together with "+other)
+	}
+	r.in[c] = by
+	r.sections++
+}
+
+func (r *recorder) leave(c net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.in, c)
+}
+
+// more waits for n more sections.
+func (r *recorder) more(t *testing.T, n int) {
+	t.Helper()
+	count := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.sections
+	}
+	from := count()
+	until(t, fmt.Sprintf("%d more sections", n), func() bool { return count() >= from+n })
+}
+
+// check fails the test if two were in.
+func (r *recorder) check(t *testing.T) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range r.violations {
+		t.Error(v)
+	}
+	t.Logf("%d sections", r.sections)
+}
+
+// inside is what a process does while it is in.
+func inside(c net.Conn, answers *bufio.Scanner, by string) error {
+	for _, line := range []string{"in " + by, "out"} {
+		if _, err := io.WriteString(c, line+"\n"); err != nil {
+			return err
+		}
+		if !answers.Scan() {
+			return errors.New("the recorder has ended")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// member is a process of a fleet that locks with dlock.
+var member = service.NewProgram("member", func(in *bufio.Scanner, _ io.Writer, args []string) error {
+	url, name, recorder := args[0], args[1], args[2]
+	c, err := dlock.Open(context.Background(), url, dlock.Logger(nil), dlock.TTL(phaseTTL))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	m := c.Mutex(name)
+	return works(in, recorder, func(ctx context.Context) (func() error, error) {
+		l, err := m.Lock(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return l.Unlock(context.Background()) }, nil
+	})
+})
+
+// works locks, reports to the recorder and unlocks until in ends.
+func works(in *bufio.Scanner, recorder string, lock func(context.Context) (unlock func() error, err error)) error {
+	report, err := net.Dial("tcp", recorder)
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	answers := bufio.NewScanner(report)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		for in.Scan() {
+		}
+		stop()
+	}()
+	for ctx.Err() == nil {
+		unlock, err := lock(ctx)
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // what another process left expires
+			continue
+		}
+		if err := inside(report, answers, fmt.Sprint("process ", report.LocalAddr())); err != nil {
+			return err
+		}
+		unlock()
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// phase is what the processes of a phase are.
+type phase struct {
+	program service.Program
+	args    []string
+}
+
+// moveFleet replaces the processes of a fleet of eight, one by one, by those of the next phase. Every
+// third of them is killed.
+func moveFleet(t *testing.T, name string, phases ...phase) {
+	t.Helper()
+	r := newRecorder(t)
+	start := func(p phase) *service.Child {
+		return p.program.Start(t, slices.Concat(p.args, []string{name, r.l.Addr().String()})...)
+	}
+	var fleet []*service.Child
+	for range 8 {
+		fleet = append(fleet, start(phases[0]))
+	}
+	sections := 5
+	if size.Long() {
+		sections = 50
+	}
+	for _, p := range phases[1:] {
+		r.more(t, 3*sections)
+		for i, c := range fleet {
+			if i%3 == 0 {
+				c.Kill()
+			} else {
+				c.Wait()
+			}
+			fleet[i] = start(p)
+			r.more(t, sections)
+		}
+		<-time.After(phaseTTL + phaseTTL/2) // what the last process of the phase before held has expired
+	}
+	r.more(t, 3*sections)
+	for _, c := range fleet {
+		c.Wait()
+	}
+	r.check(t)
+}
+
+// TestFleet: a fleet of eight processes moves from Redis to etcd under load, with processes that are
+// killed, and no two are in at the same time.
+func TestFleet(t *testing.T) {
+	at := places(t)
+	redis, etcd := at["redis"].url, at["etcd"].url
+	moveFleet(t, "orders", phase{member, []string{redis}}, phase{member, []string{redis + " " + etcd}}, phase{member, []string{etcd}})
+}

@@ -1,0 +1,57 @@
+package moving
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock/conformance/internal/fleet"
+	"github.com/dlock-go/dlock/internal/size"
+)
+
+// phaseTTL is the shortest that every kind of server keeps on a busy machine.
+const phaseTTL = 3 * time.Second
+
+// TestPhases: on every ordered pair of backends a fleet moves from the one to the other, with workers
+// that are killed in each overlap, and no two are in at the same time. In a long run it moves back
+// too.
+func TestPhases(t *testing.T) {
+	at := places(t)
+	var all sync.WaitGroup
+	free := make(chan struct{}, 10) // more than t.Parallel allows: most of them wait for what a dead worker held
+	for _, old := range kinds {
+		for _, new := range kinds {
+			if old == new {
+				continue
+			}
+			free <- struct{}{}
+			all.Go(func() {
+				defer func() { <-free }()
+				t.Run(old+" to "+new, func(t *testing.T) { move(t, old, new, at) })
+			})
+		}
+	}
+	all.Wait()
+}
+
+func move(t *testing.T, old, new string, at map[string]place) {
+	f := fleet.Phases(t, at[old].site(old), at[new].site(new), phaseTTL, 10, size.Long())
+	shrunk := f.Record.Shrunk()
+	t.Logf("%d sections; %d tokens were not greater than the one before", f.Record.Sections(), shrunk)
+	if at[old].raises(t) && at[new].raises(t) && shrunk > 0 {
+		t.Errorf("%d tokens were not greater than the one before", shrunk)
+	}
+}
+
+// TestPhasesThatMayNotMix: the recorder of TestPhases sees it if workers of the first phase run
+// beside workers of the third.
+func TestPhasesThatMayNotMix(t *testing.T) {
+	dirs := [2]place{{url: "file://" + t.TempDir()}, {url: "file://" + t.TempDir()}}
+	f := fleet.New(t, dirs[0].site("old"), dirs[1].site("new"), phaseTTL)
+	f.Start(fleet.OnlyOld)
+	f.Start(fleet.OnlyNew)
+	f.Runs(10_000)
+	if len(f.Record.Violations()) == 0 {
+		t.Error("the recorder saw no two holders")
+	}
+}

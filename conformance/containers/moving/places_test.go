@@ -1,0 +1,98 @@
+package moving
+
+import (
+	"database/sql"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/etcd"
+	"github.com/dlock-go/dlock/conformance/containers/mysql"
+	"github.com/dlock-go/dlock/conformance/containers/redis"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
+	"github.com/dlock-go/dlock/conformance/internal/fleet"
+	"github.com/dlock-go/dlock/driver"
+	_ "github.com/dlock-go/dlock/driver/etcd"
+	_ "github.com/dlock-go/dlock/driver/file"
+	_ "github.com/dlock-go/dlock/driver/memory"
+	mysqldriver "github.com/dlock-go/dlock/driver/mysql"
+	_ "github.com/dlock-go/dlock/driver/redis"
+	_ "github.com/dlock-go/dlock/driver/zookeeper"
+)
+
+// kinds are the kinds of backends.
+var kinds = []string{"memory", "file", "redis", "mysql", "zookeeper", "etcd"}
+
+// place is a backend.
+type place struct {
+	url    string
+	server *service.Server // nil: it has none
+}
+
+// places starts a backend of each kind.
+func places(t *testing.T) map[string]place {
+	t.Helper()
+	all := map[string]place{
+		"memory": {url: "memory:" + t.Name()},
+		"file":   {url: "file://" + t.TempDir()},
+	}
+	for name, k := range map[string]service.Kind{"redis": redis.Redis, "mysql": mysql.MySQL, "zookeeper": zookeeper.ZooKeeper, "etcd": etcd.Etcd} {
+		s := service.Start(t, k)
+		all[name] = place{s.URL, s}
+	}
+	migrate(t, all["mysql"].url)
+	return all
+}
+
+// migrate makes the tables of MySQL.
+func migrate(t *testing.T, text string) {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal("not a URL")
+	}
+	db, err := sql.Open("mysql", u.User.Username()+"@tcp("+u.Host+")/"+strings.Trim(u.Path, "/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := mysqldriver.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// site is the place as a site of a fleet.
+func (p place) site(name string) fleet.Site {
+	return fleet.Site{Name: name, Open: func(t conformance.T) driver.Backend { return open(t, p.url) }}
+}
+
+// raises reports whether the backend can raise tokens.
+func (p place) raises(t *testing.T) bool {
+	t.Helper()
+	b := open(t, p.url)
+	defer b.Close()
+	return b.(driver.Capable).Capabilities().Raises
+}
+
+// open opens the backend of a URL, or of two.
+func open(t conformance.T, url string, opts ...dlock.Option) driver.Backend {
+	t.Helper()
+	b, err := dlock.OpenBackend(t.Context(), url, append(opts, dlock.Logger(nil))...)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return b
+}
+
+// servers are those of places.
+func servers(ps ...place) (all []*service.Server) {
+	for _, p := range ps {
+		if p.server != nil {
+			all = append(all, p.server)
+		}
+	}
+	return all
+}
