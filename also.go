@@ -91,5 +91,5 @@ func sideOf(b driver.Backend, s settings) pair.Side {
 	if identity == "" {
 		identity = caps.Identity
 	}
-	return pair.Side{Backend: b, Caps: caps, Identity: identity}
+	return pair.Side{Backend: b, Caps: caps, Identity: identity, Family: family(caps.Backend)}
 }

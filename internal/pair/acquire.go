@@ -3,7 +3,9 @@ package pair
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -74,6 +76,9 @@ func (p *Backend) second(ctx context.Context, q *request, r driver.Request) erro
 	defer stop(nil)
 	p.park(q, stop)
 	defer p.unpark(q)
+	if err := p.checkApart(waiting, q); err != nil {
+		return err
+	}
 	for {
 		err := p.send(waiting, q, 1, r.Wait)
 		if err == nil {
@@ -94,6 +99,26 @@ func (p *Backend) second(ctx context.Context, q *request, r driver.Request) erro
 		}
 		return err
 	}
+}
+
+// checkApart fails, once, if the second side shows a request that was sent to the first only: then
+// they are one place under two URLs, where a request would count as granted by both.
+func (p *Backend) checkApart(ctx context.Context, q *request) error {
+	second := p.sides[1]
+	if p.apart.Load() || p.sides[0].Family != second.Family || !second.Caps.Inspect {
+		return nil
+	}
+	queue, err := second.Backend.Inspect(ctx, q.r.Name)
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Concat(queue.Arrivals, queue.Joins) {
+		if e.ID == q.r.ID {
+			return fmt.Errorf("%w: the new and the old backend are the same: both URLs lead to the same locks", driver.ErrInvalid)
+		}
+	}
+	p.apart.Store(true)
+	return nil
 }
 
 // pause waits for d, more or less by up to half of it, or until ctx ends.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -17,6 +18,7 @@ type Side struct {
 	Backend  driver.Backend
 	Caps     driver.Capabilities
 	Identity string // it orders two backends of one scheme
+	Family   string // two backends of one family may be one service under two URLs
 	// as that of [driver.Notifier]; nil: the backend's own, if it is a Notifier
 	Notify func(lost func(driver.ID))
 }
@@ -28,6 +30,8 @@ type Backend struct {
 	old   int     // the index of the old one
 	raise bool    // both sides can be raised
 	caps  driver.Capabilities
+
+	apart atomic.Bool // the two were seen to be two
 
 	mu       sync.Mutex
 	requests map[driver.ID]*request  // by the ID of the caller
