@@ -22,9 +22,9 @@ import (
 //   - The two are locked in one order everywhere, whichever is the old one, so that two clients
 //     cannot deadlock.
 //
-// Creating the client fails with [ErrInvalid] if the old client is nil, closed, or itself has an old
-// one; for a second Also; if both have a TTL of their own and these differ; and for two backends of
-// one scheme that nothing tells apart, which need an [Identity] each.
+// Creating the client fails with [ErrInvalid] if the old client is nil, closed, or itself has an
+// old one; for a second Also; if both have a TTL of their own and these differ; and for two
+// backends of one scheme that nothing tells apart, which need an [Identity] each.
 func Also(old *Client) Option { return alsoOption{old} }
 
 type alsoOption struct{ old *Client }

@@ -60,8 +60,8 @@ func open(ctx context.Context, rawURL string, opts []Option) (*Client, error) {
 	return c, wrap("open", "", schemeOf(rawURL), err)
 }
 
-// OpenBackend opens the backend of the URL, or of two, without a client, for [New] and for the suite
-// of package conformance. The caller closes it. Otherwise OpenBackend behaves as Open.
+// OpenBackend opens the backend of the URL, or of two, without a client, for [New] and for the
+// suite of package conformance. The caller closes it. Otherwise OpenBackend behaves as Open.
 func OpenBackend(ctx context.Context, rawURL string, opts ...Option) (driver.Backend, error) {
 	old, rawURL, err := twoURLs(rawURL)
 	if err != nil {

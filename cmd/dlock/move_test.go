@@ -7,8 +7,8 @@ import (
 	_ "github.com/dlock-go/dlock/driver/file"
 )
 
-// TestMove: dlock move says in which phase a fleet is, and fails if clients on the old backend alone
-// and clients on the new one alone are seen.
+// TestMove: dlock move says in which phase a fleet is, and fails if clients on the old backend
+// alone and clients on the new one alone are seen.
 func TestMove(t *testing.T) {
 	old, new := "file://"+t.TempDir(), "file://"+t.TempDir()
 	urls := map[string]string{"old": old, "both": old + "?identity=old " + new + "?identity=new", "new": new}

@@ -42,7 +42,7 @@ func (p *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 // send sends the request to a side, and records the answer.
-func (p *Backend) send(ctx context.Context, q *request, side int, wait bool) error {
+func (p *Backend) send(ctx context.Context, q *record, side int, wait bool) error {
 	p.mu.Lock()
 	a := &q.parts[side]
 	a.sent = true
@@ -65,13 +65,13 @@ func (p *Backend) send(ctx context.Context, q *request, side int, wait bool) err
 }
 
 // first acquires the request at the first side.
-func (p *Backend) first(ctx context.Context, q *request, r driver.Request) error {
+func (p *Backend) first(ctx context.Context, q *record, r driver.Request) error {
 	return p.send(ctx, q, 0, r.Wait)
 }
 
 // second acquires the request, which the first has granted, at the second side. It stays parked at
 // the first meanwhile.
-func (p *Backend) second(ctx context.Context, q *request, r driver.Request) error {
+func (p *Backend) second(ctx context.Context, q *record, r driver.Request) error {
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	p.park(q, stop)
@@ -103,7 +103,7 @@ func (p *Backend) second(ctx context.Context, q *request, r driver.Request) erro
 
 // checkApart fails, once, if the second side shows a request that was sent to the first only: then
 // they are one place under two URLs, where a request would count as granted by both.
-func (p *Backend) checkApart(ctx context.Context, q *request) error {
+func (p *Backend) checkApart(ctx context.Context, q *record) error {
 	second := p.sides[1]
 	if p.apart.Load() || p.sides[0].Family != second.Family || !second.Caps.Inspect {
 		return nil
@@ -136,7 +136,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // refused is called for a request that the first has granted and that failed at the second. It
 // returns the error of Acquire. After a refusal it releases the request at the first.
-func (p *Backend) refused(ctx context.Context, q *request, err error) error {
+func (p *Backend) refused(ctx context.Context, q *record, err error) error {
 	if !driver.Refused(err) {
 		return err
 	}
@@ -155,7 +155,7 @@ func (p *Backend) refused(ctx context.Context, q *request, err error) error {
 
 // grant returns the grant of a request that both sides have granted. If it waited at the second, it
 // is proved at the first again, so that its time is whole.
-func (p *Backend) grant(ctx context.Context, q *request) (driver.Grant, error) {
+func (p *Backend) grant(ctx context.Context, q *record) (driver.Grant, error) {
 	p.mu.Lock()
 	first := q.parts[0]
 	p.mu.Unlock()
@@ -178,8 +178,8 @@ func (p *Backend) grant(ctx context.Context, q *request) (driver.Grant, error) {
 	return driver.Grant{Token: p.token(&q.r, q.parts[0].token, q.parts[1].token), TTL: ttl, SentAt: sentAt}, nil
 }
 
-// earlier returns the proof that two proofs make: it begins with the earlier call, and ends when the
-// first of the two does.
+// earlier returns the proof that two proofs make: it begins with the earlier call, and ends when
+// the first of the two does.
 func earlier(a, b driver.Grant) (ttl time.Duration, sentAt time.Time) {
 	sentAt, end := a.SentAt, a.SentAt.Add(a.TTL)
 	if b.SentAt.Before(sentAt) {
@@ -192,7 +192,7 @@ func earlier(a, b driver.Grant) (ttl time.Duration, sentAt time.Time) {
 }
 
 // proved records a renewal at one side.
-func (p *Backend) proved(q *request, side int, n driver.Renewal) {
+func (p *Backend) proved(q *record, side int, n driver.Renewal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := &q.parts[side]

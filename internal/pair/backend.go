@@ -34,9 +34,9 @@ type Backend struct {
 	apart atomic.Bool // the two were seen to be two
 
 	mu       sync.Mutex
-	requests map[driver.ID]*request  // by the ID of the caller
+	requests map[driver.ID]*record   // by the ID of the caller
 	renamed  map[driver.ID]driver.ID // the caller's ID by that of a later attempt at the second
-	parked   map[driver.ID]*request  // those that the pair renews
+	parked   map[driver.ID]*record   // those that the pair renews
 	timer    *time.Timer             // renews them; nil: it does not run
 	next     time.Time               // when it does
 	lost     func(driver.ID)
@@ -50,7 +50,7 @@ type Backend struct {
 // [driver.ErrInvalid] if nothing orders the two.
 func New(new, old Side) (driver.Backend, error) {
 	p := &Backend{
-		sides: [2]Side{new, old}, old: 1, requests: map[driver.ID]*request{}, renamed: map[driver.ID]driver.ID{}, parked: map[driver.ID]*request{},
+		sides: [2]Side{new, old}, old: 1, requests: map[driver.ID]*record{}, renamed: map[driver.ID]driver.ID{}, parked: map[driver.ID]*record{},
 		lost: func(driver.ID) {},
 	}
 	switch before(new, old) {

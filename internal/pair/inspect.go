@@ -10,8 +10,8 @@ import (
 )
 
 // Inspect implements [driver.Backend]. The queue is that of the second side, followed by those that
-// wait at the first: a request holds if it holds on both, and so far as the second is concerned only
-// the holders of the first are there.
+// wait at the first: a request holds if it holds on both, and so far as the second is concerned
+// only the holders of the first are there.
 func (p *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	queues, err := p.queues(ctx, name)
 	if err != nil {

@@ -132,8 +132,8 @@ func (s *scene) begin(ctx context.Context, r driver.Request) <-chan error {
 	return done
 }
 
-// TestParked: a request that waits at the second side keeps the lock at the first, and its grant has
-// the whole TTL there.
+// TestParked: a request that waits at the second side keeps the lock at the first, and its grant
+// has the whole TTL there.
 func TestParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t)
@@ -264,7 +264,8 @@ func TestReleasedWhileItRetries(t *testing.T) {
 	})
 }
 
-// TestRenewNeedsBoth: a hold is lost if one side lost it, and of unknown state if one did not answer.
+// TestRenewNeedsBoth: a hold is lost if one side lost it, and of unknown state if one did not
+// answer.
 func TestRenewNeedsBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for i := range 2 {
@@ -288,8 +289,8 @@ func TestRenewNeedsBoth(t *testing.T) {
 	})
 }
 
-// TestReleaseIsRepeated: the repetition of a release goes to the side that has not answered, and the
-// answer of the other side counts.
+// TestReleaseIsRepeated: the repetition of a release goes to the side that has not answered, and
+// the answer of the other side counts.
 func TestReleaseIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for i := range 2 {
@@ -436,8 +437,8 @@ func TestInspect(t *testing.T) {
 	})
 }
 
-// TestLateProof: a request whose hold at the first side cannot be proved when the second grants it is
-// not granted, and its release finds both.
+// TestLateProof: a request whose hold at the first side cannot be proved when the second grants it
+// is not granted, and its release finds both.
 func TestLateProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, why := range []error{driver.ErrLost, errors.New("no answer")} {
@@ -487,23 +488,26 @@ func TestToken(t *testing.T) {
 	fixed.Raises, none.Raises, none.Fencing = false, false, false
 	for _, c := range []struct {
 		new, old                  driver.Capabilities
-		exclusive, shared, permit driver.Token // of the tokens 3 (new) and 7 (old)
+		exclusive, shared, permit [2]driver.Token // with 3 (new) and 7 (old), and the reverse
 	}{
-		{caps, caps, 7, 3, 3},
-		{fixed, caps, 7, 7, 7},
-		{caps, fixed, 7, 7, 7},
-		{caps, none, 3, 3, 3},
-		{none, caps, 7, 7, 7},
+		{caps, caps, [2]driver.Token{7, 7}, [2]driver.Token{3, 3}, [2]driver.Token{3, 7}},
+		{fixed, caps, [2]driver.Token{7, 7}, [2]driver.Token{7, 3}, [2]driver.Token{7, 3}},
+		{caps, fixed, [2]driver.Token{7, 3}, [2]driver.Token{7, 3}, [2]driver.Token{7, 3}},
+		{caps, none, [2]driver.Token{3, 7}, [2]driver.Token{3, 7}, [2]driver.Token{3, 7}},
+		{none, caps, [2]driver.Token{7, 7}, [2]driver.Token{7, 3}, [2]driver.Token{7, 3}},
 	} {
 		p, err := pair.New(pair.Side{Backend: &quiet{}, Caps: c.new, Identity: "a"}, pair.Side{Backend: &quiet{}, Caps: c.old, Identity: "b"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		token := func(mode driver.Mode, limit int) driver.Token {
-			return pair.TokenOf(p, &driver.Request{Mode: mode, Limit: limit}, 3, 7)
+		tokens := func(mode driver.Mode, limit int) (got [2]driver.Token) {
+			for i, ts := range [2][2]driver.Token{{3, 7}, {7, 3}} {
+				got[i] = pair.TokenOf(p, &driver.Request{Mode: mode, Limit: limit}, ts[0], ts[1])
+			}
+			return got
 		}
-		if e, s, p := token(driver.Exclusive, 0), token(driver.Shared, 0), token(driver.Shared, 2); e != c.exclusive || s != c.shared || p != c.permit {
-			t.Errorf("%+v: %d, %d and %d, want %d, %d and %d", c, e, s, p, c.exclusive, c.shared, c.permit)
+		if e, s, p := tokens(driver.Exclusive, 0), tokens(driver.Shared, 0), tokens(driver.Shared, 2); e != c.exclusive || s != c.shared || p != c.permit {
+			t.Errorf("%+v: %d, %d and %d", c, e, s, p)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // park has the request renewed at the first side while it waits at the second.
-func (p *Backend) park(q *request, stop context.CancelCauseFunc) {
+func (p *Backend) park(q *record, stop context.CancelCauseFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q.stopWait = stop
@@ -19,7 +19,7 @@ func (p *Backend) park(q *request, stop context.CancelCauseFunc) {
 }
 
 // unpark ends that.
-func (p *Backend) unpark(q *request) {
+func (p *Backend) unpark(q *record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if q.copies > 1 {
@@ -66,7 +66,7 @@ func (p *Backend) renewParked() {
 	}
 	p.calls.Add(1)
 	defer p.calls.Done()
-	var qs []*request
+	var qs []*record
 	var rs []driver.Request
 	bound := p.third()
 	for _, q := range p.parked {

@@ -13,7 +13,7 @@ func (p *Backend) Release(ctx context.Context, r driver.Request) error {
 	p.mu.Lock()
 	q := p.requests[r.ID]
 	if q == nil {
-		q = &request{r: r} // it ended, or is not one of this client
+		q = &record{r: r} // it ended, or is not one of this client
 		for i := range q.parts {
 			q.parts[i].r, q.parts[i].sent = r, true
 		}

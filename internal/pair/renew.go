@@ -10,7 +10,7 @@ import (
 // Renew implements [driver.Backend]. Both sides renew at once.
 func (p *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renewal {
 	var parts [2][]driver.Request
-	qs := make([]*request, len(rs))
+	qs := make([]*record, len(rs))
 	p.mu.Lock()
 	for k, r := range rs {
 		qs[k] = p.requests[r.ID]
@@ -41,7 +41,7 @@ func (p *Backend) Renew(ctx context.Context, rs []driver.Request) []driver.Renew
 }
 
 // renewal returns the one renewal that those of the two sides make.
-func (p *Backend) renewal(q *request, first, second driver.Renewal) driver.Renewal {
+func (p *Backend) renewal(q *record, first, second driver.Renewal) driver.Renewal {
 	if q != nil {
 		p.mu.Lock()
 		if !q.parts[1].granted { // it waits at one of the two

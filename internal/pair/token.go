@@ -10,21 +10,22 @@ import (
 // token returns the token of a hold that has those tokens at the two sides.
 func (p *Backend) token(r *driver.Request, first, second driver.Token) driver.Token {
 	ts := [2]driver.Token{first, second}
+	old := p.sides[p.old].Caps
 	switch {
-	case p.raise && r.Mode == driver.Exclusive:
+	case r.Mode == driver.Exclusive && old.Raises:
 		return max(first, second)
-	case p.raise && !r.Semaphore():
+	case r.Mode == driver.Shared && p.raise && !r.Semaphore():
 		return min(first, second)
-	case p.raise: // any of the two; the same for all clients, whichever side is the old one for them
+	case p.raise: // a permit: the same for all clients, whichever side is the old one for them
 		return first
-	case p.sides[p.old].Caps.Fencing:
+	case old.Fencing:
 		return ts[p.old]
 	}
 	return ts[1-p.old]
 }
 
 // level raises the side whose token of this hold is smaller than the hold's.
-func (p *Backend) level(ctx context.Context, q *request) error {
+func (p *Backend) level(ctx context.Context, q *record) error {
 	p.mu.Lock()
 	parts := q.parts
 	p.mu.Unlock()
@@ -49,7 +50,7 @@ func (p *Backend) level(ctx context.Context, q *request) error {
 
 // findOwner finds the tokens that the sides gave to a hold of another client, which the request
 // joins: its token is that of only one of them.
-func (p *Backend) findOwner(ctx context.Context, q *request) error {
+func (p *Backend) findOwner(ctx context.Context, q *record) error {
 	p.mu.Lock()
 	known := !q.r.Join() || p.requests[q.r.Owner] != nil || q.parts[0].sent
 	p.mu.Unlock()

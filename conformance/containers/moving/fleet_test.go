@@ -179,8 +179,8 @@ type phase struct {
 	args    []string
 }
 
-// moveFleet replaces the processes of a fleet of eight, one by one, by those of the next phase. Every
-// third of them is killed.
+// moveFleet replaces the processes of a fleet of eight, one by one, by those of the next phase.
+// Every third of them is killed.
 func moveFleet(t *testing.T, name string, phases ...phase) {
 	t.Helper()
 	r := newRecorder(t)
@@ -206,7 +206,7 @@ func moveFleet(t *testing.T, name string, phases ...phase) {
 			fleet[i] = start(p)
 			r.more(t, sections)
 		}
-		<-time.After(phaseTTL + phaseTTL/2) // what the last process of the phase before held has expired
+		<-time.After(phaseTTL + phaseTTL/2) // what processes of the phase before held has expired
 	}
 	r.more(t, 3*sections)
 	for _, c := range fleet {
@@ -215,8 +215,8 @@ func moveFleet(t *testing.T, name string, phases ...phase) {
 	r.check(t)
 }
 
-// TestFleet: a fleet of eight processes moves from Redis to etcd under load, with processes that are
-// killed, and no two are in at the same time.
+// TestFleet: a fleet of eight processes moves from Redis to etcd under load, with processes that
+// are killed, and no two are in at the same time.
 func TestFleet(t *testing.T) {
 	at := places(t)
 	redis, etcd := at["redis"].url, at["etcd"].url

@@ -12,13 +12,13 @@ import (
 // phaseTTL is the shortest that every kind of server keeps on a busy machine.
 const phaseTTL = 3 * time.Second
 
-// TestPhases: on every ordered pair of backends a fleet moves from the one to the other, with workers
-// that are killed in each overlap, and no two are in at the same time. In a long run it moves back
-// too.
+// TestPhases: on every ordered pair of backends a fleet moves from the one to the other, with
+// workers that are killed in each overlap, and no two are in at the same time. In a long run it
+// moves back too.
 func TestPhases(t *testing.T) {
 	at := places(t)
 	var all sync.WaitGroup
-	free := make(chan struct{}, 10) // more than t.Parallel allows: most of them wait for what a dead worker held
+	free := make(chan struct{}, 10) // more than t.Parallel allows: most wait for dead workers
 	for _, old := range kinds {
 		for _, new := range kinds {
 			if old == new {

@@ -11,8 +11,8 @@ import (
 	"github.com/dlock-go/dlock/internal/size"
 )
 
-// TestConformance runs the suite on clients of two URLs. A short run has the core laws on each pair,
-// since internal/pair runs all of them in virtual time.
+// TestConformance runs the suite on clients of two URLs. A short run has the core laws on each
+// pair, since internal/pair runs all of them in virtual time.
 func TestConformance(t *testing.T) {
 	at := places(t)
 	for _, urls := range [][2]string{{"redis", "etcd"}, {"mysql", "zookeeper"}, {"file", "redis"}} {

@@ -27,9 +27,9 @@ type Phase int
 
 // The phases of a move.
 const (
-	OnlyOld Phase = iota
-	Both
-	OnlyNew
+	OnlyOld Phase = iota // the old site
+	Both                 // both sites
+	OnlyNew              // the new site
 )
 
 // String names the phase.

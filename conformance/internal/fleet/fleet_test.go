@@ -49,8 +49,8 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestFaults: whatever calls and replies of whichever side are lost, no two are in, the fleet goes on
-// after the faults, and in the end nothing is left on either side.
+// TestFaults: whatever calls and replies of whichever side are lost, no two are in, the fleet goes
+// on after the faults, and in the end nothing is left on either side.
 func TestFaults(t *testing.T) {
 	for _, mixed := range []Phase{OnlyOld, OnlyNew} {
 		for range 4 {

@@ -9,8 +9,8 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// request is a request of this client. Backend.mu guards it.
-type request struct {
+// record is what the pair knows of a request of this client. Backend.mu guards it.
+type record struct {
 	r     driver.Request // as the caller sent it
 	parts [2]part        // by side, in the order of locking
 
@@ -42,7 +42,7 @@ var errReleased = fmt.Errorf("%w: it was released while it waited", driver.ErrLo
 var errLostAhead = fmt.Errorf("%w: the first backend lost it while it waited at the second", driver.ErrLost)
 
 // begin returns the record of a request, and makes it if it is new.
-func (p *Backend) begin(r driver.Request) (*request, error) {
+func (p *Backend) begin(r driver.Request) (*record, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -50,7 +50,7 @@ func (p *Backend) begin(r driver.Request) (*request, error) {
 	}
 	q := p.requests[r.ID]
 	if q == nil {
-		q = &request{r: r}
+		q = &record{r: r}
 		owner := p.requests[r.Owner]
 		for i := range q.parts {
 			q.parts[i].r = r
@@ -65,7 +65,7 @@ func (p *Backend) begin(r driver.Request) (*request, error) {
 }
 
 // done ends a call of Acquire.
-func (p *Backend) done(q *request) {
+func (p *Backend) done(q *record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q.copies--
@@ -73,16 +73,16 @@ func (p *Backend) done(q *request) {
 }
 
 // forget has the record of a request that stands on neither side dropped.
-func (p *Backend) forget(q *request) {
+func (p *Backend) forget(q *record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q.over = true
 	p.drop(q)
 }
 
-// drop removes the record of a request that is over, once no copy of its Acquire is under way. mu is
-// held.
-func (p *Backend) drop(q *request) {
+// drop removes the record of a request that is over, once no copy of its Acquire is under way. mu
+// is held.
+func (p *Backend) drop(q *record) {
 	if !q.over || q.copies > 0 || p.requests[q.r.ID] != q {
 		return
 	}
@@ -92,7 +92,7 @@ func (p *Backend) drop(q *request) {
 }
 
 // rename gives the request another ID for the next attempt at the second.
-func (p *Backend) rename(q *request) {
+func (p *Backend) rename(q *record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := &q.parts[1].r.ID
