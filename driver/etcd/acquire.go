@@ -22,6 +22,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.throughOutage(ctx, r, func() error { return b.ready(ctx) }); err != nil {
 		return driver.Grant{}, err
 	}
+	r.Token = b.tokens.Sub(r.Token)
 	rq, err := b.register(r)
 	if err != nil {
 		return driver.Grant{}, err
@@ -39,6 +40,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	defer func() { <-rq.busy }()
 	g, err := b.acquire(ctx, rq)
 	if err == nil {
+		g.Token = b.tokens.Add(g.Token)
 		return g, nil
 	}
 	if errors.Is(err, driver.ErrConflict) { // it may have stood for a moment

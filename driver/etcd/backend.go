@@ -30,6 +30,11 @@ type Options struct {
 	// matters. Nothing else identifies a cluster: neither addresses nor etcd's own cluster ID,
 	// which is equal for all clusters that were started with the same names and URLs.
 	Identity string
+
+	// TokenBase is added to every token, for a fleet that moves here from a backend with greater
+	// tokens, so that tokens go on growing. It must be the same for all clients that share locks,
+	// and stay for good. At most 1<<62.
+	TokenBase driver.Token
 }
 
 // Backend is a client of one etcd cluster. It implements [driver.Backend], [driver.Capable],
@@ -40,6 +45,7 @@ type Backend struct {
 
 	id      string // of this backend, in all of its keys
 	caps    driver.Capabilities
+	tokens  kit.TokenBase
 	leases  *leases
 	watches *watches
 
@@ -78,13 +84,17 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	if strings.HasSuffix(o.Root, "/") {
 		return nil, fmt.Errorf("%w options: the root must not end with '/', which is added to it", driver.ErrInvalid)
 	}
+	tokens := kit.TokenBase(o.TokenBase)
+	if err := tokens.Check(); err != nil {
+		return nil, err
+	}
 	conn := client.ActiveConnection()
 	if conn == nil {
 		return nil, fmt.Errorf("%w options: the client has no connection; make one with clientv3.New", driver.ErrInvalid)
 	}
 	base := escape.Replace(o.Root) + "/" + escape.Replace(o.Prefix)
 	b := &Backend{
-		id:       newBackendID(escape.Replace(o.Prefix)),
+		id: newBackendID(escape.Replace(o.Prefix)), tokens: tokens,
 		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,

@@ -27,6 +27,8 @@
 //
 //   - dial_timeout (3s): how long one attempt to reach the cluster may take. dlock.Open takes at
 //     most twice as long.
+//   - token_base (0): is added to every token, for a fleet that moves here from a backend with
+//     greater tokens. It must be the same for all clients, and stay for good. At most 1<<62.
 //   - tls_ca, tls_cert, tls_key, tls_server_name (etcds only): PEM files with the certificates that
 //     are trusted in place of the system's, the client's own certificate, and its key; and the name
 //     to verify in place of the host's.

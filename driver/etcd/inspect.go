@@ -39,7 +39,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 			r.Token = 0
 		}
 	}
-	return q.rule, nil
+	return b.tokens.Shown(q.rule), nil
 }
 
 // remaining queries how much time the leases of a queue have left.
@@ -119,7 +119,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 			return err
 		}
 		q := newQueue(name, res.Kvs)
-		hold := q.hold(t)
+		hold := q.hold(b.tokens.Sub(t))
 		if len(hold) == 0 {
 			if sent && force {
 				return nil // a copy of the transaction ended the hold

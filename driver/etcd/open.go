@@ -154,7 +154,11 @@ func parse(c driver.Config) (*settings, error) {
 	if u.Scheme == "etcds" {
 		s.tls = p.TLS()
 	}
-	if err := p.Err(); err != nil {
+	var err error
+	if s.o.TokenBase, err = kit.ReadTokenBase(p); err == nil {
+		err = p.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	switch {
@@ -166,7 +170,6 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, bad("it must have both a user and a password, or neither")
 	}
 	if s.tls != nil {
-		var err error
 		if s.config.DialOptions, err = withTLS(s.tls); err != nil {
 			return nil, err
 		}

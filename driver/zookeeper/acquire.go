@@ -25,6 +25,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.checkTTL(r); err != nil {
 		return driver.Grant{}, err
 	}
+	r.Token = b.tokens.Sub(r.Token)
 	b.mu.Lock()
 	switch {
 	case b.life.Over():
@@ -81,6 +82,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		}
 		return driver.Grant{}, err
 	}
+	g.Token = b.tokens.Add(g.Token)
 	return g, nil
 }
 

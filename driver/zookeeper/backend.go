@@ -40,6 +40,10 @@ type Options struct {
 	// than it needs or, on the connection given to New, has room for fewer requests. A value above
 	// it endangers the servers.
 	JuteMaxBuffer int
+	// TokenBase is added to every token, for a fleet that moves here from a backend with greater
+	// tokens, so that tokens go on growing. It must be the same for all clients that share locks,
+	// and stay for good. At most 1<<62.
+	TokenBase driver.Token
 }
 
 // options are those of a backend that makes its own connections.
@@ -66,6 +70,7 @@ type Backend struct {
 	root     string // the path above locks and sessions
 	checks   int    // how many holds one proof checks
 	caps     driver.Capabilities
+	tokens   kit.TokenBase
 	seed     maphash.Seed
 	// noContainers: the server is older than container nodes
 	noContainers atomic.Bool
@@ -130,8 +135,13 @@ func newBackend(o options) (*Backend, error) {
 		len(o.Prefix) > 255, o.Chroot == "" && encode(o.Prefix) == "zookeeper":
 		return nil, fmt.Errorf("%w options: the chroot must be a clean absolute path; the prefix must have at most 255 bytes, and must not be ZooKeeper's own node /zookeeper", driver.ErrInvalid)
 	}
+	tokens := kit.TokenBase(o.TokenBase)
+	if err := tokens.Check(); err != nil {
+		return nil, err
+	}
 	b := &Backend{
-		o: o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &conn.Fault{},
+		tokens: tokens,
+		o:      o, id: driver.NewID(), root: o.Chroot + "/" + encode(o.Prefix), seed: maphash.MakeSeed(), fault: &conn.Fault{},
 		life: kit.NewLife(), slots: map[class]*slot{}, requests: kit.NewRequests(newOwnRequest),
 		remaining: map[*kept][]string{},
 		caps: driver.Capabilities{

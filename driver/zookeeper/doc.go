@@ -28,6 +28,8 @@
 //   - sessions (1): the number of sessions for each TTL, at most 64. The names are spread over
 //     them.
 //   - jute_maxbuffer (1048575): the servers' jute.maxbuffer, if it was changed.
+//   - token_base (0): is added to every token, for a fleet that moves here from a backend with
+//     greater tokens. It must be the same for all clients, and stay for good. At most 1<<62.
 //   - tls_ca, tls_cert, tls_key, tls_server_name (zookeepers and zks only): PEM files with the CA
 //     certificates that replace the system's, the client certificate and its key; and the name to
 //     verify in place of the host's.

@@ -29,7 +29,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	for _, e := range q.Waiters() {
 		e.Token = 0 // a waiter has none yet
 	}
-	return q, nil
+	return b.tokens.Shown(q), nil
 }
 
 const (
@@ -156,7 +156,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	if err != nil {
 		return b.explain(ctx, err)
 	}
-	w := &breaking{name: name, token: t, force: force}
+	w := &breaking{name: name, token: b.tokens.Sub(t), force: force}
 	for {
 		done, err := s.breakOnce(ctx, w)
 		if done || err != nil && !conn.Disconnected(err) && !queueChanged(err) {

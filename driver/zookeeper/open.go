@@ -79,7 +79,11 @@ func parse(c driver.Config) (options, error) {
 	if strings.HasSuffix(u.Scheme, "s") {
 		o.dial = dialTLS(p.TLS())
 	}
-	if err := p.Err(); err != nil {
+	var err error
+	if o.TokenBase, err = kit.ReadTokenBase(p); err == nil {
+		err = p.Err()
+	}
+	if err != nil {
 		return o, err
 	}
 	if o.timeout < 0 || o.timeout > 24*time.Hour || o.sessions < 1 || o.sessions > 64 {

@@ -28,9 +28,9 @@ func config(t *testing.T, text string) driver.Config {
 }
 
 func TestURL(t *testing.T) {
-	o, err := parse(config(t, "zookeeper://user:secret@h1,h2:2182,[::1]/teams/shop/?session_timeout=40s&sessions=4"))
+	o, err := parse(config(t, "zookeeper://user:secret@h1,h2:2182,[::1]/teams/shop/?session_timeout=40s&sessions=4&token_base=4000000000000000"))
 	slices.Sort(o.addrs)
-	if err != nil || !slices.Equal(o.addrs, []string{"[::1]:2181", "h1:2181", "h2:2182"}) || o.Chroot != "/teams/shop" || o.credentials != "user:secret" || o.timeout != 40*time.Second || o.sessions != 4 {
+	if err != nil || !slices.Equal(o.addrs, []string{"[::1]:2181", "h1:2181", "h2:2182"}) || o.Chroot != "/teams/shop" || o.credentials != "user:secret" || o.timeout != 40*time.Second || o.sessions != 4 || o.TokenBase != 4e15 {
 		t.Errorf("read as %+v, %v", o, err)
 	}
 	if len(o.ACL) != 1 || o.ACL[0].Scheme != "auth" {
@@ -41,6 +41,8 @@ func TestURL(t *testing.T) {
 		"zookeeper://h/?session_timeout=-1s": "session_timeout",
 		"zookeeper://h/?sessions=0":          "sessions",
 		"zookeeper://h/?session=1":           "sessions",
+		"zookeeper://h/?token_base=-1":       "token_base",
+		"zookeeper://h/?token_base=1e15":     "token_base",
 		"zookeeper://h/?tls_ca=x":            "unknown",
 		"zks://h/?tls_ca=/absent":            "tls_ca",
 		"zookeeper:///chroot":                "hosts",

@@ -42,6 +42,7 @@ func TestEtcdField(t *testing.T) {
 		{"a TTL that cannot be kept", etcdNeverKept},
 		{"how a wait ends", etcdWaited},
 		{"a break is notified", etcdBreakNotified},
+		{"tokens with a base", func(t *testing.T, s *service.Server) { steps.TokenBase(t, s.URL) }},
 		// the last one: it stops the server
 		{"a server that hangs, and calls without a deadline", etcdHangsUnbounded},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
@@ -140,6 +141,12 @@ func zkStored(s *service.Server) func(conformance.T, driver.Backend, string) int
 		}
 		return len(names)
 	}
+}
+
+// TestZooKeeperTokenBase: the parameter token_base is added to every token.
+func TestZooKeeperTokenBase(t *testing.T) {
+	t.Parallel()
+	steps.TokenBase(t, service.Start(t, ZooKeeper).URL)
 }
 
 // TestZooKeeperConnConformance is for a user's connection.
