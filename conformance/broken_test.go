@@ -111,6 +111,13 @@ const (
 	forgetsTokens    fault = "loses tokens in a restart"
 	forgetsHolds     fault = "claims to be durable and is not"
 
+	raisesNone    fault = "answers a raise without raising"
+	raisesOne     fault = "raises one token, and grants smaller ones later"
+	raisesLower   fault = "makes a token smaller when it is raised to less"
+	raisesAny     fault = "raises the holder when a request that does not hold is raised"
+	raisesNoJoins fault = "raises the token of a hold and not that of its joins"
+	raisesAbove   fault = "raises a token to the greatest number, so that none is greater"
+
 	noPrefix  fault = "does not prefix names"
 	listsAll  fault = "lists the names of all prefixes"
 	listsKeys fault = "lists names with their prefix"
@@ -132,6 +139,7 @@ const (
 
 	claimsQueue      fault = "claims to queue and makes waiters try again"
 	deniesTokens     fault = "denies its tokens"
+	deniesRaises     fault = "denies that it raises tokens"
 	deniesShared     fault = "denies read-write locks"
 	deniesSemaphores fault = "denies semaphores"
 	deniesJoins      fault = "denies joins"
@@ -148,8 +156,8 @@ var broken = []struct {
 	must, may string
 }{
 	{grantsAll, "one-holder reenter election storm", everything},
-	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why once"},
-	{ownerIsClient, "owner-not-client own-name-only", "slow-service arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after"},
+	{tryStays, "try-held", "after-loss break-force break-wrong-token downgrade durable join labels late-grant neither-starves no-overtaking own-name-only owner-not-client readers-together reenter renewed semaphore-limit semaphore-smallest wait-says-why once raise"},
+	{ownerIsClient, "owner-not-client own-name-only", "slow-service arrival-order cancelled-wait capabilities close-frees cost-hand-off downgrade fixed labels late-grant neither-starves one-holder proof-before readers-together same-request-waiting semaphore-limit semaphore-order semaphore-smallest unlock-cut-off unlock-after raise"},
 	{newestFirst, "arrival-order", "slow-service cancelled-wait neither-starves patient-wait same-request-waiting semaphore-order noise"},
 	{barges, "no-overtaking", "neither-starves election"},
 	{readersAlone, "readers-together", "cancelled-wait downgrade neither-starves tokens-shared upgrade break-force-known"},
@@ -157,13 +165,13 @@ var broken = []struct {
 	{limitOffByOne, "semaphore-limit", "inspect semaphore-order semaphore-smallest"},
 	{largestLimit, "semaphore-smallest", ""},
 	{permitForAll, "semaphore-order", "semaphore-limit"},
-	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade unlock-after once break-force-known"},
-	{joinToken, "join", "downgrade break-force-known"},
-	{freesJoins, "join", "downgrade unlock-after once"},
+	{joinQueues, "join", "break break-wrong-token capabilities downgrade join-over same-request upgrade unlock-after once break-force-known raise"},
+	{joinToken, "join", "downgrade break-force-known raise"},
+	{freesJoins, "join", "downgrade unlock-after once raise"},
 	{joinRevives, "join-over", "break"},
 	{upgradeWaits, "upgrade", ""},
 	{noDowngrade, "downgrade", ""},
-	{twiceIsTwo, "same-request", "break-release-known proof-before trust-within-ttl"},
+	{twiceIsTwo, "same-request", "break-release-known proof-before trust-within-ttl raise"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
 	{releasesAny, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow"},
 	{noTombstones, "late-duplicate late-copy", "cancel-cut-off expired-resume wait-says-why"},
@@ -211,10 +219,10 @@ var broken = []struct {
 	{remembersLoss, "after-loss", "election"},
 	{leavesLost, "late-duplicate release-again", "break-release-known late-copy wait-says-why cancel-cut-off unknown-acquire cancel-answered"},
 	{releaseHopes, "unlock-cut-off close-cut-off", "cancel-cut-off bounded-calls release-again break-release-again"},
-	{breaksAny, "break-wrong-token", "break break-force break-force-known"},
+	{breaksAny, "break-wrong-token", "break break-force break-force-known raise"},
 	{brokenRenewable, "break", "break-release-known"},
 	{brokenJoinable, "break", ""},
-	{brokenReleased, "break-release", "break-release-again break-release-known"},
+	{brokenReleased, "break-release", "break-release-again break-release-known raise"},
 	{brokenRefused, "break-release-known", ""},
 	{forgetsBroken, "break-release-again", ""},
 	{breaksNow, "break", "break-release-again break-release-known"},
@@ -226,11 +234,17 @@ var broken = []struct {
 	{forceSilentJoin, "break-force-known", ""},
 	{forceLoud, "break-force-known", ""},
 	{forceSlow, "break-force-known", ""},
-	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared election"},
-	{readersKeepToken, "tokens-shared", "break-force-known"},
-	{clockTokens, "tokens-clock", ""},
+	{tokensRestart0, "tokens-grow", "break-wrong-token tokens-clock tokens-restart tokens-shared election raise"},
+	{readersKeepToken, "tokens-shared", "break-force-known raise"},
+	{clockTokens, "tokens-clock", "raise"},
 	{forgetsTokens, "tokens-restart", ""},
 	{forgetsHolds, "durable", ""},
+	{raisesNone, "raise", ""},
+	{raisesOne, "raise", ""},
+	{raisesLower, "raise", ""},
+	{raisesAny, "raise", ""},
+	{raisesNoJoins, "raise", ""},
+	{raisesAbove, "raise", ""},
 	{noPrefix, "list-prefix", ""},
 	{listsAll, "list-prefix", ""},
 	{listsKeys, "list-prefix", ""},
@@ -247,8 +261,9 @@ var broken = []struct {
 	{connectionPerDozen, "cost-hold", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election break-release-known list"},
+	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election break-release-known list raise"},
 	{deniesTokens, "capabilities", "election"},
+	{deniesRaises, "capabilities", ""},
 	{deniesShared, "capabilities", ""},
 	{deniesSemaphores, "capabilities", ""},
 	{deniesJoins, "capabilities", ""},

@@ -74,6 +74,11 @@ func capabilitiesTrue(e *env) {
 		err = d.release(j)
 		claim("Joins", true, err)
 	}
+	err = driver.ErrUnsupported
+	if _, ok := d.Backend.(driver.Raiser); ok {
+		err = d.raise(held, g.Token)
+	}
+	claim("Raises", caps.Raises, err)
 	e.queues(d, name)
 	if err := d.release(held); err != nil {
 		e.Fatalf("Release: %v", err)

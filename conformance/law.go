@@ -93,6 +93,7 @@ func power(name string) need {
 var (
 	queueing   = capable("Queue", func(c driver.Capabilities) bool { return c.Queue })
 	fencing    = capable("Fencing", func(c driver.Capabilities) bool { return c.Fencing })
+	raising    = capable("Raises", func(c driver.Capabilities) bool { return c.Raises })
 	sharing    = capable("Shared", func(c driver.Capabilities) bool { return c.Shared })
 	semaphores = capable("Semaphores", func(c driver.Capabilities) bool { return c.Semaphores })
 	joining    = capable("Joins", func(c driver.Capabilities) bool { return c.Joins })

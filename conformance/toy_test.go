@@ -495,6 +495,32 @@ func (s *toy) breakHold(name string, t driver.Token, force bool) error {
 	return err
 }
 
+func (s *toy) raise(r driver.Request, t driver.Token) error {
+	key := s.key(r.Name)
+	s.purge(key)
+	e := s.all[r.ID]
+	if q := s.queues[key]; s.is(raisesAny) && q != nil && len(q.Holders()) > 0 {
+		e = s.all[q.Holders()[0].ID]
+	}
+	if e == nil || !e.granted || e.Broken {
+		return driver.ErrLost
+	}
+	if s.is(raisesNone) {
+		return nil
+	}
+	if !s.is(raisesOne) {
+		s.last[key] = max(s.last[key], t)
+	}
+	for _, h := range e.q.Holders() {
+		if h.Owner == e.Owner && (h.ID == e.ID || !s.is(raisesNoJoins)) {
+			if h.Token = max(h.Token, t); s.is(raisesLower) {
+				h.Token = t
+			}
+		}
+	}
+	return nil
+}
+
 // The TTLs that the toy allows.
 const toyMinTTL, toyMaxTTL = time.Millisecond, time.Hour
 
@@ -1022,6 +1048,18 @@ func (c *toyClient) Break(ctx context.Context, name string, t driver.Token, forc
 	return answer
 }
 
+func (c *toyClient) Raise(ctx context.Context, r driver.Request, t driver.Token) error {
+	if t > 1<<62 && !c.s.is(raisesAbove) {
+		return driver.ErrInvalid
+	}
+	r.Name = c.prefix + r.Name
+	var answer error
+	if err := c.send(ctx, c.closing, func() { answer = c.s.raise(r, t) }); err != nil {
+		return err
+	}
+	return answer
+}
+
 // Notify implements [driver.Notifier].
 func (c *toyClient) Notify(lost func(driver.ID)) {
 	c.mu.Lock()
@@ -1091,6 +1129,7 @@ func (c *toyClient) Capabilities() driver.Capabilities {
 		Backend:         "toy",
 		Queue:           true,
 		Fencing:         !c.s.is(deniesTokens),
+		Raises:          !c.s.is(deniesRaises),
 		Shared:          !c.s.is(deniesShared),
 		Semaphores:      !c.s.is(deniesSemaphores),
 		Joins:           !c.s.is(deniesJoins),

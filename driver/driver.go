@@ -24,7 +24,7 @@
 //
 //  1. Implement [Backend].
 //  2. Implement the optional interfaces that the service makes possible: [Capable], [Breaker],
-//     [Notifier], [Explainer], [Lister].
+//     [Notifier], [Explainer], [Lister], [Raiser].
 //  3. Call [Register] in an init function.
 //  4. Run the suite of package conformance on the real service.
 //
@@ -184,9 +184,10 @@ type Lister interface {
 // Raiser is implemented by backends that can raise the token of a hold.
 type Raiser interface {
 	// Raise makes the token of r at least t; all tokens of the name that are granted afterwards are
-	// greater. r is a granted Exclusive request of this client that is no join. Raise never makes a
-	// token smaller, and may be repeated. It fails with [ErrLost], and changes nothing, if r does
-	// not hold.
+	// greater. r is a granted Exclusive request of this client that is no join; what joined its
+	// hold gets its token. Raise never makes a token smaller, and may be repeated. It fails with
+	// [ErrLost] if r does not hold, and with [ErrInvalid] if the service cannot keep t and greater
+	// tokens. Then it has changed nothing.
 	Raise(ctx context.Context, r Request, t Token) error
 }
 

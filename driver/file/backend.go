@@ -24,8 +24,8 @@ type Options struct {
 }
 
 // Backend is one client of a directory. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker], [driver.Notifier], [driver.Explainer] and [driver.Lister], whose contracts it
-// keeps. It is made by [New] or a URL; the zero value is not usable.
+// [driver.Breaker], [driver.Notifier], [driver.Explainer], [driver.Lister] and [driver.Raiser],
+// whose contracts it keeps. It is made by [New] or a URL; the zero value is not usable.
 type Backend struct {
 	identity string
 	prefix   string
@@ -171,6 +171,7 @@ func (b *Backend) Capabilities() driver.Capabilities {
 		Identity:        b.identity,
 		Queue:           true,
 		Fencing:         true,
+		Raises:          true,
 		Shared:          true,
 		Semaphores:      true,
 		Joins:           true,

@@ -47,5 +47,10 @@ func (*Backend) Notify(func(driver.ID)) {}
 // Explain implements [driver.Explainer].
 func (*Backend) Explain(driver.ID) error { return nil }
 
+// Raise implements [driver.Raiser].
+func (*Backend) Raise(context.Context, driver.Request, driver.Token) error {
+	return driver.ErrUnsupported
+}
+
 // List implements [driver.Lister].
 func (*Backend) List(context.Context) ([]string, error) { return nil, driver.ErrUnsupported }

@@ -46,7 +46,7 @@
 //     nor a clock. FUSE and 9p do not guarantee these operations either.
 //   - Nothing is ever flushed to the disk: after a power loss everything is free anyway. Tokens
 //     continue after it because they never fall behind the wall clock; they repeat if that was set
-//     back.
+//     back, or if one was raised above it ([driver.Raiser]).
 //   - A user that can write in the directory can break any promise. While programs use the
 //     directory nothing in it may be removed or changed, nor may it be moved: see "Where the
 //     directory is". The lock on it also makes systemd-tmpfiles leave it alone.
@@ -142,6 +142,9 @@
 //     its swap fails.
 //   - after step 4, its update is complete. Waiters that it did not wake find the new word at their
 //     next check.
+//
+// A raise makes the counter in the head at least the given token before it puts the state with that
+// token in place. If it is killed in between, some numbers are left out.
 //
 // What a killed process leaves is a file in states that is no slot's word. The next client that
 // opens the directory sees that a client is dead, and purges each slot. It puts a new state in

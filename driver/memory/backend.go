@@ -19,9 +19,9 @@ type Options struct {
 }
 
 // Backend is a client of a [Space]. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. Nothing but
-// Acquire ever waits, so all other methods ignore their context. It is made by [New] or a URL; the
-// zero value is not usable.
+// [driver.Breaker], [driver.Notifier], [driver.Lister] and [driver.Raiser], whose contracts it
+// keeps. Nothing but Acquire ever waits, so all other methods ignore their context. It is made by
+// [New] or a URL; the zero value is not usable.
 type Backend struct {
 	space   *Space
 	prefix  string

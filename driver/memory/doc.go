@@ -37,7 +37,7 @@
 // # Limits
 //
 // Nothing is shared with other processes, and nothing outlives the process. Tokens come from a
-// counter that begins again with each process.
+// counter that begins again with each process, and that a raise ([driver.Raiser]) moves ahead.
 //
 // # Protocol
 //

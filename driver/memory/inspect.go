@@ -61,24 +61,6 @@ func (b *Backend) Break(_ context.Context, name string, t driver.Token, force bo
 	return err
 }
 
-// Raise implements [driver.Raiser].
-func (b *Backend) Raise(_ context.Context, r driver.Request, t driver.Token) error {
-	s := b.begin()
-	if s == nil {
-		return driver.ErrClosed
-	}
-	defer s.mu.Unlock()
-	q, e := s.current(b.prefix+r.Name, time.Now()), s.requests[r.ID]
-	if q == nil || e == nil || e.Token == 0 || e.Broken {
-		return driver.ErrLost
-	}
-	for last := tokens.Load(); last < uint64(t) && !tokens.CompareAndSwap(last, uint64(t)); {
-		last = tokens.Load()
-	}
-	e.Token = max(e.Token, t)
-	return nil
-}
-
 // List implements [driver.Lister]: the names that begin with the client's prefix, without it.
 func (b *Backend) List(context.Context) ([]string, error) {
 	s := b.begin()

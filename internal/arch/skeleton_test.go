@@ -12,7 +12,7 @@ import (
 // places are the files in which every driver has its parts, so that all drivers have one layout.
 var places = map[string]string{
 	"Acquire": "acquire.go", "Renew": "renew.go", "Release": "release.go",
-	"Inspect": "inspect.go", "Break": "inspect.go", "List": "inspect.go",
+	"Inspect": "inspect.go", "Break": "inspect.go", "List": "inspect.go", "Raise": "raise.go",
 	"New": "backend.go", "Backend": "backend.go", "Options": "backend.go",
 	"Capabilities": "backend.go", "Notify": "backend.go", "Close": "backend.go",
 	"Register": "open.go", "package": "doc.go",

@@ -90,7 +90,7 @@ func Reported(name string, h conformance.Harness, servers ...*Server) conformanc
 // set-up. A new law is not in the list.
 var alike = []string{
 	"labels", "conflict", "inspect", "owner-not-client", "reenter", "own-name-only", "join", "join-over", "downgrade", "upgrade",
-	"readers-together", "neither-starves", "semaphore-limit", "semaphore-smallest", "semaphore-order", "tokens-shared",
+	"readers-together", "neither-starves", "semaphore-limit", "semaphore-smallest", "semaphore-order", "tokens-shared", "raise",
 	"break", "break-wrong-token", "break-force", "pre-cancelled", "cancel-prompt", "cancel-answered", "cancelled-wait",
 	"same-request-waiting", "loss-first", "after-loss", "unlock-cut-off", "close-cut-off", "close-wakes", "close-leaks-nothing",
 	"cost-lock", "cost-wait", "cost-hold", "cost-hand-off",
