@@ -48,8 +48,8 @@ type Options struct {
 }
 
 // Backend is a client of one Redis, Sentinel group or Cluster. It implements [driver.Backend],
-// [driver.Capable], [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it
-// keeps. New makes one; package dlock refuses the zero Backend.
+// [driver.Capable], [driver.Breaker], [driver.Notifier], [driver.Lister] and [driver.Raiser], whose
+// contracts it keeps. New makes one; package dlock refuses the zero Backend.
 type Backend struct {
 	rdb    redis.UniversalClient
 	owned  bool // Close closes rdb
@@ -95,7 +95,7 @@ func newBackend(rdb redis.UniversalClient, o Options, scheme string) (*Backend, 
 		requests: kit.NewRequests(func(r kit.OwnRequest) *ownRequest { return &ownRequest{OwnRequest: r} }),
 		caps: driver.Capabilities{
 			Backend: scheme,
-			Queue:   true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
+			Queue:   true, Fencing: true, Raises: true, Shared: true, Semaphores: true, Joins: true,
 			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true,
 			MinTTL: 50 * time.Millisecond, MaxTTL: conn.MaxTTL,
 		},

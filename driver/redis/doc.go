@@ -49,6 +49,8 @@
 //
 // A token is max(last + 1, the server's clock in µs). It grows even after all data of the name is
 // gone, unless the clock is set back by more than the time for which the last token is remembered.
+// A token can be raised ([driver.Raiser]), up to 8e15. If that is above the clock, tokens go on
+// from there for as long as the last one is remembered.
 //
 // # Limits
 //
@@ -119,6 +121,9 @@
 //   - renew: the TTL of a holder begins again. A hold that is broken or gone is lost.
 //   - release: removes the request wherever it is, and grants the next ones. What is left of a
 //     broken hold ends with its release.
+//   - raise: makes the token of the Exclusive holder and of its joins, and with it the last token,
+//     at least the given one. If replicas must have a grant, they must have this too. A hold is
+//     raised right after its grant, so that tokens grow beside another backend.
 //   - break by force: removes the hold, and publishes that on the channel of each of its clients. A
 //     client subscribes to its channel once it has held a lock for 0.3 s. Whenever its subscription
 //     begins, also after it was lost, the client checks all its holds, since it may have missed a
@@ -126,10 +131,11 @@
 //
 // What happens when something is lost, repeated or late:
 //
-//   - A reply is lost: acquire, renew and break write absolute state and may be sent again. Release
-//     sent again finds nothing. That is success if the client sent a copy before and the hold
-//     cannot have expired yet. The client library sends nothing twice by itself (every command
-//     forbids it), so the driver knows when there may be a copy.
+//   - A reply is lost: acquire, renew, raise and break write absolute state and may be sent again.
+//     A late copy of a raise finds the same token or a greater one, or no hold. Release sent again
+//     finds nothing. That is success if the client sent a copy before and the hold cannot have
+//     expired yet. The client library sends nothing twice by itself (every command forbids it), so
+//     the driver knows when there may be a copy.
 //   - A copy of an acquire is late: wherever the outcome of one was unknown, the release leaves a
 //     tombstone for a TTL, under which the copy creates nothing.
 //   - A publication is late, or is of an earlier stay in the queue: the time that it proves counts

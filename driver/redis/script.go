@@ -17,6 +17,7 @@ var (
 	renewScript   = load(script.WhenFull, "renew")
 	inspectScript = load(script.WhenFull, "inspect")
 	breakScript   = load(script.WhenFull, "break")
+	raiseScript   = load(script.WhenFull, "raise")
 	usedScript    = load(script.WhenFull, "used")
 )
 

@@ -158,7 +158,8 @@ return {reply, lines(published), server.call('HGETALL', real[1]), lines(server.c
 
 // redisOp is one call of a script, or the loss of the server's data.
 type redisOp struct {
-	kind      string // acquire, renew, release, break, inspect; lose: the server forgets the name
+	// acquire, renew, release, break, raise, inspect; lose: the server forgets the name
+	kind      string
 	r         driver.Request
 	resume    bool
 	tombstone int64 // of release: the TTL of the tombstone
@@ -205,6 +206,8 @@ func (o *redisOp) arguments(w redisTiming) []any {
 		args = append(args, id, o.tombstone, how)
 	case "break":
 		args = append(args, strconv.FormatUint(uint64(o.token), 10), digit[o.force], "")
+	case "raise":
+		args = append(args, id, strconv.FormatUint(uint64(o.token), 10))
 	case "inspect":
 		args = append(args, "")
 	}
@@ -217,14 +220,15 @@ func (o *redisOp) answer(reply any) (string, error) {
 		return fmt.Sprint(n), nil
 	}
 	l, _ := reply.([]any)
+	acquires := o.kind == "acquire" || o.kind == "raise" // a raise answers as an acquire does
 	switch {
-	case o.kind == "acquire" && len(l) == 2 && l[0] == int64(1):
+	case acquires && len(l) == 2 && l[0] == int64(1):
 		return fmt.Sprint("granted ", l[1]), nil
 	case o.kind == "acquire" && len(l) == 4 && l[0] == int64(0):
 		return fmt.Sprint("waits ", l[1], map[any]string{int64(1): " new", int64(0): " as before"}[l[2]], " at ", l[3]), nil
 	case o.kind == "acquire" && len(l) == 1 && l[0] == int64(2):
 		return "again", nil
-	case o.kind == "acquire" && len(l) == 2 && l[0] == int64(-1):
+	case acquires && len(l) == 2 && l[0] == int64(-1):
 		return fmt.Sprint("no: ", l[1]), nil
 	case o.kind == "acquire" && len(l) == 4 && l[0] == int64(-1):
 		return fmt.Sprintf("no: %s by %q for %d", l[1], l[2], l[3]), nil
@@ -431,6 +435,8 @@ func (s redisStep) do(m *redisModel) string {
 		return m.release(o.r.ID, o.tombstone)
 	case "break":
 		return m.breaks(o.token, o.force)
+	case "raise":
+		return m.raise(o.r.ID, o.token)
 	case "inspect":
 		return m.inspect()
 	}
@@ -450,6 +456,8 @@ func (s redisStep) String() string {
 		text += fmt.Sprintf(" %.2s, tombstone for %d", o.r.ID, o.tombstone)
 	case "break":
 		text += fmt.Sprintf(" token %d, force %t", o.token, o.force)
+	case "raise":
+		text += fmt.Sprintf(" %.2s to %d", o.r.ID, o.token)
 	}
 	return text
 }
@@ -555,8 +563,11 @@ func (c *chronicler) think() *redisOp {
 		h := find(c.m.held, o.r.ID)
 		o.certain = h != nil && h.expiry > c.now && c.IntN(2) == 0
 		return o
-	case n < 92:
+	case n < 90:
 		return &redisOp{kind: "break", token: c.token(), force: c.IntN(2) == 0}
+	case n < 94:
+		// the clock gets there before the token can be forgotten
+		return &redisOp{kind: "raise", r: c.holder(), token: driver.Token(max(c.m.last+c.Int64N(3)-1, c.now+c.Int64N(c.h.w.keep/4)))}
 	case n < 98:
 		return &redisOp{kind: "inspect"}
 	}
@@ -610,6 +621,17 @@ func (c *chronicler) any() driver.Request {
 	return c.asked[c.IntN(len(c.asked))]
 }
 
+// holder returns a request that began a hold, if there is one: most often.
+func (c *chronicler) holder() driver.Request {
+	if len(c.m.held) > 0 && c.IntN(4) > 0 {
+		owner := c.m.held[c.IntN(len(c.m.held))].Owner
+		if i := slices.IndexFunc(c.asked, func(r driver.Request) bool { return r.ID == owner }); i >= 0 {
+			return c.asked[i]
+		}
+	}
+	return c.any()
+}
+
 func (c *chronicler) token() driver.Token {
 	if len(c.m.held) > 0 && c.IntN(5) > 0 {
 		return c.m.held[c.IntN(len(c.m.held))].Token
@@ -628,7 +650,7 @@ type differential struct {
 
 func newDifferential(t *testing.T, s *service.Server) *differential {
 	d := &differential{rdb: CLIOf(t, s).Client, hashes: map[string]string{}}
-	for _, name := range []string{"acquire", "renew", "release", "break", "inspect"} {
+	for _, name := range []string{"acquire", "renew", "release", "break", "raise", "inspect"} {
 		for _, how := range []manner{forOne, forMany, setFirst, hashOnly} {
 			if name != "renew" && how > forMany {
 				continue
@@ -871,7 +893,7 @@ func TestRedisScriptsKeepTheRule(t *testing.T) {
 		"granted at once", "a waiter arrives", "a waiter is granted", "a silent waiter is granted", "a grant is confirmed", "a join is granted", "a hold expires", "a waiter expires",
 		"a dead waiter is met", "a dead waiter is named", "the budget is spent", "a script is asked to run again",
 		"all is forgotten in time", "a waiter goes with its client", "a tombstone is met", "held", "a refusal names a holder", "lost", "conflict", "upgrade", "renewed", "broken",
-		"a broken hold is not renewed", "what was ended by force is released", "sent twice",
+		"a broken hold is not renewed", "what was ended by force is released", "sent twice", "a token is raised", "the token of a join is raised",
 	} {
 		if n := seen[what]; n < histories/500 {
 			t.Errorf("in %d histories %q happened %d times: they do not show much", histories, what, n)

@@ -148,6 +148,12 @@ func redisRefusedBeside(t *testing.T, k *CLI, all, b driver.Backend, missing str
 		{"Break by force", func(held driver.Request) error {
 			return b.(driver.Breaker).Break(t.Context(), held.Name, steps.Queue(t, all, held.Name).Arrivals[0].Token, true)
 		}},
+		{"Raise", func(held driver.Request) error {
+			if held.Mode == driver.Shared {
+				return nil
+			}
+			return b.(driver.Raiser).Raise(t.Context(), held, 8e15)
+		}},
 		{"Inspect", func(held driver.Request) error { _, err := b.Inspect(t.Context(), held.Name); return err }},
 		{"Release", func(held driver.Request) error { return b.Release(t.Context(), held) }},
 	} {

@@ -509,6 +509,25 @@ func (m *redisModel) breaks(t driver.Token, force bool) string {
 	return fmt.Sprint(n)
 }
 
+// raise is raise.lua.
+func (m *redisModel) raise(id driver.ID, t driver.Token) string {
+	r := find(m.held, id)
+	if r == nil || r.Join() || r.Mode != driver.Exclusive || r.Broken {
+		return m.no(driver.ErrLost)
+	}
+	if r.Token < t {
+		m.seen["a token is raised"]++
+		m.last = int64(t)
+		for _, h := range m.held {
+			if h.Token = t; h != r {
+				m.seen["the token of a join is raised"]++
+				m.wrote(h.expiry)
+			}
+		}
+	}
+	return fmt.Sprint("granted ", r.Token)
+}
+
 // inspect is inspect.lua.
 func (m *redisModel) inspect() string {
 	m.grantNext()
