@@ -24,8 +24,8 @@ type Options struct {
 }
 
 // Backend is a client of one MySQL or MariaDB. It implements [driver.Backend], [driver.Capable],
-// [driver.Breaker], [driver.Notifier] and [driver.Lister], whose contracts it keeps. New makes one;
-// package dlock refuses the zero Backend.
+// [driver.Breaker], [driver.Notifier], [driver.Lister] and [driver.Raiser], whose contracts it
+// keeps. New makes one; package dlock refuses the zero Backend.
 type Backend struct {
 	pool     *pool
 	prefix   string // as in a statement
@@ -100,6 +100,7 @@ func newBackend(p *pool, o Options, scheme string) (*Backend, error) {
 			Backend:         scheme,
 			Queue:           true,
 			Fencing:         true,
+			Raises:          true,
 			Shared:          true,
 			Semaphores:      true,
 			Joins:           true,

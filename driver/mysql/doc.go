@@ -74,6 +74,7 @@
 //	        there are no joins, and no shared requests up to the new head, that it did not read
 //	let     grant the first request, if it asks for a permit and there is one
 //	bury    delete the expired rows beside a lock, before swap
+//	lift    make the token of an exclusive hold and of its joins greater
 //	leave   delete a request that ends
 //	entomb  turn a request into a tombstone
 //	skip    make places go on after the head, when the table was emptied
@@ -126,7 +127,10 @@
 // An exclusive hold gets the last token plus one, or the microseconds since 1970 if that is more.
 // When swap grants shared requests, it moves token and head by the same number. The token of each
 // of them is token - (head - place) for as long as it holds, and lies between those of the
-// exclusive holds before and after it. A join has its hold's token.
+// exclusive holds before and after it. A join has its hold's token. lift makes the token of an
+// exclusive hold at least a given one ([driver.Raiser]), right after its grant, so that tokens grow
+// beside another backend. It waits for joins that are not committed yet; a join that has read the
+// earlier token inserts nothing, and reads again.
 //
 // # Lost, repeated, late and killed statements
 //
@@ -137,7 +141,7 @@
 //   - Repeated: take finds its own ID, and returns the token again; arrive, admit and join find
 //     their ID in use. give, pass, swap and leave name the hold that they end, and find nothing the
 //     second time: the release has succeeded then, if an earlier copy was sent and the hold cannot
-//     have expired. raise, bury, renew and keep may be repeated at any time.
+//     have expired. raise, lift, bury, renew and keep may be repeated at any time.
 //   - Late: a release after an uncertain take, arrive, admit or join leaves a tombstone for a TTL,
 //     and sets others to 2. So a late copy of take finds that others is not 0, and a late copy of
 //     the other three finds the ID in use. A call that ends early with its context is not uncertain
@@ -145,6 +149,8 @@
 //   - Killed, or without a connection: the statement is executed completely or not at all. The
 //     exception is an UPDATE or a DELETE that MariaDB 11 cuts short without an error. It has
 //     changed fewer rows than it should: pass follows such a give, and a read follows such a renew.
+//     A lift that has not found the hold is sent again. One that is cut short after it has leaves
+//     joins with the earlier token.
 //   - Deadlocked with another transaction, or kept from a row by one for 2 s: sent again within
 //     milliseconds.
 //   - Broken by force: the request has a tombstone with broken set. A client that holds anything

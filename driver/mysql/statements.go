@@ -133,11 +133,12 @@ var (
 	admit = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'request', :id, :id, :client, 'shared', :permits, :fixed, 0, 0, :ttl, :label, :now, :now + INTERVAL :lasts MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
-	// join adds a request to a hold that is alive. The sponsor is looked up by the name in the row,
-	// so that no server looks it up before it has locked the row.
+	// join adds a request to a hold that is alive, if an exclusive one still has the token that was
+	// read. The sponsor is looked up by the name in the row, so that no server looks it up before
+	// it has locked the row.
 	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'join', :id, :owner, :client, :mode, :permits, :fixed, 0, :token, :ttl, :label, :now, :now + INTERVAL :ttl MICROSECOND
-		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND
+		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND (l.holder <> :owner OR l.token = :token) AND
 		(l.holder = :sponsor AND l.held_until > :now AND NOT l.broken OR
 		EXISTS (SELECT 1 FROM dlock_requests s WHERE s.prefix = l.prefix AND s.name = l.name AND s.id = :sponsor AND s.kind <> 'tombstone' AND s.expires_at > :now AND NOT s.broken))
 		LIMIT 1 LOCK IN SHARE MODE`)
@@ -224,6 +225,13 @@ var (
 	sweep = parts.Replace(`DELETE FROM dlock_requests WHERE expires_at <= :now LIMIT 100`)
 	// endings reads which requests of a client were ended by force.
 	endings = parts.Replace(`SELECT HEX(id) FROM dlock_requests WHERE client = :client AND kind = 'tombstone' AND broken AND expires_at > :now LIMIT 1000000`)
+
+	// lift makes the token of an exclusive hold, and of its joins, at least :least. The insert ID
+	// of its answer is the token; 0: the request does not hold. A join that is not committed yet
+	// has locked the lock's row, which is read first.
+	lift = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q FORCE INDEX (PRIMARY) ON q.prefix = l.prefix AND q.name = l.name AND q.kind = 'join' AND q.owner = l.holder
+		SET l.token = LAST_INSERT_ID(GREATEST(l.token, :least)), q.token = GREATEST(q.token, :least)
+		WHERE l.prefix = :prefix AND l.name = :name AND l.holder = :id AND l.held_until > :now AND NOT l.broken`)
 
 	breakLock     = parts.Replace(`UPDATE dlock_locks SET broken = 1 WHERE prefix = :prefix AND name = :name AND holder = :id`)
 	breakRequests = `UPDATE dlock_requests SET broken = 1 WHERE id IN (:ids) AND kind <> 'tombstone'`

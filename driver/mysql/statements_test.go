@@ -25,7 +25,7 @@ var texts = map[string]string{
 	"admit": admit, "join": join, "swap": swap, "bury": bury, "leaveAlive": leaveAlive, "leave": leave, "entomb": entomb, "let": let, "skip": skip,
 	"renewLocks": renewLocks, "renewRequests": renewRequests, "standing": standing, "keep": keep, "sweep": sweep, "endings": endings,
 	"freeLocks": freeLocks, "freeRequests": freeRequests,
-	"breakLock": breakLock, "breakRequests": breakRequests, "list": list, "page": page, "between": between, "cleanup": cleanup,
+	"lift": lift, "breakLock": breakLock, "breakRequests": breakRequests, "list": list, "page": page, "between": between, "cleanup": cleanup,
 }
 
 var (
@@ -211,6 +211,7 @@ func TestEveryStatementIsFilledIn(t *testing.T) {
 				})
 				b.Renew(t.Context(), begun)
 				_, _ = b.Inspect(t.Context(), begun[0].Name)
+				_ = b.Raise(t.Context(), begun[0], token)
 				_ = b.Break(t.Context(), begun[0].Name, token, true)
 				_, _ = b.List(t.Context())
 				together(len(begun), func(i int) error {

@@ -101,6 +101,12 @@ func (h *history) step() error {
 		err = h.release(h.any(true))
 	case n < 82:
 		inspect, err = true, h.breaks()
+	case n < 86:
+		r := h.any(true)
+		if holders := h.m.Holders(); len(holders) > 0 && h.IntN(4) > 0 {
+			r = h.asked[slices.IndexFunc(h.asked, func(r driver.Request) bool { return r.ID == holders[0].Owner })]
+		}
+		err = h.raise(r)
 	default:
 		inspect, err = h.expire()
 	}
@@ -298,6 +304,27 @@ func (h *history) breaks() error {
 	return nil
 }
 
+// raise raises the token of a request, and compares those of all requests that hold.
+func (h *history) raise(r driver.Request) error {
+	b, token := h.client(r), h.last+driver.Token(h.IntN(1e6))-1
+	want := h.m.raise(r.ID, token)
+	h.say("%s is raised to %d: %s", r.ID, token, want)
+	if got := word(b.Raise(context.Background(), r, token)); got != want {
+		return fmt.Errorf("raise of %s: %s, want %s", r.ID, got, want)
+	}
+	if want != "done" {
+		return nil
+	}
+	h.last = max(h.last, token)
+	q, err := b.Inspect(context.Background(), h.name)
+	for _, e := range q.Holders() {
+		if want := h.m.find(e.ID).Token; e.Token != want {
+			return fmt.Errorf("after a raise %s has the token %d, want %d", e.ID, e.Token, want)
+		}
+	}
+	return err
+}
+
 // expire lets something expire. A waiter expires only if its client died: others are kept alive.
 func (h *history) expire() (inspect bool, err error) {
 	var ids []driver.ID
@@ -471,7 +498,7 @@ var events = []string{
 	"a hold is asked for again", "a tombstone is left", "a tombstone is met", "held", "lost", "conflict", "upgrade", "renewed",
 	"a broken hold is released", "a broken hold is not renewed", "broken, by force: true", "broken, by force: false", "a request of the dead",
 	"what is gone is released", "what is gone is not renewed", "a hold expires, exclusive", "a hold expires, shared", "a join expires", "a waiter expires",
-	"a tombstone expires",
+	"a tombstone expires", "raised", "raised, with joins", "what does not hold is not raised",
 }
 
 // missing returns the events that did not happen.

@@ -147,6 +147,20 @@ func (m *model) breaks(token driver.Token, force bool) string {
 	return m.note(fmt.Sprint("broken, by force: ", force), answer)
 }
 
+func (m *model) raise(id driver.ID, token driver.Token) string {
+	r := m.find(id)
+	if r == nil || r.Join() || r.Mode != driver.Exclusive || r.Broken || !m.holds(id) {
+		return m.note("what does not hold is not raised", "lost")
+	}
+	what := "raised"
+	for _, e := range m.Holders() {
+		if e.Token = max(e.Token, token); e != r {
+			what = "raised, with joins"
+		}
+	}
+	return m.note(what, "done")
+}
+
 func (m *model) note(what, answer string) string {
 	m.seen[what]++
 	return answer

@@ -46,6 +46,7 @@ func TestMySQLRaces(t *testing.T) {
 			each("a cancelled wait between reading and granting", (*schedule).cancelBeforeSwap),
 			each("a join while its hold ends", (*schedule).joinInRelease),
 			each("a join while its hold is broken", (*schedule).joinInBreak),
+			each("a join while its hold is raised", (*schedule).joinInRaise),
 			each("a permit that another takes between reading and writing", (*schedule).permitsInBetween),
 			each("a permit that goes while another one is passed on", (*schedule).permitsTogether),
 			each("a take at the instant of a release", (*schedule).sameInstant),
@@ -485,6 +486,39 @@ func (c *schedule) joinInBreak() {
 		if n := c.count("kind = 'join' AND NOT broken"); n > 0 {
 			service.Strict(c.t).Errorf("%s: a join of a hold that was broken lives", mode)
 		}
+	}
+}
+
+// joinInRaise: a join has the token of its hold, whether it reads the hold before a raise and is
+// added after it, or is not committed while the hold is raised.
+func (c *schedule) joinInRaise() {
+	a, b := c.side(), c.side()
+	hold := steps.Asked(a, c.name, time.Minute)
+	token := steps.Acquired(c.t, a, hold).Token
+	join := steps.Asked(b, c.name, time.Minute)
+	join.Owner, join.Token = hold.ID, token
+	var o *outcome
+	let := c.holdBack(b, "'join'", func() { o = c.acquiring(c.t.Context(), b, join) })
+	token += 1e12
+	if err := a.Raise(c.t.Context(), hold, token); err != nil {
+		c.t.Errorf("Raise: %v", err)
+	}
+	let()
+	if await.Closed(c.t, "the join", o.done); o.err != nil || o.g.Token != token {
+		c.t.Errorf("a join that was added after a raise to %d has the token %d, error %v", token, o.g.Token, o.err)
+	}
+	tx, commit := c.begin()
+	c.stand(tx, "join", "shared", 0, driver.NewID(), hold.ID)
+	token += 1e12
+	done := make(chan error, 1)
+	go func() { done <- a.Raise(context.Background(), hold, token) }()
+	c.blocked("UPDATE dlock_locks l LEFT JOIN")
+	commit()
+	if err := <-done; err != nil {
+		c.t.Errorf("Raise: %v", err)
+	}
+	if n := c.count(fmt.Sprintf("kind = 'join' AND token = %d", token)); n != 2 {
+		c.t.Errorf("after a raise to %d, %d of 2 joins have that token", token, n)
 	}
 }
 
