@@ -147,6 +147,14 @@ func (s *service) Break(ctx context.Context, name string, t driver.Token, force 
 	return s.Backend.Break(ctx, name, t, force)
 }
 
+// Raise implements driver.Raiser.
+func (s *service) Raise(ctx context.Context, r driver.Request, t driver.Token) error {
+	if err := s.pass(ctx); err != nil {
+		return err
+	}
+	return s.Backend.Raise(ctx, r, t)
+}
+
 // testLog is the log of a test, until its end.
 type testLog struct {
 	t     testing.TB
