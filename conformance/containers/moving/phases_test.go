@@ -35,10 +35,14 @@ func TestPhases(t *testing.T) {
 }
 
 func move(t *testing.T, old, new string, at map[string]place) {
-	f := fleet.Phases(t, at[old].site(old), at[new].site(new), phaseTTL, 10, size.Long())
+	to := at[new]
+	if !to.raises(t) { // as a fleet that moves there
+		to.url += "?token_base=4000000000000000"
+	}
+	f := fleet.Phases(t, at[old].site(old), to.site(new), phaseTTL, 10, size.Long())
 	shrunk := f.Record.Shrunk()
 	t.Logf("%d sections; %d tokens were not greater than the one before", f.Record.Sections(), shrunk)
-	if at[old].raises(t) && at[new].raises(t) && shrunk > 0 {
+	if at[old].raises(t) && shrunk > 0 {
 		t.Errorf("%d tokens were not greater than the one before", shrunk)
 	}
 }
