@@ -83,7 +83,7 @@ build() {
     ;;
   zookeeper) image dlock-test/zookeeper:3.9 trixie libzookeeper-java,default-jre-headless ;;
   curator) image dlock-test/curator:5 trixie libcurator-recipes-java,zookeeper,default-jdk-headless ;;
-  etcd) image dlock-test/etcd:3.5 trixie etcd-server ;;
+  etcd) image dlock-test/etcd:3.5-ctl trixie etcd-server,etcd-client ;;
   postgres) image dlock-test/postgres:17 trixie postgresql-17 ;;
   chromium) image dlock-test/chromium:1 trixie chromium-headless-shell ;;
   *) say "no image is called $1" && exit 2 ;;

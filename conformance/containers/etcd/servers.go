@@ -22,8 +22,8 @@ import (
 var Etcd = service.Kind{
 	Name:    "etcd",
 	Image:   "quay.io/coreos/etcd:v3.5.21",
-	Built:   "dlock-test/etcd:3.5",
-	Package: "etcd-server",
+	Built:   "dlock-test/etcd:3.5-ctl",
+	Package: "etcd-server etcd-client",
 	Ports:   2,
 	Command: func(dir string, ports []int) []string {
 		return etcdCommand(dir, "alone", ports[0], ports[1], loopback(ports[1]), "alone="+loopback(ports[1]))
