@@ -22,7 +22,7 @@ func newCheck() *cobra.Command {
 		Short: "Check whether a backend is fit for locks, and what to do if it is not",
 		Long: `Check whether the backend can be reached, is set up, gives this user the rights that dlock needs,
 and is configured so that locks are safe. Then try the core laws there, the promises without
-which locks are of no use. They use names of their own ("dlock-check/…"), which disappear by
+which locks are of no use. They use names of their own ("dlock-check.…"), which disappear by
 themselves.
 
   fine    as it should be
@@ -151,7 +151,7 @@ func tryLaws(parent context.Context, errOut io.Writer, rawURL string, within tim
 	h := conformance.Harness{
 		// so that a pause of the network is not taken for a fault
 		TTL:    max(least, time.Second),
-		Prefix: "dlock-check/",
+		Prefix: "dlock-check.",
 		Open: func(t conformance.T) driver.Backend {
 			b, err := dlock.OpenBackend(t.Context(), rawURL, dlock.Logger(nil))
 			if err != nil {
