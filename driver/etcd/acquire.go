@@ -19,6 +19,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
 		return driver.Grant{}, err
 	}
+	if err := b.admits(r); err != nil {
+		return driver.Grant{}, err
+	}
 	if err := b.throughOutage(ctx, r, func() error { return b.ready(ctx) }); err != nil {
 		return driver.Grant{}, err
 	}
@@ -147,23 +150,26 @@ func (b *Backend) confirm(ctx context.Context, rq *ownRequest) (driver.Grant, er
 }
 
 // prepare gives a request a lease and a key, if it lacks them.
-func (b *Backend) prepare(ctx context.Context, rq *ownRequest) (*lease, string, error) {
+func (b *Backend) prepare(ctx context.Context, rq *ownRequest) (*lease, arrival, error) {
 	for {
 		b.mu.Lock()
 		if rq.stopped() {
 			b.mu.Unlock()
-			return nil, "", driver.ErrLost
+			return nil, arrival{}, driver.ErrLost
 		}
 		if l := rq.lease; l != nil {
 			defer b.mu.Unlock()
 			if rq.key == "" {
 				b.assignKey(rq)
 			}
-			return l, rq.key, nil
+			if b.plain != nil {
+				rq.queueKey = b.plain.queueKey(rq.Name, l.id, rq.slot)
+			}
+			return l, arrivalOf(rq, l), nil
 		}
 		b.mu.Unlock()
 		if err := b.assignLease(ctx, rq); err != nil {
-			return nil, "", err
+			return nil, arrival{}, err
 		}
 	}
 }
@@ -198,7 +204,7 @@ func (b *Backend) leaseEnded(l *lease) {
 // of requests that arrive at once few read the queue, which then has thousands of keys.
 func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err error) {
 	for {
-		l, key, err := b.prepare(ctx, rq)
+		l, a, err := b.prepare(ctx, rq)
 		if err != nil {
 			return false, err
 		}
@@ -209,7 +215,7 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 		n.arriving++
 		b.mu.Unlock()
 		if alone { // the name is most likely free, and the shortest transaction is enough
-			rev, err := b.putAlone(ctx, rq, l, key)
+			rev, err := b.putAlone(ctx, rq, a)
 			b.arrived(n)
 			if isGone(err) {
 				b.leases.end(l)
@@ -219,14 +225,10 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 			continue
 		}
 		read := rangeOp(n.prefix)
-		req := &pb.TxnRequest{
-			Compare: []*pb.Compare{absent(key)},
-			Success: []*pb.RequestOp{putOp(key, valueOf(rq.Request, false), l.id), read},
-			Failure: []*pb.RequestOp{read},
-		}
+		req := &pb.TxnRequest{Compare: a.absent, Success: append(a.puts, read), Failure: append(a.own, read)}
 		if unread {
 			// also of a transaction that was sent again: a slow server has many of these
-			req.Success, req.Failure = req.Success[:1], []*pb.RequestOp{keyOp(key)}
+			req.Success, req.Failure = a.puts, append(a.own, a.inQueue)
 		}
 		res, rev, err := b.write(ctx, rq, req)
 		b.arrived(n)
@@ -254,9 +256,9 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 			b.stands(rq, rev)
 			return true, nil
 		}
-		q := newQueue(rq.Name, kvs)
+		q := b.newQueue(rq.Name, kvs)
 		if !res.Succeeded {
-			if rev, err = b.resume(rq, q); err != nil {
+			if rev, err = b.resume(rq, res, q); err != nil {
 				return false, err
 			} else if rev == 0 {
 				continue
@@ -278,10 +280,9 @@ func (b *Backend) put(ctx context.Context, rq *ownRequest) (granted bool, err er
 
 // putAlone puts a request's key if there is no other key under the name. Otherwise the revision is
 // 0.
-func (b *Backend) putAlone(ctx context.Context, rq *ownRequest, l *lease, key string) (rev int64, err error) {
+func (b *Backend) putAlone(ctx context.Context, rq *ownRequest, a arrival) (rev int64, err error) {
 	res, rev, err := b.write(ctx, rq, &pb.TxnRequest{
-		Compare: []*pb.Compare{unchanged(b.prefixOf(rq.Name), 0)},
-		Success: []*pb.RequestOp{putOp(key, valueOf(rq.Request, false), l.id)},
+		Compare: append(a.absent, unchanged(b.queueOf(rq.Name), 0)), Success: a.puts,
 	})
 	if err != nil {
 		return 0, err
@@ -308,43 +309,48 @@ func (b *Backend) sawOthers(rq *ownRequest, seen bool) {
 	b.nameOf(rq.Name).contended = seen
 }
 
-// resume examines the record under a request's key. An earlier copy of the request is resumed. If
-// the record is another one the request gets another key, and the revision is 0.
-func (b *Backend) resume(rq *ownRequest, q *queue) (rev int64, err error) {
-	r := q.records[rq.key]
-	switch {
-	case r == nil:
-		return 0, nil
-	case r.ID != rq.ID:
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !r.tombstone && !r.Broken && b.requests[r.ID] == nil { // put by a late copy
-			b.removeOrphan(rq.key)
-		} else {
-			b.freeKey(rq.Name, rq.slot, time.Now().Add(time.Minute))
-		}
-		rq.key = ""
-		return 0, nil
-	case r.tombstone || r.Broken:
-		return 0, driver.ErrLost
+// resume examines the record under a request's key, which a transaction read with the queue. An
+// earlier copy of the request is resumed. If the record is another one, or lacks its key in the
+// queue, the request gets another key, and the revision is 0.
+func (b *Backend) resume(rq *ownRequest, res *pb.TxnResponse, q *queue) (rev int64, err error) {
+	queued := q.records[rq.inQueue()]
+	r := queued
+	if b.plain != nil {
+		r = ownRecord(rq.Name, res)
 	}
-	return r.rev, nil
+	own := r != nil && r.ID == rq.ID
+	switch {
+	case r == nil && queued == nil:
+		return 0, nil
+	case own && (r.tombstone || r.Broken):
+		return 0, driver.ErrLost
+	case own && queued != nil && queued.rev == r.rev:
+		return r.rev, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// put by a late copy, or an operator deleted its key in the queue
+	if orphan := r != nil && !r.tombstone && !r.Broken && (own || b.requests[r.ID] == nil); orphan {
+		b.removeOrphan(rq.key, r.lease)
+	} else {
+		b.freeKey(rq.Name, rq.slot, time.Now().Add(time.Minute))
+	}
+	rq.key, rq.queueKey = "", ""
+	return 0, nil
 }
 
 // try puts a request's key only if the request is granted then. So a request that has to be refused
 // never blocks another one.
 func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
-	prefix := b.prefixOf(rq.Name)
+	prefix := b.queueOf(rq.Name)
 	free := unchanged(prefix, 0) // there is no key
 	for range 4 {
-		l, key, err := b.prepare(ctx, rq)
+		l, a, err := b.prepare(ctx, rq)
 		if err != nil {
 			return err
 		}
 		res, rev, err := b.write(ctx, rq, &pb.TxnRequest{
-			Compare: []*pb.Compare{free, absent(key)},
-			Success: []*pb.RequestOp{putOp(key, valueOf(rq.Request, false), l.id)},
-			Failure: []*pb.RequestOp{rangeOp(prefix)},
+			Compare: append(a.absent, free), Success: a.puts, Failure: append(a.own, rangeOp(prefix)),
 		})
 		switch {
 		case isGone(err):
@@ -360,8 +366,8 @@ func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 		if err != nil {
 			return err
 		}
-		q := newQueue(rq.Name, kvs)
-		if earlier, err := b.resume(rq, q); err != nil {
+		q := b.newQueue(rq.Name, kvs)
+		if earlier, err := b.resume(rq, res, q); err != nil {
 			return err
 		} else if earlier != 0 { // a copy put it, when it was to be granted
 			b.stands(rq, earlier)
@@ -371,7 +377,7 @@ func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 			return err
 		}
 		if !q.grants(rq.Request) {
-			return q.held(rq.ID)
+			return q.held(rq.inQueue())
 		}
 		free = unchanged(prefix, rev)
 	}
@@ -389,7 +395,7 @@ func (b *Backend) try(ctx context.Context, rq *ownRequest) error {
 // join puts the key of a join if the hold that it joins is unchanged.
 func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 	prefix := b.prefixOf(rq.Name)
-	res, err := b.get(ctx, prefix)
+	res, err := b.get(ctx, prefix, 0)
 	if err != nil {
 		return err
 	}
@@ -399,14 +405,14 @@ func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 		if err != nil {
 			return err
 		}
-		l, key, err := b.prepare(ctx, rq)
+		l, a, err := b.prepare(ctx, rq)
 		if err != nil {
 			return err
 		}
 		held := q.covering(r)
 		res, rev, err := b.write(ctx, rq, &pb.TxnRequest{
-			Compare: []*pb.Compare{is(held.key, held.mod), absent(key)},
-			Success: []*pb.RequestOp{putOp(key, valueOf(r, false), l.id)},
+			Compare: append(a.absent, is(held.key, held.mod)),
+			Success: []*pb.RequestOp{putOp(a.key, valueOf(r, false), l.id)},
 			Failure: []*pb.RequestOp{rangeOp(prefix)},
 		})
 		if isGone(err) {
@@ -422,7 +428,7 @@ func (b *Backend) join(ctx context.Context, rq *ownRequest) error {
 				return err
 			}
 			q = newQueue(rq.Name, kvs)
-			if rev, err = b.resume(rq, q); err != nil {
+			if rev, err = b.resume(rq, res, q); err != nil {
 				return err
 			} else if rev == 0 {
 				continue

@@ -211,7 +211,7 @@ func TestARefusalNamesNoOther(t *testing.T) {
 	for _, r := range []*record{own, foreign} {
 		q := newQueue("n", nil)
 		q.put(r)
-		if err := q.held(id); err != driver.ErrHeld {
+		if err := q.held("s"); err != driver.ErrHeld {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}

@@ -25,6 +25,12 @@ type Options struct {
 	Root   string
 	Prefix string // put before every name, with nothing between
 
+	// Plain is the key that other software locks for a name, with {name} in the place of the name,
+	// as in "/locks/{name}". Then dlock shares its locks with concurrency.Mutex,
+	// concurrency.Election, etcdctl lock, etcdctl elect and the service v3lock, in their layout of
+	// keys: see docs/etcd-plain.md. Empty: dlock's own layout.
+	Plain string
+
 	// Identity names the cluster, for contexts that carry holds between clients of one process.
 	// Clients of one cluster must have the same Identity. Empty: the cluster is queried when it
 	// matters. Nothing else identifies a cluster: neither addresses nor etcd's own cluster ID,
@@ -69,7 +75,7 @@ type Backend struct {
 // first Acquire does. If the server is a grpc-proxy, is older than 3.5, or keeps locks in another
 // format, each Acquire fails with ErrUnsupported. Interceptors and credentials of the connection
 // are used; a namespace on the client's KV is not. New fails with ErrInvalid if the client is nil
-// or has no connection, or if the root ends with '/'.
+// or has no connection, if the root ends with '/', or if Plain does not have {name} once.
 func New(client *clientv3.Client, o Options) (*Backend, error) {
 	if client == nil {
 		return nil, fmt.Errorf("%w options: the client is nil; make one with clientv3.New", driver.ErrInvalid)
@@ -92,19 +98,35 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 	if conn == nil {
 		return nil, fmt.Errorf("%w options: the client has no connection; make one with clientv3.New", driver.ErrInvalid)
 	}
-	base := escape.Replace(o.Root) + "/" + escape.Replace(o.Prefix)
+	root, prefix := escape.Replace(o.Root)+"/", escape.Replace(o.Prefix)
+	var keys *plainKeys
+	if o.Plain != "" {
+		var err error
+		if keys, err = newPlainKeys(o.Plain, o.Prefix, o.Root); err != nil {
+			return nil, err
+		}
+		root, prefix = plainRoot(o.Root), escape.Replace(keys.before)
+	}
+	base := root + prefix
+	place := base
 	b := &Backend{
-		id: newBackendID(escape.Replace(o.Prefix)), tokens: tokens,
+		id: newBackendID(prefix), tokens: tokens,
 		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
 			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
 	}
+	if keys != nil {
+		c := &b.caps
+		c.Format, c.Shared, c.Semaphores, c.Joins, c.FixedOutlives = "plain", false, false, false, false
+		place = "%plain/" + keys.String() // whatever the root of the records
+	}
 	if o.Identity != "" {
-		b.caps.Identity = o.Identity + "/" + base
+		b.caps.Identity = o.Identity + "/" + place
 	}
 	b.connect(client, conn, base)
+	b.plain = keys
 	b.makeLeases()
 	b.watches = newWatches(&b.cluster)
 	return b, nil
@@ -168,14 +190,14 @@ func (b *Backend) Close() error {
 	return nil // the library's Close takes up to 5 s if no server answers
 }
 
-// leasesToRevoke returns the leases under which requests stand, but not those of fixed requests
-// that were granted and are not being released.
+// leasesToRevoke returns the leases under which requests stand, but, where fixed requests outlive
+// their client, not those of fixed requests that were granted and are not being released.
 func (b *Backend) leasesToRevoke() []*lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ls := b.leases.own()
 	for _, rq := range b.requests {
-		if rq.Fixed && !rq.until.IsZero() && !rq.releasing {
+		if b.caps.FixedOutlives && rq.Fixed && !rq.until.IsZero() && !rq.releasing {
 			ls = slices.DeleteFunc(ls, func(l *lease) bool { return l == rq.lease })
 		}
 	}

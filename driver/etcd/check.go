@@ -116,14 +116,36 @@ func (b *Backend) leastTTL(ctx context.Context) (driver.Finding, error) {
 	return f, err
 }
 
-// rights tests whether the user may read and write the keys of locks. The write is in the branch of
-// a transaction that is not executed: etcd checks the right nevertheless.
+// rights tests whether the user may read and write the keys of locks.
 func (b *Backend) rights(ctx context.Context) (driver.Finding, error) {
-	f := driver.Finding{About: "rights", Found: "the user may read and write all keys with the prefix " + b.base}
-	_, read := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(b.base), RangeEnd: end(b.base), Limit: 1, KeysOnly: true}, callOptions...)
+	prefixes := b.ranges()
+	if b.plain != nil && b.plain.before == "" { // one of the peers' queues
+		prefixes = append(prefixes, b.queueOf("dlock-check"))
+	}
+	f := driver.Finding{About: "rights", Found: "the user may read and write all keys with the prefix " + strings.Join(prefixes, " or ")}
+	var found, advice []string
+	for _, prefix := range prefixes {
+		missing, err := b.missingRights(ctx, prefix)
+		if err != nil {
+			return f, err
+		}
+		if len(missing) > 0 {
+			found = append(found, fmt.Sprintf("missing: %s on all keys with the prefix %s", strings.Join(missing, " and "), prefix))
+			advice = append(advice, "etcdctl role grant-permission ROLE --prefix=true readwrite "+prefix)
+		}
+	}
+	if len(found) > 0 {
+		f.State, f.Found, f.Advice = driver.Wrong, strings.Join(found, "; "), strings.Join(advice, "; ")
+	}
+	return f, nil
+}
+
+// missingRights returns which of "read" and "write" the user lacks on the keys with a prefix. The
+// write is in the branch of a transaction that is not executed: etcd checks the right nevertheless.
+func (b *Backend) missingRights(ctx context.Context, prefix string) (missing []string, err error) {
+	_, read := b.kv.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end(prefix), Limit: 1, KeysOnly: true}, callOptions...)
 	// to the first and the last possible key
-	_, write := b.kv.Txn(ctx, &pb.TxnRequest{Failure: []*pb.RequestOp{putOp(b.base, "", 0), putOp(b.base+"\U0010ffff", "", 0)}}, callOptions...)
-	var missing []string
+	_, write := b.kv.Txn(ctx, &pb.TxnRequest{Failure: []*pb.RequestOp{putOp(prefix, "", 0), putOp(prefix+"\U0010ffff", "", 0)}}, callOptions...)
 	for _, try := range []struct {
 		right string
 		err   error
@@ -132,12 +154,8 @@ func (b *Backend) rights(ctx context.Context) (driver.Finding, error) {
 		case errors.Is(rpctypes.Error(try.err), rpctypes.ErrPermissionDenied):
 			missing = append(missing, try.right)
 		case try.err != nil:
-			return f, try.err
+			return nil, try.err
 		}
 	}
-	if len(missing) > 0 {
-		f.State, f.Found = driver.Wrong, fmt.Sprintf("missing: %s on all keys with the prefix %s", strings.Join(missing, " and "), b.base)
-		f.Advice = fmt.Sprintf("etcdctl role grant-permission ROLE --prefix=true readwrite %s", b.base)
-	}
-	return f, nil
+	return missing, nil
 }

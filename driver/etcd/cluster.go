@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -32,7 +33,8 @@ type cluster struct {
 	conns  *connections // nil: the caller owns the client, which dials by itself
 	txns   *batcher
 	// the prefix of all keys: root/prefix, both escaped, so that no root contains another
-	base string
+	base  string
+	plain *plainKeys // nil: dlock's own layout
 
 	life    *kit.Life
 	alarms  alarm.Clock // end calls that take too long
@@ -88,21 +90,31 @@ func (c *cluster) examine(ctx context.Context) error {
 	if err := c.repeat(ctx, c.checkVersion); err != nil {
 		return err
 	}
-	var res *pb.RangeResponse
-	err := c.repeat(ctx, func(ctx context.Context) (err error) {
-		res, err = c.kv.Range(ctx, &pb.RangeRequest{Key: []byte(c.base), RangeEnd: end(c.base), Limit: 1}, callOptions...)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if len(res.Kvs) > 0 && string(res.Kvs[0].Key) == c.base {
-		if err := c.checkFormat(res.Kvs[0].Value); err != nil {
+	for _, prefix := range c.ranges() {
+		kv, err := c.first(ctx, prefix)
+		if err != nil {
 			return err
 		}
-		c.formatted.Store(true)
+		if kv != nil && string(kv.Key) == c.base {
+			if err := c.checkFormat(kv.Value); err != nil {
+				return err
+			}
+			c.formatted.Store(true)
+		}
 	}
 	return c.repeat(ctx, c.checkWatches)
+}
+
+// first reads the first key with a prefix; nil: there is none.
+func (c *cluster) first(ctx context.Context, prefix string) (kv *mvccpb.KeyValue, err error) {
+	err = c.repeat(ctx, func(ctx context.Context) error {
+		res, err := c.kv.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end(prefix), Limit: 1}, callOptions...)
+		if err == nil && len(res.Kvs) > 0 {
+			kv = res.Kvs[0]
+		}
+		return err
+	})
+	return kv, err
 }
 
 // checkVersion refuses servers that are too old, but not a server that does not report its version.

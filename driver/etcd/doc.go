@@ -32,6 +32,8 @@
 //   - tls_ca, tls_cert, tls_key, tls_server_name (etcds only): PEM files with the certificates that
 //     are trusted in place of the system's, the client's own certificate, and its key; and the name
 //     to verify in place of the host's.
+//   - keys (native): plain shares the locks of other software, in its layout of keys; see below.
+//   - key ({name}, with keys=plain only): what that software locks for a name. It has {name} once.
 //   - ttl, prefix, label, identity: those of every driver; see package dlock. TTLs are 2s to 100
 //     years, rounded up to whole seconds.
 //
@@ -72,6 +74,21 @@
 // random digits it has the length of the prefix, if there is one). Slots are small numbers. A slot
 // is used again once its key is certainly gone: etcd's index keeps every key that ever existed
 // until it is compacted, and a read of a range walks over all of them.
+//
+// With keys=plain the order is that of other software: concurrency.Mutex and concurrency.Election
+// of etcd's client, etcdctl lock and elect, and the service v3lock. A request then has a second
+// key, which is put and removed in the same transactions as its record, the key above:
+//
+//	<key with the prefix and name>/<lease>[-<slot>]     in the peers' queue, with the label
+//	<root>%plain/<the same, escaped>/s<backend>-<slot>  the record
+//
+// The queue is all that stands under <key with the prefix and name>/, by create revision, and every
+// request in it is exclusive. The watch and the reads of a name are of the peers' queue; Inspect
+// and Break read both, as of one revision. A key and its record have the same create revision, and
+// a key without a record is a peer's. No key of a peer is put, deleted or kept alive. Tombstones,
+// notices and the format stand with the records, so the peers do not see them. A late copy of an
+// acquire finds the record, or its tombstone. A request that lacks either of its keys is lost. See
+// plain.go and docs/etcd-plain.md.
 //
 // Keys stand under leases. Requests of one TTL (in whole seconds, as the server counts) share a
 // lease, up to a thousand of them; a fixed request has its own. A key with the flag of a tombstone

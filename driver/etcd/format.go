@@ -24,7 +24,10 @@ import (
 const format = "1"
 
 // formatText is the value of the key that has the format.
-const formatText = "dlock format " + format
+const (
+	formatWords = "dlock format "
+	formatText  = formatWords + format
+)
 
 // checkFormat refuses another format.
 func (c *cluster) checkFormat(found []byte) error {
@@ -38,7 +41,12 @@ func (c *cluster) checkFormat(found []byte) error {
 // errForeign is the error of a request that would stand behind a key which this version cannot
 // read.
 func errForeign(r *record) error {
-	return fmt.Errorf("%w: the key %q is not in format %s: another version of dlock or another program wrote it (docs/etcd.md, Operating it)",
+	if r.native {
+		return fmt.Errorf("%w: the key %q is of a dlock that was opened without keys=plain; give the peers' keys (key=…) and dlock's own (the root) different beginnings (docs/etcd-plain.md)",
+			driver.ErrUnsupported, r.key)
+	}
+	return fmt.Errorf("%w: the key %q is not in format %s: another version of dlock or another program wrote it (docs/etcd.md, Operating it); "+
+		"to share locks with concurrency.Mutex, etcdctl lock or v3lock, open dlock with keys=plain (docs/etcd-plain.md)",
 		driver.ErrUnsupported, r.key, format)
 }
 

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
@@ -23,18 +25,20 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error
 	if err := b.begin(ctx); err != nil {
 		return driver.Queue{}, err
 	}
-	res, err := b.get(ctx, b.prefixOf(name))
+	if err := b.admitsName(name); err != nil {
+		return driver.Queue{}, err
+	}
+	q, _, err := b.readQueue(ctx, name)
 	if err != nil {
 		return driver.Queue{}, err
 	}
-	q := newQueue(name, res.Kvs)
 	left, err := b.remaining(ctx, q)
 	if err != nil {
 		return driver.Queue{}, err
 	}
 	granted := q.rule.Granted()
 	for i, r := range append(q.arrivals[:len(q.arrivals):len(q.arrivals)], q.joins...) {
-		r.Left, r.Age = left[r.lease], max(0, time.Since(r.arrived))
+		r.Left, r.Age = left[r.lease], r.age()
 		if i >= granted && !r.Join() {
 			r.Token = 0
 		}
@@ -85,11 +89,24 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 	if err := b.begin(ctx); err != nil {
 		return nil, err
 	}
+	from, nameAt := b.base, func(kv *mvccpb.KeyValue) (string, bool) {
+		name, ok := b.keyName(string(kv.Key))
+		return name, ok && !decode(name, kv).tombstone
+	}
+	if b.plain != nil {
+		if from = b.plain.before; from == "" {
+			return nil, fmt.Errorf("%w: all keys of the cluster may be locks, since the key %s has nothing before {name}; open dlock with a key such as /locks/{name}",
+				driver.ErrUnsupported, b.plain)
+		}
+		nameAt = func(kv *mvccpb.KeyValue) (string, bool) {
+			name, _, ok := b.plain.split(string(kv.Key))
+			return name, ok
+		}
+	}
 	var names []string
-	err := b.pages(ctx, b.base, listPage, func(res *pb.RangeResponse) int64 {
+	err := b.pages(ctx, from, 0, listPage, func(res *pb.RangeResponse) int64 {
 		for _, kv := range res.Kvs {
-			name, ok := b.keyName(string(kv.Key))
-			if r := decode(name, kv); ok && !r.tombstone && (len(names) == 0 || names[len(names)-1] != name) {
+			if name, ok := nameAt(kv); ok && (len(names) == 0 || names[len(names)-1] != name) {
 				names = append(names, name)
 			}
 		}
@@ -110,15 +127,17 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
+	if err := b.admitsName(name); err != nil {
+		return err
+	}
 	most := maxBroken
 	sent := false      // a transaction ended a part of the hold, or its outcome is unknown
 	var under []*lease // the leases of the broken keys
 	for {
-		res, err := b.get(ctx, b.prefixOf(name))
+		q, rev, err := b.readQueue(ctx, name)
 		if err != nil {
 			return err
 		}
-		q := newQueue(name, res.Kvs)
 		hold := q.hold(b.tokens.Sub(t))
 		if len(hold) == 0 {
 			if sent && force {
@@ -128,6 +147,9 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		}
 		if i := slices.IndexFunc(hold, func(r *record) bool { return r.foreign }); i >= 0 {
 			return errForeign(hold[i])
+		}
+		if hold[0].Foreign {
+			return errPeer(hold[0], t)
 		}
 		if !force {
 			hold = slices.DeleteFunc(hold, func(r *record) bool { return r.Broken })
@@ -142,7 +164,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		}
 		lost := false
 		// no join was put since
-		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", res.Header.Revision))
+		req.Compare = append(req.Compare, unchanged(b.prefixOf(name)+"j", rev))
 		out, _, err := b.txn(ctx, name, false, req, func(err error) { lost = lost || outcomeOf(err) == kit.Unknown })
 		if isTooLarge(err) && most > 1 {
 			most = max(1, len(part)/2)
@@ -182,6 +204,13 @@ func (b *Backend) breaking(ctx context.Context, part []*record, force bool) (*pb
 		broken.Broken, broken.tombstone = true, force
 		req.Compare = append(req.Compare, is(r.key, r.mod))
 		req.Success = append(req.Success, putOp(r.key, broken.encode(), l.id))
+		if r.queueKey != "" {
+			inQueue := putOp(r.queueKey, r.Label, l.id)
+			if force {
+				inQueue = deleteOp(r.queueKey)
+			}
+			req.Compare, req.Success = append(req.Compare, is(r.queueKey, r.queueMod)), append(req.Success, inQueue)
+		}
 		if to := b.noticesOf(r.key); to != "" {
 			notices[to] = append(notices[to], r.ID.String())
 		}

@@ -16,7 +16,7 @@ const (
 // nameState is what this client knows of a name under which it has keys or waiters. The backend's
 // mu guards it.
 type nameState struct {
-	name, prefix string
+	name, prefix string // the prefix is that of the keys in its queue
 	// slots of this client's keys in use; a time: a tombstone uses the slot until then
 	slots   map[int]time.Time
 	waiting map[string]*ownRequest // by key
@@ -35,7 +35,7 @@ type nameState struct {
 func (b *Backend) nameOf(name string) *nameState {
 	n := b.names[name]
 	if n == nil {
-		n = &nameState{name: name, prefix: b.prefixOf(name), slots: map[int]time.Time{}, waiting: map[string]*ownRequest{}}
+		n = &nameState{name: name, prefix: b.queueOf(name), slots: map[int]time.Time{}, waiting: map[string]*ownRequest{}}
 		b.names[name] = n
 	}
 	return n
@@ -53,10 +53,15 @@ func (b *Backend) assignKey(rq *ownRequest) {
 			if rq.Join() {
 				kind = "j"
 			}
-			rq.slot, rq.key = i, n.prefix+kind+b.id+"-"+strconv.Itoa(i)
+			rq.slot, rq.key = i, b.recordKey(rq.Name, kind, i)
 			return
 		}
 	}
+}
+
+// recordKey returns the key of the record at a slot: kind is "s", or "j" for a join.
+func (b *Backend) recordKey(name, kind string, slot int) string {
+	return b.prefixOf(name) + kind + b.id + "-" + strconv.Itoa(slot)
 }
 
 // freeKey frees the key of a slot, at once or when its tombstone is gone. b.mu is held.

@@ -26,7 +26,7 @@ func (l ofName) under(w *watch, do func()) {
 
 func (l ofName) found(w *watch, kvs []*mvccpb.KeyValue, rev int64) {
 	l.under(w, func() {
-		l.n.queue, l.n.rev = newQueue(l.n.name, kvs), rev
+		l.n.queue, l.n.rev = l.b.newQueue(l.n.name, kvs), rev
 		for _, rq := range slices.Collect(maps.Values(l.n.waiting)) {
 			l.b.checkStands(l.n, rq)
 		}
@@ -54,7 +54,7 @@ func (l ofName) refused(w *watch, err error) { l.under(w, func() { l.n.refuse(er
 // checkStands sends a request whose key does not stand any more back to the end of the queue. b.mu
 // is held.
 func (b *Backend) checkStands(n *nameState, rq *ownRequest) {
-	if r := n.queue.records[rq.key]; rq.rev <= n.rev && (r == nil || r.tombstone || r.rev != rq.rev) {
+	if r := n.queue.records[rq.inQueue()]; rq.rev <= n.rev && (r == nil || r.tombstone || r.rev != rq.rev) {
 		b.vanished(rq)
 	}
 }
@@ -67,7 +67,7 @@ func (n *nameState) wakeGranted() {
 	}
 	n.unchecked = slices.DeleteFunc(n.unchecked, func(rq *ownRequest) bool {
 		switch {
-		case n.waiting[rq.key] != rq:
+		case n.waiting[rq.inQueue()] != rq:
 			return true
 		case rq.rev > n.rev:
 			return false
@@ -97,7 +97,7 @@ func (b *Backend) apply(n *nameState, events []*mvccpb.Event) {
 		n.rev = max(n.rev, e.Kv.ModRevision)
 		key := string(e.Kv.Key)
 		if e.Type == clientv3.EventTypePut {
-			n.queue.put(decode(n.name, e.Kv))
+			n.queue.put(b.readQueued(n.name, e.Kv))
 		} else {
 			n.queue.drop(key)
 		}

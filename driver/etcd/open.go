@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,6 +146,7 @@ func parse(c driver.Config) (*settings, error) {
 	root := strings.Trim(u.Path, "/")
 	s := &settings{o: Options{Root: root, Prefix: c.Prefix}}
 	p := c.Params()
+	keys, key := p.String("keys", "native"), p.String("key", "")
 	s.config = clientv3.Config{
 		Endpoints: addrs, DialTimeout: p.Duration("dial_timeout", 3*time.Second),
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
@@ -162,12 +164,22 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, err
 	}
 	switch {
+	case keys != "native" && keys != "plain":
+		return nil, bad("keys=%.50q: native (dlock's own keys, the default) and plain (those of concurrency.Mutex and etcdctl lock) are allowed", keys)
+	case keys == "native" && key != "":
+		return nil, bad("key is allowed with keys=plain only: it is what other software locks")
 	case len(addrs) == 0 || slices.Contains(addrs, ":2379"):
 		return nil, bad("a host is missing: want %s://h1:2379,h2:2379", u.Scheme)
 	case s.config.DialTimeout <= 0:
 		return nil, bad("dial_timeout must be positive")
 	case (s.config.Username == "") != (s.config.Password == ""):
 		return nil, bad("it must have both a user and a password, or neither")
+	}
+	if keys == "plain" {
+		s.o.Plain = cmp.Or(key, "{name}")
+		if _, err := newPlainKeys(s.o.Plain, s.o.Prefix, cmp.Or(root, "dlock")); err != nil {
+			return nil, err
+		}
 	}
 	if s.tls != nil {
 		if s.config.DialOptions, err = withTLS(s.tls); err != nil {

@@ -31,16 +31,16 @@ func (b *Backend) expect(l *lease) (found func(keys, orphans map[string]bool) ma
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for rq, rev := range expected {
-			if !keys[rq.key] && rq.lease == l && rq.rev == rev && !rq.ended {
+			if (!keys[rq.key] || !keys[rq.inQueue()]) && rq.lease == l && rq.rev == rev && !rq.ended {
 				b.vanished(rq)
 			}
 		}
 		orphans := map[string]bool{}
 		for key := range keys {
 			switch {
-			case !b.isOrphan(key):
+			case !b.isOrphan(key, l.id):
 			case before[key]:
-				b.removeOrphan(key)
+				b.removeOrphan(key, l.id)
 			default:
 				orphans[key] = true
 			}
@@ -49,8 +49,8 @@ func (b *Backend) expect(l *lease) (found func(keys, orphans map[string]bool) ma
 	}
 }
 
-// splitKey returns the name and the slot of one of this client's keys. It reports false for any
-// other.
+// splitKey returns the name and the slot of one of this client's records. It reports false for any
+// other key.
 func (b *Backend) splitKey(key string) (name string, slot int, ok bool) {
 	name, ok = b.keyName(key)
 	last := key[strings.LastIndexByte(key, '/')+1:]
@@ -59,10 +59,19 @@ func (b *Backend) splitKey(key string) (name string, slot int, ok bool) {
 	return name, slot, ok && found && err == nil && len(id) > 1 && id[1:] == b.id
 }
 
+// slotOf returns the name and the slot of a key under a lease of ours: a record, or its key in the
+// peers' queue. It reports false for any other key.
+func (b *Backend) slotOf(key string, lease int64) (name string, slot int, ok bool) {
+	if name, slot, ok = b.splitKey(key); ok || b.plain == nil {
+		return name, slot, ok
+	}
+	return b.plain.splitKey(key, lease)
+}
+
 // isOrphan reports whether a key under a lease of ours is one of our own keys that is not in use.
 // b.mu is held.
-func (b *Backend) isOrphan(key string) bool {
-	name, slot, ok := b.splitKey(key)
+func (b *Backend) isOrphan(key string, lease int64) bool {
+	name, slot, ok := b.slotOf(key, lease)
 	if !ok || b.names[name] == nil {
 		return ok
 	}
@@ -72,11 +81,22 @@ func (b *Backend) isOrphan(key string) bool {
 
 // removeOrphan deletes an orphan in the background, however long it takes. Its slot is in use until
 // then. b.mu is held.
-func (b *Backend) removeOrphan(key string) {
-	name, slot, _ := b.splitKey(key)
+func (b *Backend) removeOrphan(key string, lease int64) {
+	name, slot, _ := b.slotOf(key, lease)
 	b.nameOf(name).slots[slot] = time.Time{}
+	keys := []string{key}
+	if b.plain != nil { // both, whichever was found
+		keys = []string{b.recordKey(name, "s", slot), b.plain.queueKey(name, lease, slot)}
+	}
 	b.life.Go(func() {
-		deleted := kit.Repeat(b.life.Context(), func(ctx context.Context) error { return b.deleteKey(ctx, name, key) })
+		deleted := kit.Repeat(b.life.Context(), func(ctx context.Context) error {
+			for _, key := range keys {
+				if err := b.deleteKey(ctx, name, key); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 		if deleted {
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -58,8 +58,8 @@ func TestAudit(t *testing.T) {
 		orphan, other := "dlock/n/s0123456789abcdef-9", "elsewhere"
 		s.keys = append(s.keys, orphan, other)
 		for i, want := range []bool{false, true} {
-			if p := b.leases.prove(t.Context(), []*lease{l})[0]; p.err != nil || b.isOrphan(orphan) == want {
-				t.Errorf("audit %d: %v; the orphan is being removed: %t", i+1, p.err, !b.isOrphan(orphan))
+			if p := b.leases.prove(t.Context(), []*lease{l})[0]; p.err != nil || b.isOrphan(orphan, l.id) == want {
+				t.Errorf("audit %d: %v; the orphan is being removed: %t", i+1, p.err, !b.isOrphan(orphan, l.id))
 			}
 		}
 		s.keys = []string{orphan}

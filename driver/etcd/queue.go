@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -114,11 +115,15 @@ func (q *queue) holders() []*record {
 }
 
 // held returns ErrHeld with the label and the age of a holder. The age is measured by the clock of
-// the holder's client. The request with the given ID does not count as a holder: its grant came too
-// late.
-func (q *queue) held(id driver.ID) error {
+// the holder's client; in the queue of the peers it is not known. The request with the given key
+// does not count as a holder: its grant came too late.
+func (q *queue) held(key string) error {
 	for _, r := range q.holders() {
-		if r.ID != id && !r.foreign {
+		switch {
+		case r.key == key || r.foreign:
+		case r.arrived.IsZero():
+			return fmt.Errorf("%w, %q", driver.ErrHeld, r.Label)
+		default:
 			return &driver.HeldError{Label: r.Label, Age: max(0, time.Since(r.arrived))}
 		}
 	}

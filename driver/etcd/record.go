@@ -29,6 +29,11 @@ type record struct {
 	arrived   time.Time // by its client's clock: for people
 	tombstone bool
 	foreign   bool // it cannot be read: another version of dlock or another program wrote it
+	native    bool // it is foreign: of dlock's own layout, in a queue of the peers'
+
+	// In the peers' layout: the record's key in the queue, and that key's mod revision.
+	queueKey string
+	queueMod int64
 }
 
 // valueOf returns the value of a request's key, or of its tombstone.

@@ -83,7 +83,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 // later owner of the key.
 func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err error) {
 	b.mu.Lock()
-	key, rev, l := rq.key, rq.rev, rq.lease
+	key, queueKey, rev, l := rq.key, rq.queueKey, rq.rev, rq.lease
 	// a fixed lease is revoked, and then no copy can put a key under it
 	uncertain := rq.uncertain && !(l != nil && l.fixed)
 	if rq.nowhere() {
@@ -95,20 +95,17 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 	urgent := !rq.until.IsZero() && b.nameOf(rq.Name).contended
 	b.mu.Unlock()
 	var until time.Time
-	removal := deleteOp(key)
+	var id int64
 	if uncertain {
-		var id int64
 		switch id, until, err = b.leases.forTombstone(ctx, rq.TTL); {
 		case isFull(err):
 			uncertain = false
 		case err != nil:
 			return false, err
-		default:
-			removal = putOp(key, valueOf(rq.Request, true), id)
 		}
 	}
 	for mod := rev; ; {
-		req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, mod)}, Success: []*pb.RequestOp{removal}, Failure: []*pb.RequestOp{keyOp(key)}}
+		req := &pb.TxnRequest{Compare: []*pb.Compare{is(key, mod)}, Success: removal(rq.Request, key, queueKey, id), Failure: []*pb.RequestOp{keyOp(key)}}
 		var res *pb.TxnResponse
 		res, _, err = b.txn(ctx, rq.Name, urgent, req, func(err error) {
 			// the transaction that takes the last of the space is executed
@@ -119,7 +116,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 			}
 		})
 		if uncertain && isFull(err) {
-			removal, uncertain, until = deleteOp(key), false, time.Time{}
+			id, uncertain, until = 0, false, time.Time{}
 			continue
 		}
 		if isGone(err) { // the tombstone's lease
@@ -129,7 +126,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 			return false, err
 		}
 		if res.Succeeded {
-			removed = mod == rev && rev != 0
+			removed = mod == rev && rev != 0 && stood(res)
 			break
 		}
 		next := int64(0) // it is not there: a tombstone can be put
@@ -143,7 +140,7 @@ func (b *Backend) remove(ctx context.Context, rq *ownRequest) (removed bool, err
 			if r.Broken && !b.mayRemoveBroken(rq) {
 				return false, nil
 			}
-		} else if !uncertain {
+		} else if !uncertain && queueKey == "" {
 			break
 		}
 		mod = next
@@ -173,7 +170,7 @@ func (b *Backend) removed(rq *ownRequest, until time.Time) {
 	if rq.key != "" {
 		b.stopWaiting(rq)
 		b.freeKey(rq.Name, rq.slot, until)
-		rq.key, rq.rev = "", 0
+		rq.key, rq.queueKey, rq.rev = "", "", 0
 	}
 	b.leaveLease(rq)
 	delete(b.losses, rq.ID)

@@ -29,10 +29,19 @@ type ownRequest struct {
 // standing is what is known of the key of a request.
 type standing struct {
 	slot      int    // of the key, among this client's keys of the name
-	key       string // "": none yet
+	key       string // of its record; "": none yet
+	queueKey  string // its key in the peers' queue; "" in dlock's own layout
 	lease     *lease // nil: none
 	rev       int64  // the revision that put the key; 0: the key is not known to stand
 	uncertain bool   // a copy of its acquire may be under way
+}
+
+// inQueue returns the key that is the request's place in the queue.
+func (s *standing) inQueue() string {
+	if s.queueKey != "" {
+		return s.queueKey
+	}
+	return s.key
 }
 
 // turn is what is known of a request's turn, as long as its key stands where it was put.

@@ -27,11 +27,12 @@ func (c *cluster) txn(ctx context.Context, name string, urgent bool, req *pb.Txn
 // bytes for each '/', an answer is below 2 MB.
 const page = 1000
 
-// get reads the keys with a prefix, linearizably, and all as of one revision, in pages.
-func (c *cluster) get(ctx context.Context, prefix string) (*pb.RangeResponse, error) {
+// get reads the keys with a prefix, linearizably, and all as of one revision, in pages: the given
+// one, or the newest if that is 0.
+func (c *cluster) get(ctx context.Context, prefix string, at int64) (*pb.RangeResponse, error) {
 	for {
 		var all *pb.RangeResponse
-		err := c.pages(ctx, prefix, page, func(res *pb.RangeResponse) (rev int64) {
+		err := c.pages(ctx, prefix, at, page, func(res *pb.RangeResponse) (rev int64) {
 			if all == nil {
 				all = res
 			} else {
@@ -39,17 +40,17 @@ func (c *cluster) get(ctx context.Context, prefix string) (*pb.RangeResponse, er
 			}
 			return all.Header.Revision
 		})
-		if errors.Is(err, rpctypes.ErrCompacted) { // between two pages
+		if at == 0 && errors.Is(err, rpctypes.ErrCompacted) { // between two pages
 			continue
 		}
 		return all, err
 	}
 }
 
-// pages reads the keys with a prefix, at most limit at a time. It calls each with every page; each
-// returns the revision at which the next page is read (0: the newest).
-func (c *cluster) pages(ctx context.Context, prefix string, limit int64, each func(*pb.RangeResponse) (rev int64)) error {
-	rev := int64(0)
+// pages reads the keys with a prefix, at most limit at a time, the first page at that revision. It
+// calls each with every page; each returns the revision at which the next page is read (0: the
+// newest).
+func (c *cluster) pages(ctx context.Context, prefix string, rev, limit int64, each func(*pb.RangeResponse) (rev int64)) error {
 	for from := []byte(prefix); ; {
 		var res *pb.RangeResponse
 		err := c.repeat(ctx, func(ctx context.Context) (err error) {
@@ -73,7 +74,7 @@ func (c *cluster) whole(ctx context.Context, prefix string, read *pb.RangeRespon
 	if !read.More {
 		return read.Kvs, rev, nil
 	}
-	res, err := c.get(ctx, prefix)
+	res, err := c.get(ctx, prefix, 0)
 	if err != nil {
 		return nil, 0, err
 	}

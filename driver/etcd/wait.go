@@ -89,7 +89,7 @@ func (b *Backend) heldBy(rq *ownRequest) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := b.names[rq.Name]; n != nil && n.queue != nil {
-		return n.queue.held(rq.ID)
+		return n.queue.held(rq.inQueue())
 	}
 	return driver.ErrHeld
 }
@@ -98,7 +98,7 @@ func (b *Backend) heldBy(rq *ownRequest) error {
 // held.
 func (b *Backend) startWaiting(rq *ownRequest) {
 	n := b.nameOf(rq.Name)
-	n.waiting[rq.key] = rq
+	n.waiting[rq.inQueue()] = rq
 	rq.setWaiting(true)
 	if n.watch == nil {
 		n.watch = b.watches.add(n.prefix, ofName{b, n})
@@ -119,10 +119,10 @@ func (b *Backend) startWaiting(rq *ownRequest) {
 // stopWaiting undoes startWaiting. b.mu is held.
 func (b *Backend) stopWaiting(rq *ownRequest) {
 	n := b.names[rq.Name]
-	if n == nil || n.waiting[rq.key] != rq {
+	if n == nil || n.waiting[rq.inQueue()] != rq {
 		return
 	}
-	delete(n.waiting, rq.key)
+	delete(n.waiting, rq.inQueue())
 	rq.setWaiting(false)
 	n.idleSince = time.Now()
 }

@@ -289,7 +289,7 @@ func (ws *watches) askAgain(w *watch) {
 // events report all changes.
 func (ws *watches) load(w *watch, id int64) {
 	for {
-		res, err := ws.get(ws.life.Context(), w.prefix)
+		res, err := ws.get(ws.life.Context(), w.prefix, 0)
 		if !ws.loaded(w, id, res, err) || kit.Pause(ws.life.Context(), nil, 100*time.Millisecond) != nil {
 			return
 		}
@@ -325,12 +325,12 @@ func (ws *watches) loaded(w *watch, id int64, res *pb.RangeResponse, err error) 
 // refused because its auth token is too old, for which servers before 3.5.9 return the same text; a
 // call gets a new token.
 func (ws *watches) checkRights() {
-	err := ws.repeat(ws.life.Context(), func(ctx context.Context) error {
-		_, err := ws.kv.Range(ctx, &pb.RangeRequest{Key: []byte(ws.base), RangeEnd: end(ws.base), Limit: 1}, callOptions...)
-		return err
-	})
-	if read(err).handling == never {
-		ws.refuse(err)
+	for _, prefix := range ws.ranges() {
+		_, err := ws.first(ws.life.Context(), prefix)
+		if read(err).handling == never {
+			ws.refuse(err)
+			return
+		}
 	}
 }
 

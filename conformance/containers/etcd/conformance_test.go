@@ -51,6 +51,12 @@ func (s *etcdSide) Close() error {
 // client.
 func etcdOver(t service.T, p *netfault.Proxy, addrs []string, change ...func(*clientv3.Config)) *etcdSide {
 	t.Helper()
+	return etcdWith(t, p, addrs, etcd.Options{}, change...)
+}
+
+// etcdWith is etcdOver with options of the driver.
+func etcdWith(t service.T, p *netfault.Proxy, addrs []string, o etcd.Options, change ...func(*clientv3.Config)) *etcdSide {
+	t.Helper()
 	r := newRPCs()
 	// docs/etcd.md asks for short pauses between attempts to dial
 	pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}
@@ -65,7 +71,7 @@ func etcdOver(t service.T, p *netfault.Proxy, addrs []string, change ...func(*cl
 		p.Close()
 		t.Fatalf("%v", err)
 	}
-	b, err := etcd.New(client, etcd.Options{})
+	b, err := etcd.New(client, o)
 	if err != nil {
 		client.Close()
 		p.Close()
