@@ -47,13 +47,12 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 			return nil, err
 		}
 	}
-	rights, err := s.rights(ctx, rdb, servers)
+	found, err := s.format.check(ctx, s, rdb, servers)
 	if err != nil {
 		return nil, err
 	}
-	found := []driver.Finding{rights}
 	for i, server := range servers {
-		fs, err := survey.Server(ctx, server)
+		fs, err := survey.Server(ctx, server, s.format.replicas)
 		if err != nil {
 			return found, err
 		}
@@ -65,8 +64,8 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	return found, nil
 }
 
-// rights tries the commands of the scripts, on a key that no name uses.
-func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, servers []survey.Doer) (driver.Finding, error) {
+// checkNative tries the commands of the scripts, on a key that no name uses.
+func checkNative(ctx context.Context, s *settings, rdb redis.UniversalClient, servers []survey.Doer) ([]driver.Finding, error) {
 	space := keyspace.New(s.o.Prefix)
 	id := driver.NewID().String()
 	key, queue := space.Keys("dlock-check/" + id)
@@ -94,7 +93,8 @@ func (s *settings) rights(ctx context.Context, rdb redis.UniversalClient, server
 	if _, ok := rdb.(*redis.ClusterClient); ok {
 		commands = append(commands, []any{"cluster", "slots"}, []any{"asking"})
 	}
-	return survey.Rights(ctx, servers, survey.Needs{
+	f, err := survey.Rights(ctx, servers, survey.Needs{
 		Page: page, Keys: "~" + space.Pattern() + "*", Channels: "&" + space.Channels() + "*", Commands: commands, Subscribe: channel,
 	})
+	return []driver.Finding{f}, err
 }

@@ -37,9 +37,18 @@
 //   - tls_ca, tls_cert, tls_key, tls_server_name (TLS only): files in PEM form with the
 //     certificates that are trusted in place of the system's, the client's own certificate and its
 //     key; and the name to verify in place of the host's.
+//   - format, key: how the locks are kept, if not in dlock's own way; see Other software.
 //   - ttl, prefix, label, identity: those of every driver; see package dlock.
 //
 // [New] takes a client that the caller owns.
+//
+// # Other software
+//
+// With the parameter format a URL opens a backend that has its locks in the way of other software,
+// so that both exclude each other: setnx is SET key value NX PX (redsync, redis-py, Spring
+// Integration and others). Such a backend has fewer capabilities, and neither grant_window nor
+// keep_tokens nor wait_replicas. Package redlock has the protocol of setnx, and the option for
+// clients that the caller owns. The rest of this comment is about dlock's own format.
 //
 // # Guarantees
 //

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -90,54 +89,7 @@ func (b *Backend) List(ctx context.Context) ([]string, error) {
 	if b.life.Over() {
 		return nil, driver.ErrClosed
 	}
-	type result struct {
-		names []string
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() { // the client library may ignore the end of ctx
-		names, err := b.list(ctx)
-		done <- result{names, err}
-	}()
-	select {
-	case r := <-done:
-		return r.names, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-b.life.Closed():
-		return nil, driver.ErrClosed
-	}
-}
-
-func (b *Backend) list(ctx context.Context) ([]string, error) {
-	var mu sync.Mutex
-	seen := map[string]bool{} // SCAN may return a key twice, and a slot that moves is on two nodes
-	names := []string{}
-	take := func(more []string) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, name := range more {
-			if !seen[name] {
-				seen[name] = true
-				names = append(names, name)
-			}
-		}
-	}
-	for tries := 1; ; tries++ {
-		var err error
-		if cc := b.nodes.cluster; cc != nil {
-			err = cc.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return b.listNode(ctx, c, take) })
-		} else {
-			err = b.listNode(ctx, b.rdb, take)
-		}
-		if err == nil || !fault.Transient(err) || tries == copiesMax {
-			return names, err
-		}
-		b.pipes.reload(ctx, err)
-		if err := pause(ctx, b.life.Closed(), 100*time.Millisecond, err); err != nil {
-			return nil, err
-		}
-	}
+	return listNodes(ctx, b.rdb, b.life.Closed(), b.listNode)
 }
 
 // listNode passes to take the names that have requests and whose keys are on one node. It reads the

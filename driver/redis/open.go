@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/internal/conn"
+	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
 func init() {
@@ -27,7 +29,10 @@ type settings struct {
 	master           string // of Sentinel
 	sentinelUser     string
 	sentinelPassword string
-	o                Options
+	cluster          bool
+	format           *format
+	o                Options         // of dlock's own format
+	setNX            redlock.Options // of the format setnx
 }
 
 func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
@@ -36,14 +41,13 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 		return nil, err
 	}
 	rdb := s.client(c.URL.Scheme)
-	b, err := newBackend(rdb, s.o, c.URL.Scheme)
+	b, err := s.format.open(s, rdb, c.URL.Scheme)
 	if err != nil {
 		conn.Close(rdb)
 		return nil, err
 	}
-	b.owned = true
 	if err := b.reach(ctx); err != nil {
-		conn.Close(rdb)
+		b.Close()
 		return nil, fmt.Errorf("reach %s: %w", strings.Join(s.hosts, ", "), err)
 	}
 	return b, nil
@@ -78,6 +82,24 @@ func (s *settings) client(scheme string) redis.UniversalClient {
 	}
 }
 
+// readNative reads the parameters that only dlock's own format has.
+func readNative(s *settings, p *driver.Params) error {
+	s.o.GrantWindow = p.Duration("grant_window", defaultGrantWindow)
+	s.o.KeepTokens = p.Duration("keep_tokens", defaultKeepTokens)
+	s.o.WaitReplicas = p.Int("wait_replicas", 0)
+	return nil
+}
+
+// openNative returns a backend of dlock's own format.
+func openNative(s *settings, rdb redis.UniversalClient, scheme string) (reacher, error) {
+	b, err := newBackend(rdb, s.o, scheme)
+	if err != nil {
+		return nil, err
+	}
+	b.owned = true
+	return b, nil
+}
+
 // reach reads a name, which needs the same rights as the driver does.
 func (b *Backend) reach(ctx context.Context) error {
 	c := b.call(usedScript, "dlock")
@@ -86,15 +108,18 @@ func (b *Backend) reach(ctx context.Context) error {
 	return err
 }
 
+// invalidURL returns the error for a URL.
+func invalidURL(format string, args ...any) error {
+	return fmt.Errorf("%w URL: "+format, append([]any{driver.ErrInvalid}, args...)...)
+}
+
 // parse reads a URL. The package comment has its forms.
 func parse(c driver.Config) (*settings, error) {
 	u := c.URL
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w URL: "+format, append([]any{driver.ErrInvalid}, args...)...)
-	}
 	s := &settings{conn: conn.Settings{User: u.User.Username()}, o: Options{Prefix: c.Prefix}}
 	s.conn.Password, _ = u.User.Password()
 	sentinel, cluster := strings.HasSuffix(u.Scheme, "+sentinel"), strings.HasSuffix(u.Scheme, "+cluster")
+	s.cluster = cluster
 	port := "6379"
 	if sentinel {
 		port = "26379"
@@ -102,34 +127,31 @@ func parse(c driver.Config) (*settings, error) {
 	s.hosts = c.Addrs(port)
 	switch {
 	case len(s.hosts) == 0:
-		return nil, bad("it has no host; want %s://user:password@host:%s/…", u.Scheme, port)
+		return nil, invalidURL("it has no host; want %s://user:password@host:%s/…", u.Scheme, port)
 	case len(s.hosts) > 1 && !sentinel && !cluster:
-		return nil, bad("%s takes one host; redis+sentinel and redis+cluster take several", u.Scheme)
+		return nil, invalidURL("%s takes one host; redis+sentinel and redis+cluster take several", u.Scheme)
 	}
 	path := strings.Split(strings.Trim(u.Path, "/"), "/")
 	if sentinel {
 		s.master, path = path[0], path[1:]
 		if s.master == "" {
-			return nil, bad("want %s://host:26379,host:26379/NAME-OF-THE-MASTER/DB", u.Scheme)
+			return nil, invalidURL("want %s://host:26379,host:26379/NAME-OF-THE-MASTER/DB", u.Scheme)
 		}
 	}
 	if len(path) == 1 && path[0] != "" {
 		db, err := strconv.Atoi(path[0])
 		if err != nil || db < 0 || cluster {
-			return nil, bad("the path must be the number of the database; a Cluster has no databases")
+			return nil, invalidURL("the path must be the number of the database; a Cluster has no databases")
 		}
 		s.conn.DB = db
 	} else if len(path) > 1 {
-		return nil, bad("the path has too many parts")
+		return nil, invalidURL("the path has too many parts")
 	}
 	p := c.Params()
 	s.conn.Dial = p.Duration("dial_timeout", 5*time.Second)
 	s.conn.Read = p.Duration("read_timeout", 3*time.Second)
 	s.conn.Write = p.Duration("write_timeout", 3*time.Second)
 	s.conn.PoolSize = p.Int("pool_size", 0)
-	s.o.GrantWindow = p.Duration("grant_window", defaultGrantWindow)
-	s.o.KeepTokens = p.Duration("keep_tokens", defaultKeepTokens)
-	s.o.WaitReplicas = p.Int("wait_replicas", 0)
 	if sentinel {
 		s.sentinelUser = p.String("sentinel_username", "")
 		s.sentinelPassword = p.String("sentinel_password", "")
@@ -137,11 +159,16 @@ func parse(c driver.Config) (*settings, error) {
 	if strings.HasPrefix(u.Scheme, "rediss") {
 		s.conn.TLS = p.TLS()
 	}
-	if err := p.Err(); err != nil {
+	var err error
+	if s.format, err = formatOf(c, p); err != nil {
+		return nil, err
+	}
+	ofFormat := s.format.read(s, p)
+	if err := cmp.Or(p.Err(), ofFormat); err != nil {
 		return nil, err
 	}
 	if s.conn.Dial <= 0 || s.conn.Read <= 0 || s.conn.Write <= 0 || s.conn.PoolSize < 0 {
-		return nil, bad("dial_timeout, read_timeout and write_timeout must be positive, and pool_size must not be negative")
+		return nil, invalidURL("dial_timeout, read_timeout and write_timeout must be positive, and pool_size must not be negative")
 	}
 	return s, nil
 }

@@ -166,7 +166,7 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 		case tries >= copiesMax:
 			return c.Reply, c.Err
 		}
-		p.reload(ctx, c.Err)
+		reload(ctx, p.rdb, c.Err)
 		if err := pause(ctx, closed, wait, c.Err); err != nil {
 			return nil, err
 		}
@@ -176,8 +176,8 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 
 // reload makes the client library ask a Cluster for its masters again, after an error that may mean
 // that one was replaced. By itself the library may ask only once a minute.
-func (p *pipelines) reload(ctx context.Context, err error) {
-	if cc, ok := p.rdb.(*redis.ClusterClient); ok && fault.Transient(err) {
+func reload(ctx context.Context, rdb redis.UniversalClient, err error) {
+	if cc, ok := rdb.(*redis.ClusterClient); ok && fault.Transient(err) {
 		cc.ReloadState(ctx)
 	}
 }

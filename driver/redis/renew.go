@@ -71,7 +71,7 @@ func (b *Backend) renewTogether(ctx context.Context, calls []*call) {
 	b.pipes.exec(ctx, calls)
 	var halves, others []*call
 	for _, c := range calls {
-		b.pipes.reload(ctx, c.Err)
+		reload(ctx, b.rdb, c.Err)
 		if begun, _ := c.Reply.(int64); begun > 2 {
 			other := newCall(c.Script, c.keys[0], c.keys[1], c.Common, []any{c.Args[0], c.Args[1], begun})
 			other.Keys = other.parts[0]

@@ -47,6 +47,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
 		return driver.Grant{}, err
 	}
+	if err := b.layout.check(r.Name); err != nil {
+		return driver.Grant{}, err
+	}
 	q, resumed, err := b.register(r)
 	if err != nil {
 		return driver.Grant{}, err
@@ -75,9 +78,9 @@ func (b *Backend) register(r driver.Request) (q *ownRequest, resumed bool, err e
 	case b.life.Over():
 		return nil, false, driver.ErrClosed
 	case r.Mode == driver.Shared:
-		return nil, false, fmt.Errorf("%w: Redlock has exclusive locks only (docs/redlock.md)", driver.ErrUnsupported)
+		return nil, false, fmt.Errorf("%w: %s has exclusive locks only (%s)", driver.ErrUnsupported, b.layout.locks, b.layout.page)
 	case r.Join() && !r.Fixed:
-		return nil, false, fmt.Errorf("%w: a hold on Redlock cannot be joined", driver.ErrUnsupported)
+		return nil, false, fmt.Errorf("%w: a hold of %s cannot be joined", driver.ErrUnsupported, b.layout.locks)
 	case r.Join() && b.requests[r.Owner] == nil && b.requests[r.ID] == nil:
 		// It was lost or released, or it is another client's, which package dlock does not ask for.
 		return nil, false, fmt.Errorf("%w: the hold to join is not one of this client", driver.ErrLost)
@@ -100,17 +103,17 @@ func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error)
 	r, timeout, sentAt := q.r, b.timeout(q.r.TTL), time.Now()
 	answers, err := b.broadcast(timeout, func() []*script.Call {
 		if r.Join() {
-			return []*script.Call{b.call(joinScript, r.Name, r.ID.String(), millis(r.TTL), r.Owner.String())}
+			return []*script.Call{b.call(b.layout.join, r.Name, r.ID.String(), millis(r.TTL), r.Owner.String())}
 		}
 		client, up := r.Client.String()+" "+r.Label, int64((b.o.MinUptime+time.Second-1)/time.Second)
-		return []*script.Call{b.call(acquireScript, r.Name, r.ID.String(), millis(r.TTL), client, up)}
+		return []*script.Call{b.call(b.layout.acquire, r.Name, r.ID.String(), millis(r.TTL), client, up)}
 	}, func(a answer) { b.voted(q, a) })
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	yes, held, lost, why, after := 0, 0, 0, b.unanswered(timeout), b.o.RetryDelay
 	// A refusal names a holder only if a majority does: rivals may have split the votes.
-	named, refusal := map[string]int{}, driver.ErrHeld
+	named, refusal := map[string]int{}, error(driver.ErrHeld)
 	// A request that any master knows as released is lost for good. A join is lost only if no
 	// majority is left for it, since its hold need not be on every master.
 	gone := func(r driver.Request, lost int) bool { return lost > 0 && (!r.Join() || b.impossible(lost)) }
@@ -179,9 +182,13 @@ func parseVote(c *script.Call) (state, value int64, err error) {
 }
 
 // parseHeld reads the rest of the reply of lua/acquire.lua for a lock that is held: the ID of the
-// holder, and the error that describes it, or nil.
-func parseHeld(c *script.Call) (id string, by *driver.HeldError) {
+// holder or the value of a peer, and the error that describes it, or nil.
+func parseHeld(c *script.Call) (id string, by error) {
 	l, _ := c.Reply.([]any)
+	if len(l) == 3 {
+		value, _ := l[2].(string)
+		return value, &heldByPeer{value}
+	}
 	if len(l) != 5 {
 		return "", nil
 	}

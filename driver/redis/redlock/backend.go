@@ -16,6 +16,7 @@ import (
 
 const (
 	defaultNodeTimeout = 250 * time.Millisecond
+	lonelyNodeTimeout  = 3 * time.Second // of a single master
 	defaultRetryDelay  = 50 * time.Millisecond
 )
 
@@ -24,7 +25,8 @@ type Options struct {
 	Prefix string // before every name in the key space
 
 	// NodeTimeout is how long one master has to answer, but never more than a tenth of the TTL. 0:
-	// 250ms; at least 1ms.
+	// 250ms; at least 1ms. If there is only one, it is never more than a third of the TTL, and 0
+	// means 3s.
 	NodeTimeout time.Duration
 
 	// RetryDelay is how long a waiter pauses before it retries, give or take half of it. It retries
@@ -34,6 +36,11 @@ type Options struct {
 	// MinUptime is how long a master must have been up before it accepts new holds; 0: no minimum.
 	// The package comment has the reason, under Limits.
 	MinUptime time.Duration
+
+	// Key, such as "lock:{name}", shares the locks with other software that takes them by SET key
+	// value NX PX, and has the name of the lock where the pattern has {name}. The package comment
+	// has more, under Other software. Empty: keys that only dlock uses.
+	Key string
 }
 
 // Backend is a client of several independent masters. It implements [driver.Backend],
@@ -44,6 +51,7 @@ type Backend struct {
 	majority int  // how many masters are more than half
 	owned    bool // Close closes the clients
 	space    keyspace.Space
+	layout   *layout
 	o        Options
 	caps     driver.Capabilities
 	life     *kit.Life
@@ -66,11 +74,15 @@ type master struct {
 }
 
 // New returns a backend over clients that the caller owns, one for each master, and that Close
-// leaves open. There must be at least three, all different. New does not contact the masters yet.
+// leaves open. There must be at least three, all different. With the option Key one is enough,
+// which may be a client of Sentinel or of a Cluster. New does not contact the masters yet.
 // Its errors match [driver.ErrInvalid]. The clients' retry options have no effect. The clients
 // should have ContextTimeoutEnabled: without it, a call to a master that hangs takes as long as the
 // client's own timeouts. A [*redis.Ring] is refused, since it is not a single server.
 func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
+	if o.NodeTimeout == 0 && len(clients) == 1 {
+		o.NodeTimeout = lonelyNodeTimeout
+	}
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = defaultNodeTimeout
 	}
@@ -81,8 +93,8 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 		return nil, fmt.Errorf("%w options: the node timeout and the retry delay must be at least 1ms, and the minimum uptime must not be negative",
 			driver.ErrInvalid)
 	}
-	if len(clients) < 3 {
-		return nil, fmt.Errorf("%w options: Redlock needs at least 3 masters, not %d", driver.ErrInvalid, len(clients))
+	if least := map[bool]int{true: 3, false: 1}[o.Key == ""]; len(clients) < least {
+		return nil, fmt.Errorf("%w options: Redlock needs at least %d masters, not %d", driver.ErrInvalid, least, len(clients))
 	}
 	b := &Backend{
 		majority: len(clients)/2 + 1, space: keyspace.New(o.Prefix), o: o,
@@ -100,9 +112,16 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 		addrs = append(addrs, where)
 		b.masters = append(b.masters, &master{rdb: c, where: where, pending: map[driver.ID]*pendingRelease{}, wake: kit.NewSignal()})
 	}
+	var err error
+	if b.layout, err = newLayout(o, clients); err != nil {
+		return nil, err
+	}
 	b.caps = driver.Capabilities{
-		Backend: "redlock",
+		Backend: "redlock", Format: b.layout.format,
 		Inspect: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 500 * time.Millisecond, MaxTTL: conn.MaxTTL,
+	}
+	if b.single() {
+		b.caps.Backend, b.caps.Durable, b.caps.MinTTL = "redis", true, 100*time.Millisecond
 	}
 	return b, nil
 }

@@ -51,6 +51,25 @@ func TestNew(t *testing.T) {
 			t.Errorf("of %d masters %d are needed, %v; want %d", n, b.majority, err, need)
 		}
 	}
+	// with a key of other software, one master will do
+	for _, bad := range []Options{{Key: "lock"}, {Key: "dlock:{name}"}, {Key: "lock:{name}", NodeTimeout: -1}} {
+		if _, err := New(one[:1], bad); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("one master with %+v: %v", bad, err)
+		}
+	}
+	if _, err := New(nil, Options{Key: "lock:{name}"}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("no master: %v", err)
+	}
+	for n, need := range map[int]int{1: 1, 2: 2, 3: 2} {
+		b, err := New(one[:n], Options{Key: "lock:{name}"})
+		if err != nil || b.majority != need || b.caps.Format != "setnx" {
+			t.Errorf("of %d masters with a key %d are needed, %+v, %v; want %d", n, b.majority, b.caps, err, need)
+		}
+	}
+	lonely, _ := New(one[:1], Options{Key: "lock:{name}"})
+	if got := []time.Duration{lonely.timeout(300 * time.Millisecond), lonely.timeout(time.Hour)}; got[0] != 100*time.Millisecond || got[1] != 3*time.Second {
+		t.Errorf("a single master has %s to answer", got)
+	}
 	x, _ := New(one, Options{})
 	if x.caps.Identity != "" {
 		t.Errorf("the identity is %q; want none, as the options give none", x.caps.Identity)
@@ -64,10 +83,23 @@ func TestNew(t *testing.T) {
 }
 
 func TestRefusesWhatItCannot(t *testing.T) {
-	b, err := New(masters("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Run("redlock", func(t *testing.T) {
+		b, err := New(masters("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refusesWhatItCannot(t, b, "docs/redlock.md")
+	})
+	t.Run("setnx", func(t *testing.T) {
+		b, err := New(masters("127.0.0.1:1"), Options{Key: "lock:{name}"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refusesWhatItCannot(t, b, "docs/setnx.md")
+	})
+}
+
+func refusesWhatItCannot(t *testing.T, b *Backend, page string) {
 	id := driver.NewID()
 	r := driver.Request{Name: "n", ID: id, Owner: id, Client: id, TTL: time.Second}
 	shared, permit, join := r, r, r
@@ -75,7 +107,7 @@ func TestRefusesWhatItCannot(t *testing.T) {
 	permit.Mode, permit.Limit = driver.Shared, 2
 	join.Owner = driver.NewID()
 	for _, r := range []driver.Request{shared, permit, join} {
-		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) || r.Mode == driver.Shared && !strings.Contains(err.Error(), page) {
 			t.Errorf("Acquire of %+v: %v", r, err)
 		}
 	}
@@ -109,5 +141,27 @@ func TestNewRefusesARing(t *testing.T) {
 	defer ring.Close()
 	if _, err := New([]redis.UniversalClient{ring, ring, ring}, Options{}); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "Ring") {
 		t.Errorf("New over a Ring: %v", err)
+	}
+}
+
+// TestRefusesNames: a name whose key dlock cannot keep is refused, and nothing is sent.
+func TestRefusesNames(t *testing.T) {
+	b, err := New([]redis.UniversalClient{redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})}, Options{Key: "{name}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, name := range []string{"dlock:{a}", "a}"} {
+		id := driver.NewID()
+		_, acquire := b.Acquire(t.Context(), driver.Request{Name: name, ID: id, Owner: id, Client: id, TTL: time.Second})
+		_, inspect := b.Inspect(t.Context(), name)
+		for what, err := range map[string]error{"Acquire": acquire, "Inspect": inspect, "Break": b.Break(t.Context(), name, 0, true)} {
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "docs/setnx.md") {
+				t.Errorf("%s of %q: %v", what, name, err)
+			}
+		}
+	}
+	if len(b.requests) != 0 {
+		t.Errorf("%d requests are remembered", len(b.requests))
 	}
 }

@@ -30,6 +30,8 @@
 //     if the holder expires before.
 //   - min_uptime (0): masters that have been up for less refuse new holds. 0: no limit. See
 //     Restarts in Limits.
+//   - format (dlock's own): setnx shares the locks with other software; see below.
+//   - key (required with format): the key of each lock, with {name} once in place of the name.
 //   - pool_size (the client library's): the maximum number of connections to each master.
 //   - tls_ca, tls_cert, tls_key, tls_server_name (redlocks only): files in PEM form with the
 //     certificates that are trusted in place of the system's, the client's own certificate and its
@@ -60,6 +62,25 @@
 // A holder learns at once that its hold was broken, if its user may subscribe and the operator's
 // may publish; otherwise at its next renewal.
 //
+// # Other software
+//
+// Much software locks by SET key value NX PX, and releases with a script that deletes the key if it
+// has that value: redsync, redislock, redis-py, Spring Integration, ShedLock. With format=setnx,
+// and with the option Key of [New], dlock's clients take the same keys, so both exclude each other.
+// In the following, such software is a peer. One master is enough then: package redis opens it by
+// its URLs, and New takes a client of one server, of Sentinel or of a Cluster. A single master has
+// three seconds to answer, or a third of the TTL. The key of the user has only the ID of the
+// request. What dlock keeps besides is in keys of its own, in the same slot of a Cluster.
+//
+// Any value of the key that is not dlock's is a peer's hold. It is reported as it is, with the time
+// that is left to it, and is never changed, extended or deleted; Break of it is refused. A hold of
+// dlock whose key has expired and has a peer's value is lost. A name is refused if its key begins
+// with dlock: or, in a Cluster, if no key of dlock can be in its slot. A key that is no string is
+// refused too.
+//
+// The lock is as strong as its weakest partner. A peer that deletes without comparing, or that
+// works on after its expiry, lets a second holder in.
+//
 // # Limits
 //
 //   - Order: waiters do not queue, they retry, in no order. Rivals may split the votes, so that for
@@ -81,10 +102,16 @@
 // # Protocol
 //
 // Each master has three kinds of keys for a name: the holder; a tombstone for each request that was
-// abandoned while a copy of it may have been under way; and what joined the holder. lua/begin.lua
-// has all of them. The holder begins with the format of what is kept. A script that finds another
-// format fails, and changes nothing. A script is atomic. On one master a request is in one of these
-// states:
+// abandoned while a copy of it may have been under way; and what joined the holder. lua/own.lua and
+// lua/joined.lua have all of them. The holder begins with the format of what is kept. A script that
+// finds another format fails, and changes nothing.
+//
+// With format=setnx the key of the holder is the peers', and has its ID alone. A fourth key, beside
+// it, has the rest of what dlock keeps of its holder, and expires with it. It counts only while the
+// ID in it is the value of the first key. lua/setnx.lua has both. All steps are the same: the
+// scripts read and write a holder by the functions of these two files.
+//
+// A script is atomic. On one master a request is in one of these states:
 //
 //	absent ── acquire ──► stands ── release, expiry, break by force ──► absent
 //
@@ -132,6 +159,12 @@
 //     subscription stands again, the client asks that master about its requests.
 //   - A release does not reach a master: it is sent again, in the background, until the master
 //     answers or the hold must have expired.
+//   - With format=setnx, a peer takes the key after the hold has expired on a master: the release
+//     and the renewal that arrive then find another value, and change nothing there.
+//   - The key beside the holder's is lost: its client still holds, renews and releases, since the
+//     holder's key has its ID. Others see a peer. A break without force is forgotten.
+//   - The slot of the keys moves in a Cluster, and some are elsewhere (TRYAGAIN): the call was not
+//     executed, and is sent again until the time is over.
 //   - A key holds something else, or has another format: the master counts as one that did not
 //     answer, the error names the key, and nothing is changed.
 package redlock

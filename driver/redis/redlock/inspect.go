@@ -34,6 +34,9 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 		return err
 	case e == nil || t != 0:
 		return driver.ErrNotHeld
+	case e.Foreign:
+		return fmt.Errorf("%w: the lock is held by %s, which would not be notified and would go on; end it there",
+			driver.ErrUnsupported, e.Label)
 	}
 	how := "0"
 	if force {
@@ -41,7 +44,7 @@ func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force 
 	}
 	timeout := b.o.NodeTimeout
 	answers, err := b.broadcast(timeout, func() []*script.Call {
-		return []*script.Call{b.call(breakScript, name, e.ID.String(), how, b.channels())}
+		return []*script.Call{b.call(b.layout.end, name, e.ID.String(), how, channels(b.space))}
 	}, func(answer) {})
 	if err != nil {
 		return err
@@ -77,20 +80,27 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := b.layout.check(name); err != nil {
+		return nil, err
+	}
 	timeout := b.o.NodeTimeout
-	answers, err := b.broadcast(timeout, func() []*script.Call { return []*script.Call{b.call(inspectScript, name, "-")} }, func(answer) {})
+	answers, err := b.broadcast(timeout, func() []*script.Call { return []*script.Call{b.call(b.layout.inspect, name, "-")} }, func(answer) {})
 	if err != nil {
 		return nil, err
 	}
-	// all includes those that joined
-	holders, all := map[driver.ID][]*driver.Entry{}, map[driver.ID][]*driver.Entry{}
+	// by ID, or by what is known of a peer; all includes those that joined
+	holders, all := map[string][]*driver.Entry{}, map[string][]*driver.Entry{}
 	why := b.unanswered(timeout)
 	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
 		es, err := parseHolder(name, a.calls[0])
 		why.record(a.master, b.explain(name, err))
 		for i, e := range es {
-			if all[e.ID] = append(all[e.ID], e); i == 0 {
-				holders[e.ID] = append(holders[e.ID], e)
+			id := e.ID.String()
+			if e.Foreign {
+				id = e.Label
+			}
+			if all[id] = append(all[id], e); i == 0 {
+				holders[id] = append(holders[id], e)
 			}
 		}
 		return false
@@ -114,7 +124,7 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 // most returns the request that a majority has, and the largest number of masters that have the
 // same request. If several requests have a majority, such as a hold and what joined it, it returns
 // the one that lasts longest.
-func (b *Backend) most(seen map[driver.ID][]*driver.Entry) (holder *driver.Entry, most int) {
+func (b *Backend) most(seen map[string][]*driver.Entry) (holder *driver.Entry, most int) {
 	for _, es := range seen {
 		if most = max(most, len(es)); len(es) < b.majority {
 			continue
@@ -144,6 +154,9 @@ func parseHolder(name string, c *script.Call) ([]*driver.Entry, error) {
 	l, ok := c.Reply.([]any)
 	if ok && len(l) == 0 {
 		return nil, nil
+	}
+	if e := parsePeer(name, l); e != nil {
+		return []*driver.Entry{e}, nil
 	}
 	bad := fmt.Errorf("unexpected reply %v", c.Reply)
 	if !ok || len(l) < 6 || len(l)%2 != 0 {
@@ -177,4 +190,26 @@ func parseHolder(name string, c *script.Call) ([]*driver.Entry, error) {
 		es = append(es, &kept)
 	}
 	return es, nil
+}
+
+// parsePeer reads the reply for a holder that is a peer. It returns nil for any other reply.
+func parsePeer(name string, l []any) *driver.Entry {
+	if len(l) != 3 || l[1] != "f" {
+		return nil
+	}
+	value, ok := l[0].(string)
+	left, is := l[2].(int64)
+	if !ok || !is {
+		return nil
+	}
+	e := &driver.Entry{Foreign: true, Left: max(0, time.Duration(left)*time.Millisecond)}
+	e.Name, e.Label = name, peerLabel(value)
+	if left < 0 {
+		e.Label += ", without an expiry"
+	}
+	// The ID matters if it is that of a request of this client, of which the master has lost all
+	// but the ID. A peer's value may look like one too.
+	_ = e.ID.UnmarshalText([]byte(value))
+	e.Owner = e.ID
+	return e
 }

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,5 +41,36 @@ func TestParseHolder(t *testing.T) {
 	bad := append(reply[:6:6], "no ID", int64(1))
 	if es, err := parseHolder("n", &script.Call{Reply: bad}); err == nil {
 		t.Errorf("no ID: %v", es)
+	}
+}
+
+// TestParsePeer: what a peer wrote is its label, and its value need be no ID.
+func TestParsePeer(t *testing.T) {
+	long := strings.Repeat("v", 101)
+	for _, c := range []struct {
+		reply []any
+		label string
+		left  time.Duration
+	}{
+		{[]any{"a b\n", "f", int64(1500)}, `other software: "a b\n"`, 1500 * time.Millisecond},
+		{[]any{"", "f", int64(-1)}, `other software: "", without an expiry`, 0},
+		{[]any{long, "f", int64(0)}, `other software: "` + long[:100] + `"… (101 bytes)`, 0},
+	} {
+		es, err := parseHolder("n", &script.Call{Reply: c.reply})
+		want := driver.Entry{Foreign: true, Left: c.left}
+		want.Name, want.Label = "n", c.label
+		if err != nil || len(es) != 1 || *es[0] != want {
+			t.Errorf("%q is read as %+v, %v; want %+v", c.reply, es, err, want)
+		}
+	}
+	id := driver.NewID()
+	es, err := parseHolder("n", &script.Call{Reply: []any{id.String(), "f", int64(1)}})
+	if err != nil || es[0].ID != id || !es[0].Foreign {
+		t.Errorf("a value that may be an ID of this client: %+v, %v", es, err)
+	}
+	for _, bad := range [][]any{{"v", "x", int64(1)}, {int64(1), "f", int64(1)}, {"v", "f", "1"}} {
+		if es, err := parseHolder("n", &script.Call{Reply: bad}); err == nil {
+			t.Errorf("%v is read as %+v", bad, es)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/redis/internal/keyspace"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 	"github.com/dlock-go/dlock/internal/background"
 )
@@ -20,7 +21,7 @@ const silenceMax = 10 * time.Second
 
 // channels returns the prefix of the channels on which masters publish broken requests. A client's
 // ID follows it.
-func (b *Backend) channels() string { return b.space.Channels() + "redlock:" }
+func channels(space keyspace.Space) string { return space.Channels() + "redlock:" }
 
 // listenFor subscribes to the channel of the client on all masters, once. mu is held.
 func (b *Backend) listenFor(client driver.ID) {
@@ -32,7 +33,7 @@ func (b *Backend) listenFor(client driver.ID) {
 		b.life.Go(func() {
 			loop := background.Loop{Min: 50 * time.Millisecond, Max: 30 * time.Second}
 			loop.Run(b.life.Context(), func(ctx context.Context) background.Step {
-				if b.listen(ctx, i, b.channels()+client.String()) {
+				if b.listen(ctx, i, channels(b.space)+client.String()) {
 					return background.Next
 				}
 				return background.Failed
@@ -126,7 +127,7 @@ func (b *Backend) checkGranted(i int) {
 	for some := range slices.Chunk(qs, renewMax) {
 		calls := make([]*script.Call, len(some))
 		for k, q := range some {
-			calls[k] = b.call(inspectScript, q.r.Name, "-")
+			calls[k] = b.call(b.layout.inspect, q.r.Name, "-")
 		}
 		ctx, cancel := context.WithTimeout(b.life.Context(), b.o.NodeTimeout)
 		script.Exec(ctx, b.masters[i].rdb, calls)

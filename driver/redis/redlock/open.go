@@ -12,6 +12,7 @@ import (
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
+	"github.com/dlock-go/dlock/driver/redis/internal/setnx"
 )
 
 func init() {
@@ -58,8 +59,8 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 
 // reach waits until a majority of the masters has answered a script.
 func (b *Backend) reach(ctx context.Context) error {
-	const name = "dlock"
-	answers, err := b.broadcast(reachTimeout, func() []*script.Call { return []*script.Call{b.call(inspectScript, name, "-")} }, func(answer) {})
+	name := driver.NewID().String() // no lock
+	answers, err := b.broadcast(reachTimeout, func() []*script.Call { return []*script.Call{b.call(b.layout.inspect, name, "-")} }, func(answer) {})
 	if err != nil {
 		return err
 	}
@@ -101,6 +102,16 @@ func parse(c driver.Config) (hosts []string, s conn.Settings, o Options, err err
 		MinUptime:   p.Duration("min_uptime", 0),
 	}
 	s.PoolSize = p.Int("pool_size", 0)
+	switch format, q := p.String("format", ""), u.Query(); {
+	case format == setnx.Format:
+		if o.Key = p.String("key", ""); o.Key == "" {
+			return hosts, s, o, bad("%s", setnx.NoKey)
+		}
+	case format != "":
+		return hosts, s, o, bad("unknown format; want format=%s, or none for dlock's own", setnx.Format)
+	case !q.Has("format") && q.Has("key"):
+		return hosts, s, o, bad("the parameter key belongs to format=%s, which is missing", setnx.Format)
+	}
 	if u.Scheme == "redlocks" {
 		s.TLS = p.TLS()
 	}

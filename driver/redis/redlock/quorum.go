@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,11 +15,23 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// timeout is how long a master has to answer, and so how long a call may take.
-func (b *Backend) timeout(ttl time.Duration) time.Duration { return min(b.o.NodeTimeout, ttl/10) }
+// single reports whether there is only one master.
+func (b *Backend) single() bool { return len(b.masters) == 1 }
+
+// timeout is how long a master has to answer, and so how long a call may take. One of several must
+// not use up the TTL that the others grant. A single one may, but for what a renewal needs.
+func (b *Backend) timeout(ttl time.Duration) time.Duration {
+	if b.single() {
+		return min(b.o.NodeTimeout, ttl/3)
+	}
+	return min(b.o.NodeTimeout, ttl/10)
+}
 
 // impossible reports whether no majority is left without that number of masters.
 func (b *Backend) impossible(without int) bool { return len(b.masters)-without < b.majority }
+
+// movingPause is how long a call waits before it is sent again to a Cluster whose slots move.
+const movingPause = 20 * time.Millisecond
 
 // answer has the calls to one master with their results. Each call has its own error.
 type answer struct {
@@ -35,7 +48,7 @@ func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, 
 		sends[i] = func() {
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
-			script.Exec(ctx, m.rdb, a.calls)
+			b.exec(ctx, m, a.calls)
 			b.mu.Lock()
 			done(a)
 			b.mu.Unlock()
@@ -51,6 +64,24 @@ func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, 
 		b.life.Go(send)
 	}
 	return answers, nil
+}
+
+// exec runs the calls on a master. A Cluster does not execute calls while the slot of their keys
+// moves and some of the keys are elsewhere; they are sent again until ctx ends.
+func (b *Backend) exec(ctx context.Context, m *master, calls []*script.Call) {
+	for script.Exec(ctx, m.rdb, calls); ; script.Exec(ctx, m.rdb, calls) {
+		calls = slices.DeleteFunc(slices.Clone(calls), func(c *script.Call) bool { return !fault.Moving(c.Err) })
+		if len(calls) == 0 {
+			return
+		}
+		select {
+		case <-time.After(movingPause):
+		case <-ctx.Done():
+			return
+		case <-b.life.Closed():
+			return
+		}
+	}
 }
 
 // collect passes up to n answers to take as they arrive, until take has enough or timeout expires.
@@ -106,6 +137,12 @@ func (e *noMajority) missing() int { return len(e.Unwrap()) }
 
 // Error names the masters that did not answer, and why.
 func (e *noMajority) Error() string {
+	switch err := e.errs[0]; {
+	case e.b.single() && err == errNoAnswer:
+		return fmt.Sprintf("the server did not answer within %s", e.timeout)
+	case e.b.single() && err != nil:
+		return err.Error()
+	}
 	var s strings.Builder
 	fmt.Fprintf(&s, "%d of %d masters answered within %s, but %d must", len(e.errs)-e.missing(), len(e.errs), e.timeout, e.b.majority)
 	for i, err := range e.errs {
@@ -127,12 +164,12 @@ func (e *noMajority) Unwrap() []error {
 	return errs
 }
 
-// Is matches [driver.ErrUnsupported] if so many masters have another version's format that there is
-// no majority without them.
+// Is matches [driver.ErrUnsupported] if so many masters have another version's format, or in place
+// of a peer's lock something that no peer writes, that there is no majority without them.
 func (e *noMajority) Is(target error) bool {
 	n := 0
 	for _, err := range e.errs {
-		if fault.OtherFormat(err) {
+		if fault.OtherFormat(err) || e.b.layout.format != "" && wrongType(err) {
 			n++
 		}
 	}
@@ -145,15 +182,22 @@ func (b *Backend) explain(name string, err error) error {
 		return nil
 	}
 	err = fault.WithoutArguments(err)
+	key := b.layout.keys(name, "")[0]
 	switch s := err.Error(); {
 	case errors.As(err, new(*conn.HandshakeError)):
 		return kit.Hide(context.Background(), err) // it is not the end of the caller's context
 	case kit.IsContext(err):
 		return errNoAnswer
 	case fault.OtherFormat(err):
-		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", b.holderKey(name), err)
-	case strings.Contains(s, "WRONGTYPE") || strings.Contains(s, "is not of dlock"):
-		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", b.holderKey(name), err)
+		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", key, err)
+	case wrongType(err) && b.layout.format != "":
+		return fmt.Errorf("the key %q is not a string, so it is no lock of this format (a lock of Redisson is a hash, and so is one of dlock's own): "+
+			"use the key and the format of the other software (%s): %w", key, b.layout.page, err)
+	case wrongType(err) || strings.Contains(s, "is not of dlock"):
+		return fmt.Errorf("the key %q holds something that dlock did not write; remove it, or use another prefix: %w", key, err)
 	}
-	return fault.Explain(err, page)
+	return fault.Explain(err, b.layout.page)
 }
+
+// wrongType reports whether a key has another type than that of the layout.
+func wrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }

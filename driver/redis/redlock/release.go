@@ -185,14 +185,14 @@ func (b *Backend) sendSomeReleases(i int, timeout time.Duration) bool {
 			ttl = millis(p.q.r.TTL)
 		}
 		p.copies++
-		c := b.call(releaseScript, p.q.r.Name, id.String(), ttl)
+		c := b.call(b.layout.release, p.q.r.Name, id.String(), ttl)
 		attempts, calls = append(attempts, attempt{p, c, id, p.tombstone, p.results}), append(calls, c)
 		p.results = nil
 	}
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	script.Exec(ctx, m.rdb, calls)
+	b.exec(ctx, m, calls)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := true

@@ -10,18 +10,13 @@ import (
 //go:embed lua/*.lua
 var lua embed.FS
 
-var (
-	acquireScript = load("", "acquire")
-	joinScript    = load("", "join")
-	renewScript   = load(script.WhenFull, "renew")
-	releaseScript = load(script.WhenFull, "release")
-	inspectScript = load("", "inspect")
-	breakScript   = load(script.WhenFull, "break")
-)
+// scripts are those of one layout of keys.
+type scripts struct{ acquire, join, renew, release, inspect, end *script.Script }
 
-// load reads a script and puts the part that all share in front. Without flags, a server whose
-// memory is full refuses the script's first command that needs memory.
-func load(flags, name string) *script.Script {
+// load reads the scripts and puts the parts that all share in front, among them the one that reads
+// and writes the layout. Without flags, a server whose memory is full refuses the script's first
+// command that needs memory.
+func load(layout string) *scripts {
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
 		if err != nil {
@@ -29,16 +24,22 @@ func load(flags, name string) *script.Script {
 		}
 		return string(text)
 	}
-	return script.New(flags+read("begin")+read(name), "")
+	one := func(flags, name string) *script.Script {
+		return script.New(flags+read("begin")+read(layout)+read("joined")+read(name), "")
+	}
+	return &scripts{
+		acquire: one("", "acquire"),
+		join:    one("", "join"),
+		renew:   one(script.WhenFull, "renew"),
+		release: one(script.WhenFull, "release"),
+		inspect: one("", "inspect"),
+		end:     one(script.WhenFull, "break"),
+	}
 }
-
-// holderKey returns the key under which a master has the holder of the name.
-func (b *Backend) holderKey(name string) string { return b.space.Key(name) + ":redlock" }
 
 // call returns a call of a script for the request with that ID.
 func (b *Backend) call(s *script.Script, name, id string, args ...any) *script.Call {
-	key := b.holderKey(name)
-	return &script.Call{Script: s, Keys: []string{key, key + ":" + id, key + ":kept"}, Args: append([]any{id}, args...)}
+	return &script.Call{Script: s, Keys: b.layout.keys(name, id), Args: append([]any{id}, args...)}
 }
 
 // millis rounds up: a request is never kept for less than it is trusted.

@@ -42,9 +42,10 @@ func (s Space) Name(key string) (string, bool) {
 }
 
 // Pattern returns the pattern for SCAN that matches all keys of names in this space.
-func (s Space) Pattern() string { return globEscape(s.prefix) + "{*}" }
+func (s Space) Pattern() string { return Glob(s.prefix) + "{*}" }
 
-func globEscape(s string) string {
+// Glob returns the pattern that matches that text alone.
+func Glob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(s)
 }
 

@@ -48,7 +48,7 @@ func hashTag(key string) string {
 
 func TestGlobEscape(t *testing.T) {
 	for s, want := range map[string]string{"a": "a", "*": `\*`, "a?[b]": `a\?\[b\]`, `\`: `\\`} {
-		if got := globEscape(s); got != want {
+		if got := Glob(s); got != want {
 			t.Errorf("%q becomes %q, not %q", s, got, want)
 		}
 	}

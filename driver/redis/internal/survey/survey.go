@@ -92,8 +92,40 @@ func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error
 	return f, nil
 }
 
-// Server checks the configuration of one server.
-func Server(ctx context.Context, rdb Doer) ([]driver.Finding, error) {
+// Strings returns the commands of scripts that keep locks in strings, on keys that no name uses.
+func Strings(keys ...string) [][]any {
+	commands := [][]any{{"time"}}
+	for _, key := range keys {
+		commands = append(commands,
+			[]any{"eval", "return 1", 1, key},
+			[]any{"evalsha", strings.Repeat("0", 40), 1, key},
+			[]any{"set", key, "", "xx", "px", 60_000},
+			[]any{"get", key},
+			[]any{"exists", key},
+			[]any{"pexpire", key, 60_000},
+			[]any{"pttl", key},
+			[]any{"del", key})
+	}
+	return commands
+}
+
+// Breaks checks whether a holder learns of a break at once, on a channel of a prefix that no client
+// has.
+func Breaks(ctx context.Context, servers []Doer, page, channels, channel string) (driver.Finding, error) {
+	f, err := Rights(ctx, servers, Needs{Page: page, Channels: "&" + channels + "*",
+		Commands: [][]any{{"publish", channel, ""}}, Subscribe: channel})
+	f.About = "notification of breaks"
+	if f.State == driver.Wrong {
+		f.State, f.Advice = driver.Risky, "grant them to the user, or a holder learns of a break only at its next renewal; "+page+" has the line"
+	} else {
+		f.Found = "a holder learns of a break at once"
+	}
+	return f, err
+}
+
+// Server checks the configuration of one server. replicas is what to do about replicas, which may
+// lack the last grants when they are promoted.
+func Server(ctx context.Context, rdb Doer, replicas string) ([]driver.Finding, error) {
 	info := map[string]string{}
 	for _, section := range []string{"server", "replication", "memory", "persistence"} {
 		text, err := rdb.Do(ctx, "info", section).Text()
@@ -110,7 +142,7 @@ func Server(ctx context.Context, rdb Doer) ([]driver.Finding, error) {
 			}
 		}
 	}
-	fs := []driver.Finding{version(info), role(info), eviction(info)}
+	fs := []driver.Finding{version(info), role(info, replicas), eviction(info)}
 	if f, ok := memory(info); ok {
 		fs = append(fs, f)
 	}
@@ -142,7 +174,7 @@ func version(info map[string]string) driver.Finding {
 	return f
 }
 
-func role(info map[string]string) driver.Finding {
+func role(info map[string]string, replicas string) driver.Finding {
 	f := driver.Finding{About: "replication"}
 	switch n := info["connected_slaves"]; {
 	case info["role"] != "master":
@@ -151,7 +183,7 @@ func role(info map[string]string) driver.Finding {
 		f.Found = "no replicas"
 	default:
 		f.State, f.Found = driver.Risky, n+" replicas"
-		f.Advice = "a promoted replica may lack the last grants: let the resource check fencing tokens; wait_replicas narrows the window"
+		f.Advice = "a promoted replica may lack the last grants: " + replicas
 	}
 	return f
 }

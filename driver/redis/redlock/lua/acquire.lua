@@ -7,10 +7,13 @@
 --   {1}      granted, also if the same request already stands there
 --   {0, ms, id, client and label, ms}
 --            held by another one: the time left to it, and the time since it was granted
+--   {0, ms, value}
+--            held by a peer: the time left to it, or -1 if it has no expiry
 --   {-1}     refused for ever: it was released or broken
 --   {-2, s}  refused: the server has been up for only that long
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-1} end
 local h = read()
+if h and h.id ~= ARGV[1] and h.foreign then return {0, left(h), h.id} end
 if h and h.id ~= ARGV[1] then return {0, left(h), h.id, h.rest, int(math.max(0, now() - h.since))} end
 if h and h.flag == 'b' then return {-1} end
 if not h and tonumber(ARGV[4]) > 0 then

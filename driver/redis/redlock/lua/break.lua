@@ -7,11 +7,11 @@
 -- learns of the break at its next renewal.
 local h = read()
 local k = readKept(h)
-if not h or h.id ~= ARGV[1] and not (k and k.ids[ARGV[1]]) then return 0 end
+if not h or h.foreign or h.id ~= ARGV[1] and not (k and k.ids[ARGV[1]]) then return 0 end
 redis.pcall('PUBLISH', ARGV[3] .. string.match(h.rest, '^%x+'), h.id)
 if ARGV[2] == '1' then
   redis.call('SET', KEYS[2], 'broken', 'PX', h.ttl)
-  redis.call('DEL', KEYS[1], KEYS[3])
+  delete()
 else
   h.flag = 'b'
   write(h, 'KEEPTTL')

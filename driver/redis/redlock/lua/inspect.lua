@@ -1,8 +1,10 @@
 -- Returns {} if there is no holder, else {id, flag, ttl (ms), client and label, ms left to the
 -- hold, ms since it was granted}, followed by the id and the ms left of each fixed request that
--- joined the holder. Numbers that may be large are text.
+-- joined the holder. Numbers that may be large are text. If the holder is a peer's, it returns its
+-- value, "f", and ms left to it, or -1 if it has no expiry.
 local h = read()
 if not h then return {} end
+if h.foreign then return {h.id, 'f', left(h)} end
 local ms, k = left(h), readKept(h)
 if not k then ms = math.min(ms, tonumber(h.ttl)) end
 local t = now()

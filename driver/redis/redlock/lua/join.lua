@@ -12,7 +12,7 @@ if not h or h.flag == 'b' then return {-1} end
 local k = readKept(h)
 if h.id == ARGV[1] then -- it has taken the holder's place
   if not k then
-    redis.call('PEXPIRE', KEYS[1], int(ARGV[2] + 1))
+    expire(int(ARGV[2] + 1))
     return {1}
   end
   k.stop = now() + ARGV[2] + 1

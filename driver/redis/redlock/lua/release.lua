@@ -13,7 +13,7 @@ if h.id ~= ARGV[1] then
   writeKept(h, k)
   return 1
 end
-redis.call('DEL', KEYS[1], KEYS[3])
+delete()
 if h.flag == 'b' then return 0 end
 local id, ms
 if k then id, ms = last(k) end
