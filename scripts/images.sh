@@ -72,6 +72,7 @@ build() {
   case $1 in
   redis) image dlock-test/redis:8 trixie redis-server ;;
   valkey) image dlock-test/valkey:8 trixie valkey-server ;;
+  redispy) image dlock-test/redispy:6 trixie python3-redis ;;
   # /ready/db has the data folder as it is before the first start
   mysql)
     image dlock-test/mysql:9-ready sid mysql-server-core "mkdir /ready
@@ -90,7 +91,7 @@ build() {
   esac
 }
 
-[ $# -gt 0 ] || set -- redis valkey mysql mariadb zookeeper etcd postgres chromium
+[ $# -gt 0 ] || set -- redis valkey redispy mysql mariadb zookeeper etcd postgres chromium
 pids=
 for name; do
   alone "$name" build "$name" &

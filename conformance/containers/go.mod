@@ -3,6 +3,7 @@ module github.com/dlock-go/dlock/conformance/containers
 go 1.26.0
 
 require (
+	github.com/bsm/redislock v0.9.4
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/dlock-go/dlock v0.0.0
@@ -10,6 +11,7 @@ require (
 	github.com/dlock-go/dlock/driver/mysql v0.0.0
 	github.com/dlock-go/dlock/driver/redis v0.0.0
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0
+	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/golang-migrate/migrate/v4 v4.20.1

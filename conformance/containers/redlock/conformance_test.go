@@ -13,7 +13,14 @@ import (
 )
 
 func TestRedlockConformance(t *testing.T) {
-	f := startFleet(t, servers.Redis)
+	conformance.Run(t, startFleet(t, servers.Redis).harness("redlock", redlock.Options{}))
+}
+
+// harness has the laws run on the fleet, with a proxy before each master.
+func (f fleet) harness(name string, o redlock.Options) conformance.Harness {
+	// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds it all
+	// the same: a law that is repeated with twice the TTL gives them twice the time.
+	o.RetryDelay, o.NodeTimeout = 10*time.Millisecond, 3*time.Second
 	all := func(b driver.Backend, fault func(*netfault.Proxy) func()) (heal func()) {
 		var heals []func()
 		for _, p := range b.(*fleetClient).proxies {
@@ -32,13 +39,8 @@ func TestRedlockConformance(t *testing.T) {
 		}
 		return n
 	}
-	conformance.Run(t, service.Reported("redlock", conformance.Harness{
-		Open: func(t conformance.T) driver.Backend {
-			// A busy machine needs more time than a program's masters do. A tenth of the TTL bounds
-			// it all the same: a law that is repeated with twice the TTL gives them twice the
-			// time.
-			return f.proxied(t, redlock.Options{RetryDelay: 10 * time.Millisecond, NodeTimeout: 3 * time.Second})
-		},
+	return service.Reported(name, conformance.Harness{
+		Open: func(t conformance.T) driver.Backend { return f.proxied(t, o) },
 		// a new connection and two calls on it fit into a tenth of that on a busy machine
 		TTL:       4 * time.Second,
 		Partition: func(_ conformance.T, b driver.Backend) func() { return all(b, (*netfault.Proxy).Isolate) },
@@ -65,5 +67,5 @@ func TestRedlockConformance(t *testing.T) {
 			return int(most(b, func(c netfault.Counts) int64 { return int64(c.Open) }))
 		},
 		Without: []string{"Restart"}, // one of several masters would be a fault of another kind
-	}, f...))
+	}, f...)
 }
