@@ -107,15 +107,13 @@ func capabilitiesTrue(e *env) {
 	}
 }
 
-// queues fails the law unless a request that has to wait does so, or gets a *driver.RetryError from
-// a backend that does not queue.
+// queues fails the law unless a request that has to wait does so. A backend that does not queue may
+// return a *driver.RetryError at once instead.
 func (e *env) queues(d *direct, name string) {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	if e.caps.Queue { // the request waits until then; a *driver.RetryError comes at once
-		defer time.AfterFunc(e.shortTTL/2, cancel).Stop()
-	}
+	defer time.AfterFunc(e.shortTTL/2, cancel).Stop()
 	r := d.ask(name)
 	r.Wait = true
 	done := make(chan error, 1)
@@ -129,8 +127,8 @@ func (e *env) queues(d *direct, name string) {
 		switch again := errors.As(err, &retry); {
 		case e.caps.Queue && (again || ctx.Err() == nil):
 			e.Errorf("Capabilities claim Queue, and a request that has to wait returned %v", err)
-		case !e.caps.Queue && !again:
-			e.Errorf("Capabilities deny Queue, and a request that has to wait returned %v; want a *driver.RetryError", err)
+		case !e.caps.Queue && !again && !driver.HasWaited(err):
+			e.Errorf("Capabilities deny Queue, and a request that has to wait returned %v; want a *driver.RetryError, or a wait until its context ends", err)
 		case again && retry.After < 0:
 			e.Errorf("retry after %s", retry.After)
 		}

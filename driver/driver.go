@@ -96,8 +96,9 @@ type Backend interface {
 	// the driver knows whether a copy is under way, and if nothing was sent the Release costs no
 	// call.
 	//
-	// A driver that cannot queue returns a [*RetryError] for a request that would have to wait. The
-	// caller waits and sends a new request.
+	// A driver that cannot queue lets clients wait in no order, and tries again from time to time.
+	// Or it returns a [*RetryError] for a request that would have to wait; the caller then waits
+	// and sends a new request.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
 	// Renew proves that the requests still hold, and begins their TTLs again. It sends them in
@@ -429,8 +430,8 @@ func (u *unsettled) Error() string { return u.err.Error() }
 // Unwrap returns the refusal.
 func (u *unsettled) Unwrap() error { return u.err }
 
-// RetryError is the error of a backend that cannot queue, for a request that would have to wait. It
-// matches [ErrHeld].
+// RetryError is the error of a backend that neither queues nor waits, for a request that would have
+// to wait. It matches [ErrHeld].
 type RetryError struct {
 	After time.Duration // the pause before the next request; the caller adds jitter
 }

@@ -17,7 +17,7 @@ var glossary = map[string]struct {
 }{
 	"request":    {"what a client sends to a queue", []string{"driver", "dlock"}},
 	"entry":      {"a request as it stands in a queue", []string{"driver", "memory", "file", "watch", "ui"}},
-	"ownRequest": {"what a driver knows about a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "zookeeper", "etcd"}},
+	"ownRequest": {"what a driver knows about a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "zookeeper", "etcd", "adapt"}},
 	"queue":      {"the requests of one name", []string{"driver", "dlock", "memory", "file", "etcd", "watch"}},
 	"nameState":  {"what a client knows about a name while it has requests there", []string{"mysql", "etcd"}},
 }

@@ -1,0 +1,248 @@
+package adapt_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/adapt"
+)
+
+// shelf is a service in memory: the lock of each name, by its own clock.
+type shelf struct {
+	outlives bool // holds stay when their client is closed
+
+	mu       sync.Mutex
+	holds    map[string]held
+	dead     map[driver.ID]time.Time
+	watchers map[string]map[*func()]bool
+}
+
+type held struct {
+	r     driver.Request
+	by    *client
+	since time.Time
+	until time.Time
+}
+
+func newShelf(outlives bool) *shelf {
+	return &shelf{
+		outlives: outlives, holds: map[string]held{}, dead: map[driver.ID]time.Time{}, watchers: map[string]map[*func()]bool{},
+	}
+}
+
+// client is a connection to the shelf: the Calls. gate, if it is set, is called before and after
+// each call is executed; a call fails with its error.
+type client struct {
+	s *shelf
+
+	mu    sync.Mutex
+	gate  func(ctx context.Context, executed bool) error
+	tries []driver.Request // those that were sent
+	calls int
+}
+
+// wakingClient is a client that learns of releases.
+type wakingClient struct{ *client }
+
+// do executes a call.
+func (c *client) do(ctx context.Context, f func() error) error {
+	c.mu.Lock()
+	c.calls++
+	gate := c.gate
+	c.mu.Unlock()
+	if gate != nil {
+		if err := gate(ctx, false); err != nil {
+			return err
+		}
+	}
+	c.s.mu.Lock()
+	err := f()
+	c.s.mu.Unlock()
+	if gate != nil {
+		if err := gate(ctx, true); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// at returns the hold of the name, without one that has expired.
+func (s *shelf) at(name string) (held, bool) {
+	h, is := s.holds[name]
+	return h, is && time.Now().Before(h.until)
+}
+
+func (c *client) Try(ctx context.Context, r driver.Request) error {
+	c.mu.Lock()
+	c.tries = append(c.tries, r)
+	c.mu.Unlock()
+	return c.do(ctx, func() error { return c.s.try(c, r) })
+}
+
+func (s *shelf) try(c *client, r driver.Request) error {
+	now := time.Now()
+	h, is := s.at(r.Name)
+	switch {
+	case now.Before(s.dead[r.ID]):
+		return driver.ErrLost
+	case is && h.r.ID != r.ID:
+		return &adapt.HeldError{By: driver.HeldError{Label: h.r.Label, Age: now.Sub(h.since)}, Left: h.until.Sub(now)}
+	case !is:
+		h = held{r: r, by: c, since: now}
+	}
+	h.until = later(h.until, now.Add(r.TTL))
+	s.holds[r.Name] = h
+	return nil
+}
+
+func (c *client) Extend(ctx context.Context, r driver.Request, ttl time.Duration) error {
+	return c.do(ctx, func() error {
+		h, is := c.s.at(r.Name)
+		if !is || h.r.ID != r.ID {
+			return driver.ErrLost
+		}
+		h.until = later(h.until, time.Now().Add(ttl))
+		c.s.holds[r.Name] = h
+		return nil
+	})
+}
+
+func (c *client) Release(ctx context.Context, r driver.Request, after time.Duration) error {
+	return c.do(ctx, func() error {
+		if r.Uncertain {
+			c.s.dead[r.ID] = time.Now().Add(r.TTL)
+		}
+		h, is := c.s.at(r.Name)
+		if !is || h.r.ID != r.ID {
+			return driver.ErrLost
+		}
+		if after > 0 {
+			h.until = time.Now().Add(after)
+			c.s.holds[r.Name] = h
+			return nil
+		}
+		c.s.free(r.Name)
+		return nil
+	})
+}
+
+func (s *shelf) free(name string) {
+	delete(s.holds, name)
+	for wake := range s.watchers[name] {
+		go (*wake)()
+	}
+}
+
+func (c *client) Holder(ctx context.Context, name string) (e *driver.Entry, err error) {
+	err = c.do(ctx, func() error {
+		if h, is := c.s.at(name); is {
+			e = &driver.Entry{Request: h.r, Age: time.Since(h.since), Left: time.Until(h.until)}
+		}
+		return nil
+	})
+	return e, err
+}
+
+func (c wakingClient) Watch(ctx context.Context, name string, ready, wake func()) error {
+	err := c.do(ctx, func() error {
+		if c.s.watchers[name] == nil {
+			c.s.watchers[name] = map[*func()]bool{}
+		}
+		c.s.watchers[name][&wake] = true
+		return nil
+	})
+	defer func() {
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		if delete(c.s.watchers[name], &wake); len(c.s.watchers[name]) == 0 {
+			delete(c.s.watchers, name)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	ready()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// close ends the connection.
+func (c *client) close() error {
+	if c.s.outlives {
+		return nil
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for name, h := range c.s.holds {
+		if h.by == c {
+			c.s.free(name)
+		}
+	}
+	return nil
+}
+
+// watched returns how many watches there are.
+func (s *shelf) watched() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ws := range s.watchers {
+		n += len(ws)
+	}
+	return n
+}
+
+// holder returns the ID that has the lock; zero: none has it.
+func (s *shelf) holder(name string) driver.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h, is := s.at(name); is {
+		return h.r.ID
+	}
+	return driver.ID{}
+}
+
+// sent returns how many calls the client has made.
+func (c *client) sent() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls
+}
+
+// setGate sets the gate.
+func (c *client) setGate(gate func(ctx context.Context, executed bool) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gate = gate
+}
+
+// hang lets calls hang until heal, before they are executed or after that.
+func (c *client) hang(after bool) (heal func()) {
+	healed := make(chan struct{})
+	c.setGate(func(ctx context.Context, executed bool) error {
+		if executed != after {
+			return nil
+		}
+		select {
+		case <-healed:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return func() {
+		c.setGate(nil)
+		close(healed)
+	}
+}
+
+var errDown = errors.New("the shelf is down")
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
