@@ -35,6 +35,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	defer b.mu.Unlock()
 	if b.life.Over() {
 		err = driver.ErrClosed // Close removes it
+		m.Uncertain = m.Uncertain || m.trying != nil
 	}
 	if err == nil && (m.lost || m.released || !m.joins(m.hold)) {
 		err = driver.ErrLost // meanwhile
@@ -170,7 +171,7 @@ func (b *Backend) tried(m *ownRequest, r driver.Request, sentAt time.Time, err e
 	case err == nil:
 		m.Stands = true
 		m.holds(sentAt, r.TTL)
-		if m.released || !b.requests.Has(m) { // its release did not wait for this
+		if m.late || !b.requests.Has(m) { // its release did not wait for this
 			r.Uncertain = m.Uncertain
 			b.life.Go(func() { kit.Repeat(b.life.Context(), func(ctx context.Context) error { return b.free(ctx, r) }) })
 		}

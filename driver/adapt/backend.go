@@ -51,6 +51,7 @@ type Backend struct {
 type ownRequest struct {
 	kit.OwnRequest
 	trying   chan struct{} // closed when the Try under way has returned; nil: none is
+	late     bool          // it was released while a Try was under way
 	lost     bool          // an Extend found that it does not hold
 	released bool          // its release was asked for; it stands only for what joined it
 

@@ -52,8 +52,8 @@
 //     holder's time is over, and otherwise after RetryDelay. A request that does not wait is held
 //     if the service's last answer to the line was that the lock is held; otherwise it tries once.
 //   - The watch. Each line has one Watch, from the first answer that the lock is held until the
-//     last waiter has left. The first waiter tries again when the watch is ready, so no release between
-//     its Try and the watch is missed.
+//     last waiter has left. The first waiter tries again when the watch is ready, so no release
+//     between its Try and the watch is missed.
 //   - Kept holds. A fixed request may join a hold of its own client (UnlockAfter and OncePer). It
 //     extends that hold to its own time. The release of the request that began the hold then ends
 //     the hold at that time, and so does Close. The release of the last request that joined ends it
@@ -74,8 +74,8 @@
 //   - The reply to a Release is lost: it is sent again. ErrLost is then success, if the hold cannot
 //     have expired yet.
 //   - The service does not answer: a call that waits goes on trying for a TTL after the last
-//     answer, at least three seconds. All other calls report the error, and so does a Lock whose first Try
-//     fails.
+//     answer, at least three seconds. All other calls report the error, and so does a wait whose
+//     first Try fails.
 //   - A call ignores the end of its context: its caller returns all the same. No other Try of the
 //     request is sent until it has returned.
 package adapt

@@ -51,11 +51,13 @@ func (b *Backend) releaseJoin(ctx context.Context, m *ownRequest) error {
 	b.mu.Lock()
 	hold := m.hold
 	stood := hold.joined[m] && !hold.lost && time.Now().Before(m.Until)
+	before := hold.kept()
 	delete(hold.joined, m)
-	frees := hold.released && b.requests.Has(hold)
+	after := hold.kept()
+	ends := hold.released && (after == 0 || after < before)
 	b.mu.Unlock()
 	var err error
-	if frees {
+	if ends {
 		err = b.releaseHold(ctx, hold)
 	} else if !stood {
 		err = driver.ErrLost

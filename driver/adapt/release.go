@@ -55,7 +55,8 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 		b.mu.Unlock()
 		return driver.ErrLost
 	}
-	m.Uncertain = m.Uncertain || m.trying != nil
+	m.late = m.trying != nil
+	m.Uncertain = m.Uncertain || m.late
 	b.mu.Unlock()
 	return b.releaseHold(ctx, m)
 }
