@@ -136,13 +136,19 @@ func TestClose(t *testing.T) {
 			})
 			done := begin(t.Context(), b, late)
 			synctest.Wait()
+			var fixedAtClose driver.ID
+			c.atClose = func(underWay int) {
+				if fixedAtClose = s.holder("fixed"); underWay > 0 {
+					t.Errorf("%d calls are under way when the connection is closed", underWay)
+				}
+			}
 			if err := b.Close(); err != nil {
 				t.Error(err)
 			}
 			if err := <-done; !errors.Is(err, driver.ErrClosed) {
 				t.Error(err)
 			}
-			if s.holder("held") != (driver.ID{}) || s.holder("late") != (driver.ID{}) || (s.holder("fixed") == fixed.ID) != u.outlives {
+			if s.holder("held") != (driver.ID{}) || s.holder("late") != (driver.ID{}) || (s.holder("fixed") == fixed.ID) != u.outlives || (fixedAtClose == fixed.ID) != u.outlives {
 				t.Errorf("%s: left are %v, %v, %v", u, s.holder("held"), s.holder("late"), s.holder("fixed"))
 			}
 		})

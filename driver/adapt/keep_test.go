@@ -96,3 +96,25 @@ func TestKeepsThatAreRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestAHoldThatWasKept: the record of a hold lasts for as long as the longest time that it was
+// extended to.
+func TestAHoldThatWasKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(true)
+		b, _ := start(t, setUp{true, false}, s)
+		hold := ask("x", time.Second)
+		get(t, b, hold)
+		kept := keep(hold, time.Hour)
+		get(t, b, kept)
+		if p := b.Renew(t.Context(), []driver.Request{hold})[0]; p.Err != nil {
+			t.Fatal(p.Err)
+		}
+		time.Sleep(5 * time.Minute)
+		release(t, b, kept)
+		release(t, b, hold)
+		if d := s.ends("x"); d != 0 {
+			t.Errorf("after the release of all, it ends after %s", d)
+		}
+	})
+}

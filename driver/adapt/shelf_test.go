@@ -42,6 +42,9 @@ type client struct {
 	gate  func(ctx context.Context, executed bool) error
 	tries []driver.Request // those that were sent
 	calls int
+
+	underWay int
+	atClose  func(underWay int) // called when the connection ends
 }
 
 // wakingClient is a client that learns of releases.
@@ -51,8 +54,14 @@ type wakingClient struct{ *client }
 func (c *client) do(ctx context.Context, f func() error) error {
 	c.mu.Lock()
 	c.calls++
+	c.underWay++
 	gate := c.gate
 	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.underWay--
+	}()
 	if gate != nil {
 		if err := gate(ctx, false); err != nil {
 			return err
@@ -171,6 +180,12 @@ func (c wakingClient) Watch(ctx context.Context, name string, ready, wake func()
 
 // close ends the connection.
 func (c *client) close() error {
+	c.mu.Lock()
+	atClose, underWay := c.atClose, c.underWay
+	c.mu.Unlock()
+	if atClose != nil {
+		atClose(underWay)
+	}
 	if c.s.outlives {
 		return nil
 	}

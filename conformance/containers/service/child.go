@@ -113,6 +113,9 @@ func (p Program) Start(t T, args ...string) *Child {
 	return c
 }
 
+// ID returns the child's process ID.
+func (c *Child) ID() int { return c.cmd.Process.Pid }
+
 // Say sends the child a line.
 func (c *Child) Say(line string) {
 	c.t.Helper()

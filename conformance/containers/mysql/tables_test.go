@@ -1,0 +1,292 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dlock-go/dlock"
+	"github.com/dlock-go/dlock/conformance"
+	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/steps"
+	"github.com/dlock-go/dlock/conformance/netfault"
+	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/adapt"
+	"github.com/dlock-go/dlock/examples/shedlock"
+	"github.com/dlock-go/dlock/examples/tablelock"
+	"github.com/dlock-go/dlock/internal/size"
+)
+
+// tableFormat is an example of package adapt over a table.
+type tableFormat struct {
+	name   string
+	schema string
+	open   func(*sql.DB) (*adapt.Backend, error)
+	peer   func(db *sql.DB, name string) taker
+}
+
+var tableFormats = []tableFormat{
+	{"table", tablelock.Schema, tablelock.New, func(db *sql.DB, name string) taker { return textbook{db, name} }},
+	{"shedlock", shedlock.Schema, func(db *sql.DB) (*adapt.Backend, error) { return shedlock.New(db, shedlock.DBTime) },
+		func(db *sql.DB, name string) taker { return shed{db, name, true} }},
+	{"shedlock, clocks of the services", shedlock.Schema, func(db *sql.DB) (*adapt.Backend, error) { return shedlock.New(db, shedlock.ClientTime) },
+		func(db *sql.DB, name string) taker { return shed{db, name, false} }},
+}
+
+// peerTTL is the TTL of both sides.
+const peerTTL = 2 * time.Second
+
+func init() {
+	for _, f := range tableFormats {
+		sides[f.name] = map[string]func(url, name string) (taker, error){
+			"dlock": func(url, name string) (taker, error) {
+				db, err := poolOf(url)
+				if err != nil {
+					return nil, err
+				}
+				b, err := f.open(db)
+				if err != nil {
+					return nil, err
+				}
+				c, err := dlock.New(b, dlock.TTL(peerTTL), dlock.Logger(nil))
+				if err != nil {
+					return nil, err
+				}
+				return dlockSide{c.Mutex(name)}, nil
+			},
+			"peer": func(url, name string) (taker, error) {
+				db, err := poolOf(url)
+				if err != nil {
+					return nil, err
+				}
+				return f.peer(db, name), nil
+			},
+		}
+	}
+}
+
+// textbook is a program that takes the lock of the table as textbooks do: in a transaction that has
+// locked its row. The same holder takes it again by counting.
+type textbook struct {
+	db   *sql.DB
+	name string
+}
+
+func (p textbook) me() string { return fmt.Sprintf("worker-%d", os.Getpid()) }
+
+func (p textbook) lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
+	if _, err := p.db.ExecContext(ctx, "INSERT IGNORE INTO locks VALUES (?, NULL, 0, UTC_TIMESTAMP(6))", p.name); err != nil {
+		return time.Time{}, nil, err
+	}
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		began := time.Now()
+		got, err := p.try(ctx)
+		if got || err != nil {
+			return began.Add(peerTTL), p.unlock, err
+		}
+	}
+	return time.Time{}, nil, ctx.Err()
+}
+
+func (p textbook) try(ctx context.Context) (bool, error) {
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback()
+	var free bool
+	if err := tx.QueryRowContext(ctx, "SELECT holder IS NULL OR holder = ? OR expires < UTC_TIMESTAMP(6) FROM locks WHERE name = ? FOR UPDATE",
+		p.me(), p.name).Scan(&free); err != nil || !free {
+		return false, err
+	}
+	if _, err := tx.ExecContext(ctx, `UPDATE locks SET count = IF(holder = ? AND expires > UTC_TIMESTAMP(6), count + 1, 1), holder = ?,
+		expires = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE name = ?`, p.me(), p.me(), peerTTL.Microseconds(), p.name); err != nil {
+		return false, err
+	}
+	return true, tx.Commit()
+}
+
+func (p textbook) unlock(ctx context.Context) error {
+	_, err := p.db.ExecContext(ctx, `UPDATE locks SET holder = IF(count = 1, NULL, holder), count = count - 1 WHERE name = ? AND holder = ?`, p.name, p.me())
+	return err
+}
+
+// shed is a program that takes the lock as ShedLock's JdbcTemplateLockProvider does: it inserts the
+// row, or updates it once its time is over.
+type shed struct {
+	db     *sql.DB
+	name   string
+	dbTime bool
+}
+
+func (p shed) me() string { return fmt.Sprintf("host-%d", os.Getpid()) }
+
+func (p shed) now() string {
+	if p.dbTime {
+		return "UTC_TIMESTAMP(3)"
+	}
+	return time.Now().UTC().Format("TIMESTAMP'2006-01-02 15:04:05.000'")
+}
+
+func (p shed) lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		began := time.Now()
+		got, err := p.try(ctx)
+		if got || err != nil {
+			return began.Add(peerTTL), p.unlock, err
+		}
+	}
+	return time.Time{}, nil, ctx.Err()
+}
+
+func (p shed) try(ctx context.Context) (bool, error) {
+	until := fmt.Sprintf("TIMESTAMPADD(MICROSECOND, %d, %s)", (peerTTL + 2*time.Millisecond).Microseconds(), p.now())
+	for _, statement := range []string{
+		"INSERT IGNORE INTO shedlock (lock_until, locked_at, locked_by, name) VALUES (" + until + ", " + p.now() + ", ?, ?)",
+		"UPDATE shedlock SET lock_until = " + until + ", locked_at = " + p.now() + ", locked_by = ? WHERE name = ? AND lock_until <= " + p.now(),
+	} {
+		res, err := p.db.ExecContext(ctx, statement, p.me(), p.name)
+		if err != nil {
+			return false, err
+		}
+		if n, err := res.RowsAffected(); n > 0 || err != nil {
+			return n > 0, err
+		}
+	}
+	return false, nil
+}
+
+func (p shed) unlock(ctx context.Context) error {
+	_, err := p.db.ExecContext(ctx, "UPDATE shedlock SET lock_until = "+p.now()+" WHERE name = ? AND locked_by = ?", p.name, p.me())
+	return err
+}
+
+// tableSide is a client with a pool of the test's, and a proxy before the server.
+type tableSide struct {
+	*adapt.Backend
+	db   *sql.DB
+	line *netfault.Proxy
+	once sync.Once
+}
+
+// Close closes the backend, its pool and its proxy.
+func (s *tableSide) Close() error {
+	err := s.Backend.Close()
+	s.once.Do(func() {
+		err = errors.Join(err, s.db.Close())
+		s.line.Close()
+	})
+	return err
+}
+
+// TestMySQLTables: the examples of package adapt keep the laws, exclude programs that use the table
+// without dlock, and are excluded by them.
+func TestMySQLTables(t *testing.T) {
+	onMySQL(t, func(t *testing.T, s *service.Server) {
+		db := mysqlOf(t, s).pool(t)
+		execute(t, db, tablelock.Schema, shedlock.Schema)
+		for i, f := range tableFormats {
+			t.Run(f.name, func(t *testing.T) {
+				t.Run("view", func(t *testing.T) { tablePeers(t, db, f) })
+				t.Run("mixed", func(t *testing.T) { mixed(t, s, f.name, "mixed") })
+				if i == 2 && !size.Long() { // the statements are those of the second
+					return
+				}
+				t.Run("laws", func(t *testing.T) { conformance.Run(t, tableHarness(s, f)) })
+			})
+		}
+	})
+}
+
+func tableHarness(s *service.Server, f tableFormat) conformance.Harness {
+	h := service.Harness(s.Kind.Name+", "+f.name, func(t conformance.T, p *netfault.Proxy) driver.Backend {
+		db := mysqlOf(t, s).through(p).open()
+		b, err := f.open(db)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		side := &tableSide{Backend: b, db: db, line: p}
+		t.Cleanup(func() { side.Close() })
+		return side
+	}, s)
+	h.TTL = mysqlTTL
+	// a hold costs a call at each renewal, and a call three round trips and more; the service has
+	// no tombstones that could be counted, and the example no prefix
+	h.Calls, h.Record = nil, nil
+	h.Without = append(h.Without, "Calls", "Record", "Stored", "OpenPrefixed")
+	return service.OtherConnections(h)
+}
+
+// tablePeers: each side sees the other's hold as what it is, and changes nothing of it.
+func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
+	b, err := f.open(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	table := strings.Fields(f.schema)[5]
+	peer := f.peer(db, "view")
+	_, unlock, err := peer.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func() string {
+		return one[string](t, db, "SELECT CONCAT_WS('; ', "+map[bool]string{
+			true: "holder, count, expires", false: "lock_until, locked_at, locked_by"}[table == "locks"]+") FROM "+table+" WHERE name = 'view'")
+	}
+	before := row()
+	q := steps.Queue(t, b, "view")
+	if hs := q.Holders(); len(hs) != 1 || !hs[0].Foreign || !strings.Contains(hs[0].Label, fmt.Sprint(os.Getpid())) || hs[0].Left > peerTTL+2*time.Millisecond || hs[0].Left < peerTTL/2 {
+		t.Errorf("of the peer's hold dlock sees %+v", hs)
+	}
+	r := steps.Asked(b, "view", time.Minute)
+	by := (*driver.HeldError)(nil)
+	if _, err := steps.Acquire(t.Context(), b, r); !errors.As(err, &by) || !strings.Contains(by.Label, fmt.Sprint(os.Getpid())) {
+		t.Errorf("Acquire of the peer's lock: %v", err)
+	}
+	if err := b.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Release of the peer's lock: %v", err)
+	}
+	if p := b.Renew(t.Context(), []driver.Request{r})[0]; !errors.Is(p.Err, driver.ErrLost) {
+		t.Errorf("Renew of the peer's lock: %v", p.Err)
+	}
+	if after := row(); after != before {
+		t.Errorf("the peer's row was %q and is %q", before, after)
+	}
+	if err := unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	steps.Acquired(t, b, r)
+	if text := row(); !strings.Contains(text, "dlock-"+r.ID.String()+" "+r.Label) {
+		t.Errorf("of dlock's hold the table has %q", text)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := peer.lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the peer's lock of dlock's: %v", err)
+	}
+	steps.Released(t, b, r)
+	if _, unlock, err = peer.lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// two spellings of one name, to the table
+	if table == "shedlock" {
+		if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "View", time.Minute)); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), `use "view"`) {
+			t.Errorf("a name in another spelling: %v", err)
+		}
+		for _, name := range []string{strings.Repeat("x", 65), "view ", "\xff"} {
+			if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, name, time.Minute)); !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("the name %q: %v", name, err)
+			}
+		}
+	}
+}
