@@ -387,15 +387,19 @@ func (w *waited) Unwrap() []error { return []error{w.err, w.held, w.cause} }
 // HeldError is [ErrHeld] with what the service reported of a holder. A driver returns one if the
 // answer to its call has that anyway: it costs no further call.
 type HeldError struct {
-	Label string        // of a holder that blocks the request
-	Age   time.Duration // since the holder's request arrived, by the service's clock, as in [Entry]
+	Label string // of a holder that blocks the request
+	// since the holder's request arrived, by the service's clock, as in [Entry]; 0: not known
+	Age time.Duration
 }
 
-// Error names the holder, and the age of its request.
+// Error names the holder, and the age of its request if that is known.
 func (e *HeldError) Error() string {
 	by := ErrHeld.Error()
 	if e.Label != "" {
 		by += ", " + strconv.Quote(e.Label)
+	}
+	if e.Age == 0 {
+		return by
 	}
 	return fmt.Sprintf("%s, whose request arrived %s ago", by, e.Age.Round(time.Millisecond))
 }

@@ -28,6 +28,9 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach %s: %w", s.config.Addr, explain(err))
 	}
+	if s.named {
+		return []driver.Finding{serverVersion(variables), nodes(variables), p.namedLocks(ctx), p.processes(ctx)}, nil
+	}
 	found := []driver.Finding{serverVersion(variables), writable(variables), binlog(variables), flushing(variables), writers(variables), isolation(variables)}
 	set, err := p.setUp(ctx)
 	if err != nil {

@@ -34,6 +34,9 @@ type settings struct {
 	poolSize int
 	migrate  bool
 	o        Options
+
+	named bool   // format=get_lock
+	key   string // the parameter, for that format
 }
 
 // open opens the backend that a URL names. It reaches the server, and fails if something is missing
@@ -46,6 +49,9 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	db, err := s.open()
 	if err != nil {
 		return nil, err
+	}
+	if s.named {
+		return s.openNamed(ctx, db, strings.TrimSuffix(c.URL.Scheme, "s"))
 	}
 	b, err := newBackend(&pool{db: db, owned: true}, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
 	if err == nil && s.migrate {
@@ -154,6 +160,8 @@ func parse(c driver.Config) (*settings, error) {
 	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
 	s.poolSize = p.Int("pool_size", 32)
 	s.migrate = p.Bool("migrate", false)
+	format := p.String("format", "")
+	s.key = p.String("key", "")
 	if strings.HasSuffix(u.Scheme, "s") {
 		s.tls = p.TLS()
 	}
@@ -163,7 +171,7 @@ func parse(c driver.Config) (*settings, error) {
 	if s.config.Timeout <= 0 || s.poolSize < 2 {
 		return nil, bad("dial_timeout has to be positive, and pool_size at least 2")
 	}
-	return s, nil
+	return s, s.readFormat(format)
 }
 
 // OpenDB returns a pool for the database that a URL names, with the settings that a client of that

@@ -174,11 +174,11 @@ func (r *recorder) enough(each int) bool {
 	return r.turns["dlock"] >= each && r.turns["peer"] >= each && r.doom["dlock"] == 0 && r.doom["peer"] == 0
 }
 
-// mixed runs critical sections of both sides beside each other: at least 120 of each, while three
+// mixed runs critical sections of both sides beside each other, so many of each, while three
 // processes of each side are killed in the critical section. Two are never in.
-func mixed(t *testing.T, s *service.Server, format, name string) {
+func mixed(t *testing.T, s *service.Server, format, name string, each int) {
 	t.Helper()
-	const each, kills, processes = 120, 3, 3
+	const kills, processes = 3, 3
 	r := newRecorder(t, kills)
 	began := time.Now()
 	children := map[string][]*service.Child{}
