@@ -63,8 +63,8 @@ type lossy struct {
 
 func (l *lossy) Notify(lost func(driver.ID)) { l.lost = lost }
 
-// TestLosses: a loss that the calls report is final, and reaches the backend's caller if the request
-// is one of this client.
+// TestLosses: a loss that the calls report is final, and reaches the backend's caller if the
+// request is one of this client.
 func TestLosses(t *testing.T) {
 	l := &lossy{client: &client{s: newShelf(true)}}
 	b, err := adapt.New(l, adapt.Options{Backend: "shelf", Format: "shelf"})

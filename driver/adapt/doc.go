@@ -15,8 +15,8 @@
 //	defer client.Close()
 //	lease, err := client.Mutex("orders/42").Lock(ctx)
 //
-// The examples of module conformance/containers, in its folder mysql, are complete: a table that is
-// taken by SELECT … FOR UPDATE, and the table of ShedLock.
+// Two examples are complete: examples/tablelock, a table that is taken by SELECT … FOR UPDATE, and
+// examples/shedlock, the table of ShedLock.
 //
 // # Guarantees
 //

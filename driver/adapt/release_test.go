@@ -181,8 +181,8 @@ func TestARepeatedRelease(t *testing.T) {
 	}
 }
 
-// TestErrorsOfContexts: an error of the calls that matches a context's does not reach a caller whose
-// context lives.
+// TestErrorsOfContexts: an error of the calls that matches a context's does not reach a caller
+// whose context lives.
 func TestErrorsOfContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, c := start(t, setUp{true, false}, newShelf(true))

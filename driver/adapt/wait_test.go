@@ -275,3 +275,32 @@ func TestAReleaseBeforeTheWatch(t *testing.T) {
 		}
 	})
 }
+
+// TestOneTryAtATime: a Try that ignores the end of its context delays the next one of its request.
+func TestOneTryAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, u := newShelf(true), setUp{true, false}
+		other, _ := start(t, u, s)
+		b, c := start(t, u, s)
+		held := ask("x", time.Hour)
+		get(t, other, held)
+		done := begin(t.Context(), b, wait("x", time.Minute))
+		time.Sleep(time.Second)
+		var underWay, most atomic.Int32
+		c.setGate(func(_ context.Context, executed bool) error {
+			if !executed {
+				most.Store(max(most.Load(), underWay.Add(1)))
+				time.Sleep(12 * time.Second)
+				underWay.Add(-1)
+			}
+			return nil
+		})
+		time.Sleep(40 * time.Second)
+		c.setGate(nil)
+		release(t, other, held)
+		if err := <-done; err != nil || most.Load() != 1 {
+			t.Errorf("%d at a time: %v", most.Load(), err)
+		}
+		time.Sleep(time.Minute)
+	})
+}

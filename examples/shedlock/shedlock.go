@@ -1,6 +1,6 @@
 // Package shedlock takes part in the locks of ShedLock, whose table is name, lock_until, locked_at
-// and locked_by. A task that a Java service runs under ShedLock and a Go service under the same name
-// runs in one of them at a time. Copy the package.
+// and locked_by. A task that a Java service runs under ShedLock, and a Go service under the same
+// name, runs in one of them at a time. Copy the package.
 //
 //   - UnlockAfter of package dlock is lockAtLeastFor, and OncePer makes sure that a task runs once
 //     per period, whichever service runs it.

@@ -1,6 +1,6 @@
 // Package tablelock takes part in the locks of the table that many teams wrote themselves: a row
-// for each lock, with its holder, how often the holder has taken it, and when that ends. It is taken
-// by SELECT … FOR UPDATE. Copy the package, and change the statements to those of your table.
+// for each lock, with its holder, how often the holder has taken it, and when that ends. It is
+// taken by SELECT … FOR UPDATE. Copy the package, and change the statements to those of your table.
 package tablelock
 
 import (

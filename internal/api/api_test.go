@@ -92,7 +92,7 @@ func modules(t *testing.T) (dirs []string) {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && dir != "." || e.Name() == "testdata" || dir == "internal/tools" || dir == "conformance/containers"):
+		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && dir != "." || e.Name() == "testdata" || dir == "internal/tools" || dir == "conformance/containers" || dir == "examples"):
 			return filepath.SkipDir
 		case e.Name() == "go.mod":
 			dirs = append(dirs, filepath.ToSlash(filepath.Dir(dir)))

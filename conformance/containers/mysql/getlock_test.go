@@ -94,7 +94,7 @@ func TestMySQLNamedLocks(t *testing.T) {
 		t.Run("mixed", func(t *testing.T) { mixed(t, s, "get_lock", "mixed", 600) })
 		t.Run("laws", func(t *testing.T) {
 			h := service.Harness(s.Kind.Name+", get_lock", func(t conformance.T, p *netfault.Proxy) driver.Backend {
-				return byURL(t, behind(t, s, p, named[1:]+"&pool_size=100"))
+				return byURL(t, behind(t, s, p, named[1:]+"&pool_size=500"))
 			}, s)
 			h.TTL = 2 * time.Second
 			// of the round trips of a Try, only the first would be executed while replies are held
@@ -351,8 +351,8 @@ func namedConnections(t *testing.T, s *service.Server) {
 	}
 }
 
-// namedCommand: a shell script takes part by "dlock run", and "dlock inspect" and "dlock check" show
-// what there is.
+// namedCommand: a shell script takes part by "dlock run", and "dlock inspect" and "dlock check"
+// show what there is.
 func namedCommand(t *testing.T, s *service.Server) {
 	bin, url := steps.BuildCommand(t), s.URL+named
 	dlock := func(status int, says string, args ...string) {

@@ -91,8 +91,14 @@ type recorder struct {
 	until  time.Time
 	turns  map[string]int // by side
 	wrong  []string
-	doomed chan int       // the process that entered, and is to be killed before it leaves
+	doomed chan doomed    // the process that entered, and is to be killed before it leaves
 	doom   map[string]int // how many of each side are still to be killed
+}
+
+// doomed is a process that is to be killed.
+type doomed struct {
+	pid  int
+	conn net.Conn
 }
 
 func newRecorder(t *testing.T, kills int) *recorder {
@@ -101,7 +107,7 @@ func newRecorder(t *testing.T, kills int) *recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{Listener: l, turns: map[string]int{}, doomed: make(chan int), doom: map[string]int{"dlock": kills, "peer": kills}}
+	r := &recorder{Listener: l, turns: map[string]int{}, doomed: make(chan doomed), doom: map[string]int{"dlock": kills, "peer": kills}}
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -132,7 +138,7 @@ func (r *recorder) serve(c net.Conn) {
 			pid, _ = strconv.Atoi(arg)
 		}
 		if killed {
-			r.doomed <- pid
+			r.doomed <- doomed{pid, c}
 			continue // it is not answered
 		}
 		fmt.Fprintln(c, "ok")
@@ -191,10 +197,11 @@ func mixed(t *testing.T, s *service.Server, format, name string, each int) {
 	}
 	for end := time.Now().Add(2 * await.Patience); !r.enough(each) && time.Now().Before(end); {
 		select {
-		case pid := <-r.doomed:
+		case d := <-r.doomed:
+			r.leave(d.conn, "") // the lock may be free before the end of this connection is seen
 			for side, cs := range children {
 				for i, c := range cs {
-					if c.ID() == pid {
+					if c.ID() == d.pid {
 						c.Kill()
 						children[side] = append(cs[:i:i], cs[i+1:]...)
 						begin(side)

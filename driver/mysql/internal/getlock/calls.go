@@ -303,7 +303,7 @@ func (c *calls) Extend(ctx context.Context, r driver.Request, ttl time.Duration)
 	}
 	c.mu.Lock()
 	switch {
-	case err == nil && !(h.holds && time.Now().Before(h.until)): // its time was over before the proof
+	case err == nil && !(h.holds && time.Now().Before(h.until)): // its time was over before that
 		err = driver.ErrLost
 	case err == nil && until.After(h.until):
 		h.until = until
@@ -395,7 +395,7 @@ func (c *calls) Watch(ctx context.Context, name string, _, wake func()) error {
 
 // wait waits in the server's queue until the session has the lock, ctx ends, or waitTime is over.
 func (c *calls) wait(ctx context.Context, s *session, lock string) (got bool, err error) {
-	// the connection is active while it waits; after that it may stay idle for as long as a Try takes
+	// it is active while it waits; after that it may stay idle for as long as a Try takes
 	if err := s.expireAfter(ctx, 10*time.Second); err != nil {
 		return false, err
 	}
@@ -435,8 +435,8 @@ func (c *calls) wait(ctx context.Context, s *session, lock string) (got bool, er
 	return false, err
 }
 
-// handOver lets the next Try of the lock take over the session, which has it. If none does until ctx
-// ends, the lock is released.
+// handOver lets the next Try of the lock take over the session, which has it. If none does until
+// ctx ends, the lock is released.
 func (c *calls) handOver(ctx context.Context, s *session, lock string, wake func()) {
 	c.mu.Lock()
 	c.caught[lock] = s

@@ -7,18 +7,20 @@
 // a connection of its own, and so has each name that requests of this client wait for. A session is
 // such a connection. Its state:
 //
-//		idle ── GET_LOCK(name, 0) = 1 ──► holds ── RELEASE_LOCK ──► idle
-//		  │                                 ▲ │
-//		  └─ GET_LOCK(name, n) ─► waits ────┘ └── any error, the end of its time ──► closed
+//	idle ── GET_LOCK(name, 0) = 1 ──► holds ── RELEASE_LOCK ──► idle
+//	  │                                │ │
+//	  └─ GET_LOCK(name, n) ─► waits ───┘ └── an error, the end of its time ──► closed
 //
-//	  - Try takes an idle session, or opens one, and sends GET_LOCK(name, 0).
-//	  - Watch keeps a session that waits in the server's queue, with GET_LOCK(name, n). Both servers
-//	    grant in order of arrival. Once it has the lock it wakes the first waiter, whose Try takes
-//	    over the session. If no waiter is left, the session releases the lock.
-//	  - Extend proves the hold by IS_USED_LOCK(name) = CONNECTION_ID() on the session itself.
-//	  - Release sends RELEASE_LOCK(name). If the session is closed but the server has not noticed
-//	    that, another session ends its connection by KILL. The server lets every user do so with
-//	    connections of its own.
+// The steps:
+//
+//   - Try takes an idle session, or opens one, and sends GET_LOCK(name, 0).
+//   - Watch keeps a session that waits in the server's queue, with GET_LOCK(name, n). Both servers
+//     grant in order of arrival. Once it has the lock it wakes the first waiter, whose Try takes
+//     over the session. If no waiter is left, the session releases the lock.
+//   - Extend proves the hold by IS_USED_LOCK(name) = CONNECTION_ID() on the session itself.
+//   - Release sends RELEASE_LOCK(name). If the session is closed but the server has not noticed
+//     that, another session ends its connection by KILL. The server lets every user do so with
+//     connections of its own.
 //
 // # Time
 //
