@@ -279,6 +279,28 @@ func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
 	if err := unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// UnlockAfter is lockAtLeastFor: the peer waits until then, also after Close
+	c, err := dlock.New(b, dlock.TTL(time.Minute), dlock.Logger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.Mutex("view").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := l.UnlockAfter(t.Context(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, unlock, err = peer.lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(began); d < time.Second || d > 5*time.Second {
+		t.Errorf("the peer had the lock %s after UnlockAfter of 1s", d)
+	}
+	if err := unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	// two spellings of one name, to the table
 	if table == "shedlock" {
 		if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "View", time.Minute)); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), `use "view"`) {

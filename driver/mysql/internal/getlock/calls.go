@@ -80,6 +80,8 @@ type hold struct {
 	holds bool      // the server said so
 	since time.Time // of that
 	until time.Time // the client ends it then
+
+	ended chan struct{} // receives when it has ended otherwise
 }
 
 // Notify implements [driver.Notifier].
@@ -106,7 +108,7 @@ func (c *calls) Try(ctx context.Context, r driver.Request) error {
 			return err
 		}
 	}
-	h := &hold{r: r, lock: lock, until: time.Now().Add(r.TTL)}
+	h := &hold{r: r, lock: lock, until: time.Now().Add(r.TTL), ended: make(chan struct{}, 1)}
 	c.mu.Lock()
 	h.s = c.caught[lock]
 	delete(c.caught, lock)
@@ -237,6 +239,8 @@ func (c *calls) keep(h *hold) {
 		case <-tick.C:
 		case <-time.After(time.Until(h.end(c))):
 		case <-h.s.ctx.Done():
+		case <-h.ended:
+			return
 		case <-c.ctx.Done():
 			return
 		}
@@ -332,6 +336,9 @@ func (c *calls) Release(ctx context.Context, r driver.Request, _ time.Duration) 
 			was := h.holds
 			h.holds = false
 			c.mu.Unlock()
+			if was {
+				h.ended <- struct{}{}
+			}
 			c.forget(h)
 			if row[0].Int64 != 1 {
 				if was {
