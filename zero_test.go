@@ -19,6 +19,7 @@ import (
 	"github.com/dlock-go/dlock/dlockhttp"
 	"github.com/dlock-go/dlock/dlocktest"
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/adapt"
 	"github.com/dlock-go/dlock/driver/file"
 	"github.com/dlock-go/dlock/driver/memory"
 	"github.com/dlock-go/dlock/fence"
@@ -57,6 +58,14 @@ var zeroes = map[string]any{
 	"fence.Mark":          "is not valid: TestNilsAreRefused",
 	"fence.Dialect":       "is none: TestNilsAreRefused",
 	"driver/memory.Space": "is useful",
+
+	"driver/adapt.Backend":   backend{&adapt.Backend{}},
+	"driver/adapt.Options":   "is refused by New: TestOptions there",
+	"driver/adapt.HeldError": "is an answer",
+	"driver/adapt.Calls":     "is the program's own",
+	"driver/adapt.Inspector": "is the program's own",
+	"driver/adapt.Namer":     "is the program's own",
+	"driver/adapt.Waker":     "is the program's own",
 
 	"driver/file.Options":   "is useful",
 	"driver/memory.Options": "is useful",

@@ -117,7 +117,7 @@ func (b *Backend) tryFirst(ctx context.Context, m *ownRequest, r driver.Request,
 	if l.answered.IsZero() || time.Since(l.answered) > max(r.TTL, leastOutage) {
 		return g, 0, err
 	}
-	pause := min(b.o.RetryDelay<<min(l.failures, 10), mostPause)
+	pause := min(min(b.o.RetryDelay, mostPause)<<min(l.failures, 10), mostPause)
 	return g, around(pause), nil
 }
 

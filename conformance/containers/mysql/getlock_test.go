@@ -349,6 +349,16 @@ func namedConnections(t *testing.T, s *service.Server) {
 			t.Errorf("lock %d has the holders %+v", i, hs)
 		}
 	}
+	// a connection that was idle for too long, and that the server has closed, is replaced
+	other, db := byURL(t, s.URL+named), mysqlOf(t, s).pool(t)
+	r = steps.Asked(other, "idle", time.Second)
+	steps.Acquired(t, other, r)
+	id := one[int64](t, db, "SELECT IS_USED_LOCK('idle')")
+	steps.Released(t, other, r)
+	await.That(t, "the server closes it", func() bool {
+		return one[int](t, db, fmt.Sprint("SELECT COUNT(*) FROM information_schema.processlist WHERE id = ", id)) == 0
+	})
+	steps.Acquired(t, other, steps.Asked(other, "idle", time.Second))
 }
 
 // namedCommand: a shell script takes part by "dlock run", and "dlock inspect" and "dlock check"

@@ -284,6 +284,7 @@ func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer c.Close()
 	l, err := c.Mutex("view").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func New(db *sql.DB, o Options) (*adapt.Backend, error) {
 type calls struct {
 	db    *sql.DB
 	names namer
-	most  int // sessions; one more connection is for looking and for KILL
+	most  int // sessions; one more connection is for queries and for KILL QUERY
 	ctx   context.Context
 	end   func()
 	tasks sync.WaitGroup
@@ -143,6 +143,9 @@ func (c *calls) Try(ctx context.Context, r driver.Request) error {
 		case err == nil && row[0].Valid: // 0
 			c.forget(h)
 			c.giveBack(h.s)
+			if !row[1].Valid { // until a moment ago
+				return driver.ErrHeld
+			}
 			return &driver.HeldError{Label: connection(row[1].Int64)}
 		case errors.Is(err, errClosed) && !fresh && ctx.Err() == nil: // it was idle for too long
 			c.forget(h)
@@ -152,7 +155,7 @@ func (c *calls) Try(ctx context.Context, r driver.Request) error {
 		case err == nil:
 			err = errors.New("the server could not take the lock: GET_LOCK returned NULL")
 		}
-		c.discard(h.s) // its release ends the connection, if the server still has it
+		c.discard(h.s) // which frees the lock, if the server has it
 		return err
 	}
 }
@@ -355,21 +358,18 @@ func (c *calls) Release(ctx context.Context, r driver.Request, _ time.Duration) 
 		}
 		c.drop(h)
 	}
-	return c.disconnect(ctx, h)
+	return c.freed(ctx, h)
 }
 
-// disconnect ends the connection of a session that is closed, if the server still has it with the
-// lock.
-func (c *calls) disconnect(ctx context.Context, h *hold) error {
+// freed returns ErrLost once the server no longer has the lock for a session that is closed.
+func (c *calls) freed(ctx context.Context, h *hold) error {
 	var has sql.NullBool
 	err := c.db.QueryRowContext(ctx, fmt.Sprintf("SELECT IS_USED_LOCK(%s) = %d", literal(h.lock), h.s.id)).Scan(&has)
 	if err != nil {
 		return err
 	}
 	if has.Bool {
-		// an error means that it has just ended, or that the answer is lost: it is looked up again
-		_, _ = c.db.ExecContext(ctx, fmt.Sprintf("KILL %d", h.s.id))
-		return fmt.Errorf("the server still has the lock for connection %d, which was closed", h.s.id)
+		return fmt.Errorf("the server has not noticed yet that %s, which had the lock, was closed", connection(h.s.id))
 	}
 	c.forget(h)
 	return driver.ErrLost

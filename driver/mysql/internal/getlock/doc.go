@@ -18,9 +18,8 @@
 //     grant in order of arrival. Once it has the lock it wakes the first waiter, whose Try takes
 //     over the session. If no waiter is left, the session releases the lock.
 //   - Extend proves the hold by IS_USED_LOCK(name) = CONNECTION_ID() on the session itself.
-//   - Release sends RELEASE_LOCK(name). If the session is closed but the server has not noticed
-//     that, another session ends its connection by KILL. The server lets every user do so with
-//     connections of its own.
+//   - Release sends RELEASE_LOCK(name). If the session is closed, it returns once the server has
+//     noticed that.
 //
 // # Time
 //
@@ -39,9 +38,9 @@
 //
 // What happens when something is lost, repeated or late:
 //
-//   - The reply to GET_LOCK is lost: the session is closed, and its connection ended by KILL at the
-//     release, if the server still has it. A copy that is executed later takes the lock for a
-//     connection that has ended: the server frees it when it notices, or after wait_timeout.
+//   - The reply to GET_LOCK is lost: the session is closed. A copy that is executed later takes the
+//     lock for a connection that has ended: the server frees it when it notices, or after
+//     wait_timeout.
 //   - The reply to a proof is late: the statement goes on, also when its caller has left. If the
 //     reply comes before the time of the hold is over, the hold was never lost.
 //   - The connection breaks: the hold is lost. It is never taken again by another connection.

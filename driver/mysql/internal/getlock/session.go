@@ -53,8 +53,8 @@ func openSession(ctx context.Context, db *sql.DB) (*session, error) {
 }
 
 // query sends a statement whose result is a row of numbers, or that has no result if columns is 0.
-// The statement goes on when ctx ends. After an error other than the server's answer the session is
-// closed: its state is not known.
+// The statement goes on when ctx ends. After an error the session is closed, since its state is
+// not known, unless the statement was only interrupted.
 func (s *session) query(ctx context.Context, statement string, columns int) ([]sql.NullInt64, error) {
 	type answer struct {
 		row []sql.NullInt64
@@ -80,7 +80,7 @@ func (s *session) query(ctx context.Context, statement string, columns int) ([]s
 		} else {
 			err = s.conn.QueryRowContext(s.ctx, statement).Scan(to...)
 		}
-		if err != nil && !errors.As(err, new(*mysql.MySQLError)) {
+		if err != nil && !interrupted(err) {
 			err = fmt.Errorf("%w: %w", errClosed, err)
 			s.close()
 		}
@@ -93,6 +93,14 @@ func (s *session) query(ctx context.Context, statement string, columns int) ([]s
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// interrupted reports whether a statement was ended by KILL QUERY or a limit on its time, so that
+// the session is as it was. After other errors it may not be: a server reports the end of a session
+// by wait_timeout, and others, as an answer to the next statement.
+func interrupted(err error) bool {
+	e := (*mysql.MySQLError)(nil)
+	return errors.As(err, &e) && (e.Number == 1317 || e.Number == 3024 || e.Number == 1969)
 }
 
 // expireAfter makes the server end the session if it sends nothing for longer than that.
