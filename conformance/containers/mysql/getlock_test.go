@@ -316,12 +316,11 @@ func namedCutOff(t *testing.T, s *service.Server) {
 	r := steps.Asked(b, "cut off", ttl)
 	steps.Acquired(t, b, r)
 	<-time.After(ttl / 2)
-	trusted := time.Now()
-	if res := b.Renew(t.Context(), []driver.Request{r}); res[0].Err != nil {
-		t.Fatal(res[0].Err)
-	} else {
-		trusted = res[0].SentAt.Add(ttl)
+	renewed := b.Renew(t.Context(), []driver.Request{r})[0]
+	if renewed.Err != nil {
+		t.Fatal(renewed.Err)
 	}
+	trusted := renewed.SentAt.Add(ttl)
 	defer p.Isolate()()
 	peer, _ := peerOf(t, s, "cut off")
 	if _, _, err := peer.lock(t.Context()); err != nil {
