@@ -247,12 +247,12 @@ func namedOrder(t *testing.T, s *service.Server) {
 			t.Errorf("waiter %d had turn %d", got, i)
 		}
 	}
-	if d := time.Since(began); d > 3*time.Second {
+	if d := time.Since(began); d > 4*time.Second {
 		t.Errorf("the lock was handed on four times in %s", d)
 	}
 }
 
-// namedKill: a hold whose connection is killed is lost within two seconds, and the next has the
+// namedKill: a hold whose connection is killed is lost within seconds, and the next has the
 // lock. A peer whose connection is killed hands the lock to a waiter of dlock at once.
 func namedKill(t *testing.T, s *service.Server) {
 	c, err := dlock.Open(t.Context(), s.URL+named, dlock.Logger(nil), dlock.TTL(time.Minute))
@@ -268,7 +268,7 @@ func namedKill(t *testing.T, s *service.Server) {
 	began := time.Now()
 	execute(t, db, fmt.Sprint("KILL ", one[int64](t, db, "SELECT IS_USED_LOCK('kill')")))
 	await.Closed(t, "the lease is lost", l.Lost())
-	if d := time.Since(began); d > 2*time.Second {
+	if d := time.Since(began); d > 5*time.Second {
 		t.Errorf("noticed after %s", d)
 	}
 	if err := l.Unlock(t.Context()); !errors.Is(err, dlock.ErrLost) {
@@ -289,7 +289,7 @@ func namedKill(t *testing.T, s *service.Server) {
 	await.That(t, "dlock waits", func() bool { return namedWaits(t, db) == 1 })
 	began = time.Now()
 	execute(t, db, fmt.Sprint("KILL ", id))
-	if err := <-got; err != nil || time.Since(began) > 3*time.Second {
+	if err := <-got; err != nil || time.Since(began) > 5*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 	// an interrupted statement is no loss
@@ -328,7 +328,7 @@ func namedCutOff(t *testing.T, s *service.Server) {
 	}
 	if early := time.Until(trusted); early > 0 {
 		t.Errorf("the peer had the lock %s before the end of trust", early)
-	} else if -early > 4*time.Second {
+	} else if -early > 10*time.Second {
 		t.Errorf("the peer had the lock %s after the end of trust", -early)
 	}
 }
