@@ -11,8 +11,8 @@ require (
 	github.com/dlock-go/dlock/driver/mysql v0.0.0
 	github.com/dlock-go/dlock/driver/redis v0.0.0
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0
-	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/dlock-go/dlock/examples v0.0.0
+	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/golang-migrate/migrate/v4 v4.20.1
