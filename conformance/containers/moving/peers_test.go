@@ -15,7 +15,6 @@ import (
 
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
-	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
 )
 
 // redsyncMember is a process of a fleet that locks with redsync: its arguments are the address of
@@ -58,4 +57,3 @@ func TestFleetFromRedsync(t *testing.T) {
 	both := s.URL + "?format=setnx&key=lock:{name} " + s.URL
 	moveFleet(t, "orders", phase{redsyncMember, []string{s.Addr}}, phase{member, []string{both}}, phase{member, []string{s.URL}})
 }
-
