@@ -77,6 +77,9 @@ func (p *Backend) second(ctx context.Context, q *record, r driver.Request) error
 	p.park(q, stop)
 	defer p.unpark(q)
 	if err := p.checkApart(waiting, q); err != nil {
+		if why := context.Cause(waiting); ctx.Err() == nil && why != nil {
+			return driver.Unsettled(why)
+		}
 		return err
 	}
 	for {

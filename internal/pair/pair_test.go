@@ -554,3 +554,45 @@ func TestCopies(t *testing.T) {
 		s.forgets()
 	})
 }
+
+// after is a backend that calls a function when it has granted a request.
+type after struct {
+	driver.Backend
+	f func()
+}
+
+func (b *after) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, r)
+	if b.f != nil {
+		b.f()
+	}
+	return g, err
+}
+
+// TestReleasedBetweenTheSides: a request that is released after the first side has granted it, and
+// before it is sent to the second, is not sent there.
+func TestReleasedBetweenTheSides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		one := &after{Backend: s.sides[0]}
+		p, err := pair.New(pair.Side{Backend: one, Caps: s.sides[0].caps, Identity: "a"}, pair.Side{Backend: s.sides[1], Caps: s.sides[1].caps, Identity: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		r := s.request()
+		one.f = func() {
+			u := r
+			u.Uncertain = true
+			if err := p.Release(t.Context(), u); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		}
+		if _, err := p.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Acquire of a request that was released: %v", err)
+		}
+		if q, _ := s.alone(1).Inspect(t.Context(), "n"); q.Len() != 0 {
+			t.Errorf("the second side has %d requests", q.Len())
+		}
+	})
+}

@@ -9,11 +9,15 @@ import (
 	"github.com/dlock-go/dlock/driver"
 )
 
-// park has the request renewed at the first side while it waits at the second.
+// park has the request renewed at the first side while it waits at the second. One that was
+// released since the first granted it does not wait: that release was not sent to the second.
 func (p *Backend) park(q *record, stop context.CancelCauseFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q.stopWait = stop
+	if q.ended {
+		stop(errReleased)
+	}
 	p.parked[q.r.ID] = q
 	p.arm()
 }

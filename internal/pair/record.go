@@ -16,6 +16,7 @@ type record struct {
 
 	copies   int                     // calls of Acquire under way
 	over     bool                    // it was refused or released on both sides
+	ended    bool                    // its caller has released it
 	stopWait context.CancelCauseFunc // ends the wait at the second; nil: it does not wait there
 }
 

@@ -18,6 +18,7 @@ func (p *Backend) Release(ctx context.Context, r driver.Request) error {
 			q.parts[i].r, q.parts[i].sent = r, true
 		}
 	}
+	q.ended = true
 	if q.stopWait != nil {
 		q.stopWait(errReleased)
 	}
