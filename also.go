@@ -82,7 +82,17 @@ func (s *settings) join(b driver.Backend) (driver.Backend, error) {
 		return nil, err
 	}
 	old.lent = true
+	s.identity = together(s.identity, old.set.identity)
 	return both, nil
+}
+
+// together returns the identity of a client of two backends: the same whichever is the old one.
+// Unless both have one it is unknown, and services are asked instead.
+func together(a, b string) string {
+	if a == "" || b == "" {
+		return ""
+	}
+	return min(a, b) + " and " + max(a, b)
 }
 
 func sideOf(b driver.Backend, s settings) pair.Side {

@@ -227,3 +227,31 @@ func (b anonymous) Capabilities() driver.Capabilities {
 	caps.Identity = "another name"
 	return caps
 }
+
+// TestAlsoIdentity: two clients with an identity for each backend, which name them in opposite
+// order, know that their holds are of one lock.
+func TestAlsoIdentity(t *testing.T) {
+	ctx := t.Context()
+	a, b := "memory:"+t.Name()+"a?identity=a", "memory:"+t.Name()+"b?identity=b"
+	there, back := openURL(t, a+" "+b), openURL(t, b+" "+a)
+	l, err := there.Mutex("n").Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Unlock(ctx)
+	for what, ctx := range map[string]context.Context{"its context": l.Context(ctx), "its Owner": dlock.WithOwner(ctx, l.Owner())} {
+		soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		joined, err := back.Mutex("n").Lock(soon)
+		if err != nil {
+			t.Errorf("joined by %s: %v", what, err)
+			continue
+		}
+		if err := joined.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := dlock.All(there.Mutex("m"), back.Mutex("m")).TryLock(ctx); !errors.Is(err, dlock.ErrInvalid) {
+		t.Errorf("All of one lock twice: %v", err)
+	}
+}
