@@ -149,6 +149,9 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 // does not support. The returned URL has the first.
 func parseURL(raw string) (*url.URL, []string, error) {
 	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
+	if joined(raw) {
+		return nil, nil, invalid("a URL within another one; between OLD and NEW there has to be white space")
+	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.ContainsAny(scheme, "/?#") {
 		switch {
@@ -197,6 +200,14 @@ func parseURL(raw string) (*url.URL, []string, error) {
 		hosts = nil
 	}
 	return u, hosts, nil
+}
+
+// joined reports whether a URL begins within the path of another one. In a directory's name it would
+// be taken as a part of that, with its password.
+func joined(raw string) bool {
+	path, _, _ := strings.Cut(raw, "?")
+	scheme, rest, ok := strings.Cut(path, "://")
+	return ok && (strings.Contains(scheme, ",") || strings.Contains(rest, "://"))
 }
 
 // ports has the schemes of the services that listen on these ports by default.

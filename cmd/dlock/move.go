@@ -49,6 +49,9 @@ for wrong flags.`,
 			if len(args) < 2 {
 				return usage("want two URLs, OLD and NEW; without them nothing can be compared")
 			}
+			if args[0] == args[1] {
+				return usage("OLD and NEW are the same URL")
+			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -151,7 +154,7 @@ func (s *moveSide) add(r dlock.Request) {
 	var id driver.ID
 	switch hex.Decode(id[:], []byte(r.Client)); {
 	case r.Foreign:
-		s.alone["other software: "+r.Label] = r.Label + " (other software)"
+		s.alone["other software: "+s.title+r.Label] = r.Label + " (other software)"
 	case pair.IsClient(id):
 		s.both[r.Client] = r.Label
 	default:
@@ -165,6 +168,13 @@ func (m *move) report(w io.Writer) error {
 	both := map[string]string{}
 	maps.Copy(both, old.both)
 	maps.Copy(both, new.both)
+	for id, label := range old.alone {
+		if _, ok := new.alone[id]; ok { // one client, which does not say that it is on both
+			both[id] = label
+			delete(old.alone, id)
+			delete(new.alone, id)
+		}
+	}
 	rows := [][]string{{"LOCK ON", "CLIENTS", "LABELS"}}
 	for _, g := range []struct {
 		on      string
@@ -176,6 +186,9 @@ func (m *move) report(w io.Writer) error {
 	fmt.Fprintf(w, "OLD %s\nNEW %s\nnames in use: %d\n", old.title, new.title, m.names)
 	table(w, rows)
 	olds, news := len(old.alone) > 0, len(new.alone) > 0
+	if olds && old.client.Capabilities().Format == "get_lock" {
+		fmt.Fprintln(w, "OLD does not show which client has a lock: the holds of clients on both count as OLD alone.")
+	}
 	switch {
 	case olds && news:
 		fmt.Fprintln(w, "NOT SAFE: clients on OLD alone and clients on NEW alone do not exclude each other. Give all\nof them OLD NEW, and go on when none is left on either alone.")

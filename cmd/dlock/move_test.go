@@ -55,7 +55,26 @@ func TestMove(t *testing.T) {
 	begin("both")
 	end()
 	move(0, "Phase 2 is done for what was seen")
-	out, errOut := atURL(t, "", 2, "move", old)
+	b, err := dlock.OpenBackend(t.Context(), urls["both"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := dlock.New(b, dlock.Label("a client of New"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients = append(clients, c)
+	if _, err := c.Mutex("orders/new").Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	move(0, "OLD alone  0", "both       1        a client of New", "NEW alone  0")
+	out, errOut := atURL(t, "", 2, "move", old, old)
+	if out != "" {
+		t.Error(out)
+	}
+	wantText(t, errOut, "the same URL")
+	out, errOut = atURL(t, "", 2, "move", old)
 	if out != "" {
 		t.Error(out)
 	}
