@@ -123,7 +123,7 @@ func (b *Backend) try(ctx context.Context, m *ownRequest, r driver.Request) (dri
 	b.mu.Unlock()
 	if resumed {
 		sentAt, err := b.extend(ctx, r, r.TTL)
-		return driver.Grant{TTL: r.TTL, SentAt: sentAt}, err
+		return b.grant(m, r, sentAt), err
 	}
 	var sentAt time.Time
 	err := b.run(ctx, func(ctx context.Context) error {
@@ -132,15 +132,27 @@ func (b *Backend) try(ctx context.Context, m *ownRequest, r driver.Request) (dri
 			return err
 		}
 		sentAt = time.Now()
-		err = b.calls.Try(ctx, r)
-		b.tried(m, r, sentAt, err)
+		var token driver.Token
+		if b.fencer != nil {
+			token, err = b.fencer.TryFenced(ctx, r)
+		} else {
+			err = b.calls.Try(ctx, r)
+		}
+		b.tried(m, r, sentAt, token, err)
 		close(done)
 		return err
 	})
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	return driver.Grant{TTL: r.TTL, SentAt: sentAt}, nil
+	return b.grant(m, r, sentAt), nil
+}
+
+// grant returns the proof of a hold by a call that was sent then.
+func (b *Backend) grant(m *ownRequest, r driver.Request, sentAt time.Time) driver.Grant {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return driver.Grant{Token: m.token, TTL: r.TTL, SentAt: sentAt}
 }
 
 // alone waits until no other Try of the request is under way. The caller closes done after its own.
@@ -163,13 +175,13 @@ func (b *Backend) alone(ctx context.Context, m *ownRequest) (done chan struct{},
 }
 
 // tried records the outcome of a Try, also if its caller has left.
-func (b *Backend) tried(m *ownRequest, r driver.Request, sentAt time.Time, err error) {
+func (b *Backend) tried(m *ownRequest, r driver.Request, sentAt time.Time, token driver.Token, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.trying = nil
 	switch {
 	case err == nil:
-		m.Stands = true
+		m.Stands, m.token = true, token
 		m.holds(sentAt, r.TTL)
 		if m.late || !b.requests.Has(m) { // its release did not wait for this
 			r.Uncertain = m.Uncertain

@@ -35,11 +35,12 @@ type Options struct {
 // and [driver.Notifier], whose contracts it keeps. New makes one; package dlock refuses the zero
 // Backend.
 type Backend struct {
-	calls Calls
-	waker Waker // nil: there is none
-	o     Options
-	caps  driver.Capabilities
-	life  *kit.Life
+	calls  Calls
+	fencer Fencer // nil: there are no tokens
+	waker  Waker  // nil: there is none
+	o      Options
+	caps   driver.Capabilities
+	life   *kit.Life
 
 	mu         sync.Mutex // guards what follows
 	requests   kit.Requests[*ownRequest]
@@ -50,6 +51,7 @@ type Backend struct {
 // ownRequest is a request of this client. The backend's mu guards it.
 type ownRequest struct {
 	kit.OwnRequest
+	token    driver.Token  // of its hold
 	trying   chan struct{} // closed when the Try under way has returned; nil: none is
 	late     bool          // it was released while a Try was under way
 	lost     bool          // an Extend found that it does not hold
@@ -65,6 +67,7 @@ func New(c Calls, o Options) (*Backend, error) {
 		return fmt.Errorf("%w options: "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
 	waker, _ := c.(Waker)
+	fencer, fences := c.(Fencer)
 	if o.RetryDelay == 0 {
 		if o.RetryDelay = 50 * time.Millisecond; waker != nil {
 			o.RetryDelay = time.Second
@@ -82,14 +85,14 @@ func New(c Calls, o Options) (*Backend, error) {
 			o.MinTTL, o.MaxTTL)
 	}
 	b := &Backend{
-		calls: c, waker: waker, o: o, life: kit.NewLife(),
+		calls: c, fencer: fencer, waker: waker, o: o, life: kit.NewLife(),
 		requests: kit.NewRequests(func(r kit.OwnRequest) *ownRequest { return &ownRequest{OwnRequest: r} }),
 	}
 	b.waiters = kit.NewWaiters[*ownRequest, line](&b.mu, 0)
 	_, inspects := c.(Inspector)
 	b.caps = driver.Capabilities{
 		Backend: o.Backend, Format: o.Format,
-		Inspect: inspects, Durable: o.Durable, ServerEndsFixed: o.Outlives, FixedOutlives: o.Outlives,
+		Fencing: fences, Inspect: inspects, Durable: o.Durable, ServerEndsFixed: o.Outlives, FixedOutlives: o.Outlives,
 		MinTTL: o.MinTTL, MaxTTL: o.MaxTTL,
 	}
 	return b, nil

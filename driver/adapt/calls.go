@@ -36,6 +36,14 @@ type Calls interface {
 	Release(ctx context.Context, r driver.Request, after time.Duration) error
 }
 
+// Fencer is implemented by [Calls] whose holds have fencing tokens.
+type Fencer interface {
+	// TryFenced is Try, which is then not called, and returns the token of the hold. It is greater
+	// than those of all earlier holds of the name, and the same whenever TryFenced succeeds for the
+	// same hold.
+	TryFenced(ctx context.Context, r driver.Request) (driver.Token, error)
+}
+
 // HeldError is an answer of Try: another holder has the lock. It matches [driver.ErrHeld], and is
 // found as a [*driver.HeldError].
 type HeldError struct {
@@ -61,7 +69,7 @@ type Waker interface {
 
 // Inspector is implemented by [Calls] that can read the holder of a lock.
 type Inspector interface {
-	// Holder returns the holder of the lock, or nil if it is free. Label, TTL, Age, Left and
+	// Holder returns the holder of the lock, or nil if it is free. Token, Label, TTL, Age, Left and
 	// Foreign are set as far as they are known. The ID is that of the request, if it is one of
 	// dlock.
 	Holder(ctx context.Context, name string) (*driver.Entry, error)

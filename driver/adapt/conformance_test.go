@@ -25,7 +25,10 @@ var setUps = []setUp{{true, true}, {true, false}, {false, true}, {false, false}}
 func (u setUp) open(s *shelf) (*adapt.Backend, *client, error) {
 	c := &client{s: s}
 	var calls adapt.Calls = c
-	if u.wakes {
+	switch {
+	case s.fences:
+		calls = fencingClient{wakingClient{c}}
+	case u.wakes:
 		calls = wakingClient{c}
 	}
 	b, err := adapt.New(calls, adapt.Options{
@@ -34,8 +37,9 @@ func (u setUp) open(s *shelf) (*adapt.Backend, *client, error) {
 	return b, c, err
 }
 
-func harness(u setUp) conformance.Harness {
-	s := newShelf(u.outlives)
+func harness(u setUp) conformance.Harness { return harnessOn(newShelf(u.outlives), u) }
+
+func harnessOn(s *shelf, u setUp) conformance.Harness {
 	var clients sync.Map // by backend
 	of := func(b driver.Backend) *client {
 		c, _ := clients.Load(b)
@@ -82,6 +86,19 @@ func TestConformance(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) { l.Run(t, harness(u)) })
 				})
 			}
+		})
+	}
+}
+
+// TestConformanceWithTokens runs the laws with calls whose holds have tokens.
+func TestConformanceWithTokens(t *testing.T) {
+	for _, l := range conformance.Laws() {
+		t.Run(l.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf(true)
+				s.fences = true
+				l.Run(t, harnessOn(s, setUps[0]))
+			})
 		})
 	}
 }

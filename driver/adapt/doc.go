@@ -30,7 +30,7 @@
 //
 //   - Order: the waiters of one client for one name stand in a line. Those of different clients,
 //     and other software, are in no order.
-//   - Tokens: there are none.
+//   - Tokens: there are none, unless the calls are a [Fencer].
 //   - Costs: one call to lock, one to unlock, and one for each renewal of each hold, at most 16 at
 //     a time. A line of waiters costs a call in each RetryDelay.
 //   - Kinds: exclusive locks only. No other client can join a hold.

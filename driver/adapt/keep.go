@@ -16,10 +16,10 @@ func (b *Backend) join(ctx context.Context, m *ownRequest, r driver.Request) (dr
 		return driver.Grant{}, err
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	m.Stands = true
+	m.Stands, m.token = true, m.hold.token
 	m.holds(sentAt, r.TTL)
-	return driver.Grant{TTL: r.TTL, SentAt: sentAt}, nil
+	b.mu.Unlock()
+	return b.grant(m, r, sentAt), nil
 }
 
 // joins reports whether the request may join the hold, or be resumed after it joined. A nil hold is

@@ -13,10 +13,12 @@ import (
 // shelf is a service in memory: the lock of each name, by its own clock.
 type shelf struct {
 	outlives bool // holds stay when their client is closed
+	fences   bool // holds have tokens
 
 	mu       sync.Mutex
 	holds    map[string]held
 	dead     map[driver.ID]time.Time
+	tokens   map[string]driver.Token // the last one of each name
 	watchers map[string]map[*func()]bool
 }
 
@@ -29,7 +31,8 @@ type held struct {
 
 func newShelf(outlives bool) *shelf {
 	return &shelf{
-		outlives: outlives, holds: map[string]held{}, dead: map[driver.ID]time.Time{}, watchers: map[string]map[*func()]bool{},
+		outlives: outlives, holds: map[string]held{}, dead: map[driver.ID]time.Time{},
+		tokens: map[string]driver.Token{}, watchers: map[string]map[*func()]bool{},
 	}
 }
 
@@ -49,6 +52,9 @@ type client struct {
 
 // wakingClient is a client that learns of releases.
 type wakingClient struct{ *client }
+
+// fencingClient is one whose holds have tokens.
+type fencingClient struct{ wakingClient }
 
 // do executes a call.
 func (c *client) do(ctx context.Context, f func() error) error {
@@ -101,10 +107,33 @@ func (s *shelf) try(c *client, r driver.Request) error {
 		return &adapt.HeldError{By: driver.HeldError{Label: h.r.Label, Age: now.Sub(h.since)}, Left: h.until.Sub(now)}
 	case !is:
 		h = held{r: r, by: c, since: now}
+		s.tokens[r.Name]++
 	}
 	h.until = later(h.until, now.Add(r.TTL))
 	s.holds[r.Name] = h
 	return nil
+}
+
+func (c fencingClient) TryFenced(ctx context.Context, r driver.Request) (token driver.Token, err error) {
+	c.mu.Lock()
+	c.tries = append(c.tries, r)
+	c.mu.Unlock()
+	err = c.do(ctx, func() error {
+		err := c.s.try(c.client, r)
+		token = c.s.tokens[r.Name]
+		return err
+	})
+	return token, err
+}
+
+func (c fencingClient) Holder(ctx context.Context, name string) (*driver.Entry, error) {
+	e, err := c.client.Holder(ctx, name)
+	if e != nil {
+		c.s.mu.Lock()
+		e.Token = c.s.tokens[name]
+		c.s.mu.Unlock()
+	}
+	return e, err
 }
 
 func (c *client) Extend(ctx context.Context, r driver.Request, ttl time.Duration) error {
