@@ -46,9 +46,10 @@
 //
 // With the parameter format a URL opens a backend that has its locks in the way of other software,
 // so that both exclude each other: setnx is SET key value NX PX (redsync, redis-py, Spring
-// Integration and others). Such a backend has fewer capabilities, and neither grant_window nor
-// keep_tokens nor wait_replicas. Package redlock has the protocol of setnx, and the option for
-// clients that the caller owns. The rest of this comment is about dlock's own format.
+// Integration and others), redisson the RLock of Redisson. Such a backend has fewer capabilities,
+// and neither grant_window nor keep_tokens nor wait_replicas. Package redlock has the protocol of
+// setnx, and package redisson its own, and both are for clients that the caller owns too. The rest
+// of this comment is about dlock's own format.
 //
 // # Guarantees
 //

@@ -40,6 +40,10 @@ var formats = map[string]*format{
 		read: readNative, open: openNative, check: checkNative,
 		replicas: "let the resource check fencing tokens; wait_replicas narrows the window",
 	},
+	"redisson": {
+		read: readRedisson, open: openRedisson, check: checkRedisson,
+		replicas: "let the resource check fencing tokens (fenced=true), or use a server without them",
+	},
 	"setnx": {
 		read: readSetNX, open: openSetNX, check: checkSetNX,
 		replicas: "use a server without them, or format=setnx of redlock over several masters",

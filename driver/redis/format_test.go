@@ -13,8 +13,8 @@ import (
 
 func TestFormatOfURL(t *testing.T) {
 	for raw, want := range map[string]string{
-		"redis://h?format=nonsense":                                    "known are setnx",
-		"redis://h?format=SetNX&key=lock:{name}":                       "known are setnx",
+		"redis://h?format=nonsense":                                    "known are redisson, setnx",
+		"redis://h?format=SetNX&key=lock:{name}":                       "known are redisson, setnx",
 		"redis://h?key=lock:{name}":                                    "the parameter key belongs to a format of other software",
 		"redis://h?format=setnx&format=setnx&key=lock:{name}":          "is given 2 times",
 		"redis://h?format=setnx":                                       "needs the key of each lock",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/redis/internal/conn"
+	"github.com/dlock-go/dlock/driver/redis/redisson"
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 )
 
@@ -31,8 +32,9 @@ type settings struct {
 	sentinelPassword string
 	cluster          bool
 	format           *format
-	o                Options         // of dlock's own format
-	setNX            redlock.Options // of the format setnx
+	o                Options          // of dlock's own format
+	setNX            redlock.Options  // of the format setnx
+	redisson         redisson.Options // of the format redisson
 }
 
 func open(ctx context.Context, c driver.Config) (driver.Backend, error) {

@@ -29,6 +29,8 @@ type Needs struct {
 	Channels  string  // that of its channels: &dlock:*
 	Commands  [][]any // all harmless: only a refusal matters, not the answer
 	Subscribe string  // a channel to subscribe to; empty: none
+	Leave     bool    // it also ends subscriptions
+	Sharded   bool    // it also subscribes to channels of one node of a Cluster
 }
 
 // refusedCommand finds the command that a user may not run.
@@ -76,11 +78,11 @@ func Rights(ctx context.Context, servers []Doer, n Needs) (driver.Finding, error
 				return f, err
 			}
 		}
-		if n.Subscribe != "" {
-			sub := rdb.Subscribe(ctx, n.Subscribe)
-			_, err := sub.Receive(ctx)
-			sub.Close()
-			if err := note("subscribe", err); err != nil {
+		for _, sharded := range []bool{false, true} {
+			if n.Subscribe == "" || sharded && !n.Sharded {
+				continue
+			}
+			if err := note("subscribe", subscribe(ctx, rdb, n, sharded)); err != nil {
 				return f, err
 			}
 		}
@@ -121,6 +123,27 @@ func Breaks(ctx context.Context, servers []Doer, page, channels, channel string)
 		f.Found = "a holder learns of a break at once"
 	}
 	return f, err
+}
+
+// subscribe subscribes to the channel, and ends that.
+func subscribe(ctx context.Context, rdb Doer, n Needs, sharded bool) error {
+	sub := rdb.Subscribe(ctx) // not connected yet
+	defer sub.Close()
+	begin, end := sub.Subscribe, sub.Unsubscribe
+	if sharded {
+		begin, end = sub.SSubscribe, sub.SUnsubscribe
+	}
+	if err := begin(ctx, n.Subscribe); err != nil {
+		return err
+	}
+	if _, err := sub.Receive(ctx); err != nil || !n.Leave {
+		return err
+	}
+	if err := end(ctx, n.Subscribe); err != nil {
+		return err
+	}
+	_, err := sub.Receive(ctx)
+	return err
 }
 
 // Server checks the configuration of one server. replicas is what to do about replicas, which may
