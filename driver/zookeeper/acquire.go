@@ -22,6 +22,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
+	if err := b.layout.admits(r); err != nil {
+		return driver.Grant{}, err
+	}
 	if err := b.checkTTL(r); err != nil {
 		return driver.Grant{}, err
 	}
@@ -150,7 +153,7 @@ const refusedPause = 250 * time.Millisecond
 // an error it has to be called again.
 func (b *Backend) acquireOnce(ctx context.Context, req *ownRequest, wait bool) (*driver.Grant, error) {
 	s, err := b.sessionOf(ctx, req)
-	if err == nil && req.TTL > s.ttl && !req.Fixed {
+	if err == nil && req.TTL > s.ttl && !b.keeps(req) {
 		err = fmt.Errorf("%w TTL of %s: the session that the servers gave allows at most %s", driver.ErrInvalid, req.TTL, s.ttl)
 	}
 	if err != nil {
@@ -165,7 +168,7 @@ func (b *Backend) acquireOnce(ctx context.Context, req *ownRequest, wait bool) (
 	} else if g, err = s.resume(ctx, req); errors.Is(err, conn.ErrEnded) {
 		err = driver.ErrLost
 	}
-	if err == nil && g != nil && req.Fixed {
+	if err == nil && g != nil && b.keeps(req) {
 		g, err = s.keep(ctx, req)
 	}
 	return g, err
@@ -188,10 +191,10 @@ func (b *Backend) sessionOf(ctx context.Context, req *ownRequest) (*session, err
 		}
 		b.mu.Unlock()
 		ttl := req.TTL
-		if req.Fixed && b.o.ttl > 0 { // its kept node does not depend on a session
+		if b.keeps(req) && b.o.ttl > 0 { // its kept node does not depend on a session
 			ttl = min(ttl, b.o.ttl)
 		}
-		s, err := b.session(ctx, ttl, req.Name, sizeOfNode(b.dir(req.Name), req.OwnRequest.Request))
+		s, err := b.session(ctx, ttl, req.Name, b.sizeOfNode(req.OwnRequest.Request))
 		if err != nil {
 			return nil, err
 		}
@@ -235,7 +238,8 @@ func (s *session) ask(ctx context.Context, req *ownRequest, wait bool) (*driver.
 		case err != nil:
 			return nil, err
 		case a.granted:
-			if proved, ttl := s.trust(req.TTL); time.Since(proved) > ttl/2 {
+			// a fixed request is not renewed, so it needs its whole TTL
+			if proved, ttl := s.trust(req.TTL); time.Since(proved) > ttl/2 || req.Fixed && !s.b.keeps(req) {
 				if err := s.prove(ctx); err != nil {
 					return nil, err
 				}
@@ -254,12 +258,12 @@ func (s *session) ask(ctx context.Context, req *ownRequest, wait bool) (*driver.
 }
 
 // grant makes the request a hold. If its node was not known at the last audit, it is read first: a
-// broken request is never granted.
+// broken request is never granted. It is also read if the create did not return its token.
 func (s *session) grant(ctx context.Context, req *ownRequest) (*driver.Grant, error) {
 	for {
 		s.b.mu.Lock()
 		audits, at := s.audits, req.path
-		if req.gone || req.broken || req.audited == audits {
+		if req.gone || req.broken || req.audited == audits && req.token != 0 {
 			g, err := s.addHold(req)
 			s.b.mu.Unlock()
 			return g, err
@@ -272,6 +276,9 @@ func (s *session) grant(ctx context.Context, req *ownRequest) (*driver.Grant, er
 		s.b.mu.Lock()
 		req.broken = req.broken || err != nil || !s.isSound(stat)
 		req.audited = audits
+		if err == nil && req.token == 0 {
+			req.token = driver.Token(stat.Czxid)
+		}
 		s.b.mu.Unlock()
 	}
 }
@@ -316,7 +323,8 @@ var (
 
 // create sends the request in one transaction, which creates its node and touches the directory.
 // The directory's new state says whether the request is alone there. The transaction's zxid is the
-// token. A join checks the hold in the same transaction.
+// token. A join checks the hold in the same transaction. A directory of the peers' is not touched:
+// its state and the token are read later.
 func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err error) {
 	r, dir := req.OwnRequest.Request, s.b.dir(req.Name)
 	var check *zk.CheckVersionRequest
@@ -329,17 +337,20 @@ func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err 
 	if check != nil {
 		ops = append(ops, check)
 	}
-	ops = append(ops,
-		&zk.CreateRequest{Path: dir + "/" + stem(r), Data: newData(r, s.name(), ""), Acl: s.b.o.ACL, Flags: zk.FlagEphemeralSequential},
-		&zk.SetDataRequest{Path: dir, Data: []byte{}, Version: -1})
+	at := len(ops) // the create
+	ops = append(ops, &zk.CreateRequest{Path: dir + "/" + s.b.layout.stem(r), Data: newData(r, s.name(), ""), Acl: s.b.o.ACL, Flags: zk.FlagEphemeralSequential})
+	touches := s.b.caps.Format == ""
+	if touches {
+		ops = append(ops, &zk.SetDataRequest{Path: dir, Data: []byte{}, Version: -1})
+	}
 	// made returns the node that was made, if any
 	made := func(res []zk.MultiResponse) string {
 		if len(res) != len(ops) {
 			return ""
 		}
-		return res[len(res)-2].String
+		return res[at].String
 	}
-	size := sizeOfNode(dir, r)
+	size := s.b.sizeOfNode(r)
 	late := func(res []zk.MultiResponse, err error) { s.createdLate(r, made(res), err, size) }
 	s.b.mu.Lock()
 	req.audited = s.audits
@@ -350,8 +361,8 @@ func (s *session) create(ctx context.Context, req *ownRequest) (alone bool, err 
 		}
 		w := s.sending()
 		res, err := s.execute(ctx, req.Name, false, late, ops...)
-		var stat *zk.Stat
-		if err == nil {
+		stat := &zk.Stat{}
+		if err == nil && touches {
 			if stat = res[len(res)-1].Stat; stat == nil {
 				err = conn.ErrAnswer
 			}

@@ -57,6 +57,8 @@ type options struct {
 	sessions    int           // for each TTL
 	credentials string        // user:password
 	scheme      string
+	peers       *peerFormat // nil: the driver's own format
+	path        string      // of the peers' locks, with the name's place
 }
 
 // Backend is a client of one ensemble. It implements [driver.Backend], [driver.Capable],
@@ -68,7 +70,8 @@ type Backend struct {
 	fault    *conn.Fault
 	id       driver.ID
 	root     string // the path above locks and sessions
-	checks   int    // how many holds one proof checks
+	layout   layout
+	checks   int // how many holds one proof checks
 	caps     driver.Capabilities
 	tokens   kit.TokenBase
 	seed     maphash.Seed
@@ -149,8 +152,19 @@ func newBackend(o options) (*Backend, error) {
 			FixedOutlives: true, MaxFixed: maxFixed,
 		},
 	}
+	b.layout = native{b.root}
+	where := b.root
+	if o.peers != nil {
+		l, err := newPeerLayout(o.peers, o.Chroot, o.path, b.root)
+		if err != nil {
+			return nil, fmt.Errorf("%w options: %w", driver.ErrInvalid, err)
+		}
+		b.layout, where = l, fmt.Sprintf("%s=%s", l.name, o.Chroot+o.path)
+		b.caps.Format, b.caps.Shared = l.name, l.reads
+		b.caps.Semaphores, b.caps.Joins, b.caps.FixedOutlives, b.caps.MaxFixed = false, false, false, 0
+	}
 	if o.Identity != "" {
-		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, b.root) // other paths have other queues
+		b.caps.Identity = fmt.Sprintf("%q%s", o.Identity, where) // other paths have other queues
 	}
 	return b, b.checkSizes()
 }
@@ -177,11 +191,11 @@ func (b *Backend) checkTTL(r driver.Request) error {
 	return nil
 }
 
-// locks returns the common prefix of the paths of all directories.
+// locks returns the common prefix of the paths of all directories in the driver's own layout.
 func (b *Backend) locks() string { return b.root + "/locks/" }
 
 // dir returns the path of a name's directory.
-func (b *Backend) dir(name string) string { return b.locks() + encode(name) }
+func (b *Backend) dir(name string) string { return b.layout.dir(name) }
 
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }

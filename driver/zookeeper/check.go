@@ -129,18 +129,21 @@ func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := b.dir("dlock-check/" + b.id.String())
+	dir := b.dir("dlock-check." + b.id.String())
 	node := dir + "/node"
 	var missing []string
-	for _, do := range []func() error{
+	tries := []func() error{
 		func() error { return s.mkdir(ctx, dir) },
 		func() error { return s.Create(ctx, node, nil, zk.FlagEphemeral, b.o.ACL) },
-		func() error { _, _, err := s.Children(ctx, strings.TrimSuffix(b.locks(), "/")); return err },
+		func() error { _, _, err := s.Children(ctx, b.layout.locks()); return err },
 		func() error { _, _, err := s.Children(ctx, dir); return err },
 		func() error { _, _, err := s.Get(ctx, node); return err },
-		func() error { _, err := s.Multi(ctx, nil, &zk.SetDataRequest{Path: dir, Version: -1}); return err },
 		func() error { return s.Delete(ctx, node, -1) },
-	} {
+	}
+	if b.caps.Format == "" { // the directories of peers are not written to
+		tries = append(tries, func() error { _, err := s.Multi(ctx, nil, &zk.SetDataRequest{Path: dir, Version: -1}); return err })
+	}
+	for _, do := range tries {
 		err := retry(ctx, do)
 		var d *conn.Denied
 		switch {
@@ -158,8 +161,14 @@ func (b *Backend) tryNodes(ctx context.Context) ([]driver.Finding, error) {
 	// no lock has to remove a directory: it is a container, which the servers remove
 	_ = retry(ctx, func() error { return s.Delete(ctx, dir, -1) })
 	rights := driver.Finding{About: "rights", Found: "the client may create, read, write and delete below " + b.root}
+	if b.caps.Format != "" {
+		rights.Found = fmt.Sprintf("the client may create, read and delete below %s and %s", b.root, b.layout.locks())
+	}
 	if len(missing) > 0 {
 		rights.State, rights.Found, rights.Advice = driver.Wrong, "missing: "+strings.Join(missing, ", "), rightsAdvice
+	}
+	if !b.layout.isContainer(dir) { // as the peers make them: they stay
+		return []driver.Finding{rights}, nil
 	}
 	return []driver.Finding{rights, b.names(ctx, s)}, nil
 }
@@ -171,7 +180,7 @@ func (b *Backend) names(ctx context.Context, s *session) driver.Finding {
 		f.State, f.Found, f.Advice = driver.Risky, "the server has no container nodes", "use ZooKeeper 3.5.3 or newer: the nodes of names that were used once stay forever"
 		return f
 	}
-	names, _, err := s.Children(ctx, strings.TrimSuffix(b.locks(), "/"))
+	names, _, err := s.Children(ctx, b.layout.locks())
 	switch {
 	case errors.Is(err, zk.ErrNoAuth): // the finding on rights says it
 		f.State, f.Found, f.Advice = driver.Unseen, "the client may not list them", "check the number of nodes yourself (zk_znode_count of mntr)"

@@ -52,6 +52,7 @@ type listing struct {
 type view struct {
 	q       driver.Queue
 	granted int
+	refused error                    // why no request may be granted; nil: it may
 	place   map[string]int           // among the arrivals, by the node's name
 	names   map[*driver.Entry]string // of nodes
 	byID    map[driver.ID][]*node    // in order of arrival
@@ -171,7 +172,7 @@ func (l *listing) view() (*view, error) {
 			l.viewErr = err
 			return
 		}
-		v := &view{q: queueOf(ns), place: map[string]int{}, names: map[*driver.Entry]string{}, byID: map[driver.ID][]*node{}}
+		v := &view{refused: l.s.b.refusal(l.name, l.children, ns), q: queueOf(ns), place: map[string]int{}, names: map[*driver.Entry]string{}, byID: map[driver.ID][]*node{}}
 		for _, n := range ns {
 			v.names[&n.entry] = n.name
 			v.byID[n.entry.ID] = append(v.byID[n.entry.ID], n)
@@ -188,6 +189,27 @@ func (l *listing) view() (*view, error) {
 	return l.v, l.viewErr
 }
 
+// refusal returns an error if no request may be granted among these children.
+func (b *Backend) refusal(name string, children []string, ns []*node) error {
+	if wornOut(ns) {
+		if err := b.layout.wornOut(name); err != nil {
+			return err
+		}
+	}
+	if len(children) == len(ns) {
+		return nil
+	}
+	for _, child := range children {
+		if _, ok := b.layout.parse(name, child); ok {
+			continue
+		}
+		if err := b.layout.refuses(name, child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // nodes returns the requests that a listing shows, in order of arrival. The caller may change them.
 func (s *session) nodes(ctx context.Context, name string, synced bool) ([]*node, error) {
 	l, err := s.list(ctx, name, synced)
@@ -201,11 +223,11 @@ func (s *session) nodes(ctx context.Context, name string, synced bool) ([]*node,
 func (s *session) parse(ctx context.Context, name string, children []string) (ns []*node, err error) {
 	ns = make([]*node, 0, len(children))
 	for _, child := range children {
-		if n, ok := parseNode(name, child); ok {
+		if n, ok := s.b.layout.parse(name, child); ok {
 			ns = append(ns, n)
 		}
 	}
-	if wornOut(ns) {
+	if wornOut(ns) && s.b.layout.wornOut(name) == nil {
 		if ns, err = s.readArrivals(ctx, s.b.dir(name), ns); err != nil {
 			return nil, err
 		}

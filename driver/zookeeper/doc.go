@@ -34,6 +34,7 @@
 //     certificates that replace the system's, the client certificate and its key; and the name to
 //     verify in place of the host's.
 //   - prefix (dlock): the name of the node under the chroot.
+//   - format, path: the locks of other software, see below.
 //   - ttl (30s, or the nearest that the servers allow), label, identity: as for every driver; see
 //     package dlock.
 //
@@ -52,7 +53,8 @@
 //     time.
 //   - A lost session is never mistaken for the next one: its leases are lost for good.
 //   - A request whose reply was lost is found again or removed.
-//   - Foreign nodes are ignored. Directories that disappear are created again.
+//   - Foreign nodes are ignored, except requests of other software: where they stand, further
+//     requests are refused. Directories that disappear are created again.
 //
 // # Limits
 //
@@ -95,8 +97,10 @@
 // The server assigns the number, which is the order of arrival. When the numbers of a directory are
 // used up (2^31 changes; after that all are the same), the order is that of the zxids in which the
 // nodes were created, which are then read. A node whose name has another form is foreign and blocks
-// no request. The data of a node is for people (client, TTL, label) and for Break (the name of the
-// session). A hold is sound while the version of that data is 0, and broken afterwards.
+// no request. If it has that of a format of other software (see below), a request that is not alone
+// is withdrawn and refused with ErrUnsupported: that software does not know dlock's nodes. The data
+// of a node is for people (client, TTL, label) and for Break (the name of the session). A hold is
+// sound while the version of that data is 0, and broken afterwards.
 //
 // From its grant on, a fixed request has a kept node beside its own, which is named like a join of
 // its hold and counts like one. (The ID in the name is the request's; if the request is not a join,
@@ -255,4 +259,58 @@
 //     After a standstill of this process that time begins anew.
 //   - A process that stopped: when it runs again its leases have expired by its own clock, whatever
 //     became of the session.
+//
+// # Locks of other software
+//
+// With the parameters format and path the client locks what other software locks, its peers:
+//
+//	zookeeper://h1,h2,h3/CHROOT?format=curator&path=/locks/{name}
+//
+// The path is that of one of their locks, below the chroot, with {name} for the lock's name. The
+// formats, and the names of their nodes:
+//
+//	curator     _c_<uuid>-lock-<number>        InterProcessMutex of Curator
+//	            _c_<32 digits>-lock-<number>   zk.Lock of go-zookeeper
+//	curator-rw  _c_<uuid>-__WRIT__<number>     InterProcessReadWriteLock of Curator
+//	            _c_<uuid>-__READ__<number>
+//	kazoo       <32 digits>__lock__<number>    Lock of kazoo
+//	kazoo-rw    <32 digits>__lock__<number>    WriteLock of kazoo
+//	            <32 digits>__rlock__<number>   ReadLock of kazoo
+//
+// The number is the server's. The peers compare what follows the last mark (lock-, __WRIT__ and so
+// on), whatever is before it, and this client does the same: one listing decides, by the same rule,
+// with each node as an arrival. So there is one order of arrival for all. The nodes of dlock's own
+// requests are ephemeral and sequential, are named as the peers' are, and have an ID of the request
+// as the unique part. Nothing else of dlock's stands in the directory: own nodes and notice nodes
+// of sessions are below the chroot's node dlock. A directory that is missing is made as the peers
+// do: a container for Curator, and a permanent node for kazoo, which does not expect that it goes.
+//
+// What is different from the messages above:
+//
+//   - Acquire: the create stands alone in its transaction, since the directory belongs to the
+//     peers and its data may be theirs. So the children are always listed, and before the grant the
+//     request's own node is read for its czxid, which is the token.
+//   - There are no joins of other clients, no semaphores and no kept nodes: the peers would not
+//     know what they mean. A fixed request ends with its client, or at its time by the client's
+//     clock.
+//   - A name is a part of a path as it is. One that no node can have is refused, as are the other
+//     kinds of requests, before anything is sent.
+//   - The directory has a request of another format, or of dlock's own: the request is withdrawn
+//     and refused, since those would not exclude each other. Other children are ignored: the peers
+//     never hold by them.
+//   - The numbers of a directory are used up: the peers know no order from then on, so requests
+//     are withdrawn and refused.
+//   - A peer's node is only listed, read and watched. Inspect tells it by its data: that of dlock's
+//     nodes names the session that owns the node. Break of a peer's hold is refused. Release and
+//     the removal of orphans delete nodes of dlock's sessions only.
+//   - Break of a hold of dlock's writes the same data to its node: peers that wait for the node are
+//     woken, list the directory and wait again. With force the node is deleted, which grants the
+//     next request of either side. If the holder's session has no node below this client's root the
+//     holder has another chroot, and would not be notified: the Break is refused.
+//   - A Revoker of Curator writes to the node of a hold. If that is dlock's, the hold is broken,
+//     and its holder learns of it by a proof that checks it.
+//
+// All else holds as it is: sessions, proofs, lost replies, orphans, watches and audits. A peer is
+// not bound by any of that: a hold of a peer that was cut off from its servers ends when they say
+// so, whatever it believes.
 package zookeeper

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"sync"
@@ -17,6 +18,9 @@ import (
 
 // Inspect implements [driver.Backend].
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	if err := b.layout.admitsName(name); err != nil {
+		return driver.Queue{}, err
+	}
 	var ns []*node
 	err := b.read(ctx, func(s *session) (err error) {
 		ns, err = s.readQueue(ctx, name)
@@ -63,8 +67,15 @@ type details struct {
 
 // readQueue returns the requests that stand under a name now, with everything that their nodes say.
 func (s *session) readQueue(ctx context.Context, name string) ([]*node, error) {
-	ns, err := s.nodes(ctx, name, true)
+	l, err := s.list(ctx, name, true)
 	if err != nil {
+		return nil, err
+	}
+	ns, err := s.parse(ctx, name, l.children)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.b.refusal(name, l.children, ns); err != nil {
 		return nil, err
 	}
 	d, err := s.readNodes(ctx, name, ns)
@@ -101,6 +112,9 @@ func (s *session) readNodes(ctx context.Context, name string, ns []*node) (*deta
 			return nil
 		}
 		e, says := &n.entry, parseData(data)
+		if s.b.caps.Format != "" && n.foreign(data, says, stat) {
+			says = nodeData{Label: e.Label}
+		}
 		says.apply(&e.Request)
 		n.czxid = stat.Czxid
 		if n.arrives() {
@@ -110,7 +124,7 @@ func (s *session) readNodes(ctx context.Context, name string, ns []*node) (*deta
 			d.ends[n] = s.newEnd(data, stat)
 		}
 		d.data[n] = data
-		e.Broken, e.Age, e.Left = stat.Version != 0, s.age(stat.Ctime), e.TTL
+		e.Broken, e.Age, e.Left = stat.Version != 0 && !e.Foreign, s.age(stat.Ctime), e.TTL
 		d.sessions[n] = says.Session
 		d.proved[says.Session] = e.Age
 		return nil
@@ -150,8 +164,11 @@ func (s *session) readProofs(ctx context.Context, proved map[string]time.Duratio
 // Break implements [driver.Breaker]. It marks all requests of the hold, and writes to the nodes of
 // their sessions in the same transactions, so that the holders detect it at once, or with their
 // next renewal. When all are marked the hold can no longer be joined. With force they are then
-// removed.
+// removed. A peer's hold is left alone.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	if err := b.layout.admitsName(name); err != nil {
+		return err
+	}
 	s, err := b.anySession(ctx)
 	if err != nil {
 		return b.explain(ctx, err)
@@ -193,6 +210,9 @@ func (s *session) breakOnce(ctx context.Context, w *breaking) (done bool, err er
 	hold, err := s.holdOf(ctx, w, ns)
 	if err != nil {
 		return false, err
+	}
+	if len(hold) > 0 && hold[0].entry.Foreign {
+		return true, fmt.Errorf("%w: the holder is not dlock's (%s), and would not be notified; end it by its own means", driver.ErrUnsupported, hold[0].entry.Label)
 	}
 	there, marked, err := s.mark(ctx, w, hold)
 	if err != nil {
@@ -367,9 +387,20 @@ func (s *session) noticeOps(ctx context.Context, session, name string, nodes []s
 			return nil, nil, err
 		case op == notice:
 			missing = append(missing, op)
+		case s.b.caps.Format != "":
+			return nil, nil, s.elsewhere(ctx, name, nodes[0])
 		}
 	}
 	return ops, missing, nil
+}
+
+// elsewhere returns the error for a hold whose session has no node below this client's root. In the
+// peers' layout the client that holds may have another root.
+func (s *session) elsewhere(ctx context.Context, name, child string) error {
+	if _, err := s.Stat(ctx, s.b.dir(name)+"/"+child); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the holder's client has another chroot; break the hold with a client of the same URL", driver.ErrUnsupported)
 }
 
 // List implements [driver.Lister].
@@ -383,7 +414,7 @@ func (b *Backend) List(ctx context.Context) (names []string, err error) {
 
 // namesInUse returns the names that have requests.
 func (s *session) namesInUse(ctx context.Context) (in []string, err error) {
-	locks := s.b.root + "/locks"
+	locks := s.b.layout.locks()
 	if err := s.Sync(ctx, locks); err != nil {
 		return nil, err
 	}
@@ -396,7 +427,7 @@ func (s *session) namesInUse(ctx context.Context) (in []string, err error) {
 	}
 	var names []string
 	for _, dir := range dirs {
-		if name, ok := decode(dir); ok {
+		if name, ok := s.b.layout.nameOf(dir); ok {
 			names = append(names, name)
 		}
 	}
@@ -448,7 +479,7 @@ func (s *session) used(ctx context.Context, names []string) (used []string, err 
 		}
 		var ns []*node
 		for _, child := range l.Children {
-			if n, ok := parseNode(names[i], child); ok {
+			if n, ok := s.b.layout.parse(names[i], child); ok {
 				ns = append(ns, n)
 			}
 		}

@@ -186,6 +186,10 @@ func (req *ownRequest) keptGrant() *driver.Grant {
 	return &driver.Grant{Token: req.token, TTL: req.TTL, SentAt: req.kept.sentAt}
 }
 
+// keeps reports whether the request has kept nodes from its grant on. In the directories of peers
+// there are none: there a fixed request ends with its client.
+func (b *Backend) keeps(req *ownRequest) bool { return req.Fixed && b.caps.FixedOutlives }
+
 // isKept reports whether the request stands without its session. The backend's mu is held.
 func (req *ownRequest) isKept() bool { return req.kept != nil && req.kept.made }
 

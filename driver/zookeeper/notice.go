@@ -99,12 +99,11 @@ func (s *session) readNotice(data []byte, once bool) error {
 	if !once || json.Unmarshal(data, &news) != nil {
 		return s.auditRequests(s.b.life.Context())
 	}
-	name, _ := decode(news.Dir)
 	var reqs, alone []*ownRequest
 	s.b.mu.Lock()
 	s.audits++ // the node of a request that is not known yet is read before the grant
 	for _, child := range news.Nodes {
-		n, ok := parseNode(name, child)
+		n, ok := s.b.layout.parse("", child)
 		if !ok {
 			continue
 		}

@@ -73,6 +73,8 @@ func parse(c driver.Config) (options, error) {
 		o.credentials, o.ACL = user+":"+password, zk.AuthACL(zk.PermAll)
 	}
 	p := c.Params()
+	format, hasPath := p.String("format", ""), c.URL.Query().Has("path")
+	o.path = p.String("path", "")
 	o.timeout = p.Duration("session_timeout", 0)
 	o.sessions = p.Int("sessions", 1)
 	o.JuteMaxBuffer = p.Int("jute_maxbuffer", usualBuffer)
@@ -85,6 +87,16 @@ func parse(c driver.Config) (options, error) {
 	}
 	if err != nil {
 		return o, err
+	}
+	if format != "" {
+		if o.peers, err = findFormat(format); err != nil {
+			return o, bad("%w", err)
+		}
+		if c.Prefix != "" {
+			return o, bad("prefix does not belong to format=%s: its path says where the locks stand", format)
+		}
+	} else if hasPath {
+		return o, bad("path belongs to a format of other software: add format=curator or format=kazoo, or remove path")
 	}
 	if o.timeout < 0 || o.timeout > 24*time.Hour || o.sessions < 1 || o.sessions > 64 {
 		return o, bad("session_timeout must be positive and at most 24h, and sessions must be 1 to 64")

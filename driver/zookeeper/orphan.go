@@ -141,7 +141,7 @@ func (s *session) purgeAfterClose(name string, id driver.ID) {
 				children, _, err = s.Library().Children(dir)
 			}
 			for _, child := range children {
-				if n, ok := parseNode(name, child); ok && n.entry.ID == id {
+				if n, ok := s.b.layout.parse(name, child); ok && n.entry.ID == id {
 					s.deleteAnywhere(dir + "/" + child)
 				}
 			}

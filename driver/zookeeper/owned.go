@@ -35,10 +35,10 @@ func sizeOfPath(path string) int { return 4 + len(path) }
 
 // sizeOfNode returns how many bytes the path of a request's node takes, at most: a join gets the
 // limit of its hold, which is not known yet.
-func sizeOfNode(dir string, r driver.Request) int {
+func (b *Backend) sizeOfNode(r driver.Request) int {
 	const number = 11 // digits that the server adds, with a sign when the numbers are used up
 	r.Limit = 1<<31 - 1
-	return sizeOfPath(dir) + 1 + len(stem(r)) + number
+	return sizeOfPath(b.dir(r.Name)) + 1 + len(b.layout.stem(r)) + number
 }
 
 // owned are the nodes that a session owns at the servers, or may own: nodes whose creation is under
@@ -123,7 +123,7 @@ func (b *Backend) checkSizes() error {
 	id := driver.NewID()
 	r := driver.Request{Name: strings.Repeat("\n", longest), ID: id, Owner: driver.NewID(), Token: 1<<64 - 1,
 		Mode: driver.Exclusive, Client: id, TTL: 24 * time.Hour, Fixed: true, Label: strings.Repeat("<", longest)}
-	at := b.dir(r.Name) + "/" + stem(r)
+	at := b.dir(r.Name) + "/" + b.layout.stem(r)
 	b.checks = max(min(maxChecks, b.maxBytes()/sizeOf([]any{&zk.CheckVersionRequest{Path: at}})), 1)
 	size := sizeOf([]any{
 		&zk.CreateRequest{Path: at, Data: newData(r, path.Base(b.sessionNode(0)), ""), Acl: b.o.ACL},

@@ -22,8 +22,10 @@ func TestSizeOfNode(t *testing.T) {
 		if rapid.Bool().Draw(t, "join") {
 			r.Owner, r.Token = driver.NewID(), driver.Token(rapid.Uint64().Draw(t, "token"))
 		}
-		made := dir + "/" + stem(r) + fmt.Sprintf("%010d", rapid.Int32().Draw(t, "number"))
-		if most, is := sizeOfNode(dir, r), 4+len(made); is > most || is < most-1-len("2147483647") {
+		r.Name = "n"
+		b := &Backend{layout: native{dir}}
+		made := b.dir(r.Name) + "/" + stem(r) + fmt.Sprintf("%010d", rapid.Int32().Draw(t, "number"))
+		if most, is := b.sizeOfNode(r), 4+len(made); is > most || is < most-1-len("2147483647") {
 			t.Fatalf("%q takes %d bytes; %d are reserved", made, is, most)
 		}
 	})
@@ -111,7 +113,7 @@ func TestSizes(t *testing.T) {
 		}
 		r := driver.Request{Name: strings.Repeat("\n", 255), ID: driver.NewID(), Owner: driver.NewID(), Token: 1<<64 - 1}
 		node := b.sessionNode(1)
-		if size := sizeOfNode(b.dir(r.Name), r) + sizeOfPath(node) + sizeOfPath(node+noticeSuffix); size > b.maxOwned() {
+		if size := b.sizeOfNode(r) + sizeOfPath(node) + sizeOfPath(node+noticeSuffix); size > b.maxOwned() {
 			t.Errorf("%s: no session has room for a request: %d bytes of %d", what, size, b.maxOwned())
 		}
 		if b.maxBytes() > b.o.JuteMaxBuffer/4 || b.maxOwned() > b.o.JuteMaxBuffer/2 {

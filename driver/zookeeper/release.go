@@ -140,6 +140,9 @@ func (s *session) deleteRequest(ctx context.Context, req *ownRequest, at string,
 
 // releaseUnknown releases a request that this client does not know, or no longer knows.
 func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
+	if b.layout.admitsName(r.Name) != nil {
+		return driver.ErrLost // it was never sent
+	}
 	s, err := b.anySession(ctx)
 	if err != nil {
 		return b.explain(ctx, err)
@@ -152,10 +155,24 @@ func (b *Backend) releaseUnknown(ctx context.Context, r driver.Request) error {
 		if n.entry.ID != r.ID {
 			continue
 		}
+		if is, err := s.isForeign(ctx, n); err != nil {
+			return b.explain(ctx, err)
+		} else if is {
+			continue
+		}
 		err := s.Delete(ctx, b.dir(r.Name)+"/"+n.name, -1)
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return b.explain(ctx, err)
 		}
 	}
 	return driver.ErrLost
+}
+
+// isForeign reports whether a node is a peer's, or gone.
+func (s *session) isForeign(ctx context.Context, n *node) (bool, error) {
+	if s.b.caps.Format == "" {
+		return false, nil
+	}
+	d, err := s.readNodes(ctx, n.entry.Name, []*node{n})
+	return len(d.there) == 0 || n.entry.Foreign, err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"path"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,8 +37,8 @@ func (s *session) withParents(ctx context.Context, at string, f func() error) er
 // vanishPause bounds the pause before directories that vanished are made again.
 const vanishPause = 10 * time.Millisecond
 
-// mkdir makes a directory and what is missing above it. That of a name is a container, which the
-// server removes when it has been empty for a while; those of the index stay. The root node says
+// mkdir makes a directory and what is missing above it. That of a name is a container (where the
+// layout has such), which the server removes when it has been empty for a while. The root node says
 // the format.
 func (s *session) mkdir(ctx context.Context, dir string) error {
 	if dir == "/" {
@@ -49,7 +48,7 @@ func (s *session) mkdir(ctx context.Context, dir string) error {
 	if dir == s.b.root {
 		data = formatData()
 	}
-	container := strings.HasPrefix(dir, s.b.locks()) && !strings.HasPrefix(dir, s.b.keptRoot())
+	container := s.b.layout.isContainer(dir)
 	err := s.withParents(ctx, dir, func() error {
 		if path.Dir(dir) == s.b.root { // another client may have made the root node again
 			if _, err := s.checkFormat(ctx); err != nil {

@@ -41,6 +41,9 @@ func (s *session) check(ctx context.Context, req *ownRequest) (a answer, err err
 	if err != nil {
 		return a, err
 	}
+	if v.refused != nil {
+		return a, s.withdraw(ctx, req, v.refused)
+	}
 	at, there := v.place[own]
 	if !there { // it was removed by hand; the request arrives again
 		s.owned.remove(req.path)

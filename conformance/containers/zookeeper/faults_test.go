@@ -658,11 +658,11 @@ func zkForeign(t *testing.T, s *service.Server) {
 		"x", "0000000000", "w", "w:", "w:0000000000", "r::0:0000000000", "w:" + id, "w:" + id + ":", "w:" + id[1:] + ":0:0000000000",
 		"w:" + id + ":x:0000000000", "w:" + id + ":-1:0000000000", "w:" + id + ":99999999999999999999:0000000000", "q:" + id + ":0:0000000000",
 		"w:" + id + ":0:00000000", "w:" + id + ":0:abcdefghij", "w:" + id + ":0:" + id + ":0000000000", "w:" + id + ":0:" + id + ":x:0000000000",
-		"_c_" + id + "-lock-0000000000", "read-0000000001", "é\u2028", "w:" + strings.ToUpper(id) + ":0:0000000000",
+		"lock-", "lock-1", "read-0000000001", "é\u2028", "w:" + strings.ToUpper(id) + ":0:0000000000",
 	} {
 		z.make(zkQueue("foreign")+"/"+child, 0)
 	}
-	z.make(zkQueue("foreign")+"/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	z.make(zkQueue("foreign")+"/read-", zk.FlagEphemeral|zk.FlagSequence)
 	foreign := len(z.children(zkQueue("foreign")))
 	for range 3 {
 		l, err := c.Mutex("foreign").TryLock(await.Bounded(t, 30*time.Second))
