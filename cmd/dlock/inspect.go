@@ -70,10 +70,12 @@ func show(w io.Writer, q watch.Queue) {
 		if e.Limit > 0 {
 			m = fmt.Sprintf("limit %d", e.Limit)
 		}
-		rows = append(rows, []string{state, e.Owner[:8], m, span(seconds(e.Age)), span(seconds(e.Left)), e.Token, printable(e.Label)})
+		rows = append(rows, []string{state, e.Owner[:8], m, span(seconds(e.Age)), left(e), e.Token, printable(e.Label)})
 	}
 	for _, e := range q.Holders {
 		switch {
+		case e.Foreign:
+			add("foreign", e)
 		case e.Broken:
 			add("broken", e)
 		case e.Fixed:
@@ -88,6 +90,15 @@ func show(w io.Writer, q watch.Queue) {
 		add("waits", e)
 	}
 	table(w, rows)
+}
+
+// left is the time until a request expires, unless it is renewed; of one of other software it may
+// not be known.
+func left(e watch.Entry) string {
+	if e.Foreign && e.Left == 0 {
+		return "?"
+	}
+	return span(seconds(e.Left))
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -95,7 +95,7 @@ func summary(queues []watch.Queue) [][]string {
 		row := []string{short(printable(q.Name), 26), "", strconv.Itoa(q.Owners()), strconv.Itoa(len(q.Waiters)), "", "", ""}
 		if len(q.Holders) > 0 {
 			h := q.Holders[0]
-			row[1], row[4], row[5], row[6] = h.Mode, span(seconds(h.Age)), span(seconds(h.Left)), printable(h.Label)
+			row[1], row[4], row[5], row[6] = h.Mode, span(seconds(h.Age)), left(h), printable(h.Label)
 			if h.Limit > 0 {
 				row[1] = fmt.Sprintf("limit %d", h.Limit)
 			}

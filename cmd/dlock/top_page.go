@@ -128,7 +128,7 @@ func (p *topPage) rows(width int) [][]string {
 		}
 		if len(n.Holders) > 0 {
 			h := n.Holders[0]
-			row[5], row[6], row[7] = span(seconds(h.Age)), span(seconds(h.Left)), name(h.Label, h.Client)
+			row[5], row[6], row[7] = span(seconds(h.Age)), left(h), name(h.Label, h.Client)
 		}
 		rows = append(rows, row)
 	}

@@ -28,6 +28,7 @@ type Entry struct {
 	TTL     float64 `json:"ttl_seconds"`
 	Fixed   bool    `json:"fixed,omitempty"`
 	Broken  bool    `json:"broken,omitempty"`
+	Foreign bool    `json:"foreign,omitempty"` // of other software that locks in the same format
 }
 
 // NewQueue returns the queue of a name.
@@ -47,7 +48,7 @@ func entries(rs []dlock.Request) []Entry {
 		}
 		out = append(out, Entry{
 			Request: r.ID, Owner: r.Owner, Client: r.Client, Mode: mode, Limit: r.Limit,
-			Token: token, Label: r.Label, Age: r.Age.Seconds(), Left: r.Left.Seconds(), TTL: r.TTL.Seconds(), Fixed: r.Fixed, Broken: r.Broken,
+			Token: token, Label: r.Label, Age: r.Age.Seconds(), Left: r.Left.Seconds(), TTL: r.TTL.Seconds(), Fixed: r.Fixed, Broken: r.Broken, Foreign: r.Foreign,
 		})
 	}
 	return out
