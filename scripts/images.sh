@@ -84,6 +84,7 @@ build() {
     ;;
   zookeeper) image dlock-test/zookeeper:3.9 trixie libzookeeper-java,default-jre-headless ;;
   curator) image dlock-test/curator:5 trixie libcurator-recipes-java,zookeeper,default-jdk-headless ;;
+  kazoo) image dlock-test/kazoo:2 trixie python3-kazoo ;;
   etcd) image dlock-test/etcd:3.5-ctl trixie etcd-server,etcd-client ;;
   postgres) image dlock-test/postgres:17 trixie postgresql-17 ;;
   chromium) image dlock-test/chromium:1 trixie chromium-headless-shell ;;
@@ -91,7 +92,7 @@ build() {
   esac
 }
 
-[ $# -gt 0 ] || set -- redis valkey redispy mysql mariadb zookeeper etcd postgres chromium
+[ $# -gt 0 ] || set -- redis valkey redispy mysql mariadb zookeeper curator kazoo etcd postgres chromium
 pids=
 for name; do
   alone "$name" build "$name" &
