@@ -15,6 +15,7 @@ import (
 
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
 )
 
 // redsyncMember is a process of a fleet that locks with redsync: its arguments are the address of
@@ -56,4 +57,11 @@ func TestFleetFromRedsync(t *testing.T) {
 	s := service.Start(t, redis.Redis)
 	both := s.URL + "?format=setnx&key=lock:{name} " + s.URL
 	moveFleet(t, "orders", phase{redsyncMember, []string{s.Addr}}, phase{member, []string{both}}, phase{member, []string{s.URL}})
+}
+
+// TestFleetFromZKLock: a fleet moves from zk.Lock to zookeeper: on the same ensemble.
+func TestFleetFromZKLock(t *testing.T) {
+	s := service.Start(t, zookeeper.ZooKeeper)
+	both := s.URL + "?format=curator&path=/locks/{name} " + s.URL
+	moveFleet(t, "orders", phase{zkMember, []string{s.Addr}}, phase{member, []string{both}}, phase{member, []string{s.URL}})
 }
