@@ -10,6 +10,7 @@ replace (
 	github.com/dlock-go/dlock/driver/mysql => ../driver/mysql
 	github.com/dlock-go/dlock/driver/redis => ../driver/redis
 	github.com/dlock-go/dlock/driver/zookeeper => ../driver/zookeeper
+	github.com/dlock-go/dlock/examples => ../examples
 )
 
 require (
