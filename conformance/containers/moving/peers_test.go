@@ -65,3 +65,10 @@ func TestFleetFromZKLock(t *testing.T) {
 	both := s.URL + "?format=curator&path=/locks/{name} " + s.URL
 	moveFleet(t, "orders", phase{zkMember, []string{s.Addr}}, phase{member, []string{both}}, phase{member, []string{s.URL}})
 }
+
+// TestFleetFromGetLock: a fleet moves from GET_LOCK to mysql: on the same server.
+func TestFleetFromGetLock(t *testing.T) {
+	at := places(t)
+	old, new := at["mysql, get_lock"].url, at["mysql"].url
+	moveFleet(t, "orders", phase{member, []string{old}}, phase{member, []string{old + " " + new}}, phase{member, []string{new}})
+}

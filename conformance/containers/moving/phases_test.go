@@ -1,6 +1,7 @@
 package moving
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,37 +13,47 @@ import (
 // phaseTTL is the shortest that every kind of server keeps on a busy machine.
 const phaseTTL = 3 * time.Second
 
-// TestPhases: on every ordered pair of backends a fleet moves from the one to the other, with
+// TestPhases: on every ordered pair of backends, and from the formats of other software, a fleet moves from the one to the other, with
 // workers that are killed in each overlap, and no two are in at the same time. In a long run it
 // moves back too.
 func TestPhases(t *testing.T) {
 	at := places(t)
 	var all sync.WaitGroup
 	free := make(chan struct{}, 10) // more than t.Parallel allows: most wait for dead workers
+	moves := [][2]string{{"redis, setnx", "redis"}, {"redis, redisson", "redis"}, {"zookeeper, curator", "zookeeper"}, {"etcd, plain", "etcd"}}
 	for _, old := range kinds {
 		for _, new := range kinds {
-			if old == new {
-				continue
+			if old != new {
+				moves = append(moves, [2]string{old, new})
 			}
-			free <- struct{}{}
-			all.Go(func() {
-				defer func() { <-free }()
-				t.Run(old+" to "+new, func(t *testing.T) { move(t, old, new, at) })
-			})
 		}
+	}
+	for _, m := range moves {
+		free <- struct{}{}
+		all.Go(func() {
+			defer func() { <-free }()
+			t.Run(m[0]+" to "+m[1], func(t *testing.T) { move(t, m[0], m[1], at) })
+		})
 	}
 	all.Wait()
 }
 
 func move(t *testing.T, old, new string, at map[string]place) {
-	to := at[new]
+	from, to := at[old], at[new]
+	for _, p := range []*place{&from, &to} {
+		if strings.HasPrefix(p.url, "file:") { // one move must not raise the tokens of another
+			p.url = "file://" + t.TempDir()
+		}
+	}
+	grow := from.raises(t)
 	if !to.raises(t) { // as a fleet that moves there
 		to.url += "?token_base=4000000000000000"
+		grow = grow && old != "memory" // whose tokens all moves of this process raise
 	}
-	f := fleet.Phases(t, at[old].site(old), to.site(new), phaseTTL, 10, size.Long())
+	f := fleet.Phases(t, from.site(old), to.site(new), phaseTTL, 10, size.Long())
 	shrunk := f.Record.Shrunk()
 	t.Logf("%d sections; %d tokens were not greater than the one before", f.Record.Sections(), shrunk)
-	if at[old].raises(t) && shrunk > 0 {
+	if grow && shrunk > 0 {
 		t.Errorf("%d tokens were not greater than the one before", shrunk)
 	}
 }

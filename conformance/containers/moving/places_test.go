@@ -32,7 +32,7 @@ type place struct {
 	server *service.Server // nil: it has none
 }
 
-// places starts a backend of each kind.
+// places starts a backend of each kind. Those of servers also have the formats of other software.
 func places(t *testing.T) map[string]place {
 	t.Helper()
 	all := map[string]place{
@@ -44,6 +44,16 @@ func places(t *testing.T) map[string]place {
 		all[name] = place{s.URL, s}
 	}
 	migrate(t, all["mysql"].url)
+	for format, parameters := range map[string]string{
+		"redis, setnx":       "?format=setnx&key=lock:{name}",
+		"redis, redisson":    "?format=redisson&key=rlock:{name}",
+		"zookeeper, curator": "?format=curator&path=/locks/{name}",
+		"etcd, plain":        "?keys=plain&key=/locks/{name}",
+		"mysql, get_lock":    "?format=get_lock",
+	} {
+		kind, _, _ := strings.Cut(format, ",")
+		all[format] = place{all[kind].url + parameters, all[kind].server}
+	}
 	return all
 }
 

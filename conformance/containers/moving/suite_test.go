@@ -15,18 +15,19 @@ import (
 // pair, since internal/pair runs all of them in virtual time.
 func TestConformance(t *testing.T) {
 	at := places(t)
-	for _, urls := range [][2]string{{"redis", "etcd"}, {"mysql", "zookeeper"}, {"file", "redis"}} {
-		old, new := at[urls[0]], at[urls[1]]
-		t.Run(urls[0]+" "+urls[1], func(t *testing.T) {
-			h := service.Reported(urls[0]+" and "+urls[1], conformance.Harness{
-				Open: func(t conformance.T) driver.Backend { return open(t, old.url+" "+new.url) },
+	for _, m := range [][2]string{ // OLD, NEW
+		{"redis", "etcd"}, {"mysql", "zookeeper"}, {"file", "redis"},
+		{"redis, setnx", "redis"}, {"redis, redisson", "redis"}, {"zookeeper, curator", "zookeeper"}, {"etcd, plain", "etcd"},
+	} {
+		what, urls := m[0]+" and "+m[1], at[m[0]].url+" "+at[m[1]].url
+		t.Run(what, func(t *testing.T) {
+			h := service.Reported(what, conformance.Harness{
+				Open: func(t conformance.T) driver.Backend { return open(t, urls) },
 				TTL:  2 * time.Second, // the least of etcd
-				OpenPrefixed: func(t conformance.T, prefix string) driver.Backend {
-					return open(t, old.url+"?prefix="+prefix+" "+new.url+"?prefix="+prefix)
-				},
-				// faults in the network are those of the suite itself, in front of the pair
-				Without: []string{"HoldReplies", "DelayReplies", "Restart", "StepClock", "Stored", "Calls", "Connections"},
-			}, servers(old, new)...)
+				Without: []string{
+					// faults in the network are those of the suite itself, in front of the pair
+					"HoldReplies", "DelayReplies", "Restart", "StepClock", "Stored", "Calls", "Connections", "OpenPrefixed"},
+			}, servers(at[m[0]], at[m[1]])...)
 			if !size.Long() {
 				core := map[string]bool{}
 				for _, l := range conformance.Core() {
