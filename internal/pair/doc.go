@@ -54,7 +54,8 @@
 // has no order, is that of the first side.
 //
 // If only the old side can be raised, the token of an exclusive hold is the greater one too: tokens
-// grow all the way if those of the new side are the greater ones. If the old side cannot be raised,
-// the token is that of the old side, if it has tokens, and the new side is raised to it if that is
-// possible: then tokens grow while clients of the old side are left.
+// grow all the way if those of the new side are the greater ones when its lone clients begin. If
+// the old side cannot be raised, the token is that of the old side, if it has tokens, and the new
+// side is raised to it if that is possible: then tokens grow while clients of the old side are
+// left.
 package pair
