@@ -146,6 +146,19 @@ var member = service.NewProgram("member", func(in *bufio.Scanner, _ io.Writer, a
 
 // works locks, reports to the recorder and unlocks until in ends.
 func works(in *bufio.Scanner, recorder string, lock func(context.Context) (unlock func() error, err error)) error {
+	return takesTurns(in, recorder, func(ctx context.Context, work func(context.Context) error) error {
+		unlock, err := lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return work(ctx)
+	})
+}
+
+// takesTurns calls turn until in ends. A turn locks, calls work, which reports to the recorder, and
+// unlocks.
+func takesTurns(in *bufio.Scanner, recorder string, turn func(ctx context.Context, work func(context.Context) error) error) error {
 	report, err := net.Dial("tcp", recorder)
 	if err != nil {
 		return err
@@ -159,16 +172,19 @@ func works(in *bufio.Scanner, recorder string, lock func(context.Context) (unloc
 		stop()
 	}()
 	for ctx.Err() == nil {
-		unlock, err := lock(ctx)
+		var cut error
+		err := turn(ctx, func(context.Context) error {
+			cut = inside(report, answers, fmt.Sprint("process ", report.LocalAddr()))
+			return cut
+		})
+		if cut != nil {
+			return cut
+		}
+		pause := time.Millisecond
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // what another process left expires
-			continue
+			pause = 10 * time.Millisecond // what another process left expires
 		}
-		if err := inside(report, answers, fmt.Sprint("process ", report.LocalAddr())); err != nil {
-			return err
-		}
-		unlock()
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 	return nil
 }
@@ -213,6 +229,16 @@ func moveFleet(t *testing.T, name string, phases ...phase) {
 		c.Wait()
 	}
 	r.check(t)
+}
+
+// moveHere is moveFleet for a fleet of other software that moves to a server where it locks already.
+// In a short run it ends with the second phase: the step to the third is that of TestFleet.
+func moveHere(t *testing.T, name string, phases ...phase) {
+	t.Helper()
+	if !size.Long() {
+		phases = phases[:2]
+	}
+	moveFleet(t, name, phases...)
 }
 
 // TestFleet: a fleet of eight processes moves from Redis to etcd under load, with processes that
