@@ -120,9 +120,14 @@ var importPaths = map[string]string{
 	"fence": module + "/fence", "fenceredis": module + "/driver/redis/fenceredis", "dlockhttp": module + "/dlockhttp", "dlockgrpc": module + "/dlockgrpc",
 	"grpc": "google.golang.org/grpc", "prometheus": "github.com/prometheus/client_golang/prometheus", "strings": "strings",
 	"redis": "github.com/redis/go-redis/v9", "zk": "github.com/go-zookeeper/zk", "clientv3": "go.etcd.io/etcd/client/v3",
+	"concurrency": "go.etcd.io/etcd/client/v3/concurrency", "redsync": redsync,
 	"sql": "database/sql", "context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "time": "time", "os": "os",
 	"testing": "testing", "http": "net/http", "exec": "os/exec", "tls": "crypto/tls", "sync": "sync", "synctest": "testing/synctest",
 }
+
+// redsync is a module that only pages and the tests of services use, of which the latter have the
+// version.
+const redsync = "github.com/go-redsync/redsync/v4"
 
 // TestSnippetsCompile compiles the Go blocks of all pages. A block is a whole file, or declarations
 // beginning with its imports, or statements, which then stand in a function that has a ctx and a
@@ -180,20 +185,23 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 }
 
-// everyDriver returns a go.mod with all modules of this checkout that pages use.
+// everyDriver returns a go.mod with all modules of this checkout that pages use, and what they
+// require.
 func everyDriver(t *testing.T) string {
 	t.Helper()
 	text := "module example.com/pages\n\ngo 1.26.0\n"
 	for _, m := range modules(t) {
-		if m != "." && m != "otel" && m != "prometheus" && m != "dlockgrpc" && !strings.HasPrefix(m, "driver/") {
+		tests := m == "conformance/containers"
+		if m != "." && m != "otel" && m != "prometheus" && m != "dlockgrpc" && !tests && !strings.HasPrefix(m, "driver/") {
 			continue
 		}
 		dir, err := filepath.Abs(filepath.Join(root, m))
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := strings.TrimSuffix(module+"/"+m, "/.")
-		text += fmt.Sprintf("\nrequire %s v0.0.0\nreplace %s => %s\n", path, path, dir)
+		if path := strings.TrimSuffix(module+"/"+m, "/."); !tests {
+			text += fmt.Sprintf("\nrequire %s v0.0.0\nreplace %s => %s\n", path, path, dir)
+		}
 		var mod struct {
 			Require []struct{ Path, Version string }
 		}
@@ -207,7 +215,7 @@ func everyDriver(t *testing.T) string {
 			t.Fatal(err)
 		}
 		for _, r := range mod.Require {
-			if !strings.HasPrefix(r.Path, module) {
+			if r.Path == redsync || !tests && !strings.HasPrefix(r.Path, module) {
 				text += fmt.Sprintf("require %s %s\n", r.Path, r.Version)
 			}
 		}

@@ -100,7 +100,8 @@ func alternates(one, other turn) turn {
 // TestFleetFromEtcdRecipes: a fleet moves from the mutex and the election of etcd's client to
 // dlock's own queues in the same cluster, with the code of the page.
 func TestFleetFromEtcdRecipes(t *testing.T) {
-	//pageHas(t, "from-etcd-recipe.md", "from_etcd_test.go")
+	t.Parallel()
+	pageHas(t, "from-etcd-recipe.md", "from_etcd_test.go")
 	s := service.Start(t, etcd.Etcd)
 	both := s.URL + "?keys=plain&key=/locks/{name} " + s.URL
 	moveHere(t, "scheduler", phase{etcdBefore, []string{s.Addr}}, phase{etcdAfter, []string{both}}, phase{etcdAfter, []string{s.URL}})

@@ -72,7 +72,8 @@ var redsyncAfter = service.NewProgram("redsync, after", func(in *bufio.Scanner, 
 // TestFleetFromRedsync: a fleet moves from redsync to redis: on the same server, with the code of
 // the page.
 func TestFleetFromRedsync(t *testing.T) {
-	//pageHas(t, "from-redsync.md", "from_redsync_test.go")
+	t.Parallel()
+	pageHas(t, "from-redsync.md", "from_redsync_test.go")
 	s := service.Start(t, redis.Redis)
 	both := s.URL + "?format=setnx&key=lock:{name} " + s.URL
 	moveHere(t, "42", phase{redsyncBefore, []string{s.Addr}}, phase{redsyncAfter, []string{both}}, phase{redsyncAfter, []string{s.URL}})
