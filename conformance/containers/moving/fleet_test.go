@@ -231,8 +231,8 @@ func moveFleet(t *testing.T, name string, phases ...phase) {
 	r.check(t)
 }
 
-// moveHere is moveFleet for a fleet of other software that moves to a server where it locks already.
-// In a short run it ends with the second phase: the step to the third is that of TestFleet.
+// moveHere is moveFleet for a fleet of other software that moves within its server. In a short run
+// it ends with the second phase: the step to the third is that of TestFleet.
 func moveHere(t *testing.T, name string, phases ...phase) {
 	t.Helper()
 	if !size.Long() {
