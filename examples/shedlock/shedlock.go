@@ -103,7 +103,7 @@ func (t table) Try(ctx context.Context, r driver.Request) error {
 			ttl = max(ttl, w.left)
 		}
 		now := t.now()
-		_, err := tx.ExecContext(ctx, `UPDATE shedlock SET locked_at = `+now+`, locked_by = ?,
+		_, err := tx.ExecContext(ctx, `UPDATE shedlock SET locked_at = `+now+`, locked_by = LEFT(?, 255),
 			lock_until = TIMESTAMPADD(MICROSECOND, ?, `+now+`) WHERE name = ?`, by, (ttl + whole).Microseconds(), r.Name)
 		return err
 	})

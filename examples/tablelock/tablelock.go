@@ -65,7 +65,7 @@ func (t table) Try(ctx context.Context, r driver.Request) error {
 		if w.holder != "" && w.left > 0 && !w.is(r) {
 			return &adapt.HeldError{By: driver.HeldError{Label: w.holder}, Left: w.left}
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE locks SET holder = ?, count = 1,
+		_, err := tx.ExecContext(ctx, `UPDATE locks SET holder = LEFT(?, 255), count = 1,
 			expires = TIMESTAMPADD(MICROSECOND, ?, UTC_TIMESTAMP(6)) WHERE name = ?`,
 			mark+r.ID.String()+" "+r.Label, max(r.TTL, w.mine(r)).Microseconds(), []byte(r.Name))
 		return err

@@ -24,53 +24,33 @@ import (
 const named = "?format=get_lock"
 
 func init() {
-	sides["get_lock"] = map[string]func(url, name string) (taker, error){
-		"dlock": func(url, name string) (taker, error) {
+	sides["get_lock"] = map[string]func(url, name string) (Peer, error){
+		"dlock": func(url, name string) (Peer, error) {
 			c, err := dlock.Open(context.Background(), url+named, dlock.TTL(5*time.Second), dlock.Logger(nil))
 			if err != nil {
 				return nil, err
 			}
 			return dlockSide{c.Mutex(name)}, nil
 		},
-		"peer": func(url, name string) (taker, error) {
-			db, err := poolOf(url)
+		"peer": func(url, name string) (Peer, error) {
+			db, err := Pool(url)
 			if err != nil {
 				return nil, err
 			}
 			conn, err := db.Conn(context.Background())
-			return namedPeer{conn, name}, err
+			return NamedLock{conn, name}, err
 		},
 	}
 }
 
-// namedPeer is a program that takes the named lock of a connection.
-type namedPeer struct {
-	conn *sql.Conn
-	name string
-}
-
-func (p namedPeer) lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
-	for {
-		var got sql.NullBool
-		if err := p.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 10)", p.name).Scan(&got); err != nil || got.Bool {
-			return time.Now().Add(time.Hour), p.unlock, err
-		}
-	}
-}
-
-func (p namedPeer) unlock(ctx context.Context) error {
-	_, err := p.conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", p.name)
-	return err
-}
-
 // peerOf returns a peer of the named lock.
-func peerOf(t *testing.T, s *service.Server, name string) (p namedPeer, id int64) {
+func peerOf(t *testing.T, s *service.Server, name string) (p NamedLock, id int64) {
 	t.Helper()
 	conn, err := mysqlOf(t, s).pool(t).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return namedPeer{conn, name}, one[int64](t, conn, "SELECT CONNECTION_ID()")
+	return NamedLock{conn, name}, one[int64](t, conn, "SELECT CONNECTION_ID()")
 }
 
 // cannot are the laws that named locks cannot keep, and why.
@@ -174,7 +154,7 @@ func namedNames(t *testing.T, s *service.Server) {
 func namedView(t *testing.T, s *service.Server) {
 	b := byURL(t, s.URL+named)
 	peer, id := peerOf(t, s, "view")
-	_, unlock, err := peer.lock(t.Context())
+	_, unlock, err := peer.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,14 +168,14 @@ func namedView(t *testing.T, s *service.Server) {
 	if err := b.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Release of the peer's lock: %v", err)
 	}
-	if got := one[int64](t, peer.conn, "SELECT IS_USED_LOCK('view')"); got != id {
+	if got := one[int64](t, peer.Conn, "SELECT IS_USED_LOCK('view')"); got != id {
 		t.Errorf("the peer's lock is held by connection %d", got)
 	}
 	if err := unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	steps.Acquired(t, b, r)
-	if one[bool](t, peer.conn, "SELECT GET_LOCK('view', 0)") {
+	if one[bool](t, peer.Conn, "SELECT GET_LOCK('view', 0)") {
 		t.Error("the peer took dlock's lock")
 	}
 	if hs := steps.Queue(t, b, "view").Holders(); len(hs) != 1 || hs[0].Foreign || hs[0].ID != r.ID || hs[0].Label != r.Label {
@@ -213,7 +193,7 @@ func namedWaits(t *testing.T, db *sql.DB) int {
 // namedOrder: waiters of dlock and of the peer are granted in order of arrival, without a pause.
 func namedOrder(t *testing.T, s *service.Server) {
 	holder, _ := peerOf(t, s, "order")
-	_, unlock, err := holder.lock(t.Context())
+	_, unlock, err := holder.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +206,7 @@ func namedOrder(t *testing.T, s *service.Server) {
 			t.Fatal(err)
 		}
 		go func() {
-			_, unlock, err := l.lock(t.Context())
+			_, unlock, err := l.Lock(t.Context())
 			if err == nil {
 				turns <- i
 				err = unlock(t.Context())
@@ -275,7 +255,7 @@ func namedKill(t *testing.T, s *service.Server) {
 		t.Errorf("Unlock: %v", err)
 	}
 	peer, id := peerOf(t, s, "kill")
-	if _, _, err := peer.lock(t.Context()); err != nil {
+	if _, _, err := peer.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
@@ -323,7 +303,7 @@ func namedCutOff(t *testing.T, s *service.Server) {
 	trusted := renewed.SentAt.Add(ttl)
 	defer p.Isolate()()
 	peer, _ := peerOf(t, s, "cut off")
-	if _, _, err := peer.lock(t.Context()); err != nil {
+	if _, _, err := peer.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if early := time.Until(trusted); early > 0 {
@@ -375,7 +355,7 @@ func namedCommand(t *testing.T, s *service.Server) {
 	}
 	dlock(0, "in\n", "run", "script", "--", "sh", "-c", "echo in")
 	peer, id := peerOf(t, s, "script")
-	_, unlock, err := peer.lock(t.Context())
+	_, unlock, err := peer.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

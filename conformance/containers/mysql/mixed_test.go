@@ -3,7 +3,6 @@ package mysql
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -21,13 +20,8 @@ import (
 	"github.com/dlock-go/dlock/conformance/internal/await"
 )
 
-// taker takes a lock, waiting for it. It is trusted until the time that lock returns.
-type taker interface {
-	lock(ctx context.Context) (until time.Time, unlock func(context.Context) error, err error)
-}
-
-// sides are the two sides of each format: the programs that share its locks.
-var sides = map[string]map[string]func(url, name string) (taker, error){}
+// sides are the two sides of each format: dlock, and the programs that share its locks.
+var sides = map[string]map[string]func(url, name string) (Peer, error){}
 
 // section is the program of a process that enters the same critical section again and again.
 var section = service.NewProgram("mysql section", func(in *bufio.Scanner, _ io.Writer, args []string) error {
@@ -60,7 +54,7 @@ var section = service.NewProgram("mysql section", func(in *bufio.Scanner, _ io.W
 		return err
 	}
 	for {
-		until, unlock, err := l.lock(ctx)
+		until, unlock, err := l.Lock(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -231,19 +225,10 @@ func mixed(t *testing.T, s *service.Server, format, name string, each int) {
 // dlockSide is the side of dlock.
 type dlockSide struct{ m dlock.Mutex }
 
-func (d dlockSide) lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
+func (d dlockSide) Lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
 	l, err := d.m.Lock(ctx)
 	if err != nil {
 		return time.Time{}, nil, err
 	}
 	return l.Until(), l.Unlock, nil
-}
-
-// poolOf returns a pool of the server.
-func poolOf(url string) (*sql.DB, error) {
-	d, err := mysqlConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	return d.open(), nil
 }

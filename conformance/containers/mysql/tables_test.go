@@ -28,15 +28,15 @@ type tableFormat struct {
 	name   string
 	schema string
 	open   func(*sql.DB) (*adapt.Backend, error)
-	peer   func(db *sql.DB, name string) taker
+	peer   func(db *sql.DB, name string) Peer
 }
 
 var tableFormats = []tableFormat{
-	{"table", tablelock.Schema, tablelock.New, func(db *sql.DB, name string) taker { return textbook{db, name} }},
+	{"table", tablelock.Schema, tablelock.New, func(db *sql.DB, name string) Peer { return Textbook{db, name, peerTTL} }},
 	{"shedlock", shedlock.Schema, func(db *sql.DB) (*adapt.Backend, error) { return shedlock.New(db, shedlock.DBTime) },
-		func(db *sql.DB, name string) taker { return shed{db, name, true} }},
+		func(db *sql.DB, name string) Peer { return ShedLock{db, name, peerTTL, 0, true} }},
 	{"shedlock, clocks of the services", shedlock.Schema, func(db *sql.DB) (*adapt.Backend, error) { return shedlock.New(db, shedlock.ClientTime) },
-		func(db *sql.DB, name string) taker { return shed{db, name, false} }},
+		func(db *sql.DB, name string) Peer { return ShedLock{db, name, peerTTL, 0, false} }},
 }
 
 // peerTTL is the TTL of both sides.
@@ -44,9 +44,9 @@ const peerTTL = 2 * time.Second
 
 func init() {
 	for _, f := range tableFormats {
-		sides[f.name] = map[string]func(url, name string) (taker, error){
-			"dlock": func(url, name string) (taker, error) {
-				db, err := poolOf(url)
+		sides[f.name] = map[string]func(url, name string) (Peer, error){
+			"dlock": func(url, name string) (Peer, error) {
+				db, err := Pool(url)
 				if err != nil {
 					return nil, err
 				}
@@ -60,8 +60,8 @@ func init() {
 				}
 				return dlockSide{c.Mutex(name)}, nil
 			},
-			"peer": func(url, name string) (taker, error) {
-				db, err := poolOf(url)
+			"peer": func(url, name string) (Peer, error) {
+				db, err := Pool(url)
 				if err != nil {
 					return nil, err
 				}
@@ -69,102 +69,6 @@ func init() {
 			},
 		}
 	}
-}
-
-// textbook is a program that takes the lock of the table as textbooks do: in a transaction that has
-// locked its row. The same holder takes it again by counting.
-type textbook struct {
-	db   *sql.DB
-	name string
-}
-
-func (p textbook) me() string { return fmt.Sprintf("worker-%d", os.Getpid()) }
-
-func (p textbook) lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
-	if _, err := p.db.ExecContext(ctx, "INSERT IGNORE INTO locks VALUES (?, NULL, 0, UTC_TIMESTAMP(6))", p.name); err != nil {
-		return time.Time{}, nil, err
-	}
-	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-		began := time.Now()
-		got, err := p.try(ctx)
-		if got || err != nil {
-			return began.Add(peerTTL), p.unlock, err
-		}
-	}
-	return time.Time{}, nil, ctx.Err()
-}
-
-func (p textbook) try(ctx context.Context) (bool, error) {
-	tx, err := p.db.BeginTx(ctx, nil)
-	if err != nil {
-		return false, err
-	}
-	defer tx.Rollback()
-	var free bool
-	if err := tx.QueryRowContext(ctx, "SELECT holder IS NULL OR holder = ? OR expires < UTC_TIMESTAMP(6) FROM locks WHERE name = ? FOR UPDATE",
-		p.me(), p.name).Scan(&free); err != nil || !free {
-		return false, err
-	}
-	if _, err := tx.ExecContext(ctx, `UPDATE locks SET count = IF(holder = ? AND expires > UTC_TIMESTAMP(6), count + 1, 1), holder = ?,
-		expires = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE name = ?`, p.me(), p.me(), peerTTL.Microseconds(), p.name); err != nil {
-		return false, err
-	}
-	return true, tx.Commit()
-}
-
-func (p textbook) unlock(ctx context.Context) error {
-	_, err := p.db.ExecContext(ctx, `UPDATE locks SET holder = IF(count = 1, NULL, holder), count = count - 1 WHERE name = ? AND holder = ?`, p.name, p.me())
-	return err
-}
-
-// shed is a program that takes the lock as ShedLock's JdbcTemplateLockProvider does: it inserts the
-// row, or updates it once its time is over.
-type shed struct {
-	db     *sql.DB
-	name   string
-	dbTime bool
-}
-
-func (p shed) me() string { return fmt.Sprintf("host-%d", os.Getpid()) }
-
-func (p shed) now() string {
-	if p.dbTime {
-		return "UTC_TIMESTAMP(3)"
-	}
-	return time.Now().UTC().Format("TIMESTAMP'2006-01-02 15:04:05.000'")
-}
-
-func (p shed) lock(ctx context.Context) (time.Time, func(context.Context) error, error) {
-	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-		began := time.Now()
-		got, err := p.try(ctx)
-		if got || err != nil {
-			return began.Add(peerTTL), p.unlock, err
-		}
-	}
-	return time.Time{}, nil, ctx.Err()
-}
-
-func (p shed) try(ctx context.Context) (bool, error) {
-	until := fmt.Sprintf("TIMESTAMPADD(MICROSECOND, %d, %s)", (peerTTL + 2*time.Millisecond).Microseconds(), p.now())
-	for _, statement := range []string{
-		"INSERT IGNORE INTO shedlock (lock_until, locked_at, locked_by, name) VALUES (" + until + ", " + p.now() + ", ?, ?)",
-		"UPDATE shedlock SET lock_until = " + until + ", locked_at = " + p.now() + ", locked_by = ? WHERE name = ? AND lock_until <= " + p.now(),
-	} {
-		res, err := p.db.ExecContext(ctx, statement, p.me(), p.name)
-		if err != nil {
-			return false, err
-		}
-		if n, err := res.RowsAffected(); n > 0 || err != nil {
-			return n > 0, err
-		}
-	}
-	return false, nil
-}
-
-func (p shed) unlock(ctx context.Context) error {
-	_, err := p.db.ExecContext(ctx, "UPDATE shedlock SET lock_until = "+p.now()+" WHERE name = ? AND locked_by = ?", p.name, p.me())
-	return err
 }
 
 // tableSide is a client with a pool of the test's, and a proxy before the server.
@@ -238,7 +142,7 @@ func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
 	defer b.Close()
 	table := strings.Fields(f.schema)[5]
 	peer := f.peer(db, "view")
-	_, unlock, err := peer.lock(t.Context())
+	_, unlock, err := peer.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,11 +178,11 @@ func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, _, err := peer.lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := peer.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the peer's lock of dlock's: %v", err)
 	}
 	steps.Released(t, b, r)
-	if _, unlock, err = peer.lock(t.Context()); err != nil {
+	if _, unlock, err = peer.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := unlock(t.Context()); err != nil {
@@ -298,7 +202,7 @@ func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
 	if err := l.UnlockAfter(t.Context(), time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, unlock, err = peer.lock(t.Context()); err != nil {
+	if _, unlock, err = peer.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if d := time.Since(began); d < time.Second || d > 5*time.Second {
@@ -307,6 +211,11 @@ func tablePeers(t *testing.T, db *sql.DB, f tableFormat) {
 	if err := unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// the longest label
+	r = steps.Asked(b, "view", time.Minute)
+	r.Label = strings.Repeat("x", 255)
+	steps.Acquired(t, b, r)
+	steps.Released(t, b, r)
 	// two spellings of one name, to the table
 	if table == "shedlock" {
 		if _, err := steps.Acquire(t.Context(), b, steps.Asked(b, "View", time.Minute)); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), `use "view"`) {
