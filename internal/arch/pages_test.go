@@ -118,6 +118,7 @@ var importPaths = map[string]string{
 	"zookeeper": module + "/driver/zookeeper", "etcd": module + "/driver/etcd", "redlock": module + "/driver/redis/redlock",
 	"redisdriver": module + "/driver/redis", "dlocktest": module + "/dlocktest", "dlockotel": module + "/otel", "dlockprometheus": module + "/prometheus",
 	"fence": module + "/fence", "fenceredis": module + "/driver/redis/fenceredis", "dlockhttp": module + "/dlockhttp", "dlockgrpc": module + "/dlockgrpc",
+	"shedlock": module + "/examples/shedlock", "tablelock": module + "/examples/tablelock",
 	"grpc": "google.golang.org/grpc", "prometheus": "github.com/prometheus/client_golang/prometheus", "strings": "strings",
 	"redis": "github.com/redis/go-redis/v9", "zk": "github.com/go-zookeeper/zk", "clientv3": "go.etcd.io/etcd/client/v3",
 	"concurrency": "go.etcd.io/etcd/client/v3/concurrency", "redsync": redsync,
@@ -192,7 +193,7 @@ func everyDriver(t *testing.T) string {
 	text := "module example.com/pages\n\ngo 1.26.0\n"
 	for _, m := range modules(t) {
 		tests := m == "conformance/containers"
-		if m != "." && m != "otel" && m != "prometheus" && m != "dlockgrpc" && !tests && !strings.HasPrefix(m, "driver/") {
+		if m != "." && m != "otel" && m != "prometheus" && m != "dlockgrpc" && m != "examples" && !tests && !strings.HasPrefix(m, "driver/") {
 			continue
 		}
 		dir, err := filepath.Abs(filepath.Join(root, m))

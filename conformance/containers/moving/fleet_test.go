@@ -112,7 +112,10 @@ func (r *recorder) check(t *testing.T) {
 	t.Logf("%d sections", r.sections)
 }
 
-// inside is what a process does while it is in.
+// stay is how long this process is in, and for how long it then keeps the lock.
+var stay = time.Millisecond
+
+// inside is what a process does while it has the lock.
 func inside(c net.Conn, answers *bufio.Scanner, by string) error {
 	for _, line := range []string{"in " + by, "out"} {
 		if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -121,7 +124,7 @@ func inside(c net.Conn, answers *bufio.Scanner, by string) error {
 		if !answers.Scan() {
 			return errors.New("the recorder has ended")
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(stay)
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 package moving
 
 import (
-	"database/sql"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -57,20 +55,21 @@ func places(t *testing.T) map[string]place {
 	return all
 }
 
-// migrate makes the tables of MySQL.
-func migrate(t *testing.T, text string) {
+// migrate makes the tables of MySQL, and those of other software.
+func migrate(t *testing.T, url string, others ...string) {
 	t.Helper()
-	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal("not a URL")
-	}
-	db, err := sql.Open("mysql", u.User.Username()+"@tcp("+u.Host+")/"+strings.Trim(u.Path, "/"))
+	db, err := mysql.Pool(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
 	if err := mysqldriver.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
+	}
+	for _, schema := range others {
+		if _, err := db.ExecContext(t.Context(), schema); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
