@@ -13,9 +13,9 @@ import (
 // phaseTTL is the shortest that every kind of server keeps on a busy machine.
 const phaseTTL = 3 * time.Second
 
-// TestPhases: on every ordered pair of backends, and from the formats of other software, a fleet moves from the one to the other, with
-// workers that are killed in each overlap, and no two are in at the same time. In a long run it
-// moves back too.
+// TestPhases: on every ordered pair of backends, and from the formats of other software, a fleet
+// moves from the one to the other, with workers that are killed in each overlap, and no two are in
+// at the same time. In a long run it moves back too.
 func TestPhases(t *testing.T) {
 	at := places(t)
 	var all sync.WaitGroup
