@@ -200,7 +200,7 @@ func TestRedissonViews(t *testing.T) {
 
 		// what a peer asks of a lock that dlock holds: isLocked, remainTimeToLive, tryLock, unlock
 		l := steps.MustLock(t, c.Mutex("ours"))
-		peer, err := newRedissonPeer(url, string(peer2026), "ours", time.Minute)
+		peer, err := NewRedissonPeer(url, string(peer2026), "ours", time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func TestRedissonViews(t *testing.T) {
 		if taken, saw, _, err := peer.try(ctx); taken || err != nil || saw <= 0 || saw > left {
 			t.Errorf("tryLock of a peer: %v, %s, %v", taken, saw, err)
 		}
-		if err := peer.unlock(ctx); !errors.Is(err, errPeer) {
+		if err := peer.Unlock(ctx); !errors.Is(err, errPeer) {
 			t.Errorf("unlock of a peer that does not hold: %v", err)
 		}
 		if err := l.Renew(ctx); err != nil {
@@ -256,7 +256,7 @@ func TestRedissonViews(t *testing.T) {
 			t.Errorf("a lock for reading: %v", err)
 		}
 		for range 2 {
-			if err := peer.unlock(ctx); err != nil {
+			if err := peer.Unlock(ctx); err != nil {
 				t.Errorf("unlock of a peer: %v", err)
 			}
 		}
@@ -402,7 +402,7 @@ func TestRedissonTokens(t *testing.T) {
 				t.Errorf("%s has token %d; getToken returns %d, %v", who, token, counter, err)
 			}
 		}
-		peer, err := newRedissonPeer(url, string(peerFenced), "fenced", time.Minute)
+		peer, err := NewRedissonPeer(url, string(peerFenced), "fenced", time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,7 +423,7 @@ func TestRedissonTokens(t *testing.T) {
 				grows("the peer", token)
 			}
 			for range 2 {
-				if err := peer.unlock(ctx); err != nil {
+				if err := peer.Unlock(ctx); err != nil {
 					t.Error(err)
 				}
 			}
@@ -536,15 +536,15 @@ func TestRedissonSlotMoves(t *testing.T) {
 	ctx, other := t.Context(), open()
 	held := steps.MustLock(t, open().Mutex("{moves}"))
 	w := steps.Try(t, open().Mutex("{moves}"))
-	var peers []*redissonPeer
+	var peers []*RedissonPeer
 	var waits []*steps.Attempt
 	for i := range 12 { // in the same slot
 		name := fmt.Sprint("{moves}/", i)
-		p, err := newRedissonPeer(url, string(peer2026), name, time.Minute)
+		p, err := NewRedissonPeer(url, string(peer2026), name, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.lock(ctx); err != nil {
+		if _, err := p.Lock(ctx); err != nil {
 			t.Fatal(err)
 		}
 		peers, waits = append(peers, p), append(waits, steps.Try(t, other.Mutex(name)))
@@ -570,7 +570,7 @@ func TestRedissonSlotMoves(t *testing.T) {
 	quick, at := 0, make([]time.Time, len(peers))
 	for i, p := range peers {
 		at[i] = time.Now()
-		if err := p.unlock(ctx); err != nil {
+		if err := p.Unlock(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}

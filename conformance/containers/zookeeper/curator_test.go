@@ -20,7 +20,7 @@ const peerSession = 4 * time.Second
 // arrival; dlock and InterProcessReadWriteLock too.
 func TestCurator(t *testing.T) {
 	t.Parallel()
-	s, java := service.StartOwn(t, ZooKeeper), startPrograms(t, Curator, 2)
+	s, java := service.StartOwn(t, ZooKeeper), StartPrograms(t, Curator, 2)
 	z, url := treeOf(t, s), s.URL+in("curator")
 	t.Run("order", func(t *testing.T) {
 		const long = 40 * time.Second

@@ -16,7 +16,7 @@ import (
 // ReadLock and WriteLock too.
 func TestKazoo(t *testing.T) {
 	t.Parallel()
-	s, python := service.StartOwn(t, ZooKeeper), startPrograms(t, Kazoo, 2)
+	s, python := service.StartOwn(t, ZooKeeper), StartPrograms(t, Kazoo, 2)
 	z, url := treeOf(t, s), s.URL+in("kazoo")
 	t.Run("order", func(t *testing.T) {
 		const long = 40 * time.Second

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
 )
@@ -27,7 +28,7 @@ var Curator = service.Kind{
 	Needs:   "javac",
 	Files:   map[string]string{"Curator.java": curatorProgram},
 	Prepare: func(dir string) []string {
-		return []string{"javac", "-nowarn", "-cp", curatorJars, "-d", dir, dir + "/Curator.java"}
+		return []string{"javac", "-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", "-nowarn", "-cp", curatorJars, "-d", dir, dir + "/Curator.java"}
 	},
 	Command: func(dir string, ports []int) []string {
 		return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", dir + ":" + curatorJars, "Curator", strconv.Itoa(ports[0])}
@@ -53,6 +54,21 @@ var Kazoo = service.Kind{
 	},
 	URL: func(addr string) string { return addr },
 	Ask: func(ctx context.Context, addr string) (string, error) { return askPeer(ctx, addr) },
+}
+
+// StartPrograms starts programs of another language, side by side.
+func StartPrograms(t service.T, k service.Kind, n int) []*service.Server {
+	t.Helper()
+	programs := make([]*service.Server, n)
+	var wg sync.WaitGroup
+	for i := range programs {
+		wg.Go(func() { programs[i] = service.StartOwn(t, k) })
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.Fatalf("not all %d programs %s have started", n, k.Name)
+	}
+	return programs
 }
 
 // askPeer returns the version that a program says.

@@ -55,18 +55,6 @@ func (l *locker) ask(what, name string) string {
 
 func peerPath(name string) string { return peerLocks + "/" + name }
 
-// startPrograms starts programs of another language, side by side.
-func startPrograms(t *testing.T, k service.Kind, n int) []*service.Server {
-	t.Helper()
-	programs := make([]*service.Server, n)
-	var wg sync.WaitGroup
-	for i := range programs {
-		wg.Go(func() { programs[i] = service.StartOwn(t, k) })
-	}
-	await.All(t, &wg)
-	return programs
-}
-
 // startPeer returns a new client of a program of another language, which has a session of its own.
 // A kill ends the program, with all of its clients.
 func startPeer(t testing.TB, program, s *service.Server, session time.Duration) *locker {

@@ -11,6 +11,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
@@ -57,7 +58,16 @@ public class Curator {
 			Map<String, InterProcessMutex> locks = new HashMap<>();
 			for (String line = in.readLine(); line != null; line = in.readLine()) {
 				try {
-					answer(out, call(client, locks, line.split(" ", 2)));
+					String[] words = line.split(" ", 2);
+					if (words[0].equals("close-day")) {
+						closeDay(client, words[1], () -> {
+							answer(out, "in");
+							in.readLine();
+						});
+						answer(out, "ok");
+						continue;
+					}
+					answer(out, call(client, locks, words));
 				} catch (Exception e) {
 					answer(out, e.toString().replace('\n', ' '));
 				}
@@ -68,6 +78,24 @@ public class Curator {
 			if (client != null) {
 				client.close();
 			}
+		}
+	}
+
+	/** The work of closeDay. The call "close-day" answers "in", and works until the next line. */
+	interface Work {
+		void run() throws Exception;
+	}
+
+	/** The function of docs/from-curator.md before the move. */
+	static void closeDay(CuratorFramework client, String shop, Work work) throws Exception {
+		InterProcessMutex lock = new InterProcessMutex(client, "/locks/day-" + shop);
+		if (!lock.acquire(5, TimeUnit.SECONDS)) {
+			throw new TimeoutException("the day of " + shop + " is being closed elsewhere");
+		}
+		try {
+			work.run(); // a listener of the client has to stop it if the session is lost
+		} finally {
+			lock.release();
 		}
 	}
 

@@ -1,27 +1,20 @@
 package redis
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-
-	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
-// redissonPeer is a client of Redisson's locks, written from the protocol as it is published. It
+// RedissonPeer is a client of Redisson's locks, written from the protocol as it is published. It
 // stands in for Redisson, which cannot be had here, and for locks that people write after its
 // pattern.
-type redissonPeer struct {
+type RedissonPeer struct {
 	rdb   goredis.UniversalClient
 	kind  peerKind
 	key   string
@@ -43,8 +36,11 @@ const (
 
 var peerKinds = []peerKind{peer2016, peer2022, peer2026, peerFenced, peerOwn}
 
-func newRedissonPeer(url, kind, key string, lease time.Duration) (*redissonPeer, error) {
-	p := &redissonPeer{kind: peerKind(kind), key: key, lease: lease}
+// NewRedissonPeer returns a peer of a server, or of a Cluster. The kind is 2016, 2022, 2026, fenced
+// or textbook. The lock expires after lease, unless it is renewed, as the watchdog of Redisson
+// does.
+func NewRedissonPeer(url, kind, key string, lease time.Duration) (*RedissonPeer, error) {
+	p := &RedissonPeer{kind: peerKind(kind), key: key, lease: lease}
 	b := make([]byte, 16)
 	rand.Read(b)
 	p.field = fmt.Sprintf("%x-%x-%x-%x-%x:%d", b[:4], b[4:6], b[6:8], b[8:10], b[10:], 1+int(b[0]))
@@ -61,21 +57,21 @@ func newRedissonPeer(url, kind, key string, lease time.Duration) (*redissonPeer,
 }
 
 // tagged returns a name beside the key, in its slot.
-func (p *redissonPeer) tagged(what string) string {
+func (p *RedissonPeer) tagged(what string) string {
 	if strings.Contains(p.key, "{") {
 		return what + ":" + p.key
 	}
 	return what + ":{" + p.key + "}"
 }
 
-func (p *redissonPeer) channel() string {
+func (p *RedissonPeer) channel() string {
 	if p.kind == peer2016 {
 		return "redisson_lock__channel__{" + p.key + "}"
 	}
 	return p.tagged("redisson_lock__channel")
 }
 
-func (p *redissonPeer) sharded() bool {
+func (p *RedissonPeer) sharded() bool {
 	_, cluster := p.rdb.(*goredis.ClusterClient)
 	return cluster && (p.kind == peer2026 || p.kind == peerFenced)
 }
@@ -93,7 +89,7 @@ redis.call(ARGV[3], KEYS[1], ARGV[2])
 return {-3, token}`)
 
 // try returns the time left to the holder, or, if it took the lock, the token.
-func (p *redissonPeer) try(ctx context.Context) (taken bool, left time.Duration, token int64, err error) {
+func (p *RedissonPeer) try(ctx context.Context) (taken bool, left time.Duration, token int64, err error) {
 	keys := []string{p.key}
 	if p.kind == peerFenced {
 		keys = append(keys, p.tagged("redisson_lock_token"))
@@ -109,9 +105,9 @@ func (p *redissonPeer) try(ctx context.Context) (taken bool, left time.Duration,
 	return l[0] == -3, time.Duration(l[0]) * time.Millisecond, l[1], nil
 }
 
-// lock waits as the kind does: for a message on its channel, or until the time is over that the
+// Lock waits as the kind does: for a message on its channel, or until the time is over that the
 // holder had.
-func (p *redissonPeer) lock(ctx context.Context) (token int64, err error) {
+func (p *RedissonPeer) Lock(ctx context.Context) (token int64, err error) {
 	taken, left, token, err := p.try(ctx)
 	if err != nil {
 		return 0, err
@@ -162,7 +158,7 @@ if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
 end
 return 0`)
 
-func (p *redissonPeer) renew(ctx context.Context) {
+func (p *RedissonPeer) renew(ctx context.Context) {
 	for {
 		select {
 		case <-time.After(p.lease / 3):
@@ -210,7 +206,8 @@ return answer`)
 // errPeer is what Redisson throws when another thread unlocks.
 var errPeer = errors.New("attempt to unlock a lock that is not locked by this thread")
 
-func (p *redissonPeer) unlock(ctx context.Context) error {
+// Unlock releases the lock, and fails if the peer does not have it any more.
+func (p *RedissonPeer) Unlock(ctx context.Context) error {
 	if p.stop != nil {
 		p.stop()
 	}
@@ -236,103 +233,6 @@ func (p *redissonPeer) unlock(ctx context.Context) error {
 	}
 	if latch != "" {
 		return p.rdb.Del(ctx, latch).Err()
-	}
-	return nil
-}
-
-// redissonPeerProgram is a peer as a process: URL, kind, key, lease. It is commanded in lines.
-//
-//	lock      → locked TOKEN
-//	unlock    → unlocked
-//	work ADDR → takes turns, and reports them to the recorder there
-//	stay      → staying, once it is in; it then stays until it is killed
-var redissonPeerProgram = service.NewProgram("redisson-peer", func(in *bufio.Scanner, out io.Writer, args []string) error {
-	lease, err := time.ParseDuration(args[3])
-	if err != nil {
-		return err
-	}
-	p, err := newRedissonPeer(args[0], args[1], args[2], lease)
-	if err != nil {
-		return err
-	}
-	return commanded(in, out, func(ctx context.Context) (string, func() error, error) {
-		token, err := p.lock(ctx)
-		return strconv.FormatInt(token, 10), func() error { return p.unlock(context.Background()) }, err
-	})
-})
-
-// commanded runs a process that locks as it is commanded.
-func commanded(in *bufio.Scanner, out io.Writer, lock func(context.Context) (string, func() error, error)) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var stay atomic.Bool
-	var unlock func() error
-	for in.Scan() {
-		command, arg, _ := strings.Cut(in.Text(), " ")
-		switch command {
-		case "lock":
-			token, release, err := lock(ctx)
-			if err != nil {
-				return err
-			}
-			unlock = release
-			fmt.Fprintln(out, "locked", token)
-		case "unlock":
-			if err := unlock(); err != nil {
-				return err
-			}
-			fmt.Fprintln(out, "unlocked")
-		case "work":
-			go func() {
-				if err := takeTurns(ctx, arg, &stay, out, lock); err != nil {
-					fmt.Fprintln(out, "failed:", err)
-				}
-			}()
-		case "stay":
-			stay.Store(true)
-		default:
-			return fmt.Errorf("unknown command %q", command)
-		}
-	}
-	return nil
-}
-
-// takeTurns enters and leaves the critical section, and reports that to the recorder at addr.
-func takeTurns(ctx context.Context, addr string, stay *atomic.Bool, out io.Writer, lock func(context.Context) (string, func() error, error)) error {
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	answers := bufio.NewScanner(conn)
-	say := func(what string) error {
-		if _, err := io.WriteString(conn, what+"\n"); err != nil {
-			return err
-		}
-		if !answers.Scan() {
-			return fmt.Errorf("the recorder is gone: %w", answers.Err())
-		}
-		return nil
-	}
-	for ctx.Err() == nil {
-		_, unlock, err := lock(ctx)
-		if err != nil {
-			return err
-		}
-		if err := say("in"); err != nil {
-			return err
-		}
-		if stay.Load() {
-			fmt.Fprintln(out, "staying")
-			<-ctx.Done()
-		}
-		<-time.After(2 * time.Millisecond)
-		if err := say("out"); err != nil {
-			return err
-		}
-		if err := unlock(); err != nil {
-			return err
-		}
 	}
 	return nil
 }
