@@ -198,17 +198,31 @@ type phase struct {
 	args    []string
 }
 
-// moveFleet replaces the processes of a fleet of eight, one by one, by those of the next phase.
-// Every third of them is killed.
+// fleetSize is the number of processes of a fleet.
+const fleetSize = 8
+
+// moveFleet replaces the processes of a fleet, one by one, by those of the next phase. Every third
+// of them is killed.
 func moveFleet(t *testing.T, name string, phases ...phase) {
 	t.Helper()
+	moveDriven(t, nil, name, phases...)
+}
+
+// moveDriven is moveFleet for a fleet whose first processes each drive a program of another
+// language. Their first argument is its address. It ends with its driver.
+func moveDriven(t *testing.T, driven []*service.Server, name string, phases ...phase) {
+	t.Helper()
 	r := newRecorder(t)
-	start := func(p phase) *service.Child {
-		return p.program.Start(t, slices.Concat(p.args, []string{name, r.l.Addr().String()})...)
+	start := func(p phase, before ...string) *service.Child {
+		return p.program.Start(t, slices.Concat(before, p.args, []string{name, r.l.Addr().String()})...)
 	}
 	var fleet []*service.Child
-	for range 8 {
-		fleet = append(fleet, start(phases[0]))
+	for i := range fleetSize {
+		if driven == nil {
+			fleet = append(fleet, start(phases[0]))
+		} else {
+			fleet = append(fleet, start(phases[0], driven[i].Addr))
+		}
 	}
 	sections := 5
 	if size.Long() {
@@ -217,14 +231,20 @@ func moveFleet(t *testing.T, name string, phases ...phase) {
 	for _, p := range phases[1:] {
 		r.more(t, 3*sections)
 		for i, c := range fleet {
-			if i%3 == 0 {
-				c.Kill()
-			} else {
+			killed := i%3 == 0
+			if !killed {
 				c.Wait()
+			}
+			if driven != nil {
+				driven[i].Kill(t) // before its driver, whose end would let it release what it holds
+			}
+			if killed {
+				c.Kill()
 			}
 			fleet[i] = start(p)
 			r.more(t, sections)
 		}
+		driven = nil
 		<-time.After(phaseTTL + phaseTTL/2) // what processes of the phase before held has expired
 	}
 	r.more(t, 3*sections)
@@ -234,14 +254,19 @@ func moveFleet(t *testing.T, name string, phases ...phase) {
 	r.check(t)
 }
 
-// moveHere is moveFleet for a fleet of other software that moves within its server. In a short run
-// it ends with the second phase: the step to the third is that of TestFleet.
+// moveHere is moveFleet for a fleet of other software that moves within its server.
 func moveHere(t *testing.T, name string, phases ...phase) {
 	t.Helper()
-	if !size.Long() {
-		phases = phases[:2]
+	moveFleet(t, name, here(phases)...)
+}
+
+// here returns the phases of such a fleet. A short run ends with the second one: the step to the
+// third is that of TestFleet.
+func here(phases []phase) []phase {
+	if size.Long() {
+		return phases
 	}
-	moveFleet(t, name, phases...)
+	return phases[:2]
 }
 
 // TestFleet: a fleet of eight processes moves from Redis to etcd under load, with processes that
