@@ -68,7 +68,7 @@ func (s *settings) join(b driver.Backend) (driver.Backend, error) {
 	case old.set.also != nil:
 		return nil, invalid("the client given to Also locks on two backends already; finish that move first")
 	case s.chosen && old.set.chosen && s.ttl != old.set.ttl:
-		return nil, invalid("the TTL is %s, and that of the client given to Also is %s; give both the same", s.ttl, old.set.ttl)
+		return nil, invalid("the TTL of the new backend is %s, and that of the old one is %s; give both URLs the same ttl, or one of them none", s.ttl, old.set.ttl)
 	case !s.chosen && old.set.chosen:
 		s.ttl, s.chosen = old.set.ttl, true
 	}

@@ -153,16 +153,16 @@ func TestAlsoRefuses(t *testing.T) {
 	closed.Close()
 	pair := openURL(t, "memory:"+t.Name(), dlock.Also(lent))
 	for want, try := range map[string]func() error{
-		"is nil or its zero value":            func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(nil))) },
-		"nil or its zero":                     func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(new(dlock.Client)))) },
-		"is closed":                           func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(closed))) },
-		"given to another client":             func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(lent))) },
-		"locks on two backends already":       func() error { return fails(dlock.Open(ctx, "memory:x", dlock.Also(pair))) },
-		"Also is given twice":                 func() error { return fails(dlock.Open(ctx, "memory:x memory:y", dlock.Also(openURL(t, "memory:z")))) },
-		"use the client that it was given to": func() error { return fails(lent.Mutex("n").Lock(ctx)) },
-		"3 URLs":                              func() error { return fails(dlock.Open(ctx, "memory:x memory:y memory:z")) },
-		"the TTL is 20s, and that":            func() error { return fails(dlock.Open(ctx, "memory:x?ttl=10s memory:y?ttl=20s")) },
-		"nothing tells them apart":            func() error { return fails(dlock.Open(ctx, "memory:x memory:x")) },
+		"is nil or its zero value":                    func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(nil))) },
+		"nil or its zero":                             func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(new(dlock.Client)))) },
+		"is closed":                                   func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(closed))) },
+		"given to another client":                     func() error { return fails(dlock.Open(ctx, "memory:", dlock.Also(lent))) },
+		"locks on two backends already":               func() error { return fails(dlock.Open(ctx, "memory:x", dlock.Also(pair))) },
+		"Also is given twice":                         func() error { return fails(dlock.Open(ctx, "memory:x memory:y", dlock.Also(openURL(t, "memory:z")))) },
+		"use the client that it was given to":         func() error { return fails(lent.Mutex("n").Lock(ctx)) },
+		"3 URLs":                                      func() error { return fails(dlock.Open(ctx, "memory:x memory:y memory:z")) },
+		"the TTL of the new backend is 20s, and that": func() error { return fails(dlock.Open(ctx, "memory:x?ttl=10s memory:y?ttl=20s")) },
+		"nothing tells them apart":                    func() error { return fails(dlock.Open(ctx, "memory:x memory:x")) },
 		"lead to the same locks": func() error {
 			b, err := dlock.OpenBackend(ctx, "memory:same")
 			if err != nil {
@@ -175,6 +175,7 @@ func TestAlsoRefuses(t *testing.T) {
 			_, err = openURL(t, "memory:same", dlock.Also(hidden)).Mutex("n").Lock(ctx)
 			return err
 		},
+		"and a scheme each":                     func() error { return fails(dlock.Open(ctx, "file:///tmp/a cache:6379")) },
 		"check each of them by itself":          func() error { _, err := dlock.Check(ctx, "memory:x memory:y"); return err },
 		`unknown parameter "tll"`:               func() error { return fails(dlock.Open(ctx, "memory:x?tll=1s memory:y")) },
 		`unknown parameter "tlll"`:              func() error { return fails(dlock.Open(ctx, "memory:x memory:y?tlll=1s")) },

@@ -94,6 +94,8 @@ func newClient(b driver.Backend, id driver.ID, set settings) (*Client, error) {
 		if b, err = set.join(b); err != nil {
 			return nil, err
 		}
+	}
+	if pair.Is(b) {
 		id = pair.ClientID()
 	}
 	c := &Client{b: b, id: id, set: set, caps: capabilities(b)}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,7 +151,7 @@ func reach(ctx context.Context, rawURL string, opts []Option, f func(context.Con
 func parseURL(raw string) (*url.URL, []string, error) {
 	bad := invalid("not a URL; want scheme://user:password@host:port,host:port/path?parameters, with special characters percent-encoded")
 	if joined(raw) {
-		return nil, nil, invalid("a URL within another one; between OLD and NEW there has to be white space")
+		return nil, nil, invalid("a URL or an address within another URL; two URLs, OLD and NEW, have white space between, and a scheme each; in a path write a space as %%20")
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.ContainsAny(scheme, "/?#") {
@@ -202,13 +203,16 @@ func parseURL(raw string) (*url.URL, []string, error) {
 	return u, hosts, nil
 }
 
-// joined reports whether a URL begins within the path of another one. In a directory's name it would
-// be taken as a part of that, with its password.
+// joined reports whether another URL, or an address, seems to begin within the path of the URL. In
+// a directory's name it would be taken as a part of that, with its password.
 func joined(raw string) bool {
 	path, _, _ := strings.Cut(raw, "?")
 	scheme, rest, ok := strings.Cut(path, "://")
-	return ok && (strings.Contains(scheme, ",") || strings.Contains(rest, "://"))
+	return ok && (strings.Contains(scheme, ",") || strings.Contains(rest, "://") || address.MatchString(rest))
 }
+
+// address matches white space and an address behind it.
+var address = regexp.MustCompile(`\s[\w.-]+:\d+(/|$)`)
 
 // ports has the schemes of the services that listen on these ports by default.
 var ports = map[string]string{"6379": "redis", "3306": "mysql", "2181": "zookeeper", "2379": "etcd"}

@@ -65,6 +65,7 @@ var zeroes = map[string]any{
 	"driver/adapt.Calls":     "is the program's own",
 	"driver/adapt.Inspector": "is the program's own",
 	"driver/adapt.Namer":     "is the program's own",
+	"driver/adapt.Fencer":    "is the program's own",
 	"driver/adapt.Waker":     "is the program's own",
 
 	"driver/file.Options":   "is useful",

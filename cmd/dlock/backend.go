@@ -8,12 +8,15 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/dlock-go/dlock"
 	_ "github.com/dlock-go/dlock/driver/all" // --url takes every scheme
+	"github.com/dlock-go/dlock/internal/pair"
 )
 
 const envURL = "DLOCK_URL"
@@ -82,7 +85,8 @@ func (b *backend) open(ctx context.Context, rawURL string, within time.Duration,
 // dial opens a client on a URL that works between processes.
 func dial(ctx context.Context, rawURL string, logger *slog.Logger, opts ...dlock.Option) (*dlock.Client, error) {
 	c, err := dlock.Open(ctx, rawURL, append(opts, dlock.Logger(logger))...)
-	if err == nil && c.Capabilities().Backend == "memory" {
+	inProcess := func(u string) bool { return strings.HasPrefix(strings.ToLower(u), "memory:") }
+	if err == nil && slices.ContainsFunc(pair.URLs(strings.TrimSpace(rawURL)), inProcess) {
 		c.Close()
 		return nil, usage("memory: works within one process only, so no other process would see the lock; give file:///dir or a server, or no URL")
 	}

@@ -38,8 +38,8 @@ Clients on OLD alone beside clients on NEW alone do not exclude each other: two 
 same lock. With names, only these are looked at; they are needed if a backend cannot list its names.
 
 A process that neither holds nor waits during the look is not seen. docs/moving.md describes how to
-be sure that none is left: give processes of phase 2 new credentials for OLD, and revoke the earlier
-ones before phase 3.
+be sure that none is left: give processes of phase 2 new credentials for OLD, and before phase 3
+revoke the earlier ones and end their connections.
 
 Exit status: 0; 1 if clients on OLD alone and clients on NEW alone were seen, or something failed; 2
 for wrong flags.`,

@@ -22,6 +22,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
+	if b.life.Over() {
+		return driver.Grant{}, driver.ErrClosed
+	}
 	if err := b.layout.admits(r); err != nil {
 		return driver.Grant{}, err
 	}

@@ -18,6 +18,9 @@ import (
 
 // Inspect implements [driver.Backend].
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
+	if b.life.Over() {
+		return driver.Queue{}, driver.ErrClosed
+	}
 	if err := b.layout.admitsName(name); err != nil {
 		return driver.Queue{}, err
 	}
@@ -166,6 +169,9 @@ func (s *session) readProofs(ctx context.Context, proved map[string]time.Duratio
 // next renewal. When all are marked the hold can no longer be joined. With force they are then
 // removed. A peer's hold is left alone.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	if b.life.Over() {
+		return driver.ErrClosed
+	}
 	if err := b.layout.admitsName(name); err != nil {
 		return err
 	}

@@ -147,6 +147,14 @@ func (p *Backend) Sides() (new, old driver.Backend) {
 	return p.sides[1-p.old].Backend, p.sides[p.old].Backend
 }
 
+// Is reports whether the backend is a pair.
+func Is(b driver.Backend) bool {
+	_, ok := b.(interface {
+		Sides() (new, old driver.Backend)
+	})
+	return ok
+}
+
 // Notify implements [driver.Notifier].
 func (p *Backend) Notify(lost func(driver.ID)) {
 	p.mu.Lock()

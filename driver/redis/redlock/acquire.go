@@ -44,10 +44,10 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
+	if err := b.checkName(r.Name); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := b.layout.check(r.Name); err != nil {
+	if err := kit.CheckTTL(r.TTL, b.caps); err != nil {
 		return driver.Grant{}, err
 	}
 	q, resumed, err := b.register(r)

@@ -134,6 +134,14 @@ func address(rdb redis.UniversalClient) string {
 	return fmt.Sprintf("%p", rdb)
 }
 
+// checkName returns why there can be no call about the name.
+func (b *Backend) checkName(name string) error {
+	if b.life.Over() {
+		return driver.ErrClosed
+	}
+	return b.layout.check(name)
+}
+
 // Capabilities implements [driver.Capable].
 func (b *Backend) Capabilities() driver.Capabilities { return b.caps }
 

@@ -80,7 +80,7 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := b.layout.check(name); err != nil {
+	if err := b.checkName(name); err != nil {
 		return nil, err
 	}
 	timeout := b.o.NodeTimeout
