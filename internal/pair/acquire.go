@@ -82,6 +82,14 @@ func (p *Backend) second(ctx context.Context, q *record, r driver.Request) error
 		}
 		return err
 	}
+	if !p.sides[1].Caps.Queue { // the attempts of two copies would be two requests there
+		select {
+		case q.turn <- struct{}{}:
+			defer func() { <-q.turn }()
+		case <-waiting.Done():
+			return p.ended(ctx, waiting)
+		}
+	}
 	for {
 		err := p.send(waiting, q, 1, r.Wait)
 		if err == nil {
@@ -90,18 +98,25 @@ func (p *Backend) second(ctx context.Context, q *record, r driver.Request) error
 		retry := (*driver.RetryError)(nil)
 		if r.Wait && errors.As(err, &retry) {
 			p.rename(q)
-			if err = pause(waiting, retry.After); err == nil {
+			if pause(waiting, retry.After) == nil {
 				continue
 			}
-			if ctx.Err() != nil {
-				return driver.Waited(ctx)
-			}
+			return p.ended(ctx, waiting)
 		}
 		if why := context.Cause(waiting); ctx.Err() == nil && why != nil {
 			return driver.Unsettled(why)
 		}
 		return err
 	}
+}
+
+// ended returns the error of a wait at a second without a queue: the caller's context has ended, or
+// the pair has ended the wait.
+func (p *Backend) ended(ctx, waiting context.Context) error {
+	if ctx.Err() != nil {
+		return driver.Waited(ctx)
+	}
+	return driver.Unsettled(context.Cause(waiting))
 }
 
 // checkApart fails, once, if the second side shows a request that was sent to the first only: then
@@ -116,9 +131,15 @@ func (p *Backend) checkApart(ctx context.Context, q *record) error {
 		return err
 	}
 	for _, e := range slices.Concat(queue.Arrivals, queue.Joins) {
-		if e.ID == q.r.ID {
+		if e.ID != q.r.ID {
+			continue
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if q.copies == 1 && !q.parts[1].sent { // else this client has sent it there
 			return fmt.Errorf("%w: the new and the old backend are the same: both URLs lead to the same locks", driver.ErrInvalid)
 		}
+		return nil
 	}
 	p.apart.Store(true)
 	return nil

@@ -18,6 +18,7 @@ type record struct {
 	over     bool                    // it was refused or released on both sides
 	ended    bool                    // its caller has released it
 	stopWait context.CancelCauseFunc // ends the wait at the second; nil: it does not wait there
+	turn     chan struct{}           // has an element while a copy is sent to a second without a queue
 }
 
 // part is what became of a request at one side.
@@ -51,7 +52,7 @@ func (p *Backend) begin(r driver.Request) (*record, error) {
 	}
 	q := p.requests[r.ID]
 	if q == nil {
-		q = &record{r: r}
+		q = &record{r: r, turn: make(chan struct{}, 1)}
 		owner := p.requests[r.Owner]
 		for i := range q.parts {
 			q.parts[i].r = r
