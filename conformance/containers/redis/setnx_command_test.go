@@ -35,7 +35,7 @@ func TestRedisSetNXCommand(t *testing.T) {
 	want(0, []string{"no name is held or waited for"}, "ls")
 	k.Must("SET", "lock:peers", "redsync's value", "PX", 60000)
 	want(0, []string{"peers", "exclusive", `other software: "redsync's value"`}, "ls")
-	want(0, []string{"holders 1, waiters 0", `other software: "redsync's value"`}, "inspect", "peers")
+	want(0, []string{"holders 1, waiters 0", "foreign", `other software: "redsync`}, "inspect", "peers")
 	want(0, []string{`"label": "other software: \"redsync's value\""`}, "inspect", "--json", "peers")
 	want(124, []string{"held", "other software"}, "run", "--try", "peers", "--", "echo", "ran")
 	want(124, []string{"held"}, "run", "--wait", "300ms", "peers", "--", "echo", "ran")
