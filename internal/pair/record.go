@@ -18,7 +18,7 @@ type record struct {
 	over     bool                    // it was refused or released on both sides
 	ended    bool                    // its caller has released it
 	stopWait context.CancelCauseFunc // ends the wait at the second; nil: it does not wait there
-	turn     chan struct{}           // has an element while a copy is sent to a second without a queue
+	turn     chan struct{}           // full while a copy is sent to a second without a queue
 }
 
 // part is what became of a request at one side.

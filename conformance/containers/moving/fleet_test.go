@@ -27,12 +27,15 @@ func until(t *testing.T, what string, cond func() bool) {
 
 // recorder records which processes are in. It is outside of all of them and of all locks: each
 // process reports through a connection before and after its work, and is out when the connection
-// ends, as that of a process that was killed.
+// ends, as that of a process that was killed. The server of a lock may see that end first and let
+// the next one in. So whether two were in is decided by what the first of them does next: if it
+// reports that it is out, it was in; if its connection ends, it had been killed.
 type recorder struct {
 	l net.Listener
 
 	mu         sync.Mutex
-	in         map[net.Conn]string // with what each reported
+	in         map[net.Conn]string   // with what each reported
+	doubts     map[net.Conn][]string // those that entered while it was in
 	sections   int
 	violations []string
 }
@@ -43,7 +46,7 @@ func newRecorder(t *testing.T) *recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{l: l, in: map[net.Conn]string{}}
+	r := &recorder{l: l, in: map[net.Conn]string{}, doubts: map[net.Conn][]string{}}
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -60,12 +63,12 @@ func newRecorder(t *testing.T) *recorder {
 // serve answers "in WHO" and "out" with "ok".
 func (r *recorder) serve(c net.Conn) {
 	defer c.Close()
-	defer r.leave(c)
+	defer r.leave(c, false)
 	for s := bufio.NewScanner(c); s.Scan(); {
 		if by, enters := strings.CutPrefix(s.Text(), "in "); enters {
 			r.enter(c, by)
 		} else {
-			r.leave(c)
+			r.leave(c, true)
 		}
 		if _, err := io.WriteString(c, "ok\n"); err != nil {
 			return
@@ -76,16 +79,21 @@ func (r *recorder) serve(c net.Conn) {
 func (r *recorder) enter(c net.Conn, by string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, other := range r.in {
-		r.violations = append(r.violations, by+" is in together with "+other)
+	for conn, other := range r.in {
+		r.doubts[conn] = append(r.doubts[conn], by+" is in together with "+other)
 	}
 	r.in[c] = by
 	r.sections++
 }
 
-func (r *recorder) leave(c net.Conn) {
+// leave records that a process is out. lives: it said so itself.
+func (r *recorder) leave(c net.Conn, lives bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if lives {
+		r.violations = append(r.violations, r.doubts[c]...)
+	}
+	delete(r.doubts, c)
 	delete(r.in, c)
 }
 
