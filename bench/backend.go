@@ -7,6 +7,7 @@ import (
 
 	"github.com/dlock-go/dlock/conformance/containers/etcd"
 	"github.com/dlock-go/dlock/conformance/containers/mysql"
+	"github.com/dlock-go/dlock/conformance/containers/postgres"
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
@@ -33,6 +34,9 @@ var backends = []backend{
 	{"mariadb", false, serverOf(mysql.MariaDB.With("--innodb-flush-log-at-trx-commit=1")), []contender{
 		ofDlock(mysqlURL), ofForUpdate, ofGetLock,
 	}},
+	{"postgres", false, serverOf(postgres.PostgreSQL.With("-c", "fsync=on", "-c", "max_connections=700")), []contender{
+		ofDlock(func(addr string) string { return postgresURL(addr) + "migrate=true&" }), ofSkipLocked, ofAdvisory,
+	}},
 	{"zookeeper", false, serverOf(zookeeper.ZooKeeper.With("-Dzookeeper.forceSync=yes", "-XX:TieredStopAtLevel=4")), []contender{
 		ofDlock(func(addr string) string { return "zookeeper://" + addr + "?" }), ofZkLock, ofZkLockConn, ofCurator,
 	}},
@@ -45,6 +49,10 @@ var backends = []backend{
 }
 
 func mysqlURL(addr string) string { return "mysql://root@" + addr + "/test?migrate=true&" }
+
+func postgresURL(addr string) string {
+	return "postgres://postgres@" + addr + "/postgres?sslmode=disable&"
+}
 
 func serverOf(k service.Kind) func(service.T) (string, *service.Server) {
 	return func(t service.T) (string, *service.Server) {

@@ -8,6 +8,7 @@ replace (
 	github.com/dlock-go/dlock/driver/all => ../driver/all
 	github.com/dlock-go/dlock/driver/etcd => ../driver/etcd
 	github.com/dlock-go/dlock/driver/mysql => ../driver/mysql
+	github.com/dlock-go/dlock/driver/postgres => ../driver/postgres
 	github.com/dlock-go/dlock/driver/redis => ../driver/redis
 	github.com/dlock-go/dlock/driver/zookeeper => ../driver/zookeeper
 	github.com/dlock-go/dlock/examples => ../examples
@@ -22,6 +23,7 @@ require (
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -45,6 +47,7 @@ require (
 	github.com/distribution/reference v0.6.0 // indirect
 	github.com/dlock-go/dlock/driver/etcd v0.0.0 // indirect
 	github.com/dlock-go/dlock/driver/mysql v0.0.0 // indirect
+	github.com/dlock-go/dlock/driver/postgres v0.0.0 // indirect
 	github.com/dlock-go/dlock/driver/redis v0.0.0 // indirect
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0 // indirect
 	github.com/docker/go-connections v0.7.0 // indirect
@@ -60,6 +63,9 @@ require (
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.18.6 // indirect
 	github.com/lufia/plan9stats v0.0.0-20260330125221-c963978e514e // indirect
 	github.com/magiconair/properties v1.8.10 // indirect
@@ -95,6 +101,7 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/image v0.45.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260803160001-6ac0973c030d // indirect

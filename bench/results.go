@@ -22,7 +22,7 @@ type Results struct {
 // peers are the modules whose versions a reader needs to know.
 var peers = []string{
 	"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock", "github.com/redis/rueidis", "github.com/redis/rueidis/rueidislock",
-	"github.com/redis/go-redis/v9", "github.com/go-sql-driver/mysql", "github.com/go-zookeeper/zk", "go.etcd.io/etcd/client/v3",
+	"github.com/redis/go-redis/v9", "github.com/go-sql-driver/mysql", "github.com/jackc/pgx/v5", "github.com/go-zookeeper/zk", "go.etcd.io/etcd/client/v3",
 }
 
 func newResults() *Results {

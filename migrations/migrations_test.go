@@ -12,34 +12,52 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write all files that are made from mysql/*.up.sql")
+var update = flag.Bool("update", false, "write all files that are made from mysql/*.up.sql and postgres/*.up.sql")
 
-// table is the beginning of a statement that makes a table, with its name.
-var table = regexp.MustCompile(`^CREATE TABLE IF NOT EXISTS (\w+) \(\n`)
+// made is the beginning of a statement that makes a table or an index, with its kind and its name.
+var made = regexp.MustCompile(`^CREATE (TABLE|INDEX) IF NOT EXISTS (\w+) (?:\(\n|ON )`)
 
-// TestOneSource checks that all other files are what is made from those that make a table, which
-// are numbered from 1 without a gap.
+// folders are those of the source, with the folders for goose that are made from them, and with the
+// number of a file: mysql's are numbered from 1 without a gap, postgres' by a date, so that they
+// can stand beside an application's in one version table.
+var folders = []struct{ source, goose, number string }{
+	{"mysql", "goose", "%06d"},
+	{"postgres", "goose-postgres", "20261129%06d"},
+}
+
+// TestOneSource checks that all other files are what is made from those that make a table or an
+// index.
 func TestOneSource(t *testing.T) {
-	ups, err := fs.Glob(Files, "mysql/*.up.sql")
-	if err != nil || len(ups) == 0 {
-		t.Fatalf("found %d files: %v", len(ups), err)
-	}
 	want := map[string]string{}
-	for i, up := range ups {
-		text, err := Files.ReadFile(up)
-		if err != nil {
-			t.Fatal(err)
+	for _, f := range folders {
+		ups, err := fs.Glob(Files, f.source+"/*.up.sql")
+		if err != nil || len(ups) == 0 {
+			t.Fatalf("%s: found %d files: %v", f.source, len(ups), err)
 		}
-		makes := table.FindStringSubmatch(string(text))
-		if makes == nil || up != fmt.Sprintf("mysql/%06d_%s.up.sql", i+1, makes[1]) {
-			t.Fatalf("%s is number %d, and makes %q", up, i+1, makes)
+		for i, up := range ups {
+			text, err := Files.ReadFile(up)
+			if err != nil {
+				t.Fatal(err)
+			}
+			makes := made.FindStringSubmatch(string(text))
+			if makes == nil {
+				t.Fatalf("%s makes neither a table nor an index", up)
+			}
+			name := strings.TrimPrefix(makes[2], "dlock_requests_")
+			if makes[1] == "INDEX" {
+				name = "dlock_" + name
+			}
+			name = fmt.Sprintf(f.number, i+1) + "_" + name
+			if up != f.source+"/"+name+".up.sql" {
+				t.Fatalf("%s is number %d, and makes %q", up, i+1, makes)
+			}
+			down := "DROP " + makes[1] + " IF EXISTS " + makes[2]
+			want[up] = string(text)
+			want[f.source+"/"+name+".down.sql"] = down + "\n"
+			want[f.goose+"/"+name+".sql"] = fmt.Sprintf(
+				"-- +goose Up\n-- +goose StatementBegin\n%s;\n-- +goose StatementEnd\n\n-- +goose Down\n%s;\n",
+				strings.TrimSpace(string(text)), down)
 		}
-		down := "DROP TABLE IF EXISTS " + makes[1]
-		want[up] = string(text)
-		want[fmt.Sprintf("mysql/%06d_%s.down.sql", i+1, makes[1])] = down + "\n"
-		want[fmt.Sprintf("goose/%06d_%s.sql", i+1, makes[1])] = fmt.Sprintf(
-			"-- +goose Up\n-- +goose StatementBegin\n%s;\n-- +goose StatementEnd\n\n-- +goose Down\n%s;\n",
-			strings.TrimSpace(string(text)), down)
 	}
 	if *update {
 		for name, text := range want {
@@ -50,7 +68,7 @@ func TestOneSource(t *testing.T) {
 		return
 	}
 	have, err := fs.Glob(Files, "*/*")
-	if err != nil || !slices.Equal(have, slices.Sorted(maps.Keys(want))) {
+	if err != nil || !slices.Equal(slices.Sorted(slices.Values(have)), slices.Sorted(maps.Keys(want))) {
 		t.Errorf("there are the files %q, want %q (%v)", have, slices.Sorted(maps.Keys(want)), err)
 	}
 	for name, text := range want {

@@ -12,6 +12,8 @@ import (
 	_ "github.com/dlock-go/dlock/driver/memory" // memory
 	_ "github.com/dlock-go/dlock/driver/mysql"  // mysql, mysqls, mariadb, mariadbs
 
+	_ "github.com/dlock-go/dlock/driver/postgres" // postgres, postgresql
+
 	// redis, redis+sentinel, redis+cluster; rediss, rediss+sentinel, rediss+cluster
 	_ "github.com/dlock-go/dlock/driver/redis"
 

@@ -16,6 +16,7 @@ import (
 	"github.com/dlock-go/dlock/driver/file"
 	"github.com/dlock-go/dlock/driver/memory"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/driver/postgres"
 	"github.com/dlock-go/dlock/driver/redis"
 	"github.com/dlock-go/dlock/driver/redis/redlock"
 	"github.com/dlock-go/dlock/driver/zookeeper"
@@ -30,7 +31,7 @@ func TestEverySchemeSaysWhatToImport(t *testing.T) {
 func TestAMistypedSchemeIsNotAMissingImport(t *testing.T) {
 	for url, near := range map[string]string{
 		"reids://h": "redis", "Redsi://h": "redis", "mysqll://h": "mysql", "zokeeper://h": "zookeeper", "etc://h": "etcd", "redis+claster://h": "redis+cluster",
-		"postgres://h": "", "nosuch://h": "",
+		"postgers://h": "postgres", "postgressql://h": "postgresql", "mongodb://h": "", "nosuch://h": "",
 	} {
 		_, err := dlock.Open(t.Context(), url)
 		if !errors.Is(err, dlock.ErrInvalid) || strings.Contains(err.Error(), "import") {
@@ -44,8 +45,8 @@ func TestAMistypedSchemeIsNotAMissingImport(t *testing.T) {
 
 func TestNoClientStandsOnAZeroBackend(t *testing.T) {
 	for _, b := range []driver.Backend{
-		new(etcd.Backend), new(mysql.Backend), new(redis.Backend), new(redlock.Backend), new(zookeeper.Backend),
-		(*etcd.Backend)(nil), (*mysql.Backend)(nil), (*redis.Backend)(nil), (*redlock.Backend)(nil), (*zookeeper.Backend)(nil), nil,
+		new(etcd.Backend), new(mysql.Backend), new(postgres.Backend), new(redis.Backend), new(redlock.Backend), new(zookeeper.Backend),
+		(*etcd.Backend)(nil), (*mysql.Backend)(nil), (*postgres.Backend)(nil), (*redis.Backend)(nil), (*redlock.Backend)(nil), (*zookeeper.Backend)(nil), nil,
 	} {
 		if c, err := dlock.New(b); c != nil || !errors.Is(err, dlock.ErrInvalid) {
 			t.Errorf("New(%T): %v, %v, want ErrInvalid", b, c, err)
@@ -58,7 +59,7 @@ func TestAZeroBackendRefuses(t *testing.T) {
 	id := driver.NewID()
 	r := driver.Request{Name: "a", ID: id, Owner: id, Client: driver.NewID(), TTL: 10 * time.Second}
 	for _, b := range []driver.Backend{
-		new(etcd.Backend), new(file.Backend), new(memory.Backend), new(mysql.Backend), new(redis.Backend), new(redlock.Backend), new(zookeeper.Backend),
+		new(etcd.Backend), new(file.Backend), new(memory.Backend), new(mysql.Backend), new(postgres.Backend), new(redis.Backend), new(redlock.Backend), new(zookeeper.Backend),
 	} {
 		t.Run(fmt.Sprintf("%T", b), func(t *testing.T) {
 			refused := func(what string, err error) {

@@ -6,6 +6,7 @@ require (
 	github.com/dlock-go/dlock v0.0.0
 	github.com/dlock-go/dlock/driver/etcd v0.0.0
 	github.com/dlock-go/dlock/driver/mysql v0.0.0
+	github.com/dlock-go/dlock/driver/postgres v0.0.0
 	github.com/dlock-go/dlock/driver/redis v0.0.0
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0
 )
@@ -19,6 +20,10 @@ require (
 	github.com/go-zookeeper/zk v1.0.4 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/pgx/v5 v5.12.0 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/redis/go-redis/v9 v9.19.0 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
@@ -27,6 +32,7 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
 	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260803160001-6ac0973c030d // indirect
@@ -39,6 +45,7 @@ replace (
 	github.com/dlock-go/dlock => ../..
 	github.com/dlock-go/dlock/driver/etcd => ../etcd
 	github.com/dlock-go/dlock/driver/mysql => ../mysql
+	github.com/dlock-go/dlock/driver/postgres => ../postgres
 	github.com/dlock-go/dlock/driver/redis => ../redis
 	github.com/dlock-go/dlock/driver/zookeeper => ../zookeeper
 )

@@ -4,12 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +37,7 @@ func urls(password, addr string) map[string]string {
 			place += ",127.0.0.1:3,127.0.0.1:4"
 		case strings.HasSuffix(scheme, "+sentinel"):
 			place += "/master?sentinel_password=" + url.QueryEscape(password)
-		case strings.HasPrefix(scheme, "mysql") || strings.HasPrefix(scheme, "mariadb"):
+		case strings.HasPrefix(scheme, "mysql") || strings.HasPrefix(scheme, "mariadb") || strings.HasPrefix(scheme, "postgres"):
 			place += "/locks"
 		}
 		at[scheme] = scheme + "://" + place
@@ -39,31 +45,34 @@ func urls(password, addr string) map[string]string {
 	return at
 }
 
-// services returns the addresses of listeners that are not the services which drivers expect.
-func services(t *testing.T) map[string]string {
+// withParameter adds a parameter to a URL.
+func withParameter(raw, parameter string) string {
+	if strings.Contains(raw, "?") {
+		return raw + "&" + parameter
+	}
+	return raw + "?" + parameter
+}
+
+// overTLS is the name of the service that is reached over TLS.
+const overTLS = "a Redis over TLS without AUTH and HELLO"
+
+// services returns the addresses of listeners that are not the services which drivers expect, and
+// the parameter of a URL for the one that is reached over TLS.
+func services(t *testing.T) (at map[string]string, secure string) {
 	t.Helper()
-	at := map[string]string{"nothing": "127.0.0.1:1"}
+	at = map[string]string{"nothing": "127.0.0.1:1"}
+	certified := httptest.NewTLSServer(nil)
+	t.Cleanup(certified.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for what, serve := range map[string]func(net.Conn){
-		"an echo":                func(c net.Conn) { io.Copy(c, c) },
-		"a web server":           func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") },
-		"a server that hangs up": func(net.Conn) {},
-		"a Redis without AUTH and HELLO": func(c net.Conn) {
-			for in := bufio.NewReader(c); ; {
-				var args []string
-				line, err := in.ReadString('\n')
-				n := 0
-				fmt.Sscanf(line, "*%d", &n)
-				for range n {
-					in.ReadString('\n')
-					arg, _ := in.ReadString('\n')
-					args = append(args, strings.TrimSpace(arg))
-				}
-				if err != nil || n == 0 {
-					return
-				}
-				fmt.Fprintf(c, "-ERR unknown command '%s', with args beginning with: '%s' \r\n", args[0], strings.Join(args[1:], "' '"))
-			}
-		},
+		"an echo":                        func(c net.Conn) { io.Copy(c, c) },
+		"a web server":                   func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") },
+		"a server that hangs up":         func(net.Conn) {},
+		"a Redis without AUTH and HELLO": refuse,
+		overTLS:                          func(c net.Conn) { refuse(tls.Server(c, certified.TLS)) },
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -84,38 +93,75 @@ func services(t *testing.T) map[string]string {
 		}()
 		at[what] = l.Addr().String()
 	}
-	return at
+	return at, "tls_ca=" + url.QueryEscape(ca)
 }
 
-// TestNoDriverShowsThePassword opens and checks URLs that fail in every way, and searches for the
-// password in all output: errors in every form, their chains, findings, the log.
-func TestNoDriverShowsThePassword(t *testing.T) {
-	const canary = `c4n@ry/p%ss?#"'`
-	forms := []string{canary, url.QueryEscape(canary), url.PathEscape(canary), "c4n", "ry/p", "p%ss", "p%25ss", "c4n@ry"}
-	show := func(t *testing.T, what, s string) {
-		t.Helper()
-		for _, f := range forms {
-			if strings.Contains(s, f) {
-				t.Errorf("%s shows the password: %s", what, s)
-				return
-			}
+// refuse answers each command of Redis as one that it does not know.
+func refuse(c net.Conn) {
+	for in := bufio.NewReader(c); ; {
+		var args []string
+		line, err := in.ReadString('\n')
+		n := 0
+		fmt.Sscanf(line, "*%d", &n)
+		for range n {
+			in.ReadString('\n')
+			arg, _ := in.ReadString('\n')
+			args = append(args, strings.TrimSpace(arg))
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		fmt.Fprintf(c, "-ERR unknown command '%s', with args beginning with: '%s' \r\n", args[0], strings.Join(args[1:], "' '"))
+	}
+}
+
+// canary is a password.
+const canary = `c4n@ry/p%ss?#"'`
+
+// show fails the test if s has the password in it, or a part of that.
+func show(t *testing.T, what, s string) {
+	t.Helper()
+	for _, f := range []string{canary, url.QueryEscape(canary), url.PathEscape(canary), "c4n", "ry/p", "p%ss", "p%25ss", "c4n@ry"} {
+		if strings.Contains(s, f) {
+			t.Errorf("%s shows the password: %s", what, s)
+			return
 		}
 	}
-	at := services(t)
+}
+
+// inChild is set in a process whose output is searched.
+const inChild = "DLOCK_TEST_PASSWORD_CHILD"
+
+// TestNoDriverShowsThePassword opens and checks URLs that fail in every way, and searches for the
+// password in all output: errors in every form, their chains, findings, the log; and what client
+// libraries write by themselves, for which it runs in a process of its own.
+func TestNoDriverShowsThePassword(t *testing.T) {
+	if os.Getenv(inChild) == "" {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		c.Env = append(os.Environ(), inChild+"=yes")
+		out, err := c.CombinedOutput()
+		if show(t, "the output", string(out)); err != nil && !t.Failed() {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	at, secure := services(t)
 	for what, addr := range at {
 		for scheme, raw := range urls(canary, addr) {
+			if what == overTLS {
+				if !strings.HasPrefix(scheme, "rediss") && scheme != "redlocks" {
+					continue
+				}
+				raw = withParameter(raw, secure)
+			}
 			t.Run(scheme+" at "+what, func(t *testing.T) {
 				t.Parallel()
 				tries := []string{raw}
 				if what == "nothing" {
 					plain := strings.Replace(raw, url.UserPassword("user", canary).String(), "user:"+canary, 1)
-					parameter := raw + "?"
-					if strings.Contains(raw, "?") {
-						parameter = raw + "&"
-					}
 					tries = append(tries, plain, strings.Replace(raw, ":1", ":port", 1), raw+"%zz", raw+"/%zz", raw+"#x", raw+"\x7f",
-						strings.Replace(raw, "127.0.0.1:1", "[::1", 1), parameter+"ttl=banana", parameter+"nosuch=1", parameter+"ttl=0",
-						parameter+"tls_ca=/nosuch", raw+"/a/b/c", strings.Replace(raw, "user:", "user:12/", 1), strings.Replace(raw, "user:", "user:12?", 1))
+						strings.Replace(raw, "127.0.0.1:1", "[::1", 1), withParameter(raw, "ttl=banana"), withParameter(raw, "nosuch=1"), withParameter(raw, "ttl=0"),
+						withParameter(raw, "tls_ca=/nosuch"), raw+"/a/b/c", strings.Replace(raw, "user:", "user:12/", 1), strings.Replace(raw, "user:", "user:12?", 1))
 				}
 				var log bytes.Buffer
 				logger := dlock.Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))

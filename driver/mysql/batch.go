@@ -239,8 +239,8 @@ func (b *Backend) lookAll(cs []*call) {
 // wait for each other. It returns the calls that it was sent for, and none if it failed.
 func (b *Backend) together(all []*call, stmt func([]*call) string) (answer, []*call) {
 	p := b.pool
-	p.limiter.enter(p.db, true)
-	defer p.limiter.exit()
+	p.enter(true)
+	defer p.limiter.Exit()
 	cs := slices.DeleteFunc(slices.Clone(all), func(c *call) bool { return c.t.left.Load() })
 	if len(cs) == 0 {
 		return answer{}, nil

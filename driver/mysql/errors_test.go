@@ -191,8 +191,8 @@ func TestACollisionEndsNoCallThatHadToWait(t *testing.T) {
 			})
 			p := tk.b.pool
 			p.db.SetMaxOpenConns(3)
-			p.limiter.enter(p.db, false) // the one place
-			time.AfterFunc(2*patience, p.limiter.exit)
+			p.enter(false) // the one place
+			time.AfterFunc(2*patience, p.limiter.Exit)
 			begun := time.Now()
 			_, err := tk.send("UPDATE")
 			if (err != nil) != c.err {

@@ -20,7 +20,7 @@ import (
 type pool struct {
 	db       *sql.DB
 	owned    bool // it belongs to the client
-	limiter  limiter
+	limiter  kit.Limiter
 	sessions sessions
 	checked  atomic.Bool  // the tables were found to be this driver's
 	packet   atomic.Int64 // the server's max_allowed_packet; 0: not known yet
@@ -146,6 +146,22 @@ func query(ctx context.Context, conn *sql.Conn, stmt string) (set [][]string, er
 		set = append(set, row)
 	}
 	return set, rows.Err()
+}
+
+// maxCalls is how many calls for names a client has at the server at once, at most.
+const maxCalls = 30
+
+// enter blocks until there is room for a call over connections of the pool.
+func (p *pool) enter(urgent bool) {
+	most := maxCalls
+	if n := p.db.Stats().MaxOpenConnections; n > 0 {
+		spare := 2
+		if n >= wakeupPool {
+			spare += 2 // for wake-up locks
+		}
+		most = max(1, min(most, n-spare))
+	}
+	p.limiter.Enter(most, urgent)
 }
 
 // discard closes a connection instead of returning it to its pool.

@@ -135,20 +135,24 @@ var (
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 LIMIT 1 LOCK IN SHARE MODE`)
 	// join adds a request to a hold that is alive, if an exclusive one still has the token that was
 	// read. The sponsor is looked up by the name in the row, so that no server looks it up before
-	// it has locked the row.
+	// it has locked the row. The row of an exclusive request proves nothing: it may stand for a
+	// while after the hold.
 	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT l.prefix, l.name, 'join', :id, :owner, :client, :mode, :permits, :fixed, 0, :token, :ttl, :label, :now, :now + INTERVAL :ttl MICROSECOND
 		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND (l.holder <> :owner OR l.token = :token) AND
 		(l.holder = :sponsor AND l.held_until > :now AND NOT l.broken OR
-		EXISTS (SELECT 1 FROM dlock_requests s WHERE s.prefix = l.prefix AND s.name = l.name AND s.id = :sponsor AND s.kind <> 'tombstone' AND s.expires_at > :now AND NOT s.broken))
+		EXISTS (SELECT 1 FROM dlock_requests s WHERE s.prefix = l.prefix AND s.name = l.name AND s.id = :sponsor
+			AND (s.kind = 'join' OR s.kind = 'request' AND s.mode = 'shared' AND s.place <= l.head) AND s.expires_at > :now AND NOT s.broken))
 		LIMIT 1 LOCK IN SHARE MODE`)
 
 	// swap writes what a client decided, if the lock is as it was read: nothing was granted since,
-	// and no shared request or join came that the client has not read.
+	// and no shared request or join came that the client has not read. They are looked up by the
+	// name in the row: by constants MySQL counts them before it has locked the row, and so misses
+	// those that are committed in between.
 	swap = parts.Replace(`UPDATE dlock_locks l LEFT JOIN dlock_requests q ON q.id = :next SET
 		l.token = :new_token, l.head = :new_head,
-		l.others = IF(:lower AND 0 = (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND (a.kind <> 'request' OR a.mode = 'shared')),
-			0 < (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :new_head), 2),
+		l.others = IF(:lower AND 0 = (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name AND (a.kind <> 'request' OR a.mode = 'shared')),
+			0 < (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name AND a.kind = 'request' AND a.place > :new_head), 2),
 		l.holder = IF(:keep, l.holder, IFNULL(q.id, :none)),
 		l.client = IFNULL(q.client, l.client),
 		l.label = IFNULL(q.label, l.label),
@@ -159,9 +163,9 @@ var (
 		l.held_until = IF(:keep, l.held_until, IF(q.id IS NULL, :past, :until))
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND l.token = :token AND l.head = :head AND l.holder = :holder AND :state
 		AND (:next = :none OR q.kind = 'request' AND q.expires_at > :now)
-		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'join') <= :joins
-		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place <= :new_head AND a.mode = 'shared' AND :unknown) <= :shared
-		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > :head AND a.place < :new_head
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name AND a.kind = 'join') <= :joins
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name AND a.kind = 'request' AND a.place <= :new_head AND a.mode = 'shared' AND :unknown) <= :shared
+		AND (SELECT COUNT(*) FROM dlock_requests a FORCE INDEX (PRIMARY) WHERE a.prefix = l.prefix AND a.name = l.name AND a.kind = 'request' AND a.place > :head AND a.place < :new_head
 			AND a.mode = 'exclusive' AND a.expires_at > :now) = 0`)
 
 	// let grants the first waiter, if it asks for a permit of the same limit as the request :id,

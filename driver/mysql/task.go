@@ -113,8 +113,8 @@ func (t *task) sendUntil(stmt string, makes bool) (answer, error) {
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		exit := func() {}
 		if !t.free {
-			p.limiter.enter(p.db, t.urgent)
-			exit = p.limiter.exit
+			p.enter(t.urgent)
+			exit = p.limiter.Exit
 		}
 		if makes { // before left is read: code that leaves the task sets left before it reads this
 			t.made.Store(true)

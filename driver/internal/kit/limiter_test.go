@@ -1,7 +1,6 @@
-package mysql
+package kit
 
 import (
-	"database/sql"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -11,17 +10,14 @@ import (
 // them.
 func TestLimiterLetsUrgentCallsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := sql.OpenDB(nil)
-		defer db.Close()
-		db.SetMaxOpenConns(3) // one place
-		var l limiter
-		l.enter(db, false)
+		var l Limiter
+		l.Enter(1, false)
 		var order []string
 		come := func(what string, urgent bool) {
 			go func() {
-				l.enter(db, urgent)
+				l.Enter(1, urgent)
 				order = append(order, what)
-				l.exit()
+				l.Exit()
 			}()
 			synctest.Wait()
 		}
@@ -29,7 +25,7 @@ func TestLimiterLetsUrgentCallsFirst(t *testing.T) {
 		come("new too", false)
 		come("release", true)
 		come("confirmation", true)
-		l.exit()
+		l.Exit()
 		synctest.Wait()
 		if got, want := fmt.Sprint(order), "[release confirmation new new too]"; got != want {
 			t.Errorf("the order is %s, want %s", got, want)

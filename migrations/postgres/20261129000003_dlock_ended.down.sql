@@ -1,0 +1,1 @@
+DROP INDEX IF EXISTS dlock_requests_ended
